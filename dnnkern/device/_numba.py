@@ -16,6 +16,7 @@ from numba.cuda import compiler as _compiler  # noqa: E402
 from numba.cuda import dispatcher as _dispatcher  # noqa: E402
 from numba.cuda import types  # noqa: E402
 from numba.cuda.extending import intrinsic  # noqa: E402
+from numba.cuda.core import errors  # noqa: E402
 
 if getattr(cuda, "implementation", None) != "NVIDIA":
     raise ImportError("dnnkern needs the package numba-cuda; found Numba's own numba.cuda, which is no longer maintained "
@@ -63,6 +64,249 @@ def instruction(text, results, operands, *, memory, pure):
     exec(f"def emit(typingctx, {names}):\n    return returned({names}), codegen" if names
          else "def emit(typingctx):\n    return returned(), codegen", scope)
     return intrinsic(scope["emit"])
+
+
+@intrinsic
+def target_arch(typingctx):
+    """Architecture the kernel is compiled for: 900 for sm_90. A constant to the compiler: a branch on it costs nothing."""
+    def codegen(context, builder, signature, args):
+        module, byte = builder.module, ir.IntType(8)
+        key = bytearray(b"__CUDA_ARCH\0")
+        name = module.globals.get("dnnkern.cuda_arch")
+        if name is None:
+            name = ir.GlobalVariable(module, ir.ArrayType(byte, len(key)), "dnnkern.cuda_arch")
+            name.linkage, name.global_constant, name.initializer = "private", True, ir.Constant(name.type.pointee, key)
+        reflect = module.globals.get("__nvvm_reflect") or ir.Function(module, ir.FunctionType(ir.IntType(32), [byte.as_pointer()]),
+                                                                      "__nvvm_reflect")
+        return builder.call(reflect, [builder.bitcast(name, byte.as_pointer())])
+    return types.int32(), codegen
+
+
+def _index64(context, builder, index, index_type):
+    return context.cast(builder, index, index_type, types.intp)
+
+
+def _element(context, builder, base_type, base, index_type, index):
+    """Address of element `index` of an array, or of a flat pointer: those are declared global memory."""
+    if isinstance(base_type, types.CPointer):
+        space = base.type.pointee.as_pointer(addrspace=1)
+        base = builder.addrspacecast(base, space)
+    else:
+        base = context.make_array(base_type)(context, builder, base).data
+    return builder.gep(base, [_index64(context, builder, index, index_type)])
+
+
+def _vector_element(base_type, count, what):
+    """Element type of a vector access, or the error that says what it can access."""
+    ok = isinstance(base_type, types.CPointer) or isinstance(base_type, types.Array) and base_type.ndim == 1
+    element = base_type.dtype if ok else None
+    if element not in SCALARS.values() or element.bitwidth * count not in (16, 32, 64, 128):
+        raise errors.TypingError(f"{what} of {count} elements takes a flat pointer or a 1-D array, 2 to 16 bytes at a time; got {base_type}")
+    return element
+
+
+def _asm_access(element, count, op, cache):
+    """Opcode, register constraint and LLVM register type of an asm access of `count` elements."""
+    if element.bitwidth < 16:
+        raise errors.TypingError(f"{op}.{cache}: no instruction for {element}; reinterpret the pointer as 32-bit words")
+    register = ir.IntType(element.bitwidth)
+    vector = f".v{count}" if count > 1 else ""
+    return f"{op}.global{cache}{vector}.b{element.bitwidth}", {16: "h", 32: "r", 64: "l"}[element.bitwidth], register
+
+
+def _braces(first, count):
+    names = ", ".join(f"${first + k}" for k in range(count))
+    return f"{{{names}}}" if count > 1 else names
+
+
+def vector_load(count, cache="", predicated=False, into=False):
+    """Intrinsic ``load(p, i)`` of `count` elements as one access: the values as a tuple (one as a scalar).
+
+    ``predicated`` adds a last argument; where it is zero nothing is read and the values are zero. ``into`` puts ``buffer, k`` in front: the
+    values become ``buffer[k:k+count]``. Plain loads are visible to the optimiser; a cache operator (".nc") makes a volatile instruction,
+    which keeps its place in the program.
+    """
+    def values_of(context, builder, element, base_type, base, index_type, index, ok_type, ok):
+        if not cache and not predicated:
+            pointer = _element(context, builder, base_type, base, index_type, index)
+            llvm = pointer.type.pointee
+            if count == 1:
+                return [builder.load(pointer)]
+            vector = builder.bitcast(pointer, ir.VectorType(llvm, count).as_pointer(addrspace=pointer.type.addrspace))
+            value = builder.load(vector, align=element.bitwidth * count // 8)
+            return [builder.extract_element(value, ir.Constant(ir.IntType(32), k)) for k in range(count)]
+        op, constraint, register = _asm_access(element, count, "ld", cache)
+        if not isinstance(base_type, types.CPointer):
+            raise errors.TypingError(f"{op} reads global memory: it takes a flat pointer, not {base_type}")
+        pointer = _element(context, builder, base_type, base, index_type, index)
+        text, operands = f"{op} {_braces(0, count)}, [${count}];", [builder.ptrtoint(pointer, ir.IntType(64))]
+        constraints = [f"={'&' * predicated}{constraint}"] * count + ["l"]
+        if predicated:
+            zero = " ".join(f"mov.b{element.bitwidth} ${k}, 0;" for k in range(count))
+            text = f"{{ .reg .pred p; setp.ne.b32 p, ${count + 1}, 0; {zero} @p {text} }}"
+            operands.append(context.cast(builder, ok, ok_type, types.uint32))
+            constraints.append("r")
+        if not cache:
+            constraints.append("~{memory}")
+        result = register if count == 1 else ir.LiteralStructType([register] * count)
+        function = ir.FunctionType(result, [o.type for o in operands])
+        out = builder.call(ir.InlineAsm(function, text, ",".join(constraints), side_effect=True), operands)
+        out = [out] if count == 1 else [builder.extract_value(out, k) for k in range(count)]
+        return [builder.bitcast(v, pointer.type.pointee) for v in out]
+
+    def emit(buffer, k, p, i, ok):
+        element = _vector_element(p, count, "vector load")
+        given = (buffer, k) * into + (p, i) + (ok,) * predicated
+        returned = types.void if into else element if count == 1 else types.UniTuple(element, count)
+        if into and buffer.dtype != element:
+            raise errors.TypingError(f"the buffer holds {buffer.dtype}, the pointer {element}")
+
+        def codegen(context, builder, signature, args):
+            at = 2 * into
+            numba_types = signature.args
+            ok_type, ok_value = (numba_types[at + 2], args[at + 2]) if predicated else (None, None)
+            values = values_of(context, builder, element, numba_types[at], args[at], numba_types[at + 1], args[at + 1], ok_type, ok_value)
+            if into:
+                start = _element(context, builder, numba_types[0], args[0], numba_types[1], args[1])
+                for n, value in enumerate(values):
+                    builder.store(value, builder.gep(start, [ir.Constant(ir.IntType(64), n)]))
+                return context.get_dummy_value()
+            return values[0] if count == 1 else context.make_tuple(builder, returned, values)
+        return returned(*given), codegen
+
+    if into and predicated:
+        def load(typingctx, buffer, k, p, i, ok):
+            return emit(buffer, k, p, i, ok)
+    elif into:
+        def load(typingctx, buffer, k, p, i):
+            return emit(buffer, k, p, i, None)
+    elif predicated:
+        def load(typingctx, p, i, ok):
+            return emit(None, None, p, i, ok)
+    else:
+        def load(typingctx, p, i):
+            return emit(None, None, p, i, None)
+    return intrinsic(load)
+
+
+def vector_store(count, cache="", source=False):
+    """Intrinsic ``store(p, i, values)`` of `count` elements as one access; with ``source`` it is ``store(p, i, buffer, k)``."""
+    def emit(p, i, values, k):
+        element = _vector_element(p, count, "vector store")
+        if source:
+            given = (p, i, values, k)
+            if values.dtype != element:
+                raise errors.TypingError(f"the buffer holds {values.dtype}, the pointer {element}")
+        else:
+            given = (p, i, values)
+            if (len(values) if isinstance(values, types.BaseTuple) else 1) != count:
+                raise errors.TypingError(f"vector store of {count} elements got {values}")
+
+        def codegen(context, builder, signature, args):
+            pointer = _element(context, builder, signature.args[0], args[0], signature.args[1], args[1])
+            if source:
+                start = _element(context, builder, values, args[2], signature.args[3], args[3])
+                scalars = [builder.load(builder.gep(start, [ir.Constant(ir.IntType(64), n)])) for n in range(count)]
+            elif count == 1 and not isinstance(values, types.BaseTuple):
+                scalars = [context.cast(builder, args[2], values, element)]
+            else:
+                scalars = [context.cast(builder, builder.extract_value(args[2], n), values[n], element) for n in range(count)]
+            if not cache and count == 1:
+                builder.store(scalars[0], pointer)
+            elif not cache:
+                vector_type = ir.VectorType(pointer.type.pointee, count)
+                vector = ir.Constant(vector_type, ir.Undefined)
+                for n, scalar in enumerate(scalars):
+                    vector = builder.insert_element(vector, scalar, ir.Constant(ir.IntType(32), n))
+                builder.store(vector, builder.bitcast(pointer, vector_type.as_pointer(addrspace=pointer.type.addrspace)),
+                              align=element.bitwidth * count // 8)
+            else:
+                if not isinstance(p, types.CPointer):
+                    raise errors.TypingError(f"st.global{cache} takes a flat pointer, not {p}")
+                op, constraint, register = _asm_access(element, count, "st", cache)
+                operands = [builder.ptrtoint(pointer, ir.IntType(64))] + [builder.bitcast(s, register) for s in scalars]
+                function = ir.FunctionType(ir.VoidType(), [o.type for o in operands])
+                constraints = ",".join(["l"] + [constraint] * count + ["~{memory}"])
+                builder.call(ir.InlineAsm(function, f"{op} [$0], {_braces(1, count)};", constraints, side_effect=True), operands)
+            return context.get_dummy_value()
+        return types.void(*given), codegen
+
+    if source:
+        def store(typingctx, p, i, buffer, k):
+            return emit(p, i, buffer, k)
+    else:
+        def store(typingctx, p, i, values):
+            return emit(p, i, values, None)
+    return intrinsic(store)
+
+
+def retype(name):
+    """Intrinsic: a flat pointer, or a 64-bit address, as a flat pointer to `name`."""
+    target = types.CPointer(SCALARS[name])
+
+    def emit(typingctx, p):
+        if not isinstance(p, (types.CPointer, types.Integer)):
+            raise errors.TypingError(f"cannot make a pointer of {p}")
+
+        def codegen(context, builder, signature, args):
+            llvm = context.get_value_type(target)
+            if isinstance(p, types.CPointer):
+                return builder.bitcast(args[0], llvm)
+            return builder.inttoptr(context.cast(builder, args[0], p, types.uint64), llvm)
+        return target(p), codegen
+    return intrinsic(emit)
+
+
+@intrinsic
+def advance(typingctx, p, n):
+    """The flat pointer `n` elements on."""
+    if not isinstance(p, types.CPointer):
+        raise errors.TypingError(f"advance takes a flat pointer, not {p}")
+
+    def codegen(context, builder, signature, args):
+        return builder.gep(args[0], [_index64(context, builder, args[1], signature.args[1])])
+    return p(p, n), codegen
+
+
+@intrinsic
+def address(typingctx, p, i):
+    """Generic 64-bit address of element `i` of a flat pointer or a 1-D array."""
+    def codegen(context, builder, signature, args):
+        if isinstance(signature.args[0], types.CPointer):
+            base = args[0]
+        else:
+            base = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.ptrtoint(builder.gep(base, [_index64(context, builder, args[1], signature.args[1])]), ir.IntType(64))
+    return types.uint64(p, i), codegen
+
+
+@intrinsic
+def shared_address(typingctx, array, i):
+    """32-bit shared-window address of element `i` of a 1-D shared array."""
+    if not isinstance(array, types.Array) or array.ndim != 1:
+        raise errors.TypingError(f"shared_address takes a 1-D shared array, not {array}")
+
+    def codegen(context, builder, signature, args):
+        pointer = _element(context, builder, signature.args[0], args[0], signature.args[1], args[1])
+        shared = builder.addrspacecast(pointer, pointer.type.pointee.as_pointer(addrspace=3))
+        return builder.ptrtoint(shared, ir.IntType(32))
+    return types.uint32(array, i), codegen
+
+
+def pin(count):
+    """Intrinsic ``pin(buffer)``: the first `count` elements of a local array pass through an empty volatile instruction."""
+    def emit(typingctx, buffer):
+        constraint = _CONSTRAINT[str(buffer.dtype)]
+
+        def codegen(context, builder, signature, args):
+            data = context.make_array(buffer)(context, builder, args[0]).data
+            for n in range(count):
+                at = builder.gep(data, [ir.Constant(ir.IntType(64), n)])
+                function = ir.FunctionType(at.type.pointee, [at.type.pointee])
+                builder.store(builder.call(ir.InlineAsm(function, "", f"={constraint},0", side_effect=True), [builder.load(at)]), at)
+            return context.get_dummy_value()
+        return types.void(buffer), codegen
+    return intrinsic(emit)
 
 
 class _OfflineDevice:
