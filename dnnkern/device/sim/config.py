@@ -1,0 +1,44 @@
+"""Settings of the simulator; every field may be changed between launches."""
+import os
+from dataclasses import dataclass, field
+
+
+def _from_environment(name, default):
+    return lambda: type(default)(os.environ.get(f"DNNKERN_SIM_{name}", default))
+
+
+@dataclass
+class Config:
+    """What `dnnkern.device.sim.config` is an instance of.
+
+    Attributes
+    ----------
+    policy : str
+        Which ready thread runs next: "fifo", "lifo" or "random". DNNKERN_SIM_POLICY sets the default.
+    seed : int
+        Of policy "random": the same seed gives the same run. DNNKERN_SIM_SEED sets the default.
+    track_shared, track_global : bool
+        Raise `Race` for unordered accesses to shared memory, to global memory.
+    resident_blocks : int
+        Blocks (whole clusters) that run interleaved from the start. More are started when those running can only wait for others.
+    resident_limit : int
+        Blocks that can be resident at all in an ordinary launch: a grid that needs more of them at once deadlocks, as on a GPU.
+    shared_limit : int
+        Bytes of shared memory a block may have.
+    shared_base : int
+        Address of the dynamic shared array. CUDA promises 16-byte alignment, no more: a kernel that wants more must align by itself.
+    spin_limit : int
+        Consecutive polls, by all threads together, none of which sees or causes a change, that count as a deadlock.
+    """
+    policy: str = field(default_factory=_from_environment("POLICY", "fifo"))
+    seed: int = field(default_factory=_from_environment("SEED", 0))
+    track_shared: bool = True
+    track_global: bool = True
+    resident_blocks: int = 2
+    resident_limit: int = 132
+    shared_limit: int = 232448
+    shared_base: int = 0x410
+    spin_limit: int = 20000
+
+
+config = Config()

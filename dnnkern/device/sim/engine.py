@@ -1,0 +1,328 @@
+"""Blocks, warps, threads, and the scheduler that runs them: one greenlet a CUDA thread, one of them at a time.
+
+An instruction that must wait calls `park(waiters, why)` in a loop that re-tests its condition; `wake(waiters)` readies whoever waits.
+One that polls calls `pause`: everybody else runs first. Between two such calls nothing interrupts a thread, so instructions are atomic, a
+run is repeatable, and a deadlock is exact: no thread is ready and some are left. The threads of all resident blocks share one queue.
+"""
+import contextvars
+import random
+from collections import Counter, deque
+
+import greenlet
+import numpy as np
+
+from .config import config
+from .errors import Deadlock, Misuse, annotate
+
+CURRENT = None
+"""The running `Thread`; None between launches."""
+READY = deque()
+STATS = Counter()
+"""Of the latest launch: blocks, threads, switches, checks of the access logs, accesses checked."""
+_random = random.Random()
+
+
+class Dim3:
+    """Three sizes or coordinates x, y, z."""
+    __slots__ = "x", "y", "z"
+
+    def __init__(self, x, y=1, z=1):
+        self.x, self.y, self.z = x, y, z
+
+    def __iter__(self):
+        return iter((self.x, self.y, self.z))
+
+    def __repr__(self):
+        return f"({self.x}, {self.y}, {self.z})"
+
+
+class Warp:
+    """Up to 32 threads of a block; `exchanges` are the collectives some lanes wait in, by kind and mask (see `warp`)."""
+    __slots__ = "id", "size", "live", "exchanges"
+
+    def __init__(self, number, size):
+        self.id, self.size, self.live, self.exchanges = number, size, (1 << size) - 1, {}
+
+
+class Thread:
+    """A CUDA thread.
+
+    Attributes
+    ----------
+    tid, lane : int
+        Number in the block, in the warp.
+    threadIdx, blockIdx : Dim3
+    warp, block : Warp, Block
+    reads, writes : list of int
+        Plain accesses since the thread last synchronised, as `arrays` logs them.
+    clock : Clock
+        What it knows to have happened (see `clocks`).
+    """
+    __slots__ = ("tid", "lane", "threadIdx", "blockIdx", "warp", "block", "reads", "writes", "atomics", "clock", "released", "acquired",
+                 "why", "done", "greenlet")
+
+    def __init__(self, block, tid, index):
+        self.tid, self.lane, self.threadIdx, self.blockIdx, self.block = tid, tid & 31, index, block.index, block
+        self.warp = block.warps[tid >> 5]
+        self.reads, self.writes, self.atomics = [], [], []
+        self.clock, self.released, self.acquired = block.clocks.start, None, None
+        self.why, self.done, self.greenlet = None, False, None
+
+    def __repr__(self):
+        return f"thread {self.threadIdx} of block {self.blockIdx}"
+
+
+class Barrier:
+    """A meeting of threads; `report` names it in a deadlock."""
+    __slots__ = "name", "arrived", "site", "generation", "waiters"
+
+    def __init__(self, name):
+        self.name, self.arrived, self.site, self.generation, self.waiters = name, [], None, 0, []
+
+    def report(self, need):
+        return f"{self.name}: {len(self.arrived)} of {need} threads arrived"
+
+
+def current():
+    """The running `Thread`, for code that only makes sense inside a kernel."""
+    if CURRENT is None:
+        raise Misuse("no simulated kernel is running")
+    return CURRENT
+
+
+def seed(value):
+    _random.seed(value)
+
+
+def pick():
+    """Take the thread that runs next off the queue."""
+    if config.policy == "fifo":
+        return READY.popleft()
+    if config.policy == "lifo":
+        return READY.pop()
+    i = _random.randrange(len(READY))
+    READY[i], READY[-1] = READY[-1], READY[i]
+    return READY.pop()
+
+
+def _leave(thread):
+    """Run others until somebody switches back to `thread`, which is in the queue or in a list of waiters."""
+    global CURRENT
+    STATS["switches"] += 1
+    following = pick() if READY else None
+    if following is thread:
+        return
+    if following is not None and following.greenlet is not None:
+        CURRENT = following
+        following.greenlet.switch(following)
+    else:  # nobody is ready, or a thread has to be started, which is done from the hub: a greenlet inherits its starter's recursion depth
+        thread.block.launch.hub.switch(following)
+
+
+def park(waiters, why):
+    """Wait in the list `waiters`; `why()` tells the deadlock report what for."""
+    thread = CURRENT
+    thread.why = why
+    waiters.append(thread)
+    thread.block.launch.idle = 0
+    _leave(thread)
+    thread.why = None
+
+
+def wake(waiters):
+    """Ready all of `waiters` and empty the list."""
+    READY.extend(waiters)
+    waiters.clear()
+
+
+def pause(why):
+    """Let everybody else run first: what a thread does that polls memory, having seen no change."""
+    thread = CURRENT
+    launch = thread.block.launch
+    launch.idle += 1
+    if launch.idle > 2 * len(READY) + 2:
+        launch.polled_in_vain(why)
+    thread.why = why
+    if config.policy == "lifo":
+        READY.appendleft(thread)
+    else:
+        READY.append(thread)
+    _leave(thread)
+    thread.why = None
+
+
+class Launch:
+    """One launch: admits blocks, runs the threads, tells what went wrong."""
+
+    def __init__(self, name, function, grid, block, cluster, shared, cooperative, make_block):
+        self.name, self.function, self.grid, self.block_dim, self.cluster_dim = name, function, grid, block, cluster
+        self.shared, self.cooperative, self.make_block = shared, cooperative, make_block
+        self.hub, self.idle, self.blocks, self.live_blocks = greenlet.getcurrent(), 0, [], 0
+        self.pending = iter(self._clusters())
+        self.left = grid[0] * grid[1] * grid[2]
+        self.context = None
+        self.block_size, self.grid_size = Dim3(*block), Dim3(*grid)
+        self.barrier = Barrier("grid sync")
+
+    def _clusters(self):
+        (gx, gy, gz), (cx, cy, cz) = self.grid, self.cluster_dim
+        for z in range(0, gz, cz):
+            for y in range(0, gy, cy):
+                for x in range(0, gx, cx):
+                    yield [(x + i, y + j, z + k) for k in range(cz) for j in range(cy) for i in range(cx)]
+
+    def admit(self):
+        """Make the next cluster's blocks resident; False if there is none."""
+        ids = next(self.pending, None)
+        if ids is None:
+            return False
+        cluster = []
+        for index in ids:
+            block = self.make_block(self, Dim3(*index), cluster)
+            cluster.append(block)
+            self.blocks.append(block)
+            self.live_blocks += 1
+            self.left -= 1
+            READY.extend(block.threads)
+            STATS["blocks"] += 1
+            STATS["threads"] += block.n
+        self.idle = 0
+        return True
+
+    def admit_another(self):
+        """Give blocks that can only wait the company of further ones, as far as a GPU would."""
+        if not self.left:
+            return False
+        return (self.barrier.arrived or self.live_blocks < config.resident_limit) and self.admit()
+
+    def sync(self, thread):
+        """Barrier of all threads of the launch."""
+        barrier = self.barrier
+        if self.cooperative is False:
+            raise Misuse(f"grid sync in kernel {self.name}, whose launch is not cooperative")
+        barrier.arrived.append(thread)
+        if self.all_at_barrier():
+            self.release()
+            return
+        generation = barrier.generation
+        while barrier.generation == generation:
+            park(barrier.waiters, lambda: barrier.report(np.prod(self.grid) * np.prod(self.block_dim)))
+
+    def all_at_barrier(self):
+        return not self.left and len(self.barrier.arrived) == sum(b.live for b in self.blocks)
+
+    def release(self):
+        """All live threads have arrived at the grid's barrier."""
+        self.synchronise()
+        self.barrier.arrived = []
+        self.barrier.generation += 1
+        wake(self.barrier.waiters)
+
+    def run(self):
+        """Run every block to its end."""
+        global CURRENT
+        READY.clear()
+        STATS.clear()
+        seed(f"{config.seed} {self.name}")
+        with np.errstate(all="ignore"):
+            self.context = contextvars.copy_context()
+        while (self.cooperative or self.live_blocks < config.resident_blocks) and self.admit():
+            pass
+        thread = None
+        try:
+            while True:
+                if thread is None:
+                    if READY:
+                        thread = pick()
+                    elif self.live_blocks and self.admit_another():
+                        continue
+                    else:
+                        break
+                if thread.greenlet is None:
+                    thread.greenlet = greenlet.greenlet(_worker, self.hub)
+                    thread.greenlet.gr_context = self.context
+                CURRENT = thread
+                thread = thread.greenlet.switch(thread)
+            CURRENT = None
+            if self.live_blocks:
+                raise Deadlock(self.report("no thread can go on"))
+        except Exception as error:
+            self.explain(error)
+            raise
+        finally:
+            CURRENT = None
+            READY.clear()
+
+    def finish(self, thread):
+        """`thread` has returned from the kernel."""
+        thread.done = True
+        self.idle = 0
+        block = thread.block
+        block.finish(thread)
+        if not block.live:
+            block.close()
+            self.blocks.remove(block)
+            self.live_blocks -= 1
+            while self.left and self.live_blocks < config.resident_blocks:
+                self.admit()
+        if self.barrier.arrived and self.all_at_barrier():
+            self.release()
+
+    def polled_in_vain(self, why):
+        """Every ready thread has polled without seeing a change."""
+        if self.idle > config.spin_limit * (len(READY) + 1):
+            CURRENT.why = why
+            raise Deadlock(self.report(f"the ready threads only poll ({self.idle} times without a change)"))
+        if self.left:
+            self.admit_another()
+
+    def report(self, headline):
+        """Who waits for what; threads of a block with one story on one line."""
+        lines = [f"kernel {self.name}: {headline}"]
+        for block in self.blocks[:4]:
+            stories = {}
+            for t in block.threads:
+                if not t.done:
+                    stories.setdefault(t.why() if t.why else "ready to run", []).append(t.tid)
+            lines.append(f"  block {block.index}:")
+            lines += [f"    {ranges(tids)}: {story}" for story, tids in stories.items()]
+        if len(self.blocks) > 4:
+            lines.append(f"  and {len(self.blocks) - 4} more blocks")
+        if self.left:
+            lines.append(f"  {self.left} blocks have not started")
+        return "\n".join(lines)
+
+    def explain(self, error):
+        """Say where `error` happened."""
+        t = CURRENT
+        if t is not None:
+            annotate(error, f"in kernel {self.name}, thread {t.threadIdx} (warp {t.warp.id}, lane {t.lane}) of block {t.blockIdx}")
+
+
+def _worker(thread):
+    """Body of a greenlet: runs `thread`, then threads not started yet as long as they are next; returns whom the hub shall run."""
+    global CURRENT
+    launch = thread.block.launch
+    function, me = launch.function, greenlet.getcurrent()
+    while True:
+        function(*thread.block.arguments(thread))
+        thread.greenlet = None
+        launch.finish(thread)
+        if not READY:
+            return None
+        thread = pick()
+        if thread.greenlet is not None:
+            return thread
+        thread.greenlet = me
+        CURRENT = thread
+
+
+def ranges(ids):
+    """Thread numbers as words: "thread 3", "34 threads 0-31, 40, 41"."""
+    out, first = [], None
+    for here, following in zip(ids, [*ids[1:], None]):
+        first = here if first is None else first
+        if following != here + 1:
+            out.append(str(first) if first == here else f"{first}-{here}")
+            first = None
+    return ("thread " if len(ids) == 1 else f"{len(ids)} threads ") + ", ".join(out[:8]) + (", ..." if len(out) > 8 else "")

@@ -1,0 +1,175 @@
+"""What `cuda.jit` makes: a `Kernel` that simulates its launches, and of device functions the plain Python function."""
+import functools
+import threading
+
+import numpy as np
+
+from . import engine, order
+from .arrays import Array, Buffer, Pointer, array, memory_of, storage
+from .block import Block
+from .config import config
+from .errors import Misuse
+from .scalars import as_argument
+
+_one_launch = threading.Lock()
+MAX_GRID = (2 ** 31 - 1, 65535, 65535)
+MAX_BLOCK = (1024, 1024, 64)
+MAX_THREADS = 1024
+MAX_CLUSTER = 16
+
+
+def jit(func_or_sig=None, device=False, **options):
+    """Kernel, or device function, as `numba.cuda.jit`: bare, or called with options. Signatures are accepted and not used."""
+    if callable(func_or_sig):
+        return _function(func_or_sig) if device else Kernel(func_or_sig, options)
+    return lambda function: jit(function, device=device, **options)
+
+
+def _function(function):
+    # Static shared arrays are told apart by code object: two functions made by one factory get one each, as they do from Numba.
+    function.__code__ = function.__code__.replace()
+    return function
+
+
+class Launch(engine.Launch):
+    """A launch with its arguments: `memories` are the buffers that access logs refer to."""
+
+    def __init__(self, kernel, arguments, **geometry):
+        super().__init__(kernel.__name__, kernel.py_func, make_block=Block, **geometry)
+        self.memories, self._allocations, self.started = [], {}, 0
+        names = kernel.names
+        self.arguments = [self._argument(a, names[k] if k < len(names) else f"#{k}") for k, a in enumerate(arguments)]
+
+    def synchronise(self):
+        order.meet_grid(self)
+
+    def new_memory(self, buffer):
+        self.memories.append(buffer)
+        return len(self.memories) - 1
+
+    def _allocation(self, source):
+        """The buffer over an allocation's bytes, one for all arguments that look into it."""
+        key = source.__array_interface__["data"][0], source.size
+        buffer = self._allocations.get(key)
+        if buffer is None:
+            buffer = self._allocations[key] = Buffer(source, len(self.memories), global_address(key))
+            self.memories.append(buffer)
+        return buffer
+
+    def _argument(self, value, name):
+        if isinstance(value, Pointer):
+            return value.attach(self._allocation(value.source), name)
+        if isinstance(value, np.ndarray):
+            dtype = value.dtype if value.dtype.kind in "biufc" else storage(value.dtype)
+            source, byte = memory_of(value)
+            if byte % dtype.itemsize or any(s % dtype.itemsize for s in value.strides):
+                raise Misuse(f"argument {name}: strides {value.strides} or offset {byte} are not multiples of the {dtype.itemsize} bytes "
+                             f"of {dtype}")
+            return array(self._allocation(source), dtype, byte // dtype.itemsize, value.shape,
+                         tuple(s // dtype.itemsize for s in value.strides), None, f"argument {name}")
+        if isinstance(value, tuple):
+            return tuple(self._argument(v, f"{name}[{k}]") for k, v in enumerate(value))
+        if isinstance(value, Array):
+            raise Misuse(f"argument {name}: an array of another launch")
+        return as_argument(value)
+
+
+_addresses = {}
+
+
+def global_address(key):
+    """A 64-bit address for an allocation (its real address and size), aligned as cudaMalloc does and the same in every launch."""
+    if key not in _addresses:
+        _addresses[key] = 0x7F0000000000 if not _addresses else (max(_addresses.values()) + 0x100000)
+    return _addresses[key]
+
+
+class Kernel:
+    """A `@cuda.jit` function that runs in the simulator.
+
+    Attributes
+    ----------
+    py_func : function
+    targetoptions : dict
+        The options it was decorated with.
+    """
+
+    def __init__(self, function, options):
+        self.py_func, self.targetoptions = _function(function), dict(options)
+        functools.update_wrapper(self, function)
+        code = function.__code__
+        self.names = code.co_varnames[:code.co_argcount]
+        self._least = code.co_argcount - len(function.__defaults__ or ())
+        self._most = float("inf") if code.co_flags & 4 else code.co_argcount
+
+    def simulate(self, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False):
+        """Run every block to its end.
+
+        Parameters
+        ----------
+        grid, block, cluster : int or tuple of up to three
+        args : sequence
+            `Pointer` and ndarray (updated in place), scalars, tuples of them.
+        shared : int
+            Bytes of dynamic shared memory.
+        cooperative : bool
+            All blocks are resident, and `cuda.cg.this_grid().sync()` may be used. None: as many as turn out to be needed.
+
+        Raises
+        ------
+        Misuse, Race, Deadlock
+            What the kernel did wrong; its own exceptions pass unchanged. A note names the kernel, the thread and the block.
+        """
+        grid, block, cluster = _triple(grid), _triple(block), _triple(cluster)
+        shared = int(shared)
+        self._check(grid, block, cluster, shared, len(args))
+        if engine.CURRENT is not None:
+            raise Misuse(f"kernel {self.__name__} is launched from inside a kernel")
+        if not all(grid):
+            return
+        with _one_launch:
+            Launch(self, args, grid=grid, block=block, cluster=cluster, shared=shared, cooperative=cooperative).run()
+
+    def _check(self, grid, block, cluster, shared, nargs):
+        head = f"kernel {self.__name__}: "
+        if not self._least <= nargs <= self._most:
+            raise Misuse(f"{head}{nargs} arguments given, it takes {self._least if self._least == self._most else f'{self._least} or more'} "
+                         f"({', '.join(self.names)})")
+        threads = int(np.prod(block))
+        for name, size, most in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
+            if any(n < (name == "block") or n > m for n, m in zip(size, most)):
+                raise Misuse(f"{head}{name} {size} is outside {'1' if name == 'block' else '0'} .. {most}")
+        if threads > MAX_THREADS:
+            raise Misuse(f"{head}a block of {threads} threads {block} exceeds {MAX_THREADS}")
+        bounds = self.targetoptions.get("launch_bounds")
+        bound = bounds[0] if isinstance(bounds, (tuple, list)) else bounds
+        if bound and threads > bound:
+            raise Misuse(f"{head}a block of {threads} threads exceeds its launch_bounds of {bound}")
+        if not 0 <= shared <= config.shared_limit:
+            raise Misuse(f"{head}{shared} bytes of dynamic shared memory exceed the {config.shared_limit} of a block")
+        if int(np.prod(cluster)) > MAX_CLUSTER or any(c < 1 or g % c for g, c in zip(grid, cluster)):
+            raise Misuse(f"{head}clusters of {cluster} blocks do not divide the grid {grid}, or have more than {MAX_CLUSTER} blocks")
+
+    def __getitem__(self, configuration):
+        configuration = configuration if isinstance(configuration, tuple) else (configuration,)
+        if not 2 <= len(configuration) <= 5:
+            raise Misuse(f"kernel {self.__name__}: [grid, block, stream, shared bytes, cluster] expected, {len(configuration)} given")
+        grid, block, _, shared, cluster = (*configuration, *(None, None, None, 0, (1, 1, 1))[len(configuration):])
+
+        def launch(*args):
+            self.simulate(grid, block, args, shared=shared, cluster=cluster or (1, 1, 1), cooperative=None)
+        return launch
+
+    def forall(self, ntasks, tpb=128, stream=None, sharedmem=0):
+        """Launcher of at least `ntasks` threads in one dimension."""
+        return self[-(-ntasks // (tpb or 128)), tpb or 128, stream, sharedmem]
+
+    def __call__(self, *args):
+        raise Misuse(f"kernel {self.__name__} is called without a launch configuration: use {self.__name__}[grid, block](...)")
+
+
+def _triple(v):
+    v = tuple(int(n) for n in v) if isinstance(v, (tuple, list)) else (int(v),)
+    if not 1 <= len(v) <= 3:
+        raise Misuse(f"grid, block and cluster have one to three sizes, not {v}")
+    return v + (1,) * (3 - len(v))
