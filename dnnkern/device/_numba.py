@@ -30,8 +30,13 @@ _CONSTRAINT = {"uint16": "h", "int32": "r", "uint32": "r", "int64": "l", "uint64
 
 
 def kernel_type(name):
-    """Numba type of a kernel parameter: ``"float32"``, or ``"float32*"`` for a flat pointer."""
-    return types.CPointer(SCALARS[name[:-1]]) if name.endswith("*") else SCALARS[name]
+    """Numba type of a kernel parameter: ``"float32"``, ``"float32*"`` for a flat pointer, ``"int64x6"`` for a tuple of six."""
+    if name.endswith("*"):
+        return types.CPointer(SCALARS[name[:-1]])
+    if "x" in name:
+        scalar, count = name.split("x")
+        return types.UniTuple(SCALARS[scalar], int(count))
+    return SCALARS[name]
 
 
 def instruction(text, results, operands, *, memory, pure):
@@ -42,7 +47,8 @@ def instruction(text, results, operands, *, memory, pure):
                 else types.Tuple([SCALARS[r] for r in results]))
     llvm_result = (ir.VoidType() if not results else _LLVM[results[0]] if len(results) == 1
                    else ir.LiteralStructType([_LLVM[r] for r in results]))
-    constraints = ",".join([f"={_CONSTRAINT[r]}" for r in results] + [_CONSTRAINT[o] for o in operands] + ["~{memory}"] * memory)
+    early = "&" * (len(results) > 1)  # a text of several instructions may write one result before it has read every operand
+    constraints = ",".join([f"={early}{_CONSTRAINT[r]}" for r in results] + [_CONSTRAINT[o] for o in operands] + ["~{memory}"] * memory)
 
     def codegen(context, builder, signature, args):
         values = []
@@ -63,23 +69,27 @@ def instruction(text, results, operands, *, memory, pure):
     scope = {"returned": returned, "codegen": codegen}
     exec(f"def emit(typingctx, {names}):\n    return returned({names}), codegen" if names
          else "def emit(typingctx):\n    return returned(), codegen", scope)
-    return intrinsic(scope["emit"])
+    emitter = intrinsic(scope["emit"])
+    emitter.fingerprint = text, results, tuple(operands)  # what tells two of them apart for the cubin cache
+    return emitter
+
+
+def _target_arch(builder):
+    module, byte = builder.module, ir.IntType(8)
+    key = bytearray(b"__CUDA_ARCH\0")
+    name = module.globals.get("dnnkern.cuda_arch")
+    if name is None:
+        name = ir.GlobalVariable(module, ir.ArrayType(byte, len(key)), "dnnkern.cuda_arch")
+        name.linkage, name.global_constant, name.initializer = "private", True, ir.Constant(name.type.pointee, key)
+    reflect = module.globals.get("__nvvm_reflect") or ir.Function(module, ir.FunctionType(ir.IntType(32), [byte.as_pointer()]),
+                                                                  "__nvvm_reflect")
+    return builder.call(reflect, [builder.bitcast(name, byte.as_pointer())])
 
 
 @intrinsic
 def target_arch(typingctx):
     """Architecture the kernel is compiled for: 900 for sm_90. A constant to the compiler: a branch on it costs nothing."""
-    def codegen(context, builder, signature, args):
-        module, byte = builder.module, ir.IntType(8)
-        key = bytearray(b"__CUDA_ARCH\0")
-        name = module.globals.get("dnnkern.cuda_arch")
-        if name is None:
-            name = ir.GlobalVariable(module, ir.ArrayType(byte, len(key)), "dnnkern.cuda_arch")
-            name.linkage, name.global_constant, name.initializer = "private", True, ir.Constant(name.type.pointee, key)
-        reflect = module.globals.get("__nvvm_reflect") or ir.Function(module, ir.FunctionType(ir.IntType(32), [byte.as_pointer()]),
-                                                                      "__nvvm_reflect")
-        return builder.call(reflect, [builder.bitcast(name, byte.as_pointer())])
-    return types.int32(), codegen
+    return types.int32(), lambda context, builder, signature, args: _target_arch(builder)
 
 
 def _index64(context, builder, index, index_type):
@@ -101,7 +111,7 @@ def _vector_element(base_type, count, what):
     ok = isinstance(base_type, types.CPointer) or isinstance(base_type, types.Array) and base_type.ndim == 1
     element = base_type.dtype if ok else None
     if element not in SCALARS.values() or element.bitwidth * count not in (16, 32, 64, 128):
-        raise errors.TypingError(f"{what} of {count} elements takes a flat pointer or a 1-D array, 2 to 16 bytes at a time; got {base_type}")
+        raise errors.TypingError(f"{what} of {count} elements takes a flat pointer or a 1-D array and 2 to 16 bytes, not {base_type}")
     return element
 
 
@@ -291,6 +301,117 @@ def shared_address(typingctx, array, i):
         shared = builder.addrspacecast(pointer, pointer.type.pointee.as_pointer(addrspace=3))
         return builder.ptrtoint(shared, ir.IntType(32))
     return types.uint32(array, i), codegen
+
+
+def shuffle(mode, clamp):
+    """Intrinsic ``shuffle(members, value, operand)`` of any 32- or 64-bit scalar, ``shfl.sync.<mode>`` with the clamp operand `clamp`."""
+    word = ir.IntType(32)
+    text = ir.InlineAsm(ir.FunctionType(word, [word] * 3), f"shfl.sync.{mode}.b32 $0, $1, $2, {clamp}, $3;", "=r,r,r,r", side_effect=True)
+
+    def emit(typingctx, members, value, operand):
+        returned = types.int32 if value == types.boolean else value
+        if getattr(returned, "bitwidth", 0) not in (32, 64):
+            raise errors.TypingError(f"a shuffle moves 32- and 64-bit scalars, not {value}")
+
+        def codegen(context, builder, signature, args):
+            members_type, value_type, operand_type = signature.args
+            mask = context.cast(builder, args[0], members_type, types.uint32)
+            other = context.cast(builder, args[2], operand_type, types.uint32)
+            bits = builder.bitcast(context.cast(builder, args[1], value_type, returned), ir.IntType(returned.bitwidth))
+            if returned.bitwidth == 32:
+                out = builder.call(text, [bits, other, mask])
+            else:
+                low = builder.call(text, [builder.trunc(bits, word), other, mask])
+                high = builder.call(text, [builder.trunc(builder.lshr(bits, ir.Constant(bits.type, 32)), word), other, mask])
+                out = builder.or_(builder.shl(builder.zext(high, bits.type), ir.Constant(bits.type, 32)), builder.zext(low, bits.type))
+            return builder.bitcast(out, context.get_value_type(returned))
+        return returned(members, value, operand), codegen
+    return intrinsic(emit)
+
+
+def by_type(texts):
+    """Intrinsic of one or two operands of one scalar type, which chooses the PTX text: ``{"float32": "max.f32 $0, $1, $2;", ...}``.
+
+    A pair in place of a text is (text from sm_80 on, text before).
+    """
+    arity = 2 if "$2" in str(next(iter(texts.values()))) else 1
+
+    def emit(given):
+        if arity == 2 and given[0] != given[1]:
+            raise errors.TypingError(f"operands of different types: {given[0]} and {given[1]}; cast one")
+        if str(given[0]) not in texts:
+            raise errors.TypingError(f"no form for {given[0]}; there is one for {', '.join(texts)}")
+        name = str(given[0])
+        choice = texts[name] if isinstance(texts[name], tuple) else (texts[name],)
+
+        def codegen(context, builder, signature, args):
+            function = ir.FunctionType(_LLVM[name], [_LLVM[name]] * arity)
+            constraints = ",".join([f"={_CONSTRAINT[name]}"] + [_CONSTRAINT[name]] * arity)
+            made = [ir.InlineAsm(function, text, constraints) for text in choice]
+            if len(made) == 1:
+                return builder.call(made[0], args)
+            modern = builder.icmp_signed(">=", _target_arch(builder), ir.Constant(ir.IntType(32), 800))
+            with builder.if_else(modern) as (then, otherwise):
+                with then:
+                    first, first_block = builder.call(made[0], args), builder.block
+                with otherwise:
+                    second, second_block = builder.call(made[1], args), builder.block
+            result = builder.phi(_LLVM[name])
+            result.add_incoming(first, first_block)
+            result.add_incoming(second, second_block)
+            return result
+        return SCALARS[name](*given), codegen
+
+    if arity == 2:
+        def call(typingctx, a, b):
+            return emit((a, b))
+    else:
+        def call(typingctx, a):
+            return emit((a,))
+    return intrinsic(call)
+
+
+def libdevice(single, double, arity=1):
+    """Intrinsic: libdevice's function `single` of float32 operands, `double` of float64 ones."""
+    names = {types.float32: f"__nv_{single}", types.float64: f"__nv_{double}"}
+
+    def emit(*given):
+        if given[0] not in names or len(set(given)) != 1:
+            raise errors.TypingError(f"{double} takes float32 or float64 operands of one type, not {', '.join(map(str, given))}")
+
+        def codegen(context, builder, signature, args):
+            llvm, name = _LLVM[str(given[0])], names[given[0]]
+            function = builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(llvm, [llvm] * arity), name)
+            return builder.call(function, args)
+        return given[0](*given), codegen
+
+    if arity == 3:
+        def call(typingctx, a, b, c):
+            return emit(a, b, c)
+    elif arity == 2:
+        def call(typingctx, a, b):
+            return emit(a, b)
+    else:
+        def call(typingctx, a):
+            return emit(a)
+    return intrinsic(call)
+
+
+@intrinsic
+def add(typingctx, a, b):
+    """Sum of two scalars of one type, in that type."""
+    if a != b or a not in SCALARS.values():
+        raise errors.TypingError(f"add takes two scalars of one type, not {a} and {b}")
+    return a(a, b), lambda context, builder, signature, args: (builder.fadd if isinstance(a, types.Float) else builder.add)(*args)
+
+
+def bitcast(source, target):
+    """Intrinsic: the bits of a value cast to `source`, as a value of `target`."""
+    def emit(typingctx, value):
+        def codegen(context, builder, signature, args):
+            return builder.bitcast(context.cast(builder, args[0], signature.args[0], SCALARS[source]), _LLVM[target])
+        return SCALARS[target](value), codegen
+    return intrinsic(emit)
 
 
 def pin(count):

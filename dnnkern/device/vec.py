@@ -9,8 +9,8 @@ A name says what the access is, left to right::
     ..._into       with `buffer, k` in front: buffer[k:k+4]           ..._from        p, i, buffer, k: from buffer[k:k+4]
 
 `p` is a flat pointer to global memory or, for plain load4, store4, a 1-D array: shared memory most of all. `i` counts elements of `p`;
-the access must lie at a multiple of its size, which the simulator checks (a GPU stops the kernel with a misaligned address). With 4, 2 and 1
-in place of 4 the access is as many elements: load4 of ``float32*`` or ``uint32*``, load2 of ``float64*`` are 16 bytes. 8- and 16-bit
+the access must lie at a multiple of its size, which the simulator checks (a GPU stops the kernel with a misaligned address). 1 and 2 in
+place of 4 are accesses of as many elements: load4 of ``float32*`` or ``uint32*``, load2 of ``float64*`` are 16 bytes. 8- and 16-bit
 elements are read as words, ``load4(as_u32(p), i)`` being 8 halves or 16 bytes, and taken apart by `dnnkern.device.convert`.
 
 Plain accesses are visible to the optimiser, which keeps them in order with stores and barriers. The others are volatile instructions that
@@ -27,7 +27,26 @@ from . import SIMULATED, instruction
 if SIMULATED:
     import numpy as np
 
-    from .sim import shared_load, shared_store
+    from .sim import engine
+    from .sim.arrays import array as _array
+    from .sim.errors import Misuse
+
+    def _window(at, scalar, count, what):
+        """The `count` scalars at the shared address `at`, as an array of the running thread."""
+        thread, dtype = engine.current(), np.dtype(scalar)
+        memory, nbytes = thread.block.shared, count * dtype.itemsize
+        byte = int(at) - memory.base
+        if int(at) % nbytes or not 0 <= byte <= memory.used - nbytes:
+            raise Misuse(f"{what}: {nbytes} bytes at shared address {int(at):#x} are misaligned or outside the block's "
+                         f"{memory.base:#x} .. {memory.base + memory.used:#x}")
+        return _array(memory, dtype, byte // dtype.itemsize, (count,), (1,), thread, "shared memory")
+
+    def shared_load(at, scalar, count):
+        values = _window(at, scalar, count, "ld.shared").load(0, count, 1)
+        return values[0] if count == 1 else tuple(values)
+
+    def shared_store(at, scalar, values):
+        _window(at, scalar, len(values), "st.shared").store(0, list(values), 1)
 
     def _zeros(p, count):
         return [0 if p.dtype.kind in "iu" else p.dtype.type(0)] * count
@@ -37,6 +56,8 @@ if SIMULATED:
         def read(p, i, ok):
             if predicated and not ok:
                 return _zeros(p, count)
+            if isinstance(p, np.ndarray):  # a local array
+                return p[i:i + count].tolist() if p.dtype.kind in "iu" else list(p[i:i + count])
             return p.load(i, count, count * p.dtype.itemsize)
 
         def load(p, i, ok=None):
@@ -121,10 +142,12 @@ def _shared(count, scalar):
     bits, vector = scalar[-2:], f".v{count}" if count > 1 else ""
     names = ", ".join(f"${k}" for k in range(count))
     sources = ", ".join(f"${k + 1}" for k in range(count))
-    load = instruction(f"ld.shared{vector}.b{bits} {{{names}}}, [${count}];" if count > 1 else f"ld.shared.b{bits} $0, [$1];", (scalar,) * count,
-                       ("uint32",), memory=True, twin=lambda at: shared_load(at, scalar, count))
-    store = instruction(f"st.shared{vector}.b{bits} [$0], {{{sources}}};" if count > 1 else f"st.shared.b{bits} [$0], $1;", (),
-                        ("uint32",) + (scalar,) * count, memory=True, twin=lambda at, *values: shared_store(at, scalar, values))
+    if count > 1:
+        names, sources = f"{{{names}}}", f"{{{sources}}}"
+    load = instruction(f"ld.shared{vector}.b{bits} {names}, [${count}];", (scalar,) * count, ("uint32",), memory=True,
+                       twin=lambda at: shared_load(at, scalar, count))
+    store = instruction(f"st.shared{vector}.b{bits} [$0], {sources};", (), ("uint32",) + (scalar,) * count, memory=True,
+                        twin=lambda at, *values: shared_store(at, scalar, values))
     return load, store
 
 

@@ -1,0 +1,197 @@
+"""Arithmetic beyond ``+ - * /``: single hardware instructions, and accurate functions for float32 and float64.
+
+The first kind is float32 only, an instruction or a few, its error stated (NVIDIA's PTX manual's for single instructions); the simulator
+gives the correctly rounded value, subnormals flushed to zero. They end in ``_fast`` where an accurate one has the name. The accurate
+ones take float32 or float64 and compute in that type: libdevice on the GPU, with the error its manual states, and within half a unit in
+the last place in the simulator.
+
+===============  ===========================================================================================================
+ex2              2**x, relative error 2**-22
+lg2              log2(x), absolute error 2**-22 for x in (0.5, 2), relative 2**-22 elsewhere
+rcp              1/x, 1 ulp; zero where the result is subnormal
+rsqrt            1/sqrt(x), relative error 2**-22.9
+sqrt_fast        sqrt(x), relative error 2**-23
+tanh_fast        tanh(x), relative error 2**-11
+sin_fast         sin(x), cos(x), absolute error 2**-20.5 for \\|x\\| <= 2*pi, growing beyond
+exp_fast         2 instructions; relative error 2**-22 + \\|x\\| 2**-24
+log_fast         2 instructions; as lg2, one rounding more
+sigmoid_fast     1/(1 + exp(-x)), relative error 2**-20 + \\|x\\| 2**-24 for negative x, 2**-21 for positive
+erfc_positive    erfc(z) for z >= 0, relative error 8e-7 + z*z 2**-23
+fma              a*b + c rounded once, float32 and float64
+fmax, fmin       the other operand where one is NaN
+maximum ...      NaN where one is NaN; integers too
+exp, exp2        float32 2 ulp, float64 1 ulp
+log, log1p       float32 1 ulp, float64 1 ulp
+expm1, sqrt      float32 1 ulp, float64 1 ulp
+erf, erfc        float32 2 and 4 ulp, float64 2 and 5 ulp
+tanh, tan        float32 2 and 4 ulp, float64 2 ulp
+sin, cos         float32 2 ulp, float64 2 ulp
+pow              float32 4 ulp, float64 2 ulp
+===============  ===========================================================================================================
+
+A kernel compiled with ``fastmath=True`` replaces the accurate float32 ones by fast ones: leave it off and choose by name.
+"""
+import math
+
+from . import SIMULATED, device_function, f32, f64, instruction
+
+TINY = 2.0 ** -126  # the smallest normal float32
+
+if SIMULATED:
+    import fractions
+    import struct
+
+    import numpy as np
+
+    def _flushed(x):
+        return f32(math.copysign(0.0, x)) if abs(x) < TINY else f32(x)
+
+    def _rounded(function):
+        """Twin of an approximate instruction: `function` in float64, operand and result flushed, the limits of the domain as IEEE's."""
+        def twin(x):
+            with np.errstate(all="ignore"):
+                return _flushed(f32(function(np.float64(_flushed(x)))))
+        return twin
+
+    def _exact(function):
+        """Twin of an accurate function: `function` of NumPy in float64, rounded to the type of the operands."""
+        def twin(*operands):
+            with np.errstate(all="ignore"):
+                return type(operands[0])(function(*(np.float64(x) for x in operands)))
+        return twin
+
+    def _of_math(function, low, high):
+        """Twin of an accurate function that NumPy lacks; `low` and `high` are its limits at the infinities."""
+        def twin(x):
+            return type(x)(x if x != x else low if x == -math.inf else high if x == math.inf else function(float(x)))
+        return twin
+
+    def fma(a, b, c):
+        """a*b + c with one rounding."""
+        if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+            return type(a)(np.float64(a) * np.float64(b) + np.float64(c))
+        if not isinstance(a, np.float32):
+            return f64(_fma64(float(a), float(b), float(c)))
+        # the product is exact in float64; a sum rounded to odd there may be rounded again
+        product, c = float(a) * float(b), float(c)
+        total = product + c
+        part = total - product
+        rest = (product - (total - part)) + (c - part)
+        if rest and not struct.pack("<d", total)[0] & 1:
+            total = math.nextafter(total, math.copysign(math.inf, rest))
+        return f32(total)
+
+    def _fma64(a, b, c):
+        exact = fractions.Fraction(a) * fractions.Fraction(b) + fractions.Fraction(c)
+        if not exact:
+            return a * b + c  # the sign of a zero
+        try:
+            return float(exact)
+        except OverflowError:
+            return math.copysign(math.inf, exact)
+
+    def _extreme(sign, nan):
+        """Twin of a maximum (sign 1) or minimum (-1); `nan`: whether a NaN operand makes the result NaN. +0 counts as above -0."""
+        def twin(a, b):
+            if isinstance(a, int):
+                return max(a, b) if sign > 0 else min(a, b)
+            if a != a or b != b:
+                return type(a)(math.nan) if nan or (a != a and b != b) else b if a != a else a
+            if a == b:
+                return a if (math.copysign(1, a) > math.copysign(1, b)) == (sign > 0) else b
+            return a if (a > b) == (sign > 0) else b
+        return twin
+
+    fmax, fmin, maximum, minimum = _extreme(1, False), _extreme(-1, False), _extreme(1, True), _extreme(-1, True)
+    fabs = abs
+    exp, exp2, log, log1p, expm1 = _exact(np.exp), _exact(np.exp2), _exact(np.log), _exact(np.log1p), _exact(np.expm1)
+    sqrt, tanh, sin, cos, tan = _exact(np.sqrt), _exact(np.tanh), _exact(np.sin), _exact(np.cos), _exact(np.tan)
+    erf, erfc, pow = _of_math(math.erf, -1.0, 1.0), _of_math(math.erfc, 2.0, 0.0), _exact(np.power)
+
+    def floor(x):
+        """The largest integer not above `x`, in its type."""
+        return type(x)(np.floor(x))
+
+    def ceil(x):
+        """The smallest integer not below `x`, in its type."""
+        return type(x)(np.ceil(x))
+
+    def rint(x):
+        """The nearest integer in the type of `x`, ties to even."""
+        return type(x)(np.rint(x))
+else:
+    from ._numba import by_type, libdevice
+
+    _NAN32, _NAN64 = "selp.f32 $0, 0f7FFFFFFF, m, n; }", "selp.f64 $0, 0d7FFFFFFFFFFFFFFF, m, n; }"
+
+    def _rounded(function):
+        return None
+
+    def _extreme(op):
+        """Forms of a NaN-propagating `op`: for float32 one instruction from sm_80 on, else three."""
+        texts = {"float32": (f"{op}.NaN.f32 $0, $1, $2;",
+                             "{ .reg .pred n; .reg .f32 m; " f"{op}.f32 m, $1, $2; setp.nan.f32 n, $1, $2; {_NAN32}"),
+                 "float64": "{ .reg .pred n; .reg .f64 m; " f"{op}.f64 m, $1, $2; setp.nan.f64 n, $1, $2; {_NAN64}"}
+        texts.update({f"{sign}int{bits}": f"{op}.{sign or 's'}{bits} $0, $1, $2;" for sign in ("", "u") for bits in (32, 64)})
+        return by_type(texts)
+
+    fma, pow = libdevice("fmaf", "fma", 3), libdevice("powf", "pow", 2)
+    fmax, fmin = (by_type({"float32": f"{op}.f32 $0, $1, $2;", "float64": f"{op}.f64 $0, $1, $2;"}) for op in ("max", "min"))
+    maximum, minimum = _extreme("max"), _extreme("min")
+    fabs = by_type({"float32": "abs.f32 $0, $1;", "float64": "abs.f64 $0, $1;"})
+    exp, exp2, log, log1p, expm1 = (libdevice(f"{n}f", n) for n in ("exp", "exp2", "log", "log1p", "expm1"))
+    sqrt, tanh, sin, cos, tan = (libdevice(f"{n}f", n) for n in ("sqrt", "tanh", "sin", "cos", "tan"))
+    erf, erfc, floor, ceil, rint = (libdevice(f"{n}f", n) for n in ("erf", "erfc", "floor", "ceil", "rint"))
+
+
+def _single(text, function):
+    return instruction(text, ("float32",), ("float32",), twin=_rounded(function), pure=True)
+
+
+def _numpy(name):
+    return getattr(np, name) if SIMULATED else None
+
+
+ex2 = _single("ex2.approx.ftz.f32 $0, $1;", _numpy("exp2"))
+lg2 = _single("lg2.approx.ftz.f32 $0, $1;", _numpy("log2"))
+rcp = _single("rcp.approx.ftz.f32 $0, $1;", _numpy("reciprocal"))
+rsqrt = _single("rsqrt.approx.ftz.f32 $0, $1;", lambda x: 1 / _numpy("sqrt")(x))
+sqrt_fast = _single("sqrt.approx.ftz.f32 $0, $1;", _numpy("sqrt"))
+tanh_fast = _single("tanh.approx.f32 $0, $1;", _numpy("tanh"))
+sin_fast = _single("sin.approx.ftz.f32 $0, $1;", _numpy("sin"))
+cos_fast = _single("cos.approx.ftz.f32 $0, $1;", _numpy("cos"))
+saturate = instruction("cvt.sat.f32.f32 $0, $1;", ("float32",), ("float32",), pure=True,
+                       twin=lambda x: f32(0) if x != x else min(max(f32(x), f32(0)), f32(1)))  # to [0, 1]; NaN becomes 0
+
+
+@device_function
+def exp_fast(x):
+    """exp(x) of a float32 in two instructions; overflows to infinity and underflows to zero."""
+    return ex2(x * f32(1.4426950408889634))
+
+
+@device_function
+def log_fast(x):
+    """Natural logarithm of a float32 in two instructions."""
+    return lg2(x) * f32(0.6931471805599453)
+
+
+@device_function
+def sigmoid_fast(x):
+    """1 / (1 + exp(-x)) of a float32 in four instructions."""
+    return rcp(f32(1) + ex2(x * f32(-1.4426950408889634)))
+
+
+@device_function
+def erfc_positive(z):
+    """erfc(z) of a float32 z >= 0: exp(-z*z) t P(t) with t = 1 / (1 + z/2), P a minimax polynomial for z up to 10.5 (error 4.3e-8)."""
+    t = rcp(fma(z, f32(0.5), f32(1)))
+    p = fma(t, f32(-0.05919332057237625), f32(0.28518277406692505))
+    p = fma(t, p, f32(-0.4884607791900635))
+    p = fma(t, p, f32(0.279512494802475))
+    p = fma(t, p, f32(-0.0276233721524477))
+    p = fma(t, p, f32(0.20310990512371063))
+    p = fma(t, p, f32(0.24299661815166473))
+    p = fma(t, p, f32(0.2823900580406189))
+    p = fma(t, p, f32(0.2820855677127838))
+    return p * t * ex2(z * z * f32(-1.4426950408889634))
