@@ -20,7 +20,7 @@ class _Shared:
         """The block's array that this line of code creates; shape 0 is the dynamic shared array."""
         caller = sys._getframe(1)
         thread = engine.CURRENT
-        return thread.block.shared_array(thread, (caller.f_code, caller.f_lasti), shape, as_dtype(dtype), alignment)
+        return thread.block.shared_array(thread, caller.f_code, caller.f_lasti, shape, as_dtype(dtype), alignment)
 
 
 class _Local:

@@ -1,8 +1,9 @@
-"""Memory a kernel can index: a buffer of bytes, and the arrays and pointers that look into it.
+"""Memory a kernel can index: a buffer of bytes, and the arrays that look into it (pointers: see `pointer`).
 
-Every access is bounds-checked, appended to the running thread's log and done; what the logs say is examined when the thread
-synchronises (see `order`). So that an access costs one small Python frame, an array object belongs to one thread and keeps that thread's
-lists of reads and writes. An entry is the element's number in its buffer plus the buffer's code (`Buffer.code`).
+An access is bounds-checked, appended to the running thread's log and done; what the logs say is examined when the thread synchronises (see
+`order`). So that an access costs one small Python frame, an array object belongs to one thread and holds that thread's lists of reads and
+writes; what all threads share is its `Layout`. A log entry is the element's number in its buffer plus a code that tells buffer and element
+size (`Buffer.code`); entries of a block's own shared memory are small integers, the ones Python is quickest with.
 
 Integer elements are read through a memoryview, which yields Python ints, others through NumPy, which yields NumPy scalars.
 """
@@ -11,17 +12,18 @@ import operator
 import numpy as np
 
 from .errors import Misuse
-from .scalars import as_dtype, converter
+from .scalars import converter
 
 POISON = 0xFF  # NaN in every float format, -1 or the largest value as an integer
-CODE_SHIFT = 40
+SHARED_SHIFT = 18  # a block's own shared memory has less than 2**18 bytes
+GLOBAL_SHIFT = 40
 
 
 class Buffer:
-    """The bytes of one memory: a block's shared memory, or an allocation the host passed to the kernel."""
+    """The bytes of one memory: a block's shared memory (`index` 0), or an allocation the host passed to the kernel."""
 
-    def __init__(self, raw, index, base):
-        self.raw, self.index, self.base = raw, index, base
+    def __init__(self, raw, index, base, name):
+        self.raw, self.index, self.base, self.name = raw, index, base, name
         self.size = len(raw)
         self.shadow = None
         self._views = {}
@@ -34,170 +36,194 @@ class Buffer:
             view = self._views[dtype] = memoryview(whole) if dtype.kind in "iu" else whole
         return view
 
-    def code(self, dtype):
-        """What an element number is offset by in the logs: the buffer's index and the logarithm of the element size."""
-        return (self.index * 8 + dtype.itemsize.bit_length() - 1) << CODE_SHIFT
+    def describe(self, byte):
+        """Words for the place `byte`."""
+        return f"{self.name} at byte {byte} of its memory (address {self.base + byte:#x})"
 
-    def place(self, byte):
-        """Words for the address `byte`."""
-        return f"{self.base + byte:#x}"
+    def code(self, dtype):
+        """What turns an element number into a log entry."""
+        size_log = dtype.itemsize.bit_length() - 1
+        return (self.index * 8 + size_log) << GLOBAL_SHIFT if self.index else size_log << SHARED_SHIFT
+
+
+class Layout:
+    """What an array is to all threads: element `start` of `buffer` on, with `shape` and `strides` in elements."""
+    __slots__ = "buffer", "dtype", "start", "shape", "strides", "name", "convert", "data", "code", "kind"
+
+    def __init__(self, buffer, dtype, start, shape, strides, name):
+        self.buffer, self.dtype, self.start, self.shape, self.strides, self.name = buffer, dtype, start, shape, strides, name
+        self.convert, self.data, self.code = converter(dtype), buffer.elements(dtype), buffer.code(dtype)
+        self.kind = Array
+        if len(shape) in (1, 2) and strides == packed_strides(shape):
+            self.kind = Matrix if len(shape) == 2 else Vector
+            self.data = self.data[start:start + shape[0] * strides[0]]
+            self.code += start
+
+    def of_thread(self, thread):
+        """The array in the hands of `thread`."""
+        view = self.kind()
+        view.layout, view.thread, view.data, view.code = self, thread, self.data, self.code
+        view.reads, view.writes = thread.reads, thread.writes
+        view.bound()
+        return view
 
 
 class View:
-    """What arrays and pointers have in common: a typed window of a buffer, in the hands of one thread.
+    """A typed window of a buffer in the hands of one thread."""
+    __slots__ = "layout", "thread", "data", "reads", "writes", "code"
 
-    Attributes
-    ----------
-    buffer : Buffer
-    dtype : numpy.dtype
-    start : int
-        Element of the buffer that index 0 is.
-    """
-    __slots__ = "buffer", "dtype", "data", "reads", "writes", "start", "code", "convert", "thread", "name"
-
-    def _bind(self, buffer, dtype, start, thread, name):
-        self.buffer, self.dtype, self.start, self.thread, self.name = buffer, dtype, start, thread, name
-        self.data = buffer.elements(dtype)
-        self.convert = converter(dtype)
-        self.code = buffer.code(dtype)
-        if thread is None:
-            self.reads = self.writes = None
-        else:
-            self.reads, self.writes = thread.reads, thread.writes
-        return self
+    buffer = property(lambda self: self.layout.buffer)
+    dtype = property(lambda self: self.layout.dtype)
+    convert = property(lambda self: self.layout.convert)
 
     @property
-    def address(self):
-        """Address of element 0: 32-bit in the shared window, 64-bit and simulated in global memory."""
-        return self.buffer.base + self.start * self.dtype.itemsize
+    def title(self):
+        """Words for the array, for messages."""
+        return self.layout.name
 
-    def _put(self, k, value):
-        """Store what the fast path could not: convert as C does."""
+    def get(self, k):
+        """Element number `k` of the buffer."""
+        self.reads.append(k + self.buffer.code(self.dtype))
+        return self.buffer.elements(self.dtype)[k]
+
+    def put(self, k, value):
+        """Store to element number `k` of the buffer, converting as C does."""
         if not self.buffer.raw.flags.writeable:
-            raise Misuse(f"{self._title()} is written, but the array it came from is read-only")
-        self.data[k] = self.convert(value)
+            raise Misuse(f"{self.title} is written, but the array it came from is read-only")
+        self.writes.append(k + self.buffer.code(self.dtype))
+        self.buffer.elements(self.dtype)[k] = self.convert(value)
 
-    def _title(self):
-        return self.name
-
-    def _vector(self, k, n, align, what):
+    def _check_vector(self, k, n, align, what):
         address = self.buffer.base + k * self.dtype.itemsize
         if address % align:
-            raise Misuse(f"{what} of {n} elements at {self._title()}: address {address:#x} is not aligned to {align} bytes")
+            raise Misuse(f"{what} of {n} elements at {self.title}: address {address:#x} is not aligned to {align} bytes")
 
-    def _load(self, k, n):
-        self.reads.extend(range(k + self.code, k + self.code + n))
-        values = self.data[k:k + n]
+    def load_at(self, k, n, align):
+        """List of `n` elements from element number `k` of the buffer on, in one aligned access."""
+        self._check_vector(k, n, align, "load")
+        entry = k + self.buffer.code(self.dtype)
+        self.reads.extend(range(entry, entry + n))
+        values = self.buffer.elements(self.dtype)[k:k + n]
         return values.tolist() if type(values) is memoryview else list(values)
 
-    def _store(self, k, values):
-        self.writes.extend(range(k + self.code, k + self.code + len(values)))
-        data, convert = self.data, self.convert
-        for value in values:
-            data[k] = convert(value)
-            k += 1
-
-
-def _no(i, n, title):
-    raise Misuse(f"{title}: index {i} is outside 0 .. {n - 1}")
+    def store_at(self, k, values, align):
+        """Write `values` from element number `k` of the buffer on, in one aligned access."""
+        self._check_vector(k, len(values), align, "store")
+        for i, value in enumerate(values):
+            self.put(k + i, value)
 
 
 class Array(View):
-    """An array of any rank; negative indices count from the end, as in Numba."""
-    __slots__ = "shape", "strides", "extent", "stride", "extent1", "stride1"
+    """An array of any rank and strides; negative indices count from the end, as in Numba."""
+    __slots__ = ()
 
-    def _shape(self, shape, strides):
-        self.shape, self.strides = shape, strides
-        self.extent, self.stride = (shape[0], strides[0]) if shape else (0, 0)
-        if len(shape) > 1:
-            self.extent1, self.stride1 = shape[1], strides[1]
-        return self
+    shape = property(lambda self: self.layout.shape)
+    strides = property(lambda self: self.layout.strides)
+    ndim = property(lambda self: len(self.layout.shape))
+    size = property(lambda self: int(np.prod(self.layout.shape)))
+    itemsize = property(lambda self: self.layout.dtype.itemsize)
 
-    ndim = property(lambda self: len(self.shape))
-    size = property(lambda self: int(np.prod(self.shape)))
-    itemsize = property(lambda self: self.dtype.itemsize)
+    @property
+    def address(self):
+        """Address of element 0: in the shared window 32-bit, in global memory 64-bit and simulated."""
+        return self.buffer.base + self.layout.start * self.itemsize
+
+    def bound(self):
+        """Called when the view has got its thread: fills what only a fast subclass keeps."""
 
     def __len__(self):
-        return self.extent
+        return self.layout.shape[0]
 
     def __iter__(self):
-        return (self[i] for i in range(self.extent))
+        return (self[i] for i in range(len(self)))
 
     def __getitem__(self, key):
         k = self.locate(key)
-        if type(k) is Array or isinstance(k, Array):
-            return k
-        self.reads.append(k + self.code)
-        return self.data[k]
+        return self.get(k) if type(k) is int else k
 
     def __setitem__(self, key, value):
         k = self.locate(key)
-        if isinstance(k, Array):
+        if type(k) is int:
+            self.put(k, value)
+        else:
             k.fill(value)
-            return
-        self.writes.append(k + self.code)
-        self._put(k, value)
 
     def locate(self, key):
         """Element number in the buffer of a full index, or the sub-array that a partial index or a slice selects."""
-        key = key if isinstance(key, tuple) else (key,)
+        shape, strides, start = self.layout.shape, self.layout.strides, self.layout.start
+        key = key if type(key) is tuple else (key,)
+        if len(key) == len(shape):
+            try:
+                for i, n, s in zip(key, shape, strides):
+                    if not 0 <= i < n:
+                        break
+                    start += i * s
+                else:
+                    return int(start)
+            except TypeError:
+                pass
+        return self._select(key)
+
+    def _select(self, key):
+        shape, strides, start = self.layout.shape, self.layout.strides, self.layout.start
+        given = key if len(key) != 1 else key[0]
         if Ellipsis in key:
             at = key.index(Ellipsis)
-            key = key[:at] + (slice(None),) * (len(self.shape) - len(key) + 1) + key[at + 1:]
-        if len(key) > len(self.shape):
-            raise Misuse(f"{self._title()} has {len(self.shape)} dimensions, {len(key)} indices given")
-        start, shape, strides = self.start, [], []
-        for i, n, s in zip(key + (slice(None),) * (len(self.shape) - len(key)), self.shape, self.strides):
+            key = key[:at] + (slice(None),) * (len(shape) - len(key) + 1) + key[at + 1:]
+        if len(key) > len(shape):
+            raise Misuse(f"{self.title} has {len(shape)} dimensions, {len(key)} indices are given")
+        extents, steps = [], []
+        for i, n, s in zip(key + (slice(None),) * (len(shape) - len(key)), shape, strides):
             if isinstance(i, slice):
                 first, stop, step = i.indices(n)
                 start += first * s
-                shape.append(len(range(first, stop, step)))
-                strides.append(step * s)
+                extents.append(len(range(first, stop, step)))
+                steps.append(step * s)
                 continue
             i = operator.index(i)
             if not -n <= i < n:
-                raise Misuse(f"{self._title()}: index {key if len(key) > 1 else key[0]} is outside its shape {self.shape}")
+                raise Misuse(f"{self.title}: index {given} is outside its shape {shape}")
             start += (i if i >= 0 else i + n) * s
-        if not shape:
-            return start
-        return array(self.buffer, self.dtype, start, tuple(shape), tuple(strides), self.thread, self.name)
+        if len(key) == len(shape) and not extents:
+            return int(start)
+        part = f"{self.title}[{given}]"
+        return Layout(self.buffer, self.dtype, start, tuple(extents), tuple(steps), part).of_thread(self.thread)
 
     def fill(self, value):
         """Store one value, or an array of this shape, element by element."""
         each = np.broadcast_to(np.array(list(value) if isinstance(value, Array) else value), self.shape)
         for index in np.ndindex(*self.shape):
-            self[index if len(index) > 1 else index[0]] = each[index].item()
+            self.put(self.locate(index), each[index].item())
 
-    def _contiguous(self, key, n, what):
+    def _run(self, key, n, what):
+        """Element number of `key`, if `n` consecutive ones are inside the array's last dimension."""
         k = self.locate(key)
-        last = (self.start + sum((e - 1) * s for e, s in zip(self.shape, self.strides)))
-        if isinstance(k, Array) or self.strides[-1] != 1 or k + n - 1 > last:
-            raise Misuse(f"{what} of {n} elements at {self._title()}[{key}]: outside its shape {self.shape}, or not contiguous")
+        last = key[-1] if type(key) is tuple else key
+        if type(k) is not int or self.strides[-1] != 1 or last % self.shape[-1] + n > self.shape[-1]:
+            raise Misuse(f"{what} of {n} elements at {self.title}[{key}]: not inside the last dimension of its shape {self.shape}")
         return k
 
     def load(self, key, n, align):
-        """List of the `n` elements from `key` on, in one access of `align` bytes' alignment."""
-        k = self._contiguous(key, n, "load")
-        self._vector(k, n, align, "load")
-        return self._load(k, n)
+        """List of the `n` elements from `key` on, in one access aligned to `align` bytes."""
+        return self.load_at(self._run(key, n, "load"), n, align)
 
     def store(self, key, values, align):
-        """Write the elements from `key` on, in one access of `align` bytes' alignment."""
-        k = self._contiguous(key, len(values), "store")
-        self._vector(k, len(values), align, "store")
-        self._store(k, values)
+        """Write the elements from `key` on, in one access aligned to `align` bytes."""
+        self.store_at(self._run(key, len(values), "store"), values, align)
 
 
-class Array1(Array):
-    """Rank 1, the fast way."""
-    __slots__ = ()
+class Vector(Array):
+    """A packed array of rank 1, quickly."""
+    __slots__ = ("extent",)
+
+    def bound(self):
+        self.extent = self.layout.shape[0]
 
     def __getitem__(self, i):
         try:
             if 0 <= i < self.extent:
-                k = i * self.stride + self.start
-                self.reads.append(k + self.code)
-                return self.data[k]
+                self.reads.append(i + self.code)
+                return self.data[i]
         except TypeError:
             pass
         return Array.__getitem__(self, i)
@@ -205,24 +231,26 @@ class Array1(Array):
     def __setitem__(self, i, value):
         try:
             if 0 <= i < self.extent:
-                k = i * self.stride + self.start
-                self.data[k] = value
-                self.writes.append(k + self.code)
+                self.data[i] = value
+                self.writes.append(i + self.code)
                 return
         except (TypeError, ValueError, OverflowError):
             pass
         Array.__setitem__(self, i, value)
 
 
-class Array2(Array):
-    """Rank 2, the fast way."""
-    __slots__ = ()
+class Matrix(Array):
+    """A packed array of rank 2, quickly."""
+    __slots__ = "rows", "columns"
+
+    def bound(self):
+        self.rows, self.columns = self.layout.shape
 
     def __getitem__(self, key):
         try:
             i, j = key
-            if 0 <= i < self.extent and 0 <= j < self.extent1:
-                k = i * self.stride + j * self.stride1 + self.start
+            if 0 <= i < self.rows and 0 <= j < self.columns:
+                k = i * self.columns + j
                 self.reads.append(k + self.code)
                 return self.data[k]
         except TypeError:
@@ -232,8 +260,8 @@ class Array2(Array):
     def __setitem__(self, key, value):
         try:
             i, j = key
-            if 0 <= i < self.extent and 0 <= j < self.extent1:
-                k = i * self.stride + j * self.stride1 + self.start
+            if 0 <= i < self.rows and 0 <= j < self.columns:
+                k = i * self.columns + j
                 self.data[k] = value
                 self.writes.append(k + self.code)
                 return
@@ -242,148 +270,13 @@ class Array2(Array):
         Array.__setitem__(self, key, value)
 
 
-def array(buffer, dtype, start, shape, strides, thread, name):
-    """An array over `buffer` for `thread`; `start` and `strides` count elements."""
-    kind = {1: Array1, 2: Array2}.get(len(shape), Array)
-    return kind()._bind(buffer, dtype, start, thread, name)._shape(shape, strides)
-
-
 def packed_strides(shape):
+    """Strides in elements of a C-contiguous array."""
     strides, step = [], 1
     for n in reversed(shape):
         strides.append(step)
         step *= n
     return tuple(reversed(strides))
-
-
-class Pointer(View):
-    """A kernel's flat pointer: elements of one type, counted from a first one, over the whole allocation behind an array.
-
-    Parameters
-    ----------
-    array : ndarray
-        Element 0 is its first element. Indices may reach, forwards and backwards, all memory of the array that owns it, no more.
-    dtype : optional
-        Element type; halves, bfloat16 and 8-bit floats are by default the unsigned integers of their size.
-    offset : int
-        Elements of `dtype` to add.
-    """
-    __slots__ = "count", "source", "shift"
-
-    def __init__(self, array, dtype=None, offset=0):
-        self.source, byte = memory_of(array)
-        self.dtype = as_dtype(dtype) if dtype is not None else storage(array.dtype)
-        self.name, self.buffer, self.thread = "Pointer", None, None
-        self.start, self.shift = divmod(byte + offset * self.dtype.itemsize, self.dtype.itemsize)
-
-    def attach(self, buffer, name):
-        """Give the pointer its place in a launch."""
-        self.count = buffer.size // self.dtype.itemsize
-        return self._copy(buffer, self.dtype, self.start, self.shift, None, name)
-
-    def _copy(self, buffer, dtype, start, shift, thread, name):
-        p = Pointer.__new__(Pointer)
-        p.source, p.shift = self.source, shift
-        p._bind(buffer, dtype, start, thread, name)
-        p.count = len(p.data) if not shift else 0
-        return p
-
-    def of_thread(self, thread):
-        return self._copy(self.buffer, self.dtype, self.start, self.shift, thread, self.name)
-
-    def _title(self):
-        return f"argument {self.name}"
-
-    @property
-    def address(self):
-        return (self.buffer.base if self.buffer else 0) + self.start * self.dtype.itemsize + self.shift
-
-    def __getitem__(self, i):
-        k = i + self.start
-        if 0 <= k < self.count:
-            self.reads.append(k + self.code)
-            return self.data[k]
-        self._refuse(i, "read")
-
-    def __setitem__(self, i, value):
-        k = i + self.start
-        if 0 <= k < self.count:
-            self.writes.append(k + self.code)
-            try:
-                self.data[k] = value
-            except (TypeError, ValueError, OverflowError):
-                self._put(k, value)
-        else:
-            self._refuse(i, "written")
-
-    def _refuse(self, i, what):
-        if self.shift:
-            raise Misuse(f"{self._title()}: index {i} is {what} through a pointer at {self.address:#x}, which is not aligned to the "
-                         f"{self.dtype.itemsize} bytes of {self.dtype}")
-        raise Misuse(f"{self._title()}: index {i} is {what}, its memory has the indices {-self.start} .. {self.count - self.start - 1} "
-                     f"of {self.dtype}")
-
-    def __add__(self, n):
-        return self._copy(self.buffer, self.dtype, self.start + n, self.shift, self.thread, self.name)
-
-    __radd__ = __add__
-
-    def __sub__(self, n):
-        return self + -n
-
-    def view(self, dtype):
-        """The same address as a pointer to another type."""
-        dtype = as_dtype(dtype)
-        start, shift = divmod(self.start * self.dtype.itemsize + self.shift, dtype.itemsize)
-        return self._copy(self.buffer, dtype, start, shift, self.thread, self.name)
-
-    def locate(self, i):
-        """Element number in the buffer of index `i`."""
-        k = i + self.start
-        if not 0 <= k < self.count:
-            self._refuse(i, "accessed")
-        return k
-
-    def load(self, i, n, align):
-        """List of the elements i .. i+n-1, in one access of `align` bytes' alignment."""
-        k = self.locate(i)
-        self._vector(k, n, align, "load")
-        self.locate(i + n - 1)
-        return self._load(k, n)
-
-    def store(self, i, values, align):
-        """Write elements i, i+1, ..., in one access of `align` bytes' alignment."""
-        k = self.locate(i)
-        self._vector(k, len(values), align, "store")
-        self.locate(i + len(values) - 1)
-        self._store(k, values)
-
-
-def memory_of(array):
-    """All bytes of the allocation that `array` looks into, as a flat uint8 array, and where in it its first element is."""
-    owner = array
-    while isinstance(owner.base, np.ndarray):
-        owner = owner.base
-    if owner.base is not None:
-        try:  # memory of a bytes-like object
-            whole = np.frombuffer(owner.base, np.uint8)
-        except (TypeError, ValueError, BufferError):
-            whole = owner
-        if whole.ctypes.data <= owner.ctypes.data < whole.ctypes.data + whole.nbytes:
-            owner = whole
-    if owner.flags.f_contiguous and not owner.flags.c_contiguous:
-        owner = owner.T
-    if not owner.flags.c_contiguous:
-        raise Misuse(f"the array that owns the memory (shape {owner.shape}, strides {owner.strides}) is not contiguous")
-    byte = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0] if array.size else 0
-    return owner.reshape(-1).view(np.uint8).view(np.ndarray), byte
-
-
-def storage(dtype):
-    """Type in which a kernel sees elements of `dtype`: its own, or unsigned integers for the floats that Python has no scalar for."""
-    if dtype.kind == "V" or dtype == np.float16 or dtype.kind not in "biufc":
-        return np.dtype(f"u{dtype.itemsize}")
-    return dtype
 
 
 def poisoned(shape, dtype):

@@ -16,16 +16,16 @@ def _update(ary, index, change):
         return old
     k = ary.locate(index)
     if not isinstance(k, int):
-        raise Misuse(f"atomic operation on {ary._title()}: index {index} selects more than one element")
-    data = ary.data
+        raise Misuse(f"atomic operation on {ary.title}: index {index} selects more than one element")
+    data = ary.buffer.elements(ary.dtype)
     old = data[k]
     new = ary.convert(change(old))
     thread = engine.CURRENT
-    order.atomic(thread, ary.buffer, k * ary.dtype.itemsize, k + ary.code)
+    order.atomic(thread, ary.buffer, k * ary.dtype.itemsize, k + ary.buffer.code(ary.dtype))
     if new != old:
         data[k] = new
         thread.block.launch.idle = 0
-    engine.pause(lambda: f"polls {ary._title()}[{index}], which is {old}")
+    engine.pause(lambda: f"polls {ary.title}[{index}], which is {old}")
     return old
 
 

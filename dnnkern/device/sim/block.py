@@ -1,8 +1,10 @@
 """A resident block: its threads, its shared memory, its barrier."""
+import dis
+
 import numpy as np
 
 from . import order
-from .arrays import POISON, Array, Buffer, Pointer, array, packed_strides
+from .arrays import POISON, Buffer, Layout, packed_strides
 from .clocks import Clocks
 from .config import config
 from .engine import Barrier, Dim3, Thread, Warp, park, wake
@@ -15,23 +17,42 @@ class SharedMemory(Buffer):
     def __init__(self, block):
         dynamic = block.launch.shared
         raw = np.full(max(config.shared_limit, dynamic) + 1024, POISON, np.uint8)
-        super().__init__(raw, block.launch.new_memory(self), config.shared_base)
+        super().__init__(raw, 0, config.shared_base, "shared memory")
         self.dynamic = self.used = dynamic
         self.statics = {}
         self.block = block
 
-    def place_static(self, site, shape, dtype, alignment):
-        """First element of the static array that is created at `site`."""
-        found = self.statics.get(site)
-        if found is None:
-            nbytes = int(np.prod(shape)) * dtype.itemsize
+    def dynamic_layout(self, dtype):
+        """The dynamic array as elements of `dtype`."""
+        layout = self.statics.get(dtype)
+        if layout is None:
+            layout = self.statics[dtype] = Layout(self, dtype, 0, (self.dynamic // dtype.itemsize,), (1,), "dynamic shared array")
+        return layout
+
+    def static_layout(self, code, offset, shape, dtype, alignment):
+        """The static array that is created by the call at bytecode `offset` of `code`."""
+        key = id(code), offset, shape, dtype  # by identity: equal code of two functions makes two arrays
+        layout = self.statics.get(key)
+        if layout is None:
+            extents = tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
+            nbytes = int(np.prod(extents)) * dtype.itemsize
             align = max(alignment or 0, 16)
             first = -(-(self.base + self.used) // align) * align - self.base
             if first + nbytes > config.shared_limit:
-                raise Misuse(f"shared memory: an array of {nbytes} bytes on top of {self.used} exceeds the {config.shared_limit} of a block")
+                raise Misuse(f"shared memory: an array of {nbytes} bytes on top of {self.used} exceeds a block's {config.shared_limit}")
             self.used = first + nbytes
-            found = self.statics[site] = first // dtype.itemsize
-        return found
+            name = f"shared array {variable(code, offset)}"
+            layout = self.statics[key] = Layout(self, dtype, first // dtype.itemsize, extents, packed_strides(extents), name)
+        return layout
+
+    def describe(self, byte):
+        """Words for the place `byte`: array, index and address."""
+        for layout in self.statics.values():
+            first, size = layout.start * layout.dtype.itemsize, int(np.prod(layout.shape)) * layout.dtype.itemsize
+            if first <= byte < first + size:
+                index = np.unravel_index((byte - first) // layout.dtype.itemsize, layout.shape)
+                return f"{layout.name}[{', '.join(str(i) for i in index)}] (address {self.base + byte:#x})"
+        return f"shared memory address {self.base + byte:#x}"
 
 
 class Block:
@@ -40,11 +61,12 @@ class Block:
     def __init__(self, launch, index, cluster):
         x, y, z = launch.block_dim
         self.launch, self.index, self.cluster, self.n = launch, index, cluster, x * y * z
-        self.number = launch.started
-        launch.started += 1
+        self.number = len(launch.indices)
+        launch.indices.append(index)
         self.live = self.n
         self.clocks = Clocks(self.number, self.n)
         self.floor = 0  # every thread of the block knows all that its threads did up to this time
+        self.logged = 0  # accesses in the logs of threads that have returned
         self._shared = None
         self.barrier, self.votes = Barrier("syncthreads"), []
         self.warps = [Warp(i, min(32, self.n - 32 * i)) for i in range(-(-self.n // 32))]
@@ -57,16 +79,16 @@ class Block:
         return self._shared
 
     def arguments(self, thread):
-        return [hand(a, thread) for a in self.launch.arguments]
+        return [give(thread) for give in self.launch.arguments]
 
-    def shared_array(self, thread, site, shape, dtype, alignment):
-        """The dynamic array for shape 0, else the static array created at `site`."""
+    def shared_array(self, thread, code, offset, shape, dtype, alignment):
+        """The dynamic array for shape 0, else the static array created at bytecode `offset` of `code`."""
         memory = self.shared
         if shape == 0:
-            return array(memory, dtype, 0, (memory.dynamic // dtype.itemsize,), (1,), thread, site)
-        shape = tuple(shape) if isinstance(shape, (tuple, list)) else (int(shape),)
-        site = (*site, shape, dtype)
-        return array(memory, dtype, memory.place_static(site, shape, dtype, alignment), shape, packed_strides(shape), thread, site)
+            layout = memory.dynamic_layout(dtype)
+        else:
+            layout = memory.static_layout(code, offset, shape, dtype, alignment)
+        return layout.of_thread(thread)
 
     def sync(self, thread, site):
         """Barrier of all threads that have not returned."""
@@ -103,7 +125,7 @@ class Block:
 
     def finish(self, thread):
         """`thread` returns: barriers and collectives no longer wait for it."""
-        order.exit(thread)
+        order.leave(thread)
         self.live -= 1
         thread.warp.live &= ~(1 << thread.lane)
         for exchange in list(thread.warp.exchanges.values()):
@@ -113,17 +135,15 @@ class Block:
 
     def close(self):
         """The last thread has returned."""
+        order.close(self)
 
 
-def hand(value, thread):
-    """`value` of a kernel argument as `thread` gets it: arrays and pointers carry their thread's log."""
-    if isinstance(value, Pointer):
-        return value.of_thread(thread)
-    if isinstance(value, Array):
-        return array(value.buffer, value.dtype, value.start, value.shape, value.strides, thread, value.name)
-    if type(value) is tuple:
-        return tuple(hand(v, thread) for v in value)
-    return value
+def variable(code, offset):
+    """Name to which the call at bytecode `offset` of `code` is assigned, else its line."""
+    following = [i for i in dis.get_instructions(code) if i.offset > offset][:1]
+    if following and following[0].opname in ("STORE_FAST", "STORE_DEREF"):
+        return following[0].argval
+    return f"of {describe((code, offset))}"
 
 
 def describe(site):

@@ -28,7 +28,7 @@ class Config:
     shared_base : int
         Address of the dynamic shared array. CUDA promises 16-byte alignment, no more: a kernel that wants more must align by itself.
     spin_limit : int
-        Consecutive polls, by all threads together, none of which sees or causes a change, that count as a deadlock.
+        Polls by every ready thread, none of which sees or causes a change, that count as a deadlock.
     """
     policy: str = field(default_factory=_from_environment("POLICY", "fifo"))
     seed: int = field(default_factory=_from_environment("SEED", 0))
@@ -38,7 +38,7 @@ class Config:
     resident_limit: int = 132
     shared_limit: int = 232448
     shared_base: int = 0x410
-    spin_limit: int = 20000
+    spin_limit: int = 200
 
 
 config = Config()

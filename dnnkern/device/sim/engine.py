@@ -12,7 +12,7 @@ import greenlet
 import numpy as np
 
 from .config import config
-from .errors import Deadlock, Misuse, annotate
+from .errors import Deadlock, Misuse, Race, annotate
 
 CURRENT = None
 """The running `Thread`; None between launches."""
@@ -57,15 +57,18 @@ class Thread:
         Plain accesses since the thread last synchronised, as `arrays` logs them.
     clock : Clock
         What it knows to have happened (see `clocks`).
+    released, released_block, acquired, acquired_block : Clock or None
+        What its next atomic operation passes on, and its next fence takes in, device-wide and within the block (see `order`).
     """
-    __slots__ = ("tid", "lane", "threadIdx", "blockIdx", "warp", "block", "reads", "writes", "atomics", "clock", "released", "acquired",
-                 "why", "done", "greenlet")
+    __slots__ = ("tid", "lane", "threadIdx", "blockIdx", "warp", "block", "reads", "writes", "atomics", "clock", "released",
+                 "released_block", "acquired", "acquired_block", "why", "done", "greenlet")
 
     def __init__(self, block, tid, index):
         self.tid, self.lane, self.threadIdx, self.blockIdx, self.block = tid, tid & 31, index, block.index, block
         self.warp = block.warps[tid >> 5]
         self.reads, self.writes, self.atomics = [], [], []
-        self.clock, self.released, self.acquired = block.clocks.start, None, None
+        self.clock = block.clocks.start
+        self.released = self.released_block = self.acquired = self.acquired_block = None
         self.why, self.done, self.greenlet = None, False, None
 
     def __repr__(self):
@@ -296,7 +299,11 @@ class Launch:
         """Say where `error` happened."""
         t = CURRENT
         if t is not None:
-            annotate(error, f"in kernel {self.name}, thread {t.threadIdx} (warp {t.warp.id}, lane {t.lane}) of block {t.blockIdx}")
+            place = f"thread {t.threadIdx} (warp {t.warp.id}, lane {t.lane}) of block {t.blockIdx}"
+            annotate(error, f"in kernel {self.name}, noticed when {place} synchronised or ended" if isinstance(error, Race) else
+                     f"in kernel {self.name}, {place}")
+        if not isinstance(error, Race):
+            self.examine(error)
 
 
 def _worker(thread):

@@ -5,10 +5,11 @@ import threading
 import numpy as np
 
 from . import engine, order
-from .arrays import Array, Buffer, Pointer, array, memory_of, storage
+from .arrays import Buffer, Layout
 from .block import Block
 from .config import config
 from .errors import Misuse
+from .pointer import Pointer, address_of, memory_of, point, storage
 from .scalars import as_argument
 
 _one_launch = threading.Lock()
@@ -32,56 +33,52 @@ def _function(function):
 
 
 class Launch(engine.Launch):
-    """A launch with its arguments: `memories` are the buffers that access logs refer to."""
+    """A launch with its memory: the time line of accesses, the allocations behind the arguments, what `order` keeps about them.
+
+    `arguments` make the kernel's arguments for a given thread; `memories` are the buffers by index, of which 0 is each block's own shared
+    memory; `indices` are the blockIdx of the blocks by number.
+    """
 
     def __init__(self, kernel, arguments, **geometry):
         super().__init__(kernel.__name__, kernel.py_func, make_block=Block, **geometry)
-        self.memories, self._allocations, self.started = [], {}, 0
+        self.now = self.floor = 0
+        self.memories, self._allocations, self.locations, self.indices = [None], {}, {}, []
         names = kernel.names
         self.arguments = [self._argument(a, names[k] if k < len(names) else f"#{k}") for k, a in enumerate(arguments)]
 
     def synchronise(self):
         order.meet_grid(self)
 
-    def new_memory(self, buffer):
-        self.memories.append(buffer)
-        return len(self.memories) - 1
+    def examine(self, error):
+        order.examine_all(self, error)
 
-    def _allocation(self, source):
+    def _allocation(self, source, name):
         """The buffer over an allocation's bytes, one for all arguments that look into it."""
-        key = source.__array_interface__["data"][0], source.size
-        buffer = self._allocations.get(key)
+        base = address_of(source)
+        buffer = self._allocations.get(base)
         if buffer is None:
-            buffer = self._allocations[key] = Buffer(source, len(self.memories), global_address(key))
+            buffer = self._allocations[base] = Buffer(source, len(self.memories), base, f"argument {name}")
             self.memories.append(buffer)
         return buffer
 
     def _argument(self, value, name):
+        """Function that gives the argument to a thread."""
         if isinstance(value, Pointer):
-            return value.attach(self._allocation(value.source), name)
+            target, start, shift = value.target(self._allocation(value.source, name), name), value.start, value.shift
+            return lambda thread: point(target, start, shift, thread)
         if isinstance(value, np.ndarray):
             dtype = value.dtype if value.dtype.kind in "biufc" else storage(value.dtype)
             source, byte = memory_of(value)
             if byte % dtype.itemsize or any(s % dtype.itemsize for s in value.strides):
                 raise Misuse(f"argument {name}: strides {value.strides} or offset {byte} are not multiples of the {dtype.itemsize} bytes "
                              f"of {dtype}")
-            return array(self._allocation(source), dtype, byte // dtype.itemsize, value.shape,
-                         tuple(s // dtype.itemsize for s in value.strides), None, f"argument {name}")
+            strides = tuple(s // dtype.itemsize for s in value.strides)
+            return Layout(self._allocation(source, name), dtype, byte // dtype.itemsize, value.shape, strides, f"argument {name}").of_thread
         if isinstance(value, tuple):
-            return tuple(self._argument(v, f"{name}[{k}]") for k, v in enumerate(value))
-        if isinstance(value, Array):
-            raise Misuse(f"argument {name}: an array of another launch")
-        return as_argument(value)
-
-
-_addresses = {}
-
-
-def global_address(key):
-    """A 64-bit address for an allocation (its real address and size), aligned as cudaMalloc does and the same in every launch."""
-    if key not in _addresses:
-        _addresses[key] = 0x7F0000000000 if not _addresses else (max(_addresses.values()) + 0x100000)
-    return _addresses[key]
+            parts = [self._argument(v, f"{name}[{k}]") for k, v in enumerate(value)]
+            return lambda thread: tuple(give(thread) for give in parts)
+        scalar = as_argument(value)
+        return lambda thread: scalar
 
 
 class Kernel:
@@ -133,8 +130,8 @@ class Kernel:
     def _check(self, grid, block, cluster, shared, nargs):
         head = f"kernel {self.__name__}: "
         if not self._least <= nargs <= self._most:
-            raise Misuse(f"{head}{nargs} arguments given, it takes {self._least if self._least == self._most else f'{self._least} or more'} "
-                         f"({', '.join(self.names)})")
+            raise Misuse(f"{head}{nargs} arguments given, it takes "
+                         f"{self._least if self._least == self._most else f'{self._least} or more'} ({', '.join(self.names)})")
         threads = int(np.prod(block))
         for name, size, most in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
             if any(n < (name == "block") or n > m for n, m in zip(size, most)):

@@ -1,31 +1,236 @@
-"""Access logs: emptied at every synchronisation."""
+"""Order of memory accesses: logs become checks here, at every synchronisation, whatever the schedule was.
+
+Threads log their accesses and go on. A thread's log is examined at the latest when the thread synchronises, before anybody else learns of
+what it did; so the logs not examined yet are never ordered among themselves, those examined are in the shadows of their buffers (see
+`shadow`), and whole blocks are examined in a few NumPy operations. What orders memory:
+
+- syncthreads the threads of a block, syncwarp the lanes that take part, a grid sync all threads;
+- across those: a fence, then an atomic operation, by one thread; an atomic operation on the same element, then a fence, by the other.
+  Barriers pass both halves on: all threads may fence and one, after a syncthreads, do the atomic operation. threadfence_block will do
+  within a block. Shuffles, votes and atomic operations alone order nothing.
+
+A thread that returns counts as having come to all later barriers of its block.
+"""
+from itertools import chain
+
+import numpy as np
+
+from .arrays import GLOBAL_SHIFT, SHARED_SHIFT
+from .clocks import SLOTS
+from .config import config
+from .engine import STATS
+from .errors import Race, annotate
+from .shadow import Shadow
+
+EXAMINE_AT = 1 << 18  # accesses of returned threads of a block that are kept before they are examined
+
+
+class Knowledge:
+    """What the threads of a block know of all agents: an agent's number in the launch is `stride` times its block's number, plus its own.
+
+    `floor`: all threads know all that threads of their block did up to then. `oldest`: they know all that anybody did to the buffer.
+    """
+
+    def __init__(self, block, shared):
+        self.launch, self.home = block.launch, block
+        self.block, self.stride, self.floor = block.number, block.n + SLOTS, block.floor
+        self.oldest = self.floor if shared else self.launch.floor
+        self._table = None
+
+    def agents(self, tids):
+        return tids + self.block * self.stride
+
+    def agent(self, tid):
+        return tid + self.block * self.stride
+
+    def unknown(self, tids, agents, times):
+        """Which of the accesses (agent, time) the threads `tids` do not know of."""
+        if not len(tids):
+            return np.zeros(0, bool)
+        if self._table is None:
+            clocks = {id(t.clock): t.clock for t in self.home.threads}
+            row = {key: k for k, key in enumerate(clocks)}
+            self._table = list(clocks.values()), np.array([row[id(t.clock)] for t in self.home.threads])
+        clocks, rows = self._table
+        known = np.full(len(tids), self.launch.floor)
+        owners, local = np.divmod(agents, self.stride)
+        for owner in np.unique(owners):
+            at = np.flatnonzero(owners == owner)
+            here = rows[tids[at]]
+            for k in np.unique(here):
+                times_of = clocks[k].of(int(owner))
+                if times_of is not None:
+                    some = at[here == k]
+                    known[some] = np.maximum(known[some], times_of[local[some]])
+        return known < times
+
+    def name(self, agent):
+        block, local = divmod(agent, self.stride)
+        if block == self.block:
+            return self.home.clocks.name(local)
+        return f"thread {local} of block {self.launch.indices[block]}"
+
+    def remedy(self, tid, agent):
+        block, local = divmod(agent, self.stride)
+        if block != self.block:
+            return ("between blocks it takes a grid sync, or threadfence then an atomic operation on one side, and on the other an atomic "
+                    "operation on the same element, then threadfence")
+        if local < self.home.n and local >> 5 == tid >> 5:
+            return "a syncwarp or syncthreads is missing between them"
+        return "a syncthreads is missing between them"
+
+
+def examine(block, threads, remember=True):
+    """Check and empty the logs of `threads`, all of `block`; `remember=False` if no thread of the block will ever be unaware of them."""
+    threads = [t for t in threads if t.reads or t.writes or t.atomics]
+    if not threads:
+        return
+    launch = block.launch
+    launch.now += 1
+    STATS["examinations"] += 1
+    parts = {}
+    for kind in ("writes", "atomics", "reads"):
+        logs = [getattr(t, kind) for t in threads]
+        lengths = [len(log) for log in logs]
+        total = sum(lengths)
+        if total:
+            entries = np.fromiter(chain.from_iterable(logs), np.int64, total)
+            STATS["accesses"] += total
+            for log in logs:
+                log.clear()
+            _sort(parts, kind, entries, np.repeat(np.array([t.tid for t in threads]), lengths))
+    for index, kinds in parts.items():
+        shared = index == 0
+        buffer = block.shared if shared else launch.memories[index]
+        if not (config.track_shared if shared else config.track_global):
+            continue
+        shadow = buffer.shadow
+        if shadow is None:
+            shadow = buffer.shadow = Shadow(buffer)
+        known = Knowledge(block, shared)
+        for elements, tids, size_log in kinds.get("writes", ()):
+            shadow.write(*shadow.cells(elements, tids, size_log), known, launch.now)
+        for elements, tids, size_log in kinds.get("atomics", ()):
+            shadow.update(*shadow.cells(elements, tids, size_log), known, launch.now)
+        for elements, tids, size_log in kinds.get("reads", ()):
+            shadow.read(*shadow.cells(elements, tids, size_log), known, launch.now, remember or not shared)
+
+
+def _sort(parts, kind, entries, tids):
+    """Part `entries` by buffer and element size: parts[buffer index][kind] is a list of (elements, tids, log of the size)."""
+    small = entries < 1 << GLOBAL_SHIFT
+    codes = np.where(small, entries >> SHARED_SHIFT, entries >> GLOBAL_SHIFT)
+    first = int(codes[0])
+    single = bool((codes == first).all())
+    for code in (first,) if single else np.unique(codes).tolist():
+        if code < 8:
+            index, size_log, shift = 0, code, SHARED_SHIFT
+        else:
+            index, size_log, shift = code >> 3, code & 7, GLOBAL_SHIFT
+        chosen = slice(None) if code == first and single else codes == code
+        parts.setdefault(index, {}).setdefault(kind, []).append((entries[chosen] & ((1 << shift) - 1), tids[chosen], size_log))
+
+
+def _merge(clocks, threads):
+    """What one of `threads` has released or is about to acquire, all of them have or are."""
+    for half in ("released", "released_block", "acquired", "acquired_block"):
+        merged = None
+        for t in threads:
+            merged = clocks.join(merged, getattr(t, half))
+        if merged is not None:
+            for t in threads:
+                setattr(t, half, merged)
+
+
+def _meet(block, threads):
+    clock = block.clocks.meet([t.clock for t in threads], [t.tid for t in threads], block.launch.now)
+    for t in threads:
+        t.clock = clock
+    _merge(block.clocks, threads)
 
 
 def meet_block(block):
-    for t in block.threads:
-        t.reads.clear()
-        t.writes.clear()
-
-
-def exit(thread):
-    thread.reads.clear()
-    thread.writes.clear()
+    """All threads of the block synchronise."""
+    examine(block, block.threads, remember=False)
+    _meet(block, block.threads)
+    block.floor = block.launch.now
 
 
 def meet_warp(threads):
-    for t in threads:
-        t.reads.clear()
-        t.writes.clear()
-
-
-def atomic(thread, buffer, byte, entry):
-    pass
-
-
-def fence(thread, device):
-    pass
+    """Lanes of one warp synchronise."""
+    block = threads[0].block
+    examine(block, threads)
+    _meet(block, threads)
 
 
 def meet_grid(launch):
+    """All threads of the launch synchronise."""
     for block in launch.blocks:
         meet_block(block)
+    launch.floor = launch.now
+    for block in launch.blocks:
+        block.floor = launch.now
+
+
+def leave(thread):
+    """`thread` returns from the kernel."""
+    block = thread.block
+    block.logged += len(thread.reads) + len(thread.writes) + len(thread.atomics)
+    if block.logged > EXAMINE_AT:
+        block.logged = 0
+        examine(block, [t for t in block.threads if t.done])
+
+
+def close(block):
+    """The block has ended."""
+    examine(block, block.threads)
+
+
+def fence(thread, device):
+    """threadfence (`device`) or threadfence_block."""
+    block = thread.block
+    clocks, launch = block.clocks, block.launch
+    examine(block, (thread,))
+    thread.clock = clocks.join(thread.clock, thread.acquired_block)
+    if device:
+        thread.clock = clocks.join(thread.clock, thread.acquired)
+    thread.released_block = clocks.release(thread.clock, thread.tid, launch.now)
+    if device:
+        thread.released = thread.released_block
+
+
+class Location:
+    """An element that atomic operations synchronise through: clocks released to it, for all and for the threads of one block."""
+    __slots__ = "device", "block"
+
+    def __init__(self):
+        self.device, self.block = None, {}
+
+
+def atomic(thread, buffer, byte, entry):
+    """An atomic operation on the element at `byte` of `buffer`: logged, and a meeting point of fences."""
+    thread.atomics.append(entry)
+    block = thread.block
+    number, clocks, locations = block.number, block.clocks, block.launch.locations
+    key = buffer.index or -1 - number, byte
+    location = locations.get(key)
+    if location is None:
+        if thread.released_block is None:
+            return
+        location = locations[key] = Location()
+    seen_device, seen_block = location.device, location.block.get(number)
+    if thread.released is not None:
+        location.device = clocks.join(seen_device, thread.released)
+    if thread.released_block is not None:
+        location.block[number] = clocks.join(seen_block, thread.released_block)
+    thread.acquired = clocks.join(thread.acquired, seen_device)
+    thread.acquired_block = clocks.join(thread.acquired_block, seen_block)
+
+
+def examine_all(launch, error):
+    """After a failure: if there is a race as well, `error` says so, for it may be the cause."""
+    try:
+        for block in launch.blocks:
+            examine(block, block.threads)
+    except Race as race:
+        annotate(error, f"and there is a race, perhaps the cause of this: {race}")

@@ -1,0 +1,164 @@
+"""`Pointer`: a kernel's flat pointer, over the whole allocation behind an array."""
+import numpy as np
+
+from .arrays import View
+from .errors import Misuse
+from .scalars import as_dtype, converter
+
+_addresses = {}
+
+
+class Target:
+    """What a pointer of one type is to all threads: the elements of an allocation."""
+    __slots__ = "buffer", "dtype", "name", "convert", "data", "code", "count", "others"
+
+    def __init__(self, buffer, dtype, name, others):
+        self.buffer, self.dtype, self.name = buffer, dtype, name
+        self.convert, self.data, self.code = converter(dtype), buffer.elements(dtype), buffer.code(dtype)
+        self.count = len(self.data)
+        self.others = others
+
+    def of(self, dtype):
+        """The same memory as elements of another type."""
+        if dtype not in self.others:
+            self.others[dtype] = Target(self.buffer, dtype, self.name, self.others)
+        return self.others[dtype]
+
+
+class Pointer(View):
+    """A flat pointer: elements of one type, counted from a first one, over the whole allocation behind an array.
+
+    Parameters
+    ----------
+    array : ndarray
+        Element 0 is its first element. Indices may reach, forwards and backwards, all memory of the array that owns it, and no more.
+    dtype : optional
+        Element type; by default the array's, for halves, bfloat16 and 8-bit floats the unsigned integers of their size.
+    offset : int
+        Elements of `dtype` to add.
+    """
+    __slots__ = "start", "shift", "source"
+
+    def __init__(self, array, dtype=None, offset=0):
+        self.source, byte = memory_of(array)
+        self.layout = as_dtype(dtype) if dtype is not None else storage(array.dtype)  # a Target once the pointer is part of a launch
+        size = self.layout.itemsize
+        self.start, self.shift = divmod(byte + offset * size, size)
+
+    def target(self, buffer, name):
+        """The target of this pointer in a launch that knows its memory as `buffer`."""
+        targets = {}
+        targets[self.layout] = Target(buffer, self.layout, name, targets)
+        return targets[self.layout]
+
+    @property
+    def title(self):
+        return f"argument {self.layout.name}"
+
+    @property
+    def address(self):
+        """Simulated 64-bit address."""
+        dtype = self.layout if isinstance(self.layout, np.dtype) else self.layout.dtype
+        base = address_of(self.source) if isinstance(self.layout, np.dtype) else self.buffer.base
+        return base + self.start * dtype.itemsize + self.shift
+
+    def __getitem__(self, i):
+        k = i + self.start
+        if 0 <= k < self.layout.count and not self.shift:
+            self.reads.append(k + self.code)
+            return self.data[k]
+        self._refuse(i, "read")
+
+    def __setitem__(self, i, value):
+        k = i + self.start
+        if 0 <= k < self.layout.count and not self.shift:
+            try:
+                self.data[k] = value
+                self.writes.append(k + self.code)
+            except (TypeError, ValueError, OverflowError):
+                self.put(k, value)
+        else:
+            self._refuse(i, "written")
+
+    def _refuse(self, i, what):
+        dtype = self.dtype
+        if self.shift:
+            raise Misuse(f"{self.title}: index {i} is {what} through a pointer to {self.address:#x}, which is not aligned to the "
+                         f"{dtype.itemsize} bytes of {dtype}")
+        raise Misuse(f"{self.title}: index {i} is {what}, its memory has the indices {-self.start} .. {self.layout.count - self.start - 1} "
+                     f"of {dtype}")
+
+    def locate(self, i):
+        """Element number in the allocation of index `i`."""
+        k = i + self.start
+        if self.shift or not 0 <= k < self.layout.count:
+            self._refuse(i, "accessed")
+        return k
+
+    def load(self, i, n, align):
+        """List of the elements i .. i+n-1, in one access aligned to `align` bytes."""
+        self.locate(i + n - 1)
+        return self.load_at(self.locate(i), n, align)
+
+    def store(self, i, values, align):
+        """Write elements i, i+1, ..., in one access aligned to `align` bytes."""
+        self.locate(i + len(values) - 1)
+        self.store_at(self.locate(i), values, align)
+
+    def __add__(self, n):
+        return point(self.layout, self.start + n, self.shift, self.thread)
+
+    __radd__ = __add__
+
+    def __sub__(self, n):
+        return point(self.layout, self.start - n, self.shift, self.thread)
+
+    def view(self, dtype):
+        """The same address as a pointer to another type."""
+        target = self.layout.of(as_dtype(dtype))
+        start, shift = divmod(self.start * self.dtype.itemsize + self.shift, target.dtype.itemsize)
+        return point(target, start, shift, self.thread)
+
+
+def point(target, start, shift, thread):
+    """A pointer to element `start` of `target`, plus `shift` bytes, in the hands of `thread`."""
+    p = Pointer.__new__(Pointer)
+    p.layout, p.start, p.shift, p.thread = target, start, shift, thread
+    p.data, p.code, p.reads, p.writes = target.data, target.code, thread.reads, thread.writes
+    return p
+
+
+def memory_of(array):
+    """All bytes of the allocation that `array` looks into, as a flat uint8 array, and where in it its first element is."""
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    if owner.base is not None:
+        try:  # memory of a bytes-like object
+            whole = np.frombuffer(owner.base, np.uint8)
+        except (TypeError, ValueError, BufferError):
+            whole = owner
+        if whole.ctypes.data <= owner.ctypes.data < whole.ctypes.data + whole.nbytes:
+            owner = whole
+    if owner.flags.f_contiguous and not owner.flags.c_contiguous:
+        owner = owner.T
+    if not owner.flags.c_contiguous:
+        raise Misuse(f"the array that owns the memory (shape {owner.shape}, strides {owner.strides}) is not contiguous")
+    byte = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0] if array.size else 0
+    return owner.reshape(-1).view(np.ndarray).view(np.uint8), byte
+
+
+def address_of(source):
+    """A 64-bit address for an allocation, given its bytes: aligned as cudaMalloc does, the same as long as the allocation lives."""
+    key = source.__array_interface__["data"][0], source.size
+    if key not in _addresses:
+        _addresses[key] = _addresses.get("next", 0x7F0000000000)
+        _addresses["next"] = -(-(_addresses[key] + source.size) // 0x200000) * 0x200000 + 0x200000
+    return _addresses[key]
+
+
+def storage(dtype):
+    """Type in which a kernel sees elements of `dtype`: its own, or unsigned integers for floats of 16 and 8 bits."""
+    if dtype == np.float16 or dtype.kind not in "biufc":
+        return np.dtype(f"u{dtype.itemsize}")
+    return dtype
