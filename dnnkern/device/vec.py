@@ -25,28 +25,38 @@ stay where the program has them: write the loads of a phase next to each other. 
 from . import SIMULATED, instruction
 
 if SIMULATED:
+    import functools
+
     import numpy as np
 
-    from .sim import engine
-    from .sim.arrays import array as _array
+    from .sim.arrays import Layout
+    from .sim.engine import current
     from .sim.errors import Misuse
 
+    @functools.lru_cache(maxsize=16)
+    def _whole(memory, dtype):
+        return Layout(memory, dtype, 0, (memory.size // dtype.itemsize,), (1,), "shared memory")
+
     def _window(at, scalar, count, what):
-        """The `count` scalars at the shared address `at`, as an array of the running thread."""
-        thread, dtype = engine.current(), np.dtype(scalar)
+        """All shared memory as an array of the running thread, and the index of address `at`, checked for `count` scalars."""
+        thread, dtype = current(), np.dtype(scalar)
         memory, nbytes = thread.block.shared, count * dtype.itemsize
         byte = int(at) - memory.base
         if int(at) % nbytes or not 0 <= byte <= memory.used - nbytes:
             raise Misuse(f"{what}: {nbytes} bytes at shared address {int(at):#x} are misaligned or outside the block's "
                          f"{memory.base:#x} .. {memory.base + memory.used:#x}")
-        return _array(memory, dtype, byte // dtype.itemsize, (count,), (1,), thread, "shared memory")
+        return _whole(memory, dtype).of_thread(thread), byte // dtype.itemsize
 
     def shared_load(at, scalar, count):
-        values = _window(at, scalar, count, "ld.shared").load(0, count, 1)
+        """Twin of ld.shared."""
+        array, k = _window(at, scalar, count, "ld.shared")
+        values = array.load(k, count, 1)
         return values[0] if count == 1 else tuple(values)
 
     def shared_store(at, scalar, values):
-        _window(at, scalar, len(values), "st.shared").store(0, list(values), 1)
+        """Twin of st.shared."""
+        array, k = _window(at, scalar, len(values), "st.shared")
+        array.store(k, list(values), 1)
 
     def _zeros(p, count):
         return [0 if p.dtype.kind in "iu" else p.dtype.type(0)] * count
