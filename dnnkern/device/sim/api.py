@@ -114,22 +114,22 @@ class Cuda:
         """Barrier of the block."""
         caller = sys._getframe(1)
         thread = engine.CURRENT
-        thread.block.sync(thread, (caller.f_code, caller.f_lasti))
+        thread.block.sync(thread, caller.f_code, caller.f_lasti)
 
     @staticmethod
     def syncthreads_count(predicate):
         caller = sys._getframe(1)
-        return sum(engine.CURRENT.block.vote(engine.CURRENT, (caller.f_code, caller.f_lasti), predicate))
+        return sum(engine.CURRENT.block.vote(engine.CURRENT, caller.f_code, caller.f_lasti, predicate))
 
     @staticmethod
     def syncthreads_and(predicate):
         caller = sys._getframe(1)
-        return int(all(engine.CURRENT.block.vote(engine.CURRENT, (caller.f_code, caller.f_lasti), predicate)))
+        return int(all(engine.CURRENT.block.vote(engine.CURRENT, caller.f_code, caller.f_lasti, predicate)))
 
     @staticmethod
     def syncthreads_or(predicate):
         caller = sys._getframe(1)
-        return int(any(engine.CURRENT.block.vote(engine.CURRENT, (caller.f_code, caller.f_lasti), predicate)))
+        return int(any(engine.CURRENT.block.vote(engine.CURRENT, caller.f_code, caller.f_lasti, predicate)))
 
     syncwarp = staticmethod(warp.syncwarp)
     shfl_sync, shfl_xor_sync = staticmethod(warp.shfl_sync), staticmethod(warp.shfl_xor_sync)

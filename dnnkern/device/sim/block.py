@@ -66,6 +66,7 @@ class Block:
         self.live = self.n
         self.clocks = Clocks(self.number, self.n)
         self.floor = 0  # every thread of the block knows all that its threads did up to this time
+        self.uniform = True  # all threads have the same clock
         self.logged = 0  # accesses in the logs of threads that have returned
         self._shared = None
         self.barrier, self.votes = Barrier("syncthreads"), []
@@ -90,27 +91,30 @@ class Block:
             layout = memory.static_layout(code, offset, shape, dtype, alignment)
         return layout.of_thread(thread)
 
-    def sync(self, thread, site):
-        """Barrier of all threads that have not returned."""
+    def sync(self, thread, code, offset):
+        """Barrier of all threads that have not returned, called at bytecode `offset` of `code`."""
         barrier = self.barrier
-        if not barrier.arrived:
-            barrier.site = site
-        elif barrier.site != site:
-            raise Misuse(f"syncthreads at {describe(site)}, while {len(barrier.arrived)} threads of the block wait in another one, "
-                         f"at {describe(barrier.site)}: all threads of a block must meet in the same syncthreads")
-        barrier.arrived.append(thread)
-        if len(barrier.arrived) == self.live:
+        arrived = barrier.arrived
+        if not arrived:
+            barrier.code, barrier.offset = code, offset
+        elif barrier.offset != offset or barrier.code is not code:
+            raise Misuse(f"syncthreads at {line(code, offset)}, while {len(arrived)} threads of the block wait in another one, at "
+                         f"{line(barrier.code, barrier.offset)}: all threads of a block must meet in the same syncthreads")
+        arrived.append(thread)
+        if len(arrived) == self.live:
             self.release()
-            return
-        generation = barrier.generation
-        while barrier.generation == generation:
-            park(barrier.waiters, lambda: f"{barrier.report(self.live)} at {describe(site)}")
+        else:
+            while barrier.arrived is arrived:
+                park(barrier.waiters, self._why)
 
-    def vote(self, thread, site, predicate):
+    def _why(self):
+        return f"{self.barrier.report(self.live)} at {line(self.barrier.code, self.barrier.offset)}"
+
+    def vote(self, thread, code, offset, predicate):
         """`predicate` of every thread, by barrier."""
         votes = self.votes
         votes.append(bool(predicate))
-        self.sync(thread, site)
+        self.sync(thread, code, offset)
         if self.votes is votes:
             self.votes = []
         return votes
@@ -120,7 +124,6 @@ class Block:
         barrier = self.barrier
         order.meet_block(self)
         barrier.arrived = []
-        barrier.generation += 1
         wake(barrier.waiters)
 
     def finish(self, thread):
@@ -143,11 +146,10 @@ def variable(code, offset):
     following = [i for i in dis.get_instructions(code) if i.offset > offset][:1]
     if following and following[0].opname in ("STORE_FAST", "STORE_DEREF"):
         return following[0].argval
-    return f"of {describe((code, offset))}"
+    return f"of {line(code, offset)}"
 
 
-def describe(site):
-    """Line of a call site (code object, bytecode offset)."""
-    code, offset = site[:2]
-    line = next((n for first, last, n in code.co_lines() if first <= offset < last), code.co_firstlineno)
-    return f"line {line} of {code.co_name}"
+def line(code, offset):
+    """Words for the source line of bytecode `offset`."""
+    number = next((n for first, last, n in code.co_lines() if first <= offset < last), code.co_firstlineno)
+    return f"line {number} of {code.co_name}"

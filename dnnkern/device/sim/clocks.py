@@ -63,9 +63,10 @@ class Clocks:
             hit = self._joins[key] = (_join(a, b), a, b)  # holds a and b, so that their ids stay theirs
         return hit[0]
 
-    def release(self, clock, tid, now):
-        """`clock` of thread `tid` with all that the thread has done until `now`."""
+    def release(self, clock, tid, now, floor):
+        """`clock` of thread `tid` with all that the thread has done until `now`, and the block's threads until `floor`."""
         times = clock.times.copy()
+        np.maximum(times[:self.n], floor, out=times[:self.n])
         times[tid] = now
         return Clock(clock.block, times, clock.fenced, clock.remote)
 

@@ -18,7 +18,7 @@ CURRENT = None
 """The running `Thread`; None between launches."""
 READY = deque()
 STATS = Counter()
-"""Of the latest launch: blocks, threads, switches, checks of the access logs, accesses checked."""
+"""Of the latest launch: blocks, threads, examinations of the access logs, accesses examined."""
 _random = random.Random()
 
 
@@ -76,11 +76,11 @@ class Thread:
 
 
 class Barrier:
-    """A meeting of threads; `report` names it in a deadlock."""
-    __slots__ = "name", "arrived", "site", "generation", "waiters"
+    """A meeting of threads, in the call at bytecode `offset` of `code`. `arrived` is a new list every time."""
+    __slots__ = "name", "arrived", "waiters", "code", "offset"
 
     def __init__(self, name):
-        self.name, self.arrived, self.site, self.generation, self.waiters = name, [], None, 0, []
+        self.name, self.arrived, self.waiters, self.code, self.offset = name, [], [], None, 0
 
     def report(self, need):
         return f"{self.name}: {len(self.arrived)} of {need} threads arrived"
@@ -93,26 +93,20 @@ def current():
     return CURRENT
 
 
-def seed(value):
-    _random.seed(value)
-
-
-def pick():
-    """Take the thread that runs next off the queue."""
-    if config.policy == "fifo":
-        return READY.popleft()
-    if config.policy == "lifo":
-        return READY.pop()
+def _random_next():
     i = _random.randrange(len(READY))
     READY[i], READY[-1] = READY[-1], READY[i]
     return READY.pop()
 
 
+_POLICIES = {"fifo": READY.popleft, "lifo": READY.pop, "random": _random_next}
+_next = READY.popleft  # takes the thread that runs next off the queue; set by every launch
+
+
 def _leave(thread):
     """Run others until somebody switches back to `thread`, which is in the queue or in a list of waiters."""
     global CURRENT
-    STATS["switches"] += 1
-    following = pick() if READY else None
+    following = _next() if READY else None
     if following is thread:
         return
     if following is not None and following.greenlet is not None:
@@ -127,15 +121,16 @@ def park(waiters, why):
     thread = CURRENT
     thread.why = why
     waiters.append(thread)
-    thread.block.launch.idle = 0
     _leave(thread)
     thread.why = None
 
 
 def wake(waiters):
     """Ready all of `waiters` and empty the list."""
-    READY.extend(waiters)
-    waiters.clear()
+    if waiters:
+        waiters[0].block.launch.idle = 0
+        READY.extend(waiters)
+        waiters.clear()
 
 
 def pause(why):
@@ -163,7 +158,7 @@ class Launch:
         self.hub, self.idle, self.blocks, self.live_blocks = greenlet.getcurrent(), 0, [], 0
         self.pending = iter(self._clusters())
         self.left = grid[0] * grid[1] * grid[2]
-        self.context = None
+        self.context, self.idle_workers = None, []  # a greenlet costs ten times what a switch does, so they are used again
         self.block_size, self.grid_size = Dim3(*block), Dim3(*grid)
         self.barrier = Barrier("grid sync")
 
@@ -207,8 +202,8 @@ class Launch:
         if self.all_at_barrier():
             self.release()
             return
-        generation = barrier.generation
-        while barrier.generation == generation:
+        arrived = barrier.arrived
+        while barrier.arrived is arrived:
             park(barrier.waiters, lambda: barrier.report(np.prod(self.grid) * np.prod(self.block_dim)))
 
     def all_at_barrier(self):
@@ -218,15 +213,17 @@ class Launch:
         """All live threads have arrived at the grid's barrier."""
         self.synchronise()
         self.barrier.arrived = []
-        self.barrier.generation += 1
         wake(self.barrier.waiters)
 
     def run(self):
         """Run every block to its end."""
-        global CURRENT
+        global CURRENT, _next
         READY.clear()
         STATS.clear()
-        seed(f"{config.seed} {self.name}")
+        if config.policy not in _POLICIES:
+            raise Misuse(f"config.policy is {config.policy!r}, not one of {', '.join(_POLICIES)}")
+        _next = _POLICIES[config.policy]
+        _random.seed(f"{config.seed} {self.name}")
         with np.errstate(all="ignore"):
             self.context = contextvars.copy_context()
         while (self.cooperative or self.live_blocks < config.resident_blocks) and self.admit():
@@ -236,14 +233,13 @@ class Launch:
             while True:
                 if thread is None:
                     if READY:
-                        thread = pick()
+                        thread = _next()
                     elif self.live_blocks and self.admit_another():
                         continue
                     else:
                         break
                 if thread.greenlet is None:
-                    thread.greenlet = greenlet.greenlet(_worker, self.hub)
-                    thread.greenlet.gr_context = self.context
+                    thread.greenlet = self.idle_workers.pop() if self.idle_workers else self.new_worker()
                 CURRENT = thread
                 thread = thread.greenlet.switch(thread)
             CURRENT = None
@@ -255,6 +251,11 @@ class Launch:
         finally:
             CURRENT = None
             READY.clear()
+
+    def new_worker(self):
+        worker = greenlet.greenlet(_worker, self.hub)
+        worker.gr_context = self.context
+        return worker
 
     def finish(self, thread):
         """`thread` has returned from the kernel."""
@@ -303,25 +304,26 @@ class Launch:
             annotate(error, f"in kernel {self.name}, noticed when {place} synchronised or ended" if isinstance(error, Race) else
                      f"in kernel {self.name}, {place}")
         if not isinstance(error, Race):
-            self.examine(error)
+            self.blame(error, t)
 
 
 def _worker(thread):
-    """Body of a greenlet: runs `thread`, then threads not started yet as long as they are next; returns whom the hub shall run."""
+    """Body of a greenlet: runs `thread`, then one thread after the other that has not started; waits among the idle in between."""
     global CURRENT
-    launch = thread.block.launch
-    function, me = launch.function, greenlet.getcurrent()
+    launch, me = thread.block.launch, greenlet.getcurrent()
+    function, hub, idle = launch.function, launch.hub, launch.idle_workers
     while True:
         function(*thread.block.arguments(thread))
         thread.greenlet = None
         launch.finish(thread)
-        if not READY:
-            return None
-        thread = pick()
-        if thread.greenlet is not None:
-            return thread
-        thread.greenlet = me
-        CURRENT = thread
+        thread = _next() if READY else None
+        if thread is None or thread.greenlet is not None:
+            idle.append(me)
+            CURRENT = thread
+            thread = hub.switch(None) if thread is None else thread.greenlet.switch(thread)
+        else:
+            thread.greenlet = me
+            CURRENT = thread
 
 
 def ranges(ids):

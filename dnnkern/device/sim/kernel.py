@@ -49,8 +49,8 @@ class Launch(engine.Launch):
     def synchronise(self):
         order.meet_grid(self)
 
-    def examine(self, error):
-        order.examine_all(self, error)
+    def blame(self, error, thread):
+        order.blame(self, error, thread)
 
     def _allocation(self, source, name):
         """The buffer over an allocation's bytes, one for all arguments that look into it."""

@@ -15,7 +15,7 @@ from itertools import chain
 
 import numpy as np
 
-from .arrays import GLOBAL_SHIFT, SHARED_SHIFT
+from .arrays import GLOBAL_SHIFT, POISON, SHARED_SHIFT
 from .clocks import SLOTS
 from .config import config
 from .engine import STATS
@@ -56,6 +56,8 @@ class Knowledge:
         owners, local = np.divmod(agents, self.stride)
         for owner in np.unique(owners):
             at = np.flatnonzero(owners == owner)
+            if owner == self.block:
+                known[at] = max(self.floor, self.launch.floor)
             here = rows[tids[at]]
             for k in np.unique(here):
                 times_of = clocks[k].of(int(owner))
@@ -88,17 +90,17 @@ def examine(block, threads, remember=True):
     launch = block.launch
     launch.now += 1
     STATS["examinations"] += 1
-    parts = {}
-    for kind in ("writes", "atomics", "reads"):
-        logs = [getattr(t, kind) for t in threads]
-        lengths = [len(log) for log in logs]
+    parts, tids = {}, np.array([t.tid for t in threads])
+    for kind, logs in (("writes", [t.writes for t in threads]), ("atomics", [t.atomics for t in threads]),
+                       ("reads", [t.reads for t in threads])):
+        lengths = list(map(len, logs))
         total = sum(lengths)
         if total:
             entries = np.fromiter(chain.from_iterable(logs), np.int64, total)
             STATS["accesses"] += total
             for log in logs:
                 log.clear()
-            _sort(parts, kind, entries, np.repeat(np.array([t.tid for t in threads]), lengths))
+            _sort(parts, kind, entries, np.repeat(tids, lengths))
     for index, kinds in parts.items():
         shared = index == 0
         buffer = block.shared if shared else launch.memories[index]
@@ -152,7 +154,9 @@ def _meet(block, threads):
 def meet_block(block):
     """All threads of the block synchronise."""
     examine(block, block.threads, remember=False)
-    _meet(block, block.threads)
+    if not block.uniform:
+        _meet(block, block.threads)
+        block.uniform = True
     block.floor = block.launch.now
 
 
@@ -161,6 +165,7 @@ def meet_warp(threads):
     block = threads[0].block
     examine(block, threads)
     _meet(block, threads)
+    block.uniform = False
 
 
 def meet_grid(launch):
@@ -194,7 +199,8 @@ def fence(thread, device):
     thread.clock = clocks.join(thread.clock, thread.acquired_block)
     if device:
         thread.clock = clocks.join(thread.clock, thread.acquired)
-    thread.released_block = clocks.release(thread.clock, thread.tid, launch.now)
+    thread.released_block = clocks.release(thread.clock, thread.tid, launch.now, block.floor)
+    block.uniform = False
     if device:
         thread.released = thread.released_block
 
@@ -227,8 +233,15 @@ def atomic(thread, buffer, byte, entry):
     thread.acquired_block = clocks.join(thread.acquired_block, seen_block)
 
 
-def examine_all(launch, error):
-    """After a failure: if there is a race as well, `error` says so, for it may be the cause."""
+def blame(launch, error, thread):
+    """After the failure of `thread`, or a deadlock: what `error` may come from, a read of nothing or a race, is added to it."""
+    for entry in thread.reads if thread is not None else ():
+        size_log = entry >> SHARED_SHIFT
+        if size_log < 8:
+            memory, byte = thread.block.shared, (entry & (1 << SHARED_SHIFT) - 1) << size_log
+            if (memory.raw[byte:byte + (1 << size_log)] == POISON).all():
+                annotate(error, f"the thread has read {memory.describe(byte)}, which nothing has written")
+                break
     try:
         for block in launch.blocks:
             examine(block, block.threads)

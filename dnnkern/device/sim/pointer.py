@@ -5,7 +5,7 @@ from .arrays import View
 from .errors import Misuse
 from .scalars import as_dtype, converter
 
-_addresses = {}
+_addresses, _free_address = {}, 0x7F0000000000
 
 
 class Target:
@@ -37,7 +37,7 @@ class Pointer(View):
     offset : int
         Elements of `dtype` to add.
     """
-    __slots__ = "start", "shift", "source"
+    __slots__ = "start", "shift", "count", "source"
 
     def __init__(self, array, dtype=None, offset=0):
         self.source, byte = memory_of(array)
@@ -64,14 +64,14 @@ class Pointer(View):
 
     def __getitem__(self, i):
         k = i + self.start
-        if 0 <= k < self.layout.count and not self.shift:
+        if 0 <= k < self.count:
             self.reads.append(k + self.code)
             return self.data[k]
         self._refuse(i, "read")
 
     def __setitem__(self, i, value):
         k = i + self.start
-        if 0 <= k < self.layout.count and not self.shift:
+        if 0 <= k < self.count:
             try:
                 self.data[k] = value
                 self.writes.append(k + self.code)
@@ -91,7 +91,7 @@ class Pointer(View):
     def locate(self, i):
         """Element number in the allocation of index `i`."""
         k = i + self.start
-        if self.shift or not 0 <= k < self.layout.count:
+        if not 0 <= k < self.count:
             self._refuse(i, "accessed")
         return k
 
@@ -124,6 +124,7 @@ def point(target, start, shift, thread):
     """A pointer to element `start` of `target`, plus `shift` bytes, in the hands of `thread`."""
     p = Pointer.__new__(Pointer)
     p.layout, p.start, p.shift, p.thread = target, start, shift, thread
+    p.count = 0 if shift else target.count
     p.data, p.code, p.reads, p.writes = target.data, target.code, thread.reads, thread.writes
     return p
 
@@ -150,11 +151,13 @@ def memory_of(array):
 
 def address_of(source):
     """A 64-bit address for an allocation, given its bytes: aligned as cudaMalloc does, the same as long as the allocation lives."""
+    global _free_address
     key = source.__array_interface__["data"][0], source.size
-    if key not in _addresses:
-        _addresses[key] = _addresses.get("next", 0x7F0000000000)
-        _addresses["next"] = -(-(_addresses[key] + source.size) // 0x200000) * 0x200000 + 0x200000
-    return _addresses[key]
+    base = _addresses.get(key)
+    if base is None:
+        base = _addresses[key] = _free_address
+        _free_address += (source.size + 0x3FFFFF) & -0x200000
+    return base
 
 
 def storage(dtype):
