@@ -5,10 +5,11 @@ import sys
 import numpy as np
 
 from . import engine, order, warp
-from .arrays import poisoned
+from .arrays import local_array, poisoned
 from .atomics import Atomic
 from .engine import pause
 from .kernel import jit
+from .names import ArrayName
 from .scalars import as_dtype
 
 
@@ -28,8 +29,9 @@ class _Local:
 
     @staticmethod
     def array(shape, dtype, alignment=None):
-        """The thread's own array, full of NaN."""
-        return poisoned(shape, as_dtype(dtype))
+        """The thread's own array, full of NaN or ones."""
+        caller = sys._getframe(1)
+        return local_array(shape, as_dtype(dtype), ArrayName("local array", caller.f_code, caller.f_lasti))
 
 
 class _Const:

@@ -8,10 +8,12 @@ size (`Buffer.code`); entries of a block's own shared memory are small integers,
 Integer elements are read through a memoryview, which yields Python ints, others through NumPy, which yields NumPy scalars.
 """
 import operator
+from collections import deque
 
 import numpy as np
 
 from .errors import Misuse
+from .names import PartName
 from .scalars import converter
 
 POISON = 0xFF  # NaN in every float format, -1 or the largest value as an integer
@@ -20,10 +22,10 @@ GLOBAL_SHIFT = 40
 
 
 class Buffer:
-    """The bytes of one memory: a block's shared memory (`index` 0), or an allocation the host passed to the kernel."""
+    """The bytes of one memory, the first at address `base`: a block's shared memory (`index` 0), or an allocation of the host's."""
 
-    def __init__(self, raw, index, base, name):
-        self.raw, self.index, self.base, self.name = raw, index, base, name
+    def __init__(self, raw, index, base):
+        self.raw, self.index, self.base = raw, index, base
         self.size = len(raw)
         self.shadow = None
         self._views = {}
@@ -35,10 +37,6 @@ class Buffer:
             whole = self.raw[:self.size // dtype.itemsize * dtype.itemsize].view(dtype)
             view = self._views[dtype] = memoryview(whole) if dtype.kind in "iu" else whole
         return view
-
-    def describe(self, byte):
-        """Words for the place `byte`."""
-        return f"{self.name} at byte {byte} of its memory (address {self.base + byte:#x})"
 
     def code(self, dtype):
         """What turns an element number into a log entry."""
@@ -186,8 +184,8 @@ class Array(View):
             start += (i if i >= 0 else i + n) * s
         if len(key) == len(shape) and not extents:
             return int(start)
-        part = f"{self.title}[{given}]"
-        return Layout(self.buffer, self.dtype, start, tuple(extents), tuple(steps), part).of_thread(self.thread)
+        name = PartName(self.layout.name, given)
+        return Layout(self.buffer, self.dtype, start, tuple(extents), tuple(steps), name).of_thread(self.thread)
 
     def fill(self, value):
         """Store one value, or an array of this shape, element by element."""
@@ -253,7 +251,7 @@ class Matrix(Array):
                 k = i * self.columns + j
                 self.reads.append(k + self.code)
                 return self.data[k]
-        except TypeError:
+        except (TypeError, ValueError):
             pass
         return Array.__getitem__(self, key)
 
@@ -284,3 +282,17 @@ def poisoned(shape, dtype):
     out = np.empty(shape, dtype)
     out.reshape(-1).view(np.uint8).fill(POISON)
     return out
+
+
+class _Nobody:
+    """Stands for a thread where accesses are nobody else's business: its logs keep nothing."""
+    reads = writes = deque(maxlen=0)
+
+
+def local_array(shape, dtype, name):
+    """A thread's own array: an ndarray, but of integers an `Array`, so that they are Python ints and wrap when stored."""
+    memory = poisoned(shape, dtype)
+    if dtype.kind not in "iu":
+        return memory
+    buffer = Buffer(memory.reshape(-1).view(np.uint8), 0, 0)
+    return Layout(buffer, dtype, 0, memory.shape, packed_strides(memory.shape), name).of_thread(_Nobody)

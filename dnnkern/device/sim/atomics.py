@@ -21,7 +21,8 @@ def _update(ary, index, change):
     old = data[k]
     new = ary.convert(change(old))
     thread = engine.CURRENT
-    order.atomic(thread, ary.buffer, k * ary.dtype.itemsize, k + ary.buffer.code(ary.dtype))
+    if ary.thread is thread:  # else the thread's own local array
+        order.atomic(thread, ary.buffer, k * ary.dtype.itemsize, k + ary.buffer.code(ary.dtype))
     if new != old:
         data[k] = new
         thread.block.launch.idle = 0

@@ -1,6 +1,4 @@
 """A resident block: its threads, its shared memory, its barrier."""
-import dis
-
 import numpy as np
 
 from . import order
@@ -9,6 +7,7 @@ from .clocks import Clocks
 from .config import config
 from .engine import Barrier, Dim3, Thread, Warp, park, wake
 from .errors import Misuse
+from .names import ArrayName, line
 
 
 class SharedMemory(Buffer):
@@ -17,7 +16,7 @@ class SharedMemory(Buffer):
     def __init__(self, block):
         dynamic = block.launch.shared
         raw = np.full(max(config.shared_limit, dynamic) + 1024, POISON, np.uint8)
-        super().__init__(raw, 0, config.shared_base, "shared memory")
+        super().__init__(raw, 0, config.shared_base)
         self.dynamic = self.used = dynamic
         self.statics = {}
         self.block = block
@@ -41,7 +40,7 @@ class SharedMemory(Buffer):
             if first + nbytes > config.shared_limit:
                 raise Misuse(f"shared memory: an array of {nbytes} bytes on top of {self.used} exceeds a block's {config.shared_limit}")
             self.used = first + nbytes
-            name = f"shared array {variable(code, offset)}"
+            name = ArrayName("shared array", code, offset)
             layout = self.statics[key] = Layout(self, dtype, first // dtype.itemsize, extents, packed_strides(extents), name)
         return layout
 
@@ -66,7 +65,7 @@ class Block:
         self.live = self.n
         self.clocks = Clocks(self.number, self.n)
         self.floor = 0  # every thread of the block knows all that its threads did up to this time
-        self.uniform = True  # all threads have the same clock
+        self.uniform = True  # all threads have the same clock, and nothing released or acquired that others have not
         self.logged = 0  # accesses in the logs of threads that have returned
         self._shared = None
         self.barrier, self.votes = Barrier("syncthreads"), []
@@ -139,17 +138,3 @@ class Block:
     def close(self):
         """The last thread has returned."""
         order.close(self)
-
-
-def variable(code, offset):
-    """Name to which the call at bytecode `offset` of `code` is assigned, else its line."""
-    following = [i for i in dis.get_instructions(code) if i.offset > offset][:1]
-    if following and following[0].opname in ("STORE_FAST", "STORE_DEREF"):
-        return following[0].argval
-    return f"of {line(code, offset)}"
-
-
-def line(code, offset):
-    """Words for the source line of bytecode `offset`."""
-    number = next((n for first, last, n in code.co_lines() if first <= offset < last), code.co_firstlineno)
-    return f"line {number} of {code.co_name}"

@@ -32,6 +32,23 @@ def _function(function):
     return function
 
 
+class Allocation(Buffer):
+    """Memory behind arguments; `views` are their names, dtypes, first bytes, and shapes (None of pointers)."""
+
+    def __init__(self, raw, index, base):
+        super().__init__(raw, index, base)
+        self.views = []
+
+    def describe(self, byte):
+        """Words for the place `byte`: argument, index and address."""
+        for name, dtype, first, shape in self.views:
+            at, inside = (byte - first) // dtype.itemsize, int(np.prod(shape)) if shape is not None else None
+            if inside is None or 0 <= at < inside:
+                index = at if inside is None else ", ".join(str(i) for i in np.unravel_index(at, shape))
+                return f"argument {name}[{index}] (address {self.base + byte:#x})"
+        return f"argument {self.views[0][0]} (address {self.base + byte:#x})"
+
+
 class Launch(engine.Launch):
     """A launch with its memory: the time line of accesses, the allocations behind the arguments, what `order` keeps about them.
 
@@ -52,19 +69,21 @@ class Launch(engine.Launch):
     def blame(self, error, thread):
         order.blame(self, error, thread)
 
-    def _allocation(self, source, name):
-        """The buffer over an allocation's bytes, one for all arguments that look into it."""
+    def _allocation(self, source, *view):
+        """The buffer over an allocation's bytes, one for all arguments that look into it, which has another `view` now."""
         base = address_of(source)
         buffer = self._allocations.get(base)
         if buffer is None:
-            buffer = self._allocations[base] = Buffer(source, len(self.memories), base, f"argument {name}")
+            buffer = self._allocations[base] = Allocation(source, len(self.memories), base)
             self.memories.append(buffer)
+        buffer.views.append(view)
         return buffer
 
     def _argument(self, value, name):
         """Function that gives the argument to a thread."""
         if isinstance(value, Pointer):
-            target, start, shift = value.target(self._allocation(value.source, name), name), value.start, value.shift
+            dtype, start, shift = value.layout, value.start, value.shift
+            target = value.target(self._allocation(value.source, name, dtype, start * dtype.itemsize + shift, None), name)
             return lambda thread: point(target, start, shift, thread)
         if isinstance(value, np.ndarray):
             dtype = value.dtype if value.dtype.kind in "biufc" else storage(value.dtype)
@@ -73,7 +92,8 @@ class Launch(engine.Launch):
                 raise Misuse(f"argument {name}: strides {value.strides} or offset {byte} are not multiples of the {dtype.itemsize} bytes "
                              f"of {dtype}")
             strides = tuple(s // dtype.itemsize for s in value.strides)
-            return Layout(self._allocation(source, name), dtype, byte // dtype.itemsize, value.shape, strides, f"argument {name}").of_thread
+            buffer = self._allocation(source, name, dtype, byte, value.shape if value.flags.c_contiguous else None)
+            return Layout(buffer, dtype, byte // dtype.itemsize, value.shape, strides, f"argument {name}").of_thread
         if isinstance(value, tuple):
             parts = [self._argument(v, f"{name}[{k}]") for k, v in enumerate(value)]
             return lambda thread: tuple(give(thread) for give in parts)

@@ -224,6 +224,7 @@ def atomic(thread, buffer, byte, entry):
         if thread.released_block is None:
             return
         location = locations[key] = Location()
+    block.uniform = False
     seen_device, seen_block = location.device, location.block.get(number)
     if thread.released is not None:
         location.device = clocks.join(seen_device, thread.released)
