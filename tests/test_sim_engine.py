@@ -207,7 +207,7 @@ def test_divergent_syncthreads(schedule):
             cuda.syncthreads()
         else:
             cuda.syncthreads()
-    with pytest.raises(Misuse, match="threads of the block wait in another one"):
+    with pytest.raises(Misuse, match="threads wait in another one"):
         k.simulate(1, 64, [0])
 
 

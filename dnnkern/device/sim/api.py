@@ -51,8 +51,8 @@ class _Grid:
     @staticmethod
     def sync():
         """Barrier of all threads of the launch."""
-        thread = engine.CURRENT
-        thread.block.launch.sync(thread)
+        caller = sys._getframe(1)
+        engine.CURRENT.block.launch.sync(engine.CURRENT, caller.f_code, caller.f_lasti)
 
 
 class _CooperativeGroups:

@@ -22,7 +22,7 @@ def _update(ary, index, change):
     new = ary.convert(change(old))
     thread = engine.CURRENT
     if ary.thread is thread:  # else the thread's own local array
-        order.atomic(thread, ary.buffer, k * ary.dtype.itemsize, k + ary.buffer.code(ary.dtype))
+        order.atomic(thread, ary.buffer, k * ary.dtype.itemsize, ary.dtype, bool(new != old))
     if new != old:
         data[k] = new
         thread.block.launch.idle = 0

@@ -7,7 +7,7 @@ from .clocks import Clocks
 from .config import config
 from .engine import Barrier, Dim3, Thread, Warp, park, wake
 from .errors import Misuse
-from .names import ArrayName, line
+from .names import ArrayName
 
 
 class SharedMemory(Buffer):
@@ -66,6 +66,7 @@ class Block:
         self.clocks = Clocks(self.number, self.n)
         self.floor = 0  # every thread of the block knows all that its threads did up to this time
         self.uniform = True  # all threads have the same clock, and nothing released or acquired that others have not
+        self.atomic_slot = self.clocks.slot("a thread of the block")  # agent of the atomic operations that pass knowledge on
         self.logged = 0  # accesses in the logs of threads that have returned
         self._shared = None
         self.barrier, self.votes = Barrier("syncthreads"), []
@@ -94,12 +95,7 @@ class Block:
         """Barrier of all threads that have not returned, called at bytecode `offset` of `code`."""
         barrier = self.barrier
         arrived = barrier.arrived
-        if not arrived:
-            barrier.code, barrier.offset = code, offset
-        elif barrier.offset != offset or barrier.code is not code:
-            raise Misuse(f"syncthreads at {line(code, offset)}, while {len(arrived)} threads of the block wait in another one, at "
-                         f"{line(barrier.code, barrier.offset)}: all threads of a block must meet in the same syncthreads")
-        arrived.append(thread)
+        barrier.arrive(thread, code, offset)
         if len(arrived) == self.live:
             self.release()
         else:
@@ -107,7 +103,7 @@ class Block:
                 park(barrier.waiters, self._why)
 
     def _why(self):
-        return f"{self.barrier.report(self.live)} at {line(self.barrier.code, self.barrier.offset)}"
+        return self.barrier.report(self.live)
 
     def vote(self, thread, code, offset, predicate):
         """`predicate` of every thread, by barrier."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from .config import config
 from .errors import Deadlock, Misuse, Race, annotate
+from .names import line
 
 CURRENT = None
 """The running `Thread`; None between launches."""
@@ -82,8 +83,16 @@ class Barrier:
     def __init__(self, name):
         self.name, self.arrived, self.waiters, self.code, self.offset = name, [], [], None, 0
 
+    def arrive(self, thread, code, offset):
+        if not self.arrived:
+            self.code, self.offset = code, offset
+        elif self.offset != offset or self.code is not code:
+            raise Misuse(f"{self.name} at {line(code, offset)}, while {len(self.arrived)} threads wait in another one, at "
+                         f"{line(self.code, self.offset)}: all threads must meet in the same {self.name}")
+        self.arrived.append(thread)
+
     def report(self, need):
-        return f"{self.name}: {len(self.arrived)} of {need} threads arrived"
+        return f"{self.name}: {len(self.arrived)} of {need} threads arrived at {line(self.code, self.offset)}"
 
 
 def current():
@@ -193,12 +202,12 @@ class Launch:
             return False
         return (self.barrier.arrived or self.live_blocks < config.resident_limit) and self.admit()
 
-    def sync(self, thread):
-        """Barrier of all threads of the launch."""
+    def sync(self, thread, code, offset):
+        """Barrier of all threads of the launch, called at bytecode `offset` of `code`."""
         barrier = self.barrier
         if self.cooperative is False:
             raise Misuse(f"grid sync in kernel {self.name}, whose launch is not cooperative")
-        barrier.arrived.append(thread)
+        barrier.arrive(thread, code, offset)
         if self.all_at_barrier():
             self.release()
             return

@@ -77,7 +77,7 @@ class Knowledge:
         if block != self.block:
             return ("between blocks it takes a grid sync, or threadfence then an atomic operation on one side, and on the other an atomic "
                     "operation on the same element, then threadfence")
-        if local < self.home.n and local >> 5 == tid >> 5:
+        if local >> 5 == tid >> 5:
             return "a syncwarp or syncthreads is missing between them"
         return "a syncthreads is missing between them"
 
@@ -103,12 +103,9 @@ def examine(block, threads, remember=True):
             _sort(parts, kind, entries, np.repeat(tids, lengths))
     for index, kinds in parts.items():
         shared = index == 0
-        buffer = block.shared if shared else launch.memories[index]
-        if not (config.track_shared if shared else config.track_global):
-            continue
-        shadow = buffer.shadow
+        shadow = _shadow(block.shared if shared else launch.memories[index])
         if shadow is None:
-            shadow = buffer.shadow = Shadow(buffer)
+            continue
         known = Knowledge(block, shared)
         for elements, tids, size_log in kinds.get("writes", ()):
             shadow.write(*shadow.cells(elements, tids, size_log), known, launch.now)
@@ -116,6 +113,15 @@ def examine(block, threads, remember=True):
             shadow.update(*shadow.cells(elements, tids, size_log), known, launch.now)
         for elements, tids, size_log in kinds.get("reads", ()):
             shadow.read(*shadow.cells(elements, tids, size_log), known, launch.now, remember or not shared)
+
+
+def _shadow(buffer):
+    """What is remembered about `buffer`; None if it is not tracked."""
+    if not (config.track_global if buffer.index else config.track_shared):
+        return None
+    if buffer.shadow is None:
+        buffer.shadow = Shadow(buffer)
+    return buffer.shadow
 
 
 def _sort(parts, kind, entries, tids):
@@ -213,16 +219,34 @@ class Location:
         self.device, self.block = None, {}
 
 
-def atomic(thread, buffer, byte, entry):
-    """An atomic operation on the element at `byte` of `buffer`: logged, and a meeting point of fences."""
-    thread.atomics.append(entry)
-    block = thread.block
-    number, clocks, locations = block.number, block.clocks, block.launch.locations
+def atomic(thread, buffer, byte, dtype, changes):
+    """An atomic operation on the element at `byte` of `buffer`: a meeting point of fences.
+
+    What follows a fence and changes memory is itself part of what is passed on: whoever learns of it may then, say, reset a counter by a
+    plain store. It is examined at once, and on record under an agent that all such operations of a block share.
+    """
+    block, launch = thread.block, thread.block.launch
+    number, clocks, locations = block.number, block.clocks, launch.locations
     key = buffer.index or -1 - number, byte
     location = locations.get(key)
-    if location is None:
-        if thread.released_block is None:
+    if thread.released_block is None:
+        thread.atomics.append(byte // dtype.itemsize + buffer.code(dtype))
+        if location is None:
             return
+    elif changes:
+        launch.now += 1
+        shadow = _shadow(buffer)
+        if shadow is not None:
+            size_log, known = dtype.itemsize.bit_length() - 1, Knowledge(block, buffer.index == 0)
+            shadow.update(*shadow.cells(np.array([byte >> size_log]), np.array([thread.tid]), size_log), known, launch.now,
+                          known.agent(block.atomic_slot))
+        thread.clock = clocks.release(thread.clock, block.atomic_slot, launch.now, 0)
+        thread.released_block = clocks.release(thread.released_block, block.atomic_slot, launch.now, 0)
+        if thread.released is not None:
+            thread.released = clocks.release(thread.released, block.atomic_slot, launch.now, 0)
+    else:
+        thread.atomics.append(byte // dtype.itemsize + buffer.code(dtype))
+    if location is None:
         location = locations[key] = Location()
     block.uniform = False
     seen_device, seen_block = location.device, location.block.get(number)

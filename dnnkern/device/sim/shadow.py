@@ -132,30 +132,30 @@ class Shadow:
 
     def write(self, cells, tids, known, now):
         """Plain writes: `cells[k]` by thread `tids[k]` of the block whose knowledge is `known`, at time `now`."""
-        self._after_write("writes", cells, tids, known)
-        self._after(self.reads, "writes", "reads", cells, tids, known)
-        self._after(self.atomics, "writes", "updates atomically", cells, tids, known)
+        self._after_write("writes it", cells, tids, known)
+        self._after(self.reads, "writes it", "reads it", cells, tids, known)
+        self._after(self.atomics, "writes it", "updates it atomically", cells, tids, known)
         agents = known.agents(tids)
         self.written[cells] = now
         self.writer[cells] = agents
         other = self.writer[cells] != agents
         if other.any():
             k = int(other.argmax())
-            self._race(cells[k], int(tids[k]), "writes", int(self.writer[cells[k]]), "writes", known)
+            self._race(cells[k], int(tids[k]), "writes it", int(self.writer[cells[k]]), "writes it", known)
         self.reads.forget(cells)
         self.atomics.forget(cells)
 
-    def update(self, cells, tids, known, now):
-        """Atomic updates."""
-        self._after_write("updates atomically", cells, tids, known)
-        self._after(self.reads, "updates atomically", "reads", cells, tids, known)
+    def update(self, cells, tids, known, now, agent=None):
+        """Atomic updates, to be remembered as done by `agent` if one is given."""
+        self._after_write("updates it atomically", cells, tids, known)
+        self._after(self.reads, "updates it atomically", "reads it", cells, tids, known)
         self.atomics.compact(self.written, known.oldest)
-        self.atomics.add(cells, known.agents(tids), known, now)
+        self.atomics.add(cells, known.agents(tids) if agent is None else np.full(len(cells), agent), known, now)
 
     def read(self, cells, tids, known, now, remember=True):
         """Plain reads; not remembered where all agents that may write later will know of them anyway."""
-        self._after_write("reads", cells, tids, known)
-        self._after(self.atomics, "reads", "updates atomically", cells, tids, known)
+        self._after_write("reads it", cells, tids, known)
+        self._after(self.atomics, "reads it", "updates it atomically", cells, tids, known)
         if remember:
             self.reads.compact(self.written, known.oldest)
             self.reads.add(cells, known.agents(tids), known, now)
@@ -173,7 +173,7 @@ class Shadow:
             bad = known.unknown(tids[at], writer, time)
             if bad.any():
                 k = int(bad.argmax())
-                self._race(cells[at[k]], int(tids[at[k]]), verb, int(writer[k]), "writes", known)
+                self._race(cells[at[k]], int(tids[at[k]]), verb, int(writer[k]), "writes it", known)
 
     def _after(self, history, verb, earlier, cells, tids, known):
         found = history.conflict(cells, tids, known)
@@ -183,5 +183,5 @@ class Shadow:
 
     def _race(self, cell, tid, verb, agent, earlier, known):
         byte = int(cell) << self.unit_log
-        raise Race(f"{self.buffer.describe(byte)}: {known.name(known.agent(tid))} {verb} it and {known.name(agent)} {earlier} it, and "
+        raise Race(f"{self.buffer.describe(byte)}: {known.name(known.agent(tid))} {verb} and {known.name(agent)} {earlier}, and "
                    f"nothing orders the two: {known.remedy(tid, agent)}")
