@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kit import launch
 
-from dnnkern.device import cuda, f32, f64, i32, u32
+from dnnkern.device import convert, cuda, f32, f64, i32, u32
 from dnnkern.device.convert import bits_float, double_words, element, float_bits, float_to_int32, words_double
 
 THREADS = 128
@@ -84,6 +84,18 @@ def test_every_word_survives_a_round_trip(name):
 def test_nan_narrows_to_the_canonical_nan(name):
     x = np.array([0x7FC00000, 0xFFC00000, 0x7F800001, 0xFF812345, 0x7FFFFFFF], np.uint32).view(np.float32)
     np.testing.assert_array_equal(_map(element(name).narrow, x, element(name).storage), np.full(5, CANONICAL[name]))
+
+
+@pytest.mark.parametrize("name", ["e4m3", "e5m2"])
+def test_fp8_rounding_of_architectures_without_the_instruction(name):
+    x = _around_every_tie(name)
+    rounded = _map({"e4m3": convert._round_e4m3, "e5m2": convert._round_e5m2}[name], x, np.uint32)
+    np.testing.assert_array_equal(rounded, _narrowed(name, x))
+
+
+def test_e4m3_widening_of_architectures_without_the_instruction():
+    words = _words("e4m3")
+    np.testing.assert_array_equal(_map(convert._e4m3_to_float_sm75, words, np.float32), words.view(HOST["e4m3"]).astype(np.float32))
 
 
 @pytest.mark.parametrize("name", ["int8", "uint8", "int32"])

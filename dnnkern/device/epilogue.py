@@ -210,9 +210,15 @@ def activation_gradient(activation, compute="float32"):
             return dy
     elif mode in ("relu", "leaky_relu"):
         slope, lower, upper = p["negative_slope"], p.get("lower_clip", 0.0), p.get("upper_clip", math.inf)
+        bounded, clipped = lower > -math.inf, upper < math.inf
 
         def g(dy, x):
-            return T(slope) * dy if x <= T(lower) else T(0) if x >= T(upper) else dy
+            dx = dy
+            if bounded:
+                dx = T(slope) * dy if x <= T(lower) else dy
+            if clipped:
+                dx = T(0) if x >= T(upper) else dx
+            return dx
     elif mode in ("elu", "selu", "celu"):
         outer = gamma if mode == "selu" else 1.0
         scale = 1.0 if mode == "celu" else outer * alpha
