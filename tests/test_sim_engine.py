@@ -483,3 +483,76 @@ def test_failures_name_a_likely_cause(schedule):
         races.simulate(1, 64, [Pointer(np.zeros(1, np.int32))])
     assert any("and there is a race, perhaps the cause of this: shared array s[" in n and "a syncthreads is missing" in n
                for n in e.value.__notes__)
+
+
+def test_kernels_may_call_kernels_as_functions():
+    @cuda.jit
+    def inner(x, i):
+        x[i] = 7
+
+    @cuda.jit
+    def outer(x):
+        inner(x, 1)
+    x = np.zeros(2)
+    outer[1, 1](x)
+    assert x.tolist() == [0, 7]
+
+
+NUMBA_PROGRAM = '''
+import numpy as np
+from numba import cuda, float32, int32
+from numba.cuda import types
+from dnnkern.device.sim import Race, install
+install()
+install()
+
+@cuda.jit(device=True)
+def double(v):
+    return v + v
+
+def make(n):
+    @cuda.jit(launch_bounds=64)
+    def k(x, y, count, right):
+        s = cuda.shared.array(n, float32)
+        c = cuda.local.array(2, types.int32)
+        t = cuda.threadIdx.x
+        c[1] = t
+        s[t] = double(x[cuda.blockIdx.x * cuda.blockDim.x + c[1]])
+        if right:
+            cuda.syncthreads()
+        y[cuda.grid(1)] = s[n - 1 - t] + cuda.shfl_sync(0xFFFFFFFF, t, 0)
+        cuda.atomic.add(count, 0, 1)
+    return k
+
+x = np.arange(128, dtype=np.float32)
+device, out = cuda.to_device(x), cuda.device_array(128, np.float32)
+@cuda.jit
+def zero(y):
+    y[cuda.grid(1)] = 0
+zero[4, 32](out)
+count = cuda.to_device(np.zeros(1, np.int32))
+make(64)[2, 64](device, out, count, True)
+want = np.concatenate([2 * x[63::-1], 2 * x[:63:-1]]) + np.arange(128) // 32 % 2 * 32
+got = out.copy_to_host()
+assert (got == want).all() and count.copy_to_host()[0] == 128
+y = np.zeros(128, np.float32)
+zero[4, 32](cuda.InOut(y))
+try:
+    make(64)[2, 64](device, y, count, False)
+except Race as e:
+    print(e)
+'''
+
+
+def test_install_into_numba():
+    env = {"PYTHONPATH": ":".join(sys.path), "NUMBA_ENABLE_CUDASIM": "1"}
+    done = subprocess.run([sys.executable, "-c", NUMBA_PROGRAM], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "shared array s[" in done.stdout and "a syncthreads is missing" in done.stdout
+
+
+def test_install_needs_numbas_simulator():
+    code = "import numba.cuda\nfrom dnnkern.device.sim import Misuse, install\ntry:\n    install()\nexcept Misuse as e:\n    print(e)"
+    env = {"PYTHONPATH": ":".join(sys.path), "NUMBA_ENABLE_CUDASIM": "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert "set NUMBA_ENABLE_CUDASIM=1 before its first import" in done.stdout, done.stderr

@@ -76,6 +76,17 @@ def test_pointer_offset_and_dtype():
     assert results(k, Pointer(a, offset=2), Pointer(a, np.uint16, 2)) == [(2, 1, 0)]
 
 
+def test_pointers_on_the_host():
+    a = np.arange(8, dtype=np.uint32)
+    p = (Pointer(a[2:]) + 1).view(u16)
+    assert p[0] == 3 and p[-6] == 0 and (p + 2)[0] == 4 and (p - 2)[0] == 2 and p.address == Pointer(a).address + 12
+    p[2] = 9
+    assert a[4] == 9 and results(lambda say, q: say(q[0], q[2]), p) == [(3, 9)]
+    nothing = Pointer(np.empty(0, np.float32))
+    with pytest.raises(Misuse, match="argument p: index 0 is read"):
+        results(lambda say, p: p[0], nothing)
+
+
 def test_pointer_over_bytes_and_fortran_order():
     data = bytearray(np.arange(8, dtype=np.int32).tobytes())
     assert results(lambda say, p: say(p[-2], p[0], p[5]), Pointer(np.frombuffer(data, np.int32, offset=8))) == [(0, 2, 7)]

@@ -189,6 +189,10 @@ class Cuda:
         return math.fma(a, b, c) if hasattr(math, "fma") else a * b + c
 
     @staticmethod
+    def cbrt(x):
+        return np.cbrt(x)
+
+    @staticmethod
     def selp(predicate, a, b):
         return a if predicate else b
 

@@ -284,7 +284,7 @@ def poisoned(shape, dtype):
     return out
 
 
-class _Nobody:
+class Nobody:
     """Stands for a thread where accesses are nobody else's business: its logs keep nothing."""
     reads = writes = deque(maxlen=0)
 
@@ -295,4 +295,4 @@ def local_array(shape, dtype, name):
     if dtype.kind not in "iu":
         return memory
     buffer = Buffer(memory.reshape(-1).view(np.uint8), 0, 0)
-    return Layout(buffer, dtype, 0, memory.shape, packed_strides(memory.shape), name).of_thread(_Nobody)
+    return Layout(buffer, dtype, 0, memory.shape, packed_strides(memory.shape), name).of_thread(Nobody)

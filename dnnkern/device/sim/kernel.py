@@ -9,7 +9,7 @@ from .arrays import Buffer, Layout
 from .block import Block
 from .config import config
 from .errors import Misuse
-from .pointer import Pointer, address_of, memory_of, point, storage
+from .pointer import Pointer, address_of, memory_of, storage
 from .scalars import as_argument
 
 _one_launch = threading.Lock()
@@ -22,11 +22,12 @@ MAX_CLUSTER = 16
 def jit(func_or_sig=None, device=False, **options):
     """Kernel, or device function, as `numba.cuda.jit`: bare, or called with options. Signatures are accepted and not used."""
     if callable(func_or_sig):
-        return _function(func_or_sig) if device else Kernel(func_or_sig, options)
+        return device_function(func_or_sig) if device else Kernel(func_or_sig, options)
     return lambda function: jit(function, device=device, **options)
 
 
-def _function(function):
+def device_function(function):
+    """`function` as kernels call it: itself, with a code object of its own."""
     # Static shared arrays are told apart by code object: two functions made by one factory get one each, as they do from Numba.
     function.__code__ = function.__code__.replace()
     return function
@@ -82,9 +83,8 @@ class Launch(engine.Launch):
     def _argument(self, value, name):
         """Function that gives the argument to a thread."""
         if isinstance(value, Pointer):
-            dtype, start, shift = value.layout, value.start, value.shift
-            target = value.target(self._allocation(value.source, name, dtype, start * dtype.itemsize + shift, None), name)
-            return lambda thread: point(target, start, shift, thread)
+            memory = value.buffer
+            return value.of_launch(self._allocation(memory.raw, name, value.dtype, value.address - memory.base, None), name)
         if isinstance(value, np.ndarray):
             dtype = value.dtype if value.dtype.kind in "biufc" else storage(value.dtype)
             source, byte = memory_of(value)
@@ -112,7 +112,7 @@ class Kernel:
     """
 
     def __init__(self, function, options):
-        self.py_func, self.targetoptions = _function(function), dict(options)
+        self.py_func, self.targetoptions = device_function(function), dict(options)
         functools.update_wrapper(self, function)
         code = function.__code__
         self.names = code.co_varnames[:code.co_argcount]
@@ -182,6 +182,8 @@ class Kernel:
         return self[-(-ntasks // (tpb or 128)), tpb or 128, stream, sharedmem]
 
     def __call__(self, *args):
+        if engine.CURRENT is not None:  # from another kernel: as a device function
+            return self.py_func(*args)
         raise Misuse(f"kernel {self.__name__} is called without a launch configuration: use {self.__name__}[grid, block](...)")
 
 

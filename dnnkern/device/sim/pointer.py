@@ -1,7 +1,7 @@
 """`Pointer`: a kernel's flat pointer, over the whole allocation behind an array."""
 import numpy as np
 
-from .arrays import View
+from .arrays import Buffer, Nobody, View
 from .errors import Misuse
 from .scalars import as_dtype, converter
 
@@ -12,17 +12,16 @@ class Target:
     """What a pointer of one type is to all threads: the elements of an allocation."""
     __slots__ = "buffer", "dtype", "name", "convert", "data", "code", "count", "others"
 
-    def __init__(self, buffer, dtype, name, others):
+    def __init__(self, buffer, dtype, name, others=None):
         self.buffer, self.dtype, self.name = buffer, dtype, name
         self.convert, self.data, self.code = converter(dtype), buffer.elements(dtype), buffer.code(dtype)
         self.count = len(self.data)
-        self.others = others
+        self.others = {} if others is None else others
+        self.others[dtype] = self
 
     def of(self, dtype):
         """The same memory as elements of another type."""
-        if dtype not in self.others:
-            self.others[dtype] = Target(self.buffer, dtype, self.name, self.others)
-        return self.others[dtype]
+        return self.others.get(dtype) or Target(self.buffer, dtype, self.name, self.others)
 
 
 class Pointer(View):
@@ -37,30 +36,33 @@ class Pointer(View):
     offset : int
         Elements of `dtype` to add.
     """
-    __slots__ = "start", "shift", "count", "source"
+    __slots__ = "start", "shift", "count"
 
     def __init__(self, array, dtype=None, offset=0):
-        self.source, byte = memory_of(array)
-        self.layout = as_dtype(dtype) if dtype is not None else storage(array.dtype)  # a Target once the pointer is part of a launch
-        size = self.layout.itemsize
-        self.start, self.shift = divmod(byte + offset * size, size)
+        source, byte = memory_of(array)
+        dtype = as_dtype(dtype) if dtype is not None else storage(array.dtype)
+        start, shift = divmod(byte + offset * dtype.itemsize, dtype.itemsize)
+        self._set(Target(Buffer(source, 1, address_of(source)), dtype, "pointer"), start, shift, Nobody)
 
-    def target(self, buffer, name):
-        """The target of this pointer in a launch that knows its memory as `buffer`."""
-        targets = {}
-        targets[self.layout] = Target(buffer, self.layout, name, targets)
-        return targets[self.layout]
+    def _set(self, target, start, shift, thread):
+        self.layout, self.start, self.shift, self.thread = target, start, shift, thread
+        self.count = 0 if shift else target.count
+        self.data, self.code, self.reads, self.writes = target.data, target.code, thread.reads, thread.writes
+
+    def of_launch(self, buffer, name):
+        """Function that gives a thread this pointer, as the argument `name` of a launch that knows its memory as `buffer`."""
+        target, start, shift = Target(buffer, self.dtype, name), self.start, self.shift
+        return lambda thread: point(target, start, shift, thread)
 
     @property
     def title(self):
+        """Words for the pointer, for messages."""
         return f"argument {self.layout.name}"
 
     @property
     def address(self):
         """Simulated 64-bit address."""
-        dtype = self.layout if isinstance(self.layout, np.dtype) else self.layout.dtype
-        base = address_of(self.source) if isinstance(self.layout, np.dtype) else self.buffer.base
-        return base + self.start * dtype.itemsize + self.shift
+        return self.buffer.base + self.start * self.dtype.itemsize + self.shift
 
     def __getitem__(self, i):
         k = i + self.start
@@ -123,9 +125,7 @@ class Pointer(View):
 def point(target, start, shift, thread):
     """A pointer to element `start` of `target`, plus `shift` bytes, in the hands of `thread`."""
     p = Pointer.__new__(Pointer)
-    p.layout, p.start, p.shift, p.thread = target, start, shift, thread
-    p.count = 0 if shift else target.count
-    p.data, p.code, p.reads, p.writes = target.data, target.code, thread.reads, thread.writes
+    p._set(target, start, shift, thread)
     return p
 
 
