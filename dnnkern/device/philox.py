@@ -22,12 +22,15 @@ else:
     _sqrt = instruction("sqrt.rn.f32 $0, $1;", ("float32",), ("float32",), twin=None, pure=True)
 
 
+_product = instruction("mul.wide.u32 $0, $1, $2;", ("uint64",), ("uint32", "uint32"), pure=True, twin=lambda a, b: a * b)
+
+
 @device_function
 def philox_rounds(c0, c1, c2, c3, k0, k1):
     """Ten rounds: four uint32 from the counter (c0 .. c3) and the key (k0, k1), lowest words first."""
     c0, c1, c2, c3, k0, k1 = u32(c0), u32(c1), u32(c2), u32(c3), u32(k0), u32(k1)
     for _ in range(10):
-        first, second = u64(u64(c0) * u64(0xD2511F53)), u64(u64(c2) * u64(0xCD9E8D57))
+        first, second = _product(c0, u32(0xD2511F53)), _product(c2, u32(0xCD9E8D57))
         c0, c1, c2, c3 = u32(u32(second >> u64(32)) ^ c1 ^ k0), u32(second), u32(u32(first >> u64(32)) ^ c3 ^ k1), u32(first)
         k0, k1 = u32(k0 + u32(0x9E3779B9)), u32(k1 + u32(0xBB67AE85))
     return c0, c1, c2, c3
