@@ -13,6 +13,7 @@ SCHEDULES = ("fifo", "lifo", "random")
 @pytest.fixture(autouse=True)
 def settings():
     old = dict(vars(config))
+    config.spin_limit = 5000
     yield
     vars(config).update(old)
 

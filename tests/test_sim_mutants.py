@@ -384,7 +384,7 @@ CASES = {gemm: (run_gemm, GEMM), gemm_double_buffered: (partial(run_gemm, n=3 * 
 @pytest.fixture(params=["fifo", "lifo", "random"], autouse=True)
 def schedule(request):
     old = dict(vars(config))
-    config.policy, config.seed = request.param, 11
+    config.policy, config.seed, config.spin_limit = request.param, 11, 5000
     yield
     vars(config).update(old)
 

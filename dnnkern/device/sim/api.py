@@ -183,10 +183,10 @@ class Cuda:
 
     @staticmethod
     def fma(a, b, c):
-        """a * b + c, rounded once for float32."""
+        """a * b + c, rounded once (for float64: from Python 3.13 on)."""
         if isinstance(a, np.float32) and isinstance(b, np.float32) and isinstance(c, np.float32):
             return np.float32(np.float64(a) * np.float64(b) + np.float64(c))
-        return math.fma(a, b, c) if hasattr(math, "fma") else a * b + c
+        return np.float64(math.fma(a, b, c)) if hasattr(math, "fma") else a * b + c
 
     @staticmethod
     def cbrt(x):

@@ -24,11 +24,11 @@ class Config:
     resident_limit : int
         Blocks that can be resident at all in an ordinary launch: a grid that needs more of them at once deadlocks, as on a GPU.
     shared_limit : int
-        Bytes of shared memory a block may have.
+        Bytes of shared memory a block may have, below 256 KB.
     shared_base : int
         Address of the dynamic shared array. CUDA promises 16-byte alignment, no more: a kernel that wants more must align by itself.
     spin_limit : int
-        Polls by every ready thread, none of which sees or causes a change, that count as a deadlock.
+        Consecutive polls, by all threads together, none of which sees or causes a change, that count as a deadlock.
     """
     policy: str = field(default_factory=_from_environment("POLICY", "fifo"))
     seed: int = field(default_factory=_from_environment("SEED", 0))
@@ -38,7 +38,7 @@ class Config:
     resident_limit: int = 132
     shared_limit: int = 232448
     shared_base: int = 0x410
-    spin_limit: int = 200
+    spin_limit: int = 500000
 
 
 config = Config()

@@ -283,7 +283,7 @@ class Launch:
 
     def polled_in_vain(self, why):
         """Every ready thread has polled without seeing a change."""
-        if self.idle > config.spin_limit * (len(READY) + 1):
+        if self.idle > max(config.spin_limit, 50 * len(READY)):
             CURRENT.why = why
             raise Deadlock(self.report(f"the ready threads only poll ({self.idle} times without a change)"))
         if self.left:

@@ -17,8 +17,9 @@ class ArrayName:
 
     def __str__(self):
         following = next((i for i in dis.get_instructions(self.code) if i.offset > self.offset), None)
-        if following is not None and following.opname in ("STORE_FAST", "STORE_DEREF"):
-            return f"{self.kind} {following.argval}"
+        if following is not None and following.opname.startswith(("STORE_FAST", "STORE_DEREF")):
+            stored = following.argval  # of a fused instruction the names of both halves
+            return f"{self.kind} {stored if isinstance(stored, str) else stored[0]}"
         return f"{self.kind} of {line(self.code, self.offset)}"
 
 

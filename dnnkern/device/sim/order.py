@@ -166,8 +166,8 @@ def meet_block(block):
     block.floor = block.launch.now
 
 
-def meet_warp(threads):
-    """Lanes of one warp synchronise."""
+def meet(threads):
+    """Some threads of one block synchronise: the lanes of a syncwarp, or those who meet at a named barrier."""
     block = threads[0].block
     examine(block, threads)
     _meet(block, threads)

@@ -21,7 +21,7 @@ class Exchange:
             return
         del self.warp.exchanges[self.kind, self.mask]
         if self.kind == "syncwarp":
-            order.meet_warp(self.threads)
+            order.meet(self.threads)
         self.result = self.values
         wake(self.waiters)
 
