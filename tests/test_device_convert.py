@@ -178,11 +178,12 @@ def test_words_take_elements_lowest_first(name):
 def test_chunks(name):
     e = element(name)
     unpack, pack, n, T = e.unpack_chunk, e.pack_chunk, e.per_chunk, f64 if e.compute == "float64" else f32
+    size = 2 * n
 
     @cuda.jit(launch_bounds=32)
     def kernel(x, values, y):
         i = i32(cuda.threadIdx.x)
-        words, numbers = cuda.local.array(8, u32), cuda.local.array(2 * n, T)
+        words, numbers = cuda.local.array(8, u32), cuda.local.array(size, T)
         for k in range(4):
             words[4 + k] = x[i32(4 * i + k)]
         unpack(numbers, n, words, 4)

@@ -9,6 +9,7 @@ from dnnkern.device.vec import (address, advance, as_f32, as_i8, as_u32, as_u64,
                                 store4_from)
 
 THREADS = 32
+ELEMENTS = 4 * THREADS
 
 
 def _copy(load, store, count):
@@ -20,9 +21,11 @@ def _copy(load, store, count):
 
 
 def _copy_by_buffer(load_into, store_from, count, scalar):
+    size = 2 * count
+
     @cuda.jit(launch_bounds=THREADS)
     def kernel(x, y):
-        buffer = cuda.local.array(2 * count, scalar)
+        buffer = cuda.local.array(size, scalar)
         i = i32(cuda.threadIdx.x * count)
         load_into(buffer, count, x, i)
         store_from(y, i, buffer, count)
@@ -117,7 +120,7 @@ def test_address_counts_bytes():
 
 @cuda.jit(launch_bounds=THREADS)
 def through_shared(x, y, z):
-    tile = cuda.shared.array(4 * THREADS, f32, alignment=16)
+    tile = cuda.shared.array(ELEMENTS, f32, alignment=16)
     t = i32(cuda.threadIdx.x)
     store4(tile, i32(4 * t), load4_nc(x, i32(4 * t)))
     cuda.syncthreads()
@@ -192,7 +195,7 @@ def test_misaligned_shared_address_raises():
 
     @cuda.jit(launch_bounds=THREADS)
     def kernel(y):
-        tile = cuda.shared.array(4 * THREADS, f32, alignment=16)
+        tile = cuda.shared.array(ELEMENTS, f32, alignment=16)
         tile[i32(cuda.threadIdx.x)] = f32(0)
         cuda.syncthreads()
         y[i32(cuda.threadIdx.x)] = vec.load_shared_4f32(shared_address(tile, 1))[0]
