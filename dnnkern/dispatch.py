@@ -1,0 +1,332 @@
+"""Which algorithm solves a problem: the registry, the prediction (`get`), the measurement (`find`) and the reasons (`explain`).
+
+An algorithm is a file ``dnnkern/<family>/<op>_<name>.py`` that binds `ALGORITHM`, or `ALGORITHMS` where one idea serves several directions of
+an operation. The files of a family are found when one of its operations is first used; nothing lists them.
+"""
+import functools
+import importlib
+import json
+import logging
+import os
+import threading
+from dataclasses import asdict, dataclass, field, replace
+from enum import Flag, auto
+from pathlib import Path
+from typing import Callable
+
+from .host.device import Device, current_device
+from .host.device import device as device_of
+
+PACKAGE = Path(__file__).resolve().parent
+log = logging.getLogger("dnnkern.dispatch")
+
+
+class Note(Flag):
+    """What a caller may have to allow or avoid; cuDNN's vocabulary."""
+    NONE = 0
+    TENSOR_CORE = auto()
+    DOWN_CONVERT_INPUTS = auto()
+    REDUCED_PRECISION_REDUCTION = auto()
+    FFT = auto()
+    NONDETERMINISTIC = auto()
+    WINOGRAD = auto()
+    STRICT_NAN_PROP = auto()
+
+
+# Algorithms with these notes are chosen only where the caller allows them.
+OPT_IN = Note.NONDETERMINISTIC
+
+
+class NotSupported(RuntimeError):
+    """A forced algorithm that cannot run, or limits that no algorithm meets. The message lists every candidate with its reason."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to solve one operation.
+
+    Attributes
+    ----------
+    op, name : str
+        As in the file's name.
+    supports : callable(problem) -> str or None
+        The first reason why it cannot, or None. Correctness alone.
+    workspace : callable(problem, device, config) -> int
+        Bytes.
+    estimate : callable(problem, device, config) -> float
+        Predicted seconds.
+    build : callable(problem, device, config) -> tuple of Launch
+        The launches.
+    configs : callable(problem, device) -> sequence of Config, optional
+        Every configuration that can solve the problem. Without it there is one, and `config` is None in the calls above.
+    notes : Note
+    math : tuple of str
+        Values of `math=` under which it may be chosen beside None: "tf32", "fast".
+    arch : str
+        "sm_70+", or an exact "sm_90a".
+    config : Config or None
+        The configuration this object is bound to; `configured` binds it.
+    """
+    op: str
+    name: str
+    supports: Callable
+    workspace: Callable
+    estimate: Callable
+    build: Callable
+    configs: Callable | None = None
+    notes: Note = Note.NONE
+    math: tuple = ()
+    arch: str = "sm_70+"
+    config: object = field(default=None, compare=True)
+
+    def configured(self, problem, device) -> "Algorithm":
+        """Bound to the configuration with the least estimate; itself where there is no choice."""
+        if self.configs is None or self.config is not None:
+            return self
+        candidates = self.configs(problem, device)
+        if not candidates:
+            raise NotSupported(f"{self}: no configuration fits {problem}")
+        return replace(self, config=min(candidates, key=lambda c: self.estimate(problem, device, c)))
+
+    def variants(self, problem, device) -> list:
+        """One algorithm for each configuration, the most promising first."""
+        if self.configs is None or self.config is not None:
+            return [self]
+        ranked = sorted(self.configs(problem, device), key=lambda c: self.estimate(problem, device, c))
+        return [replace(self, config=c) for c in ranked]
+
+    @property
+    def is_deterministic(self):
+        return Note.NONDETERMINISTIC not in self.notes
+
+    def __str__(self):
+        return f"{self.op}/{self.name}" + (f"[{self.config}]" if self.config is not None else "")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An algorithm's answer for one problem: a reason why it cannot run, or its predicted time and workspace."""
+    algo: str
+    reason: str | None
+    time_ms: float | None = None
+    memory: int | None = None
+    notes: Note = Note.NONE
+    config: str = ""
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class Perf:
+    """A measured algorithm, with cuDNN's fields."""
+    algo: str
+    status: str
+    time_ms: float
+    memory: int
+    determinism: bool
+    math_type: str
+    notes: Note
+    config: str = ""
+
+
+_registry: dict[str, dict[str, Algorithm]] = {}
+_discovered: set[str] = set()
+_lock = threading.RLock()
+
+
+def families() -> list[str]:
+    """Names of the families that exist: folders with a `_problem.py`."""
+    return sorted(p.parent.name for p in PACKAGE.glob("*/_problem.py"))
+
+
+def _discover(family):
+    with _lock:
+        if family in _discovered:
+            return
+        for path in sorted((PACKAGE / family).glob("[a-z]*.py")):
+            module = importlib.import_module(f"dnnkern.{family}.{path.stem}")
+            found = getattr(module, "ALGORITHMS", None) or (getattr(module, "ALGORITHM", None),)
+            if found == (None,):
+                raise ImportError(f"{path.name} in {family}/ binds neither ALGORITHM nor ALGORITHMS (a helper's name starts with an underscore)")
+            for algorithm in found:
+                if len(found) == 1 and path.stem != f"{algorithm.op}_{algorithm.name}" or not path.stem.endswith(f"_{algorithm.name}"):
+                    raise ImportError(f"{path.name} holds {algorithm}; its name must be {algorithm.op}_{algorithm.name}.py")
+                register(algorithm)
+        _discovered.add(family)
+
+
+def register(algorithm: Algorithm) -> Algorithm:
+    """Add an algorithm; from then on it competes in `get` and `find`. ValueError if the operation has one of that name.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from dnnkern import dispatch
+    >>> naive = dispatch.algorithms("matmul")[0]
+    >>> mine = dispatch.register(replace(naive, name="mine"))
+    >>> dispatch.unregister(mine)
+    """
+    with _lock:
+        known = _registry.setdefault(algorithm.op, {})
+        if algorithm.name in known:
+            raise ValueError(f"register: {algorithm.op} already has an algorithm {algorithm.name!r}")
+        known[algorithm.name] = algorithm
+        _chosen.cache_clear()
+    return algorithm
+
+
+def unregister(algorithm: Algorithm):
+    """Take an algorithm out again."""
+    with _lock:
+        _registry.get(algorithm.op, {}).pop(algorithm.name, None)
+        _chosen.cache_clear()
+
+
+def algorithms(op: str | None = None) -> list[Algorithm]:
+    """The algorithms of an operation, or all of them."""
+    for family in families():
+        if family not in _discovered and (op is None or op not in _registry or op.startswith(family)):
+            _discover(family)
+    if op is None:
+        return [a for known in _registry.values() for a in known.values()]
+    if op not in _registry:
+        raise ValueError(f"no operation {op!r}; there are {', '.join(sorted(_registry))}")
+    return list(_registry[op].values())
+
+
+def refusal(algorithm, problem, device, *, allow=Note.NONE, workspace_limit=None) -> str | None:
+    """Why an algorithm cannot or may not solve a problem; None if it can."""
+    reason = device.supports(algorithm.arch) or algorithm.supports(problem)
+    if reason:
+        return reason
+    math = getattr(problem, "math", None)
+    if math not in (None, *algorithm.math) and algorithm.math:
+        return f"math={math!r} is not one of {algorithm.math}"
+    if algorithm.math and math is None and Note.DOWN_CONVERT_INPUTS in algorithm.notes:
+        return f"rounds its inputs: needs math= one of {algorithm.math}"
+    if algorithm.notes & OPT_IN & ~allow:
+        return f"is {(algorithm.notes & OPT_IN & ~allow).name}, which the caller does not allow (allow=Note.NONDETERMINISTIC)"
+    if workspace_limit is not None:
+        need = algorithm.workspace(problem, device, algorithm.configured(problem, device).config)
+        if need > workspace_limit:
+            return f"needs {need} bytes of workspace, the limit is {workspace_limit}"
+    return None
+
+
+def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NONE, device=None) -> Algorithm:
+    """The algorithm to use, never measured here: the find database's answer if there is one, else the least estimate.
+
+    Parameters
+    ----------
+    op : str
+        Operation, as in the names of its algorithms' files.
+    problem : problem of that operation
+    algo : str, optional
+        Force this algorithm.
+    workspace_limit : int, optional
+        Bytes it may use.
+    allow : Note
+        NONDETERMINISTIC algorithms are chosen only if this has the flag.
+    device : Device, optional
+        Default: the current one.
+
+    Returns
+    -------
+    Algorithm
+        Bound to its configuration.
+
+    Raises
+    ------
+    NotSupported
+        A forced algorithm that cannot, or limits nothing meets; the message gives each candidate's reason.
+    """
+    return _chosen(op, problem, algo, workspace_limit, allow, device or device_of(current_device()))
+
+
+@functools.lru_cache(maxsize=4096)
+def _chosen(op, problem, algo, workspace_limit, allow, device):
+    known = algorithms(op)
+    if algo is not None:
+        forced = next((a for a in known if a.name == algo), None)
+        if forced is None:
+            raise NotSupported(f"{op}: no algorithm {algo!r}; there are {', '.join(a.name for a in known)}")
+        reason = refusal(forced, problem, device, allow=allow, workspace_limit=workspace_limit)
+        if reason:
+            raise NotSupported(f"{op}: algorithm {algo!r} cannot solve {problem}: {reason}")
+        return forced.configured(problem, device)
+    reasons = {a.name: refusal(a, problem, device, allow=allow, workspace_limit=workspace_limit) for a in known}
+    able = [a for a in known if reasons[a.name] is None]
+    if not able:
+        raise NotSupported(f"{op}: nothing solves {problem} within the limits given:\n"
+                           + "\n".join(f"  {name}: {reason}" for name, reason in reasons.items()))
+    from . import find
+    chosen, why = find.best_known(op, problem, device, able), "measured"
+    if chosen is None:
+        bound = [a.configured(problem, device) for a in able]
+        chosen, why = min(bound, key=lambda a: a.estimate(problem, device, a.config)), "predicted"
+    if "dispatch" in os.environ.get("DNNKERN_LOG", "").split(","):
+        _log_to_stderr()
+        log.info("%s -> %s (%s %.4g ms)", problem, chosen, why, 1e3 * chosen.estimate(problem, device, chosen.config))
+    return chosen
+
+
+@functools.cache
+def _log_to_stderr():
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+
+
+def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, device=None) -> list[Candidate]:
+    """Every algorithm's answer for a problem: why it cannot, or what it would take; the chosen one first, then by predicted time."""
+    device = device or device_of(current_device())
+    try:
+        chosen = get_algorithm(op, problem, workspace_limit=workspace_limit, allow=allow, device=device).name
+    except NotSupported:
+        chosen = None
+    rows = []
+    for algorithm in algorithms(op):
+        reason = refusal(algorithm, problem, device, allow=allow, workspace_limit=workspace_limit)
+        if reason is not None:
+            rows.append(Candidate(algorithm.name, reason, notes=algorithm.notes))
+            continue
+        bound = algorithm.configured(problem, device)
+        rows.append(Candidate(bound.name, None, 1e3 * bound.estimate(problem, device, bound.config),
+                              bound.workspace(problem, device, bound.config), bound.notes, _text(bound.config), bound.name == chosen))
+    return sorted(rows, key=lambda c: (not c.chosen, c.reason is not None, c.time_ms or 0.0))
+
+
+def _text(config):
+    return "" if config is None else str(config)
+
+
+def find_algorithms(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, save=True, device=None) -> list[Perf]:
+    """Measure every algorithm and configuration that can solve a problem; fastest first.
+
+    The candidates run interleaved on inputs rotated past the L2, timed with CUDA events (wall clock in the simulator), median. The result goes
+    to the find database, where `get_algorithm` looks first, unless a candidate was skipped for its workspace.
+
+    Parameters
+    ----------
+    arrays : tuple, optional
+        The operands to measure on, in the problem's order; default: random ones.
+    save : bool
+        Write to the database.
+
+    Returns
+    -------
+    list of Perf
+    """
+    from . import find
+    return find.measure(op, problem, arrays=arrays, workspace_limit=workspace_limit, allow=allow, save=save,
+                        device=device or device_of(current_device()))
+
+
+def problem_record(problem) -> dict:
+    """A problem as JSON data, for the database and the bench results."""
+    return json.loads(json.dumps(asdict(problem), default=str))
+
+
+__all__ = ["Algorithm", "Candidate", "Device", "Note", "NotSupported", "Perf", "algorithms", "explain", "find_algorithms", "get_algorithm",
+           "register", "unregister"]

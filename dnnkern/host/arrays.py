@@ -1,0 +1,329 @@
+"""Arrays of every framework in, arrays of the same kind out.
+
+One `Kind` a framework. `describe` is on the path of every call: a hashable description in the framework's own objects, and the address.
+`tensor` turns the same array into a `Tensor`; it runs once for each new description.
+"""
+import math
+
+import numpy as np
+
+from ..device import SIMULATED
+from .dtypes import ITEMSIZE, STORAGE, dtype_name, numpy_dtype
+from .tensor import Tensor
+
+
+class Kind:
+    """How one framework's arrays are read and made."""
+    name = None
+    immutable = False
+
+    def describe(self, a):
+        """((shape, strides, dtype, device), address) in whatever objects are cheapest."""
+        raise TypeError(f"{type(a).__name__} is not an array")
+
+    def tensor(self, a) -> Tensor:
+        """The array's descriptor; TypeError where it cannot be used on this device."""
+        (shape, strides, dtype, _), address = self.describe(a)
+        name = dtype_name(dtype)
+        size = ITEMSIZE[name]
+        return Tensor(tuple(shape), tuple(s // size for s in strides), name, alignment(address))
+
+    def device(self, a) -> int:
+        """Index of the CUDA device that holds the array; 0 in the simulator."""
+        return self.describe(a)[0][3]
+
+    def stream(self, device) -> int:
+        """Handle of the framework's current stream."""
+        return 0
+
+    def empty(self, shape, dtype, device, stream):
+        """A new packed array on the stream."""
+        raise NotImplementedError
+
+    def host_view(self, a) -> np.ndarray:
+        """Simulator: the array's own memory as NumPy, in its storage dtype."""
+        raise TypeError(f"{type(a).__name__}: the simulator reads NumPy and CPU arrays")
+
+
+def alignment(address):
+    """Largest power of two up to 16 that divides an address."""
+    return min(16, address & -address) if address & 15 else 16
+
+
+class NumPy(Kind):
+    """Host arrays: the simulator's own; refused on a GPU."""
+    name = "numpy"
+
+    def describe(self, a):
+        return (a.shape, a.strides, a.dtype, 0), a.__array_interface__["data"][0]
+
+    def tensor(self, a):
+        if not SIMULATED:
+            raise TypeError("got a NumPy array, which lives on the host; expected a device array (Numba, CuPy, PyTorch, JAX)")
+        return super().tensor(a)
+
+    def empty(self, shape, dtype, device, stream):
+        return np.empty(shape, numpy_dtype(dtype))
+
+    def host_view(self, a):
+        return a.view(STORAGE[dtype_name(a.dtype)])
+
+
+class Torch(Kind):
+    """torch.Tensor; on the GPU in torch's caching allocator and on its current stream, on the CPU in the simulator."""
+    name = "torch"
+
+    def __init__(self):
+        import torch
+        self.torch = torch
+        self.dtypes = {}
+        self.current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+    def describe(self, a):
+        return (a.shape, a.stride(), a.dtype, a.get_device()), a.data_ptr()
+
+    def tensor(self, a):
+        if a.is_cuda == SIMULATED or a.device.type not in ("cuda", "cpu"):
+            raise TypeError(f"got a torch tensor on {a.device}; expected one on {'the CPU (simulator)' if SIMULATED else 'a CUDA device'}")
+        if a.layout is not self.torch.strided:
+            raise TypeError(f"got a torch tensor of layout {a.layout}; expected a strided one")
+        return Tensor(tuple(a.shape), tuple(a.stride()), dtype_name(a.dtype), alignment(a.data_ptr()))
+
+    def device(self, a):
+        return max(a.get_device(), 0)
+
+    def stream(self, device):
+        return 0 if SIMULATED else self.current(device)
+
+    def empty(self, shape, dtype, device, stream):
+        torch_dtype = self.dtypes.get(dtype)
+        if torch_dtype is None:
+            torch_dtype = self.dtypes[dtype] = getattr(self.torch, dtype)
+        if SIMULATED:
+            return self.torch.empty(shape, dtype=torch_dtype)
+        if stream == self.current(device):
+            return self.torch.empty(shape, dtype=torch_dtype, device=device)
+        with self.torch.cuda.stream(self.torch.cuda.ExternalStream(stream, device=device)):
+            return self.torch.empty(shape, dtype=torch_dtype, device=device)
+
+    def host_view(self, a):
+        a = a.detach()
+        name = dtype_name(a.dtype)
+        if STORAGE[name] != name:
+            a = a.view({1: self.torch.uint8, 2: self.torch.int16}[a.element_size()])
+        return a.numpy().view(STORAGE[name])
+
+
+class CuPy(Kind):
+    """cupy.ndarray, in CuPy's memory pool and on its current stream."""
+    name = "cupy"
+
+    def __init__(self):
+        import cupy
+        self.cupy = cupy
+
+    def describe(self, a):
+        data = a.data
+        return (a.shape, a.strides, a.dtype, data.device_id), data.ptr
+
+    def stream(self, device):
+        return self.cupy.cuda.get_current_stream(device).ptr
+
+    def empty(self, shape, dtype, device, stream):
+        with self.cupy.cuda.Device(device), self.cupy.cuda.ExternalStream(stream, device):
+            return self.cupy.empty(shape, numpy_dtype(dtype))
+
+
+class Numba(Kind):
+    """numba.cuda device arrays; outputs from the library's stream-ordered pool. In the simulator Numba's own fake arrays."""
+    name = "numba"
+
+    def describe(self, a):
+        if SIMULATED:
+            return (a.shape, a._ary.strides, a.dtype, 0), a._ary.__array_interface__["data"][0]
+        data = a.gpu_data
+        return (a.shape, a.strides, a.dtype, data.context.device.id), data.device_ctypes_pointer.value or 0
+
+    def empty(self, shape, dtype, device, stream):
+        if SIMULATED:
+            from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+            return FakeCUDAArray(np.empty(shape, numpy_dtype(dtype)))
+        from .memory import numba_array
+        if STORAGE[dtype] == dtype or dtype == "float16":
+            return numba_array(shape, numpy_dtype(dtype), device, stream)
+        return View(numba_array(shape, np.dtype(STORAGE[dtype]), device, stream), dtype)
+
+    def host_view(self, a):
+        return a._ary.view(STORAGE[dtype_name(a.dtype)])
+
+
+class View:
+    """A device array whose elements are read as another dtype of the same size; made by `dnnkern.view`."""
+    __slots__ = "array", "dtype_name"
+
+    def __init__(self, array, name):
+        self.array, self.dtype_name = array, name
+
+    shape = property(lambda self: self.array.shape)
+    strides = property(lambda self: self.array.strides)
+    ndim = property(lambda self: len(self.array.shape))
+    dtype = property(lambda self: numpy_dtype(self.dtype_name))
+    __cuda_array_interface__ = property(lambda self: self.array.__cuda_array_interface__)
+
+    def copy_to_host(self):
+        """The values, as NumPy with the viewed dtype (ml_dtypes for bfloat16 and fp8)."""
+        return np.ascontiguousarray(self.array.copy_to_host()).view(self.dtype)
+
+    def __repr__(self):
+        return f"dnnkern.view({self.array!r}, {self.dtype_name!r})"
+
+
+class Viewed(Kind):
+    """`View` objects: the array beneath with another dtype."""
+    name = "numba"
+
+    def describe(self, a):
+        (shape, strides, _, device), address = kind_of(a.array).describe(a.array)
+        return (shape, strides, a.dtype_name, device), address
+
+    def stream(self, device):
+        return 0
+
+    def empty(self, shape, dtype, device, stream):
+        return kind_named("numba").empty(shape, dtype, device, stream)
+
+    def host_view(self, a):
+        inner = kind_of(a.array)
+        return inner.host_view(a.array).view(STORAGE[a.dtype_name])
+
+
+class Jax(Kind):
+    """jax.Array: always packed, immutable; outputs come back through DLPack."""
+    name = "jax"
+    immutable = True
+
+    def describe(self, a):
+        shape = a.shape
+        itemsize = a.dtype.itemsize
+        strides = [itemsize] * len(shape)
+        for i in range(len(shape) - 2, -1, -1):
+            strides[i] = strides[i + 1] * max(shape[i + 1], 1)
+        if a.is_deleted():
+            raise ValueError("got a JAX array that has been deleted or donated")
+        a.block_until_ready()  # JAX's streams are its own: nothing else orders our launch behind its work
+        device = next(iter(a.devices()))
+        return (shape, tuple(strides), a.dtype, device.id if device.platform == "gpu" else 0), a.unsafe_buffer_pointer()
+
+    def tensor(self, a):
+        platform = next(iter(a.devices())).platform
+        if (platform == "cpu") != SIMULATED:
+            raise TypeError(f"got a JAX array on {platform}; expected one on {'the CPU (simulator)' if SIMULATED else 'a GPU'}")
+        return super().tensor(a)
+
+    def empty(self, shape, dtype, device, stream):
+        raise NotImplementedError("JAX outputs are made by `finish`")
+
+    def host_view(self, a):
+        return np.asarray(a).view(STORAGE[dtype_name(a.dtype)])
+
+
+class Interface(Kind):
+    """Anything else with __cuda_array_interface__ or DLPack: read in place, results come out as Numba device arrays."""
+    name = "interface"
+
+    def describe(self, a):
+        if hasattr(a, "__cuda_array_interface__"):
+            face = a.__cuda_array_interface__
+            shape, dtype = face["shape"], np.dtype(face["typestr"])
+            strides = face.get("strides") or _byte_strides(shape, dtype.itemsize)
+            return (shape, tuple(strides), dtype, pointer_device(face["data"][0])), face["data"][0]
+        from .dlpack import read
+        return read(a)
+
+    def empty(self, shape, dtype, device, stream):
+        return kind_named("numba").empty(shape, dtype, device, stream)
+
+
+def _byte_strides(shape, itemsize):
+    return tuple(itemsize * math.prod(shape[i + 1:]) for i in range(len(shape)))
+
+
+def pointer_device(address) -> int:
+    """Index of the device that owns an address."""
+    from .device import pointer_device as owner
+    return owner(address)
+
+
+_NAMED = {}
+_BY_TYPE = {}
+_CLASSES = {"numpy": NumPy, "torch": Torch, "cupy": CuPy, "numba": Numba, "jax": Jax, "interface": Interface, "view": Viewed}
+
+
+def kind_named(name) -> Kind:
+    """The one `Kind` object of a framework."""
+    kind = _NAMED.get(name)
+    if kind is None:
+        kind = _NAMED[name] = _CLASSES[name]()
+    return kind
+
+
+def kind_of(a) -> Kind:
+    """The framework of an array; TypeError where it is none."""
+    kind = _BY_TYPE.get(type(a))
+    if kind is None:
+        kind = _BY_TYPE[type(a)] = kind_named(_name_of(a))
+    return kind
+
+
+def _name_of(a):
+    if isinstance(a, View):
+        return "view"
+    if isinstance(a, np.ndarray):
+        return "numpy"
+    roots = {c.__module__.split(".")[0] for c in type(a).__mro__}
+    if "torch" in roots:
+        return "torch"
+    if "cupy" in roots:
+        return "cupy"
+    if "numba" in roots and (hasattr(a, "gpu_data") or hasattr(a, "_ary")):
+        return "numba"
+    if roots & {"jax", "jaxlib"}:
+        return "jax"
+    if hasattr(a, "__cuda_array_interface__") or hasattr(a, "__dlpack__"):
+        return "interface"
+    raise TypeError(f"got {type(a).__name__}; expected a device array (Numba, CuPy, PyTorch, JAX, or anything with "
+                    "__cuda_array_interface__ or __dlpack__)")
+
+
+def view(a, dtype):
+    """Read a device array's elements as another dtype of the same size.
+
+    Parameters
+    ----------
+    a : array
+        A Numba (or other) device array, say of uint16; a NumPy array in the simulator.
+    dtype : str or dtype
+        "bfloat16", "float8_e4m3fn", ...: what the bits mean.
+
+    Returns
+    -------
+    array
+        Same memory. NumPy, CuPy and PyTorch arrays come back as arrays of their own; Numba's, which have no such dtype, as a thin wrapper
+        that every function of this library takes.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> float(dnnkern.view(np.array([0x3F80], np.uint16), "bfloat16")[0])
+    1.0
+    """
+    name = dtype_name(dtype)
+    kind = kind_of(a)
+    have = ITEMSIZE[kind.tensor(a).dtype]
+    if have != ITEMSIZE[name]:
+        raise TypeError(f"view: elements of {have} bytes cannot be read as {name} of {ITEMSIZE[name]}")
+    if kind.name == "torch":
+        return a.view(getattr(kind.torch, name))
+    if kind.name in ("numpy", "cupy"):
+        return a.view(numpy_dtype(name))
+    return View(a.array if isinstance(a, View) else a, name)

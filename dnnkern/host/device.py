@@ -1,0 +1,146 @@
+"""Devices: their limits, and the primary contexts that every framework shares."""
+import functools
+import os
+from dataclasses import dataclass
+
+from ..device import SIMULATED
+
+
+class CudaError(RuntimeError):
+    """A CUDA driver call failed."""
+
+
+def check(result):
+    """Unwrap (status, values...) of a cuda.bindings.driver call; CudaError with the driver's own words."""
+    status, *values = result
+    if status != 0:
+        from cuda.bindings import driver
+        _, name = driver.cuGetErrorName(status)
+        _, text = driver.cuGetErrorString(status)
+        raise CudaError(f"{name.decode() if name else status}: {text.decode() if text else 'unknown error'}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+@dataclass(frozen=True)
+class Device:
+    """What dispatch and plans need to know of a GPU.
+
+    `arch` is the target kernels are compiled for ("sm_90a"). Rates are nominal and serve `estimate` alone: bytes a second, and float32
+    multiply-adds counted as two operations a second.
+    """
+    index: int
+    name: str
+    capability: tuple
+    arch: str
+    sms: int
+    shared_per_block: int
+    shared_per_sm: int
+    registers_per_sm: int
+    l2_bytes: int
+    clock_hz: float
+    bandwidth: float
+    memory: int
+
+    @property
+    def fp32_rate(self):
+        lanes = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}.get(self.capability, 128)
+        return 2.0 * lanes * self.sms * self.clock_hz
+
+    @property
+    def fp64_rate(self):
+        return self.fp32_rate / (2 if self.capability in ((6, 0), (7, 0), (8, 0), (9, 0)) else 64)
+
+    def supports(self, arch):
+        """None where code for `arch` ("sm_80+", or exactly "sm_90a") runs here, else why not."""
+        if arch.endswith("+"):
+            digits = arch[3:-1]
+            need = int(digits[:-1]), int(digits[-1])
+            return None if self.capability >= need else f"needs {arch}, device {self.name} is {self.arch}"
+        return None if arch == self.arch else f"needs exactly {arch}, device {self.name} is {self.arch}"
+
+
+# The device of the simulator has an H200's numbers, so that dispatch predicts there what it would on one.
+_SIMULATOR = Device(index=0, name="simulator", capability=(9, 0), arch="sm_90a", sms=132, shared_per_block=232448, shared_per_sm=233472,
+                    registers_per_sm=65536, l2_bytes=60 << 20, clock_hz=1.98e9, bandwidth=4.8e12, memory=1 << 34)
+
+
+@functools.cache
+def device(index=0) -> Device:
+    """The device with this index; the simulator's where there is no GPU."""
+    if SIMULATED:
+        if index != 0:
+            raise ValueError(f"the simulator has one device, 0; got {index}")
+        return _SIMULATOR
+    from cuda.bindings import driver
+    _init()
+    count = device_count()
+    if not 0 <= index < count:
+        raise ValueError(f"device {index} does not exist; there are {count}")
+    handle = check(driver.cuDeviceGet(index))
+    attribute = driver.CUdevice_attribute
+
+    def get(name):
+        return check(driver.cuDeviceGetAttribute(getattr(attribute, "CU_DEVICE_ATTRIBUTE_" + name), handle))
+
+    capability = get("COMPUTE_CAPABILITY_MAJOR"), get("COMPUTE_CAPABILITY_MINOR")
+    name = check(driver.cuDeviceGetName(128, handle)).split(b"\0")[0].decode()
+    return Device(index=index, name=name, capability=capability, arch="sm_%d%d%s" % (*capability, "a" if capability[0] >= 9 else ""),
+                  sms=get("MULTIPROCESSOR_COUNT"), shared_per_block=get("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+                  shared_per_sm=get("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"), registers_per_sm=get("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+                  l2_bytes=get("L2_CACHE_SIZE"), clock_hz=get("CLOCK_RATE") * 1e3,
+                  bandwidth=2.0 * get("MEMORY_CLOCK_RATE") * 1e3 * get("GLOBAL_MEMORY_BUS_WIDTH") / 8,
+                  memory=check(driver.cuDeviceTotalMem(handle)))
+
+
+@functools.cache
+def _init():
+    from cuda.bindings import driver
+    check(driver.cuInit(0))
+
+
+@functools.cache
+def device_count() -> int:
+    """Number of devices; 1 in the simulator."""
+    if SIMULATED:
+        return 1
+    from cuda.bindings import driver
+    _init()
+    return check(driver.cuDeviceGetCount())
+
+
+@functools.cache
+def _primary_context(index):
+    from cuda.bindings import driver
+    _init()
+    return check(driver.cuDevicePrimaryCtxRetain(check(driver.cuDeviceGet(index))))
+
+
+def set_current(index):
+    """Make a device's primary context the calling thread's current one; returns the context that was."""
+    from cuda.bindings import driver
+    context = _primary_context(index)
+    before = check(driver.cuCtxGetCurrent())
+    if int(before) != int(context):
+        check(driver.cuCtxSetCurrent(context))
+    return before
+
+
+def restore(context):
+    """Undo `set_current`."""
+    from cuda.bindings import driver
+    check(driver.cuCtxSetCurrent(context))
+
+
+def pointer_device(address) -> int:
+    """Index of the device that owns an address."""
+    if SIMULATED:
+        return 0
+    from cuda.bindings import driver
+    kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    set_current(0)
+    return int(check(driver.cuPointerGetAttribute(kind, address)))
+
+
+def current_device() -> int:
+    """The device that calls without arrays (`explain`, `find`) mean: DNNKERN_DEVICE, or 0."""
+    return int(os.environ.get("DNNKERN_DEVICE", "0"))

@@ -1,0 +1,272 @@
+"""Launching: arguments packed into one buffer a thread and plan, then one cuLaunchKernelEx a kernel.
+
+A kernel argument is a constant of the plan, or *dynamic*: named, and given at each execution (pointers, and scalars such as alpha).
+"""
+import ctypes
+import functools
+import struct
+import threading
+from dataclasses import dataclass
+
+from .compile import compile_kernel
+from .device import CudaError, check, device, restore, set_current
+
+_CODE = {"float32": "f", "float64": "d", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q",
+         "uint64": "Q"}
+_INVALID_CONTEXT, _INVALID_HANDLE = 201, 400
+_LIMIT_DEFAULT_SHARED = 48 * 1024
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One kernel parameter: its type ("float32*", "int32", "int64x6" for a tuple) and a constant, or the name of a dynamic value.
+
+    `offset` is added to a pointer, in bytes: several kernels share one workspace that way.
+    """
+    type: str
+    value: object
+    offset: int = 0
+
+    @property
+    def is_dynamic(self):
+        return isinstance(self.value, str)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch of a plan."""
+    kernel: object
+    grid: tuple
+    block: tuple
+    arguments: tuple
+    shared: int = 0
+    cluster: tuple = (1, 1, 1)
+    cooperative: bool = False
+    dependent: bool = False
+
+    @property
+    def signature(self):
+        return tuple(a.type for a in self.arguments)
+
+    def __post_init__(self):
+        threads = self.block[0] * self.block[1] * self.block[2]
+        if not 1 <= threads <= 1024:
+            raise ValueError(f"launch of {self.kernel}: {threads} threads a block; a block has 1 to 1024")
+        for size, bound, axis in zip(self.grid, (2 ** 31 - 1, 65535, 65535), "xyz"):
+            if not 1 <= size <= bound:
+                raise ValueError(f"launch of {self.kernel}: grid {self.grid}; {axis} is 1 to {bound}")
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+    _fields_ = [("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint), ("stream", ctypes.c_void_p),
+                ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint)]
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute: an id, and a value of 64 bytes."""
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_uint * 16)]
+
+
+_COOPERATIVE, _CLUSTER, _DEPENDENT = 2, 4, 6  # CUlaunchAttributeID
+
+
+@functools.cache
+def _driver():
+    lib = ctypes.CDLL("libcuda.so.1")
+    lib.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
+    return lib
+
+
+@functools.cache
+def _library(code):
+    from cuda.bindings import driver
+    return check(driver.cuLibraryLoadData(code, [], [], 0, [], [], 0))
+
+
+class Function:
+    """A compiled kernel loaded on a device, with the attributes a launch needs set once."""
+
+    def __init__(self, binary, index, shared, cluster):
+        from cuda.bindings import driver
+        set_current(index)
+        self.binary = binary
+        kernel = check(driver.cuLibraryGetKernel(_library(binary.code), binary.entry.encode()))
+        attribute, handle = driver.CUfunction_attribute, check(driver.cuDeviceGet(index))
+        if shared > _LIMIT_DEFAULT_SHARED:
+            check(driver.cuKernelSetAttribute(attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared, kernel, handle))
+        if cluster[0] * cluster[1] * cluster[2] > 8:
+            check(driver.cuKernelSetAttribute(attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, kernel, handle))
+        self.handle = int(check(driver.cuKernelGetFunction(kernel)))
+
+
+class _Frame:
+    """One thread's argument storage and launch configurations of one plan."""
+
+    def __init__(self, executable):
+        self.storage = ctypes.create_string_buffer(max(8, executable.storage_bytes))
+        base = ctypes.addressof(self.storage)
+        self.keep, self.calls, self.configs = [], [], []
+        for launch, function, slots in zip(executable.launches, executable.functions, executable.slots):
+            parameters = (ctypes.c_void_p * len(slots))()
+            for k, slot in enumerate(slots):
+                if isinstance(slot, int):
+                    parameters[k] = base + slot
+                else:
+                    constant = ctypes.create_string_buffer(slot)
+                    self.keep.append(constant)
+                    parameters[k] = ctypes.addressof(constant)
+            config = _Config()
+            config.grid[:], config.block[:], config.shared = launch.grid, launch.block, launch.shared
+            attributes = _attributes(launch)
+            config.attributes, config.count = ctypes.addressof(attributes) if attributes else None, len(attributes or ())
+            self.keep += [parameters, attributes]
+            self.configs.append(config)
+            self.calls.append((ctypes.addressof(config), function.handle, ctypes.addressof(parameters)))
+
+
+def _attributes(launch):
+    wanted = []
+    if launch.cluster != (1, 1, 1):
+        wanted.append((_CLUSTER, launch.cluster))
+    if launch.cooperative:
+        wanted.append((_COOPERATIVE, (1,)))
+    if launch.dependent:
+        wanted.append((_DEPENDENT, (1,)))
+    attributes = (_Attribute * len(wanted))()
+    for attribute, (kind, values) in zip(attributes, wanted):
+        attribute.id = kind
+        attribute.value[:len(values)] = values
+    return attributes if wanted else None
+
+
+class Executable:
+    """A plan's launches, compiled and loaded on one device. `execute` may be called from several threads at once."""
+
+    def __init__(self, launches, parameters, index):
+        """`parameters`: ((name, type), ...) of the dynamic values, in the order `execute` takes them; "pointer" is a type."""
+        self.launches, self.parameters, self.index = tuple(launches), tuple(parameters), index
+        arch = device(index).arch
+        self.functions = [Function(compile_kernel(k.kernel, k.signature, arch), index, k.shared, k.cluster) for k in self.launches]
+        order = {name: k for k, (name, _) in enumerate(self.parameters)}
+        fields = ["Q" if kind == "pointer" else _CODE[kind] for _, kind in self.parameters]
+        self.shifted, self.slots, size = [], [], 8 * len(fields)  # every dynamic value has eight bytes of the storage
+        for launch in self.launches:
+            slots = []
+            for a in launch.arguments:
+                if not a.is_dynamic:
+                    scalar = a.type.split("x")[0]
+                    slots += [struct.pack("<" + _CODE[scalar], v) for v in (a.value if scalar != a.type else (a.value,))]
+                elif not a.offset:
+                    slots.append(8 * order[a.value])
+                else:
+                    self.shifted.append((order[a.value], a.offset, size))
+                    slots.append(size)
+                    size += 8
+            self.slots.append(slots)
+        self.storage_bytes = size
+        self.pack = struct.Struct("<" + "".join(f + "x" * (8 - struct.calcsize(f)) for f in fields)).pack_into
+        self.local = threading.local()
+
+    def execute(self, values, stream):
+        """Launch on a stream: pack the values, one driver call a kernel. Nothing is allocated, checked or waited for."""
+        try:
+            frame = self.local.frame
+        except AttributeError:
+            frame = self.local.frame = _Frame(self)
+        storage = frame.storage
+        self.pack(storage, 0, *values)
+        for position, offset, slot in self.shifted:
+            struct.pack_into("<Q", storage, slot, values[position] + offset)
+        launch = _LAUNCH or _bind_launch()
+        for config, (address, function, parameters) in zip(frame.configs, frame.calls):
+            config.stream = stream
+            status = launch(address, function, parameters, None)
+            if status:
+                self._failed(status, launch, address, function, parameters)
+
+    def _failed(self, status, launch, *call):
+        # A thread that never used CUDA has no current context, and one that last used another device has the wrong one.
+        if status in (_INVALID_CONTEXT, _INVALID_HANDLE):
+            before = set_current(self.index)
+            status = launch(*call, None)
+            if int(before):
+                restore(before)
+        if status:
+            from cuda.bindings import driver
+            try:
+                check((driver.CUresult(status),))
+            except CudaError as error:
+                raise CudaError(f"launch failed on device {self.index}: {error}") from None
+
+
+_LAUNCH = None
+
+
+def _bind_launch():
+    global _LAUNCH
+    _LAUNCH = _driver().cuLaunchKernelEx
+    return _LAUNCH
+
+
+class SimulatedExecutable:
+    """The same plan in the simulator: values are NumPy views in storage dtype instead of addresses."""
+
+    def __init__(self, launches, parameters, index):
+        self.launches, self.parameters, self.index = tuple(launches), tuple(parameters), index
+        self.order = {name: k for k, (name, _) in enumerate(self.parameters)}
+
+    def execute(self, values, stream):
+        """Run every launch to its end."""
+        for launch in self.launches:
+            arguments = [self._argument(a, values) for a in launch.arguments]
+            launch.kernel.simulate(launch.grid, launch.block, arguments, shared=launch.shared, cluster=launch.cluster,
+                                   cooperative=launch.cooperative)
+
+    def _argument(self, a, values):
+        import numpy as np
+
+        from ..device.sim import Pointer
+        value = values[self.order[a.value]] if a.is_dynamic else a.value
+        if a.type.endswith("*"):
+            dtype = np.dtype(a.type[:-1])
+            if value is None:
+                return Pointer(np.empty(0, dtype))
+            pointer = Pointer(value.view(np.uint8) if a.offset and value.dtype != np.uint8 else value)
+            return (pointer + a.offset if a.offset else pointer).view(dtype)
+        if isinstance(value, tuple):
+            return tuple(int(v) for v in value)
+        return np.dtype(a.type).type(value) if a.type.startswith("float") else int(value)
+
+
+def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False, index=0):
+    """Compile, launch and wait for one kernel on NumPy arrays copied to the device and back: for tests and first steps.
+
+    Arrays are passed as flat pointers to their storage, Python ints as int32, floats as float32, NumPy scalars as their own type.
+    """
+    import numpy as np
+    from cuda.bindings import driver
+    set_current(index)
+    arguments, values, parameters, copies = [], [], [], []
+    try:
+        for k, a in enumerate(args):
+            if isinstance(a, np.ndarray):
+                address = int(check(driver.cuMemAlloc(max(a.nbytes, 16))))
+                copies.append((a, address))
+                check(driver.cuMemcpyHtoD(address, np.ascontiguousarray(a), a.nbytes))
+                parameters.append((str(k), "pointer"))
+                values.append(address)
+                arguments.append(Argument(a.dtype.name + "*", str(k)))
+            else:
+                kind = a.dtype.name if isinstance(a, np.generic) else "float32" if isinstance(a, float) else "int32"
+                arguments.append(Argument(kind, a))
+        executable = Executable([Launch(kernel, grid, block, tuple(arguments), shared, cluster, cooperative)], parameters, index)
+        executable.execute(values, 0)
+        check(driver.cuCtxSynchronize())
+        for a, address in copies:
+            back = np.empty(a.shape, a.dtype)
+            check(driver.cuMemcpyDtoH(back, address, a.nbytes))
+            a[...] = back
+    finally:
+        for _, address in copies:
+            driver.cuMemFree(address)

@@ -1,0 +1,66 @@
+"""Device memory of the library's own: a stream-ordered pool for the outputs and workspaces of frameworks that have no allocator."""
+import functools
+
+from .device import check, restore, set_current
+
+
+@functools.cache
+def _pool(index):
+    """The device's default memory pool, told to keep what it has."""
+    from cuda.bindings import driver
+    set_current(index)
+    pool = check(driver.cuDeviceGetDefaultMemPool(check(driver.cuDeviceGet(index))))
+    threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+    check(driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(2 ** 64 - 1)))
+    return pool
+
+
+def is_capturing(stream) -> bool:
+    """Whether a CUDA graph is being captured on this stream."""
+    from cuda.bindings import driver
+    return check(driver.cuStreamIsCapturing(stream)) != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+
+
+def allocate(nbytes, index, stream) -> int:
+    """Address of `nbytes` bytes that are valid on the stream from here on; RuntimeError while it is being captured."""
+    from cuda.bindings import driver
+    pool = _pool(index)
+    before = set_current(index)
+    try:
+        if is_capturing(stream):
+            raise RuntimeError("a CUDA graph is being captured: memory from the library's pool would belong to the graph; "
+                               "pass out= (and workspace=), or use torch tensors")
+        return int(check(driver.cuMemAllocFromPoolAsync(max(nbytes, 1), pool, stream)))
+    finally:
+        if int(before):
+            restore(before)
+
+
+def free(address, index, stream):
+    """Give memory back, behind the work that is on the stream now. The stream may be gone by then: the default stream then orders it."""
+    try:
+        from cuda.bindings import driver
+        set_current(index)
+        if driver.cuMemFreeAsync(address, stream)[0] != 0:
+            driver.cuMemFreeAsync(address, 0)
+    except (ImportError, TypeError):  # the interpreter is shutting down: the driver frees everything
+        pass
+
+
+def numba_array(shape, dtype, index, stream):
+    """A packed Numba device array in the pool."""
+    import math
+
+    from cuda.bindings import driver
+    from numba import cuda
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
+    from numba.cuda.cudadrv.driver import MemoryPointer
+
+    from .tensor import packed_strides
+    strides = tuple(s * dtype.itemsize for s in packed_strides(shape))
+    nbytes = math.prod(shape) * dtype.itemsize
+    with cuda.gpus[index]:
+        context = cuda.current_context()
+        address = allocate(nbytes, index, stream)
+        memory = MemoryPointer(context, driver.CUdeviceptr(address), nbytes, finalizer=functools.partial(free, address, index, stream))
+        return DeviceNDArray(shape, strides, dtype, gpu_data=memory)

@@ -1,0 +1,60 @@
+"""Where caches live: DNNKERN_CACHE_DIR, or the user's cache directory; nowhere if neither can be written."""
+import functools
+import json
+import os
+import tempfile
+import warnings
+from pathlib import Path
+
+
+@functools.cache
+def cache_dir() -> Path | None:
+    """The cache directory, made if need be; None, with one warning, where it cannot be written."""
+    given = os.environ.get("DNNKERN_CACHE_DIR")
+    if given:
+        path = Path(given)
+    else:
+        try:
+            import platformdirs
+            path = Path(platformdirs.user_cache_dir("dnnkern"))
+        except ImportError:
+            path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dnnkern"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        warnings.warn(f"dnnkern: no cache, {path} cannot be written ({error}); kernels are compiled again in every process", RuntimeWarning,
+                      stacklevel=2)
+        return None
+    return path
+
+
+def write_atomically(path: Path, data: bytes) -> bool:
+    """Write under a temporary name and rename: readers see the old file or the new one, writers need no lock. False, with a warning, on failure."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        warnings.warn(f"dnnkern: could not write {path}: {error}", RuntimeWarning, stacklevel=2)
+        return False
+    return True
+
+
+def read_json(path: Path):
+    """Parsed file, or None where it is missing or broken (a broken one is removed, with a warning)."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        warnings.warn(f"dnnkern: {path} is broken ({error}); it will be made again", RuntimeWarning, stacklevel=2)
+        path.unlink(missing_ok=True)
+        return None
