@@ -29,6 +29,7 @@ sin, cos         float32 2 ulp, float64 2 ulp
 pow              float32 4 ulp, float64 2 ulp
 ===============  ===========================================================================================================
 
+Accurate sin, cos and tan reduce arguments beyond 1e5 in float64 and a small stack array, a path rarely taken but always compiled in.
 A kernel compiled with ``fastmath=True`` replaces the accurate float32 ones by fast ones: leave it off and choose by name.
 """
 import math

@@ -8,10 +8,10 @@ A name says what the access is, left to right::
     load4_nc_if    both
     ..._into       with `buffer, k` in front: buffer[k:k+4]           ..._from        p, i, buffer, k: from buffer[k:k+4]
 
-`p` is a flat pointer to global memory or, for plain load4, store4, a 1-D array: shared memory most of all. `i` counts elements of `p`;
-the access must lie at a multiple of its size, which the simulator checks (a GPU stops the kernel with a misaligned address). 1 and 2 in
-place of 4 are accesses of as many elements: load4 of ``float32*`` or ``uint32*``, load2 of ``float64*`` are 16 bytes. 8- and 16-bit
-elements are read as words, ``load4(as_u32(p), i)`` being 8 halves or 16 bytes, and taken apart by `dnnkern.device.convert`.
+`p` is a flat pointer to global memory or, for plain load4 and store4, a 1-D shared array. `i` counts elements of `p`; the access must lie
+at a multiple of its size, which the simulator checks (a GPU stops the kernel with a misaligned address). 1 and 2 in place of 4 are accesses
+of as many elements: load4 of ``float32*`` or ``uint32*``, load2 of ``float64*`` are 16 bytes. 8- and 16-bit elements are read as words,
+``load4(as_u32(p), i)`` being 8 halves or 16 bytes, and taken apart by `dnnkern.device.convert`.
 
 Plain accesses are visible to the optimiser, which keeps them in order with stores and barriers. The others are volatile instructions that
 stay where the program has them: write the loads of a phase next to each other. ``_nc`` memory must not be written while the kernel runs.
@@ -66,8 +66,6 @@ if SIMULATED:
         def read(p, i, ok):
             if predicated and not ok:
                 return _zeros(p, count)
-            if isinstance(p, np.ndarray):  # a local array
-                return p[i:i + count].tolist() if p.dtype.kind in "iu" else list(p[i:i + count])
             return p.load(i, count, count * p.dtype.itemsize)
 
         def load(p, i, ok=None):
