@@ -93,11 +93,12 @@ class History:
         cells, agents, times = self._flat()
         keep = (times > oldest) & (times > written[cells])
         cells, agents, times = cells[keep], agents[keep], times[keep]
-        by = np.lexsort((times, agents, cells))
-        cells, agents, times = cells[by], agents[by], times[by]
-        last = np.append((cells[1:] != cells[:-1]) | (agents[1:] != agents[:-1]), True) if len(cells) else np.zeros(0, bool)
-        self.list = [(cells[last], agents[last], times[last])]
-        self.listed = int(last.sum())
+        key = cells * (agents.max(initial=0) + 1) + agents
+        by = np.argsort(key, kind="stable")  # the list is in order of time, so the latest of equal keys stays last
+        key = key[by]
+        latest = by[np.append(key[1:] != key[:-1], True)] if len(key) else by
+        self.list = [(cells[latest], agents[latest], times[latest])]
+        self.listed = len(latest)
         self.limit = 2 * self.listed + COMPACT
 
     def split(self, factor):
