@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import threading
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Flag, auto
 from pathlib import Path
 from typing import Callable
@@ -60,8 +60,8 @@ class Algorithm:
     configs : callable(problem, device) -> sequence of Config, optional
         Every configuration that can solve the problem. Without it there is one, and `config` is None in the calls above.
     notes : Note
-    math : tuple of str
-        Values of `math=` under which it may be chosen beside None: "tf32", "fast".
+    math : str
+        What its arithmetic is: "exact", "tf32", ...; `supports` refuses problems that do not allow it.
     arch : str
         "sm_70+", or an exact "sm_90a".
     config : Config or None
@@ -75,9 +75,9 @@ class Algorithm:
     build: Callable
     configs: Callable | None = None
     notes: Note = Note.NONE
-    math: tuple = ()
+    math: str = "exact"
     arch: str = "sm_70+"
-    config: object = field(default=None, compare=True)
+    config: object = None
 
     def configured(self, problem, device) -> "Algorithm":
         """Bound to the configuration with the least estimate; itself where there is no choice."""
@@ -198,11 +198,6 @@ def refusal(algorithm, problem, device, *, allow=Note.NONE, workspace_limit=None
     reason = device.supports(algorithm.arch) or algorithm.supports(problem)
     if reason:
         return reason
-    math = getattr(problem, "math", None)
-    if math not in (None, *algorithm.math) and algorithm.math:
-        return f"math={math!r} is not one of {algorithm.math}"
-    if algorithm.math and math is None and Note.DOWN_CONVERT_INPUTS in algorithm.notes:
-        return f"rounds its inputs: needs math= one of {algorithm.math}"
     if algorithm.notes & OPT_IN & ~allow:
         return f"is {(algorithm.notes & OPT_IN & ~allow).name}, which the caller does not allow (allow=Note.NONDETERMINISTIC)"
     if workspace_limit is not None:

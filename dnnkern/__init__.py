@@ -1,0 +1,32 @@
+"""Deep-neural-network primitives as Numba CUDA kernels: what cuDNN does, in Python.
+
+Public names are imported when they are first used; importing the package imports neither Numba nor NumPy and creates no CUDA context.
+"""
+import importlib
+
+__version__ = "0.1.0"
+
+# Public name -> module that defines it.
+_NAMES = {
+    "Note": "dnnkern.dispatch",
+    "NotSupported": "dnnkern.dispatch",
+    "matmul": "dnnkern.matmul",
+    "view": "dnnkern.host.arrays",
+}
+_MODULES = ("device", "dispatch", "host")
+
+__all__ = sorted(_NAMES) + list(_MODULES)
+
+
+def __getattr__(name):
+    if name in _NAMES:
+        value = getattr(importlib.import_module(_NAMES[name]), name)
+        globals()[name] = value  # a family and its function may share a name: the function is what the package shows
+        return value
+    if name in _MODULES:
+        return importlib.import_module(f"dnnkern.{name}")
+    raise AttributeError(f"module 'dnnkern' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,2 @@
+"""stub"""
+def best_known(*a): return None

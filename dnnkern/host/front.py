@@ -1,0 +1,251 @@
+"""The front end every public function shares: raw call to plan, the checks that need the very arrays, allocation, execution.
+
+A call is looked up under what the arrays say of themselves (shape, strides, dtype, device, misalignment) and the parameters. Only a call never
+seen before becomes a problem, is validated, dispatched and compiled.
+"""
+import os
+import threading
+
+from ..device import SIMULATED
+from ..dispatch import Note, get_algorithm
+from . import arrays as arrays_module
+from .arrays import kind_of
+from .device import device as device_of
+from .launch import Executable, SimulatedExecutable
+
+_LIMIT = 1 << 16  # raw calls remembered by one operation; beyond it they are looked up anew
+CHECKS = frozenset(filter(None, os.environ.get("DNNKERN_CHECK", "").split(",")))
+
+
+class Bound:
+    """What a raw call turned out to be: its problem, plan, outputs, and the bytes its operands cover."""
+    __slots__ = "problem", "algorithm", "executable", "outputs", "workspace", "extents", "kind", "device", "takes"
+
+    def __init__(self, **fields):
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+
+class Operation:
+    """Front end of one operation.
+
+    Parameters
+    ----------
+    op : str
+    operands : tuple of str
+        Names of the input arrays, in the order of `__call__`'s tuple.
+    outputs : tuple of str
+        Names of the output arrays in the plan.
+    scalars : tuple of str
+        Names of the run-time numbers, of the problem's `scalar_type`.
+    problem : callable(tensors, outs, *parameters, aliases=frozenset) -> problem
+        `tensors` are the operands' descriptors, `outs` those of `out` or None, `aliases` the names of operands that are exactly `out`.
+        The problem has `outputs` (tensors), `is_empty` and `scalar_type`.
+    in_place : frozenset of str
+        Operands that may be exactly `out`.
+    """
+
+    def __init__(self, op, *, operands, outputs, scalars=(), problem, in_place=frozenset()):
+        self.op, self.operands, self.outputs, self.scalars, self.make_problem = op, operands, outputs, scalars, problem
+        self.in_place = in_place
+        self.calls, self.plans, self.lock = {}, {}, threading.Lock()
+
+    def __call__(self, operands, out, parameters, scalars, workspace, stream, algo, allow):
+        """Run the operation; returns the output, or the tuple of outputs."""
+        outs = () if out is None else out if type(out) is tuple else (out,)
+        key, addresses = [parameters, algo, allow], []
+        known = arrays_module._BY_TYPE
+        for x in operands + outs:
+            if x is None:
+                key.append(None)
+                addresses.append(0)
+            else:
+                kind = known.get(type(x)) or self._kind(operands, outs, x)
+                description, address = kind.describe(x)
+                key.append(description)
+                key.append(address & 15)
+                addresses.append(address)
+        if outs:
+            for address in addresses[len(operands):]:
+                key.append(addresses.index(address))  # which operand, if any, the output is
+        key = tuple(key)
+        bound = self.calls.get(key)
+        if bound is None:
+            bound = self._bind(key, operands, outs, addresses, parameters, stream, algo, allow)
+        if outs:
+            self._check_overlap(bound, addresses)
+        kind = bound.kind
+        if stream is None:
+            stream = kind.stream(bound.device)
+        elif type(stream) is not int:
+            stream = stream_handle(stream)
+        results = outs
+        if not outs:
+            results = tuple([kind.empty(t.shape, t.dtype, bound.device, stream) for t in bound.outputs])
+            addresses += [kind.describe(r)[1] for r in results]
+        executable = bound.executable
+        if executable is not None:
+            scratch = None
+            if bound.workspace:
+                scratch = workspace
+                if scratch is None:
+                    scratch = kind.empty((bound.workspace,), "uint8", bound.device, stream)
+                addresses.append(self._check_workspace(bound, scratch))
+            elif workspace is not None:
+                self._check_workspace(bound, workspace)
+                addresses.append(0)
+            else:
+                addresses.append(0)
+            if SIMULATED:
+                addresses = [None if x is None else kind_of(x).host_view(x) for x in (*operands, *results, scratch)]
+            if bound.takes is not None:
+                addresses = [0 if not taken else a for a, taken in zip(addresses, bound.takes)]
+            executable.execute((*addresses, *scalars), stream)
+            if CHECKS:
+                from .check import check_outputs
+                check_outputs(bound, results, stream)
+        return results[0] if len(results) == 1 else results
+
+    # ---- what happens once for each new call
+
+    def _kind(self, operands, outs, x):
+        try:
+            return kind_of(x)
+        except TypeError as error:
+            raise TypeError(f"{self.op}: {self._name(operands, outs, x)}: {error}") from None
+
+    def _name(self, operands, outs, x):
+        for name, value in (*zip(self.operands, operands), *zip(self.outputs, outs)):
+            if value is x:
+                return name if name in self.operands else "out"
+        return "argument"
+
+    def _bind(self, key, operands, outs, addresses, parameters, stream, algo, allow):
+        if operands[0] is None:
+            raise TypeError(f"{self.op}: {self.operands[0]} is None; expected an array")
+        if outs and len(outs) != len(self.outputs):
+            raise ValueError(f"{self.op}: out has {len(outs)} arrays; expected {len(self.outputs)} ({', '.join(self.outputs)})")
+        if not isinstance(allow, Note):
+            raise TypeError(f"{self.op}: allow is {allow!r}; expected a dnnkern.dispatch.Note")
+        kind = kind_of(operands[0])
+        index = self._one_device(operands, outs)
+        tensors = tuple(None if x is None else self._tensor(name, x) for name, x in zip(self.operands, operands))
+        out_tensors = tuple(self._tensor("out", x) for x in outs)
+        for x in outs:
+            if kind_of(x).immutable:
+                raise TypeError(f"{self.op}: out is a {kind_of(x).name} array, which cannot be written; leave out= away")
+        aliases = frozenset(name for name, x, address in zip(self.operands, operands, addresses)
+                            if x is not None and address and address in addresses[len(operands):])
+        problem = self.make_problem(tensors, (out_tensors if len(self.outputs) > 1 else out_tensors[0]) if outs else None, *parameters,
+                                    aliases=aliases)
+        extents = [(0, 0) if t is None else t.extent for t in (*tensors, *problem.outputs)]
+        for alias in aliases - self.in_place:
+            if tensors[self.operands.index(alias)].size:
+                raise ValueError(f"{self.op}: out is the same memory as {alias}; in place it works with {', '.join(self.in_place) or 'nothing'}")
+        for alias in aliases & self.in_place:
+            t = tensors[self.operands.index(alias)]
+            if t.size and t not in problem.outputs:
+                raise ValueError(f"{self.op}: out begins where {alias} does but is {problem.outputs[0]}, {alias} is {t}; "
+                                 "in place they must be exactly the same")
+        device = device_of(index)
+        if problem.is_empty:
+            algorithm, executable, need, takes = None, None, 0, None
+        else:
+            algorithm = get_algorithm(self.op, problem, algo=algo, allow=allow, device=device)
+            executable = self._executable(problem, algorithm, device, stream, kind)
+            need = algorithm.workspace(problem, device, algorithm.config)
+            takes = None
+        bound = Bound(problem=problem, algorithm=algorithm, executable=executable, outputs=problem.outputs, workspace=need, extents=extents,
+                      kind=kind, device=index, takes=takes)
+        with self.lock:
+            if len(self.calls) >= _LIMIT:
+                self.calls.clear()
+            self.calls[key] = bound
+        return bound
+
+    def _tensor(self, name, x):
+        try:
+            return kind_of(x).tensor(x)
+        except TypeError as error:
+            raise TypeError(f"{self.op}: {name}: {error}") from None
+
+    def _one_device(self, operands, outs):
+        first = None
+        for name, x in (*zip(self.operands, operands), *(("out", x) for x in outs)):
+            if x is None:
+                continue
+            self._tensor(name, x)
+            index = kind_of(x).device(x)
+            if first is None:
+                first = index
+            elif index != first:
+                raise ValueError(f"{self.op}: {name} is on device {index}, {self.operands[0]} on device {first}")
+        return first
+
+    def _executable(self, problem, algorithm, device, stream, kind):
+        key = problem, algorithm, device.index
+        with self.lock:
+            executable = self.plans.get(key)
+        if executable is None:
+            if not SIMULATED:
+                from .memory import is_capturing
+                from .device import set_current
+                set_current(device.index)
+                handle = kind.stream(device.index) if stream is None else stream_handle(stream)
+                if is_capturing(handle):
+                    raise RuntimeError(f"{self.op}: a CUDA graph is being captured and {problem} has no plan yet; call it once before the "
+                                       "capture")
+            executable = make_executable(self, problem, algorithm, device)
+            with self.lock:
+                executable = self.plans.setdefault(key, executable)
+        return executable
+
+    def parameters(self, problem):
+        """((name, type), ...) of the values a plan of this operation takes."""
+        return (*((name, "pointer") for name in (*self.operands, *self.outputs, "workspace")),
+                *((name, problem.scalar_type) for name in self.scalars))
+
+    # ---- what is checked at every call
+
+    def _check_overlap(self, bound, addresses):
+        extents, inputs = bound.extents, len(self.operands)
+        for o in range(inputs, len(addresses)):
+            low, high = addresses[o] + extents[o][0], addresses[o] + extents[o][1]
+            for i in range(len(addresses)):
+                if i != o and addresses[i] != addresses[o] and addresses[i] + extents[i][0] < high and low < addresses[i] + extents[i][1]:
+                    name = self.operands[i] if i < inputs else "another output"
+                    raise ValueError(f"{self.op}: out partly overlaps {name}: bytes {low:#x} to {high:#x} and "
+                                     f"{addresses[i] + extents[i][0]:#x} to {addresses[i] + extents[i][1]:#x}")
+
+    def _check_workspace(self, bound, workspace):
+        kind = self._kind((), (), workspace)
+        (shape, _, _, _), address = kind.describe(workspace)
+        tensor = kind.tensor(workspace)
+        if not tensor.is_packed:
+            raise ValueError(f"{self.op}: workspace is {tensor}; expected a packed array")
+        if tensor.nbytes < bound.workspace:
+            raise ValueError(f"{self.op}: workspace has {tensor.nbytes} bytes, {bound.algorithm} needs {bound.workspace}")
+        if bound.workspace and address & 15:
+            raise ValueError(f"{self.op}: workspace begins at {address:#x}; expected a multiple of 16")
+        if kind.device(workspace) != bound.device:
+            raise ValueError(f"{self.op}: workspace is on device {kind.device(workspace)}, the operands on device {bound.device}")
+        return address
+
+
+def make_executable(operation, problem, algorithm, device):
+    """The algorithm's launches for a problem, compiled and loaded (or simulated)."""
+    launches = algorithm.build(problem, device, algorithm.config)
+    return (SimulatedExecutable if SIMULATED else Executable)(launches, operation.parameters(problem), device.index)
+
+
+def stream_handle(stream) -> int:
+    """Handle of a stream given as an int or as any framework's stream object."""
+    if isinstance(stream, int):
+        return stream
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    for name in ("cuda_stream", "ptr", "handle"):
+        value = getattr(stream, name, None)
+        if value is not None:
+            return int(getattr(value, "value", value) or 0)
+    raise TypeError(f"stream is {stream!r}; expected an int or a stream of Numba, CuPy, PyTorch or cuda.core")

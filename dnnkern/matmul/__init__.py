@@ -1,0 +1,74 @@
+"""Matrix products."""
+from ..dispatch import Note
+from ..host.front import Operation
+from ._problem import MatmulProblem, make_problem
+
+__all__ = ["MatmulProblem", "matmul"]
+
+OPERATION = Operation("matmul", operands=("a", "b", "bias", "c"), outputs=("y",), scalars=("alpha", "beta"), problem=make_problem,
+                      in_place=frozenset({"c"}))
+
+
+def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, transpose_b=False, activation=None, math=None, out_dtype=None,
+           out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Matrix product with its neighbours fused: ``y = activation(alpha * a @ b + beta * c + bias)``.
+
+    Parameters
+    ----------
+    a : array (..., M, K), or (..., K, M) with `transpose_a`, or (K,)
+    b : array (..., K, N), or (..., N, K) with `transpose_b`, or (K,)
+        float64, float32, float16, bfloat16 or int8, the same for both. Batch dimensions broadcast and 1-D operands behave as
+        `numpy.matmul`'s. Any strides.
+    bias : array (N,) or (1, N), added by column, or (M, 1), by row
+    c : array that broadcasts to y
+        May be exactly `out`.
+    alpha, beta : float
+        c is not read where beta is 0.
+    activation : str or Activation
+        A mode of `activation_fwd` with its default parameters, or ``device.epilogue.Activation(mode, ...)``.
+    math : None, "tf32" or "fast"
+        None: float32 accumulation of unrounded inputs. "tf32": float32 inputs may be rounded to tf32. "fast": anything within ten times the
+        error of None.
+    out_dtype : dtype
+        Default the operands', int32 for int8. int8 results saturate.
+    out : array
+        Written and returned; any strides. May be exactly `c`; other overlap with an operand is an error.
+    workspace : array
+        Packed bytes, aligned to 16, at least what the algorithm needs; by default allocated as the output is.
+    stream : int or stream
+        Default: the current stream of a's framework.
+    algo : str
+        Force an algorithm (``python -m dnnkern list matmul``).
+    allow : Note
+        NONDETERMINISTIC admits algorithms that are.
+
+    Returns
+    -------
+    y : array (..., M, N), of a's framework
+        Accumulated in float32 (float64 for float64, int32 for int8), rounded once. A K of 0 sums to 0.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, an `out` that partly overlaps an operand, a small workspace, arrays on different devices.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. Mirrors cublasLtMatmul with its epilogues, and cuDNN's Matmul operation with pointwise neighbours.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((3, 2), np.float32)
+    >>> dnnkern.matmul(a, b, bias=np.array([0, -20], np.float32), activation="relu")
+    array([[ 3.,  0.],
+           [12.,  0.]], dtype=float32)
+    """
+    reads_c = c is not None and beta != 0
+    return OPERATION((a, b, bias, c if reads_c else None), out,
+                     (transpose_a, transpose_b, activation, math, out_dtype, alpha != 1, beta != 1 if reads_c else None), (alpha, beta),
+                     workspace, stream, algo, allow)

@@ -1,0 +1,295 @@
+"""The matrix-product problem: validation, shapes, and the canonical form that algorithms read.
+
+Algorithms see ``y[z, m, n] = epilogue(sum_k a[z, m, k] * b[z, k, n])`` with element strides for every index, whatever the operands' shapes,
+transpositions and broadcasts were; `z` runs over at most a few merged batch dimensions.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from ..device.epilogue import Activation, EpilogueSpec
+from ..host.dtypes import compute_dtype, dtype_name
+from ..host.launch import Argument
+from ..host.tensor import Tensor
+
+INPUTS = ("float64", "float32", "float16", "bfloat16", "int8")
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_OUTPUTS = {"float64": ("float64", "float32"), "float32": ("float32", "float16", "bfloat16"), "float16": ("float16", "float32", "bfloat16"),
+            "bfloat16": ("bfloat16", "float32", "float16"), "int8": ("int32", "int8", "float32", "float16", "bfloat16")}
+MATH = (None, "tf32", "fast")
+
+
+@dataclass(frozen=True)
+class BatchDim:
+    """One merged batch dimension: its size and the element strides of the operands along it (0 where one is broadcast)."""
+    size: int
+    a: int
+    b: int
+    c: int
+    y: int
+
+
+@dataclass(frozen=True)
+class MatmulProblem:
+    """``y = activation(alpha * a @ b + beta * c + bias)``: everything but the addresses and the values of alpha and beta.
+
+    Attributes
+    ----------
+    a, b, y, bias, c : Tensor or None
+        Operands as the caller gave them; bias and c may be missing.
+    transpose_a, transpose_b : bool
+        The last two dimensions of the operand are swapped.
+    activation : Activation
+    scaled : bool
+        alpha is not 1.
+    beta : bool
+        beta is not 1 (a beta of 0 is a missing c).
+    math : None, "tf32" or "fast"
+    in_place : bool
+        c is exactly y.
+    """
+    a: Tensor
+    b: Tensor
+    y: Tensor
+    bias: Tensor | None = None
+    c: Tensor | None = None
+    transpose_a: bool = False
+    transpose_b: bool = False
+    activation: Activation = Activation()
+    scaled: bool = False
+    beta: bool = False
+    math: str | None = None
+    in_place: bool = False
+
+    def __post_init__(self):
+        for name, t in (("a", self.a), ("b", self.b)):
+            if t.dtype not in INPUTS:
+                raise TypeError(f"matmul: {name} is {t.dtype}; expected one of {', '.join(INPUTS)}")
+            if t.ndim == 0:
+                raise ValueError(f"matmul: {name} has no dimensions; expected one at least")
+        if self.a.dtype != self.b.dtype:
+            raise TypeError(f"matmul: a is {self.a.dtype} and b is {self.b.dtype}; expected the same dtype")
+        if self.math not in MATH:
+            raise ValueError(f"matmul: math={self.math!r}; expected one of {', '.join(map(repr, MATH))}")
+        for name, t, swap in (("a", self.a, self.transpose_a), ("b", self.b, self.transpose_b)):
+            if t.ndim == 1 and swap:
+                raise ValueError(f"matmul: transpose_{name} needs a matrix, {name} has shape {t.shape}")
+        if self.y.dtype not in _OUTPUTS[self.a.dtype]:
+            raise TypeError(f"matmul: the output of {self.a.dtype} operands cannot be {self.y.dtype}; expected one of "
+                            f"{', '.join(_OUTPUTS[self.a.dtype])}")
+        expected = self.shape_of(self.a, self.b, self.transpose_a, self.transpose_b)
+        if self.y.shape != expected:
+            raise ValueError(f"matmul: out has shape {self.y.shape}, the product has {expected}")
+        if any(s == 0 for n, s in zip(self.y.shape, self.y.strides) if n > 1):
+            raise ValueError(f"matmul: out has shape {self.y.shape} and strides {self.y.strides}; several elements share one address")
+        self._check_addend("bias", self.bias)
+        self._check_addend("c", self.c)
+        if self.bias is not None and self.bias.shape not in ((self.n,), (1, self.n), (self.m, 1)):
+            raise ValueError(f"matmul: bias has shape {self.bias.shape}; expected ({self.n},) or (1, {self.n}) by column, or ({self.m}, 1) "
+                             "by row")
+        if self.c is not None and not _broadcasts(self.c.shape, self.y.shape):
+            raise ValueError(f"matmul: c has shape {self.c.shape}, which does not broadcast to the output's {self.y.shape}")
+
+    def _check_addend(self, name, t):
+        allowed = _FLOATS if self.compute == "float64" else _FLOATS[1:] + (("int32",) if self.a.dtype == "int8" else ())
+        if t is not None and t.dtype not in allowed:
+            raise TypeError(f"matmul: {name} is {t.dtype}; expected one of {', '.join(allowed)}")
+
+    @staticmethod
+    def shape_of(a, b, transpose_a=False, transpose_b=False):
+        """Shape of the product; ValueError where the operands do not fit, naming the sizes."""
+        rows = a.shape[-2:][::-1] if transpose_a else a.shape[-2:]
+        columns = b.shape[-2:][::-1] if transpose_b else b.shape[-2:]
+        k_a, k_b = rows[-1], columns[0]
+        if k_a != k_b:
+            raise ValueError(f"matmul: a gives K={k_a} (shape {a.shape}{', transposed' if transpose_a else ''}), b gives K={k_b} "
+                             f"(shape {b.shape}{', transposed' if transpose_b else ''})")
+        batch_a, batch_b = a.shape[:-2], b.shape[:-2]
+        rank = max(len(batch_a), len(batch_b))
+        batch = []
+        for p, q in zip((1,) * (rank - len(batch_a)) + batch_a, (1,) * (rank - len(batch_b)) + batch_b):
+            if p != q and 1 not in (p, q):
+                raise ValueError(f"matmul: the batch dimensions of a {batch_a} and b {batch_b} do not broadcast")
+            batch.append(q if p == 1 else p)
+        return tuple(batch) + rows[:-1] + columns[1:]
+
+    # ---- the canonical form
+
+    @property
+    def op(self):
+        return "matmul"
+
+    @functools.cached_property
+    def m(self):
+        return 1 if self.a.ndim == 1 else self.a.shape[-1 if self.transpose_a else -2]
+
+    @functools.cached_property
+    def n(self):
+        return 1 if self.b.ndim == 1 else self.b.shape[-2 if self.transpose_b else -1]
+
+    @functools.cached_property
+    def k(self):
+        return self.a.shape[-2 if self.transpose_a else -1]
+
+    @functools.cached_property
+    def a_strides(self):
+        """Element strides of a along (m, k)."""
+        if self.a.ndim == 1:
+            return 0, self.a.strides[0]
+        return self.a.strides[-2:][::-1] if self.transpose_a else self.a.strides[-2:]
+
+    @functools.cached_property
+    def b_strides(self):
+        """Element strides of b along (k, n)."""
+        if self.b.ndim == 1:
+            return self.b.strides[0], 0
+        return self.b.strides[-2:][::-1] if self.transpose_b else self.b.strides[-2:]
+
+    def _matrix_strides(self, strides):
+        """Strides of an array shaped like y along (m, n), and of its batch dimensions."""
+        strides = list(strides)
+        n = 0 if self.b.ndim == 1 else strides.pop()
+        m = 0 if self.a.ndim == 1 else strides.pop()
+        return (m, n), tuple(strides)
+
+    @functools.cached_property
+    def y_strides(self):
+        """Element strides of y along (m, n)."""
+        return self._matrix_strides(self.y.strides)[0]
+
+    @functools.cached_property
+    def c_strides(self):
+        """Element strides of c along (m, n); 0 where it is broadcast."""
+        return self._matrix_strides(_broadcast_strides(self.c, self.y.shape))[0] if self.c else (0, 0)
+
+    @functools.cached_property
+    def bias_stride(self):
+        """Element stride of bias along its one direction."""
+        if self.bias is None:
+            return 0
+        return self.bias.strides[0 if self.bias_by == "row" else -1]
+
+    @functools.cached_property
+    def bias_by(self):
+        """None, "row" or "column"."""
+        if self.bias is None:
+            return None
+        return "row" if self.bias.shape == (self.m, 1) and self.bias.shape != (1, self.n) else "column"
+
+    @functools.cached_property
+    def batch(self) -> tuple:
+        """Batch dimensions, outermost first: those of size 1 dropped, neighbours merged where every operand steps evenly through both."""
+        shape = self.y.shape[:len(self.y.shape) - (self.a.ndim > 1) - (self.b.ndim > 1)]
+        a = _broadcast_strides(self.a, shape, drop=2)
+        b = _broadcast_strides(self.b, shape, drop=2)
+        c = self._matrix_strides(_broadcast_strides(self.c, self.y.shape))[1] if self.c else (0,) * len(shape)
+        y = self._matrix_strides(self.y.strides)[1]
+        merged = []
+        for dim in (BatchDim(*v) for v in zip(shape, a, b, c, y)):
+            if dim.size == 1:
+                continue
+            last = merged[-1] if merged else None
+            if last and all(getattr(last, x) == dim.size * getattr(dim, x) for x in "abcy"):
+                merged[-1] = BatchDim(last.size * dim.size, dim.a, dim.b, dim.c, dim.y)
+            else:
+                merged.append(dim)
+        return tuple(merged)
+
+    @functools.cached_property
+    def batch_size(self):
+        return math.prod(d.size for d in self.batch)
+
+    # ---- what is computed
+
+    @property
+    def compute(self):
+        """Type of the accumulator."""
+        return compute_dtype(self.a.dtype)
+
+    @property
+    def scalar_type(self):
+        """Kernel type of alpha and beta."""
+        return "float64" if self.epilogue.compute == "float64" else "float32"
+
+    @functools.cached_property
+    def epilogue(self) -> EpilogueSpec:
+        """The epilogue, with 64-bit offsets where 32 bits could overflow."""
+        return EpilogueSpec(alpha=self.scaled, beta=self.beta and self.c is not None, bias=self.bias_by,
+                            bias_dtype=self.bias.dtype if self.bias else self.y.dtype, c=self.c.dtype if self.c else None,
+                            activation=self.activation, accumulator=self.compute, output=self.y.dtype, wide=self.is_wide)
+
+    @functools.cached_property
+    def is_wide(self):
+        """Whether an element offset inside some operand does not fit 32 bits."""
+        return any(abs(edge) // t.itemsize >= 2 ** 31 for t in (self.a, self.b, self.y, self.bias, self.c) if t for edge in t.extent)
+
+    @property
+    def outputs(self):
+        return (self.y,)
+
+    @property
+    def is_empty(self):
+        return self.y.size == 0
+
+    @property
+    def flops(self):
+        return 2 * self.batch_size * self.m * self.n * self.k
+
+    @property
+    def bytes(self):
+        """Bytes that must move at least."""
+        return sum(t.nbytes for t in (self.a, self.b, self.y, self.bias, self.c) if t)
+
+    def epilogue_arguments(self) -> tuple:
+        """The kernel parameters that make up the epilogue's tuple, in its order."""
+        given = {"alpha": "alpha", "beta": "beta", "bias": "bias", "bias_stride": self.bias_stride, "c": "c",
+                 "c_row_stride": self.c_strides[0], "c_column_stride": self.c_strides[1]}
+        return tuple(Argument(kind, given[name]) for name, kind in self.epilogue.arguments)
+
+    def batch_arguments(self) -> tuple:
+        """Kernel parameters `sizes` and `strides` of the batch dimensions, for `_batch.make_batch_offsets`; none without a batch."""
+        if not self.batch:
+            return Argument("int64x1", (1,)), Argument("int64x4", (0, 0, 0, 0))
+        sizes = tuple(d.size for d in self.batch)
+        strides = tuple(s for d in self.batch for s in (d.a, d.b, d.c, d.y))
+        return Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides)
+
+    def __str__(self):
+        text = f"matmul {self.batch_size}x" if self.batch_size > 1 else "matmul "
+        text += f"{self.m}x{self.n}x{self.k} {self.a.dtype}"
+        text += f" {'t' if self.transpose_a else 'n'}{'t' if self.transpose_b else 'n'}"
+        if self.y.dtype != self.a.dtype:
+            text += f" -> {self.y.dtype}"
+        extras = [x for x, on in ((f"bias by {self.bias_by}", self.bias), ("c", self.c), (self.activation.mode,
+                                                                                         self.activation.mode != "identity")) if on]
+        return text + (f" + {', '.join(extras)}" if extras else "") + (f" math={self.math}" if self.math else "")
+
+
+def _broadcasts(shape, target):
+    return len(shape) <= len(target) and all(p in (1, q) for p, q in zip(reversed(shape), reversed(target)))
+
+
+def _broadcast_strides(t, shape, drop=0):
+    """Strides of `t` (without its last `drop` dimensions) along `shape`, 0 where it is broadcast."""
+    sizes, strides = (t.shape[:-drop], t.strides[:-drop]) if drop else (t.shape, t.strides)
+    missing = len(shape) - len(sizes)
+    return (0,) * missing + tuple(0 if n == 1 else s for n, s in zip(sizes, strides))
+
+
+def make_problem(tensors, out, transpose_a, transpose_b, activation, math, out_dtype, scaled, beta, aliases):
+    """`MatmulProblem` of a call; `beta` is None where c is not read, else whether it is not 1."""
+    a, b, bias, c = tensors
+    for name, t in (("a", a), ("b", b)):
+        if t.dtype not in INPUTS:
+            raise TypeError(f"matmul: {name} is {t.dtype}; expected one of {', '.join(INPUTS)}")
+        if t.ndim == 0:
+            raise ValueError(f"matmul: {name} has no dimensions; expected one at least")
+    if beta is None:
+        c = None
+    wanted = dtype_name(out_dtype) if out_dtype is not None else out.dtype if out is not None else (
+        "int32" if a.dtype == "int8" else a.dtype)
+    if out is not None and out.dtype != wanted:
+        raise TypeError(f"matmul: out is {out.dtype}, out_dtype asks for {wanted}")
+    y = out if out is not None else Tensor.packed(MatmulProblem.shape_of(a, b, transpose_a, transpose_b), wanted)
+    return MatmulProblem(a=a, b=b, y=y, bias=bias, c=c, transpose_a=transpose_a, transpose_b=transpose_b, activation=Activation.of(activation),
+                         scaled=scaled, beta=bool(beta) and c is not None, math=math, in_place="c" in aliases and c is not None)
