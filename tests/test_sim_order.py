@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from dnnkern.device.sim import Pointer, Race, config, cuda, current, f32, f64, i32, order, u8, u16, u32, u64
+from dnnkern.device.sim import Pointer, Race, config, cuda, current, f32, f64, i32, order, u8, u16, u64
 from dnnkern.device.sim.kernel import Allocation
 from dnnkern.device.sim.shadow import COMPACT, History, Shadow
 
@@ -423,5 +423,41 @@ def test_shadow_against_a_model():
     assert min(verdicts.values()) > 50
 
 
-def test_dtype_names_in_use():
-    assert u32.dtype == np.uint32
+def test_random_kernels_against_the_definition():
+    """Kernels of random accesses and barriers: a race is raised if and only if two accesses conflict and no barrier of both is between."""
+    rng = np.random.default_rng(2)
+    threads, verdicts = 40, {True: 0, False: 0}
+
+    def k(x, accesses, barriers, space):
+        s = x if space == "global" else cuda.shared.array(1500, i32)
+        t = cuda.threadIdx.x
+        for step, kind in enumerate(barriers):
+            for how, i in accesses[step][t]:
+                if how == "read":
+                    s[i]
+                elif how == "write":
+                    s[i] = t
+                else:
+                    cuda.atomic.add(s, i, 1)
+            sync(kind)
+
+    def ordered(barriers, step, other, a, b):
+        between = barriers[min(step, other):max(step, other)]
+        return a == b or "block" in between or "warp" in between and a // 32 == b // 32
+    for trial in range(60):
+        barriers = [str(rng.choice(["block", "warp", "warp", "shuffle"])) for _ in range(5)]
+        accesses = [[[(str(rng.choice(["read", "read", "write", "atomic"])), int(rng.integers(1500))) for _ in range(rng.integers(2))]
+                     for _ in range(threads)] for _ in barriers]
+        flat = [(step, t, how, i) for step, row in enumerate(accesses) for t, mine in enumerate(row) for how, i in mine]
+        clash = any(i == j and (how, other) not in (("read", "read"), ("atomic", "atomic")) and not ordered(barriers, p, q, a, b)
+                    for n, (p, a, how, i) in enumerate(flat) for q, b, other, j in flat[:n])
+        for space in ("shared", "global"):
+            run = cuda.jit(k).simulate
+            args = 1, threads, [Pointer(np.zeros(1500, np.int32)), accesses, barriers, space]
+            if clash:
+                with pytest.raises(Race):
+                    run(*args)
+            else:
+                run(*args)
+        verdicts[clash] += 1
+    assert min(verdicts.values()) > 10
