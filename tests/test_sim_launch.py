@@ -1,7 +1,9 @@
 """Launching kernels in the simulator: decorators, host surface, bad launches, errors, Numba's own programs."""
+import gc
 import subprocess
 import sys
 
+import greenlet
 import numpy as np
 import pytest
 
@@ -174,6 +176,7 @@ def test_kernels_may_call_kernels_as_functions():
 
 
 NUMBA_PROGRAM = '''
+import greenlet
 import numpy as np
 from numba import cuda, float32, int32
 from numba.cuda import types
@@ -231,3 +234,24 @@ def test_install_needs_numbas_simulator():
     env = {"PYTHONPATH": ":".join(sys.path), "NUMBA_ENABLE_CUDASIM": "0"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert "set NUMBA_ENABLE_CUDASIM=1 before its first import" in done.stdout, done.stderr
+
+
+def test_nothing_survives_a_launch():
+    def alive():
+        gc.collect()
+        return sum(isinstance(o, greenlet.greenlet) and not o.dead for o in gc.get_objects())
+
+    @cuda.jit
+    def k(x, fail):
+        try:
+            cuda.syncthreads()
+            if fail and cuda.threadIdx.x == 3:
+                raise ValueError
+            cuda.syncthreads()
+        finally:
+            cuda.syncwarp()
+    before = alive()
+    k.simulate(3, 40, [0, False])
+    with pytest.raises(ValueError):
+        k.simulate(3, 40, [0, True])
+    assert alive() == before

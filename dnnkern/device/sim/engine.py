@@ -4,6 +4,7 @@ An instruction that must wait calls `park(waiters, why)` in a loop that re-tests
 One that polls calls `pause`: everybody else runs first. Between two such calls nothing interrupts a thread, so instructions are atomic, a
 run is repeatable, and a deadlock is exact: no thread is ready and some are left. The threads of all resident blocks share one queue.
 """
+import contextlib
 import contextvars
 import random
 from collections import Counter, deque
@@ -167,7 +168,8 @@ class Launch:
         self.hub, self.idle, self.blocks, self.live_blocks = greenlet.getcurrent(), 0, [], 0
         self.pending = iter(self._clusters())
         self.left = grid[0] * grid[1] * grid[2]
-        self.context, self.idle_workers = None, []  # a greenlet costs ten times what a switch does, so they are used again
+        self.context = None
+        self.workers, self.idle_workers = [], []  # a greenlet costs ten times what a switch does, so they are used again
         self.block_size, self.grid_size = Dim3(*block), Dim3(*grid)
         self.barrier = Barrier("grid sync")
 
@@ -260,11 +262,21 @@ class Launch:
         finally:
             CURRENT = None
             READY.clear()
+            self.end_workers()
 
     def new_worker(self):
         worker = greenlet.greenlet(_worker, self.hub)
         worker.gr_context = self.context
+        self.workers.append(worker)
         return worker
+
+    def end_workers(self):
+        """End all greenlets, which the garbage collector does not: it cannot see what their frames refer to."""
+        for worker in self.workers:
+            with contextlib.suppress(Exception):  # of a kernel's own finally clauses
+                worker.throw()
+        self.workers.clear()
+        self.idle_workers.clear()
 
     def finish(self, thread):
         """`thread` has returned from the kernel."""
