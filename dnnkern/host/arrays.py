@@ -16,6 +16,7 @@ class Kind:
     """How one framework's arrays are read and made."""
     name = None
     immutable = False
+    finishes = False
 
     def describe(self, a):
         """((shape, strides, dtype, device), address) in whatever objects are cheapest."""
@@ -39,6 +40,10 @@ class Kind:
     def empty(self, shape, dtype, device, stream):
         """A new packed array on the stream."""
         raise NotImplementedError
+
+    def finish(self, a, stream):
+        """Where `finishes` is set: what the caller gets for an array that `empty` made, once the work that fills it is on the stream."""
+        return a
 
     def host_view(self, a) -> np.ndarray:
         """Simulator: the array's own memory as NumPy, in its storage dtype."""
@@ -200,7 +205,7 @@ class Viewed(Kind):
 class Jax(Kind):
     """jax.Array: always packed, immutable; outputs come back through DLPack."""
     name = "jax"
-    immutable = True
+    immutable = finishes = True
 
     def describe(self, a):
         shape = a.shape
@@ -221,7 +226,19 @@ class Jax(Kind):
         return super().tensor(a)
 
     def empty(self, shape, dtype, device, stream):
-        raise NotImplementedError("JAX outputs are made by `finish`")
+        return kind_named("numpy" if SIMULATED else "numba").empty(shape, dtype, device, stream)
+
+    def finish(self, a, stream):
+        import jax
+        if SIMULATED:
+            return jax.numpy.asarray(a)
+        from cuda.bindings import driver
+
+        from .device import check
+        from .dlpack import Exporter
+        check(driver.cuStreamSynchronize(stream))  # JAX's streams know nothing of ours
+        (shape, _, dtype, device), address = kind_of(a).describe(a)
+        return jax.dlpack.from_dlpack(Exporter(address, shape, dtype_name(dtype), device, a))
 
     def host_view(self, a):
         return np.asarray(a).view(STORAGE[dtype_name(a.dtype)])

@@ -19,7 +19,7 @@ CHECKS = frozenset(filter(None, os.environ.get("DNNKERN_CHECK", "").split(",")))
 
 class Bound:
     """What a raw call turned out to be: its problem, plan, outputs, and the bytes its operands cover."""
-    __slots__ = "problem", "algorithm", "executable", "outputs", "workspace", "extents", "kind", "device", "takes"
+    __slots__ = "problem", "algorithm", "executable", "outputs", "workspace", "extents", "kind", "device"
 
     def __init__(self, **fields):
         for name, value in fields.items():
@@ -82,7 +82,7 @@ class Operation:
         results = outs
         if not outs:
             results = tuple([kind.empty(t.shape, t.dtype, bound.device, stream) for t in bound.outputs])
-            addresses += [kind.describe(r)[1] for r in results]
+            addresses += [(kind_of(r) if kind.finishes else kind).describe(r)[1] for r in results]
         executable = bound.executable
         if executable is not None:
             scratch = None
@@ -98,12 +98,12 @@ class Operation:
                 addresses.append(0)
             if SIMULATED:
                 addresses = [None if x is None else kind_of(x).host_view(x) for x in (*operands, *results, scratch)]
-            if bound.takes is not None:
-                addresses = [0 if not taken else a for a, taken in zip(addresses, bound.takes)]
             executable.execute((*addresses, *scalars), stream)
             if CHECKS:
                 from .check import check_outputs
                 check_outputs(bound, results, stream)
+        if kind.finishes:
+            results = tuple([kind.finish(r, stream) for r in results])
         return results[0] if len(results) == 1 else results
 
     # ---- what happens once for each new call
@@ -149,14 +149,13 @@ class Operation:
                                  "in place they must be exactly the same")
         device = device_of(index)
         if problem.is_empty:
-            algorithm, executable, need, takes = None, None, 0, None
+            algorithm, executable, need = None, None, 0
         else:
             algorithm = get_algorithm(self.op, problem, algo=algo, allow=allow, device=device)
             executable = self._executable(problem, algorithm, device, stream, kind)
             need = algorithm.workspace(problem, device, algorithm.config)
-            takes = None
         bound = Bound(problem=problem, algorithm=algorithm, executable=executable, outputs=problem.outputs, workspace=need, extents=extents,
-                      kind=kind, device=index, takes=takes)
+                      kind=kind, device=index)
         with self.lock:
             if len(self.calls) >= _LIMIT:
                 self.calls.clear()

@@ -1,0 +1,78 @@
+"""DLPack by hand: read any producer's array in place, and hand device memory to a consumer (JAX) that takes nothing else.
+
+The structures are those of the DLPack specification, version 0.8 (unversioned capsules, which every framework accepts).
+"""
+import ctypes
+
+from .dtypes import ITEMSIZE
+from .tensor import packed_strides
+
+_CUDA = 2
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+
+
+class _Managed(ctypes.Structure):
+    pass
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
+_Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
+
+_CODES = {(2, 64): "float64", (2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16", (0, 8): "int8", (1, 8): "uint8", (0, 16): "int16",
+          (1, 16): "uint16", (0, 32): "int32", (1, 32): "uint32", (0, 64): "int64", (1, 64): "uint64", (6, 8): "bool",
+          (10, 8): "float8_e4m3fn", (12, 8): "float8_e5m2"}
+_OF_NAME = {name: code for code, name in _CODES.items()}
+
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_new = ctypes.pythonapi.PyCapsule_New
+_new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+def read(a):
+    """((shape, byte strides, dtype name, device), address) of a DLPack producer; TypeError where a GPU cannot read it."""
+    device_type, index = a.__dlpack_device__()
+    if device_type != _CUDA:
+        raise TypeError(f"got {type(a).__name__} on DLPack device type {int(device_type)}; expected a CUDA array")
+    capsule = a.__dlpack__()
+    tensor = ctypes.cast(_get_pointer(capsule, b"dltensor"), ctypes.POINTER(_Managed)).contents.tensor
+    name = _CODES.get((tensor.code, tensor.bits))
+    if name is None or tensor.lanes != 1:
+        raise TypeError(f"got {type(a).__name__} with DLPack type code {tensor.code} of {tensor.bits} bits; no dtype of dnnkern")
+    shape = tuple(tensor.shape[:tensor.ndim])
+    strides = tuple(tensor.strides[:tensor.ndim]) if tensor.strides else packed_strides(shape)
+    return (shape, tuple(s * ITEMSIZE[name] for s in strides), name, index), (tensor.data or 0) + tensor.byte_offset
+
+
+class Exporter:
+    """Device memory as a DLPack producer; `owner` lives until the consumer lets go."""
+
+    def __init__(self, address, shape, dtype, device, owner):
+        self.address, self.shape, self.dtype, self.device, self.owner = address, shape, dtype, device, owner
+
+    def __dlpack_device__(self):
+        return _CUDA, self.device
+
+    def __dlpack__(self, stream=None, **_):
+        """A capsule. The memory is complete already, so no stream has to wait."""
+        managed = _Managed()
+        ndim = len(self.shape)
+        shape, strides = (ctypes.c_int64 * ndim)(*self.shape), (ctypes.c_int64 * ndim)(*packed_strides(self.shape))
+        code, bits = _OF_NAME[self.dtype]
+        managed.tensor = _Tensor(self.address, _CUDA, self.device, ndim, code, bits, 1, shape, strides, 0)
+        key = ctypes.addressof(managed)
+
+        def release(_):
+            _alive.pop(key, None)
+        managed.deleter = _Deleter(release)
+        _alive[key] = managed, shape, strides, self.owner
+        return _new(key, b"dltensor", None)
+
+
+_alive = {}
+"""Exported tensors a consumer still holds, by address of their structure."""
