@@ -3,6 +3,8 @@
 Public names are imported when they are first used; importing the package imports neither Numba nor NumPy and creates no CUDA context.
 """
 import importlib
+import sys
+import types
 
 __version__ = "0.1.0"
 
@@ -18,10 +20,22 @@ _MODULES = ("device", "dispatch", "host")
 __all__ = sorted(_NAMES) + list(_MODULES)
 
 
+class _Package(types.ModuleType):
+    """A family and its function may share a name (matmul): ``dnnkern.matmul`` is the function, whoever imported the family first."""
+
+    def __setattr__(self, name, value):
+        if name in _NAMES and isinstance(value, types.ModuleType):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
 def __getattr__(name):
     if name in _NAMES:
         value = getattr(importlib.import_module(_NAMES[name]), name)
-        globals()[name] = value  # a family and its function may share a name: the function is what the package shows
+        globals()[name] = value
         return value
     if name in _MODULES:
         return importlib.import_module(f"dnnkern.{name}")
