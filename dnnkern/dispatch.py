@@ -131,6 +131,19 @@ class Perf:
 _registry: dict[str, dict[str, Algorithm]] = {}
 _discovered: set[str] = set()
 _lock = threading.RLock()
+_listeners: list[Callable] = []
+
+
+def when_choices_change(forget: Callable):
+    """Call `forget()` whenever an earlier answer of `get_algorithm` may no longer hold."""
+    _listeners.append(forget)
+
+
+def choices_changed():
+    """A new algorithm, or a new measurement: whoever remembers a choice has to ask again."""
+    _chosen.cache_clear()
+    for forget in _listeners:
+        forget()
 
 
 def families() -> list[str]:
@@ -170,7 +183,7 @@ def register(algorithm: Algorithm) -> Algorithm:
         if algorithm.name in known:
             raise ValueError(f"register: {algorithm.op} already has an algorithm {algorithm.name!r}")
         known[algorithm.name] = algorithm
-        _chosen.cache_clear()
+    choices_changed()
     return algorithm
 
 
@@ -178,7 +191,7 @@ def unregister(algorithm: Algorithm):
     """Take an algorithm out again."""
     with _lock:
         _registry.get(algorithm.op, {}).pop(algorithm.name, None)
-        _chosen.cache_clear()
+    choices_changed()
 
 
 def algorithms(op: str | None = None) -> list[Algorithm]:

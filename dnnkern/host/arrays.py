@@ -272,7 +272,7 @@ def pointer_device(address) -> int:
 
 
 _NAMED = {}
-_BY_TYPE = {}
+KIND_OF_TYPE = {}
 _CLASSES = {"numpy": NumPy, "torch": Torch, "cupy": CuPy, "numba": Numba, "jax": Jax, "interface": Interface, "view": Viewed}
 
 
@@ -286,9 +286,9 @@ def kind_named(name) -> Kind:
 
 def kind_of(a) -> Kind:
     """The framework of an array; TypeError where it is none."""
-    kind = _BY_TYPE.get(type(a))
+    kind = KIND_OF_TYPE.get(type(a))
     if kind is None:
-        kind = _BY_TYPE[type(a)] = kind_named(_name_of(a))
+        kind = KIND_OF_TYPE[type(a)] = kind_named(_name_of(a))
     return kind
 
 

@@ -7,9 +7,8 @@ import os
 import threading
 
 from ..device import SIMULATED
-from ..dispatch import Note, get_algorithm
-from . import arrays as arrays_module
-from .arrays import kind_of
+from ..dispatch import Note, get_algorithm, when_choices_change
+from .arrays import KIND_OF_TYPE, kind_of
 from .device import device as device_of
 from .launch import Executable, SimulatedExecutable
 
@@ -19,7 +18,7 @@ CHECKS = frozenset(filter(None, os.environ.get("DNNKERN_CHECK", "").split(",")))
 
 class Bound:
     """What a raw call turned out to be: its problem, plan, outputs, and the bytes its operands cover."""
-    __slots__ = "problem", "algorithm", "executable", "outputs", "workspace", "extents", "kind", "device"
+    __slots__ = "problem", "algorithm", "executable", "outputs", "workspace", "extents", "apart", "kind", "device"
 
     def __init__(self, **fields):
         for name, value in fields.items():
@@ -49,21 +48,21 @@ class Operation:
         self.op, self.operands, self.outputs, self.scalars, self.make_problem = op, operands, outputs, scalars, problem
         self.in_place = in_place
         self.calls, self.plans, self.lock = {}, {}, threading.Lock()
+        when_choices_change(self.calls.clear)
 
     def __call__(self, operands, out, parameters, scalars, workspace, stream, algo, allow):
         """Run the operation; returns the output, or the tuple of outputs."""
         outs = () if out is None else out if type(out) is tuple else (out,)
-        key, addresses = [parameters, algo, allow], []
-        known = arrays_module._BY_TYPE
+        key, addresses = [type(operands[0]), parameters, algo, allow], []
         for x in operands + outs:
             if x is None:
                 key.append(None)
                 addresses.append(0)
             else:
-                kind = known.get(type(x)) or self._kind(operands, outs, x)
-                description, address = kind.describe(x)
+                description, address = (KIND_OF_TYPE.get(type(x)) or self._kind(operands, outs, x)).describe(x)
                 key.append(description)
-                key.append(address & 15)
+                if address & 15:
+                    key.append(address & 15)
                 addresses.append(address)
         if outs:
             for address in addresses[len(operands):]:
@@ -72,29 +71,28 @@ class Operation:
         bound = self.calls.get(key)
         if bound is None:
             bound = self._bind(key, operands, outs, addresses, parameters, stream, algo, allow)
-        if outs:
-            self._check_overlap(bound, addresses)
         kind = bound.kind
         if stream is None:
             stream = kind.stream(bound.device)
         elif type(stream) is not int:
             stream = stream_handle(stream)
-        results = outs
-        if not outs:
+        if outs:
+            for i, o, below, above in bound.apart:
+                if -below < addresses[o] - addresses[i] < above:
+                    self._overlap(bound, addresses, i, o)
+            results = outs
+        else:
             results = tuple([kind.empty(t.shape, t.dtype, bound.device, stream) for t in bound.outputs])
             addresses += [(kind_of(r) if kind.finishes else kind).describe(r)[1] for r in results]
         executable = bound.executable
         if executable is not None:
             scratch = None
             if bound.workspace:
-                scratch = workspace
-                if scratch is None:
-                    scratch = kind.empty((bound.workspace,), "uint8", bound.device, stream)
+                scratch = kind.empty((bound.workspace,), "uint8", bound.device, stream) if workspace is None else workspace
                 addresses.append(self._check_workspace(bound, scratch))
-            elif workspace is not None:
-                self._check_workspace(bound, workspace)
-                addresses.append(0)
             else:
+                if workspace is not None:
+                    self._check_workspace(bound, workspace)
                 addresses.append(0)
             if SIMULATED:
                 addresses = [None if x is None else kind_of(x).host_view(x) for x in (*operands, *results, scratch)]
@@ -155,12 +153,23 @@ class Operation:
             executable = self._executable(problem, algorithm, device, stream, kind)
             need = algorithm.workspace(problem, device, algorithm.config)
         bound = Bound(problem=problem, algorithm=algorithm, executable=executable, outputs=problem.outputs, workspace=need, extents=extents,
-                      kind=kind, device=index)
+                      apart=self._apart(extents, addresses), kind=kind, device=index)
         with self.lock:
             if len(self.calls) >= _LIMIT:
                 self.calls.clear()
             self.calls[key] = bound
         return bound
+
+    def _apart(self, extents, addresses):
+        """(i, o, below, above) for each pair that must not overlap: it does where -below < address[o] - address[i] < above."""
+        first = len(self.operands)
+        pairs = []
+        for o in range(first, len(addresses)):
+            for i in range(o):
+                same = addresses[i] == addresses[o] and i < first  # exactly the same memory: allowed, or refused already
+                if extents[i] != (0, 0) and extents[o] != (0, 0) and not same:
+                    pairs.append((i, o, extents[o][1] - extents[i][0], extents[i][1] - extents[o][0]))
+        return tuple(pairs)
 
     def _tensor(self, name, x):
         try:
@@ -206,15 +215,11 @@ class Operation:
 
     # ---- what is checked at every call
 
-    def _check_overlap(self, bound, addresses):
-        extents, inputs = bound.extents, len(self.operands)
-        for o in range(inputs, len(addresses)):
-            low, high = addresses[o] + extents[o][0], addresses[o] + extents[o][1]
-            for i in range(len(addresses)):
-                if i != o and addresses[i] != addresses[o] and addresses[i] + extents[i][0] < high and low < addresses[i] + extents[i][1]:
-                    name = self.operands[i] if i < inputs else "another output"
-                    raise ValueError(f"{self.op}: out partly overlaps {name}: bytes {low:#x} to {high:#x} and "
-                                     f"{addresses[i] + extents[i][0]:#x} to {addresses[i] + extents[i][1]:#x}")
+    def _overlap(self, bound, addresses, i, o):
+        name = self.operands[i] if i < len(self.operands) else "another output"
+        (low_i, high_i), (low_o, high_o) = bound.extents[i], bound.extents[o]
+        raise ValueError(f"{self.op}: out partly overlaps {name}: bytes {addresses[o] + low_o:#x} to {addresses[o] + high_o:#x} and "
+                         f"{addresses[i] + low_i:#x} to {addresses[i] + high_i:#x}")
 
     def _check_workspace(self, bound, workspace):
         kind = self._kind((), (), workspace)

@@ -1,0 +1,64 @@
+"""DNNKERN_CHECK: look at every result, and at index arrays before they are used.
+
+``DNNKERN_CHECK=nan`` reports outputs that hold NaN or infinity, ``values`` index arrays out of range (families that take index arrays name
+them); both wait for the device at every call. What is found is printed with the command that runs the same problem again.
+"""
+import json
+import shlex
+import sys
+
+import numpy as np
+
+from ..device import SIMULATED
+from .arrays import kind_of
+from .dtypes import STORAGE, dtype_name, numpy_dtype
+
+
+class CheckFailed(ArithmeticError):
+    """DNNKERN_CHECK found what it looks for."""
+
+
+def to_host(a) -> np.ndarray:
+    """A device array's values as a packed NumPy array of its own dtype."""
+    kind = kind_of(a)
+    tensor = kind.tensor(a)
+    if SIMULATED:
+        return np.array(kind.host_view(a)).view(numpy_dtype(tensor.dtype))
+    from cuda.bindings import driver
+
+    from .device import check
+    low, high = tensor.extent
+    raw = np.empty(high - low, np.uint8)
+    (_, address) = kind.describe(a)
+    if raw.size:
+        check(driver.cuMemcpyDtoH(raw, address + low, raw.size))
+    strides = tuple(s * tensor.itemsize for s in tensor.strides)
+    storage = np.dtype(STORAGE[tensor.dtype])
+    return np.array(np.ndarray(tensor.shape, storage, raw, -low, strides)).view(numpy_dtype(tensor.dtype))
+
+
+def check_outputs(bound, results, stream):
+    """Raise `CheckFailed`, after printing how to run the call again, where an output of floats holds NaN or infinity."""
+    if not SIMULATED:
+        from cuda.bindings import driver
+
+        from .device import check
+        check(driver.cuStreamSynchronize(stream))
+    for k, result in enumerate(results):
+        if "float" not in dtype_name(kind_of(result).tensor(result).dtype):
+            continue
+        values = to_host(result).astype(np.float64)
+        bad = int((~np.isfinite(values)).sum())
+        if bad:
+            first = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+            command = repro(bound.problem, bound.algorithm)
+            print(f"dnnkern: {bound.problem}: {bad} of {values.size} values of output {k} are not finite, the first at {first}: "
+                  f"{values[first]}\n  {command}", file=sys.stderr)
+            raise CheckFailed(f"{bound.problem}: output {k} holds {bad} values that are not finite; {command}")
+
+
+def repro(problem, algorithm) -> str:
+    """The command line that runs a problem again on random inputs."""
+    from ..dispatch import problem_record
+    record = json.dumps(problem_record(problem), separators=(",", ":"))
+    return f"python -m dnnkern check {problem.op} {shlex.quote(record)} --algo {algorithm.name}"
