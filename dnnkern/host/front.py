@@ -12,6 +12,7 @@ from .arrays import KIND_OF_TYPE, kind_of
 from .device import device as device_of
 from .launch import Executable, SimulatedExecutable
 
+NONE = Note.NONE
 _LIMIT = 1 << 16  # raw calls remembered by one operation; beyond it they are looked up anew
 CHECKS = frozenset(filter(None, os.environ.get("DNNKERN_CHECK", "").split(",")))
 
@@ -53,21 +54,17 @@ class Operation:
     def __call__(self, operands, out, parameters, scalars, workspace, stream, algo, allow):
         """Run the operation; returns the output, or the tuple of outputs."""
         outs = () if out is None else out if type(out) is tuple else (out,)
-        key, addresses = [type(operands[0]), parameters, algo, allow], []
-        for x in operands + outs:
-            if x is None:
-                key.append(None)
-                addresses.append(0)
-            else:
-                description, address = (KIND_OF_TYPE.get(type(x)) or self._kind(operands, outs, x)).describe(x)
-                key.append(description)
-                if address & 15:
-                    key.append(address & 15)
-                addresses.append(address)
+        arrays = operands + outs
+        try:
+            kind = KIND_OF_TYPE.get(type(operands[0])) or kind_of(operands[0])
+            key, addresses = kind.describe_call(arrays)
+        except TypeError:
+            self._name_the_culprit(operands, outs)
+            raise
         if outs:
             for address in addresses[len(operands):]:
                 key.append(addresses.index(address))  # which operand, if any, the output is
-        key = tuple(key)
+        key = (kind, parameters, algo, None if allow is NONE else allow, *key)
         bound = self.calls.get(key)
         if bound is None:
             bound = self._bind(key, operands, outs, addresses, parameters, stream, algo, allow)
@@ -106,21 +103,12 @@ class Operation:
 
     # ---- what happens once for each new call
 
-    def _kind(self, operands, outs, x):
-        try:
-            return kind_of(x)
-        except TypeError as error:
-            raise TypeError(f"{self.op}: {self._name(operands, outs, x)}: {error}") from None
-
-    def _name(self, operands, outs, x):
-        for name, value in (*zip(self.operands, operands), *zip(self.outputs, outs)):
-            if value is x:
-                return name if name in self.operands else "out"
-        return "argument"
+    def _name_the_culprit(self, operands, outs):
+        for name, x in (*zip(self.operands, operands), *(("out", x) for x in outs)):
+            if x is not None or name == self.operands[0]:
+                self._tensor(name, x)
 
     def _bind(self, key, operands, outs, addresses, parameters, stream, algo, allow):
-        if operands[0] is None:
-            raise TypeError(f"{self.op}: {self.operands[0]} is None; expected an array")
         if outs and len(outs) != len(self.outputs):
             raise ValueError(f"{self.op}: out has {len(outs)} arrays; expected {len(self.outputs)} ({', '.join(self.outputs)})")
         if not isinstance(allow, Note):
@@ -222,9 +210,9 @@ class Operation:
                          f"{addresses[i] + low_i:#x} to {addresses[i] + high_i:#x}")
 
     def _check_workspace(self, bound, workspace):
-        kind = self._kind((), (), workspace)
-        (shape, _, _, _), address = kind.describe(workspace)
-        tensor = kind.tensor(workspace)
+        tensor = self._tensor("workspace", workspace)
+        kind = kind_of(workspace)
+        _, address = kind.describe(workspace)
         if not tensor.is_packed:
             raise ValueError(f"{self.op}: workspace is {tensor}; expected a packed array")
         if tensor.nbytes < bound.workspace:

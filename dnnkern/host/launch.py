@@ -5,6 +5,7 @@ A kernel argument is a constant of the plan, or *dynamic*: named, and given at e
 import ctypes
 import functools
 import struct
+import sys
 import threading
 from dataclasses import dataclass
 
@@ -71,11 +72,18 @@ class _Attribute(ctypes.Structure):
 _COOPERATIVE, _CLUSTER, _DEPENDENT = 2, 4, 6  # CUlaunchAttributeID
 
 
-@functools.cache
-def _driver():
-    lib = ctypes.CDLL("libcuda.so.1")
-    lib.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
-    return lib
+def _bind_launch():
+    """cuLaunchKernelEx(config, function, parameters, extra), all by address; through ctypes, which costs half of cuda.bindings' call."""
+    launch = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1").cuLaunchKernelEx
+    launch.argtypes = [ctypes.c_void_p] * 4
+    return launch
+
+
+def LAUNCH(*call):
+    """The driver's launch; bound at the first one, so that compiling needs no driver."""
+    global LAUNCH
+    LAUNCH = _bind_launch()
+    return LAUNCH(*call)
 
 
 @functools.cache
@@ -122,7 +130,14 @@ class _Frame:
             config.attributes, config.count = ctypes.addressof(attributes) if attributes else None, len(attributes or ())
             self.keep += [parameters, attributes]
             self.configs.append(config)
-            self.calls.append((ctypes.addressof(config), function.handle, ctypes.addressof(parameters)))
+            self.calls.append((ctypes.addressof(config), function.handle, ctypes.addressof(parameters), None))
+        self.stream = None
+
+    def set_stream(self, stream):
+        """Launch on this stream from now on."""
+        for config in self.configs:
+            config.stream = stream
+        self.stream = stream
 
 
 def _attributes(launch):
@@ -178,18 +193,18 @@ class Executable:
         self.pack(storage, 0, *values)
         for position, offset, slot in self.shifted:
             struct.pack_into("<Q", storage, slot, values[position] + offset)
-        launch = _LAUNCH or _bind_launch()
-        for config, (address, function, parameters) in zip(frame.configs, frame.calls):
-            config.stream = stream
-            status = launch(address, function, parameters, None)
+        if stream != frame.stream:
+            frame.set_stream(stream)
+        for call in frame.calls:
+            status = LAUNCH(*call)
             if status:
-                self._failed(status, launch, address, function, parameters)
+                self._failed(status, call)
 
-    def _failed(self, status, launch, *call):
+    def _failed(self, status, call):
         # A thread that never used CUDA has no current context, and one that last used another device has the wrong one.
         if status in (_INVALID_CONTEXT, _INVALID_HANDLE):
             before = set_current(self.index)
-            status = launch(*call, None)
+            status = LAUNCH(*call)
             if int(before):
                 restore(before)
         if status:
@@ -198,15 +213,6 @@ class Executable:
                 check((driver.CUresult(status),))
             except CudaError as error:
                 raise CudaError(f"launch failed on device {self.index}: {error}") from None
-
-
-_LAUNCH = None
-
-
-def _bind_launch():
-    global _LAUNCH
-    _LAUNCH = _driver().cuLaunchKernelEx
-    return _LAUNCH
 
 
 class SimulatedExecutable:
