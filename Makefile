@@ -1,0 +1,56 @@
+# make demo, test, bench, lint, docs: each first makes the environment it needs, in $(VENV), and installs nothing again until setup.cfg changes.
+#
+#   make test PYTHON=python3.13         another interpreter: give it another VENV too
+#   make test BIN=/opt/env/bin          an environment that exists already: nothing is made or installed
+#   make demo ARGS=--plot=loss.png      arguments of the program, for demo, bench and test (pytest's)
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+SHELL := /bin/bash
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+
+ifdef BIN
+with = $(BIN)/python
+else
+BIN := $(VENV)/bin
+# Toolkit wheels of the major version that the driver can run: cu13, cu12, or none without a GPU.
+CUDA := $(shell $(PYTHON) .ci/cuda_extra.py)
+with = $(VENV)/with-$(1)
+endif
+
+.PHONY: demo test bench lint docs clean
+
+demo: $(call with,demo$(CUDA:%=-%))
+	$(BIN)/python -m dnnkern demo $(ARGS)
+
+test: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
+	.ci/tiers $(BIN)/python $(ARGS)
+
+bench: $(call with,bench$(CUDA:%=-%))
+	$(BIN)/python -m dnnkern bench $(ARGS)
+
+lint: $(call with,lint)
+	$(BIN)/python -m flake8
+
+docs: $(call with,docs)
+	$(BIN)/python -m mkdocs build --strict --site-dir build/docs
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache
+
+# The environment begins anew when what it should hold changes; each extra is then added where it is first needed.
+$(VENV)/made: setup.cfg pyproject.toml
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# A name such as demo-cu13 stands for the extras demo and cu13; test-cu12 is an extra itself.
+extras = $(if $(filter test-cu12,$(1)),$(1),$(subst -,$(comma),$(1)))
+comma := ,
+
+$(VENV)/with-%: $(VENV)/made
+	$(VENV)/bin/python -m pip install --quiet --editable '.[$(call extras,$*)]'
+	touch $@
