@@ -1,2 +1,245 @@
-"""stub"""
-def best_known(*a): return None
+"""Measuring algorithms, and the database of what was measured.
+
+The database is one small JSON file for each device, versions, operation and problem, ``find/<device>/<op>/<hash>.json`` in the cache
+directory. Files are written under a temporary name and renamed: readers and writers need no lock, and the last writer wins.
+"""
+import datetime
+import functools
+import hashlib
+import importlib
+import json
+import math
+import re
+import warnings
+
+from . import dispatch
+from .dispatch import Algorithm, Note, Perf
+from .host.compile import PACKAGE, _source_hash, versions
+from .host.front import Operation, make_executable
+from .host.operands import Operands
+from .host.paths import cache_dir, read_json, write_atomically
+from .host.timing import Clock, Contender, race
+
+FORMAT = 1
+CONFIGURATIONS = 6  # of one algorithm that are measured, the most promising first
+
+
+def operation_of(op) -> Operation:
+    """The front end of an operation, wherever its family binds it."""
+    for family in sorted(dispatch.families(), key=lambda f: not op.startswith(f)):
+        for value in vars(importlib.import_module(f"dnnkern.{family}")).values():
+            if isinstance(value, Operation) and value.op == op:
+                return value
+    raise ValueError(f"no family has an operation {op!r}")
+
+
+class Trial:
+    """An algorithm bound to a configuration, made ready to run on `Operands`.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+    memory : int
+        Bytes of workspace.
+    error : str or None
+        Why it cannot be timed: it did not compile or run, or its result is wrong.
+    """
+
+    def __init__(self, algorithm, problem, device):
+        self.algorithm, self.problem, self.device = algorithm, problem, device
+        self.memory, self.error, self.executable = algorithm.workspace(problem, device, algorithm.config), None, None
+
+    def prepare(self, operation, operands, clock):
+        """Compile, run once, and compare with the reference of `operands`; what goes wrong is the trial's `error`."""
+        try:
+            self.executable = make_executable(operation, self.problem, self.algorithm, self.device)
+            operands.values(0, self.memory)
+            self.error = operands.wrong(lambda: self.run(operands, clock))
+            if self.error:
+                self.error = f"WRONG: {self.error}"
+        except Exception as error:  # one candidate that fails must not hide what the others measure
+            self.error = f"{type(error).__name__}: {error}"
+        return self.error is None
+
+    def run(self, operands, clock):
+        """One call on set 0, waited for."""
+        self.executable.execute(operands.values(0, self.memory), clock.stream)
+        clock.synchronize()
+
+    def contender(self, operands, clock):
+        """For `race`; named by this trial."""
+        execute, stream = self.executable.execute, clock.stream
+        values = [operands.values(k, self.memory) for k in range(len(operands))]
+        return Contender(self, lambda k: execute(values[k], stream), len(values))
+
+
+def candidates(op, problem, device, *, allow=Note.NONE, configurations=CONFIGURATIONS) -> list[Algorithm]:
+    """Everything that can solve a problem, each bound to one of its most promising configurations."""
+    able = [a for a in dispatch.algorithms(op) if dispatch.refusal(a, problem, device, allow=allow) is None]
+    return [v for a in able for v in a.variants(problem, device)[:configurations]]
+
+
+def set_reference(operation, problem, operands, device, clock):
+    """Let the naive algorithm say what the operands' result is."""
+    naive = next((a for a in dispatch.algorithms(operation.op) if a.name == "naive"), None)
+    if naive is None:
+        raise ValueError(f"{operation.op} has no naive algorithm to compare with")
+    trial = Trial(naive.configured(problem, device), problem, device)
+    trial.executable = make_executable(operation, problem, trial.algorithm, device)
+    operands.values(0, trial.memory)
+    operands.set_reference(lambda: trial.run(operands, clock))
+
+
+def measure(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, save=True, device=None) -> list[Perf]:
+    """Measure every algorithm, in its most promising configurations; `dnnkern.dispatch.find_algorithms` is its public name.
+
+    A candidate is timed only after its result agreed with the naive algorithm's. Where one could not run, was wrong or was skipped for its
+    workspace, its `status` says so, its `time_ms` is infinite, and it comes last.
+    """
+    device = device or dispatch.device_of(dispatch.current_device())
+    operation = operation_of(op)
+    if problem.is_empty:
+        return []
+    perfs, trials, skipped = [], [], False
+    for algorithm in candidates(op, problem, device, allow=allow):
+        trial = Trial(algorithm, problem, device)
+        if workspace_limit is not None and trial.memory > workspace_limit:
+            perfs.append(_perf(trial, f"needs {trial.memory} bytes of workspace, the limit is {workspace_limit}"))
+            skipped = True
+        else:
+            trials.append(trial)
+    if trials:
+        with Clock(device.index) as clock, Operands(operation, problem, device, arrays) as operands:
+            set_reference(operation, problem, operands, device, clock)
+            good = [t for t in trials if t.prepare(operation, operands, clock)]
+            times = race([t.contender(operands, clock) for t in good], clock)
+        perfs += [_perf(t, t.error or "ok", times[t].median if t in times else None) for t in trials]
+    perfs.sort(key=lambda p: (p.time_ms, p.memory))
+    if save and not skipped and any(p.status == "ok" for p in perfs):
+        store(op, problem, device, perfs)
+        forget(operation)
+    return perfs
+
+
+def _perf(trial, status, seconds=None):
+    a = trial.algorithm
+    return Perf(algo=a.name, status=status, time_ms=math.inf if seconds is None else 1e3 * seconds, memory=trial.memory,
+                determinism=a.is_deterministic, math_type=a.math, notes=a.notes, config=config_text(a))
+
+
+def config_text(algorithm) -> str:
+    """How a configuration is written in the database; "" where there is none."""
+    return "" if algorithm.config is None else str(algorithm.config)
+
+
+# ---- the database
+
+def plain(value):
+    """The value as data every JSON reader takes: infinities and NaN become text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    return value
+
+
+def identity(op, problem, device) -> dict:
+    """What a measurement is valid for: any difference here makes it another entry."""
+    return {"format": FORMAT, "device": device.name, "arch": device.arch, "sms": device.sms, "versions": versions(),
+            "sources": _sources(op), "op": op, "problem": plain(dispatch.problem_record(problem))}
+
+
+@functools.cache
+def _sources(op):
+    """What the operation's kernels are made of, as one hash."""
+    modules = {a.build.__module__ for a in dispatch.algorithms(op)}
+    folders = {"device", "matmul"} | {m.split(".")[1] for m in modules if m.startswith("dnnkern.")}
+    return hashlib.sha256("".join(_source_hash(PACKAGE / f) for f in sorted(folders)).encode()).hexdigest()[:32]
+
+
+def path_of(op, problem, device):
+    """The entry's file; None where there is no cache directory."""
+    folder = cache_dir()
+    if folder is None:
+        return None
+    digest = hashlib.sha256(json.dumps(identity(op, problem, device), sort_keys=True).encode()).hexdigest()[:32]
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{device.name}-{device.arch}-{device.sms}").strip("-")
+    return folder / "find" / name / op / f"{digest}.json"
+
+
+def store(op, problem, device, perfs) -> bool:
+    """Write an entry; whether it could be written."""
+    path = path_of(op, problem, device)
+    if path is None:
+        return False
+    results = [{"algo": p.algo, "config": p.config, "status": p.status, "time_ms": float(f"{p.time_ms:.6g}") if p.status == "ok" else None,
+                "memory": p.memory, "determinism": p.determinism, "math_type": p.math_type, "notes": note_names(p.notes)} for p in perfs]
+    entry = {"title": str(problem), "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "results": results,
+             **identity(op, problem, device)}
+    return write_atomically(path, _readable(entry).encode())
+
+
+def _readable(entry):
+    """JSON with one line a field and one line a result."""
+    lines = []
+    for key, value in entry.items():
+        text = "[\n" + ",\n".join("  " + json.dumps(r) for r in value) + "\n ]" if key == "results" else json.dumps(value)
+        lines.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def note_names(notes) -> list:
+    """The names of the flags that are set."""
+    return [n.name for n in Note if n & notes]
+
+
+def load(op, problem, device) -> list:
+    """The results of an entry, fastest first; [] where there is none. A file that makes no sense is removed, with a warning."""
+    path = path_of(op, problem, device)
+    entry = read_json(path) if path is not None else None
+    if entry is None:
+        return []
+    try:
+        if any(entry[key] != value for key, value in identity(op, problem, device).items()):
+            return []
+        return sorted((float(r["time_ms"]), int(r["memory"]), str(r["algo"]), str(r["config"])) for r in entry["results"]
+                      if r["status"] == "ok")
+    except (KeyError, TypeError, ValueError) as error:
+        warnings.warn(f"dnnkern: {path} is broken ({type(error).__name__}: {error}); it will be made again", RuntimeWarning, stacklevel=2)
+        path.unlink(missing_ok=True)
+        return []
+
+
+_load = functools.lru_cache(maxsize=4096)(load)
+
+
+def best_known(op, problem, device, able, workspace_limit=None) -> Algorithm | None:
+    """The fastest measured algorithm among `able` that still exists, bound to its measured configuration; None if nothing was measured.
+
+    Entries with more workspace than the limit are passed over.
+    """
+    names = {a.name: a for a in able}
+    for _, memory, name, config in _load(op, problem, device):
+        algorithm = names.get(name)
+        if algorithm is None or workspace_limit is not None and memory > workspace_limit:
+            continue
+        if algorithm.configs is None and not config:
+            return algorithm
+        bound = next((v for v in algorithm.variants(problem, device) if config_text(v) == config), None)
+        if bound is not None:
+            return bound
+    return None
+
+
+def forget(operation=None):
+    """Drop what was read from the database and every choice that rests on it; plans stay, they are right whichever is chosen."""
+    _load.cache_clear()
+    dispatch._chosen.cache_clear()
+    if operation is not None:
+        with operation.lock:
+            operation.calls.clear()
+
+
+__all__ = ["best_known", "candidates", "forget", "load", "measure", "operation_of", "store"]

@@ -1,0 +1,246 @@
+"""Timing of device work: interleaved rounds, CUDA events, CUDA-graph replay, medians.
+
+What is timed are *contenders*: callables that enqueue one call on a stream, on one of several sets of inputs. A batch of calls is captured
+into a CUDA graph and its replay is timed between two events, so that the host's launch time is not in the number; the host's time is
+measured apart. The contenders take turns, with a short pause before each turn: under a power cap the order alone moves a number by a tenth.
+In the simulator the same code measures wall-clock time.
+"""
+import statistics
+import time
+from dataclasses import dataclass
+
+from ..device import SIMULATED
+from .device import check, on_device
+
+WINDOW = 5e-3   # seconds of device work in one timed batch
+PAUSE = 25e-3   # seconds before each turn
+ROUNDS = 9
+LIMIT = 0.4     # seconds of device work one contender may take in all its turns
+SLOW = 4.0      # a contender this many times slower than the fastest gets three turns
+MOST_CALLS = 2000
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Seconds per call, one number a turn."""
+    times: tuple
+    calls: int = 1
+
+    @property
+    def median(self):
+        return statistics.median(self.times)
+
+    @property
+    def iqr(self):
+        """Distance between the quartiles; 0 where there are fewer than two turns."""
+        if len(self.times) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.times, n=4, method="inclusive")
+        return high - low
+
+
+class Contender:
+    """Something that is timed.
+
+    Parameters
+    ----------
+    name : hashable
+    call : callable(k)
+        Enqueues one call on input set k.
+    sets : int
+        How many input sets there are; a batch walks through them.
+    """
+
+    def __init__(self, name, call, sets=1):
+        self.name, self.call, self.sets = name, call, sets
+
+    def enqueue(self, calls):
+        """Enqueue `calls` calls, each on the next input set."""
+        for k in range(calls):
+            self.call(k % self.sets)
+
+    def capture(self, clock, calls):
+        """A callable that enqueues the same calls as one CUDA graph; frameworks that allocate during a call bring their own."""
+        return clock.capture(lambda: self.enqueue(calls))
+
+
+class Clock:
+    """A stream of its own on one device, and a stop-watch for what is enqueued on it. A context manager.
+
+    In the simulator, `stream` is 0 and time is the wall's.
+    """
+
+    def __init__(self, index=0):
+        self.index, self.stream, self._graphs = index, 0, []
+
+    def __enter__(self):
+        if not SIMULATED:
+            from cuda.bindings import driver
+            self._context = on_device(self.index)
+            self._context.__enter__()
+            self._handle = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+            self.stream = int(self._handle)
+            self._start, self._stop = (check(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DEFAULT)) for _ in range(2))
+        return self
+
+    def __exit__(self, *_):
+        if not SIMULATED:
+            from cuda.bindings import driver
+            driver.cuStreamSynchronize(self._handle)
+            self.release()
+            for event in (self._start, self._stop):
+                driver.cuEventDestroy(event)
+            driver.cuStreamDestroy(self._handle)
+            self._context.__exit__(None, None, None)
+
+    def synchronize(self):
+        """Wait for what is on the stream."""
+        if not SIMULATED:
+            from cuda.bindings import driver
+            check(driver.cuStreamSynchronize(self._handle))
+
+    def seconds(self, enqueue, lead=None) -> float:
+        """Seconds the device takes for what `enqueue` enqueues; `lead` is enqueued before it and not timed.
+
+        With a lead the stream is busy when the timed work arrives, so that not even its first launch is waited for.
+        """
+        if SIMULATED:
+            start = time.perf_counter()
+            enqueue()
+            return time.perf_counter() - start
+        from cuda.bindings import driver
+        if lead is not None:
+            lead()
+        check(driver.cuEventRecord(self._start, self._handle))
+        enqueue()
+        check(driver.cuEventRecord(self._stop, self._handle))
+        check(driver.cuEventSynchronize(self._stop))
+        return 1e-3 * check(driver.cuEventElapsedTime(self._start, self._stop))
+
+    def capture(self, enqueue):
+        """A callable that replays, as a CUDA graph, what `enqueue` enqueues on the stream; in the simulator `enqueue` itself."""
+        if SIMULATED:
+            return enqueue
+        from cuda.bindings import driver
+        check(driver.cuStreamBeginCapture(self._handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
+        try:
+            enqueue()
+        except BaseException:
+            driver.cuStreamEndCapture(self._handle)  # a stream left in capture is of no more use to anyone
+            raise
+        graph = check(driver.cuStreamEndCapture(self._handle))
+        executable = check(driver.cuGraphInstantiate(graph, 0))
+        check(driver.cuGraphDestroy(graph))
+        self._graphs.append(executable)
+        return lambda: check(driver.cuGraphLaunch(executable, self._handle))
+
+    def release(self):
+        """Destroy the graphs captured so far."""
+        if self._graphs:
+            from cuda.bindings import driver
+            self.synchronize()
+            for executable in self._graphs:
+                driver.cuGraphExecDestroy(executable)
+            self._graphs.clear()
+
+
+class _Runner:
+    """A contender with its captured batch."""
+
+    def __init__(self, contender, clock, window):
+        self.contender, self.clock, self.times = contender, clock, []
+        clock.seconds(lambda: contender.call(0))  # loads code, makes handles
+        per_call = clock.seconds(lambda: contender.call(0))
+        if SIMULATED:
+            self.calls = 1
+        else:
+            self.calls = _calls(window, per_call)
+        self.batch = contender.capture(clock, self.calls)
+        if not SIMULATED:
+            clock.seconds(self.batch)
+            per_call = clock.seconds(self.batch) / self.calls
+            # One call by itself is timed with its launch: the batch then came out too short.
+            if _calls(window, per_call) > 1.5 * self.calls:
+                self.calls = _calls(window, per_call)
+                self.batch = contender.capture(clock, self.calls)
+                per_call = clock.seconds(self.batch) / self.calls
+        self.per_call = per_call
+
+    def warm(self, seconds):
+        spent = 0.0
+        while spent < seconds:
+            spent += self.clock.seconds(self.batch)
+
+    def turn(self):
+        self.times.append(self.clock.seconds(self.batch, lead=self.batch) / self.calls)
+
+
+def _calls(window, per_call):
+    return max(1, min(MOST_CALLS, round(window / max(per_call, 1e-7))))
+
+
+def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=LIMIT, warm=10e-3) -> dict:
+    """Time contenders against each other.
+
+    Parameters
+    ----------
+    contenders : sequence of Contender
+        Each must have run once before, so that nothing is compiled here.
+    clock : Clock
+    rounds : int
+        Turns of each contender; fewer for those that take longer than `limit` seconds in all, or `SLOW` times the fastest's time.
+    window : float
+        Seconds of device work in one timed batch of calls.
+    pause : float
+        Seconds of idling before each turn.
+    warm : float
+        Seconds of device work of each contender before the first round.
+
+    Returns
+    -------
+    dict of name to Sample
+    """
+    runners = [_Runner(c, clock, window) for c in contenders]
+    if SIMULATED:
+        pause = warm = 0.0
+    fastest = min((r.per_call for r in runners), default=0.0)
+    turns = {}
+    for r in runners:
+        most = min(rounds, 3) if r.per_call > SLOW * fastest else rounds
+        turns[r] = max(1, min(most, int(limit / (2 * r.per_call * r.calls))))
+        r.warm(min(warm, limit))
+    for k in range(rounds):
+        shift = k % max(len(runners), 1)
+        for r in runners[shift:] + runners[:shift]:
+            if len(r.times) < turns[r]:
+                if pause:
+                    time.sleep(pause)
+                r.turn()
+    return {r.contender.name: Sample(tuple(r.times), r.calls) for r in runners}
+
+
+def host_seconds(call, synchronize, *, device_seconds=0.0, calls=200, repeats=5, limit=0.05):
+    """Seconds of host time one `call()` takes when nothing is waited for; None for calls so long that the launch queue would fill.
+
+    Parameters
+    ----------
+    call : callable()
+        Enqueues work and returns.
+    synchronize : callable()
+        Waits for it, outside the timed region.
+    device_seconds : float
+        What the device takes for one call; `calls` is lowered so that a repeat stays within `limit` seconds.
+    """
+    calls = min(calls, int(limit / max(device_seconds, 1e-9)))
+    if calls < 5:
+        return None
+    call()
+    found = []
+    for _ in range(repeats):
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        found.append((time.perf_counter() - start) / calls)
+    synchronize()
+    return statistics.median(found)
