@@ -1,7 +1,7 @@
 """Which algorithm solves a problem: the registry, the prediction (`get`), the measurement (`find`) and the reasons (`explain`).
 
-An algorithm is a file ``dnnkern/<family>/<op>_<name>.py`` that binds `ALGORITHM`, or `ALGORITHMS` where one idea serves several directions of
-an operation. The files of a family are found when one of its operations is first used; nothing lists them.
+An algorithm is a file ``dnnkern/<family>/<op>_<name>.py`` that binds `ALGORITHM`, or `ALGORITHMS` where one idea serves several
+directions of an operation. The files of a family are found when one of its operations is first used; nothing lists them.
 """
 import functools
 import importlib
@@ -159,7 +159,8 @@ def _discover(family):
             module = importlib.import_module(f"dnnkern.{family}.{path.stem}")
             found = getattr(module, "ALGORITHMS", None) or (getattr(module, "ALGORITHM", None),)
             if found == (None,):
-                raise ImportError(f"{path.name} in {family}/ binds neither ALGORITHM nor ALGORITHMS (a helper's name starts with an underscore)")
+                raise ImportError(f"{path.name} in {family}/ binds neither ALGORITHM nor ALGORITHMS (a helper's name starts with an "
+                                  "underscore)")
             for algorithm in found:
                 if len(found) == 1 and path.stem != f"{algorithm.op}_{algorithm.name}" or not path.stem.endswith(f"_{algorithm.name}"):
                     raise ImportError(f"{path.name} holds {algorithm}; its name must be {algorithm.op}_{algorithm.name}.py")
@@ -312,8 +313,8 @@ def _text(config):
 def find_algorithms(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, save=True, device=None) -> list[Perf]:
     """Measure every algorithm and configuration that can solve a problem; fastest first.
 
-    The candidates run interleaved on inputs rotated past the L2, timed with CUDA events (wall clock in the simulator), median. The result goes
-    to the find database, where `get_algorithm` looks first, unless a candidate was skipped for its workspace.
+    The candidates run interleaved on inputs rotated past the L2, timed with CUDA events (wall clock in the simulator), median. The
+    result goes to the find database, where `get_algorithm` looks first, unless a candidate was skipped for its workspace.
 
     Parameters
     ----------

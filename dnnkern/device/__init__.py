@@ -20,8 +20,8 @@ if SIMULATED:
 else:
     from ._numba import SCALARS as _S
     from ._numba import cuda
-    i8, u8, i16, u16, i32, u32, i64, u64, f32, f64 = (_S[n] for n in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64",
-                                                                     "uint64", "float32", "float64"))
+    i8, u8, i16, u16, i32, u32, i64, u64, f32, f64 = (
+        _S[n] for n in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64"))
 
 __all__ = ["SIMULATED", "cuda", "device_function", "f32", "f64", "i8", "i16", "i32", "i64", "instruction", "u8", "u16", "u32", "u64"]
 

@@ -39,8 +39,8 @@ def decide() -> bool:
         if simulated:
             raise ImportError("numba.cuda was imported for the hardware before dnnkern, and there is no CUDA device to run on: set "
                               f"{VARIABLE}=1 before the first import of numba.cuda, or import dnnkern.device before it")
-        raise ImportError(f"numba.cuda was imported as the simulator before dnnkern, and {VARIABLE} now asks for the hardware: set it before "
-                          "the first import of numba.cuda")
+        raise ImportError("numba.cuda was imported as the simulator before dnnkern, and "
+                          f"{VARIABLE} now asks for the hardware: set it before the first import of numba.cuda")
     os.environ[VARIABLE] = "1" if simulated else "0"
     return simulated
 

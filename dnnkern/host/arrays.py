@@ -22,12 +22,12 @@ class Kind:
         """((shape, strides, dtype, device), address) in whatever objects are cheapest."""
         raise TypeError(f"{type(a).__name__} is not an array")
 
-    def describe_call(self, arrays):
-        """Flat list of hashables that tells a call from every other, and the addresses (0 for None).
+    def describe_call(self, key, arrays):
+        """Append to `key` what tells the arrays of a call from any others; returns their addresses, 0 for None.
 
-        `arrays` may be of several kinds; the first is of this one. Kinds whose calls must be fast do it without a call an array.
+        `arrays` may be of several kinds; the first is of this one. A kind whose calls must be fast does it without a call an array.
         """
-        key, addresses = [], []
+        addresses = []
         for a in arrays:
             if a is None:
                 key.append(None)
@@ -36,7 +36,7 @@ class Kind:
                 description, address = kind_of(a).describe(a)
                 key += (*description, address & 15)
                 addresses.append(address)
-        return key, addresses
+        return addresses
 
     def tensor(self, a) -> Tensor:
         """The array's descriptor; TypeError where it cannot be used on this device."""
@@ -103,21 +103,21 @@ class Torch(Kind):
     def describe(self, a):
         return (a.shape, a.stride(), a.dtype, a.get_device()), a.data_ptr()
 
-    def describe_call(self, arrays):
-        key, addresses, tensor = [], [], self.torch.Tensor
+    def describe_call(self, key, arrays):
+        addresses, tensor = [], self.torch.Tensor
         for a in arrays:
             if type(a) is tensor:
                 address = a.data_ptr()
-                key += (a.shape, a.stride(), a.dtype, a.get_device(), address & 15)
                 addresses.append(address)
+                key += a.shape, a.stride(), a.dtype, a.get_device(), address & 15
             elif a is None:
-                key.append(None)
                 addresses.append(0)
+                key.append(None)
             else:
                 description, address = kind_of(a).describe(a)
-                key += (*description, address & 15)
                 addresses.append(address)
-        return key, addresses
+                key += (*description, address & 15)
+        return addresses
 
     def tensor(self, a):
         if a.is_cuda == SIMULATED or a.device.type not in ("cuda", "cpu"):

@@ -1,7 +1,8 @@
 """Kernel to cubin: Numba's PTX through the CUDA linker, kept on disk.
 
-The key of a cubin is a hash of everything its code depends on: the kernel's bytecode with its closure (configs are closure integers), the
-sources of `dnnkern.device` and of the family that holds the kernel, the parameter types, the architecture and the versions of the compilers.
+The key of a cubin is a hash of everything its code depends on: the kernel's bytecode with its closure (configs are closure integers),
+the sources of `dnnkern.device` and of the family that holds the kernel, the parameter types, the architecture and the versions of the
+compilers.
 """
 import functools
 import hashlib

@@ -1,4 +1,5 @@
 """Devices: their limits, and the primary contexts that every framework shares."""
+import contextlib
 import functools
 import os
 from dataclasses import dataclass
@@ -126,9 +127,24 @@ def set_current(index):
 
 
 def restore(context):
-    """Undo `set_current`."""
+    """Undo `set_current`; nothing where no context was."""
     from cuda.bindings import driver
-    check(driver.cuCtxSetCurrent(context))
+    if int(context):
+        check(driver.cuCtxSetCurrent(context))
+
+
+@contextlib.contextmanager
+def on_device(index):
+    """Within, the device's primary context is current; afterwards the one that was. A thread that had none keeps this one."""
+    if SIMULATED:
+        yield
+        return
+    before = set_current(index)
+    try:
+        yield
+    finally:
+        if int(before) != int(_primary_context(index)):
+            restore(before)
 
 
 def pointer_device(address) -> int:
@@ -137,7 +153,7 @@ def pointer_device(address) -> int:
         return 0
     from cuda.bindings import driver
     kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    set_current(0)
+    _init()
     return int(check(driver.cuPointerGetAttribute(kind, address)))
 
 

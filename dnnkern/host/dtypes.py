@@ -3,10 +3,10 @@ import functools
 
 import numpy as np
 
-ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1, "int16": 2,
-            "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "bool": 1}
-_ALIASES = {"f64": "float64", "double": "float64", "f32": "float32", "float": "float32", "f16": "float16", "fp16": "float16", "half": "float16",
-            "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "i8": "int8", "s8": "int8", "i32": "int32"}
+ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1,
+            "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "bool": 1}
+_ALIASES = {"f64": "float64", "double": "float64", "f32": "float32", "float": "float32", "f16": "float16", "fp16": "float16",
+            "half": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "i8": "int8", "s8": "int8", "i32": "int32"}
 
 
 def dtype_name(dtype) -> str:
@@ -39,8 +39,8 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 # What a kernel sees behind a pointer: halves and fp8 travel as words and are converted by device.convert.
-STORAGE = {name: {"float16": "uint16", "bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8", "bool": "uint8"}.get(name, name)
-           for name in ITEMSIZE}
+_WORDS = {"float16": "uint16", "bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8", "bool": "uint8"}
+STORAGE = {name: _WORDS.get(name, name) for name in ITEMSIZE}
 
 # Unit roundoff, for estimates of error; 0 for integers.
 ROUNDOFF = {"float64": 2.0 ** -53, "float32": 2.0 ** -24, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -8, "float8_e4m3fn": 2.0 ** -4,

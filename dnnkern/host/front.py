@@ -1,7 +1,7 @@
 """The front end every public function shares: raw call to plan, the checks that need the very arrays, allocation, execution.
 
-A call is looked up under what the arrays say of themselves (shape, strides, dtype, device, misalignment) and the parameters. Only a call never
-seen before becomes a problem, is validated, dispatched and compiled.
+A call is looked up under what the arrays say of themselves (shape, strides, dtype, device, misalignment) and the parameters. Only a call
+never seen before becomes a problem, is validated, dispatched and compiled.
 """
 import os
 import threading
@@ -10,6 +10,7 @@ from ..device import SIMULATED
 from ..dispatch import Note, get_algorithm, when_choices_change
 from .arrays import KIND_OF_TYPE, kind_of
 from .device import device as device_of
+from .device import on_device
 from .launch import Executable, SimulatedExecutable
 
 NONE = Note.NONE
@@ -33,7 +34,7 @@ class Operation:
     ----------
     op : str
     operands : tuple of str
-        Names of the input arrays, in the order of `__call__`'s tuple.
+        Names of the input arrays, in the order of `call`'s tuple.
     outputs : tuple of str
         Names of the output arrays in the plan.
     scalars : tuple of str
@@ -51,20 +52,24 @@ class Operation:
         self.calls, self.plans, self.lock = {}, {}, threading.Lock()
         when_choices_change(self.calls.clear)
 
-    def __call__(self, operands, out, parameters, scalars, workspace, stream, algo, allow):
+    def call(self, operands, out, parameters, scalars, workspace, stream, algo, allow):
         """Run the operation; returns the output, or the tuple of outputs."""
-        outs = () if out is None else out if type(out) is tuple else (out,)
-        arrays = operands + outs
+        outs = ()
         try:
             kind = KIND_OF_TYPE.get(type(operands[0])) or kind_of(operands[0])
-            key, addresses = kind.describe_call(arrays)
+            if out is None:
+                key = [kind, parameters, algo, None if allow is NONE else allow]
+                addresses = kind.describe_call(key, operands)
+            else:
+                outs = out if type(out) is tuple else (out,)
+                key = [kind, parameters, algo, None if allow is NONE else allow, True]
+                addresses = kind.describe_call(key, operands + outs)
+                for address in addresses[len(operands):]:
+                    key.append(addresses.index(address))  # which operand, if any, the output is
         except TypeError:
             self._name_the_culprit(operands, outs)
             raise
-        if outs:
-            for address in addresses[len(operands):]:
-                key.append(addresses.index(address))  # which operand, if any, the output is
-        key = (kind, parameters, algo, None if allow is NONE else allow, *key)
+        key = tuple(key)
         bound = self.calls.get(key)
         if bound is None:
             bound = self._bind(key, operands, outs, addresses, parameters, stream, algo, allow)
@@ -127,7 +132,8 @@ class Operation:
         extents = [(0, 0) if t is None else t.extent for t in (*tensors, *problem.outputs)]
         for alias in aliases - self.in_place:
             if tensors[self.operands.index(alias)].size:
-                raise ValueError(f"{self.op}: out is the same memory as {alias}; in place it works with {', '.join(self.in_place) or 'nothing'}")
+                raise ValueError(f"{self.op}: out is the same memory as {alias}; in place it works with "
+                                 f"{', '.join(self.in_place) or 'nothing'}")
         for alias in aliases & self.in_place:
             t = tensors[self.operands.index(alias)]
             if t.size and t not in problem.outputs:
@@ -185,10 +191,9 @@ class Operation:
         if executable is None:
             if not SIMULATED:
                 from .memory import is_capturing
-                from .device import set_current
-                set_current(device.index)
-                handle = kind.stream(device.index) if stream is None else stream_handle(stream)
-                if is_capturing(handle):
+                with on_device(device.index):
+                    capturing = is_capturing(kind.stream(device.index) if stream is None else stream_handle(stream))
+                if capturing:
                     raise RuntimeError(f"{self.op}: a CUDA graph is being captured and {problem} has no plan yet; call it once before the "
                                        "capture")
             executable = make_executable(self, problem, algorithm, device)

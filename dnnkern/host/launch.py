@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 
 from .compile import compile_kernel
-from .device import CudaError, check, device, restore, set_current
+from .device import CudaError, check, device, on_device, set_current
 
 _CODE = {"float32": "f", "float64": "d", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q",
          "uint64": "Q"}
@@ -97,7 +97,6 @@ class Function:
 
     def __init__(self, binary, index, shared, cluster):
         from cuda.bindings import driver
-        set_current(index)
         self.binary = binary
         kernel = check(driver.cuLibraryGetKernel(_library(binary.code), binary.entry.encode()))
         attribute, handle = driver.CUfunction_attribute, check(driver.cuDeviceGet(index))
@@ -162,7 +161,8 @@ class Executable:
         """`parameters`: ((name, type), ...) of the dynamic values, in the order `execute` takes them; "pointer" is a type."""
         self.launches, self.parameters, self.index = tuple(launches), tuple(parameters), index
         arch = device(index).arch
-        self.functions = [Function(compile_kernel(k.kernel, k.signature, arch), index, k.shared, k.cluster) for k in self.launches]
+        with on_device(index):
+            self.functions = [Function(compile_kernel(k.kernel, k.signature, arch), index, k.shared, k.cluster) for k in self.launches]
         order = {name: k for k, (name, _) in enumerate(self.parameters)}
         fields = ["Q" if kind == "pointer" else _CODE[kind] for _, kind in self.parameters]
         self.shifted, self.slots, size = [], [], 8 * len(fields)  # every dynamic value has eight bytes of the storage
@@ -203,10 +203,8 @@ class Executable:
     def _failed(self, status, call):
         # A thread that never used CUDA has no current context, and one that last used another device has the wrong one.
         if status in (_INVALID_CONTEXT, _INVALID_HANDLE):
-            before = set_current(self.index)
-            status = LAUNCH(*call)
-            if int(before):
-                restore(before)
+            with on_device(self.index):
+                status = LAUNCH(*call)
         if status:
             from cuda.bindings import driver
             try:

@@ -1,14 +1,13 @@
 """Device memory of the library's own: a stream-ordered pool for the outputs and workspaces of frameworks that have no allocator."""
 import functools
 
-from .device import check, restore, set_current
+from .device import check, on_device
 
 
 @functools.cache
 def _pool(index):
     """The device's default memory pool, told to keep what it has."""
     from cuda.bindings import driver
-    set_current(index)
     pool = check(driver.cuDeviceGetDefaultMemPool(check(driver.cuDeviceGet(index))))
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
     check(driver.cuMemPoolSetAttribute(pool, threshold, driver.cuuint64_t(2 ** 64 - 1)))
@@ -24,25 +23,20 @@ def is_capturing(stream) -> bool:
 def allocate(nbytes, index, stream) -> int:
     """Address of `nbytes` bytes that are valid on the stream from here on; RuntimeError while it is being captured."""
     from cuda.bindings import driver
-    pool = _pool(index)
-    before = set_current(index)
-    try:
+    with on_device(index):
         if is_capturing(stream):
             raise RuntimeError("a CUDA graph is being captured: memory from the library's pool would belong to the graph; "
                                "pass out= (and workspace=), or use torch tensors")
-        return int(check(driver.cuMemAllocFromPoolAsync(max(nbytes, 1), pool, stream)))
-    finally:
-        if int(before):
-            restore(before)
+        return int(check(driver.cuMemAllocFromPoolAsync(max(nbytes, 1), _pool(index), stream)))
 
 
 def free(address, index, stream):
     """Give memory back, behind the work that is on the stream now. The stream may be gone by then: the default stream then orders it."""
     try:
         from cuda.bindings import driver
-        set_current(index)
-        if driver.cuMemFreeAsync(address, stream)[0] != 0:
-            driver.cuMemFreeAsync(address, 0)
+        with on_device(index):
+            if driver.cuMemFreeAsync(address, stream)[0] != 0:
+                driver.cuMemFreeAsync(address, 0)
     except (ImportError, TypeError):  # the interpreter is shutting down: the driver frees everything
         pass
 

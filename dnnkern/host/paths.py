@@ -31,7 +31,10 @@ def cache_dir() -> Path | None:
 
 
 def write_atomically(path: Path, data: bytes) -> bool:
-    """Write under a temporary name and rename: readers see the old file or the new one, writers need no lock. False, with a warning, on failure."""
+    """Write under a temporary name and rename: readers see the old file or the new one, writers need no lock.
+
+    False, with a warning, where it fails.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")

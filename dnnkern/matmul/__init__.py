@@ -7,10 +7,11 @@ __all__ = ["MatmulProblem", "matmul"]
 
 OPERATION = Operation("matmul", operands=("a", "b", "bias", "c"), outputs=("y",), scalars=("alpha", "beta"), problem=make_problem,
                       in_place=frozenset({"c"}))
+_call = OPERATION.call
 
 
-def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, transpose_b=False, activation=None, math=None, out_dtype=None,
-           out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, transpose_b=False, activation=None, math=None,
+           out_dtype=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
     """Matrix product with its neighbours fused: ``y = activation(alpha * a @ b + beta * c + bias)``.
 
     Parameters
@@ -68,7 +69,7 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
     array([[ 3.,  0.],
            [12.,  0.]], dtype=float32)
     """
-    reads_c = c is not None and beta != 0
-    return OPERATION((a, b, bias, c if reads_c else None), out,
-                     (transpose_a, transpose_b, activation, math, out_dtype, alpha != 1, beta != 1 if reads_c else None), (alpha, beta),
-                     workspace, stream, algo, allow)
+    if beta == 0:
+        c = None
+    return _call((a, b, bias, c), out, (transpose_a, transpose_b, activation, math, out_dtype, alpha != 1, beta != 1), (alpha, beta),
+                 workspace, stream, algo, allow)

@@ -260,8 +260,8 @@ class MatmulProblem:
         text += f" {'t' if self.transpose_a else 'n'}{'t' if self.transpose_b else 'n'}"
         if self.y.dtype != self.a.dtype:
             text += f" -> {self.y.dtype}"
-        extras = [x for x, on in ((f"bias by {self.bias_by}", self.bias), ("c", self.c), (self.activation.mode,
-                                                                                         self.activation.mode != "identity")) if on]
+        parts = (f"bias by {self.bias_by}", self.bias), ("c", self.c), (self.activation.mode, self.activation.mode != "identity")
+        extras = [name for name, present in parts if present]
         return text + (f" + {', '.join(extras)}" if extras else "") + (f" math={self.math}" if self.math else "")
 
 
@@ -277,19 +277,17 @@ def _broadcast_strides(t, shape, drop=0):
 
 
 def make_problem(tensors, out, transpose_a, transpose_b, activation, math, out_dtype, scaled, beta, aliases):
-    """`MatmulProblem` of a call; `beta` is None where c is not read, else whether it is not 1."""
+    """`MatmulProblem` of a call; `scaled` and `beta` say whether alpha and beta differ from 1."""
     a, b, bias, c = tensors
     for name, t in (("a", a), ("b", b)):
         if t.dtype not in INPUTS:
             raise TypeError(f"matmul: {name} is {t.dtype}; expected one of {', '.join(INPUTS)}")
         if t.ndim == 0:
             raise ValueError(f"matmul: {name} has no dimensions; expected one at least")
-    if beta is None:
-        c = None
     wanted = dtype_name(out_dtype) if out_dtype is not None else out.dtype if out is not None else (
         "int32" if a.dtype == "int8" else a.dtype)
     if out is not None and out.dtype != wanted:
         raise TypeError(f"matmul: out is {out.dtype}, out_dtype asks for {wanted}")
     y = out if out is not None else Tensor.packed(MatmulProblem.shape_of(a, b, transpose_a, transpose_b), wanted)
-    return MatmulProblem(a=a, b=b, y=y, bias=bias, c=c, transpose_a=transpose_a, transpose_b=transpose_b, activation=Activation.of(activation),
-                         scaled=scaled, beta=bool(beta) and c is not None, math=math, in_place="c" in aliases and c is not None)
+    return MatmulProblem(a=a, b=b, y=y, bias=bias, c=c, transpose_a=transpose_a, transpose_b=transpose_b,
+                         activation=Activation.of(activation), scaled=scaled, beta=beta and c is not None, math=math, in_place="c" in aliases and c is not None)
