@@ -1,8 +1,8 @@
 """One thread an output element, straight from the definition.
 
-Thread (row m, column n) of matrix z walks along k, reads a[z, m, k] and b[z, k, n] from global memory, and applies the epilogue to its sum.
-Neighbouring threads have neighbouring columns: rows of a packed b are read coalesced, a is broadcast within the warp. Every operand may have
-any strides, signs included; nothing has to be aligned or divisible. It reads 2*M*N*K elements where M*K + K*N would do, and is the ground the
+Thread (row m, column n) of matrix z walks along k, reads a[z, m, k] and b[z, k, n] from global memory, and applies the epilogue to its
+sum. Neighbouring threads have neighbouring columns: rows of a packed b are read coalesced, a is broadcast within the warp. Every operand
+may have any strides, signs included; nothing has to be aligned or divisible. It reads 2*M*N*K elements where M*K + K*N would do, and is the ground the
 other algorithms stand on: always applicable, deterministic, easy to check. Best for products of a few thousand elements.
 """
 import functools
@@ -71,8 +71,8 @@ def kernel(config):
             acc = Accumulator(0)
             for k in range(K):
                 acc = Accumulator(acc + load(a, i64(a_at + k * sak)) * load(b, i64(b_at + k * sbk)))
-            y[i64(y_at + m * sym + n * syn)] = epilogue(acc, m, n, (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride,
-                                                                     c_column_stride))
+            e = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
+            y[i64(y_at + m * sym + n * syn)] = epilogue(acc, m, n, e)
     return matmul_naive
 
 
@@ -86,8 +86,8 @@ def build(problem, device, config):
     config = Config(problem.a.dtype, len(problem.batch), problem.epilogue)
     outputs = problem.batch_size * problem.m * problem.n
     pointer = element(problem.a.dtype).pointer
-    arguments = (Argument(pointer, "a"), Argument(pointer, "b"), Argument(element(problem.y.dtype).pointer, "y"), Argument("int64", problem.m),
-                 Argument("int64", problem.n), Argument("int64", problem.k), Argument("int64", outputs),
+    arguments = (Argument(pointer, "a"), Argument(pointer, "b"), Argument(element(problem.y.dtype).pointer, "y"),
+                 Argument("int64", problem.m), Argument("int64", problem.n), Argument("int64", problem.k), Argument("int64", outputs),
                  *(Argument("int64", s) for s in problem.a_strides + problem.b_strides + problem.y_strides),
                  *problem.batch_arguments(), *problem.epilogue_arguments())
     return (Launch(kernel(config), (-(-outputs // config.threads), 1, 1), (config.threads, 1, 1), arguments),)
