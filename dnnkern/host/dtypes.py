@@ -6,7 +6,8 @@ import numpy as np
 ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1,
             "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "bool": 1}
 _ALIASES = {"f64": "float64", "double": "float64", "f32": "float32", "float": "float32", "f16": "float16",
-            "fp16": "float16", "half": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "i8": "int8", "s8": "int8", "i32": "int32"}
+            "fp16": "float16", "half": "float16",
+            "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "i8": "int8", "s8": "int8", "i32": "int32"}
 
 
 def dtype_name(dtype) -> str:

@@ -2,8 +2,8 @@
 
 Thread (row m, column n) of matrix z walks along k, reads a[z, m, k] and b[z, k, n] from global memory, and applies the epilogue to its
 sum. Neighbouring threads have neighbouring columns: rows of a packed b are read coalesced, a is broadcast within the warp. Every operand
-may have any strides, signs included; nothing has to be aligned or divisible. It reads 2*M*N*K elements where M*K + K*N would do, and is the ground the
-other algorithms stand on: always applicable, deterministic, easy to check. Best for products of a few thousand elements.
+may have any strides, signs included; nothing has to be aligned or divisible. It reads 2*M*N*K elements where M*K + K*N would do, and is
+the ground the other algorithms stand on: always applicable, deterministic, easy to check. Best for products of a few thousand elements.
 """
 import functools
 from dataclasses import dataclass
