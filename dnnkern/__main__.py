@@ -1,0 +1,221 @@
+"""The command line: ``python -m dnnkern devices | list | explain | find | bench | demo | check``."""
+import argparse
+import importlib
+import sys
+import warnings
+
+from ._table import bytes_text, show, time_text
+
+USAGE_ERROR = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors are one line, whatever the usage is."""
+
+    def error(self, message):
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        raise SystemExit(USAGE_ERROR)
+
+
+def devices(arguments):
+    """Print the devices kernels would run on."""
+    from .device import SIMULATED
+    from .host.device import device, device_count
+    rows = []
+    for i in range(device_count()):
+        d = device(i)
+        rows.append((d.index, d.name, "%d.%d" % d.capability, d.arch, d.sms, f"{d.clock_hz / 1e6:.0f}", bytes_text(d.memory),
+                     f"{d.bandwidth / 1e9:.0f}", f"{d.fp32_rate / 1e12:.1f}", bytes_text(d.l2_bytes), bytes_text(d.shared_per_block)))
+    show(("device", "name", "capability", "arch", "SMs", "clock (MHz)", "memory", "bandwidth (GB/s)", "fp32 (TFLOP/s)", "L2", "shared/block"), rows)
+    if SIMULATED:
+        print("\nNo GPU is used: kernels run in the simulator, which has the numbers of an H200 so that dispatch predicts what it would there.")
+    else:
+        print("\nRates are nominal; they serve predictions alone.")
+    return 0
+
+
+def list_algorithms(arguments):
+    """Print the algorithms of one operation, or of all."""
+    from . import dispatch
+    rows = []
+    for a in dispatch.algorithms(arguments.op):
+        summary = (sys.modules[a.build.__module__].__doc__ or "").strip().split("\n")[0].rstrip(".")
+        rows.append((a.op, a.name, a.arch, a.math, _notes(a.notes), summary))
+    show(("operation", "algorithm", "runs on", "math", "notes", "idea"), rows)
+    return 0
+
+
+def explain(arguments):
+    """Print every algorithm's answer for a problem: why it cannot, or what it would take."""
+    from . import dispatch
+    problem = arguments.make(arguments)
+    allow = dispatch.Note.NONDETERMINISTIC if arguments.nondeterministic else dispatch.Note.NONE
+    rows = dispatch.explain(arguments.op, problem, workspace_limit=arguments.workspace_limit, allow=allow)
+    measured = _measured(arguments.op, problem)
+    shown = []
+    for c in rows:
+        mark = "*" if c.chosen else ""
+        shown.append((mark, c.algo, time_text(c.time_ms), time_text(measured.get(c.algo)), bytes_text(c.memory) if c.memory else None, _notes(c.notes),
+                      c.config or None, f"no: {c.reason}" if c.reason else None))
+    show(("", "algorithm", "predicted", "measured", "workspace", "notes", "config", ""), shown, title=f"{problem} on {_device().name}",
+         marked=[i for i, c in enumerate(rows) if c.chosen])
+    if any(c.chosen for c in rows):
+        print("\n* what a call runs: " + ("the fastest measured" if measured else "the least predicted time; nothing is measured yet "
+                                          f"(python -m dnnkern find {arguments.op} ...)"))
+    else:
+        print("\nNothing can run within these limits.")
+    return 0
+
+
+def find(arguments):
+    """Measure every algorithm that can solve a problem."""
+    from . import dispatch
+    problem = arguments.make(arguments)
+    allow = dispatch.Note.NONDETERMINISTIC if arguments.nondeterministic else dispatch.Note.NONE
+    perfs = dispatch.find_algorithms(arguments.op, problem, workspace_limit=arguments.workspace_limit, allow=allow, save=not arguments.no_save)
+    flops = getattr(problem, "flops", 0)
+    rows = []
+    for p in perfs:
+        rate = f"{flops / p.time_ms / 1e9:.3g}" if flops and p.time_ms and not _is_simulated() else None
+        rows.append((p.algo, time_text(p.time_ms) if p.status == "ok" else None, rate, bytes_text(p.memory) if p.memory else None, _notes(p.notes),
+                     p.config, p.status))
+    show(("algorithm", "time", "TFLOP/s", "workspace", "notes", "config", "status"), rows, title=f"{problem} on {_device().name}", marked=(0,))
+    if _is_simulated():
+        print("\nThese are times of the simulator: they say nothing of a GPU.")
+    return 0 if any(p.status == "ok" for p in perfs) else 1
+
+
+def bench(arguments):
+    """Hand the rest of the line to the benches, which live beside the package in a checkout."""
+    for name in ("dnnkern.bench", "bench.run"):
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not name.startswith(error.name):
+                raise
+            continue
+        return module.main(arguments.rest) or 0
+    raise ValueError("the benches are not here: run this in the root of a checkout, where the folder bench/ is")
+
+
+def demo(arguments):
+    """Train the demo network."""
+    from .demo import main
+    return main(arguments.rest)
+
+
+def check(arguments):
+    """Say what is installed, run every algorithm once on a small problem of each dtype and compare with float64."""
+    from .selfcheck import run
+    return run()
+
+
+def _notes(notes):
+    return ", ".join(n.name for n in type(notes) if n & notes) or None
+
+
+def _device():
+    from .host.device import current_device, device
+    return device(current_device())
+
+
+def _is_simulated():
+    from .device import SIMULATED
+    return SIMULATED
+
+
+def _measured(op, problem) -> dict:
+    """Best measured milliseconds by algorithm, from the find database."""
+    from . import find
+    times = {}
+    for time_ms, _, name, _ in find.load(op, problem, _device()):  # fastest first
+        times.setdefault(name, time_ms)
+    return times
+
+
+def _family(parser, op):
+    """(add_arguments, make) of an operation, from its family's `_parse` module."""
+    from . import dispatch
+    known = {}
+    for family in dispatch.families():
+        known.update(importlib.import_module(f"dnnkern.{family}._parse").FAMILY)
+    if op not in known:
+        parser.error(f"no operation {op!r}; there are {', '.join(sorted(known))}")
+    return known[op]
+
+
+def _parse_problem(parser, arguments):
+    """Parse the words after `explain OP` or `find OP`, which the family owns."""
+    add_arguments, make = _family(parser, arguments.op)
+    words = Parser(prog=f"{parser.prog} {arguments.op}", description=parser.description, parents=[_limits(arguments.command)])
+    add_arguments(words)
+    return words.parse_args(arguments.words, argparse.Namespace(op=arguments.op, make=make))
+
+
+def _limits(command):
+    limits = argparse.ArgumentParser(add_help=False)
+    limits.add_argument("--workspace-limit", type=int, metavar="BYTES", help="what an algorithm may use")
+    limits.add_argument("--nondeterministic", action="store_true", help="admit algorithms whose results vary in the last bits")
+    if command == "find":
+        limits.add_argument("--no-save", action="store_true", help="leave the database as it is")
+    return limits
+
+
+def make_parser():
+    """The parser of everything but the problems' own words; also the parsers of the commands that take problems."""
+    parser = Parser(prog="python -m dnnkern", description="Deep-learning primitives as Numba CUDA kernels.")
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+    with_problem = {}
+
+    def add(name, run, **options):
+        command = commands.add_parser(name, help=run.__doc__.split("\n")[0].rstrip("."), description=run.__doc__, **options)
+        command.set_defaults(run=run)
+        return command
+
+    add("devices", devices)
+    add("list", list_algorithms).add_argument("op", nargs="?", help="an operation; default: all")
+    for name, run in (("explain", explain), ("find", find)):
+        with_problem[name] = add(name, run)
+        with_problem[name].add_argument("op", help="an operation, such as matmul; `%(prog)s matmul --help` lists its words")
+        with_problem[name].add_argument("words", nargs=argparse.REMAINDER, help="the problem: 4096x4096x4096 bf16 tn --bias --activation gelu")
+    for name, run in (("bench", bench), ("demo", demo)):
+        add(name, run, add_help=False).add_argument("rest", nargs=argparse.REMAINDER)
+    add("check", check)
+    return parser, with_problem
+
+
+def main(argv=None) -> int:
+    """Run one command; returns the exit code. What the user got wrong is one line on stderr and code 2."""
+    warnings.filterwarnings("ignore", message="dnnkern: no CUDA device", category=RuntimeWarning)  # every command says itself where it runs
+    argv = sys.argv[1:] if argv is None else list(argv)
+    parser, with_problem = make_parser()
+    # argparse takes options for its own that come first in a REMAINDER
+    if argv and argv[0] in ("bench", "demo"):
+        arguments = parser.parse_args(argv[:1])
+        arguments.rest = argv[1:]
+    else:
+        arguments = parser.parse_args(argv)
+    run = arguments.run
+    try:
+        if arguments.command in with_problem:
+            arguments = _parse_problem(with_problem[arguments.command], arguments)
+        return run(arguments)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        return _fail(error)
+    except RuntimeError as error:
+        from .dispatch import NotSupported
+        if isinstance(error, NotSupported):
+            return _fail(error)
+        raise
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader, such as head, has enough: no message at exit either
+        return 1
+
+
+def _fail(error):
+    print(f"python -m dnnkern: {error}", file=sys.stderr)
+    return USAGE_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())
