@@ -11,8 +11,8 @@ from .host.arrays import view
 from .host.device import current_device, device
 from .host.dtypes import ROUNDOFF, STORAGE, numpy_dtype
 
-PACKAGES = ("dnnkern", "numba", "numba-cuda", "llvmlite", "numpy", "ml_dtypes", "cuda-core", "cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink", "greenlet",
-            "torch")
+PACKAGES = ("dnnkern", "numba", "numba-cuda", "llvmlite", "numpy", "ml_dtypes", "cuda-core", "cuda-bindings", "nvidia-nvvm",
+            "nvidia-nvjitlink", "greenlet", "torch")
 SIZES = 33, 29, 37  # nothing divides them
 
 

@@ -14,7 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser):
     """The words that describe a matrix product."""
     parser.add_argument("shape", type=_shape, metavar="MxNxK", help="sizes, or BxMxNxK for a batch")
     parser.add_argument("dtype", type=_dtype, help="of the operands: " + ", ".join(INPUTS) + ", or a short name (bf16, f32, ...)")
-    parser.add_argument("layout", nargs="?", default="nn", choices=("nn", "nt", "tn", "tt"), help="t: the operand is stored transposed (default nn)")
+    parser.add_argument("layout", nargs="?", default="nn", choices=("nn", "nt", "tn", "tt"),
+                        help="t: the operand is stored transposed (default nn)")
     parser.add_argument("--bias", nargs="?", const="column", choices=("column", "row"), help="add a vector by column (default) or by row")
     parser.add_argument("--c", action="store_true", help="add beta * c, a matrix like the result")
     parser.add_argument("--in-place", action="store_true", help="the same, and c is the output")
@@ -37,8 +38,8 @@ def make(arguments) -> MatmulProblem:
     has_c = arguments.c or arguments.in_place
     y = Tensor.packed((*batch, m, n), out)
     c = (y if arguments.in_place else Tensor.packed(y.shape, addend)) if has_c and arguments.beta != 0 else None
-    return make_problem((a, b, Tensor.packed(bias, addend) if bias else None, c), y if arguments.in_place else None, transpose_a, transpose_b,
-                        arguments.activation, arguments.math, arguments.out_dtype, arguments.alpha != 1,
+    return make_problem((a, b, Tensor.packed(bias, addend) if bias is not None else None, c), y if arguments.in_place else None, transpose_a,
+                        transpose_b, arguments.activation, arguments.math, arguments.out_dtype, arguments.alpha != 1,
                         arguments.beta != 1 if c else None, aliases=frozenset({"c"}) if c and arguments.in_place else frozenset())
 
 

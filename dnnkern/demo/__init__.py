@@ -1,0 +1,145 @@
+"""``python -m dnnkern demo``: a two-layer perceptron learns handwritten digits; every matrix product is `dnnkern.matmul`.
+
+On a GPU it trains on all of scikit-learn's 1797 digits. In the simulator, where it runs without a GPU, it trains a few steps on a few of them
+and compares the losses with a float64 run of the same steps in NumPy; on a GPU the first steps are compared.
+"""
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._table import show, time_text
+
+TOLERANCE = 1e-4  # of a loss; float32 rounding stays two orders below for the steps that are compared
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to train."""
+    train: int
+    test: int
+    hidden: int
+    batch: int
+    epochs: int
+    checked: int
+    rate: float = 0.1
+    momentum: float = 0.9
+
+
+FULL = Plan(train=1437, test=360, hidden=256, batch=64, epochs=60, checked=22)
+SHORT = Plan(train=96, test=64, hidden=32, batch=32, epochs=4, checked=12)
+
+
+def load(plan, seed):
+    """Digits as float32 in 0 to 1 and int32 labels, shuffled: ((x, y) to train on, (x, y) to test with)."""
+    from sklearn.datasets import load_digits
+    digits = load_digits()
+    order = np.random.default_rng(seed).permutation(len(digits.target))
+    x, y = (digits.data[order] / 16).astype(np.float32), digits.target[order].astype(np.int32)
+    return (x[:plan.train], y[:plan.train]), (x[-plan.test:], y[-plan.test:])
+
+
+def batches(x, y, plan, seed):
+    """Every epoch in an order of its own; a last incomplete batch is left out."""
+    rng = np.random.default_rng(seed + 1)
+    for _ in range(plan.epochs):
+        order = rng.permutation(len(x))[:len(x) // plan.batch * plan.batch]
+        for part in order.reshape(-1, plan.batch):
+            yield x[part], y[part]
+
+
+def train(plan, data, weights, seed, framework=None, progress=iter):
+    """Train on the device; returns (network, losses of the batches, seconds for the first batch, seconds for the others)."""
+    from .network import Arrays, Network
+    arrays = Arrays(framework)
+    network = Network(weights, arrays, plan.batch, plan.rate, plan.momentum)
+    steps = plan.epochs * (plan.train // plan.batch)
+    losses = [arrays.put(np.zeros(plan.batch, np.float32)) for _ in range(steps)]
+    started, first = time.perf_counter(), None
+    for (x, y), loss in zip(progress(batches(*data, plan, seed)), losses):
+        network.train(arrays.put(x), arrays.put(y), loss)
+        if first is None:
+            arrays.get(loss)
+            first = time.perf_counter() - started
+    values = np.array([arrays.get(loss).mean(dtype=np.float64) for loss in losses])
+    return network, values, first, time.perf_counter() - started - first
+
+
+def difference(losses, plan, data, weights, seed) -> float:
+    """Largest difference between the first losses and those of the float64 run of the same steps."""
+    from . import reference
+    given = [b for b, _ in zip(batches(*data, plan, seed), range(plan.checked))]
+    return float(np.abs(losses[:len(given)] - reference.train(weights, given, plan.rate, plan.momentum)).max())
+
+
+def main(argv=()) -> int:
+    """Run the demo; 1 where the losses are not those of the float64 run."""
+    arguments = _parser().parse_args(list(argv))
+    if any(getattr(arguments, name) is not None and getattr(arguments, name) < 1 for name in ("epochs", "hidden")):
+        raise ValueError("demo: --epochs and --hidden are 1 or more")
+    try:
+        import sklearn  # noqa: F401
+    except ImportError:
+        raise ValueError("demo: scikit-learn, which ships the digits, is missing: pip install 'dnnkern[demo]'") from None
+    from ..device import SIMULATED
+    from ..host.device import current_device, device
+    from .network import choices, initial_weights
+    plan = SHORT if SIMULATED and not arguments.full else FULL
+    plan = Plan(**{**vars(plan), **{name: value for name, value in vars(arguments).items() if name in ("epochs", "hidden") and value}})
+    print(f"dnnkern demo on {'the simulator: no GPU is used' if SIMULATED else device(current_device()).name}")
+    data, held_out = load(plan, arguments.seed)
+    print(f"64 -> {plan.hidden} (ReLU) -> 10, {plan.train} digits, {plan.epochs} epochs in batches of {plan.batch}, SGD with momentum\n")
+    weights = initial_weights(64, plan.hidden, 10, arguments.seed)
+    steps = plan.epochs * (plan.train // plan.batch)
+    network, losses, first, rest = train(plan, data, weights, arguments.seed, arguments.framework, lambda it: _progress(it, steps))
+    accuracy = network.accuracy(*held_out)
+    rows = [(name, str(problem).removeprefix("matmul "), chosen.algo, chosen.config or None, "predicted" if ms is None else "measured",
+             time_text(chosen.time_ms), time_text(ms)) for name, problem, chosen, ms in choices(network.problems)]
+    show(("product", "problem", "algorithm", "config", "chosen as", "predicted", "measured"), rows, title="What dispatch chose")
+    print(f"\nfirst batch {first:.2f} s, compilation included; the other {steps - 1}: {rest:.2f} s")
+    print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}; test accuracy {100 * accuracy:.1f} % on {plan.test} digits never trained on")
+    if arguments.plot:
+        _plot(losses, arguments.plot)
+    off = difference(losses, plan, data, weights, arguments.seed)
+    good = off <= TOLERANCE
+    print(f"the first {min(plan.checked, steps)} losses differ from a float64 run of the same steps by {off:.1e} at most: "
+          f"{'ok' if good else 'WRONG'} (allowed {TOLERANCE:.0e})")
+    return 0 if good else 1
+
+
+def _parser():
+    from ..__main__ import Parser
+    parser = Parser(prog="python -m dnnkern demo", description="Train a two-layer perceptron on scikit-learn's handwritten digits.")
+    parser.add_argument("--framework", choices=("numba", "torch", "numpy"), help="whose arrays (default: Numba's; NumPy's in the simulator)")
+    parser.add_argument("--epochs", type=int, help="times round the training digits")
+    parser.add_argument("--hidden", type=int, help="width of the hidden layer")
+    parser.add_argument("--full", action="store_true", help="in the simulator: the size that a GPU runs, which takes hours there")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights and the order (default 0)")
+    parser.add_argument("--plot", metavar="FILE", help="draw the loss curve into this file; needs matplotlib")
+    return parser
+
+
+def _progress(steps, total):
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return steps
+    return tqdm(steps, total=total, unit="batch", file=sys.stdout, disable=not sys.stdout.isatty())
+
+
+def _plot(losses, path):
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError("demo: --plot needs matplotlib: pip install 'dnnkern[demo]'") from None
+    figure = Figure(figsize=(7, 4))
+    axes = figure.subplots()
+    axes.semilogy(losses)
+    axes.set(xlabel="batch", ylabel="cross-entropy", title="dnnkern demo")
+    figure.savefig(path, dpi=120)
+    print(f"loss curve: {path}")
+
+
+__all__ = ["FULL", "Plan", "SHORT", "TOLERANCE", "batches", "difference", "load", "main", "train"]
