@@ -1,0 +1,1 @@
+"""Benches: shapes, peers, roofs and reports. `python -m dnnkern bench` runs `bench.run`."""

@@ -1,0 +1,46 @@
+"""What a number was measured on: device, clocks, driver, versions, commit, date. Everything is read, nothing is set."""
+import datetime
+import functools
+import importlib.metadata
+import subprocess
+from pathlib import Path
+
+from dnnkern.host.compile import versions
+
+_QUERY = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "power.limit", "temperature.gpu", "driver_version")
+
+
+def _output(*command):
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=Path(__file__).parent)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def clocks(index=0) -> dict:
+    """Clocks, power and temperature at this moment, as nvidia-smi says; {} without it."""
+    line = _output("nvidia-smi", f"--id={index}", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits")
+    return dict(zip(_QUERY, (v.strip() for v in line.split(",")))) if line else {}
+
+
+@functools.cache
+def _commit():
+    commit = _output("git", "rev-parse", "--short=12", "HEAD")
+    if commit and _output("git", "status", "--porcelain", "--untracked-files=no", "--", ".."):
+        commit += "+"
+    return commit
+
+
+@functools.cache
+def _torch():
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def machine(device) -> dict:
+    """The record that goes with every result; a "+" behind the commit says that tracked files differed from it."""
+    return {"device": device.name, "arch": device.arch, "sms": device.sms, "clocks": clocks(device.index), "versions": versions(),
+            "torch": _torch(), "commit": _commit(), "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}

@@ -1,0 +1,32 @@
+"""What ours are compared with: one module ``<name>_<op>.py`` for each library and operation; those whose library is missing are left out.
+
+Such a module binds ``NAME`` and ``make(case, operands, clock) -> Peer or None`` (None: the library cannot do it).
+"""
+import importlib
+from pathlib import Path
+
+
+class Peer:
+    """Another library's way to solve a case.
+
+    Attributes
+    ----------
+    contender : dnnkern.host.timing.Contender
+        Its name is the module's `NAME`.
+    write : callable()
+        Computes set 0 and leaves the result in the operands' output, waited for: the check.
+    """
+
+    def __init__(self, contender, write):
+        self.contender, self.write = contender, write
+
+
+def peers_of(op) -> tuple:
+    """Modules of the peers of an operation, and why others are missing."""
+    found, missing = [], []
+    for path in sorted(Path(__file__).parent.glob(f"*_{op}.py")):
+        try:
+            found.append(importlib.import_module(f"bench.peers.{path.stem}"))
+        except ImportError as error:
+            missing.append(f"{path.stem}: {error}")
+    return found, missing

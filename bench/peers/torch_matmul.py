@@ -1,0 +1,65 @@
+"""cuBLAS through PyTorch: matmul, addmm, and cuBLASLt's fused bias with ReLU or GELU.
+
+float32 is exact: TF32 is off unless the case allows it.
+"""
+import torch
+import torch.nn.functional as F
+
+from bench.peers import Peer
+from bench.torch_arrays import TorchContender, tensors
+
+if not torch.cuda.is_available():
+    raise ImportError("torch sees no CUDA device")
+
+NAME = "torch"
+_ACTIVATIONS = {"relu": torch.relu_, "gelu": F.gelu, "gelu_tanh": lambda y: F.gelu(y, approximate="tanh"),
+                "swish": lambda y: F.silu(y, inplace=True), "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}
+
+
+def make(case, operands, clock):
+    """The case in PyTorch; None for what it lacks (int8, another output dtype, c)."""
+    p = case.problem
+    if p.a.dtype == "int8" or p.y.dtype != p.a.dtype or p.c is not None:
+        return None
+    if p.activation.mode != "identity" and p.activation.mode not in _ACTIVATIONS:
+        return None
+    arrays = [tensors(operands, k) for k in range(len(operands))]
+    calls = [_bind(p, a) for a in arrays]
+    torch.backends.cuda.matmul.allow_tf32 = p.math is not None
+    contender = TorchContender(NAME, calls, clock)
+
+    def write():
+        with contender.on_stream():
+            result = calls[0]()
+            if result.data_ptr() != arrays[0]["y"].data_ptr():
+                arrays[0]["y"].copy_(result)
+        clock.synchronize()
+    return Peer(contender, write)
+
+
+def plain_call(case, arrays):
+    """The call on torch tensors, for the host's time."""
+    return _bind(case.problem, arrays)
+
+
+def _bind(p, t):
+    """The call on one set of tensors, everything looked up beforehand."""
+    a = t["a"].mT if p.transpose_a else t["a"]
+    b = t["b"].mT if p.transpose_b else t["b"]
+    bias, y, mode = t["bias"], t["y"], p.activation.mode
+    matrices = a.ndim == 2 and b.ndim == 2
+    if bias is None and mode == "identity":
+        return lambda: torch.matmul(a, b, out=y)
+    if bias is not None and matrices and bias.ndim == 1 and mode in ("relu", "gelu_tanh"):
+        gelu = mode == "gelu_tanh"
+        return lambda: torch._addmm_activation(bias, a, b, use_gelu=gelu)
+    if bias is not None and matrices:
+        product = lambda: torch.addmm(bias, a, b, out=y)  # noqa: E731
+    elif bias is not None:
+        product = lambda: torch.matmul(a, b, out=y).add_(bias)  # noqa: E731
+    else:
+        product = lambda: torch.matmul(a, b, out=y)  # noqa: E731
+    if mode == "identity":
+        return product
+    activation = _ACTIVATIONS[mode]
+    return lambda: activation(product())

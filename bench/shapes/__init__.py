@@ -1,0 +1,1 @@
+"""Problems to measure, one module an operation."""

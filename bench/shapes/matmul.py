@@ -1,0 +1,116 @@
+"""Matrix products to measure: named sets of sizes, each with its transpositions and what is fused."""
+import functools
+from dataclasses import dataclass, replace
+
+from dnnkern.matmul import MatmulProblem
+from dnnkern.device.epilogue import Activation
+from dnnkern.host.tensor import Tensor
+
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int8")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product: ``y[batch, m, n] = activation(a @ b + bias)``; `layout` ("nn", "nt", "tn", "tt") says which operands are transposed."""
+    m: int
+    n: int
+    k: int
+    dtype: str = "float32"
+    batch: int = 1
+    layout: str = "nn"
+    bias: bool = False
+    activation: str = "identity"
+    math: str | None = None
+    label: str = ""
+    op = "matmul"
+
+    @functools.cached_property
+    def problem(self) -> MatmulProblem:
+        lead = (self.batch,) if self.batch > 1 else ()
+        a = (self.k, self.m) if self.layout[0] == "t" else (self.m, self.k)
+        b = (self.n, self.k) if self.layout[1] == "t" else (self.k, self.n)
+        out = "int32" if self.dtype == "int8" else self.dtype
+        return MatmulProblem(a=Tensor.packed(lead + a, self.dtype), b=Tensor.packed(lead + b, self.dtype),
+                             y=Tensor.packed(lead + (self.m, self.n), out), bias=Tensor.packed((self.n,), out) if self.bias else None,
+                             transpose_a=self.layout[0] == "t", transpose_b=self.layout[1] == "t", activation=Activation(self.activation),
+                             math=self.math)
+
+    def call(self, arrays, algo=None):
+        """The public function on arrays by name, with `out`."""
+        from dnnkern.matmul import matmul
+        return matmul(arrays["a"], arrays["b"], bias=arrays["bias"], transpose_a=self.layout[0] == "t", transpose_b=self.layout[1] == "t",
+                      activation=None if self.activation == "identity" else self.activation, math=self.math, out=arrays["y"], algo=algo)
+
+    def __str__(self):
+        return str(self.problem).removeprefix("matmul ") + (f" ({self.label})" if self.label else "")
+
+
+def _square():
+    return [Case(s, s, s) for s in (256, 512, 1024, 2048, 4096, 8192)]
+
+
+def _transformer():
+    """Linear layers of BERT-large, Llama-3-8B and Llama-3-70B: weights are (out, in)."""
+    found = []
+    models = (("bert-large", 8192, 1024, 3072, 4096, 4096), ("llama-8b", 2048, 4096, 6144, 28672, 14336),
+              ("llama-8b", 4096, 4096, 6144, 28672, 14336), ("llama-70b", 1024, 8192, 10240, 57344, 28672))
+    for model, tokens, hidden, qkv, mlp_up, mlp_down in models:
+        for part, n, k in (("qkv", qkv, hidden), ("proj", hidden, hidden), ("mlp up", mlp_up, hidden), ("mlp down", hidden, mlp_down)):
+            found.append(Case(tokens, n, k, layout="nt", label=f"{model} {part}"))
+    return found
+
+
+def _skinny():
+    weights = ((4096, 4096), (14336, 4096), (4096, 14336))
+    return [Case(m, n, k, layout="nt") for m in (1, 8, 64) for n, k in weights] + [
+        Case(1, 4096, 4096), Case(4096, 1, 4096), Case(128, 128, 65536), Case(128, 128, 65536, layout="tn"), Case(512, 512, 16384)]
+
+
+def _odd():
+    return [Case(127, 127, 127), Case(1000, 1000, 1000), Case(1537, 769, 3001), Case(4095, 4095, 4095), Case(4097, 31, 517),
+            Case(1000, 1048, 1004, layout="nt")]
+
+
+def _batched():
+    return [Case(128, 128, 64, batch=256), Case(512, 512, 512, batch=64), Case(1024, 1024, 1024, batch=16),
+            Case(512, 512, 64, batch=96, layout="nt", label="attention scores"), Case(512, 64, 512, batch=96, label="attention values")]
+
+
+def _fused():
+    sizes = ((8192, 4096, 1024), (2048, 4096, 4096), (256, 1024, 1024))
+    return [Case(m, n, k, layout="nt", bias=True, activation=activation) for m, n, k in sizes for activation in ("identity", "relu", "gelu")]
+
+
+def _small():
+    return [Case(s, s, s) for s in (16, 32, 64, 128)] + [Case(64, 10, 784, layout="nt"), Case(128, 512, 784, layout="nt"),
+                                                        Case(32, 1000, 2048)]
+
+
+SETS = {"square": _square, "transformer": _transformer, "skinny": _skinny, "odd": _odd, "batched": _batched, "fused": _fused,
+        "small": _small}
+
+
+def cases(name, dtypes=("float32",), layouts=(), math=None) -> list[Case]:
+    """A set, or "all", in the given dtypes; `layouts` replaces the set's own."""
+    if name != "all" and name not in SETS:
+        raise ValueError(f"matmul has no set {name!r}; there are {', '.join(SETS)} and all")
+    chosen = [case for key, make in SETS.items() if name in (key, "all") for case in make()]
+    return _variants(chosen, dtypes, layouts, math)
+
+
+def parse(text, dtypes=("float32",), layouts=(), math=None) -> list[Case]:
+    """A case written ``MxNxK`` or ``BATCHxMxNxK``."""
+    try:
+        sizes = [int(s) for s in text.split("x")]
+        batch, m, n, k = sizes if len(sizes) == 4 else [1] + sizes
+    except ValueError:
+        raise ValueError(f"--problem {text}: expected MxNxK or BATCHxMxNxK") from None
+    return _variants([Case(m, n, k, batch=batch)], dtypes, layouts, math)
+
+
+def _variants(chosen, dtypes, layouts, math):
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise ValueError(f"matmul has no dtype {dtype!r}; there are {', '.join(DTYPES)}")
+    return [replace(case, dtype=dtype, layout=layout, math=math if dtype == "float32" or math != "tf32" else None)
+            for dtype in dtypes for case in chosen for layout in (layouts or (case.layout,))]

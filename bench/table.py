@@ -1,0 +1,134 @@
+"""Rows of measurements: tables of them, ratios, regret."""
+import math
+
+HEAD = ("", "algorithm", "configuration", "time µs", "IQR %", "TFLOP/s", "GB/s", "roof %", "x peer", "host µs", "workspace", "notes")
+
+
+def geomean(values) -> float | None:
+    """Geometric mean of positive numbers; None of none."""
+    values = [v for v in values if v]
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
+
+
+def timed(rows) -> list:
+    """Rows of ours that have a time, fastest first."""
+    return sorted((r for r in rows if r["status"] == "ok" and not r["is_peer"]), key=lambda r: r["time_us"])
+
+
+def by_problem(rows) -> dict:
+    """{problem: its rows}, in the order of their first appearance."""
+    groups = {}
+    for row in rows:
+        groups.setdefault((row["op"], row["problem"]), []).append(row)
+    return {problem: group for (_, problem), group in groups.items()}
+
+
+def regret(rows) -> float | None:
+    """Of one problem's rows: time of the algorithm that the estimates choose over the best time, 1 where they are right; None if either is
+    missing."""
+    ours = timed(rows)
+    predicted = next((r for r in ours if r["predicted"]), None)
+    return predicted["time_us"] / ours[0]["time_us"] if predicted else None
+
+
+def summary(rows, heuristic=False) -> list[str]:
+    """Lines under the tables: ratios to the peer and, with `heuristic`, what the estimates cost."""
+    groups = by_problem(rows)
+    lines = []
+    if heuristic:
+        found = {}
+        for problem, group in groups.items():
+            found[problem] = regret(group)
+            if found[problem] is not None:
+                predicted, best = next(r for r in timed(group) if r["predicted"]), timed(group)[0]
+                lines.append(f"regret {found[problem]:6.3f}  {problem}: estimate chose {_name(predicted)} "
+                             f"(predicted {predicted['estimate_us']:.4g} µs, took {predicted['time_us']:.4g}), best {_name(best)} "
+                             f"{best['time_us']:.4g} µs")
+        if any(found.values()):
+            values = [v for v in found.values() if v is not None]
+            lines.append(f"regret of the estimates, geometric mean: {geomean(values):.3f} over {len(values)} problems, worst {max(values):.3f}")
+    best = [timed(g)[0]["ratio"] for g in groups.values() if timed(g)]
+    chosen = [r["ratio"] for r in rows if r["chosen"] and r["status"] == "ok"]
+    for name, ratios in (("chosen", chosen), ("best", best)):
+        if any(ratios):
+            ratios = [r for r in ratios if r is not None]
+            lines.append(f"{name} over peer (above 1 is faster), geometric mean: {geomean(ratios):.3f} over {len(ratios)} problems")
+    failed = [r for r in rows if r["status"] != "ok"]
+    lines += [f"{r['problem']}: {_name(r)}: {r['status']}" for r in failed]
+    return lines
+
+
+def _name(row):
+    return row["algo"] + (f"[{row['config']}]" if row["config"] else "")
+
+
+def cells(row) -> list[str]:
+    """A row's texts under `HEAD`. What was chosen is marked with *, what the estimates alone would choose with ~."""
+    mark = "peer" if row["is_peer"] else ("*" if row["chosen"] else "") + ("~" if row["predicted"] else "")
+    if row["status"] != "ok":
+        word = row["status"].split(":")[0]
+        return [mark, row["algo"], row["config"], word] + [""] * 6 + [_bytes(row["workspace"]), ",".join(row["notes"])]
+    return [mark, row["algo"], row["config"], f"{row['time_us']:.2f}", f"{100 * row['iqr_us'] / row['time_us']:.1f}",
+            _number(row["tflops"], 1), _number(row["gbs"], 0), _number(row["roof"], 1, 100), _number(row["ratio"], 3),
+            _number(row["host_us"], 1), _bytes(row["workspace"]), ",".join(row["notes"])]
+
+
+def _number(value, digits, scale=1):
+    return "" if value is None else f"{value * scale:.{digits}f}"
+
+
+def _bytes(n):
+    if not n:
+        return ""
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.4g} {unit}"
+        n /= 1024
+    return f"{n:.4g} GiB"
+
+
+def text(title, rows) -> str:
+    """A problem's table as plain text."""
+    lines = [HEAD] + [cells(r) for r in rows]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(HEAD))]
+    left = {0, 1, 2, len(HEAD) - 1}
+    body = ["  ".join(c.ljust(w) if k in left else c.rjust(w) for k, (c, w) in enumerate(zip(line, widths))).rstrip() for line in lines]
+    return "\n".join([title] + ["  " + line for line in body])
+
+
+def show(title, rows):
+    """Print a problem's table, with rich where it is installed and the output is a terminal."""
+    try:
+        import rich.console
+        import rich.table
+    except ImportError:
+        print(text(title, rows), flush=True)
+        return
+    console = rich.console.Console()
+    if not console.is_terminal:
+        print(text(title, rows), flush=True)
+        return
+    table = rich.table.Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for k, name in enumerate(HEAD):
+        table.add_column(name, justify="left" if k in (0, 1, 2, len(HEAD) - 1) else "right", no_wrap=k < 11)
+    for row in rows:
+        style = "red" if row["status"] != "ok" else "dim" if row["is_peer"] else "bold" if row["chosen"] else None
+        table.add_row(*(c.replace("[", "\\[") for c in cells(row)), style=style)
+    console.print(table)
+
+
+def markdown(rows) -> str:
+    """One line a problem: what was chosen, the best, and the peer, for a results page."""
+    lines = ["| problem | chosen | time µs | TFLOP/s | GB/s | roof % | x peer | best | x peer | regret |",
+             "|---|---|--:|--:|--:|--:|--:|---|--:|--:|"]
+    for problem, group in by_problem(rows).items():
+        ours = timed(group)
+        if not ours:
+            continue
+        best, chosen = ours[0], next((r for r in ours if r["chosen"]), None)
+        shown = chosen or best
+        lines.append("| " + " | ".join([
+            problem, _name(chosen) if chosen else "", f"{shown['time_us']:.2f}", _number(shown["tflops"], 1), _number(shown["gbs"], 0),
+            _number(shown["roof"], 1, 100), _number(shown["ratio"], 3), "the same" if best is chosen else _name(best),
+            _number(best["ratio"], 3), _number(regret(group), 3)]) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,46 @@
+"""PyTorch on the operands' memory and on the clock's stream: what the torch peers share."""
+import torch
+
+from dnnkern.host.timing import Contender
+
+
+def tensors(operands, k) -> dict:
+    """Operands and outputs of set k as torch tensors on the same memory; None for a missing one."""
+    found = {}
+    for name in (*operands.tensors, *operands.outputs):
+        array = operands.array(k, name)
+        if array is None:
+            found[name] = None
+            continue
+        tensor = torch.as_tensor(array, device=torch.device("cuda", operands.device.index))
+        wanted = getattr(torch, array.tensor.dtype)
+        found[name] = tensor if tensor.dtype == wanted else tensor.view(wanted)
+    return found
+
+
+class TorchContender(Contender):
+    """Calls into torch, one for each set, captured with torch's own graphs: its allocator has to know of the capture."""
+
+    def __init__(self, name, calls, clock):
+        self.stream = torch.cuda.ExternalStream(clock.stream, device=clock.index)
+        self.calls = calls
+
+        def call(k):
+            with torch.cuda.stream(self.stream):
+                calls[k]()
+        super().__init__(name, call, len(calls))
+
+    def on_stream(self):
+        """Context in which torch works on the clock's stream."""
+        return torch.cuda.stream(self.stream)
+
+    def capture(self, clock, calls):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            for k in range(calls):
+                self.calls[k % self.sets]()
+
+        def replay():
+            with torch.cuda.stream(self.stream):
+                graph.replay()
+        return replay
