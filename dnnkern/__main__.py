@@ -26,8 +26,8 @@ def devices(arguments):
         d = device(i)
         rows.append((d.index, d.name, "%d.%d" % d.capability, d.arch, d.sms, f"{d.clock_hz / 1e6:.0f}", bytes_text(d.memory),
                      f"{d.bandwidth / 1e9:.0f}", f"{d.fp32_rate / 1e12:.1f}", bytes_text(d.l2_bytes), bytes_text(d.shared_per_block)))
-    show(("device", "name", "capability", "arch", "SMs", "clock (MHz)", "memory", "bandwidth (GB/s)", "fp32 (TFLOP/s)", "L2", "shared/block"),
-         rows)
+    show(("device", "name", "capability", "arch", "SMs", "clock (MHz)", "memory", "bandwidth (GB/s)", "fp32 (TFLOP/s)", "L2",
+          "shared/block"), rows)
     if SIMULATED:
         print("\nNo GPU is used: kernels run in the simulator, which has an H200's numbers, so that dispatch predicts what it would there.")
     else:
@@ -56,8 +56,8 @@ def explain(arguments):
     shown = []
     for c in rows:
         mark = "*" if c.chosen else ""
-        shown.append((mark, c.algo, time_text(c.time_ms), time_text(measured.get(c.algo)), bytes_text(c.memory or None), _notes(c.notes), c.config,
-                      f"no: {c.reason}" if c.reason else None))
+        shown.append((mark, c.algo, time_text(c.time_ms), time_text(measured.get(c.algo)), bytes_text(c.memory or None),
+                      _notes(c.notes), c.config, f"no: {c.reason}" if c.reason else None))
     show(("", "algorithm", "predicted", "measured", "workspace", "notes", "config", ""), shown, title=f"{problem} on {_device().name}",
          marked=[i for i, c in enumerate(rows) if c.chosen])
     if any(c.chosen for c in rows):
@@ -79,8 +79,8 @@ def find(arguments):
     rows = []
     for p in perfs:
         rate = f"{flops / p.time_ms / 1e9:.3g}" if flops and p.time_ms and not _is_simulated() else None
-        rows.append((p.algo, time_text(p.time_ms) if p.status == "ok" else None, rate, bytes_text(p.memory or None), _notes(p.notes), p.config,
-                     p.status))
+        rows.append((p.algo, time_text(p.time_ms) if p.status == "ok" else None, rate, bytes_text(p.memory or None), _notes(p.notes),
+                     p.config, p.status))
     show(("algorithm", "time", "TFLOP/s", "workspace", "notes", "config", "status"), rows, title=f"{problem} on {_device().name}",
          marked=(0,))
     if _is_simulated():

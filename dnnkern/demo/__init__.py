@@ -1,9 +1,8 @@
 """``python -m dnnkern demo``: a two-layer perceptron learns handwritten digits; every matrix product is `dnnkern.matmul`.
 
-On a GPU it trains on all of scikit-learn's 1797 digits. In the simulator, where it runs without a GPU, it trains a few steps on a few of them
-and compares the losses with a float64 run of the same steps in NumPy; on a GPU the first steps are compared.
+On a GPU it trains on scikit-learn's 1797 digits. In the simulator, where it runs without a GPU, it makes a few steps on a few of them. The
+losses of those steps, on a GPU of the first ones, must be those of a float64 run of the same steps in NumPy.
 """
-import argparse
 import sys
 import time
 from dataclasses import dataclass
@@ -112,7 +111,8 @@ def main(argv=()) -> int:
 def _parser():
     from ..__main__ import Parser
     parser = Parser(prog="python -m dnnkern demo", description="Train a two-layer perceptron on scikit-learn's handwritten digits.")
-    parser.add_argument("--framework", choices=("numba", "torch", "numpy"), help="whose arrays (default: Numba's; NumPy's in the simulator)")
+    parser.add_argument("--framework", choices=("numba", "torch", "numpy"),
+                        help="whose arrays (default: Numba's; NumPy's in the simulator)")
     parser.add_argument("--epochs", type=int, help="times round the training digits")
     parser.add_argument("--hidden", type=int, help="width of the hidden layer")
     parser.add_argument("--full", action="store_true", help="in the simulator: the size that a GPU runs, which takes hours there")

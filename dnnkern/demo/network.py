@@ -1,4 +1,6 @@
 """The perceptron: two layers, forward and backward through `dnnkern.matmul` and its epilogues."""
+import importlib.util
+
 import numpy as np
 
 from .. import dispatch
@@ -10,12 +12,15 @@ from . import kernels
 
 
 class Arrays:
-    """Where the arrays live: NumPy's in the simulator; on a GPU Numba device arrays, whose outputs come from the library's pool, or torch's."""
+    """Whose the arrays are: NumPy's in the simulator; on a GPU Numba's, whose outputs come from the library's pool; torch's on both."""
 
     def __init__(self, framework=None):
         self.framework = framework or ("numpy" if SIMULATED else "numba")
         if (self.framework == "numpy") != SIMULATED and self.framework != "torch":
-            raise ValueError(f"demo: --framework {self.framework} needs {'a GPU' if SIMULATED else 'the simulator (NUMBA_ENABLE_CUDASIM=1)'}")
+            need = "a GPU" if SIMULATED else "the simulator (NUMBA_ENABLE_CUDASIM=1)"
+            raise ValueError(f"demo: --framework {self.framework} needs {need}")
+        if self.framework == "torch" and importlib.util.find_spec("torch") is None:
+            raise ValueError("demo: --framework torch: PyTorch is not installed")
 
     def put(self, a):
         """A copy of a NumPy array on the device."""
@@ -76,8 +81,8 @@ class Network:
     def train(self, x, targets, losses):
         """One step of SGD with momentum; `losses` gets the loss of each row.
 
-        A gradient and its velocity are one product: ``velocity = a.T @ b / batch + momentum * velocity``, in place. The gradient of a bias is a
-        product with ones.
+        A gradient and its velocity are one product: ``velocity = a.T @ b / batch + momentum * velocity``, in place. That of a bias is
+        a product with ones.
         """
         w2 = self.weights[2]
         v1, vb1, v2, vb2 = self.velocities
@@ -110,7 +115,8 @@ class Network:
 
 def _problem(a, b, *, bias=None, c=None, out=None, alpha=1.0, beta=1.0, transpose_a=False, transpose_b=False, activation=None):
     tensors = tuple(None if t is None else kind_of(t).tensor(t) for t in (a, b, bias, c))
-    return make_problem(tensors, None if out is None else kind_of(out).tensor(out), transpose_a, transpose_b, activation, None, None, alpha != 1,
+    y = None if out is None else kind_of(out).tensor(out)
+    return make_problem(tensors, y, transpose_a, transpose_b, activation, None, None, alpha != 1,
                         beta != 1 if c is not None else None, aliases=frozenset({"c"}) if out is not None else frozenset())
 
 

@@ -38,9 +38,10 @@ def make(arguments) -> MatmulProblem:
     has_c = arguments.c or arguments.in_place
     y = Tensor.packed((*batch, m, n), out)
     c = (y if arguments.in_place else Tensor.packed(y.shape, addend)) if has_c and arguments.beta != 0 else None
-    return make_problem((a, b, Tensor.packed(bias, addend) if bias is not None else None, c), y if arguments.in_place else None, transpose_a,
-                        transpose_b, arguments.activation, arguments.math, arguments.out_dtype, arguments.alpha != 1,
-                        arguments.beta != 1 if c else None, aliases=frozenset({"c"}) if c and arguments.in_place else frozenset())
+    tensors = a, b, Tensor.packed(bias, addend) if bias is not None else None, c
+    return make_problem(tensors, y if arguments.in_place else None, transpose_a, transpose_b, arguments.activation, arguments.math,
+                        arguments.out_dtype, arguments.alpha != 1, arguments.beta != 1 if c is not None else None,
+                        aliases=frozenset({"c"}) if c is not None and arguments.in_place else frozenset())
 
 
 def parse_problem(words) -> MatmulProblem:

@@ -1,0 +1,119 @@
+"""The command line: what it prints, and that what is wrong is one line and exit code 2."""
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from dnnkern import dispatch
+from dnnkern.__main__ import main
+from dnnkern.matmul._parse import parse_problem
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def run(capsys, *words):
+    code = main(words)
+    return code, capsys.readouterr()
+
+
+def test_devices(capsys, simulated):
+    code, got = run(capsys, "devices")
+    assert code == 0 and "simulator" in got.out and "sm_90a" in got.out
+
+
+def test_list_names_every_algorithm(capsys):
+    code, got = run(capsys, "list")
+    assert code == 0
+    for algorithm in dispatch.algorithms():
+        assert any(line.split()[:2] == [algorithm.op, algorithm.name] for line in got.out.splitlines()), algorithm
+    assert run(capsys, "list", "matmul")[1].out == got.out or len({a.op for a in dispatch.algorithms()}) > 1
+
+
+def test_explain_marks_what_get_chooses(capsys):
+    words = "128x64x96 bf16 tn --bias --activation gelu".split()
+    code, got = run(capsys, "explain", "matmul", *words)
+    assert code == 0
+    chosen = dispatch.get_algorithm("matmul", parse_problem(words))
+    marked = [line for line in got.out.splitlines() if line.startswith("* ")]
+    assert marked[0].split()[1] == chosen.name
+    assert got.out.startswith("matmul 128x64x96 bfloat16 tn + bias by column, gelu on ")
+
+
+def test_explain_gives_reasons(capsys):
+    problem = parse_problem(["33x29x37", "int8"])
+    refused = {c.algo: c.reason for c in dispatch.explain("matmul", problem) if c.reason}
+    got = run(capsys, "explain", "matmul", "33x29x37", "int8")[1].out
+    for name, reason in refused.items():
+        assert f"no: {reason}" in got, name
+
+
+def test_find_and_then_explain_knows_the_time(capsys, tmp_path, monkeypatch, simulated):
+    naive = next(a for a in dispatch.algorithms("matmul") if a.name == "naive")
+    with monkeypatch.context() as m:  # one algorithm is enough here, and the simulator is slow
+        m.setitem(dispatch._registry, "matmul", {"naive": naive})
+        dispatch._chosen.cache_clear()
+        code, got = run(capsys, "find", "matmul", "5x4x3", "f32")
+        assert code == 0 and "naive" in got.out and "simulator" in got.out
+        explained = run(capsys, "explain", "matmul", "5x4x3", "f32")[1].out
+    dispatch._chosen.cache_clear()
+    assert "the fastest measured" in explained
+
+
+@pytest.mark.parametrize("words, part", [
+    ("explain matmul 3x4 f32", "'3x4' is not MxNxK"),
+    ("explain matmul 3x4x5 q9", "not a dtype"),
+    ("explain matmul 3x4x5 f32 xy", "invalid choice: 'xy'"),
+    ("explain matmul 3x4x5 f32 --activation relux", "invalid choice"),
+    ("explain matmul 3x4x5 f32 --out-dtype int8", "cannot be int8"),
+    ("explain conv 3x4x5 f32", "no operation 'conv'; there are"),
+    ("explain matmul", "required"),
+    ("list nothing", "no operation 'nothing'"),
+    ("frobnicate", "invalid choice"),
+    ("demo --epochs none", "invalid int value"),
+    ("demo --epochs 0", "1 or more"),
+])
+def test_mistakes_are_one_line(words, part, capsys):
+    try:
+        code = main(words.split())
+    except SystemExit as stop:
+        code = stop.code
+    got = capsys.readouterr()
+    assert code == 2 and got.out == ""
+    assert part in got.err and got.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words, text, shapes", [
+    ("4x5x6 f32", "matmul 4x5x6 float32 nn", ((4, 6), (6, 5))),
+    ("4x5x6 f16 tt", "matmul 4x5x6 float16 tt", ((6, 4), (5, 6))),
+    ("2x4x5x6 f64 nt --c", "matmul 2x4x5x6 float64 nt + c", ((2, 4, 6), (2, 5, 6))),
+    ("4x5x6 bf16 --bias row --out-dtype f32", "matmul 4x5x6 bfloat16 nn -> float32 + bias by row", ((4, 6), (6, 5))),
+    ("4x5x6 i8 tn", "matmul 4x5x6 int8 tn -> int32", ((6, 4), (6, 5))),
+    ("4x5x6 f32 --in-place --beta 0.5 --math tf32", "matmul 4x5x6 float32 nn + c math=tf32", ((4, 6), (6, 5))),
+    ("4x5x6 f32 --c --beta 0", "matmul 4x5x6 float32 nn", ((4, 6), (6, 5))),
+])
+def test_problems_in_words(words, text, shapes):
+    problem = parse_problem(words.split())
+    assert str(problem) == text
+    assert (problem.a.shape, problem.b.shape) == shapes
+    assert problem.in_place == ("--in-place" in words)
+
+
+def test_parse_problem_raises_in_one_line():
+    with pytest.raises(ValueError, match="^matmul: .*required") as caught:
+        parse_problem(["3x4x5"])
+    assert "\n" not in str(caught.value)
+
+
+def test_as_a_program_without_a_gpu_it_warns_of_nothing(simulated):
+    done = subprocess.run([sys.executable, "-m", "dnnkern", "devices"], capture_output=True, text=True, cwd=ROOT,
+                          env={k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"} | {"CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 0 and done.stderr == "" and "simulator" in done.stdout
+
+
+def test_check_finds_this_machine_well(capsys, simulated, monkeypatch):
+    from dnnkern import selfcheck
+    monkeypatch.setattr(selfcheck, "SIZES", (5, 7, 3))
+    code, got = run(capsys, "check")
+    assert code == 0 and "All is well" in got.out and got.out.count("naive") == 5
