@@ -78,7 +78,7 @@ def stored_by_rows(problem) -> Roles:
 def widest(limit, tensor, contiguous, extents, strides):
     """Most elements, at most `limit`, that one access can take everywhere; 1 unless `contiguous`.
 
-    A power of two that divides the address, `extents` (of the contiguous dimension) and `strides` (of all other dimensions).
+    A power of two that divides the address, `extents` (of the contiguous dimension), and `strides` (of all others).
     """
     width = limit if contiguous else 1
     while width > 1 and (tensor.alignment % (width * tensor.itemsize) or any(v % width for v in (*extents, *strides))):
