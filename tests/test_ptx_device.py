@@ -12,7 +12,7 @@ if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
 from dnnkern.device import block, convert, epilogue, fastmath, index, philox, vec, warp  # noqa: E402
-from dnnkern.device._numba import compile_ptx  # noqa: E402
+from dnnkern.device._numba_compile import compile_ptx  # noqa: E402
 
 ARCHITECTURES = ["sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
 SCALARS = {"float32": f32, "float64": f64, "int32": i32, "int64": i64, "uint32": u32}

@@ -1,10 +1,7 @@
-"""The one file that touches Numba's extension API: intrinsics made of inline PTX, and compilation without a driver.
+"""Intrinsics made of inline PTX. With `_numba_compile`, the only place that touches Numba's extension API.
 
-A second backend (numba-cuda-mlir) would stand beside this file and offer the same names.
+A second backend (numba-cuda-mlir) would stand beside these two files and offer the same names.
 """
-import contextlib
-import threading
-
 import numpy as np
 
 if not hasattr(np, "row_stack"):  # NumPy 2.5 removed the name, numba-cuda 0.30 looks it up at its first compile
@@ -12,8 +9,6 @@ if not hasattr(np, "row_stack"):  # NumPy 2.5 removed the name, numba-cuda 0.30 
 
 from llvmlite import ir  # noqa: E402
 from numba import cuda  # noqa: E402
-from numba.cuda import compiler as _compiler  # noqa: E402
-from numba.cuda import dispatcher as _dispatcher  # noqa: E402
 from numba.cuda import types  # noqa: E402
 from numba.cuda.extending import intrinsic  # noqa: E402
 from numba.cuda.core import errors  # noqa: E402
@@ -27,16 +22,6 @@ SCALARS = {name: getattr(types, name) for name in ("int8", "uint8", "int16", "ui
 _LLVM = {"uint16": ir.IntType(16), "int32": ir.IntType(32), "uint32": ir.IntType(32), "int64": ir.IntType(64), "uint64": ir.IntType(64),
          "float32": ir.FloatType(), "float64": ir.DoubleType()}
 _CONSTRAINT = {"uint16": "h", "int32": "r", "uint32": "r", "int64": "l", "uint64": "l", "float32": "f", "float64": "d"}
-
-
-def kernel_type(name):
-    """Numba type of a kernel parameter: ``"float32"``, ``"float32*"`` for a flat pointer, ``"int64x6"`` for a tuple of six."""
-    if name.endswith("*"):
-        return types.CPointer(SCALARS[name[:-1]])
-    if "x" in name:
-        scalar, count = name.split("x")
-        return types.UniTuple(SCALARS[scalar], int(count))
-    return SCALARS[name]
 
 
 def instruction(text, results, operands, *, memory, pure):
@@ -428,38 +413,3 @@ def pin(count):
             return context.get_dummy_value()
         return types.void(buffer), codegen
     return intrinsic(emit)
-
-
-class _OfflineDevice:
-    id = 0
-
-    def __init__(self, capability):
-        self.compute_capability = capability
-
-
-_patch_lock = threading.RLock()
-
-
-@contextlib.contextmanager
-def _as_device(capability):
-    """Compile for `capability` whatever GPU is there, or none: Numba asks the current device when it compiles a device function."""
-    with _patch_lock:
-        saved = _dispatcher.get_current_device, _compiler.get_current_device
-        _dispatcher.get_current_device = _compiler.get_current_device = lambda: _OfflineDevice(capability)
-        try:
-            yield
-        finally:
-            _dispatcher.get_current_device, _compiler.get_current_device = saved
-
-
-def compile_ptx(kernel, signature, arch):
-    """PTX text and entry name of a `cuda.jit` kernel for parameters `signature` (names, see `kernel_type`) and an arch such as "sm_90a"."""
-    digits = arch[3:].rstrip("af")
-    capability = int(digits[:-1]), int(digits[-1])
-    suffix = arch[3 + len(digits):]
-    options = {k: v for k, v in kernel.targetoptions.items() if k in ("launch_bounds", "fastmath", "max_registers", "opt", "lineinfo")}
-    with _as_device(capability):
-        text, _ = cuda.compile(kernel.py_func, tuple(kernel_type(s) for s in signature), device=False, abi="numba", output="ptx",
-                               cc=capability + (suffix,) if suffix else capability, **options)
-    entry = text[text.index(".entry ") + len(".entry "):].split("(", 1)[0].strip()
-    return text, entry

@@ -131,7 +131,7 @@ def _read(path) -> Binary | None:
 
 def ptx(kernel, signature, arch) -> tuple:
     """PTX text and entry name; needs no GPU."""
-    from ..device._numba import compile_ptx
+    from ..device._numba_compile import compile_ptx
     return compile_ptx(kernel, signature, arch)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from .compile import compile_kernel
 from .device import CudaError, check, device, on_device, set_current
+from .tensormap import TensorMap
 
 _CODE = {"float32": "f", "float64": "d", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q",
          "uint64": "Q"}
@@ -22,11 +23,13 @@ _LIMIT_DEFAULT_SHARED = 48 * 1024
 class Argument:
     """One kernel parameter: its type ("float32*", "int32", "int64x6" for a tuple) and a constant, or the name of a dynamic value.
 
-    `offset` is added to a pointer, in bytes: several kernels share one workspace that way.
+    `offset` is added to a pointer, in bytes: several kernels share one workspace that way. A "tensormap" is the `spec` of an array whose
+    address is the dynamic value.
     """
     type: str
     value: object
     offset: int = 0
+    spec: TensorMap | None = None
 
     @property
     def is_dynamic(self):
@@ -113,12 +116,15 @@ class _Frame:
     def __init__(self, executable):
         self.storage = ctypes.create_string_buffer(max(8, executable.storage_bytes))
         base = ctypes.addressof(self.storage)
-        self.keep, self.calls, self.configs = [], [], []
+        self.keep, self.calls, self.configs, self.maps = [], [], [], []
         for launch, function, slots in zip(executable.launches, executable.functions, executable.slots):
             parameters = (ctypes.c_void_p * len(slots))()
             for k, slot in enumerate(slots):
                 if isinstance(slot, int):
                     parameters[k] = base + slot
+                elif isinstance(slot, tuple):
+                    self.maps.append(_Map(*slot))
+                    parameters[k] = self.maps[-1].at
                 else:
                     constant = ctypes.create_string_buffer(slot)
                     self.keep.append(constant)
@@ -137,6 +143,26 @@ class _Frame:
         for config in self.configs:
             config.stream = stream
         self.stream = stream
+
+
+class _Map:
+    """A tensor map in a frame: encoded when the address behind it changes, and remembered for addresses that come back."""
+    _REMEMBERED = 16
+
+    def __init__(self, position, offset, spec):
+        self.position, self.offset, self.spec, self.address, self.known = position, offset, spec, None, {}
+        self.storage = ctypes.create_string_buffer(128 + 63)
+        self.at = -(-ctypes.addressof(self.storage) // 64) * 64
+
+    def set(self, address):
+        """Describe the array at this address from now on."""
+        code = self.known.get(address)
+        if code is None:
+            if len(self.known) == self._REMEMBERED:
+                del self.known[next(iter(self.known))]
+            code = self.known[address] = self.spec.encode(address + self.offset)
+        ctypes.memmove(self.at, code, 128)
+        self.address = address
 
 
 def _attributes(launch):
@@ -169,7 +195,9 @@ class Executable:
         for launch in self.launches:
             slots = []
             for a in launch.arguments:
-                if not a.is_dynamic:
+                if a.type == "tensormap":
+                    slots.append((order[a.value], a.offset, a.spec))
+                elif not a.is_dynamic:
                     scalar = a.type.split("x")[0]
                     slots += [struct.pack("<" + _CODE[scalar], v) for v in (a.value if scalar != a.type else (a.value,))]
                 elif not a.offset:
@@ -193,6 +221,9 @@ class Executable:
         self.pack(storage, 0, *values)
         for position, offset, slot in self.shifted:
             struct.pack_into("<Q", storage, slot, values[position] + offset)
+        for tensor_map in frame.maps:
+            if values[tensor_map.position] != tensor_map.address:
+                tensor_map.set(values[tensor_map.position])
         if stream != frame.stream:
             frame.set_stream(stream)
         for call in frame.calls:
@@ -232,6 +263,8 @@ class SimulatedExecutable:
 
         from ..device.sim import Pointer
         value = values[self.order[a.value]] if a.is_dynamic else a.value
+        if a.type == "tensormap":
+            return Pointer(value), a.spec
         if a.type.endswith("*"):
             dtype = np.dtype(a.type[:-1])
             if value is None:

@@ -1,0 +1,108 @@
+"""Kernel parameter types, tensor maps by value, and compilation to PTX without a driver."""
+import contextlib
+import threading
+
+from llvmlite import ir
+from llvmlite.ir.values import ArgumentAttributes
+from numba.cuda import cgutils
+from numba.cuda import compiler as _compiler
+from numba.cuda import dispatcher as _dispatcher
+from numba.cuda import types
+from numba.cuda.datamodel.models import PrimitiveModel
+from numba.cuda.extending import intrinsic, register_model
+
+from ._numba import SCALARS, cuda
+
+
+class TensorMapType(types.Type):
+    """A CUtensorMap as a kernel parameter: 128 bytes, by value, in constant memory."""
+
+    def __init__(self):
+        super().__init__(name="TensorMap")
+
+
+TENSOR_MAP = TensorMapType()
+_BLOB = ir.ArrayType(ir.IntType(8), 128)
+
+
+@register_model(TensorMapType)
+class _TensorMapModel(PrimitiveModel):
+    def __init__(self, manager, numba_type):
+        super().__init__(manager, numba_type, _BLOB.as_pointer())
+
+
+class _ByValue(ArgumentAttributes):
+    """``byval`` in the words of NVVM's dialect for the architecture: from sm_100 on pointers are opaque and it names the type."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.text = text
+
+    def _to_list(self, typ):
+        return [self.text, "align 64"]
+
+
+@intrinsic
+def tensor_map_address(typingctx, tensor_map):
+    """Generic address of a tensor map that is a kernel parameter. Call it in the kernel itself: a device function would get a copy."""
+    def codegen(context, builder, signature, args):
+        function, module = builder.function, builder.module
+        maps = [(n, a) for n, a in enumerate(function.args) if isinstance(a.type, ir.PointerType) and a.type.pointee == _BLOB]
+        if maps and not isinstance(maps[0][1].attributes, _ByValue):
+            # NOTE: all maps of a kernel in one grid_constant node: NVVM reads the first node only, and copies the others to local memory.
+            # Its indices count from 1; here a result pointer, gone later, comes first.
+            text = "byval([128 x i8])" if _dispatcher.get_current_device().compute_capability >= (10, 0) else "byval"
+            for _, a in maps:
+                a.attributes = _ByValue(text)
+            indices = module.add_metadata([ir.Constant(ir.IntType(32), n) for n, _ in maps])
+            node = module.add_metadata((function, ir.MetaDataString(module, "grid_constant"), indices))
+            cgutils.get_or_insert_named_metadata(module, "nvvm.annotations").add(node)
+        return builder.ptrtoint(args[0], ir.IntType(64))
+    return types.uint64(tensor_map), codegen
+
+
+def kernel_type(name):
+    """Numba type of a kernel parameter: "float32", "float32*" (flat pointer), "int64x6" (tuple of six), "tensormap" (by value)."""
+    if name == "tensormap":
+        return TENSOR_MAP
+    if name.endswith("*"):
+        return types.CPointer(SCALARS[name[:-1]])
+    if "x" in name:
+        scalar, count = name.split("x")
+        return types.UniTuple(SCALARS[scalar], int(count))
+    return SCALARS[name]
+
+
+class _OfflineDevice:
+    id = 0
+
+    def __init__(self, capability):
+        self.compute_capability = capability
+
+
+_patch_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def _as_device(capability):
+    """Compile for `capability` whatever GPU is there, or none: Numba asks the current device when it compiles a device function."""
+    with _patch_lock:
+        saved = _dispatcher.get_current_device, _compiler.get_current_device
+        _dispatcher.get_current_device = _compiler.get_current_device = lambda: _OfflineDevice(capability)
+        try:
+            yield
+        finally:
+            _dispatcher.get_current_device, _compiler.get_current_device = saved
+
+
+def compile_ptx(kernel, signature, arch):
+    """PTX text and entry name of a `cuda.jit` kernel for parameters `signature` (names, see `kernel_type`) and an arch such as "sm_90a"."""
+    digits = arch[3:].rstrip("af")
+    capability = int(digits[:-1]), int(digits[-1])
+    suffix = arch[3 + len(digits):]
+    options = {k: v for k, v in kernel.targetoptions.items() if k in ("launch_bounds", "fastmath", "max_registers", "opt", "lineinfo")}
+    with _as_device(capability):
+        text, _ = cuda.compile(kernel.py_func, tuple(kernel_type(s) for s in signature), device=False, abi="numba", output="ptx",
+                               cc=capability + (suffix,) if suffix else capability, **options)
+    entry = text[text.index(".entry ") + len(".entry "):].split("(", 1)[0].strip()
+    return text, entry
