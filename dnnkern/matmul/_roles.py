@@ -63,7 +63,8 @@ def roles(problem, swap=False) -> Roles:
     common = dict(k=problem.k, y=problem.y, batch=batch, bias_stride=problem.bias_stride)
     if not swap:
         return Roles(m=problem.m, n=problem.n, a=problem.a, b=problem.b, names=("a", "b"), a_strides=problem.a_strides,
-                     b_strides=problem.b_strides, y_strides=problem.y_strides, c_strides=problem.c_strides, epilogue=problem.epilogue, **common)
+                     b_strides=problem.b_strides, y_strides=problem.y_strides, c_strides=problem.c_strides, epilogue=problem.epilogue,
+                     **common)
     bias = {"row": "column", "column": "row", None: None}[problem.epilogue.bias]
     return Roles(m=problem.n, n=problem.m, a=problem.b, b=problem.a, names=("b", "a"), a_strides=problem.b_strides[::-1],
                  b_strides=problem.a_strides[::-1], y_strides=problem.y_strides[::-1], c_strides=problem.c_strides[::-1],

@@ -11,7 +11,7 @@ from ..device.vec import advance, as_u32, store2, store4
 def make_group_store(spec, group, vector):
     """Device function ``store(acc, k, row, column, n, y, at, column_stride, e)``: acc[k:k+group] to columns from `column` on, below `n`.
 
-    `at` is the offset in y of the first. With `vector` the group is stored as one: y is contiguous and aligned there, and `group` divides n.
+    `at` is the offset in y of the first. With `vector` the group is one store: y is contiguous and aligned there, and `group` divides n.
     """
     itemsize, halves = element(spec.output).storage.itemsize, spec.output in ("float16", "bfloat16")
     epilogue = make_epilogue(spec, "packed" if vector and halves and group > 1 else "storage")

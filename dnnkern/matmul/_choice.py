@@ -1,0 +1,94 @@
+"""Which tiles a problem can have, what they cost, and how they read its operands."""
+from ..device.index import ceil_div
+from ..host.launch import Argument
+from ._roles import access, operand_strides, stored_by_rows, widest
+from ._tile import HALVES, Operands, Tile, shared_bytes
+
+# Tile: fixed time, time of one step of k alone on a multiprocessor, additional time for every tile a multiprocessor gets; the first in
+# microseconds, the others in nanoseconds at 1.98 GHz. Fitted to float32 on an H200, docs/notes/matmul.md.
+TILES = {
+    Tile(128, 256, 8, 16, 8, stages=4, blocks=1): (3.0, 2.0, 168.6),
+    Tile(128, 128, 16, 8, 8, stages=4, early=2): (3.0, 4.0, 85.2),
+    Tile(128, 64, 32, 16, 8, slices=4, blocks=1): (3.2, 0.0, 44.6),
+    Tile(64, 64, 32, 16, 8, slices=4): (2.2, 5.9, 20.3),
+    Tile(64, 32, 64, 8, 8, lanes_m=8, slices=8, blocks=1): (2.3, 0.9, 14.6),
+    Tile(32, 32, 32, 8, 4, slices=4, stages=4, blocks=4): (1.5, 2.4, 7.5),
+    Tile(32, 16, 64, 4, 4, lanes_m=8, slices=4): (1.2, 3.5, 5.4),
+}
+TILES_F64 = {
+    Tile(64, 64, 16, 8, 8, blocks=4): (3.0, 10.0, 44.0),
+    Tile(32, 32, 32, 8, 4, slices=4, blocks=3): (2.0, 4.0, 14.0),
+}
+
+
+def refusal(problem):
+    """Why tiles cannot compute a problem, or None: int8 needs words of four k in both operands."""
+    if problem.k == 0:
+        return "K is 0"
+    if max(problem.m, problem.n, problem.k) >= 2 ** 31 - 2 ** 16:
+        return f"M, N, K = {problem.m}, {problem.n}, {problem.k}; each must be below 2**31 - 2**16"
+    if problem.a.dtype == "int8":
+        parts = stored_by_rows(problem)
+        for which, name in zip("ab", parts.names):
+            reason = _no_words(parts, which)
+            if reason:
+                return f"{name} is int8 {reason}; dp4a needs words of four elements along k"
+    return None
+
+
+def _no_words(parts, which):
+    """Why an int8 operand cannot be read in words of four k, or None."""
+    tensor = parts.a if which == "a" else parts.b
+    extent, across, along, batch = operand_strides(parts, which)
+    if along != 1:
+        return f"with stride {along} along k"
+    if widest(4, tensor, True, (parts.k,), batch + ((across,) if extent > 1 else ())) != 4:
+        return f"aligned to {tensor.alignment} bytes, with K={parts.k}, stride {across} across k and {batch} along the batch"
+    return None
+
+
+def operands_of(parts, tile):
+    """How a tile's loaders read the operands of a problem."""
+    edge = int(parts.m % tile.bm != 0 or parts.n % tile.bn != 0)
+    if parts.dtype == "int8":
+        return Operands("int8", (1, 1), (1, 1), edge)
+    limit = 8 if parts.dtype in HALVES else 16 // parts.a.itemsize
+    return Operands(parts.dtype, access(parts, "a", limit), access(parts, "b", limit), edge)
+
+
+def tiles_of(problem):
+    return TILES_F64 if problem.a.dtype == "float64" else TILES
+
+
+def legal(parts, tile, device):
+    try:
+        return shared_bytes(tile, operands_of(parts, tile)) <= device.shared_per_block
+    except ValueError:  # the block's threads cannot share the tile in copies of this size
+        return False
+
+
+def steps_of(parts):
+    """Steps of k a tile takes: elements, for int8 words."""
+    return parts.k // 4 if parts.dtype == "int8" else parts.k
+
+
+def tile_count(parts, tile):
+    """Tiles of one matrix of the batch."""
+    return ceil_div(parts.m, tile.bm) * ceil_div(parts.n, tile.bn)
+
+
+def tile_seconds(parts, tile, device, busiest, steps):
+    """Predicted time of `steps` steps of k where one multiprocessor gets `busiest` tiles."""
+    fixed, alone, each = (TILES_F64 if parts.dtype == "float64" else TILES)[tile]
+    slower = 1.08 if parts.dtype in HALVES else 1.0  # widening, and a ring of two stages
+    return fixed * 1e-6 + slower * steps * (alone + each * busiest) * 1e-9 * (1.98e9 / device.clock_hz)
+
+
+def product_arguments(parts):
+    """Kernel parameters m, n, k and the operands' strides, in the units of shared memory's elements."""
+    per = 4 if parts.dtype == "int8" else 1
+    (sam, sak), (sbk, sbn) = parts.a_strides, parts.b_strides
+    sizes = tuple(Argument("int32", v) for v in (parts.m, parts.n, parts.k // per))
+    if per > 1:
+        sam, sak, sbk, sbn = sam // per, 1, 1, sbn // per
+    return sizes + tuple(Argument("int64", v) for v in (sam, sak, sbk, sbn))
