@@ -27,15 +27,18 @@ class Kind:
 
         `arrays` may be of several kinds; the first is of this one. A kind whose calls must be fast does it without a call an array.
         """
-        addresses = []
+        addresses, bits = [], 0
         for a in arrays:
             if a is None:
                 key.append(None)
                 addresses.append(0)
             else:
                 description, address = kind_of(a).describe(a)
-                key += (*description, address & 15)
+                key.append(description)
                 addresses.append(address)
+                bits |= address
+        if bits & 15:
+            key += [alignment(address) for address in addresses]
         return addresses
 
     def tensor(self, a) -> Tensor:
@@ -68,7 +71,7 @@ class Kind:
 
 def alignment(address):
     """Largest power of two up to 16 that divides an address."""
-    return min(16, address & -address) if address & 15 else 16
+    return address & -address if address & 15 else 16
 
 
 class NumPy(Kind):
@@ -104,19 +107,21 @@ class Torch(Kind):
         return (a.shape, a.stride(), a.dtype, a.get_device()), a.data_ptr()
 
     def describe_call(self, key, arrays):
-        addresses, tensor = [], self.torch.Tensor
+        addresses, bits, tensor = [], 0, self.torch.Tensor
         for a in arrays:
             if type(a) is tensor:
                 address = a.data_ptr()
-                addresses.append(address)
-                key += a.shape, a.stride(), a.dtype, a.get_device(), address & 15
+                key += a.shape, a.stride(), a.dtype, a.get_device()
             elif a is None:
-                addresses.append(0)
+                address = 0
                 key.append(None)
             else:
                 description, address = kind_of(a).describe(a)
-                addresses.append(address)
-                key += (*description, address & 15)
+                key.append(description)
+            addresses.append(address)
+            bits |= address
+        if bits & 15:
+            key += [alignment(address) for address in addresses]
         return addresses
 
     def tensor(self, a):

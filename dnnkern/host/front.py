@@ -19,8 +19,11 @@ CHECKS = frozenset(filter(None, os.environ.get("DNNKERN_CHECK", "").split(",")))
 
 
 class Bound:
-    """What a raw call turned out to be: its problem, plan, outputs, and the bytes its operands cover."""
-    __slots__ = "problem", "algorithm", "executable", "outputs", "workspace", "extents", "apart", "kind", "device"
+    """What a raw call turned out to be: its problem, plan, outputs, and the bytes its operands cover.
+
+    `apart` are the pairs of arrays that must not overlap, `apart_at` the addresses at which they were last seen not to.
+    """
+    __slots__ = "problem", "algorithm", "executable", "outputs", "workspace", "extents", "apart", "apart_at", "kind", "device"
 
     def __init__(self, **fields):
         for name, value in fields.items():
@@ -79,9 +82,11 @@ class Operation:
         elif type(stream) is not int:
             stream = stream_handle(stream)
         if outs:
-            for i, o, below, above in bound.apart:
-                if -below < addresses[o] - addresses[i] < above:
-                    self._overlap(bound, addresses, i, o)
+            if addresses != bound.apart_at:
+                for i, o, below, above in bound.apart:
+                    if -below < addresses[o] - addresses[i] < above:
+                        self._overlap(bound, addresses, i, o)
+                bound.apart_at = addresses[:]
             results = outs
         else:
             results = tuple([kind.empty(t.shape, t.dtype, bound.device, stream) for t in bound.outputs])
@@ -147,7 +152,7 @@ class Operation:
             executable = self._executable(problem, algorithm, device, stream, kind)
             need = algorithm.workspace(problem, device, algorithm.config)
         bound = Bound(problem=problem, algorithm=algorithm, executable=executable, outputs=problem.outputs, workspace=need, extents=extents,
-                      apart=self._apart(extents, addresses), kind=kind, device=index)
+                      apart=self._apart(extents, addresses), apart_at=None, kind=kind, device=index)
         with self.lock:
             if len(self.calls) >= _LIMIT:
                 self.calls.clear()
