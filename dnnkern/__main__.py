@@ -3,6 +3,7 @@ import argparse
 import importlib
 import sys
 import warnings
+from pathlib import Path
 
 from ._table import bytes_text, show, time_text
 
@@ -90,15 +91,12 @@ def find(arguments):
 
 def bench(arguments):
     """Hand the rest of the line to the benches, which live beside the package in a checkout."""
-    for name in ("dnnkern.bench", "bench.run"):
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not name.startswith(error.name):
-                raise
-            continue
-        return module.main(arguments.rest) or 0
-    raise ValueError("the benches are not here: run this in the root of a checkout, where the folder bench/ is")
+    root = Path(__file__).resolve().parent.parent
+    if not (root / "bench" / "run.py").exists():
+        raise ValueError(f"the benches are not installed with the package and not in {root}: run this from a checkout")
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    return importlib.import_module("bench.run").main(arguments.rest) or 0
 
 
 def demo(arguments):

@@ -1,0 +1,103 @@
+"""Your own algorithm for a problem the library solves: registered at run time, it competes with the others.
+
+The idea here: y = x @ w.T for few rows of x (one step of a language model). One warp owns one element of y. Its lanes read x and w, both
+contiguous along k, 128 bytes at a time, and the warp adds up its 32 partial sums by shuffles. It reads w once where there is one row.
+
+    python examples/own_algorithm.py
+"""
+import functools
+
+import numpy as np
+
+import dnnkern
+from dnnkern import dispatch
+from dnnkern.device import SIMULATED, cuda, f32, i32
+from dnnkern.device.epilogue import make_epilogue
+from dnnkern.device.fastmath import fma
+from dnnkern.device.warp import lane_id, reduce_sum, warp_id
+from dnnkern.host.launch import Argument, Launch
+
+WARPS = 4
+THREADS = 32 * WARPS
+
+
+def supports(problem):
+    """The first reason why not: correctness alone, never speed."""
+    if problem.a.dtype != "float32" or problem.y.dtype != "float32":
+        return f"operands and output are {problem.a.dtype} and {problem.y.dtype}; expected float32"
+    if problem.batch:
+        return f"has a batch of {problem.batch_size}"
+    if problem.a_strides[1] != 1 or problem.b_strides[0] != 1:
+        return f"k has strides {problem.a_strides[1]} in a and {problem.b_strides[0]} in b; expected 1 and 1"
+    if problem.is_wide:
+        return "offsets need 64 bits"
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """Every warp streams two rows of k: x from the caches, w from memory once a row of x."""
+    traffic = problem.m * problem.n * problem.k * 4 / device.bandwidth
+    latency = problem.k / 32 * 30 / device.clock_hz
+    return 3e-6 + max(traffic, latency)
+
+
+@functools.cache
+def kernel(spec):
+    """y[m, n] = epilogue(sum_k x[m, k] * w[n, k])."""
+    epilogue = make_epilogue(spec)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def warp_dot(a, b, y, M, N, K, sam, sbn, sym, syn, alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
+        i = i32(cuda.blockIdx.x * WARPS + warp_id())
+        if i < M * N:  # a warp leaves whole, since the sum needs all its lanes
+            m = i32(i // N)
+            n = i32(i - m * N)
+            acc = f32(0)
+            for k in range(lane_id(), K, 32):
+                acc = fma(a[i32(m * sam + k)], b[i32(n * sbn + k)], acc)
+            acc = reduce_sum(acc)
+            if lane_id() == 0:
+                y[i32(m * sym + n * syn)] = epilogue(acc, m, n, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride))
+    return warp_dot
+
+
+def build(problem, device, config):
+    """One launch, a warp an element of y."""
+    sizes = problem.m, problem.n, problem.k, problem.a_strides[0], problem.b_strides[1], *problem.y_strides
+    arguments = (Argument("float32*", "a"), Argument("float32*", "b"), Argument("float32*", "y"), *(Argument("int32", s) for s in sizes),
+                 *problem.epilogue_arguments())
+    return (Launch(kernel(problem.epilogue), (-(-problem.m * problem.n // WARPS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHM = dispatch.Algorithm(op="matmul", name="warp_dot", supports=supports, workspace=workspace, estimate=estimate, build=build)
+
+
+def main():
+    dispatch.register(ALGORITHM)
+    try:
+        rng = np.random.default_rng(0)
+        x, w, b = (rng.standard_normal(s).astype(np.float32) for s in ((1, 512), (48, 512), (48,)))
+        arrays = (x, w, b) if SIMULATED else tuple(cuda.to_device(a) for a in (x, w, b))
+        y = dnnkern.matmul(arrays[0], arrays[1], transpose_b=True, bias=arrays[2], activation="gelu", algo="warp_dot")
+        y = y if SIMULATED else y.copy_to_host()
+        reference = dnnkern.matmul(arrays[0], arrays[1], transpose_b=True, bias=arrays[2], activation="gelu", algo="naive")
+        reference = reference if SIMULATED else reference.copy_to_host()
+        print(f"largest difference from the naive algorithm: {np.abs(y - reference).max():.1e}")
+
+        from dnnkern.matmul._parse import parse_problem
+        for words in ("1x48x512 f32 nt --bias --activation gelu", "512x512x512 f32 nt", "1x48x512 bf16 nt"):
+            problem = parse_problem(words.split())
+            print(f"\n{problem}")
+            for c in dispatch.explain("matmul", problem):
+                print(f"  {'*' if c.chosen else ' '} {c.algo:10}", c.reason or f"predicted {1e3 * c.time_ms:.1f} us")
+    finally:
+        dispatch.unregister(ALGORITHM)
+
+
+if __name__ == "__main__":
+    main()

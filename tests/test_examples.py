@@ -1,0 +1,63 @@
+"""The programs of examples/ and the examples in docs/ and README run, and show what their text says."""
+import doctest
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from dnnkern.device import SIMULATED
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SAYS = {
+    "matmul.py": r"a ndarray of float32 \(64, 32\) on the simulator\nlargest error against float64: \d\.\de-0[5-9]\n$",
+    "race.py": r"Race: shared array s\[\d+\].*a syncthreads is missing between them\n\nwith the barrier: \[ 32640\..* expected: \[ 32640\.",
+    "own_algorithm.py": r"naive algorithm: \d\.\de-0[4-9]\n(.|\n)* warp_dot +predicted(.|\n)*warp_dot +operands and output are bfloat16",
+}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def test_every_example_is_here():
+    assert {p.name for p in (ROOT / "examples").glob("*.py")} == set(SAYS)
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_example(name):
+    if not SIMULATED and name == "matmul.py":
+        pytest.importorskip("torch")
+    done = subprocess.run([sys.executable, f"examples/{name}"], capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    said = SAYS[name] if SIMULATED else SAYS[name].replace("simulator", "GPU")
+    assert re.search(said, done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").glob("*.md")))
+def test_examples_in_docs(path, simulated):
+    """In a process of its own: a page may register algorithms or change the simulator's settings."""
+    done = subprocess.run([sys.executable, "-m", "doctest", "-o", "ELLIPSIS", path], capture_output=True, text=True, cwd=ROOT,
+                          env=ENVIRONMENT, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_docs_have_examples():
+    parser = doctest.DocTestParser()
+    for path in (ROOT / "docs").glob("*.md"):
+        assert parser.get_examples(path.read_text()), path.name
+
+
+def test_readme_program(simulated):
+    """The first Python block of README.md is a whole program."""
+    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").glob("*.md"))])
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.S)
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        if "://" not in target:
+            assert ((ROOT / page).parent / target).exists(), target
