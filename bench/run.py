@@ -139,11 +139,10 @@ class CaseBench:
             contenders = [t.contender(operands, clock) for t in good] + [p.contender for p, error in peers.values() if error is None]
             times = race(contenders, clock)
             host = self._host_times(operands, good, times)
-            peer_times = {name: times.get(name) for name in peers}
-            best_peer = min((s.median for s in peer_times.values() if s), default=None)
+            best_peer = min((times[name].median for name in peers if name in times), default=None)
             ours = [self._row(t, times.get(t), best_peer, host.get(t.algorithm.name)) for t in trials]
             ours.sort(key=lambda r: (r["status"] != "ok", r["time_us"] or 0.0))
-            return ours + [self._peer_row(name, peer_times[name], error, host.get(name)) for name, (_, error) in peers.items()]
+            return ours + [self._peer_row(name, times.get(name), error, host.get(name)) for name, (_, error) in peers.items()]
 
     def _peers(self, operands):
         """{name: (Peer, why it is not timed)}."""
@@ -156,7 +155,7 @@ class CaseBench:
         return found
 
     def _host_times(self, operands, good, times):
-        """{algorithm: seconds of host time of the public call}; with torch's tensors where torch is there, and its own calls beside them."""
+        """{algorithm: seconds of host time of the public call}: on torch's tensors, beside torch's own calls, or on Numba arrays."""
         if SIMULATED:
             return {}
         try:
@@ -167,8 +166,8 @@ class CaseBench:
             synchronize = torch.cuda.synchronize
         except ImportError:
             from numba import cuda
-            arrays = {name: cuda.as_cuda_array(operands.array(0, name)) for name in ("a", "b", "y")}
-            arrays, torch_peer, synchronize = {**dict.fromkeys(operands.tensors), **arrays}, None, cuda.synchronize
+            arrays = {name: _numba_array(operands, name) for name in (*operands.tensors, *operands.outputs)}
+            torch_peer, synchronize = None, cuda.synchronize
         found = {}
         for trial in good:
             name = trial.algorithm.name
@@ -203,3 +202,11 @@ class CaseBench:
         seconds, floor = sample.median, roof.floor_seconds(problem, self.roofs)
         values = 1e6 * seconds, 1e6 * sample.iqr, problem.flops / seconds / 1e12, problem.bytes / seconds / 1e9, floor and floor / seconds
         return {**row, **dict(zip(names, values)), "turns": len(sample.times), "calls": sample.calls}
+
+
+def _numba_array(operands, name):
+    from numba import cuda
+
+    from dnnkern.host.arrays import view
+    array = operands.array(0, name)
+    return None if array is None else view(cuda.as_cuda_array(array), array.tensor.dtype)

@@ -41,12 +41,13 @@ def summary(rows, heuristic=False) -> list[str]:
             found[problem] = regret(group)
             if found[problem] is not None:
                 predicted, best = next(r for r in timed(group) if r["predicted"]), timed(group)[0]
-                lines.append(f"regret {found[problem]:6.3f}  {problem}: estimate chose {_name(predicted)} "
+                lines.append(f"regret  {found[problem]:.3f}  {problem}: estimate chose {_name(predicted)} "
                              f"(predicted {predicted['estimate_us']:.4g} µs, took {predicted['time_us']:.4g}), best {_name(best)} "
                              f"{best['time_us']:.4g} µs")
         if any(found.values()):
             values = [v for v in found.values() if v is not None]
-            lines.append(f"regret of the estimates, geometric mean: {geomean(values):.3f} over {len(values)} problems, worst {max(values):.3f}")
+            lines.append(f"regret of the estimates, geometric mean: {geomean(values):.3f} over {len(values)} problems, "
+                         f"worst {max(values):.3f}")
     best = [timed(g)[0]["ratio"] for g in groups.values() if timed(g)]
     chosen = [r["ratio"] for r in rows if r["chosen"] and r["status"] == "ok"]
     for name, ratios in (("chosen", chosen), ("best", best)):

@@ -78,12 +78,13 @@ def _batched():
 
 def _fused():
     sizes = ((8192, 4096, 1024), (2048, 4096, 4096), (256, 1024, 1024))
-    return [Case(m, n, k, layout="nt", bias=True, activation=activation) for m, n, k in sizes for activation in ("identity", "relu", "gelu")]
+    modes = "identity", "relu", "gelu", "gelu_tanh"
+    return [Case(m, n, k, layout="nt", bias=True, activation=mode) for m, n, k in sizes for mode in modes]
 
 
 def _small():
-    return [Case(s, s, s) for s in (16, 32, 64, 128)] + [Case(64, 10, 784, layout="nt"), Case(128, 512, 784, layout="nt"),
-                                                        Case(32, 1000, 2048)]
+    layers = [Case(64, 10, 784, layout="nt"), Case(128, 512, 784, layout="nt"), Case(32, 1000, 2048)]
+    return [Case(s, s, s) for s in (16, 32, 64, 128)] + layers
 
 
 SETS = {"square": _square, "transformer": _transformer, "skinny": _skinny, "odd": _odd, "batched": _batched, "fused": _fused,

@@ -254,7 +254,7 @@ class Operands:
     def array(self, k, name):
         """An operand or output of set k as an object other frameworks can wrap: NumPy in the simulator, else `__cuda_array_interface__`.
 
-        Its dtype is the storage's: halves of bfloat16 are uint16.
+        bfloat16, which that interface lacks, is int16 there, and 8-bit floats are uint8.
         """
         slot = self.sets[k].get(name)
         if slot is None:
@@ -312,9 +312,10 @@ class _Interface:
     def __init__(self, slot):
         t = slot.tensor
         self.tensor = t
-        self.__cuda_array_interface__ = {"shape": t.shape, "strides": tuple(s * t.itemsize for s in t.strides),
-                                         "typestr": np.dtype(STORAGE[t.dtype]).str, "data": (slot.block + slot.offset, False), "version": 3,
-                                         "stream": None}
+        face = {"float16": "float16", "bfloat16": "int16", "bool": "bool"}.get(t.dtype, STORAGE[t.dtype])
+        strides = tuple(s * t.itemsize for s in t.strides)
+        self.__cuda_array_interface__ = {"shape": t.shape, "strides": strides, "version": 3, "stream": None,
+                                         "typestr": np.dtype(face).str, "data": (slot.block + slot.offset, False)}
 
 
 def _room(t):

@@ -147,13 +147,15 @@ class Clock:
 class _Runner:
     """A contender with its captured batch."""
 
-    def __init__(self, contender, clock, window):
+    def __init__(self, contender, clock, window, limit):
         self.contender, self.clock, self.times = contender, clock, []
         clock.seconds(lambda: contender.call(0))  # loads code, makes handles
         per_call = clock.seconds(lambda: contender.call(0))
-        if SIMULATED:
-            self.calls = 1
-        else:
+        self.calls, self.per_call = 1, per_call
+        if per_call > limit / 4:  # not worth a turn: what is known of it is enough
+            self.times.append(per_call)
+            return
+        if not SIMULATED:
             self.calls = _calls(window, per_call)
         self.batch = contender.capture(clock, self.calls)
         if not SIMULATED:
@@ -200,7 +202,7 @@ def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=
     -------
     dict of name to Sample
     """
-    runners = [_Runner(c, clock, window) for c in contenders]
+    runners = [_Runner(c, clock, window, limit) for c in contenders]
     if SIMULATED:
         pause = warm = 0.0
     fastest = min((r.per_call for r in runners), default=0.0)
@@ -208,7 +210,8 @@ def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=
     for r in runners:
         most = min(rounds, 3) if r.per_call > SLOW * fastest else rounds
         turns[r] = max(1, min(most, int(limit / (2 * r.per_call * r.calls))))
-        r.warm(min(warm, limit))
+        if not r.times:
+            r.warm(warm)
     for k in range(rounds):
         shift = k % max(len(runners), 1)
         for r in runners[shift:] + runners[:shift]:
