@@ -1,6 +1,6 @@
 """Your own kernel in the simulator, and the mistake that a GPU would not have told you of.
 
-The kernel adds up 256 numbers a block in shared memory. Every round halves the number of threads that add; between two rounds all must wait.
+The kernel adds up 256 numbers a block in shared memory. Every round halves the number of threads that add; in between all must wait.
 Without that `syncthreads` the sum comes out right on many a GPU. The simulator says what is missing, even where this run was lucky.
 
     python examples/race.py

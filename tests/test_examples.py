@@ -11,6 +11,7 @@ import pytest
 from dnnkern.device import SIMULATED
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGES = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").glob("*.md"))
 SAYS = {
     "matmul.py": r"a ndarray of float32 \(64, 32\) on the simulator\nlargest error against float64: \d\.\de-0[5-9]\n$",
     "race.py": r"Race: shared array s\[\d+\].*a syncthreads is missing between them\n\nwith the barrier: \[ 32640\..* expected: \[ 32640\.",
@@ -33,7 +34,7 @@ def test_example(name):
     assert re.search(said, done.stdout), done.stdout
 
 
-@pytest.mark.parametrize("path", sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").glob("*.md")))
+@pytest.mark.parametrize("path", PAGES)
 def test_examples_in_docs(path, simulated):
     """In a process of its own: a page may register algorithms or change the simulator's settings."""
     done = subprocess.run([sys.executable, "-m", "doctest", "-o", "ELLIPSIS", path], capture_output=True, text=True, cwd=ROOT,
@@ -43,19 +44,20 @@ def test_examples_in_docs(path, simulated):
 
 def test_docs_have_examples():
     parser = doctest.DocTestParser()
-    for path in (ROOT / "docs").glob("*.md"):
-        assert parser.get_examples(path.read_text()), path.name
+    for page in PAGES:
+        assert parser.get_examples((ROOT / page).read_text()), page
 
 
 def test_readme_program(simulated):
     """The first Python block of README.md is a whole program."""
     program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, timeout=120)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT,
+                          timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *PAGES])
 def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.S)
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
