@@ -1,0 +1,146 @@
+"""Problems as data: what every operation's cases are made of.
+
+`tests/cases/<op>.py` binds `CASES` (small: they run in the simulator too), `LARGE` (GPU), optionally `BEYOND_INT32` (GPU, slow), lists of
+objects with the interface of `Case`. Nothing here or there shares code with a kernel.
+"""
+import importlib
+import math
+import pathlib
+from dataclasses import dataclass
+
+import numpy as np
+
+ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8}
+# Half the distance between 1 and the next number; the number of integer bits that are exact; the least positive number.
+ROUNDOFF = {"float64": 2.0 ** -53, "float32": 2.0 ** -24, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -8, "tf32": 2.0 ** -11}
+EXACT = {"float64": 2 ** 53, "float32": 2 ** 24, "float16": 2 ** 11, "bfloat16": 2 ** 8, "int8": 127, "int32": 2 ** 31 - 1}
+TINY = {"float64": 2.0 ** -1074, "float32": 2.0 ** -126, "float16": 2.0 ** -24, "bfloat16": 2.0 ** -126}
+RANGE = {"int8": (-128, 127), "int32": (-2 ** 31, 2 ** 31 - 1)}
+
+
+def numpy_dtype(name):
+    """NumPy's dtype; bfloat16 is ml_dtypes'."""
+    if name == "bfloat16":
+        import ml_dtypes
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
+
+
+def poison(dtype):
+    """The byte that fills what nobody has written: all ones is NaN in every float type; 0x7f repeated is no likely integer result."""
+    return 0xFF if "float" in dtype else 0x7F
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array lies: its strides in elements, and how many elements behind a 16-byte boundary the first byte of its span is."""
+    shape: tuple
+    dtype: str
+    strides: tuple
+    misaligned: int = 0
+
+    @property
+    def itemsize(self):
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def first(self):
+        """Elements of the span that precede element 0."""
+        return -sum((n - 1) * s for n, s in zip(self.shape, self.strides) if s < 0) if self.size else 0
+
+    @property
+    def span(self):
+        """Elements from the lowest address to the highest."""
+        return 1 + sum((n - 1) * abs(s) for n, s in zip(self.shape, self.strides)) if self.size else 0
+
+    @property
+    def size(self):
+        return math.prod(self.shape)
+
+    @property
+    def alignment(self):
+        offset = (self.misaligned + self.first) * self.itemsize
+        return min(16, offset & -offset) if offset % 16 else 16
+
+
+def lay(shape, dtype, *, order=None, step=None, gap=0, flip=(), expand=(), misaligned=0):
+    """A `Place`: `order` lists the axes from slowest to fastest, `step` spaces the elements of the fastest, `gap` elements separate its
+    rows, axes in `flip` run backwards, axes in `expand` have stride 0."""
+    order = tuple(range(len(shape))) if order is None else order
+    strides, stride = [0] * len(shape), step or 1
+    for position, axis in enumerate(reversed(order)):
+        if axis in expand:
+            continue
+        strides[axis] = -stride if axis in flip else stride
+        stride *= max(shape[axis], 1)
+        if position == 0:
+            stride += gap
+    return Place(tuple(shape), dtype, tuple(strides), misaligned)
+
+
+class Case:
+    """What the contract asks of a case; subclasses are frozen dataclasses with an `id` and an `op`."""
+    exact = True     # whether `values("exact")` gives a result without any rounding
+    trivial = False  # whether zeros are the right answer
+    gradient = None  # backward operations: callable(values) -> [(analytic, numeric, tolerance), ...], from the forward's reference
+
+    def inputs(self):
+        """{name: Place} of the operands; None for those that are left out."""
+        raise NotImplementedError
+
+    def outputs(self):
+        """{name: Place} of the outputs."""
+        raise NotImplementedError
+
+    def in_place(self):
+        """{output: input} where both are the same memory."""
+        return {}
+
+    def problem(self):
+        """The library's problem of this call."""
+        raise NotImplementedError
+
+    def call(self, arrays, out, **tail):
+        """The public function on arrays {name: array}."""
+        raise NotImplementedError
+
+    def values(self, mode):
+        """{name: float64 array, every element representable in the operand's dtype}; mode "exact" or "float"."""
+        raise NotImplementedError
+
+    def reference(self, values):
+        """({output: float64 array before rounding to the output's type}, {output: bound of the absolute error of a correct result})."""
+        raise NotImplementedError
+
+    @property
+    def work(self):
+        """Elementary steps, for the simulator's bound."""
+        raise NotImplementedError
+
+
+def rounded(values, dtype):
+    """Values as the dtype holds them, as float64."""
+    return np.asarray(values, np.float64).astype(numpy_dtype(dtype)).astype(np.float64)
+
+
+def coherent(values, place):
+    """Values with one value wherever elements share an address."""
+    return np.broadcast_to(values[tuple(slice(None) if s else slice(0, 1) for s in place.strides)], values.shape)
+
+
+def rounding_error(reference, dtype):
+    """Bound of the error of rounding to the dtype."""
+    if dtype in RANGE:
+        return np.full_like(reference, 0.5)
+    return ROUNDOFF[dtype] * np.abs(reference) + TINY[dtype]
+
+
+def saturated(values, dtype):
+    """Clipped to an integer type's range; float types as they are."""
+    return np.clip(values, *RANGE[dtype]) if dtype in RANGE else values
+
+
+def modules():
+    """{op: module} of all operations with cases."""
+    names = sorted(p.stem for p in pathlib.Path(__file__).parent.glob("[a-z]*.py"))
+    return {name: importlib.import_module(f"cases.{name}") for name in names}

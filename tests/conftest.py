@@ -1,0 +1,79 @@
+"""Three ways to run the tests, decided as `dnnkern.device` decides it, once a process:
+
+- the simulator (no GPU, or NUMBA_ENABLE_CUDASIM=1): everything but what compiles;
+- compiling alone (NUMBA_ENABLE_CUDASIM=0 and no GPU): the files test_ptx*.py;
+- a GPU: everything but the simulator's own tests and doctests. What runs kernels there is marked `gpu`.
+"""
+import atexit
+import os
+import shutil
+import tempfile
+import warnings
+
+import pytest
+
+# Before dnnkern is imported: what an earlier session compiled or measured must not decide anything here. Each xdist worker has its own.
+_CACHE = tempfile.mkdtemp(prefix="dnnkern-tests-")
+atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+os.environ["DNNKERN_CACHE_DIR"] = _CACHE
+for _name in ("DNNKERN_LOG", "DNNKERN_CHECK", "DNNKERN_SIM_POLICY", "DNNKERN_SIM_SEED"):
+    os.environ.pop(_name, None)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from dnnkern.device import SIMULATED
+    from dnnkern.device._mode import driver_devices
+
+MODE = "simulator" if SIMULATED else "gpu" if driver_devices() else "compile"
+_HOST_ONLY = ("test_docs", "test_cases")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="every algorithm on every problem, instead of a sample with each at least once")
+    parser.addoption("--sanitize", action="store_true", help="rerun the contract on the GPU under compute-sanitizer's memcheck")
+
+
+def pytest_configure(config):
+    for line in ("gpu: runs kernels, and this process runs them on a GPU", "ptx: compiles for hardware, needs no GPU",
+                 "slow: more than a few seconds; on a GPU, gigabytes"):
+        config.addinivalue_line("markers", line)
+
+
+def pytest_report_header(config):
+    return f"dnnkern: {MODE}{', the full product' if config.getoption('--full') else ''}"
+
+
+def pytest_ignore_collect(collection_path):
+    name = collection_path.name
+    if not name.startswith("test_"):
+        return None
+    compiles, simulates = name.startswith("test_ptx"), name.startswith("test_sim")
+    ignored = {"simulator": compiles, "compile": not compiles, "gpu": simulates}[MODE]
+    return True if ignored else None
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        stem = item.path.stem
+        if stem.startswith("test_ptx"):
+            item.add_marker("ptx")
+        elif MODE == "gpu" and stem not in _HOST_ONLY:
+            item.add_marker("gpu")
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow and not (config.getoption("--full") or "slow" in (config.getoption("-m") or "")):
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+@pytest.fixture
+def simulated():
+    """Skips where there is a GPU."""
+    if not SIMULATED:
+        pytest.skip("of the simulator")
+
+
+@pytest.fixture
+def on_gpu():
+    """Skips in the simulator."""
+    if SIMULATED:
+        pytest.skip("needs a GPU")

@@ -1,0 +1,176 @@
+"""The contract every algorithm keeps on every problem it supports; `test_contract.py` states it, `test_contract_itself.py` tries it out."""
+import contextlib
+import dataclasses
+import itertools
+
+import numpy as np
+from cases import ITEMSIZE, Place, poison
+from labs import elsewhere, guarded, synchronize
+
+from dnnkern import dispatch
+from dnnkern.dispatch import Note
+
+ALLOW = Note.NONDETERMINISTIC
+_names = itertools.count()
+
+
+def device():
+    """The device the tests run on."""
+    from dnnkern.host.device import current_device
+    from dnnkern.host.device import device as device_of
+    return device_of(current_device())
+
+
+def refusal(algorithm, problem):
+    """Why an algorithm cannot solve a problem on this device; None if it can."""
+    return device().supports(algorithm.arch) or algorithm.supports(problem)
+
+
+@contextlib.contextmanager
+def registered(algorithm):
+    """The algorithm, with the configuration it may be bound to, under a name of its own: so the public function can be forced to it."""
+    mine = dataclasses.replace(algorithm, name=f"{algorithm.name}@{next(_names)}")
+    dispatch.register(mine)
+    try:
+        yield mine
+    finally:
+        dispatch.unregister(mine)
+
+
+class Run:
+    """One call with watched memory everywhere."""
+
+    def __init__(self, case, algorithm, values, *, tight=False, dirt=None, stream=None):
+        problem = case.problem()
+        self.case, self.tight = case, tight
+        shared = {i: o for o, i in case.in_place().items()}
+        self.outputs = {name: guarded(p, values[case.in_place()[name]] if name in case.in_place() else None, tight)
+                        for name, p in case.outputs().items()}
+        self.inputs = {name: self.outputs[shared[name]] if name in shared else p and guarded(p, values[name], tight)
+                       for name, p in case.inputs().items()}
+        need = 0 if problem.is_empty else algorithm.workspace(problem, device(), algorithm.configured(problem, device()).config)
+        assert isinstance(need, int) and need >= 0, f"{algorithm} declares {need!r} bytes of workspace"
+        self.workspace = guarded(Place((need,), "uint8", (1,)), None if dirt is None else np.resize(dirt, need), tight) if need else None
+        self._poison_workspace(dirt)
+        arrays = {name: x and x.array for name, x in self.inputs.items()}
+        out = tuple(x.array for x in self.outputs.values())
+        result = case.call(arrays, out if len(out) > 1 else out[0], algo=algorithm.name, allow=ALLOW, stream=stream,
+                           workspace=self.workspace and self.workspace.array)
+        assert result is out[0] if len(out) == 1 else all(r is o for r, o in zip(result, out)), "the given out is what is returned"
+        synchronize()
+
+    def _poison_workspace(self, dirt):
+        if self.workspace is None or dirt is not None:
+            return
+        if isinstance(self.workspace.array, np.ndarray):
+            self.workspace.array[...] = poison("float")
+        else:
+            self.workspace.array.fill_(poison("float"))
+
+    def check_memory(self):
+        """Inputs unchanged, nothing written outside outputs and workspace."""
+        for name, x in self.inputs.items():
+            if x is not None and name not in self.case.in_place().values():
+                x.assert_untouched(f"input {name}")
+        for name, x in self.outputs.items():
+            x.assert_guards(f"output {name}")
+        if self.workspace is not None:
+            self.workspace.assert_guards("workspace")
+
+    def check_values(self, reference, tolerance):
+        """Every element within its bound; NaN is never."""
+        for name, x in self.outputs.items():
+            assert_within(x.read(), reference[name], tolerance[name], f"{self.case.id}: {name}")
+
+    def raw(self):
+        """The outputs' bytes."""
+        return {name: x.raw() for name, x in self.outputs.items()}
+
+
+def assert_within(got, reference, tolerance, what):
+    """|got - reference| <= tolerance, element by element."""
+    assert got.shape == reference.shape, f"{what}: shape {got.shape}, expected {reference.shape}"
+    error = np.abs(got - reference)
+    wrong = ~(error <= tolerance)
+    if wrong.any():
+        at = tuple(int(v[0]) for v in np.nonzero(wrong)) if got.ndim else ()
+        worst = np.nanmax(error / np.maximum(tolerance, 1e-300)) if np.isfinite(error).any() else np.inf
+        raise AssertionError(f"{what}: {int(wrong.sum())} of {wrong.size} elements are wrong; the first at {at} is {got[at]!r}, expected "
+                             f"{reference[at]!r} within {np.broadcast_to(tolerance, got.shape)[at]:.3g}; worst error {worst:.3g} tolerances")
+
+
+def assert_telling(reference, case):
+    """A reference that is mostly zero, or the same everywhere, would prove nothing."""
+    for name, y in reference.items():
+        if y.size >= 16 and not case.trivial:
+            zeros = y.size - np.count_nonzero(y)
+            assert zeros <= 0.9 * y.size, f"{case.id}: {name} is zero in {zeros} of {y.size} elements"
+            assert np.unique(y).size > 2, f"{case.id}: {name} has {np.unique(y).size} values only"
+
+
+def check(algorithm, case):
+    """The whole contract of one algorithm (and configuration) on one case; AssertionError, or the simulator's own error."""
+    with registered(algorithm) as mine:
+        if case.exact:
+            check_exact(mine, case)
+        check_float(mine, case)
+
+
+def check_exact(algorithm, case):
+    """Without rounding: equal to the last bit with guards around everything, and once more without them and with dirty workspace."""
+    values = case.values("exact")
+    reference, _ = case.reference(values)
+    zero = {name: np.zeros(()) for name in reference}
+    run = Run(case, algorithm, values)
+    run.check_memory()
+    run.check_values(reference, zero)
+    run = Run(case, algorithm, values, tight=True, dirt=_dirt())
+    run.check_memory()
+    run.check_values(reference, zero)
+
+
+def check_float(algorithm, case):
+    """With rounding: within the bound of the definition; a second run elsewhere, with dirty workspace, gives the same bytes."""
+    values = case.values("float")
+    reference, tolerance = case.reference(values)
+    assert_telling(reference, case)
+    first = Run(case, algorithm, values)
+    first.check_memory()
+    first.check_values(reference, tolerance)
+    with elsewhere() as stream:
+        second = Run(case, algorithm, values, dirt=_dirt(), stream=stream)
+    synchronize()
+    second.check_memory()
+    second.check_values(reference, tolerance)
+    if algorithm.is_deterministic:
+        for name, bytes_ in second.raw().items():
+            same = np.array_equal(bytes_, first.raw()[name])
+            assert same, f"{case.id}: {name} differs between two runs; {algorithm} is not NONDETERMINISTIC"
+
+
+def check_refusal(algorithm, case, reason):
+    """Forced through the public function, the algorithm refuses by name and with that reason, and nothing is written."""
+    values = case.values("exact")
+    outputs = {name: guarded(p) for name, p in case.outputs().items()}
+    shared = {i: o for o, i in case.in_place().items()}
+    inputs = {name: outputs[shared[name]] if name in shared else p and guarded(p, values[name]) for name, p in case.inputs().items()}
+    out = tuple(x.array for x in outputs.values())
+    try:
+        case.call({name: x and x.array for name, x in inputs.items()}, out if len(out) > 1 else out[0], algo=algorithm.name, allow=ALLOW)
+    except dispatch.NotSupported as error:
+        assert repr(algorithm.name) in str(error) and reason in str(error), f"the refusal {str(error)!r} does not say {reason!r}"
+    else:
+        raise AssertionError(f"{algorithm} does not support {case.id} ({reason}), and ran it")
+    synchronize()
+    for name, x in outputs.items():
+        x.assert_untouched(f"output {name}")
+
+
+def _dirt():
+    """Bytes as another operation may have left them: no NaN among them, no zeros."""
+    return np.random.default_rng(5).integers(1, 127, 4096).astype(np.uint8)
+
+
+def elements(place):
+    """Bytes of an operand's elements."""
+    return place.size * ITEMSIZE[place.dtype]
