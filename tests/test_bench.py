@@ -1,0 +1,205 @@
+"""The benches' arithmetic, tables and gate, in the simulator."""
+import dataclasses
+import json
+import math
+
+import pytest
+
+from dnnkern import _bench, dispatch, find
+from dnnkern.device import SIMULATED
+from dnnkern.host.launch import Argument, Launch
+from test_find import writes_seven
+
+run = _bench.load()  # makes the folder bench/ importable, wherever pytest was started
+from bench import report, roof, table  # noqa: E402
+from bench.shapes import matmul as shapes  # noqa: E402
+
+pytestmark = pytest.mark.skipif(not SIMULATED, reason="the benches' own rules need no GPU")
+
+
+def row(algo, time_us, problem="8x8x8", config="", status="ok", **changes):
+    numbers = dict(iqr_us=0.02 * time_us, tflops=1e3 / time_us, gbs=100.0, roof=0.5, ratio=20.0 / time_us) if time_us else dict.fromkeys(
+        ("iqr_us", "tflops", "gbs", "roof", "ratio"))
+    base = dict(op="matmul", problem=problem, algo=algo, config=config, status=status, time_us=time_us, is_peer=False, chosen=False,
+                predicted=False, estimate_us=1.0, host_us=6.0, workspace=0, notes=[], turns=9, calls=10, **numbers)
+    return {**base, **changes}
+
+
+ROWS = [row("fast", 10.0, config="tile 64"), row("slow", 15.0, chosen=True, predicted=True, workspace=3 << 20, notes=["TENSOR_CORE"]),
+        row("bad", None, status="WRONG: y differs from the naive result by 3"), row("torch", 20.0, is_peer=True, ratio=None),
+        row("fast", 10.0, problem="9x9x9", chosen=True, predicted=True, config="tile 64"), row("slow", 40.0, problem="9x9x9")]
+
+
+@pytest.fixture(autouse=True)
+def empty_database(tmp_path, monkeypatch):
+    monkeypatch.setattr(find, "cache_dir", lambda: tmp_path)
+    find.forget()
+    yield
+    find.forget()
+
+
+@pytest.fixture
+def wrong_algorithm():
+    def build(problem, device, config):
+        return (Launch(writes_seven, (1, 1, 1), (32, 1, 1), (Argument("float32*", "y"), Argument("int32", problem.y.size))),)
+    naive = next(a for a in dispatch.algorithms("matmul") if a.name == "naive")
+    algorithm = dispatch.register(dataclasses.replace(naive, name="wrong", build=build))
+    yield algorithm
+    dispatch.unregister(algorithm)
+
+
+def arguments(*words):
+    return run.parser().parse_args(["matmul", "--no-peers", *words])
+
+
+# ---- arithmetic
+
+def test_geomean():
+    assert table.geomean([2.0, 8.0]) == pytest.approx(4.0)
+    assert table.geomean([]) is None and table.geomean([None, 3.0]) == pytest.approx(3.0)
+
+
+def test_regret_is_the_predicted_time_over_the_best():
+    groups = table.by_problem(ROWS)
+    assert table.regret(groups["8x8x8"]) == pytest.approx(1.5)
+    assert table.regret(groups["9x9x9"]) == pytest.approx(1.0)
+    assert table.regret([row("fast", 1.0)]) is None
+    assert table.regret([row("fast", None, status="WRONG: x", predicted=True), row("slow", 2.0)]) is None
+
+
+def test_peers_and_failures_are_never_the_best():
+    assert [r["algo"] for r in table.timed(ROWS[:4])] == ["fast", "slow"]
+
+
+def test_summary():
+    lines = "\n".join(table.summary(ROWS, heuristic=True))
+    assert f"geometric mean: {math.sqrt(1.5):.3f} over 2 problems, worst 1.500" in lines
+    assert "estimate chose slow (predicted 1 µs, took 15), best fast[tile 64] 10 µs" in lines
+    assert f"chosen over peer (above 1 is faster), geometric mean: {math.sqrt(20 / 15 * 2):.3f} over 2 problems" in lines
+    assert "best over peer (above 1 is faster), geometric mean: 2.000 over 2 problems" in lines
+    assert "8x8x8: bad: WRONG: y differs" in lines
+    assert table.summary([]) == []
+
+
+# ---- tables
+
+def test_a_wrong_row_has_a_word_and_no_number():
+    cells = dict(zip(table.HEAD, table.cells(ROWS[2])))
+    assert cells["time µs"] == "WRONG"
+    assert not any(cells[name] for name in ("TFLOP/s", "GB/s", "roof %", "x peer", "host µs"))
+
+
+def test_cells():
+    cells = dict(zip(table.HEAD, table.cells(ROWS[1])))
+    assert cells == {"": "*~", "algorithm": "slow", "configuration": "", "time µs": "15.00", "IQR %": "2.0", "TFLOP/s": "66.7",
+                     "GB/s": "100", "roof %": "50.0", "x peer": "1.333", "host µs": "6.0", "workspace": "3 MiB", "notes": "TENSOR_CORE"}
+    assert table.cells(ROWS[3])[0] == "peer"
+
+
+def test_text_lines_up_and_names_everything():
+    lines = table.text("title", ROWS[:4]).splitlines()
+    assert lines[0] == "title" and len(lines) == 6
+    assert len({line.index(end) + len(end) for line, end in zip(lines[1:4], ("time µs", "10.00", "15.00"))}) == 1
+
+
+def test_show_without_rich(monkeypatch, capsys):
+    monkeypatch.setitem(__import__("sys").modules, "rich.console", None)
+    table.show("title", ROWS[:2])
+    assert "tile 64" in capsys.readouterr().out
+
+
+def test_show_in_a_terminal(monkeypatch, capsys):
+    pytest.importorskip("rich")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    table.show("title [1.0 s]", ROWS[:4])
+    out = capsys.readouterr().out
+    assert "tile 64" in out and "WRONG" in out and "[1.0 s]" in out
+
+
+def test_markdown():
+    lines = table.markdown(ROWS).splitlines()
+    assert len(lines) == 4 and len({line.count("|") for line in lines}) == 1
+    assert lines[2].startswith("| 8x8x8 | slow | 15.00 ") and "fast[tile 64]" in lines[2]
+    assert "the same" in lines[3]
+
+
+# ---- shapes and roofs
+
+@pytest.mark.parametrize("name", [*shapes.SETS, "all"])
+def test_every_case_is_a_problem(name):
+    found = shapes.cases(name, shapes.DTYPES)
+    assert found and len({str(c) + c.layout for c in found}) == len(found)
+    for case in found:
+        problem = case.problem
+        assert (problem.m, problem.n, problem.k, problem.batch_size) == (case.m, case.n, case.k, case.batch)
+        assert problem.bytes < 8 << 30
+
+
+def test_options_of_cases():
+    (case,) = shapes.parse("2x3x4x5", ("bfloat16",), ("tn",))
+    assert (case.batch, case.m, case.n, case.k, case.layout) == (2, 3, 4, 5, "tn")
+    assert {c.layout for c in shapes.cases("square", layouts=("nn", "tt"))} == {"nn", "tt"}
+    assert [c.math for c in shapes.parse("3x4x5", ("float32", "float16"), math="tf32")] == ["tf32", None]
+    for text in ("3x4", "axbxc"):
+        with pytest.raises(ValueError, match="MxNxK"):
+            shapes.parse(text)
+    with pytest.raises(ValueError, match="no set"):
+        shapes.cases("round")
+    with pytest.raises(ValueError, match="no dtype"):
+        shapes.cases("square", ("float8",))
+
+
+def test_the_floor_is_the_longer_of_bytes_and_operations():
+    roofs = {"copy": 1e12, "fma": 1e13}
+    large, thin = shapes.Case(1024, 1024, 1024).problem, shapes.Case(1, 4096, 4096).problem
+    assert roof.floor_seconds(large, roofs) == pytest.approx(2 * 1024 ** 3 / 1e13)
+    assert roof.floor_seconds(thin, roofs) == pytest.approx(thin.bytes / 1e12)
+    assert roof.floor_seconds(shapes.Case(8, 8, 8, dtype="bfloat16").problem, roofs) is None
+    assert roof.unit_of(shapes.Case(8, 8, 8, math="tf32").problem) == "tf32"
+
+
+# ---- the command
+
+def test_the_gate_catches_a_wrong_algorithm(wrong_algorithm, capsys):
+    assert run.run(arguments("--problem", "5x4x3", "--algo", "naive,wrong")) == 1
+    out = capsys.readouterr().out
+    (line,) = [x for x in out.splitlines() if x.split()[:1] == ["wrong"]]
+    assert line.split() == ["wrong", "WRONG"]
+    assert "5x4x3 float32 nn: wrong: WRONG: y differs from the naive result" in out
+
+
+def test_rows_are_written_as_json_lines(tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    assert run.main(["matmul", "--no-peers", "--problem", "5x4x3", "--dtype", "float32,bfloat16", "--algo", "naive", "--heuristic",
+                     "--json", str(path)]) == 0
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()]
+    assert [r["problem"] for r in rows] == ["5x4x3 float32 nn", "5x4x3 bfloat16 nn"]
+    assert all(r["status"] == "ok" and r["time_us"] > 0 and r["record"]["a"]["shape"] == [5, 3] for r in rows)
+    assert {"device", "clocks", "versions", "commit", "date"} <= set(rows[0]["machine"])
+
+
+def test_what_get_answers_is_always_measured(monkeypatch, capsys):
+    naive = next(a for a in dispatch.algorithms("matmul") if a.name == "naive")
+    monkeypatch.setattr(run, "HOPELESS", 0.0)
+    monkeypatch.setattr(dispatch, "get_algorithm", lambda *_, **__: naive)
+    rows = run.measure(arguments("--problem", "5x4x3", "--configs", "1"), dispatch.device_of(0))
+    assert [r["algo"] for r in rows if r["chosen"]] == ["naive"]
+
+
+def test_unknown_names(capsys):
+    with pytest.raises(SystemExit, match="no algorithm nothing; there are .*naive"):
+        run.run(arguments("--algo", "nothing", "--problem", "5x4x3"))
+
+
+def test_report(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    machine = {"device": "D", "arch": "sm_90a", "date": "2026-01-01T00:00:00", "commit": "abc", "clocks": {}, "torch": "2.0"}
+    path, picture = tmp_path / "rows.jsonl", tmp_path / "rows.png"
+    lines = [json.dumps({**r, "machine": machine, "roofs": {"copy": 4e12, "fma": 6e13}}) for r in ROWS]
+    path.write_text("\n".join([json.dumps({"machine": machine, "overhead": []}), lines[0]] + lines) + "\n")
+    assert report.main([str(path), "--png", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert "Roofs of the run: copy 4000 GB/s, fma 60.0 TFLOP/s." in out and "| 9x9x9 | fast[tile 64] |" in out
+    assert len(report.read([path])) == len(ROWS)
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,370 @@
+"""Measuring and the find database, in the simulator."""
+import dataclasses
+import json
+import math
+import multiprocessing
+import warnings
+
+import numpy as np
+import pytest
+
+from dnnkern import dispatch, find
+from dnnkern.device import SIMULATED, cuda
+from dnnkern.dispatch import Note, Perf
+from dnnkern.host import timing
+from dnnkern.host.compare import largest_difference_on_host
+from dnnkern.host.launch import Argument, Launch
+from dnnkern.host.operands import Operands
+from dnnkern.host.tensor import Tensor
+from dnnkern.matmul import MatmulProblem
+
+pytestmark = pytest.mark.skipif(not SIMULATED, reason="the database and its rules need no GPU")
+DEVICE = dispatch.device_of(0)
+
+
+def product(m=6, n=5, k=4, dtype="float32", **extra):
+    out = "int32" if dtype == "int8" else dtype
+    return MatmulProblem(a=Tensor.packed((m, k), dtype), b=Tensor.packed((k, n), dtype), y=Tensor.packed((m, n), out), **extra)
+
+
+def perf(name, ms, memory=0, config="", status="ok"):
+    return Perf(name, status, ms, memory, True, "exact", Note.NONE, config)
+
+
+def named(name):
+    return next(a for a in dispatch.algorithms("matmul") if a.name == name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """A configuration whose text says what it is."""
+    size: int
+
+    def __str__(self):
+        return f"tile {self.size}"
+
+
+@pytest.fixture(autouse=True)
+def empty_database(tmp_path, monkeypatch):
+    monkeypatch.setattr(find, "cache_dir", lambda: tmp_path)
+    find.forget()
+    yield tmp_path
+    find.forget()
+
+
+@pytest.fixture
+def registered():
+    """Registers variants of the naive algorithm for one test."""
+    added = []
+
+    def add(name, **changes):
+        added.append(dispatch.register(dataclasses.replace(named("naive"), name=name, **changes)))
+        return added[-1]
+    yield add
+    for algorithm in added:
+        dispatch.unregister(algorithm)
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """Leaves only the named algorithms among an operation's candidates."""
+    def restrict(*names):
+        every = dispatch.algorithms
+        monkeypatch.setattr(dispatch, "algorithms", lambda op=None: [a for a in every(op) if a.name in names])
+    return restrict
+
+
+@cuda.jit(launch_bounds=32)
+def writes_seven(y, n):
+    i = cuda.blockIdx.x * 32 + cuda.threadIdx.x
+    if i < n:
+        y[i] = np.float32(7)
+
+
+@cuda.jit(launch_bounds=32)
+def writes_nothing(y, n):
+    if n < 0:
+        y[0] = np.float32(0)
+
+
+def build_with(kernel):
+    def build(problem, device, config):
+        return (Launch(kernel, (1, 1, 1), (32, 1, 1), (Argument("float32*", "y"), Argument("int32", problem.y.size))),)
+    return build
+
+
+# ---- the database
+
+def test_round_trip(empty_database):
+    problem = product()
+    assert find.store("matmul", problem, DEVICE, [perf("naive", 2.0), perf("other", math.inf, status="WRONG: y")])
+    (path,) = empty_database.rglob("*.json")
+    assert path.parent.name == "matmul" and path.parent.parent.name == "simulator-sm-90a-132"
+    entry = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert entry["problem"]["a"]["shape"] == [6, 4] and entry["title"] == str(problem) and entry["versions"]
+    assert entry["results"][1]["time_ms"] is None
+    assert find.load("matmul", problem, DEVICE) == [(2.0, 0, "naive", "")]
+    assert find.best_known("matmul", problem, DEVICE, dispatch.algorithms("matmul")) is named("naive")
+
+
+def test_infinite_parameters_are_plain_json(empty_database):
+    from dnnkern.device.epilogue import Activation
+    problem = product(activation=Activation("relu"))
+    find.store("matmul", problem, DEVICE, [perf("naive", 1.0)])
+    (path,) = empty_database.rglob("*.json")
+    json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert find.load("matmul", problem, DEVICE)
+
+
+def test_another_problem_is_another_entry(empty_database):
+    find.store("matmul", product(), DEVICE, [perf("naive", 1.0)])
+    for other in (product(m=7), product(dtype="bfloat16"), product(math="tf32")):
+        assert find.load("matmul", other, DEVICE) == []
+    assert find.load("matmul", product(), dataclasses.replace(DEVICE, sms=78)) == []
+
+
+def test_other_versions_do_not_count(monkeypatch):
+    find.store("matmul", product(), DEVICE, [perf("naive", 1.0)])
+    versions = dict(find.versions(), numba="0.0.0")
+    monkeypatch.setattr(find, "versions", lambda: versions)
+    assert find.load("matmul", product(), DEVICE) == []
+
+
+@pytest.mark.parametrize("text", ["{", "", "[]", "{}", "null 1", "\x00\x01"])
+def test_a_broken_file_warns_and_is_removed(empty_database, text):
+    find.store("matmul", product(), DEVICE, [perf("naive", 1.0)])
+    (path,) = empty_database.rglob("*.json")
+    path.write_text(text)
+    with pytest.warns(RuntimeWarning, match="broken"):
+        assert find.best_known("matmul", product(), DEVICE, dispatch.algorithms("matmul")) is None
+    assert not path.exists()
+
+
+def test_a_result_that_makes_no_sense_is_broken(empty_database):
+    find.store("matmul", product(), DEVICE, [perf("naive", 1.0)])
+    (path,) = empty_database.rglob("*.json")
+    entry = json.loads(path.read_text())
+    entry["results"] = [{"algo": "naive", "status": "ok", "time_ms": None}]
+    path.write_text(json.dumps(entry))
+    with pytest.warns(RuntimeWarning, match="broken"):
+        assert find.load("matmul", product(), DEVICE) == []
+
+
+def test_without_a_cache_directory_nothing_is_kept(monkeypatch):
+    monkeypatch.setattr(find, "cache_dir", lambda: None)
+    assert find.store("matmul", product(), DEVICE, [perf("naive", 1.0)]) is False
+    assert find.load("matmul", product(), DEVICE) == []
+
+
+def test_configurations_round_trip(registered):
+    tiled = registered("configured", configs=lambda problem, device: (Tile(16), Tile(32), Tile(64)),
+                       estimate=lambda problem, device, config: 1.0 / config.size if config else 1.0)
+    able = dispatch.algorithms("matmul")
+    find.store("matmul", product(), DEVICE, [perf("configured", 1.0, config="tile 16"), perf("naive", 2.0)])
+    best = find.best_known("matmul", product(), DEVICE, able)
+    assert best == dataclasses.replace(tiled, config=Tile(16))
+
+
+def test_what_no_longer_exists_is_passed_over(registered):
+    registered("configured", configs=lambda problem, device: (Tile(16),), estimate=lambda *_: 1.0)
+    able = dispatch.algorithms("matmul")
+    find.store("matmul", product(), DEVICE, [perf("gone", 1.0), perf("configured", 2.0, config="tile 8"), perf("naive", 3.0)])
+    assert find.best_known("matmul", product(), DEVICE, able).name == "naive"
+    find.store("matmul", product(m=9), DEVICE, [perf("gone", 1.0)])
+    assert find.best_known("matmul", product(m=9), DEVICE, able) is None
+
+
+def test_the_callers_limits_hold():
+    find.store("matmul", product(), DEVICE, [perf("tiled", 1.0, memory=4096), perf("naive", 2.0)])
+    able = dispatch.algorithms("matmul")
+    assert find.best_known("matmul", product(), DEVICE, able).name == "tiled"
+    assert find.best_known("matmul", product(), DEVICE, able, workspace_limit=100).name == "naive"
+    assert find.best_known("matmul", product(), DEVICE, [named("naive")]).name == "naive"
+
+
+def _writer(folder, number):
+    find.cache_dir = lambda: folder
+    for _ in range(20):
+        find.store("matmul", product(), DEVICE, [perf("naive", 1.0 + number)] * 30)
+
+
+def test_concurrent_writers_leave_a_whole_file(empty_database):
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_writer, args=(empty_database, k)) for k in range(3)]
+    for w in writers:
+        w.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        while any(w.is_alive() for w in writers):
+            assert len(find.load("matmul", product(), DEVICE)) in (0, 30)
+    for w in writers:
+        w.join()
+        assert w.exitcode == 0
+    assert len(find.load("matmul", product(), DEVICE)) == 30
+    assert len(list(empty_database.rglob("*"))) == 4  # three folders and one file: no temporary one is left
+
+
+# ---- measuring
+
+def test_find_stores_and_get_follows(only, registered, empty_database):
+    registered("slow", estimate=lambda *_: 1e-9)  # the estimates' favourite; measured, the naive algorithm and it are alike
+    only("naive", "slow")
+    problem = product()
+    assert dispatch.get_algorithm("matmul", problem, device=DEVICE).name == "slow"
+    perfs = dispatch.find_algorithms("matmul", problem, device=DEVICE)
+    assert [p.status for p in perfs] == ["ok", "ok"] and perfs[0].time_ms <= perfs[1].time_ms
+    assert dispatch.get_algorithm("matmul", problem, device=DEVICE).name == perfs[0].algo
+    find.store("matmul", problem, DEVICE, [perf("naive", 1.0), perf("slow", 2.0)])
+    find.forget(find.operation_of("matmul"))
+    assert dispatch.get_algorithm("matmul", problem, device=DEVICE).name == "naive"
+
+
+def test_find_clears_the_front_ends_choices(only):
+    import dnnkern
+    only("naive", "tiled")
+    operation = find.operation_of("matmul")
+    a, b = np.ones((6, 4), np.float32), np.ones((4, 5), np.float32)
+    dnnkern.matmul(a, b)
+    assert operation.calls
+    dispatch.find_algorithms("matmul", product(), device=DEVICE)
+    assert not operation.calls
+    assert (dnnkern.matmul(a, b) == 4).all()
+
+
+def test_not_saved_when_asked_not_to(only, empty_database):
+    only("naive")
+    assert dispatch.find_algorithms("matmul", product(), save=False, device=DEVICE)[0].status == "ok"
+    assert not list(empty_database.rglob("*.json"))
+
+
+def test_skipped_for_workspace_is_not_stored(only, registered, empty_database):
+    registered("hungry", workspace=lambda *_: 1 << 20)
+    only("naive", "hungry")
+    perfs = dispatch.find_algorithms("matmul", product(), workspace_limit=1000, device=DEVICE)
+    assert [p.algo for p in perfs] == ["naive", "hungry"]
+    assert perfs[1].status == "needs 1048576 bytes of workspace, the limit is 1000" and math.isinf(perfs[1].time_ms)
+    assert not list(empty_database.rglob("*.json"))
+    assert all(p.status == "ok" for p in dispatch.find_algorithms("matmul", product(), device=DEVICE))
+    assert list(empty_database.rglob("*.json"))
+
+
+@pytest.mark.parametrize("kernel", [writes_seven, writes_nothing])
+def test_a_wrong_algorithm_is_not_timed(only, registered, kernel):
+    registered("wrong", build=build_with(kernel), estimate=lambda *_: 1e-9)
+    only("naive", "wrong")
+    perfs = dispatch.find_algorithms("matmul", product(), device=DEVICE)
+    assert [p.algo for p in perfs] == ["naive", "wrong"]
+    assert perfs[1].status.startswith("WRONG: y differs") and math.isinf(perfs[1].time_ms)
+    find.forget()
+    assert dispatch.get_algorithm("matmul", product(), device=DEVICE).name == "naive"
+
+
+def test_an_algorithm_that_raises_does_not_hide_the_others(only, registered):
+    def build(problem, device, config):
+        raise RuntimeError("no such instruction")
+    registered("broken", build=build)
+    only("naive", "broken")
+    assert [p.status for p in dispatch.find_algorithms("matmul", product(), device=DEVICE)] == ["ok", "RuntimeError: no such instruction"]
+
+
+def test_nondeterministic_only_where_allowed(only, registered):
+    registered("atomic", notes=Note.NONDETERMINISTIC)
+    only("naive", "atomic")
+    assert len(dispatch.find_algorithms("matmul", product(), device=DEVICE)) == 1
+    perfs = dispatch.find_algorithms("matmul", product(), allow=Note.NONDETERMINISTIC, device=DEVICE)
+    assert {p.algo: p.determinism for p in perfs} == {"naive": True, "atomic": False}
+
+
+def test_the_callers_arrays_are_read_and_left_alone(only, registered):
+    only("naive")
+    a, b = np.full((6, 4), 3, np.float32), np.full((4, 5), 2, np.float32)
+    dispatch.find_algorithms("matmul", product(), arrays=(a, b, None, None), device=DEVICE)
+    assert (a == 3).all() and (b == 2).all()
+    with pytest.raises(ValueError, match="b is"):
+        dispatch.find_algorithms("matmul", product(), arrays=(a, a, None, None), device=DEVICE)
+    with pytest.raises(ValueError, match="2 arrays given"):
+        dispatch.find_algorithms("matmul", product(), arrays=(a, b), device=DEVICE)
+
+
+# ---- operands and the clock
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int8"])
+def test_operands_are_random_and_laid_out_as_the_problem_says(dtype):
+    a = Tensor((6, 4), (-9, 2), dtype, alignment={"int8": 1, "float16": 2, "bfloat16": 2}.get(dtype, 16))
+    problem = dataclasses.replace(product(dtype=dtype), a=a)
+    with Operands(find.operation_of("matmul"), problem, DEVICE) as operands:
+        array = operands.array(0, "a")
+        address = array.__array_interface__["data"][0]
+        assert array.shape == (6, 4) and array.strides == (-9 * a.itemsize, 2 * a.itemsize)
+        assert (min(16, address & -address) if address & 15 else 16) == a.alignment
+        assert len(np.unique(array)) > 4
+        assert operands.array(0, "bias") is None
+
+
+def test_in_place_operands_start_afresh_for_every_check(only):
+    only("naive")
+    y = Tensor.packed((6, 5), "float32")
+    problem = product(c=y, beta=True, in_place=True)
+    assert dispatch.find_algorithms("matmul", problem, device=DEVICE)[0].status == "ok"
+
+
+def test_largest_difference():
+    x, y = np.array([1, 2, np.nan, np.inf, 5.0]), np.array([1, 2.5, np.nan, np.inf, -8.0])
+    assert largest_difference_on_host(x, y) == (13.0, 8.0)
+    assert largest_difference_on_host(np.array([np.nan]), np.array([1.0]))[0] == math.inf
+    assert largest_difference_on_host(np.array([1.0]), np.array([np.nan]))[0] == math.inf
+    assert largest_difference_on_host(np.empty(0), np.empty(0)) == (0.0, 0.0)
+
+
+def test_the_comparison_kernel_agrees_with_the_host():
+    from dnnkern.device.sim import Pointer
+    from dnnkern.host.compare import kernel
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(100).astype(np.float32)
+    y = (x + 1e-3 * rng.standard_normal(100)).astype(np.float32)
+    x[7] = y[7] = np.nan
+    for change, expected in ((None, None), (11, math.inf)):
+        if change is not None:
+            x[change] = np.nan
+        differences, magnitudes = np.zeros(64), np.zeros(64)
+        arguments = [Pointer(x), Pointer(y), 100, Pointer(differences), Pointer(magnitudes)]
+        kernel("float32").simulate((2, 1, 1), (32, 1, 1), arguments)
+        assert (differences.max(), magnitudes.max()) == pytest.approx(largest_difference_on_host(x, y))
+        assert expected is None or differences.max() == expected
+
+
+def test_samples():
+    sample = timing.Sample((3.0, 1.0, 2.0, 4.0, 5.0))
+    assert sample.median == 3.0 and sample.iqr == 2.0
+    assert timing.Sample((2.0,)).iqr == 0.0
+
+
+def test_race_gives_every_contender_its_turns():
+    import time
+    order = []
+    contenders = [timing.Contender(name, lambda k, name=name: (order.append((name, k)), time.sleep(1e-3))) for name in "ab"]
+    with timing.Clock() as clock:
+        samples = timing.race(contenders, clock, rounds=4)
+    assert [len(samples[name].times) for name in "ab"] == [4, 4]
+    assert [name for name, _ in order[-8:]] == list("abbaabba")
+    assert all(t >= 1e-3 for t in samples["a"].times)
+
+
+def test_long_contenders_get_fewer_turns():
+    import time
+    contenders = [timing.Contender("fast", lambda k: None), timing.Contender("slow", lambda k: time.sleep(0.02))]
+    with timing.Clock() as clock:
+        samples = timing.race(contenders, clock, rounds=9, limit=0.3)
+        once = timing.race(contenders, clock, rounds=9, limit=0.04)
+    assert len(samples["fast"].times) == 9 and len(samples["slow"].times) == 3 and len(once["slow"].times) == 1
+
+
+def test_batches_walk_through_the_sets():
+    seen = []
+    timing.Contender("x", seen.append, sets=3).enqueue(7)
+    assert seen == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_host_time_is_not_measured_where_the_queue_would_fill():
+    assert timing.host_seconds(lambda: None, lambda: None, device_seconds=0.1) is None
+    assert timing.host_seconds(lambda: None, lambda: None) >= 0
