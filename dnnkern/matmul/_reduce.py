@@ -1,0 +1,43 @@
+"""Sums of many values over the lanes of a warp at once."""
+import functools
+
+from ..device import device_function, i32
+from ..device.warp import add, shuffle_xor
+from ._tile import unrolled
+
+
+@functools.cache
+def make_halving(count, lane_bits):
+    """Device function ``halve(acc, lane)``: sums acc[0:count] over the lanes that differ in their upper `lane_bits` bits.
+
+    Every step halves the values a lane keeps: it passes one half on and adds what it gets to the other, so `count` values take about `count`
+    shuffles instead of `count` times the number of steps. Afterwards acc[0:left] of a lane are the sums number ``first(lane)`` and following;
+    where values run out before lanes do, several lanes hold the same. `count` is a power of two. Returns (halve, first, left).
+    """
+    steps = min(lane_bits, count.bit_length() - 1)
+    left, rest = count >> steps, lane_bits - steps
+    low = 5 - lane_bits + rest
+
+    @device_function
+    def halving(s, state):
+        acc, lane = state
+        half = count >> (s + 1)
+        upper = i32((lane >> i32(4 - s)) & 1)
+        for i in range(half):
+            keep = acc[i + half] if upper else acc[i]
+            give = acc[i] if upper else acc[i + half]
+            acc[i] = add(keep, shuffle_xor(give, i32(16 >> s)))
+    halvings = unrolled(steps, halving) if steps else None
+
+    @device_function
+    def halve(acc, lane):
+        if steps:
+            halvings(i32(0), (acc, lane))
+        for s in range(rest):
+            for i in range(left):
+                acc[i] = add(acc[i], shuffle_xor(acc[i], i32(16 >> (steps + s))))
+
+    @device_function
+    def first(lane):
+        return i32((lane >> low) * left)
+    return halve, first, left

@@ -1,0 +1,383 @@
+"""Products with up to eight rows (or columns): every weight is read once, by 16-byte loads, and no tile is padded.
+
+y[m, n] = sum_k x[m, k] w[k, n] with m below 8; with few columns instead of rows the transposed product is computed. Reading w is all the time
+there is, so the loads of a thread are wide, independent of each other and issued together, and arithmetic must fit beside them:
+
+- w contiguous along k (`weights @ x`, linear layers): a warp owns `rows` columns n, its lanes run along k, `unroll` chunks a lane at a time.
+  A chunk of x serves all `rows`, so x costs M loads for `rows` loads of w; the sums over lanes are formed once, at the end.
+- w contiguous along n: a thread owns the columns of one chunk and as many consecutive k as a chunk has elements; `lanes` neighbours make
+  whole sectors, the other lanes and the warps take other k.
+
+x and w stay packed in registers and are widened two elements at a time, between the multiply-adds: unpacked up front they would take the
+registers that keep loads under way. int8 is multiplied by dp4a. Wins for M or N up to 8; from 16 on tensor cores or tiles.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, f32, f64, i32, i64, u8, u32
+from ..device.convert import bits_float, element, words_double
+from ..device.dot import dot4
+from ..device.epilogue import EpilogueSpec, make_epilogue
+from ..device.fastmath import minimum
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance, as_u32, load1_nc_if, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ._batch import make_batch_offsets
+from ._reduce import make_halving
+from ._roles import operand_strides, roles, widest
+from ._tile import HALVES, unrolled
+
+MOST_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Config:
+    """m rows of x; w is read `words` 32-bit words at a time, along k or along n; x likewise, or element by element.
+
+    rows, unroll, warps: see the module; `lanes`: threads side by side along n; `blocks` are meant to fit on a multiprocessor.
+    """
+    dtype: str
+    m: int
+    along_k: int
+    words: int
+    x_packed: int
+    rows: int
+    unroll: int
+    warps: int
+    lanes: int
+    blocks: int
+    batch_dims: int
+    epilogue: EpilogueSpec
+
+    def __post_init__(self):
+        if not 1 <= self.m <= MOST_ROWS or self.words not in (1, 2, 4) or not 1 <= self.warps <= 16:
+            raise ValueError(f"{self.m} rows of x (1 to {MOST_ROWS}), {self.words} words (1, 2, 4), {self.warps} warps (1 to 16)")
+
+    @property
+    def elements(self):
+        """Elements of a chunk."""
+        return 4 * self.words // element(self.dtype).storage.itemsize
+
+
+def _parts(problem):
+    """The problem with its few rows as m."""
+    return roles(problem, swap=problem.m > MOST_ROWS or problem.n < problem.m)
+
+
+def _weights(parts):
+    """(along k, words of one load) of w; words is 0 where nothing fits."""
+    extent, across, along, batch = operand_strides(parts, "b")
+    itemsize, tensor = parts.b.itemsize, parts.b
+    if along == 1 or parts.k == 1:
+        width = widest(16 // itemsize, tensor, True, (parts.k,), batch + ((across,) if extent > 1 else ()))
+        if width * itemsize >= 4:
+            return 1, width * itemsize // 4
+    if across == 1 and parts.dtype != "int8":
+        width = widest(16 // itemsize, tensor, True, (extent,), batch + ((along,) if parts.k > 1 else ()))
+        if width * itemsize >= 4:
+            return 0, width * itemsize // 4
+    return 0, 0
+
+
+def supports(problem):
+    """Few rows or columns, and weights that can be read a word at a time."""
+    if problem.k == 0:
+        return "K is 0"
+    if min(problem.m, problem.n) > MOST_ROWS:
+        return f"M={problem.m} and N={problem.n}; one of them must be at most {MOST_ROWS}"
+    if max(problem.m, problem.n, problem.k) >= 2 ** 30 or ceil_div(max(problem.m, problem.n), 2) * problem.batch_size >= 2 ** 31:
+        return f"M, N, K = {problem.m}, {problem.n}, {problem.k}, batch {problem.batch_size}; each must be below 2**30, the grid below 2**31"
+    parts = _parts(problem)
+    if not _weights(parts)[1]:
+        along = "k" if parts.dtype == "int8" else "k or across it"
+        return f"{parts.names[1]}, the weights, need words of four bytes contiguous along {along}: {parts.b}, M, N, K = " \
+               f"{problem.m}, {problem.n}, {problem.k}"
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """The bytes of w, or the arithmetic: about 1.4 instructions a multiply-add of two packed halves."""
+    parts = _parts(problem)
+    per = {"float64": 2.0, "float32": 1.2, "int8": 0.35}.get(parts.dtype, 1.4)
+    rate = 0.8 * device.fp32_rate / 2
+    return 3.2e-6 + max(problem.bytes / device.bandwidth, per * parts.batch_size * parts.m * parts.n * parts.k / rate)
+
+
+def _scalars(dtype):
+    """Device function ``widen(values, i, words, j)``, values a step widens, words it takes, accumulator type."""
+    if dtype == "float64":
+        def widen(values, i, words, j):
+            values[i] = words_double(words[j], words[j + 1])
+        return device_function(widen), 1, 2, f64
+    if dtype == "float32":
+        def widen(values, i, words, j):
+            values[i] = bits_float(words[j])
+        return device_function(widen), 1, 1, f32
+    unpack = element(dtype).unpack
+
+    def widen(values, i, words, j):
+        values[i], values[i + 1] = unpack(words[j])
+    return device_function(widen), 2, 1, f32
+
+
+def _words_of_x(config):
+    """Device function ``load(into, slot, p, k, stride, left, ok)``: `elements` values of x from p[k*stride] on; those beyond `left` are zero."""
+    W, E = config.words, config.elements
+    load_words = {1: load1_nc_if_into, 2: load2_nc_if_into, 4: load4_nc_if_into}[W]
+    halves, double, single = config.dtype in HALVES, config.dtype == "float64", config.dtype == "float32"
+
+    @device_function
+    def load(into, slot, p, k, stride, left, ok):
+        if config_packed:
+            load_words(into, slot, as_u32(advance(p, k)), i32(0), ok)
+        elif halves:
+            for w in range(W):
+                low = u32(load1_nc_if(p, i64(i64(k + 2 * w) * stride), i32(1) if i32(2 * w) < left else i32(0)))
+                high = u32(load1_nc_if(p, i64(i64(k + 2 * w + 1) * stride), i32(1) if i32(2 * w + 1) < left else i32(0)))
+                into[slot + w] = u32(low | u32(high << u32(16)))
+        elif double:
+            for e in range(E):
+                load2_nc_if_into(into, i32(slot + 2 * e), as_u32(advance(p, i64(i64(k + e) * stride))), i32(0),
+                                 i32(1) if i32(e) < left else i32(0))
+        elif single:
+            for e in range(E):
+                load1_nc_if_into(into, i32(slot + e), as_u32(advance(p, i64(i64(k + e) * stride))), i32(0),
+                                 i32(1) if i32(e) < left else i32(0))
+        else:
+            for w in range(W):
+                word = u32(0)
+                for j in range(4):
+                    if i32(4 * w + j) < left:
+                        word = u32(word | u32(u32(u8(p[i64(i64(k + 4 * w + j) * stride)])) << u32(8 * j)))
+                into[slot + w] = word
+    config_packed = bool(config.x_packed)
+    return load
+
+
+def _kernel_along_k(config):
+    """A warp `rows` columns n, lanes along k."""
+    M, R, W, U, WARPS, E = config.m, config.rows, config.words, config.unroll, config.warps, config.elements
+    bytes4 = config.dtype == "int8"
+    widen, P, WQ, Acc = (None, 1, 1, i32) if bytes4 else _scalars(config.dtype)
+    NA = R * M
+    P2, NB, NX, NW, NS, THREADS = 1 << (NA - 1).bit_length(), R * U * W, M * W, R * P, WARPS * NA, 32 * WARPS
+    load_words = {1: load1_nc_if_into, 2: load2_nc_if_into, 4: load4_nc_if_into}[W]
+    load_x = _words_of_x(config)
+    halve, first_of, LEFT = make_halving(P2, 5)
+    epilogue = make_epilogue(config.epilogue)
+    batch_offsets = make_batch_offsets(config.batch_dims)
+
+    @device_function
+    def multiply(m, s):
+        acc, wf, xf, wx, bw, q, u = s
+        if bytes4:
+            for r in range(R):
+                acc[r * M + m] = dot4(wx[m * W + q], bw[(u * R + r) * W + q], acc[r * M + m])
+        else:
+            widen(xf, i32(0), wx, i32(m * W + q * WQ))
+            for r in range(R):
+                for p in range(P):
+                    acc[r * M + m] += xf[p] * wf[r * P + p]
+    all_m = unrolled(M, multiply)
+
+    @device_function
+    def word(q, s):
+        acc, wf, xf, wx, bw, u = s
+        if not bytes4:
+            for r in range(R):
+                widen(wf, i32(r * P), bw, i32((u * R + r) * W + q * WQ))
+        all_m(i32(0), (acc, wf, xf, wx, bw, q, u))
+    all_words = unrolled(W // WQ, word)
+
+    @device_function
+    def chunk(u, s):
+        acc, wf, xf, wx, bw, x, sxm, sxk, c, k = s
+        at = i32((c + u * 32) * E)
+        ok = i32(1) if at < k else i32(0)
+        for m in range(M):
+            load_x(wx, i32(m * W), advance(x, i64(m * sxm)), i32(at), sxk, i32(k - at), ok)
+        all_words(i32(0), (acc, wf, xf, wx, bw, u))
+    all_chunks = unrolled(U, chunk)
+
+    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    def matmul_gemv_k(x, w, y, n, k, sxm, sxk, swk, swn, sym, syn, sizes, strides, groups, alpha, beta, bias, bias_stride, c, c_row_stride,
+                      c_column_stride):
+        scratch = cuda.shared.array(NS, Acc)
+        tid = i32(cuda.threadIdx.x)
+        lane, warp = i32(tid & 31), i32(tid >> 5)
+        z, group = divide_remainder(i32(cuda.blockIdx.x), groups)
+        n0 = i32(group * R)
+        x_at, w_at, c_at, y_at = batch_offsets(z, sizes, strides)
+        x, w = advance(x, x_at), advance(w, w_at)
+        bw, wx = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
+        acc, wf, xf = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
+        for i in range(P2):
+            acc[i] = Acc(0)
+        chunk_ = i32(warp * (32 * U) + lane)
+        while i32((chunk_ - lane) * E) < k:  # the same for the whole warp
+            for u in range(U):
+                ok = i32(1) if i32((chunk_ + u * 32) * E) < k else i32(0)
+                for r in range(R):
+                    row = as_u32(advance(w, i64(minimum(i32(n0 + r), i32(n - 1))) * swn))
+                    load_words(bw, i32((u * R + r) * W), row, i32((chunk_ + u * 32) * W), ok)
+            all_chunks(i32(0), (acc, wf, xf, wx, bw, x, sxm, sxk, chunk_, k))
+            chunk_ = i32(chunk_ + WARPS * U * 32)
+        halve(acc, lane)
+        first = first_of(lane)
+        for i in range(LEFT):
+            if i32(first + i) < NA:  # several lanes may hold, and store, the same sum: lane 0 of them does
+                if first_of(i32(lane - 1)) != first or lane == 0:
+                    scratch[i32(warp * NA + first + i)] = acc[i]
+        cuda.syncthreads()
+        e = i32(tid)
+        while e < NA:
+            total = scratch[e]
+            for j in range(1, WARPS):
+                total = Acc(total + scratch[i32(j * NA + e)])
+            r = i32(e // i32(M))
+            m, column = i32(e - r * M), i32(n0 + r)
+            if column < n:
+                y[i64(y_at + i64(m) * sym + i64(column) * syn)] = epilogue(
+                    total, m, column, (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride))
+            e = i32(e + THREADS)
+    return matmul_gemv_k
+
+
+def _kernel_along_n(config):
+    """A thread one chunk of columns and E consecutive k at a time."""
+    M, W, WARPS, E, LANES, U = config.m, config.words, config.warps, config.elements, config.lanes, config.unroll
+    widen, P, WQ, Acc = _scalars(config.dtype)
+    NA, COLUMNS, BITS = M * E, LANES * E, 5 - (LANES.bit_length() - 1)
+    P2, NB, NX, NW, THREADS, GROUPS = 1 << (NA - 1).bit_length(), E * U * W, M * W, P * E, 32 * WARPS, 32 * WARPS // LANES
+    OUT, SHIFT = LANES * NA, LANES.bit_length() - 1
+    NS = WARPS * OUT
+    QW = W // WQ  # widening steps of a row of w
+    load_words = {1: load1_nc_if_into, 2: load2_nc_if_into, 4: load4_nc_if_into}[W]
+    load_x = _words_of_x(config)
+    halve, first_of, LEFT = make_halving(P2, BITS)
+    epilogue = make_epilogue(config.epilogue)
+    batch_offsets = make_batch_offsets(config.batch_dims)
+
+    @device_function
+    def multiply(m, s):
+        acc, wf, xf, wx, q = s
+        widen(xf, i32(0), wx, i32(m * W + q * WQ))
+        for p in range(P):
+            for e in range(E):
+                acc[m * E + e] += xf[p] * wf[p * E + e]
+    all_m = unrolled(M, multiply)
+
+    @device_function
+    def word(q, s):
+        acc, wf, xf, wx, bw, u = s
+        for p in range(P):
+            for v in range(QW):
+                widen(wf, i32(p * E + v * P), bw, i32((u * E + q * P + p) * W + v * WQ))
+        all_m(i32(0), (acc, wf, xf, wx, q))
+    all_words = unrolled(E // P, word)
+
+    @device_function
+    def step(u, s):
+        acc, wf, xf, wx, bw, x, sxm, sxk, k0, k = s
+        at = i32(k0 + u * (GROUPS * E))
+        ok = i32(1) if at < k else i32(0)
+        for m in range(M):
+            load_x(wx, i32(m * W), advance(x, i64(m * sxm)), i32(at), sxk, i32(k - at), ok)
+        all_words(i32(0), (acc, wf, xf, wx, bw, u))
+    all_steps = unrolled(U, step)
+
+    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    def matmul_gemv_n(x, w, y, n, k, sxm, sxk, swk, swn, sym, syn, sizes, strides, groups, alpha, beta, bias, bias_stride, c, c_row_stride,
+                      c_column_stride):
+        scratch = cuda.shared.array(NS, Acc)
+        tid = i32(cuda.threadIdx.x)
+        lane, warp = i32(tid & 31), i32(tid >> 5)
+        z, group = divide_remainder(i32(cuda.blockIdx.x), groups)
+        n0 = i32(group * COLUMNS)
+        side, own = i32(tid & (LANES - 1)), i32(tid >> SHIFT)
+        x_at, w_at, c_at, y_at = batch_offsets(z, sizes, strides)
+        x = advance(x, x_at)
+        w = advance(w, i64(w_at + i64(minimum(i32(n0 + side * E), i32(n - E)))))
+        bw, wx = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
+        acc, wf, xf = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
+        for i in range(P2):
+            acc[i] = Acc(0)
+        k0 = i32(own * E)
+        while k0 < k:
+            for u in range(U):
+                for j in range(E):
+                    kk = i32(k0 + u * (GROUPS * E) + j)
+                    load_words(bw, i32((u * E + j) * W), as_u32(advance(w, i64(kk) * swk)), i32(0), i32(1) if kk < k else i32(0))
+            all_steps(i32(0), (acc, wf, xf, wx, bw, x, sxm, sxk, k0, k))
+            k0 = i32(k0 + GROUPS * E * U)
+        halve(acc, lane)
+        first = first_of(lane)
+        for i in range(LEFT):
+            if i32(first + i) < NA:
+                if lane < LANES or first_of(i32(lane - LANES)) != first:
+                    e = i32(first + i)
+                    m = i32(e // i32(E))
+                    scratch[i32(warp * OUT + m * COLUMNS + side * E + (e - m * E))] = acc[i]
+        cuda.syncthreads()
+        o = i32(tid)
+        while o < OUT:
+            total = scratch[o]
+            for j in range(1, WARPS):
+                total = Acc(total + scratch[i32(j * OUT + o)])
+            m = i32(o // i32(COLUMNS))
+            column = i32(n0 + (o - m * COLUMNS))
+            if column < n:
+                y[i64(y_at + i64(m) * sym + i64(column) * syn)] = epilogue(
+                    total, m, column, (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride))
+            o = i32(o + THREADS)
+    return matmul_gemv_n
+
+
+@functools.cache
+def kernel(config):
+    """A group of columns of y a block."""
+    return (_kernel_along_k if config.along_k else _kernel_along_n)(config)
+
+
+def _shape(problem, device):
+    """The configuration for a problem: measured for M of 1 and for float32, for more rows of halves by counted instructions."""
+    parts = _parts(problem)
+    along_k, words = _weights(parts)
+    itemsize = parts.a.itemsize
+    width = 4 * words // itemsize
+    extent, across, along, batch = operand_strides(parts, "a")
+    x_packed = int(widest(width, parts.a, along == 1, (parts.k,), batch + ((across,) if extent > 1 else ())) == width)
+    common = dict(dtype=parts.dtype, m=parts.m, along_k=along_k, words=words, x_packed=x_packed, batch_dims=len(parts.batch),
+                  epilogue=parts.epilogue)
+    packed = parts.dtype in HALVES or parts.dtype == "int8"
+    if along_k:
+        chunks = ceil_div(parts.k, 32 * width)
+        if packed and parts.m > 4:
+            return Config(rows=8, unroll=1, warps=min(3, chunks), lanes=1, blocks=4, **common)
+        if packed and parts.m > 2:
+            return Config(rows=8, unroll=1, warps=min(4, chunks), lanes=1, blocks=3, **common)
+        return Config(rows=4, unroll=2, warps=min(8, ceil_div(chunks, 2)), lanes=1, blocks=2, **common)
+    lanes = 8 if parts.dtype in ("float32", "float64") or ceil_div(parts.n, 8 * width) * parts.batch_size >= device.sms else 4
+    warps = 12 if packed and parts.m > 4 else 16
+    warps = max(1, min(warps, ceil_div(parts.k * lanes, 32 * width)))
+    return Config(rows=1, unroll=1, warps=warps, lanes=lanes, blocks=1, **common)
+
+
+def build(problem, device, config):
+    """One launch."""
+    parts, config = _parts(problem), _shape(problem, device)
+    columns = config.rows if config.along_k else config.lanes * config.elements
+    groups = ceil_div(parts.n, columns)
+    arguments = (*parts.operand_arguments(), Argument(element(parts.y.dtype).pointer, "y"), Argument("int32", parts.n), Argument("int32", parts.k),
+                 *(Argument("int64", v) for v in (*parts.a_strides, *parts.b_strides, *parts.y_strides)), *parts.batch_arguments(),
+                 Argument("uint32x3", divisor(groups)), *parts.epilogue_arguments())
+    return (Launch(kernel(config), (groups * parts.batch_size, 1, 1), (32 * config.warps, 1, 1), arguments),)
+
+
+ALGORITHM = Algorithm(op="matmul", name="gemv", supports=supports, workspace=workspace, estimate=estimate, build=build)
