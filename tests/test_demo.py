@@ -12,7 +12,7 @@ SEED = 3
 
 @pytest.fixture(scope="module")
 def trained():
-    data, held_out = demo.load(TINY, SEED)
+    data, held_out = demo.load(TINY)
     weights = network.initial_weights(64, TINY.hidden, 10, SEED)
     net, losses, _, _ = demo.train(TINY, data, weights, SEED)
     return data, held_out, weights, net, losses
