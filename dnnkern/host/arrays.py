@@ -46,6 +46,8 @@ class Kind:
         (shape, strides, dtype, _), address = self.describe(a)
         name = dtype_name(dtype)
         size = ITEMSIZE[name]
+        if address % size or any(s % size for n, s in zip(shape, strides) if n > 1):
+            raise ValueError(f"got {name} at address {address:#x} with strides of {strides} bytes; elements must be aligned to their size")
         return Tensor(tuple(shape), tuple(s // size for s in strides), name, alignment(address))
 
     def device(self, a) -> int:

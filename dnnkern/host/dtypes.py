@@ -22,6 +22,8 @@ def dtype_name(dtype) -> str:
 def _dtype_name(dtype) -> str:
     text = dtype if isinstance(dtype, str) else str(dtype)
     if not isinstance(dtype, str) and not text.startswith("torch."):
+        if not np.dtype(dtype).isnative:
+            raise TypeError(text)
         text = np.dtype(dtype).name
     text = text.removeprefix("torch.")
     text = _ALIASES.get(text, text)

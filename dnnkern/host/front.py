@@ -96,12 +96,15 @@ class Operation:
             scratch = None
             if bound.workspace:
                 scratch = kind.empty((bound.workspace,), "uint8", bound.device, stream) if workspace is None else workspace
-                addresses.append(self._check_workspace(bound, scratch))
+                addresses.append(self._check_workspace(bound, scratch, addresses))
             else:
                 if workspace is not None:
-                    self._check_workspace(bound, workspace)
+                    self._check_workspace(bound, workspace, addresses)
                 addresses.append(0)
             if SIMULATED:
+                for x in outs:
+                    if not getattr(getattr(x, "flags", None), "writeable", True):
+                        raise TypeError(f"{self.op}: out is a read-only array, which cannot be written")
                 addresses = [None if x is None else kind_of(x).host_view(x) for x in (*operands, *results, scratch)]
             executable.execute((*addresses, *scalars), stream)
             if CHECKS:
@@ -173,8 +176,8 @@ class Operation:
     def _tensor(self, name, x):
         try:
             return kind_of(x).tensor(x)
-        except TypeError as error:
-            raise TypeError(f"{self.op}: {name}: {error}") from None
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self.op}: {name}: {error}") from None
 
     def _one_device(self, operands, outs):
         first = None
@@ -219,7 +222,7 @@ class Operation:
         raise ValueError(f"{self.op}: out partly overlaps {name}: bytes {addresses[o] + low_o:#x} to {addresses[o] + high_o:#x} and "
                          f"{addresses[i] + low_i:#x} to {addresses[i] + high_i:#x}")
 
-    def _check_workspace(self, bound, workspace):
+    def _check_workspace(self, bound, workspace, addresses):
         tensor = self._tensor("workspace", workspace)
         kind = kind_of(workspace)
         _, address = kind.describe(workspace)
@@ -229,6 +232,9 @@ class Operation:
             raise ValueError(f"{self.op}: workspace has {tensor.nbytes} bytes, {bound.algorithm} needs {bound.workspace}")
         if bound.workspace and address & 15:
             raise ValueError(f"{self.op}: workspace begins at {address:#x}; expected a multiple of 16")
+        for name, start, (low, high) in zip((*self.operands, *self.outputs), addresses, bound.extents):
+            if low != high and bound.workspace and start + low < address + bound.workspace and address < start + high:
+                raise ValueError(f"{self.op}: workspace overlaps {name}")
         if kind.device(workspace) != bound.device:
             raise ValueError(f"{self.op}: workspace is on device {kind.device(workspace)}, the operands on device {bound.device}")
         return address

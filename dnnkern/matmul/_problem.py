@@ -280,6 +280,8 @@ def make_problem(tensors, out, transpose_a, transpose_b, activation, math, out_d
     """`MatmulProblem` of a call; `scaled` and `beta` say whether alpha and beta differ from 1."""
     a, b, bias, c = tensors
     for name, t in (("a", a), ("b", b)):
+        if t is None:
+            raise TypeError(f"matmul: {name}: got NoneType; expected an array")
         if t.dtype not in INPUTS:
             raise TypeError(f"matmul: {name} is {t.dtype}; expected one of {', '.join(INPUTS)}")
         if t.ndim == 0:
