@@ -45,13 +45,13 @@ def test_copies(size):
 
 @pytest.mark.parametrize("size", COPIES)
 def test_zero_fill_and_predicate(size):
-    count = size // 4
+    count, elements = size // 4, 16 * size
     fill, predicated = COPIES[size]
     arrived = wait_copies(0)
 
     @cuda.jit(launch_bounds=32)
     def kernel(x, y):
-        s = cuda.shared.array(64 * count, f32, alignment=16)
+        s = cuda.shared.array(elements, f32, alignment=16)
         t = i32(cuda.threadIdx.x)
         for k in range(2 * count):
             s[i32(2 * t * count + k)] = f32(-1)
