@@ -7,6 +7,7 @@ import argparse
 import importlib
 import json
 import time
+from pathlib import Path
 
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
@@ -60,6 +61,9 @@ def run(args) -> int:
 
 def selected(args) -> list:
     """The cases that the arguments ask for."""
+    known = sorted(p.stem for p in (Path(__file__).parent / "shapes").glob("[a-z]*.py"))
+    if args.op not in known:
+        raise ValueError(f"bench: no problems are named for {args.op!r}; there are some for {', '.join(known)}")
     shapes = importlib.import_module(f"bench.shapes.{args.op}")
     options = dict(dtypes=tuple(args.dtype.split(",")), layouts=tuple(filter(None, args.layout.split(","))), math=args.math)
     if args.problem:
@@ -69,8 +73,7 @@ def selected(args) -> list:
 
 def measure(args, device) -> list:
     """Measure and print problem by problem; all rows."""
-    cases, rows = selected(args), []
-    operation = operation_of(args.op)
+    cases, rows, operation = selected(args), [], operation_of(args.op)
     peers, missing = ([], []) if args.no_peers else peers_of(args.op)
     record = machine(device)
     clocks = record["clocks"]
@@ -83,7 +86,7 @@ def measure(args, device) -> list:
     wanted = set(filter(None, args.algo.split(",")))
     unknown = wanted - {a.name for a in dispatch.algorithms(args.op)}
     if unknown:
-        raise SystemExit(f"bench: {args.op} has no algorithm {', '.join(sorted(unknown))}; there are "
+        raise ValueError(f"bench: {args.op} has no algorithm {', '.join(sorted(unknown))}; there are "
                          f"{', '.join(a.name for a in dispatch.algorithms(args.op))}")
     with Clock(device.index) as clock:
         roofs = roof.measure_roofs(device, clock, sorted({roof.unit_of(c.problem) for c in cases} | {"fma"}))
@@ -172,7 +175,8 @@ class CaseBench:
         for trial in good:
             name = trial.algorithm.name
             if name not in found:
-                found[name] = host_seconds(lambda: self.case.call(arrays, algo=name), synchronize, device_seconds=times[trial].median)
+                found[name] = host_seconds(lambda: self.case.call(arrays, algo=name, allow=self.allow), synchronize,
+                                           device_seconds=times[trial].median)
         if torch_peer is not None and times.get("torch"):
             found["torch"] = host_seconds(torch_peer.plain_call(self.case, arrays), synchronize, device_seconds=times["torch"].median)
         return found

@@ -1,7 +1,10 @@
-"""PyTorch on the operands' memory and on the clock's stream: what the torch peers share."""
+"""PyTorch on the operands' memory and on the clock's stream: what the torch peers share. ImportError where torch has no GPU."""
 import torch
 
 from dnnkern.host.timing import Contender
+
+if not torch.cuda.is_available():
+    raise ImportError("torch sees no CUDA device")
 
 
 def tensors(operands, k) -> dict:

@@ -35,11 +35,11 @@ class Case:
                              transpose_a=self.layout[0] == "t", transpose_b=self.layout[1] == "t", activation=Activation(self.activation),
                              math=self.math)
 
-    def call(self, arrays, algo=None):
-        """The public function on arrays by name, with `out`."""
+    def call(self, arrays, **keywords):
+        """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
         from dnnkern.matmul import matmul
         return matmul(arrays["a"], arrays["b"], bias=arrays["bias"], transpose_a=self.layout[0] == "t", transpose_b=self.layout[1] == "t",
-                      activation=None if self.activation == "identity" else self.activation, math=self.math, out=arrays["y"], algo=algo)
+                      activation=None if self.activation == "identity" else self.activation, math=self.math, out=arrays["y"], **keywords)
 
     def __str__(self):
         return str(self.problem).removeprefix("matmul ") + (f" ({self.label})" if self.label else "")
