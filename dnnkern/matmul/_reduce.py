@@ -10,9 +10,9 @@ from ._tile import unrolled
 def make_halving(count, lane_bits):
     """Device function ``halve(acc, lane)``: sums acc[0:count] over the lanes that differ in their upper `lane_bits` bits.
 
-    Every step halves the values a lane keeps: it passes one half on and adds what it gets to the other, so `count` values take about `count`
-    shuffles instead of `count` times the number of steps. Afterwards acc[0:left] of a lane are the sums number ``first(lane)`` and following;
-    where values run out before lanes do, several lanes hold the same. `count` is a power of two. Returns (halve, first, left).
+    Every step halves the values a lane keeps: it passes one half on and adds what it gets to the other, so `count` values take about
+    `count` shuffles instead of `count` times the number of steps. Afterwards acc[0:left] of a lane are the sums number ``first(lane)`` and
+    following; where values run out before lanes do, several lanes hold the same. `count` is a power of two. Returns (halve, first, left).
     """
     steps = min(lane_bits, count.bit_length() - 1)
     left, rest = count >> steps, lane_bits - steps
@@ -24,8 +24,10 @@ def make_halving(count, lane_bits):
         half = count >> (s + 1)
         upper = i32((lane >> i32(4 - s)) & 1)
         for i in range(half):
-            keep = acc[i + half] if upper else acc[i]
-            give = acc[i] if upper else acc[i + half]
+            # NOTE: loaded first and chosen then; a choice between two loads becomes a load from a chosen address, and acc local memory
+            low, high = acc[i], acc[i + half]
+            keep = high if upper else low
+            give = low if upper else high
             acc[i] = add(keep, shuffle_xor(give, i32(16 >> s)))
     halvings = unrolled(steps, halving) if steps else None
 

@@ -1,10 +1,10 @@
 """Products with up to eight rows (or columns): every weight is read once, by 16-byte loads, and no tile is padded.
 
-y[m, n] = sum_k x[m, k] w[k, n] with m below 8; with few columns instead of rows the transposed product is computed. Reading w is all the time
-there is, so the loads of a thread are wide, independent of each other and issued together, and arithmetic must fit beside them:
+y[m, n] = sum_k x[m, k] w[k, n] with M up to 8; with few columns instead of rows the transposed product is computed. Reading w is all the
+time there is, so the loads of a thread are wide, independent of each other and issued together, and arithmetic must fit beside them:
 
-- w contiguous along k (`weights @ x`, linear layers): a warp owns `rows` columns n, its lanes run along k, `unroll` chunks a lane at a time.
-  A chunk of x serves all `rows`, so x costs M loads for `rows` loads of w; the sums over lanes are formed once, at the end.
+- w contiguous along k (`weights @ x`, linear layers): a block owns `rows` columns n, its lanes run along k, `unroll` chunks a lane at a
+  time. A chunk of x serves all `rows`, so x costs M loads for `rows` loads of w; the sums over lanes are formed once, at the end.
 - w contiguous along n: a thread owns the columns of one chunk and as many consecutive k as a chunk has elements; `lanes` neighbours make
   whole sectors, the other lanes and the warps take other k.
 
@@ -35,7 +35,8 @@ MOST_ROWS = 8
 class Config:
     """m rows of x; w is read `words` 32-bit words at a time, along k or along n; x likewise, or element by element.
 
-    rows, unroll, warps: see the module; `lanes`: threads side by side along n; `blocks` are meant to fit on a multiprocessor.
+    rows, unroll, warps: see the module; `lanes`: threads side by side along n; `blocks` are meant to fit on a multiprocessor; `whole`: no
+    load lies beyond the end of k; `edge`: the last block's rows reach beyond n.
     """
     dtype: str
     m: int
@@ -47,6 +48,8 @@ class Config:
     warps: int
     lanes: int
     blocks: int
+    whole: int
+    edge: int
     batch_dims: int
     epilogue: EpilogueSpec
 
@@ -87,7 +90,7 @@ def supports(problem):
     if min(problem.m, problem.n) > MOST_ROWS:
         return f"M={problem.m} and N={problem.n}; one of them must be at most {MOST_ROWS}"
     if max(problem.m, problem.n, problem.k) >= 2 ** 30 or ceil_div(max(problem.m, problem.n), 2) * problem.batch_size >= 2 ** 31:
-        return f"M, N, K = {problem.m}, {problem.n}, {problem.k}, batch {problem.batch_size}; each must be below 2**30, the grid below 2**31"
+        return f"M, N, K, batch = {problem.m}, {problem.n}, {problem.k}, {problem.batch_size}; each is to be below 2**30, the grid 2**31"
     parts = _parts(problem)
     if not _weights(parts)[1]:
         along = "k" if parts.dtype == "int8" else "k or across it"
@@ -127,43 +130,42 @@ def _scalars(dtype):
 
 
 def _words_of_x(config):
-    """Device function ``load(into, slot, p, k, stride, left, ok)``: `elements` values of x from p[k*stride] on; those beyond `left` are zero."""
+    """Device function ``load(into, slot, p, stride, left, ok)``: a chunk of x: p[0], p[stride] ..., zero from `left` on."""
     W, E = config.words, config.elements
     load_words = {1: load1_nc_if_into, 2: load2_nc_if_into, 4: load4_nc_if_into}[W]
-    halves, double, single = config.dtype in HALVES, config.dtype == "float64", config.dtype == "float32"
+    halves, double, single, packed = config.dtype in HALVES, config.dtype == "float64", config.dtype == "float32", bool(config.x_packed)
 
     @device_function
-    def load(into, slot, p, k, stride, left, ok):
-        if config_packed:
-            load_words(into, slot, as_u32(advance(p, k)), i32(0), ok)
+    def load(into, slot, p, stride, left, ok):
+        if packed:
+            load_words(into, slot, as_u32(p), i32(0), ok)
         elif halves:
             for w in range(W):
-                low = u32(load1_nc_if(p, i64(i64(k + 2 * w) * stride), i32(1) if i32(2 * w) < left else i32(0)))
-                high = u32(load1_nc_if(p, i64(i64(k + 2 * w + 1) * stride), i32(1) if i32(2 * w + 1) < left else i32(0)))
+                low = u32(load1_nc_if(p, i64(i64(2 * w) * stride), i32(1) if i32(2 * w) < left else i32(0)))
+                high = u32(load1_nc_if(p, i64(i64(2 * w + 1) * stride), i32(1) if i32(2 * w + 1) < left else i32(0)))
                 into[slot + w] = u32(low | u32(high << u32(16)))
         elif double:
             for e in range(E):
-                load2_nc_if_into(into, i32(slot + 2 * e), as_u32(advance(p, i64(i64(k + e) * stride))), i32(0),
+                load2_nc_if_into(into, i32(slot + 2 * e), as_u32(advance(p, i64(i64(e) * stride))), i32(0),
                                  i32(1) if i32(e) < left else i32(0))
         elif single:
             for e in range(E):
-                load1_nc_if_into(into, i32(slot + e), as_u32(advance(p, i64(i64(k + e) * stride))), i32(0),
+                load1_nc_if_into(into, i32(slot + e), as_u32(advance(p, i64(i64(e) * stride))), i32(0),
                                  i32(1) if i32(e) < left else i32(0))
         else:
             for w in range(W):
                 word = u32(0)
                 for j in range(4):
                     if i32(4 * w + j) < left:
-                        word = u32(word | u32(u32(u8(p[i64(i64(k + 4 * w + j) * stride)])) << u32(8 * j)))
+                        word = u32(word | u32(u32(u8(p[i64(i64(4 * w + j) * stride)])) << u32(8 * j)))
                 into[slot + w] = word
-    config_packed = bool(config.x_packed)
     return load
 
 
 def _kernel_along_k(config):
     """A warp `rows` columns n, lanes along k."""
     M, R, W, U, WARPS, E = config.m, config.rows, config.words, config.unroll, config.warps, config.elements
-    bytes4 = config.dtype == "int8"
+    bytes4, WHOLE, EDGE = config.dtype == "int8", config.whole, config.edge
     widen, P, WQ, Acc = (None, 1, 1, i32) if bytes4 else _scalars(config.dtype)
     NA = R * M
     P2, NB, NX, NW, NS, THREADS = 1 << (NA - 1).bit_length(), R * U * W, M * W, R * P, WARPS * NA, 32 * WARPS
@@ -199,9 +201,13 @@ def _kernel_along_k(config):
     def chunk(u, s):
         acc, wf, xf, wx, bw, x, sxm, sxk, c, k = s
         at = i32((c + u * 32) * E)
-        ok = i32(1) if at < k else i32(0)
+        ok = i32(1)
+        if not WHOLE:
+            ok = i32(1) if at < k else i32(0)
+        row = advance(x, i64(i64(at) * sxk))
         for m in range(M):
-            load_x(wx, i32(m * W), advance(x, i64(m * sxm)), i32(at), sxk, i32(k - at), ok)
+            load_x(wx, i32(m * W), row, sxk, i32(k - at), ok)
+            row = advance(row, sxm)
         all_words(i32(0), (acc, wf, xf, wx, bw, u))
     all_chunks = unrolled(U, chunk)
 
@@ -214,7 +220,7 @@ def _kernel_along_k(config):
         z, group = divide_remainder(i32(cuda.blockIdx.x), groups)
         n0 = i32(group * R)
         x_at, w_at, c_at, y_at = batch_offsets(z, sizes, strides)
-        x, w = advance(x, x_at), advance(w, w_at)
+        x, w = advance(x, x_at), advance(w, i64(w_at + i64(n0) * swn))
         bw, wx = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
         acc, wf, xf = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
         for i in range(P2):
@@ -222,10 +228,15 @@ def _kernel_along_k(config):
         chunk_ = i32(warp * (32 * U) + lane)
         while i32((chunk_ - lane) * E) < k:  # the same for the whole warp
             for u in range(U):
-                ok = i32(1) if i32((chunk_ + u * 32) * E) < k else i32(0)
+                ok = i32(1)
+                if not WHOLE:
+                    ok = i32(1) if i32((chunk_ + u * 32) * E) < k else i32(0)
+                # NOTE: from row to row by addition; R offsets of their own would be kept in 2R registers through the loop
+                row = advance(w, i64((chunk_ + u * 32) * E))
                 for r in range(R):
-                    row = as_u32(advance(w, i64(minimum(i32(n0 + r), i32(n - 1))) * swn))
-                    load_words(bw, i32((u * R + r) * W), row, i32((chunk_ + u * 32) * W), ok)
+                    load_words(bw, i32((u * R + r) * W), as_u32(row), i32(0), ok)
+                    if not EDGE or i32(n0 + r + 1) < n:
+                        row = advance(row, swn)
             all_chunks(i32(0), (acc, wf, xf, wx, bw, x, sxm, sxk, chunk_, k))
             chunk_ = i32(chunk_ + WARPS * U * 32)
         halve(acc, lane)
@@ -256,7 +267,7 @@ def _kernel_along_n(config):
     NA, COLUMNS, BITS = M * E, LANES * E, 5 - (LANES.bit_length() - 1)
     P2, NB, NX, NW, THREADS, GROUPS = 1 << (NA - 1).bit_length(), E * U * W, M * W, P * E, 32 * WARPS, 32 * WARPS // LANES
     OUT, SHIFT = LANES * NA, LANES.bit_length() - 1
-    NS = WARPS * OUT
+    NS, WHOLE = WARPS * OUT, config.whole
     QW = W // WQ  # widening steps of a row of w
     load_words = {1: load1_nc_if_into, 2: load2_nc_if_into, 4: load4_nc_if_into}[W]
     load_x = _words_of_x(config)
@@ -286,9 +297,13 @@ def _kernel_along_n(config):
     def step(u, s):
         acc, wf, xf, wx, bw, x, sxm, sxk, k0, k = s
         at = i32(k0 + u * (GROUPS * E))
-        ok = i32(1) if at < k else i32(0)
+        ok = i32(1)
+        if not WHOLE:
+            ok = i32(1) if at < k else i32(0)
+        row = advance(x, i64(i64(at) * sxk))
         for m in range(M):
-            load_x(wx, i32(m * W), advance(x, i64(m * sxm)), i32(at), sxk, i32(k - at), ok)
+            load_x(wx, i32(m * W), row, sxk, i32(k - at), ok)
+            row = advance(row, sxm)
         all_words(i32(0), (acc, wf, xf, wx, bw, u))
     all_steps = unrolled(U, step)
 
@@ -311,9 +326,13 @@ def _kernel_along_n(config):
         k0 = i32(own * E)
         while k0 < k:
             for u in range(U):
+                row = advance(w, i64(i64(k0 + u * (GROUPS * E)) * swk))
                 for j in range(E):
-                    kk = i32(k0 + u * (GROUPS * E) + j)
-                    load_words(bw, i32((u * E + j) * W), as_u32(advance(w, i64(kk) * swk)), i32(0), i32(1) if kk < k else i32(0))
+                    ok = i32(1)
+                    if not WHOLE:
+                        ok = i32(1) if i32(k0 + u * (GROUPS * E) + j) < k else i32(0)
+                    load_words(bw, i32((u * E + j) * W), as_u32(row), i32(0), ok)
+                    row = advance(row, swk)
             all_steps(i32(0), (acc, wf, xf, wx, bw, x, sxm, sxk, k0, k))
             k0 = i32(k0 + GROUPS * E * U)
         halve(acc, lane)
@@ -352,21 +371,23 @@ def _shape(problem, device):
     itemsize = parts.a.itemsize
     width = 4 * words // itemsize
     extent, across, along, batch = operand_strides(parts, "a")
-    x_packed = int(widest(width, parts.a, along == 1, (parts.k,), batch + ((across,) if extent > 1 else ())) == width)
+    x_packed = int(along == 1 and widest(width, parts.a, True, (parts.k,), batch + ((across,) if extent > 1 else ())) == width)
     common = dict(dtype=parts.dtype, m=parts.m, along_k=along_k, words=words, x_packed=x_packed, batch_dims=len(parts.batch),
                   epilogue=parts.epilogue)
     packed = parts.dtype in HALVES or parts.dtype == "int8"
     if along_k:
         chunks = ceil_div(parts.k, 32 * width)
-        if packed and parts.m > 4:
-            return Config(rows=8, unroll=1, warps=min(3, chunks), lanes=1, blocks=4, **common)
-        if packed and parts.m > 2:
-            return Config(rows=8, unroll=1, warps=min(4, chunks), lanes=1, blocks=3, **common)
-        return Config(rows=4, unroll=2, warps=min(8, ceil_div(chunks, 2)), lanes=1, blocks=2, **common)
+        rows, unroll, warps, blocks = 4, 2, 8, 2
+        if parts.dtype == "float64" and parts.m > 2:
+            rows, unroll, warps, blocks = 4, 1, 4, 2
+        elif packed and parts.m > 2:
+            rows, unroll, warps, blocks = (8, 1, 3, 4) if parts.m > 4 else (8, 1, 4, 3)
+        return Config(rows=rows, unroll=unroll, warps=min(warps, ceil_div(chunks, unroll)), lanes=1, blocks=blocks,
+                      whole=int(parts.k % (32 * width * unroll) == 0), edge=int(parts.n % rows != 0), **common)
     lanes = 8 if parts.dtype in ("float32", "float64") or ceil_div(parts.n, 8 * width) * parts.batch_size >= device.sms else 4
     warps = 12 if packed and parts.m > 4 else 16
     warps = max(1, min(warps, ceil_div(parts.k * lanes, 32 * width)))
-    return Config(rows=1, unroll=1, warps=warps, lanes=lanes, blocks=1, **common)
+    return Config(rows=1, unroll=1, warps=warps, lanes=lanes, blocks=1, whole=int(parts.k % width == 0), edge=1, **common)
 
 
 def build(problem, device, config):
@@ -374,9 +395,9 @@ def build(problem, device, config):
     parts, config = _parts(problem), _shape(problem, device)
     columns = config.rows if config.along_k else config.lanes * config.elements
     groups = ceil_div(parts.n, columns)
-    arguments = (*parts.operand_arguments(), Argument(element(parts.y.dtype).pointer, "y"), Argument("int32", parts.n), Argument("int32", parts.k),
-                 *(Argument("int64", v) for v in (*parts.a_strides, *parts.b_strides, *parts.y_strides)), *parts.batch_arguments(),
-                 Argument("uint32x3", divisor(groups)), *parts.epilogue_arguments())
+    arguments = (*parts.operand_arguments(), Argument(element(parts.y.dtype).pointer, "y"), Argument("int32", parts.n),
+                 Argument("int32", parts.k), *(Argument("int64", v) for v in (*parts.a_strides, *parts.b_strides, *parts.y_strides)),
+                 *parts.batch_arguments(), Argument("uint32x3", divisor(groups)), *parts.epilogue_arguments())
     return (Launch(kernel(config), (groups * parts.batch_size, 1, 1), (32 * config.warps, 1, 1), arguments),)
 
 
