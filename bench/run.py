@@ -11,7 +11,8 @@ from pathlib import Path
 
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
-from dnnkern.find import Trial, candidates, config_text, note_names, operation_of, plain, set_reference
+from dnnkern.dispatch import plain
+from dnnkern.find import Trial, candidates, config_text, note_names, operation_of, set_reference
 from dnnkern.host.operands import Operands
 from dnnkern.host.timing import Clock, host_seconds, race
 

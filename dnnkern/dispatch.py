@@ -5,8 +5,8 @@ directions of an operation. The files of a family are found when one of its oper
 """
 import functools
 import importlib
-import json
 import logging
+import math
 import os
 import threading
 from dataclasses import asdict, dataclass, replace
@@ -268,7 +268,7 @@ def _chosen(op, problem, algo, workspace_limit, allow, device):
         raise NotSupported(f"{op}: nothing solves {problem} within the limits given:\n"
                            + "\n".join(f"  {name}: {reason}" for name, reason in reasons.items()))
     from . import find
-    chosen, why = find.best_known(op, problem, device, able), "measured"
+    chosen, why = find.best_known(op, problem, device, able, workspace_limit), "measured"
     if chosen is None:
         bound = [a.configured(problem, device) for a in able]
         chosen, why = min(bound, key=lambda a: a.estimate(problem, device, a.config)), "predicted"
@@ -333,8 +333,19 @@ def find_algorithms(op, problem, *, arrays=None, workspace_limit=None, allow=Not
 
 
 def problem_record(problem) -> dict:
-    """A problem as JSON data, for the database and the bench results."""
-    return json.loads(json.dumps(asdict(problem), default=str))
+    """A problem as JSON data, for the database and the bench results; infinities as text, which JSON has no number for."""
+    return plain(asdict(problem))
+
+
+def plain(value):
+    """The value as data every JSON reader takes: infinities and NaN become text."""
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value) or not isinstance(value, (int, float, str, type(None))):
+        return str(value)
+    return value
 
 
 __all__ = ["Algorithm", "Candidate", "Device", "Note", "NotSupported", "Perf", "algorithms", "explain", "find_algorithms", "get_algorithm",

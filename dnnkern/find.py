@@ -15,7 +15,7 @@ import warnings
 from . import dispatch
 from .device import SIMULATED
 from .dispatch import Algorithm, Note, Perf
-from .host.compile import PACKAGE, _source_hash, versions
+from .host.compile import PACKAGE, source_hash, versions
 from .host.front import Operation, make_executable
 from .host.operands import Operands
 from .host.paths import cache_dir, read_json, write_atomically
@@ -141,21 +141,10 @@ def config_text(algorithm) -> str:
 
 # ---- the database
 
-def plain(value):
-    """The value as data every JSON reader takes: infinities and NaN become text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    return value
-
-
 def identity(op, problem, device) -> dict:
     """What a measurement is valid for: any difference here makes it another entry."""
     return {"format": FORMAT, "device": device.name, "arch": device.arch, "sms": device.sms, "versions": versions(),
-            "sources": _sources(op), "op": op, "problem": plain(dispatch.problem_record(problem))}
+            "sources": _sources(op), "op": op, "problem": dispatch.problem_record(problem)}
 
 
 @functools.cache
@@ -163,7 +152,7 @@ def _sources(op):
     """What the operation's kernels are made of, as one hash."""
     modules = {a.build.__module__ for a in dispatch.algorithms(op)}
     folders = {"device", "matmul"} | {m.split(".")[1] for m in modules if m.startswith("dnnkern.")}
-    return hashlib.sha256("".join(_source_hash(PACKAGE / f) for f in sorted(folders)).encode()).hexdigest()[:32]
+    return hashlib.sha256("".join(source_hash(PACKAGE / f) for f in sorted(folders)).encode()).hexdigest()[:32]
 
 
 def path_of(op, problem, device):

@@ -45,7 +45,8 @@ def versions() -> dict:
 
 
 @functools.cache
-def _source_hash(folder: Path) -> str:
+def source_hash(folder: Path) -> str:
+    """Hash of a folder's Python files."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -90,9 +91,9 @@ def cache_key(kernel, signature, arch) -> str:
     """Name of the kernel's cubin in the cache."""
     source = Path(inspect.getsourcefile(kernel.py_func) or "").resolve()
     parts = [str(FORMAT), fingerprint(kernel), repr(sorted(kernel.targetoptions.items(), key=str)), ",".join(signature), arch,
-             json.dumps(versions(), sort_keys=True), _source_hash(PACKAGE / "device")]
+             json.dumps(versions(), sort_keys=True), source_hash(PACKAGE / "device")]
     if PACKAGE in source.parents:
-        parts += [_source_hash(source.parent), _source_hash(PACKAGE / "matmul")]
+        parts += [source_hash(source.parent), source_hash(PACKAGE / "matmul")]
     elif source.is_file():
         parts.append(_file_hash(str(source)))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
