@@ -1,5 +1,6 @@
 """Measuring and the find database, in the simulator."""
 import dataclasses
+import itertools
 import json
 import math
 import multiprocessing
@@ -346,7 +347,8 @@ def test_race_gives_every_contender_its_turns():
     with timing.Clock() as clock:
         samples = timing.race(contenders, clock, rounds=4)
     assert [len(samples[name].times) for name in "ab"] == [4, 4]
-    assert [name for name, _ in order[-8:]] == list("abbaabba")
+    turns = [name for name, _ in itertools.groupby(order, key=lambda call: call[0])]
+    assert turns[-5:] == list("ababa")  # ab, ba, ab, ba: a turn is one call or more, as the machine's load has it
     assert all(t >= 1e-3 for t in samples["a"].times)
 
 
