@@ -1,0 +1,128 @@
+"""What every algorithm compiles to on each architecture it declares, without a GPU: no spills, no stack, no calls, no stray float64."""
+import re
+import subprocess
+
+import cases
+import pytest
+
+from dnnkern import dispatch
+from dnnkern.device import SIMULATED
+from dnnkern.host.device import Device
+
+if SIMULATED:
+    pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
+
+from dnnkern.host.compile import ptx  # noqa: E402
+
+# A device of each architecture: (capability, multiprocessors, shared memory a block and a multiprocessor).
+DEVICES = {"sm_75": ((7, 5), 40, 65536, 65536), "sm_80": ((8, 0), 108, 166912, 167936), "sm_89": ((8, 9), 128, 101376, 102400),
+           "sm_90a": ((9, 0), 132, 232448, 233472), "sm_100a": ((10, 0), 148, 232448, 233472), "sm_120a": ((12, 0), 170, 101376, 102400)}
+REGISTERS = 65536
+STATIC_SHARED = 48 * 1024
+DTYPES = ("f64", "f32", "f16", "bf16", "i8")
+# Kinds of problems of which each algorithm is compiled, wherever it supports one: packed, edges with everything in the epilogue, strided.
+WANTED = ("32x32x32", "epilogue", "strided|misaligned|odd-rows|negative", "gelu|mish", "batch", "long|split", "row-|column-|skinny|vector")
+
+
+def device(arch):
+    """A device to plan for."""
+    capability, sms, block, multiprocessor = DEVICES[arch]
+    return Device(index=0, name=arch, capability=capability, arch=arch, sms=sms, shared_per_block=block, shared_per_sm=multiprocessor,
+                  registers_per_sm=REGISTERS, l2_bytes=40 << 20, clock_hz=1.7e9, bandwidth=2e12, memory=1 << 34)
+
+
+def _representative(op, algorithm):
+    """One case a dtype and one a kind of problem, the first that the algorithm supports."""
+    able = [c for c in cases.modules()[op].CASES if not c.problem().is_empty and algorithm.supports(c.problem()) is None]
+    able += [c for c in getattr(cases.modules()[op], "LARGE", ()) if algorithm.supports(c.problem()) is None]
+    chosen = [next((c for c in able if c.id.endswith("-" + dtype)), None) for dtype in DTYPES]
+    chosen += [next((c for c in able if re.search(kind, c.id)), None) for kind in WANTED]
+    return list({c.id: c for c in chosen if c is not None}.values())
+
+
+def _rows(full):
+    for op in cases.modules():
+        for algorithm in dispatch.algorithms(op):
+            archs = [a for a in DEVICES if device(a).supports(algorithm.arch) is None]
+            for k, case in enumerate(_representative(op, algorithm)):
+                # without --full every case on one architecture in turn, and the first case on all of them
+                for arch in archs if full or k == 0 else [archs[k % len(archs)]]:
+                    yield pytest.param(algorithm, case, arch, id=f"{op}-{algorithm.name}-{case.id}-{arch}")
+
+
+def pytest_generate_tests(metafunc):
+    if "arch" in metafunc.fixturenames:
+        metafunc.parametrize("algorithm, case, arch", list(_rows(metafunc.config.getoption("--full"))))
+
+
+def ptxas():
+    """The nvcc wheel's ptxas, which reads what NVVM of the same release writes; None where it is not installed."""
+    try:
+        from cuda import pathfinder
+        found = pathfinder.find_nvidia_binary_utility("ptxas")
+        if found and "site-packages" in found:
+            return found
+    except (ImportError, AttributeError, ValueError, RuntimeError):
+        pass
+    import importlib.util
+    import pathlib
+    spec = importlib.util.find_spec("nvidia")
+    return next((p for root in (spec.submodule_search_locations if spec else ()) for p in pathlib.Path(root).glob("*/bin/ptxas*")), None)
+
+
+@pytest.fixture(scope="module")
+def assemble(tmp_path_factory):
+    """assemble(text, arch) -> what ptxas -v says of the kernel."""
+    program = ptxas()
+    if program is None:
+        pytest.skip("no ptxas: install the extra `test`, which brings the nvidia-cuda-nvcc wheel")
+    folder = tmp_path_factory.mktemp("ptx")
+
+    def run(text, arch):
+        (folder / "kernel.ptx").write_text(text)
+        done = subprocess.run([program, f"-arch={arch}", "-v", folder / "kernel.ptx", "-o", folder / "kernel.cubin"], capture_output=True,
+                              text=True)
+        assert done.returncode == 0, done.stderr
+        numbers = {"registers": r"Used (\d+) registers", "stack": r"(\d+) bytes stack frame", "stores": r"(\d+) bytes spill stores",
+                   "loads": r"(\d+) bytes spill loads", "shared": r"(\d+) bytes smem"}
+        return {name: int((re.search(p, done.stderr) or [0, 0])[1]) for name, p in numbers.items()}
+    return run
+
+
+def body(text, entry):
+    """The kernel's instructions, without the names."""
+    return text[text.index("{", text.index(".entry")):].replace(entry, "kernel")
+
+
+def allows_double(problem):
+    """Whether float64 belongs in the kernel: a float64 accumulator, or an int32 one that is scaled in float64 to stay exact."""
+    return problem.compute == "float64" or problem.compute == "int32" and problem.epilogue.compute == "float64"
+
+
+def test_what_it_compiles_to(algorithm, case, arch, assemble):
+    problem, target = case.problem(), device(arch)
+    bound = algorithm.configured(problem, target)
+    assert bound.workspace(problem, target, bound.config) >= 0
+    assert 0 < bound.estimate(problem, target, bound.config) < 1
+    for launch in bound.build(problem, target, bound.config):
+        text, entry = ptx(launch.kernel, launch.signature, arch)
+        instructions = body(text, entry)
+        assert not re.search(r"\bcall\b", instructions), "a function is called"
+        if not allows_double(problem):
+            stray = [line.strip() for line in instructions.splitlines() if ".f64" in line]
+            assert not stray, f"float64 in a kernel that needs none: {stray[:5]}"
+        used = assemble(text, arch)
+        assert (used["stack"], used["stores"], used["loads"]) == (0, 0, 0), f"spills, or an array in local memory: {used}"
+        threads = launch.block[0] * launch.block[1] * launch.block[2]
+        # registers are given out eight a thread and 256 a warp
+        assert -(-used["registers"] // 8) * 8 * -(-threads // 32) * 32 <= REGISTERS, (used, threads)
+        assert used["shared"] <= STATIC_SHARED, f"{used['shared']} bytes of static shared memory; what is more must be dynamic"
+        assert used["shared"] + launch.shared <= target.shared_per_block, (used, launch.shared, target)
+
+
+def test_every_algorithm_and_architecture_is_compiled(request):
+    rows = [p.values for p in _rows(request.config.getoption("--full"))]
+    for op in cases.modules():
+        for algorithm in dispatch.algorithms(op):
+            archs = {arch for a, _, arch in rows if a is algorithm}
+            assert archs == {a for a in DEVICES if device(a).supports(algorithm.arch) is None} != set(), algorithm.arch

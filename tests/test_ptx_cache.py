@@ -1,0 +1,183 @@
+"""The cache of compiled kernels, without a GPU: what its key sees, and its files broken, unwritable or written by several at once."""
+import os
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import pytest
+
+from dnnkern.device import SIMULATED, cuda, device_function, f32, f64, i32
+from dnnkern.host import compile as compile_module
+from dnnkern.host.compile import cache_key, compile_kernel, fingerprint
+from dnnkern.host.paths import cache_dir
+
+if SIMULATED:
+    pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
+
+SIGNATURE = ("float32*", "int32")
+
+
+def make(factor=2, scalar=f32, bounds=64, helper=None):
+    """A kernel whose closure holds its parameters."""
+    if helper is None:
+        @device_function
+        def helper(x):
+            return scalar(x)
+
+    @cuda.jit(launch_bounds=bounds)
+    def kernel(x, n):
+        i = i32(cuda.threadIdx.x)
+        if i < n:
+            x[i] = f32(helper(x[i]) * scalar(factor))
+    return kernel
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache directory."""
+    monkeypatch.setenv("DNNKERN_CACHE_DIR", str(tmp_path))
+    cache_dir.cache_clear()
+    yield tmp_path
+    cache_dir.cache_clear()
+
+
+def key(kernel, signature=SIGNATURE, arch="sm_80"):
+    return cache_key(kernel, signature, arch)
+
+
+def test_equal_kernels_have_equal_keys():
+    assert key(make()) == key(make()) and fingerprint(make()) == fingerprint(make())
+
+
+def test_what_changes_the_code_changes_the_key():
+    def plain(x):
+        return f32(x)
+
+    def other(x):
+        return f32(-x)
+
+    keys = [key(make()), key(make(3)), key(make(2.0)), key(make(True)), key(make(scalar=f64)), key(make(bounds=128)),
+            key(make(), arch="sm_90a"), key(make(), ("float32*", "int64")), key(make(helper=device_function(plain))),
+            key(make(helper=device_function(other)))]
+    assert len(set(keys)) == len(keys)
+
+
+def test_intrinsics_and_instructions_in_a_closure():
+    from dnnkern.device import instruction, vec
+
+    def with_(load):
+        @cuda.jit(launch_bounds=32)
+        def kernel(x, n):
+            x[n] = f32(load(x, n)[0])
+        return kernel
+
+    def through(operation):
+        @cuda.jit(launch_bounds=32)
+        def kernel(x, n):
+            x[n] = operation(x[n])
+        return kernel
+
+    def emit(text):
+        return through(instruction(text, ("float32",), ("float32",), twin=None))
+
+    assert key(with_(vec.load4)) == key(with_(vec.load4)) != key(with_(vec.load2))
+    assert key(emit("sin.approx.f32 $0, $1;")) == key(emit("sin.approx.f32 $0, $1;")) != key(emit("cos.approx.f32 $0, $1;"))
+
+
+def test_defaults_and_globals():
+    def make(default):
+        @device_function
+        def helper(x, y=default):
+            return f32(x + y)
+
+        @cuda.jit(launch_bounds=32)
+        def kernel(x, n):
+            x[n] = helper(x[n])
+        return kernel
+    assert key(make(f32(1))) == key(make(f32(1))) != key(make(f32(2)))
+
+
+def test_an_edit_of_the_sources_changes_the_key(tmp_path, monkeypatch):
+    """The library's own folders by content; a user's kernel by its file."""
+    before = key(make())
+    monkeypatch.setattr(compile_module, "source_hash", lambda folder: f"edited {folder.name}")
+    assert key(make()) != before
+    monkeypatch.undo()
+    source = tmp_path / "mine.py"
+    keys = []
+    for text in ("x[n] = f32(1)", "x[n] = f32(1)  # again"):
+        source.write_text(textwrap.dedent(f"""
+            from dnnkern.device import cuda, f32
+            @cuda.jit(launch_bounds=32)
+            def kernel(x, n):
+                {text}
+        """))
+        namespace = {}
+        exec(compile(source.read_text(), str(source), "exec"), namespace)
+        compile_module._file_hash.cache_clear()
+        keys.append(key(namespace["kernel"]))
+    assert keys[0] != keys[1]
+
+
+def test_keys_are_the_same_in_another_process():
+    """A memory address or a counter in a key would make every process compile again."""
+    program = ("import test_ptx_cache as t; from dnnkern import dispatch; import test_ptx as p; from cases.matmul import CASES\n"
+               "case = next(c for c in CASES if not c.problem().is_empty); device = p.device('sm_80')\n"
+               "print(t.key(t.make()), *[t.key(k.kernel, k.signature) for a in dispatch.algorithms('matmul')\n"
+               "     if not (a.supports(case.problem()) or device.supports(a.arch))\n"
+               "     for b in [a.configured(case.problem(), device)] for k in b.build(case.problem(), device, b.config)])")
+    done = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
+                           env=os.environ | {"PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")]
+    assert done[0] == done[1] and done[0].split()[0] == key(make())
+
+
+def test_written_once_and_read_again(cache, monkeypatch):
+    first = compile_kernel(make(), SIGNATURE, "sm_80")
+    files = [p for p in cache.rglob("*") if p.is_file()]
+    assert [p.suffix for p in files] == [".cubin"] and first.code[:4] == b"\x7fELF" and first.registers > 0
+    monkeypatch.setattr(compile_module, "_compile", None)  # a second compilation would raise
+    assert compile_kernel(make(), SIGNATURE, "sm_80") == first
+
+
+@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b"not a cubin", lambda b: b[:-1],
+                                    lambda b: b[:-9] + bytes([b[-9] ^ 1]) + b[-8:], lambda b: b"{}\n" + b, lambda b: b"\xff\xfe\n" + b, lambda b: b"[1]\n" + b],
+                         ids=["empty", "text", "truncated", "flipped", "no-head", "binary-head", "wrong-head"])
+def test_a_broken_file_is_made_again_with_a_warning(cache, damage):
+    first = compile_kernel(make(), SIGNATURE, "sm_80")
+    path = next(cache.rglob("*.cubin"))
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.warns(RuntimeWarning, match="is broken .*compiling it again"):
+        assert compile_kernel(make(), SIGNATURE, "sm_80").registers == first.registers
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert compile_kernel(make(), SIGNATURE, "sm_80").code[:4] == b"\x7fELF"
+
+
+def test_a_directory_that_cannot_be_written(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("a file where a directory should be: not even root can write below it")
+    monkeypatch.setenv("DNNKERN_CACHE_DIR", str(blocked / "cache"))
+    cache_dir.cache_clear()
+    with pytest.warns(RuntimeWarning, match="no cache, .*cannot be written"):
+        assert compile_kernel(make(), SIGNATURE, "sm_80").code[:4] == b"\x7fELF"
+    cache_dir.cache_clear()
+
+
+def test_a_write_that_fails_is_a_warning(cache):
+    compile_module.cache_dir()  # writable so far
+    (cache / "cubin").write_text("in the way")
+    with pytest.warns(RuntimeWarning, match="could not write|is broken"):
+        assert compile_kernel(make(), SIGNATURE, "sm_80").code[:4] == b"\x7fELF"
+
+
+def test_two_processes_at_once(cache):
+    program = ("import test_ptx_cache as t\n"
+               "from dnnkern.host.compile import compile_kernel\n"
+               "print(*[compile_kernel(t.make(k), t.SIGNATURE, 'sm_80').registers for k in (5, 6, 7)])")
+    running = [subprocess.Popen([sys.executable, "-W", "error", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+               for _ in range(3)]
+    done = [p.communicate(timeout=120) for p in running]
+    assert len({out for out, _ in done}) == 1 and all(p.returncode == 0 for p in running), done
+    files = [p for p in cache.rglob("*") if p.is_file()]
+    assert len(files) == 3 and all(p.suffix == ".cubin" for p in files), files
