@@ -155,6 +155,7 @@ def _discover(family):
     with _lock:
         if family in _discovered:
             return
+        whole = []  # registered together: a family that is broken anywhere is broken at every use
         for path in sorted((PACKAGE / family).glob("[a-z]*.py")):
             module = importlib.import_module(f"dnnkern.{family}.{path.stem}")
             found = getattr(module, "ALGORITHMS", None) or (getattr(module, "ALGORITHM", None),)
@@ -164,7 +165,9 @@ def _discover(family):
             for algorithm in found:
                 if len(found) == 1 and path.stem != f"{algorithm.op}_{algorithm.name}" or not path.stem.endswith(f"_{algorithm.name}"):
                     raise ImportError(f"{path.name} holds {algorithm}; its name must be {algorithm.op}_{algorithm.name}.py")
-                register(algorithm)
+                whole.append(algorithm)
+        for algorithm in whole:
+            register(algorithm)
         _discovered.add(family)
 
 

@@ -141,7 +141,8 @@ def test_written_once_and_read_again(cache, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b"not a cubin", lambda b: b[:-1],
-                                    lambda b: b[:-9] + bytes([b[-9] ^ 1]) + b[-8:], lambda b: b"{}\n" + b, lambda b: b"\xff\xfe\n" + b, lambda b: b"[1]\n" + b],
+                                    lambda b: b[:-9] + bytes([b[-9] ^ 1]) + b[-8:], lambda b: b"{}\n" + b, lambda b: b"\xff\xfe\n" + b,
+                                    lambda b: b"[1]\n" + b],
                          ids=["empty", "text", "truncated", "flipped", "no-head", "binary-head", "wrong-head"])
 def test_a_broken_file_is_made_again_with_a_warning(cache, damage):
     first = compile_kernel(make(), SIGNATURE, "sm_80")
