@@ -2,15 +2,15 @@
 from ..device.index import ceil_div
 from ..host.launch import Argument
 from ._roles import access, operand_strides, stored_by_rows, widest
-from ._tile import HALVES, Operands, Tile, shared_bytes
+from ._tile import HALVES, Operands, Tile, registers_needed, shared_bytes
 
 # Tile: fixed time, time of one step of k alone on a multiprocessor, additional time for every tile a multiprocessor gets; the first in
 # microseconds, the others in nanoseconds at 1.98 GHz. Fitted to float32 on an H200, docs/notes/matmul.md.
 TILES = {
     Tile(128, 256, 8, 16, 8, stages=4, blocks=1): (3.0, 2.0, 168.6),
     Tile(128, 128, 16, 8, 8, stages=4, early=2): (3.0, 4.0, 85.2),
-    Tile(128, 64, 32, 16, 8, slices=4, blocks=1): (3.2, 0.0, 44.6),
-    Tile(64, 64, 32, 16, 8, slices=4): (2.2, 5.9, 20.3),
+    Tile(128, 64, 32, 16, 8, slices=4, blocks=1): (3.2, 1.0, 43.5),
+    Tile(64, 64, 32, 16, 8, slices=4): (2.6, 1.5, 23.0),
     Tile(64, 32, 64, 8, 8, lanes_m=8, slices=8, blocks=1): (2.3, 0.9, 14.6),
     Tile(32, 32, 32, 8, 4, slices=4, stages=4, blocks=4): (1.5, 2.4, 7.5),
     Tile(32, 16, 64, 4, 4, lanes_m=8, slices=4): (1.2, 3.5, 5.4),
@@ -61,8 +61,11 @@ def tiles_of(problem):
 
 
 def legal(parts, tile, device):
+    """Whether a tile's loaders can read the operands, and the block fits: narrow copies take more registers for more places."""
     try:
-        return shared_bytes(tile, operands_of(parts, tile)) <= device.shared_per_block
+        operands = operands_of(parts, tile)
+        fits = registers_needed(tile, operands) <= min(65536 // (tile.threads * tile.blocks), 255)
+        return fits and shared_bytes(tile, operands) <= device.shared_per_block
     except ValueError:  # the block's threads cannot share the tile in copies of this size
         return False
 

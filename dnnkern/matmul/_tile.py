@@ -104,6 +104,13 @@ def shared_bytes(tile, operands):
     return max(ring, (tile.slices - 1) * tile.bm * tile.bn * operands.item)
 
 
+def registers_needed(tile, operands):
+    """About how many registers a thread needs: accumulators, two sets of fragments, 64-bit places, and a few."""
+    loaders = _loaders(tile, operands)
+    values = tile.tm * tile.tn + 2 * (tile.tm + tile.tn)
+    return values * operands.item // 4 + 2 * (loaders[0].places + loaders[1].places) + (20 if operands.item == 8 else 14)
+
+
 def _stages(tile, operands):
     return 2 if operands.dtype in HALVES else tile.stages
 
