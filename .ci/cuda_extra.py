@@ -8,7 +8,9 @@ def extra():
     except OSError:
         return ""
     count, version = ctypes.c_int(0), ctypes.c_int(0)
-    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or driver.cuDriverGetVersion(ctypes.byref(version)) or not count.value:
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or driver.cuDriverGetVersion(ctypes.byref(version)):
+        return ""
+    if not count.value:
         return ""
     return "cu13" if version.value >= 13000 else "cu12"
 

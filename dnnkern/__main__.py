@@ -1,6 +1,7 @@
 """The command line: ``python -m dnnkern devices | list | explain | find | bench | demo | check``."""
 import argparse
 import importlib
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -74,6 +75,9 @@ def find(arguments):
     from . import dispatch
     problem = arguments.make(arguments)
     allow = dispatch.Note.NONDETERMINISTIC if arguments.nondeterministic else dispatch.Note.NONE
+    if problem.is_empty:
+        print(f"{problem} has no elements: nothing runs")
+        return 0
     perfs = dispatch.find_algorithms(arguments.op, problem, workspace_limit=arguments.workspace_limit, allow=allow,
                                      save=not arguments.no_save)
     flops = getattr(problem, "flops", 0)
@@ -106,9 +110,9 @@ def demo(arguments):
 
 
 def check(arguments):
-    """Say what is installed, run every algorithm once on a small problem of each dtype and compare with float64."""
-    from .selfcheck import run
-    return run()
+    """Say what is installed, run every algorithm once on a small problem of each dtype and compare with float64; or run one problem."""
+    from .selfcheck import run, run_problem
+    return run() if arguments.op is None else run_problem(arguments.make(arguments), arguments.algo)
 
 
 def _notes(notes):
@@ -135,7 +139,7 @@ def _measured(op, problem) -> dict:
 
 
 def _family(parser, op):
-    """(add_arguments, make) of an operation, from its family's `_parse` module."""
+    """(add_arguments, make, from_record) of an operation, from its family's `_parse` module."""
     from . import dispatch
     known = {}
     for family in dispatch.families():
@@ -146,15 +150,21 @@ def _family(parser, op):
 
 
 def _parse_problem(parser, arguments):
-    """Parse the words after `explain OP` or `find OP`, which the family owns."""
-    add_arguments, make = _family(parser, arguments.op)
+    """Parse the words after `explain OP`, `find OP` or `check OP`, which the family owns; `check` takes a problem's record too."""
+    add_arguments, make, from_record = _family(parser, arguments.op)
     words = Parser(prog=f"{parser.prog} {arguments.op}", description=parser.description, parents=[_limits(arguments.command)])
+    if arguments.command == "check" and arguments.words and arguments.words[0].startswith("{"):
+        words.add_argument("record", type=json.loads)
+        return words.parse_args(arguments.words, argparse.Namespace(op=arguments.op, make=lambda given: from_record(given.record)))
     add_arguments(words)
     return words.parse_args(arguments.words, argparse.Namespace(op=arguments.op, make=make))
 
 
 def _limits(command):
     limits = argparse.ArgumentParser(add_help=False)
+    if command == "check":
+        limits.add_argument("--algo", help="this algorithm alone")
+        return limits
     limits.add_argument("--workspace-limit", type=int, metavar="BYTES", help="what an algorithm may use")
     limits.add_argument("--nondeterministic", action="store_true", help="admit algorithms whose results vary in the last bits")
     if command == "find":
@@ -182,7 +192,9 @@ def make_parser():
                                         help="the problem: 4096x4096x4096 bf16 tn --bias --activation gelu")
     for name, run in (("bench", bench), ("demo", demo)):
         add(name, run, add_help=False).add_argument("rest", nargs=argparse.REMAINDER)
-    add("check", check)
+    with_problem["check"] = add("check", check)
+    with_problem["check"].add_argument("op", nargs="?", help="an operation, to run one problem of")
+    with_problem["check"].add_argument("words", nargs=argparse.REMAINDER, help="the problem, as for explain, or its record in JSON")
     return parser, with_problem
 
 
@@ -199,7 +211,7 @@ def main(argv=None) -> int:
         arguments = parser.parse_args(argv)
     run = arguments.run
     try:
-        if arguments.command in with_problem:
+        if arguments.command in with_problem and arguments.op is not None:
             arguments = _parse_problem(with_problem[arguments.command], arguments)
         return run(arguments)
     except (ValueError, TypeError, NotImplementedError) as error:

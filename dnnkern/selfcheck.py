@@ -1,4 +1,4 @@
-"""`python -m dnnkern check`: what is installed, and whether every algorithm computes on this machine."""
+"""`python -m dnnkern check`: what is installed, and whether every algorithm computes on this machine, or solves one given problem."""
 import importlib.metadata
 import platform
 import sys
@@ -49,6 +49,33 @@ def run() -> int:
             rows.append((f"matmul {m}x{n}x{k} {dtype}", algorithm.name, result))
     show(("problem", "algorithm", "result"), rows)
     print("Something is wrong." if failed else "All is well.")
+    return int(failed)
+
+
+def run_problem(problem, algo=None) -> int:
+    """Run one algorithm, or all that can, on random inputs of a problem and compare with the naive algorithm; 1 if one was wrong."""
+    from . import dispatch, find
+    from .host.operands import Operands
+    from .host.timing import Clock
+    target, allow = device(current_device()), dispatch.Note.NONDETERMINISTIC
+    if problem.is_empty:
+        print(f"{problem} has no elements: nothing runs")
+        return 0
+    known = dispatch.algorithms(problem.op)
+    if algo is not None:
+        known = [dispatch.get_algorithm(problem.op, problem, algo=algo, allow=allow, device=target)]
+    operation, rows, failed = find.operation_of(problem.op), [], False
+    with Clock(target.index) as clock, Operands(operation, problem, target) as operands:
+        find.set_reference(operation, problem, operands, target, clock)
+        for algorithm in known:
+            reason = dispatch.refusal(algorithm, problem, target, allow=allow)
+            result = f"not applicable: {reason}"
+            if reason is None:
+                trial = find.Trial(algorithm.configured(problem, target), problem, target)
+                failed |= not trial.prepare(operation, operands, clock)
+                result = trial.error or "ok"
+            rows.append((algorithm.name, result))
+    show(("algorithm", "result"), rows, title=f"{problem} on {target.name}")
     return int(failed)
 
 

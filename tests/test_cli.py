@@ -1,6 +1,7 @@
 """The command line: what it prints, and that what is wrong is one line and exit code 2."""
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 
@@ -61,7 +62,28 @@ def test_find_and_then_explain_knows_the_time(capsys, tmp_path, monkeypatch, sim
     assert "the fastest measured" in explained
 
 
+def test_check_runs_one_problem(capsys, simulated):
+    code, got = run(capsys, "check", "matmul", "5x4x3", "f32", "--bias", "--algo", "naive")
+    assert code == 0 and "matmul 5x4x3 float32 nn + bias by column" in got.out
+    assert [line.split() for line in got.out.splitlines()[3:]] == [["naive", "ok"]]
+
+
+@pytest.mark.parametrize("words", ["5x4x3 f32 --activation relu --in-place", "2x5x4x3 bf16 tt --bias row --c --beta 0.5 --out-dtype f32"])
+def test_check_takes_the_command_that_dnnkern_check_prints(words, capsys, simulated):
+    from dnnkern.host.check import repro
+    from dnnkern.matmul._parse import from_record
+    problem = parse_problem(words.split())
+    assert from_record(dispatch.problem_record(problem)) == problem
+    naive = next(a for a in dispatch.algorithms("matmul") if a.name == "naive")
+    command = shlex.split(repro(problem, naive))
+    assert command[:3] == ["python", "-m", "dnnkern"]
+    code, got = run(capsys, *command[3:])
+    assert code == 0 and str(problem) in got.out and "ok" in got.out
+
+
 @pytest.mark.parametrize("words, part", [
+    ("check matmul {}", "not a record"),
+    ("check matmul {", "invalid"),
     ("explain matmul 3x4 f32", "'3x4' is not MxNxK"),
     ("explain matmul 3x4x5 q9", "not a dtype"),
     ("explain matmul 3x4x5 f32 xy", "invalid choice: 'xy'"),

@@ -2,7 +2,7 @@
 import argparse
 import re
 
-from ..device.epilogue import PARAMETERS
+from ..device.epilogue import PARAMETERS, Activation
 from ..host.dtypes import dtype_name
 from ..host.tensor import Tensor
 from ._problem import INPUTS, MATH, MatmulProblem, make_problem
@@ -76,5 +76,20 @@ def _dtype(text):
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-FAMILY = {"matmul": (add_arguments, make)}
-"""Operation -> what adds its words to a parser, and what makes a problem of them; the command line reads this."""
+def from_record(record) -> MatmulProblem:
+    """The problem that `dispatch.problem_record` made into JSON data; ValueError where it is something else."""
+    try:
+        fields = dict(record)
+        for name in ("a", "b", "y", "bias", "c"):
+            if fields[name] is not None:
+                t = fields[name]
+                fields[name] = Tensor(tuple(t["shape"]), tuple(t["strides"]), t["dtype"], t["alignment"])
+        activation = fields["activation"]
+        fields["activation"] = Activation(activation["mode"], **{name: float(v) for name, v in activation["parameters"]})
+        return MatmulProblem(**fields)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"matmul: not a record of a problem: {type(error).__name__}: {error}") from None
+
+
+FAMILY = {"matmul": (add_arguments, make, from_record)}
+"""Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
