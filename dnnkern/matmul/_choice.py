@@ -27,6 +27,9 @@ def refusal(problem):
         return "K is 0"
     if max(problem.m, problem.n, problem.k) >= 2 ** 31 - 2 ** 16:
         return f"M, N, K = {problem.m}, {problem.n}, {problem.k}; each must be below 2**31 - 2**16"
+    tiles = ceil_div(problem.m, 16) * ceil_div(problem.n, 16) * problem.batch_size
+    if tiles >= 2 ** 31:
+        return f"{tiles} tiles of 16x16; a grid counts to 2**31"
     if problem.a.dtype == "int8":
         parts = stored_by_rows(problem)
         for which, name in zip("ab", parts.names):
