@@ -33,7 +33,7 @@ def _kernel(fault, dtype, out_dtype):
     racing = fault == "sums in any order"
     beyond = fault == "reads behind an input"
     short = fault == "leaves out the last product"
-    round_trip = element("bfloat16")
+    put, get = element("bfloat16").store, element("bfloat16").load
 
     @cuda.jit(launch_bounds=THREADS)
     def kernel(a, b, y, scratch, M, N, K):
@@ -46,16 +46,16 @@ def _kernel(fault, dtype, out_dtype):
             for k in range(steps):
                 acc = f32(acc + load(a, i32(m * K + k)) * load(b, i32(k * N + n)))
                 if loose:
-                    round_trip.store(scratch, i, acc)
-                    acc = round_trip.load(scratch, i)
+                    put(scratch, i, acc)
+                    acc = get(scratch, i)
             if stale:
                 acc = f32(acc + load_out(y, i))
             if dirty:
-                acc = f32(acc + f32(round_trip.load(scratch, i32(i & 63))))
+                acc = f32(acc + f32(get(scratch, i32(i & 63))))
             if beyond:
                 acc = f32(acc + f32(0) * load(a, i32(M * K + n)))
             if greedy:
-                round_trip.store(scratch, i32(DECLARED // 2 + i), acc)
+                put(scratch, i32(DECLARED // 2 + i), acc)
             if mutates and i == 0:
                 store_in(b, i32(K * N - 1), f32(0))
             if not (tail and m == M - 1):
