@@ -135,7 +135,7 @@ def make_product(tile, operands, sink):
     LM, TM, TN, BK, SLICES = tile.lanes_m, tile.tm, tile.tn, tile.bk, tile.slices
     LN, WM, WN, CM, CN = 32 // LM, TM * LM, TN * 32 // LM, TM // G, TN // G
     SHM, SHN, SHT = log2(tile.warps_m), log2(tile.warps_n), log2(tile.warps_m * tile.warps_n)
-    SHK = log2(BK)
+    SHK, SHG = log2(BK), log2(G)
     SUB = tile.threads // SLICES  # threads of a slice
     stages, early = _stages(tile, operands), 0 if staged else tile.early
     AHEAD = stages - 2 if early else stages - 1
@@ -202,6 +202,15 @@ def make_product(tile, operands, sink):
                     store_group(u32(o + u32((i * CN + c) * SUB * 16)), acc, i32((p * PORTION + i) * TN + c * G))
 
     @device_function
+    def finish_row(r, s):
+        acc, row0, column0, m, state = s
+        row = i32(row0 + i32((r >> SHG) * (LM * G) + (r & (G - 1))))
+        if not edge or row < m:
+            for c in range(CN):
+                sink(acc, i32(r * TN + c * G), row, i32(column0 + c * (LN * G)), state)
+    finish_rows = unrolled(PORTION, finish_row)
+
+    @device_function
     def finish(p, s):
         acc, more, slice_, box, row0, column0, m, state = s
         if SLICES == 1 or slice_ == p:
@@ -213,12 +222,7 @@ def make_product(tile, operands, sink):
                             load_group(more, i32(0), u32(o + u32(((x * PORTION + i) * CN + c) * SUB * 16)))
                             for g in range(G):
                                 acc[(p * PORTION + i) * TN + c * G + g] += more[g]
-            for i in range(PORTION):
-                r = i32(p * PORTION + i)
-                row = i32(row0 + i32(i32(r // G) * (LM * G) + (r & (G - 1))))
-                if not edge or row < m:
-                    for c in range(CN):
-                        sink(acc, i32(r * TN + c * G), row, i32(column0 + c * (LN * G)), state)
+            finish_rows(i32(p * PORTION), (acc, row0, column0, m, state))
     spread_all, finish_all = unrolled(SLICES, spread), unrolled(SLICES, finish)
 
     @device_function
