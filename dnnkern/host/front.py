@@ -69,7 +69,7 @@ class Operation:
                 addresses = kind.describe_call(key, operands + outs)
                 for address in addresses[len(operands):]:
                     key.append(addresses.index(address))  # which operand, if any, the output is
-        except TypeError:
+        except (TypeError, RuntimeError):  # torch: a sparse tensor has no address
             self._name_the_culprit(operands, outs)
             raise
         key = tuple(key)
@@ -90,7 +90,7 @@ class Operation:
             results = outs
         else:
             results = tuple([kind.empty(t.shape, t.dtype, bound.device, stream) for t in bound.outputs])
-            addresses += [(kind_of(r) if kind.finishes else kind).describe(r)[1] for r in results]
+            addresses += [kind_of(r).describe(r)[1] for r in results]
         executable = bound.executable
         if executable is not None:
             scratch = None

@@ -1,0 +1,332 @@
+"""Descriptors, dtypes, the adapters of frameworks' arrays, streams, and how arguments are packed."""
+import ctypes
+import struct
+
+import numpy as np
+import pytest
+
+import dnnkern
+from dnnkern.device import SIMULATED, cuda, f32
+from dnnkern.host import launch as launch_module
+from dnnkern.host.arrays import View, alignment, kind_of
+from dnnkern.host.dtypes import ITEMSIZE, ROUNDOFF, STORAGE, compute_dtype, dtype_name, numpy_dtype
+from dnnkern.host.front import stream_handle
+from dnnkern.host.launch import Argument, Launch
+from dnnkern.host.tensor import Tensor, packed_strides
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+simulator = pytest.mark.skipif(not SIMULATED, reason="of the simulator")
+with_torch = pytest.mark.skipif(torch is None, reason="torch is not installed")
+
+
+# ---- Tensor
+
+@pytest.mark.parametrize("shape, strides, extent, nbytes, packed", [
+    ((), (), (0, 4), 4, True),
+    ((5,), (1,), (0, 20), 20, True),
+    ((5,), (-1,), (-16, 4), 20, False),
+    ((3, 4), (4, 1), (0, 48), 48, True),
+    ((3, 4), (1, 3), (0, 48), 48, False),
+    ((3, 4), (-4, -1), (-44, 4), 48, False),
+    ((3, 4), (-8, 2), (-64, 28), 48, False),
+    ((3, 4), (0, 1), (0, 16), 16, False),
+    ((1, 4), (99, 1), (0, 16), 16, True),
+    ((0, 4), (4, 1), (0, 0), 0, True),
+    ((3, 0), (7, 7), (0, 0), 0, False)])
+def test_tensor(shape, strides, extent, nbytes, packed):
+    t = Tensor(shape, strides, "float32")
+    assert (t.extent, t.nbytes, t.is_packed, t.ndim) == (extent, nbytes, packed, len(shape))
+    assert t.size == np.prod(shape, dtype=int)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4), (0, 3), (1, 1)])
+def test_packed_strides_are_numpys(shape):
+    a = np.empty(shape, np.float64)
+    assert Tensor.packed(shape, "float64").is_packed
+    if a.size:
+        assert tuple(8 * s for s in packed_strides(shape)) == a.strides
+
+
+def test_tensors_that_cannot_be():
+    for arguments, error, words in ((((3,), (1, 1), "float32"), ValueError, "needs 1 strides"),
+                                    (((-1,), (1,), "float32"), ValueError, "negative"),
+                                    (((3,), (1,), "float31"), TypeError, "float31.*float32")):
+        with pytest.raises(error, match=words):
+            Tensor(*arguments)
+
+
+def test_tensor_in_words():
+    assert str(Tensor.packed((2, 3), "bfloat16")) == "bfloat16[2, 3]"
+    assert str(Tensor((2, 3), (1, 2), "int8", 4)) == "int8[2, 3] strides (1, 2) align 4"
+
+
+@pytest.mark.parametrize("address, want", [(0, 16), (16, 16), (8, 8), (24, 8), (4, 4), (2, 2), (1, 1), (31, 1), (1 << 40, 16)])
+def test_alignment(address, want):
+    assert alignment(address) == want
+
+
+# ---- dtypes
+
+@pytest.mark.parametrize("name", ITEMSIZE)
+def test_dtype_names(name):
+    d = numpy_dtype(name)
+    assert dtype_name(d) == dtype_name(name) == dtype_name(d.type) == name
+    assert d.itemsize == ITEMSIZE[name] == ITEMSIZE[STORAGE[name]]
+    if torch is not None and hasattr(torch, name):
+        assert dtype_name(getattr(torch, name)) == name
+
+
+def test_aliases_and_unknown_dtypes():
+    assert [dtype_name(n) for n in ("bf16", "half", "e4m3", "f64")] == ["bfloat16", "float16", "float8_e4m3fn", "float64"]
+    for wrong in ("float31", np.dtype("complex64"), object, 3, None, np.dtype("float32").newbyteorder()):
+        if wrong is not None:  # NumPy reads None as float64
+            with pytest.raises(TypeError, match="not a dtype dnnkern knows.*float32"):
+                dtype_name(wrong)
+
+
+def test_roundoffs_are_what_rounding_does():
+    for name, u in ROUNDOFF.items():
+        d = numpy_dtype(name)
+        assert float(np.array(1 + 2 * u).astype(d)) == 1 + 2 * u and float(np.array(1 + 0.99 * u).astype(d)) == 1, name
+
+
+def test_accumulators():
+    assert {n: compute_dtype(n) for n in ("float64", "float32", "bfloat16", "float8_e5m2", "int8")} == {
+        "float64": "float64", "float32": "float32", "bfloat16": "float32", "float8_e5m2": "float32", "int8": "int32"}
+
+
+# ---- arrays
+
+class Faked:
+    """Any library's array: the interface and nothing else."""
+
+    def __init__(self, array):
+        self.array = array
+        self.__cuda_array_interface__ = dict(array.__array_interface__, version=3)
+
+
+@simulator
+def test_numpy_in_numpy_out():
+    y = dnnkern.matmul(np.ones((2, 3), np.float16), np.ones((3, 2), np.float16))
+    assert type(y) is np.ndarray and y.dtype == np.float16 and (y == 3).all()
+
+
+@simulator
+def test_bfloat16_of_ml_dtypes():
+    bf16 = numpy_dtype("bfloat16")
+    y = dnnkern.matmul(np.full((2, 3), 1.5, bf16), np.ones((3, 2), bf16))
+    assert y.dtype == bf16 and (y == 4.5).all()
+
+
+@simulator
+def test_numbas_arrays_in_the_simulator():
+    from numba import cuda as numba_cuda
+    y = dnnkern.matmul(numba_cuda.to_device(np.ones((2, 3), np.float32)), numba_cuda.to_device(np.ones((3, 2), np.float32)))
+    assert type(y).__module__.startswith("numba.cuda.simulator") and (y.copy_to_host() == 3).all()
+
+
+@simulator
+def test_views_of_numbas_arrays():
+    from numba import cuda as numba_cuda
+    bits = np.full((3, 3), 0x4040, np.uint16)  # 3.0
+    a = dnnkern.view(numba_cuda.to_device(bits), "bfloat16")
+    assert isinstance(a, View) and (a.shape, a.ndim, a.dtype) == ((3, 3), 2, numpy_dtype("bfloat16"))
+    assert kind_of(a).tensor(a) == Tensor.packed((3, 3), "bfloat16", kind_of(a).tensor(a).alignment)
+    assert (a.copy_to_host() == 3).all() and "bfloat16" in repr(a)
+    assert (dnnkern.matmul(a, a, out_dtype="float32").copy_to_host() == 27).all()
+    assert (dnnkern.matmul(a, a).copy_to_host().astype(float) == 27).all()
+    again = dnnkern.view(a, "float16")
+    assert isinstance(again, View) and not isinstance(again.array, View)
+
+
+def test_views_that_cannot_be(simulated):
+    with pytest.raises(TypeError, match="elements of 4 bytes cannot be read as bfloat16 of 2"):
+        dnnkern.view(np.ones(3, np.float32), "bfloat16")
+    with pytest.raises(TypeError, match="float31"):
+        dnnkern.view(np.ones(3, np.float32), "float31")
+    with pytest.raises(TypeError, match="got list"):
+        dnnkern.view([1.0], "float32")
+
+
+def test_a_view_is_the_same_memory(simulated):
+    a = np.zeros(4, np.uint16)
+    dnnkern.view(a, "float16")[1] = 1.0
+    assert a[1] == 0x3C00
+
+
+@with_torch
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_torch(dtype):
+    where = "cpu" if SIMULATED else "cuda"
+    a = torch.arange(12, device=where).reshape(3, 4).to(getattr(torch, dtype))
+    b = torch.arange(12, device=where).reshape(3, 4).to(getattr(torch, dtype)).T
+    y = dnnkern.matmul(a, b)
+    assert type(y) is torch.Tensor and y.device == a.device and y.dtype == a.dtype
+    assert torch.equal(y.double().cpu(), a.double().cpu() @ b.double().cpu())
+    assert kind_of(b).tensor(b).strides == (1, 4)
+
+
+@with_torch
+def test_torch_tensors_that_cannot_be():
+    meta = torch.ones(2, 2, device="meta")
+    with pytest.raises(TypeError, match="a: got a torch tensor on meta"):
+        dnnkern.matmul(meta, meta)
+    sparse = torch.eye(2, device="cpu" if SIMULATED else "cuda").to_sparse()
+    with pytest.raises(TypeError, match="sparse"):
+        dnnkern.matmul(sparse, sparse)
+
+
+def test_interfaces_are_read(simulated):
+    a = np.arange(12, dtype=np.float32).reshape(3, 4)[::-1, ::2]
+    face = Faked(a)
+    kind = kind_of(face)
+    assert kind.name == "interface"
+    assert kind.tensor(face) == Tensor((3, 2), (-4, 2), "float32", alignment(a.__array_interface__["data"][0]))
+    packed = Faked(np.ones((2, 3), np.int8))
+    assert packed.__cuda_array_interface__["strides"] is None and kind.tensor(packed).strides == (3, 1)
+
+
+def test_dlpack_objects_of_another_device_are_refused():
+    class Producer:
+        def __dlpack__(self, **options):
+            raise AssertionError("must not be asked: the device is wrong")
+
+        def __dlpack_device__(self):
+            return 10, 0  # ROCm
+
+    with pytest.raises(TypeError, match="a: got Producer on DLPack device type 10; expected a CUDA array"):
+        dnnkern.matmul(Producer(), Producer())
+
+
+def test_a_subclass_is_its_framework(simulated):
+    class Mine(np.ndarray):
+        pass
+    a = np.ones((2, 2), np.float32).view(Mine)
+    assert (np.asarray(dnnkern.matmul(a, a)) == 2).all()
+
+
+def test_arrays_of_two_frameworks(simulated):
+    from numba import cuda as numba_cuda
+    ones = np.ones((2, 2), np.float32)
+    assert type(dnnkern.matmul(ones, numba_cuda.to_device(ones))) is np.ndarray
+    assert type(dnnkern.matmul(numba_cuda.to_device(ones), ones)) is not np.ndarray
+
+
+# ---- streams
+
+class _Stream:
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+class _Protocol:
+    def __cuda_stream__(self):
+        return 0, 77
+
+
+@pytest.mark.parametrize("stream, want", [(5, 5), (0, 0), (_Protocol(), 77), (_Stream(cuda_stream=6), 6), (_Stream(ptr=8), 8),
+                                          (_Stream(handle=9), 9), (_Stream(handle=ctypes.c_void_p(10)), 10),
+                                          (_Stream(handle=ctypes.c_void_p(None)), 0)])
+def test_stream_handles(stream, want):
+    assert stream_handle(stream) == want
+
+
+def test_things_that_are_no_streams():
+    for wrong in ("default", 1.5, object(), [1]):
+        with pytest.raises(TypeError, match="expected an int or a stream of Numba, CuPy, PyTorch or cuda.core"):
+            stream_handle(wrong)
+
+
+# ---- arguments
+
+class _Executable(launch_module.Executable):
+    """Packs, and launches nothing."""
+
+    def __init__(self, launches, parameters, monkeypatch):
+        class NoFunction:
+            handle = 0
+
+            def __init__(self, *ignored):
+                pass
+        import contextlib
+        monkeypatch.setattr(launch_module, "Function", NoFunction)
+        monkeypatch.setattr(launch_module, "compile_kernel", lambda *ignored: None)
+        monkeypatch.setattr(launch_module, "on_device", lambda index: contextlib.nullcontext())
+        super().__init__(launches, parameters, 0)
+
+
+@cuda.jit(launch_bounds=32)
+def _kernel(x):
+    x[0] = f32(0)
+
+
+def test_what_a_launch_is_given(monkeypatch):
+    """The bytes behind cuLaunchKernelEx's parameters: constants, dynamic values, pointers with offsets, tuples as their elements."""
+    arguments = (Argument("float32*", "x"), Argument("int32", -7), Argument("float32", "alpha"), Argument("uint8*", "workspace", 48),
+                 Argument("int64x3", (1, -2, 3)), Argument("float64", 0.1), Argument("float32*", "x", 16))
+    first = Launch(_kernel, (1, 1, 1), (32, 1, 1), arguments)
+    second = Launch(_kernel, (7, 2, 1), (64, 1, 1), (Argument("uint8*", "workspace"),), shared=1000, cluster=(2, 1, 1))
+    plan = _Executable((first, second), (("x", "pointer"), ("workspace", "pointer"), ("alpha", "float32")), monkeypatch)
+    seen = []
+
+    def driver(config, function, parameters, extra):
+        c = launch_module._Config.from_address(config)
+        count = (7, 1)[len(seen)]
+        at = (ctypes.c_void_p * 9).from_address(parameters)
+        sizes = ((8, 4, 4, 8, 8, 8, 8, 8, 8), (8,))[len(seen)]
+        seen.append((tuple(c.grid), tuple(c.block), c.shared, c.stream, c.count, [ctypes.string_at(at[k], n) for k, n in enumerate(sizes)]))
+        return 0 if count else 1
+
+    monkeypatch.setattr(launch_module, "LAUNCH", driver)
+    plan.execute((0x1000, 0x2000, 2.5), 0x55)
+    grid, block, shared, stream, count, values = seen[0]
+    assert (grid, block, shared, stream, count) == ((1, 1, 1), (32, 1, 1), 0, 0x55, 0)
+    assert values == [struct.pack("<Q", 0x1000), struct.pack("<i", -7), struct.pack("<f", 2.5), struct.pack("<Q", 0x2030),
+                      struct.pack("<q", 1), struct.pack("<q", -2), struct.pack("<q", 3), struct.pack("<d", 0.1), struct.pack("<Q", 0x1010)]
+    grid, block, shared, stream, count, values = seen[1]
+    assert (grid, block, shared, stream, count, values) == ((7, 2, 1), (64, 1, 1), 1000, 0x55, 1, [struct.pack("<Q", 0x2000)])
+    seen.clear()
+    plan.execute((0x3000, 0x4000, -1.0), 0)
+    assert seen[0][5][0] == struct.pack("<Q", 0x3000) and seen[0][5][3] == struct.pack("<Q", 0x4030) and not seen[0][3]
+
+
+def test_launches_that_cannot_be():
+    for grid, block, words in (((1, 1, 1), (0, 1, 1), "0 threads"), ((1, 1, 1), (32, 32, 2), "2048 threads"),
+                               ((0, 1, 1), (32, 1, 1), "x is 1"), ((1, 65536, 1), (32, 1, 1), "y is 1 to 65535"), ((1, 1, 65536), (32, 1, 1), "z is 1 to 65535"),
+                               ((2 ** 31, 1, 1), (32, 1, 1), "x is 1 to 2147483647")):
+        with pytest.raises(ValueError, match=words):
+            Launch(_kernel, grid, block, ())
+
+
+def test_offsets_into_a_workspace_in_the_simulator(simulated):
+    from dnnkern.host.launch import SimulatedExecutable
+
+    @cuda.jit(launch_bounds=1)
+    def kernel(x, y):
+        y[0] = x[1]
+    scratch = np.arange(64, dtype=np.uint8)
+    y = np.zeros(1, np.float32)
+    launch = Launch(kernel, (1, 1, 1), (1, 1, 1), (Argument("float32*", "workspace", 16), Argument("float32*", "y")))
+    SimulatedExecutable((launch,), (("y", "pointer"), ("workspace", "pointer")), 0).execute((y, scratch), None)
+    assert y[0] == scratch[20:24].view(np.float32)[0]
+
+
+# ---- devices
+
+def test_architectures_a_device_supports():
+    import dataclasses
+    from dnnkern.host.device import current_device
+    from dnnkern.host.device import device as device_of
+    d = dataclasses.replace(device_of(current_device()), capability=(8, 9), arch="sm_89", name="mine")
+    assert [a for a in ("sm_70+", "sm_89+", "sm_90+", "sm_100+", "sm_90a", "sm_89") if d.supports(a) is None] == ["sm_70+", "sm_89+", "sm_89"]
+    assert "needs sm_90+" in d.supports("sm_90+") and "sm_89" in d.supports("sm_90+") and "exactly sm_90a" in d.supports("sm_90a")
+
+
+def test_devices_that_do_not_exist():
+    from dnnkern.host.device import device as device_of
+    with pytest.raises(ValueError, match="99"):
+        device_of(99)

@@ -1,0 +1,60 @@
+"""The contract under compute-sanitizer (`--sanitize`): every access of every kernel checked against the allocations."""
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def sanitizer():
+    """compute-sanitizer of the PATH, or of the toolkit's usual place; None where there is none."""
+    found = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    return found if Path(found).exists() else None
+
+
+@pytest.fixture
+def program(request, on_gpu):
+    if not request.config.getoption("--sanitize"):
+        pytest.skip("only with --sanitize")
+    found = sanitizer()
+    if found is None:
+        pytest.skip("no compute-sanitizer")
+    return found
+
+
+def _run(program, tool, *command):
+    # without torch's cache every array is an allocation of its own, whose end the tool knows
+    return subprocess.run([program, "--tool", tool, "--error-exitcode", "86", *command],
+                          capture_output=True, text=True, env=os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
+
+
+def test_the_contract_under_memcheck(program):
+    keep = os.environ.get("DNNKERN_SANITIZE", "test_contract")  # a pytest -k expression, to look at a part
+    done = _run(program, "memcheck", sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu and not slow", "-p", "no:cacheprovider",
+                str(Path(__file__).with_name("test_contract.py")), "-k", keep)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
+    assert " passed" in done.stdout and "ERROR SUMMARY: 0 errors" in done.stdout + done.stderr, done.stdout[-4000:]
+
+
+PROGRAM = """
+import torch
+from dnnkern.device import cuda, f32, i32
+from dnnkern.host.launch import Argument, Executable, Launch
+
+@cuda.jit(launch_bounds=32)
+def matmul_beyond(y, n):
+    y[i32(cuda.threadIdx.x + n)] = f32(1)
+
+y = torch.zeros(32, device="cuda")
+arguments = Argument("float32*", "y"), Argument("int32", 1 << 20)
+Executable([Launch(matmul_beyond, (1, 1, 1), (32, 1, 1), arguments)], [("y", "pointer")], 0).execute((y.data_ptr(),), 0)
+torch.cuda.synchronize()
+"""
+
+
+def test_memcheck_sees_our_kernels(program):
+    """A kernel that writes behind its array is reported, and by name."""
+    done = _run(program, "memcheck", sys.executable, "-c", PROGRAM)
+    assert done.returncode != 0 and "Invalid __global__ write" in done.stdout + done.stderr, done.stdout[-3000:] + done.stderr[-3000:]
