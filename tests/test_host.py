@@ -198,7 +198,7 @@ def test_dlpack_objects_of_another_device_are_refused():
         def __dlpack_device__(self):
             return 10, 0  # ROCm
 
-    with pytest.raises(TypeError, match="a: got Producer on DLPack device type 10; expected a CUDA array"):
+    with pytest.raises(TypeError, match="matmul: a: got Producer on DLPack device type 10; expected a CUDA array"):
         dnnkern.matmul(Producer(), Producer())
 
 
@@ -296,7 +296,8 @@ def test_what_a_launch_is_given(monkeypatch):
 
 def test_launches_that_cannot_be():
     for grid, block, words in (((1, 1, 1), (0, 1, 1), "0 threads"), ((1, 1, 1), (32, 32, 2), "2048 threads"),
-                               ((0, 1, 1), (32, 1, 1), "x is 1"), ((1, 65536, 1), (32, 1, 1), "y is 1 to 65535"), ((1, 1, 65536), (32, 1, 1), "z is 1 to 65535"),
+                               ((0, 1, 1), (32, 1, 1), "x is 1"),
+                               ((1, 65536, 1), (32, 1, 1), "y is 1 to 65535"), ((1, 1, 65536), (32, 1, 1), "z is 1 to 65535"),
                                ((2 ** 31, 1, 1), (32, 1, 1), "x is 1 to 2147483647")):
         with pytest.raises(ValueError, match=words):
             Launch(_kernel, grid, block, ())
@@ -322,7 +323,8 @@ def test_architectures_a_device_supports():
     from dnnkern.host.device import current_device
     from dnnkern.host.device import device as device_of
     d = dataclasses.replace(device_of(current_device()), capability=(8, 9), arch="sm_89", name="mine")
-    assert [a for a in ("sm_70+", "sm_89+", "sm_90+", "sm_100+", "sm_90a", "sm_89") if d.supports(a) is None] == ["sm_70+", "sm_89+", "sm_89"]
+    archs = "sm_70+", "sm_89+", "sm_90+", "sm_100+", "sm_90a", "sm_89"
+    assert [a for a in archs if d.supports(a) is None] == ["sm_70+", "sm_89+", "sm_89"]
     assert "needs sm_90+" in d.supports("sm_90+") and "sm_89" in d.supports("sm_90+") and "exactly sm_90a" in d.supports("sm_90a")
 
 
