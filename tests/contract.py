@@ -96,7 +96,7 @@ def assert_within(got, reference, tolerance, what):
         at = tuple(int(v[0]) for v in np.nonzero(wrong)) if got.ndim else ()
         worst = np.nanmax(error / np.maximum(tolerance, 1e-300)) if np.isfinite(error).any() else np.inf
         raise AssertionError(f"{what}: {int(wrong.sum())} of {wrong.size} elements are wrong; the first at {at} is {got[at]!r}, expected "
-                             f"{reference[at]!r} within {np.broadcast_to(tolerance, got.shape)[at]:.3g}; worst error {worst:.3g} tolerances")
+                             f"{reference[at]!r} within {np.broadcast_to(tolerance, got.shape)[at]:.3g}; worst {worst:.3g} tolerances")
 
 
 def assert_telling(reference, case):

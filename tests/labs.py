@@ -60,7 +60,7 @@ class Guarded:
         """Nothing outside the elements was written."""
         changed = np.flatnonzero((self.bytes() != self.before) & ~self.owned)
         assert not changed.size, (f"{what}: {changed.size} bytes outside the array were written, the first at byte "
-                                  f"{changed[0] - self.start} from its first element (shape {self.place.shape}, strides {self.place.strides})")
+                                  f"{changed[0] - self.start} from its first element ({self.place})")
 
 
 class OnDevice(Guarded):
