@@ -1,6 +1,7 @@
 """How a tile of an operand comes into shared memory, where it lies as [k][row]: `row` runs along m of the left operand or n of the right.
 
-A loader is made for a tile of ROWS x BK elements and a block of THREADS; its device functions share small local arrays:
+A loader is made for a tile of ROWS x BK elements and a block of THREADS. It knows at once what it takes: `pitch` of a row of shared memory,
+`places` and `words` of the thread's local arrays. Its device functions, made by `functions`, share those arrays:
 
     init(at, base, rest, stride, stride_k, tid)      the places in global memory the thread copies from, into `at`
     place(tid)                                       byte offset of the thread's first element in a stage
@@ -36,7 +37,6 @@ class AsyncLoader:
         along_rows = order == ALONG_ROWS
         self.pitch = PITCH = ROWS if along_rows else ROWS + 16 // item
         size = item * vector if along_rows else item
-        copy, copy_if = getattr(cp_async, f"copy_async{size}"), getattr(cp_async, f"copy_async{size}_if")
         if along_rows:
             chunks = ROWS // vector
             LANES = chunks if edge else min(chunks, max(THREADS // BK, 1))
@@ -52,6 +52,13 @@ class AsyncLoader:
             fits = N * STEP == ROWS and C * LANES == BK
         if not fits:
             raise ValueError(f"{THREADS} threads cannot share a tile of {ROWS} rows and {BK} k in copies of {size} bytes")
+        self.places, self.words = N, 1
+        self._shape = along_rows, order, vector, edge, item, size, PITCH, LANES, STEP, N, C, SHIFT, DELTA, DELTA_C
+
+    def functions(self):
+        """The device functions init, place, first, issue, put, advance."""
+        along_rows, order, vector, edge, item, size, PITCH, LANES, STEP, N, C, SHIFT, DELTA, DELTA_C = self._shape
+        copy, copy_if = getattr(cp_async, f"copy_async{size}"), getattr(cp_async, f"copy_async{size}_if")
 
         @device_function
         def init(at, base, rest, stride, stride_k, tid):
@@ -104,8 +111,7 @@ class AsyncLoader:
             for i in range(N):
                 at[i] = u64(at[i] + u64(step * item))
 
-        self.places, self.words = N, 1
-        self.init, self.place, self.first, self.issue, self.put, self.advance = init, place, first, issue, put, step_on
+        return init, place, first, issue, put, step_on
 
 
 class StagedLoader:
@@ -129,6 +135,12 @@ class StagedLoader:
         if not fits:
             raise ValueError(f"{THREADS} threads cannot share a tile of {ROWS} rows and {BK} k in loads of {vector} elements")
         SHIFT, WORDS = log2(LANES), max(vector // 2, 1)
+        self.places, self.words = N, N * C * WORDS
+        self._shape = along_rows, vector, edge, dtype, PITCH, LANES, STEP, N, C, SHIFT, WORDS
+
+    def functions(self):
+        """The device functions init, place, first, issue, put, advance."""
+        along_rows, vector, edge, dtype, PITCH, LANES, STEP, N, C, SHIFT, WORDS = self._shape
         operand = element(dtype)
         unpack, widen = operand.unpack, operand.widen
         load_words = {1: load1_nc_if_into, 2: load2_nc_if_into, 4: load4_nc_if_into}[WORDS]
@@ -202,5 +214,4 @@ class StagedLoader:
             for i in range(N):
                 at[i] = i64(at[i] + step)
 
-        self.places, self.words = N, N * C * WORDS
-        self.init, self.place, self.first, self.issue, self.put, self.advance = init, place, first, issue, put, step_on
+        return init, place, first, issue, put, step_on

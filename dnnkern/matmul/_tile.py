@@ -11,6 +11,7 @@
   then needs one stage more.
 - The stage with the remainder of k comes first, zero-filled: the loop has no tail.
 """
+import functools
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, f64, i32, i64, u32, u64
@@ -115,6 +116,7 @@ def _stages(tile, operands):
     return 2 if operands.dtype in HALVES else tile.stages
 
 
+@functools.cache
 def _loaders(tile, operands):
     kind, what = (StagedLoader, operands.dtype) if operands.dtype in HALVES else (AsyncLoader, operands.item)
     return (kind(tile.bm, tile.bk, tile.threads, what, *operands.a, operands.edge),
@@ -152,8 +154,8 @@ def make_product(tile, operands, sink):
     outer = make_outer(TM, TN, bytes4=words)
     load_shared = load_shared_2f64 if double else load_shared_4u32 if words else load_shared_4f32
     store_shared = store_shared_2f64 if double else store_shared_4u32 if words else store_shared_4f32
-    a_init, a_place, a_first, a_issue, a_put, a_advance = la.init, la.place, la.first, la.issue, la.put, la.advance
-    b_init, b_place, b_first, b_issue, b_put, b_advance = lb.init, lb.place, lb.first, lb.issue, lb.put, lb.advance
+    a_init, a_place, a_first, a_issue, a_put, a_advance = la.functions()
+    b_init, b_place, b_first, b_issue, b_put, b_advance = lb.functions()
 
     @device_function
     def load_group(buffer, i, at):
