@@ -79,14 +79,21 @@ class Algorithm:
     arch: str = "sm_70+"
     config: object = None
 
-    def configured(self, problem, device) -> "Algorithm":
-        """Bound to the configuration with the least estimate; itself where there is no choice."""
+    def configured(self, problem, device, workspace_limit=None) -> "Algorithm":
+        """Bound to the configuration with the least estimate among those within the limit; itself where there is no choice."""
         if self.configs is None or self.config is not None:
             return self
-        candidates = self.configs(problem, device)
+        candidates = [c for c in self.configs(problem, device)
+                      if workspace_limit is None or self.workspace(problem, device, c) <= workspace_limit]
         if not candidates:
-            raise NotSupported(f"{self}: no configuration fits {problem}")
+            raise NotSupported(f"{self}: no configuration fits {problem}"
+                               + (f" in {workspace_limit} bytes of workspace" if workspace_limit is not None else ""))
         return replace(self, config=min(candidates, key=lambda c: self.estimate(problem, device, c)))
+
+    def least_workspace(self, problem, device) -> int:
+        """Bytes that its most frugal configuration needs."""
+        configs = (self.config,) if self.configs is None or self.config is not None else self.configs(problem, device)
+        return min((self.workspace(problem, device, c) for c in configs), default=0)
 
     def variants(self, problem, device) -> list:
         """One algorithm for each configuration, the most promising first."""
@@ -130,6 +137,7 @@ class Perf:
 
 _registry: dict[str, dict[str, Algorithm]] = {}
 _discovered: set[str] = set()
+_family_of: dict[str, str] = {}
 _lock = threading.RLock()
 _listeners: list[Callable] = []
 
@@ -144,6 +152,11 @@ def choices_changed():
     _chosen.cache_clear()
     for forget in _listeners:
         forget()
+
+
+def declare(op, family):
+    """An operation belongs to this family: its algorithms need no search in the others. Every front end says so."""
+    _family_of[op] = family
 
 
 def families() -> list[str]:
@@ -200,9 +213,8 @@ def unregister(algorithm: Algorithm):
 
 def algorithms(op: str | None = None) -> list[Algorithm]:
     """The algorithms of an operation, or all of them."""
-    for family in families():
-        if family not in _discovered and (op is None or op not in _registry or op.startswith(family)):
-            _discover(family)
+    for family in [_family_of[op]] if op in _family_of else families():
+        _discover(family)
     if op is None:
         return [a for known in _registry.values() for a in known.values()]
     if op not in _registry:
@@ -218,7 +230,7 @@ def refusal(algorithm, problem, device, *, allow=Note.NONE, workspace_limit=None
     if algorithm.notes & OPT_IN & ~allow:
         return f"is {(algorithm.notes & OPT_IN & ~allow).name}, which the caller does not allow (allow=Note.NONDETERMINISTIC)"
     if workspace_limit is not None:
-        need = algorithm.workspace(problem, device, algorithm.configured(problem, device).config)
+        need = algorithm.least_workspace(problem, device)
         if need > workspace_limit:
             return f"needs {need} bytes of workspace, the limit is {workspace_limit}"
     return None
@@ -264,7 +276,7 @@ def _chosen(op, problem, algo, workspace_limit, allow, device):
         reason = refusal(forced, problem, device, allow=allow, workspace_limit=workspace_limit)
         if reason:
             raise NotSupported(f"{op}: algorithm {algo!r} cannot solve {problem}: {reason}")
-        return forced.configured(problem, device)
+        return forced.configured(problem, device, workspace_limit)
     reasons = {a.name: refusal(a, problem, device, allow=allow, workspace_limit=workspace_limit) for a in known}
     able = [a for a in known if reasons[a.name] is None]
     if not able:
@@ -273,7 +285,7 @@ def _chosen(op, problem, algo, workspace_limit, allow, device):
     from . import find
     chosen, why = find.best_known(op, problem, device, able, workspace_limit), "measured"
     if chosen is None:
-        bound = [a.configured(problem, device) for a in able]
+        bound = [a.configured(problem, device, workspace_limit) for a in able]
         chosen, why = min(bound, key=lambda a: a.estimate(problem, device, a.config)), "predicted"
     if "dispatch" in os.environ.get("DNNKERN_LOG", "").split(","):
         _log_to_stderr()
@@ -303,7 +315,7 @@ def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, device=None) 
         if reason is not None:
             rows.append(Candidate(algorithm.name, reason, notes=algorithm.notes))
             continue
-        bound = algorithm.configured(problem, device)
+        bound = algorithm.configured(problem, device, workspace_limit)
         rows.append(Candidate(bound.name, None, 1e3 * bound.estimate(problem, device, bound.config),
                               bound.workspace(problem, device, bound.config), bound.notes, _text(bound.config), bound.name == chosen))
     return sorted(rows, key=lambda c: (not c.chosen, c.reason is not None, c.time_ms or 0.0))

@@ -191,6 +191,18 @@ def test_neighbours_do_not_overlap(buffer):
     assert np.array_equal(np.asarray(out.tolist()), want)
 
 
+def test_interleaved_arrays_do_not_overlap():
+    """Their ranges of memory do; their elements do not."""
+    both = array((4, 8))
+    odd, even = both[:, 1::2], both[:, ::2]
+    want = np.asarray(odd.tolist()) @ np.full((4, 4), 2)
+    twos = array((4, 4))
+    twos[:] = 2
+    dnnkern.matmul(odd, twos, out=even)
+    assert np.array_equal(np.asarray(even.tolist()), want)
+    refused(ValueError, ["out partly overlaps a"], odd, twos, out=both[:, 2:6])
+
+
 def test_the_overlap_is_checked_on_every_call(buffer):
     """The second call is described like the first but lies elsewhere."""
     piece, _ = buffer

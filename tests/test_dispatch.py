@@ -216,7 +216,6 @@ def test_no_configuration_fits(problem, add):
         dispatch.get_algorithm("matmul", problem, algo="picky")
 
 
-@pytest.mark.xfail(strict=True, reason="the limit is compared with the most promising configuration alone")
 def test_a_smaller_configuration_within_the_limit(problem, add):
     """The limit chooses among configurations: the fastest one's workspace must not rule the algorithm out."""
     add(Algorithm(op="matmul", name="tiles", supports=lambda p: None, workspace=lambda p, d, c: 100 * c, estimate=lambda p, d, c: 1e-12 / c,

@@ -7,11 +7,12 @@ import os
 import threading
 
 from ..device import SIMULATED
-from ..dispatch import Note, get_algorithm, when_choices_change
+from ..dispatch import Note, declare, get_algorithm, when_choices_change
 from .arrays import KIND_OF_TYPE, kind_of
 from .device import device as device_of
 from .device import on_device
 from .launch import Executable, SimulatedExecutable
+from .tensor import share_memory
 
 NONE = Note.NONE
 _LIMIT = 1 << 16  # raw calls remembered by one operation; beyond it they are looked up anew
@@ -23,7 +24,7 @@ class Bound:
 
     `apart` are the pairs of arrays that must not overlap, `apart_at` the addresses at which they were last seen not to.
     """
-    __slots__ = "problem", "algorithm", "executable", "outputs", "workspace", "extents", "apart", "apart_at", "kind", "device"
+    __slots__ = "problem", "algorithm", "executable", "outputs", "workspace", "tensors", "extents", "apart", "apart_at", "kind", "device"
 
     def __init__(self, **fields):
         for name, value in fields.items():
@@ -53,6 +54,7 @@ class Operation:
         self.op, self.operands, self.outputs, self.scalars, self.make_problem = op, operands, outputs, scalars, problem
         self.in_place = in_place
         self.calls, self.plans, self.lock = {}, {}, threading.Lock()
+        declare(op, problem.__module__.split(".")[1])
         when_choices_change(self.calls.clear)
 
     def call(self, operands, out, parameters, scalars, workspace, stream, algo, allow):
@@ -95,8 +97,12 @@ class Operation:
         if executable is not None:
             scratch = None
             if bound.workspace:
-                scratch = kind.empty((bound.workspace,), "uint8", bound.device, stream) if workspace is None else workspace
-                addresses.append(self._check_workspace(bound, scratch, addresses))
+                if workspace is None:
+                    scratch = kind.empty((bound.workspace,), "uint8", bound.device, stream)
+                    addresses.append(kind_of(scratch).describe(scratch)[1])
+                else:
+                    scratch = workspace
+                    addresses.append(self._check_workspace(bound, scratch, addresses))
             else:
                 if workspace is not None:
                     self._check_workspace(bound, workspace, addresses)
@@ -154,8 +160,9 @@ class Operation:
             algorithm = get_algorithm(self.op, problem, algo=algo, allow=allow, device=device)
             executable = self._executable(problem, algorithm, device, stream, kind)
             need = algorithm.workspace(problem, device, algorithm.config)
-        bound = Bound(problem=problem, algorithm=algorithm, executable=executable, outputs=problem.outputs, workspace=need, extents=extents,
-                      apart=self._apart(extents, addresses), apart_at=None, kind=kind, device=index)
+        bound = Bound(problem=problem, algorithm=algorithm, executable=executable, outputs=problem.outputs, workspace=need,
+                      tensors=(*tensors, *problem.outputs), extents=extents, apart=self._apart(extents, addresses), apart_at=None,
+                      kind=kind, device=index)
         with self.lock:
             if len(self.calls) >= _LIMIT:
                 self.calls.clear()
@@ -217,6 +224,9 @@ class Operation:
     # ---- what is checked at every call
 
     def _overlap(self, bound, addresses, i, o):
+        """ValueError if the two arrays share memory, not only the range it lies in."""
+        if not share_memory(bound.tensors[i], addresses[i], bound.tensors[o], addresses[o]):
+            return
         name = self.operands[i] if i < len(self.operands) else "another output"
         (low_i, high_i), (low_o, high_o) = bound.extents[i], bound.extents[o]
         raise ValueError(f"{self.op}: out partly overlaps {name}: bytes {addresses[o] + low_o:#x} to {addresses[o] + high_o:#x} and "
