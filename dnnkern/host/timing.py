@@ -222,7 +222,7 @@ def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=
     return {r.contender.name: Sample(tuple(r.times), r.calls) for r in runners}
 
 
-def host_seconds(call, synchronize, *, device_seconds=0.0, calls=200, repeats=5, limit=0.05):
+def host_seconds(call, synchronize, *, device_seconds=0.0, calls=200, repeats=15, limit=0.05):
     """Seconds of host time one `call()` takes when nothing is waited for; None for calls so long that the launch queue would fill.
 
     Parameters
@@ -237,7 +237,8 @@ def host_seconds(call, synchronize, *, device_seconds=0.0, calls=200, repeats=5,
     calls = min(calls, int(limit / max(device_seconds, 1e-9)))
     if calls < 5:
         return None
-    call()
+    for _ in range(min(calls, 50)):  # the first calls find cold caches
+        call()
     found = []
     for _ in range(repeats):
         synchronize()
