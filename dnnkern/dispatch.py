@@ -16,6 +16,7 @@ from typing import Callable
 
 from .host.device import Device, current_device
 from .host.device import device as device_of
+from .host.paths import cache_dir
 
 PACKAGE = Path(__file__).resolve().parent
 log = logging.getLogger("dnnkern.dispatch")
@@ -282,8 +283,10 @@ def _chosen(op, problem, algo, workspace_limit, allow, device):
     if not able:
         raise NotSupported(f"{op}: nothing solves {problem} within the limits given:\n"
                            + "\n".join(f"  {name}: {reason}" for name, reason in reasons.items()))
-    from . import find
-    chosen, why = find.best_known(op, problem, device, able, workspace_limit), "measured"
+    chosen, why = None, "measured"
+    if (folder := cache_dir()) is not None and (folder / "find").is_dir():  # else spare the first call an import
+        from . import find
+        chosen = find.best_known(op, problem, device, able, workspace_limit)
     if chosen is None:
         bound = [a.configured(problem, device, workspace_limit) for a in able]
         chosen, why = min(bound, key=lambda a: a.estimate(problem, device, a.config)), "predicted"
