@@ -32,7 +32,8 @@ ROWS = [row("fast", 10.0, config="tile 64"), row("slow", 15.0, chosen=True, pred
 
 @pytest.fixture(autouse=True)
 def empty_database(tmp_path, monkeypatch):
-    monkeypatch.setattr(find, "cache_dir", lambda: tmp_path)
+    for module in (find, dispatch):
+        monkeypatch.setattr(module, "cache_dir", lambda: tmp_path)
     find.forget()
     yield
     find.forget()
