@@ -345,7 +345,8 @@ def test_samples():
 def test_race_gives_every_contender_its_turns():
     import time
     order = []
-    contenders = [timing.Contender(name, lambda k, name=name: (order.append((name, k)), time.sleep(2e-2))) for name in "ab"]  # a stall must not look slow
+    # turns long enough that a stall of the machine does not make one look four times slower than the other
+    contenders = [timing.Contender(name, lambda k, name=name: (order.append((name, k)), time.sleep(2e-2))) for name in "ab"]
     with timing.Clock() as clock:
         samples = timing.race(contenders, clock, rounds=4)
     assert [len(samples[name].times) for name in "ab"] == [4, 4]
