@@ -139,3 +139,20 @@ def test_check_finds_this_machine_well(capsys, simulated, monkeypatch):
     monkeypatch.setattr(selfcheck, "SIZES", (5, 7, 3))
     code, got = run(capsys, "check")
     assert code == 0 and "All is well" in got.out and got.out.count("naive") == 5
+
+
+@pytest.mark.parametrize("words, keywords", [
+    ("6x5x7 f32", {}), ("6x5x7 f32 tn --activation relu", {"transpose_a": True, "activation": "relu"}),
+    ("6x5x7 f32 --bias --alpha 2", {"bias": (5,), "alpha": 2.0}), ("6x5x7 f32 --c --beta 0.5", {"c": (6, 5), "beta": 0.5}),
+    ("3x6x5x7 f32", {})])
+def test_problems_in_words_are_those_of_calls(words, keywords, simulated):
+    """Else what `find` measures would never be found again."""
+    import numpy as np
+
+    from dnnkern.matmul import OPERATION, matmul
+    problem = parse_problem(words.split())
+    arrays = {name: np.ones(shape, np.float32) for name, shape in keywords.items() if isinstance(shape, tuple)}
+    OPERATION.calls.clear()
+    matmul(np.ones(problem.a.shape, np.float32), np.ones(problem.b.shape, np.float32), **{**keywords, **arrays})
+    (bound,) = OPERATION.calls.values()
+    assert bound.problem == problem

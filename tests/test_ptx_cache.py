@@ -128,7 +128,7 @@ def test_keys_are_the_same_in_another_process():
                "     if not (a.supports(case.problem()) or device.supports(a.arch))\n"
                "     for b in [a.configured(case.problem(), device)] for k in b.build(case.problem(), device, b.config)])")
     done = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
-                           env=os.environ | {"PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")]
+                           env=environment() | {"PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")]
     assert done[0] == done[1] and done[0].split()[0] == key(make())
 
 
@@ -172,12 +172,17 @@ def test_a_write_that_fails_is_a_warning(cache):
         assert compile_kernel(make(), SIGNATURE, "sm_80").code[:4] == b"\x7fELF"
 
 
+def environment():
+    """That of this process, for one that imports this file."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (os.path.dirname(__file__), os.environ.get("PYTHONPATH"))))}
+
+
 def test_two_processes_at_once(cache):
     program = ("import test_ptx_cache as t\n"
                "from dnnkern.host.compile import compile_kernel\n"
                "print(*[compile_kernel(t.make(k), t.SIGNATURE, 'sm_80').registers for k in (5, 6, 7)])")
-    running = [subprocess.Popen([sys.executable, "-W", "error", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-               for _ in range(3)]
+    running = [subprocess.Popen([sys.executable, "-W", "error", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env=environment()) for _ in range(3)]
     done = [p.communicate(timeout=120) for p in running]
     assert len({out for out, _ in done}) == 1 and all(p.returncode == 0 for p in running), done
     files = [p for p in cache.rglob("*") if p.is_file()]

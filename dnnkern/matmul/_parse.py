@@ -40,7 +40,7 @@ def make(arguments) -> MatmulProblem:
     c = (y if arguments.in_place else Tensor.packed(y.shape, addend)) if has_c and arguments.beta != 0 else None
     tensors = a, b, Tensor.packed(bias, addend) if bias is not None else None, c
     return make_problem(tensors, y if arguments.in_place else None, transpose_a, transpose_b, arguments.activation, arguments.math,
-                        arguments.out_dtype, arguments.alpha != 1, arguments.beta != 1 if c is not None else None,
+                        arguments.out_dtype, arguments.alpha != 1, arguments.beta != 1,
                         aliases=frozenset({"c"}) if c is not None and arguments.in_place else frozenset())
 
 

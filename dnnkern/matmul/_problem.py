@@ -291,6 +291,6 @@ def make_problem(tensors, out, transpose_a, transpose_b, activation, math, out_d
     if out is not None and out.dtype != wanted:
         raise TypeError(f"matmul: out is {out.dtype}, out_dtype asks for {wanted}")
     y = out if out is not None else Tensor.packed(MatmulProblem.shape_of(a, b, transpose_a, transpose_b), wanted)
-    return MatmulProblem(a=a, b=b, y=y, bias=bias, c=c, transpose_a=transpose_a, transpose_b=transpose_b,
-                         activation=Activation.of(activation), scaled=scaled,
-                         beta=beta and c is not None, math=math, in_place="c" in aliases and c is not None)
+    return MatmulProblem(a=a, b=b, y=y, bias=bias, c=c, transpose_a=bool(transpose_a), transpose_b=bool(transpose_b),
+                         activation=Activation.of(activation), scaled=bool(scaled),
+                         beta=bool(beta) and c is not None, math=math, in_place="c" in aliases and c is not None)
