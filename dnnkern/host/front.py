@@ -15,7 +15,7 @@ from .launch import Executable, SimulatedExecutable
 from .tensor import share_memory
 
 NONE = Note.NONE
-_LIMIT = 1 << 16  # raw calls remembered by one operation; beyond it they are looked up anew
+_LIMIT = 1 << 16  # raw calls remembered by one operation; beyond it all are bound, and planned, anew
 CHECKS = frozenset(filter(None, os.environ.get("DNNKERN_CHECK", "").split(",")))
 
 
@@ -166,6 +166,7 @@ class Operation:
         with self.lock:
             if len(self.calls) >= _LIMIT:
                 self.calls.clear()
+                self.plans.clear()
             self.calls[key] = bound
         return bound
 

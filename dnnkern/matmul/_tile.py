@@ -89,7 +89,8 @@ def unrolled(n, body):
     if n == 1:
         return body
     half = n // 2
-    first, second = unrolled(half, body), unrolled(n - half, body)
+    first = unrolled(half, body)
+    second = first if n == 2 * half else unrolled(n - half, body)  # the same function is compiled once
 
     @device_function
     def run(k, s):
