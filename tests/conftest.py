@@ -12,7 +12,7 @@ import warnings
 
 import pytest
 
-# Before dnnkern is imported: what an earlier session compiled or measured must not decide anything here. Each xdist worker has its own.
+# Before dnnkern is imported: what an earlier run compiled or measured must not decide anything here. Each xdist worker has its own.
 _CACHE = tempfile.mkdtemp(prefix="dnnkern-tests-")
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 os.environ["DNNKERN_CACHE_DIR"] = _CACHE
