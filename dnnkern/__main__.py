@@ -4,7 +4,6 @@ import importlib
 import json
 import sys
 import warnings
-from pathlib import Path
 
 from ._table import bytes_text, show, time_text
 
@@ -94,13 +93,9 @@ def find(arguments):
 
 
 def bench(arguments):
-    """Hand the rest of the line to the benches, which live beside the package in a checkout."""
-    root = Path(__file__).resolve().parent.parent
-    if not (root / "bench" / "run.py").exists():
-        raise ValueError(f"the benches are not installed with the package and not in {root}: run this from a checkout")
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
-    return importlib.import_module("bench.run").main(arguments.rest) or 0
+    """Hand the rest of the line to the benches."""
+    from ._bench import load
+    return load().main(arguments.rest) or 0
 
 
 def demo(arguments):
