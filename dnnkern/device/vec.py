@@ -22,7 +22,7 @@ stay where the program has them: write the loads of a phase next to each other. 
 ...     if c < chunks:
 ...         store4(as_u32(y), i32(4 * c), load4_nc(as_u32(x), i32(4 * c)))
 """
-from . import SIMULATED, instruction
+from . import SIMULATED, device_function, instruction
 
 if SIMULATED:
     import functools
@@ -168,3 +168,10 @@ load_shared_2f32, store_shared_2f32 = _shared(2, "float32")
 load_shared_4f32, store_shared_4f32 = _shared(4, "float32")
 load_shared_f64, store_shared_f64 = _shared(1, "float64")
 load_shared_2f64, store_shared_2f64 = _shared(2, "float64")
+load_shared_u32x4 = load_shared_4u32
+
+
+@device_function
+def store_shared_u32x4(at, words):
+    """Store a tuple of four words at the shared address `at`, a multiple of 16."""
+    store_shared_4u32(at, words[0], words[1], words[2], words[3])
