@@ -40,7 +40,8 @@ def array_instruction(text, arrays, scalars, early=True):
                    for value, t, s in zip(args[len(arrays):], signature.args[len(arrays):], scalars)]
         constraints += [_CONSTRAINT[s] for s in scalars] + ["~{memory}"]
         outputs = [value.type for value in values[:tied]]
-        function = ir.FunctionType(ir.LiteralStructType(outputs) if tied > 1 else outputs[0], [v.type for v in values])
+        result = ir.LiteralStructType(outputs) if tied > 1 else outputs[0] if tied else ir.VoidType()
+        function = ir.FunctionType(result, [v.type for v in values])
         out = builder.call(ir.InlineAsm(function, text, ",".join(constraints), side_effect=True), values)
         for n, place in enumerate(places[:tied]):
             builder.store(builder.extract_value(out, n) if tied > 1 else out, place)

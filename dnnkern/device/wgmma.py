@@ -70,8 +70,8 @@ def make_wgmma(n, dtype, b_dtype=None, *, steps=4, tiles=1, a="shared", a_major=
 @functools.cache
 def make_wgmma_wait(pending, count):
     """Device function ``wait(acc)``: at most `pending` of the latest groups are under way; acc[:count] may be read if its are done."""
-    if pending not in range(8) or not 1 <= count <= 240:
-        raise ValueError(f"make_wgmma_wait: {pending} groups pending (0 to 7), {count} accumulators (1 to 240)")
+    if pending not in range(8) or not 0 <= count <= 240:
+        raise ValueError(f"make_wgmma_wait: {pending} groups pending (0 to 7), {count} accumulators (0 to 240)")
     return array_instruction(f"wgmma.wait_group.sync.aligned {pending};", (("float32 int32", count, True),), (), early=False)
 
 
