@@ -1,0 +1,338 @@
+"""The Hopper main loop: one warp feeds a ring of stages through TMA, warpgroups multiply out of it, blocks persist.
+
+    producer (one thread)      empty[s] -> expect bytes on full[s] -> TMA a, b into stage s
+    consumers (warpgroups)     full[s] -> wgmma over the stage's k -> the stage before is free: arrive on its empty[s]
+                               -> after the last step: the epilogue, through shared memory and TMA or straight to y
+                               while the producer already fills the ring for the next tile
+
+A loader says what a stage holds and a sink what becomes of a tile; matmul, grouped matmul and convolution bring theirs. Both are captured
+as device functions in a closure and cost no call. Tiles go to blocks statically: block (or cluster) i takes tiles i, i + blocks, ...
+
+Blocks of a cluster are neighbours along m: each loads its own rows of a and a share of b, which TMA multicasts to all of them. A stage is
+free once the consumers of every block of the cluster have read it, since any of the blocks may overwrite it.
+
+The layout of a stage: rows of 128 bytes, 8 rows an atom of the 128-byte swizzle. An operand contiguous along k ("k") is a column of atoms,
+64 rows apart 8192 bytes. One contiguous along m or n ("mn", 16-bit types only) consists of boxes of 64 elements by all of the stage's k, 8192
+bytes each as well, so both kinds step by 8192 bytes every 64 rows of a tile.
+
+Sources: CUTLASS 3's warp-specialised persistent kernels and the DeepGEMM scheduler, for the ideas.
+"""
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..device import cuda, device_function, f32, i32, u32
+from ..device.barrier import barrier_sync
+from ..device.cluster import cluster_arrive, cluster_rank, cluster_wait
+from ..device.epilogue import make_epilogue
+from ..device.mbarrier import (fence_async, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_arrive_remote,
+                               mbarrier_init, mbarrier_wait)
+from ..device.registers import make_register_claim, make_register_release
+from ..device.stmatrix import stmatrix_x4
+from ..device.tma import bulk_commit, make_bulk_wait, make_bulk_wait_read, make_tma_load, prefetch_tensor_map, tma_store_3d
+from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
+
+ROW = 128           # bytes of k in a stage: the widest swizzle
+GROUP = 8192        # bytes of 64 rows of a stage
+SHARED_LIMIT = 232448
+BARRIERS = 1024     # bytes set apart for barriers and for aligning the ring
+ITEMSIZE = {"bfloat16": 2, "float16": 2, "tf32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Shape of a block's tile and how it is worked on.
+
+    Attributes
+    ----------
+    bm, bn : int
+        64, 128, 192 or 256 rows; a multiple of 8 columns. Up to 128 rows a warpgroup takes 64, beyond that 128 (two accumulators).
+    stages : int
+        Of the ring, 128 bytes of k each.
+    cluster : int
+        Blocks along m that share b.
+    boxes : int
+        Buffers of 64 columns for results on their way to y, for each warpgroup.
+    blocks : int
+        Blocks a multiprocessor holds.
+    """
+    bm: int = 128
+    bn: int = 256
+    stages: int = 4
+    cluster: int = 1
+    boxes: int = 2
+    blocks: int = 1
+
+    def __post_init__(self):
+        if self.bm not in (64, 128, 192, 256):
+            raise ValueError(f"tile of {self.bm} rows; expected 64, 128, 192 or 256")
+        if self.bn % 8 or not 8 <= self.bn <= 256:
+            raise ValueError(f"tile of {self.bn} columns; expected a multiple of 8 up to 256")
+        if self.bn % (8 * self.cluster):
+            raise ValueError(f"{self.cluster} blocks cannot share {self.bn} columns of b evenly in groups of 8")
+        if self.boxes and (self.bn % (64 * self.boxes)):
+            raise ValueError(f"{self.boxes} buffers of 64 columns do not divide {self.bn} columns")
+        if self.sums * 128 * self.consumers + 40 * self.threads > 65536 // self.blocks:
+            raise ValueError(f"{self}: {self.sums} sums a thread and {self.threads} threads need more than the 65536 registers of a "
+                             "multiprocessor")
+        if self.shared * self.blocks > SHARED_LIMIT + (self.blocks > 1) * 1024:
+            raise ValueError(f"{self}: {self.shared} bytes of shared memory a block; a multiprocessor has {SHARED_LIMIT}")
+
+    @property
+    def consumers(self):
+        return 2 if self.bm == 256 else self.bm // 64
+
+    @property
+    def groups(self):
+        """64-row groups a warpgroup works on."""
+        return self.bm // 64 // self.consumers
+
+    @property
+    def sums(self):
+        return self.groups * self.bn // 2
+
+    @property
+    def threads(self):
+        return 128 * (1 + self.consumers)
+
+    @property
+    def stage(self):
+        return (self.bm + self.bn) * ROW
+
+    @property
+    def shared(self):
+        """Dynamic shared memory, bytes."""
+        return self.stages * self.stage + self.consumers * self.boxes * GROUP + BARRIERS
+
+    @property
+    def registers(self):
+        """(of a producer thread, of a consumer thread), within what a multiprocessor has."""
+        producer = 40 if self.consumers < 3 else 24
+        consumer = (65536 // self.blocks - 128 * producer) // (128 * self.consumers) // 8 * 8
+        return producer, min(consumer, 240)
+
+    def __str__(self):
+        return (f"{self.bm}x{self.bn} s{self.stages}" + (f" c{self.cluster}" if self.cluster > 1 else "")
+                + (f" x{self.blocks}" if self.blocks > 1 else ""))
+
+
+class Loader(NamedTuple):
+    """What a stage holds.
+
+    load : device function (to_a, to_b, a_map, b_map, bar, row, column, z, rank, k)
+        Issue the copies of step `k` of the tile at (row, column) of matrix z, all counted on `bar`.
+    a_major, b_major : "k" or "mn"
+    dtype, b_dtype : str
+        As `device.wgmma` calls them.
+    """
+    load: object
+    a_major: str
+    b_major: str
+    dtype: str
+    b_dtype: str
+
+
+@functools.cache
+def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
+    """`Loader` of two matrices through maps of rank three (batch, rows, columns)."""
+    BK, BM = ROW // ITEMSIZE[dtype], tile.bm
+    SHARE = tile.bn // tile.cluster
+    MASK = (1 << tile.cluster) - 1
+    A_BY_K, B_BY_K, MULTICAST = a_major == "k", b_major == "k", tile.cluster > 1
+    A_BOXES, B_BOXES = BM // 64, SHARE // 64
+    if not B_BY_K and SHARE % 64:
+        raise ValueError(f"b contiguous along n is loaded in boxes of 64 columns; a share of {SHARE} is no multiple")
+    copy, multicast = make_tma_load(3), make_tma_load(3, multicast=True)
+
+    @device_function
+    def copy_b(to, b_map, bar, c0, c1, z):
+        if MULTICAST:
+            multicast(to, b_map, bar, c0, c1, z, u32(MASK))
+        else:
+            copy(to, b_map, bar, c0, c1, z)
+
+    @device_function
+    def load(to_a, to_b, a_map, b_map, bar, row, column, z_a, z_b, rank, k):
+        at = i32(k * BK)
+        if A_BY_K:
+            copy(to_a, a_map, bar, at, row, z_a)
+        else:
+            for box in range(A_BOXES):
+                copy(u32(to_a + u32(box * GROUP)), a_map, bar, i32(row + box * 64), at, z_a)
+        first = i32(column + rank * SHARE)
+        share = u32(to_b + u32(rank) * u32(SHARE * ROW))
+        if B_BY_K:
+            copy_b(share, b_map, bar, at, first, z_b)
+        else:
+            for box in range(B_BOXES):
+                copy_b(u32(share + u32(box * GROUP)), b_map, bar, i32(first + box * 64), at, z_b)
+    return Loader(load, a_major, b_major, dtype, b_dtype)
+
+
+@functools.cache
+def make_product(tile, loader, locate, sink, accumulator="float32"):
+    """Device function ``product(a_map, b_map, y_map, shared, steps, tiles, place, out)`` that a kernel's every thread calls once.
+
+    Parameters
+    ----------
+    tile : Tile
+    loader : Loader
+    locate : device function (t, rank, place) -> (row, column, z, z_a, z_b)
+        Where tile number t begins in y, and the matrices its operands lie in.
+    sink : device function (acc, first, y_map, staging, row, column, z, thread, barrier, out)
+        What becomes of acc[first: first + bn / 2], the fragment of 64 rows from `row` on; called by a warpgroup, `thread` being 0 to 127.
+
+    Notes
+    -----
+    `shared` is the address of the dynamic shared memory, `Tile.shared` bytes; `steps` and `tiles` count the steps of k of a tile and the
+    tiles; `place` and `out` are tuples handed to `locate` and `sink`.
+    """
+    STAGES, STAGE, A_BYTES, CLUSTER, CONSUMERS, GROUPS = tile.stages, tile.stage, tile.bm * ROW, tile.cluster, tile.consumers, tile.groups
+    SUMS, PER_GROUP, STAGING = tile.sums, tile.bn // 2, tile.stages * tile.stage
+    STAGING_SHARE, BARS = tile.boxes * GROUP, STAGING + tile.consumers * tile.boxes * GROUP
+    KEEP, TAKE = tile.registers
+    by_k, by_mn = matrix_descriptor(16, 1024, 128), matrix_descriptor(GROUP, 1024, 128)
+    A_CONST, B_CONST = (by_k if major == "k" else by_mn for major in (loader.a_major, loader.b_major))
+    STEP = {"k": 2, "mn": 128}
+    multiply = make_wgmma(tile.bn, loader.dtype, loader.b_dtype, steps=4, tiles=GROUPS, a_major=loader.a_major, b_major=loader.b_major,
+                          a_step=STEP[loader.a_major], b_step=STEP[loader.b_major], a_tile=GROUP // 16)
+    wait_all, wait_older = make_wgmma_wait(0, SUMS), make_wgmma_wait(1, 0)
+    release_registers, claim_registers = make_register_release(KEEP), make_register_claim(TAKE)
+    drain = make_bulk_wait(0)
+    load = loader.load
+    scalar = i32 if accumulator == "int32" else f32
+
+    @device_function
+    def advance(slot, phase):
+        slot = u32(slot + u32(1))
+        if slot == u32(STAGES):
+            return u32(0), u32(phase ^ u32(1))
+        return slot, phase
+
+    @device_function
+    def release(empty, slot, thread):
+        if CLUSTER == 1:
+            if thread == 0:
+                mbarrier_arrive(u32(empty + u32(8) * slot))
+        elif thread < CLUSTER:
+            mbarrier_arrive_remote(u32(empty + u32(8) * slot), u32(thread))
+
+    @device_function
+    def produce(a_map, b_map, ring, full, empty, steps, tiles, first, stride, rank, place):
+        slot, phase, t = u32(0), u32(1), first
+        while t < tiles:
+            row, column, _, z_a, z_b = locate(t, rank, place)
+            for k in range(steps):
+                mbarrier_wait(u32(empty + u32(8) * slot), phase)
+                bar = u32(full + u32(8) * slot)
+                mbarrier_arrive_expect(bar, u32(STAGE))
+                at = u32(ring + slot * u32(STAGE))
+                load(at, u32(at + u32(A_BYTES)), a_map, b_map, bar, row, column, z_a, z_b, rank, i32(k))
+                slot, phase = advance(slot, phase)
+            t = i32(t + stride)
+
+    @device_function
+    def consume(y_map, ring, full, empty, steps, tiles, first, stride, rank, place, group, thread, out):
+        acc = cuda.local.array(SUMS, scalar)
+        slot, phase, t = u32(0), u32(0), first
+        mine = u32(ring + u32(group) * u32(GROUPS * GROUP))
+        staging = u32(ring + u32(STAGING) + u32(group) * u32(STAGING_SHARE))
+        while t < tiles:
+            row, column, z, _, _ = locate(t, rank, place)
+            before = u32(0)
+            for k in range(steps):
+                mbarrier_wait(u32(full + u32(8) * slot), phase)
+                at = u32(slot * u32(STAGE))
+                multiply(acc, descriptor(A_CONST, u32(mine + at)), descriptor(B_CONST, u32(ring + at + u32(A_BYTES))), i32(k != 0))
+                if k > 0:
+                    wait_older(acc)
+                    release(empty, before, thread)
+                before = slot
+                slot, phase = advance(slot, phase)
+            wait_all(acc)
+            release(empty, before, thread)
+            for g in range(GROUPS):
+                sink(acc, g * PER_GROUP, y_map, staging, i32(row + (group * GROUPS + g) * 64), column, z, thread, u32(group + 1), out)
+            t = i32(t + stride)
+
+    @device_function
+    def product(a_map, b_map, y_map, shared, steps, tiles, place, out):
+        ring = u32(u32(shared + u32(1023)) & u32(0xFFFFFC00))
+        full = u32(ring + u32(BARS))
+        empty = u32(full + u32(8 * STAGES))
+        tid = i32(cuda.threadIdx.x)
+        if tid == 0:
+            prefetch_tensor_map(a_map)
+            prefetch_tensor_map(b_map)
+            for s in range(STAGES):
+                mbarrier_init(u32(full + u32(8 * s)), u32(1))
+                mbarrier_init(u32(empty + u32(8 * s)), u32(CONSUMERS * CLUSTER))
+            fence_mbarrier_init()
+        if CLUSTER > 1:
+            cluster_arrive()
+            cluster_wait()
+            rank = i32(cluster_rank())
+            first = i32(i32(cuda.blockIdx.x) // CLUSTER)
+            stride = i32(i32(cuda.gridDim.x) // CLUSTER)
+        else:
+            cuda.syncthreads()
+            rank = i32(0)
+            first = i32(cuda.blockIdx.x)
+            stride = i32(cuda.gridDim.x)
+        role = i32(tid >> 7)
+        if role == 0:
+            release_registers()
+            if tid == 0:
+                produce(a_map, b_map, ring, full, empty, steps, tiles, first, stride, rank, place)
+        else:
+            claim_registers()
+            thread = i32(tid & 127)
+            consume(y_map, ring, full, empty, steps, tiles, first, stride, rank, place, i32(role - 1), thread, out)
+            if thread == 0:
+                drain()
+        if CLUSTER > 1:  # a block must not end while another may still arrive on its barriers
+            cuda.syncwarp()
+            cluster_arrive()
+            cluster_wait()
+    return product
+
+
+@functools.cache
+def make_tma_sink(tile, spec):
+    """Sink of 16-bit results: epilogue, stmatrix into swizzled boxes of 64 columns, TMA to y, which clips what lies beyond its edges.
+
+    `out` is (m, n, e): the sizes of y, n even, and the epilogue's arguments. Elements beyond the edges are computed from operands within.
+    """
+    BOXES, COUNT = tile.boxes, tile.bn // 64
+    epilogue = make_epilogue(spec, "packed")
+    free = make_bulk_wait_read(BOXES - 1)
+
+    @device_function
+    def sink(acc, first, y_map, staging, row, column, z, thread, barrier, out):
+        m, n, e = out
+        lane, warp = i32(thread & 31), i32(thread >> 5)
+        r0 = i32(row + warp * 16 + (lane >> 2))
+        r1 = i32(min(i32(r0 + 8), i32(m - 1)))
+        r0 = i32(min(r0, i32(m - 1)))
+        c0 = i32(column + (lane & 3) * 2)
+        last = i32(n - 2)
+        line = u32(u32(warp * 16 + (lane & 15)) * u32(ROW))
+        half = i32(lane >> 4)
+        for box in range(COUNT):
+            if thread == 0:
+                free()
+            barrier_sync(barrier, u32(128))
+            buffer = u32(staging + u32(box % BOXES * GROUP))
+            for pair in range(4):
+                j = first + box * 32 + pair * 8
+                ca = i32(min(i32(c0 + box * 64 + pair * 16), last))
+                cb = i32(min(i32(c0 + box * 64 + pair * 16 + 8), last))
+                chunk = u32(u32(i32(pair * 2 + half) ^ i32(lane & 7)) * u32(16))
+                stmatrix_x4(u32(buffer + line + chunk), epilogue(acc[j], acc[j + 1], r0, ca, e), epilogue(acc[j + 2], acc[j + 3], r1, ca, e),
+                            epilogue(acc[j + 4], acc[j + 5], r0, cb, e), epilogue(acc[j + 6], acc[j + 7], r1, cb, e))
+            fence_async()
+            barrier_sync(barrier, u32(128))
+            if thread == 0:
+                tma_store_3d(y_map, buffer, i32(column + box * 64), row, z)
+                bulk_commit()
+    return sink
