@@ -1,0 +1,126 @@
+"""The sum of partial products: several blocks computed a tile of y over ranges of k each, and this adds what they left.
+
+The workspace holds [range][batch][m][n], rows padded to 16 bytes, of the accumulator's type. The kernel reads it 16 bytes a thread, adds
+ranges in a fixed order, applies the epilogue, and stores: no atomics, so the result repeats exactly.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, f32, f64, i32, i64
+from ..device.convert import element
+from ..device.epilogue import EpilogueSpec
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance, load2, load4
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ._batch import make_batch_offsets
+from ._roles import store_width
+from ._store import make_group_store
+
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class SumConfig:
+    """Groups of threads that share the ranges, elements in 16 bytes, elements of one store, batch dimensions, epilogue."""
+    groups: int
+    vector: int
+    store: int
+    batch_dims: int
+    epilogue: EpilogueSpec
+
+
+def group_of(parts):
+    """Accumulators in 16 bytes."""
+    return 16 // ITEMSIZE[parts.epilogue.accumulator]
+
+
+def pitch_of(parts):
+    """Elements of a row of partial sums: whole groups of 16 bytes."""
+    return ceil_div(parts.n, group_of(parts)) * group_of(parts)
+
+
+def elements_of(parts):
+    """Elements of one range's partial sums."""
+    return parts.batch_size * parts.m * pitch_of(parts)
+
+
+def sums_refusal(parts):
+    """Why the partial sums of a problem cannot be added, or None."""
+    if elements_of(parts) >= 2 ** 31:
+        return f"y has {parts.batch_size * parts.m * parts.n} elements, the sum of ranges counts to 2**31"
+    return None
+
+
+def sums_bytes(parts, ranges):
+    """Workspace: one partial sum an element and range."""
+    return ranges * elements_of(parts) * ITEMSIZE[parts.epilogue.accumulator]
+
+
+def sums_argument(parts):
+    """The workspace as a kernel parameter."""
+    return Argument(f"{parts.epilogue.accumulator}*", "workspace")
+
+
+@functools.cache
+def sum_kernel(config):
+    """y = epilogue(sum over the ranges): a group of threads takes every so many ranges, 16 bytes of neighbouring columns a thread."""
+    GROUPS, G = config.groups, config.vector
+    LANES = THREADS // GROUPS
+    SCRATCH, SHIFT = THREADS * G, LANES.bit_length() - 1
+    Acc = {"float32": f32, "float64": f64, "int32": i32}[config.epilogue.accumulator]
+    store = make_group_store(config.epilogue, G, config.store > 1)
+    batch_offsets = make_batch_offsets(config.batch_dims)
+    load = load4 if G == 4 else load2
+
+    @device_function
+    def add_group(acc, p, i):
+        if G == 4:
+            v0, v1, v2, v3 = load(p, i)
+            acc[0] += v0
+            acc[1] += v1
+            acc[2] += v2
+            acc[3] += v3
+        else:
+            v0, v1 = load(p, i)
+            acc[0] += v0
+            acc[1] += v1
+
+    @cuda.jit(launch_bounds=(THREADS, 2))
+    def matmul_sum(sums, y, m, n, pitch, elements, ranges, sym, syn, sizes, strides,
+                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
+        tid = i32(cuda.threadIdx.x)
+        lane, group = i32(tid & (LANES - 1)), i32(tid >> SHIFT)
+        at = i32((i32(cuda.blockIdx.x) * LANES + lane) * G)
+        acc = cuda.local.array(G, Acc)
+        for g in range(G):
+            acc[g] = Acc(0)
+        if at < elements:
+            for s in range(group, ranges, i32(GROUPS)):
+                add_group(acc, advance(sums, i64(i64(s) * i64(elements) + i64(at))), i32(0))
+        if GROUPS > 1:
+            scratch = cuda.shared.array(SCRATCH, Acc, alignment=16)
+            for g in range(G):
+                scratch[i32(tid * G + g)] = acc[g]
+            cuda.syncthreads()
+            for other in range(1, GROUPS):
+                if group == 0:
+                    add_group(acc, scratch, i32((other * LANES + lane) * G))
+        if group == 0 and at < elements:
+            line, column = divide_remainder(at, pitch)
+            z, row = divide_remainder(line, m)
+            _, _, c_at, y_at = batch_offsets(z, sizes, strides)
+            e = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
+            store(acc, i32(0), row, column, n, y, i64(y_at + i64(row) * sym + i64(column) * syn), syn, e)
+    return matmul_sum
+
+
+def sum_launch(parts, ranges):
+    """The launch that adds `ranges` partial products of a problem and stores y."""
+    groups, group, elements = min(16, 1 << (ranges - 1).bit_length() - 1), group_of(parts), elements_of(parts)
+    config = SumConfig(groups, group, store_width(parts, group), len(parts.batch), parts.epilogue)
+    arguments = (sums_argument(parts), Argument(element(parts.y.dtype).pointer, "y"), Argument("uint32x3", divisor(parts.m)),
+                 Argument("int32", parts.n), Argument("uint32x3", divisor(pitch_of(parts))), Argument("int32", elements),
+                 Argument("int32", ranges), *(Argument("int64", v) for v in parts.y_strides), *parts.batch_arguments(),
+                 *parts.epilogue_arguments())
+    return Launch(sum_kernel(config), (ceil_div(elements, THREADS // groups * group), 1, 1), (THREADS, 1, 1), arguments)
