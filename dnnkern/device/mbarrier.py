@@ -23,6 +23,7 @@ mbarrier_arrive_count(bar, n)                 `n` arrivals
 mbarrier_arrive_expect(bar, bytes)            one arrival, and `bytes` more must land in this phase
 mbarrier_expect(bar, bytes)                   the same without the arrival
 mbarrier_arrive_remote(bar, rank)             one arrival at the barrier at the same offset in the cluster's block `rank`
+mbarrier_free_remote(bar, rank)               the same, but makes nothing known except that this thread has read: no fence, some 100 times faster
 mbarrier_arrive_copies(bar)                   one arrival when this thread's cp.async copies so far have landed
 mbarrier_wait(bar, parity)                    until the phase of this parity is complete; sees what its block's arrivals made known
 mbarrier_wait_cluster(bar, parity)            the same for arrivals of the whole cluster
@@ -56,6 +57,9 @@ mbarrier_arrive_expect = _operation("arrive_expect", "mbarrier.arrive.expect_tx.
 mbarrier_expect = _operation("expect", "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;", "uint32", "uint32")
 mbarrier_arrive_remote = _operation(
     "arrive_remote", "{ .reg .b32 a; mapa.shared::cluster.u32 a, $0, $1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [a]; }",
+    "uint32", "uint32")
+mbarrier_free_remote = _operation(
+    "free_remote", "{ .reg .b32 a; mapa.shared::cluster.u32 a, $0, $1; mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [a]; }",
     "uint32", "uint32")
 mbarrier_arrive_copies = _operation("arrive_copies", "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", "uint32")
 mbarrier_wait = _operation("wait", _wait("cta"), "uint32", "uint32")

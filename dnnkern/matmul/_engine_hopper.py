@@ -23,9 +23,10 @@ from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, i32, u32
 from ..device.barrier import barrier_sync
-from ..device.cluster import cluster_arrive, cluster_rank, cluster_wait
+from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
+from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import make_epilogue
-from ..device.mbarrier import (fence_async, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_arrive_remote,
+from ..device.mbarrier import (fence_async, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_free_remote,
                                mbarrier_init, mbarrier_wait)
 from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
@@ -215,7 +216,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
             if thread == 0:
                 mbarrier_arrive(u32(empty + u32(8) * slot))
         elif thread < CLUSTER:
-            mbarrier_arrive_remote(u32(empty + u32(8) * slot), u32(thread))
+            mbarrier_free_remote(u32(empty + u32(8) * slot), u32(thread))
 
     @device_function
     def produce(a_map, b_map, ring, full, empty, steps, tiles, first, stride, rank, place):
@@ -269,7 +270,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
                 mbarrier_init(u32(empty + u32(8 * s)), u32(CONSUMERS * CLUSTER))
             fence_mbarrier_init()
         if CLUSTER > 1:
-            cluster_arrive()
+            cluster_arrive_relaxed()
             cluster_wait()
             rank = i32(cluster_rank())
             first = i32(i32(cuda.blockIdx.x) // CLUSTER)
@@ -279,6 +280,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
             rank = i32(0)
             first = i32(cuda.blockIdx.x)
             stride = i32(cuda.gridDim.x)
+        launch_dependent_grids()  # what follows may set up its barriers while this grid still works
+        wait_for_previous_grid()
         role = i32(tid >> 7)
         if role == 0:
             release_registers()
@@ -292,7 +295,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
                 drain()
         if CLUSTER > 1:  # a block must not end while another may still arrive on its barriers
             cuda.syncwarp()
-            cluster_arrive()
+            cluster_arrive_relaxed()
             cluster_wait()
     return product
 

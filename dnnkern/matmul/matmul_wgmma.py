@@ -23,8 +23,9 @@ from ._roles import operand_strides, store_width, stored_by_rows
 from ._store import make_group_store
 from ._tile import BAND, locate as locate_tile
 
-TILES = (Tile(128, 256, 4), Tile(128, 256, 4, cluster=2), Tile(256, 128, 4, boxes=1), Tile(128, 192, 4, boxes=1), Tile(128, 128, 6, boxes=1),
-         Tile(64, 256, 4), Tile(64, 128, 4, boxes=1, blocks=2), Tile(64, 64, 6, boxes=1, blocks=2), Tile(128, 64, 4, boxes=1, blocks=1))
+TILES = (Tile(128, 256, 4), Tile(128, 256, 4, cluster=2), Tile(128, 256, 3, boxes=4), Tile(256, 128, 4, boxes=1), Tile(256, 128, 4, boxes=1, cluster=2),
+         Tile(128, 192, 4, boxes=1), Tile(128, 128, 6, boxes=1), Tile(128, 128, 6, boxes=1, cluster=2), Tile(64, 256, 4), Tile(64, 128, 4, boxes=1, blocks=2), Tile(64, 64, 6, boxes=1, blocks=2),
+         Tile(128, 64, 6, boxes=1))
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,7 @@ def build(problem, device, config):
         target = (Argument(element(parts.y.dtype).pointer, "y"), *(Argument("int64", s) for s in (*parts.y_strides, y_batch)))
     blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
     return (Launch(kernel(tile, loader_key, parts.epilogue, bool(by_tma), vector), (blocks, 1, 1), (tile.threads, 1, 1),
-                   maps + target + common, shared=tile.shared, cluster=(tile.cluster, 1, 1)),)
+                   maps + target + common, shared=tile.shared, cluster=(tile.cluster, 1, 1), dependent=True),)
 
 
 ALGORITHM = Algorithm(op="matmul", name="wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
