@@ -77,6 +77,8 @@ class Knowledge:
         if block != self.block:
             return ("between blocks it takes a grid sync, or threadfence then an atomic operation on one side, and on the other an atomic "
                     "operation on the same element, then threadfence")
+        if local > self.home.n:  # the first slot is of atomic operations
+            return f"a wait for {self.home.clocks.name(local)} is missing between them"
         if local >> 5 == tid >> 5:
             return "a syncwarp or syncthreads is missing between them"
         return "a syncthreads is missing between them"
@@ -103,7 +105,7 @@ def examine(block, threads, remember=True):
             _sort(parts, kind, entries, np.repeat(tids, lengths))
     for index, kinds in parts.items():
         shared = index == 0
-        shadow = _shadow(block.shared if shared else launch.memories[index])
+        shadow = shadow_of(block.shared if shared else launch.memories[index])
         if shadow is None:
             continue
         known = Knowledge(block, shared)
@@ -115,7 +117,7 @@ def examine(block, threads, remember=True):
             shadow.read(*shadow.cells(elements, tids, size_log), known, launch.now, remember or not shared)
 
 
-def _shadow(buffer):
+def shadow_of(buffer):
     """What is remembered about `buffer`; None if it is not tracked."""
     if not (config.track_global if buffer.index else config.track_shared):
         return None
@@ -235,7 +237,7 @@ def atomic(thread, buffer, byte, dtype, changes):
             return
     elif changes:
         launch.now += 1
-        shadow = _shadow(buffer)
+        shadow = shadow_of(buffer)
         if shadow is not None:
             size_log, known = dtype.itemsize.bit_length() - 1, Knowledge(block, buffer.index == 0)
             shadow.update(*shadow.cells(np.array([byte >> size_log]), np.array([thread.tid]), size_log), known, launch.now,
