@@ -223,6 +223,29 @@ def test_bit_patterns():
     np.testing.assert_array_equal(again, d)
 
 
+def test_round_tf32():
+    rng = np.random.default_rng(3)
+    bits = np.append(rng.integers(0x0C800000, 0x72800000, 500), rng.integers(0x0C800, 0x72800, 500) << 12).astype(np.uint32)  # ties, half
+    x = np.append(bits, bits | np.uint32(1 << 31)).view(np.float32)
+    mantissa, exponent = np.frexp(np.abs(x).astype(np.float64))
+    expected = np.copysign(np.ldexp(np.floor(mantissa * 2048 + 0.5), exponent - 11), x)
+    upper = np.uint32(0xFFFFE000)  # what a tensor core reads
+    assert np.array_equal((_map(convert.round_tf32, x.view(np.uint32), np.uint32) & upper).view(np.float32), expected)
+    special = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0], np.float32).view(np.uint32)
+    assert np.array_equal(_map(convert.round_tf32, special, np.uint32) & upper, special & upper)
+    assert np.isnan((_map(convert.round_tf32, np.array([0x7FFFFFFF], np.uint32), np.uint32) & upper).view(np.float32)).all()
+
+
+def test_permute_bytes():
+    @cuda.jit(launch_bounds=1)
+    def kernel(a, b, s, y):
+        y[0] = convert.permute_bytes(a[0], b[0], s[0])
+    for selector, expected in ((0x6420, 0x77553311), (0x7531, 0x88664422), (0x3210, 0x44332211), (0x0000, 0x11111111)):
+        y = np.zeros(1, np.uint32)
+        launch(kernel, 1, 1, *(np.array([v], np.uint32) for v in (0x44332211, 0x88776655, selector)), y)
+        assert y[0] == expected
+
+
 def test_descriptors():
     assert element("bfloat16") is element(ml_dtypes.bfloat16) is element(np.dtype(ml_dtypes.bfloat16))
     assert element(np.float32) is element("float32") and element(ml_dtypes.float8_e4m3fn) is element("e4m3")

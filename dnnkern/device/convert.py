@@ -142,6 +142,19 @@ else:
         return bits_float(u32(word << u32(16))), bits_float(u32(word & u32(0xFFFF0000)))
 
 
+# ---- tf32: a float32 of which tensor cores read the upper 19 bits
+
+def _round_tf32(word):
+    word = int(word)
+    return u32(word if word & 0x7F800000 == 0x7F800000 else (word + 0x1000) & 0xFFFFE000)
+
+
+# NOTE: not cvt.rna.tf32, which is the same and clears the bits that nobody reads
+round_tf32 = instruction("{ .reg .pred p; .reg .f32 m; mov.b32 m, $1; abs.f32 m, m; setp.lt.f32 p, m, 0f7f800000; mov.b32 $0, $1; "
+                         "@p add.u32 $0, $0, 0x1000; }", ("uint32",), ("uint32",), twin=_round_tf32, pure=True)
+"""``round_tf32(word)``: the bits of a float32, rounded to tf32, ties away from zero, in the upper 19; the lower 13 are left as they are."""
+
+
 # ---- fp8: one byte; sm_89 converts pairs, before that integer arithmetic does
 
 def _fp8_table(shift, scale, nan):
@@ -249,6 +262,18 @@ float_to_uint8 = instruction("cvt.rni.sat.u8.f32 $0, $1;", ("uint32",), ("float3
 float_to_int32 = instruction("cvt.rni.s32.f32 $0, $1;", ("int32",), ("float32",), twin=_saturating(-2**31, 2**31 - 1), pure=True)
 _double_to_int32 = instruction("{ .reg .pred n; .reg .b32 v; setp.nan.f64 n, $1, $1; cvt.rni.s32.f64 v, $1; selp.b32 $0, 0, v, n; }",
                                ("int32",), ("float64",), twin=_saturating(-2**31, 2**31 - 1), pure=True)
+
+
+# ---- bytes of words
+
+def _permute_bytes(a, b, selector):
+    word = int(a) | int(b) << 32
+    return u32(sum((word >> 8 * (int(selector) >> 4 * k & 7) & 0xFF) << 8 * k for k in range(4)))
+
+
+permute_bytes = instruction("prmt.b32 $0, $1, $2, $3;", ("uint32",), ("uint32",) * 3, twin=_permute_bytes, pure=True)
+"""``permute_bytes(a, b, selector)``: byte k of the result is that of the eight of a (0-3) and b (4-7) which the selector's hexadecimal
+digit k names."""
 
 
 # ---- descriptors
