@@ -363,6 +363,8 @@ class Knows:
     def agents(self, tids):
         return tids
 
+    same = agents
+
     def agent(self, tid):
         return tid
 

@@ -64,6 +64,7 @@ class Block:
         launch.indices.append(index)
         self.live = self.n
         self.clocks = Clocks(self.number, self.n)
+        launch.clocks.append(self.clocks)
         self.floor = 0  # every thread of the block knows all that its threads did up to this time
         self.uniform = True  # all threads have the same clock, and nothing released or acquired that others have not
         self.atomic_slot = self.clocks.slot("a thread of the block")  # agent of the atomic operations that pass knowledge on

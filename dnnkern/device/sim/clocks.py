@@ -2,8 +2,8 @@
 
 A launch has one time line. An *agent* is a thread of a block, or something that acts for one asynchronously and has a slot of its own. A
 clock says of every agent of one block up to when everything the agent did happens before the clock's owner goes on; of other blocks it
-says so only where there was synchronisation across blocks. `fenced` is the part of it that a proxy fence has made visible to
-asynchronous agents. Clocks are immutable and shared: a barrier hands one object to all its threads, and joins are remembered by identity.
+says so only where there was synchronisation across blocks. `fences` is the part of it that proxy fences have made visible to
+asynchronous agents, and `freed` says of more that its reads are over, not what was written. Clocks are immutable and shared: a barrier hands one object to all its threads, and joins are remembered by identity.
 
 Barriers of threads do not cover asynchronous agents: the times of those start at `ASYNCHRONOUS`, beyond all times of threads.
 """
@@ -11,39 +11,94 @@ import numpy as np
 
 from .errors import Misuse
 
-SLOTS = 160
+SLOTS = 320
 ASYNCHRONOUS = 1 << 40
 
 
-class Clock:
-    """Times by agent of block number `block`; `remote` maps other blocks' numbers to such vectors."""
-    __slots__ = "block", "times", "fenced", "remote"
+class Fences:
+    """What asynchronous agents may rely on of what threads did: times by agent, for each block's number.
 
-    def __init__(self, block, times, fenced, remote):
-        self.block, self.times, self.fenced, self.remote = block, times, fenced, remote
+    `everywhere` came from fences for all memory, `shared` from those and the ones for shared memory alone; up to `floor` it is everything.
+    """
+    __slots__ = "shared", "everywhere", "floor"
+
+    def __init__(self, shared, everywhere, floor):
+        self.shared, self.everywhere, self.floor = shared, everywhere, floor
+
+    def join(self, other):
+        """Both together."""
+        if other is self or other is NO_FENCES:
+            return self
+        if self is NO_FENCES:
+            return other
+        shared = later_by_block(self.shared, other.shared)
+        everywhere = later_by_block(self.everywhere, other.everywhere)
+        return Fences(shared, everywhere, max(self.floor, other.floor))
+
+
+NO_FENCES = Fences({}, {}, 0)
+
+
+class Clock:
+    """Times by agent of block number `block`; `remote` and `freed` map blocks' numbers to such vectors."""
+    __slots__ = "block", "times", "remote", "fences", "freed"
+
+    def __init__(self, block, times, remote, fences, freed):
+        self.block, self.times, self.remote, self.fences, self.freed = block, times, remote, fences, freed
 
     def of(self, block):
         """Times by agent of a block, or None."""
         return self.times if block == self.block else self.remote.get(block)
+
+    def replaced(self, times=None, fences=None, freed=None):
+        """The same but for what is given."""
+        return Clock(self.block, self.times if times is None else times, self.remote, fences or self.fences,
+                     self.freed if freed is None else freed)
+
+    def knowing(self, agents, time):
+        """The same, and all that an agent of the own block, or several, did until `time`."""
+        times = self.times.copy()
+        times[agents] = time
+        return self.replaced(times)
+
+    def fenced(self, shared, floor):
+        """The same, all of it visible to asynchronous agents; in shared memory only, or everywhere, where everybody knows `floor`."""
+        known = {self.block: self.times, **self.remote}
+        return self.replaced(fences=self.fences.join(Fences(known, {} if shared else known, 0 if shared else floor)))
+
+    def freeing(self, other):
+        """The same, and that the reads `other` knows of are over."""
+        freed = later_by_block(later_by_block(self.freed, other.freed), {other.block: other.times, **other.remote})
+        return self.replaced(freed=freed)
 
 
 def _later(a, b):
     return a if b is a else np.maximum(a, b)
 
 
+def later_by_block(a, b):
+    """What is known by `a` or by `b`, both vectors by block number."""
+    if a is b or not b:
+        return a
+    out = dict(a)
+    for block, times in b.items():
+        out[block] = _later(times, out.get(block, times))
+    return out
+
+
 class Clocks:
     """Clocks of one block."""
 
     def __init__(self, block, nthreads):
-        self.block, self.n, self.names, self._joins = block, nthreads, [], {}
-        zero = np.zeros(nthreads + SLOTS, np.int64)
-        self.start = Clock(block, zero, zero, {})
+        self.block, self.n, self.names, self.remedies, self._joins = block, nthreads, [], [], {}
+        self.start = Clock(block, np.zeros(nthreads + SLOTS, np.int64), {}, NO_FENCES, {})
 
-    def slot(self, name):
-        """Number of a new asynchronous agent."""
+    def slot(self, name, remedy=""):
+        """Number of a new asynchronous agent; `remedy` says what orders accesses after its own."""
         if len(self.names) == SLOTS:
             raise Misuse(f"more than {SLOTS} asynchronous agents in a block")
         self.names.append(name)
+        self.remedies.append(remedy)
         return self.n + len(self.names) - 1
 
     def name(self, agent):
@@ -68,7 +123,7 @@ class Clocks:
         times = clock.times.copy()
         np.maximum(times[:self.n], floor, out=times[:self.n])
         times[tid] = now
-        return Clock(clock.block, times, clock.fenced, clock.remote)
+        return clock.replaced(times)
 
     def meet(self, clocks, tids, now):
         """Clock with which the threads `tids` leave a barrier that they enter with `clocks`."""
@@ -77,18 +132,17 @@ class Clocks:
             out = self.join(out, c)
         times = out.times.copy()
         times[tids] = now
-        return Clock(out.block, times, out.fenced, out.remote)
+        return out.replaced(times)
 
 
 def _join(a, b):
+    times, remote = a.times, a.remote
     if a.block == b.block:
-        times, fenced, remote = _later(a.times, b.times), _later(a.fenced, b.fenced), dict(a.remote)
+        times = _later(times, b.times)
     else:
-        times, fenced, remote = a.times, a.fenced, dict(a.remote)
-        remote[b.block] = _later(b.times, remote.get(b.block, b.times))
-    for block, theirs in b.remote.items():
-        if block == a.block:
-            times = _later(times, theirs)
-        else:
-            remote[block] = _later(theirs, remote.get(block, theirs))
-    return Clock(a.block, times, fenced, remote)
+        remote = later_by_block(remote, {b.block: b.times})
+    theirs = b.remote
+    if a.block in theirs:
+        times = _later(times, theirs[a.block])
+        theirs = {block: v for block, v in theirs.items() if block != a.block}
+    return Clock(a.block, times, later_by_block(remote, theirs), a.fences.join(b.fences), later_by_block(a.freed, b.freed))

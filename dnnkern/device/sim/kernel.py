@@ -54,13 +54,14 @@ class Launch(engine.Launch):
     """A launch with its memory: the time line of accesses, the allocations behind the arguments, what `order` keeps about them.
 
     `arguments` make the kernel's arguments for a given thread; `memories` are the buffers by index, of which 0 is each block's own shared
-    memory; `indices` are the blockIdx of the blocks by number.
+    memory; `indices` and `clocks` are the blockIdx and the `Clocks` of the blocks by number; `asynchronous`: there are agents beside threads.
     """
 
     def __init__(self, kernel, arguments, **geometry):
         super().__init__(kernel.__name__, kernel.py_func, make_block=Block, **geometry)
         self.now = self.floor = 0
         self.memories, self._allocations, self.locations, self.indices = [None], {}, {}, []
+        self.clocks, self.asynchronous = [], False
         names = kernel.names
         self.arguments = [self._argument(a, names[k] if k < len(names) else f"#{k}") for k, a in enumerate(arguments)]
 

@@ -43,6 +43,8 @@ class Knowledge:
     def agent(self, tid):
         return tid + self.block * self.stride
 
+    same = agents  # whose earlier accesses are in order with those of `tids` without any synchronisation
+
     def unknown(self, tids, agents, times):
         """Which of the accesses (agent, time) the threads `tids` do not know of."""
         if not len(tids):
@@ -70,10 +72,12 @@ class Knowledge:
         block, local = divmod(agent, self.stride)
         if block == self.block:
             return self.home.clocks.name(local)
-        return f"{f'thread {local}' if local < self.home.n else 'a thread'} of block {self.launch.indices[block]}"
+        return f"{f'thread {local}' if local < self.home.n else self.launch.clocks[block].name(local)} of block {self.launch.indices[block]}"
 
     def remedy(self, tid, agent):
         block, local = divmod(agent, self.stride)
+        if local >= self.home.n and self.launch.clocks[block].remedies[local - self.home.n]:
+            return self.launch.clocks[block].remedies[local - self.home.n]
         if block != self.block:
             return ("between blocks it takes a grid sync, or threadfence then an atomic operation on one side, and on the other an atomic "
                     "operation on the same element, then threadfence")
@@ -180,6 +184,14 @@ def meet_grid(launch):
     """All threads of the launch synchronise."""
     for block in launch.blocks:
         meet_block(block)
+    if launch.asynchronous:  # what asynchronous agents did, and the fences for them, no floor covers
+        together = None
+        for block in launch.blocks:
+            together = block.clocks.join(together, block.threads[0].clock)
+        for block in launch.blocks:
+            clock = block.clocks.join(block.threads[0].clock, together)
+            for thread in block.threads:
+                thread.clock = clock
     launch.floor = launch.now
     for block in launch.blocks:
         block.floor = launch.now

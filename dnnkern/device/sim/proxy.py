@@ -1,33 +1,32 @@
 """What acts asynchronously, tensor cores and bulk copies: agents beside the threads, in the order of memory accesses.
 
 Threads start such an agent and hand it what they know. But it sees memory through another proxy than they do: of plain accesses, its
-starters' own included, it knows only those that a proxy fence (fence.proxy.async) has passed on since, which is `Clock.fenced`; of other
+starters' own included, it knows only those that a proxy fence (fence.proxy.async) has passed on since, which is `Clock.fences`; of other
 asynchronous agents it knows what its starters have waited for. What it does itself nobody knows before waiting for it: barriers of threads
 do not cover the times from `clocks.ASYNCHRONOUS` on.
 """
 import numpy as np
 
 from . import order
-from .clocks import ASYNCHRONOUS, SLOTS, Clock
+from .clocks import ASYNCHRONOUS, SLOTS
+
+NOBODY = 1 << 62
 
 
-def agent(block, name):
-    """Number in the block of the asynchronous agent `name`, made at its first use."""
+def agent(block, name, remedy=""):
+    """Number in the block of the asynchronous agent `name`, made at its first use; `remedy` says how threads wait for it."""
     agents = block.__dict__.setdefault("agents", {})
     if name not in agents:
-        agents[name] = block.clocks.slot(name)
+        agents[name] = block.clocks.slot(name, remedy)
     return agents[name]
 
 
-def fence(thread):
-    """fence.proxy.async: agents started from here on, by whoever knows of it, see all that `thread` knows of."""
-    block = thread.block
+def fence(thread, shared=False):
+    """fence.proxy.async: agents started from here on, by whoever knows of it, see all that `thread` knows of; or in shared memory only."""
+    block, launch = thread.block, thread.block.launch
+    launch.asynchronous = True
     order.examine(block, (thread,))
-    clock, n = thread.clock, block.n
-    fenced = clock.times.copy()
-    np.maximum(fenced[:n], block.floor, out=fenced[:n])
-    fenced[thread.tid] = block.launch.now
-    thread.clock = Clock(clock.block, clock.times, fenced, clock.remote)
+    thread.clock = block.clocks.release(thread.clock, thread.tid, launch.now, block.floor).fenced(shared, launch.floor)
     block.uniform = False
 
 
@@ -38,50 +37,62 @@ def learn(block, threads, slot, time):
         clock = t.clock
         if clock.times[slot] < time:
             if id(clock) not in made:
-                times = clock.times.copy()
-                times[slot] = time
-                made[id(clock)] = Clock(clock.block, times, clock.fenced, clock.remote), clock
+                made[id(clock)] = clock.knowing(slot, time), clock
             t.clock = made[id(clock)][0]
     block.uniform = False
 
 
 class Starters(order.Knowledge):
-    """What an agent knows that is started by threads of `block` with `clocks`: what all of them do."""
+    """What an agent of `block` knows that is started by threads with `clocks`: what all of them do.
 
-    def __init__(self, block, clocks):
-        self.launch, self.home, self.clocks = block.launch, block, clocks
+    `shared`: it accesses shared memory, for which there are fences of their own. `reads`: what it knows of reads, which need no fence.
+    """
+
+    def __init__(self, block, clocks, shared=True, reads=False):
+        self.launch, self.home, self.clocks, self.shared, self.reads = block.launch, block, clocks, shared, reads
         self.block, self.stride = block.number, block.n + SLOTS
         self.floor = self.oldest = 0
         self.only_a_fence = False
+
+    def same(self, tids):
+        """Nobody: what an agent does is in no order with what it did before."""
+        return np.full(len(tids), NOBODY)
 
     def unknown(self, tids, agents, times):
         """Which of the accesses (agent, time) the agent does not know of."""
         known, plain = np.zeros(len(times), np.int64), np.zeros(len(times), np.int64)
         owners, local = np.divmod(agents, self.stride)
-        for owner in np.unique(owners):
+        for owner in np.unique(owners).tolist():
             at = np.flatnonzero(owners == owner)
-            where = local[at]
-            if owner == self.block:
-                synchronised = np.where(where < self.home.n, self.home.floor, 0)
-                plain[at] = np.minimum.reduce([np.maximum(c.times[where], synchronised) for c in self.clocks])
-                known[at] = np.minimum.reduce([np.where(where < self.home.n, c.fenced[where], c.times[where]) for c in self.clocks])
-            else:
-                of_all = [c.of(int(owner)) for c in self.clocks]
-                if not any(v is None for v in of_all):
-                    known[at] = np.minimum.reduce([v[where] for v in of_all])
-                known[at] = plain[at] = np.maximum(known[at], self.launch.floor)
+            of_each = [self._times(clock, owner, local[at]) for clock in self.clocks]
+            plain[at] = np.minimum.reduce([p for p, _ in of_each])
+            known[at] = np.minimum.reduce([k for _, k in of_each])
         bad = known < times
         if bad.any():
             first = bad.argmax()
             self.only_a_fence = bool(plain[first] >= times[first])
         return bad
 
+    def _times(self, clock, owner, who):
+        """Up to when a starter with `clock` knows the agents `who` of block number `owner`, and up to when it does so through its proxy."""
+        threads = who < self.home.n
+        plain = np.where(threads, self.home.floor if owner == self.block and self.block == clock.block else self.launch.floor, 0)
+        for vector in (clock.of(owner), clock.freed.get(owner) if self.reads else None):
+            if vector is not None:
+                plain = np.maximum(plain, vector[who])
+        if self.reads:
+            return plain, plain
+        fences = clock.fences
+        fenced = (fences.shared if self.shared else fences.everywhere).get(owner)
+        return plain, np.where(threads, fences.floor if fenced is None else np.maximum(fenced[who], fences.floor), plain)
+
     def remedy(self, tid, agent):
         if self.only_a_fence:
             return "a fence_async is missing between them: plain accesses are in another proxy than those of tensor cores and bulk copies"
-        if agent // self.stride == self.block and agent % self.stride > self.home.n:
-            return f"a wait for {self.name(agent)} is missing between them"
-        return "a barrier is missing between them"
+        block, local = divmod(agent, self.stride)
+        if local < self.home.n:
+            return "who started it has not synchronised with that thread since"
+        return self.launch.clocks[block].remedies[local - self.home.n] or f"a wait for {self.name(agent)} is missing between them"
 
 
 class Access:

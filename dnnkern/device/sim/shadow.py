@@ -7,6 +7,7 @@ and one agent for each cell, and all of them in a list that is only searched whe
 """
 import numpy as np
 
+from .clocks import ASYNCHRONOUS
 from .errors import Race
 
 SEVERAL_BLOCKS = -1
@@ -29,7 +30,7 @@ class History:
         fresh = before <= known.oldest
         own = -2 - known.block
         block_before = np.where(earlier >= 0, -2 - earlier // known.stride, earlier)
-        self.time[cells] = now
+        self.time[cells] = np.maximum(before, now)  # an asynchronous agent's time stays: threads know nothing of it by their own barriers
         self.agent[cells] = agents
         mixed = (self.agent[cells] != agents) | ~fresh & (earlier != agents)
         if mixed.any():
@@ -49,7 +50,7 @@ class History:
             return None
         at = np.flatnonzero(time > known.oldest)
         who = self.agent[cells[at]]
-        settled = (who == known.agents(tids[at])) | (time[at] <= known.floor) & (
+        settled = (who == known.same(tids[at])) | (time[at] <= known.floor) & (
             (who == -2 - known.block) | (who >= 0) & (who // known.stride == known.block))
         at = at[~settled]
         if not len(at):
@@ -75,7 +76,7 @@ class History:
         pair = np.repeat(np.arange(len(at)), last - first)
         entry = ranked[np.arange(len(pair)) - np.repeat(np.cumsum(last - first) - (last - first), last - first) + first[pair]]
         who = tids[at[pair]]
-        bad = (agents[entry] != known.agents(who)) & known.unknown(who, agents[entry], times[entry])
+        bad = (agents[entry] != known.same(who)) & known.unknown(who, agents[entry], times[entry])
         if not bad.any():
             return None
         k = int(bad.argmax())
@@ -91,7 +92,7 @@ class History:
         if self.listed <= self.limit:
             return
         cells, agents, times = self._flat()
-        keep = (times > oldest) & (times > written[cells])
+        keep = (times > oldest) & (times % ASYNCHRONOUS > written[cells] % ASYNCHRONOUS)
         cells, agents, times = cells[keep], agents[keep], times[keep]
         key = cells * (agents.max(initial=0) + 1) + agents
         by = np.argsort(key, kind="stable")  # the list is in order of time, so the latest of equal keys stays last
@@ -131,10 +132,10 @@ class Shadow:
             return elements, tids
         return (elements[:, None] * each + np.arange(each)).ravel(), np.repeat(tids, each)
 
-    def write(self, cells, tids, known, now):
-        """Plain writes: `cells[k]` by thread `tids[k]` of the block whose knowledge is `known`, at time `now`."""
+    def write(self, cells, tids, known, now, readers=None):
+        """Plain writes: `cells[k]` by thread `tids[k]` of the block whose knowledge is `known`, of earlier reads `readers`, at time `now`."""
         self._after_write("writes it", cells, tids, known)
-        self._after(self.reads, "writes it", "reads it", cells, tids, known)
+        self._after(self.reads, "writes it", "reads it", cells, tids, readers or known)
         self._after(self.atomics, "writes it", "updates it atomically", cells, tids, known)
         agents = known.agents(tids)
         self.written[cells] = now
@@ -146,10 +147,10 @@ class Shadow:
         self.reads.forget(cells)
         self.atomics.forget(cells)
 
-    def update(self, cells, tids, known, now, agent=None):
-        """Atomic updates, to be remembered as done by `agent` if one is given."""
+    def update(self, cells, tids, known, now, agent=None, readers=None):
+        """Atomic updates, to be remembered as done by `agent` if one is given; of earlier reads `readers` is known."""
         self._after_write("updates it atomically", cells, tids, known)
-        self._after(self.reads, "updates it atomically", "reads it", cells, tids, known)
+        self._after(self.reads, "updates it atomically", "reads it", cells, tids, readers or known)
         self.atomics.compact(self.written, known.oldest)
         self.atomics.add(cells, known.agents(tids) if agent is None else np.full(len(cells), agent), known, now)
 
@@ -167,7 +168,7 @@ class Shadow:
             return
         at = np.flatnonzero(time > known.oldest)
         time, writer = time[at], self.writer[cells[at]]
-        bad = writer != known.agents(tids[at])
+        bad = writer != known.same(tids[at])
         bad &= ~((time <= known.floor) & (writer // known.stride == known.block))
         if bad.any():
             at, time, writer = at[bad], time[bad], writer[bad]
