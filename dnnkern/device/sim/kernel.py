@@ -54,12 +54,14 @@ class Launch(engine.Launch):
     """A launch with its memory: the time line of accesses, the allocations behind the arguments, what `order` keeps about them.
 
     `arguments` make the kernel's arguments for a given thread; `memories` are the buffers by index, of which 0 is each block's own shared
-    memory; `indices` and `clocks` are the blockIdx and the `Clocks` of the blocks by number; `asynchronous`: there are agents beside threads.
+    memory; `indices` and `clocks` are the blockIdx and the `Clocks` of the blocks by number; `asynchronous`: there are agents beside the
+    threads; `options` are the kernel's.
     """
 
     def __init__(self, kernel, arguments, **geometry):
         super().__init__(kernel.__name__, kernel.py_func, make_block=Block, **geometry)
         self.now = self.floor = 0
+        self.options = kernel.targetoptions
         self.memories, self._allocations, self.locations, self.indices = [None], {}, {}, []
         self.clocks, self.asynchronous = [], False
         names = kernel.names
