@@ -29,7 +29,7 @@ device_function = cuda.jit(device=True, forceinline=True)
 """Decorator for a function that kernels call: always inlined, no call remains."""
 
 
-def instruction(text, results, operands, *, twin, memory=False, pure=False):
+def instruction(text, results, operands, *, twin, memory=False, pure=False, convergent=False):
     """A device function that is one PTX text on the hardware and `twin` in the simulator.
 
     Parameters
@@ -45,8 +45,10 @@ def instruction(text, results, operands, *, twin, memory=False, pure=False):
         The instruction reads or writes memory the compiler does not see.
     pure : bool
         The result depends on the operands alone: the compiler may merge, move and drop it.
+    convergent : bool
+        All lanes of a warp execute it together: the compiler may not put it under another condition.
     """
     if SIMULATED:
         return twin
     from ._numba import instruction as emit
-    return emit(text, results, operands, memory=memory, pure=pure)
+    return emit(text, results, operands, memory=memory, pure=pure, convergent=convergent)

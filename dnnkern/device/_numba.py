@@ -24,7 +24,7 @@ _LLVM = {"uint16": ir.IntType(16), "int32": ir.IntType(32), "uint32": ir.IntType
 _CONSTRAINT = {"uint16": "h", "int32": "r", "uint32": "r", "int64": "l", "uint64": "l", "float32": "f", "float64": "d"}
 
 
-def instruction(text, results, operands, *, memory, pure):
+def instruction(text, results, operands, *, memory, pure, convergent=False):
     """An intrinsic that emits `text` with `operands` cast to the named types; see `dnnkern.device.instruction`."""
     results = tuple(results)
     returned = (types.void if not results else SCALARS[results[0]] if len(results) == 1
@@ -44,6 +44,8 @@ def instruction(text, results, operands, *, memory, pure):
                 values.append(context.cast(builder, value, numba_type, SCALARS[operand]))
         function = ir.FunctionType(llvm_result, [_LLVM[o] for o in operands])
         out = builder.call(ir.InlineAsm(function, text, constraints, side_effect=not pure), values)
+        if convergent:
+            out.attributes.add("convergent")
         if not results:
             return context.get_dummy_value()
         if len(results) == 1:

@@ -1,11 +1,48 @@
-"""Clusters of blocks: ranks, barrier, each other's shared memory (from sm_90 on)."""
-from . import device_function, instruction
+"""Clusters of blocks: their barrier, and each other's shared memory (from sm_90 on).
 
-cluster_rank = instruction("mov.u32 $0, %cluster_ctarank;", ("int32",), (), twin=None, pure=True)
-cluster_size = instruction("mov.u32 $0, %cluster_nctarank;", ("int32",), (), twin=None, pure=True)
-cluster_arrive = instruction("barrier.cluster.arrive.release.aligned;", (), (), twin=None, memory=True)
-cluster_arrive_relaxed = instruction("barrier.cluster.arrive.relaxed.aligned;", (), (), twin=None)
-cluster_wait = instruction("barrier.cluster.wait.acquire.aligned;", (), (), twin=None, memory=True)
+A launch with a cluster of several blocks runs these together, on multiprocessors that reach each other's shared memory.
+
+=============================================  ========================================================================================
+cluster_rank(), cluster_size()                  number of the block in its cluster, x fastest, and how many there are: int32
+cluster_arrive()                                the thread is there; what it did is known to all who wait
+cluster_arrive_relaxed()                        the thread is there, nothing more
+cluster_wait()                                  until all threads of the cluster that have not returned are there
+cluster_sync()                                  both
+remote_address(address, rank)                   the place of a shared address in the block `rank`, as an address in the cluster's window
+load_remote_u32, load_remote_f32(address)       the word there
+store_remote_u32, store_remote_f32(address, v)  write it
+=============================================  ========================================================================================
+
+Between two arrivals of a thread must be a wait; what lies between arrival and wait is not covered by the barrier. The lanes of a warp
+arrive and wait as one. A block may be accessed from others only after it has started and before it ends: a barrier of the cluster comes
+before the first remote access, ::
+
+    cluster_arrive_relaxed()
+    ...                                                      # initialise what others will not touch
+    cluster_wait()
+
+and one behind the last, so that no block leaves while its memory is in use. Remote accesses are ordinary ones in the order of memory,
+which the simulator checks; a plain access to a remote address is an error there. Without a cluster launch a block is a cluster of its own.
+"""
+from . import SIMULATED, device_function, instruction
+
+if SIMULATED:
+    from .sim import cluster as _twins
+    from .sim.scalars import as_dtype
+else:
+    _twins = None
+
+
+def _operation(text, name, results=(), operands=(), **flags):
+    return instruction(text, results, operands, twin=getattr(_twins, name, None), **flags)
+
+
+cluster_rank = _operation("mov.u32 $0, %cluster_ctarank;", "cluster_rank", ("int32",), pure=True)
+cluster_size = _operation("mov.u32 $0, %cluster_nctarank;", "cluster_size", ("int32",), pure=True)
+cluster_arrive = _operation("barrier.cluster.arrive.release.aligned;", "cluster_arrive", memory=True, convergent=True)
+cluster_arrive_relaxed = _operation("barrier.cluster.arrive.relaxed.aligned;", "cluster_arrive_relaxed", convergent=True)
+cluster_wait = _operation("barrier.cluster.wait.acquire.aligned;", "cluster_wait", memory=True, convergent=True)
+remote_address = _operation("mapa.shared::cluster.u32 $0, $1, $2;", "remote_address", ("uint32",), ("uint32", "uint32"), pure=True)
 
 
 @device_function
@@ -15,8 +52,14 @@ def cluster_sync():
     cluster_wait()
 
 
-remote_address = instruction("mapa.shared::cluster.u32 $0, $1, $2;", ("uint32",), ("uint32", "uint32"), twin=None, pure=True)
-load_remote_u32 = instruction("ld.shared::cluster.b32 $0, [$1];", ("uint32",), ("uint32",), twin=None, memory=True)
-load_remote_f32 = instruction("ld.shared::cluster.b32 $0, [$1];", ("float32",), ("uint32",), twin=None, memory=True)
-store_remote_u32 = instruction("st.shared::cluster.b32 [$0], $1;", (), ("uint32", "uint32"), twin=None, memory=True)
-store_remote_f32 = instruction("st.shared::cluster.b32 [$0], $1;", (), ("uint32", "float32"), twin=None, memory=True)
+def _remote(scalar):
+    """Load and store of a scalar at an address in the cluster's window."""
+    load = instruction("ld.shared::cluster.b32 $0, [$1];", (scalar,), ("uint32",), memory=True,
+                       twin=lambda address: _twins.load(address, as_dtype(scalar)))
+    store = instruction("st.shared::cluster.b32 [$0], $1;", (), ("uint32", scalar), memory=True,
+                        twin=lambda address, value: _twins.store(address, value, as_dtype(scalar)))
+    return load, store
+
+
+load_remote_u32, store_remote_u32 = _remote("uint32")
+load_remote_f32, store_remote_f32 = _remote("float32")

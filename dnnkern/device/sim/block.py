@@ -1,25 +1,34 @@
 """A resident block: its threads, its shared memory, its barrier."""
 import numpy as np
 
-from . import order
+from . import cluster, order
 from .arrays import POISON, Buffer, Layout, packed_strides
 from .clocks import Clocks
 from .config import config
 from .engine import Barrier, Dim3, Thread, Warp, park, wake
 from .errors import Misuse
-from .names import ArrayName
+from .names import ArrayName, line
 
 
 class SharedMemory(Buffer):
-    """A block's shared memory: the dynamic array at `config.shared_base`, static arrays behind it in the order in which they first run."""
+    """A block's shared memory: the dynamic array at `config.shared_base`, static arrays behind it in the order in which they first run.
+
+    `number` is its index among the launch's memories once another block of the cluster has accessed it.
+    """
+    number = None
 
     def __init__(self, block):
         dynamic = block.launch.shared
         raw = np.full(max(config.shared_limit, dynamic) + 1024, POISON, np.uint8)
         super().__init__(raw, 0, config.shared_base)
-        self.dynamic = self.used = dynamic
+        self.dynamic = dynamic
         self.statics = {}
         self.block = block
+
+    @property
+    def used(self):
+        """Bytes of all arrays that a block of the launch has made so far: they lie at the same place in each."""
+        return self.block.launch.shared_used
 
     def dynamic_layout(self, dtype):
         """The dynamic array as elements of `dtype`."""
@@ -34,24 +43,28 @@ class SharedMemory(Buffer):
         layout = self.statics.get(key)
         if layout is None:
             extents = tuple(int(n) for n in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
-            nbytes = int(np.prod(extents)) * dtype.itemsize
-            align = max(alignment or 0, 16)
-            first = -(-(self.base + self.used) // align) * align - self.base
-            if first + nbytes > config.shared_limit:
-                raise Misuse(f"shared memory: an array of {nbytes} bytes on top of {self.used} exceeds a block's {config.shared_limit}")
-            self.used = first + nbytes
+            launch = self.block.launch
+            first = launch.statics.get(key)
+            if first is None:
+                nbytes = int(np.prod(extents)) * dtype.itemsize
+                align = max(alignment or 0, 16)
+                first = -(-(self.base + self.used) // align) * align - self.base
+                if first + nbytes > config.shared_limit:
+                    raise Misuse(f"shared memory: an array of {nbytes} bytes on top of {self.used} exceeds a block's {config.shared_limit}")
+                launch.statics[key], launch.shared_used = first, first + nbytes
             name = ArrayName("shared array", code, offset)
             layout = self.statics[key] = Layout(self, dtype, first // dtype.itemsize, extents, packed_strides(extents), name)
         return layout
 
     def describe(self, byte):
         """Words for the place `byte`: array, index and address."""
+        whose = f" of block {self.block.index}" if self.block.clustered else ""
         for layout in self.statics.values():
             first, size = layout.start * layout.dtype.itemsize, int(np.prod(layout.shape)) * layout.dtype.itemsize
             if first <= byte < first + size:
                 index = np.unravel_index((byte - first) // layout.dtype.itemsize, layout.shape)
-                return f"{layout.name}[{', '.join(str(i) for i in index)}] (address {self.base + byte:#x})"
-        return f"shared memory address {self.base + byte:#x}"
+                return f"{layout.name}[{', '.join(str(i) for i in index)}] (address {self.base + byte:#x}){whose}"
+        return f"shared memory address {self.base + byte:#x}{whose}"
 
 
 class Block:
@@ -71,6 +84,10 @@ class Block:
         self.logged = 0  # accesses in the logs of threads that have returned
         self._shared = None
         self.barrier, self.votes = Barrier("syncthreads"), []
+        self.named = {}  # phases of named barriers under way, by number (see `barriers`)
+        self.clustered = launch.cluster_dim != (1, 1, 1)  # other blocks may access the shared memory
+        self.visits = {}  # threads of other blocks that have, and when (see `cluster`)
+        self.watchers = []  # called with each thread that returns
         self.warps = [Warp(i, min(32, self.n - 32 * i)) for i in range(-(-self.n // 32))]
         self.threads = [Thread(self, tid, Dim3(tid % x, tid // x % y, tid // (x * y))) for tid in range(self.n)]
 
@@ -96,6 +113,8 @@ class Block:
         """Barrier of all threads that have not returned, called at bytecode `offset` of `code`."""
         barrier = self.barrier
         arrived = barrier.arrived
+        if 0 in self.named:
+            raise Misuse(f"syncthreads at {line(code, offset)} is barrier 0, at which threads wait already: {self.named[0].report()}")
         barrier.arrive(thread, code, offset)
         if len(arrived) == self.live:
             self.release()
@@ -131,7 +150,10 @@ class Block:
             exchange.complete_without(thread)
         if self.live and len(self.barrier.arrived) == self.live:
             self.release()
+        for watch in self.watchers:
+            watch(thread)
 
     def close(self):
         """The last thread has returned."""
         order.close(self)
+        cluster.leave(self)

@@ -165,6 +165,7 @@ class Launch:
     def __init__(self, name, function, grid, block, cluster, shared, cooperative, make_block):
         self.name, self.function, self.grid, self.block_dim, self.cluster_dim = name, function, grid, block, cluster
         self.shared, self.cooperative, self.make_block = shared, cooperative, make_block
+        self.shared_used, self.statics = shared, {}  # bytes of shared memory arrays, the first bytes of static ones: the same in all blocks
         self.hub, self.idle, self.blocks, self.live_blocks = greenlet.getcurrent(), 0, [], 0
         self.pending = iter(self._clusters())
         self.left = grid[0] * grid[1] * grid[2]

@@ -11,6 +11,7 @@ what it did; so the logs not examined yet are never ordered among themselves, th
 
 A thread that returns counts as having come to all later barriers of its block.
 """
+import functools
 from itertools import chain
 
 import numpy as np
@@ -28,13 +29,14 @@ EXAMINE_AT = 1 << 18  # accesses of returned threads of a block that are kept be
 class Knowledge:
     """What the threads of a block know of all agents: an agent's number in the launch is `stride` times its block's number, plus its own.
 
-    `floor`: all threads know all that threads of their block did up to then. `oldest`: they know all that anybody did to the buffer.
+    `floor`: all threads know all that threads of their block did up to then. `oldest`: they know all that anybody did to the buffer, which
+    is up to `floor` too if it is `private`: no other block can access it.
     """
 
-    def __init__(self, block, shared):
+    def __init__(self, block, private):
         self.launch, self.home = block.launch, block
         self.block, self.stride, self.floor = block.number, block.n + SLOTS, block.floor
-        self.oldest = self.floor if shared else self.launch.floor
+        self.oldest = self.floor if private else self.launch.floor
         self._table = None
 
     def agents(self, tids):
@@ -78,6 +80,8 @@ class Knowledge:
         block, local = divmod(agent, self.stride)
         if local >= self.home.n and self.launch.clocks[block].remedies[local - self.home.n]:
             return self.launch.clocks[block].remedies[local - self.home.n]
+        if any(b.number == block for b in self.home.cluster if b is not self.home):
+            return "between blocks of a cluster it takes a cluster barrier (cluster_arrive by the one, cluster_wait by the other)"
         if block != self.block:
             return ("between blocks it takes a grid sync, or threadfence then an atomic operation on one side, and on the other an atomic "
                     "operation on the same element, then threadfence")
@@ -112,13 +116,14 @@ def examine(block, threads, remember=True):
         shadow = shadow_of(block.shared if shared else launch.memories[index])
         if shadow is None:
             continue
-        known = Knowledge(block, shared)
+        private = shared and not block.clustered
+        known = Knowledge(block, private)
         for elements, tids, size_log in kinds.get("writes", ()):
             shadow.write(*shadow.cells(elements, tids, size_log), known, launch.now)
         for elements, tids, size_log in kinds.get("atomics", ()):
             shadow.update(*shadow.cells(elements, tids, size_log), known, launch.now)
         for elements, tids, size_log in kinds.get("reads", ()):
-            shadow.read(*shadow.cells(elements, tids, size_log), known, launch.now, remember or not shared)
+            shadow.read(*shadow.cells(elements, tids, size_log), known, launch.now, remember or not private)
 
 
 def shadow_of(buffer):
@@ -145,9 +150,12 @@ def _sort(parts, kind, entries, tids):
         parts.setdefault(index, {}).setdefault(kind, []).append((entries[chosen] & ((1 << shift) - 1), tids[chosen], size_log))
 
 
+HALVES = "released", "released_block", "acquired", "acquired_block"
+
+
 def _merge(clocks, threads):
     """What one of `threads` has released or is about to acquire, all of them have or are."""
-    for half in ("released", "released_block", "acquired", "acquired_block"):
+    for half in HALVES:
         merged = None
         for t in threads:
             merged = clocks.join(merged, getattr(t, half))
@@ -178,6 +186,30 @@ def meet(threads):
     examine(block, threads)
     _meet(block, threads)
     block.uniform = False
+
+
+def offer(threads):
+    """What `threads` of one block know and have done, for others to `take`: a clock, and halves of patterns of fences."""
+    block = threads[0].block
+    examine(block, threads)
+    clocks = block.clocks
+    clock = clocks.meet([t.clock for t in threads], [t.tid for t in threads], block.launch.now)
+    np.maximum(clock.times[:block.n], block.floor, out=clock.times[:block.n])
+    return clock, *(functools.reduce(clocks.join, (getattr(t, half) for t in threads)) for half in HALVES)
+
+
+def join_offers(clocks, a, b):
+    """One offer of two; None offers nothing."""
+    return a or b if a is None or b is None else tuple(map(clocks.join, a, b))
+
+
+def take(thread, offered):
+    """`thread` knows from here on what was offered."""
+    clocks = thread.block.clocks
+    thread.clock = clocks.join(thread.clock, offered[0])
+    for half, value in zip(HALVES, offered[1:]):
+        setattr(thread, half, clocks.join(getattr(thread, half), value))
+    thread.block.uniform = False
 
 
 def meet_grid(launch):
@@ -251,7 +283,7 @@ def atomic(thread, buffer, byte, dtype, changes):
         launch.now += 1
         shadow = shadow_of(buffer)
         if shadow is not None:
-            size_log, known = dtype.itemsize.bit_length() - 1, Knowledge(block, buffer.index == 0)
+            size_log, known = dtype.itemsize.bit_length() - 1, Knowledge(block, buffer.index == 0 and not block.clustered)
             shadow.update(*shadow.cells(np.array([byte >> size_log]), np.array([thread.tid]), size_log), known, launch.now,
                           known.agent(block.atomic_slot))
         thread.clock = clocks.release(thread.clock, block.atomic_slot, launch.now, 0)

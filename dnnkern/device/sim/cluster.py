@@ -1,0 +1,189 @@
+"""Clusters: the barrier of their threads, and each other's shared memory.
+
+An address in the cluster's window is that of the place in its own block plus the block's rank + 1 in the bits from 24 on; without those it
+is an address of the block itself. Accesses to another block's memory are in its order of accesses like the block's own. Besides, they must
+come after its start and before its end: the accessing thread knows of something the block did or announced, and some thread of the block,
+when it ends, of the access.
+"""
+from . import engine, order
+from .collective import threads_of, together
+from .engine import park, wake
+from .errors import Misuse, Race
+
+WINDOW = 24
+_NOWHERE = type("Nowhere", (), {"base": 0, "size": 0})  # in the place of the memory of a block that has ended
+
+
+class Phase:
+    """One use of the cluster's barrier. `known` is what the threads of each block, by number, made known when they arrived."""
+    __slots__ = "arrived", "known", "waiters", "open"
+
+    def __init__(self):
+        self.arrived, self.known, self.waiters, self.open = set(), {}, [], False
+
+
+class Barrier:
+    """The barrier of a cluster. `owed` is the phase in which a thread has arrived, until it waits."""
+
+    def __init__(self, blocks):
+        self.blocks, self.phase, self.owed = blocks, Phase(), {}
+        for block in blocks:
+            block.watchers.append(self.without)
+
+    def arrive(self, threads, release):
+        """Threads of a warp arrive."""
+        for t in threads:
+            if t in self.owed:
+                raise Misuse(f"cluster_arrive: thread {t.tid} has arrived already and not waited: cluster_wait must come in between")
+        block = threads[0].block
+        clocks = block.clocks
+        if release:
+            clock, released, _, acquired, _ = order.offer(threads)
+        else:  # that the block has started, and what a fence covers
+            clock, released, acquired = clocks.start, None, None
+            for t in threads:
+                clock = clocks.join(clock, t.released)
+        phase = self.phase
+        offered = clock, released, None, acquired, None
+        phase.known[block.number] = order.join_offers(clocks, phase.known.get(block.number), offered)
+        for t in threads:
+            self.owed[t] = phase
+            phase.arrived.add(t)
+        self.open_if_all()
+
+    def open_if_all(self):
+        phase = self.phase
+        if len(phase.arrived) == sum(b.live for b in self.blocks):
+            self.phase, phase.open = Phase(), True
+            wake(phase.waiters)
+
+    def without(self, thread):
+        """A thread has returned."""
+        self.phase.arrived.discard(thread)
+        if self.phase.arrived:
+            self.open_if_all()
+
+    def wait(self, thread):
+        phase = self.owed.pop(thread, None)
+        if phase is None:
+            raise Misuse(f"cluster_wait: thread {thread.tid} has not arrived: cluster_arrive must come first")
+        while not phase.open:
+            park(phase.waiters, lambda: f"cluster barrier: {len(phase.arrived)} of {sum(b.live for b in self.blocks)} threads have arrived")
+        for offered in phase.known.values():
+            order.take(thread, offered)
+
+
+def _barrier(thread):
+    of_cluster = thread.block.cluster[0].__dict__
+    if "cluster_barrier" not in of_cluster:
+        of_cluster["cluster_barrier"] = Barrier(thread.block.cluster)
+    return of_cluster["cluster_barrier"]
+
+
+def _arrive(name, release):
+    def arrived(values):
+        _barrier(engine.CURRENT).arrive(threads_of(values), release)
+        return True
+
+    def arrive():
+        together(name, None, arrived, whole=False)
+    return arrive
+
+
+cluster_arrive, cluster_arrive_relaxed = _arrive("cluster_arrive", True), _arrive("cluster_arrive_relaxed", False)
+
+
+def cluster_wait():
+    """Twin of barrier.cluster.wait."""
+    together("cluster_wait", None, lambda values: True, whole=False)
+    _barrier(engine.CURRENT).wait(engine.CURRENT)
+
+
+def cluster_rank():
+    """Number of the running block in its cluster."""
+    block = engine.CURRENT.block
+    return block.cluster.index(block)
+
+
+def cluster_size():
+    """Blocks of the running block's cluster."""
+    return len(engine.CURRENT.block.cluster)
+
+
+def remote_address(address, rank):
+    """Twin of mapa: the place of `address` in the block `rank`."""
+    size, rank = cluster_size(), int(rank)
+    if not 0 <= rank < size:
+        raise Misuse(f"remote_address: rank {rank} in a cluster of {size} blocks")
+    return int(address) & (1 << WINDOW) - 1 | rank + 1 << WINDOW
+
+
+def reach(block, what):
+    """The running thread accesses the shared memory of `block`, which must have started, and will have to outlive that."""
+    thread = engine.CURRENT
+    if block is thread.block:
+        return
+    if thread.clock.of(block.number) is None:
+        raise Race(f"{what}: {thread} accesses the shared memory of block {block.index}, and nothing says that it has started: a cluster "
+                   "barrier must come first")
+    if not block.live:
+        raise Race(f"{what}: {thread} accesses the shared memory of block {block.index}, which has ended: a cluster barrier is missing "
+                   "behind the access, in both blocks")
+    block.visits[thread] = block.launch.now + 1, what  # a later examination than any so far, so whoever knows of that knows of this
+
+
+def leave(block):
+    """The block ends: whoever has accessed its shared memory has told it that this is over."""
+    launch = block.launch
+    clocks = {id(t.clock): t.clock for t in block.threads}.values()
+    for thread, (time, what) in block.visits.items():
+        number = thread.block.number
+        if launch.floor < time and not any(c.of(number) is not None and c.of(number)[thread.tid] >= time for c in clocks):
+            raise Race(f"{what}: {thread} accesses the shared memory of block {block.index}, which ends, and nothing orders the two: a "
+                       "cluster barrier is missing behind the access, in both blocks")
+    if block.visits and block.shared.number is not None:
+        launch.memories[block.shared.number] = _NOWHERE
+
+
+def locate(address, nbytes, what):
+    """Shared memory, the first byte in it, and what turns an element number there into a log entry is ``code(memory, dtype)``."""
+    thread, address = engine.CURRENT, int(address)
+    rank = address >> WINDOW
+    if rank > len(thread.block.cluster):
+        raise Misuse(f"{what}: {address:#x} is no address in a cluster of {len(thread.block.cluster)} blocks")
+    block = thread.block.cluster[rank - 1] if rank else thread.block
+    memory = block.shared
+    byte = (address & (1 << WINDOW) - 1) - memory.base
+    if byte % nbytes or not 0 <= byte <= memory.used - nbytes:
+        raise Misuse(f"{what}: {nbytes} bytes at address {memory.base + byte:#x} of block {block.index} are misaligned or outside its "
+                     f"{memory.base:#x} .. {memory.base + memory.used:#x}")
+    reach(block, what)
+    return memory, byte
+
+
+def code(memory, dtype):
+    """What turns an element number in a block's shared memory into an entry of the running thread's logs."""
+    thread = engine.CURRENT
+    if memory.block is thread.block:
+        return memory.code(dtype)
+    memories = thread.block.launch.memories
+    if memory.number is None:
+        memory.number = len(memories)
+        memories.append(memory)
+    return memory.number * 8 + dtype.itemsize.bit_length() - 1 << 40
+
+
+def load(address, dtype):
+    """Twin of ld.shared::cluster."""
+    memory, byte = locate(address, dtype.itemsize, "ld.shared::cluster")
+    k = byte // dtype.itemsize
+    engine.CURRENT.reads.append(k + code(memory, dtype))
+    return memory.elements(dtype)[k]
+
+
+def store(address, value, dtype):
+    """Twin of st.shared::cluster."""
+    memory, byte = locate(address, dtype.itemsize, "st.shared::cluster")
+    k = byte // dtype.itemsize
+    engine.CURRENT.writes.append(k + code(memory, dtype))
+    memory.elements(dtype)[k] = value
