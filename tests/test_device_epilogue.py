@@ -171,15 +171,15 @@ def _kernel(spec, result):
     epilogue = make_epilogue(spec, result)
 
     @cuda.jit(launch_bounds=M * N)
-    def whole(acc, d, alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b):
+    def whole(acc, d, alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols):
         m, n = i32(cuda.threadIdx.x // N), i32(cuda.threadIdx.x % N)
-        e = (alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b)
+        e = (alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols)
         d[i32(m * N + n)] = epilogue(acc[i32(m * N + n)], m, n, e)
 
     @cuda.jit(launch_bounds=M * N)
-    def pairs(acc, d, alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b):
+    def pairs(acc, d, alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols):
         m, n = i32(cuda.threadIdx.x // N), i32(cuda.threadIdx.x % N)
-        e = (alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b)
+        e = (alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols)
         if n % 2 == 0:
             d[i32((m * N + n) // 2)] = epilogue(acc[i32(m * N + n)], acc[i32(m * N + n + 1)], m, n, e)
     return pairs if result == "packed" else whole
@@ -199,14 +199,17 @@ def _run(spec, result="storage", alpha=1.0, beta=1.0, seed=0):
     acc = rng.integers(-40, 40, (M, N)).astype(spec.accumulator)
     bias = _stored(rng.integers(-8, 8, 2 * max(M, N)), spec.bias_dtype)
     c, residual = (_stored(rng.integers(-8, 8, (N, 2 * M)), d or spec.output) for d in (spec.c, spec.residual))  # used transposed, padded
-    scales = np.array([0.5], np.float32), np.array([4], np.float32)
+    scale_a, scale_b = 2.0 ** rng.integers(-1, 2, 3 * M), 2.0 ** rng.integers(-1, 2, 2 * N)
     d = np.zeros(M * N // 2 if result == "packed" else M * N,
                  np.uint32 if result == "packed" else spec.compute if result == "compute" else element(spec.output).storage)
     factor = np.float64 if spec.compute == "float64" else np.float32
     offset = np.int64 if spec.wide else np.int32
     launch(_kernel(spec, result), 1, M * N, acc, d, factor(alpha), factor(beta), bias, offset(2), c, offset(1), offset(2 * M),
-           residual, offset(1), offset(2 * M), *scales)
-    exact = acc.astype(np.float64) * (alpha if spec.alpha else 1) * (2 if spec.scales else 1)
+           residual, offset(1), offset(2 * M), scale_a.astype(np.float32), scale_b.astype(np.float32), offset(3), offset(2))
+    by_a, by_b = spec.scales or (None, None)
+    factors = {None: 1.0, "tensor": scale_a[0], "row": scale_a[::3, None]}[by_a] * {None: 1.0, "tensor": scale_b[0],
+                                                                                    "column": scale_b[None, ::2]}[by_b]
+    exact = acc.astype(np.float64) * (alpha if spec.alpha else 1) * factors
     if spec.c:
         exact = exact + (beta if spec.beta else 1) * _host(c, spec.c).astype(np.float64)[:, :M].T
     if spec.residual:
@@ -225,6 +228,8 @@ SPECS = [
     EpilogueSpec(alpha=True, beta=True, c="float16", residual="float16", bias="column", bias_dtype="float16", output="float16"),
     EpilogueSpec(residual="float32", wide=True, bias="row", activation="relu"), EpilogueSpec(scales=True, output="bfloat16"),
     EpilogueSpec(scales=True, alpha=True, output="e4m3", bias="column", bias_dtype="bfloat16"),
+    EpilogueSpec(scales=("row", "column"), output="float16"), EpilogueSpec(scales=("row", None), alpha=True, wide=True),
+    EpilogueSpec(scales=(None, "column"), output="bfloat16"), EpilogueSpec(scales=("tensor", "column"), bias="row"),
     EpilogueSpec(accumulator="float64", output="float64", alpha=True, beta=True, c="float64", bias="row", bias_dtype="float64"),
     EpilogueSpec(accumulator="float64", output="float32"), EpilogueSpec(accumulator="int32", output="int32"),
     EpilogueSpec(accumulator="int32", output="int32", c="int32", bias="row", bias_dtype="int32"),
@@ -266,17 +271,19 @@ def test_integer_accumulators_stay_exact_beyond_float32():
     acc = np.full(M * N, 2**24 + 1, np.int32)
     c, d = np.full(M * N, 2**30 + 1, np.int32), np.zeros(M * N, np.int32)
     zero, one = np.zeros(1, np.int32), np.zeros(1, np.float32)
-    launch(_kernel(spec, "storage"), 1, M * N, acc, d, np.float32(1), np.float32(1), one, 0, c, N, 1, zero, 0, 0, one, one)
+    launch(_kernel(spec, "storage"), 1, M * N, acc, d, np.float32(1), np.float32(1), one, 0, c, N, 1, zero, 0, 0, one, one, 0, 0)
     np.testing.assert_array_equal(d, np.full(M * N, 2**24 + 2**30 + 2))
     assert spec.integer and spec.compute == "int32" and not EpilogueSpec(accumulator="int32", output="int32", alpha=True).integer
 
 
 def test_arguments_are_documented_in_order():
-    spec = EpilogueSpec(bias="row", bias_dtype="bfloat16", c="float16", residual="bfloat16", scales=True, wide=True)
+    spec = EpilogueSpec(bias="row", bias_dtype="bfloat16", c="float16", residual="bfloat16", scales=("row", "column"), wide=True)
     names, types = zip(*spec.arguments)
     assert names == ARGUMENTS
     assert types == ("float32", "float32", "uint16*", "int64", "uint16*", "int64", "int64", "uint16*", "int64", "int64", "float32*",
-                     "float32*")
+                     "float32*", "int64", "int64")
+    assert [n for n, _ in EpilogueSpec(scales=True).arguments] == list(ARGUMENTS[:12])
+    assert EpilogueSpec(scales=True) == EpilogueSpec(scales=("tensor", "tensor")) and EpilogueSpec(scales=(None, None)) == EpilogueSpec()
     assert [n for n, _ in EpilogueSpec().arguments] == list(ARGUMENTS[:7])
     assert [n for n, _ in EpilogueSpec(residual="float32").arguments] == list(ARGUMENTS[:10])
 
@@ -284,7 +291,7 @@ def test_arguments_are_documented_in_order():
 def test_spec_validates():
     for message, error, fields in [
             ("accumulator 'float16'", ValueError, {"accumulator": "float16"}), ("bias 'rows'", ValueError, {"bias": "rows"}),
-            ("beta scales c", ValueError, {"beta": True}),
+            ("beta scales c", ValueError, {"beta": True}), ("scales \\('column', None\\)", ValueError, {"scales": ("column", None)}),
             ("of a float64 accumulator", ValueError, {"accumulator": "float64", "output": "float16"}),
             ("no element type 'half'", TypeError, {"output": "half"}), ("mode 'relu7'", ValueError, {"activation": "relu7"})]:
         with pytest.raises(error, match=message):

@@ -287,6 +287,7 @@ SPECS = [  # spec, parameters read, instructions expected
     (epilogue.EpilogueSpec(accumulator="int32", output="int32", bias="row", bias_dtype="int32"), 4, [r"add\.s32"]),
     (epilogue.EpilogueSpec(accumulator="int32", output="int8", alpha=True), 3, [r"cvt\.rn\.f32\.s32", r"cvt\.rni\.sat\.s8\.f32"]),
     (epilogue.EpilogueSpec(scales=True, output="e4m3"), 4, [r"cvt\.rn\.satfinite\.e4m3x2\.f32"]),
+    (epilogue.EpilogueSpec(scales=("row", "tensor")), 5, [r"ld\.global\.f32"]),
 ]
 
 
@@ -295,11 +296,12 @@ def test_unused_parts_of_an_epilogue_cost_nothing(spec, parameters, expected):
     finish = epilogue.make_epilogue(spec)
 
     @cuda.jit(launch_bounds=256)
-    def kernel(acc, d, alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b):
+    def kernel(acc, d, alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols):
         i = i32(cuda.threadIdx.x)
-        e = (alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b)
+        e = (alpha, beta, bias, bias_stride, c, c_rows, c_columns, residual, r_rows, r_columns, scale_a, scale_b, s_rows, s_cols)
         d[i] = finish(acc[i], i32(i >> 4), i32(i & 15), e)
-    types = [t for _, t in spec.arguments] + ["uint8*", "int32", "int32", "float32*", "float32*"][len(spec.arguments) - 7:]
+    types = [t for _, t in spec.arguments] + [
+        "uint8*", "int32", "int32", "float32*", "float32*", "int32", "int32"][len(spec.arguments) - 7:]
     text = _ptx(kernel, (spec.accumulator + "*", convert.element(spec.output).pointer, *types))
     assert len(re.findall(r"ld\.param", text)) == parameters, text
     for instruction in expected:

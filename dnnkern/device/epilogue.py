@@ -282,8 +282,9 @@ def activation_gradient(activation, compute="float32"):
 
 
 ARGUMENTS = ("alpha", "beta", "bias", "bias_stride", "c", "c_row_stride", "c_column_stride",
-             "residual", "residual_row_stride", "residual_column_stride", "scale_a", "scale_b")
-"""Order of the tuple `e` an epilogue takes. A spec without scales needs the first ten, without residual either the first seven."""
+             "residual", "residual_row_stride", "residual_column_stride", "scale_a", "scale_b", "scale_a_stride", "scale_b_stride")
+"""Order of the tuple `e` an epilogue takes. The last two are for scales by row or column. A spec without scales needs the first ten,
+without residual either the first seven."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,8 +304,9 @@ class EpilogueSpec:
     output : str
         Element type of the result; float64 or float32 for a float64 accumulator. An int32 accumulator stays in exact (wrapping) integer
         arithmetic where output, bias and addends are int32 and there is no factor and no activation.
-    scales : bool
-        Multiply the accumulator by the two float32 ``scale_a[0]`` and ``scale_b[0]``.
+    scales : (None, "tensor" or "row"; None, "tensor" or "column"), or ()
+        Multiply the accumulator by the float32 ``scale_a[0]`` or ``scale_a[m*scale_a_stride]``, then by ``scale_b[0]`` or
+        ``scale_b[n*scale_b_stride]``. True is ``("tensor", "tensor")``.
     wide : bool
         64-bit offsets and strides.
     """
@@ -317,7 +319,7 @@ class EpilogueSpec:
     activation: Activation = Activation()
     accumulator: str = "float32"
     output: str = "float32"
-    scales: bool = False
+    scales: tuple = ()
     wide: bool = False
 
     def __post_init__(self):
@@ -330,6 +332,10 @@ class EpilogueSpec:
             raise ValueError("epilogue: beta scales c, and there is no c")
         if self.accumulator == "float64" and self.output not in ("float64", "float32"):
             raise ValueError(f"epilogue: output {self.output} of a float64 accumulator, expected float64 or float32")
+        scales = ("tensor", "tensor") if self.scales is True else tuple(self.scales or ())
+        if scales and (len(scales) != 2 or scales[0] not in (None, "tensor", "row") or scales[1] not in (None, "tensor", "column")):
+            raise ValueError(f"epilogue: scales {self.scales!r}, expected None, 'tensor' or 'row', and None, 'tensor' or 'column'")
+        object.__setattr__(self, "scales", scales if any(scales) else ())
         for dtype in (self.output, self.c or self.output, self.residual or self.output, self.bias_dtype):
             element(dtype)
 
@@ -354,6 +360,8 @@ class EpilogueSpec:
             types += [element(self.residual or self.output).pointer, offset, offset]
         if self.scales:
             types += ["float32*", "float32*"]
+        if "row" in self.scales or "column" in self.scales:
+            types += [offset, offset]
         return tuple(zip(ARGUMENTS, types))
 
 
@@ -370,7 +378,9 @@ def make_epilogue(spec, result="storage"):
     """
     T = {"float32": f32, "float64": f64, "int32": i32}[spec.compute]
     Offset = i64 if spec.wide else i32
-    has_alpha, has_beta, has_scales, has_c, has_residual = spec.alpha, spec.beta, spec.scales, spec.c is not None, spec.residual is not None
+    has_alpha, has_beta, has_c, has_residual = spec.alpha, spec.beta, spec.c is not None, spec.residual is not None
+    scale_a, scale_b = spec.scales or (None, None)
+    a_by_tensor, a_by_row, b_by_tensor, b_by_column = scale_a == "tensor", scale_a == "row", scale_b == "tensor", scale_b == "column"
     by_row, by_column = spec.bias == "row", spec.bias == "column"
     load_bias, load_c = _loader(spec.bias_dtype, spec.integer), _loader(spec.c or spec.output, spec.integer)
     load_residual = _loader(spec.residual or spec.output, spec.integer)
@@ -379,8 +389,14 @@ def make_epilogue(spec, result="storage"):
     @device_function
     def transform(acc, m, n, e):
         y = T(acc)
-        if has_scales:
-            y = y * T(e[10][0]) * T(e[11][0])
+        if a_by_tensor:
+            y = y * T(e[10][0])
+        if a_by_row:
+            y = y * T(e[10][Offset(Offset(m) * e[12])])
+        if b_by_tensor:
+            y = y * T(e[11][0])
+        if b_by_column:
+            y = y * T(e[11][Offset(Offset(n) * e[13])])
         if has_alpha:
             y = y * T(e[0])
         if has_c:

@@ -1,7 +1,7 @@
 """DNNKERN_CHECK: look at every result, and at index arrays before they are used.
 
-``DNNKERN_CHECK=nan`` reports outputs that hold NaN or infinity, ``values`` index arrays out of range (families that take index arrays name
-them); both wait for the device at every call. What is found is printed with the command that runs the same problem again.
+``DNNKERN_CHECK=nan`` reports outputs that hold NaN or infinity, printed with the command that runs the same problem again; ``values``
+arrays of indices out of range, before anything is launched. Both wait for the device at every call.
 """
 import json
 import shlex
@@ -37,13 +37,23 @@ def to_host(a) -> np.ndarray:
     return np.array(np.ndarray(tensor.shape, storage, raw, -low, strides)).view(numpy_dtype(tensor.dtype))
 
 
-def check_outputs(bound, results, stream):
-    """Raise `CheckFailed`, after printing how to run the call again, where an output of floats holds NaN or infinity."""
+def _wait(stream):
     if not SIMULATED:
         from cuda.bindings import driver
 
         from .device import check
         check(driver.cuStreamSynchronize(stream))
+
+
+def check_indices(operation, bound, operands, stream):
+    """Let the operation look at the values of its operands, once what the stream has to do is done."""
+    _wait(stream)
+    operation.check_values(bound.problem, dict(zip(operation.operands, operands)))
+
+
+def check_outputs(bound, results, stream):
+    """Raise `CheckFailed`, after printing how to run the call again, where an output of floats holds NaN or infinity."""
+    _wait(stream)
     for k, result in enumerate(results):
         if "float" not in dtype_name(kind_of(result).tensor(result).dtype):
             continue

@@ -24,7 +24,8 @@ class Bound:
 
     `apart` are the pairs of arrays that must not overlap, `apart_at` the addresses at which they were last seen not to.
     """
-    __slots__ = "problem", "algorithm", "executable", "outputs", "workspace", "tensors", "extents", "apart", "apart_at", "kind", "device"
+    __slots__ = ("problem", "algorithm", "executable", "outputs", "workspace", "names", "tensors", "extents", "apart", "apart_at", "kind",
+                 "device")
 
     def __init__(self, **fields):
         for name, value in fields.items():
@@ -48,17 +49,23 @@ class Operation:
         The problem has `outputs` (tensors), `is_empty` and `scalar_type`.
     in_place : frozenset of str
         Operands that may be exactly `out`.
+    check_values : callable(problem, {operand: array}), optional
+        Raises where arrays of indices hold what they must not; runs before every call under DNNKERN_CHECK=values.
     """
 
-    def __init__(self, op, *, operands, outputs, scalars=(), problem, in_place=frozenset()):
+    def __init__(self, op, *, operands, outputs, scalars=(), problem, in_place=frozenset(), check_values=None):
         self.op, self.operands, self.outputs, self.scalars, self.make_problem = op, operands, outputs, scalars, problem
-        self.in_place = in_place
+        self.in_place, self.check_values = in_place, check_values
         self.calls, self.plans, self.lock = {}, {}, threading.Lock()
         declare(op, problem.__module__.split(".")[1])
         when_choices_change(self.calls.clear)
 
     def call(self, operands, out, parameters, scalars, workspace, stream, algo, allow):
-        """Run the operation; returns the output, or the tuple of outputs."""
+        """Run the operation; returns the output, or the tuple of outputs.
+
+        `operands` are in the order of `self.operands`. None is an operand that is missing; at the end of the tuple it may be left out,
+        which spares each call the look at it.
+        """
         outs = ()
         try:
             kind = KIND_OF_TYPE.get(type(operands[0])) or kind_of(operands[0])
@@ -95,6 +102,9 @@ class Operation:
             addresses += [kind_of(r).describe(r)[1] for r in results]
         executable = bound.executable
         if executable is not None:
+            if CHECKS and "values" in CHECKS and self.check_values is not None:
+                from .check import check_indices
+                check_indices(self, bound, operands, stream)
             scratch = None
             if bound.workspace:
                 if workspace is None:
@@ -113,7 +123,7 @@ class Operation:
                         raise TypeError(f"{self.op}: out is a read-only array, which cannot be written")
                 addresses = [None if x is None else kind_of(x).host_view(x) for x in (*operands, *results, scratch)]
             executable.execute((*addresses, *scalars), stream)
-            if CHECKS:
+            if CHECKS and "nan" in CHECKS:
                 from .check import check_outputs
                 check_outputs(bound, results, stream)
         if kind.finishes:
@@ -141,8 +151,9 @@ class Operation:
                 raise TypeError(f"{self.op}: out is a {kind_of(x).name} array, which cannot be written; leave out= away")
         aliases = frozenset(name for name, x, address in zip(self.operands, operands, addresses)
                             if x is not None and address and address in addresses[len(operands):])
-        problem = self.make_problem(tensors, (out_tensors if len(self.outputs) > 1 else out_tensors[0]) if outs else None, *parameters,
-                                    aliases=aliases)
+        missing = (None,) * (len(self.operands) - len(operands))
+        problem = self.make_problem(tensors + missing, (out_tensors if len(self.outputs) > 1 else out_tensors[0]) if outs else None,
+                                    *parameters, aliases=aliases)
         extents = [(0, 0) if t is None else t.extent for t in (*tensors, *problem.outputs)]
         for alias in aliases - self.in_place:
             if tensors[self.operands.index(alias)].size:
@@ -158,11 +169,11 @@ class Operation:
             algorithm, executable, need = None, None, 0
         else:
             algorithm = get_algorithm(self.op, problem, algo=algo, allow=allow, device=device)
-            executable = self._executable(problem, algorithm, device, stream, kind)
+            executable = self._executable(problem, algorithm, device, stream, kind, len(operands))
             need = algorithm.workspace(problem, device, algorithm.config)
         bound = Bound(problem=problem, algorithm=algorithm, executable=executable, outputs=problem.outputs, workspace=need,
-                      tensors=(*tensors, *problem.outputs), extents=extents, apart=self._apart(extents, addresses), apart_at=None,
-                      kind=kind, device=index)
+                      names=(*self.operands[:len(operands)], *self.outputs), tensors=(*tensors, *problem.outputs), extents=extents,
+                      apart=self._apart(extents, addresses, len(operands)), apart_at=None, kind=kind, device=index)
         with self.lock:
             if len(self.calls) >= _LIMIT:
                 self.calls.clear()
@@ -170,9 +181,11 @@ class Operation:
             self.calls[key] = bound
         return bound
 
-    def _apart(self, extents, addresses):
-        """(i, o, below, above) for each pair that must not overlap: it does where -below < address[o] - address[i] < above."""
-        first = len(self.operands)
+    def _apart(self, extents, addresses, first):
+        """(i, o, below, above) for each pair that must not overlap: it does where -below < address[o] - address[i] < above.
+
+        Output number 0 is `first` among the arrays.
+        """
         pairs = []
         for o in range(first, len(addresses)):
             for i in range(o):
@@ -200,8 +213,8 @@ class Operation:
                 raise ValueError(f"{self.op}: {name} is on device {index}, {self.operands[0]} on device {first}")
         return first
 
-    def _executable(self, problem, algorithm, device, stream, kind):
-        key = problem, algorithm, device.index
+    def _executable(self, problem, algorithm, device, stream, kind, given):
+        key = problem, algorithm, device.index, given
         with self.lock:
             executable = self.plans.get(key)
         if executable is None:
@@ -212,15 +225,16 @@ class Operation:
                 if capturing:
                     raise RuntimeError(f"{self.op}: a CUDA graph is being captured and {problem} has no plan yet; call it once before the "
                                        "capture")
-            executable = make_executable(self, problem, algorithm, device)
+            executable = make_executable(self, problem, algorithm, device, given)
             with self.lock:
                 executable = self.plans.setdefault(key, executable)
         return executable
 
-    def parameters(self, problem):
-        """((name, type), ...) of the values a plan of this operation takes."""
-        return (*((name, "pointer") for name in (*self.operands, *self.outputs, "workspace")),
-                *((name, problem.scalar_type) for name in self.scalars))
+    def parameters(self, problem, given=None):
+        """((name, type), ...) of the values a plan of this operation takes, where only the first `given` operands are passed."""
+        given = len(self.operands) if given is None else given
+        return (*((name, "pointer") for name in (*self.operands[:given], *self.outputs, "workspace")),
+                *((name, problem.scalar_type) for name in self.scalars), *((name, "null") for name in self.operands[given:]))
 
     # ---- what is checked at every call
 
@@ -228,7 +242,7 @@ class Operation:
         """ValueError if the two arrays share memory, not only the range it lies in."""
         if not share_memory(bound.tensors[i], addresses[i], bound.tensors[o], addresses[o]):
             return
-        name = self.operands[i] if i < len(self.operands) else "another output"
+        name = bound.names[i] if bound.names[i] in self.operands else "another output"
         (low_i, high_i), (low_o, high_o) = bound.extents[i], bound.extents[o]
         raise ValueError(f"{self.op}: out partly overlaps {name}: bytes {addresses[o] + low_o:#x} to {addresses[o] + high_o:#x} and "
                          f"{addresses[i] + low_i:#x} to {addresses[i] + high_i:#x}")
@@ -243,7 +257,7 @@ class Operation:
             raise ValueError(f"{self.op}: workspace has {tensor.nbytes} bytes, {bound.algorithm} needs {bound.workspace}")
         if bound.workspace and address & 15:
             raise ValueError(f"{self.op}: workspace begins at {address:#x}; expected a multiple of 16")
-        for name, start, (low, high) in zip((*self.operands, *self.outputs), addresses, bound.extents):
+        for name, start, (low, high) in zip(bound.names, addresses, bound.extents):
             if low != high and bound.workspace and start + low < address + bound.workspace and address < start + high:
                 raise ValueError(f"{self.op}: workspace overlaps {name}")
         if kind.device(workspace) != bound.device:
@@ -251,10 +265,10 @@ class Operation:
         return address
 
 
-def make_executable(operation, problem, algorithm, device):
-    """The algorithm's launches for a problem, compiled and loaded (or simulated)."""
+def make_executable(operation, problem, algorithm, device, given=None):
+    """The algorithm's launches for a problem, compiled and loaded (or simulated); see `Operation.parameters`."""
     launches = algorithm.build(problem, device, algorithm.config)
-    return (SimulatedExecutable if SIMULATED else Executable)(launches, operation.parameters(problem), device.index)
+    return (SimulatedExecutable if SIMULATED else Executable)(launches, operation.parameters(problem, given), device.index)
 
 
 def stream_handle(stream) -> int:

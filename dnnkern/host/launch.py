@@ -184,8 +184,12 @@ class Executable:
     """A plan's launches, compiled and loaded on one device. `execute` may be called from several threads at once."""
 
     def __init__(self, launches, parameters, index):
-        """`parameters`: ((name, type), ...) of the dynamic values, in the order `execute` takes them; "pointer" is a type."""
-        self.launches, self.parameters, self.index = tuple(launches), tuple(parameters), index
+        """`parameters`: ((name, type), ...) of the dynamic values, in the order `execute` takes them; "pointer" is a type.
+
+        A parameter of type "null" is a pointer that is null in every call: `execute` takes no value for it.
+        """
+        self.launches, self.parameters, self.index = tuple(launches), tuple(p for p in parameters if p[1] != "null"), index
+        absent = {name for name, kind in parameters if kind == "null"}
         arch = device(index).arch
         with on_device(index):
             self.functions = [Function(compile_kernel(k.kernel, k.signature, arch), index, k.shared, k.cluster) for k in self.launches]
@@ -197,6 +201,8 @@ class Executable:
             for a in launch.arguments:
                 if a.type == "tensormap":
                     slots.append((order[a.value], a.offset, a.spec))
+                elif a.is_dynamic and a.value in absent:
+                    slots.append(bytes(8))
                 elif not a.is_dynamic:
                     scalar = a.type.split("x")[0]
                     slots += [struct.pack("<" + _CODE[scalar], v) for v in (a.value if scalar != a.type else (a.value,))]
@@ -248,8 +254,9 @@ class SimulatedExecutable:
     """The same plan in the simulator: values are NumPy views in storage dtype instead of addresses."""
 
     def __init__(self, launches, parameters, index):
-        self.launches, self.parameters, self.index = tuple(launches), tuple(parameters), index
+        self.launches, self.parameters, self.index = tuple(launches), tuple(p for p in parameters if p[1] != "null"), index
         self.order = {name: k for k, (name, _) in enumerate(self.parameters)}
+        self.absent = {name for name, kind in parameters if kind == "null"}
 
     def execute(self, values, stream):
         """Run every launch to its end."""
@@ -262,7 +269,8 @@ class SimulatedExecutable:
         import numpy as np
 
         from ..device.sim import Pointer
-        value = values[self.order[a.value]] if a.is_dynamic else a.value
+        absent = a.is_dynamic and a.value in self.absent
+        value = None if absent else values[self.order[a.value]] if a.is_dynamic else a.value
         if a.type == "tensormap":
             return Pointer(value), a.spec
         if a.type.endswith("*"):

@@ -133,7 +133,8 @@ class Operands:
     device : Device
         Whose context is current.
     given : sequence of arrays, optional
-        Values for the operands, in the operation's order, copied into every set; default: random ones.
+        Values for the operands, in the operation's order, copied into every set; default: random ones, or what the problem's
+        `operand_values(name)` says where it has one and it is not None.
     memory : int
         Bytes the sets may take; there is one set at least.
     """
@@ -146,6 +147,7 @@ class Operands:
         self.aliased = {name for name in operation.in_place if getattr(problem, "in_place", False) and self.tensors[name] is not None}
         self._workspace = self._reference = None
         if given is not None:
+            given = (*given, *(None,) * (len(self.tensors) - len(given)))
             self._check_given(given)
         fresh = [t for name, t in (*self.tensors.items(), *self.outputs.items()) if t is not None and name not in self.aliased]
         size = sum(_room(t) for t in fresh)
@@ -195,7 +197,7 @@ class Operands:
         return slots
 
     def _fill(self, given):
-        patterns = {}
+        patterns, special = {}, getattr(self.problem, "operand_values", lambda name: None)
         for number, slots in enumerate(self.sets):
             for position, (name, t) in enumerate(self.tensors.items()):
                 if t is None or not t.size:
@@ -203,6 +205,9 @@ class Operands:
                 slot = slots[name]
                 if given is not None:
                     self._copy_given(slot, given[position])
+                    continue
+                if (values := special(name)) is not None:
+                    self._write(slot, values)
                     continue
                 if t.dtype not in patterns:
                     values = _pattern(t.dtype)
@@ -214,6 +219,13 @@ class Operands:
                     step = min(length - at, slot.nbytes - done)
                     self.memory.copy(slot.block, slot.start + done, source, at, step)
                     done, at = done + step, 0
+
+    def _write(self, slot, values):
+        t = slot.tensor
+        low, high = t.extent
+        raw = np.zeros(high - low, np.uint8)
+        np.ndarray(t.shape, STORAGE[t.dtype], raw, -low, tuple(s * t.itemsize for s in t.strides))[...] = values
+        self.memory.write(slot.block, slot.start, raw)
 
     def _copy_given(self, slot, x):
         if SIMULATED:

@@ -5,21 +5,21 @@ from ._problem import MatmulProblem, make_problem
 
 __all__ = ["MatmulProblem", "matmul"]
 
-OPERATION = Operation("matmul", operands=("a", "b", "bias", "c"), outputs=("y",), scalars=("alpha", "beta"), problem=make_problem,
-                      in_place=frozenset({"c"}))
+OPERATION = Operation("matmul", operands=("a", "b", "bias", "c", "scale_a", "scale_b"), outputs=("y",), scalars=("alpha", "beta"),
+                      problem=make_problem, in_place=frozenset({"c"}))
 _call = OPERATION.call
 
 
 def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, transpose_b=False, activation=None, math=None,
-           out_dtype=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+           out_dtype=None, scale_a=None, scale_b=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
     """Matrix product with its neighbours fused: ``y = activation(alpha * a @ b + beta * c + bias)``.
 
     Parameters
     ----------
     a : array (..., M, K), or (..., K, M) with `transpose_a`, or (K,)
     b : array (..., K, N), or (..., N, K) with `transpose_b`, or (K,)
-        float64, float32, float16, bfloat16 or int8, the same for both. Batch dimensions broadcast and 1-D operands behave as
-        `numpy.matmul`'s. Any strides.
+        float64, float32, float16, bfloat16 or int8, the same for both, or float8_e4m3fn and float8_e5m2 in any combination. Batch
+        dimensions broadcast and 1-D operands behave as `numpy.matmul`'s. Any strides.
     bias : array (N,) or (1, N), added by column, or (M, 1), by row
     c : array that broadcasts to y
         May be exactly `out`.
@@ -31,7 +31,12 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
         None: float32 accumulation of unrounded inputs. "tf32": float32 inputs may be rounded to tf32. "fast": anything within ten times the
         error of None.
     out_dtype : dtype
-        Default the operands', int32 for int8. int8 results saturate.
+        Default the operands', int32 for int8, bfloat16 for 8-bit floats. int8 and 8-bit floating results saturate.
+    scale_a : float32 array of one element, (M, 1) or (M, ceil(K/128))
+        Of 8-bit floating operands: factor of all of a, of each row, or of each 128 elements of a row along k; the same for every matrix of
+        a batch. None is 1. Rows and columns are the product's, after transposition.
+    scale_b : float32 array of one element, (1, N) or (ceil(K/128), ceil(N/128))
+        Factor of all of b, of each column, or of each block of 128x128.
     out : array
         Written and returned; any strides. May be exactly `c`; other overlap with an operand is an error.
     workspace : array
@@ -46,7 +51,8 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
     Returns
     -------
     y : array (..., M, N), of a's framework
-        Accumulated in float32 (float64 for float64, int32 for int8), rounded once. A K of 0 sums to 0.
+        Accumulated in float32 (float64 for float64, int32 for int8), rounded once. A K of 0 sums to 0. The product is that of the scaled
+        operands, ``(scale_a * a) @ (scale_b * b)``: scales by block multiply the sum over their 128 of k, others the whole sum.
 
     Raises
     ------
@@ -71,5 +77,11 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
     """
     if beta == 0:
         c = None
-    return _call((a, b, bias, c), out, (transpose_a, transpose_b, activation, math, out_dtype, alpha != 1, beta != 1), (alpha, beta),
+    if scale_a is not None or scale_b is not None:
+        operands = a, b, bias, c, scale_a, scale_b
+    elif bias is not None or c is not None:
+        operands = a, b, bias, c
+    else:
+        operands = a, b
+    return _call(operands, out, (transpose_a, transpose_b, activation, math, out_dtype, alpha != 1, beta != 1), (alpha, beta),
                  workspace, stream, algo, allow)

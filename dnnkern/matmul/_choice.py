@@ -2,6 +2,7 @@
 from ..device.index import ceil_div
 from ..host.launch import Argument
 from ._roles import access, operand_strides, stored_by_rows, widest
+from ._scales import FP8
 from ._tile import HALVES, Operands, Tile, registers_needed, shared_bytes
 
 # Tile: fixed time, time of one step of k alone on a multiprocessor, additional time for every tile a multiprocessor gets; the first in
@@ -23,6 +24,8 @@ TILES_F64 = {
 
 def refusal(problem):
     """Why tiles cannot compute a problem, or None: int8 needs words of four k in both operands."""
+    if problem.a.dtype in FP8:
+        return f"operands are {problem.a.dtype} and {problem.b.dtype}; the tiles multiply types of 16 bits and more, and int8"
     if problem.k == 0:
         return "K is 0"
     if max(problem.m, problem.n, problem.k) >= 2 ** 31 - 2 ** 16:

@@ -11,11 +11,13 @@ from ..device.epilogue import Activation, EpilogueSpec
 from ..host.dtypes import compute_dtype, dtype_name
 from ..host.launch import Argument
 from ..host.tensor import Tensor
+from ._scales import FP8, Scales, scales_of
 
-INPUTS = ("float64", "float32", "float16", "bfloat16", "int8")
+INPUTS = ("float64", "float32", "float16", "bfloat16", "int8", *FP8)
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _OUTPUTS = {"float64": ("float64", "float32"), "float32": ("float32", "float16", "bfloat16"), "float16": ("float16", "float32", "bfloat16"),
-            "bfloat16": ("bfloat16", "float32", "float16"), "int8": ("int32", "int8", "float32", "float16", "bfloat16")}
+            "bfloat16": ("bfloat16", "float32", "float16"), "int8": ("int32", "int8", "float32", "float16", "bfloat16"),
+            **dict.fromkeys(FP8, ("bfloat16", "float32", "float16", *FP8))}
 MATH = (None, "tf32", "fast")
 
 
@@ -47,6 +49,8 @@ class MatmulProblem:
     math : None, "tf32" or "fast"
     in_place : bool
         c is exactly y.
+    scale_a, scale_b : Tensor or None
+        Of 8-bit floating operands, see `_scales`.
     """
     a: Tensor
     b: Tensor
@@ -60,40 +64,32 @@ class MatmulProblem:
     beta: bool = False
     math: str | None = None
     in_place: bool = False
+    scale_a: Tensor | None = None
+    scale_b: Tensor | None = None
 
     def __post_init__(self):
         for name, t in (("a", self.a), ("b", self.b)):
-            if t.dtype not in INPUTS:
-                raise TypeError(f"matmul: {name} is {t.dtype}; expected one of {', '.join(INPUTS)}")
             if t.ndim == 0:
                 raise ValueError(f"matmul: {name} has no dimensions; expected one at least")
-        if self.a.dtype != self.b.dtype:
-            raise TypeError(f"matmul: a is {self.a.dtype} and b is {self.b.dtype}; expected the same dtype")
+        check_dtypes("matmul", self.a, self.b, self.y)
         if self.math not in MATH:
             raise ValueError(f"matmul: math={self.math!r}; expected one of {', '.join(map(repr, MATH))}")
         for name, t, swap in (("a", self.a, self.transpose_a), ("b", self.b, self.transpose_b)):
             if t.ndim == 1 and swap:
                 raise ValueError(f"matmul: transpose_{name} needs a matrix, {name} has shape {t.shape}")
-        if self.y.dtype not in _OUTPUTS[self.a.dtype]:
-            raise TypeError(f"matmul: the output of {self.a.dtype} operands cannot be {self.y.dtype}; expected one of "
-                            f"{', '.join(_OUTPUTS[self.a.dtype])}")
         expected = self.shape_of(self.a, self.b, self.transpose_a, self.transpose_b)
         if self.y.shape != expected:
             raise ValueError(f"matmul: out has shape {self.y.shape}, the product has {expected}")
         if any(s == 0 for n, s in zip(self.y.shape, self.y.strides) if n > 1):
             raise ValueError(f"matmul: out has shape {self.y.shape} and strides {self.y.strides}; several elements share one address")
-        self._check_addend("bias", self.bias)
-        self._check_addend("c", self.c)
+        for name, t in (("bias", self.bias), ("c", self.c)):
+            check_addend("matmul", name, t, self.a.dtype)
         if self.bias is not None and self.bias.shape not in ((self.n,), (1, self.n), (self.m, 1)):
             raise ValueError(f"matmul: bias has shape {self.bias.shape}; expected ({self.n},) or (1, {self.n}) by column, or ({self.m}, 1) "
                              "by row")
         if self.c is not None and not _broadcasts(self.c.shape, self.y.shape):
             raise ValueError(f"matmul: c has shape {self.c.shape}, which does not broadcast to the output's {self.y.shape}")
-
-    def _check_addend(self, name, t):
-        allowed = _FLOATS if self.compute == "float64" else _FLOATS[1:] + (("int32",) if self.a.dtype == "int8" else ())
-        if t is not None and t.dtype not in allowed:
-            raise TypeError(f"matmul: {name} is {t.dtype}; expected one of {', '.join(allowed)}")
+        self.scales  # validates them
 
     @staticmethod
     def shape_of(a, b, transpose_a=False, transpose_b=False):
@@ -212,16 +208,26 @@ class MatmulProblem:
         return "float64" if self.epilogue.compute == "float64" else "float32"
 
     @functools.cached_property
+    def scales(self) -> Scales:
+        """How the operands are scaled."""
+        return scales_of("matmul", self.a, self.b, self.scale_a, self.scale_b, self.m, self.n, self.k)
+
+    @functools.cached_property
     def epilogue(self) -> EpilogueSpec:
-        """The epilogue, with 64-bit offsets where 32 bits could overflow."""
+        """The epilogue, with 64-bit offsets where 32 bits could overflow; scales by block are the main loop's, all others are in it."""
         return EpilogueSpec(alpha=self.scaled, beta=self.beta and self.c is not None, bias=self.bias_by,
                             bias_dtype=self.bias.dtype if self.bias else self.y.dtype, c=self.c.dtype if self.c else None,
-                            activation=self.activation, accumulator=self.compute, output=self.y.dtype, wide=self.is_wide)
+                            activation=self.activation, accumulator=self.compute, output=self.y.dtype, scales=self.scales.in_epilogue,
+                            wide=self.is_wide)
 
     @functools.cached_property
     def is_wide(self):
         """Whether an element offset inside some operand does not fit 32 bits."""
-        return any(abs(edge) // t.itemsize >= 2 ** 31 for t in (self.a, self.b, self.y, self.bias, self.c) if t for edge in t.extent)
+        return any(abs(edge) // t.itemsize >= 2 ** 31 for t in self._tensors for edge in t.extent)
+
+    @property
+    def _tensors(self):
+        return tuple(t for t in (self.a, self.b, self.y, self.bias, self.c, self.scale_a, self.scale_b) if t)
 
     @property
     def outputs(self):
@@ -238,13 +244,11 @@ class MatmulProblem:
     @property
     def bytes(self):
         """Bytes that must move at least."""
-        return sum(t.nbytes for t in (self.a, self.b, self.y, self.bias, self.c) if t)
+        return sum(t.nbytes for t in self._tensors)
 
     def epilogue_arguments(self) -> tuple:
-        """The kernel parameters that make up the epilogue's tuple, in its order."""
-        given = {"alpha": "alpha", "beta": "beta", "bias": "bias", "bias_stride": self.bias_stride, "c": "c",
-                 "c_row_stride": self.c_strides[0], "c_column_stride": self.c_strides[1]}
-        return tuple(Argument(kind, given[name]) for name, kind in self.epilogue.arguments)
+        """The kernel parameters that make up the epilogue's tuple, in its order, but for the scales: those are `scales.arguments()`."""
+        return epilogue_arguments(self.epilogue, self.bias_stride, self.c_strides)
 
     def batch_arguments(self) -> tuple:
         """Kernel parameters `sizes` and `strides` of the batch dimensions, for `_batch.make_batch_offsets`; none without a batch."""
@@ -256,13 +260,44 @@ class MatmulProblem:
 
     def __str__(self):
         text = f"matmul {self.batch_size}x" if self.batch_size > 1 else "matmul "
-        text += f"{self.m}x{self.n}x{self.k} {self.a.dtype}"
+        text += f"{self.m}x{self.n}x{self.k} {self.a.dtype}" + (f" x {self.b.dtype}" if self.b.dtype != self.a.dtype else "")
         text += f" {'t' if self.transpose_a else 'n'}{'t' if self.transpose_b else 'n'}"
         if self.y.dtype != self.a.dtype:
             text += f" -> {self.y.dtype}"
-        parts = (f"bias by {self.bias_by}", self.bias), ("c", self.c), (self.activation.mode, self.activation.mode != "identity")
+        parts = ((str(self.scales), self.scale_a or self.scale_b), (f"bias by {self.bias_by}", self.bias), ("c", self.c),
+                 (self.activation.mode, self.activation.mode != "identity"))
         extras = [name for name, present in parts if present]
         return text + (f" + {', '.join(extras)}" if extras else "") + (f" math={self.math}" if self.math else "")
+
+
+def check_dtypes(op, a, b, y):
+    """TypeError unless these dtypes of operands and output go together; `y` may be None."""
+    for name, t in (("a", a), ("b", b)):
+        if t.dtype not in INPUTS:
+            raise TypeError(f"{op}: {name} is {t.dtype}; expected one of {', '.join(INPUTS)}")
+    if a.dtype != b.dtype and not (a.dtype in FP8 and b.dtype in FP8):
+        raise TypeError(f"{op}: a is {a.dtype} and b is {b.dtype}; expected the same dtype, or two of {', '.join(FP8)}")
+    if y is not None and y.dtype not in _OUTPUTS[a.dtype]:
+        raise TypeError(f"{op}: the output of {a.dtype} operands cannot be {y.dtype}; expected one of {', '.join(_OUTPUTS[a.dtype])}")
+
+
+def check_addend(op, name, t, dtype):
+    """TypeError unless a bias or c, which may be None, can be added to products of `dtype`."""
+    allowed = _FLOATS if compute_dtype(dtype) == "float64" else _FLOATS[1:] + (("int32",) if dtype == "int8" else ())
+    if t is not None and t.dtype not in allowed:
+        raise TypeError(f"{op}: {name} is {t.dtype}; expected one of {', '.join(allowed)}")
+
+
+def default_output(dtype):
+    """dtype of the result where the caller names none."""
+    return "int32" if dtype == "int8" else "bfloat16" if dtype in FP8 else dtype
+
+
+def epilogue_arguments(spec, bias_stride, c_strides=(0, 0)):
+    """The kernel parameters alpha to c_column_stride of an epilogue's tuple."""
+    given = {"alpha": "alpha", "beta": "beta", "bias": "bias", "bias_stride": bias_stride, "c": "c", "c_row_stride": c_strides[0],
+             "c_column_stride": c_strides[1]}
+    return tuple(Argument(kind, given[name]) for name, kind in spec.arguments[:len(given)])
 
 
 def _broadcasts(shape, target):
@@ -278,19 +313,18 @@ def _broadcast_strides(t, shape, drop=0):
 
 def make_problem(tensors, out, transpose_a, transpose_b, activation, math, out_dtype, scaled, beta, aliases):
     """`MatmulProblem` of a call; `scaled` and `beta` say whether alpha and beta differ from 1."""
-    a, b, bias, c = tensors
+    a, b, bias, c, scale_a, scale_b = tensors
     for name, t in (("a", a), ("b", b)):
         if t is None:
             raise TypeError(f"matmul: {name}: got NoneType; expected an array")
-        if t.dtype not in INPUTS:
-            raise TypeError(f"matmul: {name} is {t.dtype}; expected one of {', '.join(INPUTS)}")
         if t.ndim == 0:
             raise ValueError(f"matmul: {name} has no dimensions; expected one at least")
-    wanted = dtype_name(out_dtype) if out_dtype is not None else out.dtype if out is not None else (
-        "int32" if a.dtype == "int8" else a.dtype)
+    check_dtypes("matmul", a, b, None)
+    wanted = dtype_name(out_dtype) if out_dtype is not None else out.dtype if out is not None else default_output(a.dtype)
     if out is not None and out.dtype != wanted:
         raise TypeError(f"matmul: out is {out.dtype}, out_dtype asks for {wanted}")
     y = out if out is not None else Tensor.packed(MatmulProblem.shape_of(a, b, transpose_a, transpose_b), wanted)
     return MatmulProblem(a=a, b=b, y=y, bias=bias, c=c, transpose_a=bool(transpose_a), transpose_b=bool(transpose_b),
                          activation=Activation.of(activation), scaled=bool(scaled),
-                         beta=bool(beta) and c is not None, math=math, in_place="c" in aliases and c is not None)
+                         beta=bool(beta) and c is not None, math=math, in_place="c" in aliases and c is not None,
+                         scale_a=scale_a, scale_b=scale_b)

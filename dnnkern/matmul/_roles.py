@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ..device.convert import element
 from ..host.launch import Argument
 from ._loaders import ALONG_K, ALONG_ROWS, STRIDED
+from ._problem import epilogue_arguments
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Roles:
     batch: tuple
     epilogue: object
     bias_stride: int
+    scales: object
 
     @property
     def dtype(self):
@@ -51,10 +53,8 @@ class Roles:
         return Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides)
 
     def epilogue_arguments(self):
-        """The epilogue's tuple as kernel parameters."""
-        given = {"alpha": "alpha", "beta": "beta", "bias": "bias", "bias_stride": self.bias_stride, "c": "c",
-                 "c_row_stride": self.c_strides[0], "c_column_stride": self.c_strides[1]}
-        return tuple(Argument(kind, given[name]) for name, kind in self.epilogue.arguments)
+        """The epilogue's tuple as kernel parameters, but for the scales."""
+        return epilogue_arguments(self.epilogue, self.bias_stride, self.c_strides)
 
 
 def roles(problem, swap=False) -> Roles:
@@ -64,11 +64,12 @@ def roles(problem, swap=False) -> Roles:
     if not swap:
         return Roles(m=problem.m, n=problem.n, a=problem.a, b=problem.b, names=("a", "b"), a_strides=problem.a_strides,
                      b_strides=problem.b_strides, y_strides=problem.y_strides, c_strides=problem.c_strides, epilogue=problem.epilogue,
-                     **common)
+                     scales=problem.scales, **common)
+    scales = problem.scales.swapped()
     bias = {"row": "column", "column": "row", None: None}[problem.epilogue.bias]
     return Roles(m=problem.n, n=problem.m, a=problem.b, b=problem.a, names=("b", "a"), a_strides=problem.b_strides[::-1],
                  b_strides=problem.a_strides[::-1], y_strides=problem.y_strides[::-1], c_strides=problem.c_strides[::-1],
-                 epilogue=replace(problem.epilogue, bias=bias), **common)
+                 epilogue=replace(problem.epilogue, bias=bias, scales=scales.in_epilogue), scales=scales, **common)
 
 
 def stored_by_rows(problem) -> Roles:

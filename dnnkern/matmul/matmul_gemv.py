@@ -26,6 +26,7 @@ from ..host.launch import Argument, Launch
 from ._batch import make_batch_offsets
 from ._reduce import make_halving
 from ._roles import operand_strides, roles, widest
+from ._scales import FP8
 from ._tile import HALVES, unrolled
 
 MOST_ROWS = 8
@@ -85,6 +86,8 @@ def _weights(parts):
 
 def supports(problem):
     """Few rows or columns, and weights that can be read a word at a time."""
+    if problem.a.dtype in FP8:
+        return f"operands are {problem.a.dtype} and {problem.b.dtype}; it multiplies types of 16 bits and more, and int8"
     if problem.k == 0:
         return "K is 0"
     if min(problem.m, problem.n) > MOST_ROWS:

@@ -1,9 +1,10 @@
 """One thread an output element, straight from the definition.
 
-Thread (row m, column n) of matrix z walks along k, reads a[z, m, k] and b[z, k, n] from global memory, and applies the epilogue to its
-sum. Neighbouring threads have neighbouring columns: rows of a packed b are read coalesced, a is broadcast within the warp. Every operand
-may have any strides, signs included; nothing has to be aligned or divisible. It reads 2*M*N*K elements where M*K + K*N would do, and is
-the ground the other algorithms stand on: always applicable, deterministic, easy to check. Best for products of a few thousand elements.
+Thread (row m, column n) of matrix z walks along k, reads a[z, m, k] and b[z, k, n] from global memory, and applies the epilogue to its sum.
+Neighbouring threads have neighbouring columns: rows of a packed b are read coalesced, a is broadcast within the warp. Every operand may
+have any strides, signs included; nothing has to be aligned or divisible. Scales by block multiply the sum over each block of k. It reads
+2*M*N*K elements where M*K + K*N would do, and is the ground the other algorithms stand on: always applicable, deterministic, easy to check.
+Best for products of a few thousand elements.
 """
 import functools
 from dataclasses import dataclass
@@ -15,12 +16,16 @@ from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ._batch import make_batch_offsets
+from ._scales import BLOCK, make_block_factor
 
 
 @dataclass(frozen=True)
 class Config:
-    """Element type of the operands, number of merged batch dimensions, epilogue."""
-    dtype: str
+    """Element types of the operands, how they are scaled, number of merged batch dimensions, epilogue."""
+    dtype_a: str
+    dtype_b: str
+    scale_a: str | None
+    scale_b: str | None
     batch_dims: int
     epilogue: EpilogueSpec
     threads: int = 256
@@ -51,13 +56,21 @@ def kernel(config):
     THREADS = config.threads
     exact_integers, double = config.epilogue.accumulator == "int32", config.epilogue.accumulator == "float64"
     Accumulator = i32 if exact_integers else f64 if double else f32
-    operand = element(config.dtype)
-    load = _load_integer if exact_integers else operand.load
+    load_a, load_b = (_load_integer if exact_integers else element(d).load for d in (config.dtype_a, config.dtype_b))
+    by_block = "block" in (config.scale_a, config.scale_b)
+    factor = make_block_factor(config.scale_a, config.scale_b) if by_block else None
     epilogue = make_epilogue(config.epilogue)
     batch_offsets = make_batch_offsets(config.batch_dims)
 
+    @device_function
+    def dot(a, a_at, sak, b, b_at, sbk, first, last):
+        acc = Accumulator(0)
+        for k in range(first, last):
+            acc = Accumulator(acc + load_a(a, i64(a_at + k * sak)) * load_b(b, i64(b_at + k * sbk)))
+        return acc
+
     @cuda.jit(launch_bounds=THREADS)
-    def matmul_naive(a, b, y, M, N, K, outputs, sam, sak, sbk, sbn, sym, syn, sizes, strides,
+    def matmul_naive(a, b, y, M, N, K, outputs, sam, sak, sbk, sbn, sym, syn, sizes, strides, scale_a, scale_b, scale_strides,
                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
@@ -68,10 +81,15 @@ def kernel(config):
             a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
             a_at = i64(a_at + m * sam)
             b_at = i64(b_at + n * sbn)
-            acc = Accumulator(0)
-            for k in range(K):
-                acc = Accumulator(acc + load(a, i64(a_at + k * sak)) * load(b, i64(b_at + k * sbk)))
-            e = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
+            if by_block:
+                acc = Accumulator(0)
+                for first in range(i64(0), K, i64(BLOCK)):
+                    part = dot(a, a_at, sak, b, b_at, sbk, first, i64(min(i64(first + BLOCK), K)))
+                    acc = Accumulator(acc + part * factor(m, n, i64(first >> 7), scale_a, scale_b, scale_strides))
+            else:
+                acc = dot(a, a_at, sak, b, b_at, sbk, i64(0), K)
+            e = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, c, i32(0), i32(0), scale_a, scale_b,
+                 scale_strides[0], scale_strides[3])
             y[i64(y_at + m * sym + n * syn)] = epilogue(acc, m, n, e)
     return matmul_naive
 
@@ -83,13 +101,13 @@ def _load_integer(p, i):
 
 def build(problem, device, config):
     """One launch, 256 outputs a block."""
-    config = Config(problem.a.dtype, len(problem.batch), problem.epilogue)
+    scales = problem.scales
+    config = Config(problem.a.dtype, problem.b.dtype, scales.a, scales.b, len(problem.batch), problem.epilogue)
     outputs = problem.batch_size * problem.m * problem.n
-    pointer = element(problem.a.dtype).pointer
-    arguments = (Argument(pointer, "a"), Argument(pointer, "b"), Argument(element(problem.y.dtype).pointer, "y"),
+    arguments = (*(Argument(element(t.dtype).pointer, name) for name, t in (("a", problem.a), ("b", problem.b), ("y", problem.y))),
                  Argument("int64", problem.m), Argument("int64", problem.n), Argument("int64", problem.k), Argument("int64", outputs),
                  *(Argument("int64", s) for s in problem.a_strides + problem.b_strides + problem.y_strides),
-                 *problem.batch_arguments(), *problem.epilogue_arguments())
+                 *problem.batch_arguments(), *scales.arguments(), *problem.epilogue_arguments())
     return (Launch(kernel(config), (-(-outputs // config.threads), 1, 1), (config.threads, 1, 1), arguments),)
 
 

@@ -10,19 +10,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8}
+ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1,
+            "int32": 4, "uint32": 4, "int64": 8}
 # Half the distance between 1 and the next number; the number of integer bits that are exact; the least positive number.
-ROUNDOFF = {"float64": 2.0 ** -53, "float32": 2.0 ** -24, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -8, "tf32": 2.0 ** -11}
-EXACT = {"float64": 2 ** 53, "float32": 2 ** 24, "float16": 2 ** 11, "bfloat16": 2 ** 8, "int8": 127, "int32": 2 ** 31 - 1}
-TINY = {"float64": 2.0 ** -1074, "float32": 2.0 ** -126, "float16": 2.0 ** -24, "bfloat16": 2.0 ** -126}
+ROUNDOFF = {"float64": 2.0 ** -53, "float32": 2.0 ** -24, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -8, "tf32": 2.0 ** -11,
+            "float8_e4m3fn": 2.0 ** -4, "float8_e5m2": 2.0 ** -3}
+EXACT = {"float64": 2 ** 53, "float32": 2 ** 24, "float16": 2 ** 11, "bfloat16": 2 ** 8, "float8_e4m3fn": 2 ** 4,
+         "float8_e5m2": 2 ** 3, "int8": 127, "int32": 2 ** 31 - 1}
+TINY = {"float64": 2.0 ** -1074, "float32": 2.0 ** -126, "float16": 2.0 ** -24, "bfloat16": 2.0 ** -126,
+        "float8_e4m3fn": 2.0 ** -9, "float8_e5m2": 2.0 ** -16}
+# Integers and 8-bit floats: what is beyond saturates.
 RANGE = {"int8": (-128, 127), "int32": (-2 ** 31, 2 ** 31 - 1)}
+LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 
 
 def numpy_dtype(name):
-    """NumPy's dtype; bfloat16 is ml_dtypes'."""
-    if name == "bfloat16":
+    """NumPy's dtype; bfloat16 and 8-bit floats are ml_dtypes'."""
+    if name == "bfloat16" or name in LARGEST:
         import ml_dtypes
-        return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(getattr(ml_dtypes, name))
     return np.dtype(name)
 
 
@@ -136,8 +142,9 @@ def rounding_error(reference, dtype):
 
 
 def saturated(values, dtype):
-    """Clipped to an integer type's range; float types as they are."""
-    return np.clip(values, *RANGE[dtype]) if dtype in RANGE else values
+    """Clipped to the range of an integer or 8-bit floating type; other float types as they are."""
+    bounds = RANGE[dtype] if dtype in RANGE else (-LARGEST[dtype], LARGEST[dtype]) if dtype in LARGEST else None
+    return values if bounds is None else np.clip(values, *bounds)
 
 
 def modules():

@@ -1,11 +1,13 @@
-"""Cases of matmul: ``y = activation(alpha * a @ b + beta * c + bias)``."""
+"""Cases of matmul: ``y = activation(alpha * (scale_a * a) @ (scale_b * b) + beta * c + bias)``."""
 import math
 from dataclasses import dataclass, field
 
 import numpy as np
 from activations import ACTIVATIONS
 
-from . import EXACT, RANGE, ROUNDOFF, Case, Place, coherent, lay, rounded, rounding_error, saturated
+from . import EXACT, LARGEST, RANGE, ROUNDOFF, Case, Place, coherent, lay, rounded, rounding_error, saturated
+
+BLOCK = 128  # of scales by block: elements of a along k, of b along both
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,16 @@ class Matmul(Case):
     math: str | None = None
     layout: dict = field(default_factory=dict, hash=False)
     wide_values: bool = False    # int8: values so large that many int8 results saturate
+    dtype_b: str | None = None
+    scale_a: str | None = None   # "tensor" (1,), "number" (), "row" (M, 1), "block" (M, K/128)
+    scale_b: str | None = None   # the same with "column" (1, N), "block" (K/128, N/128)
     op = "matmul"
 
     # ---- shapes
 
     @property
     def y_dtype(self):
-        return self.out_dtype or ("int32" if self.dtype == "int8" else self.dtype)
+        return self.out_dtype or ("int32" if self.dtype == "int8" else "bfloat16" if self.dtype in LARGEST else self.dtype)
 
     @property
     def batch(self):
@@ -48,7 +53,7 @@ class Matmul(Case):
         a = (self.k,) if "a" in self.vectors else self.batch_a + ((self.k, self.m) if self.ta else (self.m, self.k))
         b = (self.k,) if "b" in self.vectors else self.batch_b + ((self.n, self.k) if self.tb else (self.k, self.n))
         bias = {None: None, "column": (self.n,), "column2d": (1, self.n), "row": (self.m, 1)}[self.bias]
-        places = {"a": self._lay("a", a, self.dtype), "b": self._lay("b", b, self.dtype),
+        places = {"a": self._lay("a", a, self.dtype), "b": self._lay("b", b, self.dtype_b or self.dtype),
                   "bias": bias and self._lay("bias", bias, self.bias_dtype or self._float_output())}
         if self.c is None:
             places["c"] = None
@@ -56,6 +61,10 @@ class Matmul(Case):
             places["c"] = self.outputs()["y"]
         else:
             places["c"] = self._lay("c", self._y_shape() if self.c == "full" else self.c, self.c_dtype or self._float_output())
+        blocks = -(-self.k // BLOCK)
+        for name, by, shapes in (("scale_a", self.scale_a, {"row": (self.m, 1), "block": (self.m, blocks)}),
+                                 ("scale_b", self.scale_b, {"column": (1, self.n), "block": (blocks, -(-self.n // BLOCK))})):
+            places[name] = by and self._lay(name, {"tensor": (1,), "number": (), **shapes}[by], "float32")
         return places
 
     def outputs(self):
@@ -65,7 +74,7 @@ class Matmul(Case):
         return {"y": "c"} if self.c == "in place" else {}
 
     def _float_output(self):
-        return "float32" if self.y_dtype == "int8" else self.y_dtype
+        return "float32" if self.y_dtype == "int8" or self.y_dtype in LARGEST else self.y_dtype
 
     def _y_shape(self):
         return self.batch + (() if "a" in self.vectors else (self.m,)) + (() if "b" in self.vectors else (self.n,))
@@ -88,21 +97,23 @@ class Matmul(Case):
 
         places = self.inputs()
         reads_c = self.c is not None and self.beta != 0
-        return make_problem((tensor(places["a"]), tensor(places["b"]), tensor(places["bias"]), tensor(places["c"]) if reads_c else None),
-                            tensor(self.outputs()["y"]), self.ta, self.tb, self.activation, self.math, self.out_dtype, self.alpha != 1,
+        tensors = {name: tensor(p) for name, p in places.items() if name != "c" or reads_c}
+        return make_problem(tuple(map(tensors.get, ("a", "b", "bias", "c", "scale_a", "scale_b"))), tensor(self.outputs()["y"]), self.ta,
+                            self.tb, self.activation, self.math, self.out_dtype, self.alpha != 1,
                             self.beta != 1 if reads_c else None, aliases=frozenset({"c"} if reads_c and self.c == "in place" else ()))
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import matmul
         out = out[0] if isinstance(out, tuple) else out
         return matmul(arrays["a"], arrays["b"], bias=arrays["bias"], c=arrays["c"], alpha=self.alpha, beta=self.beta, transpose_a=self.ta,
-                      transpose_b=self.tb, activation=self.activation, math=self.math, out_dtype=self.out_dtype, out=out, **tail)
+                      transpose_b=self.tb, activation=self.activation, math=self.math, out_dtype=self.out_dtype,
+                      scale_a=arrays.get("scale_a"), scale_b=arrays.get("scale_b"), out=out, **tail)
 
     # ---- data
 
     @property
     def exact(self):
-        return ACTIVATIONS[self.activation or "identity"][2]
+        return ACTIVATIONS[self.activation or "identity"][2] and not (self.y_dtype in LARGEST and abs(self.alpha) > 8)
 
     @property
     def trivial(self):
@@ -123,7 +134,7 @@ class Matmul(Case):
         places = self.inputs()
         budget = min(EXACT[self.y_dtype], EXACT["int32" if self.dtype == "int8" else self.dtype if self.dtype == "float64" else "float32"],
                      EXACT.get(self.bias_dtype, 2 ** 60), EXACT.get(self.c_dtype, 2 ** 60), 2 ** 24)
-        products = budget // 2 / max(abs(self.alpha), 1)
+        products = budget // 2 / max(abs(self.alpha), 1) / 2 ** ((self.scale_a is not None) + (self.scale_b is not None))
         limit = 127 if self.dtype == "int8" else 4
         top = 1
         while self.k and (top + 1) ** 2 * self.k <= products and top < limit:
@@ -140,7 +151,8 @@ class Matmul(Case):
             axis = 0 if a.ndim == 1 else -2 if self.ta else -1
             rank = np.argsort(np.argsort(rng.random(a.shape), axis=axis), axis=axis)
             a[rank >= nonzeros] = 0
-        values = {"a": a, "b": integers("b", top), "bias": integers("bias", max(1, min(budget // 8, 50))),
+        scales = {name: places[name] and rng.integers(1, 3, places[name].shape).astype(np.float64) for name in ("scale_a", "scale_b")}
+        values = {**scales, "a": a, "b": integers("b", top), "bias": integers("bias", max(1, min(budget // 8, 50))),
                   "c": integers("c", max(1, min(int(budget // 8 / max(abs(self.beta), 1)), 50)))}
         if self.k > 16:
             values["a"] = np.where(rng.random(a.shape) < 0.25, -np.abs(a), np.abs(a))
@@ -152,6 +164,8 @@ class Matmul(Case):
         for name, place in self.inputs().items():
             if place is None:
                 values[name] = None
+            elif name.startswith("scale"):
+                values[name] = rounded(rng.uniform(0.5, 2, place.shape), "float32")
             elif place.dtype in RANGE:
                 bound = {"float16": 15, "int8": 6}.get(self.y_dtype, 127)
                 values[name] = rng.integers(-bound, bound + 1, place.shape).astype(np.float64)
@@ -200,7 +214,12 @@ class Matmul(Case):
         a, b = values["a"], values["b"]
         a = a[None, :] if a.ndim == 1 else np.swapaxes(a, -1, -2) if self.ta else a
         b = b[:, None] if b.ndim == 1 else np.swapaxes(b, -1, -2) if self.tb else b
-        return a, b
+        scale_a, scale_b = values["scale_a"], values["scale_b"]
+        if self.scale_a == "block":
+            scale_a = np.repeat(scale_a, BLOCK, 1)[:, :self.k]
+        if self.scale_b == "block":
+            scale_b = np.repeat(np.repeat(scale_b, BLOCK, 0)[:self.k], BLOCK, 1)[:, :self.n]
+        return a if scale_a is None else a * scale_a, b if scale_b is None else b * scale_b
 
     def _addend(self, name, values):
         """c or bias as an array of shape (..., M, N)."""
@@ -219,8 +238,9 @@ def _product(a, b):
     return np.matmul(a, b)
 
 
-SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "int32": "i32"}
-DTYPES = ("float64", "float32", "float16", "bfloat16", "int8")
+SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "int32": "i32", "float8_e4m3fn": "e4m3",
+         "float8_e5m2": "e5m2"}
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int8", "float8_e4m3fn")
 
 
 def _cases():
@@ -315,6 +335,35 @@ def _cases():
     case("saturates", 20, 24, 16, "int8", out_dtype="int8", wide_values=True)
     case("int8-dequantised", 20, 24, 33, "int8", out_dtype="float32", alpha=0.5, bias="column", activation="relu")
     case("int8-c-i32", 20, 24, 33, "int8", c="full", c_dtype="int32")
+    # 8-bit floats and their scales
+    e4m3, e5m2 = "float8_e4m3fn", "float8_e5m2"
+    case("32x32x32", 32, 32, 32, e5m2)
+    case("33x31x37-nt", 33, 31, 37, e5m2, tb=True)
+    case("misaligned-b-5", 32, 32, 16, e5m2, tb=True, layout={"b": {"misaligned": 5}})
+    case("16x16x64-nt-b-e5m2", 16, 16, 64, e4m3, dtype_b=e5m2, tb=True)
+    case("16x16x64-tn-b-e4m3", 16, 16, 64, e5m2, dtype_b=e4m3, ta=True)
+    for out in ("float32", "float16", e4m3, e5m2):
+        case(f"to-{SHORT[out]}-20x24x16", 20, 24, 16, e4m3, out_dtype=out)
+    case("saturates", 12, 20, 16, e4m3, out_dtype=e4m3, alpha=300.0)
+    case("saturates-to-e5m2", 12, 20, 16, e5m2, out_dtype=e5m2, alpha=30000.0, bias="column")
+    case("scale-tensor-32x32x64-nt", 32, 32, 64, e4m3, tb=True, scale_a="tensor", scale_b="number")
+    case("scale-tensor-a-17x18x19", 17, 18, 19, e5m2, out_dtype="float32", scale_a="number", alpha=2.0, bias="row")
+    case("scale-row-column-33x31x20-nt", 33, 31, 20, e4m3, tb=True, scale_a="row", scale_b="column", activation="relu")
+    case("scale-column-16x32x48", 16, 32, 48, e4m3, out_dtype="float16", scale_b="column", c="full", beta=2.0)
+    case("scale-row-tensor-32x16x32", 32, 16, 32, e5m2, dtype_b=e4m3, scale_a="row", scale_b="tensor", bias="column")
+    case("scale-block-5x9x260", 5, 9, 260, e4m3, scale_a="block", scale_b="block")
+    case("scale-block-16x16x256-nt", 16, 16, 256, e4m3, tb=True, out_dtype="float32", scale_a="block", scale_b="block", bias="column",
+         activation="gelu")
+    case("scale-block-2x130x20", 2, 130, 20, e4m3, scale_a="row", scale_b="block", alpha=2.0)
+    case("scale-block-a-3x5x300", 3, 5, 300, e5m2, scale_a="block", scale_b="column")
+    case("scale-block-b-3x5x129-tensor", 3, 5, 129, e4m3, scale_a="tensor", scale_b="block", ta=True)
+    case("scale-block-strided-4x6x150", 4, 6, 150, e4m3, scale_a="block", scale_b="block",
+         layout={"scale_a": {"order": (1, 0), "gap": 1}, "scale_b": {"step": 2, "flip": (0,)}})
+    case("scale-expanded-9x10x16", 9, 10, 16, e4m3, scale_a="row", scale_b="column", layout={"scale_a": {"expand": (0,)}})
+    case("scale-batch-6x7x16", 6, 7, 16, e4m3, batch_a=(3,), batch_b=(1,), scale_a="row", scale_b="column")
+    case("scale-batch-block-6x7x140", 6, 7, 140, e4m3, batch_a=(2,), batch_b=(2,), scale_a="block", scale_b="block")
+    case("scale-vector-matrix-45x70", 1, 45, 70, e4m3, vectors="a", scale_a="row", scale_b="column")
+    case("scale-empty-k", 6, 7, 0, e4m3, scale_a="block", scale_b="block", bias="column")
     case("tf32", 32, 32, 24, math="tf32")
     case("fast-32x32x24", 32, 32, 24, math="fast")
     case("fast", 32, 32, 24, "bfloat16", math="fast")
