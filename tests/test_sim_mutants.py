@@ -1,21 +1,13 @@
-"""Real algorithms, and named ways to break each by one edit of its source: the exact ones pass, every broken one is noticed.
-
-A mutant is (text, replacement, what notices it, words of the message); `Wrong` stands for a result that differs.
-"""
-import inspect
-import textwrap
+"""Real algorithms, and named ways to break each by one edit of its source: the exact ones pass, every broken one is noticed."""
 from functools import partial
 
 import numpy as np
 import pytest
+from mutants import Wrong, check, check_broken, listed, schedule  # noqa: F401
 
-from dnnkern.device.sim import Deadlock, Misuse, Pointer, Race, config, cuda, f32, i32
+from dnnkern.device.sim import Deadlock, Misuse, Pointer, Race, cuda, f32, i32
 
 T = 8
-
-
-class Wrong(Exception):
-    """The kernel ran and its result is not the right one."""
 
 
 def gemm(a, b, c, n):
@@ -381,40 +373,11 @@ CASES = {gemm: (run_gemm, GEMM), gemm_double_buffered: (partial(run_gemm, n=3 * 
          turnstile: (run_turnstile, TURNSTILE)}
 
 
-@pytest.fixture(params=["fifo", "lifo", "random"], autouse=True)
-def schedule(request):
-    old = dict(vars(config))
-    config.policy, config.seed, config.spin_limit = request.param, 11, 5000
-    yield
-    vars(config).update(old)
-
-
-def check(function, run):
-    got, want = run(cuda.jit(function))
-    if not (np.asarray(got) == want).all():
-        raise Wrong
-
-
-def edited(function, old, new):
-    """`function` with one piece of its source replaced."""
-    source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(old) == 1, f"{source.count(old)} places in {function.__name__} read {old!r}"
-    scope = dict(globals())
-    exec(compile(source.replace(old, new), f"<broken {function.__name__}>", "exec"), scope)
-    return scope[function.__name__]
-
-
 @pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
 def test_exact(function):
     check(function, CASES[function][0])
 
 
-MUTANTS = [(f, name) for f, (_, mutants) in CASES.items() for name in mutants]
-
-
-@pytest.mark.parametrize("function, name", MUTANTS, ids=[f"{f.__name__}: {n}" for f, n in MUTANTS])
+@listed(CASES)
 def test_broken(function, name):
-    run, mutants = CASES[function]
-    old, new, error, text = mutants[name]
-    with pytest.raises(error, match=text):
-        check(edited(function, old, new), run)
+    check_broken(CASES, function, name)
