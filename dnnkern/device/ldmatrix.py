@@ -8,7 +8,7 @@
 
 A row of a matrix is 16 consecutive bytes of shared memory at a multiple of 16; rows may lie anywhere. Lane ``8 q + r`` gives the address of
 row ``r`` of matrix ``q``; what the lanes from ``8 count`` on give is not used. Of each matrix a lane gets one word, two elements, the lower
-half first:
+half first (`place` is the same as a function):
 
 - plain: row ``lane // 4``, columns ``2 (lane % 4)`` and the next;
 - transposed: column ``lane // 4``, rows ``2 (lane % 4)`` and the next.
@@ -21,11 +21,18 @@ other lanes and the load. A lane counts as the reader of the elements it gets.
 """
 from . import SIMULATED
 
+
+def place(lane, half, transposed=False):
+    """(row, column) in a matrix of the element that is half `half`, 0 the lower and 1 the upper, of a lane's word."""
+    across, along = lane // 4, 2 * (lane % 4) + half
+    return (along, across) if transposed else (across, along)
+
+
 if SIMULATED:
     from .sim import matrices
 
     def _load(count, transposed):
-        return matrices.load(f"ldmatrix_x{count}{'_trans' * transposed}", count, transposed)
+        return matrices.load(f"ldmatrix_x{count}{'_trans' * transposed}", count, place, transposed)
 else:
     from ._numba_mma import matrix_load
 

@@ -14,6 +14,7 @@ All 32 lanes execute the same call and none may have returned. A lane counts as 
 come before anybody else reads them, be it the lane that gave the row's address.
 """
 from . import SIMULATED, instruction
+from .ldmatrix import place
 
 if SIMULATED:
     from .sim import matrices
@@ -21,7 +22,7 @@ if SIMULATED:
 
 def _store(count, transposed):
     names = ", ".join(f"${k + 1}" for k in range(count))
-    twin = matrices.store(f"stmatrix_x{count}{'_trans' * transposed}", count, transposed) if SIMULATED else None
+    twin = matrices.store(f"stmatrix_x{count}{'_trans' * transposed}", count, place, transposed) if SIMULATED else None
     return instruction(f"stmatrix.sync.aligned.m8n8.x{count}{'.trans' * transposed}.shared.b16 [$0], {{{names}}};", (),
                        ("uint32",) * (count + 1), memory=True, convergent=True, twin=twin)
 

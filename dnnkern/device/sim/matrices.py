@@ -7,26 +7,23 @@ from .errors import Misuse
 
 ROW = 16  # bytes
 _WORD, _HALF = np.dtype(np.uint32), np.dtype(np.uint16)
-_lane, _part = np.arange(32)[:, None], np.arange(2)
-_PLACES = {False: (_lane // 4 + 0 * _part, _lane % 4 * 2 + _part), True: (_lane % 4 * 2 + _part, _lane // 4 + 0 * _part)}
 
 
-def place(lane, part, transposed=False):
-    """(row, column) of the element that is half `part` (0 the lower, 1 the upper) of a lane's word."""
-    rows, columns = _PLACES[transposed]
-    return int(rows[lane, part]), int(columns[lane, part])
+def _table(place, transposed):
+    """Rows and columns [lane, half] from a function (lane, half, transposed) -> (row, column)."""
+    table = np.array([[place(lane, half, transposed) for half in range(2)] for lane in range(32)])
+    return table[..., 0], table[..., 1]
 
 
-def _elements(what, addresses, transposed):
-    """Shared memory, its halves, and the numbers among them of the elements [matrix, lane, part] of matrices with rows at `addresses`."""
+def _elements(what, addresses, rows, columns):
+    """Shared memory, its halves, and the numbers among them of the elements [matrix, lane, half] of matrices with rows at `addresses`."""
     memory = engine.CURRENT.block.shared
     first = np.array(addresses, np.int64) - memory.base
-    bad = (first % ROW != 0) | (first < 0) | (first > memory.used - ROW)
+    bad = (np.array(addresses) % ROW != 0) | (first < 0) | (first > memory.used - ROW)
     if bad.any():
         lane = int(bad.argmax())
         raise Misuse(f"{what}: the row of {ROW} bytes at shared address {addresses[lane]:#x}, of lane {lane}, is misaligned or outside the "
                      f"block's {memory.base:#x} .. {memory.base + memory.used:#x}")
-    rows, columns = _PLACES[transposed]
     return memory, memory.raw[:memory.size & ~1].view(_HALF), np.ascontiguousarray((first.reshape(-1, 8)[:, rows] >> 1) + columns)
 
 
@@ -35,10 +32,12 @@ def _words(memory, elements):
     return (elements >> 1) + memory.code(_WORD)
 
 
-def load(what, count, transposed):
+def load(what, count, place, transposed):
     """Twin of an ldmatrix. A lane has read the words that its elements are in."""
+    table = _table(place, transposed)
+
     def work(values):
-        memory, halves, elements = _elements(what, [values[lane][1] for lane in range(8 * count)], transposed)
+        memory, halves, elements = _elements(what, [values[lane][1] for lane in range(8 * count)], *table)
         words = halves[elements].view(_WORD)[..., 0]
         entries = _words(memory, elements if transposed else elements[..., :1])
         for lane, thread in enumerate(threads_of(values)):
@@ -51,11 +50,13 @@ def load(what, count, transposed):
     return ldmatrix
 
 
-def store(what, count, transposed):
+def store(what, count, place, transposed):
     """Twin of an stmatrix. A lane has written its own elements."""
+    table = _table(place, transposed)
+
     def work(values):
         addresses = [values[lane][0] for lane in range(8 * count)]
-        memory, halves, elements = _elements(what, addresses, transposed)
+        memory, halves, elements = _elements(what, addresses, *table)
         if len(set(addresses)) < len(addresses):
             twice = next(a for a in addresses if addresses.count(a) > 1)
             raise Misuse(f"{what}: lanes {[lane for lane, a in enumerate(addresses) if a == twice]} give the same row, at {twice:#x}")
