@@ -26,7 +26,7 @@ from ..device.barrier import barrier_sync
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import make_epilogue
-from ..device.mbarrier import (fence_async, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_free_remote,
+from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_free_remote,
                                mbarrier_init, mbarrier_wait)
 from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
@@ -36,7 +36,8 @@ from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descr
 ROW = 128           # bytes of k in a stage: the widest swizzle
 GROUP = 8192        # bytes of 64 rows of a stage
 SHARED_LIMIT = 232448
-BARRIERS = 1024     # bytes set apart for barriers and for aligning the ring
+BARRIERS = 1280     # bytes set apart for barriers and for aligning the ring
+MOST_STAGES = 16
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "tf32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}
 
 
@@ -47,21 +48,15 @@ class Tile:
     Attributes
     ----------
     bm, bn : int
-        64, 128, 192 or 256 rows; a multiple of 8 columns. Up to 128 rows a warpgroup takes 64, beyond that 128 (two accumulators).
-    stages : int
-        Of the ring, 128 bytes of k each.
+        64, 128, 192 or 256 rows; a multiple of 8 columns. Up to 192 rows a warpgroup takes 64, of 256 rows it takes 128.
     cluster : int
         Blocks along m that share b.
-    boxes : int
-        Buffers of 64 columns for results on their way to y, for each warpgroup.
     blocks : int
         Blocks a multiprocessor holds.
     """
     bm: int = 128
     bn: int = 256
-    stages: int = 4
     cluster: int = 1
-    boxes: int = 2
     blocks: int = 1
 
     def __post_init__(self):
@@ -71,16 +66,17 @@ class Tile:
             raise ValueError(f"tile of {self.bn} columns; expected a multiple of 8 up to 256")
         if self.bn % (8 * self.cluster):
             raise ValueError(f"{self.cluster} blocks cannot share {self.bn} columns of b evenly in groups of 8")
-        if self.boxes and (self.bn % (64 * self.boxes)):
-            raise ValueError(f"{self.boxes} buffers of 64 columns do not divide {self.bn} columns")
-        if self.sums * 128 * self.consumers + 40 * self.threads > 65536 // self.blocks:
-            raise ValueError(f"{self}: {self.sums} sums a thread and {self.threads} threads need more than the 65536 registers of a "
-                             "multiprocessor")
-        if self.shared * self.blocks > SHARED_LIMIT + (self.blocks > 1) * 1024:
-            raise ValueError(f"{self}: {self.shared} bytes of shared memory a block; a multiprocessor has {SHARED_LIMIT}")
+        producer, consumer = self.registers
+        if consumer < self.sums + 24:
+            raise ValueError(f"tile {self}: a thread keeps {self.sums} sums and needs 24 registers more; 65536 registers for {self.blocks} "
+                             f"blocks of {self.threads} threads leave it {consumer}")
+        if self.stages < 2:
+            raise ValueError(f"tile {self}: {SHARED_LIMIT} bytes of shared memory hold {self.blocks} blocks with {self.stages} stages of "
+                             f"{self.stage} bytes; the least is 2")
 
     @property
     def consumers(self):
+        """Warpgroups that multiply."""
         return 2 if self.bm == 256 else self.bm // 64
 
     @property
@@ -90,6 +86,7 @@ class Tile:
 
     @property
     def sums(self):
+        """Accumulators of a thread."""
         return self.groups * self.bn // 2
 
     @property
@@ -98,12 +95,29 @@ class Tile:
 
     @property
     def stage(self):
-        return (self.bm + self.bn) * ROW
+        """Bytes: b in whole boxes of 64 columns."""
+        return (self.bm + self.bn + -self.bn % 64) * ROW
+
+    @property
+    def boxes(self):
+        """Boxes of 64 columns in which results leave, the last one overlapping the one before where 64 does not divide bn."""
+        return -(-self.bn // 64)
+
+    @property
+    def buffers(self):
+        """Buffers for such boxes, for each warpgroup; a divisor of `boxes`."""
+        return self.boxes if self.boxes < 4 else 2
+
+    @property
+    def stages(self):
+        """Of the ring: as many as fit."""
+        rest = SHARED_LIMIT // self.blocks - (self.blocks > 1) * 1024 - BARRIERS - self.consumers * self.buffers * GROUP
+        return min(rest // self.stage, MOST_STAGES)
 
     @property
     def shared(self):
         """Dynamic shared memory, bytes."""
-        return self.stages * self.stage + self.consumers * self.boxes * GROUP + BARRIERS
+        return self.stages * self.stage + self.consumers * self.buffers * GROUP + BARRIERS
 
     @property
     def registers(self):
@@ -113,8 +127,7 @@ class Tile:
         return producer, min(consumer, 240)
 
     def __str__(self):
-        return (f"{self.bm}x{self.bn} s{self.stages}" + (f" c{self.cluster}" if self.cluster > 1 else "")
-                + (f" x{self.blocks}" if self.blocks > 1 else ""))
+        return f"{self.bm}x{self.bn}" + (f" c{self.cluster}" if self.cluster > 1 else "") + (f" x{self.blocks}" if self.blocks > 1 else "")
 
 
 class Loader(NamedTuple):
@@ -125,12 +138,15 @@ class Loader(NamedTuple):
     a_major, b_major : "k" or "mn"
     dtype, b_dtype : str
         As `device.wgmma` calls them.
+    bytes : int
+        What lands on `bar`, from all blocks of the cluster.
     """
     load: object
     a_major: str
     b_major: str
     dtype: str
     b_dtype: str
+    bytes: int
 
 
 @functools.cache
@@ -140,9 +156,9 @@ def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
     SHARE = tile.bn // tile.cluster
     MASK = (1 << tile.cluster) - 1
     A_BY_K, B_BY_K, MULTICAST = a_major == "k", b_major == "k", tile.cluster > 1
-    A_BOXES, B_BOXES = BM // 64, SHARE // 64
-    if not B_BY_K and SHARE % 64:
-        raise ValueError(f"b contiguous along n is loaded in boxes of 64 columns; a share of {SHARE} is no multiple")
+    A_BOXES, B_BOXES = BM // 64, -(-SHARE // 64)
+    if MULTICAST and not B_BY_K and SHARE % 64:
+        raise ValueError(f"b contiguous along n is shared in boxes of 64 columns; {SHARE} are no multiple")
     copy, multicast = make_tma_load(3), make_tma_load(3, multicast=True)
 
     @device_function
@@ -167,7 +183,7 @@ def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
         else:
             for box in range(B_BOXES):
                 copy_b(u32(share + u32(box * GROUP)), b_map, bar, i32(first + box * 64), at, z_b)
-    return Loader(load, a_major, b_major, dtype, b_dtype)
+    return Loader(load, a_major, b_major, dtype, b_dtype, (BM + (tile.bn if B_BY_K else tile.bn + -tile.bn % 64)) * ROW)
 
 
 @functools.cache
@@ -190,7 +206,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
     """
     STAGES, STAGE, A_BYTES, CLUSTER, CONSUMERS, GROUPS = tile.stages, tile.stage, tile.bm * ROW, tile.cluster, tile.consumers, tile.groups
     SUMS, PER_GROUP, STAGING = tile.sums, tile.bn // 2, tile.stages * tile.stage
-    STAGING_SHARE, BARS = tile.boxes * GROUP, STAGING + tile.consumers * tile.boxes * GROUP
+    STAGING_SHARE, BARS, BYTES = tile.buffers * GROUP, STAGING + tile.consumers * tile.buffers * GROUP, loader.bytes
     KEEP, TAKE = tile.registers
     by_k, by_mn = matrix_descriptor(16, 1024, 128), matrix_descriptor(GROUP, 1024, 128)
     A_CONST, B_CONST = (by_k if major == "k" else by_mn for major in (loader.a_major, loader.b_major))
@@ -226,7 +242,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
             for k in range(steps):
                 mbarrier_wait(u32(empty + u32(8) * slot), phase)
                 bar = u32(full + u32(8) * slot)
-                mbarrier_arrive_expect(bar, u32(STAGE))
+                mbarrier_arrive_expect(bar, u32(BYTES))
                 at = u32(ring + slot * u32(STAGE))
                 load(at, u32(at + u32(A_BYTES)), a_map, b_map, bar, row, column, z_a, z_b, rank, i32(k))
                 slot, phase = advance(slot, phase)
@@ -306,9 +322,11 @@ def make_tma_sink(tile, spec):
 
     `out` is (m, n, e): the sizes of y, n even, and the epilogue's arguments. Elements beyond the edges are computed from operands within.
     """
-    BOXES, COUNT = tile.boxes, tile.bn // 64
+    BUFFERS, BOXES, LAST = tile.buffers, tile.boxes, tile.bn - 64
+    if tile.bn < 64:
+        raise ValueError(f"tile {tile}: results leave in boxes of 64 columns")
     epilogue = make_epilogue(spec, "packed")
-    free = make_bulk_wait_read(BOXES - 1)
+    free = make_bulk_wait_read(BUFFERS - 1)
 
     @device_function
     def sink(acc, first, y_map, staging, row, column, z, thread, barrier, out):
@@ -321,21 +339,22 @@ def make_tma_sink(tile, spec):
         last = i32(n - 2)
         line = u32(u32(warp * 16 + (lane & 15)) * u32(ROW))
         half = i32(lane >> 4)
-        for box in range(COUNT):
+        for box in range(BOXES):
+            start = i32(min(i32(64 * box), i32(LAST)))
             if thread == 0:
                 free()
             barrier_sync(barrier, u32(128))
-            buffer = u32(staging + u32(box % BOXES * GROUP))
+            buffer = u32(staging + u32(box % BUFFERS * GROUP))
             for pair in range(4):
-                j = first + box * 32 + pair * 8
-                ca = i32(min(i32(c0 + box * 64 + pair * 16), last))
-                cb = i32(min(i32(c0 + box * 64 + pair * 16 + 8), last))
+                j = first + (start >> 1) + pair * 8
+                ca = i32(min(i32(c0 + start + pair * 16), last))
+                cb = i32(min(i32(c0 + start + pair * 16 + 8), last))
                 chunk = u32(u32(i32(pair * 2 + half) ^ i32(lane & 7)) * u32(16))
                 stmatrix_x4(u32(buffer + line + chunk), epilogue(acc[j], acc[j + 1], r0, ca, e), epilogue(acc[j + 2], acc[j + 3], r1, ca, e),
                             epilogue(acc[j + 4], acc[j + 5], r0, cb, e), epilogue(acc[j + 6], acc[j + 7], r1, cb, e))
-            fence_async()
+            fence_async_shared()  # the fence of all memory waits for the device: 1000 cycles
             barrier_sync(barrier, u32(128))
             if thread == 0:
-                tma_store_3d(y_map, buffer, i32(column + box * 64), row, z)
+                tma_store_3d(y_map, buffer, i32(column + start), row, z)
                 bulk_commit()
     return sink

@@ -23,9 +23,9 @@ from ._roles import operand_strides, store_width, stored_by_rows
 from ._store import make_group_store
 from ._tile import BAND, locate as locate_tile
 
-TILES = (Tile(128, 256, 4), Tile(128, 256, 4, cluster=2), Tile(128, 256, 3, boxes=4), Tile(256, 128, 4, boxes=1), Tile(256, 128, 4, boxes=1, cluster=2),
-         Tile(128, 192, 4, boxes=1), Tile(128, 128, 6, boxes=1), Tile(128, 128, 6, boxes=1, cluster=2), Tile(64, 256, 4), Tile(64, 128, 4, boxes=1, blocks=2), Tile(64, 64, 6, boxes=1, blocks=2),
-         Tile(128, 64, 6, boxes=1))
+TILES = (*(Tile(128, bn) for bn in range(64, 257, 16)), *(Tile(128, bn, cluster=2) for bn in range(128, 257, 16)),
+         *(Tile(256, bn) for bn in (64, 96, 128, 160, 192)), *(Tile(256, bn, cluster=2) for bn in (96, 128)), *(Tile(64, bn) for bn in range(64, 257, 32)),
+         *(Tile(64, bn, blocks=2) for bn in (64, 96, 128)))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def configs(problem, device):
     """The tiles whose boxes the operands allow."""
     parts, found = stored_by_rows(problem), []
     for tile in TILES:
-        if major(parts, "b") == "mn" and tile.bn // tile.cluster % 64:
+        if major(parts, "b") == "mn" and tile.cluster > 1 and tile.bn // tile.cluster % 64:
             continue
         found.append(Config(tile))
     return found
@@ -207,7 +207,7 @@ def build(problem, device, config):
     itemsize = parts.y.itemsize
     y_batch = parts.batch[0][1][3] if parts.batch else 0
     c_batch = parts.batch[0][1][2] if parts.batch else 0
-    by_tma = (itemsize == 2 and tile.boxes and parts.y_strides[1] == 1 and parts.n % 2 == 0 and parts.y.alignment >= 16
+    by_tma = (itemsize == 2 and tile.bn >= 64 and parts.y_strides[1] == 1 and parts.n % 2 == 0 and parts.y.alignment >= 16
               and (parts.m == 1 or parts.y_strides[0] * 2 % 16 == 0 and parts.y_strides[0] > 0) and y_batch * 2 % 16 == 0 and y_batch >= 0)
     a_batched, a = operand_map(parts, "a", tile, dtype)
     b_batched, b = operand_map(parts, "b", tile, dtype)
