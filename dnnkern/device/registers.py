@@ -1,18 +1,21 @@
 """Registers that move between the warpgroups of a block (setmaxnreg, sm_90a): fewer for those that only copy, more for those that compute.
 
-A kernel with `launch_bounds` starts with 65536 / (threads * blocks a multiprocessor) registers a thread, rounded down to a multiple of 8.
-A warpgroup, 128 threads from a multiple of 128 on, gives some of its own to the block's pool, or waits until the pool has what it claims::
+A kernel with ``launch_bounds=(threads, blocks)`` starts with 65536 / (threads * blocks) registers a thread, rounded down to a multiple of
+8, or with the most it claims if that is less. A warpgroup, 128 threads from a multiple of 128 on, gives some of its own to the block's
+pool, or waits until the pool has what it claims::
 
     check_register_budget(384, ((128, 40), (256, 232)))      # host, where the kernel is made
     release, claim = make_register_release(40), make_register_claim(232)
 
-    if cuda.threadIdx.x < 128:
-        release()                                            # the whole warpgroup, at the same place
-    else:
-        claim()
+    @cuda.jit(launch_bounds=(384, 1))
+    def kernel(...):
+        if cuda.threadIdx.x < 128:
+            release()                                        # the whole warpgroup
+        else:
+            claim()
 
-A claim that the pool can never meet waits for ever: on a GPU the kernel hangs, in the simulator it is a deadlock. `launch_bounds` is
-needed: without it ptxas ignores the instructions.
+A claim that the pool can never meet waits for ever: on a GPU the kernel hangs, in the simulator it is a deadlock. Without the number of
+blocks in `launch_bounds` ptxas cannot tell what the kernel starts with, and ignores the instructions.
 """
 import functools
 
@@ -35,13 +38,10 @@ if SIMULATED:
 
         def __init__(self, block):
             bounds = block.launch.options.get("launch_bounds")
-            if not bounds:
-                raise Misuse(f"setmaxnreg: kernel {block.launch.name} has no launch_bounds: how many registers it starts with is not known")
-            bounds = bounds if isinstance(bounds, (tuple, list)) else (bounds,)
-            self.start = _granted(bounds[0], bounds[1] if len(bounds) > 1 and bounds[1] else 1)
-            most = block.launch.options.get("max_registers")
-            if most:
-                self.start = min(self.start, most // 8 * 8)
+            if not isinstance(bounds, (tuple, list)) or len(bounds) < 2 or not bounds[1]:
+                raise Misuse(f"setmaxnreg: kernel {block.launch.name} has launch_bounds {bounds}; without (threads, blocks a "
+                             "multiprocessor) ptxas does not know how many registers it starts with, and ignores the instruction")
+            self.start = _granted(bounds[0], bounds[1])
             self.free, self.waiters, self.groups = 0, [], {}
 
     class _Group:
@@ -103,11 +103,11 @@ def check_register_budget(launch_threads, shares, blocks=1):
     Parameters
     ----------
     launch_threads : int
-        Threads of a block, as `launch_bounds` says.
+        Threads of a block, the first of the `launch_bounds`.
     shares : tuple of (int, int)
         (threads, registers a thread after the moves) of each part of the block.
     blocks : int
-        Blocks that `launch_bounds` asks to fit on a multiprocessor.
+        Blocks a multiprocessor, the second.
     """
     terms = " + ".join(f"{threads} * {registers}" for threads, registers in shares)
     threads = sum(threads for threads, _ in shares)
