@@ -5,10 +5,12 @@ from dnnkern.device import SIMULATED
 
 
 def launch(kernel, grid, block, *args, shared=0, cluster=1, cooperative=False):
-    """Run `kernel` with NumPy arrays (as flat pointers, updated in place), Python ints (int32), floats (float32) and NumPy scalars."""
+    """Run `kernel` with NumPy arrays (as flat pointers, updated in place), pairs of an array and the spec of a tensor map, Python ints
+    (int32), floats (float32) and NumPy scalars."""
     if SIMULATED:
-        from dnnkern.device.sim import Pointer
-        values = [Pointer(a) if isinstance(a, np.ndarray) else np.float32(a) if isinstance(a, float) else a for a in args]
+        from dnnkern.device.sim import Map, Pointer
+        values = [Pointer(a) if isinstance(a, np.ndarray) else Map(Pointer(a[0]), a[1]) if isinstance(a, tuple) else
+                  np.float32(a) if isinstance(a, float) else a for a in args]
         kernel.simulate(_triple(grid), _triple(block), values, shared=shared, cluster=_triple(cluster), cooperative=cooperative)
         return
     from dnnkern.host.launch import launch_once
@@ -18,3 +20,13 @@ def launch(kernel, grid, block, *args, shared=0, cluster=1, cooperative=False):
 def _triple(v):
     v = tuple(v) if isinstance(v, (tuple, list)) else (v,)
     return v + (1,) * (3 - len(v))
+
+
+def needs(major, minor=0):
+    """Mark: skipped on a GPU of a lower compute capability; the simulator has all instructions."""
+    import pytest
+    lower = False
+    if not SIMULATED:
+        from numba import cuda
+        lower = cuda.is_available() and tuple(cuda.get_current_device().compute_capability) < (major, minor)
+    return pytest.mark.skipif(lower, reason=f"needs compute capability {major}.{minor}")

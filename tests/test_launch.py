@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from dnnkern.device import SIMULATED, cuda, f32, i32, instruction, u32
+from dnnkern.device.cluster import cluster_rank
+from dnnkern.device.dependent import wait_for_previous_grid
 from dnnkern.device.tma import prefetch_tensor_map, tensor_map_address
 from dnnkern.device.vec import shared_address
 from dnnkern.host.launch import Argument, Launch
@@ -14,14 +16,12 @@ from kit import launch
 on_gpu = pytest.mark.skipif(SIMULATED, reason="needs the driver")
 THREADS = 128
 
-cluster_rank = instruction("mov.u32 $0, %cluster_ctarank;", ("uint32",), (), twin=None)
 mbarrier_init = instruction("mbarrier.init.shared.b64 [$0], $1;", (), ("uint32", "uint32"), twin=None, memory=True)
 mbarrier_expect = instruction("mbarrier.arrive.expect_tx.shared.b64 _, [$0], $1;", (), ("uint32", "uint32"), twin=None, memory=True)
 mbarrier_wait = instruction("{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [$0], $1; @!p bra again; }", (),
                             ("uint32", "uint32"), twin=None, memory=True)
 load_box = instruction("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [$0], [$1, {$3, $4}], [$2];", (),
                        ("uint32", "uint64", "uint32", "int32", "int32"), twin=None, memory=True)
-wait_for_previous = instruction("griddepcontrol.wait;", (), (), twin=None, memory=True)
 
 
 def test_shared_memory_above_48_kb():
@@ -61,7 +61,6 @@ def test_cooperative_grid_barrier():
     assert (y == blocks * (blocks + 1) // 2).all()
 
 
-@on_gpu
 def test_cluster_ranks():
     @cuda.jit(launch_bounds=32)
     def kernel(y):
@@ -84,7 +83,7 @@ def test_dependent_launch_sees_its_predecessor():
 
     @cuda.jit(launch_bounds=THREADS)
     def double(y):
-        wait_for_previous()
+        wait_for_previous_grid()
         t = i32(cuda.threadIdx.x)
         y[t] = f32(y[t] * f32(2))
     argument = (Argument("float32*", "y"),)

@@ -93,9 +93,15 @@ def _arrive(name, release):
 cluster_arrive, cluster_arrive_relaxed = _arrive("cluster_arrive", True), _arrive("cluster_arrive_relaxed", False)
 
 
+def _waited(values):
+    threads = threads_of(values)
+    order.examine(threads[0].block, threads)  # what they did since they arrived, not knowing yet what the barrier makes known
+    return True
+
+
 def cluster_wait():
     """Twin of barrier.cluster.wait."""
-    together("cluster_wait", None, lambda values: True, whole=False)
+    together("cluster_wait", None, _waited, whole=False)
     _barrier(engine.CURRENT).wait(engine.CURRENT)
 
 

@@ -204,7 +204,7 @@ def join_offers(clocks, a, b):
 
 
 def take(thread, offered):
-    """`thread` knows from here on what was offered."""
+    """`thread`, which has been examined, knows from here on what was offered."""
     clocks = thread.block.clocks
     thread.clock = clocks.join(thread.clock, offered[0])
     for half, value in zip(HALVES, offered[1:]):
