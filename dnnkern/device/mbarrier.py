@@ -23,7 +23,7 @@ mbarrier_arrive_count(bar, n)                 `n` arrivals
 mbarrier_arrive_expect(bar, bytes)            one arrival, and `bytes` more must land in this phase
 mbarrier_expect(bar, bytes)                   the same without the arrival
 mbarrier_arrive_remote(bar, rank)             one arrival at the barrier at the same offset in the cluster's block `rank`
-mbarrier_free_remote(bar, rank)               the same, but makes nothing known except that this thread has read: no fence, some 100 times faster
+mbarrier_free_remote(bar, rank)               the same, but says only that reads are over: it needs no fence
 mbarrier_arrive_copies(bar)                   one arrival when this thread's cp.async copies so far have landed
 mbarrier_wait(bar, parity)                    until the phase of this parity is complete; sees what its block's arrivals made known
 mbarrier_wait_cluster(bar, parity)            the same for arrivals of the whole cluster
@@ -34,13 +34,17 @@ fence_async_shared()                          the same for shared memory alone
 
 `bar` is a 32-bit address in the shared window. sm_90, but for init, arrive, arrive_copies and test: sm_80.
 """
-from . import instruction
+from . import SIMULATED, instruction
 
-_twins = None
+if SIMULATED:
+    from .sim import cp_async as _copies
+    from .sim import mbarrier as _twins
+else:
+    _twins = _copies = None
 
 
-def _operation(name, text, *operands, results=()):
-    return instruction(text, results, operands, memory=True, twin=getattr(_twins, name, None))
+def _operation(name, text, *operands, results=(), home=_twins):
+    return instruction(text, results, operands, memory=True, twin=getattr(home, name, None))
 
 
 def _wait(scope):
@@ -61,7 +65,7 @@ mbarrier_arrive_remote = _operation(
 mbarrier_free_remote = _operation(
     "free_remote", "{ .reg .b32 a; mapa.shared::cluster.u32 a, $0, $1; mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [a]; }",
     "uint32", "uint32")
-mbarrier_arrive_copies = _operation("arrive_copies", "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", "uint32")
+mbarrier_arrive_copies = _operation("arrive_copies", "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", "uint32", home=_copies)
 mbarrier_wait = _operation("wait", _wait("cta"), "uint32", "uint32")
 mbarrier_wait_cluster = _operation("wait_cluster", _wait("cluster"), "uint32", "uint32")
 mbarrier_test = _operation("test", "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [$1], $2; selp.b32 $0, 1, 0, p; }",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .compile import compile_kernel
 from .device import CudaError, check, device, on_device, set_current
-from .tensormap import TensorMap
+from .tensormap import Im2colMap, TensorMap
 
 _CODE = {"float32": "f", "float64": "d", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q",
          "uint64": "Q"}
@@ -29,7 +29,7 @@ class Argument:
     type: str
     value: object
     offset: int = 0
-    spec: TensorMap | None = None
+    spec: TensorMap | Im2colMap | None = None
 
     @property
     def is_dynamic(self):
@@ -268,50 +268,58 @@ class SimulatedExecutable:
     def _argument(self, a, values):
         import numpy as np
 
-        from ..device.sim import Pointer
+        from ..device.sim import Map, Pointer
         absent = a.is_dynamic and a.value in self.absent
         value = None if absent else values[self.order[a.value]] if a.is_dynamic else a.value
         if a.type == "tensormap":
-            return Pointer(value), a.spec
+            return Map(_shifted(value, a.offset), a.spec)
         if a.type.endswith("*"):
             dtype = np.dtype(a.type[:-1])
-            if value is None:
-                return Pointer(np.empty(0, dtype))
-            pointer = Pointer(value.view(np.uint8) if a.offset and value.dtype != np.uint8 else value)
-            return (pointer + a.offset if a.offset else pointer).view(dtype)
+            return Pointer(np.empty(0, dtype)) if value is None else _shifted(value, a.offset).view(dtype)
         if isinstance(value, tuple):
             return tuple(int(v) for v in value)
         return np.dtype(a.type).type(value) if a.type.startswith("float") else int(value)
 
 
+def _shifted(array, offset):
+    """A simulated pointer to `offset` bytes behind an array's first one."""
+    import numpy as np
+
+    from ..device.sim import Pointer
+    pointer = Pointer(array)
+    return pointer.view(np.dtype(np.uint8)) + offset if offset else pointer
+
+
 def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False, index=0):
     """Compile, launch and wait for one kernel on NumPy arrays copied to the device and back: for tests and first steps.
 
-    Arrays are passed as flat pointers to their storage, Python ints as int32, floats as float32, NumPy scalars as their own type.
+    Arrays are passed as flat pointers to their storage, a pair of an array and a `TensorMap` or `Im2colMap` as a tensor map of it, Python
+    ints as int32, floats as float32, NumPy scalars as their own type.
     """
     import numpy as np
     from cuda.bindings import driver
     set_current(index)
-    arguments, values, parameters, copies = [], [], [], []
+    arguments, values, parameters, copies = [], [], [], {}
     try:
         for k, a in enumerate(args):
-            if isinstance(a, np.ndarray):
-                address = int(check(driver.cuMemAlloc(max(a.nbytes, 16))))
-                copies.append((a, address))
-                check(driver.cuMemcpyHtoD(address, np.ascontiguousarray(a), a.nbytes))
-                parameters.append((str(k), "pointer"))
-                values.append(address)
-                arguments.append(Argument(a.dtype.name + "*", str(k)))
-            else:
+            array, spec = a if isinstance(a, tuple) else (a, None)
+            if not isinstance(array, np.ndarray):
                 kind = a.dtype.name if isinstance(a, np.generic) else "float32" if isinstance(a, float) else "int32"
                 arguments.append(Argument(kind, a))
+                continue
+            if id(array) not in copies:  # an array may be behind several arguments
+                copies[id(array)] = array, int(check(driver.cuMemAlloc(max(array.nbytes, 16))))
+                check(driver.cuMemcpyHtoD(copies[id(array)][1], np.ascontiguousarray(array), array.nbytes))
+            parameters.append((str(k), "pointer"))
+            values.append(copies[id(array)][1])
+            arguments.append(Argument(array.dtype.name + "*", str(k)) if spec is None else Argument("tensormap", str(k), spec=spec))
         executable = Executable([Launch(kernel, grid, block, tuple(arguments), shared, cluster, cooperative)], parameters, index)
         executable.execute(values, 0)
         check(driver.cuCtxSynchronize())
-        for a, address in copies:
+        for a, address in copies.values():
             back = np.empty(a.shape, a.dtype)
             check(driver.cuMemcpyDtoH(back, address, a.nbytes))
             a[...] = back
     finally:
-        for _, address in copies:
+        for _, address in copies.values():
             driver.cuMemFree(address)

@@ -1,33 +1,104 @@
-"""Tensor maps on the host: what is encoded, the rules it must keep, and the 128 bytes the driver makes of it for one address."""
+"""Tensor maps on the host: what is encoded, the rules it must keep, and the 128 bytes the driver makes of it for one address.
+
+Extents are outermost first, as arrays have them, strides in elements, the innermost dimension contiguous.
+"""
 import functools
 from dataclasses import dataclass
 
 import numpy as np
 
-from .device import check
+from .device import CudaError, check
 from .dtypes import ITEMSIZE
 
 _TYPES = {"uint8": "UINT8", "int8": "UINT8", "float8_e4m3fn": "UINT8", "float8_e5m2": "UINT8", "uint16": "UINT16", "int16": "UINT16",
           "int32": "INT32", "uint32": "UINT32", "float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT32", "float64": "FLOAT64",
           "int64": "INT64", "uint64": "UINT64"}
 _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
+_PROMOTIONS = {0: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
+_CORNERS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}  # by rank: corners are from minus this to below it
+
+
+class _Map:
+    """What both kinds of maps have in common: ``dtype, shape, strides, swizzle, steps, l2_promotion``."""
+
+    @property
+    def itemsize(self):
+        """Bytes of an element."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def every(self):
+        """`steps`, or 1 along each dimension."""
+        return self.steps or (1,) * len(self.shape)
+
+    @property
+    def nbytes(self):
+        """Bytes that a copy moves, what lies outside the array included: what an mbarrier is to expect."""
+        return int(np.prod(self.counts)) * self.itemsize
+
+    def _check(self, least, row, what):
+        rank = len(self.shape)
+        if self.dtype not in _TYPES:
+            raise ValueError(f"tensor map: dtype {self.dtype!r}; expected one of {', '.join(_TYPES)}")
+        if not least <= rank <= 5 or len(self.strides) != rank or len(self.every) != rank:
+            raise ValueError(f"tensor map: shape {self.shape}, strides {self.strides}, steps {self.steps}; expected {least} to 5 entries, "
+                             "as many in each")
+        if self.strides[-1] != 1:
+            raise ValueError(f"tensor map: the innermost stride is {self.strides[-1]}; expected 1")
+        for n in self.shape:
+            if not 1 <= n <= 2 ** 32:
+                raise ValueError(f"tensor map: a dimension has {n} elements; expected 1 to 2**32")
+        for s in self.strides[:-1]:
+            nbytes = s * self.itemsize
+            if nbytes % 16 or not 0 <= nbytes < 2 ** 40:
+                raise ValueError(f"tensor map: a stride of {nbytes} bytes; expected a multiple of 16 below 2**40")
+        if not all(1 <= n <= 8 for n in self.every) or self.every[-1] != 1:
+            raise ValueError(f"tensor map: steps {self.steps}; expected 1 to 8 along each dimension, 1 along the innermost")
+        if self.swizzle not in _SWIZZLES:
+            raise ValueError(f"tensor map: swizzle {self.swizzle}; expected 0, 32, 64 or 128")
+        if self.l2_promotion not in _PROMOTIONS:
+            raise ValueError(f"tensor map: l2_promotion {self.l2_promotion}; expected 0, 64, 128 or 256")
+        if row * self.itemsize % 16:
+            raise ValueError(f"tensor map: {what} of {row * self.itemsize} bytes; expected a multiple of 16")
+        if self.swizzle and row * self.itemsize > self.swizzle:
+            raise ValueError(f"tensor map: {what} of {row * self.itemsize} bytes is wider than the swizzle's {self.swizzle}")
+        if self.swizzle and row * self.itemsize < self.swizzle:
+            raise ValueError(f"tensor map: {what} of {row * self.itemsize} bytes is narrower than the swizzle's {self.swizzle}; where "
+                             "such rows would lie is documented nowhere")
+
+    def check_address(self, address):
+        """Raise `ValueError` where no array of the map may begin."""
+        if address % 16:
+            raise ValueError(f"tensor map: the array begins at address {address:#x}, which is {address % 16} bytes behind a multiple of "
+                             "16; a tensor map takes multiples of 16 alone")
+
+    def encode(self, address) -> bytes:
+        """The CUtensorMap of the array at an address, which must be a multiple of 16."""
+        self.check_address(address)
+        encode, fixed = _encoder(self)
+        try:
+            return np.array([int(word) for word in check(encode(*fixed[:2], address, *fixed[2:])).opaque], np.uint64).tobytes()
+        except CudaError as error:
+            raise CudaError(f"tensor map: the driver does not take {self} at address {address:#x}: {error}") from None
 
 
 @dataclass(frozen=True)
-class TensorMap:
+class TensorMap(_Map):
     """A tiled view of an array: boxes of it travel between global and shared memory in one instruction.
 
     Attributes
     ----------
     dtype : str
     shape, strides : tuple of int
-        Outermost dimension first, strides in elements; one to five dimensions, the innermost contiguous.
+        One to five dimensions.
     box : tuple of int
-        Elements of a box along each dimension, 1 to 256.
+        Extent of a box along each dimension, 1 to 256.
     swizzle : 0, 32, 64 or 128
-        Bytes over which 16-byte chunks are permuted in shared memory; the box's innermost extent must not be wider.
+        Bytes over which 16-byte chunks are permuted in shared memory; if not 0, the bytes of a box's row.
     steps : tuple of int, optional
-        Every how many elements one is taken, along each dimension.
+        Every how many elements of the box one is taken, along each dimension: ceil(box / step) of them. The innermost is 1.
+    l2_promotion : 0, 64, 128 or 256
+        Bytes that the L2 reads at least.
     """
     dtype: str
     shape: tuple
@@ -35,47 +106,91 @@ class TensorMap:
     box: tuple
     swizzle: int = 0
     steps: tuple | None = None
+    l2_promotion: int = 128
+    im2col = False
 
     def __post_init__(self):
-        rank, size = len(self.shape), ITEMSIZE[self.dtype]
-        if not 1 <= rank <= 5 or len(self.strides) != rank or len(self.box) != rank or len(self.steps or self.box) != rank:
-            raise ValueError(f"tensor map: shape {self.shape}, strides {self.strides}, box {self.box}, steps {self.steps}; expected one to "
-                             "five entries, as many in each")
-        if self.strides[-1] != 1:
-            raise ValueError(f"tensor map: the innermost stride is {self.strides[-1]}; expected 1")
-        for n, s in zip(self.shape, self.strides):
-            if not 1 <= n <= 2 ** 32:
-                raise ValueError(f"tensor map: a dimension has {n} elements; expected 1 to 2**32")
-        for s in self.strides[:-1]:
-            if s * size % 16 or not 0 <= s * size < 2 ** 40:
-                raise ValueError(f"tensor map: a stride of {s * size} bytes; expected a multiple of 16 below 2**40")
+        if len(self.box) != len(self.shape):
+            raise ValueError(f"tensor map: shape {self.shape}, box {self.box}; expected one to five entries, as many in each")
         for n in self.box:
             if not 1 <= n <= 256:
                 raise ValueError(f"tensor map: box {self.box}; expected 1 to 256 elements along each dimension")
-        if self.box[-1] * size % 16:
-            raise ValueError(f"tensor map: a box row of {self.box[-1] * size} bytes; expected a multiple of 16")
-        if self.swizzle not in _SWIZZLES:
-            raise ValueError(f"tensor map: swizzle {self.swizzle}; expected 0, 32, 64 or 128")
-        if self.swizzle and self.box[-1] * size > self.swizzle:
-            raise ValueError(f"tensor map: a box row of {self.box[-1] * size} bytes is wider than the swizzle's {self.swizzle}")
+        self._check(1, self.box[-1] if self.box else 0, "a box row")
 
-    def encode(self, address) -> bytes:
-        """The CUtensorMap of the array at an address, which must be a multiple of 16."""
-        if address % 16:
-            raise ValueError(f"tensor map: address {address:#x}; expected a multiple of 16")
-        encode, fixed = _encoder(self)
-        return np.array([int(word) for word in check(encode(*fixed[:2], address, *fixed[2:])).opaque], np.uint64).tobytes()
+    @property
+    def counts(self):
+        """Elements that a box has along each dimension."""
+        return tuple(-(-n // step) for n, step in zip(self.box, self.every))
+
+
+@dataclass(frozen=True)
+class Im2colMap(_Map):
+    """Pixels of images, for convolutions: a column of them, of a few channels each, travels to shared memory in one instruction.
+
+    Pixels are counted within a box: along width from `lower` to width - 1 + `upper`, then height, then depth, then on in the next image. An
+    offset, given at each copy, moves where they are read; what lies outside the image is zero. For a convolution with padding p, dilation d
+    and a filter of r taps, `lower` is -p, `upper` is p - (r - 1) * d, `steps` are its strides and offsets are taps times d.
+
+    Attributes
+    ----------
+    dtype : str
+    shape, strides : tuple of int
+        Images, [depth,] [height,] width, channels.
+    lower, upper : tuple of int
+        Corners of the box of pixels, [depth,] [height,] width.
+    channels, pixels : int
+        What a copy moves: up to 256 channels of up to 1024 pixels.
+    swizzle, steps, l2_promotion
+        As of `TensorMap`; steps are 1 for images and channels.
+    """
+    dtype: str
+    shape: tuple
+    strides: tuple
+    lower: tuple
+    upper: tuple
+    channels: int
+    pixels: int
+    swizzle: int = 0
+    steps: tuple | None = None
+    l2_promotion: int = 128
+    im2col = True
+
+    def __post_init__(self):
+        if not 1 <= self.channels <= 256 or not 1 <= self.pixels <= 1024:
+            raise ValueError(f"tensor map: {self.channels} channels of {self.pixels} pixels; expected 1 to 256 of 1 to 1024")
+        self._check(3, self.channels, "a pixel")
+        space, bound = self.shape[1:-1], _CORNERS[len(self.shape)]
+        if len(self.lower) != len(space) or len(self.upper) != len(space):
+            raise ValueError(f"tensor map: corners {self.lower} and {self.upper}; expected {len(space)} entries in each")
+        if not all(-bound <= c < bound for c in self.lower + self.upper):
+            raise ValueError(f"tensor map: corners {self.lower} and {self.upper}; expected {-bound} to {bound - 1} in {len(space)} "
+                             "dimensions")
+        for n, low, up in zip(space, self.lower, self.upper):
+            if n + up <= low:
+                raise ValueError(f"tensor map: corners {self.lower} and {self.upper} leave no pixel of an image of {space}")
+        if self.every[0] != 1:
+            raise ValueError(f"tensor map: steps {self.steps}; expected 1 along the images")
+
+    @property
+    def counts(self):
+        """Pixels, and channels of each."""
+        return self.pixels, self.channels
 
 
 @functools.lru_cache(maxsize=1024)
 def _encoder(spec):
     """The driver's function, and its arguments but the address."""
     from cuda.bindings import driver as d
-    size, rank = ITEMSIZE[spec.dtype], len(spec.shape)
+    size, rank = spec.itemsize, len(spec.shape)
+    if spec.im2col:  # corners like all else from the width on, whatever order the driver's documentation names them in
+        encode, box = d.cuTensorMapEncodeIm2col, (list(reversed(spec.lower)), list(reversed(spec.upper)), spec.channels, spec.pixels)
+    else:
+        encode, box = d.cuTensorMapEncodeTiled, ([d.cuuint32_t(n) for n in reversed(spec.box)],)
     fixed = (getattr(d.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_" + _TYPES[spec.dtype]), rank,
              [d.cuuint64_t(n) for n in reversed(spec.shape)], [d.cuuint64_t(s * size) for s in reversed(spec.strides[:-1])],
-             [d.cuuint32_t(n) for n in reversed(spec.box)], [d.cuuint32_t(n) for n in reversed(spec.steps or (1,) * rank)],
+             *box, [d.cuuint32_t(n) for n in reversed(spec.every)],
              d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
              getattr(d.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_" + _SWIZZLES[spec.swizzle]),
-             d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B, d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
-    return d.cuTensorMapEncodeTiled, fixed
+             getattr(d.CUtensorMapL2promotion, "CU_TENSOR_MAP_L2_PROMOTION_" + _PROMOTIONS[spec.l2_promotion]),
+             d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+    return encode, fixed

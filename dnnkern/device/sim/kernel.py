@@ -9,6 +9,7 @@ from .arrays import Buffer, Layout
 from .block import Block
 from .config import config
 from .errors import Misuse
+from .maps import Map
 from .pointer import Pointer, address_of, memory_of, storage
 from .scalars import as_argument
 
@@ -88,6 +89,11 @@ class Launch(engine.Launch):
         if isinstance(value, Pointer):
             memory = value.buffer
             return value.of_launch(self._allocation(memory.raw, name, value.dtype, value.address - memory.base, None), name)
+        if isinstance(value, Map):
+            pointer = value.pointer
+            memory = self._allocation(pointer.buffer.raw, name, pointer.dtype, pointer.address - pointer.buffer.base, None)
+            bound = value.of_launch(memory, name)
+            return lambda thread: bound
         if isinstance(value, np.ndarray):
             dtype = value.dtype if value.dtype.kind in "biufc" else storage(value.dtype)
             source, byte = memory_of(value)
@@ -129,7 +135,7 @@ class Kernel:
         ----------
         grid, block, cluster : int or tuple of up to three
         args : sequence
-            `Pointer` and ndarray (updated in place), scalars, tuples of them.
+            `Pointer`, `Map` and ndarray (updated in place), scalars, tuples of them.
         shared : int
             Bytes of dynamic shared memory.
         cooperative : bool

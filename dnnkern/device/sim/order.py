@@ -74,7 +74,7 @@ class Knowledge:
         block, local = divmod(agent, self.stride)
         if block == self.block:
             return self.home.clocks.name(local)
-        return f"{f'thread {local}' if local < self.home.n else self.launch.clocks[block].name(local)} of block {self.launch.indices[block]}"
+        return f"{self.launch.clocks[block].name(local)} of block {self.launch.indices[block]}"
 
     def remedy(self, tid, agent):
         block, local = divmod(agent, self.stride)

@@ -42,6 +42,11 @@ def learn(block, threads, slot, time):
     block.uniform = False
 
 
+def now(block):
+    """The time, to agents: later than all that was started."""
+    return ASYNCHRONOUS + block.launch.now
+
+
 class Starters(order.Knowledge):
     """What an agent of `block` knows that is started by threads with `clocks`: what all of them do.
 
@@ -96,21 +101,39 @@ class Starters(order.Knowledge):
 
 
 class Access:
-    """One access of an agent to shared memory, in aligned pieces of 16 bytes: `pieces` counts them from the memory's first byte."""
+    """One action of an agent: the accesses to memory that it makes as one, all at one time.
 
-    def __init__(self, block, slot, clocks):
-        block.launch.now += 1
-        self.block, self.slot, self.time = block, slot, ASYNCHRONOUS + block.launch.now
-        self.known = Starters(block, clocks)
+    `generic`: the agent is in the proxy of the threads, and needs no fence.
+    """
+
+    def __init__(self, block, slot, clocks, generic=False):
+        launch = block.launch
+        launch.asynchronous = True
+        launch.now += 1
+        self.block, self.slot, self.clocks, self.generic, self.time = block, slot, clocks, generic, ASYNCHRONOUS + launch.now
+
+    def _touch(self, kind, buffer, elements, size_log):
+        shadow = order.shadow_of(buffer)
+        if shadow is None:
+            return
+        cells, agents = shadow.cells(elements, np.full(len(elements), self.slot), size_log)
+        shared = buffer.index == 0
+        readers = Starters(self.block, self.clocks, shared, reads=True)
+        known = readers if self.generic else Starters(self.block, self.clocks, shared)
+        if kind == "read":
+            shadow.read(cells, agents, known, self.time)
+        elif kind == "write":
+            shadow.write(cells, agents, known, self.time, readers)
+        else:
+            shadow.update(cells, agents, known, self.time, readers=readers)
 
     def read(self, pieces):
-        """Check the order of a read of the pieces and remember it."""
-        shadow = order.shadow_of(self.block.shared)
-        if shadow is not None:
-            shadow.read(*shadow.cells(pieces, np.full(len(pieces), self.slot), 4), self.known, self.time)
+        """Check the order of a read of aligned pieces of 16 bytes of shared memory, counted from its first byte, and remember it."""
+        self._touch("read", self.block.shared, pieces, 4)
 
-    def write(self, pieces):
-        """Check the order of a write of the pieces and remember it."""
-        shadow = order.shadow_of(self.block.shared)
-        if shadow is not None:
-            shadow.write(*shadow.cells(pieces, np.full(len(pieces), self.slot), 4), self.known, self.time)
+    def runs(self, kind, buffer, starts, length):
+        """The same for a "read", "write" or "update" of `length` bytes from each of the bytes `starts` of a buffer on."""
+        if length and len(starts):
+            odd = int(np.bitwise_or.reduce(starts)) | length
+            size_log = 2 if odd % 4 == 0 else 1 if odd % 2 == 0 else 0
+            self._touch(kind, buffer, ((starts >> size_log)[:, None] + np.arange(length >> size_log)).ravel(), size_log)

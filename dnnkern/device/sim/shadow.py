@@ -133,7 +133,7 @@ class Shadow:
         return (elements[:, None] * each + np.arange(each)).ravel(), np.repeat(tids, each)
 
     def write(self, cells, tids, known, now, readers=None):
-        """Plain writes: `cells[k]` by thread `tids[k]` of the block whose knowledge is `known`, of earlier reads `readers`, at time `now`."""
+        """Plain writes: `cells[k]` by thread `tids[k]` of the block whose knowledge is `known`, and of earlier reads `readers`."""
         self._after_write("writes it", cells, tids, known)
         self._after(self.reads, "writes it", "reads it", cells, tids, readers or known)
         self._after(self.atomics, "writes it", "updates it atomically", cells, tids, known)
@@ -146,6 +146,10 @@ class Shadow:
             self._race(cells[k], int(tids[k]), "writes it", int(self.writer[cells[k]]), "writes it", known)
         self.reads.forget(cells)
         self.atomics.forget(cells)
+
+    def written_at(self, byte, nbytes):
+        """Whether anything has written one of the bytes."""
+        return bool(self.written[byte >> self.unit_log:(byte + nbytes - 1 >> self.unit_log) + 1].any())
 
     def update(self, cells, tids, known, now, agent=None, readers=None):
         """Atomic updates, to be remembered as done by `agent` if one is given; of earlier reads `readers` is known."""
