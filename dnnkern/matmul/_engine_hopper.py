@@ -21,7 +21,7 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..device import cuda, device_function, f32, i32, u32
+from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.barrier import barrier_sync
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
@@ -32,6 +32,7 @@ from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import bulk_commit, make_bulk_wait, make_bulk_wait_read, make_tma_load, prefetch_tensor_map, tma_store_3d
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
+from ._store import make_group_store
 
 ROW = 128           # bytes of k in a stage: the widest swizzle
 GROUP = 8192        # bytes of 64 rows of a stage
@@ -133,8 +134,8 @@ class Tile:
 class Loader(NamedTuple):
     """What a stage holds.
 
-    load : device function (to_a, to_b, a_map, b_map, bar, row, column, z, rank, k)
-        Issue the copies of step `k` of the tile at (row, column) of matrix z, all counted on `bar`.
+    load : device function (to_a, to_b, a_map, b_map, bar, where, rank, k)
+        Issue the copies of step `k` of the tile `where`, all counted on `bar`; called by one thread.
     a_major, b_major : "k" or "mn"
     dtype, b_dtype : str
         As `device.wgmma` calls them.
@@ -151,7 +152,7 @@ class Loader(NamedTuple):
 
 @functools.cache
 def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
-    """`Loader` of two matrices through maps of rank three (batch, rows, columns)."""
+    """`Loader` of two matrices through maps of rank three (batch, rows, columns); a tile's `where` goes on with (row, column, z_a, z_b)."""
     BK, BM = ROW // ITEMSIZE[dtype], tile.bm
     SHARE = tile.bn // tile.cluster
     MASK = (1 << tile.cluster) - 1
@@ -169,7 +170,8 @@ def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
             copy(to, b_map, bar, c0, c1, z)
 
     @device_function
-    def load(to_a, to_b, a_map, b_map, bar, row, column, z_a, z_b, rank, k):
+    def load(to_a, to_b, a_map, b_map, bar, where, rank, k):
+        row, column, z_a, z_b = where[2], where[3], where[4], where[5]
         at = i32(k * BK)
         if A_BY_K:
             copy(to_a, a_map, bar, at, row, z_a)
@@ -188,21 +190,22 @@ def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
 
 @functools.cache
 def make_product(tile, loader, locate, sink, accumulator="float32"):
-    """Device function ``product(a_map, b_map, y_map, shared, steps, tiles, place, out)`` that a kernel's every thread calls once.
+    """Device function ``product(a_map, b_map, y_map, shared, tiles, place, out)`` that a kernel's every thread calls once.
 
     Parameters
     ----------
     tile : Tile
     loader : Loader
-    locate : device function (t, rank, place) -> (row, column, z, z_a, z_b)
-        Where tile number t begins in y, and the matrices its operands lie in.
-    sink : device function (acc, first, y_map, staging, row, column, z, thread, barrier, out)
-        What becomes of acc[first: first + bn / 2], the fragment of 64 rows from `row` on; called by a warpgroup, `thread` being 0 to 127.
+    locate : device function (t, rank, place) -> where
+        What tile number t is: a tuple that begins with its first step of k and the one after its last; the rest is the loader's and the sink's.
+        A tile without steps is passed over. All lanes of a warp call it together.
+    sink : device function (acc, first, offset, y_map, staging, where, thread, barrier, out)
+        What becomes of acc[first: first + bn / 2], the fragment of the 64 rows from row `offset` of the tile on; called by a warpgroup,
+        `thread` being 0 to 127.
 
     Notes
     -----
-    `shared` is the address of the dynamic shared memory, `Tile.shared` bytes; `steps` and `tiles` count the steps of k of a tile and the
-    tiles; `place` and `out` are tuples handed to `locate` and `sink`.
+    `shared` is the address of the dynamic shared memory, `Tile.shared` bytes; `place` and `out` are tuples handed to `locate` and `sink`.
     """
     STAGES, STAGE, A_BYTES, CLUSTER, CONSUMERS, GROUPS = tile.stages, tile.stage, tile.bm * ROW, tile.cluster, tile.consumers, tile.groups
     SUMS, PER_GROUP, STAGING = tile.sums, tile.bn // 2, tile.stages * tile.stage
@@ -235,45 +238,48 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
             mbarrier_free_remote(u32(empty + u32(8) * slot), u32(thread))
 
     @device_function
-    def produce(a_map, b_map, ring, full, empty, steps, tiles, first, stride, rank, place):
+    def produce(a_map, b_map, ring, full, empty, tiles, first, stride, rank, place, lane):
         slot, phase, t = u32(0), u32(1), first
         while t < tiles:
-            row, column, _, z_a, z_b = locate(t, rank, place)
-            for k in range(steps):
-                mbarrier_wait(u32(empty + u32(8) * slot), phase)
-                bar = u32(full + u32(8) * slot)
-                mbarrier_arrive_expect(bar, u32(BYTES))
-                at = u32(ring + slot * u32(STAGE))
-                load(at, u32(at + u32(A_BYTES)), a_map, b_map, bar, row, column, z_a, z_b, rank, i32(k))
-                slot, phase = advance(slot, phase)
+            where = locate(t, rank, place)
+            if lane == 0:
+                for k in range(where[0], where[1]):
+                    mbarrier_wait(u32(empty + u32(8) * slot), phase)
+                    bar = u32(full + u32(8) * slot)
+                    mbarrier_arrive_expect(bar, u32(BYTES))
+                    at = u32(ring + slot * u32(STAGE))
+                    load(at, u32(at + u32(A_BYTES)), a_map, b_map, bar, where, rank, i32(k))
+                    slot, phase = advance(slot, phase)
             t = i32(t + stride)
 
     @device_function
-    def consume(y_map, ring, full, empty, steps, tiles, first, stride, rank, place, group, thread, out):
+    def consume(y_map, ring, full, empty, tiles, first, stride, rank, place, group, thread, out):
         acc = cuda.local.array(SUMS, scalar)
         slot, phase, t = u32(0), u32(0), first
         mine = u32(ring + u32(group) * u32(GROUPS * GROUP))
         staging = u32(ring + u32(STAGING) + u32(group) * u32(STAGING_SHARE))
         while t < tiles:
-            row, column, z, _, _ = locate(t, rank, place)
+            where = locate(t, rank, place)
+            begin, end = where[0], where[1]
             before = u32(0)
-            for k in range(steps):
+            for k in range(begin, end):
                 mbarrier_wait(u32(full + u32(8) * slot), phase)
                 at = u32(slot * u32(STAGE))
-                multiply(acc, descriptor(A_CONST, u32(mine + at)), descriptor(B_CONST, u32(ring + at + u32(A_BYTES))), i32(k != 0))
-                if k > 0:
+                multiply(acc, descriptor(A_CONST, u32(mine + at)), descriptor(B_CONST, u32(ring + at + u32(A_BYTES))), i32(k != begin))
+                if k > begin:
                     wait_older(acc)
                     release(empty, before, thread)
                 before = slot
                 slot, phase = advance(slot, phase)
-            wait_all(acc)
-            release(empty, before, thread)
-            for g in range(GROUPS):
-                sink(acc, g * PER_GROUP, y_map, staging, i32(row + (group * GROUPS + g) * 64), column, z, thread, u32(group + 1), out)
+            if end > begin:
+                wait_all(acc)
+                release(empty, before, thread)
+                for g in range(GROUPS):
+                    sink(acc, g * PER_GROUP, i32((group * GROUPS + g) * 64), y_map, staging, where, thread, u32(group + 1), out)
             t = i32(t + stride)
 
     @device_function
-    def product(a_map, b_map, y_map, shared, steps, tiles, place, out):
+    def product(a_map, b_map, y_map, shared, tiles, place, out):
         ring = u32(u32(shared + u32(1023)) & u32(0xFFFFFC00))
         full = u32(ring + u32(BARS))
         empty = u32(full + u32(8 * STAGES))
@@ -301,12 +307,12 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
         role = i32(tid >> 7)
         if role == 0:
             release_registers()
-            if tid == 0:
-                produce(a_map, b_map, ring, full, empty, steps, tiles, first, stride, rank, place)
+            if tid < 32:
+                produce(a_map, b_map, ring, full, empty, tiles, first, stride, rank, place, tid)
         else:
             claim_registers()
             thread = i32(tid & 127)
-            consume(y_map, ring, full, empty, steps, tiles, first, stride, rank, place, i32(role - 1), thread, out)
+            consume(y_map, ring, full, empty, tiles, first, stride, rank, place, i32(role - 1), thread, out)
             if thread == 0:
                 drain()
         if CLUSTER > 1:  # a block must not end while another may still arrive on its barriers
@@ -317,10 +323,11 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
 
 
 @functools.cache
-def make_tma_sink(tile, spec):
-    """Sink of 16-bit results: epilogue, stmatrix into swizzled boxes of 64 columns, TMA to y, which clips what lies beyond its edges.
+def make_tma_store(tile, spec):
+    """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e)`` for 64 rows of 16-bit results.
 
-    `out` is (m, n, e): the sizes of y, n even, and the epilogue's arguments. Elements beyond the edges are computed from operands within.
+    Epilogue, stmatrix into swizzled boxes of 64 columns, TMA to y, which clips what lies beyond its m rows and n columns, n even. Elements
+    beyond the edges are computed from operands within.
     """
     BUFFERS, BOXES, LAST = tile.buffers, tile.boxes, tile.bn - 64
     if tile.bn < 64:
@@ -329,8 +336,7 @@ def make_tma_sink(tile, spec):
     free = make_bulk_wait_read(BUFFERS - 1)
 
     @device_function
-    def sink(acc, first, y_map, staging, row, column, z, thread, barrier, out):
-        m, n, e = out
+    def store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e):
         lane, warp = i32(thread & 31), i32(thread >> 5)
         r0 = i32(row + warp * 16 + (lane >> 2))
         r1 = i32(min(i32(r0 + 8), i32(m - 1)))
@@ -357,4 +363,30 @@ def make_tma_sink(tile, spec):
             if thread == 0:
                 tma_store_3d(y_map, buffer, i32(column + start), row, z)
                 bulk_commit()
-    return sink
+    return store
+
+
+@functools.cache
+def make_direct_store(tile, spec, vector):
+    """Device function ``store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column)`` for 64 rows of any results.
+
+    Pairs of columns straight from registers to y at element `at`, every element checked against the edges; with `vector` a pair is one store.
+    """
+    COUNT = tile.bn // 8
+    pair = make_group_store(spec, 2, vector)
+
+    @device_function
+    def store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column):
+        lane, warp = i32(thread & 31), i32(thread >> 5)
+        r0 = i32(row + warp * 16 + (lane >> 2))
+        r1 = i32(r0 + 8)
+        c0 = i32(column + (lane & 3) * 2)
+        at0 = i64(at + i64(r0) * y_row)
+        at1 = i64(at + i64(r1) * y_row)
+        for j in range(COUNT):
+            c = i32(c0 + j * 8)
+            if r0 < m:
+                pair(acc, first + 4 * j, r0, c, n, y, i64(at0 + i64(c) * y_column), y_column, e)
+            if r1 < m:
+                pair(acc, first + 4 * j + 2, r1, c, n, y, i64(at1 + i64(c) * y_column), y_column, e)
+    return store

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, f64, i32, i64
 from ..device.convert import element
+from ..device.dependent import wait_for_previous_grid
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, load2, load4
@@ -22,12 +23,13 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class SumConfig:
-    """Groups of threads that share the ranges, elements in 16 bytes, elements of one store, batch dimensions, epilogue."""
+    """Groups of threads that share the ranges, elements in 16 bytes, elements of one store, batch dimensions, epilogue, dependent launch."""
     groups: int
     vector: int
     store: int
     batch_dims: int
     epilogue: EpilogueSpec
+    dependent: bool = False
 
 
 def group_of(parts):
@@ -65,7 +67,7 @@ def sums_argument(parts):
 @functools.cache
 def sum_kernel(config):
     """y = epilogue(sum over the ranges): a group of threads takes every so many ranges, 16 bytes of neighbouring columns a thread."""
-    GROUPS, G = config.groups, config.vector
+    GROUPS, G, DEPENDENT = config.groups, config.vector, config.dependent
     LANES = THREADS // GROUPS
     SCRATCH, SHIFT = THREADS * G, LANES.bit_length() - 1
     Acc = {"float32": f32, "float64": f64, "int32": i32}[config.epilogue.accumulator]
@@ -95,6 +97,8 @@ def sum_kernel(config):
         acc = cuda.local.array(G, Acc)
         for g in range(G):
             acc[g] = Acc(0)
+        if DEPENDENT:
+            wait_for_previous_grid()
         if at < elements:
             for s in range(group, ranges, i32(GROUPS)):
                 add_group(acc, advance(sums, i64(i64(s) * i64(elements) + i64(at))), i32(0))
@@ -115,12 +119,13 @@ def sum_kernel(config):
     return matmul_sum
 
 
-def sum_launch(parts, ranges):
-    """The launch that adds `ranges` partial products of a problem and stores y."""
+def sum_launch(parts, ranges, dependent=False):
+    """The launch that adds `ranges` partial products of a problem and stores y; `dependent` (sm_90) lets it begin while they are computed."""
     groups, group, elements = min(16, 1 << (ranges - 1).bit_length() - 1), group_of(parts), elements_of(parts)
-    config = SumConfig(groups, group, store_width(parts, group), len(parts.batch), parts.epilogue)
+    config = SumConfig(groups, group, store_width(parts, group), len(parts.batch), parts.epilogue, dependent)
     arguments = (sums_argument(parts), Argument(element(parts.y.dtype).pointer, "y"), Argument("uint32x3", divisor(parts.m)),
                  Argument("int32", parts.n), Argument("uint32x3", divisor(pitch_of(parts))), Argument("int32", elements),
                  Argument("int32", ranges), *(Argument("int64", v) for v in parts.y_strides), *parts.batch_arguments(),
                  *parts.epilogue_arguments())
-    return Launch(sum_kernel(config), (ceil_div(elements, THREADS // groups * group), 1, 1), (THREADS, 1, 1), arguments)
+    return Launch(sum_kernel(config), (ceil_div(elements, THREADS // groups * group), 1, 1), (THREADS, 1, 1), arguments,
+                  dependent=dependent)

@@ -1,0 +1,180 @@
+"""What the wgmma algorithms share: how operands reach TMA, which tiles there are, what they cost, and how a tile number becomes a place."""
+import functools
+from dataclasses import dataclass
+
+from ..device import device_function, i32
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..host.launch import Argument
+from ..host.tensormap import TensorMap
+from ._engine_hopper import ITEMSIZE, ROW, Tile
+from ._pack import pack_launch, packed_bytes, pitch_of
+from ._roles import operand_strides
+from ._tile import BAND
+from ._tile import locate as locate_tile
+
+TILES = (*(Tile(128, bn) for bn in (64, 96, 128, 144, 160, 176, 192, 208, 224, 240, 256)), Tile(128, 256, cluster=2),
+         Tile(128, 128, cluster=2), Tile(256, 128), Tile(256, 128, cluster=2), *(Tile(64, bn) for bn in (64, 96, 128, 192, 256)),
+         Tile(64, 64, blocks=2), Tile(64, 128, blocks=2))
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How an operand reaches the tensor cores.
+
+    Attributes
+    ----------
+    name : str
+        The plan's name of it.
+    tensor : Tensor
+    extent, k : int
+        Rows (a) or columns (b), and elements along k.
+    strides : tuple of int
+        Element strides along the batch, the rows or columns, and k.
+    matrices : int
+        1 where the operand is the same for the whole batch.
+    major : "k" or "mn"
+        How it lies, or how its copy does.
+    packed : bool
+        Whether it is copied to the workspace.
+    """
+    name: str
+    tensor: object
+    extent: int
+    k: int
+    strides: tuple
+    matrices: int
+    major: str
+    packed: bool
+
+    @property
+    def bytes(self):
+        """Of the workspace."""
+        return packed_bytes(self.matrices, self.extent, self.k, self.tensor.itemsize) if self.packed else 0
+
+    def pack(self, offset):
+        """The launch that copies it to byte `offset` of the workspace, in a tuple; none where it is read in place."""
+        return (pack_launch(self.name, self.tensor, self.matrices, self.extent, self.k, self.strides, offset),) if self.packed else ()
+
+    def argument(self, rows, offset):
+        """The tensor map of boxes of `rows` rows and 128 bytes along k, or of 64 rows and the same k."""
+        batch, across, along = self.strides
+        itemsize, extent, k = self.tensor.itemsize, self.extent, self.k
+        bk, line = ROW // itemsize, 16 // itemsize  # any stride does for a dimension of one
+        if self.packed:
+            across, along = pitch_of(k, itemsize), 1
+            batch = across * extent
+        if self.matrices == 1:
+            batch = line
+        if self.major == "k":
+            spec = TensorMap(self.tensor.dtype, (self.matrices, extent, k), (batch, across if extent > 1 else line, 1), (1, rows, bk), 128)
+        else:
+            spec = TensorMap(self.tensor.dtype, (self.matrices, k, extent), (batch, along if k > 1 else line, 1), (1, bk, 64), 128)
+        return Argument("tensormap", "workspace" if self.packed else self.name, offset=offset if self.packed else 0, spec=spec)
+
+
+def wgmma_dtype(dtype, math):
+    """What the tensor cores call operands of a dtype; None where they cannot take them."""
+    if dtype == "float32":
+        return "tf32" if math in ("tf32", "fast") else None
+    return dtype if dtype in ITEMSIZE else None
+
+
+def make_operand(name, tensor, extent, k, strides, matrices, math):
+    """`Operand`, packed unless TMA can address it and the tensor cores read it as it lies."""
+    batch, across, along = strides
+    itemsize = tensor.itemsize
+    by_k, by_mn = along == 1 or k == 1, (across == 1 or extent == 1) and wgmma_dtype(tensor.dtype, math) in ("float16", "bfloat16")
+    steps = [(across, extent) if by_k else (along, k), (batch, matrices)]
+    addressable = tensor.alignment % 16 == 0 and all(n == 1 or s > 0 and s * itemsize % 16 == 0 and s * itemsize < 2 ** 40 for s, n in steps)
+    packed = not (addressable and (by_k or by_mn))
+    return Operand(name, tensor, extent, k, strides, matrices, "k" if packed or by_k else "mn", packed)
+
+
+def operands_of(parts, math):
+    """The two `Operand` of a product with its parts."""
+    made = []
+    for which, name, tensor in zip("ab", parts.names, (parts.a, parts.b)):
+        extent, across, along, batch = operand_strides(parts, which)
+        stride = batch[0] if batch else 0
+        made.append(make_operand(name, tensor, extent, parts.k, (stride, across, along), parts.batch_size if stride else 1, math))
+    return tuple(made)
+
+
+def refusal(problem, parts):
+    """Why the tensor cores cannot take a product, or None."""
+    if wgmma_dtype(problem.a.dtype, problem.math) is None:
+        return f"dtype {problem.a.dtype}" + (" without math='tf32'" if problem.a.dtype == "float32" else "")
+    if parts.k == 0:
+        return "K=0"
+    if len(parts.batch) > 1:
+        return f"{len(parts.batch)} batch dimensions that do not merge, one is the most"
+    if parts.scales.by_block:
+        return "scales by block"
+    if max(parts.m, parts.n, parts.k) >= 2 ** 31 - 256:
+        return f"a size of {max(parts.m, parts.n, parts.k)}; the most is 2**31 - 257"
+    return None
+
+
+def tiles_for(b_major):
+    """The tiles that can read b as it lies."""
+    return [t for t in TILES if b_major == "k" or t.cluster == 1 or t.bn // t.cluster % 64 == 0]
+
+
+def steps_of(k, itemsize):
+    """Steps of the main loop: 128 bytes of k each."""
+    return ceil_div(k * itemsize, ROW)
+
+
+def stored_by_tma(parts, tile):
+    """Whether results leave through TMA: 16-bit rows of y that it can address."""
+    y, (row, column) = parts.y, parts.y_strides
+    batch = parts.batch[0][1][3] if parts.batch else 0
+    return bool(y.itemsize == 2 and tile.bn >= 64 and column == 1 and parts.n % 2 == 0 and y.alignment % 16 == 0
+                and (parts.m == 1 or row > 0 and row % 8 == 0) and batch % 8 == 0 and batch >= 0)
+
+
+def y_argument(parts):
+    """The tensor map of y: boxes of 64 rows and 64 columns."""
+    batch = parts.batch[0][1][3] if parts.batch else 0
+    return Argument("tensormap", "y", spec=TensorMap(parts.y.dtype, (parts.batch_size, parts.m, parts.n),
+                                                     (batch or 8, parts.y_strides[0] if parts.m > 1 else 8, 1), (1, 64, 64), 128))
+
+
+@functools.cache
+def make_locate(tile):
+    """Device function ``locate(t, rank, place)``: (first step, end, row, column, z_a, z_b, z, range) of tile number t.
+
+    Range by range of k within matrix by matrix, each in bands of rows of tiles. `place` are `locate_arguments`.
+    """
+    CLUSTER, BM, BN = tile.cluster, tile.bm, tile.bn
+
+    @device_function
+    def locate(t, rank, place):
+        per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each = place
+        zs, inside = divide_remainder(t, per_matrix)
+        z, s = divide_remainder(zs, ranges)
+        r, c = locate_tile(inside, band_tiles, super_rows, last_rows)
+        first = i32(s * each)
+        return (first, i32(min(i32(first + each), steps)), i32(i32(r * CLUSTER + rank) * BM), i32(c * BN), i32(z * a_batched),
+                i32(z * b_batched), z, s)
+    return locate
+
+
+def locate_arguments(parts, tile, a, b, ranges=1):
+    """(tiles, kernel parameters that make up `place`), with `ranges` ranges of k to a tile."""
+    super_rows, tiles_n = ceil_div(parts.m, tile.bm * tile.cluster), ceil_div(parts.n, tile.bn)
+    per_matrix, steps = super_rows * tiles_n, steps_of(parts.k, a.tensor.itemsize)
+    arguments = (Argument("uint32x3", divisor(per_matrix)), Argument("uint32x3", divisor(ranges)), Argument("uint32x3", divisor(BAND * tiles_n)),
+                 Argument("int32", super_rows), Argument("uint32x3", divisor(super_rows % BAND or BAND)),
+                 Argument("int32", int(a.matrices > 1)), Argument("int32", int(b.matrices > 1)), Argument("int32", steps),
+                 Argument("int32", ceil_div(steps, ranges)))
+    return per_matrix * parts.batch_size * ranges, arguments
+
+
+def tile_seconds(tile, device, tiles, steps):
+    """Predicted time of a launch over `tiles` tiles of `steps` steps of k."""
+    waves = ceil_div(tiles, device.sms * tile.blocks)
+    tensor = tile.bm * tile.bn / 32
+    shared = tile.blocks * (tile.consumers * tile.groups * (64 + tile.bn) + tile.bm + tile.bn)
+    step = max(tensor, shared, 4 * (44 + 0.34 * tile.bn))
+    return 2.2e-6 + (1500 + waves * (steps * step + 1800)) / (0.88 * device.clock_hz)

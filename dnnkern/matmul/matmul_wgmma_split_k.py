@@ -1,0 +1,125 @@
+"""Tensor cores of Hopper where y has fewer tiles than the device multiprocessors: several blocks share a tile, each with a range of k.
+
+The main loop is `_engine_hopper`'s over (tile, range); accumulators go to the workspace as they are, and a second launch (`_sum`) adds the
+ranges in a fixed order and applies the epilogue. It wins where k is long and y small: the second launch and 2 * ranges * M * N * 4 bytes,
+mostly in the L2, cost less than idle multiprocessors.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, i32, i64, u32
+from ..device.epilogue import EpilogueSpec
+from ..device.index import ceil_div
+from ..device.tma import tensor_map_address
+from ..device.vec import shared_address
+from ..dispatch import Algorithm, Note
+from ..host.launch import Argument, Launch
+from ._engine_hopper import Tile, make_direct_store, make_matrix_loader, make_product
+from ._roles import stored_by_rows
+from ._sum import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
+from ._wgmma import locate_arguments, make_locate, operands_of, refusal, steps_of, tile_seconds, tiles_for, wgmma_dtype
+
+LEAST_STEPS = 2  # of a range
+MOST_WORKSPACE = 1 << 28
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tile, and number of ranges of k."""
+    tile: Tile
+    ranges: int
+
+    def __post_init__(self):
+        if self.ranges < 2:
+            raise ValueError(f"{self.ranges} ranges of k; the least is 2")
+
+    def __str__(self):
+        return f"{self.tile} {self.ranges} ranges"
+
+
+def supports(problem):
+    """Needs a k that can be divided."""
+    parts = stored_by_rows(problem)
+    reason = refusal(problem, parts) or sums_refusal(parts)
+    steps = steps_of(parts.k, parts.a.itemsize)
+    if reason is None and steps < 2 * LEAST_STEPS:
+        return f"K={parts.k} gives {steps} steps, two ranges need {2 * LEAST_STEPS}"
+    return reason
+
+
+def configs(problem, device):
+    """For each tile the numbers of ranges that fill the device once and twice."""
+    parts, found = stored_by_rows(problem), {}
+    a, b = operands_of(parts, problem.math)
+    steps = steps_of(parts.k, parts.a.itemsize)
+    for tile in tiles_for(b.major):
+        if tile.cluster > 1 or tile.bn % 64:
+            continue
+        tiles, _ = locate_arguments(parts, tile, a, b)
+        for waves in (1, 2):
+            ranges = max(2, min(waves * device.sms * tile.blocks // tiles, steps // LEAST_STEPS))
+            ranges = ceil_div(steps, ceil_div(steps, ranges))
+            if ranges >= 2 and (not found or sums_bytes(parts, ranges) <= MOST_WORKSPACE):
+                found[Config(tile, ranges)] = None
+    return list(found)
+
+
+def _lines(count):
+    return ceil_div(count, 256) * 256
+
+
+def workspace(problem, device, config):
+    """One partial sum an element and range, then copies of operands that TMA cannot address."""
+    parts = stored_by_rows(problem)
+    return _lines(sums_bytes(parts, config.ranges)) + sum(x.bytes for x in operands_of(parts, problem.math))
+
+
+def estimate(problem, device, config):
+    """The product, with as many tiles as there are ranges of them; then a launch that reads what the first wrote."""
+    parts = stored_by_rows(problem)
+    operands = operands_of(parts, problem.math)
+    tiles, _ = locate_arguments(parts, config.tile, *operands, config.ranges)
+    steps = ceil_div(steps_of(parts.k, parts.a.itemsize), config.ranges)
+    copies = sum(2e-6 + 2.5 * x.bytes / device.bandwidth for x in operands if x.packed)
+    return copies + tile_seconds(config.tile, device, tiles, steps) + 2e-6 + 1.5 * sums_bytes(parts, config.ranges) / device.bandwidth
+
+
+@functools.cache
+def partial_kernel(tile, operands, accumulator):
+    """The sums over one range of k of one tile, range after range of a matrix of the batch."""
+    store = make_direct_store(tile, EpilogueSpec(accumulator=accumulator, output=accumulator), True)
+
+    @device_function
+    def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
+        m, n, sums, pitch, batch, e = out
+        at = i64(i64(i64(i64(where[7]) * batch + where[6]) * m) * pitch)
+        store(acc, first, i32(where[2] + offset), where[3], thread, m, n, e, sums, at, i64(pitch), i64(1))
+    product = make_product(tile, make_matrix_loader(tile, *operands), make_locate(tile), sink, accumulator)
+
+    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    def matmul_wgmma_partial(a, b, sums, pitch, batch, m, n, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched,
+                             b_batched, steps, each):
+        shared = cuda.shared.array(0, u32)
+        a_at = tensor_map_address(a)
+        product(a_at, tensor_map_address(b), a_at, shared_address(shared, i32(0)), tiles,
+                (per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each), (m, n, sums, pitch, batch, ()))
+    return matmul_wgmma_partial
+
+
+def build(problem, device, config):
+    """Copies where there must be any, the products over the ranges, then their sum."""
+    parts, tile = stored_by_rows(problem), config.tile
+    a, b = operands_of(parts, problem.math)
+    tiles, place = locate_arguments(parts, tile, a, b, config.ranges)
+    key = (*(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), a.major, b.major)
+    copies = _lines(sums_bytes(parts, config.ranges))
+    arguments = (a.argument(tile.bm, copies), b.argument(tile.bn, copies + a.bytes), sums_argument(parts), Argument("int32", pitch_of(parts)),
+                 Argument("int32", parts.batch_size), Argument("int32", parts.m), Argument("int32", parts.n), Argument("int32", tiles), *place)
+    blocks = min(tiles, device.sms * tile.blocks)
+    product = Launch(partial_kernel(tile, key, parts.epilogue.accumulator), (blocks, 1, 1), (tile.threads, 1, 1), arguments,
+                     shared=tile.shared, dependent=True)
+    return (*a.pack(copies), *b.pack(copies + a.bytes), product, sum_launch(parts, config.ranges, dependent=True))
+
+
+ALGORITHM = Algorithm(op="matmul", name="wgmma_split_k", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                      configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a")
