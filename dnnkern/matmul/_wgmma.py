@@ -75,7 +75,7 @@ class Operand:
 def wgmma_dtype(dtype, math):
     """What the tensor cores call operands of a dtype; None where they cannot take them."""
     if dtype == "float32":
-        return "tf32" if math in ("tf32", "fast") else None
+        return "tf32" if math == "tf32" else None
     return dtype if dtype in ITEMSIZE else None
 
 
@@ -105,7 +105,7 @@ def refusal(problem, parts):
     if wgmma_dtype(problem.a.dtype, problem.math) is None:
         return f"dtype {problem.a.dtype}" + (" without math='tf32'" if problem.a.dtype == "float32" else "")
     if parts.k == 0:
-        return "K=0"
+        return "K=0: there is nothing to multiply"
     if len(parts.batch) > 1:
         return f"{len(parts.batch)} batch dimensions that do not merge, one is the most"
     if parts.scales.by_block:
