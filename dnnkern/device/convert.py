@@ -146,13 +146,15 @@ else:
 
 def _round_tf32(word):
     word = int(word)
-    return u32(word if word & 0x7F800000 == 0x7F800000 else (word + 0x1000) & 0xFFFFE000)
+    return u32(word + 0x1000 if 0 < word & 0x7F800000 < 0x7F800000 else word)
 
 
-# NOTE: not cvt.rna.tf32, which is the same and clears the bits that nobody reads
-round_tf32 = instruction("{ .reg .pred p; .reg .f32 m; mov.b32 m, $1; abs.f32 m, m; setp.lt.f32 p, m, 0f7f800000; mov.b32 $0, $1; "
-                         "@p add.u32 $0, $0, 0x1000; }", ("uint32",), ("uint32",), twin=_round_tf32, pure=True)
-"""``round_tf32(word)``: the bits of a float32, rounded to tf32, ties away from zero, in the upper 19; the lower 13 are left as they are."""
+# NOTE: x + 2**(e - 11), e being the exponent of x: infinities and NaN stay, and it takes no predicate, of which there are seven. The
+# instruction (cvt.rna.tf32) does, and one of its four operations clears bits that nobody reads.
+round_tf32 = instruction("{ .reg .b32 p; .reg .f32 h, x; and.b32 p, $1, 0xff800000; mov.b32 h, p; mov.b32 x, $1; "
+                         "fma.rn.f32 x, h, 0f3a000000, x; mov.b32 $0, x; }", ("uint32",), ("uint32",), twin=_round_tf32, pure=True)
+"""``round_tf32(word)``: the bits of a float32, rounded to tf32, ties away from zero, in the upper 19; the lower 13 are
+of no meaning."""
 
 
 # ---- fp8: one byte; sm_89 converts pairs, before that integer arithmetic does

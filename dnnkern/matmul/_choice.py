@@ -22,10 +22,8 @@ TILES_F64 = {
 }
 
 
-def refusal(problem):
-    """Why tiles cannot compute a problem, or None: int8 needs words of four k in both operands."""
-    if problem.a.dtype in FP8:
-        return f"operands are {problem.a.dtype} and {problem.b.dtype}; the tiles multiply types of 16 bits and more, and int8"
+def size_refusal(problem):
+    """Why 32-bit numbers of rows, columns, k and tiles cannot describe a problem, or None."""
     if problem.k == 0:
         return "K is 0"
     if max(problem.m, problem.n, problem.k) >= 2 ** 31 - 2 ** 16:
@@ -33,6 +31,16 @@ def refusal(problem):
     tiles = ceil_div(problem.m, 16) * ceil_div(problem.n, 16) * problem.batch_size
     if tiles >= 2 ** 31:
         return f"{tiles} tiles of 16x16; a grid counts to 2**31"
+    return None
+
+
+def refusal(problem):
+    """Why tiles cannot compute a problem, or None: int8 needs words of four k in both operands."""
+    if problem.a.dtype in FP8:
+        return f"operands are {problem.a.dtype} and {problem.b.dtype}; the tiles multiply types of 16 bits and more, and int8"
+    reason = size_refusal(problem)
+    if reason:
+        return reason
     if problem.a.dtype == "int8":
         parts = stored_by_rows(problem)
         for which, name in zip("ab", parts.names):

@@ -27,6 +27,13 @@ def make_group_store(spec, group, vector):
                 low = epilogue(acc[k], acc[k + 1], row, column, e)
                 high = epilogue(acc[k + 2], acc[k + 3], row, i32(column + 2), e)
                 store2(as_u32(advance(y, at)), i32(0), (low, high))
+    elif halves and group == 8:
+        def store(acc, k, row, column, n, y, at, column_stride, e):
+            if column < n:
+                first, second = epilogue(acc[k], acc[k + 1], row, column, e), epilogue(acc[k + 2], acc[k + 3], row, i32(column + 2), e)
+                third = epilogue(acc[k + 4], acc[k + 5], row, i32(column + 4), e)
+                fourth = epilogue(acc[k + 6], acc[k + 7], row, i32(column + 6), e)
+                store4(as_u32(advance(y, at)), i32(0), (first, second, third, fourth))
     elif halves:
         def store(acc, k, row, column, n, y, at, column_stride, e):
             if column < n:

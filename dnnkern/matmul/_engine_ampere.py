@@ -1,0 +1,358 @@
+"""The Ampere main loop: a ring of stages filled by cp.async, fragments by ldmatrix, products by mma.sync.
+
+    global -- loaders --> ring of `stages` stages -- readers --> fragments, two steps of k -- mma.sync --> accumulators --> sink
+
+- A loader says what a stage holds (`_engine_loaders`), a sink what becomes of the accumulators; matmul, grouped matmul and convolution
+  bring theirs, captured as device functions in a closure.
+- Everything is counted in bytes of k, so the loop is the same for halves, bytes, tf32 and float64; `_engine_fragments` knows the rest.
+- Fragments are loaded one step of k ahead of their use, into the other half of a double buffer; all indices are constants after unrolling.
+- The copies of a stage are issued during the first step of another one, into the slot that the last barrier freed. That barrier lies before
+  the last step of a stage, whose products cover the first fragments of the next.
+- The stage with the remainder of k comes first, zero-filled: the loop has no tail.
+- `slices` warps share one sub-tile: each takes every so many steps of a stage, and they add up their accumulators through shared memory
+  at the end. A tile with few rows so keeps many loads under way without a second launch.
+
+Sources: CUTLASS's multistage pipelines, for the ideas.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, f32, f64, i32, i64, u32, u64
+from ..device.cp_async import commit_copies, wait_copies
+from ..device.mma import make_mma
+from ..device.vec import (load_shared_2f64, load_shared_4f32, load_shared_4u32, store_shared_2f64, store_shared_4f32, store_shared_4u32)
+from ._engine_fragments import make_reader, row_in_warp
+from ._loaders import log2
+from ._tile import unrolled
+
+
+@dataclass(frozen=True)
+class MmaTile:
+    """Tile of a block and how the work is shared.
+
+    Attributes
+    ----------
+    bm, bn : int
+        Rows and columns of y; powers of two.
+    depth : int
+        Bytes of k in a stage.
+    warps_m, warps_n, slices : int
+        The warps' grid over the tile, and over the steps of a stage.
+    stages : int
+        Of the ring.
+    blocks : int
+        Blocks meant to fit on a multiprocessor.
+    ahead : int
+        0 where fragments are not loaded a step ahead of their use, which saves registers; other warps have to cover the loads.
+    mma_m, mma_k : int
+        Shape of a float64 mma; 0 where there is only one.
+    """
+    bm: int
+    bn: int
+    depth: int = 64
+    warps_m: int = 2
+    warps_n: int = 2
+    slices: int = 1
+    stages: int = 3
+    blocks: int = 1
+    ahead: int = 1
+    mma_m: int = 0
+    mma_k: int = 0
+
+    def __post_init__(self):
+        for name in ("bm", "bn", "depth", "warps_m", "warps_n", "slices"):
+            value = getattr(self, name)
+            if value < 1 or value & value - 1:
+                raise ValueError(f"{self}: {name}={value} is no power of two")
+        if self.warp_m < 16 or self.warp_n < 8 or self.threads > 1024:
+            raise ValueError(f"{self}: a warp computes {self.warp_m}x{self.warp_n}, at least 16x8; a block has {self.threads} threads, at "
+                             "most 1024")
+        if self.stages < 2:
+            raise ValueError(f"{self}: a ring has at least 2 stages")
+        if self.steps * self.slices * self.step_bytes != self.depth or self.is_ahead and self.steps % 2:
+            raise ValueError(f"{self}: {self.depth} bytes of k make {self.depth // self.step_bytes} steps of {self.step_bytes}, "
+                             f"{self.slices} slices need an even number each, or one")
+
+    @property
+    def warp_m(self):
+        return self.bm // self.warps_m
+
+    @property
+    def warp_n(self):
+        return self.bn // self.warps_n
+
+    @property
+    def threads(self):
+        return 32 * self.warps_m * self.warps_n * self.slices
+
+    @property
+    def units(self):
+        """Steps of fragments in a step of the loop: 2 for the float64 mma with 16 k."""
+        return 2 if self.mma_k == 16 else 1
+
+    @property
+    def step_bytes(self):
+        """Bytes of k in a step of the loop."""
+        return 64 * self.units if self.mma_m else 32
+
+    @property
+    def steps(self):
+        """Steps of a stage that a slice takes."""
+        return self.depth // (self.step_bytes * self.slices)
+
+    @property
+    def is_ahead(self):
+        """Whether there are two sets of fragments."""
+        return self.ahead > 0 and self.steps > 1
+
+    @property
+    def stage(self):
+        """Bytes of a stage."""
+        return (self.bm + self.bn) * self.depth
+
+    def __str__(self):
+        text = f"{self.bm}x{self.bn}x{self.depth}B w{self.warps_m}x{self.warps_n}"
+        return text + f"x{self.slices}" * (self.slices > 1) + f" s{self.stages}" + f" m{self.mma_m}k{self.mma_k}" * bool(self.mma_m)
+
+
+def alignment_of(left, right):
+    """Bytes to which the ring is aligned: xor exchanges places within a line, and within the 128 bytes of all banks."""
+    return max(128, left.line, right.line)
+
+
+def shared_bytes(tile, left, right):
+    """Dynamic shared memory of a block: the ring and what aligns it, or the accumulators that slices exchange."""
+    exchange = (tile.slices - 1) * tile.bm * tile.bn * (8 if tile.mma_m else 4)
+    return max(tile.stages * stage_bytes(tile, left, right), exchange) + alignment_of(left, right) - 16
+
+
+def stage_bytes(tile, left, right):
+    """Bytes from one stage to the next."""
+    align = alignment_of(left, right)
+    return -(-tile.stage // align) * align
+
+
+def registers_needed(tile, loaders):
+    """About how many registers a thread needs: accumulators, two sets of fragments, 64-bit places, and a few."""
+    words = 2 if tile.mma_m else 1
+    sums = tile.warp_m * tile.warp_n // 32 * words
+    fragments = (1 + tile.is_ahead) * tile.units * words * (tile.warp_m + tile.warp_n) // 4
+    return sums + fragments + sum(2 * loader.places + loader.words - 1 for loader in loaders) + 26
+
+
+def run_of(right):
+    """Neighbouring columns of y that a lane holds."""
+    return 2 * right.spread
+
+
+@functools.cache
+def _multiply(dtype, mma_m, mma_k):
+    """Device function ``multiply(acc, i, fa, j, fb, k)``: a tile of 16x8 += the fragments of one step."""
+    mma = make_mma(dtype, mma_m or None, mma_k or None)
+    if mma_m == 8:
+        @device_function
+        def multiply(acc, i, fa, j, fb, k):
+            for slot in range(2):
+                for half in range(2):
+                    mma(acc, i32(i + 2 * half), fa, i32(j + 2 * slot + half), fb, i32(k + slot))
+    elif mma_k == 4:
+        @device_function
+        def multiply(acc, i, fa, j, fb, k):
+            for slot in range(2):
+                mma(acc, i, fa, i32(j + 2 * slot), fb, i32(k + slot))
+    else:
+        return mma
+    return multiply
+
+
+def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
+    """Device function ``product(a, b, first, end, rows, row0, column0, shared, state)``: the tile at (row0, column0) over first <= k < end.
+
+    Parameters
+    ----------
+    tile : MmaTile
+    left, right : Stored
+        How the operands' stages lie in shared memory.
+    left_loader, right_loader : object
+        As `_engine_loaders` describes; `a` and `b` are their states.
+    sink : device function (acc, e, row, column, state)
+        Takes acc[e:e + run_of(right)], neighbouring columns from (row, column) on.
+    edge : bool
+        Whether a tile may reach beyond `rows` of y; those are left out. Columns are the sink's to check.
+
+    Notes
+    -----
+    `shared` is the address of the dynamic shared memory, `shared_bytes` of it. Every thread of the block calls product once.
+    """
+    double, words = tile.mma_m > 0, left.dtype == "int8"
+    T, Acc = (f64, f64) if double else (u32, i32 if words else f32)
+    U, SLICES, STEPS, STAGES = tile.units, tile.slices, tile.steps, tile.stages
+    MI, NI = tile.warp_m // 16, tile.warp_n // 8
+    A_STEP, B_STEP = 4 * U, 2 * U  # fragments of a tile of 16 rows, of 8 columns
+    FA, FB, NACC = MI * A_STEP, NI * B_STEP, MI * NI * 4
+    DOUBLE = int(tile.is_ahead)
+    FA2, FB2 = FA * (1 + DOUBLE), FB * (1 + DOUBLE)
+    WM, WN, SHM, SHN, SHT = tile.warp_m, tile.warp_n, log2(tile.warps_m), log2(tile.warps_n), log2(tile.warps_m * tile.warps_n)
+    SUB = tile.threads // SLICES  # threads of a slice
+    BK, SHK, AHEAD = left.k, log2(left.k), STAGES - 1
+    RIGHT, STAGE, ALIGN = left.bytes, stage_bytes(tile, left, right), alignment_of(left, right)
+    RING = STAGES * STAGE
+    PN, RUN = right.spread, run_of(right)
+    SHP = log2(PN)
+    NA, HA, NB, HB = left_loader.places, left_loader.words, right_loader.places, right_loader.words
+    PlaceA, PlaceB = (u64 if loader.place == "uint64" else i64 for loader in (left_loader, right_loader))
+    wait, wait_all = wait_copies(AHEAD - 1), wait_copies(0)
+    multiply = _multiply(left.dtype, tile.mma_m, tile.mma_k)
+    a_origin, a_load = make_reader(left, U)
+    b_origin, b_load = make_reader(right, U)
+    a_start, a_part, a_whole, a_put, a_advance = left_loader.functions()
+    b_start, b_part, b_whole, b_put, b_advance = right_loader.functions()
+    row_of = row_in_warp(left)
+    load_group = load_shared_2f64 if double else load_shared_4u32 if words else load_shared_4f32
+    store_group = store_shared_2f64 if double else store_shared_4u32 if words else store_shared_4f32
+    GROUP = 2 if double else 4
+    PARTS = 4 // GROUP  # accesses of 16 bytes for the four accumulators of a tile of 16x8
+
+    @device_function
+    def load_fragments(fa, fb, half, at_a, at_b, step):
+        for u in range(U):
+            a_load(fa, i32(half * FA + 4 * u), at_a, i32(step * U + u))
+            b_load(fb, i32(half * FB + 2 * u), at_b, i32(step * U + u))
+
+    @device_function
+    def multiply_row(i, s):
+        acc, fa, fb, half = s
+        for j in range(NI):
+            multiply(acc, i32((i * NI + j) * 4), fa, i32(half * FA + i * A_STEP), fb, i32(half * FB + j * B_STEP))
+    multiply_rows = unrolled(MI, multiply_row)
+
+    @device_function
+    def issue(s):
+        at_a, at_b, hold_a, hold_b, a, b, write, tid, ok = s
+        a_whole(at_a, hold_a, write, a, tid, ok)
+        b_whole(at_b, hold_b, u32(write + u32(RIGHT)), b, tid, ok)
+
+    @device_function
+    def step(kk, s):
+        acc, fa, fb, read_a, read_b, copies = s
+        load_fragments(fa, fb, i32((kk + 1) & 1 if DOUBLE else 0), read_a, read_b, i32(kk + DOUBLE))
+        if kk == 0:
+            issue(copies)
+        multiply_rows(i32(0), (acc, fa, fb, i32(kk & 1 if DOUBLE else 0)))
+    steps = unrolled(STEPS - DOUBLE, step)
+
+    @device_function
+    def spread(i, s):
+        """The accumulators of 16 rows go to boxes in shared memory, but for the slice that finishes them."""
+        acc, slice_, box = s
+        p = i32(i & (SLICES - 1))
+        if slice_ != p:
+            slot = i32(slice_ if slice_ < p else slice_ - 1)
+            o = u32(box + u32(i32(i * (SLICES - 1)) + slot) * u32(NI * 4 * SUB * 16 // GROUP))
+            for j in range(NI):
+                for h in range(PARTS):
+                    e = (i * NI + j) * 4 + h * GROUP
+                    to = u32(o + u32((j * PARTS + h) * SUB * 16))
+                    if double:
+                        store_group(to, acc[e], acc[e + 1])
+                    else:
+                        store_group(to, acc[e], acc[e + 1], acc[e + 2], acc[e + 3])
+    spread_all = unrolled(MI, spread)
+
+    @device_function
+    def collect(i, s):
+        """The other slices' accumulators of 16 rows are added, one slice after another."""
+        acc, box = s
+        for x in range(SLICES - 1):
+            for j in range(NI):
+                for h in range(PARTS):
+                    e = (i * NI + j) * 4 + h * GROUP
+                    more = load_group(u32(box + u32(((i * (SLICES - 1) + x) * NI * PARTS + j * PARTS + h) * SUB * 16)))
+                    for g in range(GROUP):
+                        acc[e + g] = Acc(acc[e + g] + Acc(more[g]))
+
+    @device_function
+    def finish(i, s):
+        acc, run, slice_, box, lane, row0, column0, rows, state = s
+        if SLICES == 1 or slice_ == i32(i & (SLICES - 1)):
+            if SLICES > 1:
+                collect(i, (acc, box))
+            for half in range(2):
+                row = i32(row0 + row_of(i32(2 * i + half), i32(lane >> 2)))
+                if not edge or row < rows:
+                    for J in range(NI >> SHP):
+                        for e in range(RUN):
+                            run[e] = acc[(i * NI + J * PN + (e & (PN - 1))) * 4 + 2 * half + (e >> SHP)]
+                        sink(run, 0, row, i32(column0 + J * 8 * PN + (lane & 3) * RUN), state)
+    finish_all = unrolled(MI, finish)
+
+    @device_function
+    def product(a, b, first, end, rows, row0, column0, shared, state):
+        tid = i32(cuda.threadIdx.x)
+        lane, warp = i32(tid & 31), i32(tid >> 5)
+        wm = i32((warp & ((1 << SHM) - 1)) * WM)
+        wn = i32(((warp >> SHM) & ((1 << SHN) - 1)) * WN)
+        slice_ = i32(warp >> SHT)
+        ring = u32(u32(shared + u32(ALIGN - 1)) & u32(0x100000000 - ALIGN))
+        from_a = a_origin(lane, wm, i32(slice_ * (STEPS * U)))
+        from_b = u32(b_origin(lane, wn, i32(slice_ * (STEPS * U))) + u32(RIGHT))
+        at_a, at_b = cuda.local.array(NA, PlaceA), cuda.local.array(NB, PlaceB)
+        hold_a, hold_b = cuda.local.array(HA, u32), cuda.local.array(HB, u32)
+        a_start(at_a, a, first, tid)
+        b_start(at_b, b, first, tid)
+        left_over = i32(end - first)
+        count = i32((left_over + (BK - 1)) >> SHK)
+        left_over = i32(left_over - (count - 1) * BK)
+        # prologue: the stage with the remainder, then whole ones
+        a_part(at_a, hold_a, ring, a, tid, left_over)
+        b_part(at_b, hold_b, u32(ring + u32(RIGHT)), b, tid, left_over)
+        a_put(hold_a, ring, tid)
+        b_put(hold_b, u32(ring + u32(RIGHT)), tid)
+        commit_copies()
+        a_advance(at_a, a, left_over)
+        b_advance(at_b, b, left_over)
+        write = u32(ring + u32(STAGE))
+        for s in range(1, AHEAD):
+            ok = i32(1) if i32(s) < count else i32(0)
+            issue((at_a, at_b, hold_a, hold_b, a, b, write, tid, ok))
+            a_put(hold_a, write, tid)
+            b_put(hold_b, u32(write + u32(RIGHT)), tid)
+            commit_copies()
+            a_advance(at_a, a, i32(BK))
+            b_advance(at_b, b, i32(BK))
+            write = u32(write + u32(STAGE))
+        acc, run = cuda.local.array(NACC, Acc), cuda.local.array(RUN, Acc)
+        fa, fb = cuda.local.array(FA2, T), cuda.local.array(FB2, T)
+        for i in range(NACC):
+            acc[i] = Acc(0)
+        wait()
+        cuda.syncthreads()
+        read, last = ring, u32(ring + u32(RING))
+        if DOUBLE:
+            load_fragments(fa, fb, i32(0), u32(read + from_a), u32(read + from_b), i32(0))
+        while count > 0:
+            ok = i32(1) if count > i32(AHEAD) else i32(0)
+            steps(i32(0), (acc, fa, fb, u32(read + from_a), u32(read + from_b), (at_a, at_b, hold_a, hold_b, a, b, write, tid, ok)))
+            a_put(hold_a, write, tid)
+            b_put(hold_b, u32(write + u32(RIGHT)), tid)
+            commit_copies()
+            wait()
+            cuda.syncthreads()
+            read = u32(read + u32(STAGE))
+            read = ring if read == last else read
+            if DOUBLE:
+                load_fragments(fa, fb, i32(0), u32(read + from_a), u32(read + from_b), i32(0))
+                multiply_rows(i32(0), (acc, fa, fb, i32(1)))
+            a_advance(at_a, a, i32(BK))
+            b_advance(at_b, b, i32(BK))
+            write = u32(write + u32(STAGE))
+            write = ring if write == last else write
+            count = i32(count - 1)
+        box = u32(ring + u32((tid & (SUB - 1)) * 16))
+        if SLICES > 1:
+            wait_all()
+            cuda.syncthreads()
+            spread_all(i32(0), (acc, slice_, box))
+            cuda.syncthreads()
+        finish_all(i32(0), (acc, run, slice_, box, lane, i32(row0 + wm), i32(column0 + wn), rows, state))
+    return product

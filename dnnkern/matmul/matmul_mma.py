@@ -1,0 +1,322 @@
+"""Tensor cores by mma.sync: every dtype, every layout, from sm_80 on.
+
+The main loop is `_engine_ampere`'s; this file says which tiles fit a problem, what they cost, and where blocks work. Operands are read as
+they lie, in copies of 16, 8 or 4 bytes where their alignment allows and element by element where it does not. float32 is rounded to tf32,
+which the problem has to allow; float64 is exact.
+
+With M or N up to 16 the long dimension becomes the rows of mma.sync whatever y's layout: tiles of 8 or 16 columns then waste nothing, and
+the weights' bytes under way are what counts. Where y has few tiles, blocks divide k among them, in `ranges` that `_sum` adds up.
+
+It wins for float64, for operands that TMA cannot address, for bytes that are not contiguous along k, on architectures without wgmma,
+and for few rows or columns. A big product of halves on sm_90a belongs to wgmma.
+"""
+import functools
+from dataclasses import dataclass, replace
+
+from ..device import cuda, device_function, i32, i64, u32
+from ..device.convert import element
+from ..device.epilogue import EpilogueSpec
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance, shared_address, store2, store4
+from ..dispatch import Algorithm, Note
+from ..host.launch import Argument, Launch
+from ._batch import make_batch_offsets
+from ._choice import size_refusal
+from ._engine_ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
+from ._engine_fragments import ITEMSIZE, Stored
+from ._engine_loaders import CopyLoader, RegisterLoader
+from ._loaders import ALONG_K, ALONG_ROWS, STRIDED
+from ._roles import access, operand_strides, roles, store_width, stored_by_rows
+from ._store import make_group_store
+from ._sum import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
+from ._tile import locate, locate_arguments
+
+SKINNY = 16
+MOST_WORKSPACE = 1 << 29
+LEAST_STAGES = 4  # of a range of k
+
+TILES = (MmaTile(128, 256, 64, 2, 4, stages=4), MmaTile(128, 128, 64, 2, 2, stages=4, blocks=2),
+         MmaTile(128, 128, 128, 2, 2, stages=3, blocks=2), MmaTile(128, 64, 64, 2, 2, stages=4, blocks=3),
+         MmaTile(64, 128, 64, 2, 2, stages=4, blocks=3), MmaTile(64, 64, 128, 2, 2, stages=4, blocks=3),
+         MmaTile(64, 64, 256, 1, 1, slices=4, stages=3, blocks=2), MmaTile(64, 32, 128, 2, 1, slices=2, stages=4, blocks=4),
+         MmaTile(32, 32, 256, 1, 1, slices=4, stages=4, blocks=3))
+TILES_SKINNY = (MmaTile(128, 16, 128, 4, 1, stages=5, blocks=2), MmaTile(64, 16, 256, 4, 1, slices=2, stages=5, blocks=2),
+                MmaTile(64, 8, 256, 4, 1, slices=2, stages=5, blocks=2), MmaTile(32, 16, 512, 2, 1, slices=4, stages=4, blocks=2),
+                MmaTile(32, 8, 512, 2, 1, slices=4, stages=5, blocks=2), MmaTile(16, 16, 1024, 1, 1, slices=8, stages=3, blocks=2),
+                MmaTile(16, 8, 1024, 1, 1, slices=8, stages=4, blocks=2))
+TILES_F64 = (MmaTile(128, 128, 128, 2, 4, stages=4, ahead=0), MmaTile(128, 64, 128, 2, 2, stages=4, blocks=2, ahead=0),
+             MmaTile(128, 64, 128, 4, 2, stages=4), MmaTile(64, 64, 128, 2, 2, stages=4, blocks=3),
+             MmaTile(64, 64, 256, 2, 2, slices=2, stages=3), MmaTile(32, 32, 512, 1, 1, slices=4, stages=3, blocks=2))
+TILES_F64_SKINNY = (MmaTile(64, 16, 256, 4, 1, slices=2, stages=5, blocks=2), MmaTile(64, 8, 256, 4, 1, slices=2, stages=5, blocks=2),
+                    MmaTile(32, 8, 512, 2, 1, slices=4, stages=5, blocks=2))
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tile, and the number of ranges into which blocks divide k."""
+    tile: MmaTile
+    ranges: int = 1
+
+    def __post_init__(self):
+        if not 1 <= self.ranges <= 65535:
+            raise ValueError(f"{self.ranges} ranges of k; a grid has 1 to 65535")
+
+    def __str__(self):
+        return f"{self.tile} {self.ranges} ranges" if self.ranges > 1 else str(self.tile)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How an operand is read: order of its stage's lines, and elements of one copy, 0 for one at a time through registers."""
+    order: int
+    vector: int
+
+
+@dataclass(frozen=True)
+class KernelConfig:
+    """What a kernel is compiled for. `store`: neighbouring columns of y in one store; 0 where none are; `epilogue` None leaves the sums."""
+    tile: MmaTile
+    dtype: str
+    a: Operand
+    b: Operand
+    edge: bool
+    store: int
+    batch_dims: int
+    accumulator: str
+    epilogue: EpilogueSpec | None
+
+
+def mma_dtype(problem):
+    """What the tensor cores call the operands; None where they cannot take them."""
+    if problem.a.dtype == "float32":
+        return "tf32" if problem.math in ("tf32", "fast") else None
+    return problem.a.dtype if problem.a.dtype in ITEMSIZE else None
+
+
+def supports(problem):
+    """Every layout; float32 only where it may be rounded."""
+    if mma_dtype(problem) is None:
+        return f"operands are {problem.a.dtype}" + (", math is not 'tf32'" if problem.a.dtype == "float32" else "")
+    return size_refusal(problem)
+
+
+def parts_of(problem, tile):
+    """The problem's parts for a tile: the long dimension as rows for those with few columns, else as y is stored."""
+    return roles(problem, swap=problem.m < problem.n) if tile.bn <= SKINNY else stored_by_rows(problem)
+
+
+def operand_of(parts, which):
+    """How an operand is read. The lines of one that is contiguous nowhere lie along the smaller stride."""
+    tensor = parts.a if which == "a" else parts.b
+    order, vector = access(parts, which, 16 // tensor.itemsize)
+    if order == STRIDED:
+        extent, across, along, _ = operand_strides(parts, which)
+        order = ALONG_ROWS if extent > 1 and 0 < abs(across) < abs(along) else ALONG_K
+    return Operand(order, vector if vector * tensor.itemsize >= 4 else 0)
+
+
+@functools.cache
+def stages_of(tile, dtype, a, b, edge):
+    """(left, right, left loader, right loader); ValueError where the tile cannot read such operands."""
+    # bytes of neighbouring columns that fill a store of 16: eight halves, four words
+    left = Stored(dtype, a.order, tile.bm, tile.warp_m, tile.depth, True)
+    right = Stored(dtype, b.order, tile.bn, tile.warp_n, tile.depth, False, wanted=4 if ITEMSIZE[dtype] == 2 else 2)
+    loaders = (CopyLoader(stored, tile.threads, operand.vector, edge) if operand.vector else RegisterLoader(stored, tile.threads, edge)
+               for stored, operand in ((left, a), (right, b)))
+    return left, right, *loaders
+
+
+def _stages(parts, tile, dtype):
+    edge = bool(parts.m % tile.bm or parts.n % tile.bn)
+    return stages_of(tile, dtype, operand_of(parts, "a"), operand_of(parts, "b"), edge)
+
+
+def legal(parts, tile, dtype, device):
+    """Whether the tile's loaders can read the operands, and the block fits."""
+    try:
+        left, right, *loaders = _stages(parts, tile, dtype)
+    except ValueError:
+        return False
+    registers = min(65536 // (tile.threads * tile.blocks) // 8 * 8, 255)
+    return registers_needed(tile, loaders) <= registers and shared_bytes(tile, left, right) <= device.shared_per_block
+
+
+def tiles_of(problem, device):
+    """The tiles for a problem's type and shape. The wide float64 products exist from sm_90 on."""
+    skinny = min(problem.m, problem.n) <= SKINNY
+    if problem.a.dtype != "float64":
+        return TILES_SKINNY + TILES[-2:] if skinny else TILES
+    shapes = ((16, 8), (16, 4)) if device.capability[0] == 9 else ((8, 4),)
+    tiles = TILES_F64_SKINNY + TILES_F64[-2:] if skinny else TILES_F64
+    return tuple(replace(tile, mma_m=m, mma_k=k) for m, k in shapes for tile in tiles)
+
+
+def _range(parts, tile, dtype, ranges):
+    """(elements of k in a range, a multiple of a stage's; number of ranges)."""
+    bk = tile.depth // ITEMSIZE[dtype]
+    each = ceil_div(ceil_div(parts.k, bk), ranges) * bk
+    return each, ceil_div(parts.k, each)
+
+
+def _blocks(parts, tile):
+    """Tiles of all matrices."""
+    return ceil_div(parts.m, tile.bm) * ceil_div(parts.n, tile.bn) * parts.batch_size
+
+
+def configs(problem, device):
+    """For each tile one range of k, and as many as give a multiprocessor one block, or all that fit on it."""
+    dtype, found = mma_dtype(problem), {}
+    for tile in tiles_of(problem, device):
+        parts = parts_of(problem, tile)
+        if not legal(parts, tile, dtype, device):
+            continue
+        found[Config(tile)] = None
+        for blocks in sorted({1, tile.blocks}):
+            most = ceil_div(parts.k * ITEMSIZE[dtype], tile.depth * LEAST_STAGES)
+            _, ranges = _range(parts, tile, dtype, min(blocks * device.sms // _blocks(parts, tile), most) or 1)
+            if ranges > 1 and sums_refusal(parts) is None and sums_bytes(parts, ranges) <= MOST_WORKSPACE:
+                found[Config(tile, ranges)] = None
+    return list(found)
+
+
+def workspace(problem, device, config):
+    """Partial sums, where blocks divide k."""
+    return sums_bytes(parts_of(problem, config.tile), config.ranges) if config.ranges > 1 else 0
+
+
+def multiply_rate(dtype, tile, device):
+    """Operations a clock of a multiprocessor's tensor cores with mma.sync; on sm_90 five eighths of what wgmma has."""
+    ampere, hopper, other = {"tf32": (1024, 1280, 512), "int8": (4096, 5120, 2048), "float64": (128, 256, 4)}.get(dtype, (2048, 2560, 1024))
+    rate = {(8, 0): ampere, (9, 0): hopper}.get(device.capability, ampere if device.capability[0] == 10 else other)
+    return rate / 2 if device.capability == (9, 0) and tile.mma_m == 8 else rate
+
+
+def estimate(problem, device, config):
+    """The slowest of arithmetic, shared memory, L2 and memory, each over the blocks of the busiest multiprocessor; all constants predicted."""
+    tile, dtype = config.tile, mma_dtype(problem)
+    parts = parts_of(problem, tile)
+    left, right, *_ = _stages(parts, tile, dtype)
+    each, ranges = _range(parts, tile, dtype, config.ranges)
+    stages, blocks = ceil_div(each, left.k), _blocks(parts, tile) * ranges
+    resident = max(1, min(tile.blocks, device.shared_per_sm // (shared_bytes(tile, left, right) + 1024)))
+    busiest = ceil_div(blocks, device.sms)
+    # cycles of a stage: of the whole multiprocessor's units, and of a block that is alone on it
+    flops = 2 * tile.bm * tile.bn * left.k
+    arithmetic = flops / (0.9 * multiply_rate(dtype, tile, device))
+    fragments = (tile.warp_m + tile.warp_n) * tile.depth * tile.warps_m * tile.warps_n
+    shared = (fragments + tile.stage) / 128
+    alone = arithmetic * max(1, 128 / tile.threads) + 40 * tile.steps + 120
+    work = max(arithmetic, shared) + 16
+    cycles = max(busiest * work, ceil_div(busiest, resident) * alone) * stages
+    # bytes: every block reads its rows and columns from the L2; what a multiprocessor has under way bounds its share of the memory
+    read = blocks * tile.stage * stages
+    under_way = min(busiest, resident) * (tile.stages - 1) * tile.stage * min(blocks, device.sms)
+    rate = min(0.9 * device.bandwidth, under_way / 1.0e-6)
+    memory = max(problem.bytes / rate, read / (1.2 * device.bandwidth) if problem.bytes < device.l2_bytes else read / (1.4 * device.bandwidth))
+    seconds = 2.5e-6 + max(cycles / device.clock_hz, memory)
+    if ranges > 1:
+        seconds += 2.5e-6 + 2 * sums_bytes(parts, ranges) / device.bandwidth
+    return seconds
+
+
+@functools.cache
+def kernel(config):
+    """The tiles of y, a block a tile and range of k."""
+    tile = config.tile
+    BM, BN = tile.bm, tile.bn
+    left, right, left_loader, right_loader = stages_of(tile, config.dtype, config.a, config.b, config.edge)
+    RUN = run_of(right)
+    batch_offsets = make_batch_offsets(config.batch_dims)
+
+    if config.epilogue is None:
+        GROUP = min(RUN, 2 if config.accumulator == "float64" else 4)
+        COUNT = RUN // GROUP
+
+        @device_function
+        def sink(acc, e, row, column, s):
+            n, pitch, sums, at = s
+            for g in range(COUNT):
+                if i32(column + g * GROUP) < n:
+                    to = advance(sums, i64(at + i64(row) * pitch + i64(column + g * GROUP)))
+                    j = e + g * GROUP
+                    if GROUP == 4:
+                        store4(to, i32(0), (acc[j], acc[j + 1], acc[j + 2], acc[j + 3]))
+                    else:
+                        store2(to, i32(0), (acc[j], acc[j + 1]))
+        product = make_mma_product(tile, left, right, left_loader, right_loader, sink, config.edge)
+
+        @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+        def matmul_mma_partial(a, b, sums, m, n, k, sam, sak, sbk, sbn, range_k, pitch, batch, sizes, strides, tiles, band_tiles, tiles_m,
+                               last_rows):
+            shared = cuda.shared.array(0, u32)
+            z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
+            row, column = locate(block, band_tiles, tiles_m, last_rows)
+            a_at, b_at, _, _ = batch_offsets(z, sizes, strides)
+            s = i32(cuda.blockIdx.y)
+            first = i32(s * range_k)
+            row, column = i32(row * BM), i32(column * BN)
+            product((advance(a, a_at), row, i32(m - 1), sam, sak), (advance(b, b_at), column, i32(n - 1), sbn, sbk), first,
+                    i32(min(i32(first + range_k), k)), m, row, column, shared_address(shared, i32(0)),
+                    (n, pitch, sums, i64((i64(s) * batch + i64(z)) * m * pitch)))
+        return matmul_mma_partial
+
+    GROUP = config.store or RUN
+    COUNT = RUN // GROUP
+    store = make_group_store(config.epilogue, GROUP, config.store > 1)
+
+    @device_function
+    def sink(acc, e, row, column, s):
+        n, y, y_at, sym, syn, epilogue = s
+        for g in range(COUNT):
+            c = i32(column + g * GROUP)
+            store(acc, e + g * GROUP, row, c, n, y, i64(y_at + i64(row) * sym + i64(c) * syn), syn, epilogue)
+    product = make_mma_product(tile, left, right, left_loader, right_loader, sink, config.edge)
+
+    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    def matmul_mma(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
+                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
+        shared = cuda.shared.array(0, u32)
+        z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
+        row, column = locate(block, band_tiles, tiles_m, last_rows)
+        a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
+        epilogue = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
+        row, column = i32(row * BM), i32(column * BN)
+        product((advance(a, a_at), row, i32(m - 1), sam, sak), (advance(b, b_at), column, i32(n - 1), sbn, sbk), i32(0), k, m, row, column,
+                shared_address(shared, i32(0)), (n, y, y_at, sym, syn, epilogue))
+    return matmul_mma
+
+
+def _store_of(parts, run):
+    """Columns of y that one store takes, 0 where it takes single ones; bytes leave four at a time or one."""
+    width = min(run, 16 // parts.y.itemsize)
+    while width > 1 and (store_width(parts, width) != width or parts.y.itemsize == 1 and width != 4):
+        width //= 2
+    return width if width > 1 else 0
+
+
+def build(problem, device, config):
+    """One launch, a block a tile; or the products over ranges of k, then their sum."""
+    tile, dtype = config.tile, mma_dtype(problem)
+    parts = parts_of(problem, tile)
+    left, right, left_loader, _ = _stages(parts, tile, dtype)
+    each, ranges = _range(parts, tile, dtype, config.ranges)
+    epilogue = None if ranges > 1 else parts.epilogue
+    full = KernelConfig(tile, dtype, operand_of(parts, "a"), operand_of(parts, "b"), left_loader.edge,
+                        _store_of(parts, run_of(right)) if epilogue else 0, len(parts.batch), problem.compute, epilogue)
+    tiles_m, tiles_n = ceil_div(parts.m, tile.bm), ceil_div(parts.n, tile.bn)
+    (sam, sak), (sbk, sbn) = parts.a_strides, parts.b_strides
+    common = (*(Argument("int32", v) for v in (parts.m, parts.n, parts.k)), *(Argument("int64", v) for v in (sam, sak, sbk, sbn)))
+    place = (*parts.batch_arguments(), Argument("uint32x3", divisor(tiles_m * tiles_n)), *locate_arguments(tiles_m, tiles_n))
+    if ranges > 1:
+        arguments = (*parts.operand_arguments(), sums_argument(parts), *common, Argument("int32", each), Argument("int32", pitch_of(parts)),
+                     Argument("int32", parts.batch_size), *place)
+    else:
+        arguments = (*parts.operand_arguments(), Argument(element(parts.y.dtype).pointer, "y"), *common,
+                     *(Argument("int64", v) for v in parts.y_strides), *place, *parts.epilogue_arguments())
+    product = Launch(kernel(full), (tiles_m * tiles_n * parts.batch_size, ranges, 1), (tile.threads, 1, 1), arguments,
+                     shared=shared_bytes(tile, left, right))
+    return (product, sum_launch(parts, ranges)) if ranges > 1 else (product,)
+
+
+ALGORITHM = Algorithm(op="matmul", name="mma", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
+                      notes=Note.TENSOR_CORE, arch="sm_80+")
