@@ -367,13 +367,14 @@ def test_multicast(mask):
 def test_a_ring_of_stages():
     """Producer and consumers over more steps than stages, and a store for each step from a staging buffer that is used again."""
     stages, steps, words = 2, 7, 128
+    all_words, all_bars = stages * words, 2 * stages
     copy, store, free = make_tma_load(2), make_tma_store(2), make_bulk_wait_read(0)
 
     @cuda.jit(launch_bounds=THREADS)
     def kernel(x, y):
-        ring = cuda.shared.array(stages * words, f32, alignment=128)
+        ring = cuda.shared.array(all_words, f32, alignment=128)
         staging = cuda.shared.array(words, f32, alignment=128)
-        bars = cuda.shared.array(2 * stages, i64)
+        bars = cuda.shared.array(all_bars, i64)
         t, source, target = i32(cuda.threadIdx.x), tensor_map_address(x), tensor_map_address(y)
         full, empty = shared_address(bars, 0), shared_address(bars, stages)
         if t == 0:

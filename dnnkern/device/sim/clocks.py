@@ -3,7 +3,7 @@
 A launch has one time line. An *agent* is a thread of a block, or something that acts for one asynchronously and has a slot of its own. A
 clock says of every agent of one block up to when everything the agent did happens before the clock's owner goes on; of other blocks it
 says so only where there was synchronisation across blocks. `fences` is the part of it that proxy fences have made visible to
-asynchronous agents, and `freed` says of more that its reads are over, not what was written. Clocks are immutable and shared: a barrier
+asynchronous agents, and `freed` says of more that its reads are over, not what threads wrote. Clocks are immutable and shared: a barrier
 hands one object to all its threads, and joins are remembered by identity.
 
 Barriers of threads do not cover asynchronous agents: the times of those start at `ASYNCHRONOUS`, beyond all times of threads.

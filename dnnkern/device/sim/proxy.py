@@ -82,9 +82,10 @@ class Starters(order.Knowledge):
         """Up to when a starter with `clock` knows the agents `who` of block number `owner`, and up to when it does so through its proxy."""
         threads = who < self.home.n
         plain = np.where(threads, self.home.floor if owner == self.block and self.block == clock.block else self.launch.floor, 0)
-        for vector in (clock.of(owner), clock.freed.get(owner) if self.reads else None):
-            if vector is not None:
-                plain = np.maximum(plain, vector[who])
+        if clock.of(owner) is not None:
+            plain = np.maximum(plain, clock.of(owner)[who])
+        if owner in clock.freed:  # covers what agents have done, copies that are over, and of what threads have done the reads
+            plain = np.maximum(plain, np.where(threads & (not self.reads), 0, clock.freed[owner][who]))
         if self.reads:
             return plain, plain
         fences = clock.fences
