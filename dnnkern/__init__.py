@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "Note": "dnnkern.dispatch",
     "NotSupported": "dnnkern.dispatch",
+    "grouped_matmul": "dnnkern.matmul",
     "matmul": "dnnkern.matmul",
     "view": "dnnkern.host.arrays",
 }

@@ -22,9 +22,10 @@ DEVICES = {"sm_75": ((7, 5), 40, 65536, 65536), "sm_80": ((8, 0), 108, 166912, 1
 OPAQUE_POINTERS = ("sm_100a", "sm_120a")
 REGISTERS = 65536
 STATIC_SHARED = 48 * 1024
-DTYPES = ("f64", "f32", "f16", "bf16", "i8")
+DTYPES = ("f64", "f32", "f16", "bf16", "i8", "e4m3", "e5m2")
 # Kinds of problems of which each algorithm is compiled, wherever it supports one: packed, edges with everything in the epilogue, strided.
-WANTED = ("32x32x32", "epilogue", "strided|misaligned|odd-rows|negative", "gelu|mish", "batch", "long|split", "row-|column-|skinny|vector")
+WANTED = ("32x32x32", "epilogue", "strided|misaligned|odd-rows|negative", "gelu|mish", "batch|groups", "long|split",
+          "row-|column-|skinny|vector", "scale-row|scale-tensor", "scale-block")
 
 
 def device(arch):

@@ -1,13 +1,18 @@
 """Matrix products."""
 from ..dispatch import Note
 from ..host.front import Operation
+from . import _grouped_problem
+from ._grouped_problem import GroupedMatmulProblem
 from ._problem import MatmulProblem, make_problem
 
-__all__ = ["MatmulProblem", "matmul"]
+__all__ = ["GroupedMatmulProblem", "MatmulProblem", "grouped_matmul", "matmul"]
 
 OPERATION = Operation("matmul", operands=("a", "b", "bias", "c", "scale_a", "scale_b"), outputs=("y",), scalars=("alpha", "beta"),
                       problem=make_problem, in_place=frozenset({"c"}))
 _call = OPERATION.call
+GROUPED = Operation("grouped_matmul", operands=("a", "b", "group_offsets", "bias", "scale_a", "scale_b"), outputs=("y",),
+                    scalars=("alpha",), problem=_grouped_problem.make_problem, check_values=_grouped_problem.check_offsets)
+_call_grouped = GROUPED.call
 
 
 def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, transpose_b=False, activation=None, math=None,
@@ -85,3 +90,66 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
         operands = a, b
     return _call(operands, out, (transpose_a, transpose_b, activation, math, out_dtype, alpha != 1, beta != 1), (alpha, beta),
                  workspace, stream, algo, allow)
+
+
+def grouped_matmul(a, b, group_offsets, *, bias=None, alpha=1.0, transpose_b=False, activation=None, math=None, out_dtype=None,
+                   scale_a=None, scale_b=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Products of groups of rows with a matrix each: ``y[rows] = activation(alpha * a[rows] @ b[g] + bias[g])``.
+
+    The rows of group g are ``group_offsets[g]`` to ``group_offsets[g + 1] - 1``. The offsets stay on the device, so a router's result can
+    be used, and captured in a CUDA graph, without waiting for it.
+
+    Parameters
+    ----------
+    a : array (M, K)
+        Rows in the order of their groups.
+    b : array (G, K, N), or (G, N, K) with `transpose_b`
+        dtypes as `matmul`'s; any strides.
+    group_offsets : int32 array (G + 1,)
+        Ascending, from 0 to at most M; groups may be empty. Rows of y from the last offset on, which no group has, are not written: in a
+        new y they hold whatever the memory held. The values are checked only under ``DNNKERN_CHECK=values``; wrong ones never lead outside
+        the arrays.
+    bias : array (G, N)
+        A row for each group.
+    alpha : float
+    activation, math, out_dtype
+        As `matmul`'s.
+    scale_a : float32 array of one element, (M, 1) or (M, ceil(K/128))
+    scale_b : float32 array of one element, (G, 1, N) or (G, ceil(K/128), ceil(N/128))
+        Of 8-bit floating operands, as `matmul`'s.
+    out : array (M, N)
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `matmul`'s.
+
+    Returns
+    -------
+    y : array (M, N), of a's framework
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `matmul` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors cuDNN's MoE grouped matmul, whose offsets are the first G of these, and PyTorch's grouped_mm, whose offsets are
+    the last G; both leave rows past the last group alone as well.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> tokens = np.ones((5, 2), np.float32)
+    >>> experts = np.stack([np.eye(2, dtype=np.float32) * g for g in (1, 2, 3)])
+    >>> dnnkern.grouped_matmul(tokens, experts, np.array([0, 2, 2, 5], np.int32))
+    array([[1., 1.],
+           [1., 1.],
+           [3., 3.],
+           [3., 3.],
+           [3., 3.]], dtype=float32)
+    """
+    if scale_a is not None or scale_b is not None:
+        operands = a, b, group_offsets, bias, scale_a, scale_b
+    else:
+        operands = (a, b, group_offsets) if bias is None else (a, b, group_offsets, bias)
+    return _call_grouped(operands, out, (transpose_b, activation, math, out_dtype, alpha != 1), (alpha,), workspace, stream, algo, allow)

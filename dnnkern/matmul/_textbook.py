@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, f64, i8, i32, i64
 from ..device.convert import element
+from ..device.index import ceil_div
 from ._scales import make_block_factor
 
 TILE = 16
@@ -46,6 +47,14 @@ def square_of(problem) -> Square:
     (sam, sak), (sbk, sbn) = problem.a_strides, problem.b_strides
     return Square(problem.a.dtype, problem.b.dtype, problem.compute, int(abs(sak) <= abs(sam)), int(abs(sbk) < abs(sbn)), problem.scales.a,
                   problem.scales.b)
+
+
+def square_seconds(problem, tiles, device):
+    """64 bytes of shared memory a warp and multiply-add of each thread, of the 128 a multiprocessor delivers in a clock."""
+    steps = ceil_div(problem.k, TILE)
+    busy = ceil_div(tiles, device.sms) * steps * TILE * 8 * 2 * (8 if problem.compute == "float64" else 4) / 4
+    chain = ceil_div(tiles, 8 * device.sms) * steps * 900
+    return max(busy, chain) / device.clock_hz
 
 
 @functools.cache

@@ -9,14 +9,14 @@ Best for products of a few thousand elements.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i32, i64
+from ..device import cuda, i32, i64
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ._batch import make_batch_offsets
-from ._scales import BLOCK, make_block_factor
+from ._dot import make_dot
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,9 @@ def estimate(problem, device, config):
 def kernel(config):
     """y[z, m, n] = epilogue(sum_k a[z, m, k] * b[z, k, n])."""
     THREADS = config.threads
-    exact_integers, double = config.epilogue.accumulator == "int32", config.epilogue.accumulator == "float64"
-    Accumulator = i32 if exact_integers else f64 if double else f32
-    load_a, load_b = (_load_integer if exact_integers else element(d).load for d in (config.dtype_a, config.dtype_b))
-    by_block = "block" in (config.scale_a, config.scale_b)
-    factor = make_block_factor(config.scale_a, config.scale_b) if by_block else None
+    dot = make_dot(config.dtype_a, config.dtype_b, config.epilogue.accumulator, config.scale_a, config.scale_b)
     epilogue = make_epilogue(config.epilogue)
     batch_offsets = make_batch_offsets(config.batch_dims)
-
-    @device_function
-    def dot(a, a_at, sak, b, b_at, sbk, first, last):
-        acc = Accumulator(0)
-        for k in range(first, last):
-            acc = Accumulator(acc + load_a(a, i64(a_at + k * sak)) * load_b(b, i64(b_at + k * sbk)))
-        return acc
 
     @cuda.jit(launch_bounds=THREADS)
     def matmul_naive(a, b, y, M, N, K, outputs, sam, sak, sbk, sbn, sym, syn, sizes, strides, scale_a, scale_b, scale_strides,
@@ -79,24 +68,12 @@ def kernel(config):
             z = i64(row // M)
             m = i32(row - z * M)
             a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
-            a_at = i64(a_at + m * sam)
-            b_at = i64(b_at + n * sbn)
-            if by_block:
-                acc = Accumulator(0)
-                for first in range(i64(0), K, i64(BLOCK)):
-                    part = dot(a, a_at, sak, b, b_at, sbk, first, i64(min(i64(first + BLOCK), K)))
-                    acc = Accumulator(acc + part * factor(m, n, i64(first >> 7), scale_a, scale_b, scale_strides))
-            else:
-                acc = dot(a, a_at, sak, b, b_at, sbk, i64(0), K)
+            acc = dot(advance(a, i64(a_at + m * sam)), sak, advance(b, i64(b_at + n * sbn)), sbk, K, m, n,
+                      (scale_a, scale_b, scale_strides))
             e = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, c, i32(0), i32(0), scale_a, scale_b,
                  scale_strides[0], scale_strides[3])
             y[i64(y_at + m * sym + n * syn)] = epilogue(acc, m, n, e)
     return matmul_naive
-
-
-@device_function
-def _load_integer(p, i):
-    return i32(p[i])
 
 
 def build(problem, device, config):

@@ -17,7 +17,7 @@ from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ._batch import make_batch_offsets
-from ._textbook import SIZE, TILE, Square, make_square_product, square_of
+from ._textbook import SIZE, TILE, Square, make_square_product, square_of, square_seconds
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,10 @@ def workspace(problem, device, config):
     return 0
 
 
-def tile_seconds(tiles, k, itemsize, device):
-    """64 bytes of shared memory a warp and multiply-add of each thread, of the 128 a multiprocessor delivers in a clock."""
-    steps = ceil_div(k, TILE)
-    busy = ceil_div(tiles, device.sms) * steps * TILE * 8 * 2 * itemsize / 4
-    chain = ceil_div(tiles, 8 * device.sms) * steps * 900
-    return max(busy, chain) / device.clock_hz
-
-
 def estimate(problem, device, config):
     """The tiles' time and the bytes."""
     tiles = ceil_div(problem.m, TILE) * ceil_div(problem.n, TILE) * problem.batch_size
-    return 4e-6 + tile_seconds(tiles, problem.k, 8 if problem.compute == "float64" else 4, device) + problem.bytes / device.bandwidth
+    return 4e-6 + square_seconds(problem, tiles, device) + problem.bytes / device.bandwidth
 
 
 @functools.cache

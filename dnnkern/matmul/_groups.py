@@ -1,0 +1,75 @@
+"""Which group a row or a tile belongs to: kernels find out from the offsets, which the host never sees.
+
+Whatever the offsets hold, what these functions answer lies within the arrays; rows that no group has belong to none.
+"""
+import functools
+
+from ..device import cuda, device_function, i32, i64, u32
+from ..device.index import ceil_div
+from ..device.warp import ballot, broadcast, lane_id, scan_sum
+
+
+def most_tiles(problem, bm):
+    """The most tiles of `bm` rows that groups can need: each group may begin a tile of its own and leave its last one unfilled."""
+    return (problem.m_total + min(problem.groups, problem.m_total) * (bm - 1)) // bm
+
+
+def likely_tiles(problem, bm):
+    """Tiles of `bm` rows where groups have about as many rows each."""
+    rows = ceil_div(problem.m_total, max(problem.groups, 1))
+    return min(most_tiles(problem, bm), problem.groups * ceil_div(rows, bm))
+
+
+@device_function
+def group_of(row, offsets, stride, groups):
+    """The group that has this row, by bisection; `groups` where none has. `stride` is that of the offsets, in elements."""
+    low, high = i32(0), i32(groups)
+    while low < high:
+        middle = i32((low + high) >> 1)
+        if offsets[i64(i64(middle + 1) * stride)] > row:
+            high = middle
+        else:
+            low = i32(middle + 1)
+    if low < groups:
+        if offsets[i64(low * stride)] > row:
+            low = i32(groups)
+    return low
+
+
+@functools.cache
+def make_find_tile(bm):
+    """Device function ``find(tile, offsets, stride, groups, rows) -> (group, first, end)``: where tile number `tile` of `bm` rows lies.
+
+    Tiles are counted group by group; the tile begins at row `first`, its group ends before row `end`. The group is -1 where there are fewer
+    tiles. All lanes of a warp call it with the same arguments and get the same answer: each lane counts the tiles of one group of 32.
+    `stride` is that of the offsets, `rows` are those of a.
+    """
+    @device_function
+    def clamped(offset, rows):
+        return i32(0) if offset < 0 else rows if offset > rows else i32(offset)
+
+    @device_function
+    def find(tile, offsets, stride, groups, rows):
+        lane = lane_id()
+        group, first, end = i32(-1), i32(0), i32(0)
+        before, base = i32(0), i32(0)
+        while base < groups:
+            g = i32(base + lane)
+            start, stop, tiles = i32(0), i32(0), i32(0)
+            if g < groups:
+                start = clamped(offsets[i64(g * stride)], rows)
+                stop = clamped(offsets[i64(i64(g + 1) * stride)], rows)
+                if stop > start:
+                    tiles = i32((i32(stop - start) - 1) // bm + 1)
+            upto = scan_sum(tiles)
+            mine = i32(tile - before - (upto - tiles))
+            hit = ballot(i32(1) if u32(mine) < u32(tiles) else i32(0))
+            if hit != u32(0):
+                lane_of = i32(cuda.ffs(hit) - 1)
+                group, first, end = i32(base + lane_of), broadcast(i32(start + mine * bm), lane_of), broadcast(stop, lane_of)
+                base = i32(groups)
+            else:
+                before = i32(before + broadcast(upto, i32(31)))
+                base = i32(base + 32)
+        return group, first, end
+    return find

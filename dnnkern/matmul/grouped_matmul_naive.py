@@ -1,0 +1,89 @@
+"""One thread an output element; its group is found by bisection of the offsets.
+
+Thread (row m, column n) looks for the group that has row m, log2(G) loads which the whole warp shares where it has one row, walks along k
+of a[m, :] and b[g, :, n], and applies the epilogue to its sum. Rows that no group has are left alone. Any strides, any offsets; it reads
+2*M*N*K elements, and is what the other algorithms are compared with.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, i32, i64
+from ..device.convert import element
+from ..device.epilogue import EpilogueSpec, make_epilogue
+from ..device.vec import advance
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ._dot import make_dot
+from ._groups import group_of
+
+
+@dataclass(frozen=True)
+class Config:
+    """Element types of the operands, how they are scaled, epilogue."""
+    dtype_a: str
+    dtype_b: str
+    scale_a: str | None
+    scale_b: str | None
+    epilogue: EpilogueSpec
+    threads: int = 256
+
+
+def supports(problem):
+    """Everything."""
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """Two loads a multiply-add, as in the naive matmul."""
+    waves = -(-problem.m_total * problem.n // (2048 * device.sms))
+    chain = problem.k * 30 / device.clock_hz
+    traffic = problem.flops * problem.a.itemsize / (16 * device.sms * device.clock_hz)
+    return 4e-6 + max(waves * chain, traffic, problem.bytes / device.bandwidth)
+
+
+@functools.cache
+def kernel(config):
+    """y[m, n] = epilogue(sum_k a[m, k] * b[g, k, n]) for the group g of row m."""
+    THREADS = config.threads
+    dot = make_dot(config.dtype_a, config.dtype_b, config.epilogue.accumulator, config.scale_a, config.scale_b)
+    epilogue = make_epilogue(config.epilogue)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def grouped_matmul_naive(a, b, offsets, offset_stride, y, N, K, groups, outputs, sam, sak, sbk, sbn, sbg, sym, syn, scale_a, scale_b,
+                             scale_strides, scale_group, alpha, bias, bias_group, bias_stride):
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        if i < outputs:
+            m = i32(i // N)
+            n = i32(i - i64(m) * N)
+            group = group_of(m, offsets, offset_stride, groups)
+            if group < groups:
+                g = i64(group)
+                scale_b = advance(scale_b, i64(g * scale_group))
+                acc = dot(advance(a, i64(m * sam)), sak, advance(b, i64(g * sbg + n * sbn)), sbk, K, m, n,
+                          (scale_a, scale_b, scale_strides))
+                bias = advance(bias, i64(g * bias_group))
+                e = (alpha, alpha, bias, bias_stride, bias, i32(0), i32(0), bias, i32(0), i32(0), scale_a, scale_b, scale_strides[0],
+                     scale_strides[3])
+                y[i64(m * sym + n * syn)] = epilogue(acc, m, n, e)
+    return grouped_matmul_naive
+
+
+def build(problem, device, config):
+    """One launch, 256 outputs a block."""
+    scales = problem.scales
+    config = Config(problem.a.dtype, problem.b.dtype, scales.a, scales.b, problem.epilogue)
+    outputs = problem.m_total * problem.n
+    pointers = [Argument(element(t.dtype).pointer, name) for name, t in (("a", problem.a), ("b", problem.b), ("y", problem.y))]
+    strides = *problem.a_strides, *problem.b_strides, problem.b_group_stride, *problem.y_strides
+    arguments = (*pointers[:2], *problem.offset_arguments(), pointers[2], Argument("int64", problem.n), Argument("int64", problem.k),
+                 Argument("int32", problem.groups), Argument("int64", outputs), *(Argument("int64", s) for s in strides),
+                 *scales.arguments(), Argument("int64", problem.scale_group_stride), *problem.epilogue_arguments())
+    return (Launch(kernel(config), (-(-outputs // config.threads), 1, 1), (config.threads, 1, 1), arguments),)
+
+
+ALGORITHM = Algorithm(op="grouped_matmul", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)

@@ -1,0 +1,96 @@
+"""The textbook tile, as many blocks as groups of any sizes can need; a block finds its tile in the offsets.
+
+The host knows the rows and the groups, not how many rows each has. It launches for the worst, where every group ends in the middle of a
+tile: (M + G * 15) / 16 rows of tiles. A block counts the tiles of the groups, 32 groups a step of its warps, until it comes to its own
+number; those that come to the end leave. Inside the group it is the tile of `matmul_tiled`: 16x16 threads, 16x16 elements of a and of b[g]
+in shared memory.
+
+A tile belongs to one group, so small groups waste rows of it: with fewer than 16 rows a group the wasted part is the greater one, but it
+costs no traffic, since missing rows are not read.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, i32, i64
+from ..device.convert import element
+from ..device.epilogue import EpilogueSpec, make_epilogue
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ._groups import likely_tiles, make_find_tile, most_tiles
+from ._textbook import SIZE, TILE, Square, make_square_product, square_of, square_seconds
+
+
+@dataclass(frozen=True)
+class Config:
+    """How the tile reads the operands, epilogue."""
+    square: Square
+    epilogue: EpilogueSpec
+
+
+def supports(problem):
+    """Everything whose tiles a grid can count."""
+    tiles = most_tiles(problem, TILE) * ceil_div(problem.n, TILE)
+    if max(tiles, problem.m_total + TILE, problem.n + TILE, problem.k + TILE, problem.groups + 32) >= 2 ** 31:
+        return (f"{tiles} tiles of {TILE}x{TILE}, M, N, K = {problem.m_total}, {problem.n}, {problem.k}, {problem.groups} groups: all "
+                "must be below 2**31 - 32")
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """The tiles of groups of about the same size, the search, and the bytes."""
+    tiles = likely_tiles(problem, TILE) * ceil_div(problem.n, TILE)
+    search = ceil_div(problem.groups, 32) * 800 / device.clock_hz
+    return 4e-6 + search + square_seconds(problem, tiles, device) + problem.bytes / device.bandwidth
+
+
+@functools.cache
+def kernel(config):
+    """One 16x16 tile of y a block, one element a thread."""
+    Stored = config.square.stored
+    product = make_square_product(config.square)
+    find_tile = make_find_tile(TILE)
+    epilogue = make_epilogue(config.epilogue)
+
+    @cuda.jit(launch_bounds=TILE * TILE)
+    def grouped_matmul_tiled(a, b, offsets, offset_stride, y, m, n, k, groups, sam, sak, sbk, sbn, sbg, sym, syn, tiles_n, scale_a, scale_b,
+                             scale_strides, scale_group, alpha, bias, bias_group, bias_stride):
+        tile_a = cuda.shared.array(SIZE, Stored)  # [m][k]
+        tile_b = cuda.shared.array(SIZE, Stored)  # [k][n]
+        tile, tile_column = divide_remainder(i32(cuda.blockIdx.x), tiles_n)
+        group, first, end = find_tile(tile, offsets, offset_stride, groups, m)
+        if group >= 0:
+            g, row0, column0 = i64(group), i64(first), i32(tile_column * TILE)
+            rows = i32(end - first)
+            scale_a, scale_b = advance(scale_a, i64(row0 * scale_strides[0])), advance(scale_b, i64(g * scale_group))
+            acc = product(tile_a, tile_b, advance(a, i64(row0 * sam)), advance(b, i64(g * sbg)), (sam, sak, sbk, sbn), rows, n, k, i32(0),
+                          column0, (scale_a, scale_b, scale_strides))
+            row, column = i32(cuda.threadIdx.x >> 4), i32(column0 + (cuda.threadIdx.x & (TILE - 1)))
+            if row < rows and column < n:
+                bias = advance(bias, i64(g * bias_group))
+                e = (alpha, alpha, bias, bias_stride, bias, i32(0), i32(0), bias, i32(0), i32(0), scale_a, scale_b, scale_strides[0],
+                     scale_strides[3])
+                y[i64((row0 + row) * sym + column * syn)] = epilogue(acc, row, column, e)
+    return grouped_matmul_tiled
+
+
+def build(problem, device, config):
+    """One launch, a block a tile that groups can need."""
+    full = Config(square_of(problem), problem.epilogue)
+    tiles_n = ceil_div(problem.n, TILE)
+    pointers = [Argument(element(t.dtype).pointer, name) for name, t in (("a", problem.a), ("b", problem.b), ("y", problem.y))]
+    strides = *problem.a_strides, *problem.b_strides, problem.b_group_stride, *problem.y_strides
+    arguments = (*pointers[:2], *problem.offset_arguments(), pointers[2],
+                 *(Argument("int32", v) for v in (problem.m_total, problem.n, problem.k, problem.groups)),
+                 *(Argument("int64", s) for s in strides), Argument("uint32x3", divisor(tiles_n)), *problem.scales.arguments(),
+                 Argument("int64", problem.scale_group_stride), *problem.epilogue_arguments())
+    return (Launch(kernel(full), (most_tiles(problem, TILE) * tiles_n, 1, 1), (TILE * TILE, 1, 1), arguments),)
+
+
+ALGORITHM = Algorithm(op="grouped_matmul", name="tiled", supports=supports, workspace=workspace, estimate=estimate, build=build)
