@@ -201,3 +201,20 @@ def test_misaligned_shared_address_raises():
         y[i32(cuda.threadIdx.x)] = vec.load_shared_4f32(shared_address(tile, 1))[0]
     with pytest.raises(Misuse, match="misaligned"):
         launch(kernel, 1, THREADS, np.zeros(THREADS, np.float32))
+
+
+@cuda.jit(launch_bounds=THREADS)
+def turned(x, y):
+    tile = cuda.shared.array(ELEMENTS, u32, alignment=16)
+    t = i32(cuda.threadIdx.x)
+    a, b, c, d = load4(x, i32(4 * t))
+    vec.store_shared_u32x4(shared_address(tile, i32(4 * t)), (b, c, d, a))
+    cuda.syncthreads()
+    store4(y, i32(4 * t), vec.load_shared_u32x4(shared_address(tile, i32(4 * (THREADS - 1 - t)))))
+
+
+def test_four_words_of_shared_memory_as_a_tuple():
+    x = np.arange(ELEMENTS, dtype=np.uint32)
+    y = np.zeros_like(x)
+    launch(turned, 1, THREADS, x, y)
+    np.testing.assert_array_equal(y.reshape(THREADS, 4), np.roll(x.reshape(THREADS, 4), -1, axis=1)[::-1])
