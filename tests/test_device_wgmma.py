@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kit import launch
 
-from dnnkern.device import cuda, f32, i32, u32
+from dnnkern.device import SIMULATED, cuda, f32, i32, u32
 from dnnkern.device.mbarrier import fence_async
 from dnnkern.device.vec import shared_address
 from dnnkern.device.wgmma import accumulator_place, descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor, operand_place
@@ -192,69 +192,68 @@ def test_both_transposed_and_registers_with_transposed_b(rng):
     check(rng, 64, "bfloat16", b_major="mn", registers=True)
 
 
+def kernel_at(mma, wait, ka, a_at, kb, b_at, words, count):
+    """Kernel: A B from zero, the operands `a_at` and `b_at` bytes into the image."""
+    @cuda.jit(launch_bounds=128)
+    def kernel(image, out):
+        s = cuda.shared.array(words, u32, alignment=1024)
+        t = i32(cuda.threadIdx.x)
+        for k in range(t, words, 128):
+            s[k] = image[k]
+        fence_async()
+        cuda.syncthreads()
+        base = shared_address(s, 0)
+        acc = cuda.local.array(count, f32)
+        mma(acc, descriptor(ka, u32(base + a_at)), descriptor(kb, u32(base + b_at)), i32(0))
+        wait(acc)
+        for k in range(count):
+            out[i32(t * count + k)] = acc[k]
+    return kernel
+
+
 def test_window_of_rows(rng):
     """A tile may start at any row of another one: the swizzle goes by the address."""
     slab, shift, n = Layout(72, 4, 2), 5, 32
     a, b = small(rng, (72, 64), "bfloat16"), small(rng, (n, 64), "bfloat16")
     right = Layout(n, 4, 2)
     image = np.concatenate([slab.bytes(a), right.bytes(b)]).view(np.uint32)
-    mma = make_wgmma(n, "bfloat16")
-    wait = make_wgmma_wait(0, n // 2)
-    words, b_at, count, ka = len(image), slab.nbytes, n // 2, slab.constant
-
-    @cuda.jit(launch_bounds=128)
-    def kernel(image, out):
-        s = cuda.shared.array(words, u32, alignment=1024)
-        t = i32(cuda.threadIdx.x)
-        for k in range(t, words, 128):
-            s[k] = image[k]
-        fence_async()
-        cuda.syncthreads()
-        base = shared_address(s, 0)
-        acc = cuda.local.array(count, f32)
-        mma(acc, descriptor(ka, u32(base + 128 * shift)), descriptor(ka, u32(base + b_at)), i32(0))
-        wait(acc)
-        for k in range(count):
-            out[i32(t * count + k)] = acc[k]
-
-    out = np.zeros((128, count), np.float32)
+    kernel = kernel_at(make_wgmma(n, "bfloat16"), make_wgmma_wait(0, n // 2), slab.constant, 128 * shift, right.constant, slab.nbytes,
+                       len(image), n // 2)
+    out = np.zeros((128, n // 2), np.float32)
     launch(kernel, 1, 128, image, out)
-    rows, columns = accumulator_place(n, *np.ogrid[:128, :count])
+    rows, columns = accumulator_place(n, *np.ogrid[:128, :n // 2])
     assert (out == (a[shift:shift + 64].astype(np.float64) @ b.astype(np.float64).T)[rows, columns]).all()
 
 
 def test_three_windows_in_one_product(rng):
     """MN-major with 128 bytes to the next 64 columns: they are the same slab, one line of k on."""
     slab, taps = Layout(64, 2, 2, "mn"), 3
-    pixels, b = small(rng, (64, 32), "bfloat16"), None
+    pixels = small(rng, (64, 32), "bfloat16")
     a = small(rng, (64, 16), "bfloat16")
     left = Layout(64, 1, 2)
     image = np.concatenate([left.bytes(a), slab.bytes(pixels)]).view(np.uint32)
     n = 64 * taps
     mma, wait = make_wgmma(n, "bfloat16", steps=1, b_major="mn"), make_wgmma_wait(0, n // 2)
-    ka, kb = left.constant, matrix_descriptor(128, 1024, 128)
-    words, b_at, count = len(image), left.nbytes, n // 2
-
-    @cuda.jit(launch_bounds=128)
-    def kernel(image, out):
-        s = cuda.shared.array(words, u32, alignment=1024)
-        t = i32(cuda.threadIdx.x)
-        for k in range(t, words, 128):
-            s[k] = image[k]
-        fence_async()
-        cuda.syncthreads()
-        base = shared_address(s, 0)
-        acc = cuda.local.array(count, f32)
-        mma(acc, descriptor(ka, base), descriptor(kb, u32(base + b_at)), i32(0))
-        wait(acc)
-        for k in range(count):
-            out[i32(t * count + k)] = acc[k]
-
-    out = np.zeros((128, count), np.float32)
+    kernel = kernel_at(mma, wait, left.constant, 0, matrix_descriptor(128, 1024, 128), left.nbytes, len(image), n // 2)
+    out = np.zeros((128, n // 2), np.float32)
     launch(kernel, 1, 128, image, out)
     b = np.concatenate([pixels[:, tap:tap + 16] for tap in range(taps)])  # [3 * 64 columns, 16 of k]
-    rows, columns = accumulator_place(n, *np.ogrid[:128, :count])
+    rows, columns = accumulator_place(n, *np.ogrid[:128, :n // 2])
     assert (out == (a.astype(np.float64) @ b.astype(np.float64).T)[rows, columns]).all()
+
+
+@pytest.mark.parametrize("swizzle, base", [(128, 3), (64, 1), (64, 6), (32, 5)])
+def test_base_offset(rng, swizzle, base):
+    """A tile whose swizzle was counted from its own first row, at `base` times 128 bytes, says so in bits 49 to 51."""
+    steps = swizzle // 32
+    a, b = small(rng, (64, 16 * steps), "bfloat16"), small(rng, (16, 16 * steps), "bfloat16")
+    left, right = Layout(64, steps, 2, "k", swizzle), Layout(16, steps, 2, "k", swizzle)
+    image = np.concatenate([np.zeros(128 * base, np.uint8), left.bytes(a), np.zeros(1024 - 128 * base, np.uint8), right.bytes(b)])
+    mma, wait = make_wgmma(16, "bfloat16", steps=steps), make_wgmma_wait(0, 8)
+    kernel = kernel_at(mma, wait, left.constant | base << 49, 128 * base, right.constant, 1024 + left.nbytes, image.size // 4, 8)
+    out = np.zeros((128, 8), np.float32)
+    launch(kernel, 1, 128, image.view(np.uint32), out)
+    assert (out == (a.astype(np.float64) @ b.astype(np.float64).T)[accumulator_place(16, *np.ogrid[:128, :8])]).all()
 
 
 def pipeline(stages, wait_older):
@@ -410,3 +409,37 @@ def test_wait_refuses():
     for pending, count in ((8, 64), (-1, 64), (0, 256), (0, -1)):
         with pytest.raises(ValueError, match="make_wgmma_wait"):
             make_wgmma_wait(pending, count)
+
+
+@pytest.mark.skipif(not SIMULATED, reason="only the simulator notices")
+def test_misuse():
+    from dnnkern.device.sim import Deadlock, Misuse
+    mma, wait, k_major = make_wgmma(8, "bfloat16", steps=1), make_wgmma_wait(0, 4), matrix_descriptor(16, 256, 32)
+
+    def kernel_for(threads, size, above=0):
+        @cuda.jit(launch_bounds=256)
+        def kernel(x):
+            s = cuda.shared.array(1024, u32, alignment=1024)
+            t = i32(cuda.threadIdx.x)
+            for k in range(t, 1024, threads):
+                s[k] = u32(0)
+            fence_async()
+            cuda.syncthreads()
+            acc = cuda.local.array(size, f32)
+            if t < threads - above:
+                mma(acc, descriptor(k_major, shared_address(s, 0)), descriptor(k_major, u32(shared_address(s, 0) + 2048)), i32(0))
+                wait(acc)
+            x[t] = acc[0]
+        return kernel, threads
+
+    def run(kernel, threads):
+        x = np.ones(threads, np.float32)
+        launch(kernel, 1, threads, x)
+        return x
+    assert (run(*kernel_for(128, 4)) == 0).all()
+    with pytest.raises(Misuse, match="a warpgroup has 128 threads; the block of 160 has 32 from thread 128 on"):
+        run(*kernel_for(160, 4))
+    with pytest.raises(Deadlock, match=r"96 threads 0-95: wgmma wait: 96 of the 128 threads of warpgroup 0 arrived"):
+        run(*kernel_for(128, 4, above=32))
+    with pytest.raises(Misuse, match="expected a local array of at least 4 float32, got float32 .3,."):
+        run(*kernel_for(128, 3))

@@ -76,7 +76,11 @@ class Spec:
             a = a.transpose(3, 0, 6, 1, 4, 5, 2, 7).reshape(64 * self.tiles, -1)
         else:
             a = np.concatenate([_matrix(tile, self.dtypes[0], self.majors[0]) for tile in left])
-        product = a @ _matrix(right, self.dtypes[1], self.majors[1]).T
+        b = _matrix(right, self.dtypes[1], self.majors[1])
+        rows = 64  # at a time: so few that BLAS does not wake other threads, which takes milliseconds on a machine that is busy
+        while rows > 1 and rows * b.size > 1 << 18:
+            rows //= 2
+        product = a.reshape(-1, rows, a.shape[1]) @ b.T
         parts = product.reshape(self.tiles, 4, 2, 8, self.n // 8, 4, 2)  # [tile, warp, half, row, 8 columns, pair of columns, column]
         return parts.transpose(1, 3, 5, 0, 4, 2, 6).reshape(THREADS, self.count)
 
@@ -141,12 +145,18 @@ class Warpgroup:
         if len(self.threads) < THREADS:
             raise Misuse(f"wgmma: a warpgroup has {THREADS} threads; the block of {block.n} has {len(self.threads)} from thread "
                          f"{THREADS * number} on")
-        self.block, self.name = block, f"warpgroup {number}"
+        self.block, self.number, self.name = block, number, f"warpgroup {number}"
         self.slot = proxy.agent(block, f"a product of {self.name}", f"a wgmma wait of {self.name} is missing between them")
         self.issued, self.done, self.log = [0] * THREADS, 0, deque()
         self.flying = [{} for _ in range(THREADS)]  # chains by the address of the array
         self.places = [{} for _ in range(THREADS)]
         self.arrived, self.agreed, self.waiters, self.round = 0, None, [], 0
+        block.watchers.append(self.leave)
+
+    def leave(self, thread):
+        """A thread of the block has returned."""
+        if thread.tid >> 7 == self.number and self.issued[thread.tid & 127] > self.done:
+            raise Misuse(f"wgmma: thread {thread.tid} returns while products of {self.name} are under way: the last wait is missing")
 
     def place(self, i, array, dtypes, count):
         """(words, address) of the first elements of a local array of thread `i` of the group."""
@@ -255,9 +265,7 @@ class Warpgroup:
             product = self.log.popleft()
             self.done += 1
             spec, a, b, accumulate = product.key
-            words = None
-            if spec.registers:
-                words = self.left(product)
+            words = self.left(product) if spec.registers else None
             left, right, every = spec.operands(a, b)
             shift = memory.base >> 4
             self.check_written(product, every - shift, lines)
@@ -267,11 +275,7 @@ class Warpgroup:
                 before = chain.value
                 if before is None:
                     before = np.frombuffer(b"".join(chain.initial), spec.accumulators).reshape(THREADS, spec.count)
-                elif spec.integer:
-                    before = before.view(np.int32)
-                else:
-                    before = before.view(np.float32)
-                value = value + before
+                value = value + before.view(spec.accumulators)
             if spec.integer:
                 value = value.astype(np.int64).astype(np.int32)  # sums wrap
             chain.value = value.view(np.uint32)
