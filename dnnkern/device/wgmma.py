@@ -15,7 +15,8 @@ in a local array of each of them::
 
 One call is one block of instructions: it orders the registers, issues the products of all tiles and steps, and closes them into a group.
 Groups end in their order. What a wait does not carry it does not hand out: LLVM takes the sums for a result of the call and may read them
-before a wait that they do not pass through. A `pin` between a wait and what rewrites registers of A keeps that behind the wait.
+before a wait that they do not pass through. Where registers of A are rewritten, a `pin` of what the
+new words are made of keeps that behind the wait.
 
 ==========================================  ===========================================================================================
 make_wgmma(n, dtype, ...)                    host function: ``mma(acc, a, b, accumulate)``, a block
@@ -28,14 +29,14 @@ accumulator_place, operand_place             host functions: which element of th
 In shared memory a matrix consists of pieces of 16 bytes. `rows` are rows of A, columns of B; K-major means that k is contiguous in memory.
 All offsets are bytes and multiples of 16, a step is 32 bytes of k (16 of k, MN-major):
 
-=========  =======  ====================================  ===============================  =============================================
-major      swizzle  contiguous                            stride                           leading
-=========  =======  ====================================  ===============================  =============================================
-k          0        16 bytes of k, of 8 rows one by one   to the next 8 rows               to the next 16 bytes of k
-k          s        s bytes of k, rows s bytes apart      to the next 8 rows, often 8 s    not used
-mn         0        8 rows (16 bytes), of 8 k             to the next 8 rows               to the next 8 of k
-mn         s        s / 2 rows (s bytes), k s bytes apart to the next 8 of k, often 8 s    to the next s / 2 rows
-=========  =======  ====================================  ===============================  =============================================
+=========  =======  ======================================  =======================================  ===============================
+major      swizzle  contiguous                              stride                                   leading
+=========  =======  ======================================  =======================================  ===============================
+k          0        16 bytes of k, of 8 rows one by one     to the next 8 rows                       to the next 16 bytes of k
+k          s        s bytes of k, rows s bytes apart        to the next 8 rows, often 8 s            not used
+mn         0        8 rows (16 bytes), of 8 k one by one    to the next 8 rows                       to the next 8 of k
+mn         s        s / 2 rows (s bytes), k s bytes apart   to the next 8 of k, often 8 s            to the next s / 2 rows
+=========  =======  ======================================  =======================================  ===============================
 
 A swizzle of s bytes exchanges the pieces of a row: bits 4 to 6 of the address (s = 128; 4 and 5, 64; 4, 32) are xored with bits 7 to 9. It
 looks at addresses, not at the matrix: a tile that starts at any row of another one is an addition to `address`, and steps within a row
