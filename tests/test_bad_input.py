@@ -96,6 +96,40 @@ def test_dtypes():
     refused(TypeError, ["c is float64", "expected"], f32, f32, out=out, c=array((4, 4), "float64"))
 
 
+def test_dtypes_of_eight_bit_floats():
+    e4m3, e5m2, f32 = array((4, 4), "float8_e4m3fn"), array((4, 4), "float8_e5m2"), array((4, 4))
+    refused(TypeError, ["a is float8_e4m3fn", "b is bfloat16", "same"], e4m3, array((4, 4), "bfloat16"))
+    refused(TypeError, ["a is float32", "b is float8_e5m2"], f32, e5m2)
+    refused(TypeError, ["output of float8_e5m2", "float64", "bfloat16, float32, float16"], e5m2, e4m3, out_dtype="float64")
+    refused(TypeError, ["output of float32", "float8_e4m3fn"], f32, f32, out=Out((4, 4), "float8_e4m3fn"))
+    refused(TypeError, ["bias is float8_e4m3fn", "float32"], e4m3, e4m3, bias=array((4,), "float8_e4m3fn"))
+    refused(TypeError, ["c is float8_e5m2", "float32"], e4m3, e4m3, c=e5m2, out=Out((4, 4), "bfloat16"))
+
+
+@pytest.mark.parametrize("name, shape, words", [
+    ("scale_a", (3,), ["(3,)", "one element", "(6, 1) by row", "(6, 3) by blocks of 128 along k"]),
+    ("scale_a", (1, 6), ["(1, 6)", "(6, 1)"]),
+    ("scale_a", (6, 2), ["(6, 2)", "(6, 3)"]),
+    ("scale_a", (6, 3, 1), ["(6, 3, 1)"]),
+    ("scale_a", (1, 1, 1), ["(1, 1, 1)", "one element"]),
+    ("scale_a", (0,), ["(0,)"]),
+    ("scale_b", (200,), ["(200,)", "(1, 200) by column", "(3, 2) by blocks of 128x128"]),
+    ("scale_b", (200, 1), ["(200, 1)", "(1, 200)"]),
+    ("scale_b", (2, 3), ["(2, 3)", "(3, 2)"]),
+    ("scale_b", (1, 2), ["(1, 2)", "(3, 2)"])])
+def test_scales_of_wrong_shapes(name, shape, words):
+    a, b = array((6, 300), "float8_e4m3fn"), array((300, 200), "float8_e4m3fn")
+    refused(ValueError, [name, *words], a, b, out=Out((6, 200), "bfloat16"), **{name: array(shape)})
+
+
+def test_scales_of_wrong_dtypes():
+    f8, f32 = array((4, 4), "float8_e4m3fn"), array((4, 4))
+    refused(TypeError, ["scale_a is float16", "float32"], f8, f8, scale_a=array((1,), "float16"))
+    refused(TypeError, ["scale_b is float64", "float32"], f8, f8, scale_b=array((1, 4), "float64"))
+    refused(TypeError, ["scale_b is for an operand of float8_e4m3fn or float8_e5m2", "b is float32"], f32, f32, scale_b=array((1,)))
+    refused(TypeError, ["scale_a: got float"], f8, f8, scale_a=2.0)
+
+
 def test_a_dtype_that_does_not_exist():
     with pytest.raises(TypeError, match="'float31'.*float32"):
         dnnkern.matmul(array((4, 4)), array((4, 4)), out_dtype="float31")

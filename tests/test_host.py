@@ -171,6 +171,32 @@ def test_torch(dtype):
 
 
 @with_torch
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_eight_bit_floats_of_torch(dtype):
+    where = "cpu" if SIMULATED else "cuda"
+    a = torch.arange(-6, 6, device=where).reshape(3, 4).to(getattr(torch, dtype))
+    scale = torch.tensor([[2.0], [0.5], [1.0]], device=where)
+    y = dnnkern.matmul(a, a, transpose_b=True, scale_a=scale, scale_b=torch.tensor(4.0, device=where))
+    assert type(y) is torch.Tensor and y.device == a.device and y.dtype == torch.bfloat16
+    assert torch.equal(y.double().cpu(), (4 * scale * (a.double() @ a.double().T)).to(torch.bfloat16).double().cpu())
+    z = dnnkern.matmul(a, a, transpose_b=True, alpha=1e5, out_dtype=a.dtype)
+    largest = float(torch.finfo(a.dtype).max)
+    assert z.dtype == a.dtype and set(z.double().cpu().abs().flatten().tolist()) == {largest}
+
+
+@simulator
+def test_eight_bit_floats_of_ml_dtypes_and_numba():
+    from numba import cuda as numba_cuda
+    e4m3 = numpy_dtype("float8_e4m3fn")
+    a = np.full((2, 3), 1.5, e4m3)
+    y = dnnkern.matmul(a, a, transpose_b=True, out_dtype="float8_e5m2")
+    assert y.dtype == numpy_dtype("float8_e5m2") and (y.astype(float) == 7).all()  # 6.75 has five bits, e5m2 three, e4m3 four
+    viewed = dnnkern.view(numba_cuda.to_device(a.view(np.uint8)), e4m3)
+    y = dnnkern.matmul(viewed, viewed, transpose_b=True, out_dtype=e4m3)
+    assert y.dtype == e4m3 and (y.copy_to_host().astype(float) == 7).all()
+
+
+@with_torch
 def test_torch_tensors_that_cannot_be():
     meta = torch.ones(2, 2, device="meta")
     with pytest.raises(TypeError, match="a: got a torch tensor on meta"):
@@ -292,6 +318,40 @@ def test_what_a_launch_is_given(monkeypatch):
     seen.clear()
     plan.execute((0x3000, 0x4000, -1.0), 0)
     assert seen[0][5][0] == struct.pack("<Q", 0x3000) and seen[0][5][3] == struct.pack("<Q", 0x4030) and not seen[0][3]
+
+
+def test_pointers_that_are_null_in_every_call(monkeypatch):
+    arguments = (Argument("float32*", "c"), Argument("float32*", "x"), Argument("uint8*", "c"))
+    launch = Launch(_kernel, (1, 1, 1), (32, 1, 1), arguments)
+    plan = _Executable((launch,), (("x", "pointer"), ("alpha", "float32"), ("c", "null")), monkeypatch)
+    seen = []
+
+    def driver(config, function, parameters, extra):
+        seen.extend(ctypes.string_at(at, 8) for at in (ctypes.c_void_p * 3).from_address(parameters))
+        return 0
+
+    monkeypatch.setattr(launch_module, "LAUNCH", driver)
+    plan.execute((0x1000, 2.5), 0)
+    assert seen == [bytes(8), struct.pack("<Q", 0x1000), bytes(8)]
+
+
+def test_operands_missing_at_the_end_may_be_left_out(simulated):
+    """Both spellings are the same call; each has a plan whose values are counted right."""
+    from dnnkern.host.front import NONE
+    from dnnkern.matmul import OPERATION
+    a, workspace = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros(64, np.uint8)
+    b = a.copy()
+    want, parameters = a @ a.T, (False, True, None, None, None, False, False)
+    for operands in ((a, b), (a, b, None), (a, b, None, None, None, None)):
+        for out in (None, np.empty((2, 2), np.float32)):
+            y = OPERATION.call(operands, out, parameters, (1.0, 1.0), workspace, None, None, NONE)
+            assert np.array_equal(y, want)
+        with pytest.raises(ValueError, match="out is the same memory as a"):
+            OPERATION.call((a, *operands[1:]), a[:, :2], parameters, (1.0, 1.0), None, None, None, NONE)
+        shifted = np.zeros(10, np.float32)
+        moved = (shifted[:6].reshape(2, 3), *operands[1:])
+        with pytest.raises(ValueError, match="out partly overlaps a"):
+            OPERATION.call(moved, shifted[4:8].reshape(2, 2), parameters, (1.0, 1.0), None, None, None, NONE)
 
 
 def test_launches_that_cannot_be():
