@@ -11,9 +11,9 @@ as device functions in a closure and cost no call. Tiles go to blocks statically
 Blocks of a cluster are neighbours along m: each loads its own rows of a and a share of b, which TMA multicasts to all of them. A stage is
 free once the consumers of every block of the cluster have read it, since any of the blocks may overwrite it.
 
-The layout of a stage: rows of 128 bytes, 8 rows an atom of the 128-byte swizzle. An operand contiguous along k ("k") is a column of atoms,
-64 rows apart 8192 bytes. One contiguous along m or n ("mn", 16-bit types only) consists of boxes of 64 elements by all of the stage's k, 8192
-bytes each as well, so both kinds step by 8192 bytes every 64 rows of a tile.
+The layout of a stage: rows of 128 bytes, 8 rows an atom of the 128-byte swizzle. An operand contiguous along k ("k") is a column of atoms.
+One contiguous along m or n ("mn", 16-bit types only) consists of boxes of 64 elements by all of the stage's k, 8192 bytes each: both kinds
+step by 8192 bytes every 64 rows of a tile.
 
 Sources: CUTLASS 3's warp-specialised persistent kernels and the DeepGEMM scheduler, for the ideas.
 """
@@ -23,14 +23,17 @@ from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.barrier import barrier_sync
+from ..device.convert import element, float_bits
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import make_epilogue
+from ..device.index import ceil_div
 from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_free_remote,
                                mbarrier_init, mbarrier_wait)
 from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import bulk_commit, make_bulk_wait, make_bulk_wait_read, make_tma_load, prefetch_tensor_map, tma_store_3d
+from ..device.vec import store_shared_2u32
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ._store import make_group_store
 
@@ -152,7 +155,7 @@ class Loader(NamedTuple):
 
 @functools.cache
 def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
-    """`Loader` of two matrices through maps of rank three (batch, rows, columns); a tile's `where` goes on with (row, column, z_a, z_b)."""
+    """`Loader` of two matrices through maps of rank three (batch, rows, columns); `where` goes on with (row, column, z_a, z_b)."""
     BK, BM = ROW // ITEMSIZE[dtype], tile.bm
     SHARE = tile.bn // tile.cluster
     MASK = (1 << tile.cluster) - 1
@@ -197,7 +200,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
     tile : Tile
     loader : Loader
     locate : device function (t, rank, place) -> where
-        What tile number t is: a tuple that begins with its first step of k and the one after its last; the rest is the loader's and the sink's.
+        What tile number t is: a tuple that begins with its first step of k and the one after its last; the rest is the loader's and
+        the sink's.
         A tile without steps is passed over. All lanes of a warp call it together.
     sink : device function (acc, first, offset, y_map, staging, where, thread, barrier, out)
         What becomes of acc[first: first + bn / 2], the fragment of the 64 rows from row `offset` of the tile on; called by a warpgroup,
@@ -324,40 +328,60 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
 
 @functools.cache
 def make_tma_store(tile, spec):
-    """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e)`` for 64 rows of 16-bit results.
+    """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e)`` for 64 rows of 16- or 32-bit results.
 
-    Epilogue, stmatrix into swizzled boxes of 64 columns, TMA to y, which clips what lies beyond its m rows and n columns, n even. Elements
-    beyond the edges are computed from operands within.
+    Epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to y, which clips what lies beyond its m rows and n columns (16-bit
+    results: n is even). Elements beyond the edges are computed from operands within.
     """
-    BUFFERS, BOXES, LAST = tile.buffers, tile.boxes, tile.bn - 64
-    if tile.bn < 64:
-        raise ValueError(f"tile {tile}: results leave in boxes of 64 columns")
-    epilogue = make_epilogue(spec, "packed")
+    halves = element(spec.output).storage.itemsize == 2
+    WIDTH = 64 if halves else 32
+    BOXES, LAST = ceil_div(tile.bn, WIDTH), tile.bn - WIDTH
+    BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
+    if tile.bn < WIDTH:
+        raise ValueError(f"tile {tile}: results leave in boxes of {WIDTH} columns")
+    epilogue = make_epilogue(spec, "packed" if halves else "storage")
     free = make_bulk_wait_read(BUFFERS - 1)
+    bits = u32 if spec.output == "int32" else float_bits
+
+    if halves:
+        @device_function
+        def fill(acc, j, buffer, row, column, lane, warp, m, n, e):
+            r0, r1 = i32(min(row, i32(m - 1))), i32(min(i32(row + 8), i32(m - 1)))
+            last = i32(n - 2)
+            line = u32(buffer + u32(u32(warp * 16 + (lane & 15)) * u32(ROW)))
+            half = i32(lane >> 4)
+            for pair in range(4):
+                ca, cb = i32(min(i32(column + pair * 16), last)), i32(min(i32(column + pair * 16 + 8), last))
+                chunk = u32(u32(i32(pair * 2 + half) ^ i32(lane & 7)) * u32(16))
+                k = j + pair * 8
+                stmatrix_x4(u32(line + chunk), epilogue(acc[k], acc[k + 1], r0, ca, e), epilogue(acc[k + 2], acc[k + 3], r1, ca, e),
+                            epilogue(acc[k + 4], acc[k + 5], r0, cb, e), epilogue(acc[k + 6], acc[k + 7], r1, cb, e))
+    else:
+        @device_function
+        def fill(acc, j, buffer, row, column, lane, warp, m, n, e):
+            r0, r1 = i32(min(row, i32(m - 1))), i32(min(i32(row + 8), i32(m - 1)))
+            last = i32(n - 1)
+            line = u32(buffer + u32(u32(warp * 16 + (lane >> 2)) * u32(ROW)))  # eight rows on the swizzle is the same again
+            inside = u32(u32(lane & 1) * u32(8))
+            for block in range(4):
+                ca, cb = i32(min(i32(column + block * 8), last)), i32(min(i32(column + block * 8 + 1), last))
+                chunk = u32(u32(i32(block * 2 + ((lane >> 1) & 1)) ^ i32(lane >> 2)) * u32(16))
+                at, k = u32(line + chunk + inside), j + block * 4
+                store_shared_2u32(at, bits(epilogue(acc[k], r0, ca, e)), bits(epilogue(acc[k + 1], r0, cb, e)))
+                store_shared_2u32(u32(at + u32(8 * ROW)), bits(epilogue(acc[k + 2], r1, ca, e)), bits(epilogue(acc[k + 3], r1, cb, e)))
 
     @device_function
     def store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e):
         lane, warp = i32(thread & 31), i32(thread >> 5)
         r0 = i32(row + warp * 16 + (lane >> 2))
-        r1 = i32(min(i32(r0 + 8), i32(m - 1)))
-        r0 = i32(min(r0, i32(m - 1)))
         c0 = i32(column + (lane & 3) * 2)
-        last = i32(n - 2)
-        line = u32(u32(warp * 16 + (lane & 15)) * u32(ROW))
-        half = i32(lane >> 4)
         for box in range(BOXES):
-            start = i32(min(i32(64 * box), i32(LAST)))
+            start = i32(min(i32(WIDTH * box), i32(LAST)))
             if thread == 0:
                 free()
             barrier_sync(barrier, u32(128))
             buffer = u32(staging + u32(box % BUFFERS * GROUP))
-            for pair in range(4):
-                j = first + (start >> 1) + pair * 8
-                ca = i32(min(i32(c0 + start + pair * 16), last))
-                cb = i32(min(i32(c0 + start + pair * 16 + 8), last))
-                chunk = u32(u32(i32(pair * 2 + half) ^ i32(lane & 7)) * u32(16))
-                stmatrix_x4(u32(buffer + line + chunk), epilogue(acc[j], acc[j + 1], r0, ca, e), epilogue(acc[j + 2], acc[j + 3], r1, ca, e),
-                            epilogue(acc[j + 4], acc[j + 5], r0, cb, e), epilogue(acc[j + 6], acc[j + 7], r1, cb, e))
+            fill(acc, first + (start >> 1), buffer, r0, i32(c0 + start), lane, warp, m, n, e)
             fence_async_shared()  # the fence of all memory waits for the device: 1000 cycles
             barrier_sync(barrier, u32(128))
             if thread == 0:
@@ -370,7 +394,7 @@ def make_tma_store(tile, spec):
 def make_direct_store(tile, spec, vector):
     """Device function ``store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column)`` for 64 rows of any results.
 
-    Pairs of columns straight from registers to y at element `at`, every element checked against the edges; with `vector` a pair is one store.
+    Pairs of columns straight from registers to y at element `at`, each checked against the edges; with `vector` a pair is one store.
     """
     COUNT = tile.bn // 8
     pair = make_group_store(spec, 2, vector)

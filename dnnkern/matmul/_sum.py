@@ -23,7 +23,7 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class SumConfig:
-    """Groups of threads that share the ranges, elements in 16 bytes, elements of one store, batch dimensions, epilogue, dependent launch."""
+    """Groups of threads that share the ranges, elements in 16 bytes, elements of one store, batch dimensions, epilogue, early launch."""
     groups: int
     vector: int
     store: int
@@ -120,7 +120,7 @@ def sum_kernel(config):
 
 
 def sum_launch(parts, ranges, dependent=False):
-    """The launch that adds `ranges` partial products of a problem and stores y; `dependent` (sm_90) lets it begin while they are computed."""
+    """The launch that adds `ranges` partial products and stores y; `dependent` (sm_90) lets it begin while they are computed."""
     groups, group, elements = min(16, 1 << (ranges - 1).bit_length() - 1), group_of(parts), elements_of(parts)
     config = SumConfig(groups, group, store_width(parts, group), len(parts.batch), parts.epilogue, dependent)
     arguments = (sums_argument(parts), Argument(element(parts.y.dtype).pointer, "y"), Argument("uint32x3", divisor(parts.m)),

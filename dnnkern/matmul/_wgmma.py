@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..device import device_function, i32
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
 from ._engine_hopper import ITEMSIZE, ROW, Tile
@@ -12,9 +13,18 @@ from ._roles import operand_strides
 from ._tile import BAND
 from ._tile import locate as locate_tile
 
-TILES = (*(Tile(128, bn) for bn in (64, 96, 128, 144, 160, 176, 192, 208, 224, 240, 256)), Tile(128, 256, cluster=2),
-         Tile(128, 128, cluster=2), Tile(256, 128), Tile(256, 128, cluster=2), *(Tile(64, bn) for bn in (64, 96, 128, 192, 256)),
-         Tile(64, 64, blocks=2), Tile(64, 128, blocks=2))
+TILES = {
+    Tile(128, 64): (4.15, 0.50, 0.273), Tile(128, 96): (4.43, 0.72, 0.330), Tile(128, 128): (4.00, 0.41, 0.403),
+    Tile(128, 144): (3.83, 0.16, 0.469), Tile(128, 160): (3.91, 0.36, 0.499), Tile(128, 176): (4.07, 0.32, 0.529),
+    Tile(128, 192): (3.47, 0.40, 0.566), Tile(128, 208): (4.46, 0.69, 0.605), Tile(128, 224): (4.46, 0.88, 0.635),
+    Tile(128, 240): (4.54, 0.82, 0.671), Tile(128, 256): (4.50, 1.20, 0.711), Tile(128, 256, cluster=2): (5.22, 1.10, 0.716),
+    Tile(128, 128, cluster=2): (4.46, 0.36, 0.408), Tile(256, 128): (4.55, 1.02, 0.750), Tile(256, 128, cluster=2): (4.87, 0.98, 0.760),
+    Tile(64, 64): (3.32, 0.41, 0.254), Tile(64, 96): (3.71, 0.66, 0.293), Tile(64, 128): (3.72, 0.68, 0.329),
+    Tile(64, 192): (4.24, 0.98, 0.398), Tile(64, 256): (4.41, 1.16, 0.478), Tile(64, 64, blocks=2): (2.49, 0.00, 0.322),
+    Tile(64, 128, blocks=2): (1.35, 0.00, 0.605),
+}
+"""Tile -> (fixed, each further wave of tiles, each step of k) in microseconds, H200, bfloat16 "nt", from 1 and 4 waves of 16 and 64 steps."""
+MEASURED_CLOCK = 1.98e9
 
 
 @dataclass(frozen=True)
@@ -66,9 +76,10 @@ class Operand:
         if self.matrices == 1:
             batch = line
         if self.major == "k":
-            spec = TensorMap(self.tensor.dtype, (self.matrices, extent, k), (batch, across if extent > 1 else line, 1), (1, rows, bk), 128)
+            shape, strides, box = (self.matrices, extent, k), (batch, across if extent > 1 else line, 1), (1, rows, bk)
         else:
-            spec = TensorMap(self.tensor.dtype, (self.matrices, k, extent), (batch, along if k > 1 else line, 1), (1, bk, 64), 128)
+            shape, strides, box = (self.matrices, k, extent), (batch, along if k > 1 else line, 1), (1, bk, 64)
+        spec = TensorMap(self.tensor.dtype, shape, strides, box, 128)
         return Argument("tensormap", "workspace" if self.packed else self.name, offset=offset if self.packed else 0, spec=spec)
 
 
@@ -85,7 +96,8 @@ def make_operand(name, tensor, extent, k, strides, matrices, math):
     itemsize = tensor.itemsize
     by_k, by_mn = along == 1 or k == 1, (across == 1 or extent == 1) and wgmma_dtype(tensor.dtype, math) in ("float16", "bfloat16")
     steps = [(across, extent) if by_k else (along, k), (batch, matrices)]
-    addressable = tensor.alignment % 16 == 0 and all(n == 1 or s > 0 and s * itemsize % 16 == 0 and s * itemsize < 2 ** 40 for s, n in steps)
+    addressable = tensor.alignment % 16 == 0 and all(n == 1 or s > 0 and s * itemsize % 16 == 0 and s * itemsize < 2 ** 40
+                                                     for s, n in steps)
     packed = not (addressable and (by_k or by_mn))
     return Operand(name, tensor, extent, k, strides, matrices, "k" if packed or by_k else "mn", packed)
 
@@ -126,18 +138,23 @@ def steps_of(k, itemsize):
 
 
 def stored_by_tma(parts, tile):
-    """Whether results leave through TMA: 16-bit rows of y that it can address."""
+    """Whether results leave through TMA: rows of y of 16 or 32 bits that it can address."""
     y, (row, column) = parts.y, parts.y_strides
-    batch = parts.batch[0][1][3] if parts.batch else 0
-    return bool(y.itemsize == 2 and tile.bn >= 64 and column == 1 and parts.n % 2 == 0 and y.alignment % 16 == 0
-                and (parts.m == 1 or row > 0 and row % 8 == 0) and batch % 8 == 0 and batch >= 0)
+    batch, per = parts.batch[0][1][3] if parts.batch else 0, 16 // y.itemsize
+    return bool(y.itemsize in (2, 4) and tile.bn >= 64 and column == 1 and (y.itemsize == 4 or parts.n % 2 == 0) and y.alignment % 16 == 0
+                and (parts.m == 1 or row > 0 and row % per == 0) and batch % per == 0 and batch >= 0)
 
 
 def y_argument(parts):
-    """The tensor map of y: boxes of 64 rows and 64 columns."""
-    batch = parts.batch[0][1][3] if parts.batch else 0
-    return Argument("tensormap", "y", spec=TensorMap(parts.y.dtype, (parts.batch_size, parts.m, parts.n),
-                                                     (batch or 8, parts.y_strides[0] if parts.m > 1 else 8, 1), (1, 64, 64), 128))
+    """The tensor map of y: boxes of 64 rows and 128 bytes."""
+    batch, per = parts.batch[0][1][3] if parts.batch else 0, 16 // parts.y.itemsize
+    return store_argument("y", parts.y.dtype, (parts.batch_size, parts.m, parts.n),
+                          (batch or per, parts.y_strides[0] if parts.m > 1 else per, 1))
+
+
+def store_argument(name, dtype, shape, strides):
+    """The tensor map of (matrices, rows, columns) that `make_tma_store` writes to."""
+    return Argument("tensormap", name, spec=TensorMap(dtype, shape, strides, (1, 64, 128 // ITEMSIZE_OF[dtype]), 128))
 
 
 @functools.cache
@@ -164,17 +181,19 @@ def locate_arguments(parts, tile, a, b, ranges=1):
     """(tiles, kernel parameters that make up `place`), with `ranges` ranges of k to a tile."""
     super_rows, tiles_n = ceil_div(parts.m, tile.bm * tile.cluster), ceil_div(parts.n, tile.bn)
     per_matrix, steps = super_rows * tiles_n, steps_of(parts.k, a.tensor.itemsize)
-    arguments = (Argument("uint32x3", divisor(per_matrix)), Argument("uint32x3", divisor(ranges)), Argument("uint32x3", divisor(BAND * tiles_n)),
-                 Argument("int32", super_rows), Argument("uint32x3", divisor(super_rows % BAND or BAND)),
-                 Argument("int32", int(a.matrices > 1)), Argument("int32", int(b.matrices > 1)), Argument("int32", steps),
-                 Argument("int32", ceil_div(steps, ranges)))
+    divisors = per_matrix, ranges, BAND * tiles_n, super_rows % BAND or BAND
+    first, second, third, last = (Argument("uint32x3", divisor(d)) for d in divisors)
+    arguments = (first, second, third, Argument("int32", super_rows), last, Argument("int32", int(a.matrices > 1)),
+                 Argument("int32", int(b.matrices > 1)), Argument("int32", steps), Argument("int32", ceil_div(steps, ranges)))
     return per_matrix * parts.batch_size * ranges, arguments
 
 
-def tile_seconds(tile, device, tiles, steps):
-    """Predicted time of a launch over `tiles` tiles of `steps` steps of k."""
-    waves = ceil_div(tiles, device.sms * tile.blocks)
-    tensor = tile.bm * tile.bn / 32
-    shared = tile.blocks * (tile.consumers * tile.groups * (64 + tile.bn) + tile.bm + tile.bn)
-    step = max(tensor, shared, 4 * (44 + 0.34 * tile.bn))
-    return 2.2e-6 + (1500 + waves * (steps * step + 1800)) / (0.88 * device.clock_hz)
+def product_seconds(problem, tile, device, tiles, steps):
+    """Predicted time of `tiles` tiles of `steps` steps of k: the tensor cores' or the memory's, and a little of the other."""
+    alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
+    fixed, further, step = TILES[alone]
+    slots = device.sms * alone.blocks
+    waves = 0.75 * ceil_div(tiles, slots) + 0.25 * max(tiles / slots, 1.0)  # a wave that is not full runs at a higher clock
+    work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
+    memory = problem.bytes / device.bandwidth
+    return fixed * 1e-6 + max(work, memory) + 0.1 * min(work, memory) + (alone is not tile) * 1e-7

@@ -2,7 +2,7 @@
 
 The main loop is `_engine_hopper`'s; this file says which tiles fit a problem and builds the launch. 16-bit operands are read as they lie in
 any transposition, 8-bit ones and tf32 where they are contiguous along k; what TMA or the tensor cores cannot read is first copied to the
-workspace (`_pack`). Results of 16 bits leave through shared memory and TMA where y allows it, all others straight from registers.
+workspace (`_pack`). Results of 16 and 32 bits leave through shared memory and TMA where y allows it, all others straight from registers.
 
 It wins wherever y has enough tiles for the multiprocessors; below that the sum over k has to be divided (`wgmma_split_k`).
 """
@@ -18,7 +18,7 @@ from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ._engine_hopper import Tile, make_direct_store, make_matrix_loader, make_product, make_tma_store
 from ._roles import store_width, stored_by_rows
-from ._wgmma import (locate_arguments, make_locate, operands_of, refusal, steps_of, stored_by_tma, tile_seconds, tiles_for, wgmma_dtype,
+from ._wgmma import (locate_arguments, make_locate, operands_of, refusal, steps_of, stored_by_tma, product_seconds, tiles_for, wgmma_dtype,
                      y_argument)
 
 
@@ -63,7 +63,7 @@ def estimate(problem, device, config):
     operands = operands_of(parts, problem.math)
     tiles, _ = locate_arguments(parts, config.tile, *operands)
     copies = sum(2e-6 + 2.5 * x.bytes / device.bandwidth for x in operands if x.packed)
-    return copies + tile_seconds(config.tile, device, tiles * config.tile.cluster, steps_of(parts.k, parts.a.itemsize))
+    return copies + product_seconds(problem, config.tile, device, tiles * config.tile.cluster, steps_of(parts.k, parts.a.itemsize))
 
 
 @functools.cache
@@ -89,8 +89,8 @@ def kernel(special):
     product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile), sink, spec.accumulator)
 
     @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
-    def matmul_wgmma(a, b, y_map, y, y_row, y_column, y_batch, m, n, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched,
-                     b_batched, steps, each, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c, c_row_stride,
+    def matmul_wgmma(a, b, y_map, y, y_row, y_column, y_batch, m, n, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows,
+                     a_batched, b_batched, steps, each, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c, c_row_stride,
                      c_column_stride):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, i32(0)), tiles,

@@ -7,17 +7,18 @@ mostly in the L2, cost less than idle multiprocessors.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, u32
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
-from ._engine_hopper import Tile, make_direct_store, make_matrix_loader, make_product
+from ._engine_hopper import Tile, make_matrix_loader, make_product, make_tma_store
 from ._roles import stored_by_rows
-from ._sum import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
-from ._wgmma import locate_arguments, make_locate, operands_of, refusal, steps_of, tile_seconds, tiles_for, wgmma_dtype
+from ._sum import pitch_of, sum_launch, sums_bytes, sums_refusal
+from ._wgmma import (locate_arguments, make_locate, operands_of, product_seconds, refusal, steps_of, store_argument, tiles_for,
+                     wgmma_dtype)
 
 LEAST_STEPS = 2  # of a range
 MOST_WORKSPACE = 1 << 28
@@ -81,28 +82,27 @@ def estimate(problem, device, config):
     tiles, _ = locate_arguments(parts, config.tile, *operands, config.ranges)
     steps = ceil_div(steps_of(parts.k, parts.a.itemsize), config.ranges)
     copies = sum(2e-6 + 2.5 * x.bytes / device.bandwidth for x in operands if x.packed)
-    return copies + tile_seconds(config.tile, device, tiles, steps) + 2e-6 + 1.5 * sums_bytes(parts, config.ranges) / device.bandwidth
+    sums = 2e-6 + 1.5 * sums_bytes(parts, config.ranges) / device.bandwidth
+    return copies + product_seconds(problem, config.tile, device, tiles, steps) + sums
 
 
 @functools.cache
 def partial_kernel(tile, operands, accumulator):
-    """The sums over one range of k of one tile, range after range of a matrix of the batch."""
-    store = make_direct_store(tile, EpilogueSpec(accumulator=accumulator, output=accumulator), True)
+    """The sums over one range of k of one tile, to matrix number ``range * batch + z`` of the workspace."""
+    store = make_tma_store(tile, EpilogueSpec(accumulator=accumulator, output=accumulator))
 
     @device_function
-    def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
-        m, n, sums, pitch, batch, e = out
-        at = i64(i64(i64(i64(where[7]) * batch + where[6]) * m) * pitch)
-        store(acc, first, i32(where[2] + offset), where[3], thread, m, n, e, sums, at, i64(pitch), i64(1))
+    def sink(acc, first, offset, sums_map, staging, where, thread, barrier, out):
+        m, n, batch = out
+        store(acc, first, sums_map, staging, i32(where[2] + offset), where[3], i32(where[7] * batch + where[6]), thread, barrier, m, n, ())
     product = make_product(tile, make_matrix_loader(tile, *operands), make_locate(tile), sink, accumulator)
 
     @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
-    def matmul_wgmma_partial(a, b, sums, pitch, batch, m, n, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched,
-                             b_batched, steps, each):
+    def matmul_wgmma_partial(a, b, sums, m, n, batch, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched,
+                             steps, each):
         shared = cuda.shared.array(0, u32)
-        a_at = tensor_map_address(a)
-        product(a_at, tensor_map_address(b), a_at, shared_address(shared, i32(0)), tiles,
-                (per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each), (m, n, sums, pitch, batch, ()))
+        product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(sums), shared_address(shared, i32(0)), tiles,
+                (per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each), (m, n, batch))
     return matmul_wgmma_partial
 
 
@@ -112,9 +112,11 @@ def build(problem, device, config):
     a, b = operands_of(parts, problem.math)
     tiles, place = locate_arguments(parts, tile, a, b, config.ranges)
     key = (*(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), a.major, b.major)
-    copies = _lines(sums_bytes(parts, config.ranges))
-    arguments = (a.argument(tile.bm, copies), b.argument(tile.bn, copies + a.bytes), sums_argument(parts), Argument("int32", pitch_of(parts)),
-                 Argument("int32", parts.batch_size), Argument("int32", parts.m), Argument("int32", parts.n), Argument("int32", tiles), *place)
+    copies, pitch = _lines(sums_bytes(parts, config.ranges)), pitch_of(parts)
+    sums = store_argument("workspace", parts.epilogue.accumulator, (config.ranges * parts.batch_size, parts.m, parts.n),
+                          (parts.m * pitch, pitch, 1))
+    arguments = (a.argument(tile.bm, copies), b.argument(tile.bn, copies + a.bytes), sums, Argument("int32", parts.m),
+                 Argument("int32", parts.n), Argument("int32", parts.batch_size), Argument("int32", tiles), *place)
     blocks = min(tiles, device.sms * tile.blocks)
     product = Launch(partial_kernel(tile, key, parts.epilogue.accumulator), (blocks, 1, 1), (tile.threads, 1, 1), arguments,
                      shared=tile.shared, dependent=True)
