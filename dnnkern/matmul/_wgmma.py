@@ -23,7 +23,7 @@ TILES = {
     Tile(64, 192): (4.24, 0.98, 0.398), Tile(64, 256): (4.41, 1.16, 0.478), Tile(64, 64, blocks=2): (2.49, 0.00, 0.322),
     Tile(64, 128, blocks=2): (1.35, 0.00, 0.605),
 }
-"""Tile -> (fixed, each further wave of tiles, each step of k) in microseconds, H200, bfloat16 "nt", from 1 and 4 waves of 16 and 64 steps."""
+"""Tile -> (fixed, each further wave of tiles, each step of k) in microseconds: H200, bfloat16 "nt", 1 and 4 waves of 16 and 64 steps."""
 MEASURED_CLOCK = 1.98e9
 
 

@@ -90,8 +90,8 @@ def kernel(special):
 
     @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_wgmma(a, b, y_map, y, y_row, y_column, y_batch, m, n, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows,
-                     a_batched, b_batched, steps, each, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c, c_row_stride,
-                     c_column_stride):
+                     a_batched, b_batched, steps, each, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
+                     c_row_stride, c_column_stride):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, i32(0)), tiles,
                 (per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
