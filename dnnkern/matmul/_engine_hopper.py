@@ -202,7 +202,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
     locate : device function (t, rank, place) -> where
         What tile number t is: a tuple that begins with its first step of k and the one after its last; the rest is the loader's and
         the sink's.
-        A tile without steps is passed over. All lanes of a warp call it together.
+        A tile that ends where it begins is passed over, one that ends before it begins is the last. All lanes of a warp call it together.
     sink : device function (acc, first, offset, y_map, staging, where, thread, barrier, out)
         What becomes of acc[first: first + bn / 2], the fragment of the 64 rows from row `offset` of the tile on; called by a warpgroup,
         `thread` being 0 to 127.
@@ -246,6 +246,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
         slot, phase, t = u32(0), u32(1), first
         while t < tiles:
             where = locate(t, rank, place)
+            if where[1] < where[0]:
+                t = tiles
             if lane == 0:
                 for k in range(where[0], where[1]):
                     mbarrier_wait(u32(empty + u32(8) * slot), phase)
@@ -265,6 +267,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
         while t < tiles:
             where = locate(t, rank, place)
             begin, end = where[0], where[1]
+            if end < begin:
+                t = tiles
             before = u32(0)
             for k in range(begin, end):
                 mbarrier_wait(u32(full + u32(8) * slot), phase)

@@ -1,0 +1,155 @@
+"""Tensor cores of Hopper over groups of rows: one persistent launch, whatever the sizes of the groups.
+
+The main loop is `_engine_hopper`'s. A block finds its next tile in the offsets (`_groups`): every warp counts the tiles of 32 groups a
+step. A tile belongs to one group; TMA may read rows of the next one with it, which cost nothing and are not stored: 64 rows that end
+inside the group leave through TMA, others straight from registers, row by row. The columns of a tile's row run fastest, so the blocks
+that work at one time share rows of a, and tiles of b[g] from the L2.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, i32, i64, u32
+from ..device.convert import element
+from ..device.epilogue import EpilogueSpec
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.tma import tensor_map_address
+from ..device.vec import advance, shared_address
+from ..dispatch import Algorithm, Note
+from ..host.launch import Argument, Launch
+from ._engine_hopper import Tile, make_direct_store, make_matrix_loader, make_product, make_tma_store
+from ._groups import likely_tiles, make_find_tile, most_tiles
+from ._wgmma import TILES, make_operand, product_seconds, steps_of, store_argument, wgmma_dtype
+
+
+@dataclass(frozen=True)
+class Config:
+    """A tile."""
+    tile: Tile
+
+    def __str__(self):
+        return str(self.tile)
+
+
+@dataclass(frozen=True)
+class Specialisation:
+    """What a kernel is compiled for: tile, operands as `make_matrix_loader` takes them, epilogue, how results leave."""
+    tile: Tile
+    operands: tuple
+    epilogue: EpilogueSpec
+    by_tma: bool
+    vector: bool
+
+
+def supports(problem):
+    """Types the tensor cores know."""
+    if wgmma_dtype(problem.a.dtype, problem.math) is None:
+        return f"dtype {problem.a.dtype}" + (" without math='tf32'" if problem.a.dtype == "float32" else "")
+    if problem.k == 0:
+        return "K=0: there is nothing to multiply"
+    if problem.scales.by_block:
+        return "scales by block"
+    if max(problem.m_total, problem.n, problem.k) >= 2 ** 31 - 256 or most_tiles(problem, 64) * ceil_div(problem.n, 64) >= 2 ** 31:
+        return f"M, N, K = {problem.m_total}, {problem.n}, {problem.k} with {problem.groups} groups: more tiles than 2**31"
+    return None
+
+
+def _operands(problem):
+    (row, along), (b_along, column) = problem.a_strides, problem.b_strides
+    return (make_operand("a", problem.a, problem.m_total, problem.k, (0, row, along), 1, problem.math),
+            make_operand("b", problem.b, problem.n, problem.k, (problem.b_group_stride, column, b_along), problem.groups, problem.math))
+
+
+def configs(problem, device):
+    """Every tile of a single block that reads b as it lies."""
+    return [Config(tile) for tile in TILES if tile.cluster == 1]
+
+
+def workspace(problem, device, config):
+    """Copies of operands that TMA cannot address."""
+    return sum(x.bytes for x in _operands(problem))
+
+
+def estimate(problem, device, config):
+    """Waves of the tiles of groups of about the same size."""
+    tiles = likely_tiles(problem, config.tile.bm) * ceil_div(problem.n, config.tile.bn)
+    copies = sum(2e-6 + 2.5 * x.bytes / device.bandwidth for x in _operands(problem) if x.packed)
+    search = ceil_div(problem.groups, 32) * 300 / device.clock_hz * ceil_div(tiles, device.sms * config.tile.blocks)
+    return copies + search + product_seconds(problem, config.tile, device, tiles, steps_of(problem.k, problem.a.itemsize))
+
+
+@functools.cache
+def _make_locate(tile):
+    """Device function ``locate(t, rank, place)``: (first step, end, row, column, 0, group, the row the group ends before)."""
+    BN = tile.bn
+    find = make_find_tile(tile.bm)
+
+    @device_function
+    def locate(t, rank, place):
+        offsets, offset_stride, groups, rows, tiles_n, steps = place
+        row_tile, column_tile = divide_remainder(t, tiles_n)
+        group, first, end = find(row_tile, offsets, offset_stride, groups, rows)
+        return i32(0), steps if group >= 0 else i32(-1), first, i32(column_tile * BN), i32(0), group, end
+    return locate
+
+
+@functools.cache
+def kernel(special):
+    """All groups, one persistent launch."""
+    tile, spec, by_tma, has_scales = special.tile, special.epilogue, special.by_tma, bool(special.epilogue.scales)
+    through_tma = make_tma_store(tile, spec) if by_tma else None
+    straight = make_direct_store(tile, spec, special.vector)
+
+    @device_function
+    def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
+        n, y, y_row, y_column, alpha, bias, bias_group, bias_stride, scale_a, scale_b, scale_strides, scale_group = out
+        row, column, group, end = i32(where[2] + offset), where[3], i64(where[5]), where[6]
+        mine = advance(bias, i64(group * bias_group))
+        if has_scales:
+            e = (alpha, alpha, mine, bias_stride, mine, i32(0), i32(0), mine, i32(0), i32(0), scale_a,
+                 advance(scale_b, i64(group * scale_group)), scale_strides[0], scale_strides[3])
+        else:
+            e = (alpha, alpha, mine, bias_stride, mine, i32(0), i32(0))
+        if by_tma and i32(row + 64) <= end:
+            through_tma(acc, first, y_map, staging, row, column, i32(0), thread, barrier, end, n, e)
+        elif row < end:
+            straight(acc, first, row, column, thread, end, n, e, y, i64(0), y_row, y_column)
+    product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator)
+
+    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    def grouped_matmul_wgmma(a, b, y_map, y, y_row, y_column, n, tiles, offsets, offset_stride, groups, rows, tiles_n, steps, scale_a,
+                             scale_b, scale_strides, scale_group, alpha, bias, bias_group, bias_stride):
+        shared = cuda.shared.array(0, u32)
+        product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, i32(0)), tiles,
+                (offsets, offset_stride, groups, rows, tiles_n, steps),
+                (n, y, y_row, y_column, alpha, bias, bias_group, bias_stride, scale_a, scale_b, scale_strides, scale_group))
+    return grouped_matmul_wgmma
+
+
+def build(problem, device, config):
+    """Copies where there must be any, then one launch of as many blocks as the device holds, or as groups can need tiles."""
+    tile, y = config.tile, problem.y
+    a, b = _operands(problem)
+    row, column = problem.y_strides
+    per = 16 // y.itemsize
+    by_tma = bool(y.itemsize in (2, 4) and tile.bn >= 64 and column == 1 and (y.itemsize == 4 or problem.n % 2 == 0)
+                  and y.alignment % 16 == 0 and (problem.m_total == 1 or row > 0 and row % per == 0))
+    pair = column == 1 and problem.n % 2 == 0 and row % 2 == 0 and y.alignment % (2 * y.itemsize) == 0
+    dtypes = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b))
+    special = Specialisation(tile, (*dtypes, a.major, b.major), problem.epilogue, by_tma, bool(pair))
+    tiles_n = ceil_div(problem.n, tile.bn)
+    tiles = most_tiles(problem, tile.bm) * tiles_n
+    a_map = a.argument(tile.bm, 0)
+    shape, strides = (1, problem.m_total, problem.n), (per, row if problem.m_total > 1 else per, 1)
+    y_map = store_argument("y", y.dtype, shape, strides) if by_tma else a_map
+    arguments = (a_map, b.argument(tile.bn, a.bytes), y_map, Argument(element(y.dtype).pointer, "y"), Argument("int64", row),
+                 Argument("int64", column), Argument("int32", problem.n), Argument("int32", tiles), *problem.offset_arguments(),
+                 Argument("int32", problem.groups), Argument("int32", problem.m_total), Argument("uint32x3", divisor(tiles_n)),
+                 Argument("int32", steps_of(problem.k, problem.a.itemsize)), *problem.scales.arguments(),
+                 Argument("int64", problem.scale_group_stride), *problem.epilogue_arguments())
+    blocks = min(tiles, device.sms * tile.blocks)
+    return (*a.pack(0), *b.pack(a.bytes),
+            Launch(kernel(special), (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared, dependent=True))
+
+
+ALGORITHM = Algorithm(op="grouped_matmul", name="wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                      configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a")
