@@ -37,7 +37,8 @@ def copy_chunks(x, y):
 
 
 def measure_roofs(device, clock, units) -> dict:
-    """{"copy": bytes a second, unit: operations a second, ...}; `units` are of "fma", "bfloat16", "float16", "tf32", "int8", "float64".
+    """{"copy": bytes a second, unit: operations a second, ...}; `units` are of "fma", "bfloat16", "float16", "tf32", "int8", "float64",
+    "float8_e4m3fn", "float8_e5m2".
 
     Empty in the simulator.
     """
@@ -103,6 +104,10 @@ def _add_product(contenders, work, unit, clock):
     if unit == "int8":
         x = torch.randint(-4, 5, (8192, 8192), dtype=torch.int8, device="cuda")
         call = functools.partial(torch._int_mm, x, x.t())
+    elif unit.startswith("float8"):
+        x, w = (torch.randn(8192, 8192, device="cuda").to(getattr(torch, t)) for t in (unit, "float8_e4m3fn"))
+        one = torch.ones((), device="cuda")
+        call = functools.partial(torch._scaled_mm, x, w.t(), one, one, out_dtype=torch.bfloat16)
     else:
         x = torch.randn(8192, 8192, device="cuda", dtype=torch.float32 if unit == "tf32" else getattr(torch, unit))
         y = torch.empty_like(x)

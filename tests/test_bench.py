@@ -11,7 +11,8 @@ from dnnkern.host.launch import Argument, Launch
 from test_find import writes_seven
 
 run = _bench.load()  # makes the folder bench/ importable, wherever pytest was started
-from bench import report, roof, table  # noqa: E402
+from bench import peers, report, roof, table  # noqa: E402
+from bench.shapes import grouped_matmul as grouped_shapes  # noqa: E402
 from bench.shapes import matmul as shapes  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not SIMULATED, reason="the benches' own rules need no GPU")
@@ -137,6 +138,29 @@ def test_every_case_is_a_problem(name):
         assert problem.bytes < 8 << 30
 
 
+@pytest.mark.parametrize("name", [*grouped_shapes.SETS, "all"])
+def test_every_grouped_case_is_a_problem(name):
+    found = grouped_shapes.cases(name, grouped_shapes.DTYPES)
+    assert found and len({str(c) for c in found}) == len(found)
+    for case in found:
+        problem = case.problem
+        assert (problem.groups, problem.m_total, problem.n, problem.k) == (case.groups, case.m, case.n, case.k)
+        assert problem.bytes < 16 << 30 and (problem.scale_a is not None) == case.dtype.startswith("float8")
+
+
+def test_scales_are_for_8_bit_floats():
+    assert [c.scales for c in shapes.parse("256x256x256", ("float8_e4m3fn", "float32"))] == [("tensor", "tensor")] * 2
+    plain, scaled = (shapes.cases("scaled", (dtype,)) for dtype in ("bfloat16", "float8_e4m3fn"))
+    assert 2 * len(plain) == len(scaled) and {c.problem.scales.by_block for c in scaled} == {True, False}
+    assert all(c.problem.scale_a is None for c in plain)
+
+
+@pytest.mark.parametrize("op", ["matmul", "grouped_matmul"])
+def test_peers_are_those_of_their_operation(op):
+    found, missing = peers.peers_of(op)
+    assert [m.__name__.split(".")[-1] for m in found] + [text.split(":")[0] for text in missing] == [f"torch_{op}"]
+
+
 def test_options_of_cases():
     (case,) = shapes.parse("2x3x4x5", ("bfloat16",), ("tn",))
     assert (case.batch, case.m, case.n, case.k, case.layout) == (2, 3, 4, 5, "tn")
@@ -149,6 +173,10 @@ def test_options_of_cases():
         shapes.cases("round")
     with pytest.raises(ValueError, match="no dtype"):
         shapes.cases("square", ("float8",))
+    with pytest.raises(ValueError, match="GxMxNxK"):
+        grouped_shapes.parse("3x4x5")
+    with pytest.raises(ValueError, match="no layout 'tn'"):
+        grouped_shapes.parse("2x3x4x5", layouts=("tn",))
 
 
 def test_the_floor_is_the_longer_of_bytes_and_operations():
@@ -180,6 +208,11 @@ def test_rows_are_written_as_json_lines(tmp_path, capsys):
     assert {"device", "clocks", "versions", "commit", "date"} <= set(rows[0]["machine"])
 
 
+def test_grouped_products_are_measured(capsys):
+    assert run.main(["grouped_matmul", "--no-peers", "--problem", "3x5x4x3", "--dtype", "float32,float8_e4m3fn", "--algo", "naive"]) == 0
+    assert "3 groups of 5x4x3 float8_e4m3fn nt -> bfloat16 + scales by tensor and tensor" in capsys.readouterr().out
+
+
 def test_what_get_answers_is_always_measured(monkeypatch, capsys):
     naive = next(a for a in dispatch.algorithms("matmul") if a.name == "naive")
     monkeypatch.setattr(run, "HOPELESS", 0.0)
@@ -191,7 +224,7 @@ def test_what_get_answers_is_always_measured(monkeypatch, capsys):
 def test_unknown_names(capsys):
     with pytest.raises(ValueError, match="no algorithm nothing; there are .*naive"):
         run.run(arguments("--algo", "nothing", "--problem", "5x4x3"))
-    with pytest.raises(ValueError, match="'nonsense'; there are some for matmul"):
+    with pytest.raises(ValueError, match="'nonsense'; there are some for grouped_matmul, matmul"):
         run.main(["nonsense"])
 
 

@@ -24,7 +24,10 @@ class Peer:
 def peers_of(op) -> tuple:
     """Modules of the peers of an operation, and why others are missing."""
     found, missing = [], []
+    longer = {p.stem for p in Path(__file__).parent.parent.glob("shapes/*.py") if p.stem.endswith(f"_{op}")}
     for path in sorted(Path(__file__).parent.glob(f"*_{op}.py")):
+        if any(path.stem.endswith(f"_{other}") for other in longer):  # torch_grouped_matmul is no peer of matmul
+            continue
         try:
             found.append(importlib.import_module(f"bench.peers.{path.stem}"))
         except ImportError as error:

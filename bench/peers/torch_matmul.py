@@ -1,6 +1,6 @@
-"""cuBLAS through PyTorch: matmul, addmm, and cuBLASLt's fused bias with ReLU or GELU.
+"""cuBLAS through PyTorch: matmul, addmm, cuBLASLt's fused bias with ReLU or GELU, and its products of 8-bit floats.
 
-float32 is exact: TF32 is off unless the case allows it.
+float32 is exact: TF32 is off unless the case allows it. Scales by block are laid out beforehand as cuBLASLt wants them.
 """
 import torch
 import torch.nn.functional as F
@@ -14,14 +14,20 @@ _ACTIVATIONS = {"relu": torch.relu_, "gelu": F.gelu, "gelu_tanh": lambda y: F.ge
 
 
 def make(case, operands, clock):
-    """The case in PyTorch; None for what it lacks (int8, another output dtype, c)."""
+    """The case in PyTorch; None for what it lacks (int8, another output dtype, c; 8-bit floats in layouts it cannot take)."""
     p = case.problem
-    if p.a.dtype == "int8" or p.y.dtype != p.a.dtype or p.c is not None:
+    fp8 = p.a.dtype.startswith("float8")
+    if p.a.dtype == "int8" or p.y.dtype != p.a.dtype and not fp8 or p.c is not None:
         return None
     if p.activation.mode != "identity" and p.activation.mode not in _ACTIVATIONS:
         return None
     arrays = [tensors(operands, k) for k in range(len(operands))]
     calls = [_bind(p, a) for a in arrays]
+    if fp8:
+        try:
+            calls[0]()
+        except RuntimeError:  # two e5m2, a batch, rows that are no multiple of 16 bytes, scales that this version has not
+            return None
     torch.backends.cuda.matmul.allow_tf32 = p.math is not None
     contender = TorchContender(NAME, calls, clock)
 
@@ -44,6 +50,8 @@ def _bind(p, t):
     a = t["a"].mT if p.transpose_a else t["a"]
     b = t["b"].mT if p.transpose_b else t["b"]
     bias, y, mode = t["bias"], t["y"], p.activation.mode
+    if p.a.dtype.startswith("float8"):
+        return _bind_scaled(p, a, b, t)
     matrices = a.ndim == 2 and b.ndim == 2
     if bias is None and mode == "identity":
         return lambda: torch.matmul(a, b, out=y)
@@ -60,3 +68,18 @@ def _bind(p, t):
         return product
     activation = _ACTIVATIONS[mode]
     return lambda: activation(product())
+
+
+def _bind_scaled(p, a, b, t):
+    """8-bit floats: a scale for each operand, for each row and column, or for each block."""
+    one = torch.ones((), device=a.device)
+    scale_a, scale_b = (one if s is None else s for s in (t["scale_a"], t["scale_b"]))
+    if p.scales.by_block:
+        scale_a, scale_b = scale_a.T.contiguous().T, scale_b.T.contiguous().T
+    dtype, bias, mode = getattr(torch, p.y.dtype), t["bias"], p.activation.mode
+    activation = _ACTIVATIONS.get(mode)
+
+    def call():
+        y = torch._scaled_mm(a, b, scale_a, scale_b, bias=bias, out_dtype=dtype)
+        return y if activation is None else activation(y)
+    return call

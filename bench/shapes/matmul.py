@@ -2,11 +2,14 @@
 import functools
 from dataclasses import dataclass, replace
 
-from dnnkern.matmul import MatmulProblem
 from dnnkern.device.epilogue import Activation
 from dnnkern.host.tensor import Tensor
+from dnnkern.matmul import MatmulProblem
+from dnnkern.matmul._parse_words import scale_tensors
+from dnnkern.matmul._problem import default_output
+from dnnkern.matmul._scales import FP8
 
-DTYPES = ("float64", "float32", "float16", "bfloat16", "int8")
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int8", *FP8)
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class Case:
     bias: bool = False
     activation: str = "identity"
     math: str | None = None
+    scales: tuple = ("tensor", "tensor")  # of 8-bit floats
     label: str = ""
     op = "matmul"
 
@@ -29,17 +33,19 @@ class Case:
         lead = (self.batch,) if self.batch > 1 else ()
         a = (self.k, self.m) if self.layout[0] == "t" else (self.m, self.k)
         b = (self.n, self.k) if self.layout[1] == "t" else (self.k, self.n)
-        out = "int32" if self.dtype == "int8" else self.dtype
+        out = default_output(self.dtype)
+        scale_a, scale_b = scale_tensors(self.scales, self.m, self.n, self.k) if self.dtype in FP8 else (None, None)
         return MatmulProblem(a=Tensor.packed(lead + a, self.dtype), b=Tensor.packed(lead + b, self.dtype),
                              y=Tensor.packed(lead + (self.m, self.n), out), bias=Tensor.packed((self.n,), out) if self.bias else None,
                              transpose_a=self.layout[0] == "t", transpose_b=self.layout[1] == "t", activation=Activation(self.activation),
-                             math=self.math)
+                             math=self.math, scale_a=scale_a, scale_b=scale_b)
 
     def call(self, arrays, **keywords):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
         from dnnkern.matmul import matmul
         return matmul(arrays["a"], arrays["b"], bias=arrays["bias"], transpose_a=self.layout[0] == "t", transpose_b=self.layout[1] == "t",
-                      activation=None if self.activation == "identity" else self.activation, math=self.math, out=arrays["y"], **keywords)
+                      activation=None if self.activation == "identity" else self.activation, math=self.math, scale_a=arrays["scale_a"],
+                      scale_b=arrays["scale_b"], out=arrays["y"], **keywords)
 
     def __str__(self):
         return str(self.problem).removeprefix("matmul ") + (f" ({self.label})" if self.label else "")
@@ -82,13 +88,18 @@ def _fused():
     return [Case(m, n, k, layout="nt", bias=True, activation=mode) for m, n, k in sizes for mode in modes]
 
 
+def _scaled():
+    """With 8-bit floats: scales by row and column, and by block."""
+    return [replace(case, scales=by) for case in _transformer() for by in (("row", "column"), ("block", "block"))]
+
+
 def _small():
     layers = [Case(64, 10, 784, layout="nt"), Case(128, 512, 784, layout="nt"), Case(32, 1000, 2048)]
     return [Case(s, s, s) for s in (16, 32, 64, 128)] + layers
 
 
 SETS = {"square": _square, "transformer": _transformer, "skinny": _skinny, "odd": _odd, "batched": _batched, "fused": _fused,
-        "small": _small}
+        "scaled": _scaled, "small": _small}
 
 
 def cases(name, dtypes=("float32",), layouts=(), math=None) -> list[Case]:
@@ -113,5 +124,7 @@ def _variants(chosen, dtypes, layouts, math):
     for dtype in dtypes:
         if dtype not in DTYPES:
             raise ValueError(f"matmul has no dtype {dtype!r}; there are {', '.join(DTYPES)}")
-    return [replace(case, dtype=dtype, layout=layout, math=math if dtype == "float32" or math != "tf32" else None)
-            for dtype in dtypes for case in chosen for layout in (layouts or (case.layout,))]
+    found = [replace(case, dtype=dtype, layout=layout, math=math if dtype == "float32" or math != "tf32" else None,
+                     scales=case.scales if dtype in FP8 else Case.scales)
+             for dtype in dtypes for case in chosen for layout in (layouts or (case.layout,))]
+    return list(dict.fromkeys(found))  # cases that differ in their scales alone are one in other types
