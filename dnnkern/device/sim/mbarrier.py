@@ -23,7 +23,8 @@ class Barrier:
 
     `phase` is under way: `pending` arrivals and `bytes` are missing, of which `queue` will bring some; `ended` are the times at which those
     before it were complete. `own` is what arrivals of the block have released, `others` those of other blocks, `reads` of these what only
-    says that reads are over. `seen` is the latest phase somebody has waited for, `visits` the latest arrivals from other blocks.
+    says that reads are over. `seen` is the latest phase somebody has waited for, `visits` the latest arrivals from other blocks, `uses` the
+    latest of each thread.
     """
 
     def __init__(self, thread, address, count):
@@ -33,7 +34,7 @@ class Barrier:
         self.title = f"mbarrier {block.shared.describe(address - block.shared.base)}"
         self.slot = block.clocks.slot(f"a copy to {self.title}", "its barrier has not been waited for")
         self.own, self.others, self.reads = block.clocks.start, None, None
-        self.waiters, self.queue, self.ended, self.seen, self.visits = [], [], [], -1, {}
+        self.waiters, self.queue, self.ended, self.seen, self.visits, self.uses = [], [], [], -1, {}, {}
         self.known = self.known_cluster = None
 
     def state(self):
@@ -97,18 +98,47 @@ class Barrier:
         if not 0 <= nbytes <= MOST or self.bytes > MOST:
             raise Misuse(f"{what}: {nbytes} bytes, {self.bytes} with what is outstanding; a phase counts up to {MOST}")
 
+    def wanted(self, thread, parity):
+        """The phase that a wait of the thread must see complete: it knows of the one before, and of none after that."""
+        last = self.last(thread)
+        return last + (last & 1 != parity)
+
+    def last(self, thread):
+        """The latest phase the thread knows to be complete, -1 for none."""
+        return bisect_right(self.ended, thread.clock.times[self.slot]) - 1
+
     def passed(self, thread, parity, cluster):
         """The thread has seen that the phase of this parity is complete."""
-        got, last = self.phase - 1, bisect_right(self.ended, thread.clock.times[self.slot]) - 1
-        if got > last + (2 if last & 1 == parity else 1):
+        wanted, got = self.wanted(thread, parity), self.phase - 1
+        if got != wanted:
+            last = self.last(thread)
             raise Misuse(f"mbarrier_wait: thread {thread.tid} passes {self.title} with parity {parity} because phase {got} is complete, "
-                         f"but knows of none after {f'phase {last}' if last >= 0 else 'its initialisation'}: the barrier runs ahead of "
-                         "it, and parities tell only one phase from the next")
+                         f"but knows of none after {f'phase {last}' if last >= 0 else 'its initialisation'}: the barrier runs ahead of it, "
+                         "and parities tell only one phase from the next")
         self.seen = max(self.seen, got)
-        known = self.known_cluster if cluster else self.known
-        if known is not None:
-            thread.clock = thread.block.clocks.join(thread.clock, known)
+        self.use(thread)
+        if wanted > self.last(thread):  # else it might have passed long ago
+            thread.clock = thread.block.clocks.join(thread.clock, self.known_cluster if cluster else self.known)
             thread.block.uniform = False
+
+    def missed(self, thread, parity):
+        """Words for a wait for a phase that is over."""
+        wanted = self.wanted(thread, parity)
+        return f"; phase {wanted}, for which it waits, is over: the barrier has run ahead of it" * (wanted < self.phase)
+
+    def use(self, thread):
+        """The thread uses the barrier."""
+        self.block.launch.now += 1
+        self.uses[thread] = self.block.launch.now
+
+    def users(self, thread):
+        """Threads whose use is in no order with what `thread` does now."""
+        own, launch, clock = self.block, self.block.launch, thread.clock
+        for user, time in self.uses.items():
+            times = clock.of(user.block.number)
+            known = max(launch.floor, own.floor if user.block is own else 0, 0 if times is None else int(times[user.tid]))
+            if user is not thread and known < time:
+                yield user
 
     def close(self):
         """The block ends."""
@@ -160,6 +190,7 @@ def barrier_at(block, address, what, fenced=False):
     cells, k = _cell(block, address)
     if cells[k] != _MARK:
         raise Misuse(f"{what}: something has overwritten {barrier.title}")
+    barrier.use(thread)
     if fenced and not barrier.fenced:
         raise Race(f"{what}: {barrier.title} may not be known yet where it is signalled: a fence_mbarrier_init is missing after "
                    "mbarrier_init")
@@ -199,6 +230,8 @@ def invalidate(address):
     barrier = own_barrier(address, "mbarrier_invalidate")
     if barrier.queue or barrier.waiters:
         raise Misuse(f"mbarrier_invalidate: {len(barrier.waiters)} threads wait at {barrier.state()}")
+    for user in barrier.users(engine.CURRENT):
+        raise Race(f"mbarrier_invalidate: {user} uses {barrier.title}, and nothing orders the two: a barrier is missing between them")
     barrier.close()
     _write(engine.CURRENT, int(address), -1)
     del _barriers(barrier.block)[int(address)]
@@ -300,7 +333,7 @@ def _wait(address, parity, what, cluster):
         if barrier.can_land():
             barrier.land()
         else:
-            park(barrier.waiters, lambda: f"{what} parity {parity} on {barrier.state()}")
+            park(barrier.waiters, lambda: f"{what} parity {parity} on {barrier.state()}{barrier.missed(thread, parity)}")
     barrier.passed(thread, parity, cluster)
 
 
