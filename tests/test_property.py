@@ -38,13 +38,16 @@ def problems(draw):
             "y": rank + ("a" not in vectors) + ("b" not in vectors)}
     m, n, k = draw(SIZES), draw(SIZES), draw(SIZES)
     c = draw(st.sampled_from([None, None, "full", "in place"]))
-    dtype = draw(st.sampled_from(["float64", "float32", "float16", "bfloat16", "int8"]))
+    dtype = draw(st.sampled_from(["float64", "float32", "float16", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2"]))
+    scales = {"dtype_b": draw(st.sampled_from(["float8_e4m3fn", "float8_e5m2"])),
+              "scale_a": draw(st.sampled_from([None, "tensor", "number", "row", "block"])),
+              "scale_b": draw(st.sampled_from([None, "tensor", "number", "column", "block"]))} if dtype.startswith("float8") else {}
     return Matmul("random-" + dtype, 1 if "a" in vectors else m, 1 if "b" in vectors else n, k, dtype, vectors=vectors, batch_a=batch_a,
                   batch_b=batch_b, ta="a" not in vectors and draw(st.booleans()), tb="b" not in vectors and draw(st.booleans()),
                   bias=draw(st.sampled_from([None, "column", "column2d", "row"])), c=c,
                   alpha=draw(st.sampled_from([1.0, 1.0, 2.0, -1.0])), beta=draw(st.sampled_from([1.0, 0.0, -2.0])),
                   activation=draw(st.sampled_from([None, "relu", "gelu"])),
-                  layout={name: draw(layouts(ndim)) for name, ndim in dims.items()})
+                  layout={name: draw(layouts(ndim)) for name, ndim in dims.items()}, **scales)
 
 
 def _check(case):
