@@ -33,7 +33,7 @@ from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier
 from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import bulk_commit, make_bulk_wait, make_bulk_wait_read, make_tma_load, prefetch_tensor_map, tma_store_3d
-from ..device.vec import store_shared_2u32
+from ..device.vec import advance, as_u32, load_shared_4u32, store4, store_shared_2u32
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ._store import make_group_store
 
@@ -331,13 +331,16 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
 
 
 @functools.cache
-def make_tma_store(tile, spec):
-    """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e)`` for 64 rows of 16- or 32-bit results.
+def make_tma_store(tile, spec, clipped=False):
+    """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)`` for 64 rows of results.
 
-    Epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to y, which clips what lies beyond its m rows and n columns (16-bit
-    results: n is even). Elements beyond the edges are computed from operands within.
+    Results of 16 or 32 bits: epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to y, which clips what lies beyond its
+    edges (16-bit results: n is even). Elements beyond m rows and n columns are computed from operands within. With `clipped` rows from m on
+    exist and stay as they are: a box that reaches into them is copied by the threads instead, 16 bytes each, to rows of `y_row` elements
+    at `y`; n is then a multiple of 16 bytes.
     """
-    halves = element(spec.output).storage.itemsize == 2
+    itemsize = element(spec.output).storage.itemsize
+    halves, PER = itemsize == 2, 16 // itemsize
     WIDTH = 64 if halves else 32
     BOXES, LAST = ceil_div(tile.bn, WIDTH), tile.bn - WIDTH
     BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
@@ -375,7 +378,16 @@ def make_tma_store(tile, spec):
                 store_shared_2u32(u32(at + u32(8 * ROW)), bits(epilogue(acc[k + 2], r1, ca, e)), bits(epilogue(acc[k + 3], r1, cb, e)))
 
     @device_function
-    def store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e):
+    def copy(buffer, row, column, thread, m, n, y, y_row):
+        for part in range(4):
+            chunk = i32(part * 128 + thread)
+            r, c = i32(chunk >> 3), i32(chunk & 7)
+            if i32(row + r) < m and i32(column + c * PER) < n:
+                words = load_shared_4u32(u32(buffer + u32(r * ROW) + u32(i32(c ^ (r & 7)) * 16)))
+                store4(as_u32(advance(y, i64(i64(row + r) * y_row + i64(column + c * PER)))), i32(0), words)
+
+    @device_function
+    def store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row):
         lane, warp = i32(thread & 31), i32(thread >> 5)
         r0 = i32(row + warp * 16 + (lane >> 2))
         c0 = i32(column + (lane & 3) * 2)
@@ -388,7 +400,9 @@ def make_tma_store(tile, spec):
             fill(acc, first + (start >> 1), buffer, r0, i32(c0 + start), lane, warp, m, n, e)
             fence_async_shared()  # the fence of all memory waits for the device: 1000 cycles
             barrier_sync(barrier, u32(128))
-            if thread == 0:
+            if clipped and i32(row + 64) > m:
+                copy(buffer, row, i32(column + start), thread, m, n, y, y_row)
+            elif thread == 0:
                 tma_store_3d(y_map, buffer, i32(column + start), row, z)
                 bulk_commit()
     return store

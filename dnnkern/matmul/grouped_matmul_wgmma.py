@@ -1,8 +1,8 @@
 """Tensor cores of Hopper over groups of rows: one persistent launch, whatever the sizes of the groups.
 
 The main loop is `_engine_hopper`'s. A block finds its next tile in the offsets (`_groups`): every warp counts the tiles of 32 groups a
-step. A tile belongs to one group; TMA may read rows of the next one with it, which cost nothing and are not stored: 64 rows that end
-inside the group leave through TMA, others straight from registers, row by row. The columns of a tile's row run fastest, so the blocks
+step. A tile belongs to one group; TMA may read rows of the next one with it, which cost nothing and are not stored: 64 rows inside the
+group leave through TMA, the last ones of a group by threads, from shared memory. The columns of a tile's row run fastest, so the blocks
 that work at one time share rows of a, and tiles of b[g] from the L2.
 """
 import functools
@@ -96,8 +96,8 @@ def _make_locate(tile):
 def kernel(special):
     """All groups, one persistent launch."""
     tile, spec, by_tma, has_scales = special.tile, special.epilogue, special.by_tma, bool(special.epilogue.scales)
-    through_tma = make_tma_store(tile, spec) if by_tma else None
-    straight = make_direct_store(tile, spec, special.vector)
+    through_tma = make_tma_store(tile, spec, clipped=True) if by_tma else None
+    straight = None if by_tma else make_direct_store(tile, spec, special.vector)
 
     @device_function
     def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
@@ -109,9 +109,9 @@ def kernel(special):
                  advance(scale_b, i64(group * scale_group)), scale_strides[0], scale_strides[3])
         else:
             e = (alpha, alpha, mine, bias_stride, mine, i32(0), i32(0))
-        if by_tma and i32(row + 64) <= end:
-            through_tma(acc, first, y_map, staging, row, column, i32(0), thread, barrier, end, n, e)
-        elif row < end:
+        if by_tma:
+            through_tma(acc, first, y_map, staging, row, column, i32(0), thread, barrier, end, n, e, y, y_row)
+        else:
             straight(acc, first, row, column, thread, end, n, e, y, i64(0), y_row, y_column)
     product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator)
 
@@ -131,8 +131,8 @@ def build(problem, device, config):
     a, b = _operands(problem)
     row, column = problem.y_strides
     per = 16 // y.itemsize
-    by_tma = bool(y.itemsize in (2, 4) and tile.bn >= 64 and column == 1 and (y.itemsize == 4 or problem.n % 2 == 0)
-                  and y.alignment % 16 == 0 and (problem.m_total == 1 or row > 0 and row % per == 0))
+    by_tma = bool(y.itemsize in (2, 4) and tile.bn >= 64 and column == 1 and problem.n % per == 0 and y.alignment % 16 == 0
+                  and (problem.m_total == 1 or row > 0 and row % per == 0))
     pair = column == 1 and problem.n % 2 == 0 and row % 2 == 0 and y.alignment % (2 * y.itemsize) == 0
     dtypes = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b))
     special = Specialisation(tile, (*dtypes, a.major, b.major), problem.epilogue, by_tma, bool(pair))

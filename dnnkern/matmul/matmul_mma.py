@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from ..device import cuda, device_function, i32, i64, u32
 from ..device.convert import element
+from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address, store2, store4
@@ -35,20 +36,30 @@ SKINNY = 16
 MOST_WORKSPACE = 1 << 29
 LEAST_STAGES = 4  # of a range of k
 
+# What `estimate` computes with: seconds of a launch, of the sum's, of a load from memory; share of the tensor cores' rate and of the
+# memory's; bytes a clock of shared memory; the L2's rate in terms of the memory's; cycles that a warp waits in a step and a stage.
+LAUNCH, SUM_LAUNCH, LATENCY = 2.5e-6, 1.5e-6, 1.0e-6
+EFFICIENCY, MEMORY_SHARE, SHARED_RATE, L2_RATE, STEP_CYCLES, STAGE_CYCLES = 0.92, 0.9, 128, 1.4, 40, 120
+
 TILES = (MmaTile(128, 256, 64, 2, 4, stages=4), MmaTile(128, 128, 64, 2, 2, stages=4, blocks=2),
-         MmaTile(128, 128, 128, 2, 2, stages=3, blocks=2), MmaTile(128, 64, 64, 2, 2, stages=4, blocks=3),
+         MmaTile(128, 128, 128, 2, 2, stages=3, blocks=2), MmaTile(128, 128, 64, 2, 4, stages=4), MmaTile(128, 64, 64, 2, 2, stages=4, blocks=3),
          MmaTile(64, 128, 64, 2, 2, stages=4, blocks=3), MmaTile(64, 64, 128, 2, 2, stages=4, blocks=3),
-         MmaTile(64, 64, 256, 1, 1, slices=4, stages=3, blocks=2), MmaTile(64, 32, 128, 2, 1, slices=2, stages=4, blocks=4),
-         MmaTile(32, 32, 256, 1, 1, slices=4, stages=4, blocks=3))
+         MmaTile(64, 64, 256, 1, 1, slices=4, stages=3, blocks=2), MmaTile(64, 64, 64, 2, 2, stages=3, blocks=3),
+         MmaTile(64, 32, 128, 2, 1, slices=2, stages=4, blocks=4), MmaTile(32, 32, 256, 1, 1, slices=4, stages=4, blocks=3))
 TILES_SKINNY = (MmaTile(128, 16, 128, 4, 1, stages=5, blocks=2), MmaTile(64, 16, 256, 4, 1, slices=2, stages=5, blocks=2),
-                MmaTile(64, 8, 256, 4, 1, slices=2, stages=5, blocks=2), MmaTile(32, 16, 512, 2, 1, slices=4, stages=4, blocks=2),
-                MmaTile(32, 8, 512, 2, 1, slices=4, stages=5, blocks=2), MmaTile(16, 16, 1024, 1, 1, slices=8, stages=3, blocks=2),
-                MmaTile(16, 8, 1024, 1, 1, slices=8, stages=4, blocks=2))
-TILES_F64 = (MmaTile(128, 128, 128, 2, 4, stages=4, ahead=0), MmaTile(128, 64, 128, 2, 2, stages=4, blocks=2, ahead=0),
-             MmaTile(128, 64, 128, 4, 2, stages=4), MmaTile(64, 64, 128, 2, 2, stages=4, blocks=3),
-             MmaTile(64, 64, 256, 2, 2, slices=2, stages=3), MmaTile(32, 32, 512, 1, 1, slices=4, stages=3, blocks=2))
-TILES_F64_SKINNY = (MmaTile(64, 16, 256, 4, 1, slices=2, stages=5, blocks=2), MmaTile(64, 8, 256, 4, 1, slices=2, stages=5, blocks=2),
-                    MmaTile(32, 8, 512, 2, 1, slices=4, stages=5, blocks=2))
+                MmaTile(64, 16, 64, 4, 1, stages=4, blocks=4), MmaTile(32, 16, 512, 2, 1, slices=4, stages=4, blocks=2),
+                MmaTile(16, 16, 1024, 1, 1, slices=8, stages=3, blocks=2), MmaTile(64, 8, 256, 4, 1, slices=2, stages=5, blocks=2),
+                MmaTile(32, 8, 512, 2, 1, slices=4, stages=5, blocks=2), MmaTile(16, 8, 1024, 1, 1, slices=8, stages=4, blocks=2))
+# float64 with the shapes of sm_90; before that every one is 8x8x4
+TILES_F64 = (MmaTile(128, 128, 128, 2, 4, stages=4, ahead=0, mma_m=16, mma_k=8),
+             MmaTile(128, 64, 128, 2, 2, stages=4, blocks=2, ahead=0, mma_m=16, mma_k=8),
+             MmaTile(128, 64, 128, 4, 2, stages=4, mma_m=16, mma_k=8), MmaTile(64, 64, 128, 2, 2, stages=4, blocks=2, mma_m=16, mma_k=16),
+             MmaTile(64, 64, 128, 2, 2, stages=4, blocks=2, mma_m=16, mma_k=4),
+             MmaTile(64, 64, 256, 2, 2, slices=2, stages=3, mma_m=16, mma_k=8),
+             MmaTile(32, 32, 512, 1, 1, slices=4, stages=3, blocks=2, mma_m=16, mma_k=8))
+TILES_F64_SKINNY = (MmaTile(64, 16, 256, 4, 1, slices=2, stages=5, blocks=2, mma_m=16, mma_k=8),
+                    MmaTile(64, 8, 256, 4, 1, slices=2, stages=5, blocks=2, mma_m=16, mma_k=8),
+                    MmaTile(32, 8, 512, 2, 1, slices=4, stages=5, blocks=2, mma_m=16, mma_k=8))
 
 
 @dataclass(frozen=True)
@@ -74,7 +85,11 @@ class Operand:
 
 @dataclass(frozen=True)
 class KernelConfig:
-    """What a kernel is compiled for. `store`: neighbouring columns of y in one store; 0 where none are; `epilogue` None leaves the sums."""
+    """What a kernel is compiled for.
+
+    `store`: neighbouring columns of y in one store, 0 where none are; `dependent`: the launch may begin before the one in front of it has
+    ended (sm_90); `epilogue`: None leaves the sums.
+    """
     tile: MmaTile
     dtype: str
     a: Operand
@@ -82,6 +97,7 @@ class KernelConfig:
     edge: bool
     store: int
     batch_dims: int
+    dependent: bool
     accumulator: str
     epilogue: EpilogueSpec | None
 
@@ -89,7 +105,7 @@ class KernelConfig:
 def mma_dtype(problem):
     """What the tensor cores call the operands; None where they cannot take them."""
     if problem.a.dtype == "float32":
-        return "tf32" if problem.math in ("tf32", "fast") else None
+        return "tf32" if problem.math == "tf32" else None
     return problem.a.dtype if problem.a.dtype in ITEMSIZE else None
 
 
@@ -143,12 +159,13 @@ def legal(parts, tile, dtype, device):
 
 def tiles_of(problem, device):
     """The tiles for a problem's type and shape. The wide float64 products exist from sm_90 on."""
-    skinny = min(problem.m, problem.n) <= SKINNY
-    if problem.a.dtype != "float64":
-        return TILES_SKINNY + TILES[-2:] if skinny else TILES
-    shapes = ((16, 8), (16, 4)) if device.capability[0] == 9 else ((8, 4),)
-    tiles = TILES_F64_SKINNY + TILES_F64[-2:] if skinny else TILES_F64
-    return tuple(replace(tile, mma_m=m, mma_k=k) for m, k in shapes for tile in tiles)
+    few, double = min(problem.m, problem.n), problem.a.dtype == "float64"
+    tiles = TILES_F64 if double else TILES
+    if few <= SKINNY:
+        tiles = tuple(tile for tile in (TILES_F64_SKINNY if double else TILES_SKINNY) if few > 8 or tile.bn == 8 or tile.depth == 64) + tiles[-3:]
+    if double and device.capability < (9, 0):
+        tiles = tuple(dict.fromkeys(replace(tile, mma_m=8, mma_k=4) for tile in tiles))
+    return tiles
 
 
 def _range(parts, tile, dtype, ranges):
@@ -185,37 +202,38 @@ def workspace(problem, device, config):
 
 
 def multiply_rate(dtype, tile, device):
-    """Operations a clock of a multiprocessor's tensor cores with mma.sync; on sm_90 five eighths of what wgmma has."""
+    """Operations a clock of a multiprocessor's tensor cores with mma.sync; on sm_90 five eighths of wgmma's, *predicted*."""
     ampere, hopper, other = {"tf32": (1024, 1280, 512), "int8": (4096, 5120, 2048), "float64": (128, 256, 4)}.get(dtype, (2048, 2560, 1024))
     rate = {(8, 0): ampere, (9, 0): hopper}.get(device.capability, ampere if device.capability[0] == 10 else other)
     return rate / 2 if device.capability == (9, 0) and tile.mma_m == 8 else rate
 
 
 def estimate(problem, device, config):
-    """The slowest of arithmetic, shared memory, L2 and memory, each over the blocks of the busiest multiprocessor; all constants predicted."""
+    """Arithmetic, shared memory, L2 and memory, each over the blocks of the busiest multiprocessor; the slowest weighs most.
+
+    The constants above are predictions, from what the hardware is said to do and from the counted instructions of the main loop.
+    """
     tile, dtype = config.tile, mma_dtype(problem)
     parts = parts_of(problem, tile)
     left, right, *_ = _stages(parts, tile, dtype)
     each, ranges = _range(parts, tile, dtype, config.ranges)
     stages, blocks = ceil_div(each, left.k), _blocks(parts, tile) * ranges
     resident = max(1, min(tile.blocks, device.shared_per_sm // (shared_bytes(tile, left, right) + 1024)))
-    busiest = ceil_div(blocks, device.sms)
-    # cycles of a stage: of the whole multiprocessor's units, and of a block that is alone on it
-    flops = 2 * tile.bm * tile.bn * left.k
-    arithmetic = flops / (0.9 * multiply_rate(dtype, tile, device))
+    busiest, active = ceil_div(blocks, device.sms), min(blocks, device.sms)
+    # cycles of a stage: of a multiprocessor's units, and of a block, whose warps wait for their own loads, products and barriers
+    arithmetic = 2 * tile.bm * tile.bn * left.k / (EFFICIENCY * multiply_rate(dtype, tile, device))
     fragments = (tile.warp_m + tile.warp_n) * tile.depth * tile.warps_m * tile.warps_n
-    shared = (fragments + tile.stage) / 128
-    alone = arithmetic * max(1, 128 / tile.threads) + 40 * tile.steps + 120
-    work = max(arithmetic, shared) + 16
-    cycles = max(busiest * work, ceil_div(busiest, resident) * alone) * stages
-    # bytes: every block reads its rows and columns from the L2; what a multiprocessor has under way bounds its share of the memory
+    shared = (fragments + tile.stage) / SHARED_RATE
+    alone = arithmetic * max(1, 128 / tile.threads) + STEP_CYCLES * tile.steps + STAGE_CYCLES
+    clock = stages / device.clock_hz
+    # every block reads its rows and columns from the L2; of the memory a multiprocessor gets what it has under way each latency
     read = blocks * tile.stage * stages
-    under_way = min(busiest, resident) * (tile.stages - 1) * tile.stage * min(blocks, device.sms)
-    rate = min(0.9 * device.bandwidth, under_way / 1.0e-6)
-    memory = max(problem.bytes / rate, read / (1.2 * device.bandwidth) if problem.bytes < device.l2_bytes else read / (1.4 * device.bandwidth))
-    seconds = 2.5e-6 + max(cycles / device.clock_hz, memory)
+    under_way = min(busiest, resident) * (tile.stages - 1) * tile.stage * active
+    times = (busiest * arithmetic * clock, busiest * shared * clock, ceil_div(busiest, resident) * alone * clock,
+             read / (L2_RATE * device.bandwidth), problem.bytes / (MEMORY_SHARE * device.bandwidth), problem.bytes * LATENCY / under_way)
+    seconds = LAUNCH + sum(t ** 4 for t in times) ** 0.25
     if ranges > 1:
-        seconds += 2.5e-6 + 2 * sums_bytes(parts, ranges) / device.bandwidth
+        seconds += SUM_LAUNCH + 2 * sums_bytes(parts, ranges) / device.bandwidth
     return seconds
 
 
@@ -223,7 +241,7 @@ def estimate(problem, device, config):
 def kernel(config):
     """The tiles of y, a block a tile and range of k."""
     tile = config.tile
-    BM, BN = tile.bm, tile.bn
+    BM, BN, DEPENDENT = tile.bm, tile.bn, config.dependent
     left, right, left_loader, right_loader = stages_of(tile, config.dtype, config.a, config.b, config.edge)
     RUN = run_of(right)
     batch_offsets = make_batch_offsets(config.batch_dims)
@@ -249,6 +267,9 @@ def kernel(config):
         def matmul_mma_partial(a, b, sums, m, n, k, sam, sak, sbk, sbn, range_k, pitch, batch, sizes, strides, tiles, band_tiles, tiles_m,
                                last_rows):
             shared = cuda.shared.array(0, u32)
+            if DEPENDENT:
+                launch_dependent_grids()
+                wait_for_previous_grid()
             z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
             row, column = locate(block, band_tiles, tiles_m, last_rows)
             a_at, b_at, _, _ = batch_offsets(z, sizes, strides)
@@ -276,6 +297,9 @@ def kernel(config):
     def matmul_mma(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
                    alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         shared = cuda.shared.array(0, u32)
+        if DEPENDENT:
+            launch_dependent_grids()
+            wait_for_previous_grid()
         z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
         row, column = locate(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
@@ -300,9 +324,9 @@ def build(problem, device, config):
     parts = parts_of(problem, tile)
     left, right, left_loader, _ = _stages(parts, tile, dtype)
     each, ranges = _range(parts, tile, dtype, config.ranges)
-    epilogue = None if ranges > 1 else parts.epilogue
+    epilogue, dependent = None if ranges > 1 else parts.epilogue, device.capability >= (9, 0)
     full = KernelConfig(tile, dtype, operand_of(parts, "a"), operand_of(parts, "b"), left_loader.edge,
-                        _store_of(parts, run_of(right)) if epilogue else 0, len(parts.batch), problem.compute, epilogue)
+                        _store_of(parts, run_of(right)) if epilogue else 0, len(parts.batch), dependent, problem.compute, epilogue)
     tiles_m, tiles_n = ceil_div(parts.m, tile.bm), ceil_div(parts.n, tile.bn)
     (sam, sak), (sbk, sbn) = parts.a_strides, parts.b_strides
     common = (*(Argument("int32", v) for v in (parts.m, parts.n, parts.k)), *(Argument("int64", v) for v in (sam, sak, sbk, sbn)))
@@ -314,8 +338,8 @@ def build(problem, device, config):
         arguments = (*parts.operand_arguments(), Argument(element(parts.y.dtype).pointer, "y"), *common,
                      *(Argument("int64", v) for v in parts.y_strides), *place, *parts.epilogue_arguments())
     product = Launch(kernel(full), (tiles_m * tiles_n * parts.batch_size, ranges, 1), (tile.threads, 1, 1), arguments,
-                     shared=shared_bytes(tile, left, right))
-    return (product, sum_launch(parts, ranges)) if ranges > 1 else (product,)
+                     shared=shared_bytes(tile, left, right), dependent=dependent)
+    return (product, sum_launch(parts, ranges, dependent)) if ranges > 1 else (product,)
 
 
 ALGORITHM = Algorithm(op="matmul", name="mma", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,

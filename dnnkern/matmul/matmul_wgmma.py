@@ -83,7 +83,7 @@ def kernel(special):
         else:
             e = (e7[0], e7[1], e7[2], e7[3], c, e7[5], e7[6])
         if by_tma:
-            through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e)
+            through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)
         else:
             straight(acc, first, row, column, thread, m, n, e, y, i64(i64(z) * y_batch), y_row, y_column)
     product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile), sink, spec.accumulator)

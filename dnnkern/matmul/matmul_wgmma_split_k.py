@@ -94,7 +94,8 @@ def partial_kernel(tile, operands, accumulator):
     @device_function
     def sink(acc, first, offset, sums_map, staging, where, thread, barrier, out):
         m, n, batch = out
-        store(acc, first, sums_map, staging, i32(where[2] + offset), where[3], i32(where[7] * batch + where[6]), thread, barrier, m, n, ())
+        z = i32(where[7] * batch + where[6])
+        store(acc, first, sums_map, staging, i32(where[2] + offset), where[3], z, thread, barrier, m, n, (), (), ())
     product = make_product(tile, make_matrix_loader(tile, *operands), make_locate(tile), sink, accumulator)
 
     @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
