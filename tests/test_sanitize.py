@@ -1,11 +1,14 @@
-"""The contract under compute-sanitizer (`--sanitize`): every access of every kernel checked against the allocations."""
+"""The contract under compute-sanitizer (`--sanitize`): every access checked against the allocations, shared memory for races, barriers."""
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import cases
 import pytest
+
+from dnnkern import dispatch
 
 
 def sanitizer():
@@ -31,12 +34,18 @@ def _run(program, tool, *command):
                           capture_output=True, text=True, env=os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
 
 
-def test_the_contract_under_memcheck(program):
-    keep = os.environ.get("DNNKERN_SANITIZE", "test_contract")  # a pytest -k expression, to look at a part
-    done = _run(program, "memcheck", sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu and not slow", "-p", "no:cacheprovider",
-                str(Path(__file__).with_name("test_contract.py")), "-k", keep)
+ALGORITHMS = [f"{op}-{algorithm.name}" for op in cases.modules() for algorithm in dispatch.algorithms(op)]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
+def test_the_contract(program, tool, algorithm):
+    """One process an algorithm and tool, so that ``pytest -n`` may run several at once and ``-k`` choose."""
+    done = _run(program, tool, sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu and not slow", "-p", "no:cacheprovider",
+                str(Path(__file__).with_name("test_contract.py")), "-k", f"test_contract[{algorithm}-")
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
-    assert " passed" in done.stdout and "ERROR SUMMARY: 0 errors" in done.stdout + done.stderr, done.stdout[-4000:]
+    said = {"racecheck": "RACECHECK SUMMARY: 0 hazards displayed"}.get(tool, "ERROR SUMMARY: 0 errors")
+    assert " passed" in done.stdout and said in done.stdout + done.stderr, done.stdout[-4000:]
 
 
 PROGRAM = """
