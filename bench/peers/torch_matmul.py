@@ -14,16 +14,17 @@ _ACTIVATIONS = {"relu": torch.relu_, "gelu": F.gelu, "gelu_tanh": lambda y: F.ge
 
 
 def make(case, operands, clock):
-    """The case in PyTorch; None for what it lacks (int8, another output dtype, c; 8-bit floats in layouts it cannot take)."""
+    """The case in PyTorch; None for what it lacks (another output dtype; batched int8; 8-bit types in layouts it cannot take)."""
     p = case.problem
     fp8 = p.a.dtype.startswith("float8")
-    if p.a.dtype == "int8" or p.y.dtype != p.a.dtype and not fp8 or p.c is not None:
+    integers = p.a.dtype == "int8"
+    if integers and (p.y.dtype != "int32" or p.y.ndim != 2 or p.bias or p.c) or p.y.dtype != p.a.dtype and not (fp8 or integers):
         return None
     if p.activation.mode != "identity" and p.activation.mode not in _ACTIVATIONS:
         return None
     arrays = [tensors(operands, k) for k in range(len(operands))]
     calls = [_bind(p, a) for a in arrays]
-    if fp8:
+    if fp8 or integers:
         try:
             calls[0]()
         except (RuntimeError, ValueError):  # two e5m2, a batch, rows that are no multiple of 16 bytes, scales that this version has not
@@ -52,10 +53,12 @@ def _bind(p, t):
     bias, y, mode = t["bias"], t["y"], p.activation.mode
     if p.a.dtype.startswith("float8"):
         return _bind_scaled(p, a, b, t)
+    if p.a.dtype == "int8":
+        return lambda: torch._int_mm(a, b, out=y)
     matrices = a.ndim == 2 and b.ndim == 2
-    if bias is None and mode == "identity":
+    if bias is None and mode == "identity" and t["c"] is None:
         return lambda: torch.matmul(a, b, out=y)
-    if bias is not None and matrices and bias.ndim == 1 and mode in ("relu", "gelu_tanh"):
+    if bias is not None and t["c"] is None and matrices and bias.ndim == 1 and mode in ("relu", "gelu_tanh"):
         gelu = mode == "gelu_tanh"
         return lambda: torch._addmm_activation(bias, a, b, use_gelu=gelu)
     if bias is not None and matrices:
@@ -64,6 +67,9 @@ def _bind(p, t):
         product = lambda: torch.matmul(a, b, out=y).add_(bias)  # noqa: E731
     else:
         product = lambda: torch.matmul(a, b, out=y)  # noqa: E731
+    if t["c"] is not None:
+        sum_of, c = product, t["c"]
+        product = lambda: sum_of().add_(c)  # noqa: E731
     if mode == "identity":
         return product
     activation = _ACTIVATIONS[mode]

@@ -14,7 +14,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16", "int8", *FP8)
 
 @dataclass(frozen=True)
 class Case:
-    """One product: ``y[batch, m, n] = activation(a @ b + bias)``; `layout` ("nn", "nt", "tn", "tt") says which operands are transposed."""
+    """One product: ``y[batch, m, n] = activation(a @ b + c + bias)``; `layout` ("nn", "nt", "tn", "tt"): which operands are transposed."""
     m: int
     n: int
     k: int
@@ -22,6 +22,7 @@ class Case:
     batch: int = 1
     layout: str = "nn"
     bias: bool = False
+    residual: bool = False
     activation: str = "identity"
     math: str | None = None
     scales: tuple = ("tensor", "tensor")  # of 8-bit floats
@@ -37,13 +38,15 @@ class Case:
         scale_a, scale_b = scale_tensors(self.scales, self.m, self.n, self.k) if self.dtype in FP8 else (None, None)
         return MatmulProblem(a=Tensor.packed(lead + a, self.dtype), b=Tensor.packed(lead + b, self.dtype),
                              y=Tensor.packed(lead + (self.m, self.n), out), bias=Tensor.packed((self.n,), out) if self.bias else None,
-                             transpose_a=self.layout[0] == "t", transpose_b=self.layout[1] == "t", activation=Activation(self.activation),
-                             math=self.math, scale_a=scale_a, scale_b=scale_b)
+                             c=Tensor.packed(lead + (self.m, self.n), out) if self.residual else None, transpose_a=self.layout[0] == "t",
+                             transpose_b=self.layout[1] == "t", activation=Activation(self.activation), math=self.math,
+                             scale_a=scale_a, scale_b=scale_b)
 
     def call(self, arrays, **keywords):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
         from dnnkern.matmul import matmul
-        return matmul(arrays["a"], arrays["b"], bias=arrays["bias"], transpose_a=self.layout[0] == "t", transpose_b=self.layout[1] == "t",
+        return matmul(arrays["a"], arrays["b"], bias=arrays["bias"], c=arrays["c"], transpose_a=self.layout[0] == "t",
+                      transpose_b=self.layout[1] == "t",
                       activation=None if self.activation == "identity" else self.activation, math=self.math, scale_a=arrays["scale_a"],
                       scale_b=arrays["scale_b"], out=arrays["y"], **keywords)
 
@@ -85,7 +88,8 @@ def _batched():
 def _fused():
     sizes = ((8192, 4096, 1024), (2048, 4096, 4096), (256, 1024, 1024))
     modes = "identity", "relu", "gelu", "gelu_tanh"
-    return [Case(m, n, k, layout="nt", bias=True, activation=mode) for m, n, k in sizes for mode in modes]
+    return [Case(m, n, k, layout="nt", bias=True, residual=residual, activation=mode) for m, n, k in sizes
+            for mode, residual in (*((mode, False) for mode in modes), ("identity", True))]
 
 
 def _scaled():
