@@ -30,7 +30,7 @@ from ..device.epilogue import make_epilogue
 from ..device.index import ceil_div
 from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_free_remote,
                                mbarrier_init, mbarrier_wait)
-from ..device.registers import make_register_claim, make_register_release
+from ..device.registers import check_register_budget, make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import bulk_commit, make_bulk_wait, make_bulk_wait_read, make_tma_load, prefetch_tensor_map, tma_store_3d
 from ..device.vec import advance, as_u32, load_shared_4u32, store4, store_shared_2u32
@@ -68,12 +68,15 @@ class Tile:
             raise ValueError(f"tile of {self.bm} rows; expected 64, 128, 192 or 256")
         if self.bn % 8 or not 8 <= self.bn <= 256:
             raise ValueError(f"tile of {self.bn} columns; expected a multiple of 8 up to 256")
+        if self.cluster not in (1, 2, 4, 8) or self.blocks not in (1, 2):
+            raise ValueError(f"tile {self}: {self.cluster} blocks a cluster, {self.blocks} a multiprocessor; expected 1, 2, 4 or 8, and 1 or 2")
         if self.bn % (8 * self.cluster):
             raise ValueError(f"{self.cluster} blocks cannot share {self.bn} columns of b evenly in groups of 8")
         producer, consumer = self.registers
         if consumer < self.sums + 24:
             raise ValueError(f"tile {self}: a thread keeps {self.sums} sums and needs 24 registers more; 65536 registers for {self.blocks} "
                              f"blocks of {self.threads} threads leave it {consumer}")
+        check_register_budget(self.threads, ((128, producer), (128 * self.consumers, consumer)), self.blocks)
         if self.stages < 2:
             raise ValueError(f"tile {self}: {SHARED_LIMIT} bytes of shared memory hold {self.blocks} blocks with {self.stages} stages of "
                              f"{self.stage} bytes; the least is 2")
