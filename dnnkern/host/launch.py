@@ -291,12 +291,20 @@ def _shifted(array, offset):
 
 
 def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False, index=0):
-    """Compile, launch and wait for one kernel on NumPy arrays copied to the device and back: for tests and first steps.
+    """Compile, launch and wait for one kernel on NumPy arrays copied to the device and back, or simulate it: for tests and first steps.
 
     Arrays are passed as flat pointers to their storage, a pair of an array and a `TensorMap` or `Im2colMap` as a tensor map of it, Python
     ints as int32, floats as float32, NumPy scalars as their own type.
     """
     import numpy as np
+
+    from ..device import SIMULATED
+    if SIMULATED:
+        from ..device.sim import Map, Pointer
+        values = [Pointer(a) if isinstance(a, np.ndarray) else Map(Pointer(a[0]), a[1]) if isinstance(a, tuple) else
+                  np.float32(a) if isinstance(a, float) else a for a in args]
+        kernel.simulate(grid, block, values, shared=shared, cluster=cluster, cooperative=cooperative)
+        return
     from cuda.bindings import driver
     set_current(index)
     arguments, values, parameters, copies = [], [], [], {}
@@ -309,7 +317,8 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
                 continue
             if id(array) not in copies:  # an array may be behind several arguments
                 copies[id(array)] = array, int(check(driver.cuMemAlloc(max(array.nbytes, 16))))
-                check(driver.cuMemcpyHtoD(copies[id(array)][1], np.ascontiguousarray(array), array.nbytes))
+                host = np.ascontiguousarray(array)  # by address: bfloat16 arrays have no buffer protocol
+                check(driver.cuMemcpyHtoD(copies[id(array)][1], host.ctypes.data, host.nbytes))
             parameters.append((str(k), "pointer"))
             values.append(copies[id(array)][1])
             arguments.append(Argument(array.dtype.name + "*", str(k)) if spec is None else Argument("tensormap", str(k), spec=spec))
@@ -318,7 +327,7 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
         check(driver.cuCtxSynchronize())
         for a, address in copies.values():
             back = np.empty(a.shape, a.dtype)
-            check(driver.cuMemcpyDtoH(back, address, a.nbytes))
+            check(driver.cuMemcpyDtoH(back.ctypes.data, address, a.nbytes))
             a[...] = back
     finally:
         for _, address in copies.values():
