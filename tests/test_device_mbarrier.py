@@ -4,7 +4,8 @@ import pytest
 from kit import launch, needs
 
 from dnnkern.device import SIMULATED, cuda, f32, i32, i64, u32
-from dnnkern.device.cluster import cluster_rank, cluster_sync, remote_address, store_remote_f32
+from dnnkern.device.cluster import (cluster_arrive, cluster_arrive_relaxed, cluster_rank, cluster_sync, cluster_wait, remote_address,
+                                    store_remote_f32)
 from dnnkern.device.cp_async import commit_copies, copy_async4, copy_async16, wait_copies
 from dnnkern.device.mbarrier import (fence_async, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_copies, mbarrier_arrive_count,
                                      mbarrier_arrive_expect, mbarrier_arrive_remote, mbarrier_expect, mbarrier_free_remote, mbarrier_init,
@@ -155,8 +156,9 @@ def test_copies_by_cp_async_arrive():
 
 
 @pytest.mark.parametrize("blocks", (2, 4))
-def test_arrivals_from_other_blocks(blocks):
-    """Every block writes a part of its neighbour's memory and arrives there."""
+@pytest.mark.parametrize("ready", (cluster_arrive, cluster_arrive_relaxed), ids=("released", "relaxed"))
+def test_arrivals_from_other_blocks(blocks, ready):
+    """Every block writes a part of its neighbour's memory and arrives there. A relaxed arrival will do behind the fence."""
     @cuda.jit(launch_bounds=32)
     def kernel(y):
         s = cuda.shared.array(32, f32)
@@ -166,7 +168,9 @@ def test_arrivals_from_other_blocks(blocks):
         if t == 0:
             mbarrier_init(bar, u32(32))
             fence_mbarrier_init()
-        cluster_sync()
+        cuda.syncwarp()
+        ready()
+        cluster_wait()
         store_remote_f32(remote_address(shared_address(s, t), u32(neighbour)), f32(100 * rank + t))
         mbarrier_arrive_remote(bar, u32(neighbour))
         mbarrier_wait_cluster(bar, u32(0))

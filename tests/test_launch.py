@@ -10,7 +10,7 @@ from dnnkern.device.dependent import wait_for_previous_grid
 from dnnkern.device.tma import prefetch_tensor_map, tensor_map_address
 from dnnkern.device.vec import shared_address
 from dnnkern.host.launch import Argument, Launch
-from dnnkern.host.tensormap import TensorMap
+from dnnkern.host.tensormap import Im2colMap, TensorMap
 from kit import launch
 
 on_gpu = pytest.mark.skipif(SIMULATED, reason="needs the driver")
@@ -140,12 +140,38 @@ def test_tensor_map_by_value_follows_the_address():
 @pytest.mark.parametrize("change,words", [
     (dict(strides=(97, 1)), "multiple of 16"), (dict(strides=(96, 2)), "innermost stride is 2"), (dict(box=(8, 257)), "1 to 256"),
     (dict(box=(8, 3)), "multiple of 16"), (dict(swizzle=64, box=(8, 32)), "wider than the swizzle"), (dict(swizzle=16), "0, 32, 64 or 128"),
-    (dict(shape=(64,), strides=(1,)), "as many in each"), (dict(shape=(0, 96)), "1 to 2")])
+    (dict(shape=(64,), strides=(1,)), "as many in each"), (dict(shape=(0, 96)), "1 to 2"), (dict(dtype="complex64"), "dtype 'complex64'"),
+    (dict(swizzle=128, box=(8, 16)), "64 bytes is narrower than the swizzle's 128"), (dict(steps=(9, 1)), "1 to 8 along each"),
+    (dict(steps=(1, 2)), "1 along the innermost"), (dict(steps=(1,)), "as many in each"), (dict(l2_promotion=32), "0, 64, 128 or 256"),
+    (dict(strides=(-96, 1)), "below 2\\*\\*40"), (dict(shape=(), strides=(), box=()), "1 to 5 entries")])
 def test_tensor_map_rules(change, words):
     good = dict(dtype="float32", shape=(64, 96), strides=(96, 1), box=(8, 32))
     TensorMap(**good)
     with pytest.raises(ValueError, match=words):
         TensorMap(**{**good, **change})
+
+
+@pytest.mark.parametrize("change,words", [
+    (dict(lower=(-129, 0)), "-128 to 127 in 2 dimensions"), (dict(upper=(0, 128)), "-128 to 127"), (dict(lower=(0,)), "2 entries in each"),
+    (dict(upper=(-9, 0)), "leave no pixel"), (dict(channels=257), "1 to 256 of 1 to 1024"), (dict(pixels=1025), "1 to 256 of 1 to 1024"),
+    (dict(channels=2), "a pixel of 8 bytes"), (dict(channels=32, swizzle=64), "wider than the swizzle"),
+    (dict(steps=(2, 1, 1, 1)), "1 along the images"), (dict(steps=(1, 1, 1, 2)), "1 along the innermost"),
+    (dict(shape=(2, 32), strides=(32, 1)), "3 to 5 entries"), (dict(strides=(2304, 288, 33, 1)), "multiple of 16")])
+def test_im2col_map_rules(change, words):
+    good = dict(dtype="float32", shape=(2, 8, 9, 32), strides=(2304, 288, 32, 1), lower=(-1, -1), upper=(-1, -1), channels=16, pixels=64)
+    assert Im2colMap(**good).nbytes == 4 * 16 * 64
+    Im2colMap(**{**good, "shape": (2, 8, 8, 9, 32), "strides": (18432, 2304, 288, 32, 1), "lower": (-16,) * 3, "upper": (15,) * 3})
+    with pytest.raises(ValueError, match=words):
+        Im2colMap(**{**good, **change})
+
+
+def test_a_map_refuses_addresses_before_the_driver_is_asked():
+    """Plans shift the array of a map by an offset: both together must be a multiple of 16."""
+    from dnnkern.host.launch import _Map
+    spec = TensorMap("float32", (64, 96), (96, 1), (8, 32))
+    for address, offset, words in ((0x7F0000000004, 0, "4 bytes"), (0x7F0000000000, 8, "8 bytes"), (0x7F0000000004, 4, "8 bytes")):
+        with pytest.raises(ValueError, match=f"{words}.*a tensor map takes multiples of 16 alone"):
+            _Map(0, offset, spec).set(address)
 
 
 @pytest.mark.parametrize("change,words", [(dict(block=(1025, 1, 1)), "1025 threads"), (dict(grid=(1, 70000, 1)), "y is 1 to 65535"),

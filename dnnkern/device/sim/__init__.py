@@ -7,6 +7,9 @@ simulator is for is what a GPU does not say:
   with, by barriers, or fences and atomic operations. An access that is not raises `Race`, naming the place, both threads and what is
   missing, whether or not this run's schedule would have hurt. Accesses are told apart to the byte. See `order`.
 - **Deadlocks.** When nothing can go on, or all that run only poll, `Deadlock` lists who waits where, equal stories folded.
+- **Asynchronous copies** (`mbarrier`, `tma`, `cp_async`) land as late as a GPU may let them, and until then leave NaN. They are in the
+  order of accesses like threads, in a proxy of their own: what threads wrote they see behind a fence_async alone. Too few or too many
+  bytes expected, parities that do not tell a phase from the one before, and copies that outlive their block are errors.
 - **Divergence.** Collectives that some lanes miss, masks that do not agree, threads of a block in different syncthreads.
 - **Bounds.** A pointer is a view of the whole allocation behind its array and leaves it nowhere; arrays check every dimension.
 - **Alignment**, of pointers after a change of type and of vector accesses. Dynamic shared memory is aligned to 16 bytes, no more.

@@ -128,12 +128,30 @@ class Clocks:
 
     def meet(self, clocks, tids, now):
         """Clock with which the threads `tids` leave a barrier that they enter with `clocks`."""
-        out = clocks[0]
-        for c in {id(c): c for c in clocks}.values():
-            out = self.join(out, c)
+        distinct = list({id(c): c for c in clocks}.values())
+        out = self.join(distinct[0], distinct[-1]) if len(distinct) < 3 else _join_all(distinct)
         times = out.times.copy()
         times[tids] = now
         return out.replaced(times)
+
+
+def _join_all(clocks):
+    """What is known by any of several clocks of one block."""
+    fences = list({id(c.fences): c.fences for c in clocks}.values())
+    together = Fences(_latest([f.shared for f in fences]), _latest([f.everywhere for f in fences]), max(f.floor for f in fences))
+    times = np.maximum.reduce(list({id(c.times): c.times for c in clocks}.values()))
+    return Clock(clocks[0].block, times, _latest([c.remote for c in clocks]), together if fences != [NO_FENCES] else NO_FENCES,
+                 _latest([c.freed for c in clocks]))
+
+
+def _latest(known):
+    """`later_by_block` of many."""
+    by_block = {}
+    for vectors in {id(v): v for v in known}.values():
+        for block, times in vectors.items():
+            by_block.setdefault(block, {})[id(times)] = times
+    return {block: np.maximum.reduce(list(some.values())) if len(some) > 1 else next(iter(some.values()))
+            for block, some in by_block.items()}
 
 
 def _join(a, b):

@@ -39,10 +39,11 @@ class Barrier:
         clocks = block.clocks
         if release:
             clock, released, _, acquired, _ = order.offer(threads)
-        else:  # that the block has started, and what a fence covers
+        else:  # that the block has started, and what a fence covers, that of initialised mbarriers too
             clock, released, acquired = clocks.start, None, None
+            fences = block.__dict__.get("init_fences", {})
             for t in threads:
-                clock = clocks.join(clock, t.released)
+                clock = clocks.join(clocks.join(clock, t.released), fences.get(t))
         phase = self.phase
         offered = clock, released, None, acquired, None
         phase.known[block.number] = order.join_offers(clocks, phase.known.get(block.number), offered)

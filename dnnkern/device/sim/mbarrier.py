@@ -32,7 +32,7 @@ class Barrier:
         self.block, self.address, self.count, self.pending, self.bytes, self.phase = block, address, count, count, 0, 0
         self.by, self.when, self.fenced = thread, block.launch.now + 1, False
         self.title = f"mbarrier {block.shared.describe(address - block.shared.base)}"
-        self.slot = block.clocks.slot(f"a copy to {self.title}", "its barrier has not been waited for")
+        self.slot = proxy.agent(block, f"a copy to {self.title}", "its barrier has not been waited for")
         self.own, self.others, self.reads = block.clocks.start, None, None
         self.waiters, self.queue, self.ended, self.seen, self.visits, self.uses = [], [], [], -1, {}, {}
         self.known = self.known_cluster = None
@@ -238,22 +238,32 @@ def invalidate(address):
 
 
 def fence_init():
-    """Twin of fence.mbarrier_init."""
+    """Twin of fence.mbarrier_init: a relaxed arrival at the cluster's barrier passes on what is before it."""
     thread = engine.current()
+    thread.block.__dict__.setdefault("init_fences", {})[thread] = released(thread)
+    _mark_fenced(thread)
+
+
+def _mark_fenced(thread):
+    """Copies may report to the barriers that the thread has initialised."""
     for barrier in _barriers(thread.block).values():
         barrier.fenced |= barrier.by is thread
 
 
 def fence_async():
     """Twin of fence.proxy.async."""
-    fence_init()
-    proxy.fence(engine.CURRENT)
+    _fence(False)
 
 
 def fence_async_shared():
     """Twin of fence.proxy.async for shared memory."""
-    fence_init()
-    proxy.fence(engine.CURRENT, shared=True)
+    _fence(True)
+
+
+def _fence(shared):
+    thread = engine.current()
+    _mark_fenced(thread)
+    proxy.fence(thread, shared)
 
 
 def released(thread):
