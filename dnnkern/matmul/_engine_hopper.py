@@ -69,8 +69,8 @@ class Tile:
         if self.bn % 8 or not 8 <= self.bn <= 256:
             raise ValueError(f"tile of {self.bn} columns; expected a multiple of 8 up to 256")
         if self.cluster not in (1, 2, 4, 8) or self.blocks not in (1, 2):
-            raise ValueError(f"tile {self}: {self.cluster} blocks a cluster and {self.blocks} a multiprocessor; expected 1, 2, 4 or 8, and 1 "
-                             "or 2")
+            raise ValueError(f"tile {self}: {self.cluster} blocks a cluster, expected 1, 2, 4 or 8, and {self.blocks} a multiprocessor, "
+                             "expected 1 or 2")
         if self.bn % (8 * self.cluster):
             raise ValueError(f"{self.cluster} blocks cannot share {self.bn} columns of b evenly in groups of 8")
         producer, consumer = self.registers
