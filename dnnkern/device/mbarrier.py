@@ -35,9 +35,9 @@ fence_async_shared()                          the same for shared memory alone
 `bar` is a 32-bit address in the shared window. sm_90, but for init, arrive, arrive_copies and test: sm_80. A thread that only waits now and
 then must keep count of the phases, or be told by others: a parity tells a phase from the one before it, no more.
 
-In the simulator a barrier counts its phases. That it runs ahead of a thread that waits by parity, fewer or more bytes or arrivals than it was
-told of, use before its initialisation is known, and a block that ends while others may still arrive are errors; so is whatever is accessed
-in no order with its arrivals and waits. Deadlocks are reported with what each barrier lacks.
+In the simulator a barrier counts its phases. That it runs ahead of a thread that waits by parity, fewer or more bytes or arrivals than it
+was told of, use before its initialisation is known, and a block that ends while others may still arrive are errors; so is whatever is
+accessed in no order with its arrivals and waits. Deadlocks are reported with what each barrier lacks.
 """
 from . import SIMULATED, instruction
 
