@@ -8,8 +8,9 @@ time there is, so the loads of a thread are wide, independent of each other and 
 - w contiguous along n: a thread owns the columns of one chunk and as many consecutive k as a chunk has elements; `lanes` neighbours make
   whole sectors, the other lanes and the warps take other k.
 
-x and w stay packed in registers and are widened two elements at a time, between the multiply-adds: unpacked up front they would take the
-registers that keep loads under way. int8 is multiplied by dp4a. Wins for M or N up to 8; from 16 on tensor cores or tiles.
+x and w stay packed in registers and are widened a word at a time, between the multiply-adds: unpacked up front they would take the
+registers that keep loads under way. int8 is multiplied by dp4a; 8-bit floats, whose two operands may be of two types, become float32 by way
+of float16. Wins for M or N up to 8; from 16 on tensor cores or tiles.
 """
 import functools
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class Config:
     load lies beyond the end of k; `edge`: the last block's rows reach beyond n.
     """
     dtype: str
+    dtype_w: str
     m: int
     along_k: int
     words: int
@@ -78,7 +80,8 @@ def _weights(parts):
         if width * itemsize >= 4:
             return 1, width * itemsize // 4
     if across == 1 and parts.dtype != "int8":
-        width = widest(16 // itemsize, tensor, True, (extent,), batch + ((along,) if parts.k > 1 else ()))
+        most = 8 if parts.dtype in FP8 else 16 // itemsize  # a thread has a sum for each element of a chunk and row of x
+        width = widest(most, tensor, True, (extent,), batch + ((along,) if parts.k > 1 else ()))
         if width * itemsize >= 4:
             return 0, width * itemsize // 4
     return 0, 0
@@ -86,8 +89,8 @@ def _weights(parts):
 
 def supports(problem):
     """Few rows or columns, and weights that can be read a word at a time."""
-    if problem.a.dtype in FP8:
-        return f"operands are {problem.a.dtype} and {problem.b.dtype}; it multiplies types of 16 bits and more, and int8"
+    if problem.scales.by_block:
+        return f"{problem.scales}; whole rows of k are summed at once"
     if problem.k == 0:
         return "K is 0"
     if min(problem.m, problem.n) > MOST_ROWS:
@@ -108,7 +111,7 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """The bytes of w, or the arithmetic: about 1.4 instructions a multiply-add of two packed halves."""
+    """The bytes of w, or the arithmetic: about 1.4 instructions a multiply-add of two packed halves or four packed bytes."""
     parts = _parts(problem)
     per = {"float64": 2.0, "float32": 1.2, "int8": 0.35}.get(parts.dtype, 1.4)
     rate = 0.8 * device.fp32_rate / 2
@@ -126,10 +129,46 @@ def _scalars(dtype):
             values[i] = bits_float(words[j])
         return device_function(widen), 1, 1, f32
     unpack = element(dtype).unpack
+    if dtype in FP8:
+        def widen(values, i, words, j):
+            values[i], values[i + 1], values[i + 2], values[i + 3] = unpack(words[j])
+        return device_function(widen), 4, 1, f32
 
     def widen(values, i, words, j):
         values[i], values[i + 1] = unpack(words[j])
     return device_function(widen), 2, 1, f32
+
+
+def _carried(n, body):
+    """`unrolled` with a value that is handed on: ``value = body(k, value, s)`` for k = first, ..., first + n - 1."""
+    if n == 1:
+        return body
+    half = n // 2
+    first = _carried(half, body)
+    second = first if n == 2 * half else _carried(n - half, body)
+
+    @device_function
+    def run(k, value, s):
+        return second(i32(k + half), first(k, value, s), s)
+    return run
+
+
+def _rows_of_x(config):
+    """Device function ``load(wx, row, sxm, sxk, left, ok)``: a chunk of every row of x, from `row` on."""
+    M, W = config.m, config.words
+    load_x = _words_of_x(config)
+
+    @device_function
+    def load_row(m, row, s):
+        wx, sxm, sxk, left, ok = s
+        load_x(wx, i32(m * W), row, sxk, left, ok)
+        return advance(row, sxm)
+    load_rows = _carried(M, load_row)
+
+    @device_function
+    def load(wx, row, sxm, sxk, left, ok):
+        load_rows(i32(0), row, (wx, sxm, sxk, left, ok))
+    return load
 
 
 def _words_of_x(config):
@@ -169,11 +208,12 @@ def _kernel_along_k(config):
     """A warp `rows` columns n, lanes along k."""
     M, R, W, U, WARPS, E = config.m, config.rows, config.words, config.unroll, config.warps, config.elements
     bytes4, WHOLE, EDGE = config.dtype == "int8", config.whole, config.edge
-    widen, P, WQ, Acc = (None, 1, 1, i32) if bytes4 else _scalars(config.dtype)
+    widen_x, P, WQ, Acc = (None, 1, 1, i32) if bytes4 else _scalars(config.dtype)
+    widen_w = None if bytes4 else _scalars(config.dtype_w)[0]
     NA = R * M
     P2, NB, NX, NW, NS, THREADS = 1 << (NA - 1).bit_length(), R * U * W, M * W, R * P, WARPS * NA, 32 * WARPS
     load_words = {1: load1_nc_if_into, 2: load2_nc_if_into, 4: load4_nc_if_into}[W]
-    load_x = _words_of_x(config)
+    load_x = _rows_of_x(config)
     halve, first_of, LEFT = make_halving(P2, 5)
     epilogue = make_epilogue(config.epilogue)
     batch_offsets = make_batch_offsets(config.batch_dims)
@@ -185,18 +225,23 @@ def _kernel_along_k(config):
             for r in range(R):
                 acc[r * M + m] = dot4(wx[m * W + q], bw[(u * R + r) * W + q], acc[r * M + m])
         else:
-            widen(xf, i32(0), wx, i32(m * W + q * WQ))
+            widen_x(xf, i32(0), wx, i32(m * W + q * WQ))
             for r in range(R):
                 for p in range(P):
                     acc[r * M + m] += xf[p] * wf[r * P + p]
     all_m = unrolled(M, multiply)
 
     @device_function
+    def widen_row(r, s):
+        wf, bw, q, u = s
+        widen_w(wf, i32(r * P), bw, i32((u * R + r) * W + q * WQ))
+    widen_rows = unrolled(R, widen_row)
+
+    @device_function
     def word(q, s):
         acc, wf, xf, wx, bw, u = s
         if not bytes4:
-            for r in range(R):
-                widen(wf, i32(r * P), bw, i32((u * R + r) * W + q * WQ))
+            widen_rows(i32(0), (wf, bw, q, u))
         all_m(i32(0), (acc, wf, xf, wx, bw, q, u))
     all_words = unrolled(W // WQ, word)
 
@@ -207,16 +252,33 @@ def _kernel_along_k(config):
         ok = i32(1)
         if not WHOLE:
             ok = i32(1) if at < k else i32(0)
-        row = advance(x, i64(i64(at) * sxk))
-        for m in range(M):
-            load_x(wx, i32(m * W), row, sxk, i32(k - at), ok)
-            row = advance(row, sxm)
+        load_x(wx, advance(x, i64(i64(at) * sxk)), sxm, sxk, i32(k - at), ok)
         all_words(i32(0), (acc, wf, xf, wx, bw, u))
     all_chunks = unrolled(U, chunk)
 
+    @device_function
+    def load_row(r, row, s):
+        bw, u, n0, n, swn, ok = s
+        load_words(bw, i32((u * R + r) * W), as_u32(row), i32(0), ok)
+        # NOTE: from row to row by addition; R offsets of their own would be kept in 2R registers through the loop
+        if not EDGE or i32(n0 + r + 1) < n:
+            row = advance(row, swn)
+        return row
+    load_rows = _carried(R, load_row)
+
+    @device_function
+    def load_chunk(u, s):
+        bw, w, n0, n, swn, c, k = s
+        at = i32((c + u * 32) * E)
+        ok = i32(1)
+        if not WHOLE:
+            ok = i32(1) if at < k else i32(0)
+        load_rows(i32(0), advance(w, i64(at)), (bw, u, n0, n, swn, ok))
+    load_chunks = unrolled(U, load_chunk)
+
     @cuda.jit(launch_bounds=(THREADS, config.blocks))
-    def matmul_gemv_k(x, w, y, n, k, sxm, sxk, swk, swn, sym, syn, sizes, strides, groups, alpha, beta, bias, bias_stride, c, c_row_stride,
-                      c_column_stride):
+    def matmul_gemv_k(x, w, y, n, k, sxm, sxk, swk, swn, sym, syn, sizes, strides, groups, scale_x, scale_w, scale_strides,
+                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         scratch = cuda.shared.array(NS, Acc)
         tid = i32(cuda.threadIdx.x)
         lane, warp = i32(tid & 31), i32(tid >> 5)
@@ -230,16 +292,7 @@ def _kernel_along_k(config):
             acc[i] = Acc(0)
         chunk_ = i32(warp * (32 * U) + lane)
         while i32((chunk_ - lane) * E) < k:  # the same for the whole warp
-            for u in range(U):
-                ok = i32(1)
-                if not WHOLE:
-                    ok = i32(1) if i32((chunk_ + u * 32) * E) < k else i32(0)
-                # NOTE: from row to row by addition; R offsets of their own would be kept in 2R registers through the loop
-                row = advance(w, i64((chunk_ + u * 32) * E))
-                for r in range(R):
-                    load_words(bw, i32((u * R + r) * W), as_u32(row), i32(0), ok)
-                    if not EDGE or i32(n0 + r + 1) < n:
-                        row = advance(row, swn)
+            load_chunks(i32(0), (bw, w, n0, n, swn, chunk_, k))
             all_chunks(i32(0), (acc, wf, xf, wx, bw, x, sxm, sxk, chunk_, k))
             chunk_ = i32(chunk_ + WARPS * U * 32)
         halve(acc, lane)
@@ -258,7 +311,8 @@ def _kernel_along_k(config):
             m, column = i32(e - r * M), i32(n0 + r)
             if column < n:
                 y[i64(y_at + i64(m) * sym + i64(column) * syn)] = epilogue(
-                    total, m, column, (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride))
+                    total, m, column, (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, c, i32(0), i32(0),
+                                       scale_x, scale_w, scale_strides[0], scale_strides[3]))
             e = i32(e + THREADS)
     return matmul_gemv_k
 
@@ -266,14 +320,14 @@ def _kernel_along_k(config):
 def _kernel_along_n(config):
     """A thread one chunk of columns and E consecutive k at a time."""
     M, W, WARPS, E, LANES, U = config.m, config.words, config.warps, config.elements, config.lanes, config.unroll
-    widen, P, WQ, Acc = _scalars(config.dtype)
+    (widen_x, P, WQ, Acc), widen_w = _scalars(config.dtype), _scalars(config.dtype_w)[0]
     NA, COLUMNS, BITS = M * E, LANES * E, 5 - (LANES.bit_length() - 1)
     P2, NB, NX, NW, THREADS, GROUPS = 1 << (NA - 1).bit_length(), E * U * W, M * W, P * E, 32 * WARPS, 32 * WARPS // LANES
     OUT, SHIFT = LANES * NA, LANES.bit_length() - 1
     NS, WHOLE = WARPS * OUT, config.whole
     QW = W // WQ  # widening steps of a row of w
     load_words = {1: load1_nc_if_into, 2: load2_nc_if_into, 4: load4_nc_if_into}[W]
-    load_x = _words_of_x(config)
+    load_x = _rows_of_x(config)
     halve, first_of, LEFT = make_halving(P2, BITS)
     epilogue = make_epilogue(config.epilogue)
     batch_offsets = make_batch_offsets(config.batch_dims)
@@ -281,7 +335,7 @@ def _kernel_along_n(config):
     @device_function
     def multiply(m, s):
         acc, wf, xf, wx, q = s
-        widen(xf, i32(0), wx, i32(m * W + q * WQ))
+        widen_x(xf, i32(0), wx, i32(m * W + q * WQ))
         for p in range(P):
             for e in range(E):
                 acc[m * E + e] += xf[p] * wf[p * E + e]
@@ -292,7 +346,7 @@ def _kernel_along_n(config):
         acc, wf, xf, wx, bw, u = s
         for p in range(P):
             for v in range(QW):
-                widen(wf, i32(p * E + v * P), bw, i32((u * E + q * P + p) * W + v * WQ))
+                widen_w(wf, i32(p * E + v * P), bw, i32((u * E + q * P + p) * W + v * WQ))
         all_m(i32(0), (acc, wf, xf, wx, q))
     all_words = unrolled(E // P, word)
 
@@ -303,16 +357,29 @@ def _kernel_along_n(config):
         ok = i32(1)
         if not WHOLE:
             ok = i32(1) if at < k else i32(0)
-        row = advance(x, i64(i64(at) * sxk))
-        for m in range(M):
-            load_x(wx, i32(m * W), row, sxk, i32(k - at), ok)
-            row = advance(row, sxm)
+        load_x(wx, advance(x, i64(i64(at) * sxk)), sxm, sxk, i32(k - at), ok)
         all_words(i32(0), (acc, wf, xf, wx, bw, u))
     all_steps = unrolled(U, step)
 
+    @device_function
+    def load_row(j, row, s):
+        bw, u, k0, k, swk = s
+        ok = i32(1)
+        if not WHOLE:
+            ok = i32(1) if i32(k0 + u * (GROUPS * E) + j) < k else i32(0)
+        load_words(bw, i32((u * E + j) * W), as_u32(row), i32(0), ok)
+        return advance(row, swk)
+    load_rows = _carried(E, load_row)
+
+    @device_function
+    def load_step(u, s):
+        bw, w, k0, k, swk = s
+        load_rows(i32(0), advance(w, i64(i64(k0 + u * (GROUPS * E)) * swk)), (bw, u, k0, k, swk))
+    load_steps = unrolled(U, load_step)
+
     @cuda.jit(launch_bounds=(THREADS, config.blocks))
-    def matmul_gemv_n(x, w, y, n, k, sxm, sxk, swk, swn, sym, syn, sizes, strides, groups, alpha, beta, bias, bias_stride, c, c_row_stride,
-                      c_column_stride):
+    def matmul_gemv_n(x, w, y, n, k, sxm, sxk, swk, swn, sym, syn, sizes, strides, groups, scale_x, scale_w, scale_strides,
+                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         scratch = cuda.shared.array(NS, Acc)
         tid = i32(cuda.threadIdx.x)
         lane, warp = i32(tid & 31), i32(tid >> 5)
@@ -328,14 +395,7 @@ def _kernel_along_n(config):
             acc[i] = Acc(0)
         k0 = i32(own * E)
         while k0 < k:
-            for u in range(U):
-                row = advance(w, i64(i64(k0 + u * (GROUPS * E)) * swk))
-                for j in range(E):
-                    ok = i32(1)
-                    if not WHOLE:
-                        ok = i32(1) if i32(k0 + u * (GROUPS * E) + j) < k else i32(0)
-                    load_words(bw, i32((u * E + j) * W), as_u32(row), i32(0), ok)
-                    row = advance(row, swk)
+            load_steps(i32(0), (bw, w, k0, k, swk))
             all_steps(i32(0), (acc, wf, xf, wx, bw, x, sxm, sxk, k0, k))
             k0 = i32(k0 + GROUPS * E * U)
         halve(acc, lane)
@@ -356,7 +416,8 @@ def _kernel_along_n(config):
             column = i32(n0 + (o - m * COLUMNS))
             if column < n:
                 y[i64(y_at + i64(m) * sym + i64(column) * syn)] = epilogue(
-                    total, m, column, (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride))
+                    total, m, column, (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, c, i32(0), i32(0),
+                                       scale_x, scale_w, scale_strides[0], scale_strides[3]))
             o = i32(o + THREADS)
     return matmul_gemv_n
 
@@ -375,16 +436,16 @@ def _shape(problem, device):
     width = 4 * words // itemsize
     extent, across, along, batch = operand_strides(parts, "a")
     x_packed = int(along == 1 and widest(width, parts.a, True, (parts.k,), batch + ((across,) if extent > 1 else ())) == width)
-    common = dict(dtype=parts.dtype, m=parts.m, along_k=along_k, words=words, x_packed=x_packed, batch_dims=len(parts.batch),
-                  epilogue=parts.epilogue)
-    packed = parts.dtype in HALVES or parts.dtype == "int8"
+    common = dict(dtype=parts.a.dtype, dtype_w=parts.b.dtype, m=parts.m, along_k=along_k, words=words, x_packed=x_packed,
+                  batch_dims=len(parts.batch), epilogue=parts.epilogue)
+    packed, fp8 = itemsize <= 2, parts.dtype in FP8
     if along_k:
         chunks = ceil_div(parts.k, 32 * width)
         rows, unroll, warps, blocks = 4, 2, 8, 2
         if parts.dtype == "float64" and parts.m > 2:
             rows, unroll, warps, blocks = 4, 1, 4, 2
         elif packed and parts.m > 2:
-            rows, unroll, warps, blocks = (8, 1, 3, 4) if parts.m > 4 else (8, 1, 4, 3)
+            rows, unroll, warps, blocks = (8, 1, 4, 3) if parts.m <= 4 else (8, 1, 4, 2) if fp8 else (8, 1, 3, 4)
         return Config(rows=rows, unroll=unroll, warps=min(warps, ceil_div(chunks, unroll)), lanes=1, blocks=blocks,
                       whole=int(parts.k % (32 * width * unroll) == 0), edge=int(parts.n % rows != 0), **common)
     lanes = 8 if parts.dtype in ("float32", "float64") or ceil_div(parts.n, 8 * width) * parts.batch_size >= device.sms else 4
@@ -400,7 +461,8 @@ def build(problem, device, config):
     groups = ceil_div(parts.n, columns)
     arguments = (*parts.operand_arguments(), Argument(element(parts.y.dtype).pointer, "y"), Argument("int32", parts.n),
                  Argument("int32", parts.k), *(Argument("int64", v) for v in (*parts.a_strides, *parts.b_strides, *parts.y_strides)),
-                 *parts.batch_arguments(), Argument("uint32x3", divisor(groups)), *parts.epilogue_arguments())
+                 *parts.batch_arguments(), Argument("uint32x3", divisor(groups)), *parts.scales.arguments(),
+                 *parts.epilogue_arguments())
     return (Launch(kernel(config), (groups * parts.batch_size, 1, 1), (32 * config.warps, 1, 1), arguments),)
 
 

@@ -351,6 +351,10 @@ def _cases():
     case("scale-row-column-33x31x20-nt", 33, 31, 20, e4m3, tb=True, scale_a="row", scale_b="column", activation="relu")
     case("scale-column-16x32x48", 16, 32, 48, e4m3, out_dtype="float16", scale_b="column", c="full", beta=2.0)
     case("scale-row-tensor-32x16x32", 32, 16, 32, e5m2, dtype_b=e4m3, scale_a="row", scale_b="tensor", bias="column")
+    for rows in (1, 2, 3, 4, 5, 7, 8):
+        case(f"scale-skinny-{rows}x40x96-{'nt'[rows % 2]}", rows, 40, 96, (e4m3, e5m2)[rows % 3 == 0], tb=rows % 2 == 1, scale_a="row",
+             scale_b="column", dtype_b=(e4m3, e5m2)[rows % 4 == 0])
+    case("skinny-70x3x64-tn", 70, 3, 64, e4m3, ta=True, scale_a="row", scale_b="tensor", bias="column")
     case("scale-block-5x9x260", 5, 9, 260, e4m3, scale_a="block", scale_b="block")
     case("scale-block-16x16x256-nt", 16, 16, 256, e4m3, tb=True, out_dtype="float32", scale_a="block", scale_b="block", bias="column",
          activation="gelu")
