@@ -1,0 +1,253 @@
+"""What the contract does not reach of `wgmma` and `wgmma_split_k`: which tiles there can be, which operands are copied first, which block
+works where, and for how long."""
+import collections
+import itertools
+
+import pytest
+from cases.matmul import Matmul
+
+from dnnkern import dispatch
+from dnnkern.device import SIMULATED
+from dnnkern.host.device import Device
+from dnnkern.matmul import _engine_hopper as engine
+from dnnkern.matmul._engine_hopper import Tile, make_matrix_loader
+from dnnkern.matmul._parse import parse_problem
+from dnnkern.matmul._roles import stored_by_rows
+from dnnkern.matmul._wgmma import TILES, locate_arguments, make_locate, operands_of, product_seconds, steps_of, tiles_for
+
+H200 = Device(index=0, name="H200", capability=(9, 0), arch="sm_90a", sms=132, shared_per_block=232448, shared_per_sm=233472,
+              registers_per_sm=65536, l2_bytes=50 << 20, clock_hz=1.98e9, bandwidth=4.2e12, memory=1 << 37)
+WGMMA, SPLIT = (next(a for a in dispatch.algorithms("matmul") if a.name == name) for name in ("wgmma", "wgmma_split_k"))
+
+
+def parsed(words):
+    return parse_problem(words.split())
+
+
+# ---- tiles
+
+@pytest.mark.parametrize("sizes, words", [
+    (dict(bm=96), "tile of 96 rows; expected 64, 128, 192 or 256"),
+    (dict(bn=132), "tile of 132 columns; expected a multiple of 8 up to 256"),
+    (dict(bn=264), "tile of 264 columns"),
+    (dict(bn=0), "tile of 0 columns"),
+    (dict(cluster=3), "3 blocks a cluster, expected 1, 2, 4 or 8"),
+    (dict(cluster=16), "16 blocks a cluster"),
+    (dict(blocks=3), "3 a multiprocessor, expected 1 or 2"),
+    (dict(bn=136, cluster=2), "2 blocks cannot share 136 columns of b evenly in groups of 8"),
+    # 2 groups of 64 rows a warpgroup; (65536 - 128 * 40) / 256 = 236, in eights 232
+    (dict(bm=256, bn=256), "tile 256x256: a thread keeps 256 sums and needs 24 registers more; 65536 registers for 1 blocks of 384 threads "
+                           "leave it 232"),
+    # (32768 - 128 * 40) / 256 = 108
+    (dict(bn=192, blocks=2), "tile 128x192 x2: a thread keeps 96 sums and needs 24 registers more; 65536 registers for 2 blocks of 384 "
+                             "threads leave it 104"),
+    # they would do, but the launch gives 768 threads 80 registers each
+    (dict(bn=128, blocks=2), r"128 \* 40 \+ 256 \* 104 = 31744 registers are more than the 384 \* 80 = 30720"),
+])
+def test_tiles_that_cannot_be(sizes, words):
+    with pytest.raises(ValueError, match=words):
+        Tile(**sizes)
+
+
+def test_a_tile_that_shared_memory_does_not_hold(monkeypatch):
+    """(100 KiB - 1280 bytes of barriers - 2 * 2 * 8192 of results) / (384 * 128 of a stage) = 1.3."""
+    monkeypatch.setattr(engine, "SHARED_LIMIT", 100 * 1024)
+    with pytest.raises(ValueError, match="tile 128x256: 102400 bytes of shared memory hold 1 blocks with 1 stages of 49152 bytes; the "
+                                         "least is 2"):
+        Tile(128, 256)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_tiles_fit(tile):
+    producer, consumer = tile.registers
+    assert tile.blocks * 128 * (producer + tile.consumers * consumer) <= H200.registers_per_sm
+    assert tile.blocks * (tile.shared + 1024) <= H200.shared_per_sm and tile.shared <= H200.shared_per_block
+    assert tile.stages * 16 + 1024 <= engine.BARRIERS, "barriers and what aligning the ring may cost"
+    assert tile.boxes % tile.buffers == 0
+    assert tile.consumers * tile.groups * 64 == tile.bm and tile.sums * 128 == tile.groups * 64 * tile.bn
+    assert tile.stage % 1024 == tile.bm * engine.ROW % 1024 == 0, "every operand begins where the swizzle does"
+
+
+def test_a_share_of_b_in_whole_boxes():
+    """b contiguous along n arrives in boxes of 64 columns, which blocks of a cluster do not share."""
+    assert Tile(128, 128, cluster=2) in tiles_for("mn") and Tile(128, 192, cluster=2) not in tiles_for("mn")
+    with pytest.raises(ValueError, match="shared in boxes of 64 columns; 96 are no multiple"):
+        make_matrix_loader(Tile(128, 192, cluster=2), "bfloat16", "bfloat16", "k", "mn")
+
+
+# ---- which operands are copied
+
+def product(dtype, lies="nt", m=48, n=40, k=64, **more):
+    """A problem by its transpositions: "nt" has both operands contiguous along k."""
+    return Matmul("", m, n, k, dtype, ta=lies[0] == "t", tb=lies[1] == "t", **more).problem()
+
+
+READ_IN_PLACE = {
+    "bf16 nt": (product("bfloat16"), "k k"),
+    "bf16 nn": (product("bfloat16", "nn"), "k mn"),
+    "bf16 tt": (product("bfloat16", "tt"), "mn k"),
+    "f16 tn": (product("float16", "tn"), "mn mn"),
+    "tf32 nt": (product("float32", math="tf32"), "k k"),
+    "i8 nt": (product("int8"), "k k"),
+    "e4m3 nt": (product("float8_e4m3fn"), "k k"),
+    "rows with gaps of 16 bytes": (product("bfloat16", layout={"a": {"gap": 8}, "b": {"gap": 24}}), "k k"),
+    "i8 rows with gaps of 16 bytes": (product("int8", layout={"a": {"gap": 16}}), "k k"),
+    "k odd, one row": (product("bfloat16", m=1, n=1, k=37), "k k"),  # there is no next row to be misaligned
+    "batch": (product("bfloat16", batch_a=(3,), batch_b=(3,)), "k k"),
+    "batch whose a is one matrix": (product("bfloat16", batch_a=(1,), batch_b=(3,)), "k k"),
+    "batch between the rows": (product("bfloat16", batch_a=(3,), batch_b=(3,), layout={"a": {"order": (1, 0, 2)}}), "k k"),
+}
+
+
+@pytest.mark.parametrize("name", READ_IN_PLACE)
+def test_read_in_place(name):
+    problem, majors = READ_IN_PLACE[name]
+    a, b = operands_of(stored_by_rows(problem), problem.math)
+    assert f"{a.major} {b.major}" == majors and not a.packed and not b.packed
+    config = WGMMA.configs(problem, H200)[0]
+    assert WGMMA.supports(problem) is None and WGMMA.workspace(problem, H200, config) == 0
+    (launch,) = WGMMA.build(problem, H200, config)
+    assert [x.value for x in launch.arguments[:2]] == ["a", "b"]
+
+
+PACKED = {
+    "rows of 74 bytes": (product("bfloat16", k=37), "ab"),
+    "rows of 100 bytes of i8": (product("int8", k=100), "ab"),
+    "rows of 8 bytes more than a multiple of 16": (product("float32", k=66, math="tf32"), "ab"),
+    "odd gap in a": (product("bfloat16", layout={"a": {"gap": 1}}), "a"),
+    "odd gap in b": (product("float16", "nn", layout={"b": {"gap": 3}}), "b"),
+    "odd columns of an mn operand": (product("bfloat16", "tt", m=47), "a"),
+    "a misaligned": (product("bfloat16", layout={"a": {"misaligned": 1}}), "a"),
+    "b misaligned by 8 bytes": (product("bfloat16", layout={"b": {"misaligned": 4}}), "b"),
+    "every other element": (product("bfloat16", layout={"b": {"step": 2}}), "b"),
+    "rows backwards": (product("bfloat16", layout={"a": {"flip": (0,)}}), "a"),
+    "k backwards": (product("bfloat16", layout={"a": {"flip": (1,)}}), "a"),
+    "all rows the same": (product("bfloat16", layout={"a": {"expand": (0,)}}), "a"),
+    "tf32 nn": (product("float32", "nn", math="tf32"), "b"),
+    "tf32 tn": (product("float32", "tn", math="tf32"), "ab"),
+    "i8 nn": (product("int8", "nn"), "b"),
+    "i8 tt": (product("int8", "tt"), "a"),
+    "e5m2 tn": (product("float8_e5m2", "tn"), "ab"),
+    "batch of odd matrices": (product("bfloat16", m=3, k=8, batch_a=(3,), batch_b=(3,),
+                                      layout={"a": {"order": (1, 0, 2), "gap": 0}, "b": {"gap": 1}}), "b"),
+}
+
+
+@pytest.mark.parametrize("algorithm", [WGMMA, SPLIT], ids=lambda a: a.name)
+@pytest.mark.parametrize("name", PACKED)
+def test_packed(name, algorithm):
+    problem, which = PACKED[name]
+    a, b = operands_of(stored_by_rows(problem), problem.math)
+    assert "a" * a.packed + "b" * b.packed == which
+    for x in (a, b):
+        if x.packed:
+            assert x.major == "k"
+            spec = x.argument(64, 0).spec
+            assert spec.shape == (x.matrices, x.extent, x.k) and spec.strides[1] * x.tensor.itemsize % 16 == 0
+            assert x.bytes >= x.matrices * x.extent * spec.strides[1] * x.tensor.itemsize and x.bytes % 256 == 0
+    if algorithm.supports(problem) is not None:
+        assert algorithm is SPLIT and problem.k * problem.a.itemsize <= 3 * engine.ROW
+        return
+    config = algorithm.configs(problem, H200)[0]
+    launches = algorithm.build(problem, H200, config)
+    sums = algorithm.workspace(problem, H200, config) - a.bytes - b.bytes
+    assert len(launches) == len(which) + (1 if algorithm is WGMMA else 2) and (sums > 0) == (algorithm is SPLIT)
+    assert [x.arguments[0].value for x in launches[:len(which)]] == list(which), "each copy reads its operand"
+    maps = {x: argument for x, argument in zip("ab", launches[len(which)].arguments)}
+    assert {x for x in "ab" if maps[x].value == "workspace"} == set(which)
+    offsets = [x.arguments[1].offset for x in launches[:len(which)]]
+    assert offsets == [maps[x].offset for x in which] == [sums, sums + a.bytes][:len(which)], "the product reads what the copies wrote"
+
+
+def test_copies_cost_time():
+    tile = WGMMA.configs(product("bfloat16"), H200)[0]
+    in_place, copied = (product("bfloat16", k=4096, layout={"a": {"gap": gap}}) for gap in (8, 1))
+    assert WGMMA.estimate(copied, H200, tile) > WGMMA.estimate(in_place, H200, tile)
+
+
+# ---- batches
+
+@pytest.mark.parametrize("batch_a, batch_b, matrices", [
+    ((5,), (1,), (5, 1)), ((1,), (5,), (1, 5)), ((), (5,), (1, 5)), ((5,), (5,), (5, 5)), ((2, 3), (2, 3), (6, 6)),
+    ((1, 1), (2, 3), (1, 6)), ((), (), (1, 1))])
+@pytest.mark.parametrize("k", [64, 37])
+def test_matrices_of_a_batch(batch_a, batch_b, matrices, k):
+    """An operand that is the same for the whole batch is one matrix: one map, one copy, matrix 0 for every z."""
+    problem = product("bfloat16", batch_a=batch_a, batch_b=batch_b, k=k)
+    parts = stored_by_rows(problem)
+    pair = operands_of(parts, None)
+    assert tuple(x.matrices for x in pair) == matrices
+    for x, rows in zip(pair, (problem.m, problem.n)):
+        assert x.argument(64, 0).spec.shape == (x.matrices, rows, k) and x.packed == (k == 37)
+        assert x.bytes == (-(-x.matrices * rows * 40 * 2 // 256) * 256 if k == 37 else 0)
+    _, place = locate_arguments(parts, Tile(128, 64), *pair)
+    assert [a.value for a in place[5:7]] == [int(n > 1) for n in matrices]
+
+
+def test_batches_that_do_not_merge():
+    words = "2 batch dimensions that do not merge, one is the most"
+    assert WGMMA.supports(product("bfloat16", batch_a=(2, 1), batch_b=(1, 3))) == words
+    assert SPLIT.supports(product("bfloat16", batch_a=(2, 1), batch_b=(1, 3), k=4096)) == words
+
+
+# ---- who works where
+
+@pytest.mark.skipif(not SIMULATED, reason="calls a device function")
+@pytest.mark.parametrize("m, n, k, batch, tile, ranges", [
+    (1, 1, 1, 1, Tile(128, 64), 1), (1000, 1000, 64, 1, Tile(128, 256), 1), (2000, 77, 500, 3, Tile(64, 64), 1),
+    (1030, 2500, 64, 2, Tile(128, 208), 1), (1030, 2500, 64, 2, Tile(256, 128, cluster=2), 1),
+    (2300, 700, 64, 1, Tile(128, 64, cluster=4), 1), (512, 512, 4096, 1, Tile(128, 128), 8), (100, 300, 1100, 3, Tile(64, 128), 5),
+    (1200, 70, 900, 2, Tile(128, 64, cluster=2), 3)])
+def test_every_tile_is_somebodys(m, n, k, batch, tile, ranges):
+    problem = product("bfloat16", m=m, n=n, k=k, batch_a=(batch,), batch_b=(batch,))
+    parts, steps = stored_by_rows(problem), steps_of(k, 2)
+    assert ranges == -(-steps // -(-steps // ranges)), "as `configs` has them: no range is empty"
+    count, place = locate_arguments(parts, tile, *operands_of(parts, None), ranges)
+    locate, place = make_locate(tile), tuple(a.value for a in place)
+    found = [locate(t, rank, place) for t in range(count) for rank in range(tile.cluster)]
+    # every step of k of every tile of every matrix, once
+    work = collections.Counter((z, row, column, step) for first, end, row, column, _, _, z, _ in found for step in range(first, end))
+    rows = range(0, -(-m // (tile.bm * tile.cluster)) * tile.bm * tile.cluster, tile.bm)
+    assert work == collections.Counter(itertools.product(range(batch), rows, range(0, n, tile.bn), range(steps)))
+    assert all(first < end and (z_a, z_b) == (z, z) for first, end, _, _, z_a, z_b, z, _ in found)
+    # where the sums of a range go is nobody else's
+    assert len({(s, z, row, column) for _, _, row, column, _, _, z, s in found}) == len(found)
+    # blocks of a cluster are neighbours along m and share their columns
+    for blocks in zip(*[iter(found)] * tile.cluster):
+        assert [b[2] - blocks[0][2] for b in blocks] == [tile.bm * rank for rank in range(tile.cluster)]
+        assert len({b[:2] + b[3:] for b in blocks}) == 1
+
+
+@pytest.mark.skipif(not SIMULATED, reason="calls a device function")
+def test_neighbours_share_operands():
+    """132 blocks at work read a third less of a and b than blocks that go along rows of tiles."""
+    problem, tile = product("bfloat16", m=8192, n=8192), Tile(128, 256)
+    parts = stored_by_rows(problem)
+    _, place = locate_arguments(parts, tile, *operands_of(parts, None))
+    locate, place = make_locate(tile), tuple(a.value for a in place)
+    found = [locate(t, 0, place) for t in range(H200.sms)]
+    read = 128 * len({x[2] for x in found}) + 256 * len({x[3] for x in found})
+    assert 1.5 * read < 128 * -(-H200.sms // 32) + 8192
+
+
+# ---- for how long
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_more_work_takes_longer(tile):
+    """In steps of k and in tiles; a wave more is dearer than a tile more."""
+    problem = parsed("64x64x64 bf16 nt")
+    one = [product_seconds(problem, tile, H200, tiles, 64) for tiles in range(1, 4 * H200.sms * tile.blocks)]
+    assert all(b >= a for a, b in zip(one, one[1:])) and one[-1] > 2 * one[0]
+    slots = H200.sms * tile.blocks
+    assert one[slots] - one[slots - 1] > 10 * (one[slots + 1] - one[slots])
+    steps = [product_seconds(problem, tile, H200, 100, n) for n in range(1, 200)]
+    assert all(b > a for a, b in zip(steps, steps[1:]))
+
+
+def test_the_estimate_scales():
+    """Twice the clock, half the work; a product that memory bounds does not care."""
+    fast = Device(**{**{f: getattr(H200, f) for f in H200.__dataclass_fields__}, "clock_hz": 2 * H200.clock_hz})
+    problem, tile = parsed("8192x8192x8192 bf16 nt"), Tile(128, 256)
+    assert product_seconds(problem, tile, H200, 2048, 128) / product_seconds(problem, tile, fast, 2048, 128) == pytest.approx(2, rel=0.1)
+    thin = parsed("64x65536x64 bf16 nt")
+    assert product_seconds(thin, tile, H200, 1, 1) >= thin.bytes / H200.bandwidth
