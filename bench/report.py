@@ -1,7 +1,8 @@
-"""Pictures and pages from JSON lines: ``python -m bench.report FILE... [--png PICTURE]``.
+"""Pictures and pages from JSON lines: ``python -m bench.report FILE... [--png PICTURE] [--ladder PICTURE]``.
 
 Two panels: each problem's ratio to the peer, and its share of the roof measured in the same run; for the algorithm that was chosen and for
-the best. The markdown page is what bench/results/ keeps.
+the best. The markdown page is what bench/results/ keeps. The ladder is one panel: TFLOP/s of every algorithm and of the peers over the
+size, for problems that differ in nothing else; with it comes the table of its numbers.
 """
 import argparse
 import json
@@ -50,11 +51,75 @@ def draw(rows, path):
     axes[0].set_yticks(list(places), [p[0] for p in found], fontsize=8)
     axes[0].invert_yaxis()
     axes[0].legend(fontsize=8)
+    _save(figure, rows, path)
+
+
+def _save(figure, rows, path, what=""):
+    from matplotlib import pyplot
     machine = rows[0]["machine"] if rows else {}
-    figure.suptitle(f"{machine.get('device', '')}, {machine.get('date', '')[:10]}, commit {machine.get('commit', '')}", fontsize=9)
+    figure.suptitle(f"{what}{machine.get('device', '')}, {machine.get('date', '')[:10]}, commit {machine.get('commit', '')}", fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
+
+
+def size_of(row) -> int:
+    """Edge of the cube that has as many multiply-adds: N for a product of N x N matrices."""
+    return round((row["tflops"] * row["time_us"] * 1e6 / 2) ** (1 / 3))
+
+
+def kind_of(row) -> str:
+    """What a problem is but for its sizes: its dtype, transpositions and what is fused."""
+    return row["problem"].partition(" ")[2]
+
+
+def ladder(rows) -> dict:
+    """{algorithm: {size: TFLOP/s of its fastest configuration}}: slowest first, by the largest size each has, then the peers."""
+    timed = [r for r in rows if r["status"] == "ok"]
+    kinds = sorted({kind_of(r) for r in timed})
+    if len(kinds) > 1:
+        raise ValueError(f"ladder: problems that differ in more than their size: {'; '.join(kinds)}; choose with --only")
+    rungs = {}
+    for row in timed:
+        rung = rungs.setdefault((row["is_peer"], row["algo"]), {})
+        rung[size_of(row)] = max(row["tflops"], rung.get(size_of(row), 0.0))
+    ordered = sorted(rungs, key=lambda key: (key[0], rungs[key][max(rungs[key])]))
+    return {f"{name} (peer)" if is_peer else name: dict(sorted(rungs[is_peer, name].items())) for is_peer, name in ordered}
+
+
+def ladder_table(rungs) -> str:
+    """The ladder's numbers, for a page of docs/."""
+    sizes = sorted({size for rung in rungs.values() for size in rung})
+    lines = ["| TFLOP/s | " + " | ".join(map(str, sizes)) + " |", "|---|" + "--:|" * len(sizes)]
+    for name, rung in rungs.items():
+        rates = [rung.get(size) for size in sizes]
+        lines.append(f"| {name} | " + " | ".join("" if r is None else f"{r:.{2 if r < 10 else 1 if r < 100 else 0}f}" for r in rates) + " |")
+    return "\n".join(lines)
+
+
+def draw_ladder(rows, path):
+    """Write the picture of the ladder."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    rungs = ladder(rows)
+    figure, axis = pyplot.subplots(figsize=(8, 5.5))
+    ours = [name for name in rungs if not name.endswith(" (peer)")]
+    for name, rung in rungs.items():
+        style = dict(color="black", linestyle="--") if name not in ours else dict(
+            color=pyplot.get_cmap("viridis")(ours.index(name) / max(len(ours) - 1, 1) * 0.9))
+        axis.plot(list(rung), list(rung.values()), marker="o", markersize=4, label=name, **style)
+    sizes = sorted({size for rung in rungs.values() for size in rung})
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xticks(sizes, list(map(str, sizes)))
+    axis.set_xlabel("size: N of a product of N x N matrices")
+    axis.set_ylabel("TFLOP/s")
+    axis.grid(alpha=0.3)
+    handles, labels = axis.get_legend_handles_labels()
+    axis.legend(handles[::-1], labels[::-1], fontsize=8)  # the best at the top, as in the picture
+    kind = next((kind_of(r) for r in rows if r["status"] == "ok"), "")
+    _save(figure, rows, path, f"{rows[0]['op']} {kind}, " if rows else "")
 
 
 def page(rows) -> str:
@@ -78,12 +143,17 @@ def main(argv=None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.report", description="Draw and print what the benches wrote.")
     parser.add_argument("files", nargs="+", help="JSON lines written by bench --json")
     parser.add_argument("--png", metavar="PICTURE", help="draw ratios and shares of the roof")
+    parser.add_argument("--ladder", metavar="PICTURE", help="draw TFLOP/s of every algorithm and peer by size, and print them as a table")
     parser.add_argument("--op", help="only this operation")
+    parser.add_argument("--only", default="", metavar="WORDS", help="only problems that have all these words, say 'bfloat16 nt'")
     args = parser.parse_args(argv)
-    rows = [r for r in read(args.files) if args.op in (None, r["op"])]
+    rows = [r for r in read(args.files) if args.op in (None, r["op"]) and set(args.only.split()) <= set(r["problem"].split())]
     print(page(rows), end="")
     if args.png:
         draw(rows, args.png)
+    if args.ladder:
+        print("\n" + ladder_table(ladder(rows)))
+        draw_ladder(rows, args.ladder)
     return 0
 
 

@@ -239,3 +239,50 @@ def test_report(tmp_path, capsys):
     assert "Roofs of the run: copy 4000 GB/s, fma 60.0 TFLOP/s." in out and "| 9x9x9 | fast[tile 64] |" in out
     assert len(report.read([path])) == len(ROWS)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+# ---- the ladder
+
+def cubes(algo, rates, kind="bfloat16 nt", **more):
+    """Rows of N x N products that ran at {N: TFLOP/s}."""
+    return [row(algo, 2 * n ** 3 / rate / 1e6, problem=f"{n}x{n}x{n} {kind}", tflops=rate, machine=MACHINE, roofs={}, **more)
+            for n, rate in rates.items()]
+
+
+MACHINE = {"device": "D", "arch": "sm_90a", "date": "2026-01-01T00:00:00", "commit": "abc", "clocks": {}, "torch": "2.0"}
+LADDER = (cubes("wgmma", {1000: 300.0, 4096: 600.0}, config="128x128") + cubes("wgmma", {1000: 250.0, 4096: 700.0}, config="128x256")
+          + cubes("torch", {1000: 310.0, 4096: 690.0}, is_peer=True, ratio=None) + cubes("naive", {256: 0.5, 1000: 1.25})
+          + cubes("mma", {4096: 500.0}) + [row("bad", None, problem="64x64x64 float16 nn", status="WRONG: y", machine=MACHINE)])
+
+
+def test_a_ladder_has_the_fastest_configuration_of_each_size():
+    rungs = report.ladder(LADDER)
+    assert rungs == {"naive": {256: 0.5, 1000: 1.25}, "mma": {4096: 500.0}, "wgmma": {1000: 300.0, 4096: 700.0},
+                     "torch (peer)": {1000: 310.0, 4096: 690.0}}
+    assert list(rungs) == ["naive", "mma", "wgmma", "torch (peer)"], "slowest first, peers last"
+    assert report.ladder_table(rungs).splitlines() == [
+        "| TFLOP/s | 256 | 1000 | 4096 |", "|---|--:|--:|--:|", "| naive | 0.50 | 1.25 |  |", "| mma |  |  | 500 |",
+        "| wgmma |  | 300 | 700 |", "| torch (peer) |  | 310 | 690 |"]
+    assert "| 9.95 | 12.3 | 1235 |" in report.ladder_table({"fp8": {1: 9.951, 2: 12.34, 3: 1234.6}})
+    assert report.ladder([]) == {}
+
+
+def test_a_ladder_is_of_one_kind():
+    with pytest.raises(ValueError, match="differ in more than their size: bfloat16 nt; float32 nn; choose with --only"):
+        report.ladder(LADDER + cubes("naive", {256: 1.0}, kind="float32 nn"))
+
+
+def test_sizes_of_products_that_are_no_cubes():
+    (thin,) = cubes("naive", {512: 3.0})
+    assert report.size_of({**thin, "problem": "128x1024x1024 bfloat16 nt"}) == 512 and report.kind_of(thin) == "bfloat16 nt"
+
+
+def test_the_ladder_is_drawn(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path, picture = tmp_path / "rows.jsonl", tmp_path / "ladder.svg"
+    path.write_text("".join(json.dumps(r) + "\n" for r in LADDER + cubes("naive", {256: 1.0}, kind="float32 nn")))
+    assert report.main([str(path), "--ladder", str(picture), "--only", "nt bfloat16"]) == 0
+    assert "| wgmma |  | 300 | 700 |" in capsys.readouterr().out
+    text = picture.read_text()
+    assert all(f"<!-- {name} -->" in text for name in ("naive", "mma", "wgmma", "torch (peer)", "TFLOP/s", "4096"))
+    assert "<!-- matmul bfloat16 nt, D, 2026-01-01, commit abc -->" in text
