@@ -92,8 +92,8 @@ def ladder_table(rungs) -> str:
     sizes = sorted({size for rung in rungs.values() for size in rung})
     lines = ["| TFLOP/s | " + " | ".join(map(str, sizes)) + " |", "|---|" + "--:|" * len(sizes)]
     for name, rung in rungs.items():
-        rates = [rung.get(size) for size in sizes]
-        lines.append(f"| {name} | " + " | ".join("" if r is None else f"{r:.{2 if r < 10 else 1 if r < 100 else 0}f}" for r in rates) + " |")
+        cells = ["" if r is None else f"{r:.{2 if r < 10 else 1 if r < 100 else 0}f}" for r in map(rung.get, sizes)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
