@@ -6,8 +6,9 @@
   bring theirs, captured as device functions in a closure.
 - Everything is counted in bytes of k, so the loop is the same for halves, bytes, tf32 and float64; `_engine_fragments` knows the rest.
 - Fragments are loaded one step of k ahead of their use, into the other half of a double buffer; all indices are constants after unrolling.
-- The copies of a stage are issued during the first step of another one, into the slot that the last barrier freed. That barrier lies before
-  the last step of a stage, whose products cover the first fragments of the next.
+- The copies of a stage are issued during the first step of another one, into the slot that the last barrier freed. That barrier lies
+  before the last step of a stage, whose products cover the first fragments of the next. Row by row, for the long products of float64, it
+  lies before the last two rows, and only the fragments of 16 rows and those of the right operand are there twice.
 - The stage with the remainder of k comes first, zero-filled: the loop has no tail.
 - `slices` warps share one sub-tile: each takes every so many steps of a stage, and they add up their accumulators through shared memory
   at the end. A tile with few rows so keeps many loads under way without a second launch.
@@ -15,14 +16,14 @@
 Sources: CUTLASS's multistage pipelines, for the ideas.
 """
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..device import cuda, device_function, f32, f64, i32, i64, u32, u64
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.mma import make_mma
 from ..device.vec import (load_shared_2f64, load_shared_4f32, load_shared_4u32, store_shared_2f64, store_shared_4f32, store_shared_4u32)
 from ._engine_fragments import make_reader, row_in_warp
-from ._loaders import log2
+from ._loaders import ALONG_K, log2
 from ._tile import unrolled
 
 
@@ -42,8 +43,8 @@ class MmaTile:
         Of the ring.
     blocks : int
         Blocks meant to fit on a multiprocessor.
-    ahead : int
-        0 where fragments are not loaded a step ahead of their use, which saves registers; other warps have to cover the loads.
+    by_row : int
+        1 where fragments of the left operand are loaded 16 rows ahead of their use instead of a step of k, which saves registers.
     mma_m, mma_k : int
         Shape of a float64 mma; 0 where there is only one.
     """
@@ -55,7 +56,7 @@ class MmaTile:
     slices: int = 1
     stages: int = 3
     blocks: int = 1
-    ahead: int = 1
+    by_row: int = 0
     mma_m: int = 0
     mma_k: int = 0
 
@@ -69,9 +70,11 @@ class MmaTile:
                              "most 1024")
         if self.stages < 2:
             raise ValueError(f"{self}: a ring has at least 2 stages")
-        if self.steps * self.slices * self.step_bytes != self.depth or self.is_ahead and self.steps % 2:
+        if self.steps * self.slices * self.step_bytes != self.depth or self.steps > 1 and self.steps % 2:
             raise ValueError(f"{self}: {self.depth} bytes of k make {self.depth // self.step_bytes} steps of {self.step_bytes}, "
                              f"{self.slices} slices need an even number each, or one")
+        if self.by_row and (not self.mma_m or self.warp_m < 32 or self.steps < 2):
+            raise ValueError(f"{self}: row by row is for float64, at least 32 rows of a warp and 2 steps")
 
     @property
     def warp_m(self):
@@ -101,18 +104,14 @@ class MmaTile:
         return self.depth // (self.step_bytes * self.slices)
 
     @property
-    def is_ahead(self):
-        """Whether there are two sets of fragments."""
-        return self.ahead > 0 and self.steps > 1
-
-    @property
     def stage(self):
         """Bytes of a stage."""
         return (self.bm + self.bn) * self.depth
 
     def __str__(self):
         text = f"{self.bm}x{self.bn}x{self.depth}B w{self.warps_m}x{self.warps_n}"
-        return text + f"x{self.slices}" * (self.slices > 1) + f" s{self.stages}" + f" m{self.mma_m}k{self.mma_k}" * bool(self.mma_m)
+        text += f"x{self.slices}" * (self.slices > 1) + f" s{self.stages}" + " rows" * self.by_row
+        return text + f" m{self.mma_m}k{self.mma_k}" * bool(self.mma_m)
 
 
 def alignment_of(left, right):
@@ -133,11 +132,12 @@ def stage_bytes(tile, left, right):
 
 
 def registers_needed(tile, loaders):
-    """About how many registers a thread needs: accumulators, two sets of fragments, 64-bit places, and a few."""
+    """About how many registers a thread needs: accumulators, sets of fragments, what the loaders keep, and a few."""
     words = 2 if tile.mma_m else 1
     sums = tile.warp_m * tile.warp_n // 32 * words
-    fragments = (1 + tile.is_ahead) * tile.units * words * (tile.warp_m + tile.warp_n) // 4
-    return sums + fragments + sum(2 * loader.places + loader.words - 1 for loader in loaders) + 26
+    sets = 2 if tile.steps > 1 else 1
+    fragments = tile.units * words * (sets * tile.warp_n // 4 + (8 if tile.by_row else sets * tile.warp_m // 4))
+    return sums + fragments + sum(loader.registers for loader in loaders) + 26
 
 
 def run_of(right):
@@ -190,20 +190,20 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
     MI, NI = tile.warp_m // 16, tile.warp_n // 8
     A_STEP, B_STEP = 4 * U, 2 * U  # fragments of a tile of 16 rows, of 8 columns
     FA, FB, NACC = MI * A_STEP, NI * B_STEP, MI * NI * 4
-    DOUBLE = int(tile.is_ahead)
-    FA2, FB2 = FA * (1 + DOUBLE), FB * (1 + DOUBLE)
+    SETS, BY_ROW = 2 if STEPS > 1 else 1, tile.by_row
+    FA2, FB2 = 2 * A_STEP if BY_ROW else SETS * FA, SETS * FB
     WM, WN, SHM, SHN, SHT = tile.warp_m, tile.warp_n, log2(tile.warps_m), log2(tile.warps_n), log2(tile.warps_m * tile.warps_n)
     SUB = tile.threads // SLICES  # threads of a slice
     BK, SHK, AHEAD = left.k, log2(left.k), STAGES - 1
     RIGHT, STAGE, ALIGN = left.bytes, stage_bytes(tile, left, right), alignment_of(left, right)
     RING = STAGES * STAGE
     PN, RUN = right.spread, run_of(right)
-    SHP = log2(PN)
+    SHP, SHI = log2(PN), log2(MI)
     NA, HA, NB, HB = left_loader.places, left_loader.words, right_loader.places, right_loader.words
     PlaceA, PlaceB = (u64 if loader.place == "uint64" else i64 for loader in (left_loader, right_loader))
     wait, wait_all = wait_copies(AHEAD - 1), wait_copies(0)
     multiply = _multiply(left.dtype, tile.mma_m, tile.mma_k)
-    a_origin, a_load = make_reader(left, U)
+    a_origin, a_load = make_reader(replace(left, warp_rows=16) if BY_ROW else left, U)
     b_origin, b_load = make_reader(right, U)
     a_start, a_part, a_whole, a_put, a_advance = left_loader.functions()
     b_start, b_part, b_whole, b_put, b_advance = right_loader.functions()
@@ -212,34 +212,101 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
     store_group = store_shared_2f64 if double else store_shared_4u32 if words else store_shared_4f32
     GROUP = 2 if double else 4
     PARTS = 4 // GROUP  # accesses of 16 bytes for the four accumulators of a tile of 16x8
+    ROW_TILE = 16 * (left.line if left.order == ALONG_K else left.item)  # bytes to the next 16 rows
+    UNITS = STEPS * MI
 
     @device_function
-    def load_fragments(fa, fb, half, at_a, at_b, step):
+    def load_a(fa, half, at, step):
         for u in range(U):
-            a_load(fa, i32(half * FA + 4 * u), at_a, i32(step * U + u))
-            b_load(fb, i32(half * FB + 2 * u), at_b, i32(step * U + u))
+            a_load(fa, i32(half * FA + 4 * u), at, i32(step * U + u))
+
+    @device_function
+    def load_b(fb, half, at, step):
+        for u in range(U):
+            b_load(fb, i32(half * FB + 2 * u), at, i32(step * U + u))
+
+    @device_function
+    def load_row(fa, half, at, step, i):
+        for u in range(U):
+            a_load(fa, i32(half * A_STEP + 4 * u), u32(at + u32(i * ROW_TILE)), i32(step * U + u))
 
     @device_function
     def multiply_row(i, s):
-        acc, fa, fb, half = s
+        acc, fa, j_a, fb, j_b = s
         for j in range(NI):
-            multiply(acc, i32((i * NI + j) * 4), fa, i32(half * FA + i * A_STEP), fb, i32(half * FB + j * B_STEP))
+            multiply(acc, i32((i * NI + j) * 4), fa, i32(j_a + (0 if BY_ROW else i * A_STEP)), fb, i32(j_b + j * B_STEP))
     multiply_rows = unrolled(MI, multiply_row)
 
     @device_function
-    def issue(s):
-        at_a, at_b, hold_a, hold_b, a, b, write, tid, ok = s
+    def issue(copies):
+        at_a, at_b, hold_a, hold_b, a, b, write, tid, ok = copies
         a_whole(at_a, hold_a, write, a, tid, ok)
         b_whole(at_b, hold_b, u32(write + u32(RIGHT)), b, tid, ok)
 
     @device_function
+    def close(copies):
+        """The stage issued last is a group of copies; the next one to be read is there, and none reads the present one any more."""
+        at_a, at_b, hold_a, hold_b, a, b, write, tid, ok = copies
+        a_put(hold_a, write, tid)
+        b_put(hold_b, u32(write + u32(RIGHT)), tid)
+        commit_copies()
+        wait()
+        cuda.syncthreads()
+
+    @device_function
     def step(kk, s):
         acc, fa, fb, read_a, read_b, copies = s
-        load_fragments(fa, fb, i32((kk + 1) & 1 if DOUBLE else 0), read_a, read_b, i32(kk + DOUBLE))
+        load_a(fa, i32((kk + 1) & 1), read_a, i32(kk + 1))
+        load_b(fb, i32((kk + 1) & 1), read_b, i32(kk + 1))
         if kk == 0:
             issue(copies)
-        multiply_rows(i32(0), (acc, fa, fb, i32(kk & 1 if DOUBLE else 0)))
-    steps = unrolled(STEPS - DOUBLE, step)
+        multiply_rows(i32(0), (acc, fa, i32((kk & 1) * FA), fb, i32((kk & 1) * FB)))
+    all_but_last = unrolled(STEPS - 1, step) if STEPS > 1 else None
+
+    @device_function
+    def unit(x, s):
+        """Row by row: the products of 16 rows in one step, and the loads of the next ones."""
+        acc, fa, fb, read_a, read_b, next_a, next_b, copies = s
+        kk, i = i32(x >> SHI), i32(x & (MI - 1))
+        if x < UNITS - 1:
+            load_row(fa, i32((x + 1) & 1), read_a, i32((x + 1) >> SHI), i32((x + 1) & (MI - 1)))
+        else:
+            load_row(fa, i32(0), next_a, i32(0), i32(0))
+        if i == 0 and kk < STEPS - 1:
+            load_b(fb, i32((kk + 1) & 1), read_b, i32(kk + 1))
+        if x == 0:
+            issue(copies)
+        if x == UNITS - 2:
+            close(copies)
+            load_b(fb, i32(0), next_b, i32(0))
+        multiply_row(i, (acc, fa, i32((x & 1) * A_STEP), fb, i32((kk & 1) * FB)))
+    all_units = unrolled(UNITS, unit) if BY_ROW else None
+
+    @device_function
+    def first_fragments(fa, fb, read_a, read_b):
+        if BY_ROW:
+            load_row(fa, i32(0), read_a, i32(0), i32(0))
+            load_b(fb, i32(0), read_b, i32(0))
+        elif STEPS > 1:
+            load_a(fa, i32(0), read_a, i32(0))
+            load_b(fb, i32(0), read_b, i32(0))
+
+    @device_function
+    def stage(acc, fa, fb, read_a, read_b, next_a, next_b, copies):
+        """The products of a stage, the copies of another, and the first fragments of the next."""
+        if BY_ROW:
+            all_units(i32(0), (acc, fa, fb, read_a, read_b, next_a, next_b, copies))
+        elif STEPS > 1:
+            all_but_last(i32(0), (acc, fa, fb, read_a, read_b, copies))
+            close(copies)
+            first_fragments(fa, fb, next_a, next_b)
+            multiply_rows(i32(0), (acc, fa, i32(FA), fb, i32(FB)))
+        else:
+            load_a(fa, i32(0), read_a, i32(0))
+            load_b(fb, i32(0), read_b, i32(0))
+            issue(copies)
+            multiply_rows(i32(0), (acc, fa, i32(0), fb, i32(0)))
+            close(copies)
 
     @device_function
     def spread(i, s):
@@ -328,23 +395,16 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
         wait()
         cuda.syncthreads()
         read, last = ring, u32(ring + u32(RING))
-        if DOUBLE:
-            load_fragments(fa, fb, i32(0), u32(read + from_a), u32(read + from_b), i32(0))
+        first_fragments(fa, fb, u32(read + from_a), u32(read + from_b))
         while count > 0:
             ok = i32(1) if count > i32(AHEAD) else i32(0)
-            steps(i32(0), (acc, fa, fb, u32(read + from_a), u32(read + from_b), (at_a, at_b, hold_a, hold_b, a, b, write, tid, ok)))
-            a_put(hold_a, write, tid)
-            b_put(hold_b, u32(write + u32(RIGHT)), tid)
-            commit_copies()
-            wait()
-            cuda.syncthreads()
-            read = u32(read + u32(STAGE))
-            read = ring if read == last else read
-            if DOUBLE:
-                load_fragments(fa, fb, i32(0), u32(read + from_a), u32(read + from_b), i32(0))
-                multiply_rows(i32(0), (acc, fa, fb, i32(1)))
+            after = u32(read + u32(STAGE))
+            after = ring if after == last else after
+            stage(acc, fa, fb, u32(read + from_a), u32(read + from_b), u32(after + from_a), u32(after + from_b),
+                  (at_a, at_b, hold_a, hold_b, a, b, write, tid, ok))
             a_advance(at_a, a, i32(BK))
             b_advance(at_b, b, i32(BK))
+            read = after
             write = u32(write + u32(STAGE))
             write = ring if write == last else write
             count = i32(count - 1)

@@ -248,7 +248,7 @@ def _rows_of_pairs(low, high):
 def _words(stored, units):
     """One load for `spread` rows of one k, tf32 or float64: slot h of a step is k = 4h + t."""
     L, STEP, P, item, rounded = stored.line, stored.step, stored.spread, stored.item, stored.dtype == "tf32"
-    GROUPS = stored.warp_rows // (8 * P)
+    GROUPS, BYTES = stored.warp_rows // (8 * P), 8 * P * stored.item
     phase, index = make_phase(stored), _index(stored.left, units)
     load_run = {(4, 1): load_shared_u32, (4, 2): load_shared_2u32, (4, 4): load_shared_4u32, (8, 1): load_shared_f64,
                 (8, 2): load_shared_2f64}[item, P]
@@ -266,7 +266,8 @@ def _words(stored, units):
     def load(fragment, slot, at, step):
         for h in range(2):
             for G in range(GROUPS):
-                run = load_run(u32(at + u32((step * STEP + 4 * h) * L + G * 8 * P * item)))
+                # within 128 bytes places are exchanged, so groups there are reached by xor
+                run = load_run(u32(u32(at ^ u32(G * BYTES & 127)) + u32((step * STEP + 4 * h) * L + (G * BYTES & ~127))))
                 if P == 1:
                     put(fragment, slot, i32(G), i32(h), run)
                 else:

@@ -1,7 +1,8 @@
 """How a stage of an operand comes to where `_engine_fragments` wants it, for the Ampere main loop.
 
-A loader knows at once what it takes of a thread: `places` 64-bit values of type `place`, `words` registers. Its device functions, made by
-`functions`, share them; `s` is the operand's state, a tuple that the kernel passes and only the loader understands:
+A loader knows at once what it takes of a thread: local arrays of `places` 64-bit values of type `place` and of `words` 32-bit ones, in all
+about so many `registers`; a stage takes so many `accesses` to memory. Its device functions, made by `functions`, share the arrays; `s` is
+the operand's state, a tuple that the kernel passes and only the loader understands:
 
     start(at, s, first, tid)            the places the thread copies from, for a stage that begins at k = `first`
     part(at, hold, to, s, tid, left)    a stage of which only the first `left` k are there; the others become zero
@@ -16,7 +17,7 @@ beyond the last are read from there: they only reach results that are not stored
 """
 from ..device import cp_async, device_function, i32, i64, u8, u32, u64
 from ..device.fastmath import minimum
-from ..device.vec import address, load1_nc_if, store_shared_u32
+from ..device.vec import address, load1_nc_if, pin, store_shared_u32
 from ._engine_fragments import make_phase
 from ._loaders import ALONG_K, log2
 
@@ -69,6 +70,8 @@ class CopyLoader:
         self.share = _Share(stored, threads, vector * stored.item)
         self.stored, self.vector, self.edge = stored, vector, edge
         self.places, self.words, self.place = self.share.lines * self.share.pieces, 1, "uint64"
+        self.registers = 2 * self.places
+        self.accesses = stored.bytes // self.share.size
 
     def functions(self):
         """The device functions start, part, whole, put, advance."""
@@ -127,6 +130,8 @@ class RegisterLoader:
         self.share = _Share(stored, threads, 4)
         self.stored, self.edge = stored, edge
         self.places, self.words, self.place = self.share.lines * self.share.pieces, self.share.lines * self.share.pieces, "int64"
+        self.registers = 2 * self.places + self.words * 4 // stored.item  # all elements are under way together
+        self.accesses = stored.bytes // stored.item
 
     def functions(self):
         """The device functions start, part, whole, put, advance."""
@@ -134,6 +139,7 @@ class RegisterLoader:
         item, edge, along_k, bytes1 = self.stored.item, self.edge, self.stored.order == ALONG_K, self.stored.item == 1
         E, BITS = 4 // item, 8 * item
         line, byte, offset, piece = self.share.functions()
+        hide = pin(N * C)
 
         @device_function
         def start(at, s, first, tid):
@@ -195,4 +201,6 @@ class RegisterLoader:
             _, _, _, _, stride_k = s
             for n in range(N * C):
                 at[n] = i64(at[n] + i64(count) * stride_k)
+            # NOTE: else every element gets a pointer of its own, 64 bits that are added up from stage to stage
+            hide(at)
         return start, part, whole, put, advance

@@ -37,24 +37,28 @@ MOST_WORKSPACE = 1 << 29
 LEAST_STAGES = 4  # of a range of k
 
 # What `estimate` computes with: seconds of a launch, of the sum's, of a load from memory; share of the tensor cores' rate and of the
-# memory's; bytes a clock of shared memory; the L2's rate in terms of the memory's; cycles that a warp waits in a step and a stage.
+# memory's; bytes a clock of shared memory; the L2's rate in terms of the memory's; cycles of a warp's access to memory, and those that a
+# warp waits in a step and a stage.
 LAUNCH, SUM_LAUNCH, LATENCY = 2.5e-6, 1.5e-6, 1.0e-6
-EFFICIENCY, MEMORY_SHARE, SHARED_RATE, L2_RATE, STEP_CYCLES, STAGE_CYCLES = 0.92, 0.9, 128, 1.4, 40, 120
+EFFICIENCY, MEMORY_SHARE, SHARED_RATE, L2_RATE = 0.92, 0.9, 128, 1.4
+ACCESS_CYCLES, STEP_CYCLES, STAGE_CYCLES = 2, 40, 120
 
 TILES = (MmaTile(128, 256, 64, 2, 4, stages=4), MmaTile(128, 128, 64, 2, 2, stages=4, blocks=2),
-         MmaTile(128, 128, 128, 2, 2, stages=3, blocks=2), MmaTile(128, 128, 64, 2, 4, stages=4), MmaTile(128, 64, 64, 2, 2, stages=4, blocks=3),
-         MmaTile(64, 128, 64, 2, 2, stages=4, blocks=3), MmaTile(64, 64, 128, 2, 2, stages=4, blocks=3),
-         MmaTile(64, 64, 256, 1, 1, slices=4, stages=3, blocks=2), MmaTile(64, 64, 64, 2, 2, stages=3, blocks=3),
-         MmaTile(64, 32, 128, 2, 1, slices=2, stages=4, blocks=4), MmaTile(32, 32, 256, 1, 1, slices=4, stages=4, blocks=3))
+         MmaTile(128, 128, 128, 2, 2, stages=3, blocks=2), MmaTile(128, 128, 64, 2, 4, stages=4),
+         MmaTile(128, 64, 64, 2, 2, stages=4, blocks=3), MmaTile(64, 128, 64, 2, 2, stages=4, blocks=3),
+         MmaTile(64, 64, 128, 2, 2, stages=4, blocks=3), MmaTile(64, 64, 256, 1, 1, slices=4, stages=3, blocks=2),
+         MmaTile(64, 64, 64, 2, 2, stages=3, blocks=2), MmaTile(64, 32, 128, 2, 1, slices=2, stages=4, blocks=4),
+         MmaTile(32, 32, 256, 1, 1, slices=4, stages=4, blocks=3))
 TILES_SKINNY = (MmaTile(128, 16, 128, 4, 1, stages=5, blocks=2), MmaTile(64, 16, 256, 4, 1, slices=2, stages=5, blocks=2),
                 MmaTile(64, 16, 64, 4, 1, stages=4, blocks=4), MmaTile(32, 16, 512, 2, 1, slices=4, stages=4, blocks=2),
                 MmaTile(16, 16, 1024, 1, 1, slices=8, stages=3, blocks=2), MmaTile(64, 8, 256, 4, 1, slices=2, stages=5, blocks=2),
                 MmaTile(32, 8, 512, 2, 1, slices=4, stages=5, blocks=2), MmaTile(16, 8, 1024, 1, 1, slices=8, stages=4, blocks=2))
 # float64 with the shapes of sm_90; before that every one is 8x8x4
-TILES_F64 = (MmaTile(128, 128, 128, 2, 4, stages=4, ahead=0, mma_m=16, mma_k=8),
-             MmaTile(128, 64, 128, 2, 2, stages=4, blocks=2, ahead=0, mma_m=16, mma_k=8),
-             MmaTile(128, 64, 128, 4, 2, stages=4, mma_m=16, mma_k=8), MmaTile(64, 64, 128, 2, 2, stages=4, blocks=2, mma_m=16, mma_k=16),
-             MmaTile(64, 64, 128, 2, 2, stages=4, blocks=2, mma_m=16, mma_k=4),
+TILES_F64 = (MmaTile(128, 128, 128, 2, 4, stages=4, by_row=1, mma_m=16, mma_k=8),
+             MmaTile(128, 64, 128, 2, 2, stages=4, blocks=2, by_row=1, mma_m=16, mma_k=8),
+             MmaTile(128, 64, 128, 2, 2, stages=4, blocks=2, by_row=1, mma_m=16, mma_k=4),
+             MmaTile(128, 64, 128, 4, 2, stages=4, mma_m=16, mma_k=8), MmaTile(128, 64, 256, 4, 2, stages=3, by_row=1, mma_m=16, mma_k=16),
+             MmaTile(64, 64, 128, 2, 2, stages=4, blocks=2, mma_m=16, mma_k=8),
              MmaTile(64, 64, 256, 2, 2, slices=2, stages=3, mma_m=16, mma_k=8),
              MmaTile(32, 32, 512, 1, 1, slices=4, stages=3, blocks=2, mma_m=16, mma_k=8))
 TILES_F64_SKINNY = (MmaTile(64, 16, 256, 4, 1, slices=2, stages=5, blocks=2, mma_m=16, mma_k=8),
@@ -162,7 +166,8 @@ def tiles_of(problem, device):
     few, double = min(problem.m, problem.n), problem.a.dtype == "float64"
     tiles = TILES_F64 if double else TILES
     if few <= SKINNY:
-        tiles = tuple(tile for tile in (TILES_F64_SKINNY if double else TILES_SKINNY) if few > 8 or tile.bn == 8 or tile.depth == 64) + tiles[-3:]
+        skinny = TILES_F64_SKINNY if double else TILES_SKINNY
+        tiles = tuple(tile for tile in skinny if few > 8 or tile.bn == 8 or tile.depth == 64) + tiles[-3:]
     if double and device.capability < (9, 0):
         tiles = tuple(dict.fromkeys(replace(tile, mma_m=8, mma_k=4) for tile in tiles))
     return tiles
@@ -215,7 +220,7 @@ def estimate(problem, device, config):
     """
     tile, dtype = config.tile, mma_dtype(problem)
     parts = parts_of(problem, tile)
-    left, right, *_ = _stages(parts, tile, dtype)
+    left, right, *loaders = _stages(parts, tile, dtype)
     each, ranges = _range(parts, tile, dtype, config.ranges)
     stages, blocks = ceil_div(each, left.k), _blocks(parts, tile) * ranges
     resident = max(1, min(tile.blocks, device.shared_per_sm // (shared_bytes(tile, left, right) + 1024)))
@@ -223,7 +228,7 @@ def estimate(problem, device, config):
     # cycles of a stage: of a multiprocessor's units, and of a block, whose warps wait for their own loads, products and barriers
     arithmetic = 2 * tile.bm * tile.bn * left.k / (EFFICIENCY * multiply_rate(dtype, tile, device))
     fragments = (tile.warp_m + tile.warp_n) * tile.depth * tile.warps_m * tile.warps_n
-    shared = (fragments + tile.stage) / SHARED_RATE
+    shared = (fragments + tile.stage) / SHARED_RATE + ACCESS_CYCLES * sum(loader.accesses for loader in loaders) / 32
     alone = arithmetic * max(1, 128 / tile.threads) + STEP_CYCLES * tile.steps + STAGE_CYCLES
     clock = stages / device.clock_hz
     # every block reads its rows and columns from the L2; of the memory a multiprocessor gets what it has under way each latency
