@@ -27,6 +27,7 @@ from ..device.convert import element, float_bits
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import make_epilogue
+from ..device.fastmath import fma
 from ..device.index import ceil_div
 from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_free_remote,
                                mbarrier_init, mbarrier_wait)
@@ -43,6 +44,7 @@ SHARED_LIMIT = 232448
 BARRIERS = 1280     # bytes set apart for barriers and for aligning the ring
 MOST_STAGES = 16
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "tf32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}
+FP8 = ("float8_e4m3fn", "float8_e5m2")
 
 
 @dataclass(frozen=True)
@@ -195,8 +197,13 @@ def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
     return Loader(load, a_major, b_major, dtype, b_dtype, (BM + (tile.bn if B_BY_K else tile.bn + -tile.bn % 64)) * ROW)
 
 
+def promoted_fits(tile):
+    """Whether a tile has the registers to sum 8-bit floats in two stages, see `make_product`."""
+    return tile.groups == 1 and 2 * tile.sums + 32 <= tile.registers[1]
+
+
 @functools.cache
-def make_product(tile, loader, locate, sink, accumulator="float32"):
+def make_product(tile, loader, locate, sink, accumulator="float32", factors=None):
     """Device function ``product(a_map, b_map, y_map, shared, tiles, place, out)`` that a kernel's every thread calls once.
 
     Parameters
@@ -210,10 +217,16 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
     sink : device function (acc, first, offset, y_map, staging, where, thread, barrier, out)
         What becomes of acc[first: first + bn / 2], the fragment of the 64 rows from row `offset` of the tile on; called by a warpgroup,
         `thread` being 0 to 127.
+    accumulator : "float32" or "int32"
+    factors : device function (where, k, first_row, thread, out) -> (float32, float32), optional
+        For 8-bit floats: what a step's products count for in rows `first_row` and `first_row` + 8 of a thread's fragment.
 
     Notes
     -----
     `shared` is the address of the dynamic shared memory, `Tile.shared` bytes; `place` and `out` are tuples handed to `locate` and `sink`.
+
+    Tensor cores add products of 8-bit floats with some 14 bits, however many there are. So each step's 128 products are summed by them, and
+    the steps by the threads, in float32: that takes a second set of accumulators (`promoted_fits`).
     """
     STAGES, STAGE, A_BYTES, CLUSTER, CONSUMERS, GROUPS = tile.stages, tile.stage, tile.bm * ROW, tile.cluster, tile.consumers, tile.groups
     SUMS, PER_GROUP, STAGING = tile.sums, tile.bn // 2, tile.stages * tile.stage
@@ -229,6 +242,9 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
     drain = make_bulk_wait(0)
     load = loader.load
     scalar = i32 if accumulator == "int32" else f32
+    PROMOTED, FACTORS = loader.dtype in FP8, factors is not None
+    if PROMOTED and not promoted_fits(tile):
+        raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 32 registers; there are {TAKE}")
 
     @device_function
     def advance(slot, phase):
@@ -268,22 +284,46 @@ def make_product(tile, loader, locate, sink, accumulator="float32"):
         slot, phase, t = u32(0), u32(0), first
         mine = u32(ring + u32(group) * u32(GROUPS * GROUP))
         staging = u32(ring + u32(STAGING) + u32(group) * u32(STAGING_SHARE))
+        if PROMOTED:
+            total = cuda.local.array(SUMS, scalar)
         while t < tiles:
             where = locate(t, rank, place)
             begin, end = where[0], where[1]
             if end < begin:
                 t = tiles
             before = u32(0)
+            if PROMOTED:
+                for i in range(SUMS):
+                    total[i] = f32(0)
             for k in range(begin, end):
+                if FACTORS:
+                    low, high = factors(where, i32(k), i32(group * 64 + ((thread >> 5) << 4) + ((thread & 31) >> 2)), thread, out)
                 mbarrier_wait(u32(full + u32(8) * slot), phase)
                 at = u32(slot * u32(STAGE))
+                if PROMOTED:
+                    multiply(acc, descriptor(A_CONST, u32(mine + at)), descriptor(B_CONST, u32(ring + at + u32(A_BYTES))), i32(0))
+                    wait_all(acc)
+                    release(empty, slot, thread)
+                    slot, phase = advance(slot, phase)
+                    for i in range(SUMS // 4):
+                        if FACTORS:
+                            total[4 * i] = fma(acc[4 * i], low, total[4 * i])
+                            total[4 * i + 1] = fma(acc[4 * i + 1], low, total[4 * i + 1])
+                            total[4 * i + 2] = fma(acc[4 * i + 2], high, total[4 * i + 2])
+                            total[4 * i + 3] = fma(acc[4 * i + 3], high, total[4 * i + 3])
+                        else:
+                            for j in range(4):
+                                total[4 * i + j] = f32(total[4 * i + j] + acc[4 * i + j])
+                    continue
                 multiply(acc, descriptor(A_CONST, u32(mine + at)), descriptor(B_CONST, u32(ring + at + u32(A_BYTES))), i32(k != begin))
                 if k > begin:
                     wait_older(acc)
                     release(empty, before, thread)
                 before = slot
                 slot, phase = advance(slot, phase)
-            if end > begin:
+            if end > begin and PROMOTED:
+                sink(total, 0, i32(group * 64), y_map, staging, where, thread, u32(group + 1), out)
+            elif end > begin:
                 wait_all(acc)
                 release(empty, before, thread)
                 for g in range(GROUPS):

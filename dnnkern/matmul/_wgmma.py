@@ -7,7 +7,7 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
-from ._engine_hopper import ITEMSIZE, ROW, Tile
+from ._engine_hopper import FP8, ITEMSIZE, ROW, Tile, promoted_fits
 from ._pack import pack_launch, packed_bytes, pitch_of
 from ._roles import operand_strides
 from ._tile import BAND
@@ -120,16 +120,17 @@ def refusal(problem, parts):
         return "K=0: there is nothing to multiply"
     if len(parts.batch) > 1:
         return f"{len(parts.batch)} batch dimensions that do not merge, one is the most"
-    if parts.scales.by_block:
-        return "scales by block"
+    if parts.scales.by_block and parts.names[0] != "a":
+        return "scales by block where y is stored by columns"
     if max(parts.m, parts.n, parts.k) >= 2 ** 31 - 256:
         return f"a size of {max(parts.m, parts.n, parts.k)}; the most is 2**31 - 257"
     return None
 
 
-def tiles_for(b_major):
-    """The tiles that can read b as it lies."""
-    return [t for t in TILES if b_major == "k" or t.cluster == 1 or t.bn // t.cluster % 64 == 0]
+def tiles_for(b_major, dtype):
+    """The tiles that can read b as it lies, and have the registers for its type."""
+    return [t for t in TILES if (b_major == "k" or t.cluster == 1 or t.bn // t.cluster % 64 == 0)
+            and (dtype not in FP8 or promoted_fits(t))]
 
 
 def steps_of(k, itemsize):

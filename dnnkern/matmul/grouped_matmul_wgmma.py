@@ -18,7 +18,7 @@ from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ._engine_hopper import Tile, make_direct_store, make_matrix_loader, make_product, make_tma_store
 from ._groups import likely_tiles, make_find_tile, most_tiles
-from ._wgmma import TILES, make_operand, product_seconds, steps_of, store_argument, wgmma_dtype
+from ._wgmma import make_operand, product_seconds, steps_of, store_argument, tiles_for, wgmma_dtype
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _operands(problem):
 
 def configs(problem, device):
     """Every tile of a single block that reads b as it lies."""
-    return [Config(tile) for tile in TILES if tile.cluster == 1]
+    return [Config(tile) for tile in tiles_for("mn", problem.a.dtype) if tile.cluster == 1]
 
 
 def workspace(problem, device, config):

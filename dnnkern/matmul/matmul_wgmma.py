@@ -9,7 +9,7 @@ It wins wherever y has enough tiles for the multiprocessors; below that the sum 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec
 from ..device.tma import tensor_map_address
@@ -39,6 +39,7 @@ class Specialisation:
     epilogue: EpilogueSpec
     by_tma: bool
     vector: bool
+    blocks: tuple = (False, False)  # whether a's and b's scales are by block
 
 
 def supports(problem):
@@ -49,7 +50,10 @@ def supports(problem):
 def configs(problem, device):
     """Every tile that reads b as it lies."""
     parts = stored_by_rows(problem)
-    return [Config(tile) for tile in tiles_for(operands_of(parts, problem.math)[1].major)]
+    found = tiles_for(operands_of(parts, problem.math)[1].major, problem.a.dtype)
+    if parts.scales.by_block:
+        found = [tile for tile in found if 128 % tile.bn == 0]  # one block of b's columns a tile
+    return [Config(tile) for tile in found]
 
 
 def workspace(problem, device, config):
@@ -86,7 +90,23 @@ def kernel(special):
             through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)
         else:
             straight(acc, first, row, column, thread, m, n, e, y, i64(i64(z) * y_batch), y_row, y_column)
-    product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile), sink, spec.accumulator)
+    a_blocks, b_blocks = special.blocks
+
+    @device_function
+    def factors(where, k, first_row, thread, out):
+        scale_a, scale_b, strides = out[8], out[9], out[10]
+        low, high = f32(1), f32(1)
+        if a_blocks:
+            row = i32(where[2] + first_row)
+            last = i32(out[0] - 1)
+            low = scale_a[i64(i64(min(row, last)) * strides[0] + i64(k) * strides[1])]
+            high = scale_a[i64(i64(min(i32(row + 8), last)) * strides[0] + i64(k) * strides[1])]
+        if b_blocks:
+            both = scale_b[i64(i64(k) * strides[2] + i64(where[3] >> 7) * strides[3])]
+            low, high = f32(low * both), f32(high * both)
+        return low, high
+    product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile), sink, spec.accumulator,
+                           factors if a_blocks or b_blocks else None)
 
     @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_wgmma(a, b, y_map, y, y_row, y_column, y_batch, m, n, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows,
@@ -106,8 +126,9 @@ def build(problem, device, config):
     a, b = operands_of(parts, problem.math)
     by_tma = stored_by_tma(parts, tile)
     tiles, place = locate_arguments(parts, tile, a, b)
-    special = Specialisation(tile, (*(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), a.major, b.major), parts.epilogue, by_tma,
-                             not by_tma and store_width(parts, 2) == 2)
+    dtypes, scales = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), parts.scales
+    special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
+                             (scales.a == "block", scales.b == "block"))
     b_rows = tile.bn // tile.cluster
     y_batch, c_batch = (parts.batch[0][1][3], parts.batch[0][1][2]) if parts.batch else (0, 0)
     a_map = a.argument(tile.bm, 0)

@@ -41,7 +41,7 @@ class Config:
 def supports(problem):
     """Needs a k that can be divided."""
     parts = stored_by_rows(problem)
-    reason = refusal(problem, parts) or sums_refusal(parts)
+    reason = "scales by block" if parts.scales.by_block else refusal(problem, parts) or sums_refusal(parts)
     steps = steps_of(parts.k, parts.a.itemsize)
     if reason is None and steps < 2 * LEAST_STEPS:
         return f"K={parts.k} gives {steps} steps, two ranges need {2 * LEAST_STEPS}"
@@ -53,7 +53,7 @@ def configs(problem, device):
     parts, found = stored_by_rows(problem), {}
     a, b = operands_of(parts, problem.math)
     steps = steps_of(parts.k, parts.a.itemsize)
-    for tile in tiles_for(b.major):
+    for tile in tiles_for(b.major, problem.a.dtype):
         if tile.cluster > 1 or tile.bn % 64:
             continue
         tiles, _ = locate_arguments(parts, tile, a, b)

@@ -114,8 +114,11 @@ class Case:
         """{name: float64 array, every element representable in the operand's dtype}; mode "exact" or "float"."""
         raise NotImplementedError
 
-    def reference(self, values):
-        """({output: float64 array before rounding to the output's type}, {output: bound of the absolute error of a correct result})."""
+    def reference(self, values, tensor_cores=False):
+        """({output: float64 array before rounding to the output's type}, {output: bound of the absolute error of a correct result}).
+
+        `tensor_cores`: the bound is for those, which add products of 8-bit floats with fewer bits than float32 has.
+        """
         raise NotImplementedError
 
     @property

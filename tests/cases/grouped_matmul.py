@@ -125,7 +125,7 @@ class GroupedMatmul(Case):
 
     # ---- the definition
 
-    def reference(self, values):
+    def reference(self, values, tensor_cores=False):
         a, b = values["a"], np.swapaxes(values["b"], 1, 2) if self.tb else values["b"]
         scale_a, scale_b, bias = values["scale_a"], values["scale_b"], values["bias"]
         if self.scale_a == "block":
@@ -145,6 +145,8 @@ class GroupedMatmul(Case):
         error = 0.0 if self.dtype == "int8" else u * min(self.k, 8 * self.k ** 0.5)
         if self.math == "tf32" and self.dtype == "float32":
             error += 2 * ROUNDOFF["tf32"]
+        if tensor_cores and self.dtype.startswith("float8"):
+            error += 4 * 2.0**-13  # four sums of 32 products to each float32 addition, cut off after 13 bits
         z = self.alpha * product + addend
         bound = abs(self.alpha) * error * magnitude
         if self.dtype != "int8" or self.alpha != 1 or bias is not None or self.y_dtype != "int32":

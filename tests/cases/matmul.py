@@ -182,7 +182,7 @@ class Matmul(Case):
 
     # ---- the definition
 
-    def reference(self, values):
+    def reference(self, values, tensor_cores=False):
         a, b = self._matrices(values)
         product, magnitude = _product(a, b), _product(np.abs(a), np.abs(b))
         accumulator = ROUNDOFF["float64" if self.dtype == "float64" else "float32"]
@@ -190,6 +190,8 @@ class Matmul(Case):
         error = 0.0 if self.dtype == "int8" else accumulator * min(self.k, 8 * self.k ** 0.5)
         if self.math == "tf32" and self.dtype == "float32":
             error += 2 * ROUNDOFF["tf32"]
+        if tensor_cores and self.dtype.startswith("float8"):
+            error += 4 * 2.0**-13  # four sums of 32 products to each float32 addition, cut off after 13 bits
         if self.math == "fast":
             error *= 10
         z, bound = self.alpha * product, abs(self.alpha) * error * magnitude
