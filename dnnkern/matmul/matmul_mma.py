@@ -47,8 +47,8 @@ TILES = (MmaTile(128, 256, 64, 2, 4, stages=4), MmaTile(128, 128, 64, 2, 2, stag
          MmaTile(128, 128, 128, 2, 2, stages=3, blocks=2), MmaTile(128, 128, 64, 2, 4, stages=4),
          MmaTile(128, 64, 64, 2, 2, stages=4, blocks=3), MmaTile(64, 128, 64, 2, 2, stages=4, blocks=3),
          MmaTile(64, 64, 128, 2, 2, stages=4, blocks=3), MmaTile(64, 64, 256, 1, 1, slices=4, stages=3, blocks=2),
-         MmaTile(64, 64, 64, 2, 2, stages=3, blocks=2), MmaTile(64, 32, 128, 2, 1, slices=2, stages=4, blocks=4),
-         MmaTile(32, 32, 256, 1, 1, slices=4, stages=4, blocks=3))
+         MmaTile(32, 64, 256, 1, 2, slices=2, stages=4, blocks=2), MmaTile(64, 64, 64, 2, 2, stages=3, blocks=2),
+         MmaTile(64, 32, 128, 2, 1, slices=2, stages=4, blocks=4), MmaTile(32, 32, 256, 1, 1, slices=4, stages=4, blocks=3))
 TILES_SKINNY = (MmaTile(128, 16, 128, 4, 1, stages=5, blocks=2), MmaTile(64, 16, 256, 4, 1, slices=2, stages=5, blocks=2),
                 MmaTile(64, 16, 64, 4, 1, stages=4, blocks=4), MmaTile(32, 16, 512, 2, 1, slices=4, stages=4, blocks=2),
                 MmaTile(16, 16, 1024, 1, 1, slices=8, stages=3, blocks=2), MmaTile(64, 8, 256, 4, 1, slices=2, stages=5, blocks=2),
