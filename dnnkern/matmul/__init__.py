@@ -57,7 +57,8 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
     -------
     y : array (..., M, N), of a's framework
         Accumulated in float32 (float64 for float64, int32 for int8), rounded once. A K of 0 sums to 0. The product is that of the scaled
-        operands, ``(scale_a * a) @ (scale_b * b)``: scales by block multiply the sum over their 128 of k, others the whole sum.
+        operands, ``(scale_a * a) @ (scale_b * b)``: scales by block multiply the sum over their 128 of k, others the whole sum. Tensor
+        cores (``Note.TENSOR_CORE``) add 8-bit floats with 13 bits within 128 of k; those sums are added in float32.
 
     Raises
     ------
