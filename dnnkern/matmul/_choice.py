@@ -41,8 +41,12 @@ def refusal(problem):
     reason = size_refusal(problem)
     if reason:
         return reason
-    if problem.a.dtype == "int8":
-        parts = stored_by_rows(problem)
+    return word_refusal(stored_by_rows(problem))
+
+
+def word_refusal(parts):
+    """Why int8 operands cannot be read in words of four k, or None; None for other types."""
+    if parts.dtype == "int8":
         for which, name in zip("ab", parts.names):
             reason = _no_words(parts, which)
             if reason:
@@ -63,7 +67,7 @@ def _no_words(parts, which):
 
 def operands_of(parts, tile):
     """How a tile's loaders read the operands of a problem."""
-    edge = int(parts.m % tile.bm != 0 or parts.n % tile.bn != 0)
+    edge = int(parts.ragged or parts.m % tile.bm != 0 or parts.n % tile.bn != 0)
     if parts.dtype == "int8":
         return Operands("int8", (1, 1), (1, 1), edge)
     limit = 8 if parts.dtype in HALVES else 16 // parts.a.itemsize

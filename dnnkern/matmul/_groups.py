@@ -3,10 +3,24 @@
 Whatever the offsets hold, what these functions answer lies within the arrays; rows that no group has belong to none.
 """
 import functools
+from dataclasses import replace
 
 from ..device import cuda, device_function, i32, i64, u32
 from ..device.index import ceil_div
 from ..device.warp import ballot, broadcast, lane_id, scan_sum
+from ._roles import Roles
+
+
+def group_roles(problem) -> Roles:
+    """The problem as the tile kernels take it: the groups are a batch of b's. A tile begins at any row of a, which counts as aligned to
+    that."""
+    a = problem.a
+    if problem.a_strides[0] == 1 and problem.m_total > 1:  # groups of rows begin inside a's contiguous dimension
+        a = replace(a, alignment=min(a.alignment, a.itemsize))
+    return Roles(m=problem.m_total, n=problem.n, k=problem.k, a=a, b=problem.b, y=problem.y, names=("a", "b"), a_strides=problem.a_strides,
+                 b_strides=problem.b_strides, y_strides=problem.y_strides, c_strides=(0, 0),
+                 batch=((problem.groups, (0, problem.b_group_stride, 0, 0)),), epilogue=problem.epilogue,
+                 bias_stride=problem.bias_strides[1], scales=problem.scales, ragged=True)
 
 
 def most_tiles(problem, bm):

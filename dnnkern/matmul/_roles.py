@@ -13,7 +13,10 @@ from ._problem import epilogue_arguments
 
 @dataclass(frozen=True)
 class Roles:
-    """A `MatmulProblem` with its operands in their parts; names are the plan's, strides count elements."""
+    """A `MatmulProblem` with its operands in their parts; names are the plan's, strides count elements.
+
+    `ragged`: rows come in groups of any sizes, so that a tile can reach over the end of one wherever it lies.
+    """
     m: int
     n: int
     k: int
@@ -29,6 +32,7 @@ class Roles:
     epilogue: object
     bias_stride: int
     scales: object
+    ragged: bool = False
 
     @property
     def dtype(self):

@@ -59,11 +59,12 @@ def kernel(config):
     epilogue = make_epilogue(config.epilogue)
 
     @cuda.jit(launch_bounds=TILE * TILE)
-    def grouped_matmul_tiled(a, b, offsets, offset_stride, y, m, n, k, groups, sam, sak, sbk, sbn, sbg, sym, syn, tiles_n, scale_a, scale_b,
+    def grouped_matmul_tiled(a, b, offsets, offset_stride, y, m, n, k, groups, sam, sak, sbk, sbn, sbg, sym, syn, tiles_m, scale_a, scale_b,
                              scale_strides, scale_group, alpha, bias, bias_group, bias_stride):
         tile_a = cuda.shared.array(SIZE, Stored)  # [m][k]
         tile_b = cuda.shared.array(SIZE, Stored)  # [k][n]
-        tile, tile_column = divide_remainder(i32(cuda.blockIdx.x), tiles_n)
+        # NOTE: down the rows first: the tiles of a group that need the same columns of its matrix run together
+        tile_column, tile = divide_remainder(i32(cuda.blockIdx.x), tiles_m)
         group, first, end = find_tile(tile, offsets, offset_stride, groups, m)
         if group >= 0:
             g, row0, column0 = i64(group), i64(first), i32(tile_column * TILE)
@@ -83,14 +84,14 @@ def kernel(config):
 def build(problem, device, config):
     """One launch, a block a tile that groups can need."""
     full = Config(square_of(problem), problem.epilogue)
-    tiles_n = ceil_div(problem.n, TILE)
+    tiles_m, tiles_n = most_tiles(problem, TILE), ceil_div(problem.n, TILE)
     pointers = [Argument(element(t.dtype).pointer, name) for name, t in (("a", problem.a), ("b", problem.b), ("y", problem.y))]
     strides = *problem.a_strides, *problem.b_strides, problem.b_group_stride, *problem.y_strides
     arguments = (*pointers[:2], *problem.offset_arguments(), pointers[2],
                  *(Argument("int32", v) for v in (problem.m_total, problem.n, problem.k, problem.groups)),
-                 *(Argument("int64", s) for s in strides), Argument("uint32x3", divisor(tiles_n)), *problem.scales.arguments(),
+                 *(Argument("int64", s) for s in strides), Argument("uint32x3", divisor(tiles_m)), *problem.scales.arguments(),
                  Argument("int64", problem.scale_group_stride), *problem.epilogue_arguments())
-    return (Launch(kernel(full), (most_tiles(problem, TILE) * tiles_n, 1, 1), (TILE * TILE, 1, 1), arguments),)
+    return (Launch(kernel(full), (tiles_m * tiles_n, 1, 1), (TILE * TILE, 1, 1), arguments),)
 
 
 ALGORITHM = Algorithm(op="grouped_matmul", name="tiled", supports=supports, workspace=workspace, estimate=estimate, build=build)
