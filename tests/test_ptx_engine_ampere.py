@@ -54,17 +54,21 @@ def test_the_loop_is_products_and_their_loads(dtype, layout, arch, tmp_path):
     assert len(copies) >= 8 and all("BYPASS" in name and ".128" in name for name in copies) and not code.count("STS")
 
 
-@pytest.mark.parametrize("arch, product, count", [("sm_80", "DMMA.884", 128), ("sm_90a", "DMMA.16x8x8", 32)])
-def test_float64(arch, product, count, tmp_path):
-    (launch,) = launches("4096x4096x4096 f64 tt", arch, "128x64x128B w2x2").values()
+@pytest.mark.parametrize("arch, shape, product, count", [("sm_80", "m8k4", "DMMA.884", 128), ("sm_90a", "m16k4", "DMMA.16x8x4", 64),
+                                                         ("sm_90a", "m16k8", "DMMA.16x8x8", 32)])
+def test_float64(arch, shape, product, count, tmp_path):
+    (launch,) = launches("4096x4096x4096 f64 nn", arch, f"128x64x128B w2x2 s4 rows {shape}").values()
     code = assembled(launch, arch, tmp_path)
-    assert code.count(product) % count == 0 and code.count(product) > 0
-    assert not code.count("LDSM") and code.count("LDS") >= 24
+    assert code.count("DMMA") == code.count(product) > 0 and code.count(product) % count == 0
+    loop = code.lines[code.lines.index(next(line for line in code.lines if line.startswith(product))):]
+    moves = sum(line.startswith(("MOV", "IMAD.MOV")) for line in loop[:300])
+    assert not code.count("LDSM") and code.count("LDS.64") >= 48 and moves <= 8, "fragments are loaded where products want them"
 
 
-@pytest.mark.parametrize("words", ["4096x4096x4096 bf16 nn", "8x4096x4096 bf16 nt", "16x4096x4096 bf16 nn", "4096x4096x4096 f64 nn",
-                                   "4096x8x4096 f64 nt", "4096x4096x4096 i8 nn", "8x4096x4096 f32 nt --math tf32", "4095x4093x4091 bf16 nn",
-                                   "999x999x999 i8 tn"])
+@pytest.mark.parametrize("words", [
+    "4096x4096x4096 bf16 nn", "8x4096x4096 bf16 nt", "4096x4096x4096 f64 nn", "999x999x999 i8 tn",
+    *(pytest.param(words, marks=pytest.mark.slow) for words in (
+        "16x4096x4096 bf16 nn", "4096x8x4096 f64 nt", "4096x4096x4096 i8 nn", "8x4096x4096 f32 nt --math tf32", "4095x4093x4091 bf16 nn"))])
 def test_every_tile_keeps_to_its_registers(words, tmp_path):
     arch = "sm_90a"
     for name, launch in launches(words, arch).items():
