@@ -135,7 +135,7 @@ def grouped_matmul(a, b, group_offsets, *, bias=None, alpha=1.0, transpose_b=Fal
     Notes
     -----
     Deterministic. Mirrors cuDNN's MoE grouped matmul, whose offsets are the first G of these, and PyTorch's grouped_mm, whose offsets are
-    the last G; both leave rows past the last group alone as well.
+    the last G; PyTorch's leaves rows past the last group alone as well.
 
     Examples
     --------
