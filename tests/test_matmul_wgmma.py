@@ -70,9 +70,21 @@ def test_tiles_fit(tile):
 
 def test_a_share_of_b_in_whole_boxes():
     """b contiguous along n arrives in boxes of 64 columns, which blocks of a cluster do not share."""
-    assert Tile(128, 128, cluster=2) in tiles_for("mn") and Tile(128, 192, cluster=2) not in tiles_for("mn")
+    by_k, by_n = tiles_for("k", "bfloat16"), tiles_for("mn", "bfloat16")
+    assert set(by_n) == {t for t in by_k if t.cluster == 1 or t.bn // t.cluster % 64 == 0} and by_k == list(TILES)
     with pytest.raises(ValueError, match="shared in boxes of 64 columns; 96 are no multiple"):
         make_matrix_loader(Tile(128, 192, cluster=2), "bfloat16", "bfloat16", "k", "mn")
+
+
+def test_sums_of_8_bit_floats_need_twice_the_registers():
+    """Those of a step and those of the steps before: 2 * 64 + 32 of 232, but 2 * 128 + 32 of 232 are not there."""
+    tiles = tiles_for("k", "float8_e4m3fn")
+    assert Tile(128, 128) in tiles and Tile(128, 256) not in tiles and Tile(256, 128) not in tiles
+    assert all(2 * t.sums + 32 <= t.registers[1] for t in tiles)
+    assert {c.tile for c in WGMMA.configs(product("float8_e5m2"), H200)} == set(tiles)
+    loader = make_matrix_loader(Tile(128, 256), "float8_e4m3fn", "float8_e4m3fn", "k", "k")
+    with pytest.raises(ValueError, match="8-bit floats take 256 accumulators of one group and 32 registers; there are 232"):
+        engine.make_product(Tile(128, 256), loader, None, None)
 
 
 # ---- which operands are copied
