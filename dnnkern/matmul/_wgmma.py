@@ -3,6 +3,7 @@ import functools
 from dataclasses import dataclass
 
 from ..device import device_function, i32
+from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
 from ..host.launch import Argument
@@ -26,6 +27,26 @@ TILES = {
 """Tile -> (fixed, each further wave of tiles, each step of k) in microseconds: H200, bfloat16 "nt", 1 and 4 waves of 16 and 64 steps, less
 1.7 of the first, by which graphs of 20 launches measured more than longer ones."""
 MEASURED_CLOCK = 1.98e9
+
+
+@dataclass(frozen=True)
+class Config:
+    """A tile."""
+    tile: Tile
+
+    def __str__(self):
+        return str(self.tile)
+
+
+@dataclass(frozen=True)
+class Specialisation:
+    """What a kernel is compiled for: tile, operands as `make_matrix_loader` takes them, epilogue, how results leave."""
+    tile: Tile
+    operands: tuple
+    epilogue: EpilogueSpec
+    by_tma: bool
+    vector: bool
+    blocks: tuple = (False, False)  # whether a's and b's scales are by block
 
 
 @dataclass(frozen=True)

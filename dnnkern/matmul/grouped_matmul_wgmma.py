@@ -6,38 +6,17 @@ group leave through TMA, the last ones of a group by threads, from shared memory
 that work at one time share rows of a, and tiles of b[g] from the L2.
 """
 import functools
-from dataclasses import dataclass
 
 from ..device import cuda, device_function, i32, i64, u32
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
-from ._engine_hopper import Tile, make_direct_store, make_matrix_loader, make_product, make_tma_store
+from ._engine_hopper import make_direct_store, make_matrix_loader, make_product, make_tma_store
 from ._groups import likely_tiles, make_find_tile, most_tiles
-from ._wgmma import make_operand, product_seconds, steps_of, store_argument, tiles_for, wgmma_dtype
-
-
-@dataclass(frozen=True)
-class Config:
-    """A tile."""
-    tile: Tile
-
-    def __str__(self):
-        return str(self.tile)
-
-
-@dataclass(frozen=True)
-class Specialisation:
-    """What a kernel is compiled for: tile, operands as `make_matrix_loader` takes them, epilogue, how results leave."""
-    tile: Tile
-    operands: tuple
-    epilogue: EpilogueSpec
-    by_tma: bool
-    vector: bool
+from ._wgmma import Config, Specialisation, make_operand, product_seconds, steps_of, store_argument, tiles_for, wgmma_dtype
 
 
 def supports(problem):

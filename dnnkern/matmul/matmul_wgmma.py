@@ -7,39 +7,17 @@ workspace (`_pack`). Results of 16 and 32 bits leave through shared memory and T
 It wins wherever y has enough tiles for the multiprocessors; below that the sum over k has to be divided (`wgmma_split_k`).
 """
 import functools
-from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec
 from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
-from ._engine_hopper import Tile, make_direct_store, make_matrix_loader, make_product, make_tma_store
+from ._engine_hopper import make_direct_store, make_matrix_loader, make_product, make_tma_store
 from ._roles import store_width, stored_by_rows
-from ._wgmma import (locate_arguments, make_locate, operands_of, refusal, steps_of, stored_by_tma, product_seconds, tiles_for, wgmma_dtype,
-                     y_argument)
-
-
-@dataclass(frozen=True)
-class Config:
-    """A tile."""
-    tile: Tile
-
-    def __str__(self):
-        return str(self.tile)
-
-
-@dataclass(frozen=True)
-class Specialisation:
-    """What a kernel is compiled for: tile, operands as `make_matrix_loader` takes them, epilogue, how results leave."""
-    tile: Tile
-    operands: tuple
-    epilogue: EpilogueSpec
-    by_tma: bool
-    vector: bool
-    blocks: tuple = (False, False)  # whether a's and b's scales are by block
+from ._wgmma import (Config, Specialisation, locate_arguments, make_locate, operands_of, product_seconds, refusal, steps_of, stored_by_tma,
+                     tiles_for, wgmma_dtype, y_argument)
 
 
 def supports(problem):
