@@ -21,22 +21,16 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..device import cuda, device_function, f32, i32, i64, u32
-from ..device.barrier import barrier_sync
-from ..device.convert import element, float_bits
+from ..device import cuda, device_function, f32, i32, u32
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
-from ..device.epilogue import make_epilogue
 from ..device.fastmath import fma
-from ..device.index import ceil_div
-from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_free_remote,
-                               mbarrier_init, mbarrier_wait)
+from ..device.mbarrier import (fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_free_remote, mbarrier_init,
+                               mbarrier_wait)
 from ..device.registers import check_register_budget, make_register_claim, make_register_release
-from ..device.stmatrix import stmatrix_x4
-from ..device.tma import bulk_commit, make_bulk_wait, make_bulk_wait_read, make_tma_load, prefetch_tensor_map, tma_store_3d
-from ..device.vec import advance, as_u32, load_shared_4u32, store4, store_shared_2u32
+from ..device.tma import make_bulk_wait, make_tma_load, prefetch_tensor_map
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
-from ._store import make_group_store
+from ._tile import unrolled
 
 ROW = 128           # bytes of k in a stage: the widest swizzle
 GROUP = 8192        # bytes of 64 rows of a stage
@@ -279,6 +273,12 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             t = i32(t + stride)
 
     @device_function
+    def sink_group(g, s):
+        acc, group, y_map, staging, where, thread, out = s
+        sink(acc, g * PER_GROUP, i32((group * GROUPS + g) * 64), y_map, staging, where, thread, u32(group + 1), out)
+    sink_all = unrolled(GROUPS, sink_group)
+
+    @device_function
     def consume(y_map, ring, full, empty, tiles, first, stride, rank, place, group, thread, out):
         acc = cuda.local.array(SUMS, scalar)
         slot, phase, t = u32(0), u32(0), first
@@ -326,8 +326,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             elif end > begin:
                 wait_all(acc)
                 release(empty, before, thread)
-                for g in range(GROUPS):
-                    sink(acc, g * PER_GROUP, i32((group * GROUPS + g) * 64), y_map, staging, where, thread, u32(group + 1), out)
+                sink_all(i32(0), (acc, group, y_map, staging, where, thread, out))
             t = i32(t + stride)
 
     @device_function
@@ -372,107 +371,3 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             cluster_arrive_relaxed()
             cluster_wait()
     return product
-
-
-@functools.cache
-def make_tma_store(tile, spec, clipped=False):
-    """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)`` for 64 rows of results.
-
-    Results of 16 or 32 bits: epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to y, which clips what lies beyond its
-    edges (16-bit results: n is even). Elements beyond m rows and n columns are computed from operands within. With `clipped` rows from m on
-    exist and stay as they are: a box that reaches into them is copied by the threads instead, 16 bytes each, to rows of `y_row` elements
-    at `y`; n is then a multiple of 16 bytes.
-    """
-    itemsize = element(spec.output).storage.itemsize
-    halves, PER = itemsize == 2, 16 // itemsize
-    WIDTH = 64 if halves else 32
-    BOXES, LAST = ceil_div(tile.bn, WIDTH), tile.bn - WIDTH
-    BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
-    if tile.bn < WIDTH:
-        raise ValueError(f"tile {tile}: results leave in boxes of {WIDTH} columns")
-    epilogue = make_epilogue(spec, "packed" if halves else "storage")
-    free = make_bulk_wait_read(BUFFERS - 1)
-    bits = u32 if spec.output == "int32" else float_bits
-
-    if halves:
-        @device_function
-        def fill(acc, j, buffer, row, column, lane, warp, m, n, e):
-            r0, r1 = i32(min(row, i32(m - 1))), i32(min(i32(row + 8), i32(m - 1)))
-            last = i32(n - 2)
-            line = u32(buffer + u32(u32(warp * 16 + (lane & 15)) * u32(ROW)))
-            half = i32(lane >> 4)
-            for pair in range(4):
-                ca, cb = i32(min(i32(column + pair * 16), last)), i32(min(i32(column + pair * 16 + 8), last))
-                chunk = u32(u32(i32(pair * 2 + half) ^ i32(lane & 7)) * u32(16))
-                k = j + pair * 8
-                stmatrix_x4(u32(line + chunk), epilogue(acc[k], acc[k + 1], r0, ca, e), epilogue(acc[k + 2], acc[k + 3], r1, ca, e),
-                            epilogue(acc[k + 4], acc[k + 5], r0, cb, e), epilogue(acc[k + 6], acc[k + 7], r1, cb, e))
-    else:
-        @device_function
-        def fill(acc, j, buffer, row, column, lane, warp, m, n, e):
-            r0, r1 = i32(min(row, i32(m - 1))), i32(min(i32(row + 8), i32(m - 1)))
-            last = i32(n - 1)
-            line = u32(buffer + u32(u32(warp * 16 + (lane >> 2)) * u32(ROW)))  # eight rows on the swizzle is the same again
-            inside = u32(u32(lane & 1) * u32(8))
-            for block in range(4):
-                ca, cb = i32(min(i32(column + block * 8), last)), i32(min(i32(column + block * 8 + 1), last))
-                chunk = u32(u32(i32(block * 2 + ((lane >> 1) & 1)) ^ i32(lane >> 2)) * u32(16))
-                at, k = u32(line + chunk + inside), j + block * 4
-                store_shared_2u32(at, bits(epilogue(acc[k], r0, ca, e)), bits(epilogue(acc[k + 1], r0, cb, e)))
-                store_shared_2u32(u32(at + u32(8 * ROW)), bits(epilogue(acc[k + 2], r1, ca, e)), bits(epilogue(acc[k + 3], r1, cb, e)))
-
-    @device_function
-    def copy(buffer, row, column, thread, m, n, y, y_row):
-        for part in range(4):
-            chunk = i32(part * 128 + thread)
-            r, c = i32(chunk >> 3), i32(chunk & 7)
-            if i32(row + r) < m and i32(column + c * PER) < n:
-                words = load_shared_4u32(u32(buffer + u32(r * ROW) + u32(i32(c ^ (r & 7)) * 16)))
-                store4(as_u32(advance(y, i64(i64(row + r) * y_row + i64(column + c * PER)))), i32(0), words)
-
-    @device_function
-    def store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row):
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        r0 = i32(row + warp * 16 + (lane >> 2))
-        c0 = i32(column + (lane & 3) * 2)
-        for box in range(BOXES):
-            start = i32(min(i32(WIDTH * box), i32(LAST)))
-            if thread == 0:
-                free()
-            barrier_sync(barrier, u32(128))
-            buffer = u32(staging + u32(box % BUFFERS * GROUP))
-            fill(acc, first + (start >> 1), buffer, r0, i32(c0 + start), lane, warp, m, n, e)
-            fence_async_shared()  # the fence of all memory waits for the device: 1000 cycles
-            barrier_sync(barrier, u32(128))
-            if clipped and i32(row + 64) > m:
-                copy(buffer, row, i32(column + start), thread, m, n, y, y_row)
-            elif thread == 0:
-                tma_store_3d(y_map, buffer, i32(column + start), row, z)
-                bulk_commit()
-    return store
-
-
-@functools.cache
-def make_direct_store(tile, spec, vector):
-    """Device function ``store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column)`` for 64 rows of any results.
-
-    Pairs of columns straight from registers to y at element `at`, each checked against the edges; with `vector` a pair is one store.
-    """
-    COUNT = tile.bn // 8
-    pair = make_group_store(spec, 2, vector)
-
-    @device_function
-    def store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column):
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        r0 = i32(row + warp * 16 + (lane >> 2))
-        r1 = i32(r0 + 8)
-        c0 = i32(column + (lane & 3) * 2)
-        at0 = i64(at + i64(r0) * y_row)
-        at1 = i64(at + i64(r1) * y_row)
-        for j in range(COUNT):
-            c = i32(c0 + j * 8)
-            if r0 < m:
-                pair(acc, first + 4 * j, r0, c, n, y, i64(at0 + i64(c) * y_column), y_column, e)
-            if r1 < m:
-                pair(acc, first + 4 * j + 2, r1, c, n, y, i64(at1 + i64(c) * y_column), y_column, e)
-    return store

@@ -176,7 +176,7 @@ def y_argument(parts):
 
 
 def store_argument(name, dtype, shape, strides):
-    """The tensor map of (matrices, rows, columns) that `make_tma_store` writes to."""
+    """The tensor map of (matrices, rows, columns) that `make_boxed_store` writes to."""
     return Argument("tensormap", name, spec=TensorMap(dtype, shape, strides, (1, 64, 128 // ITEMSIZE_OF[dtype]), 128))
 
 
@@ -194,7 +194,7 @@ def make_locate(tile):
         zs, inside = divide_remainder(t, per_matrix)
         z, s = divide_remainder(zs, ranges)
         r, c = locate_tile(inside, band_tiles, super_rows, last_rows)
-        first = i32(s * each)
+        first = i32(min(i32(s * each), steps))
         return (first, i32(min(i32(first + each), steps)), i32(i32(r * CLUSTER + rank) * BM), i32(c * BN), i32(z * a_batched),
                 i32(z * b_batched), z, s)
     return locate

@@ -14,7 +14,8 @@ from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
-from ._engine_hopper import make_direct_store, make_matrix_loader, make_product, make_tma_store
+from ._engine_hopper import make_matrix_loader, make_product
+from ._engine_stores import make_direct_store, make_boxed_store
 from ._groups import likely_tiles, make_find_tile, most_tiles
 from ._wgmma import Config, Specialisation, make_operand, product_seconds, steps_of, store_argument, tiles_for, wgmma_dtype
 
@@ -75,7 +76,7 @@ def _make_locate(tile):
 def kernel(special):
     """All groups, one persistent launch."""
     tile, spec, by_tma, has_scales = special.tile, special.epilogue, special.by_tma, bool(special.epilogue.scales)
-    through_tma = make_tma_store(tile, spec, clipped=True) if by_tma else None
+    through_tma = make_boxed_store(tile, spec, clipped=True) if by_tma else None
     straight = None if by_tma else make_direct_store(tile, spec, special.vector)
 
     @device_function

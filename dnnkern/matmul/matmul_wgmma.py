@@ -14,7 +14,8 @@ from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
-from ._engine_hopper import make_direct_store, make_matrix_loader, make_product, make_tma_store
+from ._engine_hopper import make_matrix_loader, make_product
+from ._engine_stores import make_direct_store, make_boxed_store
 from ._roles import store_width, stored_by_rows
 from ._wgmma import (Config, Specialisation, locate_arguments, make_locate, operands_of, product_seconds, refusal, steps_of, stored_by_tma,
                      tiles_for, wgmma_dtype, y_argument)
@@ -52,7 +53,7 @@ def estimate(problem, device, config):
 def kernel(special):
     """The whole product, one persistent launch."""
     tile, spec, by_tma, has_scales = special.tile, special.epilogue, special.by_tma, bool(special.epilogue.scales)
-    through_tma = make_tma_store(tile, spec) if by_tma else None
+    through_tma = make_boxed_store(tile, spec) if by_tma else None
     straight = None if by_tma else make_direct_store(tile, spec, special.vector)
 
     @device_function

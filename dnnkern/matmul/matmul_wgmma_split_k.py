@@ -14,7 +14,8 @@ from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
-from ._engine_hopper import Tile, make_matrix_loader, make_product, make_tma_store
+from ._engine_hopper import Tile, make_matrix_loader, make_product
+from ._engine_stores import make_boxed_store
 from ._roles import stored_by_rows
 from ._sum import pitch_of, sum_launch, sums_bytes, sums_refusal
 from ._wgmma import (locate_arguments, make_locate, operands_of, product_seconds, refusal, steps_of, store_argument, tiles_for,
@@ -89,7 +90,7 @@ def estimate(problem, device, config):
 @functools.cache
 def partial_kernel(tile, operands, accumulator):
     """The sums over one range of k of one tile, to matrix number ``range * batch + z`` of the workspace."""
-    store = make_tma_store(tile, EpilogueSpec(accumulator=accumulator, output=accumulator))
+    store = make_boxed_store(tile, EpilogueSpec(accumulator=accumulator, output=accumulator))
 
     @device_function
     def sink(acc, first, offset, sums_map, staging, where, thread, barrier, out):

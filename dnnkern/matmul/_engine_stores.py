@@ -1,0 +1,138 @@
+"""How a tile's sums leave a warpgroup of the Hopper main loop: 64 rows at a time through shared memory and TMA, or straight from registers.
+
+The sums are a fragment of wgmma: thread `t` of the warpgroup holds, of each 8 columns, two in row ``t / 32 * 16 + t % 32 / 4`` and the same
+two eight rows below. Everything that touches them is unrolled by calls (`_tile.unrolled`): the compiler does not unroll a loop with an
+activation in it, and sums that are indexed by a variable lie in local memory.
+"""
+import functools
+
+from ..device import device_function, i32, i64, u32
+from ..device.barrier import barrier_sync
+from ..device.convert import element, float_bits
+from ..device.epilogue import make_epilogue
+from ..device.index import ceil_div
+from ..device.mbarrier import fence_async_shared
+from ..device.stmatrix import stmatrix_x4
+from ..device.tma import bulk_commit, make_bulk_wait_read, tma_store_3d
+from ..device.vec import advance, as_u32, load_shared_4u32, store4, store_shared_2u32
+from ._engine_hopper import GROUP, ROW
+from ._store import make_group_store
+from ._tile import unrolled
+
+
+@functools.cache
+def make_boxed_store(tile, spec, clipped=False):
+    """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)`` for 64 rows of results.
+
+    Results of 16 or 32 bits: epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to y, which clips what lies beyond its
+    edges (16-bit results: n is even). Elements beyond m rows and n columns are computed from operands within. With `clipped` rows from m on
+    exist and stay as they are: a box that reaches into them is copied by the threads instead, 16 bytes each, to rows of `y_row` elements
+    at `y`; n is then a multiple of 16 bytes.
+    """
+    itemsize = element(spec.output).storage.itemsize
+    halves, PER = itemsize == 2, 16 // itemsize
+    WIDTH = 64 if halves else 32
+    BOXES, LAST = ceil_div(tile.bn, WIDTH), tile.bn - WIDTH
+    BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
+    if tile.bn < WIDTH:
+        raise ValueError(f"tile {tile}: results leave in boxes of {WIDTH} columns")
+    epilogue = make_epilogue(spec, "packed" if halves else "storage")
+    free = make_bulk_wait_read(BUFFERS - 1)
+    bits = u32 if spec.output == "int32" else float_bits
+
+    if halves:
+        @device_function
+        def fill_part(pair, s):
+            acc, j, line, chunk0, r0, r1, column, last, e = s
+            ca, cb = i32(min(i32(column + pair * 16), last)), i32(min(i32(column + pair * 16 + 8), last))
+            chunk = u32(u32(i32(pair * 2 + (chunk0 >> 3)) ^ i32(chunk0 & 7)) * u32(16))
+            k = j + pair * 8
+            stmatrix_x4(u32(line + chunk), epilogue(acc[k], acc[k + 1], r0, ca, e), epilogue(acc[k + 2], acc[k + 3], r1, ca, e),
+                        epilogue(acc[k + 4], acc[k + 5], r0, cb, e), epilogue(acc[k + 6], acc[k + 7], r1, cb, e))
+        fill_all = unrolled(4, fill_part)
+
+        @device_function
+        def fill(acc, j, buffer, row, column, lane, warp, m, n, e):
+            r0, r1 = i32(min(row, i32(m - 1))), i32(min(i32(row + 8), i32(m - 1)))
+            line = u32(buffer + u32(u32(warp * 16 + (lane & 15)) * u32(ROW)))
+            fill_all(i32(0), (acc, j, line, i32((lane >> 4) * 8 + (lane & 7)), r0, r1, column, i32(n - 2), e))
+    else:
+        @device_function
+        def fill_part(block, s):
+            acc, j, line, inside, lane, r0, r1, column, last, e = s
+            ca, cb = i32(min(i32(column + block * 8), last)), i32(min(i32(column + block * 8 + 1), last))
+            chunk = u32(u32(i32(block * 2 + ((lane >> 1) & 1)) ^ i32(lane >> 2)) * u32(16))
+            at, k = u32(line + chunk + inside), j + block * 4
+            store_shared_2u32(at, bits(epilogue(acc[k], r0, ca, e)), bits(epilogue(acc[k + 1], r0, cb, e)))
+            store_shared_2u32(u32(at + u32(8 * ROW)), bits(epilogue(acc[k + 2], r1, ca, e)), bits(epilogue(acc[k + 3], r1, cb, e)))
+        fill_all = unrolled(4, fill_part)
+
+        @device_function
+        def fill(acc, j, buffer, row, column, lane, warp, m, n, e):
+            r0, r1 = i32(min(row, i32(m - 1))), i32(min(i32(row + 8), i32(m - 1)))
+            line = u32(buffer + u32(u32(warp * 16 + (lane >> 2)) * u32(ROW)))  # eight rows on the swizzle is the same again
+            fill_all(i32(0), (acc, j, line, u32(u32(lane & 1) * u32(8)), lane, r0, r1, column, i32(n - 1), e))
+
+    @device_function
+    def copy(buffer, row, column, thread, m, n, y, y_row):
+        for part in range(4):
+            chunk = i32(part * 128 + thread)
+            r, c = i32(chunk >> 3), i32(chunk & 7)
+            if i32(row + r) < m and i32(column + c * PER) < n:
+                words = load_shared_4u32(u32(buffer + u32(r * ROW) + u32(i32(c ^ (r & 7)) * 16)))
+                store4(as_u32(advance(y, i64(i64(row + r) * y_row + i64(column + c * PER)))), i32(0), words)
+
+    @device_function
+    def store_box(box, s):
+        acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row = s
+        lane, warp = i32(thread & 31), i32(thread >> 5)
+        r0 = i32(row + warp * 16 + (lane >> 2))
+        c0 = i32(column + (lane & 3) * 2)
+        start = i32(min(i32(WIDTH * box), i32(LAST)))
+        if thread == 0:
+            free()
+        barrier_sync(barrier, u32(128))
+        buffer = u32(staging + u32(box % BUFFERS * GROUP))
+        fill(acc, first + (start >> 1), buffer, r0, i32(c0 + start), lane, warp, m, n, e)
+        fence_async_shared()  # the fence of all memory waits for the device: 1000 cycles
+        barrier_sync(barrier, u32(128))
+        if clipped and i32(row + 64) > m:
+            copy(buffer, row, i32(column + start), thread, m, n, y, y_row)
+        elif thread == 0:
+            tma_store_3d(y_map, buffer, i32(column + start), row, z)
+            bulk_commit()
+    store_boxes = unrolled(BOXES, store_box)
+
+    @device_function
+    def store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row):
+        store_boxes(i32(0), (acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row))
+    return store
+
+
+@functools.cache
+def make_direct_store(tile, spec, vector):
+    """Device function ``store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column)`` for 64 rows of any results.
+
+    Pairs of columns straight from registers to y at element `at`, each checked against the edges; with `vector` a pair is one store.
+    """
+    COUNT = tile.bn // 8
+    pair = make_group_store(spec, 2, vector)
+
+    @device_function
+    def store_columns(j, s):
+        acc, first, r0, r1, c0, m, n, y, at0, at1, y_column, e = s
+        c = i32(c0 + j * 8)
+        if r0 < m:
+            pair(acc, first + 4 * j, r0, c, n, y, i64(at0 + i64(c) * y_column), y_column, e)
+        if r1 < m:
+            pair(acc, first + 4 * j + 2, r1, c, n, y, i64(at1 + i64(c) * y_column), y_column, e)
+    store_all = unrolled(COUNT, store_columns)
+
+    @device_function
+    def store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column):
+        lane, warp = i32(thread & 31), i32(thread >> 5)
+        r0 = i32(row + warp * 16 + (lane >> 2))
+        r1 = i32(r0 + 8)
+        c0 = i32(column + (lane & 3) * 2)
+        store_all(i32(0), (acc, first, r0, r1, c0, m, n, y, i64(at + i64(r0) * y_row), i64(at + i64(r1) * y_row), y_column, e))
+    return store
