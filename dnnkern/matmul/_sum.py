@@ -65,19 +65,19 @@ def sums_argument(parts):
 
 
 @functools.cache
-def sum_kernel(config):
-    """y = epilogue(sum over the ranges): a group of threads takes every so many ranges, 16 bytes of neighbouring columns a thread."""
-    GROUPS, G, DEPENDENT = config.groups, config.vector, config.dependent
-    LANES = THREADS // GROUPS
-    SCRATCH, SHIFT = THREADS * G, LANES.bit_length() - 1
-    Acc = {"float32": f32, "float64": f64, "int32": i32}[config.epilogue.accumulator]
-    store = make_group_store(config.epilogue, G, config.store > 1)
-    batch_offsets = make_batch_offsets(config.batch_dims)
-    load = load4 if G == 4 else load2
+def make_add_ranges(groups, vector, Acc):
+    """Device function ``add_ranges(acc, sums, elements, ranges) -> (at, mine)``: `vector` sums of neighbouring elements, over all ranges.
+
+    A block of `THREADS` threads takes THREADS / groups * vector elements; `groups` threads share the ranges of the same ones, and the first
+    of them gets the sums: `mine` says whether this thread has some, of the elements from `at` on.
+    """
+    LANES = THREADS // groups
+    SCRATCH, SHIFT = THREADS * vector, LANES.bit_length() - 1
+    load = load4 if vector == 4 else load2
 
     @device_function
     def add_group(acc, p, i):
-        if G == 4:
+        if vector == 4:
             v0, v1, v2, v3 = load(p, i)
             acc[0] += v0
             acc[1] += v1
@@ -88,44 +88,70 @@ def sum_kernel(config):
             acc[0] += v0
             acc[1] += v1
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
-    def matmul_sum(sums, y, m, n, pitch, elements, ranges, sym, syn, sizes, strides,
-                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
+    @device_function
+    def add_ranges(acc, sums, elements, ranges):
         tid = i32(cuda.threadIdx.x)
         lane, group = i32(tid & (LANES - 1)), i32(tid >> SHIFT)
-        at = i32((i32(cuda.blockIdx.x) * LANES + lane) * G)
-        acc = cuda.local.array(G, Acc)
-        for g in range(G):
+        at = i32((i32(cuda.blockIdx.x) * LANES + lane) * vector)
+        for g in range(vector):
             acc[g] = Acc(0)
+        if at < elements:
+            for s in range(group, ranges, i32(groups)):
+                add_group(acc, advance(sums, i64(i64(s) * i64(elements) + i64(at))), i32(0))
+        if groups > 1:
+            scratch = cuda.shared.array(SCRATCH, Acc, alignment=16)
+            for g in range(vector):
+                scratch[i32(tid * vector + g)] = acc[g]
+            cuda.syncthreads()
+            for other in range(1, groups):
+                if group == 0:
+                    add_group(acc, scratch, i32((other * LANES + lane) * vector))
+        return at, group == 0 and at < elements
+    return add_ranges
+
+
+def groups_for(ranges):
+    """Threads that share the ranges of an element."""
+    return min(16, 1 << (ranges - 1).bit_length() - 1)
+
+
+@functools.cache
+def sum_kernel(config):
+    """y = epilogue(sum over the ranges): a group of threads takes every so many ranges, 16 bytes of neighbouring columns a thread."""
+    GROUPS, G, DEPENDENT, SCALES = config.groups, config.vector, config.dependent, bool(config.epilogue.scales)
+    Acc = {"float32": f32, "float64": f64, "int32": i32}[config.epilogue.accumulator]
+    store = make_group_store(config.epilogue, G, config.store > 1)
+    batch_offsets = make_batch_offsets(config.batch_dims)
+    add_ranges = make_add_ranges(GROUPS, G, Acc)
+
+    @cuda.jit(launch_bounds=(THREADS, 2))
+    def matmul_sum(sums, y, m, n, pitch, elements, ranges, sym, syn, sizes, strides, scale_a, scale_b, scale_strides,
+                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
+        acc = cuda.local.array(G, Acc)
         if DEPENDENT:
             wait_for_previous_grid()
-        if at < elements:
-            for s in range(group, ranges, i32(GROUPS)):
-                add_group(acc, advance(sums, i64(i64(s) * i64(elements) + i64(at))), i32(0))
-        if GROUPS > 1:
-            scratch = cuda.shared.array(SCRATCH, Acc, alignment=16)
-            for g in range(G):
-                scratch[i32(tid * G + g)] = acc[g]
-            cuda.syncthreads()
-            for other in range(1, GROUPS):
-                if group == 0:
-                    add_group(acc, scratch, i32((other * LANES + lane) * G))
-        if group == 0 and at < elements:
+        at, mine = add_ranges(acc, sums, elements, ranges)
+        if mine:
             line, column = divide_remainder(at, pitch)
             z, row = divide_remainder(line, m)
             _, _, c_at, y_at = batch_offsets(z, sizes, strides)
-            e = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
+            c = advance(c, c_at)
+            if SCALES:
+                e = (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, c, i32(0), i32(0), scale_a, scale_b,
+                     scale_strides[0], scale_strides[3])
+            else:
+                e = (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride)
             store(acc, i32(0), row, column, n, y, i64(y_at + i64(row) * sym + i64(column) * syn), syn, e)
     return matmul_sum
 
 
 def sum_launch(parts, ranges, dependent=False):
     """The launch that adds `ranges` partial products and stores y; `dependent` (sm_90) lets it begin while they are computed."""
-    groups, group, elements = min(16, 1 << (ranges - 1).bit_length() - 1), group_of(parts), elements_of(parts)
+    groups, group, elements = groups_for(ranges), group_of(parts), elements_of(parts)
     config = SumConfig(groups, group, store_width(parts, group), len(parts.batch), parts.epilogue, dependent)
     arguments = (sums_argument(parts), Argument(element(parts.y.dtype).pointer, "y"), Argument("uint32x3", divisor(parts.m)),
                  Argument("int32", parts.n), Argument("uint32x3", divisor(pitch_of(parts))), Argument("int32", elements),
                  Argument("int32", ranges), *(Argument("int64", v) for v in parts.y_strides), *parts.batch_arguments(),
-                 *parts.epilogue_arguments())
+                 *parts.scales.arguments(), *parts.epilogue_arguments())
     return Launch(sum_kernel(config), (ceil_div(elements, THREADS // groups * group), 1, 1), (THREADS, 1, 1), arguments,
                   dependent=dependent)

@@ -357,6 +357,7 @@ def _cases():
         case(f"scale-skinny-{rows}x40x96-{'nt'[rows % 2]}", rows, 40, 96, (e4m3, e5m2)[rows % 3 == 0], tb=rows % 2 == 1, scale_a="row",
              scale_b="column", dtype_b=(e4m3, e5m2)[rows % 4 == 0])
     case("skinny-70x3x64-tn", 70, 3, 64, e4m3, ta=True, scale_a="row", scale_b="tensor", bias="column")
+    case("scale-long-k-7x10x1100", 7, 10, 1100, e4m3, scale_a="row", scale_b="column", bias="column", activation="relu")
     case("scale-block-5x9x260", 5, 9, 260, e4m3, scale_a="block", scale_b="block")
     case("scale-block-16x16x256-nt", 16, 16, 256, e4m3, tb=True, out_dtype="float32", scale_a="block", scale_b="block", bias="column",
          activation="gelu")
