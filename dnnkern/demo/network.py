@@ -114,7 +114,7 @@ class Network:
 
 
 def _problem(a, b, *, bias=None, c=None, out=None, alpha=1.0, beta=1.0, transpose_a=False, transpose_b=False, activation=None):
-    tensors = tuple(None if t is None else kind_of(t).tensor(t) for t in (a, b, bias, c))
+    tensors = tuple(None if t is None else kind_of(t).tensor(t) for t in (a, b, bias, c, None, None))
     y = None if out is None else kind_of(out).tensor(out)
     return make_problem(tensors, y, transpose_a, transpose_b, activation, None, None, alpha != 1,
                         beta != 1 if c is not None else None, aliases=frozenset({"c"}) if out is not None else frozenset())

@@ -2,13 +2,16 @@
 import functools
 from dataclasses import dataclass
 
-from ..device import device_function, i32
+from ..device import device_function, i32, i64
+from ..device.convert import element
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance
 from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
 from ._engine_hopper import FP8, ITEMSIZE, ROW, Tile, promoted_fits
+from ._engine_stores import make_boxed_store, make_direct_store
 from ._pack import pack_launch, packed_bytes, pitch_of
 from ._roles import operand_strides
 from ._tile import BAND
@@ -155,6 +158,11 @@ def tiles_for(b_major, dtype):
             and (dtype not in FP8 or promoted_fits(t))]
 
 
+def even_ranges(steps, ranges):
+    """At most so many ranges of equal length, so that none is empty."""
+    return ceil_div(steps, ceil_div(steps, ranges))
+
+
 def steps_of(k, itemsize):
     """Steps of the main loop: 128 bytes of k each."""
     return ceil_div(k * itemsize, ROW)
@@ -178,6 +186,50 @@ def y_argument(parts):
 def store_argument(name, dtype, shape, strides):
     """The tensor map of (matrices, rows, columns) that `make_boxed_store` writes to."""
     return Argument("tensormap", name, spec=TensorMap(dtype, shape, strides, (1, 64, 128 // ITEMSIZE_OF[dtype]), 128))
+
+
+def output_arguments(parts):
+    """The kernel parameters that `make_sink`'s `out` and `make_addends`' consist of: y, its strides and sizes, scales, the epilogue's."""
+    y_batch, c_batch = (parts.batch[0][1][3], parts.batch[0][1][2]) if parts.batch else (0, 0)
+    return (Argument(element(parts.y.dtype).pointer, "y"), *(Argument("int64", s) for s in (*parts.y_strides, y_batch)),
+            Argument("int32", parts.m), Argument("int32", parts.n), *parts.scales.arguments(), Argument("int64", c_batch),
+            *parts.epilogue_arguments())
+
+
+@functools.cache
+def make_addends(spec):
+    """Device function ``addends(z, e7, c_batch, scale_a, scale_b, scale_strides)``: the epilogue's tuple for matrix z of the batch."""
+    has_scales = bool(spec.scales)
+
+    @device_function
+    def addends(z, e7, c_batch, scale_a, scale_b, scale_strides):
+        alpha, beta, bias, bias_stride, c, c_row, c_column = e7
+        c = advance(c, i64(i64(z) * c_batch))
+        if has_scales:
+            return (alpha, beta, bias, bias_stride, c, c_row, c_column, c, i32(0), i32(0), scale_a, scale_b, scale_strides[0],
+                    scale_strides[3])
+        return alpha, beta, bias, bias_stride, c, c_row, c_column
+    return addends
+
+
+@functools.cache
+def make_sink(special):
+    """The sink of `_engine_hopper.make_product` that stores results; `where` has the row, the column and the matrix as 3rd, 4th and 7th."""
+    tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
+    through_tma = make_boxed_store(tile, spec) if by_tma else None
+    straight = None if by_tma else make_direct_store(tile, spec, special.vector)
+    addends = make_addends(spec)
+
+    @device_function
+    def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
+        m, n, y, y_row, y_column, y_batch, c_batch, e7, scale_a, scale_b, scale_strides = out
+        row, column, z = i32(where[2] + offset), where[3], where[6]
+        e = addends(z, e7, c_batch, scale_a, scale_b, scale_strides)
+        if by_tma:
+            through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)
+        else:
+            straight(acc, first, row, column, thread, m, n, e, y, i64(i64(z) * y_batch), y_row, y_column)
+    return sink
 
 
 @functools.cache

@@ -9,16 +9,14 @@ It wins wherever y has enough tiles for the multiprocessors; below that the sum 
 import functools
 
 from ..device import cuda, device_function, f32, i32, i64, u32
-from ..device.convert import element
 from ..device.tma import tensor_map_address
-from ..device.vec import advance, shared_address
+from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ._engine_hopper import make_matrix_loader, make_product
-from ._engine_stores import make_direct_store, make_boxed_store
 from ._roles import store_width, stored_by_rows
-from ._wgmma import (Config, Specialisation, locate_arguments, make_locate, operands_of, product_seconds, refusal, steps_of, stored_by_tma,
-                     tiles_for, wgmma_dtype, y_argument)
+from ._wgmma import (Config, Specialisation, locate_arguments, make_locate, make_sink, operands_of, output_arguments, product_seconds,
+                     refusal, steps_of, stored_by_tma, tiles_for, wgmma_dtype, y_argument)
 
 
 def supports(problem):
@@ -52,23 +50,8 @@ def estimate(problem, device, config):
 @functools.cache
 def kernel(special):
     """The whole product, one persistent launch."""
-    tile, spec, by_tma, has_scales = special.tile, special.epilogue, special.by_tma, bool(special.epilogue.scales)
-    through_tma = make_boxed_store(tile, spec) if by_tma else None
-    straight = None if by_tma else make_direct_store(tile, spec, special.vector)
-
-    @device_function
-    def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
-        m, n, y, y_row, y_column, y_batch, c_batch, e7, scale_a, scale_b, scale_strides = out
-        row, column, z = i32(where[2] + offset), where[3], where[6]
-        c = advance(e7[4], i64(i64(z) * c_batch))
-        if has_scales:
-            e = (e7[0], e7[1], e7[2], e7[3], c, e7[5], e7[6], c, i32(0), i32(0), scale_a, scale_b, scale_strides[0], scale_strides[3])
-        else:
-            e = (e7[0], e7[1], e7[2], e7[3], c, e7[5], e7[6])
-        if by_tma:
-            through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)
-        else:
-            straight(acc, first, row, column, thread, m, n, e, y, i64(i64(z) * y_batch), y_row, y_column)
+    tile, spec = special.tile, special.epilogue
+    sink = make_sink(special)
     a_blocks, b_blocks = special.blocks
 
     @device_function
@@ -88,8 +71,8 @@ def kernel(special):
                            factors if a_blocks or b_blocks else None)
 
     @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
-    def matmul_wgmma(a, b, y_map, y, y_row, y_column, y_batch, m, n, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows,
-                     a_batched, b_batched, steps, each, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
+    def matmul_wgmma(a, b, y_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each,
+                     y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
                      c_row_stride, c_column_stride):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, i32(0)), tiles,
@@ -109,11 +92,9 @@ def build(problem, device, config):
     special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
                              (scales.a == "block", scales.b == "block"))
     b_rows = tile.bn // tile.cluster
-    y_batch, c_batch = (parts.batch[0][1][3], parts.batch[0][1][2]) if parts.batch else (0, 0)
     a_map = a.argument(tile.bm, 0)
-    arguments = (a_map, b.argument(b_rows, a.bytes), y_argument(parts) if by_tma else a_map, Argument(element(parts.y.dtype).pointer, "y"),
-                 *(Argument("int64", s) for s in (*parts.y_strides, y_batch)), Argument("int32", parts.m), Argument("int32", parts.n),
-                 Argument("int32", tiles), *place, *parts.scales.arguments(), Argument("int64", c_batch), *parts.epilogue_arguments())
+    arguments = (a_map, b.argument(b_rows, a.bytes), y_argument(parts) if by_tma else a_map, Argument("int32", tiles), *place,
+                 *output_arguments(parts))
     blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
     return (*a.pack(0), *b.pack(a.bytes),
             Launch(kernel(special), (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared, cluster=(tile.cluster, 1, 1),

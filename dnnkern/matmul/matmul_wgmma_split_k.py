@@ -18,7 +18,7 @@ from ._engine_hopper import Tile, make_matrix_loader, make_product
 from ._engine_stores import make_boxed_store
 from ._roles import stored_by_rows
 from ._sum import pitch_of, sum_launch, sums_bytes, sums_refusal
-from ._wgmma import (locate_arguments, make_locate, operands_of, product_seconds, refusal, steps_of, store_argument, tiles_for,
+from ._wgmma import (even_ranges, locate_arguments, make_locate, operands_of, product_seconds, refusal, steps_of, store_argument, tiles_for,
                      wgmma_dtype)
 
 LEAST_STEPS = 2  # of a range
@@ -60,7 +60,7 @@ def configs(problem, device):
         tiles, _ = locate_arguments(parts, tile, a, b)
         for waves in (1, 2):
             ranges = max(2, min(waves * device.sms * tile.blocks // tiles, steps // LEAST_STEPS))
-            ranges = ceil_div(steps, ceil_div(steps, ranges))
+            ranges = even_ranges(steps, ranges)
             if ranges >= 2 and (not found or sums_bytes(parts, ranges) <= MOST_WORKSPACE):
                 found[Config(tile, ranges)] = None
     return list(found)

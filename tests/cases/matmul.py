@@ -296,6 +296,13 @@ def _cases():
     case("batch-inner", 12, 13, 14, batch_a=(3,), batch_b=(3,),
          layout={"a": {"order": (1, 0, 2)}, "b": {"order": (1, 2, 0)}, "y": {"order": (1, 2, 0)}})
     case("batch-expanded", 8, 9, 10, "bfloat16", batch_a=(3,), batch_b=(3,), layout={"b": {"expand": (0,)}})
+    # two tiles of the tensor cores' smallest, with a k that can be divided
+    case("two-tiles-8x72x264", 8, 72, 264, "bfloat16", bias="column", activation="gelu")
+    case("two-tiles-70x9x272-nt", 70, 9, 272, "float16", tb=True, c="full", beta=2.0)
+    case("two-batches-8x8x296-tn", 8, 8, 296, "bfloat16", ta=True, batch_a=(2,), batch_b=(2,), bias="row")
+    case("two-tiles-9x80x544-nt", 9, 80, 544, "int8", tb=True)
+    case("two-tiles-8x70x140-nt", 8, 70, 140, tb=True, math="tf32", alpha=0.5)
+    case("two-tiles-5x66x528-nt", 5, 66, 528, "float8_e4m3fn", tb=True, scale_a="row", scale_b="column", bias="column")
     # memory
     case("strided-35x33x34", 35, 33, 34, layout={"a": {"gap": 5}, "b": {"step": 2}, "y": {"gap": 3}})
     case("strided-bf16-rows", 32, 40, 24, "bfloat16", layout={"a": {"gap": 8}, "b": {"gap": 16}, "y": {"gap": 8}})
@@ -357,7 +364,7 @@ def _cases():
         case(f"scale-skinny-{rows}x40x96-{'nt'[rows % 2]}", rows, 40, 96, (e4m3, e5m2)[rows % 3 == 0], tb=rows % 2 == 1, scale_a="row",
              scale_b="column", dtype_b=(e4m3, e5m2)[rows % 4 == 0])
     case("skinny-70x3x64-tn", 70, 3, 64, e4m3, ta=True, scale_a="row", scale_b="tensor", bias="column")
-    case("scale-long-k-7x10x1100", 7, 10, 1100, e4m3, scale_a="row", scale_b="column", bias="column", activation="relu")
+    case("scale-long-k-4x5x520", 4, 5, 520, e4m3, scale_a="row", scale_b="column", bias="column", activation="relu")
     case("scale-block-5x9x260", 5, 9, 260, e4m3, scale_a="block", scale_b="block")
     case("scale-block-16x16x256-nt", 16, 16, 256, e4m3, tb=True, out_dtype="float32", scale_a="block", scale_b="block", bias="column",
          activation="gelu")

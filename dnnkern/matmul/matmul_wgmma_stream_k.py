@@ -1,0 +1,229 @@
+"""Tensor cores of Hopper where the tiles of y do not fill whole waves: tiles of full waves at once, those of the last one divided along k.
+
+`wgmma` leaves multiprocessors idle in its last wave: 320 tiles on 132 of them take three waves for the work of 2.42. Here the first 264 are
+computed as there, and the other 56 in ranges of k, as many as fill the multiprocessors for a part of a wave. Their accumulators go to the
+workspace, and a second launch adds the ranges of each tile in a fixed order and applies the epilogue. The persistent blocks of the main
+loop (`_engine_hopper`) go from one kind of work to the other without a pause.
+
+It wins where the last wave is poorly filled and k is long: it saves up to a wave of tiles, and pays with a launch and two passes over
+ranges * tiles * bm * bn * 4 bytes, in the L2. Stream-K (Osama et al., 2023) in its hybrid form, with ranges of equal length.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device.dependent import wait_for_previous_grid
+from ..device.epilogue import EpilogueSpec
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.tma import tensor_map_address
+from ..device.vec import shared_address
+from ..dispatch import Algorithm, Note
+from ..host.launch import Argument, Launch
+from ._engine_hopper import Tile, make_matrix_loader, make_product
+from ._engine_stores import make_boxed_store
+from ._roles import store_width, stored_by_rows
+from ._store import make_group_store
+from ._sum import THREADS, groups_for, make_add_ranges
+from ._tile import locate as locate_tile
+from ._wgmma import (MEASURED_CLOCK, TILES, Specialisation, even_ranges, locate_arguments, make_addends, make_sink, operands_of,
+                     output_arguments, product_seconds, refusal, steps_of, store_argument, stored_by_tma, tiles_for, wgmma_dtype,
+                     y_argument)
+
+LEAST_STEPS = 2  # of a range
+MOST_RANGES = 8
+VECTOR = 4       # accumulators in 16 bytes
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tile, tiles of full waves, and number of ranges of k of the others."""
+    tile: Tile
+    whole: int
+    ranges: int
+
+    def __post_init__(self):
+        if self.whole < 1 or self.ranges < 2:
+            raise ValueError(f"{self.whole} tiles at once, {self.ranges} ranges of k of the others; the least are 1 and 2")
+
+    def __str__(self):
+        return f"{self.tile} {self.whole} + {self.ranges} ranges"
+
+
+def supports(problem):
+    """Types the tensor cores know, a k that can be divided, tiles beyond the first wave."""
+    parts = stored_by_rows(problem)
+    reason = "scales by block" if parts.scales.by_block else refusal(problem, parts)
+    steps = steps_of(parts.k, parts.a.itemsize)
+    if reason is None and steps < 2 * LEAST_STEPS:
+        return f"K={parts.k} gives {steps} steps, two ranges need {2 * LEAST_STEPS}"
+    if reason is None and not _divisions(parts, problem.math):
+        return f"y of {parts.batch_size} x {parts.m} x {parts.n} has too few tiles to divide the last ones alone"
+    return reason
+
+
+def _divisions(parts, math):
+    """{tile: tiles} of those with two tiles at least."""
+    a, b = operands_of(parts, math)
+    found = {tile: locate_arguments(parts, tile, a, b)[0] for tile in tiles_for(b.major, parts.a.dtype) if tile.cluster == 1}
+    return {tile: tiles for tile, tiles in found.items() if tiles >= 2}
+
+
+def configs(problem, device):
+    """For each tile the full waves, all or all but one, and the ranges that fill most of the last for the rest; one that a device of any
+    size can run where its waves are never full."""
+    parts, found = stored_by_rows(problem), {}
+    steps = steps_of(parts.k, parts.a.itemsize)
+    divisions = _divisions(parts, problem.math)
+    for tile, tiles in divisions.items():
+        slots = device.sms * tile.blocks
+        for waves in {tiles // slots, tiles // slots - 1} - {0, -1}:
+            rest = tiles - waves * slots
+            for ranges in range(2, MOST_RANGES + 1):
+                ranges = even_ranges(steps, min(ranges, steps // LEAST_STEPS))
+                if rest and ranges >= 2 and rest * ranges * 10 >= 7 * ceil_div(rest * ranges, slots) * slots:
+                    found[Config(tile, waves * slots, ranges)] = None
+    if not found:
+        tile, tiles = min(divisions.items(), key=lambda item: item[0].bm * item[0].bn)
+        found[Config(tile, tiles // 2, even_ranges(steps, 2))] = None
+    return list(found)
+
+
+def _sums_bytes(parts, config, tiles):
+    return config.ranges * (tiles - config.whole) * config.tile.bm * config.tile.bn * 4
+
+
+def _tiles(parts, config, math):
+    return locate_arguments(parts, config.tile, *operands_of(parts, math))[0]
+
+
+def workspace(problem, device, config):
+    """One partial sum for each element and range of the divided tiles, then copies of operands that TMA cannot address."""
+    parts = stored_by_rows(problem)
+    return _sums_bytes(parts, config, _tiles(parts, config, problem.math)) + sum(x.bytes for x in operands_of(parts, problem.math))
+
+
+def estimate(problem, device, config):
+    """Full waves, then shorter ones; a launch that reads what the last ones wrote."""
+    parts, tile = stored_by_rows(problem), config.tile
+    tiles, slots = _tiles(parts, config, problem.math), device.sms * tile.blocks
+    steps = steps_of(parts.k, parts.a.itemsize)
+    _, further, step = TILES[tile]
+    shorter = ceil_div((tiles - config.whole) * config.ranges, slots) * (ceil_div(steps, config.ranges) * step + further)
+    copies = sum(2e-6 + 2.5 * x.bytes / device.bandwidth for x in operands_of(parts, problem.math) if x.packed)
+    sums = 2e-6 + 1.5 * _sums_bytes(parts, config, tiles) / device.bandwidth
+    return (copies + product_seconds(problem, tile, device, config.whole, steps) + shorter * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
+            + sums)
+
+
+@functools.cache
+def _make_locate(tile):
+    """Device function ``locate(t, rank, place)``: (first step, end, row, column, z_a, z_b, z, range or -1, number of the divided tile)."""
+    BM, BN = tile.bm, tile.bn
+
+    @device_function
+    def locate(t, rank, place):
+        per_matrix, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each, whole, rest = place
+        index, s, slot, first, end = t, i32(-1), i32(0), i32(0), steps
+        if t >= whole:
+            s, slot = divide_remainder(i32(t - whole), rest)
+            index = i32(whole + slot)
+            first = i32(min(i32(s * each), steps))
+            end = i32(min(i32(first + each), steps))
+        z, inside = divide_remainder(index, per_matrix)
+        r, c = locate_tile(inside, band_tiles, super_rows, last_rows)
+        return first, end, i32(r * BM), i32(c * BN), i32(z * a_batched), i32(z * b_batched), z, s, slot
+    return locate
+
+
+@functools.cache
+def kernel(special):
+    """Tiles at once to y, then ranges of tiles to the workspace, one persistent launch."""
+    tile, spec = special.tile, special.epilogue
+    whole_sink = make_sink(special)
+    store = make_boxed_store(tile, EpilogueSpec(accumulator=spec.accumulator, output=spec.accumulator))
+    BM, BN = tile.bm, tile.bn
+
+    @device_function
+    def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
+        sums_map, rest, of_y = out
+        if where[7] < 0:
+            whole_sink(acc, first, offset, y_map, staging, where, thread, barrier, of_y)
+        else:
+            z = i32(where[7] * rest + where[8])
+            store(acc, first, sums_map, staging, offset, i32(0), z, thread, barrier, i32(BM), i32(BN), (), (), ())
+    product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator)
+
+    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    def matmul_wgmma_waves(a, b, y_map, sums, work, per_matrix, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each,
+                           whole, rest, y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias,
+                           bias_stride, c, c_row_stride, c_column_stride):
+        shared = cuda.shared.array(0, u32)
+        product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, i32(0)), work,
+                (per_matrix, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each, whole, rest),
+                (tensor_map_address(sums), i32(rest[0]),
+                 (m, n, y, y_row, y_column, y_batch, c_batch, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride), scale_a,
+                  scale_b, scale_strides)))
+    return matmul_wgmma_waves
+
+
+@functools.cache
+def sum_kernel(tile, spec, groups, vector):
+    """y = epilogue(sum over the ranges) for the divided tiles, 16 bytes of a row of one tile a thread."""
+    BM, BN = tile.bm, tile.bn
+    Acc = i32 if spec.accumulator == "int32" else f32
+    add_ranges = make_add_ranges(groups, VECTOR, Acc)
+    store = make_group_store(spec, VECTOR, vector)
+    addends = make_addends(spec)
+
+    @cuda.jit(launch_bounds=(THREADS, 2))
+    def matmul_wgmma_rest(sums, elements, ranges, area, width, whole, per_matrix, band_tiles, super_rows, last_rows, y, y_row, y_column,
+                          y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c, c_row_stride,
+                          c_column_stride):
+        acc = cuda.local.array(VECTOR, Acc)
+        wait_for_previous_grid()
+        at, mine = add_ranges(acc, sums, elements, ranges)
+        if mine:
+            slot, inside = divide_remainder(at, area)
+            line, across = divide_remainder(inside, width)
+            z, index = divide_remainder(i32(whole + slot), per_matrix)
+            r, t = locate_tile(index, band_tiles, super_rows, last_rows)
+            row, column = i32(r * BM + line), i32(t * BN + across)
+            if row < m:
+                e = addends(z, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride), c_batch, scale_a, scale_b, scale_strides)
+                y_at = i64(i64(z) * y_batch + i64(row) * y_row + i64(column) * y_column)
+                store(acc, i32(0), row, column, n, y, y_at, y_column, e)
+    return matmul_wgmma_rest
+
+
+def build(problem, device, config):
+    """Copies where there must be any, the tiles and ranges of tiles, the sums of the ranges."""
+    parts, tile = stored_by_rows(problem), config.tile
+    a, b = operands_of(parts, problem.math)
+    by_tma = stored_by_tma(parts, tile)
+    tiles, (per_matrix, _, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, _) = locate_arguments(parts, tile, a, b)
+    rest, accumulator = tiles - config.whole, parts.epilogue.accumulator
+    ranges = even_ranges(steps.value, config.ranges)
+    dtypes = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b))
+    special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2)
+    copies = _sums_bytes(parts, config, tiles)
+    a_map = a.argument(tile.bm, copies)
+    sums = store_argument("workspace", accumulator, (ranges * rest, tile.bm, tile.bn), (tile.bm * tile.bn, tile.bn, 1))
+    whole, output = Argument("int32", config.whole), output_arguments(parts)
+    work = config.whole + rest * ranges
+    arguments = (a_map, b.argument(tile.bn, copies + a.bytes), y_argument(parts) if by_tma else a_map, sums, Argument("int32", work),
+                 per_matrix, band_tiles, super_rows, last_rows, a_batched, b_batched, steps,
+                 Argument("int32", ceil_div(steps.value, ranges)), whole, Argument("uint32x3", divisor(rest)), *output)
+    product = Launch(kernel(special), (min(work, device.sms * tile.blocks), 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared,
+                     dependent=True)
+    groups, elements = groups_for(ranges), rest * tile.bm * tile.bn
+    arguments = (Argument(f"{accumulator}*", "workspace"), Argument("int32", elements), Argument("int32", ranges),
+                 Argument("uint32x3", divisor(tile.bm * tile.bn)), Argument("uint32x3", divisor(tile.bn)), whole, per_matrix, band_tiles,
+                 super_rows, last_rows, *output)
+    blocks = ceil_div(elements, THREADS // groups * VECTOR)
+    total = Launch(sum_kernel(tile, parts.epilogue, groups, store_width(parts, VECTOR) > 1), (blocks, 1, 1), (THREADS, 1, 1), arguments,
+                   dependent=True)
+    return (*a.pack(copies), *b.pack(copies + a.bytes), product, total)
+
+
+ALGORITHM = Algorithm(op="matmul", name="wgmma_stream_k", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                      configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a")
