@@ -16,9 +16,13 @@ def _integer(name):
     half = (mask >> 1) + 1
     if dtype.kind == "i":
         def cast(x):
+            if type(x) is int and -half <= x < half:
+                return x
             return ((int(x) + half) & mask) - half
     else:
         def cast(x):
+            if type(x) is int and 0 <= x <= mask:
+                return x
             return int(x) & mask
     cast.__name__ = cast.__qualname__ = name
     cast.__doc__ = f"`x` as {name}: truncated towards zero, wrapped to {8 * dtype.itemsize} bits."
