@@ -1,7 +1,8 @@
 """What the host spends: ``python -m bench.overhead [--json FILE]``.
 
 On a GPU: a cached ``matmul(a, b, out=y)`` on torch tensors and on Numba arrays beside ``torch.matmul(a, b, out=y)``, and the first call of
-a process, compiled fresh and from the disk cache. Anywhere: the time to import dnnkern, and a tiled 64x64x64 product in the simulator.
+a process, compiled fresh and from the disk cache. Anywhere: the time to import dnnkern, and in the simulator a tiled product of 64x64x64
+and one of 256x256x256 on tensor cores.
 """
 import argparse
 import importlib.util
@@ -42,8 +43,8 @@ print(numba - start, first - numba, time.perf_counter() - first)
 """
 
 _SIMULATED = """
-from bench.overhead import simulated_product
-print(*simulated_product())
+from bench.overhead import simulated_product, simulated_tensor_cores
+print(*simulated_product(), simulated_tensor_cores())
 """
 
 
@@ -103,6 +104,25 @@ def simulated_product(size=64, tile=16) -> tuple:
     return times[0], statistics.median(times[1:])
 
 
+def simulated_tensor_cores(size=256) -> float:
+    """Seconds of matmul's `wgmma` on bfloat16 in the simulator, the configuration its own: the median of five calls after the first."""
+    import ml_dtypes
+    import numpy as np
+
+    import dnnkern
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, (size, size)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    y = np.full((size, size), np.nan, ml_dtypes.bfloat16)
+    times = []
+    for _ in range(6):
+        start = time.perf_counter()
+        dnnkern.matmul(a, b, transpose_b=True, out=y, algo="wgmma")
+        times.append(time.perf_counter() - start)
+    if not np.array_equal(y, (a.astype(np.float32) @ b.astype(np.float32).T).astype(ml_dtypes.bfloat16)):
+        raise RuntimeError("the simulated product is wrong")
+    return statistics.median(times[1:])
+
+
 def call_times() -> dict:
     """Microseconds of host time of one cached call; 64x64x64 float32, so that the device keeps up."""
     import numpy as np
@@ -144,9 +164,10 @@ def main(argv=None) -> int:
     args = parser.parse_args(argv)
     tables = [("ms", import_times())]
     if importlib.util.find_spec("greenlet"):  # the simulator's scheduler, which a machine with a GPU need not have
-        first, again = python(_SIMULATED, NUMBA_ENABLE_CUDASIM="1")
+        first, again, tensor_cores = python(_SIMULATED, NUMBA_ENABLE_CUDASIM="1")
         tables[0][1].update({"simulator: tiled 64x64x64 float32, first launch": 1e3 * first,
-                             "simulator: tiled 64x64x64 float32, again": 1e3 * again})
+                             "simulator: tiled 64x64x64 float32, again": 1e3 * again,
+                             "simulator: matmul, wgmma, 256x256x256 bfloat16": 1e3 * tensor_cores})
     if not SIMULATED:
         tables += [("ms", first_call_times()), ("µs", call_times())]
     print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}\n\n| what | time |\n|---|--:|")
