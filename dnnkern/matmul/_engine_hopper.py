@@ -30,6 +30,7 @@ from ..device.mbarrier import (fence_mbarrier_init, mbarrier_arrive, mbarrier_ar
 from ..device.registers import check_register_budget, make_register_claim, make_register_release
 from ..device.tma import make_bulk_wait, make_tma_load, prefetch_tensor_map
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
+from ._scales import FP8
 from ._tile import unrolled
 
 ROW = 128           # bytes of k in a stage: the widest swizzle
@@ -38,7 +39,6 @@ SHARED_LIMIT = 232448
 BARRIERS = 1280     # bytes set apart for barriers and for aligning the ring
 MOST_STAGES = 16
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "tf32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}
-FP8 = ("float8_e4m3fn", "float8_e5m2")
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     loader : Loader
     locate : device function (t, rank, place) -> where
         What tile number t is: a tuple that begins with its first step of k and the one after its last; the rest is the loader's and
-        the sink's.
-        A tile that ends where it begins is passed over, one that ends before it begins is the last. All lanes of a warp call it together.
+        the sink's. A tile that ends where it begins is passed over, one that ends before it begins is the last. All lanes of a warp call
+        it together.
     sink : device function (acc, first, offset, y_map, staging, where, thread, barrier, out)
         What becomes of acc[first: first + bn / 2], the fragment of the 64 rows from row `offset` of the tile on; called by a warpgroup,
         `thread` being 0 to 127.

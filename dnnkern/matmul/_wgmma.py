@@ -10,10 +10,11 @@ from ..device.vec import advance
 from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
-from ._engine_hopper import FP8, ITEMSIZE, ROW, Tile, promoted_fits
+from ._engine_hopper import ITEMSIZE, ROW, Tile, promoted_fits
 from ._engine_stores import make_boxed_store, make_direct_store
 from ._pack import pack_launch, packed_bytes, pitch_of
 from ._roles import operand_strides
+from ._scales import FP8
 from ._tile import BAND
 from ._tile import locate as locate_tile
 
