@@ -4,15 +4,20 @@ A pair of algorithm and problem is timed only after its result on that very prob
 take turns on the same memory; see README.md for the method.
 """
 import argparse
+import contextlib
 import importlib
 import json
+import multiprocessing
 import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
 from dnnkern.dispatch import plain
-from dnnkern.find import Trial, candidates, config_text, note_names, operation_of, set_reference
+from dnnkern.find import Trial, candidates, config_text, note_names, operation_of, reference_of, set_reference
+from dnnkern.host.compile import cache_key, compile_kernel
 from dnnkern.host.operands import Operands
 from dnnkern.host.timing import Clock, host_seconds, race
 
@@ -35,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--algo", default="", help="only these algorithms, with commas")
     p.add_argument("--configs", type=int, default=3, help="configurations of each algorithm, the most promising first (default 3)")
     p.add_argument("--heuristic", action="store_true", help="print how much slower than the best measured the estimates' choice is")
+    p.add_argument("--jobs", type=int, default=1, metavar="N", help="compile everything first, in N processes, while the GPU waits")
     p.add_argument("--all", action="store_true", help="time algorithms too that are predicted to be hopeless")
     p.add_argument("--no-peers", action="store_true")
     p.add_argument("--allow-nondeterministic", action="store_true")
@@ -72,8 +78,31 @@ def selected(args) -> list:
     return shapes.cases(args.set or next(iter(shapes.SETS)), **options)
 
 
+def compile_ahead(args, device):
+    """Put every kernel that will be timed into the disk cache, in `args.jobs` processes: one compile takes a core, and a second or more."""
+    if args.jobs > 1 and not SIMULATED:
+        with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            list(pool.map(compile_share, repeat(args), repeat(device), range(args.jobs)))
+
+
+def compile_share(args, device, share) -> int:
+    """Compile the kernels whose keys fall to one of `args.jobs` processes; how many there were. What fails here fails again when timed."""
+    operation, done = operation_of(args.op), 0
+    for case in selected(args):
+        bench = CaseBench(case, operation, device, None, (), {})
+        algorithms = [t.algorithm for t in bench.trials(set(filter(None, args.algo.split(","))), args.configs, args.all)]
+        for algorithm in (*algorithms, reference_of(args.op, case.problem, device)):
+            for launch in algorithm.build(case.problem, device, algorithm.config):
+                if int(cache_key(launch.kernel, launch.signature, device.arch)[:8], 16) % args.jobs == share:
+                    with contextlib.suppress(Exception):
+                        compile_kernel(launch.kernel, launch.signature, device.arch)
+                        done += 1
+    return done
+
+
 def measure(args, device) -> list:
     """Measure and print problem by problem; all rows."""
+    compile_ahead(args, device)
     cases, rows, operation = selected(args), [], operation_of(args.op)
     peers, missing = ([], []) if args.no_peers else peers_of(args.op)
     record = machine(device)

@@ -187,3 +187,16 @@ def test_two_processes_at_once(cache):
     assert len({out for out, _ in done}) == 1 and all(p.returncode == 0 for p in running), done
     files = [p for p in cache.rglob("*") if p.is_file()]
     assert len(files) == 3 and all(p.suffix == ".cubin" for p in files), files
+
+
+def test_the_bench_compiles_ahead(cache, tmp_path):
+    """Two shares together put every kernel of the chosen problem into the cache, once."""
+    from bench.run import compile_share, parser
+    from dnnkern.host.device import _SIMULATOR as hopper
+    args = parser().parse_args(["matmul", "--problem", "96x64x64", "--dtype", "bfloat16", "--algo", "tiled,gemv,wgmma", "--configs", "2",
+                                "--jobs", "2"])
+    counts = [compile_share(args, hopper, share) for share in range(2)]
+    names = [path.name for path in (tmp_path / "cubin").rglob("*.cubin")]
+    assert len(names) == len(set(names)) >= 3 and sum(counts) >= len(names)
+    assert [compile_share(args, hopper, share) for share in range(2)] == counts
+    assert len(list((tmp_path / "cubin").rglob("*.cubin"))) == len(names)
