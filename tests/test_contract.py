@@ -12,8 +12,9 @@ from dnnkern import dispatch
 from dnnkern.device import SIMULATED
 from dnnkern.dispatch import Note
 
-# The simulator's bound: a plan with more steps, counted as (threads) x (100 + elementary steps an output, of which tensor cores do 16 at
-# once), runs on a GPU only. What is left out by it, `test_the_simulator_runs_every_algorithm` and `test_the_sample_has_every_algorithm_dtype_and_problem` hold.
+# The simulator's bound: a plan with more steps, counted as (threads) x (100 + elementary steps an output, of which tensor cores do 16
+# at once), runs on a GPU only. What is left out by it, `test_the_simulator_runs_every_algorithm` and
+# `test_the_sample_has_every_algorithm_dtype_and_problem` hold.
 SIMULATED_STEPS = 300_000
 VARIANTS = 3   # configurations of an algorithm that are run, the most promising first; all under --full
 SEED = 20
