@@ -265,3 +265,13 @@ def test_the_estimate_scales():
     assert product_seconds(problem, tile, H200, 2048, 128) / product_seconds(problem, tile, fast, 2048, 128) == pytest.approx(2, rel=0.1)
     thin = parsed("64x65536x64 bf16 nt")
     assert product_seconds(thin, tile, H200, 1, 1) >= thin.bytes / H200.bandwidth
+
+
+def test_no_range_is_empty():
+    """Five ranges of six steps would leave the last two without work, and their sums unwritten: three ranges of two are what is built."""
+    from dnnkern.matmul.matmul_wgmma_split_k import Config, build
+    from dnnkern.host.device import _SIMULATOR as hopper
+    product_launch, total = build(parse_problem("64x64x384 bf16 nt".split()), hopper, Config(Tile(64, 64), 5))
+    assert product_launch.grid[0] == 3
+    assert product_launch.arguments[2].spec.shape == (3, 64, 64)
+    assert 3 in [a.value for a in total.arguments] and 5 not in [a.value for a in total.arguments]

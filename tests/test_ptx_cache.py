@@ -190,7 +190,7 @@ def test_two_processes_at_once(cache):
 
 
 def test_the_bench_compiles_ahead(cache, tmp_path):
-    """Two shares together put every kernel of the chosen problem into the cache, once."""
+    """Two shares together put the kernels of the chosen problem into the cache, and a second time find them there."""
     from bench.run import compile_share, parser
     from dnnkern.host.device import _SIMULATOR as hopper
     args = parser().parse_args(["matmul", "--problem", "96x64x64", "--dtype", "bfloat16", "--algo", "tiled,gemv,wgmma", "--configs", "2",

@@ -94,7 +94,7 @@ def make_boxed_store(tile, spec, clipped=False):
         barrier_sync(barrier, u32(128))
         buffer = u32(staging + u32(box % BUFFERS * GROUP))
         fill(acc, first + (start >> 1), buffer, r0, i32(c0 + start), lane, warp, m, n, e)
-        fence_async_shared()  # the fence of all memory waits for the device: 1000 cycles
+        fence_async_shared()  # the fence of all memory waits for the device, see docs/notes/tensor-cores.md
         barrier_sync(barrier, u32(128))
         if clipped and i32(row + 64) > m:
             copy(buffer, row, i32(column + start), thread, m, n, y, y_row)

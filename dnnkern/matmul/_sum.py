@@ -22,6 +22,20 @@ THREADS = 256
 
 
 @dataclass(frozen=True)
+class RangesConfig:
+    """Configuration of an algorithm that divides k: a tile, and the number of ranges."""
+    tile: object
+    ranges: int
+
+    def __post_init__(self):
+        if self.ranges < 2:
+            raise ValueError(f"{self.ranges} ranges of k; the least is 2")
+
+    def __str__(self):
+        return f"{self.tile} {self.ranges} ranges"
+
+
+@dataclass(frozen=True)
 class SumConfig:
     """Groups of threads that share the ranges, elements in 16 bytes, elements of one store, batch dimensions, epilogue, early launch."""
     groups: int

@@ -28,8 +28,9 @@ TILES = {
     Tile(64, 192): (2.54, 0.98, 0.398), Tile(64, 256): (2.71, 1.16, 0.478), Tile(64, 64, blocks=2): (1.50, 0.00, 0.310),
     Tile(64, 128, blocks=2): (1.80, 0.00, 0.580),
 }
-"""Tile -> (fixed, each further wave of tiles, each step of k) in microseconds: H200, bfloat16 "nt", 1 and 4 waves of 16 and 64 steps, less
-1.7 of the first, by which graphs of 20 launches measured more than longer ones."""
+"""Tile -> (fixed, each further wave of tiles, each step of k) in microseconds: H200, bfloat16 "nt", 1 and 4 waves of 16 and 64 steps (the
+calibration in bench/results/h200-wgmma-variants.json). 1.7 are taken off the first, by which predictions exceeded what products of 256 to
+1024 cubed took; the tiles of two blocks are fitted by hand, since their three numbers did not come out positive."""
 MEASURED_CLOCK = 1.98e9
 
 
@@ -138,12 +139,18 @@ def operands_of(parts, math):
     return tuple(made)
 
 
-def refusal(problem, parts):
-    """Why the tensor cores cannot take a product, or None."""
+def type_refusal(problem):
+    """Why the tensor cores cannot take the operands of a problem whatever its shape, or None."""
     if wgmma_dtype(problem.a.dtype, problem.math) is None:
         return f"dtype {problem.a.dtype}" + (" without math='tf32'" if problem.a.dtype == "float32" else "")
-    if parts.k == 0:
-        return "K=0: there is nothing to multiply"
+    return "K=0: there is nothing to multiply" if problem.k == 0 else None
+
+
+def refusal(problem, parts):
+    """Why the tensor cores cannot take a product, or None."""
+    reason = type_refusal(problem)
+    if reason:
+        return reason
     if len(parts.batch) > 1:
         return f"{len(parts.batch)} batch dimensions that do not merge, one is the most"
     if parts.scales.by_block and parts.names[0] != "a":
@@ -169,12 +176,17 @@ def steps_of(k, itemsize):
     return ceil_div(k * itemsize, ROW)
 
 
-def stored_by_tma(parts, tile):
-    """Whether results leave through TMA: rows of y of 16 or 32 bits that it can address."""
-    y, (row, column) = parts.y, parts.y_strides
-    batch, per = parts.batch[0][1][3] if parts.batch else 0, 16 // y.itemsize
-    return bool(y.itemsize in (2, 4) and tile.bn >= 64 and column == 1 and (y.itemsize == 4 or parts.n % 2 == 0) and y.alignment % 16 == 0
-                and (parts.m == 1 or row > 0 and row % per == 0) and batch % per == 0 and batch >= 0)
+def rows_for_tma(y, strides, rows):
+    """Whether TMA can write to rows of y of 16 or 32 bits; `strides` are element strides along rows and columns."""
+    row, column = strides
+    return y.itemsize in (2, 4) and column == 1 and y.alignment % 16 == 0 and (rows == 1 or row > 0 and row * y.itemsize % 16 == 0)
+
+
+def stored_by_tma(parts):
+    """Whether results leave through TMA."""
+    batch = parts.batch[0][1][3] if parts.batch else 0
+    return (rows_for_tma(parts.y, parts.y_strides, parts.m) and (parts.y.itemsize == 4 or parts.n % 2 == 0)
+            and batch * parts.y.itemsize % 16 == 0 and batch >= 0)
 
 
 def y_argument(parts):
@@ -253,6 +265,11 @@ def make_locate(tile):
     return locate
 
 
+def tile_count(parts, tile):
+    """Tiles of all matrices; a cluster's tiles are one."""
+    return ceil_div(parts.m, tile.bm * tile.cluster) * ceil_div(parts.n, tile.bn) * parts.batch_size
+
+
 def locate_arguments(parts, tile, a, b, ranges=1):
     """(tiles, kernel parameters that make up `place`), with `ranges` ranges of k to a tile."""
     super_rows, tiles_n = ceil_div(parts.m, tile.bm * tile.cluster), ceil_div(parts.n, tile.bn)
@@ -261,7 +278,12 @@ def locate_arguments(parts, tile, a, b, ranges=1):
     first, second, third, last = (Argument("uint32x3", divisor(d)) for d in divisors)
     arguments = (first, second, third, Argument("int32", super_rows), last, Argument("int32", int(a.matrices > 1)),
                  Argument("int32", int(b.matrices > 1)), Argument("int32", steps), Argument("int32", ceil_div(steps, ranges)))
-    return per_matrix * parts.batch_size * ranges, arguments
+    return tile_count(parts, tile) * ranges, arguments
+
+
+def pack_seconds(operands, device):
+    """Predicted time of copying those operands that must be: a launch each, two passes and what they lose."""
+    return sum(2e-6 + 2.5 * x.bytes / device.bandwidth for x in operands if x.packed)
 
 
 def product_seconds(problem, tile, device, tiles, steps):
@@ -270,7 +292,7 @@ def product_seconds(problem, tile, device, tiles, steps):
     fixed, further, step = TILES[alone]
     slots = device.sms * alone.blocks
     waves = 0.75 * ceil_div(tiles, slots) + 0.25 * max(tiles / slots, 1.0)  # a wave that is not full runs at a higher clock
-    step *= 1.12 if problem.a.dtype in FP8 else 1.0  # the second stage of sums
+    step *= 1.12 if problem.a.dtype in FP8 else 1.0  # the second stage of sums; a guess, not measured
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
     memory = problem.bytes / device.bandwidth
     return fixed * 1e-6 + max(work, memory) + 0.1 * min(work, memory) + (alone is not tile) * 1e-7

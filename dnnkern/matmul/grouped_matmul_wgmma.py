@@ -17,15 +17,15 @@ from ..host.launch import Argument, Launch
 from ._engine_hopper import make_matrix_loader, make_product
 from ._engine_stores import make_direct_store, make_boxed_store
 from ._groups import likely_tiles, make_find_tile, most_tiles
-from ._wgmma import Config, Specialisation, make_operand, product_seconds, steps_of, store_argument, tiles_for, wgmma_dtype
+from ._wgmma import (Config, Specialisation, make_operand, pack_seconds, product_seconds, rows_for_tma, steps_of, store_argument, tiles_for,
+                     type_refusal, wgmma_dtype)
 
 
 def supports(problem):
     """Types the tensor cores know."""
-    if wgmma_dtype(problem.a.dtype, problem.math) is None:
-        return f"dtype {problem.a.dtype}" + (" without math='tf32'" if problem.a.dtype == "float32" else "")
-    if problem.k == 0:
-        return "K=0: there is nothing to multiply"
+    reason = type_refusal(problem)
+    if reason:
+        return reason
     if problem.scales.by_block:
         return "scales by block"
     if max(problem.m_total, problem.n, problem.k) >= 2 ** 31 - 256 or most_tiles(problem, 64) * ceil_div(problem.n, 64) >= 2 ** 31:
@@ -52,9 +52,9 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Waves of the tiles of groups of about the same size."""
     tiles = likely_tiles(problem, config.tile.bm) * ceil_div(problem.n, config.tile.bn)
-    copies = sum(2e-6 + 2.5 * x.bytes / device.bandwidth for x in _operands(problem) if x.packed)
     search = ceil_div(problem.groups, 32) * 300 / device.clock_hz * ceil_div(tiles, device.sms * config.tile.blocks)
-    return copies + search + product_seconds(problem, config.tile, device, tiles, steps_of(problem.k, problem.a.itemsize))
+    return (pack_seconds(_operands(problem), device) + search
+            + product_seconds(problem, config.tile, device, tiles, steps_of(problem.k, problem.a.itemsize)))
 
 
 @functools.cache
@@ -111,8 +111,7 @@ def build(problem, device, config):
     a, b = _operands(problem)
     row, column = problem.y_strides
     per = 16 // y.itemsize
-    by_tma = bool(y.itemsize in (2, 4) and tile.bn >= 64 and column == 1 and problem.n % per == 0 and y.alignment % 16 == 0
-                  and (problem.m_total == 1 or row > 0 and row % per == 0))
+    by_tma = rows_for_tma(y, problem.y_strides, problem.m_total) and problem.n % per == 0
     pair = column == 1 and problem.n % 2 == 0 and row % 2 == 0 and y.alignment % (2 * y.itemsize) == 0
     dtypes = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b))
     special = Specialisation(tile, (*dtypes, a.major, b.major), problem.epilogue, by_tma, bool(pair))

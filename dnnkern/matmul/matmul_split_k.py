@@ -8,7 +8,6 @@ The ranges are as many as give each multiprocessor one, two or four blocks. It w
 multiprocessors and k is some thousands; it pays with a second launch and 2 * ranges * M * N elements of traffic, mostly in the L2.
 """
 import functools
-from dataclasses import dataclass
 
 from ..device import cuda, device_function, i32, i64, u32
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -18,6 +17,7 @@ from ..host.launch import Argument, Launch
 from ._batch import make_batch_offsets
 from ._choice import legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds
 from ._roles import stored_by_rows
+from ._sum import RangesConfig as Config
 from ._sum import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
 from ._tile import Tile, locate, locate_arguments, make_product, shared_bytes
 
@@ -27,20 +27,6 @@ MOST_WORKSPACE = 1 << 29
 TILES = (Tile(128, 128, 16, 8, 8, stages=4, early=2), Tile(64, 64, 32, 16, 8, slices=4),
          Tile(32, 32, 32, 8, 4, slices=4, stages=4, blocks=4))
 TILES_F64 = (Tile(64, 64, 16, 8, 8, blocks=4), Tile(32, 32, 32, 8, 4, slices=4, blocks=3))
-
-
-@dataclass(frozen=True)
-class Config:
-    """Tile, and number of ranges of k."""
-    tile: Tile
-    ranges: int
-
-    def __post_init__(self):
-        if self.ranges < 2:
-            raise ValueError(f"{self.ranges} ranges of k; the least is 2")
-
-    def __str__(self):
-        return f"{self.tile} {self.ranges} ranges"
 
 
 def supports(problem):

@@ -15,8 +15,8 @@ from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ._engine_hopper import make_matrix_loader, make_product
 from ._roles import store_width, stored_by_rows
-from ._wgmma import (Config, Specialisation, locate_arguments, make_locate, make_sink, operands_of, output_arguments, product_seconds,
-                     refusal, steps_of, stored_by_tma, tiles_for, wgmma_dtype, y_argument)
+from ._wgmma import (Config, Specialisation, locate_arguments, make_locate, make_sink, operands_of, output_arguments, pack_seconds,
+                     product_seconds, refusal, steps_of, stored_by_tma, tile_count, tiles_for, wgmma_dtype, y_argument)
 
 
 def supports(problem):
@@ -41,10 +41,9 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Waves of tiles; a launch and two passes for each copy."""
     parts = stored_by_rows(problem)
-    operands = operands_of(parts, problem.math)
-    tiles, _ = locate_arguments(parts, config.tile, *operands)
-    copies = sum(2e-6 + 2.5 * x.bytes / device.bandwidth for x in operands if x.packed)
-    return copies + product_seconds(problem, config.tile, device, tiles * config.tile.cluster, steps_of(parts.k, parts.a.itemsize))
+    tiles = tile_count(parts, config.tile) * config.tile.cluster
+    return (pack_seconds(operands_of(parts, problem.math), device)
+            + product_seconds(problem, config.tile, device, tiles, steps_of(parts.k, parts.a.itemsize)))
 
 
 @functools.cache
@@ -86,7 +85,7 @@ def build(problem, device, config):
     """Copies where there must be any, then one launch of as many blocks as the device holds, or as there are tiles."""
     parts, tile = stored_by_rows(problem), config.tile
     a, b = operands_of(parts, problem.math)
-    by_tma = stored_by_tma(parts, tile)
+    by_tma = stored_by_tma(parts)
     tiles, place = locate_arguments(parts, tile, a, b)
     dtypes, scales = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), parts.scales
     special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,

@@ -5,7 +5,6 @@ ranges in a fixed order and applies the epilogue. It wins where k is long and y 
 mostly in the L2, cost less than idle multiprocessors.
 """
 import functools
-from dataclasses import dataclass
 
 from ..device import cuda, device_function, i32, u32
 from ..device.epilogue import EpilogueSpec
@@ -14,29 +13,16 @@ from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
-from ._engine_hopper import Tile, make_matrix_loader, make_product
+from ._engine_hopper import make_matrix_loader, make_product
 from ._engine_stores import make_boxed_store
 from ._roles import stored_by_rows
+from ._sum import RangesConfig as Config
 from ._sum import pitch_of, sum_launch, sums_bytes, sums_refusal
-from ._wgmma import (even_ranges, locate_arguments, make_locate, operands_of, product_seconds, refusal, steps_of, store_argument, tiles_for,
-                     wgmma_dtype)
+from ._wgmma import (even_ranges, locate_arguments, make_locate, operands_of, pack_seconds, product_seconds, refusal, steps_of,
+                     store_argument, tile_count, tiles_for, wgmma_dtype)
 
 LEAST_STEPS = 2  # of a range
 MOST_WORKSPACE = 1 << 28
-
-
-@dataclass(frozen=True)
-class Config:
-    """Tile, and number of ranges of k."""
-    tile: Tile
-    ranges: int
-
-    def __post_init__(self):
-        if self.ranges < 2:
-            raise ValueError(f"{self.ranges} ranges of k; the least is 2")
-
-    def __str__(self):
-        return f"{self.tile} {self.ranges} ranges"
 
 
 def supports(problem):
@@ -52,12 +38,12 @@ def supports(problem):
 def configs(problem, device):
     """For each tile the numbers of ranges that fill the device once and twice."""
     parts, found = stored_by_rows(problem), {}
-    a, b = operands_of(parts, problem.math)
+    b = operands_of(parts, problem.math)[1]
     steps = steps_of(parts.k, parts.a.itemsize)
     for tile in tiles_for(b.major, problem.a.dtype):
         if tile.cluster > 1 or tile.bn % 64:
             continue
-        tiles, _ = locate_arguments(parts, tile, a, b)
+        tiles = tile_count(parts, tile)
         for waves in (1, 2):
             ranges = max(2, min(waves * device.sms * tile.blocks // tiles, steps // LEAST_STEPS))
             ranges = even_ranges(steps, ranges)
@@ -79,10 +65,9 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The product, with as many tiles as there are ranges of them; then a launch that reads what the first wrote."""
     parts = stored_by_rows(problem)
-    operands = operands_of(parts, problem.math)
-    tiles, _ = locate_arguments(parts, config.tile, *operands, config.ranges)
+    tiles = tile_count(parts, config.tile) * config.ranges
     steps = ceil_div(steps_of(parts.k, parts.a.itemsize), config.ranges)
-    copies = sum(2e-6 + 2.5 * x.bytes / device.bandwidth for x in operands if x.packed)
+    copies = pack_seconds(operands_of(parts, problem.math), device)
     sums = 2e-6 + 1.5 * sums_bytes(parts, config.ranges) / device.bandwidth
     return copies + product_seconds(problem, config.tile, device, tiles, steps) + sums
 
@@ -112,17 +97,18 @@ def build(problem, device, config):
     """Copies where there must be any, the products over the ranges, then their sum."""
     parts, tile = stored_by_rows(problem), config.tile
     a, b = operands_of(parts, problem.math)
-    tiles, place = locate_arguments(parts, tile, a, b, config.ranges)
+    ranges = even_ranges(steps_of(parts.k, parts.a.itemsize), config.ranges)  # an empty range would leave its sums unwritten
+    tiles, place = locate_arguments(parts, tile, a, b, ranges)
     key = (*(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), a.major, b.major)
     copies, pitch = _lines(sums_bytes(parts, config.ranges)), pitch_of(parts)
-    sums = store_argument("workspace", parts.epilogue.accumulator, (config.ranges * parts.batch_size, parts.m, parts.n),
+    sums = store_argument("workspace", parts.epilogue.accumulator, (ranges * parts.batch_size, parts.m, parts.n),
                           (parts.m * pitch, pitch, 1))
     arguments = (a.argument(tile.bm, copies), b.argument(tile.bn, copies + a.bytes), sums, Argument("int32", parts.m),
                  Argument("int32", parts.n), Argument("int32", parts.batch_size), Argument("int32", tiles), *place)
     blocks = min(tiles, device.sms * tile.blocks)
     product = Launch(partial_kernel(tile, key, parts.epilogue.accumulator), (blocks, 1, 1), (tile.threads, 1, 1), arguments,
                      shared=tile.shared, dependent=True)
-    return (*a.pack(copies), *b.pack(copies + a.bytes), product, sum_launch(parts, config.ranges, dependent=True))
+    return (*a.pack(copies), *b.pack(copies + a.bytes), product, sum_launch(parts, ranges, dependent=True))
 
 
 ALGORITHM = Algorithm(op="matmul", name="wgmma_split_k", supports=supports, workspace=workspace, estimate=estimate, build=build,
