@@ -12,6 +12,11 @@ __version__ = "0.1.0"
 _NAMES = {
     "Note": "dnnkern.dispatch",
     "NotSupported": "dnnkern.dispatch",
+    "conv_bwd_bias": "dnnkern.conv",
+    "conv_bwd_data": "dnnkern.conv",
+    "conv_bwd_filter": "dnnkern.conv",
+    "conv_fwd": "dnnkern.conv",
+    "conv_transpose_fwd": "dnnkern.conv",
     "grouped_matmul": "dnnkern.matmul",
     "matmul": "dnnkern.matmul",
     "view": "dnnkern.host.arrays",

@@ -3,11 +3,10 @@ import functools
 from dataclasses import dataclass, replace
 
 from dnnkern.device.epilogue import Activation
+from dnnkern.host.products import FP8, default_output
 from dnnkern.host.tensor import Tensor
 from dnnkern.matmul import MatmulProblem
 from dnnkern.matmul._parse_words import scale_tensors
-from dnnkern.matmul._problem import default_output
-from dnnkern.matmul._scales import FP8
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int8", *FP8)
 

@@ -51,11 +51,16 @@ class Operation:
         Operands that may be exactly `out`.
     check_values : callable(problem, {operand: array}), optional
         Raises where arrays of indices hold what they must not; runs before every call under DNNKERN_CHECK=values.
+    function : str, optional
+        The public function's name in messages; default: `op`.
+    labels : tuple of str, optional
+        The operands' names in messages; default: `operands`.
     """
 
-    def __init__(self, op, *, operands, outputs, scalars=(), problem, in_place=frozenset(), check_values=None):
+    def __init__(self, op, *, operands, outputs, scalars=(), problem, in_place=frozenset(), check_values=None, function=None, labels=None):
         self.op, self.operands, self.outputs, self.scalars, self.make_problem = op, operands, outputs, scalars, problem
-        self.in_place, self.check_values = in_place, check_values
+        self.in_place, self.check_values, self.function = in_place, check_values, function or op
+        self.labels = operands if labels is None else labels
         self.calls, self.plans, self.lock = {}, {}, threading.Lock()
         declare(op, problem.__module__.split(".")[1])
         when_choices_change(self.calls.clear)
@@ -120,7 +125,7 @@ class Operation:
             if SIMULATED:
                 for x in outs:
                     if not getattr(getattr(x, "flags", None), "writeable", True):
-                        raise TypeError(f"{self.op}: out is a read-only array, which cannot be written")
+                        raise TypeError(f"{self.function}: out is a read-only array, which cannot be written")
                 addresses = [None if x is None else kind_of(x).host_view(x) for x in (*operands, *results, scratch)]
             executable.execute((*addresses, *scalars), stream)
             if CHECKS and "nan" in CHECKS:
@@ -133,22 +138,22 @@ class Operation:
     # ---- what happens once for each new call
 
     def _name_the_culprit(self, operands, outs):
-        for name, x in (*zip(self.operands, operands), *(("out", x) for x in outs)):
-            if x is not None or name == self.operands[0]:
+        for name, x in (*zip(self.labels, operands), *(("out", x) for x in outs)):
+            if x is not None or name == self.labels[0]:
                 self._tensor(name, x)
 
     def _bind(self, key, operands, outs, addresses, parameters, stream, algo, allow):
         if outs and len(outs) != len(self.outputs):
-            raise ValueError(f"{self.op}: out has {len(outs)} arrays; expected {len(self.outputs)} ({', '.join(self.outputs)})")
+            raise ValueError(f"{self.function}: out has {len(outs)} arrays; expected {len(self.outputs)} ({', '.join(self.outputs)})")
         if not isinstance(allow, Note):
-            raise TypeError(f"{self.op}: allow is {allow!r}; expected a dnnkern.dispatch.Note")
+            raise TypeError(f"{self.function}: allow is {allow!r}; expected a dnnkern.dispatch.Note")
         kind = kind_of(operands[0])
         index = self._one_device(operands, outs)
-        tensors = tuple(None if x is None else self._tensor(name, x) for name, x in zip(self.operands, operands))
+        tensors = tuple(None if x is None else self._tensor(name, x) for name, x in zip(self.labels, operands))
         out_tensors = tuple(self._tensor("out", x) for x in outs)
         for x in outs:
             if kind_of(x).immutable:
-                raise TypeError(f"{self.op}: out is a {kind_of(x).name} array, which cannot be written; leave out= away")
+                raise TypeError(f"{self.function}: out is a {kind_of(x).name} array, which cannot be written; leave out= away")
         aliases = frozenset(name for name, x, address in zip(self.operands, operands, addresses)
                             if x is not None and address and address in addresses[len(operands):])
         missing = (None,) * (len(self.operands) - len(operands))
@@ -157,13 +162,14 @@ class Operation:
         extents = [(0, 0) if t is None else t.extent for t in (*tensors, *problem.outputs)]
         for alias in aliases - self.in_place:
             if tensors[self.operands.index(alias)].size:
-                raise ValueError(f"{self.op}: out is the same memory as {alias}; in place it works with "
-                                 f"{', '.join(self.in_place) or 'nothing'}")
+                able = [label for name, label in zip(self.operands, self.labels) if name in self.in_place and label != "out"]
+                raise ValueError(f"{self.function}: out is the same memory as {self._label(alias)}; in place it works with "
+                                 f"{', '.join(able) or 'nothing'}")
         for alias in aliases & self.in_place:
             t = tensors[self.operands.index(alias)]
             if t.size and t not in problem.outputs:
-                raise ValueError(f"{self.op}: out begins where {alias} does but is {problem.outputs[0]}, {alias} is {t}; "
-                                 "in place they must be exactly the same")
+                raise ValueError(f"{self.function}: out begins where {self._label(alias)} does but is {problem.outputs[0]}, "
+                                 f"{self._label(alias)} is {t}; in place they must be exactly the same")
         device = device_of(index)
         if problem.is_empty:
             algorithm, executable, need = None, None, 0
@@ -172,8 +178,8 @@ class Operation:
             executable = self._executable(problem, algorithm, device, stream, kind, len(operands))
             need = algorithm.workspace(problem, device, algorithm.config)
         bound = Bound(problem=problem, algorithm=algorithm, executable=executable, outputs=problem.outputs, workspace=need,
-                      names=(*self.operands[:len(operands)], *self.outputs), tensors=(*tensors, *problem.outputs), extents=extents,
-                      apart=self._apart(extents, addresses, len(operands)), apart_at=None, kind=kind, device=index)
+                      names=self.labels[:len(operands)] + ("out",) * len(self.outputs), tensors=(*tensors, *problem.outputs),
+                      extents=extents, apart=self._apart(extents, addresses, len(operands)), apart_at=None, kind=kind, device=index)
         with self.lock:
             if len(self.calls) >= _LIMIT:
                 self.calls.clear()
@@ -198,11 +204,11 @@ class Operation:
         try:
             return kind_of(x).tensor(x)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"{self.op}: {name}: {error}") from None
+            raise type(error)(f"{self.function}: {name}: {error}") from None
 
     def _one_device(self, operands, outs):
         first = None
-        for name, x in (*zip(self.operands, operands), *(("out", x) for x in outs)):
+        for name, x in (*zip(self.labels, operands), *(("out", x) for x in outs)):
             if x is None:
                 continue
             self._tensor(name, x)
@@ -210,7 +216,7 @@ class Operation:
             if first is None:
                 first = index
             elif index != first:
-                raise ValueError(f"{self.op}: {name} is on device {index}, {self.operands[0]} on device {first}")
+                raise ValueError(f"{self.function}: {name} is on device {index}, {self.labels[0]} on device {first}")
         return first
 
     def _executable(self, problem, algorithm, device, stream, kind, given):
@@ -223,8 +229,8 @@ class Operation:
                 with on_device(device.index):
                     capturing = is_capturing(kind.stream(device.index) if stream is None else stream_handle(stream))
                 if capturing:
-                    raise RuntimeError(f"{self.op}: a CUDA graph is being captured and {problem} has no plan yet; call it once before the "
-                                       "capture")
+                    raise RuntimeError(f"{self.function}: a CUDA graph is being captured and {problem} has no plan yet; call it once "
+                                       "before the capture")
             executable = make_executable(self, problem, algorithm, device, given)
             with self.lock:
                 executable = self.plans.setdefault(key, executable)
@@ -236,15 +242,18 @@ class Operation:
         return (*((name, "pointer") for name in (*self.operands[:given], *self.outputs, "workspace")),
                 *((name, problem.scalar_type) for name in self.scalars), *((name, "null") for name in self.operands[given:]))
 
+    def _label(self, operand):
+        return self.labels[self.operands.index(operand)]
+
     # ---- what is checked at every call
 
     def _overlap(self, bound, addresses, i, o):
         """ValueError if the two arrays share memory, not only the range it lies in."""
         if not share_memory(bound.tensors[i], addresses[i], bound.tensors[o], addresses[o]):
             return
-        name = bound.names[i] if bound.names[i] in self.operands else "another output"
+        name = bound.names[i] if i < len(bound.names) - len(self.outputs) else "another output"
         (low_i, high_i), (low_o, high_o) = bound.extents[i], bound.extents[o]
-        raise ValueError(f"{self.op}: out partly overlaps {name}: bytes {addresses[o] + low_o:#x} to {addresses[o] + high_o:#x} and "
+        raise ValueError(f"{self.function}: out partly overlaps {name}: bytes {addresses[o] + low_o:#x} to {addresses[o] + high_o:#x} and "
                          f"{addresses[i] + low_i:#x} to {addresses[i] + high_i:#x}")
 
     def _check_workspace(self, bound, workspace, addresses):
@@ -252,16 +261,16 @@ class Operation:
         kind = kind_of(workspace)
         _, address = kind.describe(workspace)
         if not tensor.is_packed:
-            raise ValueError(f"{self.op}: workspace is {tensor}; expected a packed array")
+            raise ValueError(f"{self.function}: workspace is {tensor}; expected a packed array")
         if tensor.nbytes < bound.workspace:
-            raise ValueError(f"{self.op}: workspace has {tensor.nbytes} bytes, {bound.algorithm} needs {bound.workspace}")
+            raise ValueError(f"{self.function}: workspace has {tensor.nbytes} bytes, {bound.algorithm} needs {bound.workspace}")
         if bound.workspace and address & 15:
-            raise ValueError(f"{self.op}: workspace begins at {address:#x}; expected a multiple of 16")
+            raise ValueError(f"{self.function}: workspace begins at {address:#x}; expected a multiple of 16")
         for name, start, (low, high) in zip(bound.names, addresses, bound.extents):
             if low != high and bound.workspace and start + low < address + bound.workspace and address < start + high:
-                raise ValueError(f"{self.op}: workspace overlaps {name}")
+                raise ValueError(f"{self.function}: workspace overlaps {name}")
         if kind.device(workspace) != bound.device:
-            raise ValueError(f"{self.op}: workspace is on device {kind.device(workspace)}, the operands on device {bound.device}")
+            raise ValueError(f"{self.function}: workspace is on device {kind.device(workspace)}, the operands on device {bound.device}")
         return address
 
 

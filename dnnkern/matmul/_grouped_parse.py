@@ -2,10 +2,11 @@
 import argparse
 import re
 
+from ..host.products import default_output
 from ..host.tensor import Tensor
+from ..host.words import DTYPE_HELP, LARGEST, addend_dtype, dtype_word, problem_from_record
 from ._grouped_problem import GroupedMatmulProblem, make_problem
-from ._parse_words import DTYPE_HELP, LARGEST, add_operand_arguments, addend_dtype, dtype_word, problem_from_record, scale_tensors
-from ._problem import default_output
+from ._parse_words import add_operand_arguments, scale_tensors
 
 
 def add_arguments(parser: argparse.ArgumentParser):

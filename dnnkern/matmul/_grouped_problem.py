@@ -10,8 +10,8 @@ from ..device.convert import element
 from ..device.epilogue import Activation, EpilogueSpec
 from ..host.dtypes import compute_dtype, dtype_name
 from ..host.launch import Argument
+from ..host.products import check_addend, check_dtypes, check_math, default_output
 from ..host.tensor import Tensor
-from ._problem import MATH, check_addend, check_dtypes, default_output
 from ._scales import Scales, scales_of
 
 OP = "grouped_matmul"
@@ -51,8 +51,7 @@ class GroupedMatmulProblem:
     def __post_init__(self):
         check_operands(self.a, self.b, self.group_offsets, self.transpose_b)
         check_dtypes(OP, self.a, self.b, self.y)
-        if self.math not in MATH:
-            raise ValueError(f"{OP}: math={self.math!r}; expected one of {', '.join(map(repr, MATH))}")
+        check_math(OP, self.math)
         if self.y.shape != (self.m_total, self.n):
             raise ValueError(f"{OP}: out has shape {self.y.shape}, the product has {(self.m_total, self.n)}")
         if any(s == 0 for n, s in zip(self.y.shape, self.y.strides) if n > 1):

@@ -2,10 +2,12 @@
 import argparse
 import re
 
+from ..host.products import default_output
 from ..host.tensor import Tensor
+from ..host.words import DTYPE_HELP, LARGEST, WordParser, addend_dtype, dtype_word, problem_from_record
 from . import _grouped_parse
-from ._parse_words import DTYPE_HELP, LARGEST, add_operand_arguments, addend_dtype, dtype_word, problem_from_record, scale_tensors
-from ._problem import MatmulProblem, default_output, make_problem
+from ._parse_words import add_operand_arguments, scale_tensors
+from ._problem import MatmulProblem, make_problem
 
 
 def add_arguments(parser: argparse.ArgumentParser):
@@ -48,14 +50,9 @@ def parse_problem(words, op="matmul"):
     grouped_matmul 8 groups of 4096x1024x512 float8_e4m3fn nt -> bfloat16 + scales by block and block
     """
     add, make_it, _ = FAMILY[op]
-    parser = _Parser(op, add_help=False)
+    parser = WordParser(op, add_help=False)
     add(parser)
     return make_it(parser.parse_args(list(words)))
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message):
-        raise ValueError(f"{self.prog}: {message}")
 
 
 def _shape(text):

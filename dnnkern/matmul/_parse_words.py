@@ -1,15 +1,12 @@
-"""What the words of all products share: dtypes, scales, alpha, activation, math, output type; and problems out of records."""
+"""What the words of all products share: scales, alpha, activation, math, output type."""
 import argparse
 
-from ..device.epilogue import PARAMETERS, Activation
+from ..device.epilogue import PARAMETERS
 from ..device.index import ceil_div
-from ..host.dtypes import dtype_name
+from ..host.products import MATH
 from ..host.tensor import Tensor
-from ._problem import INPUTS, MATH
-from ._scales import BLOCK, FP8
-
-LARGEST = 2 ** 31 - 1
-DTYPE_HELP = "of the operands: " + ", ".join(INPUTS) + ", or a short name (bf16, f32, e4m3, ...)"
+from ..host.words import dtype_word
+from ._scales import BLOCK
 
 
 def add_operand_arguments(parser):
@@ -31,25 +28,6 @@ def scale_tensors(by, m, n, k, lead=()):
     return tuple(None if name is None else Tensor.packed(known[name], "float32") for name, known in zip(by, shapes))
 
 
-def addend_dtype(out):
-    """dtype of a bias or c beside results of this dtype."""
-    return "float32" if out == "int8" or out in FP8 else out
-
-
-def problem_from_record(make_it, op, record):
-    """The problem with the fields of a record: an `Activation`, tensors, and plain values."""
-    try:
-        fields = dict(record)
-        for name, value in fields.items():
-            if isinstance(value, dict) and "shape" in value:
-                fields[name] = Tensor(tuple(value["shape"]), tuple(value["strides"]), value["dtype"], value["alignment"])
-        activation = fields["activation"]
-        fields["activation"] = Activation(activation["mode"], **{name: float(v) for name, v in activation["parameters"]})
-        return make_it(**fields)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{op}: not a record of a problem: {type(error).__name__}: {error}") from None
-
-
 def _scales(text):
     words = {"tensor": "tensor,tensor", "row": "row,column", "block": "block,block"}.get(text, text).split(",")
     known = ("none", "tensor", "row", "block"), ("none", "tensor", "column", "block")
@@ -57,11 +35,3 @@ def _scales(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not tensor, row, block, or one of {', '.join(known[0])}, a comma, and one of "
                                          f"{', '.join(known[1])}")
     return tuple(None if word == "none" else word for word in words)
-
-
-def dtype_word(text):
-    """A dtype's name, given as one of its names; argparse's error where it is none."""
-    try:
-        return dtype_name(text)
-    except TypeError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

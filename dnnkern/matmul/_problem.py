@@ -10,15 +10,9 @@ from dataclasses import dataclass
 from ..device.epilogue import Activation, EpilogueSpec
 from ..host.dtypes import compute_dtype, dtype_name
 from ..host.launch import Argument
+from ..host.products import check_addend, check_dtypes, check_math, default_output
 from ..host.tensor import Tensor
-from ._scales import FP8, Scales, scales_of
-
-INPUTS = ("float64", "float32", "float16", "bfloat16", "int8", *FP8)
-_FLOATS = ("float64", "float32", "float16", "bfloat16")
-_OUTPUTS = {"float64": ("float64", "float32"), "float32": ("float32", "float16", "bfloat16"), "float16": ("float16", "float32", "bfloat16"),
-            "bfloat16": ("bfloat16", "float32", "float16"), "int8": ("int32", "int8", "float32", "float16", "bfloat16"),
-            **dict.fromkeys(FP8, ("bfloat16", "float32", "float16", *FP8))}
-MATH = (None, "tf32", "fast")
+from ._scales import Scales, scales_of
 
 
 @dataclass(frozen=True)
@@ -72,8 +66,7 @@ class MatmulProblem:
             if t.ndim == 0:
                 raise ValueError(f"matmul: {name} has no dimensions; expected one at least")
         check_dtypes("matmul", self.a, self.b, self.y)
-        if self.math not in MATH:
-            raise ValueError(f"matmul: math={self.math!r}; expected one of {', '.join(map(repr, MATH))}")
+        check_math("matmul", self.math)
         for name, t, swap in (("a", self.a, self.transpose_a), ("b", self.b, self.transpose_b)):
             if t.ndim == 1 and swap:
                 raise ValueError(f"matmul: transpose_{name} needs a matrix, {name} has shape {t.shape}")
@@ -268,29 +261,6 @@ class MatmulProblem:
                  (self.activation.mode, self.activation.mode != "identity"))
         extras = [name for name, present in parts if present]
         return text + (f" + {', '.join(extras)}" if extras else "") + (f" math={self.math}" if self.math else "")
-
-
-def check_dtypes(op, a, b, y):
-    """TypeError unless these dtypes of operands and output go together; `y` may be None."""
-    for name, t in (("a", a), ("b", b)):
-        if t.dtype not in INPUTS:
-            raise TypeError(f"{op}: {name} is {t.dtype}; expected one of {', '.join(INPUTS)}")
-    if a.dtype != b.dtype and not (a.dtype in FP8 and b.dtype in FP8):
-        raise TypeError(f"{op}: a is {a.dtype} and b is {b.dtype}; expected the same dtype, or two of {', '.join(FP8)}")
-    if y is not None and y.dtype not in _OUTPUTS[a.dtype]:
-        raise TypeError(f"{op}: the output of {a.dtype} operands cannot be {y.dtype}; expected one of {', '.join(_OUTPUTS[a.dtype])}")
-
-
-def check_addend(op, name, t, dtype):
-    """TypeError unless a bias or c, which may be None, can be added to products of `dtype`."""
-    allowed = _FLOATS if compute_dtype(dtype) == "float64" else _FLOATS[1:] + (("int32",) if dtype == "int8" else ())
-    if t is not None and t.dtype not in allowed:
-        raise TypeError(f"{op}: {name} is {t.dtype}; expected one of {', '.join(allowed)}")
-
-
-def default_output(dtype):
-    """dtype of the result where the caller names none."""
-    return "int32" if dtype == "int8" else "bfloat16" if dtype in FP8 else dtype
 
 
 def epilogue_arguments(spec, bias_stride, c_strides=(0, 0)):

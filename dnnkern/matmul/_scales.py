@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from ..device import device_function, i64
 from ..device.index import ceil_div
 from ..host.launch import Argument
+from ..host.products import FP8
 
 BLOCK = 128
-FP8 = ("float8_e4m3fn", "float8_e5m2")
 
 
 @dataclass(frozen=True)

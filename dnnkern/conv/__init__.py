@@ -1,0 +1,287 @@
+"""Convolutions in one, two and three dimensions, their gradients, and transposed convolutions."""
+from ..dispatch import Note
+from ..host.front import Operation
+from ._bias_problem import ConvBiasProblem
+from ._calls import make_bwd_bias, make_bwd_data, make_bwd_filter, make_fwd, make_transposed
+from ._problem import ConvProblem
+
+__all__ = ["ConvBiasProblem", "ConvProblem", "conv_bwd_bias", "conv_bwd_data", "conv_bwd_filter", "conv_fwd", "conv_transpose_fwd"]
+
+# Operands are named by their roles in the forward direction, in every direction; `prior` is the output, passed again where beta reads it.
+_SCALARS = ("alpha", "beta")
+FORWARD = Operation("conv_fwd", operands=("x", "w", "bias", "residual", "prior"), labels=("x", "w", "bias", "residual", "out"),
+                    outputs=("y",), scalars=_SCALARS, problem=make_fwd, in_place=frozenset({"prior"}))
+BACKWARD_DATA = Operation("conv_bwd_data", operands=("y", "w", "bias", "residual", "prior"),
+                          labels=("dy", "w", "bias", "residual", "out"), outputs=("x",), scalars=_SCALARS, problem=make_bwd_data,
+                          in_place=frozenset({"prior"}))
+TRANSPOSED = Operation("conv_bwd_data", operands=BACKWARD_DATA.operands, labels=FORWARD.labels, outputs=("x",), scalars=_SCALARS,
+                       problem=make_transposed, in_place=frozenset({"prior"}), function="conv_transpose_fwd")
+BACKWARD_FILTER = Operation("conv_bwd_filter", operands=("x", "y", "prior"), labels=("x", "dy", "out"), outputs=("w",), scalars=_SCALARS,
+                            problem=make_bwd_filter, in_place=frozenset({"prior"}))
+BACKWARD_BIAS = Operation("conv_bwd_bias", operands=("dy",), outputs=("db",), problem=make_bwd_bias)
+
+
+def conv_fwd(x, w, bias=None, *, stride=1, padding=0, dilation=1, groups=1, layout="NCHW", mode="cross_correlation", activation=None,
+             residual=None, alpha=1.0, beta=0.0, math=None, out_dtype=None, out=None, workspace=None, stream=None, algo=None,
+             allow=Note.NONE):
+    """Convolution with its neighbours fused: ``y = activation(alpha * conv(x, w) + beta * out + residual + bias)``.
+
+    ``conv(x, w)[n, k, p, q] = sum over c, r, s of x[n, c, p*stride - pad + r*dilation, ...] * w[k, c, r, s]`` with zeros outside x, in one,
+    two or three spatial dimensions alike.
+
+    Parameters
+    ----------
+    x : array (N, C, *spatial), or (N, *spatial, C) with layout "NHWC"
+    w : array (K, C/groups, *filter), or (K, *filter, C/groups) with layout "NHWC"
+        float64, float32, float16, bfloat16 or int8, the same for both, or float8_e4m3fn and float8_e5m2 in any combination. Any strides.
+    bias : array (K,)
+    stride, dilation : int or tuple of int
+        One entry a spatial dimension.
+    padding : int, tuple of int, or tuple of (before, after)
+        Zeros round x; one entry a spatial dimension.
+    groups : int
+        Divides C and K; filters of a group see its channels alone. C is depthwise.
+    layout : "NCHW" or "NHWC"
+        Channels first or last, whatever the number of spatial dimensions.
+    mode : "cross_correlation" or "convolution"
+        "convolution" reads the filter's taps backwards.
+    activation : str or Activation
+        A mode of `activation_fwd` with its default parameters, or ``device.epilogue.Activation(mode, ...)``.
+    residual : array of y's shape
+    alpha, beta : float
+        beta other than 0 reads `out`, which has to be given then.
+    math : None, "tf32" or "fast"
+        None: float32 accumulation of unrounded inputs. "tf32": float32 inputs may be rounded to tf32. "fast": anything within ten times the
+        error of None.
+    out_dtype : dtype
+        Default the operands', int32 for int8, bfloat16 for 8-bit floats. int8 and 8-bit floating results saturate.
+    out : array of y's shape
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace : array
+        Packed bytes, aligned to 16, at least what the algorithm needs; by default allocated as the output is.
+    stream : int or stream
+        Default: the current stream of x's framework.
+    algo : str
+        Force an algorithm (``python -m dnnkern list conv_fwd``).
+    allow : Note
+        NONDETERMINISTIC admits algorithms that are.
+
+    Returns
+    -------
+    y : array (N, K, *out) or (N, *out, K), of x's framework
+        ``out = (in + before + after - dilation*(filter - 1) - 1) // stride + 1``. Accumulated in float32 (float64 for float64, int32 for
+        int8), rounded once.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, a window larger than the padded image, a beta without out, an `out` that overlaps an operand.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnConvolutionBiasActivationForward, and conv_fprop of cuDNN's graphs with pointwise neighbours.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x, w = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4), np.ones((1, 1, 3, 3), np.float32)
+    >>> dnnkern.conv_fwd(x, w, np.array([-60], np.float32), activation="relu")
+    array([[[[ 0.,  0.],
+             [21., 30.]]]], dtype=float32)
+    """
+    if beta != 0:
+        operands = x, w, bias, residual, out
+    elif residual is not None:
+        operands = x, w, bias, residual
+    else:
+        operands = (x, w) if bias is None else (x, w, bias)
+    parameters = (_fixed(stride), _fixed(padding), _fixed(dilation), groups, layout, mode, activation, math, out_dtype, alpha != 1,
+                  beta != 0)
+    return FORWARD.call(operands, out, parameters, (alpha, beta), workspace, stream, algo, allow)
+
+
+def conv_bwd_data(dy, w, x_shape, *, stride=1, padding=0, dilation=1, groups=1, layout="NCHW", mode="cross_correlation", alpha=1.0,
+                  beta=0.0, math=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Gradient of a convolution with respect to its image: ``dx = alpha * (transposed conv)(dy, w) + beta * out``.
+
+    Parameters
+    ----------
+    dy : array of the forward's y's shape
+    w : array (K, C/groups, *filter) or (K, *filter, C/groups)
+        The forward's. float64, float32, float16 or bfloat16, as dy.
+    x_shape : tuple of int
+        Of the forward's x; a stride leaves it open otherwise.
+    stride, padding, dilation, groups, layout, mode
+        As in the forward call.
+    alpha, beta, math, out, workspace, stream, algo, allow
+        As `conv_fwd`'s. A given `out` may have another dtype than dy: float32 beside 16-bit dy and w, say.
+
+    Returns
+    -------
+    dx : array of shape `x_shape`, of dy's framework
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `conv_fwd` does; ValueError also where `x_shape` does not fit dy. 8-bit types have no backward: TypeError.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnConvolutionBackwardData and conv_dgrad of cuDNN's graphs.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dy, w = np.ones((1, 1, 2), np.float32), np.array([[[1, 2, 3]]], np.float32)
+    >>> dnnkern.conv_bwd_data(dy, w, (1, 1, 4))
+    array([[[1., 3., 5., 3.]]], dtype=float32)
+    """
+    operands = (dy, w) if beta == 0 else (dy, w, None, None, out)
+    parameters = (_fixed(x_shape), _fixed(stride), _fixed(padding), _fixed(dilation), groups, layout, mode, math, alpha != 1, beta != 0)
+    return BACKWARD_DATA.call(operands, out, parameters, (alpha, beta), workspace, stream, algo, allow)
+
+
+def conv_bwd_filter(x, dy, w_shape, *, stride=1, padding=0, dilation=1, groups=1, layout="NCHW", mode="cross_correlation", alpha=1.0,
+                    beta=0.0, math=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Gradient of a convolution with respect to its filter: ``dw = alpha * correlation(x, dy) + beta * out``.
+
+    Parameters
+    ----------
+    x : array (N, C, *spatial) or (N, *spatial, C)
+        The forward's. float64, float32, float16 or bfloat16, as dy.
+    dy : array of the forward's y's shape
+    w_shape : tuple of int
+        Of the forward's w.
+    stride, padding, dilation, groups, layout, mode
+        As in the forward call.
+    alpha, beta, math, out, workspace, stream, algo, allow
+        As `conv_fwd`'s. beta = 1 accumulates gradients in `out`, which may have another dtype than x: float32 beside 16-bit x and dy, say.
+
+    Returns
+    -------
+    dw : array of shape `w_shape`, of x's framework
+        Zeros (plus ``beta * out``) for an empty batch.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `conv_fwd` does. 8-bit types have no backward: TypeError.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnConvolutionBackwardFilter and conv_wgrad of cuDNN's graphs.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x, dy = np.array([[[1, 2, 3, 4]]], np.float32), np.ones((1, 1, 2), np.float32)
+    >>> dnnkern.conv_bwd_filter(x, dy, (1, 1, 3))
+    array([[[3., 5., 7.]]], dtype=float32)
+    """
+    operands = (x, dy) if beta == 0 else (x, dy, out)
+    parameters = (_fixed(w_shape), _fixed(stride), _fixed(padding), _fixed(dilation), groups, layout, mode, math, alpha != 1, beta != 0)
+    return BACKWARD_FILTER.call(operands, out, parameters, (alpha, beta), workspace, stream, algo, allow)
+
+
+def conv_bwd_bias(dy, *, layout="NCHW", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Gradient of a convolution with respect to its bias: dy summed over images and pixels.
+
+    Parameters
+    ----------
+    dy : array (N, K, *spatial), or (N, *spatial, K) with layout "NHWC"
+        float64, float32, float16 or bfloat16; any strides.
+    layout : "NCHW" or "NHWC"
+    out : array (K,)
+        Written and returned; may have another dtype than dy.
+    workspace, stream, algo, allow
+        As `conv_fwd`'s.
+
+    Returns
+    -------
+    db : array (K,), of dy's framework
+        Summed in float32 (float64 for float64), rounded once.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `conv_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnConvolutionBackwardBias.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dnnkern.conv_bwd_bias(np.arange(12, dtype=np.float32).reshape(2, 2, 3))
+    array([24., 42.], dtype=float32)
+    """
+    return BACKWARD_BIAS.call((dy,), out, (layout,), (), workspace, stream, algo, allow)
+
+
+def conv_transpose_fwd(x, w, bias=None, *, stride=1, padding=0, output_padding=0, dilation=1, groups=1, layout="NCHW", activation=None,
+                       residual=None, alpha=1.0, beta=0.0, math=None, out_dtype=None, out=None, workspace=None, stream=None, algo=None,
+                       allow=Note.NONE):
+    """Transposed convolution: ``y = activation(alpha * convT(x, w) + beta * out + residual + bias)``.
+
+    convT is `conv_bwd_data` with x in the place of dy: every element of x adds its multiple of the filter to y, `stride` elements apart.
+
+    Parameters
+    ----------
+    x : array (N, C_in, *spatial), or (N, *spatial, C_in) with layout "NHWC"
+    w : array (C_in, C_out/groups, *filter), or (C_in, *filter, C_out/groups) with layout "NHWC"
+        float64, float32, float16 or bfloat16, the same for both.
+    bias : array (C_out,)
+    stride, dilation : int or tuple of int
+    padding : int, tuple of int, or tuple of (before, after)
+        Cut from the result.
+    output_padding : int or tuple of int
+        Added to the result's extents at their ends; less than the stride.
+    groups, layout, activation, residual, alpha, beta, math, out_dtype, out, workspace, stream, allow
+        As `conv_fwd`'s.
+    algo : str
+        Of conv_bwd_data, whose algorithms these are.
+
+    Returns
+    -------
+    y : array (N, C_out, *out) or (N, *out, C_out), of x's framework
+        ``out = (in - 1)*stride + dilation*(filter - 1) + 1 + output_padding - before - after``.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `conv_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors torch.nn.functional.conv_transpose2d; in cuDNN it is the backward of a convolution as well.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x, w = np.array([[[1, 10]]], np.float32), np.array([[[1, 2, 3]]], np.float32)
+    >>> dnnkern.conv_transpose_fwd(x, w, stride=2)
+    array([[[ 1.,  2., 13., 20., 30.]]], dtype=float32)
+    """
+    if beta != 0:
+        operands = x, w, bias, residual, out
+    elif residual is not None:
+        operands = x, w, bias, residual
+    else:
+        operands = (x, w) if bias is None else (x, w, bias)
+    parameters = (_fixed(stride), _fixed(padding), _fixed(output_padding), _fixed(dilation), groups, layout, activation, math, out_dtype,
+                  alpha != 1, beta != 0)
+    return TRANSPOSED.call(operands, out, parameters, (alpha, beta), workspace, stream, algo, allow)
+
+
+def _fixed(value):
+    """A spatial parameter that can be part of a key: lists become tuples."""
+    try:
+        hash(value)
+    except TypeError:
+        return tuple(map(_fixed, value))
+    return value

@@ -1,0 +1,70 @@
+"""One thread a channel: it walks over images and pixels and adds.
+
+The ground that faster algorithms stand on. With channels last the threads of a warp read neighbouring elements; with channels first each
+walks along its own rows. Best for few pixels.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, f32, f64, i64
+from ..device.convert import element
+from ..device.index import ceil_div
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+
+
+@dataclass(frozen=True)
+class Config:
+    """Types of dy and db."""
+    dtype: str
+    output: str
+    threads: int = 128
+
+
+def supports(problem):
+    """Everything."""
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """A load at a time in each thread, half of a memory latency each."""
+    waves = ceil_div(problem.k, 2048 * device.sms)
+    return 4e-6 + max(waves * problem.pixels * 300 / device.clock_hz, problem.bytes / device.bandwidth)
+
+
+@functools.cache
+def kernel(config):
+    """db[k] = the sum of dy[n, k, o, p, q]."""
+    THREADS = config.threads
+    Total = f64 if config.dtype == "float64" else f32
+    load, store = element(config.dtype).load, element(config.output).store
+
+    @cuda.jit(launch_bounds=THREADS)
+    def conv_bwd_bias_naive(dy, db, images, channels, depth, height, width, sn, sk, so, sp, sq, stride):
+        k = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        if k < channels:
+            total = Total(0)
+            for n in range(images):
+                for o in range(depth):
+                    for p in range(height):
+                        row = i64(n * sn + k * sk + o * so + p * sp)
+                        for q in range(width):
+                            total = Total(total + Total(load(dy, i64(row + q * sq))))
+            store(db, i64(k * stride), total)
+    return conv_bwd_bias_naive
+
+
+def build(problem, device, config):
+    """One launch."""
+    config = Config(problem.dy.dtype, problem.db.dtype)
+    arguments = (Argument(element(problem.dy.dtype).pointer, "dy"), Argument(element(problem.db.dtype).pointer, "db"),
+                 *(Argument("int64", v) for v in (problem.n, problem.k, *problem.out, *problem.dy_strides, *problem.db.strides)))
+    return (Launch(kernel(config), (ceil_div(problem.k, config.threads), 1, 1), (config.threads, 1, 1), arguments),)
+
+
+ALGORITHM = Algorithm(op="conv_bwd_bias", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)

@@ -1,0 +1,119 @@
+"""Geometries that every direction of a convolution has to get right."""
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+LAST = {"order": (0, 2, 3, 1)}  # channels last in memory, named channels first
+
+
+def by_dtype(t, dtypes):
+    """A ladder of sizes and layouts in each dtype; channels that tensor cores like among them."""
+    for dtype in dtypes:
+        t.case("2x5x7x6-k7-3x3-p1", (2, 5, 7, 6), 7, (3, 3), dtype, padding=1)
+        t.case("nhwc-1x16x5x6-k8-3x3-p1", (1, 16, 5, 6), 8, (3, 3), dtype, layout="NHWC", padding=1)
+        t.case("nhwc-2x8x7x7-k16-3x3-s2-p1", (2, 8, 7, 7), 16, (3, 3), dtype, layout="NHWC", stride=2, padding=1)
+        t.case("nhwc-2x32x3x4-k16-1x1", (2, 32, 3, 4), 16, (1, 1), dtype, layout="NHWC")
+        t.case("nhwc-1x64x2x4-k16-1x1", (1, 64, 2, 4), 16, (1, 1), dtype, layout="NHWC")
+        t.case("nhwc-1x64x5-k8-r3-p1", (1, 64, 5), 8, (3,), dtype, layout="NHWC", padding=1)
+        t.case("2x16x4x4-k24-1x1", (2, 16, 4, 4), 24, (1, 1), dtype)
+        t.case("misaligned-nhwc-1x16x4x4-k8-3x3-p1", (1, 16, 4, 4), 8, (3, 3), dtype, layout="NHWC", padding=1,
+               lay={name: {"misaligned": 1} for name in "xwy"})
+        t.case("groups2-nhwc-1x16x4x5-k16-3x3-p1", (1, 16, 4, 5), 16, (3, 3), dtype, layout="NHWC", padding=1, groups=2)
+        t.case("depthwise-nhwc-2x24x5x5-3x3-p1", (2, 24, 5, 5), 24, (3, 3), dtype, layout="NHWC", padding=1, groups=24)
+
+
+def dimensions(t):
+    """One and three spatial dimensions."""
+    t.case("1d-2x6x19-k5-r4", (2, 6, 19), 5, (4,))
+    t.case("1d-nhwc-2x8x17-k8-r3-s2-p1", (2, 8, 17), 8, (3,), "bfloat16", layout="NHWC", stride=2, padding=1)
+    t.case("1d-causal-depthwise-2x16x13-r4", (2, 16, 13), 16, (4,), "bfloat16", padding=((3, 0),), groups=16)
+    t.case("1d-causal-depthwise-nhwc-2x16x13-r4", (2, 16, 13), 16, (4,), "float16", layout="NHWC", padding=(3, 0), groups=16)
+    t.case("1d-dilation3-1x4x16-k4-r3", (1, 4, 16), 4, (3,), "float64", dilation=3, padding=2)
+    t.case("3d-1x3x4x5x4-k4-2x3x2-p1", (1, 3, 4, 5, 4), 4, (2, 3, 2), padding=1)
+    t.case("3d-nhwc-1x8x3x4x3-k4-3x3x3-p1", (1, 8, 3, 4, 3), 4, (3, 3, 3), "bfloat16", layout="NHWC", padding=1)
+    t.case("3d-groups2-2x4x3x3x4-k4-s2x1x2", (2, 4, 3, 3, 4), 4, (2, 1, 2), "float16", stride=(2, 1, 2), groups=2, dilation=(1, 2, 1))
+    t.case("3d-nhwc-1x16x2x3x3-k16-1x1x1", (1, 16, 2, 3, 3), 16, (1, 1, 1), layout="NHWC")
+
+
+def groups(t):
+    """Groups down to one channel, and multipliers of depthwise ones."""
+    t.case("groups2-2x6x5x4-k4-3x3-p1", (2, 6, 5, 4), 4, (3, 3), padding=1, groups=2)
+    t.case("groups4-nhwc-1x32x3x3-k32-3x3-p1", (1, 32, 3, 3), 32, (3, 3), "bfloat16", layout="NHWC", padding=1, groups=4)
+    t.case("groups8-1x32x4x4-k16-3x3-p1", (1, 32, 4, 4), 16, (3, 3), "float16", padding=1, groups=8)
+    t.case("groups3-uneven-1x9x4x4-k6-2x2", (1, 9, 4, 4), 6, (2, 2), groups=3)
+    t.case("depthwise-2x12x6x5-3x3-p1", (2, 12, 6, 5), 12, (3, 3), padding=1, groups=12)
+    t.case("depthwise-s2-1x12x7x7-3x3-p1", (1, 12, 7, 7), 12, (3, 3), "float16", stride=2, padding=1, groups=12)
+    t.case("depthwise-nhwc-s2-1x32x7x6-3x3-p1", (1, 32, 7, 6), 32, (3, 3), "bfloat16", layout="NHWC", stride=2, padding=1, groups=32)
+    t.case("depthwise-multiplier2-1x6x5x5-k12-3x3", (1, 6, 5, 5), 12, (3, 3), groups=6)
+    t.case("depthwise-multiplier3-nhwc-1x8x4x4-k24-3x3-p1", (1, 8, 4, 4), 24, (3, 3), layout="NHWC", padding=1, groups=8)
+    t.case("depthwise-5x5-1x8x7x7-p2", (1, 8, 7, 7), 8, (5, 5), padding=2, groups=8)
+    t.case("depthwise-nhwc-5x5-dilation2-1x8x9x7-p4", (1, 8, 9, 7), 8, (5, 5), "bfloat16", layout="NHWC", padding=4, dilation=2, groups=8)
+    t.case("depthwise-7x7-1x4x8x8-p3", (1, 4, 8, 8), 4, (7, 7), "float16", padding=3, groups=4)
+    t.case("depthwise-one-channel-2x1x6x6-3x3", (2, 1, 6, 6), 1, (3, 3))
+    t.case("depthwise-3d-1x6x3x4x4-3x3x3-p1", (1, 6, 3, 4, 4), 6, (3, 3, 3), padding=1, groups=6)
+
+
+def windows(t):
+    """Strides, paddings, dilations, filters of every size."""
+    t.case("5x5-1x4x7x7-k4-p2", (1, 4, 7, 7), 4, (5, 5), padding=2)
+    t.case("5x5-nhwc-1x8x6x6-k8-s2-p2", (1, 8, 6, 6), 8, (5, 5), "bfloat16", layout="NHWC", stride=2, padding=2)
+    t.case("first-layer-7x7-1x3x11x9-k8-s2-p3", (1, 3, 11, 9), 8, (7, 7), stride=2, padding=3)
+    t.case("first-layer-nhwc-7x7-1x3x9x10-k8-s2-p3", (1, 3, 9, 10), 8, (7, 7), "bfloat16", layout="NHWC", stride=2, padding=3)
+    t.case("1x1-s2-nhwc-2x16x5x5-k8", (2, 16, 5, 5), 8, (1, 1), "bfloat16", layout="NHWC", stride=2)
+    t.case("1x1-p1-1x8x4x3-k8", (1, 8, 4, 3), 8, (1, 1), padding=1)
+    t.case("3x1-1x4x7x6-k6", (1, 4, 7, 6), 6, (3, 1))
+    t.case("1x7-nhwc-1x8x3x9-k8-p0x3", (1, 8, 3, 9), 8, (1, 7), "float16", layout="NHWC", padding=(0, 3))
+    t.case("2x2-even-1x5x6x7-k3-p1", (1, 5, 6, 7), 3, (2, 2), padding=1)
+    t.case("4x4-s2-p1-1x8x6x6-k4", (1, 8, 6, 6), 4, (4, 4), stride=2, padding=1)
+    t.case("stride-over-kernel-1x4x9x8-k5-2x2-s3", (1, 4, 9, 8), 5, (2, 2), stride=3)
+    t.case("stride-uneven-1x4x9x8-k5-3x3-s3x1", (1, 4, 9, 8), 5, (3, 3), "float16", stride=(3, 1), padding=(1, 0))
+    t.case("stride-leaves-rest-1x4x8x9-k5-3x3-s4", (1, 4, 8, 9), 5, (3, 3), stride=4, padding=1)
+    t.case("dilation2-1x4x9x9-k4-3x3-p2", (1, 4, 9, 9), 4, (3, 3), dilation=2, padding=2)
+    t.case("dilation2-nhwc-1x16x6x5-k8-3x3-p2", (1, 16, 6, 5), 8, (3, 3), "bfloat16", layout="NHWC", dilation=2, padding=2)
+    t.case("dilation-uneven-s2-1x4x9x11-k4-2x3", (1, 4, 9, 11), 4, (2, 3), dilation=(3, 2), stride=2)
+    t.case("padding-pairs-1x4x5x6-k4-3x3", (1, 4, 5, 6), 4, (3, 3), padding=((1, 0), (0, 2)))
+    t.case("padding-pairs-nhwc-1x8x5x5-k8-3x3-s2", (1, 8, 5, 5), 8, (3, 3), "bfloat16", layout="NHWC", stride=2, padding=((0, 1), (2, 0)))
+    t.case("padding-over-kernel-1x4x3x3-k4-3x3-p4", (1, 4, 3, 3), 4, (3, 3), padding=4)
+    t.case("padding-makes-it-fit-1x6x2x1-k4-3x3-p1", (1, 6, 2, 1), 4, (3, 3), "bfloat16", padding=1)
+    t.case("filter-is-image-2x6x4x5-k7-4x5", (2, 6, 4, 5), 7, (4, 5))
+    t.case("flipped-1x4x6x5-k4-3x2-p1", (1, 4, 6, 5), 4, (3, 2), padding=1, mode="convolution")
+    t.case("flipped-nhwc-1x8x5x5-k8-3x3-s2-p1", (1, 8, 5, 5), 8, (3, 3), "bfloat16", layout="NHWC", stride=2, padding=1, mode="convolution")
+    t.case("flipped-1d-depthwise-1x6x12-r4", (1, 6, 12), 6, (4,), padding=((3, 1),), groups=6, mode="convolution")
+    t.case("flipped-3d-1x2x4x4x3-k3-2x3x2", (1, 2, 4, 4, 3), 3, (2, 3, 2), "float64", padding=(1, 0, 1), mode="convolution")
+
+
+def edges(t):
+    """Channels and pixels round the sizes of warps and tiles; nothing to sum, nothing to write."""
+    for c, k in ((1, 1), (1, 33), (31, 2), (33, 5), (3, 65), (65, 3), (13, 17)):
+        t.case(f"edge-1x{c}x3x3-k{k}-2x2", (1, c, 3, 3), k, (2, 2))
+    t.case("edge-nhwc-1x33x2x3-k31-1x1", (1, 33, 2, 3), 31, (1, 1), "bfloat16", layout="NHWC")
+    t.case("edge-nhwc-1x8x1x129-k4-1x3", (1, 8, 1, 129), 4, (1, 3), "float16", layout="NHWC")
+    t.case("edge-31x2x3x3-k3-3x3", (31, 2, 3, 3), 3, (3, 3))
+    t.case("edge-1x2x31x3-k3-3x3-p1", (1, 2, 31, 3), 3, (3, 3), padding=1)
+    t.case("empty-batch", (0, 4, 5, 5), 3, (3, 3))
+    t.case("empty-batch-nhwc", (0, 8, 5, 5), 8, (3, 3), "bfloat16", layout="NHWC")
+    t.case("empty-channels", (2, 0, 5, 5), 3, (3, 3))
+    t.case("empty-filters", (2, 4, 5, 5), 0, (3, 3))
+    t.case("empty-image-padded", (2, 4, 0, 5), 3, (2, 2), padding=1)
+
+
+def strided(t):
+    """Arrays that are not packed in the order of their layout."""
+    t.case("strided-last-2x8x5x5-k8-3x3-p1", (2, 8, 5, 5), 8, (3, 3), "bfloat16", padding=1, lay={name: LAST for name in "xwy"})
+    t.case("strided-x-last-1x4x5x6-k4-3x3", (1, 4, 5, 6), 4, (3, 3), lay={"x": LAST})
+    t.case("strided-nhwc-first-1x8x4x5-k8-3x3-p1", (1, 8, 4, 5), 8, (3, 3), "float16", layout="NHWC", padding=1,
+           lay={name: {"order": (0, 3, 1, 2)} for name in "xwy"})
+    t.case("strided-gaps-1x4x5x6-k4-3x3-p1", (1, 4, 5, 6), 4, (3, 3), padding=1, lay={"x": {"gap": 3}, "w": {"gap": 1}, "y": {"gap": 2}})
+    t.case("strided-nhwc-gaps-1x16x4x4-k8-3x3-p1", (1, 16, 4, 4), 8, (3, 3), "bfloat16", layout="NHWC", padding=1,
+           lay={"x": {"gap": 8}, "y": {"gap": 8}})
+    t.case("strided-steps-1x4x5x6-k4-2x2", (1, 4, 5, 6), 4, (2, 2), "float16", lay={name: {"step": 2} for name in "xwy"})
+    t.case("strided-batch-slowest-last-3x4x4x4-k4-3x3", (3, 4, 4, 4), 4, (3, 3), lay={name: {"order": (1, 2, 3, 0)} for name in "xy"})
+    t.case("negative-strides-1x4x5x5-k4-3x3-p1", (1, 4, 5, 5), 4, (3, 3), padding=1,
+           lay={"x": {"flip": (2, 3)}, "w": {"flip": (0,)}, "y": {"flip": (1,)}})
+    t.case("misaligned-x-1x4x5x5-k4-3x3", (1, 4, 5, 5), 4, (3, 3), lay={"x": {"misaligned": 3}})
+    t.case("misaligned-w-nhwc-1x16x3x3-k8-1x1", (1, 16, 3, 3), 8, (1, 1), "float16", layout="NHWC", lay={"w": {"misaligned": 5}})
+    t.case("misaligned-y-1x4x5x5-k4-3x3", (1, 4, 5, 5), 4, (3, 3), "bfloat16", lay={"y": {"misaligned": 1}})
+
+
+def shared(t, dtypes=FLOATS):
+    """All of these."""
+    by_dtype(t, dtypes)
+    for part in (dimensions, groups, windows, edges, strided):
+        part(t)
