@@ -17,8 +17,10 @@ _NAMES = {
     "conv_bwd_filter": "dnnkern.conv",
     "conv_fwd": "dnnkern.conv",
     "conv_transpose_fwd": "dnnkern.conv",
+    "convert_layout": "dnnkern.transform",
     "grouped_matmul": "dnnkern.matmul",
     "matmul": "dnnkern.matmul",
+    "transpose": "dnnkern.transform",
     "view": "dnnkern.host.arrays",
 }
 _MODULES = ("device", "dispatch", "host")
