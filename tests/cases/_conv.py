@@ -354,11 +354,53 @@ class Conv(Case):
 
 
 class Table:
-    """Cases of one direction, by name."""
+    """Cases of one direction, by name; `output` is the array it computes."""
 
     def __init__(self, op):
-        self.op, self.found = op, []
+        self.op, self.output, self.found = op, OUTPUT[op], []
 
     def case(self, name, size, k, filter, dtype="float32", **more):
         """Add one; its id ends with its dtype."""
         self.found.append(Conv(f"{name}-{SHORT[dtype]}", self.op, size, k, filter, dtype, **more))
+
+
+def beyond_int32(case, algo, allow):
+    """Small integers, every element checked exactly against sums of products of shifted slices, made on the GPU in float32."""
+    import torch
+    generator = torch.Generator("cuda").manual_seed(7)
+
+    def integers(role, dtype, thin=1):
+        a = torch.empty(case.shape(role), dtype=getattr(torch, dtype), device="cuda")
+        for part in a.view(-1).split(1 << 26):
+            values = torch.randint(-1, 2, part.shape, generator=generator, device="cuda", dtype=torch.int8)
+            if thin > 1:
+                values[torch.randint(0, thin, part.shape, generator=generator, device="cuda", dtype=torch.int16) > 0] = 0
+            part.copy_(values)
+        return a
+
+    first, second = OPERANDS[case.op]
+    # A sum over more than 2**28 pixels stays below 2**24 where most of dy is zero.
+    given = {first: integers(first, case.dtype), second: integers(second, case.dtype, 64 if case.op == "conv_bwd_filter" else 1)}
+    out = torch.full(case.shape(case.output), 99, dtype=getattr(torch, case.output_dtype), device="cuda")
+    assert max(a.numel() for a in (*given.values(), out)) > 2**31
+    case.call({**given, "bias": None, "residual": None}, out, algo=algo, allow=allow)
+    arrays = {**given, case.output: out}
+    channels = -1 if case.layout == "NHWC" else 1
+    pads, strides = case.pads, case._each(case.stride)
+    total = torch.zeros(case.shape("w"), dtype=torch.float64, device="cuda")
+    for n in range(case.size[0]):
+        x, y = (arrays[role][n].movedim(channels, 0) if channels < 0 else arrays[role][n] for role in "xy")
+        w = arrays["w"].movedim(-1, 1) if channels < 0 else arrays["w"]
+        args = dict(stride=strides, padding=tuple(before for before, _ in pads), groups=case.groups)
+        with torch.backends.cudnn.flags(enabled=False):
+            if case.op == "conv_fwd":
+                want = torch.nn.functional.conv2d(x[None].float(), w.float(), **args)[0]
+                assert torch.equal(y.float(), want), f"{case.id}, {algo}: wrong in image {n}"
+            elif case.op == "conv_bwd_data":
+                want = torch.nn.functional.conv_transpose2d(y[None].float(), w.float(), **args)[0]
+                assert torch.equal(x.float(), want), f"{case.id}, {algo}: wrong in image {n}"
+            else:
+                want = torch.nn.grad.conv2d_weight(x[None].float(), w.shape, y[None].float(), **args)
+                total += (want.movedim(1, -1) if channels < 0 else want).double()
+    if case.op == "conv_bwd_filter":
+        assert torch.equal(out.double(), total), f"{case.id}, {algo}: wrong"

@@ -117,3 +117,46 @@ def shared(t, dtypes=FLOATS):
     by_dtype(t, dtypes)
     for part in (dimensions, groups, windows, edges, strided):
         part(t)
+
+
+def plain_epilogues(t):
+    """alpha, beta, other output types and reduced precision, of the backward functions."""
+    t.case("epilogue-alpha-beta-1x4x5x5-k6-3x3", (1, 4, 5, 5), 6, (3, 3), alpha=2.0, beta=-3.0)
+    t.case("beta-1-nhwc-1x16x4x4-k8-3x3-p1", (1, 16, 4, 4), 8, (3, 3), "bfloat16", layout="NHWC", padding=1, beta=1.0)
+    t.case("beta-1-f64-1x4x4x4-k4-2x2", (1, 4, 4, 4), 4, (2, 2), "float64", beta=1.0)
+    t.case("beta-strided-1x4x4x4-k4-2x2", (1, 4, 4, 4), 4, (2, 2), beta=2.0, lay={t.output: {"gap": 4}})
+    t.case("beta-groups2-nhwc-1x16x3x3-k16-1x1", (1, 16, 3, 3), 16, (1, 1), "float16", layout="NHWC", groups=2, beta=2.0)
+    t.case("beta-depthwise-nhwc-1x16x4x4-3x3-p1", (1, 16, 4, 4), 16, (3, 3), "bfloat16", layout="NHWC", padding=1, groups=16, beta=1.0)
+    t.case("beta-empty-filters", (2, 4, 5, 5), 0, (3, 3), beta=2.0)
+    t.case("alpha-nhwc-1x8x4x4-k8-3x3-p1", (1, 8, 4, 4), 8, (3, 3), "bfloat16", layout="NHWC", padding=1, alpha=-2.0)
+    t.case("alpha-0-1x4x4x4-k4-3x3-beta", (1, 4, 4, 4), 4, (3, 3), alpha=0.0, beta=2.0)
+    for dtype, out in (("float64", "float32"), ("float32", "float16"), ("bfloat16", "float32"), ("float16", "float32")):
+        t.case(f"to-{out}-nhwc-1x16x3x4-k8-3x3-p1", (1, 16, 3, 4), 8, (3, 3), dtype, layout="NHWC", padding=1, out_dtype=out)
+    t.case("tf32-nhwc-1x16x4x4-k8-3x3-p1", (1, 16, 4, 4), 8, (3, 3), layout="NHWC", padding=1, math="tf32")
+    t.case("tf32-2x8x4x4-k8-3x3", (2, 8, 4, 4), 8, (3, 3), math="tf32")
+    t.case("fast-nhwc-1x16x4x4-k8-3x3-p1", (1, 16, 4, 4), 8, (3, 3), layout="NHWC", padding=1, math="fast")
+    t.case("fast-1x16x4x4-k8-3x3-p1", (1, 16, 4, 4), 8, (3, 3), "float16", padding=1, math="fast")
+
+
+def large(t, dtypes=FLOATS):
+    """For a GPU: several tiles in every direction, tails, many waves."""
+    for dtype in dtypes:
+        last = "NHWC"
+        t.case("large-nhwc-4x64x29x31-k72-3x3-p1", (4, 64, 29, 31), 72, (3, 3), dtype, layout=last, padding=1)
+        t.case("large-nhwc-8x128x14x14-k256-3x3-p1", (8, 128, 14, 14), 256, (3, 3), dtype, layout=last, padding=1)
+        t.case("large-nhwc-4x64x28x28-k128-3x3-s2-p1", (4, 64, 28, 28), 128, (3, 3), dtype, layout=last, stride=2, padding=1)
+        t.case("large-nhwc-4x256x13x17-k128-1x1", (4, 256, 13, 17), 128, (1, 1), dtype, layout=last)
+        t.case("large-nhwc-4x128x14x14-k64-1x1-s2", (4, 128, 14, 14), 64, (1, 1), dtype, layout=last, stride=2)
+        t.case("large-nhwc-2x64x33x20-k64-3x3-d2-p2", (2, 64, 33, 20), 64, (3, 3), dtype, layout=last, dilation=2, padding=2)
+        t.case("large-nhwc-4x3x65x63-k64-7x7-s2-p3", (4, 3, 65, 63), 64, (7, 7), dtype, layout=last, stride=2, padding=3)
+        t.case("large-3x37x31x33-k53-3x3-p1", (3, 37, 31, 33), 53, (3, 3), dtype, padding=1)
+        t.case("large-8x64x14x14-k128-1x1", (8, 64, 14, 14), 128, (1, 1), dtype)
+        t.case("large-groups32-nhwc-4x128x28x28-k128-3x3-p1", (4, 128, 28, 28), 128, (3, 3), dtype, layout=last, padding=1, groups=32)
+        t.case("large-depthwise-nhwc-4x144x29x27-3x3-p1", (4, 144, 29, 27), 144, (3, 3), dtype, layout=last, padding=1, groups=144)
+        t.case("large-depthwise-4x144x29x27-3x3-s2-p1", (4, 144, 29, 27), 144, (3, 3), dtype, stride=2, padding=1, groups=144)
+        t.case("large-3d-nhwc-2x32x9x14x15-k64-3x3x3-p1", (2, 32, 9, 14, 15), 64, (3, 3, 3), dtype, layout=last, padding=1)
+        t.case("large-1d-nhwc-4x64x1001-k96-r3-p1", (4, 64, 1001), 96, (3,), dtype, layout=last, padding=1)
+        t.case("large-1d-causal-depthwise-2x256x1025-r4", (2, 256, 1025), 256, (4,), dtype, padding=(3, 0), groups=256)
+        t.case("large-transposed-nhwc-4x64x56x56-k128-4x4-s2-p1", (4, 64, 56, 56), 128, (4, 4), dtype, layout=last, stride=2, padding=1)
+        t.case("large-batch-64x64x7x7-k64-3x3-p1-nhwc", (64, 64, 7, 7), 64, (3, 3), dtype, layout=last, padding=1)
+    return t.found

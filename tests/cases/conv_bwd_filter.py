@@ -1,13 +1,30 @@
-"""Cases of conv_bwd_filter."""
-from ._conv import Table
-from ._conv_tables import shared
+"""Cases of conv_bwd_filter: ``dw = alpha * correlation(x, dy) + beta * out``."""
+from ._conv import Conv, Table, beyond_int32
+from ._conv_tables import FLOATS, large, plain_epilogues, shared
+
+
+def _sums(t):
+    """Long sums, which kernels split."""
+    for dtype in FLOATS:
+        t.case("long-nhwc-2x8x20x19-k8-1x1", (2, 8, 20, 19), 8, (1, 1), dtype, layout="NHWC")
+        t.case("long-4x2x13x16-k3-3x3-p1", (4, 2, 13, 16), 3, (3, 3), dtype, padding=1)
+    t.case("long-depthwise-nhwc-2x16x15x14-3x3-p1", (2, 16, 15, 14), 16, (3, 3), "bfloat16", layout="NHWC", padding=1, groups=16)
+    t.case("long-beta-nhwc-2x8x16x15-k8-1x1", (2, 8, 16, 15), 8, (1, 1), "bfloat16", layout="NHWC", out_dtype="float32", beta=1.0)
+    t.case("batch-33x4x3x3-k4-3x3", (33, 4, 3, 3), 4, (3, 3))
+    t.case("empty-batch-beta", (0, 4, 5, 5), 3, (3, 3), beta=2.0)
 
 
 def _cases():
     t = Table("conv_bwd_filter")
     shared(t)
+    plain_epilogues(t)
+    _sums(t)
     return t.found
 
 
 CASES = _cases()
-LARGE = []
+LARGE = large(Table("conv_bwd_filter"))
+BEYOND_INT32 = [Conv("2**31-nhwc-bf16", "conv_bwd_filter", (1025, 8, 512, 513), 8, (3, 3), "bfloat16", layout="NHWC", padding=1,
+                     out_dtype="float32")]
+"""x and y have more than 2**31 elements."""
+check_beyond_int32 = beyond_int32

@@ -1,8 +1,8 @@
 """Cases of conv_fwd: ``y = activation(alpha * conv(x, w) + beta * out + residual + bias)``."""
 from activations import ACTIVATIONS
 
-from ._conv import SHORT, Table
-from ._conv_tables import FLOATS, shared
+from ._conv import SHORT, Conv, Table, beyond_int32
+from ._conv_tables import FLOATS, large, shared
 
 DTYPES = (*FLOATS, "int8", "float8_e4m3fn")
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
@@ -70,4 +70,11 @@ def _cases():
 
 
 CASES = _cases()
-LARGE = []
+LARGE = large(Table("conv_fwd"), DTYPES)
+"""Small cases run on a GPU as well."""
+
+BEYOND_INT32 = [Conv("2**31-nhwc-bf16", "conv_fwd", (1025, 8, 512, 513), 8, (3, 3), "bfloat16", layout="NHWC", padding=1),
+                Conv("2**31-nchw-i8", "conv_fwd", (1025, 8, 512, 513), 8, (1, 1), "int8", out_dtype="int8"),
+                Conv("2**31-depthwise-f16", "conv_fwd", (1025, 8, 512, 513), 8, (3, 3), "float16", padding=1, groups=8)]
+"""x and y have more than 2**31 elements."""
+check_beyond_int32 = beyond_int32
