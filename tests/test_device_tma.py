@@ -93,7 +93,8 @@ BOXES = [((40,), (16,)), ((12, 24), (4, 8)), ((5, 6, 16), (2, 3, 8)), ((3, 4, 5,
 @pytest.mark.parametrize("shape, box", BOXES, ids=lambda v: "x".join(map(str, v)))
 def test_boxes_inside_and_across_the_edges(shape, box):
     spec, x = packed("float32", shape, box), numbers("float32", shape)
-    for coordinates in ([0] * len(shape), [1] * len(shape), [-2] * len(shape), [n - 2 for n in reversed(shape)], [1 << 20] * len(shape)):
+    for first, others in ((0, 0), (4, 1), (-4, -2), (shape[-1] - 4, None), (1 << 20, 1 << 20)):
+        coordinates = [first] + [n - 2 if others is None else others for n in reversed(shape[:-1])]
         np.testing.assert_array_equal(loaded(x, spec, coordinates), box_of(x, coordinates, box).reshape(-1, box[-1]).view(np.uint8))
 
 
@@ -101,14 +102,15 @@ def test_boxes_inside_and_across_the_edges(shape, box):
 def test_dtypes(dtype):
     row = 32 // np.dtype(PACKED[dtype]).itemsize
     spec, x = packed(dtype, (9, 4 * row), (8, row)), numbers(dtype, (9, 4 * row))
-    np.testing.assert_array_equal(loaded(x, spec, (5, 3)), box_of(x, (5, 3), (8, row)).view(np.uint8))
+    at = row // 2, 3
+    np.testing.assert_array_equal(loaded(x, spec, at), box_of(x, at, (8, row)).view(np.uint8))
 
 
 def test_steps():
     """Every second row and every third plane; the extents of the box count what is stepped over."""
     spec, x = packed("int32", (9, 10, 8), (7, 5, 4), steps=(3, 2, 1)), numbers("int32", (9, 10, 8))
     assert spec.counts == (3, 3, 4)
-    for coordinates in ((0, 0, 0), (4, 1, 2), (-1, -3, -4), (5, 7, 6)):
+    for coordinates in ((0, 0, 0), (4, 1, 2), (-4, -3, -4), (8, 7, 6)):
         expected = box_of(x, coordinates, (3, 3, 4), (3, 2, 1)).reshape(9, 4).view(np.uint8)
         np.testing.assert_array_equal(loaded(x, spec, coordinates), expected)
 
@@ -118,6 +120,13 @@ def test_strided_array():
     x = numbers("float32", (8, 32))
     spec = TensorMap("float32", (4, 12), (64, 1), (4, 8))
     np.testing.assert_array_equal(loaded(x, spec, (8, 1)), box_of(x[::2, :12], (8, 1), (4, 8)).view(np.uint8))
+
+
+def test_rows_that_are_no_multiple_of_16_bytes():
+    """A load ends with the row, to the element."""
+    x = numbers("float32", (8, 32))
+    spec = TensorMap("float32", (8, 13), (32, 1), (4, 8))
+    np.testing.assert_array_equal(loaded(x, spec, (8, 1)), box_of(x[:, :13], (8, 1), (4, 8)).view(np.uint8))
 
 
 @pytest.mark.parametrize("swizzle", (32, 64, 128))
@@ -224,11 +233,23 @@ def _into(y, x, coordinates, combine):
 @pytest.mark.parametrize("shape, box", BOXES, ids=lambda v: "x".join(map(str, v)))
 def test_stores_write_only_inside(shape, box):
     spec, x = packed("float32", shape, box), numbers("float32", box)
-    for coordinates in ([0] * len(shape), [-1] * len(shape), [n - 1 for n in reversed(shape)]):
+    for first, others in ((0, 0), (-4, -1), (shape[-1] - 4, None)):
+        coordinates = [first] + [n - 1 if others is None else others for n in reversed(shape[:-1])]
         y = -numbers("float32", shape)
         expected = _into(y, x, coordinates, lambda old, new: new)
         stored(y, x, spec, coordinates)
         np.testing.assert_array_equal(y, expected)
+
+
+def test_a_store_beyond_the_end_of_a_row_that_is_no_multiple_of_16_bytes(simulated):
+    """A GPU writes the whole piece in which the row ends."""
+    from dnnkern.device.sim import Misuse
+    spec, x = TensorMap("float32", (8, 13), (16, 1), (4, 8)), numbers("float32", (4, 8))
+    y = np.zeros((8, 16), np.float32)
+    stored(y, x, spec, (4, 1))
+    np.testing.assert_array_equal(y[1:5, 4:12], x)
+    with pytest.raises(Misuse, match="rows of tensor map y have 52 bytes; .* writes whole pieces of 16 bytes"):
+        stored(y, x, spec, (8, 1))
 
 
 def test_swizzled_store_undoes_the_swizzle():

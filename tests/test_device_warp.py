@@ -1,11 +1,11 @@
 """`dnnkern.device.warp`: every collective on every type it takes, against NumPy; bits equal in all lanes."""
 import numpy as np
 import pytest
-from kit import launch
+from kit import launch, needs
 
 from dnnkern.device import cuda, device_function, i32, u32, warp
 from dnnkern.device.fastmath import maximum
-from dnnkern.device.warp import all_lanes, any_lane, ballot, broadcast, lane_id, make_reduce, thread_id, warp_id
+from dnnkern.device.warp import all_lanes, any_lane, ballot, broadcast, elect, lane_id, make_reduce, thread_id, warp_id
 
 TYPES = ["float32", "float64", "int32", "uint32", "int64", "uint64"]
 LANE = np.arange(64) % 32
@@ -124,6 +124,27 @@ def test_redux(name, combine):
     with np.errstate(over="ignore"):
         expected = np.repeat(combine.reduce(x.reshape(2, 32), axis=1, dtype=np.int32), 32)
     np.testing.assert_array_equal(_apply(getattr(warp, name), x), expected)
+
+
+@needs(9)
+def test_one_lane_is_elected():
+    @cuda.jit(launch_bounds=128)
+    def kernel(y):
+        y[thread_id()] = i32(1) if elect() else i32(0)
+    y = np.full(128, 7, np.int32)
+    launch(kernel, 1, 128, y)
+    assert sorted(set(y.tolist())) == [0, 1] and (y.reshape(4, 32).sum(1) == 1).all()
+
+
+def test_uniform():
+    x = np.repeat(np.array([-2**31, 5], np.int32), 32)
+    np.testing.assert_array_equal(_apply(warp.uniform, x), x)
+
+
+def test_uniform_of_lanes_that_differ(simulated):
+    from dnnkern.device.sim import Misuse
+    with pytest.raises(Misuse, match="uniform: lanes give 0 to 31; expected the same of all"):
+        _apply(warp.uniform, np.arange(32, dtype=np.int32))
 
 
 def test_where_a_thread_is():

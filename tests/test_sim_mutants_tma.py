@@ -89,6 +89,7 @@ RING = {
                                              Misuse,
                                              "ends while a copy of 256 bytes of tensor map x to mbarrier shared array .* is under way"),
     "coordinates exchanged": ("full + 8 * i, 0, 8 * k)", "full + 8 * i, 8 * k, 0)", Wrong, None),
+    "begins between two pieces of 16 bytes": ("full + 8 * i, 0, 8 * k)", "full + 8 * i, 6, 8 * k)", Misuse, "begin 24 bytes into a row"),
     "coordinates of another rank": ("tma_load_2d(", "tma_load_3d(", Misuse, "tensor map x is a tiled map of rank 2"),
     "destination misaligned": ("shared_address(s, i * WORDS)", "shared_address(s, i * WORDS + 4)", Misuse, "are not aligned to 128 bytes"),
     "destination outside": ("shared_address(s, i * WORDS)", "shared_address(s, i * WORDS) + 0x10000", Misuse, "or outside the block's"),

@@ -39,6 +39,17 @@ if SIMULATED:
         """Sum of two values of one type, in that type: on a GPU an int32 sum does not widen, and wraps."""
         return a + b
 
+    def _elect_twin(members):
+        """The lowest lane of them."""
+        from .sim.warp import exchange
+        return int(cuda.laneid == min(exchange("elect.sync", members, 0)))
+
+    def _the_same(values):
+        from .sim.errors import Misuse
+        if len(set(values)) > 1:
+            raise Misuse(f"uniform: lanes give {min(values)} to {max(values)}; expected the same of all")
+        return values[0]
+
     def _exchange(kind, combine):
         """Twin of a collective that combines the values of all members."""
         from .sim.warp import exchange
@@ -51,6 +62,8 @@ else:
     from ._numba import shuffle as _shuffle
     shuffle_xor_sync, shuffle_up_sync = _shuffle("bfly", 31), _shuffle("up", 0)
     shuffle_down_sync, shuffle_sync = _shuffle("down", 31), _shuffle("idx", 31)
+
+    _elect_twin = _the_same = None
 
     def _exchange(kind, combine):
         return None
@@ -108,6 +121,7 @@ _any = instruction("{ .reg .pred p, q; setp.ne.b32 p, $1, 0; vote.sync.any.pred 
                    ("int32", "uint32"), memory=True, twin=lambda p, members: int(cuda.any_sync(members, p)))
 _all = instruction("{ .reg .pred p, q; setp.ne.b32 p, $1, 0; vote.sync.all.pred q, p, $2; selp.s32 $0, 1, 0, q; }", ("int32",),
                    ("int32", "uint32"), memory=True, twin=lambda p, members: int(cuda.all_sync(members, p)))
+_elect = instruction("{ .reg .pred p; elect.sync _|p, $1; selp.s32 $0, 1, 0, p; }", ("int32",), ("uint32",), memory=True, twin=_elect_twin)
 
 
 @device_function
@@ -126,6 +140,15 @@ def any_lane(predicate):
 def all_lanes(predicate):
     """True in every lane if `predicate` is in all."""
     return _all(predicate, u32(FULL)) != 0
+
+
+@device_function
+def elect():
+    """True in one lane of the warp and False in the others; sm_90.
+
+    What only that lane does, the compiler knows, is done once: bulk copies and their addresses need no loop over the lanes.
+    """
+    return _elect(u32(FULL)) != 0
 
 
 # ---- reductions and scans
@@ -173,6 +196,8 @@ _redux_max = instruction("redux.sync.max.s32 $0, $1, $2;", ("int32",), ("int32",
                          twin=_exchange("redux.sync.max", max))
 _redux_min = instruction("redux.sync.min.s32 $0, $1, $2;", ("int32",), ("int32", "uint32"), memory=True,
                          twin=_exchange("redux.sync.min", min))
+_redux_same = instruction("redux.sync.max.s32 $0, $1, $2;", ("int32",), ("int32", "uint32"), memory=True,
+                          twin=_exchange("uniform", _the_same))
 
 
 def _redux(modern, otherwise, what):
@@ -181,10 +206,13 @@ def _redux(modern, otherwise, what):
         if target_arch() >= 800:
             return modern(value, u32(FULL))
         return otherwise(i32(value))
-    redux.__doc__ = f"{what} of an int32 over the warp, in every lane, wrapping; one redux.sync where there is one."
+    redux.__doc__ = what
     return redux
 
 
-redux_sum = _redux(_redux_sum, reduce_sum, "Sum")
-redux_max = _redux(_redux_max, reduce_max, "Maximum")
-redux_min = _redux(_redux_min, reduce_min, "Minimum")
+_WORDS = "{} of an int32 over the warp, in every lane, wrapping; one redux.sync where there is one."
+redux_sum = _redux(_redux_sum, reduce_sum, _WORDS.format("Sum"))
+redux_max = _redux(_redux_max, reduce_max, _WORDS.format("Maximum"))
+redux_min = _redux(_redux_min, reduce_min, _WORDS.format("Minimum"))
+uniform = _redux(_redux_same, reduce_max, "An int32 that is the same in all lanes, so that the compiler knows it: it, and what follows "
+                 "from it, lies in registers of the warp. The simulator raises where lanes differ.")

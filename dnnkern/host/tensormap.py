@@ -186,8 +186,9 @@ def _encoder(spec):
         encode, box = d.cuTensorMapEncodeIm2col, (list(reversed(spec.lower)), list(reversed(spec.upper)), spec.channels, spec.pixels)
     else:
         encode, box = d.cuTensorMapEncodeTiled, ([d.cuuint32_t(n) for n in reversed(spec.box)],)
+    strides = [d.cuuint64_t(s * size) for s in reversed(spec.strides[:-1])] or [d.cuuint64_t(16)]  # not read, but no null pointer either
     fixed = (getattr(d.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_" + _TYPES[spec.dtype]), rank,
-             [d.cuuint64_t(n) for n in reversed(spec.shape)], [d.cuuint64_t(s * size) for s in reversed(spec.strides[:-1])],
+             [d.cuuint64_t(n) for n in reversed(spec.shape)], strides,
              *box, [d.cuuint32_t(n) for n in reversed(spec.every)],
              d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
              getattr(d.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_" + _SWIZZLES[spec.swizzle]),

@@ -24,10 +24,10 @@ from ._tile import unrolled
 def make_boxed_store(tile, spec, clipped=False):
     """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)`` for 64 rows of results.
 
-    Results of 16 or 32 bits: epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to y, which clips what lies beyond its
-    edges (16-bit results: n is even). Elements beyond m rows and n columns are computed from operands within. With `clipped` rows from m on
-    exist and stay as they are: a box that reaches into them is copied by the threads instead, 16 bytes each, to rows of `y_row` elements
-    at `y`; n is then a multiple of 16 bytes.
+    Results of 16 or 32 bits, n of them a multiple of 16 bytes: epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to
+    y, which clips what lies beyond its edges. Elements beyond m rows and n columns are computed from operands within. With `clipped`
+    rows from m on exist and stay as they are: a box that reaches into them is copied by the threads instead, 16 bytes each, to rows of
+    `y_row` elements at `y`.
     """
     itemsize = element(spec.output).storage.itemsize
     halves, PER = itemsize == 2, 16 // itemsize

@@ -176,17 +176,20 @@ def steps_of(k, itemsize):
     return ceil_div(k * itemsize, ROW)
 
 
-def rows_for_tma(y, strides, rows):
-    """Whether TMA can write to rows of y of 16 or 32 bits; `strides` are element strides along rows and columns."""
+def rows_for_tma(y, strides, rows, columns):
+    """Whether TMA can write `rows` by `columns` elements of y, of 16 or 32 bits; `strides` are element strides along rows and columns.
+
+    It writes 16 bytes at a time: a row that is no multiple of them would be followed by zeros, up to the next one.
+    """
     row, column = strides
-    return y.itemsize in (2, 4) and column == 1 and y.alignment % 16 == 0 and (rows == 1 or row > 0 and row * y.itemsize % 16 == 0)
+    return (y.itemsize in (2, 4) and column == 1 and y.alignment % 16 == 0 and columns * y.itemsize % 16 == 0
+            and (rows == 1 or row > 0 and row * y.itemsize % 16 == 0))
 
 
 def stored_by_tma(parts):
     """Whether results leave through TMA."""
     batch = parts.batch[0][1][3] if parts.batch else 0
-    return (rows_for_tma(parts.y, parts.y_strides, parts.m) and (parts.y.itemsize == 4 or parts.n % 2 == 0)
-            and batch * parts.y.itemsize % 16 == 0 and batch >= 0)
+    return rows_for_tma(parts.y, parts.y_strides, parts.m, parts.n) and batch * parts.y.itemsize % 16 == 0 and batch >= 0
 
 
 def y_argument(parts):

@@ -93,7 +93,8 @@ def kernel(special):
             through_tma(acc, first, y_map, staging, row, column, i32(0), thread, barrier, end, n, e, y, y_row)
         else:
             straight(acc, first, row, column, thread, end, n, e, y, i64(0), y_row, y_column)
-    product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator)
+    product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator,
+                           cooperative=True)
 
     @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
     def grouped_matmul_wgmma(a, b, y_map, y, y_row, y_column, n, tiles, offsets, offset_stride, groups, rows, tiles_n, steps, scale_a,
@@ -111,7 +112,7 @@ def build(problem, device, config):
     a, b = _operands(problem)
     row, column = problem.y_strides
     per = 16 // y.itemsize
-    by_tma = rows_for_tma(y, problem.y_strides, problem.m_total) and problem.n % per == 0
+    by_tma = rows_for_tma(y, problem.y_strides, problem.m_total, problem.n)
     pair = column == 1 and problem.n % 2 == 0 and row % 2 == 0 and y.alignment % (2 * y.itemsize) == 0
     dtypes = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b))
     special = Specialisation(tile, (*dtypes, a.major, b.major), problem.epilogue, by_tma, bool(pair))

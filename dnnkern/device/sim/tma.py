@@ -64,10 +64,13 @@ def _load(what, to, source, bar, blocks, align):
         barrier.enqueue(what, Load(barrier, access, source, byte))
 
 
-def _coordinates(given, what):
+def _coordinates(given, spec, what):
     coordinates = [int(c) for c in given]
     if not all(-2 ** 31 <= c < 2 ** 31 for c in coordinates):
         raise Misuse(f"{what}: coordinates {coordinates} are not int32")
+    if coordinates[0] * spec.itemsize % 16:
+        raise Misuse(f"{what}: coordinates {coordinates} begin {coordinates[0] * spec.itemsize} bytes into a row; expected a multiple of "
+                     "16, all else is an illegal instruction")
     return coordinates
 
 
@@ -87,7 +90,7 @@ def load(rank, im2col, multicast):
     def copy(to, tensor_map, bar, *rest):
         thread = engine.current()
         _check_kind(tensor_map, rank, im2col, what)
-        coordinates = _coordinates(rest[:rank], what)
+        coordinates = _coordinates(rest[:rank], tensor_map.spec, what)
         if im2col:
             moves = [int(o) for o in rest[rank:rank + offsets]]
             if not all(0 <= o < 1 << bits for o in moves):
@@ -184,7 +187,12 @@ def store(rank, adds):
         _check_kind(tensor_map, rank, False, what)
         if adds:
             tensor_map.numbers()  # or the error that says what can be added to
-        _store(what, tensor_map.tile(_coordinates(rest[:rank], what)), source, 128, adds)
+        spec = tensor_map.spec
+        coordinates = _coordinates(rest[:rank], spec, what)
+        if spec.shape[-1] * spec.itemsize % 16 and coordinates[0] <= spec.shape[-1] < coordinates[0] + spec.counts[-1]:
+            raise Misuse(f"{what}: rows of {tensor_map.title} have {spec.shape[-1] * spec.itemsize} bytes; a box that goes beyond their "
+                         "end writes whole pieces of 16 bytes")
+        _store(what, tensor_map.tile(coordinates), source, 128, adds)
     return copy
 
 
