@@ -101,6 +101,7 @@ def _cases():
         case("misaligned-nhwc-3x24x4x4", (3, 24, 4, 4), dtype, layout="NHWC", lay={"dy": {"misaligned": 1}, "db": {"misaligned": 3}})
         case("long-nhwc-1x3x40x41", (1, 3, 40, 41), dtype, layout="NHWC")
         case("long-1x2x37x41", (1, 2, 37, 41), dtype)
+    case("long-nhwc-2x5x30x31", (2, 5, 30, 31), "float16", layout="NHWC")
     for size in ((1, 1, 1), (3, 33, 5), (2, 4, 3, 4, 5), (1, 130, 2, 2), (31, 3, 3, 3), (1, 257, 1), (64, 2, 8)):
         for layout in ("NCHW", "NHWC"):
             case(f"edge-{layout.lower()}-{'x'.join(map(str, size))}", size, "float32" if size[1] % 2 else "bfloat16", layout=layout)

@@ -1,0 +1,294 @@
+"""Blocks sum pieces of dy, and a second launch sums what they leave: one pass over dy at the speed of memory.
+
+Channels last, dy is a matrix of pixels by channels. A block has `across` neighbouring groups of channels, and its other threads divide the
+rows; a thread reads 16 bytes of channels at a time (fewer where rows are not aligned) and keeps a sum for each. Its rows are added through
+shared memory. Channels first, a block has one channel and its threads divide the pixels of all images, 16 bytes each; their sums are added
+by shuffles. Four loads are in flight in each thread.
+
+Blocks beyond those that the channels need divide the rows or pixels further: `splits` partial sums a channel lie side by side in the
+workspace, and a warp a channel adds them, in a fixed order. Where one is enough there is no second launch. It loses to `naive` only where
+there is hardly anything to sum.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, f32, f64, i32, i64, u32
+from ..device.block import add, make_block_reduce
+from ..device.convert import element
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance, as_u32, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
+from ..device.warp import reduce_sum
+from ..dispatch import Algorithm
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+
+THREADS, FLIGHT = 256, 4  # threads of a block, loads in flight
+ROUNDS = 4                # times a thread fills its flight before another split is worth a block
+BLOCKS = 6                # of a multiprocessor
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the kernels are compiled for.
+
+    Attributes
+    ----------
+    dtype, output : str
+    words : int
+        32-bit words of one load; 0 where elements are read one by one.
+    across : int
+        Groups of channels in a block, channels last; 0 channels first.
+    splits : int
+        Partial sums a channel.
+    """
+    dtype: str
+    output: str
+    words: int
+    across: int
+    splits: int
+
+    @property
+    def vector(self):
+        """Elements of one load."""
+        return max(1, 4 * self.words // ITEMSIZE[self.dtype])
+
+    @property
+    def total(self):
+        """Type of the sums."""
+        return "float64" if self.dtype == "float64" else "float32"
+
+
+def _matrix(p):
+    """(rows, row stride, along channels) of dy; rows of channels, or images of pixels; None where it is neither."""
+    dims, channel = p.pixel_dims, p.dy_strides[1]
+    if len(dims) <= 1 and (channel == 1 or p.k == 1):
+        rows, stride = dims[0] if dims else (1, 0)
+        if p.k > 1 or stride != 1:
+            return rows, stride, True
+    if len(dims) <= 2 and dims and dims[-1][1] == 1:
+        return (*dims[0], False) if len(dims) == 2 else (1, 0, False)
+    return None
+
+
+def supports(problem):
+    """Pixels that lie evenly, or next to each other."""
+    if problem.pixels >= 2 ** 31 or problem.k >= 2 ** 31 // 32:
+        return f"dy has {problem.pixels} pixels and {problem.k} channels; counters end at 2**31 and 2**26"
+    if not problem.dy.size:
+        return "dy is empty"
+    if _matrix(problem) is None:
+        return (f"neither channels (stride {problem.dy_strides[1]}) nor pixels lie next to each other in rows; pixels (size, stride): "
+                f"{', '.join(map(str, problem.pixel_dims))}")
+    return None
+
+
+def _config(p, device):
+    _, stride, along = _matrix(p)
+    itemsize, row = p.dy.itemsize, p.k if along else p.pixel_dims[-1][0]
+    words = 0
+    for wanted in (4, 2, 1) if itemsize < 8 else (4,):
+        steps = (row, stride) if along else (row, stride, p.dy_strides[1])
+        if p.dy.alignment >= 4 * wanted and not any(s * itemsize % (4 * wanted) for s in steps):
+            words = wanted
+            break
+    vector = max(1, 4 * words // itemsize)
+    blocks, across = p.k, 0
+    if along:
+        groups = ceil_div(p.k, vector)
+        across = min(32, 1 << (groups - 1).bit_length())
+        blocks, height = ceil_div(groups, across), THREADS // across
+        most = ceil_div(p.pixels, height * FLIGHT * ROUNDS)
+    else:
+        most = ceil_div(p.pixels, THREADS * vector * FLIGHT * ROUNDS)
+    return Config(p.dy.dtype, p.db.dtype, words, across, max(1, min(most, BLOCKS * device.sms // blocks)))
+
+
+def workspace(problem, device, config):
+    """The partial sums, where there are several a channel."""
+    config = _config(problem, device)
+    return problem.k * config.splits * ITEMSIZE[config.total] if config.splits > 1 else 0
+
+
+def estimate(problem, device, config):
+    """Bytes, at a rate that narrow loads and few blocks lower; the least time of a block; launches."""
+    config = _config(problem, device)
+    narrow = {4: 1.0, 2: 0.85, 1: 0.6, 0: 0.6 if problem.dy.itemsize > 2 else 0.3}[config.words]
+    blocks = config.splits * (ceil_div(problem.k, config.vector * config.across) if config.across else problem.k)
+    busy = min(1.0, blocks / (2 * device.sms))
+    shortest = ceil_div(blocks, BLOCKS * device.sms) * 1.5e-6
+    return 4e-6 + shortest + 2.5e-6 * (config.splits > 1) + problem.bytes / (0.9 * narrow * busy * device.bandwidth)
+
+
+@functools.cache
+def _reader(config):
+    """(scalar type of the buffer, its length, fetch(buffer, u, p, i, ok), consume(sums, buffer, u)): load number u of a flight."""
+    e, words, vector = element(config.dtype), config.words, config.vector
+    if not words:
+        Total, load = f64 if config.dtype == "float64" else f32, e.load
+
+        @device_function
+        def fetch(buffer, u, p, i, ok):
+            value = Total(0)
+            if ok:
+                value = load(p, i)
+            buffer[u] = value
+
+        @device_function
+        def consume(sums, buffer, u):
+            sums[0] = sums[0] + buffer[u]
+        return Total, FLIGHT, fetch, consume
+    load_into = {4: load4_nc_if_into, 2: load2_nc_if_into, 1: load1_nc_if_into}[words]
+    Total, whole, unpack, pairs = f64 if config.dtype == "float64" else f32, e.unpack_chunk, e.unpack, e.storage.itemsize == 2
+
+    @device_function
+    def fetch(buffer, u, p, i, ok):
+        load_into(buffer, words * u, as_u32(advance(p, i)), i32(0), i32(ok))
+
+    @device_function
+    def consume(sums, buffer, u):
+        if words == 4:
+            values = cuda.local.array(vector, Total)
+            whole(values, 0, buffer, words * u)
+            for v in range(vector):
+                sums[v] = sums[v] + values[v]
+        elif pairs:
+            for w in range(words):
+                low, high = unpack(buffer[words * u + w])
+                sums[2 * w] = sums[2 * w] + low
+                sums[2 * w + 1] = sums[2 * w + 1] + high
+        else:
+            for w in range(words):
+                sums[w] = sums[w] + unpack(buffer[words * u + w])
+    return u32, FLIGHT * words, fetch, consume
+
+
+@functools.cache
+def _store(config):
+    """Store of a block's sum of channel k: the result, or partial sum `split`."""
+    narrow, splits = element(config.output).store, config.splits
+
+    @device_function
+    def store(db, stride, k, split, value):
+        if splits > 1:
+            db[i64(i64(k) * splits + split)] = value
+        else:
+            narrow(db, i64(i64(k) * stride), value)
+    return store
+
+
+@functools.cache
+def rows_kernel(config):
+    """Sums of rows of channels; `db` is the workspace where there are several splits."""
+    ACROSS, VECTOR, SPLITS = config.across, config.vector, config.splits
+    HEIGHT, WIDTH, SIZE = THREADS // ACROSS, config.across * config.vector, THREADS * config.vector
+    Total = f64 if config.total == "float64" else f32
+    Buffer, length, fetch, consume = _reader(config)
+    store = _store(config)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def conv_bwd_bias_rows(dy, db, rows, channels, row_stride, stride, columns):
+        shared = cuda.shared.array(SIZE, Total)
+        buffer, sums = cuda.local.array(length, Buffer), cuda.local.array(VECTOR, Total)
+        split, column = divide_remainder(i32(cuda.blockIdx.x), columns)
+        tx, ty = i32(cuda.threadIdx.x % ACROSS), i32(cuda.threadIdx.x // ACROSS)
+        first = i32(column * WIDTH)
+        channel = i32(first + tx * VECTOR)
+        inside = channel < channels
+        for v in range(VECTOR):
+            sums[v] = Total(0)
+        for row in range(i64(split * HEIGHT + ty), i64(rows), i64(FLIGHT * HEIGHT * SPLITS)):
+            for u in range(FLIGHT):
+                r = i64(row + u * HEIGHT * SPLITS)
+                fetch(buffer, u, dy, i64(r * row_stride + channel), inside and r < rows)
+            for u in range(FLIGHT):
+                consume(sums, buffer, u)
+        for v in range(VECTOR):
+            shared[i32(ty * WIDTH + tx * VECTOR + v)] = sums[v]
+        cuda.syncthreads()
+        for c in range(i32(cuda.threadIdx.x), i32(WIDTH), i32(THREADS)):
+            if i32(first + c) < channels:
+                total = Total(0)
+                for y in range(HEIGHT):
+                    total = Total(total + shared[i32(y * WIDTH + c)])
+                store(db, stride, i32(first + c), split, total)
+    return conv_bwd_bias_rows
+
+
+@functools.cache
+def planes_kernel(config):
+    """Sums of the planes of a channel; `db` is the workspace where there are several splits."""
+    VECTOR, SPLITS, WARPS2 = config.vector, config.splits, 2 * THREADS // 32
+    Total = f64 if config.total == "float64" else f32
+    Buffer, length, fetch, consume = _reader(config)
+    store, reduce = _store(config), make_block_reduce(add, THREADS)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def conv_bwd_bias_planes(dy, db, loads, plane, image_stride, channel_stride, stride, channels):
+        scratch = cuda.shared.array(WARPS2, Total)
+        buffer, sums = cuda.local.array(length, Buffer), cuda.local.array(VECTOR, Total)
+        split, k = divide_remainder(i32(cuda.blockIdx.x), channels)
+        for v in range(VECTOR):
+            sums[v] = Total(0)
+        start = i64(k * channel_stride)
+        for first in range(i64(split * THREADS + i32(cuda.threadIdx.x)), i64(loads), i64(FLIGHT * THREADS * SPLITS)):
+            for u in range(FLIGHT):
+                i = i64(first + u * THREADS * SPLITS)
+                ok = i < loads
+                image, at = divide_remainder(i32(i if ok else i64(0)), plane)
+                fetch(buffer, u, dy, i64(start + image * image_stride + at * VECTOR), ok)
+            for u in range(FLIGHT):
+                consume(sums, buffer, u)
+        total = sums[0]
+        for v in range(1, VECTOR):
+            total = Total(total + sums[v])
+        total = reduce(total, scratch, i32(0))
+        if cuda.threadIdx.x == 0:
+            store(db, stride, k, split, total)
+    return conv_bwd_bias_planes
+
+
+@functools.cache
+def sum_kernel(output, total, splits):
+    """db[k] = the sum of partial[k, 0:splits], a warp a channel."""
+    Total, store = f64 if total == "float64" else f32, element(output).store
+
+    @cuda.jit(launch_bounds=THREADS)
+    def conv_bwd_bias_sum(partial, db, channels, stride):
+        k = i32(i32(cuda.blockIdx.x) * (THREADS // 32) + i32(cuda.threadIdx.x >> 5))
+        lane = i32(cuda.threadIdx.x & 31)
+        if k < channels:
+            value = Total(0)
+            for s in range(lane, i32(splits), i32(32)):
+                value = Total(value + partial[i64(i64(k) * splits + s)])
+            value = reduce_sum(value)
+            if lane == 0:
+                store(db, i64(i64(k) * stride), value)
+    return conv_bwd_bias_sum
+
+
+def build(problem, device, config):
+    """One launch, or two where there are partial sums."""
+    p, config = problem, _config(problem, device)
+    rows, row_stride, along = _matrix(p)
+    pointer, stride = Argument(element(p.db.dtype).pointer, "db"), p.db.strides[0]
+    partial = Argument(f"{config.total}*", "workspace")
+    target = partial if config.splits > 1 else pointer
+    dy = Argument(element(p.dy.dtype).pointer, "dy")
+    if along:
+        columns = ceil_div(p.k, config.vector * config.across)
+        arguments = (dy, target, Argument("int32", rows), Argument("int32", p.k), Argument("int64", row_stride), Argument("int64", stride),
+                     Argument("uint32x3", divisor(columns)))
+        launches = [Launch(rows_kernel(config), (columns * config.splits, 1, 1), (THREADS, 1, 1), arguments)]
+    else:
+        plane = p.pixel_dims[-1][0] // config.vector
+        arguments = (dy, target, Argument("int32", rows * plane), Argument("uint32x3", divisor(plane)), Argument("int64", row_stride),
+                     Argument("int64", p.dy_strides[1]), Argument("int64", stride), Argument("uint32x3", divisor(p.k)))
+        launches = [Launch(planes_kernel(config), (p.k * config.splits, 1, 1), (THREADS, 1, 1), arguments)]
+    if config.splits > 1:
+        arguments = partial, pointer, Argument("int32", p.k), Argument("int64", stride)
+        launches.append(Launch(sum_kernel(p.db.dtype, config.total, config.splits), (ceil_div(p.k, THREADS // 32), 1, 1), (THREADS, 1, 1),
+                               arguments))
+    return tuple(launches)
+
+
+ALGORITHM = Algorithm(op="conv_bwd_bias", name="two_pass", supports=supports, workspace=workspace, estimate=estimate, build=build)
