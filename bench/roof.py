@@ -122,7 +122,7 @@ def _add_product(contenders, work, unit, clock):
 
 def unit_of(problem) -> str:
     """The arithmetic unit whose rate bounds a problem."""
-    dtype = problem.a.dtype
+    dtype = problem.dtype if hasattr(problem, "dtype") else problem.a.dtype
     if dtype == "float32":
         return "tf32" if getattr(problem, "math", None) else "fma"
     return dtype

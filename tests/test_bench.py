@@ -12,6 +12,7 @@ from test_find import writes_seven
 
 run = _bench.load()  # makes the folder bench/ importable, wherever pytest was started
 from bench import peers, report, roof, table  # noqa: E402
+from bench.shapes import conv_bwd_bias, conv_bwd_data, conv_bwd_filter, conv_fwd  # noqa: E402
 from bench.shapes import grouped_matmul as grouped_shapes  # noqa: E402
 from bench.shapes import matmul as shapes  # noqa: E402
 
@@ -148,6 +149,36 @@ def test_every_grouped_case_is_a_problem(name):
         assert problem.bytes < 16 << 30 and (problem.scale_a is not None) == case.dtype.startswith("float8")
 
 
+@pytest.mark.parametrize("name", [*conv_bwd_data.SETS, "fused", "all"])
+def test_every_convolution_is_a_problem(name):
+    for module in (conv_fwd, conv_bwd_data, conv_bwd_filter, conv_bwd_bias):
+        if name != "all" and name not in module.SETS:
+            continue
+        found = module.cases(name, module.DTYPES)
+        assert found and len({str(c) + c.layout for c in found}) == len(found)
+        for case in found:
+            assert (case.problem.op, case.problem.layout) == (case.op, case.layout) and 0 < case.problem.bytes < 8 << 30
+            assert case.problem.flops > 0 and roof.unit_of(case.problem) == ("fma" if case.dtype == "float32" else case.dtype)
+
+
+def test_convolutions_are_written_as_on_the_command_line():
+    (case,) = conv_fwd.parse("8x16x12x12 k32 3x3 s2 p1 --bias --activation relu", ("bfloat16",), ("nchw",))
+    assert str(case) == "8x16x12x12 k32 3x3 s2 p1 bfloat16 NCHW + bias, relu"
+    with pytest.raises(ValueError, match="filter missing in .*8x16x12x12 k32"):
+        conv_fwd.parse("8x16x12x12 k32")
+    with pytest.raises(ValueError, match="conv_bwd_data has no dtype 'int8'"):
+        conv_bwd_data.cases("resnet50", ("int8",))
+    with pytest.raises(ValueError, match="conv_fwd has no layout 'NT'; there are NCHW and NHWC"):
+        conv_fwd.cases("resnet50", layouts=("nt",))
+
+
+@pytest.mark.parametrize("op, words", [("conv_fwd", "1x3x6x5 k4 3x3 p1 --residual"), ("conv_bwd_data", "1x3x6x5 k4 3x3 s2 p1"),
+                                       ("conv_bwd_filter", "1x3x6x5 k4 3x3 p0:1"), ("conv_bwd_bias", "2x3x6x5")])
+def test_convolutions_are_measured(op, words, capsys):
+    assert run.main([op, "--no-peers", "--problem", words, "--dtype", "float32,bfloat16", "--algo", "naive"]) == 0
+    assert words.split()[0] + " " in capsys.readouterr().out
+
+
 def test_scales_are_for_8_bit_floats():
     assert [c.scales for c in shapes.parse("256x256x256", ("float8_e4m3fn", "float32"))] == [("tensor", "tensor")] * 2
     plain, scaled = (shapes.cases("scaled", (dtype,)) for dtype in ("bfloat16", "float8_e4m3fn"))
@@ -155,10 +186,11 @@ def test_scales_are_for_8_bit_floats():
     assert all(c.problem.scale_a is None for c in plain)
 
 
-@pytest.mark.parametrize("op", ["matmul", "grouped_matmul"])
-def test_peers_are_those_of_their_operation(op):
+@pytest.mark.parametrize("op, others", [("matmul", []), ("grouped_matmul", []), ("conv_fwd", ["cudnn_fused_conv_fwd"]),
+                                        ("conv_bwd_data", []), ("conv_bwd_filter", []), ("conv_bwd_bias", [])])
+def test_peers_are_those_of_their_operation(op, others):
     found, missing = peers.peers_of(op)
-    assert [m.__name__.split(".")[-1] for m in found] + [text.split(":")[0] for text in missing] == [f"torch_{op}"]
+    assert [m.__name__.split(".")[-1] for m in found] + [text.split(":")[0] for text in missing] == [*others, f"torch_{op}"]
 
 
 def test_options_of_cases():
@@ -224,7 +256,7 @@ def test_what_get_answers_is_always_measured(monkeypatch, capsys):
 def test_unknown_names(capsys):
     with pytest.raises(ValueError, match="no algorithm nothing; there are .*naive"):
         run.run(arguments("--algo", "nothing", "--problem", "5x4x3"))
-    with pytest.raises(ValueError, match="'nonsense'; there are some for grouped_matmul, matmul"):
+    with pytest.raises(ValueError, match="'nonsense'; there are some for .*grouped_matmul, matmul"):
         run.main(["nonsense"])
 
 
