@@ -15,7 +15,7 @@ class Roles(NamedTuple):
     y: str
 
 
-ROLES = {"conv_fwd": Roles("conv_fwd", "x", "w", "y"), "conv_bwd_data": Roles("conv_bwd_data", "x_shape", "w", "dy"),
+ROLES = {"conv_fwd": Roles("conv_fwd", "x", "w", "out"), "conv_bwd_data": Roles("conv_bwd_data", "x_shape", "w", "dy"),
          "conv_bwd_filter": Roles("conv_bwd_filter", "x", "w_shape", "dy")}
 TRANSPOSED = Roles("conv_transpose_fwd", "y", "w", "x")
 

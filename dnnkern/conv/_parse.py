@@ -120,7 +120,9 @@ def _each(op, name, values, dims):
     values = values * dims if len(values) == 1 else values
     if len(values) != dims:
         raise ValueError(f"{op}: {name} has {len(values)} entries, the image {dims} extents")
-    return tuple((v, v) if name == "padding" and isinstance(v, int) else v for v in values)
+    if name == "padding":
+        return tuple((v, v) if isinstance(v, int) else v for v in values)
+    return tuple(positive(op, name, v) for v in values)
 
 
 def _from_record(op, record):

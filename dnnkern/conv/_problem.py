@@ -365,8 +365,7 @@ def checked(p, roles) -> dict:
     extents = out_extents(roles, x.spatial, w.spatial, stride, padding, dilation)
     expected = sizes_of(type(x)(x.outer, w.outer, extents), p.layout)
     if p.y.shape != expected:
-        name = "out" if p.op == "conv_fwd" else roles.y
-        raise ValueError(f"{f}: {name} has shape {p.y.shape}; {roles.x} {p.x.shape} and {roles.w} {p.w.shape} give {expected}")
+        raise ValueError(f"{f}: {roles.y} has shape {p.y.shape}; {roles.x} {p.x.shape} and {roles.w} {p.w.shape} give {expected}")
     output = getattr(p, OUTPUT[p.op])
     if any(s == 0 for n, s in zip(output.shape, output.strides) if n > 1):
         raise ValueError(f"{f}: out has shape {output.shape} and strides {output.strides}; several elements share one address")
