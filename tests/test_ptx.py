@@ -26,7 +26,7 @@ STATIC_SHARED = 48 * 1024
 DTYPES = ("f64", "f32", "f16", "bf16", "i8", "e4m3", "e5m2")
 # Kinds of problems of which each algorithm is compiled, wherever it supports one: packed, edges with everything in the epilogue, strided.
 WANTED = ("32x32x32", "epilogue", "strided|misaligned|odd-rows|negative", "gelu|mish", "batch|groups", "long|split",
-          "row-|column-|skinny|vector", "scale-row|scale-tensor", "scale-block")
+          "row-|column-|skinny|vector", "scale-row|scale-tensor", "scale-block", "depthwise", "3d|1d", "first-layer|flipped", "s2-p1")
 # Operands of the products of which every tile for Hopper's tensor cores is compiled.
 WGMMA = ("bf16 nt", "f16 tn", "f32 nt --math tf32", "i8 nt", "e4m3 nt", "e5m2 nt")
 # What ptxas says if products of a warpgroup wait for each other, or registers do not move.
