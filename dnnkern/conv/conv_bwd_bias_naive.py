@@ -1,7 +1,7 @@
 """One thread a channel: it walks over images and pixels and adds.
 
 The ground that faster algorithms stand on. With channels last the threads of a warp read neighbouring elements; with channels first each
-walks along its own rows. Best for few pixels.
+walks along its own rows. Rows are summed by themselves first, which loses less to rounding. Best for few pixels.
 """
 import functools
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """A load at a time in each thread, half of a memory latency each."""
+    """A load at a time in each thread, of half a memory latency."""
     waves = ceil_div(problem.k, 2048 * device.sms)
     return 4e-6 + max(waves * problem.pixels * 300 / device.clock_hz, problem.bytes / device.bandwidth)
 
@@ -52,9 +52,10 @@ def kernel(config):
             for n in range(images):
                 for o in range(depth):
                     for p in range(height):
-                        row = i64(n * sn + k * sk + o * so + p * sp)
+                        row, part = i64(n * sn + k * sk + o * so + p * sp), Total(0)
                         for q in range(width):
-                            total = Total(total + Total(load(dy, i64(row + q * sq))))
+                            part = Total(part + Total(load(dy, i64(row + q * sq))))
+                        total = Total(total + part)
             store(db, i64(k * stride), total)
     return conv_bwd_bias_naive
 

@@ -45,8 +45,9 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Two loads a multiply-add, served by the L1 at about 16 bytes a clock and multiprocessor for a warp's mix of broadcast and row."""
-    waves = ceil_div(problem.output.size, 2048 * device.sms)
-    chain = problem.gemm.k * 40 / device.clock_hz  # dependent load latency, partly hidden by the other warps
+    waves = ceil_div(problem.output.size, 1024 * device.sms)
+    # latency of a step's loads: four channels are in flight, window positions one at a time
+    chain = problem.gemm.k * (400 if problem.op == "conv_bwd_filter" else 100) / device.clock_hz
     traffic = problem.flops * problem.x.itemsize / (16 * device.sms * device.clock_hz)
     return 4e-6 + max(waves * chain, traffic, problem.bytes / device.bandwidth)
 
@@ -199,10 +200,13 @@ def _backward_filter(config):
                         if 0 <= d and d < D and 0 <= h and h < H:
                             x_row = i64(x_image + d * strides[2] + h * strides[3])
                             y_row = i64(y_image + o * strides[12] + p * strides[13])
+                            # a sum for each row: the total of all pixels would lose more to rounding
+                            part = Total(0)
                             for q in range(Q):
                                 v = i64(q * sw - pw + s * dw)
                                 if 0 <= v and v < W:
-                                    acc = Total(acc + load_x(x, i64(x_row + v * strides[4])) * load_y(y, i64(y_row + q * strides[14])))
+                                    part = Total(part + load_x(x, i64(x_row + v * strides[4])) * load_y(y, i64(y_row + q * strides[14])))
+                            acc = Total(acc + part)
             e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, residual, residual_row, residual_column)
             w[at] = epilogue(acc, i32(0), i32(0), e)
     return conv_bwd_filter_naive

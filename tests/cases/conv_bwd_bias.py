@@ -122,3 +122,21 @@ CASES = _cases()
 LARGE = [BiasGradient(f"{layout.lower()}-{'x'.join(map(str, size))}-{SHORT[dtype]}", size, dtype, layout)
          for dtype in FLOATS for layout in ("NCHW", "NHWC") for size in ((16, 64, 56, 57), (3, 255, 31, 33), (64, 512, 7, 7))]
 """Small cases run on a GPU as well."""
+BEYOND_INT32 = [BiasGradient(f"2**31-{layout.lower()}-bf16", (1025, 8, 512, 513), "bfloat16", layout, "float32")
+                for layout in ("NCHW", "NHWC")]
+"""dy has more than 2**31 elements."""
+
+
+def check_beyond_int32(case, algo, allow):
+    """Small integers, checked exactly against PyTorch's sum in float64."""
+    import torch
+    generator = torch.Generator("cuda").manual_seed(7)
+    dy = torch.empty(case.inputs()["dy"].shape, dtype=torch.bfloat16, device="cuda")
+    for part in dy.view(-1).split(1 << 26):
+        part.copy_(torch.randint(-1, 2, part.shape, generator=generator, device="cuda", dtype=torch.int8))
+    assert dy.numel() > 2**31
+    db = torch.full((case.size[1],), 99, dtype=torch.float32, device="cuda")
+    case.call({"dy": dy}, db, algo=algo, allow=allow)
+    channel = 3 if case.layout == "NHWC" else 1
+    want = sum(image.movedim(channel - 1, 0).flatten(1).double().sum(1) for image in dy)
+    assert torch.equal(db.double(), want), f"{case.id}, {algo}: wrong"
