@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 _NAMES = {
     "Note": "dnnkern.dispatch",
     "NotSupported": "dnnkern.dispatch",
+    "cast": "dnnkern.transform",
+    "col2im": "dnnkern.transform",
     "conv_bwd_bias": "dnnkern.conv",
     "conv_bwd_data": "dnnkern.conv",
     "conv_bwd_filter": "dnnkern.conv",
@@ -19,6 +21,7 @@ _NAMES = {
     "conv_transpose_fwd": "dnnkern.conv",
     "convert_layout": "dnnkern.transform",
     "grouped_matmul": "dnnkern.matmul",
+    "im2col": "dnnkern.transform",
     "matmul": "dnnkern.matmul",
     "transpose": "dnnkern.transform",
     "view": "dnnkern.host.arrays",

@@ -1,13 +1,22 @@
-"""Moving and converting elements: transpositions, layouts."""
+"""Moving and converting elements: transpositions, layouts, windows of images as matrices, dtypes."""
 from ..dispatch import Note
 from ..host.front import Operation
+from ..host.window import hashable
+from ._cast_problem import CastProblem, make_cast_problem
 from ._problem import TransposeProblem, make_layout_problem, make_problem
+from ._window import WindowProblem, make_col2im_problem, make_im2col_problem
 
-__all__ = ["TransposeProblem", "convert_layout", "transpose"]
+__all__ = ["CastProblem", "TransposeProblem", "WindowProblem", "cast", "col2im", "convert_layout", "im2col", "transpose"]
 
 TRANSPOSE = Operation("transpose", operands=("x",), outputs=("y",), problem=make_problem)
 _transpose = TRANSPOSE.call
 _convert_layout = Operation("transpose", operands=("x",), outputs=("y",), problem=make_layout_problem, function="convert_layout").call
+IM2COL = Operation("im2col", operands=("x",), outputs=("columns",), problem=make_im2col_problem)
+_im2col = IM2COL.call
+COL2IM = Operation("col2im", operands=("columns",), outputs=("x",), problem=make_col2im_problem)
+_col2im = COL2IM.call
+CAST = Operation("cast", operands=("x",), outputs=("y",), scalars=("scale",), problem=make_cast_problem)
+_cast = CAST.call
 
 
 def transpose(x, axes, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
@@ -50,14 +59,7 @@ def transpose(x, axes, *, out=None, workspace=None, stream=None, algo=None, allo
            [1., 4.],
            [2., 5.]], dtype=float32)
     """
-    return _transpose((x,), out, (axes if type(axes) is tuple else _hashable(axes),), (), workspace, stream, algo, allow)
-
-
-def _hashable(axes):
-    try:
-        return tuple(axes)
-    except TypeError:
-        return axes
+    return _transpose((x,), out, (hashable(axes),), (), workspace, stream, algo, allow)
 
 
 def convert_layout(x, source, target, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
@@ -98,3 +100,152 @@ def convert_layout(x, source, target, *, out=None, workspace=None, stream=None, 
     (8, 100, 3)
     """
     return _convert_layout((x,), out, (source, target), (), workspace, stream, algo, allow)
+
+
+def im2col(x, window, *, stride=1, padding=0, dilation=1, layout="NCHW", out=None, workspace=None, stream=None, algo=None,
+           allow=Note.NONE):
+    """What a window sees of an image from each place, as a matrix: a convolution is then a product with it.
+
+    Parameters
+    ----------
+    x : array (N, C, spatial...) or (N, spatial..., C)
+        One to three spatial dimensions, any dtype but bool, any strides.
+    window : int or tuple of int
+        Extents of the window, of T x R x S taps; as the next three, one for all spatial dimensions or one for each.
+    stride, dilation : int or tuple of int
+    padding : int, tuple of int, or tuple of (before, after)
+        Pixels of zeros round the image.
+    layout : "NCHW" or "NHWC"
+        Channels first or last, for any number of spatial dimensions.
+    out : array
+        Written and returned; any strides. Overlap with x is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    columns : array, of x's framework
+        With P places of the window (spatial dimensions in order, the last one fastest): for "NCHW" (N, C * T * R * S, P), rows ordered by
+        channel, then tap, as `torch.nn.functional.unfold`'s and a KCRS filter's; for "NHWC" (N * P, T * R * S * C), columns ordered by tap,
+        then channel, as a KRSC filter's.
+
+    Raises
+    ------
+    ValueError
+        A window that does not fit the padded image, parameters of a wrong number or below their least value, an `out` that overlaps x.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors cudnnIm2Col.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
+    >>> dnnkern.im2col(x, 2)[0]                                     # 4 taps, 2 x 2 places
+    array([[0., 1., 3., 4.],
+           [1., 2., 4., 5.],
+           [3., 4., 6., 7.],
+           [4., 5., 7., 8.]], dtype=float32)
+    >>> dnnkern.im2col(x.reshape(1, 3, 3, 1), 2, stride=2, padding=((0, 1), (0, 1)), layout="NHWC")
+    array([[0., 1., 3., 4.],
+           [2., 0., 5., 0.],
+           [6., 7., 0., 0.],
+           [8., 0., 0., 0.]], dtype=float32)
+    """
+    parameters = hashable(window), hashable(stride), hashable(padding), hashable(dilation), layout
+    return _im2col((x,), out, parameters, (), workspace, stream, algo, allow)
+
+
+def col2im(columns, x_shape, window, *, stride=1, padding=0, dilation=1, layout="NCHW", out=None, workspace=None, stream=None, algo=None,
+           allow=Note.NONE):
+    """The adjoint of `im2col`: each pixel of an image is the sum of the columns' elements that are copies of it.
+
+    Parameters
+    ----------
+    columns : array (N, C * taps, places) or (N * places, taps * C)
+        As `im2col` returns them, any strides; float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, uint8 or int32.
+    x_shape : tuple of int
+        Shape of the image, (N, C, spatial...) or (N, spatial..., C).
+    window, stride, padding, dilation, layout
+        As `im2col`'s.
+    out : array
+        Written and returned; any strides. Overlap with columns is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    x : array, of columns' framework
+        Summed in float32 (float64 for float64 and int32) over the taps in their order, and rounded once; integers and 8-bit floats
+        saturate. A pixel that no window sees is 0.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `im2col` does; ValueError too where columns does not fit x_shape.
+
+    Notes
+    -----
+    Deterministic: no atomics. Mirrors `torch.nn.functional.fold`.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dnnkern.col2im(np.ones((1, 4, 4), np.float32), (1, 1, 3, 3), 2)[0, 0]
+    array([[1., 2., 1.],
+           [2., 4., 2.],
+           [1., 2., 1.]], dtype=float32)
+    """
+    parameters = hashable(x_shape), hashable(window), hashable(stride), hashable(padding), hashable(dilation), layout
+    return _col2im((columns,), out, parameters, (), workspace, stream, algo, allow)
+
+
+def cast(x, dtype, *, scale=1.0, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """A copy of x in another dtype, times a scale: ``y = dtype(scale * x)``.
+
+    Parameters
+    ----------
+    x : array
+        float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, uint8 or int32; at most eight dimensions, any strides.
+    dtype : dtype
+        One of those, as a name, a NumPy or a torch dtype. It may be x's own.
+    scale : float
+        Multiplied in float32, or in float64 where x or y is float64 or int32.
+    out : array of that dtype
+        Written and returned; any strides. Overlap with x is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array, of x's framework
+        Packed, unless `out` is given. Rounded to nearest even, once. float16 and bfloat16 overflow to infinity; integers and 8-bit floats
+        saturate, infinities too. NaN stays NaN, and becomes 0 in integers.
+
+    Raises
+    ------
+    ValueError
+        An `out` of another shape or that overlaps x.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnTransformTensor between dtypes, and the scaling and casting of cuDNN's pointwise operations.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dnnkern.cast(np.array([0.5, 1.5, 2.5, 300], np.float32), "int8")
+    array([  0,   2,   2, 127], dtype=int8)
+    >>> dnnkern.cast(np.array([1, -3], np.int32), np.float16, scale=0.5)
+    array([ 0.5, -1.5], dtype=float16)
+    """
+    return _cast((x,), out, (dtype, scale != 1), (scale,), workspace, stream, algo, allow)

@@ -1,10 +1,13 @@
-"""Problems of this family in words, for the command line: ``64x256x56x56 f16 0,2,3,1``, ``8x3x224x224 f32 NCHW:NHWC``."""
+"""Problems of this family in words, for the command line: ``64x256x56x56 f16 NCHW:NHWC``, ``64x64x56x56 f16 3x3 s1 p1 nhwc``."""
 import argparse
+import functools
 import re
 
 from ..host.tensor import Tensor
 from ..host.words import LARGEST, dtype_word, problem_from_record
+from ._cast_problem import CastProblem, make_cast_problem
 from ._problem import TransposeProblem, make_layout_problem, make_problem
+from ._window import WindowProblem, columns_shape, make_col2im_problem, make_im2col_problem
 
 
 def sizes_word(text):
@@ -46,5 +49,71 @@ def transpose_from_record(record):
     return problem_from_record(lambda axes, **fields: TransposeProblem(axes=tuple(axes), **fields), "transpose", record)
 
 
-FAMILY = {"transpose": (add_transpose_arguments, make_transpose, transpose_from_record)}
+_TERM = {"stride": r"s(\d+(?:x\d+)*)", "padding": r"p(\d+(?::\d+)?(?:x\d+(?::\d+)?)*)", "dilation": r"d(\d+(?:x\d+)*)"}
+
+
+def _term_word(text):
+    """(parameter, value) of a word such as s2, p1x2, p0:1x2:0, d2 or nhwc."""
+    if text.upper() in ("NCHW", "NHWC"):
+        return "layout", text.upper()
+    for name, pattern in _TERM.items():
+        if found := re.fullmatch(pattern, text):
+            parts = [tuple(map(int, part.split(":"))) for part in found[1].split("x")]
+            values = tuple(part if len(part) > 1 else part[0] for part in parts)
+            return name, values[0] if len(values) == 1 and not isinstance(values[0], tuple) else values
+    raise argparse.ArgumentTypeError(f"{text!r} is none of s2 or s2x1 (stride), p1, p1x2 or p0:1x2:0 (padding), d2 (dilation), nchw, nhwc")
+
+
+def add_window_arguments(parser):
+    """The words that describe a window on images."""
+    parser.add_argument("shape", type=sizes_word, help="N, C and the extents of the image, in this order for every layout: 64x64x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, int8, ...")
+    parser.add_argument("window", type=sizes_word, help="its extents: 3x3")
+    parser.add_argument("terms", nargs="*", type=_term_word, help="s2 (stride), p1 or p0:1x2:0 (padding), d2 (dilation), nhwc")
+
+
+def make_window(op, arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
+    given = {"stride": 1, "padding": 0, "dilation": 1, "layout": "NCHW", **dict(arguments.terms)}
+    n, c, *image = (*arguments.shape, 1, 1)[:max(len(arguments.shape), 2)]
+    shape = (n, c, *image) if given["layout"] == "NCHW" else (n, *image, c)
+    parameters = arguments.window, given["stride"], given["padding"], given["dilation"], given["layout"]
+    problem = make_im2col_problem((Tensor.packed(shape, arguments.dtype),), None, *parameters, aliases=frozenset())
+    if op == "im2col":
+        return problem
+    matrix = columns_shape(op, shape, problem.window, problem.stride, problem.padding, problem.dilation, problem.layout)
+    return make_col2im_problem((Tensor.packed(matrix, arguments.dtype),), None, shape, *parameters, aliases=frozenset())
+
+
+def window_from_record(op, record):
+    """The problem of a record; ValueError where it is something else."""
+    def make(window, stride, padding, dilation, **fields):
+        return WindowProblem(window=tuple(window), stride=tuple(stride), padding=tuple(map(tuple, padding)), dilation=tuple(dilation),
+                             **fields)
+    return problem_from_record(make, op, record)
+
+
+def add_cast_arguments(parser):
+    """The words that describe a conversion."""
+    parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="of x")
+    parser.add_argument("to", type=dtype_word, help="of y")
+    parser.add_argument("--scale", type=float, default=1.0)
+
+
+def make_cast(arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
+    return make_cast_problem((Tensor.packed(arguments.shape, arguments.dtype),), None, arguments.to, arguments.scale != 1,
+                             aliases=frozenset())
+
+
+def cast_from_record(record):
+    """The problem of a record; ValueError where it is something else."""
+    return problem_from_record(CastProblem, "cast", record)
+
+
+FAMILY = {"transpose": (add_transpose_arguments, make_transpose, transpose_from_record),
+          "cast": (add_cast_arguments, make_cast, cast_from_record),
+          **{op: (add_window_arguments, functools.partial(make_window, op), functools.partial(window_from_record, op))
+             for op in ("im2col", "col2im")}}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""

@@ -84,12 +84,17 @@ def make_unit_moves(unit, itemsize):
         if unit != itemsize:
             raise ValueError(f"a unit of {unit} bytes for elements of {itemsize}: units below 4 bytes are elements")
 
-        @device_function
-        def load(words, k, p, ok):
-            value = u32(0)
-            if ok:
-                value = u32(p[0])
-            words[k] = value
+        if itemsize == 2:
+            @device_function
+            def load(words, k, p, ok):
+                words[k] = u32(load1_nc_if(p, i32(0), ok))
+        else:
+            @device_function
+            def load(words, k, p, ok):
+                value = u32(0)
+                if ok:
+                    value = u32(p[0])
+                words[k] = value
 
         @device_function
         def store(p, words, k):

@@ -1,0 +1,72 @@
+"""One thread an element.
+
+Element i of y, counted in the order in which y lies in memory, is read, converted and written on its own. Any strides, any number of
+elements; each coordinate costs a division of 64-bit integers.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, i64
+from ..device.convert import element
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ._offsets import make_offsets64, offset_arguments64
+from ._values import make_convert
+
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class Config:
+    """Element types, whether there is a scale, number of dimensions."""
+    x_dtype: str
+    y_dtype: str
+    scaled: bool
+    dims: int
+
+
+def supports(problem):
+    """Everything."""
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """A 32-byte sector a load where neighbours of y are apart in x, and the divisions."""
+    form = problem.canonical
+    spread = min(32, max(abs(form.dims[-1].x), 1) * problem.x.itemsize) // problem.x.itemsize
+    divisions = divisions_seconds(form.size, 30 + 70 * len(form.dims), device)
+    return LAUNCH + max(divisions, moved_seconds(problem.x.nbytes * spread + problem.y.nbytes, device))
+
+
+@functools.cache
+def kernel(config):
+    """y[...] = scale * x[...], an element a thread."""
+    load, store = element(config.x_dtype).load, element(config.y_dtype).store
+    convert, offsets = make_convert(config.x_dtype, config.y_dtype, config.scaled), make_offsets64(config.dims)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def cast_naive(x, y, elements, x_first, y_first, sizes, strides, scale):
+        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        if i < elements:
+            x_at, y_at = offsets(i, sizes, strides)
+            store(y, i64(y_first + y_at), convert(load(x, i64(x_first + x_at)), scale))
+    return cast_naive
+
+
+def build(problem, device, config):
+    """One launch."""
+    form = problem.canonical
+    arguments = (Argument(element(problem.x.dtype).pointer, "x"), Argument(element(problem.y.dtype).pointer, "y"),
+                 Argument("int64", form.size), Argument("int64", form.x_first), Argument("int64", form.y_first),
+                 *offset_arguments64(form.dims), Argument(problem.compute, "scale"))
+    config = Config(problem.x.dtype, problem.y.dtype, problem.scale, len(form.dims))
+    return (Launch(kernel(config), (-(-form.size // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHM = Algorithm(op="cast", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
