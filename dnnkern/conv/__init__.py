@@ -1,6 +1,7 @@
 """Convolutions in one, two and three dimensions, their gradients, and transposed convolutions."""
 from ..dispatch import Note
 from ..host.front import Operation
+from ..host.window import hashable
 from ._bias_problem import ConvBiasProblem
 from ._calls import make_bwd_bias, make_bwd_data, make_bwd_filter, make_fwd, make_transposed
 from ._problem import ConvProblem
@@ -99,7 +100,7 @@ def conv_fwd(x, w, bias=None, *, stride=1, padding=0, dilation=1, groups=1, layo
         operands = x, w, bias, residual
     else:
         operands = (x, w) if bias is None else (x, w, bias)
-    parameters = (_fixed(stride), _fixed(padding), _fixed(dilation), groups, layout, mode, activation, math, out_dtype, alpha != 1,
+    parameters = (hashable(stride), hashable(padding), hashable(dilation), groups, layout, mode, activation, math, out_dtype, alpha != 1,
                   beta != 0)
     return FORWARD.call(operands, out, parameters, (alpha, beta), workspace, stream, algo, allow)
 
@@ -141,7 +142,8 @@ def conv_bwd_data(dy, w, x_shape, *, stride=1, padding=0, dilation=1, groups=1, 
     array([[[1., 3., 5., 3.]]], dtype=float32)
     """
     operands = (dy, w) if beta == 0 else (dy, w, None, None, out)
-    parameters = (_fixed(x_shape), _fixed(stride), _fixed(padding), _fixed(dilation), groups, layout, mode, math, alpha != 1, beta != 0)
+    parameters = (hashable(x_shape), hashable(stride), hashable(padding), hashable(dilation), groups, layout, mode, math, alpha != 1,
+                  beta != 0)
     return BACKWARD_DATA.call(operands, out, parameters, (alpha, beta), workspace, stream, algo, allow)
 
 
@@ -183,7 +185,8 @@ def conv_bwd_filter(x, dy, w_shape, *, stride=1, padding=0, dilation=1, groups=1
     array([[[3., 5., 7.]]], dtype=float32)
     """
     operands = (x, dy) if beta == 0 else (x, dy, out)
-    parameters = (_fixed(w_shape), _fixed(stride), _fixed(padding), _fixed(dilation), groups, layout, mode, math, alpha != 1, beta != 0)
+    parameters = (hashable(w_shape), hashable(stride), hashable(padding), hashable(dilation), groups, layout, mode, math, alpha != 1,
+                  beta != 0)
     return BACKWARD_FILTER.call(operands, out, parameters, (alpha, beta), workspace, stream, algo, allow)
 
 
@@ -273,15 +276,6 @@ def conv_transpose_fwd(x, w, bias=None, *, stride=1, padding=0, output_padding=0
         operands = x, w, bias, residual
     else:
         operands = (x, w) if bias is None else (x, w, bias)
-    parameters = (_fixed(stride), _fixed(padding), _fixed(output_padding), _fixed(dilation), groups, layout, activation, math, out_dtype,
-                  alpha != 1, beta != 0)
+    parameters = (hashable(stride), hashable(padding), hashable(output_padding), hashable(dilation), groups, layout, activation, math,
+                  out_dtype, alpha != 1, beta != 0)
     return TRANSPOSED.call(operands, out, parameters, (alpha, beta), workspace, stream, algo, allow)
-
-
-def _fixed(value):
-    """A spatial parameter that can be part of a key: lists become tuples."""
-    try:
-        hash(value)
-    except TypeError:
-        return tuple(map(_fixed, value))
-    return value

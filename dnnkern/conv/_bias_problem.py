@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS, OUTPUTS
 from ..host.tensor import Tensor
-from ._geometry import check_rank, check_words, shape_of
+from ..host.window import check_layout, check_rank
+from ._geometry import shape_of
 
 OP = "conv_bwd_bias"
 
@@ -27,7 +28,7 @@ class ConvBiasProblem:
     layout: str = "NCHW"
 
     def __post_init__(self):
-        check_words(OP, self.layout, "cross_correlation")
+        check_layout(OP, self.layout)
         check_rank(OP, "dy", self.dy.shape)
         if self.dy.dtype not in FLOATS:
             raise TypeError(f"{OP}: dy is {self.dy.dtype}; expected one of {', '.join(FLOATS)}")

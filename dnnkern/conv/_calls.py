@@ -5,10 +5,9 @@ from ..device.epilogue import Activation
 from ..host.dtypes import dtype_name
 from ..host.products import default_output
 from ..host.tensor import Tensor
+from ..host.window import check_layout, check_rank, check_shape, pad_pairs, per_dimension
 from ._bias_problem import ConvBiasProblem
-from ._geometry import (
-    ROLES, TRANSPOSED, Shape, check_rank, check_shape, check_words, out_extents, pad_pairs, per_dimension, positive,
-    shape_of, sizes_of)
+from ._geometry import ROLES, TRANSPOSED, Shape, check_words, out_extents, positive, shape_of, sizes_of
 from ._problem import ConvProblem, checked
 
 
@@ -66,7 +65,7 @@ def make_transposed(tensors, out, stride, padding, output_padding, dilation, gro
     x, w, bias, residual, prior = tensors
     f = TRANSPOSED.function
     _require(f, x=x, w=w)
-    check_words(f, layout, "cross_correlation")
+    check_layout(f, layout)
     dims = check_rank(f, "x", x.shape)
     if w.ndim != x.ndim:
         raise ValueError(f"{f}: w has shape {w.shape}, x {x.shape}; expected as many dimensions")
@@ -99,7 +98,7 @@ def make_bwd_bias(tensors, out, layout, aliases=()):
     dy, = tensors
     f = "conv_bwd_bias"
     _require(f, dy=dy)
-    check_words(f, layout, "cross_correlation")
+    check_layout(f, layout)
     check_rank(f, "dy", dy.shape)
     db = out if out is not None else Tensor.packed((shape_of(dy.shape, layout).channels,), dy.dtype)
     return ConvBiasProblem(dy, db, layout)

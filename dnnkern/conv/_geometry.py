@@ -1,8 +1,8 @@
-"""Windows of a convolution: what `stride`, `padding` and `dilation` may be, and the extents that follow from them."""
-import operator
+"""Shapes of a convolution by meaning, how its functions name their arrays, and the extents that follow from a window."""
 from typing import NamedTuple
 
-LAYOUTS = ("NCHW", "NHWC")
+from ..host.window import check_layout, integer
+
 MODES = ("cross_correlation", "convolution")
 AXES = "dhw"
 
@@ -41,67 +41,16 @@ def sizes_of(shape, layout) -> tuple:
     return (shape.outer, shape.channels, *shape.spatial)
 
 
-def _integer(function, name, value, least):
-    try:
-        n = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{function}: {name} holds {value!r}; expected an int") from None
-    if isinstance(value, bool):
-        raise TypeError(f"{function}: {name} holds {value!r}; expected an int")
-    if n < least:
-        raise ValueError(f"{function}: {name} is {n}; expected {least} or more")
-    return n
-
-
 def positive(function, name, value):
     """The value as an int; ValueError below 1."""
-    return _integer(function, name, value, 1)
-
-
-def per_dimension(function, name, value, dims, least=1) -> tuple:
-    """One int for each of `dims` spatial dimensions, given as an int or a tuple."""
-    if not hasattr(value, "__len__"):
-        return (_integer(function, name, value, least),) * dims
-    if len(value) != dims:
-        raise ValueError(f"{function}: {name}={value!r} has {len(value)} entries; expected an int or one entry for each of {dims} spatial "
-                         f"dimension{'s' * (dims > 1)}")
-    return tuple(_integer(function, name, v, least) for v in value)
-
-
-def pad_pairs(function, value, dims) -> tuple:
-    """((before, after), ...) for each of `dims` spatial dimensions, given as an int, one int a dimension, or pairs.
-
-    In one dimension (before, after) is the pair itself.
-    """
-    if hasattr(value, "__len__"):
-        if dims == 1 and len(value) == 2 and not any(hasattr(v, "__len__") for v in value):
-            value = (value,)
-        if len(value) != dims:
-            raise ValueError(f"{function}: padding={value!r} has {len(value)} entries; expected an int or one entry, an int or a pair "
-                             f"(before, after), for each of {dims} spatial dimension{'s' * (dims > 1)}")
-        return tuple(per_dimension(function, "padding", v, 2, 0) for v in value)
-    return (per_dimension(function, "padding", value, 2, 0),) * dims
+    return integer(function, name, value, 1)
 
 
 def check_words(function, layout, mode):
     """ValueError unless layout and mode are known words."""
-    for name, word, known in (("layout", layout, LAYOUTS), ("mode", mode, MODES)):
-        if word not in known:
-            raise ValueError(f"{function}: {name}={word!r}; expected one of {', '.join(map(repr, known))}")
-
-
-def check_rank(function, name, shape):
-    """Number of spatial dimensions of an array with this shape; ValueError unless it is 1 to 3."""
-    if not 3 <= len(shape) <= 5:
-        raise ValueError(f"{function}: {name} has shape {tuple(shape)}; expected 3, 4 or 5 dimensions (1 to 3 spatial ones)")
-    return len(shape) - 2
-
-
-def check_shape(function, name, shape) -> tuple:
-    """A shape that the caller gave as a tuple of ints."""
-    if not hasattr(shape, "__len__"):
-        raise TypeError(f"{function}: {name} is {shape!r}; expected a tuple of ints")
-    return tuple(_integer(function, name, n, 0) for n in shape)
+    check_layout(function, layout)
+    if mode not in MODES:
+        raise ValueError(f"{function}: mode={mode!r}; expected one of {', '.join(map(repr, MODES))}")
 
 
 def out_extents(roles, image, taps, stride, pads, dilation) -> tuple:

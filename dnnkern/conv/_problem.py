@@ -17,7 +17,8 @@ from ..host.dtypes import compute_dtype
 from ..host.launch import Argument
 from ..host.products import FLOATS, INPUTS, check_addend, check_dtypes, check_math
 from ..host.tensor import Tensor, packed_strides
-from ._geometry import ROLES, check_rank, check_words, out_extents, pad_pairs, per_dimension, positive, shape_of, sizes_of
+from ..host.window import check_rank, pad_pairs, per_dimension
+from ._geometry import ROLES, check_words, out_extents, positive, shape_of, sizes_of
 
 OUTPUT = {"conv_fwd": "y", "conv_bwd_data": "x", "conv_bwd_filter": "w"}
 """Operation -> which of the three arrays it computes."""

@@ -49,7 +49,11 @@ def pad_pairs(function, value, dims) -> tuple:
 
 def hashable(value):
     """Sequences within sequences as tuples, so that a call can be remembered by its parameters; anything else as it is."""
-    return tuple(map(hashable, value)) if isinstance(value, (list, tuple)) else value
+    try:
+        hash(value)
+    except TypeError:
+        return tuple(map(hashable, value)) if hasattr(value, "__len__") else value
+    return value
 
 
 def check_layout(function, layout):
