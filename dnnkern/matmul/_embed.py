@@ -1,0 +1,79 @@
+"""Matrix products as a part of another operation's plan: a convolution's, say.
+
+The operation describes its product as a `MatmulProblem`, whose tensors may be its own arrays or parts of its workspace. `choices` are the
+algorithms that solve it, each bound to a configuration, and `embedded` gives the launches of one of them with every pointer moved to where
+the operation keeps that operand::
+
+    problem = MatmulProblem(a=Tensor.packed((16, k, c), "float32"), b=..., y=...)
+    product = choices(problem, device)[0]
+    launches = embedded(product, problem, device, {"a": Place("workspace", 0), "b": Place("workspace", at_b), "y": Place("y"),
+                                                   "workspace": Place("workspace", at_scratch)})
+"""
+import functools
+from dataclasses import replace
+from typing import NamedTuple
+
+from .. import dispatch
+from ..dispatch import Note
+
+SCALARS = ("alpha", "beta")
+
+
+class Place(NamedTuple):
+    """Where an operand lies: the name of a pointer of the outer plan, and bytes behind it. Offsets in a workspace are multiples of 256."""
+    name: str
+    offset: int = 0
+
+
+@functools.lru_cache(maxsize=1024)
+def choices(problem, device, count=1) -> tuple:
+    """The deterministic algorithms that solve a product on a device, bound to their configurations: the `count` of least estimate.
+
+    One of each name at most: a second configuration of the same algorithm differs less than another algorithm does.
+    """
+    able = [a for a in dispatch.algorithms("matmul") if dispatch.refusal(a, problem, device, allow=Note.NONE) is None]
+    bound = [a.configured(problem, device) for a in able]
+    return tuple(sorted(bound, key=lambda a: a.estimate(problem, device, a.config))[:count])
+
+
+dispatch.when_choices_change(choices.cache_clear)
+
+
+def scratch_bytes(product, problem, device) -> int:
+    """Workspace of a chosen algorithm, in whole lines of 256 bytes."""
+    return -(-product.workspace(problem, device, product.config) // 256) * 256
+
+
+def seconds(product, problem, device) -> float:
+    """Predicted time of a chosen algorithm."""
+    return product.estimate(problem, device, product.config)
+
+
+def embedded(product, problem, device, places, scalars=()) -> tuple:
+    """The launches of a chosen algorithm with its operands at `places`.
+
+    Parameters
+    ----------
+    product : Algorithm
+        One of `choices`.
+    problem : MatmulProblem
+    device : Device
+    places : {str: Place}
+        Of "a", "b", "y", of "workspace" where the algorithm needs one, and of the addends and scales that the problem has.
+    scalars : tuple of str
+        Those of "alpha" and "beta" that are the outer operation's own; the others are 1, which a problem that is not scaled never reads.
+    """
+    absent = [name for name in ("bias", "c", "scale_a", "scale_b") if getattr(problem, name) is None]
+    places = {**dict.fromkeys(absent, places["y"]), **places}  # never read, but a launch names them
+
+    def moved(argument):
+        if not argument.is_dynamic:
+            return argument
+        if argument.value in SCALARS:
+            return argument if argument.value in scalars else replace(argument, value=1.0)
+        if argument.value not in places:
+            raise ValueError(f"embedded: {product} reads {argument.value!r}, and no place is given for it")
+        place = places[argument.value]
+        return replace(argument, value=place.name, offset=argument.offset + place.offset)
+    return tuple(replace(launch, arguments=tuple(map(moved, launch.arguments)))
+                 for launch in product.build(problem, device, product.config))
