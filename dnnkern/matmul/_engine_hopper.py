@@ -145,6 +145,9 @@ class Loader(NamedTuple):
         As `device.wgmma` calls them.
     bytes : int
         What lands on `bar`, from all blocks of the cluster.
+    first, after : device functions (where, k) -> state and (state, where) -> state, optional
+        What `load` gets in the place of k: the state of the tile's first step, and of the step after one. Counters that go on from step
+        to step cost less than the divisions that would find them anew.
     """
     load: object
     a_major: str
@@ -152,6 +155,8 @@ class Loader(NamedTuple):
     dtype: str
     b_dtype: str
     bytes: int
+    first: object = None
+    after: object = None
 
 
 @functools.cache
@@ -237,7 +242,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     wait_all, wait_older = make_wgmma_wait(0, SUMS), make_wgmma_wait(1, 0)
     release_registers, claim_registers = make_register_release(KEEP), make_register_claim(TAKE)
     drain = make_bulk_wait(0)
-    load = loader.load
+    load, first_of, after, STATE = loader.load, loader.first, loader.after, loader.first is not None
     scalar = i32 if accumulator == "int32" else f32
     PROMOTED, FACTORS = loader.dtype in FP8, factors is not None
     if PROMOTED and not promoted_fits(tile):
@@ -269,13 +274,19 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                     begin, end = uniform(begin), uniform(end)
                 if end < begin:
                     t = tiles
+                if STATE:
+                    state = first_of(where, begin)
                 for k in range(begin, end):
                     if leads:
                         mbarrier_wait(u32(empty + u32(8) * slot), phase)
                         bar = u32(full + u32(8) * slot)
                         mbarrier_arrive_expect(bar, u32(BYTES))
                         at = u32(ring + slot * u32(STAGE))
-                        load(at, u32(at + u32(A_BYTES)), a_map, b_map, bar, where, rank, i32(k))
+                        if STATE:
+                            load(at, u32(at + u32(A_BYTES)), a_map, b_map, bar, where, rank, state)
+                            state = after(state, where)
+                        else:
+                            load(at, u32(at + u32(A_BYTES)), a_map, b_map, bar, where, rank, i32(k))
                     slot, phase = advance(slot, phase)
                 t = i32(t + stride)
 
