@@ -1,4 +1,9 @@
-"""`python -m dnnkern check`: what is installed, and whether every algorithm computes on this machine, or solves one given problem."""
+"""`python -m dnnkern check`: what is installed, and whether every algorithm computes on this machine, or solves one given problem.
+
+Products of matrices are compared with NumPy's; the small problems that other families name in their `_parse.SMALL`, {operation: texts},
+with their naive algorithms.
+"""
+import importlib
 import importlib.metadata
 import platform
 import sys
@@ -47,6 +52,14 @@ def run() -> int:
             else:
                 result = f"not applicable: {reason}"
             rows.append((f"matmul {m}x{n}x{k} {dtype}", algorithm.name, result))
+    for family in dispatch.families():
+        words = importlib.import_module(f"dnnkern.{family}._parse")
+        for op, texts in getattr(words, "SMALL", {}).items():
+            for text in texts:
+                problem = words.parse_problem(text.split(), op)
+                found, wrong = _against_naive(problem, dispatch.algorithms(op), target)
+                rows += [(str(problem), *row) for row in found]
+                failed |= wrong
     show(("problem", "algorithm", "result"), rows)
     print("Something is wrong." if failed else "All is well.")
     return int(failed)
@@ -54,9 +67,7 @@ def run() -> int:
 
 def run_problem(problem, algo=None) -> int:
     """Run one algorithm, or all that can, on random inputs of a problem and compare with the naive algorithm; 1 if one was wrong."""
-    from . import dispatch, find
-    from .host.operands import Operands
-    from .host.timing import Clock
+    from . import dispatch
     target, allow = device(current_device()), dispatch.Note.NONDETERMINISTIC
     if problem.is_empty:
         print(f"{problem} has no elements: nothing runs")
@@ -64,7 +75,17 @@ def run_problem(problem, algo=None) -> int:
     known = dispatch.algorithms(problem.op)
     if algo is not None:
         known = [dispatch.get_algorithm(problem.op, problem, algo=algo, allow=allow, device=target)]
-    operation, rows, failed = find.operation_of(problem.op), [], False
+    rows, failed = _against_naive(problem, known, target)
+    show(("algorithm", "result"), rows, title=f"{problem} on {target.name}")
+    return int(failed)
+
+
+def _against_naive(problem, known, target):
+    """[(algorithm, how its result compares with the naive one's on random inputs)], and whether one was wrong."""
+    from . import dispatch, find
+    from .host.operands import Operands
+    from .host.timing import Clock
+    operation, rows, failed, allow = find.operation_of(problem.op), [], False, dispatch.Note.NONDETERMINISTIC
     with Clock(target.index) as clock, Operands(operation, problem, target) as operands:
         find.set_reference(operation, problem, operands, target, clock)
         for algorithm in known:
@@ -75,8 +96,7 @@ def run_problem(problem, algo=None) -> int:
                 failed |= not trial.prepare(operation, operands, clock)
                 result = trial.error or "ok"
             rows.append((algorithm.name, result))
-    show(("algorithm", "result"), rows, title=f"{problem} on {target.name}")
-    return int(failed)
+    return rows, failed
 
 
 def _version(name):

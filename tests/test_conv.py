@@ -213,6 +213,38 @@ def test_words_and_records(op, words, text):
     assert FAMILY[op][2](record) == p
 
 
+@pytest.mark.parametrize("op, words, operation", [
+    ("conv_fwd", "2x4x7x6 k6 3x3 s2x1 p1:0x2 g2 f32 nhwc --bias --residual --activation gelu --alpha 2", "FORWARD"),
+    ("conv_fwd", "2x4x9 k6 3 d2 f32 --math tf32 --convolution", "FORWARD"), ("conv_fwd", "2x4x9 k6 3 f32 --beta 0.5", "FORWARD"),
+    ("conv_bwd_data", "2x4x7x6 k6 3x3 s2 p1 f32 --beta 2", "BACKWARD_DATA"),
+    ("conv_bwd_data", "2x4x8x8 k6 4x4 s2 p1 f32 --bias --activation relu", "TRANSPOSED"),
+    ("conv_bwd_filter", "2x4x7x6 k6 3x3 s2 p1 f32 nhwc --alpha 2", "BACKWARD_FILTER"),
+    ("conv_bwd_bias", "2x4x7x6 f32 nhwc", "BACKWARD_BIAS")])
+def test_problems_in_words_are_those_of_calls(op, words, operation):
+    """Else what `find` measures would never be found again."""
+    from dnnkern import conv
+    p, operation = problem(words, op), getattr(conv, operation)
+    arrays = {name: None if getattr(p, name, None) is None else zeros(getattr(p, name).shape) for name in
+              ("x", "w", "y", "bias", "residual", "dy")}
+    operation.calls.clear()
+    if op == "conv_bwd_bias":
+        dnnkern.conv_bwd_bias(arrays["dy"], layout=p.layout)
+    else:
+        window = dict(stride=p.stride, padding=p.padding, dilation=p.dilation, groups=p.groups, layout=p.layout, math=p.math)
+        more = dict(alpha=2.0 if p.scaled else 1.0, beta=0.5 if p.beta else 0.0, out=arrays[p.output_name] if p.beta else None, **window)
+        fused = dict(residual=arrays["residual"], activation=p.activation)
+        if op == "conv_fwd":
+            dnnkern.conv_fwd(arrays["x"], arrays["w"], arrays["bias"], mode=p.mode, **fused, **more)
+        elif operation is conv.TRANSPOSED:
+            dnnkern.conv_transpose_fwd(arrays["y"], arrays["w"], arrays["bias"], **fused, **more)
+        elif op == "conv_bwd_data":
+            dnnkern.conv_bwd_data(arrays["y"], arrays["w"], p.x.shape, mode=p.mode, **more)
+        else:
+            dnnkern.conv_bwd_filter(arrays["x"], arrays["y"], p.w.shape, mode=p.mode, **more)
+    (bound,) = operation.calls.values()
+    assert bound.problem == p
+
+
 @pytest.mark.parametrize("words, message", [
     ("2x4x8x8 k8 f32", "filter missing"), ("2x4x8x8 3x3 f32", "k missing"), ("2x4x8x8 k8 3 f32", "the filter has 1 extents, the image 2"),
     ("2x4x8x8 k8 3x3 q32", "'q32' is no word"), ("2x4x8x8 k8 3x3 f32 f16", "'f16' is no word of a convolution, or one too many"),

@@ -134,3 +134,9 @@ def _from_record(op, record):
 FAMILY = {op: (add_arguments, functools.partial(make, op), functools.partial(_from_record, op)) for op in OUTPUT}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 FAMILY["conv_bwd_bias"] = add_bias_arguments, make_bias, functools.partial(_from_record, "conv_bwd_bias")
+
+SMALL = {op: tuple(f"{words} {dtype}" for dtype in ("f32", "bf16", "f16", "f64") for words in
+                   ("1x16x5x6 k24 3x3 p1 nhwc", "2x6x5x6 k10 3x3 s2 p1 g2 nchw")) for op in OUTPUT}
+"""Operation -> problems on which ``python -m dnnkern check`` tries every algorithm."""
+SMALL["conv_fwd"] += ("1x16x5x6 k24 3x3 p1 nhwc i8", "1x16x5x6 k24 3x3 p1 nhwc e4m3")
+SMALL["conv_bwd_bias"] = tuple(f"2x24x9x8 {layout} {dtype}" for dtype in ("f32", "bf16", "f16", "f64") for layout in ("nchw", "nhwc"))
