@@ -13,7 +13,7 @@ free once the consumers of every block of the cluster have read it, since any of
 
 The layout of a stage: rows of 128 bytes, 8 rows an atom of the 128-byte swizzle. An operand contiguous along k ("k") is a column of atoms.
 One contiguous along m or n ("mn", 16-bit types only) consists of boxes of 64 elements by all of the stage's k, 8192 bytes each: both kinds
-step by 8192 bytes every 64 rows of a tile.
+step by 8192 bytes every 64 rows of a tile. A loader may have narrower boxes of b, swizzled by the bytes of their rows.
 
 Sources: CUTLASS 3's warp-specialised persistent kernels and the DeepGEMM scheduler, for the ideas.
 """
@@ -148,6 +148,8 @@ class Loader(NamedTuple):
     first, after : device functions (where, k) -> state and (state, where) -> state, optional
         What `load` gets in the place of k: the state of the tile's first step, and of the step after one. Counters that go on from step
         to step cost less than the divisions that would find them anew.
+    b_width : 64, 32, 16 or 8
+        Columns of a box of b, where it is contiguous along n.
     """
     load: object
     a_major: str
@@ -157,6 +159,14 @@ class Loader(NamedTuple):
     bytes: int
     first: object = None
     after: object = None
+    b_width: int = 64
+
+
+def boxes_descriptor(width):
+    """Constant of an operand contiguous along m or n, in boxes of `width` elements by 64 of k; a step of 16 of k is `2 * width`."""
+    if width == 8:  # not swizzled: the roles of the two offsets change
+        return matrix_descriptor(128, 1024, 0)
+    return matrix_descriptor(width * ROW, width * 16, 2 * width)
 
 
 @functools.cache
@@ -198,8 +208,12 @@ def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
 
 
 def promoted_fits(tile):
-    """Whether a tile has the registers to sum 8-bit floats in two stages, see `make_product`."""
-    return tile.groups == 1 and 2 * tile.sums + 32 <= tile.registers[1]
+    """Whether a tile has the registers to sum 8-bit floats in two stages, see `make_product`.
+
+    Within the registers a thread is launched with: tiles that need more, of what it claims afterwards, ran three times as long on an
+    H200, and nobody has found out why (docs/notes/tensor-cores.md).
+    """
+    return tile.groups == 1 and 2 * tile.sums + 24 <= 65536 // (tile.threads * tile.blocks) // 8 * 8
 
 
 @functools.cache
@@ -234,11 +248,12 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     SUMS, PER_GROUP, STAGING = tile.sums, tile.bn // 2, tile.stages * tile.stage
     STAGING_SHARE, BARS, BYTES = tile.buffers * GROUP, STAGING + tile.consumers * tile.buffers * GROUP, loader.bytes
     KEEP, TAKE = tile.registers
-    by_k, by_mn = matrix_descriptor(16, 1024, 128), matrix_descriptor(GROUP, 1024, 128)
-    A_CONST, B_CONST = (by_k if major == "k" else by_mn for major in (loader.a_major, loader.b_major))
-    STEP = {"k": 2, "mn": 128}
+    by_k, width = matrix_descriptor(16, 1024, 128), loader.b_width
+    A_CONST = by_k if loader.a_major == "k" else boxes_descriptor(64)
+    B_CONST = by_k if loader.b_major == "k" else boxes_descriptor(width)
     multiply = make_wgmma(tile.bn, loader.dtype, loader.b_dtype, steps=4, tiles=GROUPS, a_major=loader.a_major, b_major=loader.b_major,
-                          a_step=STEP[loader.a_major], b_step=STEP[loader.b_major], a_tile=GROUP // 16)
+                          a_step=2 if loader.a_major == "k" else 128, b_step=2 if loader.b_major == "k" else 2 * width,
+                          a_tile=GROUP // 16)
     wait_all, wait_older = make_wgmma_wait(0, SUMS), make_wgmma_wait(1, 0)
     release_registers, claim_registers = make_register_release(KEEP), make_register_claim(TAKE)
     drain = make_bulk_wait(0)
@@ -246,7 +261,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     scalar = i32 if accumulator == "int32" else f32
     PROMOTED, FACTORS = loader.dtype in FP8, factors is not None
     if PROMOTED and not promoted_fits(tile):
-        raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 32 registers; there are {TAKE}")
+        raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 24 registers more")
 
     @device_function
     def advance(slot, phase):

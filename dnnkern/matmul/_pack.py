@@ -42,13 +42,16 @@ def pack_kernel(itemsize, along_k):
         r, c = divide_remainder(inside, tiles_k)
         row0, k0 = i32(r * SIDE), i32(c * SIDE)
         source = advance(x, i64(i64(z) * batch_stride))
+        values = cuda.local.array(READS, T)
+        for i in range(READS):  # without branches, so that all are on their way at once
+            e = i32(tid + i * THREADS)
+            row, column = (i32(e >> 6), i32(e & 63)) if along_k else (i32(e & 63), i32(e >> 6))
+            inside_row, inside_k = i32(min(i32(row0 + row), i32(rows - 1))), i32(min(i32(k0 + column), i32(k - 1)))
+            values[i] = source[i64(i64(inside_row) * row_stride + i64(inside_k) * k_stride)]
         for i in range(READS):
             e = i32(tid + i * THREADS)
             row, column = (i32(e >> 6), i32(e & 63)) if along_k else (i32(e & 63), i32(e >> 6))
-            value = T(0)
-            if i32(row0 + row) < rows and i32(k0 + column) < k:
-                value = source[i64(i64(row0 + row) * row_stride + i64(k0 + column) * k_stride)]
-            tile[i32(row * PITCH + column)] = value
+            tile[i32(row * PITCH + column)] = values[i] if i32(k0 + column) < k else T(0)
         cuda.syncthreads()
         for i in range(WRITES):
             e = i32(tid + i * THREADS)

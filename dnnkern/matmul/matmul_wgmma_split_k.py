@@ -101,7 +101,7 @@ def build(problem, device, config):
     tiles, place = locate_arguments(parts, tile, a, b, ranges)
     key = (*(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), a.major, b.major)
     copies, pitch = _lines(sums_bytes(parts, config.ranges)), pitch_of(parts)
-    sums = store_argument("workspace", parts.epilogue.accumulator, (ranges * parts.batch_size, parts.m, parts.n),
+    sums = store_argument("workspace", parts.epilogue.accumulator, (ranges * parts.batch_size, parts.m, pitch),
                           (parts.m * pitch, pitch, 1))
     arguments = (a.argument(tile.bm, copies), b.argument(tile.bn, copies + a.bytes), sums, Argument("int32", parts.m),
                  Argument("int32", parts.n), Argument("int32", parts.batch_size), Argument("int32", tiles), *place)
