@@ -26,7 +26,7 @@ from ._units import UNITS, make_unit_moves, unit_of, word_of
 from .im2col_gather import make_three, window_arguments
 
 THREADS = 256
-MOST_SPAN = 48  # elements of the image in a thread's registers
+MOST_SPAN, MOST_TAPS = 24, 11  # words of the image in a thread's registers, and taps made of them: more would spill
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,15 @@ class Config:
         """Elements of a row of the image that a thread's pixels see through a row of the window."""
         return (self.elements - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
+    @property
+    def span_words(self):
+        return self.span * max(self.itemsize // 4, 1)
+
+    @property
+    def blocks(self):
+        """Blocks a multiprocessor that registers are to allow."""
+        return 3 if self.span_words <= 16 and self.taps <= 7 else 2
+
     def __str__(self):
         return f"{self.chunks} x {self.unit} bytes" if self.chunks else f"{self.taps} taps x {self.unit} bytes"
 
@@ -67,7 +76,7 @@ def _unit(problem):
         return unit_of(alignment, problem.c, n, tap, pixel, *spatial, itemsize=itemsize)
     unit = unit_of(problem.columns.alignment, problem.out[2], n, c, tap, itemsize=itemsize)
     smaller = (u for u in UNITS if u == itemsize or itemsize < u <= unit and u >= 4)
-    return next((u for u in smaller if _config(problem, u, 0).span <= MOST_SPAN), itemsize)
+    return next((u for u in smaller if _config(problem, u, 0).span_words <= MOST_SPAN), itemsize)
 
 
 def _config(problem, unit, chunks):
@@ -91,8 +100,10 @@ def supports(problem):
         return f"pixels have stride {pixel} in columns; expected 1"
     unit = _unit(problem)
     config = _config(problem, unit, 1)
-    if config.taps and config.span > MOST_SPAN:
-        return f"a row of the window spans {config.span} pixels; expected {MOST_SPAN} at most"
+    if config.taps and config.span_words > MOST_SPAN:
+        return f"a row of the window spans {config.span} pixels, {config.span_words} registers; expected {MOST_SPAN} at most"
+    if config.taps > MOST_TAPS:
+        return f"a row of the window has {config.taps} taps; expected {MOST_TAPS} at most"
     if max(_chunks(problem, unit) + 2 ** 20, *(n + d * t + b for n, d, t, b in zip(
             problem.image, problem.dilations, problem.taps, problem.before))) >= LIMIT:
         return f"{_chunks(problem, unit)} chunks of {unit} bytes; expected fewer than 2**31 - 2**20"
@@ -166,7 +177,7 @@ def kernel_first(config):
     LOADED, PICKED, Int = SPAN * WORDS, V * WORDS, i64 if config.wide else i32
     pack, PACKED = make_pack(config.itemsize, V)
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @cuda.jit(launch_bounds=(THREADS, config.blocks))
     def im2col_tiled(x, columns, count, chunks, channels, out, taps, image, steps, dilations, before, x_strides, strides):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < count:

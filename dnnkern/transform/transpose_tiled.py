@@ -71,7 +71,7 @@ class Config:
         return f"{self.side * self.chunks_i}x{self.side * self.chunks_j} of {self.itemsize}, units {self.unit_x} and {self.unit_y}"
 
 
-def _split(form):
+def split(form):
     """(i, j, others): the dimension contiguous in x or nearest to it, the one in y, and the rest."""
     *rest, j = form.dims
     i = min(rest, key=lambda d: (abs(d.x) or 2 ** 62, -d.size))
@@ -83,7 +83,7 @@ def supports(problem):
     form = problem.units
     if len(form.dims) < 2:
         return "after merging one dimension is left: there is nothing to transpose"
-    i, j, others = _split(form)
+    i, j, others = split(form)
     tiles = ceil_div(i.size, 8) * ceil_div(j.size, 8)
     for d in others:
         tiles *= d.size
@@ -100,7 +100,7 @@ def workspace(problem, device, config):
 def configs(problem, device):
     """Square tiles, wide ones and tall ones."""
     form = problem.units
-    i, j, others = _split(form)
+    i, j, others = split(form)
     align_x, align_y = problem.alignments(form)
     unit_x = unit_of(align_x, i.size, j.x, *(d.x for d in others), itemsize=form.itemsize) if i.x == 1 else form.itemsize
     unit_y = unit_of(align_y, j.size, i.y, *(d.y for d in others), itemsize=form.itemsize) if j.y == 1 else form.itemsize
@@ -110,7 +110,7 @@ def configs(problem, device):
 def estimate(problem, device, config):
     """Sectors of either side, the share of the tiles that is within the arrays, and the units' instructions."""
     form = problem.units
-    i, j, others = _split(form)
+    i, j, others = split(form)
     across, down = config.side * config.chunks_i, config.side * config.chunks_j
     tiles = ceil_div(i.size, across) * ceil_div(j.size, down)
     waste = tiles * across * down / (i.size * j.size)
@@ -205,7 +205,7 @@ def kernel(config):
 def build(problem, device, config, source=("x", 0), target=("y", 0)):
     """One launch. `source` and `target` are the names of the two pointers and byte offsets to them."""
     form = problem.units
-    i, j, others = _split(form)
+    i, j, others = split(form)
     _, name, scale = word_of(form.itemsize)
     tiles_i, tiles_j = ceil_div(i.size, config.side * config.chunks_i), ceil_div(j.size, config.side * config.chunks_j)
     tiles = tiles_i * tiles_j

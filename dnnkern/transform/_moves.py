@@ -1,0 +1,40 @@
+"""Launches that move an array for another operation: between its operands, its output and places in its workspace.
+
+An algorithm of another family that needs a transposition or the columns of a convolution puts these launches between its own::
+
+    packed = Tensor.packed((n, p, q, c), "float16")
+    launches = transpose_launches(problem.x, packed, (0, 2, 3, 1), device, source=("x", 0), target=("workspace", offset)) + ...
+
+A source or target is the name of a dynamic pointer of the plan and a byte offset to it. In a workspace, which begins at a multiple of 16,
+the offset is to be one too, or the tensor must say what alignment it has.
+"""
+from . import col2im_gather, col2im_naive, im2col_gather, im2col_naive, im2col_tiled, transpose_copy, transpose_few, transpose_naive
+from . import transpose_tiled
+from ._problem import TransposeProblem
+from ._window import WindowProblem
+
+_TRANSPOSE = transpose_copy, transpose_tiled, transpose_few, transpose_naive
+_WINDOW = {"im2col": (im2col_tiled, im2col_gather, im2col_naive), "col2im": (col2im_gather, col2im_naive)}
+
+
+def transpose_launches(x, y, axes, device, source, target) -> tuple:
+    """``y = transpose(x, axes)`` of two `Tensor`s, by the algorithm and configuration with the least estimate."""
+    return _launches(_TRANSPOSE, TransposeProblem(x, y, tuple(axes)), device, source, target)
+
+
+def im2col_launches(x, columns, window, stride, padding, dilation, layout, device, source, target) -> tuple:
+    """``columns = im2col(x, ...)``; parameters have an entry, for `padding` a pair, for each spatial dimension."""
+    return _launches(_WINDOW["im2col"], WindowProblem("im2col", x, columns, window, stride, padding, dilation, layout), device, source,
+                     target)
+
+
+def col2im_launches(columns, x, window, stride, padding, dilation, layout, device, source, target) -> tuple:
+    """``x = col2im(columns, ...)``, the same."""
+    return _launches(_WINDOW["col2im"], WindowProblem("col2im", x, columns, window, stride, padding, dilation, layout), device, source,
+                     target)
+
+
+def _launches(modules, problem, device, source, target):
+    able = [m.ALGORITHM.configured(problem, device) for m in modules if m.supports(problem) is None]
+    best = min(able, key=lambda a: a.estimate(problem, device, a.config))
+    return best.build(problem, device, best.config, source=source, target=target)

@@ -1,0 +1,127 @@
+"""What the kernels that move elements compile to: 16-byte accesses on both sides, as many in flight as they say, none to local memory."""
+import pytest
+
+from dnnkern import dispatch
+from dnnkern.device import SIMULATED
+
+if SIMULATED:
+    pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
+
+from sass import Assembled  # noqa: E402
+from test_ptx import device  # noqa: E402
+
+from dnnkern.host.tensor import Tensor  # noqa: E402
+from dnnkern.transform._cast_problem import make_cast_problem  # noqa: E402
+from dnnkern.transform._problem import make_problem  # noqa: E402
+from dnnkern.transform._window import make_col2im_problem, make_im2col_problem  # noqa: E402
+
+ITEMSIZE = {"int8": 1, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+def assembled(problem, algo, folder, arch="sm_90a", config=None):
+    """The algorithm's only kernel, and its launch."""
+    target = device(arch)
+    algorithm = next(a for a in dispatch.algorithms(problem.op) if a.name == algo)
+    assert algorithm.supports(problem) is None, algorithm.supports(problem)
+    config = config or algorithm.configured(problem, target).config
+    (launch,) = algorithm.build(problem, target, config)
+    return Assembled(launch.kernel, launch.signature, arch, folder), launch
+
+
+def transposition(shape, axes, dtype, **more):
+    return make_problem((Tensor.packed(shape, dtype, **more),), None, axes, frozenset())
+
+
+def accesses(code, kind):
+    """Widths in bits, by how often: {128: 8}; LDG with no width is 32 bits."""
+    found = {}
+    for name in code.opcodes(kind):
+        width = next((int(w) for w in ("128", "64") if f".{w}" in name), 16 if ".U16" in name or ".S16" in name else
+                     8 if ".U8" in name or ".S8" in name else 32)
+        found[width] = found.get(width, 0) + 1
+    return found
+
+
+@pytest.mark.parametrize("dtype", ITEMSIZE)
+def test_tiles_move_16_bytes_everywhere(dtype, tmp_path):
+    """V loads of 16 bytes in flight, V stores to and V loads from shared memory."""
+    problem = transposition((64, 128, 48, 128), (0, 2, 3, 1), dtype)
+    side = 16 // ITEMSIZE[dtype]
+    for variant in next(a for a in dispatch.algorithms("transpose") if a.name == "tiled").variants(problem, device("sm_90a"))[:2]:
+        code, launch = assembled(problem, "tiled", tmp_path, config=variant.config)
+        assert accesses(code, "LDG") == {128: side} and accesses(code, "STS") == {128: side}
+        assert set(accesses(code, "LDS")) == set(accesses(code, "STG")) == {128}
+        threads = launch.block[0]
+        resident = min(65536 // (-(-code.registers // 8) * 8 * threads), 2048 // threads, 233472 // (variant.config.nbytes + 1024))
+        assert resident >= variant.config.blocks
+        # bytes under way in a multiprocessor: a copy's rate takes 32 KB at least
+        assert 16 * side * threads * resident >= 64 << 10, variant
+
+
+@pytest.mark.parametrize("dtype, permutations", [("bfloat16", 32), ("int8", 128)])
+def test_squares_change_places_in_registers(dtype, permutations, tmp_path):
+    """Half an instruction an element."""
+    code, _ = assembled(transposition((4096, 4096), (1, 0), dtype), "tiled", tmp_path)
+    assert permutations <= code.count("PRMT") <= permutations + 16
+
+
+@pytest.mark.parametrize("unit, pixels", [(2, 49), (4, 98), (8, 196), (16, 784)])
+def test_units_follow_the_alignment(unit, pixels, tmp_path):
+    code, _ = assembled(transposition((32, 64, pixels), (0, 2, 1), "float16"), "tiled", tmp_path)
+    assert set(accesses(code, "LDG")) == {8 * unit} and set(accesses(code, "STG")) == {128}
+    code, _ = assembled(transposition((32, pixels, 64), (0, 2, 1), "float16"), "tiled", tmp_path)
+    assert set(accesses(code, "LDG")) == {128} and set(accesses(code, "STG")) == {8 * unit}
+
+
+def test_rows_and_few_channels_move_16_bytes(tmp_path):
+    for algo, problem in (("copy", transposition((32, 512, 16, 64), (0, 2, 1, 3), "float16")),
+                          ("few", transposition((64, 3, 224, 224), (0, 2, 3, 1), "float16")),
+                          ("few", transposition((64, 224, 224, 4), (0, 3, 1, 2), "int8"))):
+        code, _ = assembled(problem, algo, tmp_path)
+        assert set(accesses(code, "LDG")) == set(accesses(code, "STG")) == {128}, algo
+
+
+def test_32_bit_offsets_until_they_do_not_fit(tmp_path):
+    small, large = (transposition((n, 64, 4096), (0, 2, 1), "float16") for n in (64, 16384))
+    codes = [assembled(problem, "tiled", tmp_path) for problem in (small, large)]
+    assert [launch.arguments[-1].type for _, launch in codes] == ["int32x2", "int64x2"]
+
+
+def window(op, shape, dtype, *parameters):
+    problem = make_im2col_problem((Tensor.packed(shape, dtype),), None, *parameters, frozenset())
+    return problem if op == "im2col" else make_col2im_problem((problem.columns,), None, shape, *parameters, frozenset())
+
+
+def test_windows_move_chunks(tmp_path):
+    last = window("im2col", (32, 56, 56, 64), "float16", 3, 1, 1, 1, "NHWC")
+    code, launch = assembled(last, "tiled", tmp_path)
+    assert set(accesses(code, "LDG")) == set(accesses(code, "STG")) == {128}
+    first = window("im2col", (32, 64, 56, 56), "float16", 3, 1, 1, 1, "NCHW")
+    code, _ = assembled(first, "tiled", tmp_path)
+    assert accesses(code, "LDG") == {16: 10} and accesses(code, "STG") == {128: 3}, "10 elements make 3 chunks of 8"
+    code, _ = assembled(window("im2col", (32, 224, 224, 3), "float16", 7, 2, 3, 1, "NHWC"), "gather", tmp_path)
+    assert accesses(code, "LDG") == {16: 8} and accesses(code, "STG") == {128: 1}
+    code, _ = assembled(window("col2im", (32, 56, 56, 64), "float16", 3, 1, 1, 1, "NHWC"), "gather", tmp_path)
+    assert accesses(code, "LDG") == {128: 3} and accesses(code, "STG") == {128: 1}, "a row of taps in flight"
+
+
+def test_fast_kernels_do_not_divide(tmp_path):
+    for problem, algo in ((window("im2col", (32, 64, 56, 56), "float16", 3, 2, 1, 1, "NCHW"), "tiled"),
+                          (window("im2col", (32, 64, 7, 7), "float16", 3, 2, 1, 1, "NCHW"), "gather"),
+                          (window("col2im", (32, 64, 56, 56), "float16", 3, 2, 1, 1, "NCHW"), "gather"),
+                          (transposition((13, 17, 19, 64), (2, 1, 0, 3), "float16"), "copy")):
+        code, _ = assembled(problem, algo, tmp_path)
+        assert "div." not in code.ptx and "rem." not in code.ptx and not code.opcodes("MUFU", "I2F"), algo
+
+
+@pytest.mark.parametrize("x_dtype, y_dtype, loads, stores", [
+    ("float32", "bfloat16", {128: 2}, {128: 1}), ("bfloat16", "float32", {128: 1}, {128: 2}), ("float32", "float8_e5m2", {128: 2}, {64: 1}),
+    ("float16", "float8_e4m3fn", {128: 2}, {128: 1}), ("int8", "float32", {64: 1}, {128: 2}), ("float32", "float32", {128: 1}, {128: 1})])
+def test_casts_move_runs(x_dtype, y_dtype, loads, stores, tmp_path):
+    """Beside the accesses of single elements at the end of a row."""
+    problem = make_cast_problem((Tensor.packed((1 << 20,), x_dtype),), None, y_dtype, True, frozenset())
+    code, _ = assembled(problem, "vector", tmp_path)
+    for kind, wanted in (("LDG", loads), ("STG", stores)):
+        found = accesses(code, kind)
+        assert all(found.get(width, 0) == count for width, count in wanted.items()), (kind, found)
+    assert ".f64" not in code.ptx
