@@ -15,7 +15,8 @@ from ._problem import epilogue_arguments
 class Roles:
     """A `MatmulProblem` with its operands in their parts; names are the plan's, strides count elements.
 
-    `ragged`: rows come in groups of any sizes, so that a tile can reach over the end of one wherever it lies.
+    `ragged`: rows come in groups of any sizes, so that a tile can reach over the end of one wherever it lies. `pitch`: elements of a row of
+    partial sums, where a loader pads it.
     """
     m: int
     n: int
@@ -33,6 +34,7 @@ class Roles:
     bias_stride: int
     scales: object
     ragged: bool = False
+    pitch: int = 0
 
     @property
     def dtype(self):

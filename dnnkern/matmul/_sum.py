@@ -53,7 +53,7 @@ def group_of(parts):
 
 def pitch_of(parts):
     """Elements of a row of partial sums: whole groups of 16 bytes."""
-    return ceil_div(parts.n, group_of(parts)) * group_of(parts)
+    return parts.pitch or ceil_div(parts.n, group_of(parts)) * group_of(parts)
 
 
 def elements_of(parts):
@@ -126,7 +126,7 @@ def make_add_ranges(groups, vector, Acc):
 
 def groups_for(ranges):
     """Threads that share the ranges of an element."""
-    return min(16, 1 << (ranges - 1).bit_length() - 1)
+    return min(16, 1 << max((ranges - 1).bit_length() - 1, 0))
 
 
 @functools.cache

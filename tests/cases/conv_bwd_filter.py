@@ -1,6 +1,6 @@
 """Cases of conv_bwd_filter: ``dw = alpha * correlation(x, dy) + beta * out``."""
 from ._conv import Conv, Table, beyond_int32
-from ._conv_tables import FLOATS, large, plain_epilogues, shared
+from ._conv_tables import FLOATS, LAST, large, plain_epilogues, shared
 
 
 def _sums(t):
@@ -14,11 +14,23 @@ def _sums(t):
     t.case("empty-batch-beta", (0, 4, 5, 5), 3, (3, 3), beta=2.0)
 
 
+def _tiles(t):
+    """Edges of tiles along filters, taps and channels, ranges of pixels, and filters that are no matrix."""
+    t.case("tiles-beta-nhwc-2x8x10x10-k72-3x1-p1x0", (2, 8, 10, 10), 72, (3, 1), "bfloat16", layout="NHWC", padding=(1, 0), beta=1.0)
+    t.case("tiles-nhwc-1x24x14x15-k8-1x3-p0x1", (1, 24, 14, 15), 8, (1, 3), "float16", layout="NHWC", padding=(0, 1))
+    t.case("tiles-flipped-3d-groups2-nhwc-1x32x3x4x5-k16-2x1x2", (1, 32, 3, 4, 5), 16, (2, 1, 2), "bfloat16", layout="NHWC",
+           padding=(1, 0, 1), dilation=(1, 1, 2), groups=2, mode="convolution")
+    t.case("strided-w-nhwc-1x24x6x7-k8-3x3-s2-p1", (1, 24, 6, 7), 8, (3, 3), "bfloat16", layout="NHWC", stride=2, padding=1,
+           lay={"w": {"gap": 3}})
+    t.case("strided-w-last-1x16x6x7-k8-3x3", (1, 16, 6, 7), 8, (3, 3), "float16", lay={name: LAST for name in "xy"})
+
+
 def _cases():
     t = Table("conv_bwd_filter")
     shared(t)
     plain_epilogues(t)
     _sums(t)
+    _tiles(t)
     return t.found
 
 

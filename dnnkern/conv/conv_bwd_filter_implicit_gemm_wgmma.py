@@ -1,0 +1,258 @@
+"""Gradient of the filter on Hopper's tensor cores: an implicit matrix product over pixels, cut into ranges of them.
+
+dw[k, tap, c] sums dy[pixel, k] * x[window of the pixel at tap, c] over all pixels. The main loop is `matmul._engine_hopper`'s, both
+operands contiguous along rows and columns rather than along the pixels; `_filter_wgmma` gathers the patches of x through TMA. A filter
+has few tiles, so several blocks share one, each with a range of pixels: their float32 sums go to the workspace, [range][group][k][tap][c],
+and a second launch (`matmul._sum`) adds the ranges in a fixed order, scales, adds what dw held and rounds. Filters with enough tiles are
+stored at once.
+
+x and dy have their channels last and contiguous; of any filter, stride up to 8, dilation, padding, groups. It wins wherever channels and
+filters are some 32 or more; below that boxes of x are narrow and tiles mostly empty. The second pass, a third of the time for small images,
+is what limits it otherwise.
+"""
+import functools
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ..device import cuda, device_function, i32, u32
+from ..device.epilogue import EpilogueSpec
+from ..device.index import ceil_div
+from ..device.tma import tensor_map_address
+from ..device.vec import shared_address
+from ..dispatch import Algorithm, Note
+from ..host.launch import Argument, Launch
+from ..host.tensor import Tensor
+from ..matmul._engine_hopper import Tile, make_product
+from ..matmul._engine_stores import make_boxed_store
+from ..matmul._roles import Roles, store_width
+from ..matmul._scales import Scales
+from ..matmul._sum import sum_launch, sums_bytes, sums_refusal
+from ..matmul._wgmma import (TILES, Specialisation, even_ranges, locate_arguments, make_sink, output_arguments, product_seconds, steps_of,
+                             store_argument, stored_by_tma, tile_count, y_argument)
+from ._filter_wgmma import (WIDTHS, gradient, image_map, make_filter_loader, make_filter_locate, padded, pixel_stride, place_arguments,
+                            shape_of, spatial_dims)
+
+LEAST_STEPS = 2  # of a range
+MOST_WORKSPACE = 1 << 28
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tile (filters by columns), channels of a box of x, ranges of pixels; one range is stored at once where dw lies as a matrix."""
+    tile: Tile
+    width: int
+    ranges: int
+
+    def __post_init__(self):
+        if self.tile.bn % max(self.width, 64) or self.tile.cluster > 1 or self.width not in WIDTHS or self.ranges < 1:
+            raise ValueError(f"tile {self.tile} of boxes of {self.width} channels, {self.ranges} ranges; expected whole boxes, no cluster, "
+                             "one range or more")
+
+    def __str__(self):
+        return f"{self.tile} {self.width} channels" + (f" {self.ranges} ranges" if self.ranges > 1 else "")
+
+
+class _Cost(NamedTuple):
+    """What `product_seconds` asks of a problem."""
+    a: Tensor
+    bytes: int
+
+
+def supports(problem):
+    """16-bit types, channels contiguous, addresses and strides as TMA wants them."""
+    p = problem
+    if p.dtype not in ("float16", "bfloat16"):
+        return f"dtype {p.dtype}: the tensor cores read 16-bit operands alone across the contiguous direction"
+    if p.pixels == 0:
+        return "there are no pixels to sum over"
+    if p.groups > 1 and (p.c_group % 8 or p.k_group % 8):
+        return f"{p.c_group} channels and {p.k_group} filters a group; TMA begins at multiples of 16 bytes, of 8"
+    for name, label, extent, stride in (("x", "x", p.c, p.x_strides[1]), ("y", "dy", p.k, p.y_strides[1])):
+        if extent > 1 and stride != 1:
+            return f"{label} has stride {stride} between channels; they have to be contiguous"
+        if getattr(p, name).alignment % 16:
+            return f"{label} is aligned to {getattr(p, name).alignment} bytes, TMA needs 16"
+    pixel = pixel_stride(p)
+    if pixel is None or pixel <= 0 or pixel % 8:
+        return f"dy has strides {p.y.strides}; its pixels have to lie one stride apart, a multiple of 16 bytes"
+    if p.pixels >= 2 ** 31 - 256:
+        return f"{p.pixels} pixels; the most is 2**31 - 257"
+    try:
+        image_map(p, WIDTHS[0])
+    except ValueError as error:
+        return str(error)
+    return sums_refusal(_sums(p, padded(p.c_group, WIDTHS[0])))
+
+
+def _sums(problem, pitch):
+    """dw as `_sum` sees it: rows of a tap's channels, `pitch` apart in the workspace."""
+    p = problem
+    k, c, t, r, s = p.w_strides
+    dims = []
+    for n, stride in ((p.k, k), (p.filter[0], t), (p.filter[1], r), (p.filter[2], s)):
+        if n > 1:
+            if dims and dims[-1][1] == n * stride and len(dims) > 1:
+                dims[-1] = dims[-1][0] * n, stride
+            else:
+                dims.append((n, stride))
+    rows, step = dims.pop() if len(dims) > (p.k > 1) else (1, 0)
+    return _roles(p, rows, p.c_group, (step, c), tuple((n, (0, 0, stride, stride)) for n, stride in dims), pitch)
+
+
+def _roles(problem, m, n, strides, batch, pitch=0):
+    p = problem
+    return Roles(m=m, n=n, k=p.pixels, a=p.y, b=p.x, y=p.w, names=("y", "x"), a_strides=(1, 0), b_strides=(0, 1), y_strides=strides,
+                 c_strides=strides, batch=batch, epilogue=p.epilogue, bias_stride=0, scales=Scales(), pitch=pitch)
+
+
+def _matrix(problem):
+    """dw as a matrix (k, taps * channels) for each group; None where it is none."""
+    p = problem
+    k, c, t, r, s = p.w_strides
+    inner = [(n, stride) for n, stride in zip((*p.filter, p.c_group), (t, r, s, c)) if n > 1]
+    expected = 1
+    for n, stride in reversed(inner):
+        if stride != expected:
+            return None
+        expected *= n
+    step = p.k_group * k
+    batch = ((p.groups, (0, 0, step, step)),) if p.groups > 1 else ()
+    return _roles(p, p.k_group, p.taps * p.c_group, (k, 1), batch)
+
+
+def _widths(problem):
+    """Channels of a box: what pads a tap least, and the widest."""
+    best = min(WIDTHS, key=lambda w: (padded(problem.c_group, w), -w))
+    return (best,) if best == WIDTHS[0] else (best, WIDTHS[0])
+
+
+def configs(problem, device):
+    """For each tile one range, and those that fill the device once and twice."""
+    steps, found = steps_of(problem.pixels, 2), {}
+    for width in _widths(problem):
+        shape = shape_of(problem, width)
+        for tile in TILES:
+            if tile.cluster > 1 or tile.bn % 64:
+                continue
+            found[Config(tile, width, 1)] = None
+            for waves in (1, 2):
+                ranges = waves * device.sms * tile.blocks // tile_count(shape, tile)
+                ranges = even_ranges(steps, max(1, min(ranges, steps // LEAST_STEPS)))
+                if ranges > 1 and _sums_bytes(problem, width, ranges) <= MOST_WORKSPACE:
+                    found[Config(tile, width, ranges)] = None
+    return list(found)
+
+
+def _sums_bytes(problem, width, ranges):
+    return sums_bytes(_sums(problem, padded(problem.c_group, width)), ranges)
+
+
+def _at_once(problem, config):
+    """Whether tiles are stored in dw straight away."""
+    return config.ranges == 1 and _can_be_stored(problem, config.tile, config.width)
+
+
+def _can_be_stored(problem, tile, width):
+    """Whether dw is a matrix whose columns are the product's. Where dw's former values are added, no tile may reach over its edge: there it
+    would read values of other warps' tiles, and drop them."""
+    parts = _matrix(problem)
+    if parts is None or padded(problem.c_group, width) != problem.c_group:
+        return False
+    return not problem.beta or parts.m % tile.bm == 0 and parts.n % tile.bn == 0
+
+
+def workspace(problem, device, config):
+    """A float32 sum for each element of the padded filter and each range."""
+    return 0 if _at_once(problem, config) else _sums_bytes(problem, config.width, config.ranges)
+
+
+def estimate(problem, device, config):
+    """The product, with as many tiles as there are ranges of them; then a launch that reads what the first wrote."""
+    tiles = tile_count(shape_of(problem, config.width), config.tile) * config.ranges
+    steps = ceil_div(steps_of(problem.pixels, 2), config.ranges)
+    narrow = 1 + 0.1 * (64 // config.width - 1)  # more and shorter copies; a guess
+    seconds = narrow * product_seconds(_Cost(problem.x, problem.bytes), config.tile, device, tiles, steps)
+    if _at_once(problem, config):
+        return seconds
+    return seconds + 2e-6 + 1.5 * workspace(problem, device, config) / device.bandwidth
+
+
+def _product(tile, dtype, width, dims, sink):
+    return make_product(tile, make_filter_loader(tile, dtype, width, dims), make_filter_locate(tile, width), sink)
+
+
+@functools.cache
+def kernel(special, width, dims):
+    """Sums over all pixels, straight to dw."""
+    tile = special.tile
+    product = _product(tile, special.operands[0], width, dims, make_sink(special))
+
+    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    def conv_bwd_filter_wgmma(dy, x, dw_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps,
+                              each, per_tap, per_row, per_plane, filters, channels, taps, pitch, of_w, of_h, of_d, strides, pads, y,
+                              y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
+                              c_row_stride, c_column_stride):
+        shared = cuda.shared.array(0, u32)
+        product(tensor_map_address(dy), tensor_map_address(x), tensor_map_address(dw_map), shared_address(shared, i32(0)), tiles,
+                ((per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
+                 (per_tap, per_row, per_plane, filters, channels), (taps, pitch, of_w, of_h, of_d, strides, pads)),
+                (m, n, y, y_row, y_column, y_batch, c_batch, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride), scale_a,
+                 scale_b, scale_strides))
+    return conv_bwd_filter_wgmma
+
+
+@functools.cache
+def partial_kernel(tile, dtype, width, dims):
+    """Sums over one range of pixels, to matrix number ``range * groups + group`` of the workspace."""
+    store = make_boxed_store(tile, EpilogueSpec(accumulator="float32", output="float32"))
+
+    @device_function
+    def sink(acc, first, offset, sums_map, staging, where, thread, barrier, out):
+        m, n, groups = out
+        z = i32(where[7] * groups + where[6])
+        store(acc, first, sums_map, staging, i32(where[2] + offset), where[3], z, thread, barrier, m, n, (), (), ())
+    product = _product(tile, dtype, width, dims, sink)
+
+    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    def conv_bwd_filter_wgmma_partial(dy, x, sums, m, n, groups, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched,
+                                      b_batched, steps, each, per_tap, per_row, per_plane, filters, channels, taps, pitch, of_w, of_h, of_d,
+                                      strides, pads):
+        shared = cuda.shared.array(0, u32)
+        product(tensor_map_address(dy), tensor_map_address(x), tensor_map_address(sums), shared_address(shared, i32(0)), tiles,
+                ((per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
+                 (per_tap, per_row, per_plane, filters, channels), (taps, pitch, of_w, of_h, of_d, strides, pads)), (m, n, groups))
+    return conv_bwd_filter_wgmma_partial
+
+
+def _named(arguments):
+    """Arguments of a matrix product by the names that this operation has for them: y is dw, and stands for addends that are missing."""
+    names = dict.fromkeys(("y", "c", "bias", "scale_a", "scale_b"), "w")
+    return tuple(replace(a, value=names.get(a.value, a.value)) if a.is_dynamic else a for a in arguments)
+
+
+def build(problem, device, config):
+    """One launch that stores dw, or the sums over ranges of pixels, then their sum."""
+    p, tile, width = problem, config.tile, config.width
+    shape, dy, dims = shape_of(p, width), gradient(p), spatial_dims(p)
+    ranges = even_ranges(steps_of(p.pixels, 2), config.ranges)  # an empty range would leave its sums unwritten
+    tiles, place = locate_arguments(shape, tile, dy, dy, ranges)
+    columns, window = place_arguments(p, width)
+    dy_map, x_map = dy.argument(64, 0), Argument("tensormap", "x", spec=image_map(p, width))
+    place = (Argument("int32", tiles), *place, *columns, *window)
+    grid, block = (min(tiles, device.sms * tile.blocks), 1, 1), (tile.threads, 1, 1)
+    if _at_once(p, config):
+        parts = _matrix(p)
+        by_tma = stored_by_tma(parts)
+        special = Specialisation(tile, (p.dtype, p.dtype, "mn", "mn"), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2)
+        output = _named((*((y_argument(parts),) if by_tma else ()), *output_arguments(parts)))
+        arguments = (dy_map, x_map, *(output[:1] if by_tma else (x_map,)), *place, *output[by_tma:])
+        return (Launch(kernel(special, width, dims), grid, block, arguments, shared=tile.shared, dependent=True),)
+    sums = store_argument("workspace", "float32", (ranges * p.groups, shape.m, shape.n), (shape.m * shape.n, shape.n, 1))
+    arguments = (dy_map, x_map, sums, *(Argument("int32", v) for v in (shape.m, shape.n, p.groups)), *place)
+    product = Launch(partial_kernel(tile, p.dtype, width, dims), grid, block, arguments, shared=tile.shared, dependent=True)
+    total = sum_launch(_sums(p, padded(p.c_group, width)), ranges, dependent=True)
+    return product, replace(total, arguments=_named(total.arguments))
+
+
+ALGORITHM = Algorithm(op="conv_bwd_filter", name="implicit_gemm_wgmma", supports=supports, workspace=workspace, estimate=estimate,
+                      build=build, configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a")
