@@ -93,7 +93,7 @@ def _add_fma(contenders, work, release, device, clock):
 
 def _add_product(contenders, work, unit, clock):
     """A large product through PyTorch: the tensor cores' rate that a library reaches."""
-    if unit == "fma":
+    if unit in ("fma", "copy"):
         return
     try:
         import torch
@@ -121,7 +121,9 @@ def _add_product(contenders, work, unit, clock):
 
 
 def unit_of(problem) -> str:
-    """The arithmetic unit whose rate bounds a problem."""
+    """The arithmetic unit whose rate bounds a problem; "copy" where it has no operations."""
+    if not problem.flops:
+        return "copy"
     dtype = problem.dtype if hasattr(problem, "dtype") else problem.a.dtype
     if dtype == "float32":
         return "tf32" if getattr(problem, "math", None) else "fma"

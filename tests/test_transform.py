@@ -1,4 +1,7 @@
 """Moving and converting elements: random problems, what the layouts' names mean, special values, launches for other families, bad input."""
+import importlib
+import json
+
 import contract
 import labs
 import numpy as np
@@ -16,6 +19,7 @@ from dnnkern.host.device import current_device
 from dnnkern.host.tensor import Tensor
 from dnnkern.host.window import pad_pairs
 from dnnkern.transform._moves import col2im_launches, im2col_launches, transpose_launches
+from dnnkern.transform._parse import FAMILY, SMALL, parse_problem
 from dnnkern.transform._problem import Dim, canonical, layout_letters, make_layout_problem, make_problem
 
 
@@ -130,7 +134,7 @@ def test_short_runs_are_elements():
 def test_large_arrays_take_wide_offsets():
     assert not canonical((2 ** 15, 2 ** 15), (2 ** 15, 1), (1, 2 ** 15), 2).is_wide
     assert canonical((2 ** 16 + 1, 2 ** 15), (2 ** 15, 1), (1, 2 ** 16 + 1), 1).is_wide
-    assert canonical((2 ** 15, 2 ** 15), (2 ** 15, 1), (1, 2 ** 15), 8).is_wide, "counted in words"
+    assert canonical((2 ** 15 + 1, 2 ** 15), (2 ** 15, 1), (1, 2 ** 15 + 1), 8).is_wide, "counted in words"
 
 
 # ---- names of layouts
@@ -285,6 +289,47 @@ def test_the_least_estimate_is_what_other_families_get():
     best = dispatch.get_algorithm("transpose", problem)
     expected = best.build(problem, device, best.config)
     assert transpose_launches(x, problem.y, (0, 2, 3, 1), device, ("x", 0), ("y", 0))[0].grid == expected[0].grid
+
+
+# ---- in words, and to measure
+
+@pytest.mark.parametrize("op", ["transpose", "cast", "im2col", "col2im"])
+def test_every_case_to_measure_is_a_problem(op):
+    from dnnkern import _bench
+    _bench.load()
+    shapes = importlib.import_module(f"bench.shapes.{op}")
+    for name in (*shapes.SETS, "all"):
+        found = shapes.cases(name, ("float32", "bfloat16"))
+        assert found and len(set(map(str, found))) == len(found)
+        assert all(case.problem.op == op and 0 < case.problem.bytes < 16 << 30 for case in found)
+    with pytest.raises(ValueError, match=f"{op} has no dtype 'bool'"):
+        shapes.cases("all", ("bool",))
+    with pytest.raises(ValueError, match="{} for the dtype"):
+        shapes.parse("3x4 1,0")
+
+
+@pytest.mark.parametrize("op", ["transpose", "cast", "im2col", "col2im"])
+def test_problems_come_back_from_their_records(op):
+    for text in SMALL[op]:
+        problem = parse_problem(text.split(), op)
+        assert FAMILY[op][2](json.loads(json.dumps(dispatch.problem_record(problem)))) == problem
+        with pytest.raises(ValueError, match=f"{op}: not a record"):
+            FAMILY[op][2]({"x": 3})
+
+
+@pytest.mark.parametrize("words, op, message", [
+    ("3x4 f32 NCHW", "transpose", "'NCHW' is neither axes such as 0,2,3,1 nor layouts such as NCHW:NHWC"),
+    ("3xx4 f32 0,1", "transpose", "'3xx4'"),
+    ("2x3x4x4 f32 3x3 q2", "im2col", "'q2' is none of s2"), ("2x3x4x4 f32 5x5", "col2im", "does not fit"), ("2x3 f31 f32", "cast", "f31")])
+def test_words_that_make_no_problem(words, op, message):
+    with pytest.raises(ValueError, match=message):
+        parse_problem(words.split(), op)
+
+
+def test_words_for_windows():
+    problem = parse_problem("2x3x9x8 f16 3x2 s2x1 p0:1x2:0 d1x3 nhwc".split(), "im2col")
+    assert (problem.x.shape, problem.stride, problem.padding, problem.dilation) == ((2, 9, 8, 3), (2, 1), ((0, 1), (2, 0)), (1, 3))
+    assert parse_problem("2x3x9 f16 3 p2:0".split(), "col2im").padding == ((2, 0),)
 
 
 # ---- bad input

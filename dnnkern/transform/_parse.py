@@ -4,7 +4,7 @@ import functools
 import re
 
 from ..host.tensor import Tensor
-from ..host.words import LARGEST, dtype_word, problem_from_record
+from ..host.words import LARGEST, WordParser, dtype_word, problem_from_record
 from ._cast_problem import CastProblem, make_cast_problem
 from ._problem import TransposeProblem, make_layout_problem, make_problem
 from ._window import WindowProblem, columns_shape, make_col2im_problem, make_im2col_problem
@@ -117,3 +117,23 @@ FAMILY = {"transpose": (add_transpose_arguments, make_transpose, transpose_from_
           **{op: (add_window_arguments, functools.partial(make_window, op), functools.partial(window_from_record, op))
              for op in ("im2col", "col2im")}}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
+
+SMALL = {"transpose": ("33x17x5 f32 2,0,1", "2x24x8x16 bf16 NCHW:NHWC", "3x16x16x3 i8 NHWC:NCHW", "4x6x8x16 f64 0,2,1,3"),
+         "cast": ("1001 f32 bf16", "7x33 bf16 e4m3 --scale 2", "513 f64 f16", "100 i32 i8"),
+         "im2col": ("2x8x9x8 f32 3x3 p1", "1x3x17x16 bf16 5x5 s2 p2 nhwc", "1x16x30 i8 3 d2 nhwc"),
+         "col2im": ("2x8x9x8 f32 3x3 p1", "1x16x7x6 bf16 3x3 s2 p1 nhwc", "1x2x4x5x6 f64 2x2x2")}
+"""Problems that ``python -m dnnkern check`` tries."""
+
+
+def parse_problem(words, op):
+    """The problem of `op` a list of words describes; ValueError in one line where they make no sense.
+
+    >>> print(parse_problem("64x3x224x224 bf16 NCHW:NHWC".split(), "transpose"))
+    transpose 64x3x224x224 bfloat16 0,2,3,1
+    >>> print(parse_problem("8x64x56x56 f16 3x3 s2 p1 nhwc".split(), "im2col"))
+    im2col 8x56x56x64 float16 NHWC window 3x3 stride 2 padding 1
+    """
+    add, make_it, _ = FAMILY[op]
+    parser = WordParser(op, add_help=False)
+    add(parser)
+    return make_it(parser.parse_args(list(words)))

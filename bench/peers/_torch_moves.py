@@ -1,0 +1,24 @@
+"""What the PyTorch peers of moves and conversions share."""
+from bench.peers import Peer
+from bench.torch_arrays import TorchContender, tensors
+
+NAME = "torch"
+
+
+def make_peer(bind, output, case, operands, clock):
+    """The peer whose call on one set of tensors is ``bind(problem, tensors)``; None where PyTorch refuses it."""
+    arrays = [tensors(operands, k) for k in range(len(operands))]
+    calls = [bind(case.problem, a) for a in arrays]
+    try:
+        calls[0]()
+    except (RuntimeError, NotImplementedError):  # a dtype that its kernel lacks
+        return None
+    contender = TorchContender(NAME, calls, clock)
+
+    def write():
+        with contender.on_stream():
+            result, y = calls[0](), arrays[0][output]
+            if result.data_ptr() != y.data_ptr():
+                y.copy_(result.reshape(y.shape))
+        clock.synchronize()
+    return Peer(contender, write)
