@@ -256,7 +256,7 @@ def test_what_get_answers_is_always_measured(monkeypatch, capsys):
 def test_unknown_names(capsys):
     with pytest.raises(ValueError, match="no algorithm nothing; there are .*naive"):
         run.run(arguments("--algo", "nothing", "--problem", "5x4x3"))
-    with pytest.raises(ValueError, match="'nonsense'; there are some for .*grouped_matmul, matmul"):
+    with pytest.raises(ValueError, match="'nonsense'; there are some for .*grouped_matmul, .*matmul.*, transpose"):
         run.main(["nonsense"])
 
 
