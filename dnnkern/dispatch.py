@@ -32,6 +32,8 @@ class Note(Flag):
     NONDETERMINISTIC = auto()
     WINOGRAD = auto()
     STRICT_NAN_PROP = auto()
+    WINOGRAD_TILE_4x4 = auto()
+    WINOGRAD_TILE_6x6 = auto()
 
 
 # Algorithms with these notes are chosen only where the caller allows them.

@@ -23,14 +23,14 @@ dot4 = instruction("dp4a.s32.s32 $0, $1, $2, $3;", ("int32",), ("uint32", "uint3
 """``dot4(a, b, c)``: c plus the dot product of the four signed bytes of the words `a` and `b`; int32, wrapping."""
 
 
-def make_outer(rows, columns, bytes4=False):
-    """Device function ``outer(acc, a, i, b, j)``: acc[r*columns + c] += a[i + r] * b[j + c], the arrays being local.
+def make_outer(rows, columns, bytes4=False, first=0):
+    """Device function ``outer(acc, a, i, b, j)``: acc[first + r*columns + c] += a[i + r] * b[j + c], the arrays being local.
 
     With `bytes4` the elements of a and b are words of four signed bytes, multiplied by `dot4`, and `acc` is int32.
     """
     if SIMULATED:  # the same arithmetic in one NumPy operation; looping over the tile would be most of a simulated matmul's time
         def outer(acc, a, i, b, j):
-            tile = _values(acc)[:rows * columns].reshape(rows, columns)
+            tile = _values(acc)[first:first + rows * columns].reshape(rows, columns)
             if bytes4:
                 x = _values(a, np.int8).reshape(-1, 4)[i:i + rows].astype(np.int32)
                 tile += x @ _values(b, np.int8).reshape(-1, 4)[j:j + columns].astype(np.int32).T
@@ -41,10 +41,10 @@ def make_outer(rows, columns, bytes4=False):
         def outer(acc, a, i, b, j):
             for r in range(rows):
                 for c in range(columns):
-                    acc[r * columns + c] = dot4(a[i + r], b[j + c], acc[r * columns + c])
+                    acc[first + r * columns + c] = dot4(a[i + r], b[j + c], acc[first + r * columns + c])
     else:
         def outer(acc, a, i, b, j):
             for r in range(rows):
                 for c in range(columns):
-                    acc[r * columns + c] += a[i + r] * b[j + c]
+                    acc[first + r * columns + c] += a[i + r] * b[j + c]
     return device_function(outer)

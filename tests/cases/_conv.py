@@ -17,6 +17,9 @@ SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16
 OPERANDS = {"conv_fwd": "xw", "conv_bwd_data": "yw", "conv_bwd_filter": "xy"}
 OUTPUT = {"conv_fwd": "y", "conv_bwd_data": "x", "conv_bwd_filter": "w"}
 STEP = 2.0**-8  # of finite differences; the operations are linear
+# How much larger Winograd's rounding errors are than the definition's, by extent of a tile and taps, or taps of a gradient's filter:
+# products of the root sums of squares of the transforms' rows, see docs/notes/winograd.md; test_winograd.py computes them.
+WINOGRAD = {("conv_fwd", 4, 3): 1.7, ("conv_fwd", 6, 3): 31.5, ("conv_fwd", 6, 5): 19.8, ("conv_bwd_filter", 4, 3): 2.0}
 
 
 @dataclass(frozen=True)
@@ -324,6 +327,31 @@ class Conv(Case):
         bound = bound + rounding_error(result, self.output_dtype)
         return {self.output: saturated(result, self.output_dtype)}, {self.output: bound}
 
+    def winograd_error(self, values, tile):
+        """{output: what transforms of tiles of `tile` x `tile` inputs add to the bound of the error}.
+
+        An element's error is made of all products in its tile, not of its own alone. So the second operand counts with its largest tap, the
+        result with the largest magnitude of a neighbour in the tile. Channels' errors have random signs: four times the root of their sum
+        of squares.
+        """
+        first, second = OPERANDS[self.op]
+        backward = self.op == "conv_bwd_filter"
+        a, b = np.abs(values[first]), self._canonical(np.abs(values[second]), second)
+        if backward:
+            magnitude = self.linear(**{first: a, second: self._from_canonical(_largest_near(b, 1), second)})
+            sums = self.size[0] * math.prod(-(-e // 2) for e in self.extents)
+        else:
+            spread = np.broadcast_to(b.max((2, 3, 4), keepdims=True), b.shape)
+            magnitude = self.linear(**{first: a, second: self._from_canonical(spread, second)})
+            sums = values[first].shape[-1 if self.layout == "NHWC" else 1]
+        taps = self.filter[0]
+        reach = taps if backward else tile - taps
+        magnitude = self._from_canonical(_largest_near(self._canonical(magnitude, self.output), reach), self.output)
+        unit = ROUNDOFF["float32"] + (2 * ROUNDOFF["tf32"] if self.math == "tf32" and self.dtype == "float32" else 0)
+        factor = WINOGRAD["conv_bwd_filter" if backward else "conv_fwd", tile, taps]
+        _, slope, _ = ACTIVATIONS[self.activation or "identity"]
+        return {self.output: slope * abs(self.alpha) * 4 * factor * unit / sums**0.5 * magnitude}
+
     def _bias(self, values):
         b = values.get("bias")
         return b if b is None or self.layout == "NHWC" else b.reshape(-1, *(1,) * self.dims)
@@ -351,6 +379,12 @@ class Conv(Case):
                 ends.append((self.linear(**{**{name: given[name] for name in "xw"}, self.output: moved}) * dy).sum())
             numeric[i] = (ends[0] - ends[1]) / (2 * STEP)
         yield analytic, numeric, 1e-9 * (1 + np.abs(analytic))
+
+
+def _largest_near(a, reach):
+    """The largest of the elements at most `reach` away along h and w."""
+    padded = np.pad(a, ((0, 0),) * 3 + ((reach, reach),) * 2)
+    return np.lib.stride_tricks.sliding_window_view(padded, (2 * reach + 1,) * 2, (3, 4)).max((-1, -2))
 
 
 class Table:
