@@ -21,6 +21,7 @@ from dnnkern.host.window import pad_pairs
 from dnnkern.transform._moves import col2im_launches, im2col_launches, transpose_launches
 from dnnkern.transform._parse import FAMILY, SMALL, parse_problem
 from dnnkern.transform._problem import Dim, canonical, layout_letters, make_layout_problem, make_problem
+from dnnkern.transform.transpose_tiled import TILES, make_place
 
 
 def array(values, dtype="float32", **layout):
@@ -135,6 +136,38 @@ def test_large_arrays_take_wide_offsets():
     assert not canonical((2 ** 15, 2 ** 15), (2 ** 15, 1), (1, 2 ** 15), 2).is_wide
     assert canonical((2 ** 16 + 1, 2 ** 15), (2 ** 15, 1), (1, 2 ** 16 + 1), 1).is_wide
     assert canonical((2 ** 15 + 1, 2 ** 15), (2 ** 15, 1), (1, 2 ** 15 + 1), 8).is_wide, "counted in words"
+
+
+# ---- banks
+
+def _conflicts(addresses, nbytes):
+    """Whether lanes that access shared memory together, 128 bytes at a time, meet a bank twice at different addresses."""
+    lanes = 128 // max(nbytes, 4)
+    for first in range(0, len(addresses), lanes):
+        words = {at + k for at in addresses[first:first + lanes] for k in range(0, nbytes, 4)}
+        banks = {}
+        for word in words:
+            banks.setdefault(word // 4 % 32, set()).add(word // 4)
+        if any(len(some) > 1 for some in banks.values()):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("itemsize, chunks_i, chunks_j", [(size, *tile) for size, tiles in TILES.items() for tile in tiles])
+def test_tiles_meet_no_bank_twice(itemsize, chunks_i, chunks_j, simulated):
+    side, threads = 16 // itemsize, chunks_i * chunks_j
+    place, lanes = make_place(side, chunks_j), range(threads)
+    assert _conflicts([128 * n for n in range(8)], 16), "a column of chunks that lie plainly"
+    every = {place(row, chunk) for row in range(side * chunks_i) for chunk in range(chunks_j)}
+    assert every == set(range(0, 16 * side * threads, 16)), "each chunk has a place of its own"
+    for t in range(side):
+        assert not _conflicts([place(n % chunks_i * side + t, n // chunks_i) for n in lanes], 16)       # columns into the tile
+        assert not _conflicts([16 * ((n // chunks_i * side + t) * chunks_i + n % chunks_i) for n in lanes], 16)  # squares out of it
+    for unit in {16, 8, 4, itemsize}:
+        row = 16 * chunks_j // unit
+        for first in range(0, side * 16 // unit * threads, threads):
+            at = [place(e // row, e % row * unit >> 4) + e % row * unit % 16 for e in range(first, first + threads)]
+            assert not _conflicts(at, unit)                                                             # rows out of it
 
 
 # ---- names of layouts

@@ -16,7 +16,7 @@ elements, since tiles are then mostly empty.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, load_shared_4u32, shared_address, store_shared_4u32
 from ..dispatch import Algorithm
@@ -125,12 +125,23 @@ def estimate(problem, device, config):
 
 
 @functools.cache
+def make_place(side, chunks):
+    """Device function ``place(row, chunk)``: at which byte of a tile with `chunks` chunks a row one of them lies; `side` is V."""
+    SHIFT = side.bit_length() - 1
+
+    @device_function
+    def place(row, chunk):
+        return i32(i32(i32(row * chunks) + i32(chunk ^ i32(i32(row >> SHIFT) & 7))) << 4)
+    return place
+
+
+@functools.cache
 def kernel(config):
     """One tile a block."""
     T, _, SCALE = word_of(config.itemsize)
     V, CI, CJ, THREADS = config.side, config.chunks_i, config.chunks_j, config.threads
     ACROSS, DOWN = V * CI, V * CJ                            # elements of the tile along i and j
-    LOG_CI, LOG_V = CI.bit_length() - 1, V.bit_length() - 1
+    LOG_CI, ROW = CI.bit_length() - 1, 16 * CJ                 # bytes of a row along j
     SIZE, WORDS = config.nbytes * SCALE // config.itemsize, 4 * V
     STAGED, Int = config.unit_x < 16, i64 if config.wide else i32
     load, _, _, stage, LOADED = make_unit_moves(config.unit_x, config.itemsize)
@@ -143,7 +154,7 @@ def kernel(config):
     BATCH = min(LOADS, IN_FLIGHT if UNIT_X > 1 else 2 * IN_FLIGHT)
     BATCHES, LOADED_BATCH = LOADS // BATCH, LOADED * BATCH
     column = make_column(config.itemsize)
-    offsets = make_offsets(config.dims, config.wide)
+    offsets, place = make_offsets(config.dims, config.wide), make_place(V, CJ)
 
     @cuda.jit(launch_bounds=(THREADS, config.blocks))
     def transpose_tiled(x, y, size_i, size_j, x_first, y_first, xi, xj, yi, yj, per_matrix, tiles_j, divisors, strides):
@@ -182,10 +193,10 @@ def kernel(config):
                 load(words, 4 * t, advance(x, Int(Int(i * SCALE) + Int(j + t) * xj)), inside_it)
 
         # columns become rows along j
-        slot = i32(i32(i32(ci * V) * CJ + i32(cj ^ (ci & 7))) * 16)
+        slot = place(i32(ci * V), cj)
         for t in range(V):
             a, b, c, d = column(words, t)
-            store_shared_4u32(u32(base + slot + i32(t * CJ * 16)), a, b, c, d)
+            store_shared_4u32(u32(base + slot + i32(t * ROW)), a, b, c, d)
         cuda.syncthreads()
 
         # store rows along j
@@ -196,8 +207,7 @@ def kernel(config):
             j = i32(u * IN_Y)
             if i32(i0 + i) < size_i and i32(j0 + j) < size_j:
                 byte = i32(u * UNIT_Y)
-                chunk = i32(i32(byte >> 4) ^ i32(i32(i >> LOG_V) & 7))
-                fetch(unit, 0, tile, base, i32(i32(i32(i * CJ + chunk) << 4) | i32(byte & 15)))
+                fetch(unit, 0, tile, base, i32(place(i, i32(byte >> 4)) | i32(byte & 15)))
                 store(advance(y, Int(Int(i) * yi + Int(j) * yj)), unit, 0)
     return transpose_tiled
 
