@@ -4,8 +4,8 @@ A window walks over an image: over x with the filter's taps in conv_fwd and conv
 in conv_bwd_data. TMA loads pixels in that walk by itself: a column of pixels a copy, moved by the tap's offset, zeros outside.
 
 With a stride s, conv_bwd_data falls apart into s classes of pixels of x an axis, those whose coordinates leave the same rest: each is a
-walk of stride 1 over dy that meets every s-th tap. All classes have as many positions here (the last may lie outside x) and begin at the same
-place in dy, so that one map and one launch serve them all.
+walk of stride 1 over dy that meets every s-th tap. All classes have as many positions here (the last may lie outside x) and begin at the
+same place in dy, so that one map and one launch serve them all.
 """
 import math
 from dataclasses import dataclass, replace
@@ -169,7 +169,7 @@ class Image:
 
     @property
     def read_strides(self):
-        """Of the array or its copy."""
+        """Of the array, or its copy."""
         return padded_strides(self.shape, self.tensor.itemsize) if self.packed else self.strides
 
     @property
@@ -249,6 +249,11 @@ class Filter:
     name = "w"
 
     @property
+    def read_strides(self):
+        """Of w or its copy."""
+        return padded_strides(self.shape, self.tensor.itemsize) if self.packed else self.strides
+
+    @property
     def bytes(self):
         """Of the copy."""
         return padded_bytes(self.shape, self.tensor.itemsize) if self.packed else 0
@@ -257,10 +262,8 @@ class Filter:
         """The tiled map of boxes of `columns` columns by 128 bytes of what is summed over; where w is contiguous along columns, of 64."""
         itemsize, ones = self.tensor.itemsize, (1,) * (len(self.shape) - 2)
         bk = ROW // itemsize
-        strides = padded_strides(self.shape, itemsize) if self.packed else self.strides
-        if self.major == "k":
-            shape, box = self.shape, (columns, *ones, bk)
-        else:
+        shape, strides, box = self.shape, self.read_strides, (columns, *ones, bk)
+        if self.major == "mn":
             shape, strides = (self.shape[-1], *self.shape[1:-1], self.shape[0]), (strides[-1], *strides[1:-1], strides[0])
             box = (bk, *ones, 64)
         return map_argument(self, offset, TensorMap(self.tensor.dtype, shape, any_stride(shape, strides, itemsize), box, 128))

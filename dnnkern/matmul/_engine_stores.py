@@ -21,6 +21,50 @@ from ._tile import unrolled
 
 
 @functools.cache
+def make_fill(spec):
+    """Device function ``fill(acc, j, buffer, r0, r1, column, lane, warp, n, e)``: 128 bytes of columns of a fragment, from acc[j] on.
+
+    The epilogue, and registers to a swizzled box of 64 rows at `buffer`. `r0` and `r1` are what the epilogue is told of the thread's two
+    rows, `column` is its first; columns from n on are computed from those below.
+    """
+    halves = element(spec.output).storage.itemsize == 2
+    epilogue = make_epilogue(spec, "packed" if halves else "storage")
+    bits = u32 if spec.output == "int32" else float_bits
+
+    if halves:
+        @device_function
+        def fill_part(pair, s):
+            acc, j, line, chunk0, r0, r1, column, last, e = s
+            ca, cb = i32(min(i32(column + pair * 16), last)), i32(min(i32(column + pair * 16 + 8), last))
+            chunk = u32(u32(i32(pair * 2 + (chunk0 >> 3)) ^ i32(chunk0 & 7)) * u32(16))
+            k = j + pair * 8
+            stmatrix_x4(u32(line + chunk), epilogue(acc[k], acc[k + 1], r0, ca, e), epilogue(acc[k + 2], acc[k + 3], r1, ca, e),
+                        epilogue(acc[k + 4], acc[k + 5], r0, cb, e), epilogue(acc[k + 6], acc[k + 7], r1, cb, e))
+        fill_all = unrolled(4, fill_part)
+
+        @device_function
+        def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e):
+            line = u32(buffer + u32(u32(warp * 16 + (lane & 15)) * u32(ROW)))
+            fill_all(i32(0), (acc, j, line, i32((lane >> 4) * 8 + (lane & 7)), r0, r1, column, i32(n - 2), e))
+    else:
+        @device_function
+        def fill_part(block, s):
+            acc, j, line, inside, lane, r0, r1, column, last, e = s
+            ca, cb = i32(min(i32(column + block * 8), last)), i32(min(i32(column + block * 8 + 1), last))
+            chunk = u32(u32(i32(block * 2 + ((lane >> 1) & 1)) ^ i32(lane >> 2)) * u32(16))
+            at, k = u32(line + chunk + inside), j + block * 4
+            store_shared_2u32(at, bits(epilogue(acc[k], r0, ca, e)), bits(epilogue(acc[k + 1], r0, cb, e)))
+            store_shared_2u32(u32(at + u32(8 * ROW)), bits(epilogue(acc[k + 2], r1, ca, e)), bits(epilogue(acc[k + 3], r1, cb, e)))
+        fill_all = unrolled(4, fill_part)
+
+        @device_function
+        def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e):
+            line = u32(buffer + u32(u32(warp * 16 + (lane >> 2)) * u32(ROW)))  # eight rows on the swizzle is the same again
+            fill_all(i32(0), (acc, j, line, u32(u32(lane & 1) * u32(8)), lane, r0, r1, column, i32(n - 1), e))
+    return fill
+
+
+@functools.cache
 def make_boxed_store(tile, spec, clipped=False):
     """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)`` for 64 rows of results.
 
@@ -36,42 +80,7 @@ def make_boxed_store(tile, spec, clipped=False):
     BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
     if tile.bn < WIDTH:
         raise ValueError(f"tile {tile}: results leave in boxes of {WIDTH} columns")
-    epilogue = make_epilogue(spec, "packed" if halves else "storage")
-    free = make_bulk_wait_read(BUFFERS - 1)
-    bits = u32 if spec.output == "int32" else float_bits
-
-    if halves:
-        @device_function
-        def fill_part(pair, s):
-            acc, j, line, chunk0, r0, r1, column, last, e = s
-            ca, cb = i32(min(i32(column + pair * 16), last)), i32(min(i32(column + pair * 16 + 8), last))
-            chunk = u32(u32(i32(pair * 2 + (chunk0 >> 3)) ^ i32(chunk0 & 7)) * u32(16))
-            k = j + pair * 8
-            stmatrix_x4(u32(line + chunk), epilogue(acc[k], acc[k + 1], r0, ca, e), epilogue(acc[k + 2], acc[k + 3], r1, ca, e),
-                        epilogue(acc[k + 4], acc[k + 5], r0, cb, e), epilogue(acc[k + 6], acc[k + 7], r1, cb, e))
-        fill_all = unrolled(4, fill_part)
-
-        @device_function
-        def fill(acc, j, buffer, row, column, lane, warp, m, n, e):
-            r0, r1 = i32(min(row, i32(m - 1))), i32(min(i32(row + 8), i32(m - 1)))
-            line = u32(buffer + u32(u32(warp * 16 + (lane & 15)) * u32(ROW)))
-            fill_all(i32(0), (acc, j, line, i32((lane >> 4) * 8 + (lane & 7)), r0, r1, column, i32(n - 2), e))
-    else:
-        @device_function
-        def fill_part(block, s):
-            acc, j, line, inside, lane, r0, r1, column, last, e = s
-            ca, cb = i32(min(i32(column + block * 8), last)), i32(min(i32(column + block * 8 + 1), last))
-            chunk = u32(u32(i32(block * 2 + ((lane >> 1) & 1)) ^ i32(lane >> 2)) * u32(16))
-            at, k = u32(line + chunk + inside), j + block * 4
-            store_shared_2u32(at, bits(epilogue(acc[k], r0, ca, e)), bits(epilogue(acc[k + 1], r0, cb, e)))
-            store_shared_2u32(u32(at + u32(8 * ROW)), bits(epilogue(acc[k + 2], r1, ca, e)), bits(epilogue(acc[k + 3], r1, cb, e)))
-        fill_all = unrolled(4, fill_part)
-
-        @device_function
-        def fill(acc, j, buffer, row, column, lane, warp, m, n, e):
-            r0, r1 = i32(min(row, i32(m - 1))), i32(min(i32(row + 8), i32(m - 1)))
-            line = u32(buffer + u32(u32(warp * 16 + (lane >> 2)) * u32(ROW)))  # eight rows on the swizzle is the same again
-            fill_all(i32(0), (acc, j, line, u32(u32(lane & 1) * u32(8)), lane, r0, r1, column, i32(n - 1), e))
+    fill, free, ADDS = make_fill(spec), make_bulk_wait_read(BUFFERS - 1), spec.c is not None
 
     @device_function
     def copy(buffer, row, column, thread, m, n, y, y_row):
@@ -89,11 +98,17 @@ def make_boxed_store(tile, spec, clipped=False):
         r0 = i32(row + warp * 16 + (lane >> 2))
         c0 = i32(column + (lane & 3) * 2)
         start = i32(min(i32(WIDTH * box), i32(LAST)))
+        if ADDS and (i32(column + start) >= n or row >= m):
+            # nothing to store; what would be added may be y itself, and others write what a clamped index reads
+            if thread == 0:
+                bulk_commit()  # counts as a box, or the next one would be written over one that is still read
+            return
         if thread == 0:
             free()
         barrier_sync(barrier, u32(128))
         buffer = u32(staging + u32(box % BUFFERS * GROUP))
-        fill(acc, first + (start >> 1), buffer, r0, i32(c0 + start), lane, warp, m, n, e)
+        last = i32(m - 1)
+        fill(acc, first + (start >> 1), buffer, i32(min(r0, last)), i32(min(i32(r0 + 8), last)), i32(c0 + start), lane, warp, n, e)
         fence_async_shared()  # the fence of all memory waits for the device, see docs/notes/tensor-cores.md
         barrier_sync(barrier, u32(128))
         if clipped and i32(row + 64) > m:

@@ -86,7 +86,7 @@ class BoundMap:
         first, last = max(coordinates[0], 0), min(coordinates[0] + spec.channels, spec.shape[-1])
         if first >= last:
             inside[:] = False
-            index = [i[:0] for i in index]
+            index, last = [i[:0] for i in index], first
         starts = self.first + first * spec.itemsize + sum((i * s for i, s in zip(index, self.strides)), np.zeros(len(index[0]), np.int64))
         into = np.flatnonzero(inside), slice(first - coordinates[0], last - coordinates[0])
         return Box(self, into, (*index, slice(first, last)), starts, max(last - first, 0) * spec.itemsize)
