@@ -79,6 +79,17 @@ def windows(t):
     t.case("flipped-3d-1x2x4x4x3-k3-2x3x2", (1, 2, 4, 4, 3), 3, (2, 3, 2), "float64", padding=(1, 0, 1), mode="convolution")
 
 
+def pointwise(t):
+    """Filters of one tap: pixels that merge into one dimension and pixels that do not, groups as a batch."""
+    t.case("1x1-s2-2x8x6x5-k8", (2, 8, 6, 5), 8, (1, 1), "float16", stride=2)
+    t.case("1x1-s2-nhwc-2x8x6x4-k16", (2, 8, 6, 4), 16, (1, 1), "bfloat16", layout="NHWC", stride=2)
+    t.case("1x1x1-s2x1x2-nhwc-1x8x4x3x5-k8", (1, 8, 4, 3, 5), 8, (1, 1, 1), layout="NHWC", stride=(2, 1, 2))
+    t.case("1x1-groups2-2x8x3x4-k12", (2, 8, 3, 4), 12, (1, 1), groups=2)
+    t.case("1x1-groups3-nhwc-2x24x3x4-k24", (2, 24, 3, 4), 24, (1, 1), "bfloat16", layout="NHWC", groups=3)
+    t.case("1x1-last-2x8x4x3-k16", (2, 8, 4, 3), 16, (1, 1), "float16", lay={name: LAST for name in "xy"})
+    t.case("1x1-one-pixel-5x8x1x1-k6", (5, 8, 1, 1), 6, (1, 1))
+
+
 def edges(t):
     """Channels and pixels round the sizes of warps and tiles; nothing to sum, nothing to write."""
     for c, k in ((1, 1), (1, 33), (31, 2), (33, 5), (3, 65), (65, 3), (13, 17)):
@@ -115,7 +126,7 @@ def strided(t):
 def shared(t, dtypes=FLOATS):
     """All of these."""
     by_dtype(t, dtypes)
-    for part in (dimensions, groups, windows, edges, strided):
+    for part in (dimensions, groups, windows, pointwise, edges, strided):
         part(t)
 
 

@@ -29,6 +29,7 @@ def _transposed(t):
     t.case("epilogue-all-1x6x5x5-k4-3x3", (1, 6, 5, 5), 4, (3, 3), alpha=2.0, beta=-3.0, activation="relu", **ALL)
     t.case("residual-f32-nhwc-1x8x3x4-k16-1x1", (1, 8, 3, 4), 16, (1, 1), "bfloat16", layout="NHWC", residual=True,
            residual_dtype="float32", transposed=True)
+    t.case("epilogue-groups2-1x8x3x5-k12-1x1", (1, 8, 3, 5), 12, (1, 1), groups=2, bias=True, activation="relu", transposed=True)
     t.case("bias-f32-strided-1x6x4x4-k4-3x3-p1", (1, 6, 4, 4), 4, (3, 3), "float16", padding=1, bias=True, bias_dtype="float32",
            lay={"bias": {"step": 2}}, transposed=True)
     for i, activation in enumerate(ACTIVATIONS):

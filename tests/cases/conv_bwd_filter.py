@@ -25,12 +25,21 @@ def _tiles(t):
     t.case("strided-w-last-1x16x6x7-k8-3x3", (1, 16, 6, 7), 8, (3, 3), "float16", lay={name: LAST for name in "xy"})
 
 
+def _products(t):
+    """Filters of one tap from several images with their channels first."""
+    t.case("images-alpha-beta-5x6x3x4-k7-1x1", (5, 6, 3, 4), 7, (1, 1), alpha=2.0, beta=-1.0)
+    t.case("images-groups2-3x8x4x4-k12-1x1", (3, 8, 4, 4), 12, (1, 1), "bfloat16", groups=2, out_dtype="float32", beta=1.0)
+    t.case("images-f64-2x5x3x3-k3-1x1", (2, 5, 3, 3), 3, (1, 1), "float64")
+    t.case("images-strided-w-2x4x3x3-k4-1x1", (2, 4, 3, 3), 4, (1, 1), "float16", lay={"w": {"order": (1, 0, 2, 3), "gap": 1}})
+
+
 def _cases():
     t = Table("conv_bwd_filter")
     shared(t)
     plain_epilogues(t)
     _sums(t)
     _tiles(t)
+    _products(t)
     return t.found
 
 

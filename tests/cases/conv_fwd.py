@@ -24,6 +24,9 @@ def _epilogues(t):
     t.case("residual-1x4x5x5-k4-3x3-p1", (1, 4, 5, 5), 4, (3, 3), "float16", padding=1, residual=True)
     t.case("residual-f32-nhwc-1x16x3x4-k8-1x1", (1, 16, 3, 4), 8, (1, 1), "bfloat16", layout="NHWC", residual=True,
            residual_dtype="float32", activation="relu")
+    t.case("residual-beta-0-2x8x3x4-k12-1x1", (2, 8, 3, 4), 12, (1, 1), "float16", alpha=2.0, activation="relu", **ALL)
+    t.case("bias-groups2-2x8x3x4-k12-1x1", (2, 8, 3, 4), 12, (1, 1), groups=2, bias=True, activation="relu")
+    t.case("residual-groups2-nhwc-2x16x3x4-k16-1x1", (2, 16, 3, 4), 16, (1, 1), "bfloat16", layout="NHWC", groups=2, residual=True)
     t.case("residual-strided-1x4x4x4-k4-3x3-p1", (1, 4, 4, 4), 4, (3, 3), padding=1, residual=True,
            lay={"residual": {"order": (0, 2, 3, 1), "gap": 2}})
     t.case("misaligned-addends-nhwc-1x16x3x3-k8-3x3-p1", (1, 16, 3, 3), 8, (3, 3), "bfloat16", layout="NHWC", padding=1,
