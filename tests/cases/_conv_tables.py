@@ -48,6 +48,15 @@ def groups(t):
     t.case("depthwise-7x7-1x4x8x8-p3", (1, 4, 8, 8), 4, (7, 7), "float16", padding=3, groups=4)
     t.case("depthwise-one-channel-2x1x6x6-3x3", (2, 1, 6, 6), 1, (3, 3))
     t.case("depthwise-3d-1x6x3x4x4-3x3x3-p1", (1, 6, 3, 4, 4), 6, (3, 3, 3), padding=1, groups=6)
+    t.case("depthwise-3d-nhwc-1x8x3x4x3-3x3x2-s2x1x1-p1", (1, 8, 3, 4, 3), 8, (3, 3, 2), "float16", layout="NHWC", stride=(2, 1, 1),
+           padding=1, groups=8)
+    t.case("depthwise-nhwc-1x296x2x4-1x3-p0x1", (1, 296, 2, 4), 296, (1, 3), "float16", layout="NHWC", padding=(0, 1), groups=296)
+    t.case("depthwise-nhwc-7x7-1x16x9x8-p3", (1, 16, 9, 8), 16, (7, 7), "bfloat16", layout="NHWC", padding=3, groups=16)
+    t.case("depthwise-wide-1x2x6x32-3x3-p1", (1, 2, 6, 32), 2, (3, 3), "float16", padding=1, groups=2)
+    t.case("depthwise-wide-1x2x6x16-5x5-p2", (1, 2, 6, 16), 2, (5, 5), padding=2, groups=2)
+    t.case("depthwise-wide-s2-1x2x7x32-3x3-p1", (1, 2, 7, 32), 2, (3, 3), "bfloat16", stride=2, padding=1, groups=2)
+    t.case("depthwise-dilation6-1x2x14x16-3x3-p6", (1, 2, 14, 16), 2, (3, 3), "float16", padding=6, dilation=6, groups=2)
+    t.case("1d-causal-depthwise-1x3x48-r4", (1, 3, 48), 3, (4,), "float16", padding=(3, 0), groups=3)
 
 
 def windows(t):

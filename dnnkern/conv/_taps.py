@@ -1,0 +1,87 @@
+"""Which source positions a tile of outputs reads, known when a kernel is compiled.
+
+Along one axis, output ``j`` of a tile and tap ``t`` meet at source position ``i`` of the tile's window where ``a*j + b*t + c == e*i``:
+forward ``i = j*stride + t*dilation - padding``; backward, where it is whole, ``i = (j + padding - t*dilation) / stride``. The origin of the
+window lies at ``tile_origin * advance + shift`` in the source, and the tile's origin at a multiple of the stride, so which pairs meet is
+the same in every tile: kernels unroll the table and carry no test of divisibility.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import device_function, i32
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a window. `vector` source elements are read as one, so windows begin and end at multiples of it."""
+    taps: int
+    stride: int
+    dilation: int
+    phase: int
+    backward: int
+    tile: int
+    vector: int = 1
+
+    @property
+    def law(self):
+        """(a, b, c, e)."""
+        if self.backward:
+            return 1, -self.dilation, self.phase, self.stride
+        return self.stride, self.dilation, self.phase, 1
+
+    @functools.cached_property
+    def _met(self):
+        a, b, c, e = self.law
+        sums = (a * j + b * t + c for j in range(self.tile) for t in range(self.taps))
+        return sorted({s // e for s in sums if s % e == 0})
+
+    @property
+    def first(self):
+        """The window's first position, a multiple of `vector`."""
+        return self._met[0] // self.vector * self.vector
+
+    @property
+    def groups(self):
+        """Groups of `vector` positions from the first to the last."""
+        return (self._met[-1] - self.first) // self.vector + 1
+
+    @property
+    def used(self):
+        """Bit mask of the groups that some output needs."""
+        return sum(1 << g for g in {(i - self.first) // self.vector for i in self._met})
+
+    @property
+    def loads(self):
+        return self.used.bit_count()
+
+    @property
+    def advance(self):
+        """(numerator, denominator): source positions from one output to the next."""
+        return (1, self.stride) if self.backward else (self.stride, 1)
+
+
+def make_axis(taps, stride, dilation, padding, backward, tile, vector=1):
+    """(axis, shift): the shift of its windows is left to the launch, so that kernels depend on as little of the padding as they must.
+
+    Backward `tile` has to be a multiple of the stride; windows of several elements a read need origins at multiples of `vector`.
+    """
+    if backward:
+        shift = padding // stride // vector * vector
+        return Axis(taps, stride, dilation, padding - shift * stride, 1, tile, vector), shift
+    shift = -padding // vector * vector
+    return Axis(taps, stride, dilation, -padding - shift, 0, tile, vector), shift
+
+
+@functools.cache
+def make_source(stride, backward):
+    """Device function ``source(o, t, padding, dilation)``: the source position of output `o` and tap `t`, negative where there is none."""
+    @device_function
+    def source(o, t, padding, dilation):
+        if backward:
+            u = i32(o + padding - t * dilation)
+            if stride == 1 or u < 0:
+                return u
+            v = i32(u // stride)
+            return v if i32(v * stride) == u else i32(-1)
+        return i32(o * stride - padding + t * dilation)
+    return source
