@@ -60,6 +60,12 @@ def ceil_divide(a, b):
 
 
 @device_function
+def quotient(a, b):
+    """a // b, as int32, for 0 <= a and 0 < b known only on the device: one 32-bit division, of about 20 instructions."""
+    return _divide(u32(a), u32(b))
+
+
+@device_function
 def unflatten2(i, d1):
     """(i0, i1) of a flat index into extents (any, d1); the extents that divide come from `divisor`."""
     return divide_remainder(i, d1)

@@ -200,7 +200,7 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
     PN, RUN = right.spread, run_of(right)
     SHP, SHI = log2(PN), log2(MI)
     NA, HA, NB, HB = left_loader.places, left_loader.words, right_loader.places, right_loader.words
-    PlaceA, PlaceB = (u64 if loader.place == "uint64" else i64 for loader in (left_loader, right_loader))
+    PlaceA, PlaceB = ({"int32": i32, "int64": i64, "uint64": u64}[loader.place] for loader in (left_loader, right_loader))
     wait, wait_all = wait_copies(AHEAD - 1), wait_copies(0)
     multiply = _multiply(left.dtype, tile.mma_m, tile.mma_k)
     a_origin, a_load = make_reader(replace(left, warp_rows=16) if BY_ROW else left, U)

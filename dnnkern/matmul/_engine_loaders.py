@@ -22,7 +22,7 @@ from ._engine_fragments import make_phase
 from ._loaders import ALONG_K, log2
 
 
-class _Share:
+class Share:
     """A stage in pieces of `size` bytes for `threads` threads: a thread has `pieces` of each of its `lines`."""
 
     def __init__(self, stored, threads, size):
@@ -67,7 +67,7 @@ class CopyLoader:
     """cp.async of `vector` elements, 4 to 16 bytes, that are neighbours in memory and in the stage's lines."""
 
     def __init__(self, stored, threads, vector, edge):
-        self.share = _Share(stored, threads, vector * stored.item)
+        self.share = Share(stored, threads, vector * stored.item)
         self.stored, self.vector, self.edge = stored, vector, edge
         self.places, self.words, self.place = self.share.lines * self.share.pieces, 1, "uint64"
         self.registers = 2 * self.places
@@ -127,7 +127,7 @@ class RegisterLoader:
     """Element by element through registers, four bytes of a stage's line at a time: any strides, any alignment."""
 
     def __init__(self, stored, threads, edge):
-        self.share = _Share(stored, threads, 4)
+        self.share = Share(stored, threads, 4)
         self.stored, self.edge = stored, edge
         self.places, self.words, self.place = self.share.lines * self.share.pieces, self.share.lines * self.share.pieces, "int64"
         self.registers = 2 * self.places + self.words * 4 // stored.item  # all elements are under way together

@@ -131,6 +131,69 @@ def make_product(tile, operands, sink):
     shared address of the ring. Results go to the device function ``sink(acc, e, row, column, s)``, which stores acc[e:e+group], a group of
     neighbouring columns from (row, column) on.
     """
+    la, lb = _loaders(tile, operands)
+    tile_product = make_tile_product(tile, operands, _OfMatrix(la, operands), _OfMatrix(lb, operands), sink)
+
+    @device_function
+    def product(a, b, strides, m, n, k_first, k, m0, n0, s0, state):
+        sam, sak, sbk, sbn = strides
+        tile_product((a, m0, i32(m - 1), sam, sak), (b, n0, i32(n - 1), sbn, sbk), k_first, k, m, m0, n0, s0, state)
+    return product
+
+
+class _OfMatrix:
+    """A loader of `_loaders` as `make_tile_product` wants it; the state is (p, row, last, stride, stride_k): pointer, the tile's first row,
+    the matrix's last, strides in elements."""
+
+    def __init__(self, loader, operands):
+        self.loader, self.staged, self.item = loader, operands.dtype in HALVES, operands.item
+        self.pitch, self.places, self.words = loader.pitch, loader.places, loader.words
+        self.place = "int64" if self.staged else "uint64"
+
+    def functions(self):
+        """The device functions start, place, part, whole, put, advance."""
+        staged, ITEM = self.staged, self.item
+        init, place, first, issue, put, step_on = self.loader.functions()
+
+        @device_function
+        def start(at, s, k_first, tid):
+            p, row, last, stride, stride_k = s
+            base = i64(i64(row) * stride + i64(k_first) * stride_k)
+            if staged:
+                init(at, base, i32(last - row), stride, stride_k, tid)
+            else:
+                init(at, u64(address(p, i32(0)) + u64(base * ITEM)), i32(last - row), stride, stride_k, tid)
+
+        @device_function
+        def part(at, hold, to, s, tid, left):
+            p, _, _, _, stride_k = s
+            first(at, hold, p, to, stride_k, tid, left)
+
+        @device_function
+        def whole(at, hold, to, s, tid, ok):
+            p, _, _, _, stride_k = s
+            issue(at, hold, p, to, stride_k, ok)
+
+        @device_function
+        def advance(at, s, count):
+            _, _, _, _, stride_k = s
+            step_on(at, i64(i64(count) * stride_k))
+        return start, place, part, whole, put, advance
+
+
+def make_tile_product(tile, operands, la, lb, sink):
+    """Device function ``product(a, b, k_first, k, m, m0, n0, s0, state)``: the tile at (m0, n0) over k_first .. k-1 by any two loaders.
+
+    A loader knows `pitch`, `places` of the type `place`, and `words`, as those of `_loaders`; its device functions share the thread's local
+    arrays, and `s` is the operand's state, here `a` or `b`, which only the loader understands:
+
+        start(at, s, k_first, tid)          what the thread copies from
+        place(tid)                          byte offset of the thread's first element in a stage
+        part(at, hold, to, s, tid, left)    a stage of which only the first `left` k are there; the others become zero
+        whole(at, hold, to, s, tid, ok)     a whole stage; nothing, or zeros, where `ok` is zero
+        put(hold, to)                       what those two left in registers goes to shared memory
+        advance(at, s, count)               `count` k on
+    """
     double, words = operands.dtype == "float64", operands.dtype == "int8"
     T, Acc = (f64, f64) if double else (u32, i32) if words else (f32, f32)
     ITEM, G = operands.item, operands.group
@@ -143,9 +206,8 @@ def make_product(tile, operands, sink):
     stages, early = _stages(tile, operands), 0 if staged else tile.early
     AHEAD = stages - 2 if early else stages - 1
     KS = BK // SLICES
-    la, lb = _loaders(tile, operands)
     PA, PB, NA, NB, HA, HB = la.pitch, lb.pitch, la.places, lb.places, la.words, lb.words
-    Place = i64 if staged else u64
+    PlaceA, PlaceB = ({"int64": i64, "uint64": u64, "int32": i32}[loader.place] for loader in (la, lb))
     SA = PA * BK * ITEM
     STAGE = SA + PB * BK * ITEM
     RING = stages * STAGE
@@ -155,8 +217,8 @@ def make_product(tile, operands, sink):
     outer = make_outer(TM, TN, bytes4=words)
     load_shared = load_shared_2f64 if double else load_shared_4u32 if words else load_shared_4f32
     store_shared = store_shared_2f64 if double else store_shared_4u32 if words else store_shared_4f32
-    a_init, a_place, a_first, a_issue, a_put, a_advance = la.functions()
-    b_init, b_place, b_first, b_issue, b_put, b_advance = lb.functions()
+    a_start, a_place, a_part, a_whole, a_put, a_advance = la.functions()
+    b_start, b_place, b_part, b_whole, b_put, b_advance = lb.functions()
 
     @device_function
     def load_group(buffer, i, at):
@@ -181,11 +243,11 @@ def make_product(tile, operands, sink):
 
     @device_function
     def step(kk, s):
-        acc, fa, fb, ra, rb, at_a, at_b, hold_a, hold_b, a, b, wa, wb, sak, sbk, ok = s
+        acc, fa, fb, ra, rb, at_a, at_b, hold_a, hold_b, a, b, wa, wb, tid, ok = s
         load_fragments(fa, fb, i32((kk + 1) & 1), ra, rb, i32(kk + 1))
         if kk == 0:
-            a_issue(at_a, hold_a, a, wa, sak, ok)
-            b_issue(at_b, hold_b, b, wb, sbk, ok)
+            a_whole(at_a, hold_a, wa, a, tid, ok)
+            b_whole(at_b, hold_b, wb, b, tid, ok)
         if early and kk == KS - 1 - early:
             commit_copies()
             wait()
@@ -229,8 +291,7 @@ def make_product(tile, operands, sink):
     spread_all, finish_all = unrolled(SLICES, spread), unrolled(SLICES, finish)
 
     @device_function
-    def product(a, b, strides, m, n, k_first, k, m0, n0, s0, state):
-        sam, sak, sbk, sbn = strides
+    def product(a, b, k_first, k, m, m0, n0, s0, state):
         tid = i32(cuda.threadIdx.x)
         lane, warp = i32(tid & 31), i32(tid >> 5)
         # neighbouring lanes share rows and columns alternately: a quarter-warp's loads then touch few different 16 bytes
@@ -243,36 +304,30 @@ def make_product(tile, operands, sink):
         slice_ = i32(warp >> SHT)
         fragment_a = u32(u32(wm * ITEM) + u32(slice_ * (KS * PA * ITEM)))
         fragment_b = u32(u32(wn * ITEM) + u32(slice_ * (KS * PB * ITEM)) + u32(SA))
-        at_a, at_b = cuda.local.array(NA, Place), cuda.local.array(NB, Place)
+        at_a, at_b = cuda.local.array(NA, PlaceA), cuda.local.array(NB, PlaceB)
         hold_a, hold_b = cuda.local.array(HA, u32), cuda.local.array(HB, u32)
-        base_a, base_b = i64(i64(m0) * sam + i64(k_first) * sak), i64(i64(n0) * sbn + i64(k_first) * sbk)
-        if staged:
-            a_init(at_a, base_a, i32(m - 1 - m0), sam, sak, tid)
-            b_init(at_b, base_b, i32(n - 1 - n0), sbn, sbk, tid)
-        else:
-            a_init(at_a, u64(address(a, i32(0)) + u64(base_a * ITEM)), i32(m - 1 - m0), sam, sak, tid)
-            b_init(at_b, u64(address(b, i32(0)) + u64(base_b * ITEM)), i32(n - 1 - n0), sbn, sbk, tid)
+        a_start(at_a, a, k_first, tid)
+        b_start(at_b, b, k_first, tid)
         da, db = a_place(tid), u32(b_place(tid) + u32(SA))
         left = i32(k - k_first)
         count = i32((left + (BK - 1)) >> SHK)
         left = i32(left - (count - 1) * BK)
-        step_a, step_b = i64(i64(BK) * sak), i64(i64(BK) * sbk)
         # prologue: the stage with the remainder, then whole ones
-        a_first(at_a, hold_a, a, u32(da + s0), sak, tid, left)
-        b_first(at_b, hold_b, b, u32(db + s0), sbk, tid, left)
+        a_part(at_a, hold_a, u32(da + s0), a, tid, left)
+        b_part(at_b, hold_b, u32(db + s0), b, tid, left)
         a_put(hold_a, u32(da + s0))
         b_put(hold_b, u32(db + s0))
         commit_copies()
-        a_advance(at_a, i64(i64(left) * sak))
-        b_advance(at_b, i64(i64(left) * sbk))
+        a_advance(at_a, a, left)
+        b_advance(at_b, b, left)
         write = u32(s0 + u32(STAGE))
         for s in range(1, AHEAD):
             ok = i32(1) if i32(s) < count else i32(0)
-            a_issue(at_a, hold_a, a, u32(da + write), sak, ok)
-            b_issue(at_b, hold_b, b, u32(db + write), sbk, ok)
+            a_whole(at_a, hold_a, u32(da + write), a, tid, ok)
+            b_whole(at_b, hold_b, u32(db + write), b, tid, ok)
             commit_copies()
-            a_advance(at_a, step_a)
-            b_advance(at_b, step_b)
+            a_advance(at_a, a, i32(BK))
+            b_advance(at_b, b, i32(BK))
             write = u32(write + u32(STAGE))
         acc, fa, fb = cuda.local.array(NACC, Acc), cuda.local.array(FA, T), cuda.local.array(FB, T)
         for i in range(NACC):
@@ -284,7 +339,7 @@ def make_product(tile, operands, sink):
         while count > 0:
             ok = i32(1) if count > i32(AHEAD) else i32(0)
             steps(i32(0), (acc, fa, fb, u32(read + fragment_a), u32(read + fragment_b), at_a, at_b, hold_a, hold_b, a, b, u32(write + da),
-                           u32(write + db), sak, sbk, ok))
+                           u32(write + db), tid, ok))
             if early == 0:
                 a_put(hold_a, u32(write + da))
                 b_put(hold_b, u32(write + db))
@@ -295,8 +350,8 @@ def make_product(tile, operands, sink):
             read = u32(s0) if read == end else read
             load_fragments(fa, fb, i32(KS & 1), u32(read + fragment_a), u32(read + fragment_b), i32(0))
             outer(acc, fa, i32(((KS - 1) & 1) * TM), fb, i32(((KS - 1) & 1) * TN))
-            a_advance(at_a, step_a)
-            b_advance(at_b, step_b)
+            a_advance(at_a, a, i32(BK))
+            b_advance(at_b, b, i32(BK))
             write = u32(write + u32(STAGE))
             write = u32(s0) if write == end else write
             count = i32(count - 1)

@@ -24,6 +24,7 @@ from ..host.launch import Argument, Launch
 from ._batch import make_batch_offsets
 from ._choice import size_refusal
 from ._engine_ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
+from ._engine_cost import SUM_LAUNCH, product_seconds
 from ._engine_fragments import ITEMSIZE, Stored
 from ._engine_loaders import CopyLoader, RegisterLoader
 from ._loaders import ALONG_K, ALONG_ROWS, STRIDED
@@ -35,13 +36,6 @@ from ._tile import locate, locate_arguments
 SKINNY = 16
 MOST_WORKSPACE = 1 << 29
 LEAST_STAGES = 4  # of a range of k
-
-# What `estimate` computes with: seconds of a launch, of the sum's, of a load from memory; share of the tensor cores' rate and of the
-# memory's; bytes a clock of shared memory; the L2's rate in terms of the memory's; cycles of a warp's access to memory, and those that a
-# warp waits in a step and a stage.
-LAUNCH, SUM_LAUNCH, LATENCY = 2.5e-6, 1.5e-6, 1.0e-6
-EFFICIENCY, MEMORY_SHARE, SHARED_RATE, L2_RATE = 0.92, 0.9, 128, 1.4
-ACCESS_CYCLES, STEP_CYCLES, STAGE_CYCLES = 2, 40, 120
 
 TILES = (MmaTile(128, 256, 64, 2, 4, stages=4), MmaTile(128, 128, 64, 2, 2, stages=4, blocks=2),
          MmaTile(128, 128, 128, 2, 2, stages=3, blocks=2), MmaTile(128, 128, 64, 2, 4, stages=4),
@@ -206,37 +200,14 @@ def workspace(problem, device, config):
     return sums_bytes(parts_of(problem, config.tile), config.ranges) if config.ranges > 1 else 0
 
 
-def multiply_rate(dtype, tile, device):
-    """Operations a clock of a multiprocessor's tensor cores with mma.sync; on sm_90 five eighths of wgmma's, *predicted*."""
-    ampere, hopper, other = {"tf32": (1024, 1280, 512), "int8": (4096, 5120, 2048), "float64": (128, 256, 4)}.get(dtype, (2048, 2560, 1024))
-    rate = {(8, 0): ampere, (9, 0): hopper}.get(device.capability, ampere if device.capability[0] == 10 else other)
-    return rate / 2 if device.capability == (9, 0) and tile.mma_m == 8 else rate
-
-
 def estimate(problem, device, config):
-    """Arithmetic, shared memory, L2 and memory, each over the blocks of the busiest multiprocessor; the slowest weighs most.
-
-    The constants above are predictions, from what the hardware is said to do and from the counted instructions of the main loop.
-    """
+    """The product's time by `_engine_cost`, and the sum's."""
     tile, dtype = config.tile, mma_dtype(problem)
     parts = parts_of(problem, tile)
     left, right, *loaders = _stages(parts, tile, dtype)
     each, ranges = _range(parts, tile, dtype, config.ranges)
     stages, blocks = ceil_div(each, left.k), _blocks(parts, tile) * ranges
-    resident = max(1, min(tile.blocks, device.shared_per_sm // (shared_bytes(tile, left, right) + 1024)))
-    busiest, active = ceil_div(blocks, device.sms), min(blocks, device.sms)
-    # cycles of a stage: of a multiprocessor's units, and of a block, whose warps wait for their own loads, products and barriers
-    arithmetic = 2 * tile.bm * tile.bn * left.k / (EFFICIENCY * multiply_rate(dtype, tile, device))
-    fragments = (tile.warp_m + tile.warp_n) * tile.depth * tile.warps_m * tile.warps_n
-    shared = (fragments + tile.stage) / SHARED_RATE + ACCESS_CYCLES * sum(loader.accesses for loader in loaders) / 32
-    alone = arithmetic * max(1, 128 / tile.threads) + STEP_CYCLES * tile.steps + STAGE_CYCLES
-    clock = stages / device.clock_hz
-    # every block reads its rows and columns from the L2; of the memory a multiprocessor gets what it has under way each latency
-    read = blocks * tile.stage * stages
-    under_way = min(busiest, resident) * (tile.stages - 1) * tile.stage * active
-    times = (busiest * arithmetic * clock, busiest * shared * clock, ceil_div(busiest, resident) * alone * clock,
-             read / (L2_RATE * device.bandwidth), problem.bytes / (MEMORY_SHARE * device.bandwidth), problem.bytes * LATENCY / under_way)
-    seconds = LAUNCH + sum(t ** 4 for t in times) ** 0.25
+    seconds = product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, problem.bytes)
     if ranges > 1:
         seconds += SUM_LAUNCH + 2 * sums_bytes(parts, ranges) / device.bandwidth
     return seconds
