@@ -169,7 +169,7 @@ def result4_3(v, at, step):
 
 @device_function
 def data6(v, at, step):
-    """B^T of F(4, 3) and F(2, 5): six inputs."""
+    """B^T of F(4, 3), F(2, 5) and F(3, 4): six inputs."""
     d0, d1, d2, d3, d4, d5 = v[at], v[at + step], v[at + 2 * step], v[at + 3 * step], v[at + 4 * step], v[at + 5 * step]
     even, odd = f32(d4 - f32(4) * d2), f32(d3 - f32(4) * d1)
     near, far = f32(d4 - d2), f32(f32(2) * f32(d3 - d1))
@@ -190,6 +190,16 @@ def filter3_6(v, at, step):
 
 
 @device_function
+def filter4_6(v, at, step):
+    """G of F(3, 4): four taps to six."""
+    g0, g1, g2, g3 = v[at], v[at + step], v[at + 2 * step], v[at + 3 * step]
+    even, odd = f32(f32(-1 / 6) * f32(g0 + g2)), f32(f32(1 / 6) * f32(g1 + g3))
+    wide, far = f32(f32(1 / 24) * g0 + f32(1 / 6) * g2), f32(f32(1 / 12) * g1 + f32(1 / 3) * g3)
+    v[at], v[at + step], v[at + 2 * step] = f32(0.25) * g0, even - odd, even + odd
+    v[at + 3 * step], v[at + 4 * step], v[at + 5 * step] = wide + far, wide - far, g3
+
+
+@device_function
 def filter5_6(v, at, step):
     """G of F(2, 5): five taps to six."""
     g0, g1, g2, g3, g4 = v[at], v[at + step], v[at + 2 * step], v[at + 3 * step], v[at + 4 * step]
@@ -206,6 +216,15 @@ def result6_4(v, at, step):
     near, far, odd, wide = f32(m1 + m2), f32(m3 + m4), f32(m1 - m2), f32(m3 - m4)
     v[at], v[at + step] = m0 + near + far, odd + f32(2) * wide
     v[at + 2 * step], v[at + 3 * step] = near + f32(4) * far, odd + f32(8) * wide + m5
+
+
+@device_function
+def result6_3(v, at, step):
+    """A^T of F(3, 4): six products to three results."""
+    m0, m1, m2, m3, m4, m5 = v[at], v[at + step], v[at + 2 * step], v[at + 3 * step], v[at + 4 * step], v[at + 5 * step]
+    near, far = f32(m1 + m2), f32(m3 + m4)
+    v[at], v[at + step] = m0 + near + far, f32(m1 - m2) + f32(2) * f32(m3 - m4)
+    v[at + 2 * step] = near + f32(4) * far + m5
 
 
 @device_function
@@ -235,6 +254,7 @@ class Transform:
 
 F2X3, F3X2 = Transform(2, 3, data4, filter3_4, result4_2), Transform(3, 2, data4, filter2_4, result4_3)
 F4X3, F2X5 = Transform(4, 3, data6, filter3_6, result6_4), Transform(2, 5, data6, filter5_6, result6_2)
+F3X4 = Transform(3, 4, data6, filter4_6, result6_3)
 
 
 @functools.cache

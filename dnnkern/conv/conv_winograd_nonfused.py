@@ -1,28 +1,29 @@
 """Winograd in stages through the workspace: transforms, then one product for each of the 16 or 36 matrices, then the inverse transform.
 
     conv_fwd, conv_bwd_data   F(4x4, 3x3), F(2x2, 5x5)    M[z][tile][k] = sum over c of V[z][tile][c] * U[z][c][k]       z of 36
-    conv_bwd_filter           F(3x3, 2x2)                 M[z][k][c] = sum over tiles of D[z][tile][k] * V[z][tile][c]    z of 16
+    conv_bwd_filter           F(3x3, 2x2), F(3x3, 4x4)    M[z][k][c] = sum over tiles of D[z][tile][k] * V[z][tile][c]    z of 16 or 36
 
 - U is the transformed filter, V the transformed image, D the transformed dy; a thread transforms one tile and channel (`_winograd_stages`).
 - The products are one batched matrix product, by whatever algorithm of matmul is predicted to be fastest (`matmul._embed`): register tiles,
   or with math="tf32" tensor cores.
-- A filter's gradient is a correlation too, whose taps are dy: in tiles of 2x2 of them, summed over all tiles.
+- A filter's gradient is a correlation too, whose taps are dy: in tiles of 2x2 or 4x4 of them, summed over all tiles.
 - Extents of the matrices are multiples of four, filled with zeros, so that all of matmul's wide accesses apply.
 - Where V and M are larger than a budget the tiles are taken in slices, one after another; a small budget keeps them in the L2.
 
-F(4x4, 3x3) multiplies 4 times less than the definition, F(2x2, 5x5) 2.78 times, F(3x3, 2x2) 2.25 times. Against the fused F(2x2, 3x3) it
-pays with a pass over V and M each way, so it wins where C and K are large; docs/notes/winograd.md has the numbers.
+F(4x4, 3x3) and F(3x3, 4x4) multiply 4 times less than the definition, F(2x2, 5x5) 2.78 times, F(3x3, 2x2) 2.25 times. Against the fused
+F(2x2, 3x3) it pays with a pass over V and M each way, so it wins where C and K are large; docs/notes/winograd.md has the numbers.
 
 Sources: A. Lavin, S. Gray, arXiv:1509.09308; S. Winograd, Arithmetic complexity of computations, SIAM 1980.
 """
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 
 from ..device.index import ceil_div
 from ..dispatch import Algorithm, Note
 from ..host.tensor import Tensor
 from ..matmul._embed import Place, choices, embedded, scratch_bytes, seconds
 from ..matmul._problem import MatmulProblem
-from ._winograd import F2X5, F3X2, F4X3, Correlation, channels_last, correlation, plane_of, refusal, spread, tile_grid
+from ._winograd import F2X5, F3X2, F3X4, F4X3, channels_last, correlation, plane_of, refusal, spread, tile_grid
 from ._winograd_filter import filter_launch
 from ._winograd_stages import Matrices, Tiles, patch_launch, result_launch
 
@@ -30,17 +31,19 @@ BUDGETS = (1 << 29, 1 << 25)
 """Bytes of V and M together: what a machine has to spare, and what stays in the L2 beside the image."""
 MOST_SLICES = 32
 TRANSFORMS = {(3, 3): F4X3, (5, 5): F2X5}
+OF_FILTERS = {4: F3X2, 6: F3X4}
 SMALL = 1 << 18  # multiply-adds of a product up to which every algorithm is a candidate
 
 
 @dataclass(frozen=True)
 class Config:
-    """Tiles of a slice, and the matmul algorithm with its configuration."""
+    """Extent of a tile's inputs, tiles of a slice, and the matmul algorithm with its configuration."""
+    n: int
     tiles: int
     product: Algorithm
 
     def __str__(self):
-        return f"{self.tiles} tiles {self.product.name}" + (f" {self.product.config}" if self.product.config else "")
+        return f"{self.n}x{self.n} {self.tiles} tiles {self.product.name}" + (f" {self.product.config}" if self.product.config else "")
 
 
 def supports(problem):
@@ -57,7 +60,7 @@ def _four(count):
 class _Images:
     """conv_fwd and conv_bwd_data: which matrices there are for slices of `tiles` tiles; where they lie, `layout` says."""
 
-    def __init__(self, problem):
+    def __init__(self, problem, n):
         self.problem, self.c = problem, correlation(problem)
         self.transform = TRANSFORMS[self.c.taps]
         self.grid = tile_grid(self.c.out, self.transform.m)
@@ -96,11 +99,10 @@ class _Images:
         p, c, f = self.problem, self.c, self.transform
         at_u, at_v, at_m, scratch = offsets
         problem = self.product(config.tiles)
-        v, m = self.matrices(config.tiles)
-        v, m = Matrices(v.count, v.tiles, v.channels, v.last, at_v), Matrices(m.count, m.tiles, m.channels, m.last, at_m)
+        v, m = (replace(x, offset=at) for x, at in zip(self.matrices(config.tiles), (at_v, at_m)))
         if self.along_k:  # U is [z][k][c]: the same with its channels exchanged
             sk, sc, sr, ss = c.w_strides
-            exchanged = Correlation(**{**vars(c), "c": c.k, "k": c.c, "w_strides": (sc, sk, sr, ss)})
+            exchanged = replace(c, c=c.k, k=c.c, w_strides=(sc, sk, sr, ss))
             found = [filter_launch(p, exchanged, f, self.padded, at_u)]
         else:
             found = [filter_launch(p, c, f, self.padded[::-1], at_u)]
@@ -117,9 +119,9 @@ class _Images:
 class _Filters:
     """conv_bwd_filter: the image's matrices V, dy's D, and the sums M, to which every slice but the first adds."""
 
-    def __init__(self, problem):
-        self.problem, self.transform = problem, F3X2
-        self.grid = tile_grid(problem.out[1:], 2)
+    def __init__(self, problem, n):
+        self.problem, self.transform = problem, OF_FILTERS[n]
+        self.grid = tile_grid(problem.out[1:], self.transform.r)
         self.total = problem.n * self.grid[0] * self.grid[1]
         self.count = self.transform.n ** 2
         self.padded = _four(problem.c), _four(problem.k)
@@ -154,15 +156,15 @@ class _Filters:
         """Three steps a slice, then the inverse transform."""
         p, f = self.problem, self.transform
         at_m, at_v, at_d, scratch = offsets
-        v, d, m = (Matrices(x.count, x.tiles, x.channels, x.last, at) for x, at in zip(self.matrices(config.tiles), (at_v, at_d, at_m)))
+        v, d, m = (replace(x, offset=at) for x, at in zip(self.matrices(config.tiles), (at_v, at_d, at_m)))
         x, y = plane_of(p.x_strides), plane_of(p.y_strides)
         places = {"a": Place("workspace", at_d), "b": Place("workspace", at_v), "y": Place("workspace", at_m),
                   "workspace": Place("workspace", scratch)}
         found = []
         for first in range(0, self.total, config.tiles):
             tiles = Tiles(self.total, self.grid[0] * self.grid[1], self.grid[1], first)
-            found.append(patch_launch(p, "x", (p.image[1:], p.pads_before[1:], x), p.c, f.data, f.n, f.n, 2, v, tiles))
-            found.append(patch_launch(p, "y", (p.out[1:], (0, 0), y), p.k, f.filter, f.r, f.n, 2, d, tiles))
+            found.append(patch_launch(p, "x", (p.image[1:], p.pads_before[1:], x), p.c, f.data, f.n, f.n, f.r, v, tiles))
+            found.append(patch_launch(p, "y", (p.out[1:], (0, 0), y), p.k, f.filter, f.r, f.n, f.r, d, tiles))
             more = {"c": places["y"]} if first else {}
             found += embedded(config.product, self.product(config.tiles, first > 0), device, {**places, **more})
         sk, sc, _, sr, ss = p.w_strides
@@ -173,13 +175,13 @@ class _Filters:
         return tuple(found)
 
 
-def _stages(problem):
-    return (_Filters if problem.op == "conv_bwd_filter" else _Images)(problem)
+def _stages(problem, n):
+    return (_Filters if problem.op == "conv_bwd_filter" else _Images)(problem, n)
 
 
 def _parts(problem, device, config):
     """(bytes of workspace, offsets of the matrices and of the product's own)."""
-    stages = _stages(problem)
+    stages = _stages(problem, config.n)
     products = {stages.product(config.tiles, rest) for rest in (False, stages.total > config.tiles)}
     scratch = max(scratch_bytes(config.product, product, device) for product in products)
     return spread((*stages.sizes(config.tiles), scratch))
@@ -187,14 +189,15 @@ def _parts(problem, device, config):
 
 def configs(problem, device):
     """For each budget the slices that keep it, with the products of least estimate."""
-    stages, found = _stages(problem), {}
-    for budget in BUDGETS:
+    found = {}
+    for n, budget in itertools.product(OF_FILTERS if problem.op == "conv_bwd_filter" else (6,), BUDGETS):
+        stages = _stages(problem, n)
         _, *streams = stages.sizes(stages.total)
         slices = min(max(1, ceil_div(sum(streams), budget)), max(1, stages.total // 64), MOST_SLICES if budget != max(BUDGETS) else 2 ** 31)
         tiles = _four(ceil_div(stages.total, slices))
         product = stages.product(tiles)
         for chosen in choices(product, device, 2 if product.flops > 2 * SMALL else 99):
-            found[Config(tiles, chosen)] = None
+            found[Config(n, tiles, chosen)] = None
     return list(found)
 
 
@@ -205,7 +208,7 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """The transforms at the rate of memory, or of the L2 where a slice fits; the products; a launch for each step."""
-    stages = _stages(problem)
+    stages = _stages(problem, config.n)
     slices = ceil_div(stages.total, config.tiles)
     _, *streams = stages.sizes(config.tiles)
     in_l2 = 2 if sum(streams) < device.l2_bytes else 1
@@ -215,11 +218,9 @@ def estimate(problem, device, config):
 
 def build(problem, device, config):
     """All launches, one after another on the stream."""
-    return _stages(problem).launches(config, device, _parts(problem, device, config)[1])
+    return _stages(problem, config.n).launches(config, device, _parts(problem, device, config)[1])
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="winograd_nonfused", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                             configs=configs, notes=notes, arch="sm_80+")
-                   for op, notes in (("conv_fwd", Note.WINOGRAD | Note.WINOGRAD_TILE_6x6),
-                                     ("conv_bwd_data", Note.WINOGRAD | Note.WINOGRAD_TILE_6x6),
-                                     ("conv_bwd_filter", Note.WINOGRAD | Note.WINOGRAD_TILE_4x4)))
+                             configs=configs, notes=Note.WINOGRAD | Note.WINOGRAD_TILE_6x6, arch="sm_80+")
+                   for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

@@ -19,7 +19,8 @@ OUTPUT = {"conv_fwd": "y", "conv_bwd_data": "x", "conv_bwd_filter": "w"}
 STEP = 2.0**-8  # of finite differences; the operations are linear
 # How much larger Winograd's rounding errors are than the definition's, by extent of a tile and taps, or taps of a gradient's filter:
 # products of the root sums of squares of the transforms' rows, see docs/notes/winograd.md; test_winograd.py computes them.
-WINOGRAD = {("conv_fwd", 4, 3): 1.7, ("conv_fwd", 6, 3): 31.5, ("conv_fwd", 6, 5): 19.8, ("conv_bwd_filter", 4, 3): 2.0}
+WINOGRAD = {("conv_fwd", 4, 3): 1.7, ("conv_fwd", 6, 3): 31.5, ("conv_fwd", 6, 5): 19.8, ("conv_bwd_filter", 4, 3): 2.0,
+            ("conv_bwd_filter", 6, 3): 24.2}
 
 
 @dataclass(frozen=True)
@@ -338,8 +339,9 @@ class Conv(Case):
         backward = self.op == "conv_bwd_filter"
         a, b = np.abs(values[first]), self._canonical(np.abs(values[second]), second)
         if backward:
-            magnitude = self.linear(**{first: a, second: self._from_canonical(_largest_near(b, 1), second)})
-            sums = self.size[0] * math.prod(-(-e // 2) for e in self.extents)
+            side = tile - self.filter[0] + 1
+            magnitude = self.linear(**{first: a, second: self._from_canonical(_largest_near(b, side - 1), second)})
+            sums = self.size[0] * math.prod(-(-e // side) for e in self.extents)
         else:
             spread = np.broadcast_to(b.max((2, 3, 4), keepdims=True), b.shape)
             magnitude = self.linear(**{first: a, second: self._from_canonical(spread, second)})
