@@ -117,6 +117,7 @@ def make_locate(special):
         first, steps = i32(0), i32(taps0 * taps1 * taps2 * steps_a_tap)
         if classes and steps == 0:  # no tap: a step that reads zeros where no channels are
             first, steps = beyond, i32(1)
+            tap0, tap1, tap2, offset0, offset1, offset2 = i32(0), i32(0), i32(0), i32(0), i32(0), i32(0)
         return (i32(0), steps, pixel, i32(c * BN), z, first, i32(first + group_channels), image, at0, at1, at2, taps0, taps1, taps2,
                 tap0, tap1, tap2, axes[0][4], axes[1][4], axes[2][4], offset0, offset1, offset2, axes[0][6], axes[1][6], axes[2][6],
                 residue0, residue1, residue2, group_channels, group_columns)

@@ -101,11 +101,9 @@ def supports(problem):
 
 
 def configs(problem, device):
-    """Every tile that reads the filter as it lies; where the result is read as well, those that write nothing twice."""
+    """Every tile that reads the filter as it lies, in whole boxes of results: the last one would overlap the one before."""
     found = tiles_for(parts_of(problem).filter.major, problem.dtype)
-    if problem.beta:
-        found = [t for t in found if t.bn * problem.output.itemsize % ROW == 0]
-    return [Config(tile) for tile in found]
+    return [Config(t) for t in found if t.bn * max(problem.output.itemsize, 2) % ROW == 0]
 
 
 def workspace(problem, device, config):
@@ -171,7 +169,8 @@ def _store_of(problem, parts):
     per, sizes = 16 // y.itemsize, (problem.n, *(problem.out if problem.op == "conv_fwd" else problem.image))
     apart = [s for size, s in zip(sizes, (strides[0], *strides[2:])) if size > 1]
     if (y.itemsize in (2, 4) and strides[1] == 1 and y.alignment % 16 == 0 and parts.columns % per == 0 and same
-            and not any(s % per for s in apart)):
+            and not any(s % per for s in apart)
+            and not (problem.beta and any(a.out % a.pitch for a in parts.axes))):  # rows that do not exist would read what others write
         return "rows"
     return "direct"
 

@@ -99,6 +99,29 @@ def pointwise(t):
     t.case("1x1-one-pixel-5x8x1x1-k6", (5, 8, 1, 1), 6, (1, 1))
 
 
+def tensor_cores(t):
+    """Channels and pixels that fill a tile or a step of 128 bytes and a bit, groups of whole steps, all classes of pixels of strides."""
+    t.case("tile-nhwc-1x72x3x3-k24-3x3-p1", (1, 72, 3, 3), 24, (3, 3), "bfloat16", layout="NHWC", padding=1)
+    t.case("tile-nhwc-1x24x4x3-k72-3x3-p1", (1, 24, 4, 3), 72, (3, 3), "float16", layout="NHWC", padding=1)
+    t.case("tile-nhwc-1x8x12x13-k8-2x2", (1, 8, 12, 13), 8, (2, 2), "bfloat16", layout="NHWC")
+    t.case("tile-nhwc-3x8x7x7-k136-1x1", (3, 8, 7, 7), 136, (1, 1), "bfloat16", layout="NHWC")
+    t.case("tile-3x16x7x9-k16-2x1", (3, 16, 7, 9), 16, (2, 1), "float16")
+    t.case("tile-groups2-nhwc-1x128x3x3-k48-2x2", (1, 128, 3, 3), 48, (2, 2), "bfloat16", layout="NHWC", groups=2)
+    t.case("tile-groups2-nhwc-1x16x4x4-k128-2x2-s2", (1, 16, 4, 4), 128, (2, 2), "float16", layout="NHWC", stride=2, groups=2)
+    t.case("tile-groups2-nhwc-1x64x3x3-k64-2x2", (1, 64, 3, 3), 64, (2, 2), layout="NHWC", groups=2, math="tf32")
+    t.case("tile-nhwc-2x8x9x10-k8-3x3-s2-d3-p3", (2, 8, 9, 10), 8, (3, 3), "bfloat16", layout="NHWC", stride=2, dilation=3, padding=3)
+    t.case("tile-nhwc-1x8x10x9-k16-2x3-s2x4-d2-p1", (1, 8, 10, 9), 16, (2, 3), "float16", layout="NHWC", stride=(2, 4), dilation=2,
+           padding=1)
+    t.case("tile-flipped-nhwc-1x8x8x7-k8-3x2-s3-d2-p1", (1, 8, 8, 7), 8, (3, 2), "bfloat16", layout="NHWC", stride=3, dilation=2,
+           padding=1, mode="convolution")
+    t.case("tile-tf32-nhwc-1x8x6x6-k36-3x3-s2-p1", (1, 8, 6, 6), 36, (3, 3), layout="NHWC", stride=2, padding=1, math="tf32")
+    t.case("tile-3d-nhwc-1x8x4x5x4-k8-2x3x2-s2-p1", (1, 8, 4, 5, 4), 8, (2, 3, 2), "bfloat16", layout="NHWC", stride=2, padding=1)
+    t.case("tile-1d-nhwc-1x8x40-k8-r3-d12-p12", (1, 8, 40), 8, (3,), "float16", layout="NHWC", dilation=12, padding=12)
+    t.case("tile-beta-nhwc-1x8x6x7-k8-3x3-s2-p1", (1, 8, 6, 7), 8, (3, 3), "bfloat16", layout="NHWC", stride=2, padding=1, beta=2.0)
+    t.case("tile-beta-gaps-nhwc-2x16x5x5-k24-3x3", (2, 16, 5, 5), 24, (3, 3), "bfloat16", layout="NHWC", beta=-1.0,
+           lay={name: {"gap": 8} for name in "xy"})
+
+
 def edges(t):
     """Channels and pixels round the sizes of warps and tiles; nothing to sum, nothing to write."""
     for c, k in ((1, 1), (1, 33), (31, 2), (33, 5), (3, 65), (65, 3), (13, 17)):
@@ -138,7 +161,7 @@ def strided(t):
 def shared(t, dtypes=FLOATS):
     """All of these."""
     by_dtype(t, dtypes)
-    for part in (dimensions, groups, windows, pointwise, edges, strided):
+    for part in (dimensions, groups, windows, pointwise, tensor_cores, edges, strided):
         part(t)
 
 

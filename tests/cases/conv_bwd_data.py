@@ -24,6 +24,10 @@ def _transposed(t):
     t.case("transposed-3d-1x2x4x5x4-k3-2x3x2-s2", (1, 2, 4, 5, 4), 3, (2, 3, 2), stride=2, bias=True, transposed=True)
     t.case("transposed-depthwise-nhwc-1x16x6x6-2x2-s2", (1, 16, 6, 6), 16, (2, 2), "bfloat16", layout="NHWC", stride=2, groups=16,
            bias=True, transposed=True)
+    t.case("epilogue-transposed-nhwc-2x16x7x8-k8-3x3-s2-p1", (2, 16, 7, 8), 8, (3, 3), "bfloat16", layout="NHWC", stride=2, padding=1,
+           activation="relu", beta=1.0, **ALL)
+    t.case("epilogue-groups2-nhwc-1x16x5x6-k128-3x1-s2", (1, 16, 5, 6), 128, (3, 1), "float16", layout="NHWC", stride=2, groups=2,
+           beta=1.0, **ALL)
     t.case("epilogue-all-nhwc-1x8x5x5-k8-3x3-p1", (1, 8, 5, 5), 8, (3, 3), "bfloat16", layout="NHWC", padding=1, alpha=0.5, beta=2.0,
            activation="gelu", **ALL)
     t.case("epilogue-all-1x6x5x5-k4-3x3", (1, 6, 5, 5), 4, (3, 3), alpha=2.0, beta=-3.0, activation="relu", **ALL)

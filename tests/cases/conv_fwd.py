@@ -29,6 +29,11 @@ def _epilogues(t):
     t.case("residual-groups2-nhwc-2x16x3x4-k16-1x1", (2, 16, 3, 4), 16, (1, 1), "bfloat16", layout="NHWC", groups=2, residual=True)
     t.case("residual-strided-1x4x4x4-k4-3x3-p1", (1, 4, 4, 4), 4, (3, 3), padding=1, residual=True,
            lay={"residual": {"order": (0, 2, 3, 1), "gap": 2}})
+    t.case("residual-gaps-nhwc-2x8x5x6-k16-3x3", (2, 8, 5, 6), 16, (3, 3), "bfloat16", layout="NHWC", residual=True, beta=1.0,
+           lay={"residual": {"gap": 3}})
+    t.case("epilogue-gaps-nhwc-2x8x5x6-k16-3x3", (2, 8, 5, 6), 16, (3, 3), "float16", layout="NHWC", activation="relu", beta=1.0,
+           lay={"residual": {"gap": 8}, "y": {"gap": 8}}, **ALL)
+    t.case("epilogue-groups2-nhwc-1x128x3x4-k48-1x1", (1, 128, 3, 4), 48, (1, 1), "bfloat16", layout="NHWC", groups=2, beta=1.0, **ALL)
     t.case("misaligned-addends-nhwc-1x16x3x3-k8-3x3-p1", (1, 16, 3, 3), 8, (3, 3), "bfloat16", layout="NHWC", padding=1,
            lay={"bias": {"misaligned": 3}, "residual": {"misaligned": 1}}, **ALL)
     t.case("bias-f32-nhwc-1x16x3x4-k8-3x3-p1", (1, 16, 3, 4), 8, (3, 3), "bfloat16", layout="NHWC", padding=1, bias=True,
