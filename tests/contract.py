@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 from cases import ITEMSIZE, Place, poison
+from cases._conv_fft import fft_error
 from labs import elsewhere, guarded, synchronize
 
 from dnnkern import dispatch
@@ -122,7 +123,7 @@ def check_exact(algorithm, case):
     Where the algorithm's own constants round, within its bound.
     """
     values = case.values("exact")
-    if Note.WINOGRAD_TILE_6x6 in algorithm.notes:  # its transforms have thirds
+    if Note.WINOGRAD_TILE_6x6 in algorithm.notes or Note.FFT in algorithm.notes:  # thirds, roots of unity
         reference, tolerance = _bounded(algorithm, case, values)
     else:
         reference, _ = case.reference(values)
@@ -159,6 +160,9 @@ def _bounded(algorithm, case, values):
     reference, tolerance = case.reference(values, Note.TENSOR_CORE in algorithm.notes)
     if Note.WINOGRAD in algorithm.notes:
         more = case.winograd_error(values, 6 if Note.WINOGRAD_TILE_6x6 in algorithm.notes else 4)
+        tolerance = {name: bound + more[name] for name, bound in tolerance.items()}
+    if Note.FFT in algorithm.notes:
+        more = fft_error(case, values)
         tolerance = {name: bound + more[name] for name, bound in tolerance.items()}
     return reference, tolerance
 
