@@ -14,9 +14,10 @@ The device functions here transform one line of a local array in place, `step` e
 import functools
 from dataclasses import dataclass
 
-from ..device import device_function, f32
+from ..device import device_function, f32, i32
 from ..device.index import ceil_div
 from ..host.dtypes import ITEMSIZE
+from ..matmul._tile import unrolled
 
 
 @dataclass(frozen=True)
@@ -262,9 +263,16 @@ def make_square(line, size, columns, rows):
     """Device function ``square(v)``: `line` down the first `columns` columns of the matrix v[i*size + j], then along its first `rows`
     rows."""
     @device_function
+    def column(j, v):
+        line(v, j, size)
+
+    @device_function
+    def row(i, v):
+        line(v, i32(i * size), 1)
+    all_columns, all_rows = unrolled(columns, column), unrolled(rows, row)
+
+    @device_function
     def square(v):
-        for j in range(columns):
-            line(v, j, size)
-        for i in range(rows):
-            line(v, i * size, 1)
+        all_columns(i32(0), v)
+        all_rows(i32(0), v)
     return square

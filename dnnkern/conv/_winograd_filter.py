@@ -6,10 +6,11 @@ step in one piece. With blocks as large as the filter that is [matrix][c][k].
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, f32, i32, i64
+from ..device import cuda, device_function, f32, i32, i64
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..host.launch import Argument, Launch
+from ..matmul._tile import unrolled
 from ._winograd import Transform, make_square
 
 THREADS = 128
@@ -31,6 +32,18 @@ def kernel(config):
     load = element(config.dtype).load
     transform = make_square(config.transform.filter, N, R, N)
 
+    @device_function
+    def load_tap(j, state):
+        v, w, at, sr, ss, inside = state
+        r, s = i32(j // R), i32(j % R)
+        v[i32(r * N + s)] = load(w, i64(at + i64(r) * sr + i64(s) * ss)) if inside else f32(0)
+
+    @device_function
+    def store_one(j, state):
+        v, u, to, plane = state
+        u[i64(to + i64(j) * plane)] = v[j]
+    load_all, store_all = unrolled(R * R, load_tap), unrolled(SIZE, store_one)
+
     @cuda.jit(launch_bounds=THREADS)
     def conv_winograd_filter(w, u, count, quarter, bk, bc, blocks_c, K, C, first, strides):
         i = i32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
@@ -45,13 +58,10 @@ def kernel(config):
                 kb, k_in = divide_remainder(k, bk)
                 inside = k < K and c < C
                 at = i64(first + i64(k) * sk + i64(c) * sc)
-                for r in range(R):
-                    for s in range(R):
-                        v[r * N + s] = load(w, i64(at + i64(r) * sr + i64(s) * ss)) if inside else f32(0)
+                load_all(i32(0), (v, w, at, sr, ss, inside))
                 transform(v)
                 to = i64((i64(kb) * blocks_c + i64(cb)) * SIZE * plane + i64(c_in) * i64(bk[0]) + i64(k_in))
-                for j in range(SIZE):
-                    u[i64(to + i64(j) * plane)] = v[j]
+                store_all(i32(0), (v, u, to, plane))
     return conv_winograd_filter
 
 

@@ -13,6 +13,7 @@ from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, as_u32, load1_nc_if, store2, store4
 from ..host.launch import Argument, Launch
+from ..matmul._tile import unrolled
 from ._winograd import make_square
 
 THREADS = 128
@@ -98,6 +99,25 @@ def patch_kernel(config):
     widen = element(config.dtype).widen
     transform = make_square(config.line, N, L, N)
 
+    @device_function
+    def load_pixel(s, state):
+        values, r, line, w, W, sw, in_row = state
+        ok = i32(1) if in_row and 0 <= i32(w + s) and i32(w + s) < W else i32(0)
+        values[i32(r * N + s)] = widen(load1_nc_if(line, i64(s) if row else i64(i64(s) * sw), ok))
+    load_row = unrolled(L, load_pixel)
+
+    @device_function
+    def load_line(r, state):
+        values, x, h, w, H, W, sh, sw, there = state
+        load_row(i32(0), (values, r, advance(x, i64(i64(r) * sh)), w, W, sw, there and 0 <= i32(h + r) and i32(h + r) < H))
+    load_all = unrolled(L, load_line)
+
+    @device_function
+    def store_one(j, state):
+        values, v, to, plane = state
+        v[i64(to + i64(j) * plane)] = values[j]
+    store_all = unrolled(SIZE, store_one)
+
     @cuda.jit(launch_bounds=(THREADS, 4))
     def conv_winograd_patches(x, v, count, fast, tiles, first, total, per_image, per_row, C, padded, H, W, pad_h, pad_w, strides,
                               v_strides):
@@ -111,18 +131,11 @@ def patch_kernel(config):
             x = advance(x, i64(i64(n) * sn + i64(c) * sc + i64(h) * sh + i64(w) * sw))
             there = i32(first + t) < total and c < C
             values = cuda.local.array(SIZE, f32)
-            for r in range(L):
-                line = advance(x, i64(i64(r) * sh))
-                in_row = there and 0 <= i32(h + r) and i32(h + r) < H
-                for s in range(L):
-                    ok = i32(1) if in_row and 0 <= i32(w + s) and i32(w + s) < W else i32(0)
-                    values[r * N + s] = widen(load1_nc_if(line, i64(s) if row else i64(i64(s) * sw), ok))
+            load_all(i32(0), (values, x, h, w, H, W, sh, sw, there))
             transform(values)
             if c < padded:
                 plane, st, sc_v = v_strides
-                to = i64(i64(t) * st + i64(c) * sc_v)
-                for j in range(SIZE):
-                    v[i64(to + i64(j) * plane)] = values[j]
+                store_all(i32(0), (values, v, i64(i64(t) * st + i64(c) * sc_v), plane))
     return conv_winograd_patches
 
 
@@ -213,6 +226,19 @@ def result_kernel(config):
     transform = make_square(config.line, N, N, M)
     store = make_row_store(config.epilogue, M, bool(config.vector))
 
+    @device_function
+    def load_one(j, state):
+        values, v, at, plane = state
+        values[j] = v[i64(at + i64(j) * plane)]
+    load_all = unrolled(SIZE, load_one)
+
+    @device_function
+    def store_line(r, state):
+        values, k, p, q, P, Q, y, to, residual_to, sp, rp, strides, e = state
+        if i32(p + r) < P:
+            store(values, i32(r * N), k, q, Q, y, i64(to + i64(r) * sp), i64(residual_to + i64(r) * rp), strides, e)
+    store_lines = unrolled(M, store_line)
+
     @cuda.jit(launch_bounds=(THREADS, 4))
     def conv_winograd_results(v, y, count, fast, tiles, first, total, per_image, per_row, K, P, Q, y_first, v_strides, strides,
                               residual_strides, alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row,
@@ -224,8 +250,7 @@ def result_kernel(config):
                 plane, st, sk_v = v_strides
                 at = i64(i64(t) * st + i64(k) * sk_v)
                 values = cuda.local.array(SIZE, f32)
-                for j in range(SIZE):
-                    values[j] = v[i64(at + i64(j) * plane)]
+                load_all(i32(0), (values, v, at, plane))
                 transform(values)
                 n, rest = divide_remainder(i32(first + t), per_image)
                 p, q = divide_remainder(rest, per_row)
@@ -235,9 +260,7 @@ def result_kernel(config):
                 to = i64(y_first + i64(n) * sn + i64(p) * sp + i64(q) * sq)
                 residual_to = i64(i64(n) * rn + i64(p) * rp + i64(q) * rq)
                 e = (alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column)
-                for r in range(M):
-                    if i32(p + r) < P:
-                        store(values, r * N, k, q, Q, y, i64(to + i64(r) * sp), i64(residual_to + i64(r) * rp), (sk, sq, rq), e)
+                store_lines(i32(0), (values, k, p, q, P, Q, y, to, residual_to, sp, rp, (sk, sq, rq), e))
     return conv_winograd_results
 
 
