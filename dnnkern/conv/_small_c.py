@@ -1,0 +1,170 @@
+"""Images of one to four channels: how their rows lie in shared memory, and how windows are read from there as fragments of mma.sync.
+
+A row holds its pixels' channels side by side, so the window of a pixel in one row of the filter, S pixels of C channels, is a run of S C
+elements. The sums' index k therefore counts, for each row of the filter, `lead` + S C elements rounded up to an even number, and all rows
+together are rounded up to whole products of 16: 7x7 filters of 3 channels take 160. With `lead`, 0 or 1, runs begin at even elements, and
+a register of a fragment, two neighbouring k of one pixel, is one word of the row. Where windows of odd pixels begin at odd elements
+(stride times channels is odd) the row is there twice, once shifted by an element.
+
+What a word has besides the window is masked: elements of neighbouring pixels may be infinite.
+"""
+from dataclasses import dataclass
+
+from ..device import device_function, i32, i64, u32, u64
+from ..device.cp_async import copy_async16
+from ..device.index import ceil_div, divide_remainder
+from ..device.vec import address, load1_nc_if, load_shared_u32, store_shared_u32
+
+MOST_STEPS = 14
+
+
+@dataclass(frozen=True)
+class Window:
+    """Filter extents R x S on C channels, the stride along w, the padding before it."""
+    r: int
+    s: int
+    c: int
+    stride: int
+    pad: int
+
+    @property
+    def lead(self):
+        return self.pad * self.c & 1
+
+    @property
+    def run(self):
+        """k of one row of the filter."""
+        return (self.lead + self.s * self.c + 1) // 2 * 2
+
+    @property
+    def steps(self):
+        """Products of 16 k."""
+        return ceil_div(self.r * self.run, 16)
+
+    @property
+    def copies(self):
+        """Of a row: 2 where windows begin at odd elements."""
+        return 1 + (self.stride * self.c & 1)
+
+    @property
+    def margin(self):
+        """Elements of a row before the first pixel's window may begin: whole copies of 16 bytes."""
+        return ceil_div(self.pad * self.c + self.lead, 8) * 8
+
+    def there(self, k):
+        """Whether index k is an element of the window."""
+        r, j = divmod(k, self.run)
+        return r < self.r and self.lead <= j < self.lead + self.s * self.c
+
+    def pitch(self, pixels):
+        """Elements of a row for so many neighbouring results."""
+        return ceil_div(self.margin + (pixels - 1) * self.stride * self.c - self.pad * self.c + self.run, 8) * 8
+
+
+def masked_slots(window):
+    """{h: number} of the slots of 8 k that hold something besides the window."""
+    slots = [h for h in range(2 * window.steps) if not all(window.there(k) for k in range(8 * h, 8 * h + 8))]
+    return {h: n for n, h in enumerate(slots)}
+
+
+def make_places(window):
+    """Device function ``places(offsets, masks, pair, pitch)`` of one lane.
+
+    offsets[h] is the byte offset, from the beginning of a pixel's window, of the k ``8 h + 2 pair`` and the next, `pitch` being the bytes
+    from one row of the filter to the next; masks[n] what slot number n of `masked_slots` keeps.
+    """
+    R, LEAD, LAST = window.r, window.lead, window.lead + window.s * window.c
+    SLOTS, index = 2 * window.steps, masked_slots(window)
+    numbers, COUNT = tuple(index) or (0,), len(index)
+    place = make_place(window)
+
+    @device_function
+    def places(offsets, masks, pair, pitch):
+        for h in range(SLOTS):
+            r, j = place(i32(8 * h + 2 * pair))
+            offsets[h] = u32(i32(r * pitch + j * 2) if r < R else i32(0))
+        for n in range(COUNT):
+            r, j = place(i32(8 * numbers[n] + 2 * pair))
+            low = u32(0xFFFF) if r < R and j >= LEAD and j < LAST else u32(0)
+            high = u32(0xFFFF0000) if r < R and j + 1 >= LEAD and j + 1 < LAST else u32(0)
+            masks[n] = u32(low | high)
+    return places
+
+
+def make_place(window):
+    """Device function ``place(k) -> (row of the filter, place in its run)``."""
+    RUN, RECIPROCAL = window.run, 65536 // window.run + 1  # exact: k is below 16 * MOST_STEPS
+
+    @device_function
+    def place(k):
+        r = i32(u32(u32(k) * u32(RECIPROCAL)) >> u32(16))
+        return r, i32(k - r * RUN)
+    return place
+
+
+def make_word(window, h):
+    """Device function ``word(at, offsets, masks)``: the register of slot h, of the window that begins at shared address `at`."""
+    N = masked_slots(window).get(h, -1)
+
+    @device_function
+    def word(at, offsets, masks):
+        v = load_shared_u32(u32(at + offsets[h]))
+        return u32(v & masks[N]) if N >= 0 else v
+    return word
+
+
+def make_split(c):
+    """Device function ``split(e) -> (pixel, channel)`` of element e >= 0 of a row."""
+    SHIFT = c.bit_length() - 1
+
+    @device_function
+    def split(e):
+        if c == 3:
+            pixel = i32(u64(u64(u32(e)) * u64(0xAAAAAAAB)) >> u64(33))
+        else:
+            pixel = i32(e >> SHIFT)
+        return pixel, i32(e - pixel * c)
+    return split
+
+
+def make_stage(window, by_copies, threads):
+    """Device function ``stage(to, x, first, h0, e0, rows, H, extent, strides, pitch, parts, tid)``: rows of an image to shared memory.
+
+    Image element e0 of row h0 is the first one of the first row; what lies outside of H rows of `extent` elements is zero. `strides` are
+    x's along h, w and c, `first` the image's offset, `parts` divides by the copies of 16 bytes (words, with `by_copies` false) of a row.
+    """
+    COPIES, THREADS, split = window.copies, threads, make_split(window.c)
+
+    @device_function
+    def element(x, first, row, e, there, extent, strides):
+        ok = there and e >= 0 and e < extent
+        pixel, channel = split(e if ok else i32(0))
+        at = i64(i64(first) + i64(row) * strides[0] + i64(pixel) * strides[1] + i64(channel) * strides[2])
+        return u32(load1_nc_if(x, at if ok else i64(0), i32(1) if ok else i32(0)))
+
+    if by_copies:
+        @device_function
+        def stage(to, x, first, h0, e0, rows, H, extent, strides, pitch, parts, tid):
+            total = i32(rows * i32(parts[0]))
+            for i in range(tid, total, i32(THREADS)):
+                row, part = divide_remainder(i32(i), parts)
+                h, e = i32(h0 + row), i32(e0 + 8 * part)
+                inside = 0 <= h and h < H and e >= 0 and e < extent
+                count = i32(min(i32(extent - e), i32(8))) if inside else i32(0)
+                at = i64(i64(first) + i64(h) * strides[0] + e)
+                copy_async16(u32(to + u32(row * pitch + 16 * part)), u64(address(x, at if inside else i64(0))), i64(0), u32(2 * count))
+    else:
+        @device_function
+        def stage(to, x, first, h0, e0, rows, H, extent, strides, pitch, parts, tid):
+            total = i32(rows * i32(parts[0]))
+            for i in range(tid, total, i32(THREADS)):
+                row, part = divide_remainder(i32(i), parts)
+                h, e = i32(h0 + row), i32(e0 + 2 * part)
+                there = 0 <= h and h < H
+                v0, v1 = element(x, first, h, e, there, extent, strides), element(x, first, h, i32(e + 1), there, extent, strides)
+                at = u32(to + u32(row * pitch + 4 * part))
+                store_shared_u32(at, u32(v0 | u32(v1 << u32(16))))
+                if COPIES == 2:
+                    v2 = element(x, first, h, i32(e + 2), there, extent, strides)
+                    store_shared_u32(u32(at + u32(rows * pitch)), u32(v1 | u32(v2 << u32(16))))
+    return stage

@@ -1,0 +1,360 @@
+"""Convolutions of images with one to four channels, a network's first layers, on tensor cores: rows of the image once in shared memory.
+
+A block owns some rows of results, or a part of one row, of one image: their windows' rows of x come to shared memory once (cp.async, 16
+bytes at a time where x is packed with channels last, otherwise element by element), into the other half of a double buffer while the block
+computes. Every tap reads them there: a window's part in one row of the filter is a run of S C elements, so that k, padded as a whole
+instead of tap by tap, is 160 for 7x7 filters on 3 channels, and a fragment of 16 pixels and 16 k is four words a lane (`_small_c`).
+
+A warp multiplies 32 pixels at a time by 32 filters, whose fragments it keeps in registers: blocks are as many as fit on the device, and
+take one tile after another. Pixels are the rows of the product where the channels of y are contiguous, its columns where pixels are; the
+fragments' rows are permuted so that a lane holds eight neighbouring results, one store of 16 bytes.
+
+Bound by writing y: 7x7 with stride 2 from 3 to 64 channels reads 1 byte for every 5 that it writes.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device.convert import element
+from ..device.cp_async import commit_copies, wait_copies
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.mma import make_mma
+from ..device.vec import load1_nc_if, load_shared_u32, shared_address, store_shared_u32
+from ..dispatch import Algorithm, Note
+from ..host.launch import Argument, Launch
+from ..matmul._tile import unrolled
+from ._gather import make_gather, refusal, view_of
+from ._gather_plan import largest, swapped
+from ._gather_store import Output, make_store, output_of
+from ._small_c import MOST_STEPS, Window, make_place, make_places, make_split, make_stage, make_word, masked_slots
+
+CHANNELS = 4
+UNIT = 32        # pixels that a warp computes at a time
+MOST_BUFFER = 48 * 1024
+
+
+@dataclass(frozen=True)
+class Config:
+    """Pixels of a tile, about; warps along pixels and, 32 each, along filters; blocks on a multiprocessor."""
+    pixels: int
+    warps_p: int
+    warps_f: int
+    blocks: int
+
+    @property
+    def threads(self):
+        return 32 * self.warps_p * self.warps_f
+
+    def __str__(self):
+        return f"{self.pixels} pixels w{self.warps_p}x{self.warps_f} b{self.blocks}"
+
+
+CONFIGS = (Config(448, 2, 2, 3), Config(448, 4, 2, 1), Config(896, 4, 2, 1), Config(224, 2, 2, 3), Config(448, 4, 1, 3),
+           Config(128, 1, 2, 4), Config(64, 1, 1, 4))
+
+
+@dataclass(frozen=True)
+class KernelConfig:
+    """What a kernel is compiled for; `by_copies`: rows come 16 bytes at a time."""
+    config: Config
+    dtype: str
+    window: Window
+    by_copies: bool
+    output: Output
+
+
+def window_of(problem):
+    """The `Window` of a problem."""
+    p = problem
+    return Window(p.filter[1], p.filter[2], p.c_group, p.strides[2], p.pads_before[2])
+
+
+def supports(problem):
+    """One to four channels, filters of few elements, one or two dimensions."""
+    p = problem
+    if p.dtype not in ("float16", "bfloat16"):
+        return f"operands are {p.dtype}; expected float16 or bfloat16"
+    if p.groups > 1:
+        return f"{p.groups} groups"
+    if not 1 <= p.c <= CHANNELS:
+        return f"{p.c} channels; rows of 1 to {CHANNELS} are staged"
+    if p.filter[0] > 1 or p.image[0] > 1 or p.pads[0] != (0, 0):
+        return f"3-D: image {p.image}, filter {p.filter}, padding {p.pads}"
+    if p.filter[2] > 1 and p.dilations[2] > 1:
+        return f"dilation {p.dilations[2]} along w; windows must be runs of a row"
+    window = window_of(p)
+    if window.steps > MOST_STEPS:
+        return f"the filter {p.filter[1]}x{p.filter[2]} on {p.c} channels takes {16 * window.steps} k, at most {16 * MOST_STEPS}"
+    if _bytes(p, 1, min(p.out[2], UNIT)) > MOST_BUFFER:
+        return f"rows of {UNIT} results take {_bytes(p, 1, UNIT)} bytes of the image, at most {MOST_BUFFER}"
+    return refusal(p)
+
+
+def _rows(problem, rows):
+    """Rows of the image for so many rows of results."""
+    return (rows - 1) * problem.strides[1] + (problem.filter[1] - 1) * problem.dilations[1] + 1
+
+
+def _bytes(problem, rows, columns):
+    """Bytes of a buffer for a tile of so many rows and columns of results."""
+    window = window_of(problem)
+    return _rows(problem, rows) * window.pitch(columns) * 2 * window.copies
+
+
+def _tile(problem, config):
+    """(rows, columns) of results in a tile: whole rows, or, of a row that is too long, a multiple of a warp's pixels."""
+    p, q = problem.out[1:]
+    if q <= max(config.pixels, UNIT) and _bytes(problem, 1, q) <= MOST_BUFFER:
+        rows = max(1, min(p, config.pixels // q))
+        while rows > 1 and _bytes(problem, rows, q) > MOST_BUFFER:
+            rows -= 1
+        return rows, q
+    columns = max(config.pixels // UNIT, 1) * UNIT
+    while columns > UNIT and _bytes(problem, 1, min(columns, q)) > MOST_BUFFER:
+        columns -= UNIT
+    return 1, min(columns, q)
+
+
+def _by_copies(problem):
+    """Whether rows of x can be copied 16 bytes at a time to where they are read."""
+    p, window = problem, window_of(problem)
+    n, c, _, h, w = p.x_strides
+    packed = (c == 1 or p.c == 1) and (w == p.c or p.image[2] == 1)
+    aligned = p.x.alignment == 16 and (n % 8 == 0 or p.n == 1) and (h % 8 == 0 or p.image[1] == 1)
+    return packed and aligned and window.copies == 1
+
+
+def _shared(problem, config):
+    """Bytes of dynamic shared memory: two buffers, or the filters before that."""
+    weights = 32 * config.warps_f * window_of(problem).steps * 32
+    buffer = -(-_bytes(problem, *_tile(problem, config)) // 16) * 16
+    return max(2 * buffer, weights), buffer
+
+
+def _counts(problem, config):
+    """(tiles down an image, across it, in all, blocks along filters)"""
+    rows, columns = _tile(problem, config)
+    down, across = ceil_div(problem.out[1], rows), ceil_div(problem.out[2], columns)
+    return down, across, down * across * problem.n, ceil_div(problem.k, 32 * config.warps_f)
+
+
+def configs(problem, device):
+    """Those whose buffers fit, a quarter of the filters at most being beyond K."""
+    found = [c for c in CONFIGS if c.blocks * (_shared(problem, c)[0] + 1024) <= device.shared_per_sm
+             and _shared(problem, c)[0] <= device.shared_per_block and (problem.k > 32 * (c.warps_f - 1))]
+    return sorted(found, key=lambda config: estimate(problem, device, config)) or [CONFIGS[-1]]
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """Waves of tiles, bound by mma.sync, by words of fragments from shared memory, and all together by the memory."""
+    p, window = problem, window_of(problem)
+    rows, columns = _tile(p, config)
+    _, _, tiles, filters = _counts(p, config)
+    units = ceil_div(rows * columns, UNIT)
+    blocks = min(config.blocks, ceil_div(tiles * filters, device.sms))
+    each = ceil_div(tiles * filters, device.sms * blocks)
+    # cycles of a unit: 16 products a step, 7 cycles each on one of four tensor cores; 8 words a step, a cycle each
+    warp = ceil_div(units, config.warps_p) * window.steps * 16 * 7
+    shared = units * config.warps_f * window.steps * 8
+    copied = _rows(p, rows) * window.pitch(columns) // 8 * (1 if _by_copies(p) else 24 * window.copies) / 32
+    cycles = max(warp * blocks * config.threads / 128, warp * 1.5, shared * blocks) + copied * blocks + 600
+    return 4e-6 + max(each * cycles / device.clock_hz, p.bytes / (0.85 * device.bandwidth)) + 2e-6 * window.steps / 10
+
+
+@functools.cache
+def kernel(full):
+    """Tiles of results, one after another."""
+    config, window, output = full.config, full.window, full.output
+    THREADS, WARPS_P, FILTERS, swap = config.threads, config.warps_p, 32 * config.warps_f, output.swap
+    SHIFT = WARPS_P.bit_length() - 1
+    STEPS, SLOTS, KPAIRS = window.steps, 2 * window.steps, 8 * window.steps
+    MASKS, WF, C, COPIES = max(len(masked_slots(window)), 1), 8 * window.steps, window.c, window.copies
+    MARGIN, BEFORE, STRIDE = window.margin, window.pad * window.c + window.lead, window.stride * window.c
+    R, LEAD, LAST = window.r, window.lead, window.lead + window.s * window.c
+    mma, places, stage_rows = make_mma(full.dtype), make_places(window), make_stage(window, full.by_copies, THREADS)
+    place, split, put = make_place(window), make_split(C), make_store(output, 8)
+    setup = make_gather(output.op, output.channel_inner, output.has_classes).setup
+    arrived = wait_copies(1)
+
+    def step(k):
+        """The products of step k; its words are A's where pixels are rows."""
+        low, high = make_word(window, 2 * k), make_word(window, 2 * k + 1)
+
+        @device_function
+        def run(s):
+            acc, xf, wf, at, offsets, masks = s
+            for j in range(4):
+                if swap:
+                    xf[2 * j], xf[2 * j + 1] = low(at[j], offsets, masks), high(at[j], offsets, masks)
+                else:
+                    xf[(j >> 1) * 4 + (j & 1)] = low(at[j], offsets, masks)
+                    xf[(j >> 1) * 4 + (j & 1) + 2] = high(at[j], offsets, masks)
+            for i in range(2):
+                for j in range(4):
+                    if swap:
+                        mma(acc, (i * 4 + j) * 4, wf, k * 8 + i * 4, xf, 2 * j)
+                    else:
+                        mma(acc, (i * 4 + j) * 4, xf, i * 4, wf, k * 8 + 2 * j)
+        return run
+
+    def chain(functions):
+        if len(functions) == 1:
+            return functions[0]
+        first, second = chain(functions[:len(functions) // 2]), chain(functions[len(functions) // 2:])
+
+        @device_function
+        def both(s):
+            first(s)
+            second(s)
+        return both
+    steps = chain([step(k) for k in range(STEPS)])
+
+    @device_function
+    def in_group(j, g):
+        """Which of 32 the g-th of group j is: a lane's results are then neighbours along columns."""
+        return i32((g >> 1) * 8 + j * 2 + (g & 1))
+
+    @device_function
+    def stage_filters(w, shared, f0, K, strides, tid):
+        """w[filter][k], zero beyond K and between windows."""
+        for i in range(tid, FILTERS * KPAIRS, i32(THREADS)):
+            f, pair = i32(i // KPAIRS), i32(i % KPAIRS)
+            r, j = place(i32(2 * pair))
+            word = u32(0)
+            for e in range(2):
+                ok = f0 + f < K and r < R and j + e >= LEAD and j + e < LAST
+                s, c = split(i32(j + e - LEAD) if ok else i32(0))
+                at = i64(i64(strides[4]) + i64(f0 + f) * strides[0] + i64(r) * strides[2] + i64(s) * strides[3] + i64(c) * strides[1])
+                word = u32(word | u32(u32(load1_nc_if(w, at if ok else i64(0), i32(1) if ok else i32(0))) << u32(16 * e)))
+            store_shared_u32(u32(shared + u32(i32(i) * 4)), word)
+
+    @device_function
+    def load_filter(slot, s):
+        """The words of one slot for the warp's filters."""
+        wf, shared, first, g, t = s
+        k, half = i32(slot >> 1), i32(slot & 1)
+        for j in range(4):
+            f = i32(first + (8 * j + g if swap else in_group(j, g)))
+            v = load_shared_u32(u32(shared + u32(i32(f * KPAIRS + slot * 4 + t) * 4)))
+            if swap:
+                wf[k * 8 + (j >> 1) * 4 + 2 * half + (j & 1)] = v
+            else:
+                wf[k * 8 + 2 * j + half] = v
+    load_filters = unrolled(SLOTS, load_filter)
+
+    @device_function
+    def store_run(i, s):
+        """Eight neighbouring results: of 16 pixels or filters two rows, each in turn."""
+        acc, run, unit, count, base, f, K, g, t, state = s
+        m, half = i32(i >> 1), i32(i & 1)
+        for j in range(4):
+            run[2 * j] = acc[(m * 4 + j) * 4 + 2 * half]
+            run[2 * j + 1] = acc[(m * 4 + j) * 4 + 2 * half + 1]
+        if swap:
+            row = i32(f + 8 * i + g)
+            if row < K and i32(unit + 8 * t) < count:
+                put(run, i32(0), row, i32(base + unit + 8 * t), state)
+        else:
+            pixel = i32(unit + 8 * i + g)
+            if pixel < count:
+                put(run, i32(0), i32(base + pixel), i32(f + 8 * t), state)
+    store_all = unrolled(4, store_run)
+
+    @device_function
+    def locate(tile, counts, down, across):
+        """(image, first row, first column) of results of a tile."""
+        rest, column = divide_remainder(tile, across)
+        n, row = divide_remainder(rest, down)
+        return n, i32(row * counts[0]), i32(column * counts[1])
+
+    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    def conv_fwd_small_c(x, w, y, tiles, counts, image, x_strides, w_strides, down, across, columns, parts, pitch, buffer_bytes, shape,
+                         axes, source, plain, pixel_divisors, tap_divisors, classes, class_divisors, to, res, alpha, beta, bias,
+                         bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column):
+        ring = cuda.shared.array(0, u32)
+        shared = shared_address(ring, i32(0))
+        tid = i32(cuda.threadIdx.x)
+        lane, warp = i32(tid & 31), i32(tid >> 5)
+        g, t = i32(lane >> 2), i32(lane & 3)
+        warp_p, warp_f = i32(warp & (WARPS_P - 1)), i32(warp >> SHIFT)
+        P, Q, K, H, W, stride_h, pad_h, step_h, rows = image
+        f0 = i32(i32(cuda.blockIdx.y) * FILTERS)
+        wf, xf, acc = cuda.local.array(WF, u32), cuda.local.array(8, u32), cuda.local.array(32, f32)
+        run, at = cuda.local.array(8, f32), cuda.local.array(4, u32)
+        offsets, masks = cuda.local.array(SLOTS, u32), cuda.local.array(MASKS, u32)
+        stage_filters(w, shared, f0, K, w_strides, tid)
+        cuda.syncthreads()
+        load_filters(i32(0), (wf, shared, i32(32 * warp_f), g, t))
+        places(offsets, masks, t, i32(step_h * pitch))
+        cuda.syncthreads()
+        v = (shape, axes, source, plain, pixel_divisors, tap_divisors, classes, class_divisors)
+        geo = setup(i32(0), v)
+        epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
+        tile = i32(cuda.blockIdx.x)
+        n, p0, q0 = locate(tile, counts, down, across)
+        buffer = i32(0)
+        stage_rows(shared, x, i64(i64(n) * x_strides[3]), i32(p0 * stride_h - pad_h), i32(q0 * STRIDE - MARGIN), rows, H, i32(W * C),
+                   x_strides, pitch, parts, tid)
+        commit_copies()
+        while tile < tiles:
+            n, p0, q0 = locate(tile, counts, down, across)
+            following = i32(tile + i32(cuda.gridDim.x))
+            if following < tiles:
+                n1, p1, q1 = locate(following, counts, down, across)
+                stage_rows(u32(shared + u32((1 - buffer) * buffer_bytes)), x, i64(i64(n1) * x_strides[3]), i32(p1 * stride_h - pad_h),
+                           i32(q1 * STRIDE - MARGIN), rows, H, i32(W * C), x_strides, pitch, parts, tid)
+            commit_copies()
+            arrived()
+            cuda.syncthreads()
+            begin = u32(shared + u32(buffer * buffer_bytes + (MARGIN - BEFORE) * 2))
+            count = i32(min(counts[0], i32(P - p0)) * min(counts[1], i32(Q - q0)))
+            base = i32(i32(i32(n * P) + p0) * Q + q0)
+            state = (K, i32(base + count) if swap else K, y, v, geo, to, res, epilogue)
+            for unit in range(32 * warp_p, count, i32(32 * WARPS_P)):
+                for j in range(4):
+                    i = i32(i32(unit) + (in_group(j, g) if swap else 8 * j + g))
+                    p, q = divide_remainder(i32(min(i, i32(count - 1))), columns)
+                    e = i32(q * STRIDE)
+                    if COPIES == 2:
+                        e = i32(e + (rows * (pitch >> 1) - 1 if (e & 1) != 0 else 0))
+                    at[j] = u32(begin + u32(i32(i32(p * stride_h) * pitch + e * 2)))
+                for k in range(32):
+                    acc[k] = f32(0)
+                steps((acc, xf, wf, at, offsets, masks))
+                store_all(i32(0), (acc, run, i32(unit), count, base, i32(f0 + 32 * warp_f), K, g, t, state))
+            cuda.syncthreads()
+            buffer = i32(1 - buffer)
+            tile = following
+    return conv_fwd_small_c
+
+
+def build(problem, device, config):
+    """One launch: as many blocks as the device runs at once, or tiles."""
+    p, view, window = problem, view_of(problem), window_of(problem)
+    rows, columns = _tile(p, config)
+    down, across, tiles, filters = _counts(p, config)
+    swap, by_copies = swapped(view), _by_copies(p)
+    output = output_of(view, swap, largest(16 // p.y.itemsize, columns) if swap else 8)
+    full = KernelConfig(config, p.dtype, window, by_copies, output)
+    shared, buffer = _shared(p, config)
+    pitch = window.pitch(columns) * 2
+    n, c, _, h, w = p.x_strides
+    image = (p.out[1], p.out[2], p.k, p.image[1], p.image[2], p.strides[1], p.pads_before[1], p.dilations[1], _rows(p, rows))
+    weights = (view.plain_row, view.plain_channel, view.plain_taps[1], view.plain_taps[2], view.plain_base)
+    pointer = element(p.dtype).pointer
+    arguments = (Argument(pointer, "x"), Argument(pointer, "w"), Argument(element(p.y.dtype).pointer, "y"), Argument("int32", tiles),
+                 Argument("int32x2", (rows, columns)), Argument("int32x9", image), Argument("int64x4", (h, w, c, n)),
+                 Argument("int64x5", weights), Argument("uint32x3", divisor(down)), Argument("uint32x3", divisor(across)),
+                 Argument("uint32x3", divisor(columns)), Argument("uint32x3", divisor(pitch // (16 if by_copies else 4))),
+                 Argument("int32", pitch), Argument("int32", buffer), *view.arguments(), *view.output_arguments(), *p.epilogue_arguments())
+    grid = min(tiles, max(device.sms * config.blocks // filters, 1))
+    return (Launch(kernel(full), (grid, filters, 1), (config.threads, 1, 1), arguments, shared=shared),)
+
+
+ALGORITHM = Algorithm(op="conv_fwd", name="small_c", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                      configs=configs, notes=Note.TENSOR_CORE, arch="sm_80+")
