@@ -1,0 +1,73 @@
+"""What the Winograd kernels compile to: multiply-adds with little beside them, within the registers that their tiles allow."""
+import pytest
+from sass import Assembled
+from test_ptx import device
+
+from dnnkern import dispatch
+from dnnkern.device import SIMULATED
+
+if SIMULATED:
+    pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
+
+from dnnkern.conv._parse import parse_problem  # noqa: E402
+
+ARCH = "sm_90a"
+
+
+def launches(words, op, name, text=""):
+    """The launches of the first configuration whose name contains `text`."""
+    problem, target = parse_problem(words.split(), op), device(ARCH)
+    algorithm = next(a for a in dispatch.algorithms(op) if a.name == name)
+    config = next(c for c in algorithm.configs(problem, target) if text in str(c))
+    return algorithm.build(problem, target, config)
+
+
+# problem, direction, tile; which part of the instructions, from the first multiply-add of a step to its last, are multiply-adds
+FUSED = [("64x64x56x56 k64 3x3 p1 f32 nchw", "conv_fwd", "64x32x8", 0.80),
+         ("64x256x14x14 k256 3x3 p1 f32 nhwc --bias --activation relu", "conv_fwd", "64x32x16", 0.78),
+         ("64x512x7x7 k512 3x3 p1 f32 nchw", "conv_bwd_data", "32x64x4", 0.74),
+         ("64x256x14x14 k256 3x3 p1 bf16 nhwc", "conv_fwd", "32x32x8", 0.65)]
+
+
+@pytest.mark.parametrize("words, op, tile, share", FUSED)
+def test_a_step_is_multiply_adds(words, op, tile, share, tmp_path):
+    launch = launches(words, op, "winograd", tile)[-1]
+    code = Assembled(launch.kernel, launch.signature, ARCH, tmp_path)
+    threads, blocks = launch.kernel.targetoptions["launch_bounds"]
+    assert -(-code.registers // 8) * 8 * threads * blocks <= 65536
+    assert (launch.shared + 1024) * blocks <= device(ARCH).shared_per_sm
+    products = [k for k, line in enumerate(code.lines) if line.startswith("FFMA")]
+    step = code.lines[products[0]:products[-1] + 1]
+    bk, bt, bc = map(int, tile.split("x"))
+    each = 16 * bk * bt * bc // threads
+    assert each <= len(products) <= each + 64, "the loop over channels is one step, its products unrolled"
+    assert len(products) / len(step) >= share
+    assert not code.opcodes("DADD", "DMUL", "DFMA", "F2F.F64") and ".f64" not in code.ptx
+    assert all(".128" in name for name in code.opcodes("LDGSTS")) and code.count("LDGSTS") == 2 * bk * bc * 16 // (4 * threads)
+    fragments = [line for line in step if line.startswith("LDS") and "RZ" not in line]  # LDS RZ belongs to the wait for copies
+    assert len(fragments) >= each // 16 and all(".128" in line.split()[0] for line in fragments)
+    images = [name for name in code.opcodes("LDG") if "CONSTANT" in name]
+    assert len(images) == 32, "16 pixels of one channel a thread, before the loop and in it"
+    assert sum(line.startswith("BAR") for line in step) == 1
+
+
+@pytest.mark.parametrize("words, op", [
+    ("64x256x14x14 k256 3x3 p1 f32 nchw", "conv_fwd"), ("64x256x14x14 k256 5x5 p2 f32 nhwc", "conv_bwd_data"),
+    ("64x256x14x14 k256 3x3 p1 f32 nchw", "conv_bwd_filter")])
+def test_transforms_stay_in_registers(words, op, tmp_path):
+    names = []
+    for launch in launches(words, op, "winograd_nonfused", "6x6"):
+        name = launch.kernel.py_func.__name__
+        if "winograd" in name:
+            names.append(name.removeprefix("conv_winograd_"))
+            code = Assembled(launch.kernel, launch.signature, ARCH, tmp_path)
+            assert code.registers <= 128 and ".f64" not in code.ptx
+            if names[-1] == "patches":
+                assert code.count("STG") == 36 and code.count("LDG") in (16, 36)
+    assert set(names) == ({"patches", "results"} if op == "conv_bwd_filter" else {"filter", "patches", "results"})
+
+
+def test_tf32_products_are_on_tensor_cores():
+    kernels = [launch.kernel.py_func.__name__ for launch in launches("64x256x14x14 k256 3x3 p1 f32 nhwc --math tf32", "conv_fwd",
+                                                                     "winograd_nonfused")]
+    assert "matmul_wgmma" in kernels and "matmul_pack" not in kernels, "matrices lie as wgmma reads tf32"
