@@ -16,6 +16,9 @@ from ..device.index import ceil_div, divide_remainder
 from ..device.vec import address, load1_nc_if, load_shared_u32, store_shared_u32
 
 MOST_STEPS = 14
+CHANNELS = 4
+UNIT = 32  # pixels that a warp computes at a time
+MOST_BUFFER = 48 * 1024
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,67 @@ class Window:
     def pitch(self, pixels):
         """Elements of a row for so many neighbouring results."""
         return ceil_div(self.margin + (pixels - 1) * self.stride * self.c - self.pad * self.c + self.run, 8) * 8
+
+
+def window_refusal(problem):
+    """Why rows of an image cannot be staged, or None."""
+    p = problem
+    if p.dtype not in ("float16", "bfloat16"):
+        return f"operands are {p.dtype}; expected float16 or bfloat16"
+    if p.groups > 1:
+        return f"{p.groups} groups"
+    if not 1 <= p.c <= CHANNELS:
+        return f"{p.c} channels; rows of 1 to {CHANNELS} are staged"
+    if p.filter[0] > 1 or p.image[0] > 1 or p.pads[0] != (0, 0):
+        return f"3-D: image {p.image}, filter {p.filter}, padding {p.pads}"
+    if p.filter[2] > 1 and p.dilations[2] > 1:
+        return f"dilation {p.dilations[2]} along w; windows must be runs of a row"
+    window = window_of(p)
+    if window.steps > MOST_STEPS:
+        return f"the filter {p.filter[1]}x{p.filter[2]} on {p.c} channels takes {16 * window.steps} k, at most {16 * MOST_STEPS}"
+    if buffer_bytes(p, 1, min(p.out[2], UNIT)) > MOST_BUFFER:
+        return f"rows of {UNIT} results take {buffer_bytes(p, 1, UNIT)} bytes of the image, at most {MOST_BUFFER}"
+    return None
+
+
+def window_of(problem):
+    """The `Window` of a problem."""
+    p = problem
+    return Window(p.filter[1], p.filter[2], p.c_group, p.strides[2], p.pads_before[2])
+
+
+def rows_of(problem, rows):
+    """Rows of the image for so many rows of results."""
+    return (rows - 1) * problem.strides[1] + (problem.filter[1] - 1) * problem.dilations[1] + 1
+
+
+def buffer_bytes(problem, rows, columns):
+    """Bytes of a buffer for a tile of so many rows and columns of results."""
+    window = window_of(problem)
+    return rows_of(problem, rows) * window.pitch(columns) * 2 * window.copies
+
+
+def tile_of(problem, pixels):
+    """(rows, columns) of results in a tile: whole rows, or, of a row that is too long, a multiple of a warp's pixels."""
+    p, q = problem.out[1:]
+    if q <= max(pixels, UNIT) and buffer_bytes(problem, 1, q) <= MOST_BUFFER:
+        rows = max(1, min(p, pixels // q))
+        while rows > 1 and buffer_bytes(problem, rows, q) > MOST_BUFFER:
+            rows -= 1
+        return rows, q
+    columns = max(pixels // UNIT, 1) * UNIT
+    while columns > UNIT and buffer_bytes(problem, 1, min(columns, q)) > MOST_BUFFER:
+        columns -= UNIT
+    return 1, min(columns, q)
+
+
+def are_copies(problem):
+    """Whether rows of x can be copied 16 bytes at a time to where they are read."""
+    p, window = problem, window_of(problem)
+    n, c, _, h, w = p.x_strides
+    packed = (c == 1 or p.c == 1) and (w == p.c or p.image[2] == 1)
+    aligned = p.x.alignment == 16 and (n % 8 == 0 or p.n == 1) and (h % 8 == 0 or p.image[1] == 1)
+    return packed and aligned and window.copies == 1
 
 
 def masked_slots(window):

@@ -26,11 +26,8 @@ from ..matmul._tile import unrolled
 from ._gather import make_gather, refusal, view_of
 from ._gather_plan import largest, swapped
 from ._gather_store import Output, make_store, output_of
-from ._small_c import MOST_STEPS, Window, make_place, make_places, make_split, make_stage, make_word, masked_slots
-
-CHANNELS = 4
-UNIT = 32        # pixels that a warp computes at a time
-MOST_BUFFER = 48 * 1024
+from ._small_c import (UNIT, Window, are_copies, buffer_bytes, make_place, make_places, make_split, make_stage, make_word, masked_slots,
+                       rows_of, tile_of, window_of, window_refusal)
 
 
 @dataclass(frozen=True)
@@ -63,77 +60,21 @@ class KernelConfig:
     output: Output
 
 
-def window_of(problem):
-    """The `Window` of a problem."""
-    p = problem
-    return Window(p.filter[1], p.filter[2], p.c_group, p.strides[2], p.pads_before[2])
-
-
 def supports(problem):
     """One to four channels, filters of few elements, one or two dimensions."""
-    p = problem
-    if p.dtype not in ("float16", "bfloat16"):
-        return f"operands are {p.dtype}; expected float16 or bfloat16"
-    if p.groups > 1:
-        return f"{p.groups} groups"
-    if not 1 <= p.c <= CHANNELS:
-        return f"{p.c} channels; rows of 1 to {CHANNELS} are staged"
-    if p.filter[0] > 1 or p.image[0] > 1 or p.pads[0] != (0, 0):
-        return f"3-D: image {p.image}, filter {p.filter}, padding {p.pads}"
-    if p.filter[2] > 1 and p.dilations[2] > 1:
-        return f"dilation {p.dilations[2]} along w; windows must be runs of a row"
-    window = window_of(p)
-    if window.steps > MOST_STEPS:
-        return f"the filter {p.filter[1]}x{p.filter[2]} on {p.c} channels takes {16 * window.steps} k, at most {16 * MOST_STEPS}"
-    if _bytes(p, 1, min(p.out[2], UNIT)) > MOST_BUFFER:
-        return f"rows of {UNIT} results take {_bytes(p, 1, UNIT)} bytes of the image, at most {MOST_BUFFER}"
-    return refusal(p)
-
-
-def _rows(problem, rows):
-    """Rows of the image for so many rows of results."""
-    return (rows - 1) * problem.strides[1] + (problem.filter[1] - 1) * problem.dilations[1] + 1
-
-
-def _bytes(problem, rows, columns):
-    """Bytes of a buffer for a tile of so many rows and columns of results."""
-    window = window_of(problem)
-    return _rows(problem, rows) * window.pitch(columns) * 2 * window.copies
-
-
-def _tile(problem, config):
-    """(rows, columns) of results in a tile: whole rows, or, of a row that is too long, a multiple of a warp's pixels."""
-    p, q = problem.out[1:]
-    if q <= max(config.pixels, UNIT) and _bytes(problem, 1, q) <= MOST_BUFFER:
-        rows = max(1, min(p, config.pixels // q))
-        while rows > 1 and _bytes(problem, rows, q) > MOST_BUFFER:
-            rows -= 1
-        return rows, q
-    columns = max(config.pixels // UNIT, 1) * UNIT
-    while columns > UNIT and _bytes(problem, 1, min(columns, q)) > MOST_BUFFER:
-        columns -= UNIT
-    return 1, min(columns, q)
-
-
-def _by_copies(problem):
-    """Whether rows of x can be copied 16 bytes at a time to where they are read."""
-    p, window = problem, window_of(problem)
-    n, c, _, h, w = p.x_strides
-    packed = (c == 1 or p.c == 1) and (w == p.c or p.image[2] == 1)
-    aligned = p.x.alignment == 16 and (n % 8 == 0 or p.n == 1) and (h % 8 == 0 or p.image[1] == 1)
-    return packed and aligned and window.copies == 1
+    return window_refusal(problem) or refusal(problem)
 
 
 def _shared(problem, config):
     """Bytes of dynamic shared memory: two buffers, or the filters before that."""
     weights = 32 * config.warps_f * window_of(problem).steps * 32
-    buffer = -(-_bytes(problem, *_tile(problem, config)) // 16) * 16
+    buffer = -(-buffer_bytes(problem, *tile_of(problem, config.pixels)) // 16) * 16
     return max(2 * buffer, weights), buffer
 
 
 def _counts(problem, config):
     """(tiles down an image, across it, in all, blocks along filters)"""
-    rows, columns = _tile(problem, config)
+    rows, columns = tile_of(problem, config.pixels)
     down, across = ceil_div(problem.out[1], rows), ceil_div(problem.out[2], columns)
     return down, across, down * across * problem.n, ceil_div(problem.k, 32 * config.warps_f)
 
@@ -153,7 +94,7 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Waves of tiles, bound by mma.sync, by words of fragments from shared memory, and all together by the memory."""
     p, window = problem, window_of(problem)
-    rows, columns = _tile(p, config)
+    rows, columns = tile_of(p, config.pixels)
     _, _, tiles, filters = _counts(p, config)
     units = ceil_div(rows * columns, UNIT)
     blocks = min(config.blocks, ceil_div(tiles * filters, device.sms))
@@ -161,7 +102,7 @@ def estimate(problem, device, config):
     # cycles of a unit: 16 products a step, 7 cycles each on one of four tensor cores; 8 words a step, a cycle each
     warp = ceil_div(units, config.warps_p) * window.steps * 16 * 7
     shared = units * config.warps_f * window.steps * 8
-    copied = _rows(p, rows) * window.pitch(columns) // 8 * (1 if _by_copies(p) else 24 * window.copies) / 32
+    copied = rows_of(p, rows) * window.pitch(columns) // 8 * (1 if are_copies(p) else 24 * window.copies) / 32
     cycles = max(warp * blocks * config.threads / 128, warp * 1.5, shared * blocks) + copied * blocks + 600
     return 4e-6 + max(each * cycles / device.clock_hz, p.bytes / (0.85 * device.bandwidth)) + 2e-6 * window.steps / 10
 
@@ -273,7 +214,7 @@ def kernel(full):
         return n, i32(row * counts[0]), i32(column * counts[1])
 
     @cuda.jit(launch_bounds=(THREADS, config.blocks))
-    def conv_fwd_small_c(x, w, y, tiles, counts, image, x_strides, w_strides, down, across, columns, parts, pitch, buffer_bytes, shape,
+    def conv_fwd_small_c(x, w, y, tiles, counts, image, x_strides, w_strides, down, across, columns, parts, pitch, buffer_size, shape,
                          axes, source, plain, pixel_divisors, tap_divisors, classes, class_divisors, to, res, alpha, beta, bias,
                          bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column):
         ring = cuda.shared.array(0, u32)
@@ -306,12 +247,12 @@ def kernel(full):
             following = i32(tile + i32(cuda.gridDim.x))
             if following < tiles:
                 n1, p1, q1 = locate(following, counts, down, across)
-                stage_rows(u32(shared + u32((1 - buffer) * buffer_bytes)), x, i64(i64(n1) * x_strides[3]), i32(p1 * stride_h - pad_h),
+                stage_rows(u32(shared + u32((1 - buffer) * buffer_size)), x, i64(i64(n1) * x_strides[3]), i32(p1 * stride_h - pad_h),
                            i32(q1 * STRIDE - MARGIN), rows, H, i32(W * C), x_strides, pitch, parts, tid)
             commit_copies()
             arrived()
             cuda.syncthreads()
-            begin = u32(shared + u32(buffer * buffer_bytes + (MARGIN - BEFORE) * 2))
+            begin = u32(shared + u32(buffer * buffer_size + (MARGIN - BEFORE) * 2))
             count = i32(min(counts[0], i32(P - p0)) * min(counts[1], i32(Q - q0)))
             base = i32(i32(i32(n * P) + p0) * Q + q0)
             state = (K, i32(base + count) if swap else K, y, v, geo, to, res, epilogue)
@@ -336,15 +277,15 @@ def kernel(full):
 def build(problem, device, config):
     """One launch: as many blocks as the device runs at once, or tiles."""
     p, view, window = problem, view_of(problem), window_of(problem)
-    rows, columns = _tile(p, config)
+    rows, columns = tile_of(p, config.pixels)
     down, across, tiles, filters = _counts(p, config)
-    swap, by_copies = swapped(view), _by_copies(p)
+    swap, by_copies = swapped(view), are_copies(p)
     output = output_of(view, swap, largest(16 // p.y.itemsize, columns) if swap else 8)
     full = KernelConfig(config, p.dtype, window, by_copies, output)
     shared, buffer = _shared(p, config)
     pitch = window.pitch(columns) * 2
     n, c, _, h, w = p.x_strides
-    image = (p.out[1], p.out[2], p.k, p.image[1], p.image[2], p.strides[1], p.pads_before[1], p.dilations[1], _rows(p, rows))
+    image = (p.out[1], p.out[2], p.k, p.image[1], p.image[2], p.strides[1], p.pads_before[1], p.dilations[1], rows_of(p, rows))
     weights = (view.plain_row, view.plain_channel, view.plain_taps[1], view.plain_taps[2], view.plain_base)
     pointer = element(p.dtype).pointer
     arguments = (Argument(pointer, "x"), Argument(pointer, "w"), Argument(element(p.y.dtype).pointer, "y"), Argument("int32", tiles),
