@@ -1,4 +1,4 @@
-"""What a kernel compiles to, down to machine code: for the tests that need no GPU, only ptxas and nvdisasm."""
+"""What a kernel compiles to, down to machine code: for the tests that need no GPU, only the linker and nvdisasm."""
 import importlib.util
 import pathlib
 import re
@@ -26,18 +26,21 @@ class Assembled:
     lines : list of str
         The instructions of the machine code, without predicates.
     registers : int
+    report : str
+        What the linker's ptxas says.
     """
 
     def __init__(self, kernel, signature, arch, folder):
-        from dnnkern.device._numba_compile import compile_ptx
-        text, entry = compile_ptx(kernel, signature, arch)
-        self.ptx = text[text.index("{", text.index(".entry")):].replace(entry, "kernel")
-        source, cubin = folder / "kernel.ptx", folder / "kernel.cubin"
-        source.write_text(text)
-        report = subprocess.run([tool("ptxas"), f"-arch={arch}", "-v", source, "-o", cubin], capture_output=True, text=True)
-        assert report.returncode == 0, report.stderr
-        assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in report.stderr, report.stderr
-        self.registers = int(re.search(r"Used (\d+) registers", report.stderr)[1])
+        from dnnkern.device._numba_compile import Compiled
+        from dnnkern.host.compile import link
+        compiled, cubin = Compiled(kernel, signature, arch), folder / "kernel.cubin"
+        text = compiled.ptx()
+        self.ptx = text[text.index("{", text.index(".entry")):].replace(compiled.entry, "kernel")
+        code, self.report = link(compiled.ltoir, arch)
+        cubin.write_bytes(code)
+        assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in self.report, self.report
+        assert "Performance Loss" not in self.report, self.report
+        self.registers = int(re.search(r"Used (\d+) registers", self.report)[1])
         code = subprocess.run([tool("nvdisasm"), "-c", cubin], capture_output=True, text=True, check=True).stdout
         self.lines = re.findall(r"/\*[0-9a-f]{4,}\*/ +(?:@!?U?P\w+ +)?([A-Z][^;]*\S) *;", code)
         assert ".local" not in self.ptx and "call" not in self.ptx and not self.opcodes("LDL", "STL", "CALL")

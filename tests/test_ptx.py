@@ -1,6 +1,5 @@
 """What every algorithm compiles to on each architecture it declares, without a GPU: no spills, no stack, no calls, no stray float64."""
 import re
-import subprocess
 
 import cases
 import pytest
@@ -12,7 +11,8 @@ from dnnkern.host.device import Device
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
-from dnnkern.host.compile import ptx  # noqa: E402
+from dnnkern.device._numba_compile import Compiled  # noqa: E402
+from dnnkern.host.compile import link  # noqa: E402
 from dnnkern.matmul._parse import parse_problem  # noqa: E402
 
 # A device of each architecture: (capability, multiprocessors, shared memory a block and a multiprocessor).
@@ -80,39 +80,13 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("algorithm, case, arch", list(_rows(metafunc.config.getoption("--full"))))
 
 
-def ptxas():
-    """The nvcc wheel's ptxas, which reads what NVVM of the same release writes; None where it is not installed."""
-    try:
-        from cuda import pathfinder
-        found = pathfinder.find_nvidia_binary_utility("ptxas")
-        if found and "site-packages" in found:
-            return found
-    except (ImportError, AttributeError, ValueError, RuntimeError):
-        pass
-    import importlib.util
-    import pathlib
-    spec = importlib.util.find_spec("nvidia")
-    return next((p for root in (spec.submodule_search_locations if spec else ()) for p in pathlib.Path(root).glob("*/bin/ptxas*")), None)
-
-
-@pytest.fixture(scope="module")
-def assemble(tmp_path_factory):
-    """assemble(text, arch) -> what ptxas -v says of the kernel."""
-    program = ptxas()
-    if program is None:
-        pytest.skip("no ptxas: install the extra `test`, which brings the nvidia-cuda-nvcc wheel")
-    folder = tmp_path_factory.mktemp("ptx")
-
-    def run(text, arch):
-        (folder / "kernel.ptx").write_text(text)
-        done = subprocess.run([program, f"-arch={arch}", "-v", folder / "kernel.ptx", "-o", folder / "kernel.cubin"], capture_output=True,
-                              text=True)
-        assert done.returncode == 0, done.stderr
-        assert not re.search(SLOW, done.stderr), done.stderr
-        numbers = {"registers": r"Used (\d+) registers", "stack": r"(\d+) bytes stack frame", "stores": r"(\d+) bytes spill stores",
-                   "loads": r"(\d+) bytes spill loads", "shared": r"(\d+) bytes smem"}
-        return {name: int((re.search(p, done.stderr) or [0, 0])[1]) for name, p in numbers.items()}
-    return run
+def assemble(compiled, arch):
+    """What the linker's ptxas says of a compiled kernel, which runs on a GPU as it is here."""
+    _, log = link(compiled.ltoir, arch)
+    assert not re.search(SLOW, log), log
+    numbers = {"registers": r"Used (\d+) registers", "stack": r"(\d+) bytes stack frame", "stores": r"(\d+) bytes spill stores",
+               "loads": r"(\d+) bytes spill loads", "shared": r"(\d+) bytes smem"}
+    return {name: int((re.search(p, log) or [0, 0])[1]) for name, p in numbers.items()}
 
 
 def body(text, entry):
@@ -125,15 +99,15 @@ def allows_double(problem):
     return problem.compute == "float64" or problem.compute == "int32" and problem.epilogue.compute == "float64"
 
 
-def check(launch, problem, arch, assemble):
+def check(launch, problem, arch):
     """Compile a launch's kernel; its PTX, and what ptxas says of it."""
-    text, entry = ptx(launch.kernel, launch.signature, arch)
-    instructions = body(text, entry)
+    compiled = Compiled(launch.kernel, launch.signature, arch)
+    instructions = body(compiled.ptx(), compiled.entry)
     assert not re.search(r"\bcall\b", instructions), "a function is called"
     if not allows_double(problem):
         stray = [line.strip() for line in instructions.splitlines() if ".f64" in line]
         assert not stray, f"float64 in a kernel that needs none: {stray[:5]}"
-    used = assemble(text, arch)
+    used = assemble(compiled, arch)
     assert (used["stores"], used["loads"]) == (0, 0), f"spills: {used}"
     assert used["stack"] == 0 or arch in OPAQUE_POINTERS and used["stack"] <= 128, f"an array in local memory: {used}"
     threads = launch.block[0] * launch.block[1] * launch.block[2]
@@ -144,20 +118,20 @@ def check(launch, problem, arch, assemble):
     return instructions, used
 
 
-def test_what_it_compiles_to(algorithm, case, arch, assemble):
+def test_what_it_compiles_to(algorithm, case, arch):
     problem, target = case.problem(), device(arch)
     bound = algorithm.configured(problem, target)
     assert bound.workspace(problem, target, bound.config) >= 0
     assert 0 < bound.estimate(problem, target, bound.config) < 1
     for launch in bound.build(problem, target, bound.config):
-        check(launch, problem, arch, assemble)
+        check(launch, problem, arch)
 
 
-def test_every_tile(algorithm, problem, config, assemble):
+def test_every_tile(algorithm, problem, config):
     """No tile for Hopper's tensor cores leaves registers, or makes its products wait for each other."""
     target, tile = device("sm_90a"), config.tile
     launch = next(x for x in algorithm.build(problem, target, config) if "wgmma" in x.kernel.py_func.__name__)
-    instructions, used = check(launch, problem, "sm_90a", assemble)
+    instructions, used = check(launch, problem, "sm_90a")
     assert "wgmma.mma_async" in instructions
     assert not re.search(r"fence\.proxy\.async;|arrive\.release\.cluster", instructions), "it waits for the whole device"
     moves = dict(re.findall(r"setmaxnreg\.(dec|inc)\.sync\.aligned\.u32 +(\d+);", instructions))
@@ -170,12 +144,12 @@ def test_every_tile(algorithm, problem, config, assemble):
 @pytest.mark.parametrize("name, words", [
     ("128x256", "4096x4096x4096 bf16 nt --bias --activation gelu"), ("256x128 c2", "4096x4096x4096 f16 tn --activation mish"),
     ("64x192", "4096x4096x4096 bf16 nt --bias --activation swish"), ("128x128", "4095x4093x4095 bf16 nn --bias --activation gelu_tanh")])
-def test_tiles_with_an_activation(name, words, assemble):
+def test_tiles_with_an_activation(name, words):
     """An epilogue of any length works on sums in registers."""
     problem, target = parse_problem(words.split()), device("sm_90a")
     algorithm = next(a for a in dispatch.algorithms("matmul") if a.name == "wgmma")
     config = next(c for c in algorithm.configs(problem, target) if str(c) == name)
-    check(algorithm.build(problem, target, config)[-1], problem, "sm_90a", assemble)
+    check(algorithm.build(problem, target, config)[-1], problem, "sm_90a")
 
 
 def test_every_algorithm_and_architecture_is_compiled(request):

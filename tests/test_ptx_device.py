@@ -1,8 +1,5 @@
 """What the building blocks compile to, without a GPU: the expected instructions, no double precision, no calls, no local memory."""
-import importlib.util
-import pathlib
 import re
-import subprocess
 
 import pytest
 
@@ -12,7 +9,8 @@ if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
 from dnnkern.device import block, convert, epilogue, fastmath, index, philox, vec, warp  # noqa: E402
-from dnnkern.device._numba_compile import compile_ptx  # noqa: E402
+from dnnkern.device._numba_compile import Compiled, compile_ptx  # noqa: E402
+from dnnkern.host.compile import link  # noqa: E402
 
 ARCHITECTURES = ["sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
 SCALARS = {"float32": f32, "float64": f64, "int32": i32, "int64": i64, "uint32": u32}
@@ -28,22 +26,11 @@ def _ptx(kernel, signature, arch="sm_90a"):
     return body
 
 
-def _ptxas():
-    spec = importlib.util.find_spec("nvidia")
-    for root in spec.submodule_search_locations if spec else ():
-        for path in pathlib.Path(root).glob("*/bin/ptxas*"):
-            return path
-    return None
-
-
-def _assemble(kernel, signature, arch, folder):
-    """Registers, stack and spills ptxas reports."""
-    source = folder / "kernel.ptx"
-    source.write_text(compile_ptx(kernel, signature, arch)[0])
-    report = subprocess.run([_ptxas(), f"-arch={arch}", "-v", source, "-o", folder / "kernel.cubin"], capture_output=True, text=True)
-    assert report.returncode == 0, report.stderr
-    stack = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report.stderr)
-    return int(re.search(r"Used (\d+) registers", report.stderr)[1]), [int(v) for v in stack.groups()]
+def _assemble(kernel, signature, arch):
+    """Registers, stack and spills the linker's ptxas reports."""
+    _, report = link(Compiled(kernel, signature, arch).ltoir, arch)
+    stack = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report)
+    return int(re.search(r"Used (\d+) registers", report)[1]), [int(v) for v in stack.groups()]
 
 
 def _copy(load, store, count):
@@ -140,8 +127,7 @@ def test_narrowing(name, arch, instruction):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "e4m3", "e5m2", "int8", "uint8", "float64", "int32"])
-@pytest.mark.skipif(_ptxas() is None, reason="no ptxas: pip install nvidia-cuda-nvcc")
-def test_conversions_assemble_without_a_stack(name, arch, tmp_path):
+def test_conversions_assemble_without_a_stack(name, arch):
     e = convert.element(name)
     unpack, pack, n, T = e.unpack_chunk, e.pack_chunk, e.per_chunk, f64 if e.compute == "float64" else f32
 
@@ -155,7 +141,7 @@ def test_conversions_assemble_without_a_stack(name, arch, tmp_path):
             values[k] = values[k] + T(1)
         pack(words, 0, values, 0)
         vec.store4_from(vec.as_u32(y), i, words, 0)
-    registers, stack = _assemble(kernel, (e.pointer, e.pointer), arch, tmp_path)
+    registers, stack = _assemble(kernel, (e.pointer, e.pointer), arch)
     assert stack == [0, 0, 0] and registers <= 40
 
 

@@ -1,10 +1,9 @@
 """What products of a warpgroup compile to: in place, in registers, as asynchronous as they are written. No GPU needed."""
-import importlib.util
-import pathlib
 import re
 import subprocess
 
 import pytest
+from sass import tool
 
 from dnnkern.device import SIMULATED, cuda, f32, i32, u32
 
@@ -12,11 +11,12 @@ if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
 from dnnkern.device import convert  # noqa: E402
-from dnnkern.device._numba_compile import compile_ptx  # noqa: E402
+from dnnkern.device._numba_compile import Compiled, compile_ptx  # noqa: E402
 from dnnkern.device.mbarrier import mbarrier_arrive, mbarrier_arrive_expect, mbarrier_wait  # noqa: E402
 from dnnkern.device.registers import check_register_budget, make_register_claim, make_register_release  # noqa: E402
 from dnnkern.device.vec import pin, shared_address  # noqa: E402
 from dnnkern.device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor  # noqa: E402
+from dnnkern.host.compile import link  # noqa: E402
 
 MNEMONICS = {  # of the SASS: the first letter is the kind of data path
     ("bfloat16", None): "HGMMA.64x{n}x16.F32.BF16", ("float16", None): "HGMMA.64x{n}x16.F32", ("tf32", None): "HGMMA.64x{n}x8.F32.TF32",
@@ -25,25 +25,15 @@ MNEMONICS = {  # of the SASS: the first letter is the kind of data path
     ("uint8", None): "IGMMA.64x{n}x32.U8.U8", ("uint8", "int8"): "IGMMA.64x{n}x32.U8.S8"}
 
 
-def _tool(name):
-    spec = importlib.util.find_spec("nvidia")
-    for root in spec.submodule_search_locations if spec else ():
-        for path in pathlib.Path(root).glob(f"*/bin/{name}*"):
-            return path
-    pytest.skip(f"{name} is not installed")
-
-
 class Assembled:
     """PTX, SASS and what ptxas says of a kernel for sm_90a; that it keeps everything in registers is asserted."""
 
     def __init__(self, kernel, signature, folder):
-        self.ptx, _ = compile_ptx(kernel, signature, "sm_90a")
-        source, cubin = folder / "kernel.ptx", folder / "kernel.cubin"
-        source.write_text(self.ptx)
-        report = subprocess.run([_tool("ptxas"), "-arch=sm_90a", "-v", source, "-o", cubin], capture_output=True, text=True)
-        assert report.returncode == 0, report.stderr
-        self.report = report.stderr
-        self.sass = subprocess.run([_tool("nvdisasm"), "-c", cubin], capture_output=True, text=True, check=True).stdout
+        compiled, cubin = Compiled(kernel, signature, "sm_90a"), folder / "kernel.cubin"
+        self.ptx = compiled.ptx()
+        code, self.report = link(compiled.ltoir, "sm_90a")
+        cubin.write_bytes(code)
+        self.sass = subprocess.run([tool("nvdisasm"), "-c", cubin], capture_output=True, text=True, check=True).stdout
         self.registers = int(re.search(r"Used (\d+) registers", self.report)[1])
         assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in self.report
         assert "serializ" not in self.report and "ignored" not in self.report, self.report

@@ -1,10 +1,11 @@
-"""Kernel parameter types, tensor maps by value, and compilation to PTX without a driver."""
+"""Kernel parameter types, tensor maps by value, and compilation to LTO-IR and PTX without a driver."""
 import contextlib
 import threading
 
 from llvmlite import ir
 from llvmlite.ir.values import ArgumentAttributes
 from numba.cuda import cgutils
+from numba.cuda import codegen as _codegen
 from numba.cuda import compiler as _compiler
 from numba.cuda import dispatcher as _dispatcher
 from numba.cuda import types
@@ -95,14 +96,51 @@ def _as_device(capability):
             _dispatcher.get_current_device, _compiler.get_current_device = saved
 
 
+class Compiled:
+    """A `cuda.jit` kernel for parameters `signature` (names, see `kernel_type`) and an arch such as "sm_90a".
+
+    Attributes
+    ----------
+    ltoir : bytes
+        What the linker makes machine code of.
+    entry : str
+        The kernel's name there.
+    """
+
+    def __init__(self, kernel, signature, arch):
+        digits = arch[3:].rstrip("af")
+        capability = int(digits[:-1]), int(digits[-1])
+        suffix = arch[3 + len(digits):]
+        self._cc = capability + (suffix,) if suffix else capability
+        options = {k: v for k, v in kernel.targetoptions.items() if k in ("launch_bounds", "fastmath", "max_registers", "opt", "lineinfo")}
+        with _as_device(capability), _kept_libraries() as libraries:
+            self.ltoir, _ = cuda.compile(kernel.py_func, tuple(kernel_type(s) for s in signature), device=False, abi="numba",
+                                         output="ltoir", cc=self._cc, **options)
+        self._library, = libraries
+        self.entry = self._library._entry_name
+
+    def ptx(self):
+        """The same as PTX, to be read."""
+        self._library._nvvm_options.pop("gen-lto", None)
+        return self._library.get_asm_str(cc=self._cc)
+
+
+@contextlib.contextmanager
+def _kept_libraries():
+    """The libraries whose LTO-IR is asked for: `cuda.compile` returns the code alone."""
+    kept, plain = [], _codegen.CUDACodeLibrary.get_ltoir
+
+    def get_ltoir(self, cc=None):
+        kept.append(self)
+        return plain(self, cc)
+    _codegen.CUDACodeLibrary.get_ltoir = get_ltoir
+    try:
+        yield kept
+    finally:
+        _codegen.CUDACodeLibrary.get_ltoir = plain
+
+
 def compile_ptx(kernel, signature, arch):
-    """PTX text and entry name of a `cuda.jit` kernel for parameters `signature` (names, see `kernel_type`) and an arch such as "sm_90a"."""
-    digits = arch[3:].rstrip("af")
-    capability = int(digits[:-1]), int(digits[-1])
-    suffix = arch[3 + len(digits):]
-    options = {k: v for k, v in kernel.targetoptions.items() if k in ("launch_bounds", "fastmath", "max_registers", "opt", "lineinfo")}
-    with _as_device(capability):
-        text, _ = cuda.compile(kernel.py_func, tuple(kernel_type(s) for s in signature), device=False, abi="numba", output="ptx",
-                               cc=capability + (suffix,) if suffix else capability, **options)
-    entry = text[text.index(".entry ") + len(".entry "):].split("(", 1)[0].strip()
-    return text, entry
+    """PTX text and entry name of a kernel."""
+    compiled = Compiled(kernel, signature, arch)
+    return compiled.ptx(), compiled.entry

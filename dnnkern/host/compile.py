@@ -1,4 +1,7 @@
-"""Kernel to cubin: Numba's PTX through the CUDA linker, kept on disk.
+"""Kernel to cubin: Numba's LTO-IR through the CUDA linker, kept on disk.
+
+Not its PTX: that the linker compiles as one of several units, in which it ignores setmaxnreg and makes a kernel live with the registers it
+is launched with. LTO-IR it compiles as a whole.
 
 The key of a cubin is a hash of everything its code depends on: the kernel's bytecode with its closure (configs are closure integers),
 the sources of `dnnkern.device` and of the family that holds the kernel, the parameter types, the architecture and the versions of the
@@ -18,7 +21,7 @@ from pathlib import Path
 from .paths import cache_dir, write_atomically
 
 PACKAGE = Path(__file__).resolve().parent.parent
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -130,19 +133,22 @@ def _read(path) -> Binary | None:
         return None
 
 
-def ptx(kernel, signature, arch) -> tuple:
-    """PTX text and entry name; needs no GPU."""
-    from ..device._numba_compile import compile_ptx
-    return compile_ptx(kernel, signature, arch)
+def link(ltoir, arch) -> tuple:
+    """Machine code of a kernel's LTO-IR, and what the linker's ptxas -v says of it; needs no GPU."""
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+    options = LinkerOptions(arch=arch, link_time_optimization=True, ptxas_options=["-v"])
+    linker = Linker(ObjectCode.from_ltoir(ltoir), options=options)
+    return bytes(linker.link("cubin").code), linker.get_info_log() or ""
 
 
 def _compile(kernel, signature, arch) -> Binary:
-    from cuda.core import Linker, LinkerOptions, ObjectCode
-    text, entry = ptx(kernel, signature, arch)
-    linker = Linker(ObjectCode.from_ptx(text.encode()), options=LinkerOptions(arch=arch, ptxas_options=["-v"]))
-    code = linker.link("cubin").code
-    log = linker.get_info_log() or ""
-    return Binary(code=bytes(code), entry=entry, arch=arch, registers=_number(r"Used (\d+) registers", log),
+    from ..device._numba_compile import Compiled
+    compiled = Compiled(kernel, signature, arch)
+    code, log = link(compiled.ltoir, arch)
+    for line in log.splitlines():
+        if "Performance Loss" in line:
+            warnings.warn(f"dnnkern: {kernel.py_func.__name__} for {arch}: {line}", RuntimeWarning, stacklevel=3)
+    return Binary(code=code, entry=compiled.entry, arch=arch, registers=_number(r"Used (\d+) registers", log),
                   shared=_number(r"(\d+) bytes smem", log), stack=_number(r"(\d+) bytes (?:cumulative )?stack", log))
 
 

@@ -208,12 +208,8 @@ def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
 
 
 def promoted_fits(tile):
-    """Whether a tile has the registers to sum 8-bit floats in two stages, see `make_product`.
-
-    Within the registers a thread is launched with: tiles that need more, of what it claims afterwards, ran three times as long on an
-    H200, and nobody has found out why (docs/notes/tensor-cores.md).
-    """
-    return tile.groups == 1 and 2 * tile.sums + 24 <= 65536 // (tile.threads * tile.blocks) // 8 * 8
+    """Whether a tile has the registers to sum 8-bit floats in two stages, see `make_product`."""
+    return tile.groups == 1 and 2 * tile.sums + 32 <= tile.registers[1]
 
 
 @functools.cache
@@ -261,7 +257,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     scalar = i32 if accumulator == "int32" else f32
     PROMOTED, FACTORS = loader.dtype in FP8, factors is not None
     if PROMOTED and not promoted_fits(tile):
-        raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 24 registers more")
+        raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 32 registers; there are {TAKE}")
 
     @device_function
     def advance(slot, phase):
