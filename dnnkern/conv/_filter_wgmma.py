@@ -8,7 +8,7 @@ im2col mode: the pixels are those that the tap sees from 64 window positions, ze
 The channels of a tap are padded to whole boxes, so that no box has two taps. Groups are matrices of a batch.
 """
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..device import device_function, i32, u32
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -20,6 +20,7 @@ from ..matmul._wgmma import Operand, make_locate
 
 PIXELS = 64                   # of a stage
 WIDTHS = (64, 32, 16, 8)      # channels of a box
+L2_BYTES = 24.5  # a clock and multiprocessor: 64 x 576 tiles of a 64-channel layer at 6.4 TB/s on an H200
 OFFSETS = {1: 1 << 16, 2: 1 << 8, 3: 1 << 5}  # what an offset in each of so many spatial dimensions is below
 
 
@@ -30,6 +31,29 @@ class Shape:
     n: int
     k: int
     batch_size: int
+
+
+def types_refusal(problem):
+    """Why TMA and the tensor cores cannot read x and dy across their contiguous direction, or None."""
+    p = problem
+    if p.dtype not in ("float16", "bfloat16"):
+        return f"dtype {p.dtype}: the tensor cores read 16-bit operands alone across the contiguous direction"
+    if p.pixels == 0:
+        return "there are no pixels to sum over"
+    if p.groups > 1 and (p.c_group % 8 or p.k_group % 8):
+        return f"{p.c_group} channels and {p.k_group} filters a group; TMA begins at multiples of 16 bytes, of 8"
+    for name, label, extent, stride in (("x", "x", p.c, p.x_strides[1]), ("y", "dy", p.k, p.y_strides[1])):
+        if extent > 1 and stride != 1:
+            return f"{label} has stride {stride} between channels; they have to be contiguous"
+        if getattr(p, name).alignment % 16:
+            return f"{label} is aligned to {getattr(p, name).alignment} bytes, TMA needs 16"
+    return None
+
+
+def named(arguments):
+    """Arguments of a matrix product by the names that this operation has for them: y is dw, and stands for addends that are missing."""
+    names = dict.fromkeys(("y", "c", "bias", "scale_a", "scale_b"), "w")
+    return tuple(replace(a, value=names.get(a.value, a.value)) if a.is_dynamic else a for a in arguments)
 
 
 def padded(channels, width):

@@ -29,12 +29,11 @@ from ..matmul._scales import Scales
 from ..matmul._sum import sum_launch, sums_bytes, sums_refusal
 from ..matmul._wgmma import (TILES, Specialisation, even_ranges, locate_arguments, make_sink, output_arguments, product_seconds, steps_of,
                              store_argument, stored_by_tma, tile_count, y_argument)
-from ._filter_wgmma import (WIDTHS, gradient, image_map, make_filter_loader, make_filter_locate, padded, pixel_stride, place_arguments,
-                            shape_of, spatial_dims)
+from ._filter_wgmma import (L2_BYTES, WIDTHS, gradient, image_map, make_filter_loader, make_filter_locate, named, padded, pixel_stride,
+                            place_arguments, shape_of, spatial_dims, types_refusal)
 
 LEAST_STEPS = 2  # of a range
 MOST_WORKSPACE = 1 << 28
-L2_BYTES = 24.5  # a clock and multiprocessor: 64 x 576 tiles of a 64-channel layer at 6.4 TB/s on an H200
 
 
 @dataclass(frozen=True)
@@ -62,17 +61,9 @@ class _Cost(NamedTuple):
 def supports(problem):
     """16-bit types, channels contiguous, addresses and strides as TMA wants them."""
     p = problem
-    if p.dtype not in ("float16", "bfloat16"):
-        return f"dtype {p.dtype}: the tensor cores read 16-bit operands alone across the contiguous direction"
-    if p.pixels == 0:
-        return "there are no pixels to sum over"
-    if p.groups > 1 and (p.c_group % 8 or p.k_group % 8):
-        return f"{p.c_group} channels and {p.k_group} filters a group; TMA begins at multiples of 16 bytes, of 8"
-    for name, label, extent, stride in (("x", "x", p.c, p.x_strides[1]), ("y", "dy", p.k, p.y_strides[1])):
-        if extent > 1 and stride != 1:
-            return f"{label} has stride {stride} between channels; they have to be contiguous"
-        if getattr(p, name).alignment % 16:
-            return f"{label} is aligned to {getattr(p, name).alignment} bytes, TMA needs 16"
+    reason = types_refusal(p)
+    if reason:
+        return reason
     pixel = pixel_stride(p)
     if pixel is None or pixel <= 0 or pixel % 8:
         return f"dy has strides {p.y.strides}; its pixels have to lie one stride apart, a multiple of 16 bytes"
@@ -221,12 +212,6 @@ def partial_kernel(tile, dtype, width, dims):
     return conv_bwd_filter_wgmma_partial
 
 
-def _named(arguments):
-    """Arguments of a matrix product by the names that this operation has for them: y is dw, and stands for addends that are missing."""
-    names = dict.fromkeys(("y", "c", "bias", "scale_a", "scale_b"), "w")
-    return tuple(replace(a, value=names.get(a.value, a.value)) if a.is_dynamic else a for a in arguments)
-
-
 def build(problem, device, config):
     """One launch that stores dw, or the sums over ranges of pixels, then their sum."""
     p, tile, width = problem, config.tile, config.width
@@ -241,14 +226,14 @@ def build(problem, device, config):
         parts = _matrix(p)
         by_tma = stored_by_tma(parts)
         special = Specialisation(tile, (p.dtype, p.dtype, "mn", "mn"), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2)
-        output = _named((*((y_argument(parts),) if by_tma else ()), *output_arguments(parts)))
+        output = named((*((y_argument(parts),) if by_tma else ()), *output_arguments(parts)))
         arguments = (dy_map, x_map, *(output[:1] if by_tma else (x_map,)), *place, *output[by_tma:])
         return (Launch(kernel(special, width, dims), grid, block, arguments, shared=tile.shared, dependent=True),)
     sums = store_argument("workspace", "float32", (ranges * p.groups, shape.m, shape.n), (shape.m * shape.n, shape.n, 1))
     arguments = (dy_map, x_map, sums, *(Argument("int32", v) for v in (shape.m, shape.n, p.groups)), *place)
     product = Launch(partial_kernel(tile, p.dtype, width, dims), grid, block, arguments, shared=tile.shared, dependent=True)
     total = sum_launch(_sums(p, padded(p.c_group, width)), ranges, dependent=True)
-    return product, replace(total, arguments=_named(total.arguments))
+    return product, replace(total, arguments=named(total.arguments))
 
 
 ALGORITHM = Algorithm(op="conv_bwd_filter", name="implicit_gemm_wgmma", supports=supports, workspace=workspace, estimate=estimate,

@@ -95,13 +95,23 @@ class Tile:
         return self.groups * self.bn // 2
 
     @property
+    def a_bytes(self):
+        """Of a stage."""
+        return self.bm * ROW
+
+    @property
+    def a_steps(self):
+        """Bytes of a from the rows of one warpgroup to the next one's, and from one of a warpgroup's 64 rows to the next."""
+        return self.groups * GROUP, GROUP
+
+    @property
     def threads(self):
         return 128 * (1 + self.consumers)
 
     @property
     def stage(self):
         """Bytes: b in whole boxes of 64 columns."""
-        return (self.bm + self.bn + -self.bn % 64) * ROW
+        return self.a_bytes + (self.bn + -self.bn % 64) * ROW
 
     @property
     def boxes(self):
@@ -240,16 +250,17 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     Tensor cores add products of 8-bit floats with some 14 bits, however many there are. So each step's 128 products are summed by them, and
     the steps by the threads, in float32: that takes a second set of accumulators (`promoted_fits`).
     """
-    STAGES, STAGE, A_BYTES, CLUSTER, CONSUMERS, GROUPS = tile.stages, tile.stage, tile.bm * ROW, tile.cluster, tile.consumers, tile.groups
+    STAGES, STAGE, A_BYTES, CLUSTER, CONSUMERS, GROUPS = tile.stages, tile.stage, tile.a_bytes, tile.cluster, tile.consumers, tile.groups
     SUMS, PER_GROUP, STAGING = tile.sums, tile.bn // 2, tile.stages * tile.stage
     STAGING_SHARE, BARS, BYTES = tile.buffers * GROUP, STAGING + tile.consumers * tile.buffers * GROUP, loader.bytes
     KEEP, TAKE = tile.registers
+    A_SHARE, A_GROUP = tile.a_steps
     by_k, width = matrix_descriptor(16, 1024, 128), loader.b_width
     A_CONST = by_k if loader.a_major == "k" else boxes_descriptor(64)
     B_CONST = by_k if loader.b_major == "k" else boxes_descriptor(width)
     multiply = make_wgmma(tile.bn, loader.dtype, loader.b_dtype, steps=4, tiles=GROUPS, a_major=loader.a_major, b_major=loader.b_major,
                           a_step=2 if loader.a_major == "k" else 128, b_step=2 if loader.b_major == "k" else 2 * width,
-                          a_tile=GROUP // 16)
+                          a_tile=A_GROUP // 16)
     wait_all, wait_older = make_wgmma_wait(0, SUMS), make_wgmma_wait(1, 0)
     release_registers, claim_registers = make_register_release(KEEP), make_register_claim(TAKE)
     drain = make_bulk_wait(0)
@@ -311,7 +322,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     def consume(y_map, ring, full, empty, tiles, first, stride, rank, place, group, thread, out):
         acc = cuda.local.array(SUMS, scalar)
         slot, phase, t = u32(0), u32(0), first
-        mine = u32(ring + u32(group) * u32(GROUPS * GROUP))
+        mine = u32(ring + u32(group) * u32(A_SHARE))
         staging = u32(ring + u32(STAGING) + u32(group) * u32(STAGING_SHARE))
         if PROMOTED:
             total = cuda.local.array(SUMS, scalar)

@@ -25,6 +25,16 @@ def _tiles(t):
     t.case("strided-w-last-1x16x6x7-k8-3x3", (1, 16, 6, 7), 8, (3, 3), "float16", lay={name: LAST for name in "xy"})
 
 
+def _slabs(t):
+    """64 channels and taps along w that share pixels: rows of the filter in several tiles, dilation, ranges, groups."""
+    t.case("slabs-nhwc-2x64x5x6-k16-3x3-p1", (2, 64, 5, 6), 16, (3, 3), "bfloat16", layout="NHWC", padding=1)
+    t.case("slabs-ranges-nhwc-4x64x8x7-k8-1x3-p0x1", (4, 64, 8, 7), 8, (1, 3), "bfloat16", layout="NHWC", padding=(0, 1))
+    t.case("slabs-3d-groups2-nhwc-1x128x3x4x5-k16-2x1x3-d1x1x2", (1, 128, 3, 4, 5), 16, (2, 1, 3), "float16", layout="NHWC",
+           padding=(1, 0, 2), dilation=(1, 1, 2), groups=2, beta=2.0)
+    t.case("slabs-strided-w-nhwc-1x64x4x5-k8-4x2", (1, 64, 4, 5), 8, (4, 2), "float16", layout="NHWC", padding=(1, 0),
+           lay={"w": {"gap": 1}})
+
+
 def _products(t):
     """Filters of one tap from several images with their channels first."""
     t.case("images-alpha-beta-5x6x3x4-k7-1x1", (5, 6, 3, 4), 7, (1, 1), alpha=2.0, beta=-1.0)
@@ -39,6 +49,7 @@ def _cases():
     plain_epilogues(t)
     _sums(t)
     _tiles(t)
+    _slabs(t)
     _products(t)
     return t.found
 
