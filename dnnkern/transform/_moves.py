@@ -34,7 +34,22 @@ def col2im_launches(columns, x, window, stride, padding, dilation, layout, devic
                      target)
 
 
+def transpose_seconds(x, y, axes, device) -> float:
+    """Predicted time of `transpose_launches`."""
+    return _best(_TRANSPOSE, TransposeProblem(x, y, tuple(axes)), device)[1]
+
+
+def im2col_seconds(x, columns, window, stride, padding, dilation, layout, device) -> float:
+    """Predicted time of `im2col_launches`."""
+    return _best(_WINDOW["im2col"], WindowProblem("im2col", x, columns, window, stride, padding, dilation, layout), device)[1]
+
+
 def _launches(modules, problem, device, source, target):
-    able = [m.ALGORITHM.configured(problem, device) for m in modules if m.supports(problem) is None]
-    best = min(able, key=lambda a: a.estimate(problem, device, a.config))
+    best, _ = _best(modules, problem, device)
     return best.build(problem, device, best.config, source=source, target=target)
+
+
+def _best(modules, problem, device):
+    """(algorithm with the least estimate, that estimate)."""
+    able = [m.ALGORITHM.configured(problem, device) for m in modules if m.supports(problem) is None]
+    return min(((a, a.estimate(problem, device, a.config)) for a in able), key=lambda pair: pair[1])
