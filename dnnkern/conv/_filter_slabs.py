@@ -35,9 +35,8 @@ class SlabTile(Tile):
             raise ValueError(f"tile of {self.bm} rows: {self.lines} lines of {self.taps} taps; expected 1 to 3 lines, 64 rows a tap")
         if self.bn not in (64, 128, 192, 256) or self.cluster != 1 or self.blocks != 1:
             raise ValueError(f"tile of {self.bn} columns; expected 64, 128, 192 or 256, neither clusters nor several blocks")
-        if self.sums + 24 > 65536 // self.threads // 8 * 8:
-            raise ValueError(f"{self.sums} sums a thread and 24 registers more; {self.threads} threads start with "
-                             f"{65536 // self.threads // 8 * 8}")
+        if self.sums + 24 > self.registers[1]:
+            raise ValueError(f"{self.sums} sums a thread and 24 registers more; {self.threads} threads leave it {self.registers[1]}")
         if self.stages < 2:
             raise ValueError(f"slabs of {self.slab} bytes leave room for {self.stages} stages; the least is 2")
 
