@@ -122,17 +122,19 @@ def case_of(op, text):
     return next(c for c in cases.modules()[op].CASES if c.id == text)
 
 
+@pytest.mark.parametrize("last", [0, 1])
 @pytest.mark.parametrize("op, n, text", [
     ("conv_fwd", 6, "2x5x7x6-k7-3x3-p1-f32"), ("conv_fwd", 6, "edge-nhwc-2x4x9x6-k5-3x3-p1-f32"),
     ("conv_bwd_data", 6, "5x5-1x4x7x7-k4-p2-f32"), ("conv_bwd_filter", 6, "edge-1x3x17x14-k2-3x3-p1-f32"),
     ("conv_bwd_filter", 4, "2x5x7x6-k7-3x3-p1-f32"), ("conv_bwd_filter", 4, "edge-nhwc-2x4x9x6-k5-3x3-p1-f32"),
     ("conv_bwd_filter", 4, "epilogue-alpha-beta-1x4x5x5-k6-3x3-f32")])
-def test_slices(op, n, text, simulated):
-    """Tiles four at a time: every step finds its own, and gradients of filters add up; with tiles of 4x4 inputs exactly."""
+def test_slices(op, n, text, last, simulated):
+    """Tiles four at a time, in both orders of the matrices: every step finds its own, and gradients of filters add up; with tiles of 4x4
+    inputs exactly."""
     case, found = case_of(op, text), algorithm(op)
     problem = case.problem()
     config = next(c for c in found.configs(problem, device()) if c.n == n and c.product.name == "naive")
-    config = dataclasses.replace(config, tiles=4)
+    config = dataclasses.replace(config, tiles=4, last=last)
     launches = found.build(problem, device(), config)
     assert sum("patches" in launch.kernel.py_func.__name__ for launch in launches) >= 2
     notes = Note.WINOGRAD | (Note.WINOGRAD_TILE_4x4 if n == 4 else Note.WINOGRAD_TILE_6x6)

@@ -99,6 +99,8 @@ def refusal(problem, taps, dtypes):
         return f"{p.groups} groups; the products are over all channels"
     if p.op != "conv_bwd_filter" and (p.c if p.op == "conv_fwd" else p.k) == 0:
         return "no channels to sum over"
+    if p.c * p.k >= 2 ** 31:
+        return f"the filter has {p.c * p.k} pairs of channels; they are counted to 2**31"
     if max(*p.image, *p.out, p.c, p.k) >= 2 ** 30 or p.pixels >= 2 ** 31 or p.n * p.image[1] * p.image[2] >= 2 ** 31:
         return f"{p.pixels} pixels, extents {p.image[1:]} and {p.out[1:]}, {p.c} and {p.k} channels; tiles are counted to 2**31"
     return None

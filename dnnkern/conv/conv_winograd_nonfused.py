@@ -7,6 +7,7 @@
 - The products are one batched matrix product, by whatever algorithm of matmul is predicted to be fastest (`matmul._embed`): register tiles,
   or with math="tf32" tensor cores.
 - A filter's gradient is a correlation too, whose taps are dy: in tiles of 2x2 or 4x4 of them, summed over all tiles.
+- V and D lie as their images do, channels first or last, or as the product reads them best: `Config.last`.
 - Extents of the matrices are multiples of four, filled with zeros, so that all of matmul's wide accesses apply.
 - Where V and M are larger than a budget the tiles are taken in slices, one after another; a small budget keeps them in the L2.
 
@@ -37,13 +38,15 @@ SMALL = 1 << 18  # multiply-adds of a product up to which every algorithm is a c
 
 @dataclass(frozen=True)
 class Config:
-    """Extent of a tile's inputs, tiles of a slice, and the matmul algorithm with its configuration."""
+    """Extent of a tile's inputs, whether transformed images have channels last, tiles of a slice, the matmul algorithm."""
     n: int
+    last: int
     tiles: int
     product: Algorithm
 
     def __str__(self):
-        return f"{self.n}x{self.n} {self.tiles} tiles {self.product.name}" + (f" {self.product.config}" if self.product.config else "")
+        text = f"{self.n}x{self.n} {'last' if self.last else 'first'} {self.tiles} tiles {self.product.name}"
+        return text + (f" {self.product.config}" if self.product.config else "")
 
 
 def supports(problem):
@@ -60,19 +63,19 @@ def _four(count):
 class _Images:
     """conv_fwd and conv_bwd_data: which matrices there are for slices of `tiles` tiles; where they lie, `layout` says."""
 
-    def __init__(self, problem, n):
-        self.problem, self.c = problem, correlation(problem)
+    def __init__(self, problem, n, last):
+        self.problem, self.c, self.last = problem, correlation(problem), bool(last)
         self.transform = TRANSFORMS[self.c.taps]
         self.grid = tile_grid(self.c.out, self.transform.m)
         self.total = self.c.n * self.grid[0] * self.grid[1]
         self.count = self.transform.n ** 2
         self.padded = _four(self.c.c), _four(self.c.k)
-        self.along_k = problem.math == "tf32"  # as Hopper's tensor cores read tf32
+        self.along_k = problem.math == "tf32"  # U as Hopper's tensor cores read tf32
 
     def matrices(self, tiles):
         """V and M, at offset 0 of what is theirs."""
         c, (channels, filters) = self.c, self.padded
-        return (Matrices(self.count, tiles, channels, self.along_k or channels_last(c.source_strides)),
+        return (Matrices(self.count, tiles, channels, self.last),
                 Matrices(self.count, tiles, filters, channels_last(c.target_strides)))
 
     def product(self, tiles, rest=False):
@@ -119,8 +122,8 @@ class _Images:
 class _Filters:
     """conv_bwd_filter: the image's matrices V, dy's D, and the sums M, to which every slice but the first adds."""
 
-    def __init__(self, problem, n):
-        self.problem, self.transform = problem, OF_FILTERS[n]
+    def __init__(self, problem, n, last):
+        self.problem, self.transform, self.last = problem, OF_FILTERS[n], bool(last)
         self.grid = tile_grid(problem.out[1:], self.transform.r)
         self.total = problem.n * self.grid[0] * self.grid[1]
         self.count = self.transform.n ** 2
@@ -128,9 +131,9 @@ class _Filters:
 
     def matrices(self, tiles):
         """V, D and M, whose tiles are the filters."""
-        p, (channels, filters) = self.problem, self.padded
-        return (Matrices(self.count, tiles, channels, channels_last(plane_of(p.x_strides))),
-                Matrices(self.count, tiles, filters, channels_last(plane_of(p.y_strides))), Matrices(self.count, filters, channels, True))
+        channels, filters = self.padded
+        return (Matrices(self.count, tiles, channels, self.last), Matrices(self.count, tiles, filters, self.last),
+                Matrices(self.count, filters, channels, True))
 
     def product(self, tiles, rest=False):
         """The batched product of a slice; of another than the first with `rest`."""
@@ -175,13 +178,25 @@ class _Filters:
         return tuple(found)
 
 
-def _stages(problem, n):
-    return (_Filters if problem.op == "conv_bwd_filter" else _Images)(problem, n)
+def _stages(problem, n, last):
+    return (_Filters if problem.op == "conv_bwd_filter" else _Images)(problem, n, last)
+
+
+def _orders(problem):
+    """(whether the images have channels last; the values of `Config.last` worth trying).
+
+    Matrices that lie as their images do are written as fast as memory takes them. Products read best what is contiguous along their rows
+    and columns, so for filters' gradients channels last, but tensor cores read tf32 along the sum.
+    """
+    image = int(channels_last(plane_of(problem.y_strides if problem.op == "conv_bwd_data" else problem.x_strides)))
+    of_filters, tf32 = problem.op == "conv_bwd_filter", problem.math == "tf32"
+    best = int(of_filters != tf32) if of_filters or tf32 else image
+    return image, tuple(dict.fromkeys((best, image)))
 
 
 def _parts(problem, device, config):
     """(bytes of workspace, offsets of the matrices and of the product's own)."""
-    stages = _stages(problem, config.n)
+    stages = _stages(problem, config.n, config.last)
     products = {stages.product(config.tiles, rest) for rest in (False, stages.total > config.tiles)}
     scratch = max(scratch_bytes(config.product, product, device) for product in products)
     return spread((*stages.sizes(config.tiles), scratch))
@@ -190,14 +205,14 @@ def _parts(problem, device, config):
 def configs(problem, device):
     """For each budget the slices that keep it, with the products of least estimate."""
     found = {}
-    for n, budget in itertools.product(OF_FILTERS if problem.op == "conv_bwd_filter" else (6,), BUDGETS):
-        stages = _stages(problem, n)
+    for n, last, budget in itertools.product(OF_FILTERS if problem.op == "conv_bwd_filter" else (6,), _orders(problem)[1], BUDGETS):
+        stages = _stages(problem, n, last)
         _, *streams = stages.sizes(stages.total)
         slices = min(max(1, ceil_div(sum(streams), budget)), max(1, stages.total // 64), MOST_SLICES if budget != max(BUDGETS) else 2 ** 31)
         tiles = _four(ceil_div(stages.total, slices))
         product = stages.product(tiles)
         for chosen in choices(product, device, 2 if product.flops > 2 * SMALL else 99):
-            found[Config(n, tiles, chosen)] = None
+            found[Config(n, last, tiles, chosen)] = None
     return list(found)
 
 
@@ -208,17 +223,19 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """The transforms at the rate of memory, or of the L2 where a slice fits; the products; a launch for each step."""
-    stages = _stages(problem, config.n)
+    stages = _stages(problem, config.n, config.last)
     slices = ceil_div(stages.total, config.tiles)
     _, *streams = stages.sizes(config.tiles)
     in_l2 = 2 if sum(streams) < device.l2_bytes else 1
-    product = seconds(config.product, stages.product(config.tiles), device)
+    image, (best, *_) = _orders(problem)
+    product = seconds(config.product, stages.product(config.tiles), device) * (1.0 if config.last == best else 1.1)
+    in_l2 *= 1.0 if config.last == image else 0.7
     return 8e-6 + slices * (4e-6 + product) + stages.bytes_moved() / (0.75 * in_l2 * device.bandwidth)
 
 
 def build(problem, device, config):
     """All launches, one after another on the stream."""
-    return _stages(problem, config.n).launches(config, device, _parts(problem, device, config)[1])
+    return _stages(problem, config.n, config.last).launches(config, device, _parts(problem, device, config)[1])
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="winograd_nonfused", supports=supports, workspace=workspace, estimate=estimate, build=build,
