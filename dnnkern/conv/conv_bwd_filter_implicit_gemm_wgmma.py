@@ -156,8 +156,8 @@ def estimate(problem, device, config):
     across, down = ceil_div(shape.n, tile.bn), ceil_div(shape.m, tile.bm)
     tiles, steps = tile_count(shape, tile) * config.ranges, ceil_div(steps_of(problem.pixels, 2), config.ranges)
     narrow = 1 + 0.1 * (64 // config.width - 1)  # more and shorter copies; a guess
-    # two blocks that want the same at about the same time cost the L2 one read
-    read = (tile.bm / min(across, 2) + tile.bn / min(down, 2)) * ROW * steps * tiles
+    # tiles of a range want the same pixels at about the same time
+    read = (tile.bm + tile.bn) * ROW * steps * tiles / (across * down) ** 0.5
     seconds = max(narrow * product_seconds(_Cost(problem.x, problem.bytes), tile, device, tiles, steps),
                   3e-6 + read / (L2_BYTES * device.sms * device.clock_hz))
     if _at_once(problem, config):
