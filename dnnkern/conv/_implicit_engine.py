@@ -11,7 +11,7 @@ Results leave in one of three ways: rows in one stride through shared memory and
 import functools
 from dataclasses import dataclass
 
-from ..device import device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, u32
 from ..device.barrier import barrier_sync
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec
@@ -86,6 +86,7 @@ def make_locate(special):
 
     @device_function
     def locate(t, rank, place):
+        rank = i32(i32(cuda.blockIdx.x) & (CLUSTER - 1))  # the same, but the compiler knows that no lane has another
         tiles, channels, axes, counts, divisors = place
         per_class, per_group, band_tiles, super_rows, last_rows = tiles
         group_channels, group_columns, beyond, steps_a_tap = channels
@@ -129,8 +130,8 @@ def make_loader(special):
     """`Loader` of pixels of an image by im2col and boxes of the filter; its state is (channel, tap along each axis)."""
     tile, dims, by_k = special.tile, special.dims, special.filter_major == "k"
     GROUPED, ALONG_INNER, ALONG_OUTER = special.groups is not None, special.groups == "inner", special.groups == "outer"
-    BK, SHARE, MULTICAST, MASK = ROW // ITEMSIZE[special.dtype], tile.bn // tile.cluster, tile.cluster > 1, (1 << tile.cluster) - 1
-    BOXES, MIDDLE, OUTER = ceil_div(SHARE, 64), dims > 1, dims > 2
+    BK, CLUSTER, SHARE, MASK = ROW // ITEMSIZE[special.dtype], tile.cluster, tile.bn // tile.cluster, (1 << tile.cluster) - 1
+    BOXES, MIDDLE, OUTER, MULTICAST = ceil_div(SHARE, 64), dims > 1, dims > 2, CLUSTER > 1
     if MULTICAST and not by_k and SHARE % 64:
         raise ValueError(f"a filter contiguous along columns is shared in boxes of 64; {SHARE} are no multiple")
     pixels, box = make_tma_load(dims + 2, im2col=True), make_tma_load(dims + 2, multicast=MULTICAST)
@@ -182,6 +183,7 @@ def make_loader(special):
     @device_function
     def load(to_a, to_b, a_map, b_map, bar, where, rank, state):
         c, j0, j1, j2 = state
+        rank = i32(i32(cuda.blockIdx.x) & (CLUSTER - 1))
         inner, outer = c, i32(where[COLUMN] + rank * SHARE)
         if GROUPED:
             c = i32(c + where[GROUP_OF] * where[GROUP_CHANNELS])

@@ -24,13 +24,16 @@ from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..host.tensor import Tensor
-from ..matmul._engine_hopper import ROW, Tile, make_product
+from ..matmul._engine_hopper import ROW, Tile, make_product, promoted_fits
 from ..matmul._tile import BAND
-from ..matmul._wgmma import product_seconds, rows_for_tma, store_argument, tiles_for, wgmma_dtype
+from ..matmul._scales import FP8
+from ..matmul._wgmma import MEASURED_CLOCK, TILES, rows_for_tma, store_argument, tiles_for, wgmma_dtype
 from ..transform._moves import transpose_launches
 from ._implicit_engine import Specialisation, make_loader, make_locate, make_sink
 from ._implicit_wgmma import Axis, Image, make_filter, make_image, walk_of, walk_refusal
 
+FURTHER_TILES = {Tile(192, 64): (2.0, 0.1, 0.36), Tile(192, 128): (3.2, 0.6, 0.49), Tile(256, 64): (2.6, 0.2, 0.46)}
+"""Tiles that matmul has no use for, as in `TILES`; predicted from the bytes that pass through shared memory."""
 NOWHERE = Axis(*(1,) * 3, 0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0, False)  # an axis that is not there
 GROUPS = {"conv_fwd": "outer", "conv_bwd_data": "inner"}              # the filter's dimension along which groups follow each other
 
@@ -101,9 +104,14 @@ def supports(problem):
 
 
 def configs(problem, device):
-    """Every tile that reads the filter as it lies, in whole boxes of results: the last one would overlap the one before."""
+    """Every tile that reads the filter as it lies, in whole boxes of results: the last one would overlap the one before.
+
+    Two groups of 64 rows and 128 columns leave too few registers for an epilogue that reads other arrays.
+    """
     found = tiles_for(parts_of(problem).filter.major, problem.dtype)
-    return [Config(t) for t in found if t.bn * max(problem.output.itemsize, 2) % ROW == 0]
+    found += [t for t in FURTHER_TILES if problem.dtype not in FP8 or promoted_fits(t)]
+    most = 64 if problem.beta or problem.residual else 128
+    return [Config(t) for t in found if t.bn * max(problem.output.itemsize, 2) % ROW == 0 and (t.groups == 1 or t.sums <= most)]
 
 
 def workspace(problem, device, config):
@@ -112,28 +120,25 @@ def workspace(problem, device, config):
     return parts.image.bytes + parts.filter.bytes
 
 
-@dataclass(frozen=True)
-class _Work:
-    """What `product_seconds` asks of a problem."""
-    bytes: int
-    a: Tensor
-
-
 def estimate(problem, device, config):
-    """Waves of tiles; two passes for each copy; half of the stores' rate where they leave straight from registers."""
+    """Waves of tiles, the tensor cores' time or the memory's; the copies; half of the stores' rate straight from registers."""
     parts, tile = parts_of(problem), config.tile
     classes = [1]
     for axis in parts.axes:
         classes = [taps * axis.class_of(number)[1] for taps in classes for number in range(axis.pitch)]
     steps = sum(max(1, taps * _steps_a_tap(parts)) for taps in classes) / len(classes)
     tiles = _tiles(parts, tile, problem.groups)[0] * tile.cluster
-    seconds = product_seconds(_Work(problem.bytes, parts.image.tensor), tile, device, tiles, steps)
-    for array in (parts.image, parts.filter):
-        if array.packed:
-            seconds += 2e-6 + 2.2 * array.bytes / device.bandwidth
+    alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
+    fixed, further, step = (FURTHER_TILES.get(alone) or TILES[alone])
+    slots = device.sms * alone.blocks
+    waves = 0.75 * ceil_div(tiles, slots) + 0.25 * max(tiles / slots, 1.0)  # a wave that is not full runs at a higher clock
+    step *= 1.12 if problem.dtype in FP8 else 1.0  # the second stage of sums; a guess, not measured
+    work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
+    memory = problem.bytes / device.bandwidth
     if _store_of(problem, parts) == "direct":
-        seconds += problem.output.nbytes / device.bandwidth
-    return seconds
+        memory += problem.output.nbytes / device.bandwidth
+    copies = sum(2e-6 + 2.2 * array.bytes / device.bandwidth for array in (parts.image, parts.filter) if array.packed)
+    return copies + fixed * 1e-6 + max(work, memory) + 0.1 * min(work, memory) + (alone is not tile) * 1e-7
 
 
 def _steps_a_tap(parts):
@@ -179,7 +184,8 @@ def _store_of(problem, parts):
 def kernel(special):
     """All classes and groups, one persistent launch."""
     tile = special.tile
-    product = make_product(tile, make_loader(special), make_locate(special), make_sink(special), special.epilogue.accumulator)
+    product = make_product(tile, make_loader(special), make_locate(special), make_sink(special), special.epilogue.accumulator,
+                           cooperative=tile.cluster > 1)  # whose lanes end together: one alone could not use the warp's registers
 
     @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_implicit_gemm_wgmma(image, filter, y_map, tiles, per_class, per_group, band_tiles, super_rows, last_rows, channels, axis0,

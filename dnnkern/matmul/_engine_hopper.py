@@ -255,6 +255,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     STAGING_SHARE, BARS, BYTES = tile.buffers * GROUP, STAGING + tile.consumers * tile.buffers * GROUP, loader.bytes
     KEEP, TAKE = tile.registers
     A_SHARE, A_GROUP = tile.a_steps
+    LOG_CLUSTER = CLUSTER.bit_length() - 1  # a division would be one of 64 bits, out of the registers that a warp shares
     by_k, width = matrix_descriptor(16, 1024, 128), loader.b_width
     A_CONST = by_k if loader.a_major == "k" else boxes_descriptor(64)
     B_CONST = by_k if loader.b_major == "k" else boxes_descriptor(width)
@@ -306,9 +307,10 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                         at = u32(ring + slot * u32(STAGE))
                         if STATE:
                             load(at, u32(at + u32(A_BYTES)), a_map, b_map, bar, where, rank, state)
-                            state = after(state, where)
                         else:
                             load(at, u32(at + u32(A_BYTES)), a_map, b_map, bar, where, rank, i32(k))
+                    if STATE:
+                        state = after(state, where)
                     slot, phase = advance(slot, phase)
                 t = i32(t + stride)
 
@@ -386,8 +388,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             cluster_arrive_relaxed()
             cluster_wait()
             rank = uniform(i32(cluster_rank()))
-            first = i32(i32(cuda.blockIdx.x) // CLUSTER)
-            stride = i32(i32(cuda.gridDim.x) // CLUSTER)
+            first = i32(i32(cuda.blockIdx.x) >> LOG_CLUSTER)
+            stride = i32(i32(cuda.gridDim.x) >> LOG_CLUSTER)
         else:
             cuda.syncthreads()
             rank = i32(0)
