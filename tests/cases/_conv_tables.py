@@ -129,6 +129,20 @@ def tensor_cores(t):
            lay={name: {"gap": 8} for name in "xy"})
 
 
+def few_channels(t):
+    """One to four channels: windows that begin at even and odd elements, rows that end inside a tile, rows longer than one."""
+    t.case("few-nhwc-2x3x9x20-k40-3x3-p1", (2, 3, 9, 20), 40, (3, 3), "bfloat16", layout="NHWC", padding=1)
+    t.case("few-nhwc-2x3x11x20-k33-7x7-s2-p3", (2, 3, 11, 20), 33, (7, 7), "float16", layout="NHWC", stride=2, padding=3)
+    t.case("few-nhwc-1x3x12x24-k64-7x7-s2-p3", (1, 3, 12, 24), 64, (7, 7), "bfloat16", layout="NHWC", stride=2, padding=3)
+    t.case("few-1x1x10x30-k8-3x3-p1", (1, 1, 10, 30), 8, (3, 3), "bfloat16", padding=1)
+    t.case("few-1x4x9x12-k65-3x3-d2x1-p1", (1, 4, 9, 12), 65, (3, 3), "float16", padding=1, dilation=(2, 1))
+    t.case("few-1d-2x2x150-k8-r5-causal", (2, 2, 150), 8, (5,), "float16", padding=(4, 0))
+    t.case("few-1d-nhwc-1x2x500-k16-r3-p1", (1, 2, 500), 16, (3,), "bfloat16", layout="NHWC", padding=1)
+    t.case("few-flipped-nhwc-1x3x12x16-k16-4x4-s4", (1, 3, 12, 16), 16, (4, 4), "bfloat16", layout="NHWC", stride=4, mode="convolution")
+    t.case("few-nhwc-1x3x9x17-k8-3x3-s2x3-d2x3", (1, 3, 9, 17), 8, (3, 3), "float16", layout="NHWC", stride=(2, 3), dilation=(2, 3),
+           padding=((2, 0), (3, 1)))
+
+
 def edges(t):
     """Channels and pixels round the sizes of warps and tiles; nothing to sum, nothing to write."""
     for c, k in ((1, 1), (1, 33), (31, 2), (33, 5), (3, 65), (65, 3), (13, 17)):
@@ -168,7 +182,7 @@ def strided(t):
 def shared(t, dtypes=FLOATS):
     """All of these."""
     by_dtype(t, dtypes)
-    for part in (dimensions, groups, windows, pointwise, tensor_cores, edges, strided):
+    for part in (dimensions, groups, windows, pointwise, tensor_cores, few_channels, edges, strided):
         part(t)
 
 
