@@ -1,0 +1,39 @@
+"""Blocks that take several tiles, one after another, which small problems do not make them do on a device of many multiprocessors."""
+import dataclasses
+
+import contract
+import numpy as np
+import pytest
+from cases._conv import Conv
+
+from dnnkern import dispatch
+from dnnkern.device import SIMULATED
+from dnnkern.host import device as host
+
+CASES = [Conv("tiles-nhwc-bf16", op, (2, 3, 9, 40), 40, (3, 3), "bfloat16", layout="NHWC", padding=1)
+         for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter")]
+CASES += [Conv("tiles-f16", op, (3, 2, 8, 24), 16, (5, 4), "float16", stride=(1, 2), padding=2)
+          for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter")]
+
+
+@pytest.mark.skipif(not SIMULATED, reason="only the simulator's device can be made smaller")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op}-{case.id}")
+def test_one_block_takes_many_tiles(case, monkeypatch):
+    small = dataclasses.replace(host.device(0), sms=1)
+    monkeypatch.setattr(contract, "device", lambda: small)
+    monkeypatch.setattr(host, "_SIMULATOR", small)
+    host.device.cache_clear()
+    try:
+        algorithm = next(a for a in dispatch.algorithms(case.op) if a.name == "small_c")
+        problem = case.problem()
+        tiles = [(v, v.build(problem, small, v.config)[0]) for v in algorithm.variants(problem, small)]
+        variant = next(v for v, launch in tiles if next(a.value for a in launch.arguments if a.type == "int32") > launch.grid[0])
+        with contract.registered(variant) as mine:
+            values = case.values("exact")
+            reference, _ = case.reference(values)
+            run = contract.Run(case, mine, values)
+            run.check_memory()
+            run.check_values(reference, {name: np.zeros(()) for name in reference})
+    finally:
+        monkeypatch.undo()
+        host.device.cache_clear()
