@@ -77,17 +77,14 @@ def supports(problem):
     _, source_strides, source, _, result_strides, result = _roles(p)
     planes = [(source_strides, source), (result_strides, result), (p.residual_strides, result)]
     reach = max(abs(strides[3]) * (sizes[1] + 64) + abs(strides[4]) * (sizes[2] + 64) for strides, sizes in planes)
-    if max(reach, p.w.size * max(1, abs(s)), p.taps * p.k, abs(p.bias_stride) * max(p.c, p.k)) >= 2 ** 31:
+    if max(reach, p.k * abs(p.w_strides[0]) + p.taps * abs(s), p.taps * p.k, abs(p.bias_stride) * max(p.c, p.k)) >= 2 ** 31:
         return f"a plane or the filter reaches over {max(reach, p.w.size)} elements; counters end at 2**31"
-    if max(p.n * p.c, p.n * p.k) * max(*map(_volume, (p.image, p.out))) >= 2 ** 31 * 4 * 4:
-        return "more than 2**35 elements"
-    if max(p.dilations) * MOST_TAPS + max(p.pads_before) >= 2 ** 20:
+    if max(p.dilations) * max(p.filter) + max(p.pads_before) >= 2 ** 20:
         return f"dilation {max(p.dilations)}, padding {max(p.pads_before)}; the unrolled window ends at 2**20"
+    if not (filter_configs if p.op == "conv_bwd_filter" else configs)(p, None):
+        return (f"{p.filter[1]}x{p.filter[2]} taps, dilation {p.dilations[1]}x{p.dilations[2]}, stride {p.strides[1]}x{p.strides[2]} and "
+                f"{p.output.size} results: no tile fits the registers and 2**31 tiles")
     return None
-
-
-def _volume(v):
-    return v[0] * v[1] * v[2]
 
 
 def _axes(p, config):
@@ -139,14 +136,14 @@ def _put(p, config):
 def configs(problem, device):
     """Tiles of one to four rows; wide loads first."""
     p = problem
-    height = _roles(p)[5][1]
+    depth, height, width = _roles(p)[5]
     backward = p.op == "conv_bwd_data"
     step_h, step_w = (p.strides[1], p.strides[2]) if backward else (1, 1)
     last, first = _vectors(p)
     found = []
 
-    def add(channels, vector, th, tw, blocks=2):
-        config = Config(channels, vector, th, tw, blocks)
+    def add(channels, vector, th, tw):
+        config = Config(channels, vector, th, tw, 1)
         rows, columns, dynamic, _, _ = _axes(p, config)
         work = th * tw * columns.taps * rows.taps * (vector if channels else 1)
         size = 2 if p.dtype == "float64" else 1
@@ -154,7 +151,9 @@ def configs(problem, device):
         registers = size * across * (th * tw + columns.taps) + size * columns.groups * vector
         registers += 0 if channels else size * rows.taps * columns.taps
         registers += 2 * columns.groups * max(1, vector * p.x.itemsize // 4)
-        if config not in found and work <= UNROLLED and registers <= 190 and columns.groups <= 62 and rows.groups <= 40:
+        tiles = p.n * p.c * p.k_group * depth * ceil_div(height, th) * ceil_div(width, tw)
+        fits = work <= UNROLLED and registers <= 190 and columns.groups <= 62 and rows.groups <= 40 and tiles < 2 ** 31 - 2 ** 20
+        if fits and (channels, vector, th, tw) not in {(c.channels, c.vector, c.th, c.tw) for c in found}:
             found.append(Config(channels, vector, th, tw, max(1, min(8, 512 // (registers + 56)))))
 
     for vector in last[:2]:
@@ -296,7 +295,7 @@ def filter_configs(problem, device):
     last = [v for v in last if p.y_strides[1] == 1 and access_words(p.y, v, _rest(p.y_strides, True))]
     found = []
 
-    def add(channels, vector, th, tw, always=False):
+    def add(channels, vector, th, tw):
         config = Config(channels, vector, th, tw, 1)
         rows, columns, _, _ = _filter_axes(p, config)
         across = vector if channels else 1
@@ -304,7 +303,7 @@ def filter_configs(problem, device):
         registers = size * (across * (th * tw + rows.taps * columns.taps) + columns.groups * vector)
         registers += 2 * columns.groups * max(1, vector * p.x.itemsize // 4)
         fits = work <= UNROLLED and registers <= 190 and rows.groups <= 40 and size * across * columns.taps <= SUMS
-        if always or fits and columns.groups <= 62:
+        if fits and columns.groups <= 62:
             found.append(Config(channels, vector, th, tw, max(1, min(8, 512 // (registers + 24)))))
 
     for vector in last[:2] + last[2:] * (not last[:2]):
@@ -315,7 +314,7 @@ def filter_configs(problem, device):
             if tw * p.strides[2] % vector == 0 and (th == 1 or th <= 2 * p.out[1]):
                 add(0, vector, th, tw)
     if not found:
-        add(0, 1, 1, 1, True)
+        add(0, 1, 1, 1)
     return found
 
 
