@@ -24,7 +24,7 @@ BOUNDS = (1 << 30, 1 << 27)
 LINE = 256
 
 # Tile: multiply-adds of all instructions in its loop, times how well the blocks of a multiprocessor hide their loads.
-TILES = {Tile(128, 64, tn=8): 0.80, Tile(128, 64): 0.80, Tile(64, 64): 0.78, Tile(64, 32): 0.72, Tile(32, 32): 0.62}
+TILES = {Tile(128, 64, tn=8): 0.80, Tile(64, 64, blocks=3): 0.78, Tile(64, 32, blocks=6): 0.74, Tile(32, 32, blocks=12): 0.68}
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,7 @@ def _pitch(channels):
 def _lines(config, side):
     """How blocks share the tiles of an array."""
     last = int(side.strides[1] == 1 and side.strides[3] != 1)
-    longest = max(config.lh, config.lw)
-    ch = 8 if longest <= 32 else 4
+    ch = 8 if config.lh == 1 or max(config.lh, config.lw) <= 32 else 4
     return Lines(config.lh, config.lw, ch, last, 16 if config.lh == 1 else config.lh)
 
 
@@ -224,7 +223,7 @@ class Plan:
     def _slice(self):
         """Items of a slice: what fits into the bound, in whole blocks of the product's tile."""
         per_item = 8 * self.frequencies * (self.pitches[0] + (self.pitches[2] if self.c.items else self.pitches[1]))
-        least = max(64, self.config.tile.bm, 16)
+        least = self.config.tile.bm
         fits = max(self.config.bound // per_item // least, 1) * least
         return self.items if fits >= self.items else ceil_div(ceil_div(self.items, ceil_div(self.items, fits)), 16) * 16
 
@@ -321,7 +320,7 @@ class Plan:
     def seconds(self, device):
         """Each launch by what bounds it: bytes of images and spectra, or multiply-adds in waves of tiles."""
         c, tile, group, f = self.c, self.config.tile, self.config.group, self.frequencies
-        length = self.config.lh * self.config.lw
+        length = max(self.config.lh * self.config.lw, 1)
         total = 0.0
         for first in range(0, self.items, self.slice):
             count = min(self.slice, self.items - first)
@@ -338,8 +337,8 @@ class Plan:
         return 3e-6 + total + self._transform(device, other.outer, _pitch(other.channels), length)
 
     def _transform(self, device, items, pitch, length):
-        """Pixels on one side, spectra on the other, at 0.6 of the memory's speed; or the arithmetic of lines, about 12 a pixel and side."""
+        """Pixels on one side, spectra on the other, at 0.6 of the memory's speed; or instructions, about 45 a pixel."""
         channels = ceil_div(pitch, 8) * 8
         moved = items * channels * (4 * length + 8 * self.frequencies)
-        work = items * channels * length * 30 / (128 * device.sms * device.clock_hz)
+        work = items * channels * length * 45 / (128 * device.sms * device.clock_hz)
         return 2e-6 + max(moved / (0.6 * device.bandwidth), work)
