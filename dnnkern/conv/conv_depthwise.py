@@ -158,11 +158,11 @@ def configs(problem, device):
 
     for vector in last[:2]:
         for th, tw in ((4, 4), (2, 4), (2, 2), (1, 4), (1, 2)):
-            if th == 1 or th <= 2 * height:
+            if th == 1 or th < 2 * height:
                 add(1, vector, ceil_div(th, step_h) * step_h if th > 1 else 1, ceil_div(tw, step_w) * step_w)
     for vector in first[:1] or ([] if found else [1]):
         for th, tw in ((4, vector), (2, 2 * vector), (1, 2 * vector), (1, vector)) if vector > 1 else ((4, 4), (2, 2), (1, 2), (1, 1)):
-            if th > 1 and th > 2 * height:
+            if th > 1 and th >= 2 * height:
                 continue
             if not backward and tw * p.strides[2] % vector == 0:
                 add(0, vector, th, tw)
@@ -311,7 +311,7 @@ def filter_configs(problem, device):
             add(1, vector, th, tw)
     for vector in first[:1] or ([] if found else [1]):
         for th, tw in ((4, vector), (2, 2 * vector), (1, 2 * vector), (1, vector)) if vector > 1 else ((2, 4), (2, 2), (1, 2)):
-            if tw * p.strides[2] % vector == 0 and (th == 1 or th <= 2 * p.out[1]):
+            if tw * p.strides[2] % vector == 0 and (th == 1 or th < 2 * p.out[1]):
                 add(0, vector, th, tw)
     if not found:
         add(0, 1, 1, 1)
