@@ -1,11 +1,14 @@
-"""``python -m dnnkern demo``: a two-layer perceptron learns handwritten digits; every matrix product is `dnnkern.matmul`.
+"""``python -m dnnkern demo``: a convolutional network learns handwritten digits, forward and backward through this library.
+
+Two convolutions, each with bias and ReLU in its epilogue, and a classifier: `conv_fwd`, `conv_bwd_data`, `conv_bwd_filter`, `conv_bwd_bias`
+and `matmul`.
 
 On a GPU it trains on scikit-learn's 1797 digits. In the simulator, where it runs without a GPU, it makes a few steps on a few of them. The
 losses of those steps, on a GPU of the first ones, must be those of a float64 run of the same steps in NumPy.
 """
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +22,8 @@ class Plan:
     """How much to train."""
     train: int
     test: int
-    hidden: int
+    channels: tuple
+    strides: tuple
     batch: int
     epochs: int
     checked: int
@@ -27,16 +31,16 @@ class Plan:
     momentum: float = 0.9
 
 
-FULL = Plan(train=1437, test=360, hidden=256, batch=64, epochs=60, checked=22)
-SHORT = Plan(train=96, test=64, hidden=32, batch=32, epochs=4, checked=12)
+FULL = Plan(train=1437, test=360, channels=(32, 64), strides=(1, 2), batch=64, epochs=30, checked=22)
+SHORT = Plan(train=16, test=32, channels=(16, 16), strides=(2, 2), batch=8, epochs=4, checked=8)
 
 
 def load(plan):
-    """Digits as float32 in 0 to 1 and int32 labels: ((x, y) to train on, (x, y) to test with), the same split in every run."""
+    """Digits, 8x8 with one channel, as float32 in 0 to 1 and int32 labels: ((x, y) to train on, (x, y) to test with), always the same."""
     from sklearn.datasets import load_digits
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
-    x, y = (digits.data[order] / 16).astype(np.float32), digits.target[order].astype(np.int32)
+    x, y = (digits.images[order, :, :, None] / 16).astype(np.float32), digits.target[order].astype(np.int32)
     return (x[:plan.train], y[:plan.train]), (x[-plan.test:], y[-plan.test:])
 
 
@@ -53,7 +57,7 @@ def train(plan, data, weights, seed, framework=None, progress=iter):
     """Train on the device; returns (network, losses of the batches, seconds for the first batch, seconds for the others)."""
     from .network import Arrays, Network
     arrays = Arrays(framework)
-    network = Network(weights, arrays, plan.batch, plan.rate, plan.momentum)
+    network = Network(weights, arrays, plan.strides, plan.batch, plan.rate, plan.momentum)
     steps = plan.epochs * (plan.train // plan.batch)
     losses = [arrays.put(np.zeros(plan.batch, np.float32)) for _ in range(steps)]
     started, first = time.perf_counter(), None
@@ -70,14 +74,14 @@ def difference(losses, plan, data, weights, seed) -> float:
     """Largest difference between the first losses and those of the float64 run of the same steps."""
     from . import reference
     given = [b for b, _ in zip(batches(*data, plan, seed), range(plan.checked))]
-    return float(np.abs(losses[:len(given)] - reference.train(weights, given, plan.rate, plan.momentum)).max())
+    return float(np.abs(losses[:len(given)] - reference.train(weights, plan.strides, given, plan.rate, plan.momentum)).max())
 
 
 def main(argv=()) -> int:
     """Run the demo; 1 where the losses are not those of the float64 run."""
     arguments = _parser().parse_args(list(argv))
-    if any(getattr(arguments, name) is not None and getattr(arguments, name) < 1 for name in ("epochs", "hidden")):
-        raise ValueError("demo: --epochs and --hidden are 1 or more")
+    if any(getattr(arguments, name) is not None and getattr(arguments, name) < 1 for name in ("epochs", "channels")):
+        raise ValueError("demo: --epochs and --channels are 1 or more")
     try:
         import sklearn  # noqa: F401
     except ImportError:
@@ -86,17 +90,21 @@ def main(argv=()) -> int:
     from ..host.device import current_device, device
     from .network import choices, initial_weights
     plan = SHORT if SIMULATED and not arguments.full else FULL
-    plan = Plan(**{**vars(plan), **{name: value for name, value in vars(arguments).items() if name in ("epochs", "hidden") and value}})
+    plan = replace(plan, epochs=arguments.epochs or plan.epochs)
+    if arguments.channels:
+        plan = replace(plan, channels=(arguments.channels, 2 * arguments.channels))
     print(f"dnnkern demo on {'the simulator: no GPU is used' if SIMULATED else device(current_device()).name}")
     data, held_out = load(plan)
-    print(f"64 -> {plan.hidden} (ReLU) -> 10, {plan.train} digits, {plan.epochs} epochs in batches of {plan.batch}, SGD with momentum\n")
-    weights = initial_weights(64, plan.hidden, 10, arguments.seed)
+    layers = " -> ".join(f"conv 3x3 stride {s}, {c} filters, ReLU" for c, s in zip(plan.channels, plan.strides))
+    print(f"8x8x1 -> {layers} -> 10 classes")
+    print(f"{plan.train} digits, {plan.epochs} epoch{'s' * (plan.epochs > 1)} in batches of {plan.batch}, SGD with momentum\n")
+    weights = initial_weights(plan.channels, plan.strides, 10, arguments.seed)
     steps = plan.epochs * (plan.train // plan.batch)
     network, losses, first, rest = train(plan, data, weights, arguments.seed, arguments.framework, lambda it: _progress(it, steps))
     accuracy = network.accuracy(*held_out)
-    rows = [(name, str(problem).removeprefix("matmul "), chosen.algo, chosen.config or None, "predicted" if ms is None else "measured",
+    rows = [(name, str(problem), chosen.algo, chosen.config or None, "predicted" if ms is None else "measured",
              time_text(chosen.time_ms), time_text(ms)) for name, problem, chosen, ms in choices(network.problems)]
-    show(("product", "problem", "algorithm", "config", "chosen as", "predicted", "measured"), rows, title="What dispatch chose")
+    show(("operation", "problem", "algorithm", "config", "chosen as", "predicted", "measured"), rows, title="What dispatch chose")
     print(f"\nfirst batch {first:.2f} s, compilation included; the other {steps - 1}: {rest:.2f} s")
     print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}; test accuracy {100 * accuracy:.1f} % on {plan.test} digits never trained on")
     if arguments.plot:
@@ -110,11 +118,11 @@ def main(argv=()) -> int:
 
 def _parser():
     from ..__main__ import Parser
-    parser = Parser(prog="python -m dnnkern demo", description="Train a two-layer perceptron on scikit-learn's handwritten digits.")
+    parser = Parser(prog="python -m dnnkern demo", description="Train a convolutional network on scikit-learn's handwritten digits.")
     parser.add_argument("--framework", choices=("numba", "torch", "numpy"),
                         help="whose arrays (default: Numba's; NumPy's in the simulator)")
     parser.add_argument("--epochs", type=int, help="times round the training digits")
-    parser.add_argument("--hidden", type=int, help="width of the hidden layer")
+    parser.add_argument("--channels", type=int, help="filters of the first convolution; the second has twice as many")
     parser.add_argument("--full", action="store_true", help="in the simulator: the size that a GPU runs, which takes hours there")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and of the order of the digits (default 0)")
     parser.add_argument("--plot", metavar="FILE", help="draw the loss curve into this file; needs matplotlib")

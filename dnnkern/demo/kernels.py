@@ -1,4 +1,5 @@
-"""The demo's own three kernels, for what a matrix product cannot do: softmax cross-entropy, the gradient of ReLU, a step of the weights."""
+"""The demo's own four kernels, for what products and convolutions cannot do: softmax cross-entropy, the gradient of ReLU, momentum of the
+gradients that come without, a step of the weights."""
 import functools
 
 import numpy as np
@@ -43,6 +44,14 @@ def relu_gradient(h, dh, n):
     if i < n:
         if h[i] <= f32(0):
             dh[i] = f32(0)
+
+
+@cuda.jit(launch_bounds=THREADS)
+def add_momentum(velocity, gradient, n, momentum, scale):
+    """velocity = momentum * velocity + scale * gradient."""
+    i = i32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+    if i < n:
+        velocity[i] = f32(momentum * velocity[i] + scale * gradient[i])
 
 
 @cuda.jit(launch_bounds=THREADS)
