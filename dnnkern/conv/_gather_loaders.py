@@ -9,6 +9,7 @@ from ..device.convert import element
 from ..device.fastmath import minimum
 from ..device.vec import address, load1_nc_if, load_shared_2u32, store_shared_f32
 from ..matmul._loaders import ALONG_ROWS, log2
+from ..matmul._tile import unrolled
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,15 @@ class GatherLoader:
             return i32(tid >> SHIFT) if along_rows else i32(tid & (LANES - 1))
 
         @device_function
+        def place_one(c, state):
+            at, s, tid = state
+            at[c], word = place_row(i32(s[1] + first_row(tid) + c * row_step), s)
+            at[C + c] = i32(word)
+        place_all = unrolled(C, place_one)  # the compiler does not unroll a loop with masks in it
+
+        @device_function
         def start(at, s, k_first, tid):
-            for c in range(C):
-                at[c], word = place_row(i32(s[1] + first_row(tid) + c * row_step), s)
-                at[C + c] = i32(word)
+            place_all(i32(0), (at, s, tid))
             at[COUNTER] = i32(0)
             if leads:
                 begin(s, tid)

@@ -6,6 +6,7 @@ from ..device import cp_async, cuda, device_function, i32, i64, u8, u32, u64
 from ..device.vec import address, load1_nc_if, load_shared_2u32, store_shared_u32
 from ..matmul._engine_loaders import Share
 from ..matmul._loaders import ALONG_K, log2
+from ..matmul._tile import unrolled
 from ._gather_loaders import make_rows
 
 
@@ -41,10 +42,15 @@ class _Gather:
             return i32(byte(tid, i32(n // SINGLES)) // item + (n % SINGLES) * VECTOR)
 
         @device_function
+        def place_one(r, state):
+            at, s, tid = state
+            at[r], word = place_row(i32(s[1] + (line(tid, r) if along_k else across(tid, r))), s)
+            at[ROWS + r] = i32(word)
+        place_all = unrolled(ROWS, place_one)  # the compiler does not unroll a loop with masks in it
+
+        @device_function
         def start(at, s, first, tid):
-            for r in range(ROWS):
-                at[r], word = place_row(i32(s[1] + (line(tid, r) if along_k else across(tid, r))), s)
-                at[ROWS + r] = i32(word)
+            place_all(i32(0), (at, s, tid))
             at[COUNTER] = i32(0)
             if leads:
                 begin(s, tid)
