@@ -1,19 +1,23 @@
 """What the contract does not reach of `wgmma` and `wgmma_split_k`: which tiles there can be, which operands are copied first, which block
 works where, and for how long."""
 import collections
+import dataclasses
 import itertools
 
+import contract
 import pytest
 from cases.matmul import Matmul
+from kit import needs
 
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
 from dnnkern.host.device import Device
 from dnnkern.matmul import _engine_hopper as engine
 from dnnkern.matmul._engine_hopper import Tile, make_matrix_loader
+from dnnkern.matmul._engine_stores import make_boxed_store
 from dnnkern.matmul._parse import parse_problem
 from dnnkern.matmul._roles import stored_by_rows
-from dnnkern.matmul._wgmma import TILES, locate_arguments, make_locate, operands_of, product_seconds, steps_of, tiles_for
+from dnnkern.matmul._wgmma import TILES, Config, locate_arguments, make_locate, operands_of, product_seconds, steps_of, tiles_for
 
 H200 = Device(index=0, name="H200", capability=(9, 0), arch="sm_90a", sms=132, shared_per_block=232448, shared_per_sm=233472,
               registers_per_sm=65536, l2_bytes=50 << 20, clock_hz=1.98e9, bandwidth=4.2e12, memory=1 << 37)
@@ -85,6 +89,24 @@ def test_sums_of_8_bit_floats_need_twice_the_registers():
     loader = make_matrix_loader(Tile(128, 256), "float8_e4m3fn", "float8_e4m3fn", "k", "k")
     with pytest.raises(ValueError, match="8-bit floats take 256 accumulators of one group and 32 registers; there are 232"):
         engine.make_product(Tile(128, 256), loader, None, None)
+
+
+@needs(9)
+@pytest.mark.parametrize("tile, words", [
+    (Tile(128, 64, cluster=2), dict(tb=True)), (Tile(128, 128, cluster=2), dict(ta=True)), (Tile(64, 64, cluster=4), dict(tb=True)),
+    (Tile(256, 64), dict(ta=True, tb=True)), (Tile(256, 192), dict(tb=True)), (Tile(128, 192), dict(bias="column", activation="relu")),
+    (Tile(64, 64, blocks=2), dict(c="full", beta=2.0))], ids=str)
+def test_tiles_that_small_products_do_not_get(tile, words):
+    """Several tiles, steps that go round the ring, and edges."""
+    case = Matmul(f"{tile}", 300, 136, 600, "bfloat16", **words)
+    contract.check(dataclasses.replace(WGMMA, config=Config(tile)), case)
+
+
+def test_results_leave_in_whole_boxes():
+    """Boxes that overlap would be written twice, and where c is y, the second would add what the first has written."""
+    assert all(t.bn % 64 == 0 for t in TILES)
+    with pytest.raises(ValueError, match="96 columns are no multiple of the 64 in which results leave"):
+        make_boxed_store(Tile(128, 96), parsed("64x64x64 bf16 nt").epilogue)
 
 
 # ---- which operands are copied

@@ -115,7 +115,7 @@ class Tile:
 
     @property
     def boxes(self):
-        """Boxes of 64 columns in which results leave, the last one overlapping the one before where 64 does not divide bn."""
+        """Boxes of 64 columns in which results leave."""
         return -(-self.bn // 64)
 
     @property
@@ -313,6 +313,10 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                         state = after(state, where)
                     slot, phase = advance(slot, phase)
                 t = i32(t + stride)
+            if CLUSTER > 1 and leads:  # the block must not end while another may still arrive on its barriers
+                for _ in range(STAGES):
+                    mbarrier_wait(u32(empty + u32(8) * slot), phase)
+                    slot, phase = advance(slot, phase)
 
     @device_function
     def sink_group(g, s):
@@ -408,8 +412,4 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             consume(y_map, ring, full, empty, tiles, first, stride, rank, place, i32(role - 1), thread, out)
             if thread == 0:
                 drain()
-        if CLUSTER > 1:  # a block must not end while another may still arrive on its barriers
-            cuda.syncwarp()
-            cluster_arrive_relaxed()
-            cluster_wait()
     return product

@@ -10,7 +10,6 @@ from ..device import device_function, i32, i64, u32
 from ..device.barrier import barrier_sync
 from ..device.convert import element, float_bits
 from ..device.epilogue import make_epilogue
-from ..device.index import ceil_div
 from ..device.mbarrier import fence_async_shared
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import bulk_commit, make_bulk_wait_read, tma_store_3d
@@ -76,10 +75,10 @@ def make_boxed_store(tile, spec, clipped=False):
     itemsize = element(spec.output).storage.itemsize
     halves, PER = itemsize == 2, 16 // itemsize
     WIDTH = 64 if halves else 32
-    BOXES, LAST = ceil_div(tile.bn, WIDTH), tile.bn - WIDTH
+    BOXES = tile.bn // WIDTH
     BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
-    if tile.bn < WIDTH:
-        raise ValueError(f"tile {tile}: results leave in boxes of {WIDTH} columns")
+    if tile.bn % WIDTH:
+        raise ValueError(f"tile {tile}: {tile.bn} columns are no multiple of the {WIDTH} in which results leave")
     fill, free, ADDS = make_fill(spec), make_bulk_wait_read(BUFFERS - 1), spec.c is not None
 
     @device_function
@@ -97,7 +96,7 @@ def make_boxed_store(tile, spec, clipped=False):
         lane, warp = i32(thread & 31), i32(thread >> 5)
         r0 = i32(row + warp * 16 + (lane >> 2))
         c0 = i32(column + (lane & 3) * 2)
-        start = i32(min(i32(WIDTH * box), i32(LAST)))
+        start = i32(WIDTH * box)
         if ADDS and (i32(column + start) >= n or row >= m):
             # nothing to store; what would be added may be y itself, and others write what a clamped index reads
             if thread == 0:
