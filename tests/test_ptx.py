@@ -51,11 +51,14 @@ def _representative(op, algorithm):
 
 def _rows(full):
     for op in cases.modules():
-        for algorithm in dispatch.algorithms(op):
+        for number, algorithm in enumerate(dispatch.algorithms(op)):
             archs = [a for a in DEVICES if device(a).supports(algorithm.arch) is None]
             for k, case in enumerate(_representative(op, algorithm)):
-                # without --full every case on one architecture in turn, and the first case on all of them
-                for arch in archs if full or k == 0 else [archs[k % len(archs)]]:
+                # without --full the first case on the oldest architecture, the newest and one more, and every other one of the rest on one
+                if not (full or k == 0 or (k + number) % 2):
+                    continue
+                turn = archs[(k + number) // 2 % len(archs)]
+                for arch in archs if full else dict.fromkeys((archs[0], archs[-1], turn)) if k == 0 else [turn]:
                     yield pytest.param(algorithm, case, arch, id=f"{op}-{algorithm.name}-{case.id}-{arch}")
 
 
