@@ -115,7 +115,7 @@ def kernel(config):
         return q, q >= 0 and q < count
     place_w = place if STRIDED else place_by_one
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @cuda.jit(launch_bounds=(THREADS, 3))
     def col2im_gather(columns, x, count, channels, image, steps, taps, out, dilations, before, x_strides, strides):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < count:
