@@ -1,4 +1,5 @@
 """What every algorithm compiles to on each architecture it declares, without a GPU: no spills, no stack, no calls, no stray float64."""
+import itertools
 import re
 
 import cases
@@ -53,12 +54,13 @@ def _rows(full):
     for op in cases.modules():
         for number, algorithm in enumerate(dispatch.algorithms(op)):
             archs = [a for a in DEVICES if device(a).supports(algorithm.arch) is None]
-            for k, case in enumerate(_representative(op, algorithm)):
-                # without --full the first case and every fourth of the rest, each on one architecture in turn
-                if not (full or k == 0 or (k + number) % 4 == 0):
-                    continue
-                for arch in archs if full else [archs[(k // 4 + number) % len(archs)]]:
-                    yield pytest.param(algorithm, case, arch, id=f"{op}-{algorithm.name}-{case.id}-{arch}")
+            chosen = _representative(op, algorithm)
+            rows = itertools.product(chosen, archs)
+            if not full:  # every architecture, at least four times in all, with cases from all over the list
+                count = max(len(archs), 4)
+                rows = ((chosen[j * len(chosen) // count], archs[(j + number) % len(archs)]) for j in range(count))
+            for case, arch in dict.fromkeys(rows):
+                yield pytest.param(algorithm, case, arch, id=f"{op}-{algorithm.name}-{case.id}-{arch}")
 
 
 def _tiles(full):
@@ -111,7 +113,7 @@ def check(launch, problem, arch):
         assert not stray, f"float64 in a kernel that needs none: {stray[:5]}"
     used = assemble(compiled, arch)
     assert (used["stores"], used["loads"]) == (0, 0), f"spills: {used}"
-    assert used["stack"] == 0 or arch in OPAQUE_POINTERS and used["stack"] <= 128, f"an array in local memory: {used}"
+    assert used["stack"] == 0 or arch in OPAQUE_POINTERS and used["stack"] <= 256, f"an array in local memory: {used}"
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     # registers are given out eight a thread and 256 a warp
     assert -(-used["registers"] // 8) * 8 * -(-threads // 32) * 32 <= REGISTERS, (used, threads)
