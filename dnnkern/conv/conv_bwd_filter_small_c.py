@@ -21,13 +21,13 @@ from ..device.mma import make_mma
 from ..device.vec import address, load1_nc_if, load_shared_u32, shared_address, store_shared_u32
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
+from ..matmul._engine_cost import SUM_LAUNCH
 from ..matmul._tile import unrolled
 from ._gather import refusal, view_of
 from ._gather_store import output_of, pitch_of, sum_launch, sums_bytes
 from ._small_c import (Window, are_copies, buffer_bytes, make_place, make_split, make_stage, rows_of, tile_of, window_of, window_refusal)
 
 UNIT = 16  # pixels of a product
-SUM_LAUNCH = 2.5e-6
 
 
 @dataclass(frozen=True)

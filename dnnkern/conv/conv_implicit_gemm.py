@@ -14,41 +14,26 @@ float32 and float64 are exact; 16-bit operands are widened on their way into sha
 round, but for filters for which fewer multiplications do (Winograd), and loses where a group has fewer channels than a tile has columns.
 """
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 
-from ..device import cuda, device_function, i32, i64, u32
 from ..device.convert import element
-from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.vec import advance, shared_address
+from ..device.index import ceil_div
 from ..dispatch import Algorithm
-from ..host.launch import Argument, Launch
 from ..matmul._choice import TILES, TILES_F64, tile_seconds
-from ..matmul._tile import HALVES, Operands, Tile, locate, locate_arguments, make_tile_product
+from ..matmul._engine_cost import SUM_LAUNCH
+from ..matmul._sum import SomeRanges as Config
+from ..matmul._tile import HALVES, Operands, Tile, make_tile_product
 from ._gather import make_gather, refusal, view_of
+from ._gather_launch import gathers_left, launches, make_kernel, range_of, share_of
 from ._gather_loaders import GatherLoader, Rows
-from ._gather_plan import access, grain_of, operand_arguments, sizes, swapped
-from ._gather_store import Output, make_store, make_sums, output_of, pitch_of, sum_launch, sums_bytes
+from ._gather_plan import access, grain_of, sizes, swapped
+from ._gather_store import Output, make_store, make_sums, output_of, pitch_of, sums_bytes
 from ._gather_table import Table
 
 DTYPES = ("float64", "float32", *HALVES)
 MOST_WORKSPACE = 1 << 29
 LEAST_STEPS = 64  # of a range of k
-SUM_LAUNCH = 2.5e-6
-
-
-@dataclass(frozen=True)
-class Config:
-    """Tile, and the number of ranges into which blocks divide the sums."""
-    tile: Tile
-    ranges: int = 1
-
-    def __post_init__(self):
-        if not 1 <= self.ranges <= 65535:
-            raise ValueError(f"{self.ranges} ranges of k; a grid has 1 to 65535")
-
-    def __str__(self):
-        return f"{self.tile} {self.ranges} ranges" if self.ranges > 1 else str(self.tile)
 
 
 @dataclass(frozen=True)
@@ -89,7 +74,7 @@ def loaders_of(config):
     by_pixel = output.op == "conv_bwd_filter"
     functions = make_gather(output.op, output.channel_inner, output.has_classes)
     table = Table(tile.bk, config.grain, tile.threads, by_pixel)
-    source_left = not (output.swap or by_pixel)
+    source_left = gathers_left(output)
     pair = []
     for rows, is_left in ((tile.bm, True), (tile.bn, False)):
         is_source = is_left == source_left
@@ -124,13 +109,6 @@ def _tiles(view, tile):
     return ceil_div(m, tile.bm), ceil_div(n, tile.bn)
 
 
-def _range(view, config):
-    """(elements of k in a range, a multiple of a stage's; number of ranges)."""
-    bk = config.tile.bk
-    each = max(ceil_div(ceil_div(view.k, bk), config.ranges), 1) * bk
-    return each, max(ceil_div(view.k, each), 1)
-
-
 def configs(problem, device):
     """For each tile that fits whole sums, and as many ranges as give a multiprocessor one, two or four blocks."""
     view, found = view_of(problem), {}
@@ -143,7 +121,7 @@ def configs(problem, device):
         for blocks in (1, 2, 4):
             ranges = min(blocks * device.sms // (m * n * view.products), view.k // LEAST_STEPS, 65535)
             if ranges >= 2:
-                _, ranges = _range(view, Config(tile, ranges))
+                _, ranges = range_of(view.k, tile.bk, ranges)
                 fits = view.products * rows * pitch_of(columns, problem.compute) < 2 ** 31
                 if ranges >= 2 and fits and sums_bytes(view.products, rows, columns, ranges, problem.compute) <= MOST_WORKSPACE:
                     found[Config(tile, ranges)] = None
@@ -159,13 +137,11 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """Tiles on the busiest multiprocessor with a time for every step of k, which the gathering makes a tenth longer; then the sum."""
     view = view_of(problem)
-    steps, ranges = _range(view, config)
+    steps, ranges = range_of(view.k, config.tile.bk, config.ranges)
     m, n = _tiles(view, config.tile)
     busiest = ceil_div(m * n * view.products * ranges, device.sms)
-    # classes have fewer taps than the most on average
-    share = problem.flops / 2 / max(view.rows * view.columns * view.k * view.products, 1)
     parts = SimpleNamespace(dtype=problem.dtype)
-    seconds = tile_seconds(parts, config.tile, device, busiest, 1.1 * min(steps, view.k) * max(share, 0.1))
+    seconds = tile_seconds(parts, config.tile, device, busiest, 1.1 * min(steps, view.k) * max(share_of(view), 0.1))
     if ranges > 1:
         seconds += SUM_LAUNCH + 2 * workspace(problem, device, config) / device.bandwidth
     return seconds
@@ -173,76 +149,20 @@ def estimate(problem, device, config):
 
 @functools.cache
 def kernel(config):
-    """One tile of one group and class a block, or its part in a range of k."""
-    tile, output, partial = config.tile, config.output, config.partial
-    BM, BN, RING = tile.bm, tile.bn, _bytes(config)[0]
-    by_pixel, accumulator = output.op == "conv_bwd_filter", output.epilogue.accumulator
-    source_left = not (output.swap or by_pixel)
-    functions = make_gather(output.op, output.channel_inner, output.has_classes)
-    setup, source_base, plain_base = functions.setup, functions.source_base, functions.plain_base
+    """The main loop of `matmul._tile` in `_gather_launch`'s kernel."""
+    tile, output = config.tile, config.output
     _, left, right = loaders_of(config)
     run = 2 if config.dtype == "float64" else 4
-    sink = make_sums(run, accumulator) if partial else make_store(output, run)
+    sink = make_sums(run, output.epilogue.accumulator) if config.partial else make_store(output, run)
     product = make_tile_product(tile, Operands(config.dtype, (), (), config.edge), left, right, sink)
-
-    @device_function
-    def multiply(source, plain, m, n, first, end, row, column, v, geo, shared, state):
-        table = u32(shared + u32(RING))
-        p, q = advance(source, source_base(v, geo)), advance(plain, plain_base(v, geo))
-        a = (p if source_left else q, row, i32(m - 1), table, first, end, v, geo)
-        b = (q if source_left else p, column, i32(n - 1), table, first, end, v, geo)
-        product(a, b, first, end, m, row, column, shared, state)
-
-    if partial:
-        @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
-        def conv_implicit_gemm_partial(source, plain, sums, m, n, range_k, pitch, products, shape, window, source_strides, plain_strides,
-                                       pixel_divisors, tap_divisors, classes, class_divisors, tiles, band_tiles, tiles_m, last_rows):
-            shared = cuda.shared.array(0, u32)
-            z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
-            row, column = locate(block, band_tiles, tiles_m, last_rows)
-            v = (shape, window, source_strides, plain_strides, pixel_divisors, tap_divisors, classes, class_divisors)
-            geo = setup(z, v)
-            s = i32(cuda.blockIdx.y)
-            first = i32(min(i32(s * range_k), geo[1]))
-            end = i32(min(i32(first + range_k), geo[1]))
-            at = i64((i64(s) * products + i64(z)) * m * pitch)
-            multiply(source, plain, m, n, first, end, i32(row * BM), i32(column * BN), v, geo, shared_address(shared, i32(0)),
-                     (n, pitch, sums, at))
-        return conv_implicit_gemm_partial
-
-    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
-    def conv_implicit_gemm(source, plain, y, m, n, shape, window, source_strides, plain_strides, pixel_divisors, tap_divisors, classes,
-                           class_divisors, to, res, tiles, band_tiles, tiles_m, last_rows, alpha, beta, bias, bias_stride, prior,
-                           row_stride, column_stride, residual, residual_row, residual_column):
-        shared = cuda.shared.array(0, u32)
-        z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
-        row, column = locate(block, band_tiles, tiles_m, last_rows)
-        v = (shape, window, source_strides, plain_strides, pixel_divisors, tap_divisors, classes, class_divisors)
-        geo = setup(z, v)
-        epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
-        multiply(source, plain, m, n, i32(0), geo[1], i32(row * BM), i32(column * BN), v, geo, shared_address(shared, i32(0)),
-                 (m, n, y, v, geo, to, res, epilogue))
-    return conv_implicit_gemm
+    return make_kernel(config, product, _bytes(config)[0])
 
 
 def build(problem, device, config):
     """One launch, a block a tile; or the products over ranges, then their sum."""
-    view, tile = view_of(problem), config.tile
-    full = _configured(view, tile)
-    each, ranges = _range(view, config)
-    tiles_m, tiles_n = _tiles(view, tile)
-    m, n = sizes(view, full.output.swap)
-    place = (Argument("uint32x3", divisor(tiles_m * tiles_n)), *locate_arguments(tiles_m, tiles_n))
-    extents = (Argument("int32", m), Argument("int32", n))
-    if ranges > 1:
-        full = replace(full, partial=True)
-        arguments = (*operand_arguments(view), Argument(f"{problem.compute}*", "workspace"), *extents, Argument("int32", each),
-                     Argument("int32", pitch_of(n, problem.compute)), Argument("int32", view.products), *view.arguments(), *place)
-    else:
-        arguments = (*operand_arguments(view), Argument(element(problem.output.dtype).pointer, problem.output_name), *extents,
-                     *view.arguments(), *view.output_arguments(), *place, *problem.epilogue_arguments())
-    product = Launch(kernel(full), (tiles_m * tiles_n * view.products, ranges, 1), (tile.threads, 1, 1), arguments, shared=_bytes(full)[1])
-    return (product, sum_launch(view, full.output, m, n, ranges)) if ranges > 1 else (product,)
+    view = view_of(problem)
+    full = _configured(view, config.tile)
+    return launches(view, full, kernel, _bytes(full)[1], *range_of(view.k, config.tile.bk, config.ranges))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="implicit_gemm", supports=supports, workspace=workspace, estimate=estimate, build=build,

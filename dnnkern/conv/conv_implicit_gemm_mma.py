@@ -11,21 +11,18 @@ wins before sm_90, for groups of 8 to 64 channels, for strided image gradients, 
 import functools
 from dataclasses import dataclass, replace
 
-from ..device import cuda, device_function, i32, i64, u32
-from ..device.convert import element
-from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.vec import advance, shared_address
+from ..device.index import ceil_div
 from ..dispatch import Algorithm, Note
-from ..host.launch import Argument, Launch
 from ..matmul._engine_ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
 from ..matmul._engine_cost import SUM_LAUNCH, product_seconds
 from ..matmul._engine_fragments import ITEMSIZE, Stored
-from ..matmul._tile import locate, locate_arguments
+from ..matmul._sum import SomeRanges as Config
 from ._gather import make_gather, refusal, view_of
+from ._gather_launch import gathers_left, launches, make_kernel, range_of, share_of
 from ._gather_loaders import Rows
 from ._gather_mma_loaders import GatherCopies, GatherRegisters
-from ._gather_plan import access, grain_of, operand_arguments, sizes, swapped
-from ._gather_store import Output, make_store, make_sums, output_of, pitch_of, sum_launch, sums_bytes
+from ._gather_plan import access, grain_of, sizes, swapped
+from ._gather_store import Output, make_store, make_sums, output_of, sums_bytes
 from ._gather_table import Table
 
 MOST_WORKSPACE = 1 << 29
@@ -42,20 +39,6 @@ TILES_FEW = (MmaTile(128, 16, 64, 4, 1, stages=4, blocks=3), MmaTile(64, 16, 64,
              MmaTile(64, 8, 64, 4, 1, stages=4, blocks=4), MmaTile(32, 8, 128, 2, 1, slices=2, stages=4, blocks=4))
 TILES_F64 = (MmaTile(128, 64, 128, 4, 2, stages=4, mma_m=16, mma_k=8), MmaTile(64, 64, 128, 2, 2, stages=4, blocks=2, mma_m=16, mma_k=8),
              MmaTile(64, 16, 128, 4, 1, stages=4, blocks=2, mma_m=16, mma_k=8))
-
-
-@dataclass(frozen=True)
-class Config:
-    """Tile, and the number of ranges into which blocks divide the sums."""
-    tile: MmaTile
-    ranges: int = 1
-
-    def __post_init__(self):
-        if not 1 <= self.ranges <= 65535:
-            raise ValueError(f"{self.ranges} ranges of k; a grid has 1 to 65535")
-
-    def __str__(self):
-        return f"{self.tile} {self.ranges} ranges" if self.ranges > 1 else str(self.tile)
 
 
 @dataclass(frozen=True)
@@ -107,7 +90,7 @@ def stages_of(config):
     tile, dtype, output = config.tile, config.dtype, config.output
     by_pixel, item = output.op == "conv_bwd_filter", ITEMSIZE[dtype]
     functions = make_gather(output.op, output.channel_inner, output.has_classes)
-    source_left = not (output.swap or by_pixel)
+    source_left = gathers_left(output)
     orders = [config.source[0], config.plain[0]] if source_left else [config.plain[0], config.source[0]]
     left = Stored(dtype, orders[0], tile.bm, tile.warp_m, tile.depth, True)
     right = Stored(dtype, orders[1], tile.bn, tile.warp_n, tile.depth, False, wanted=4 if item == 2 else 2)
@@ -143,9 +126,7 @@ def _shared(config):
 
 def _range(view, tile, ranges):
     """(elements of k in a range, a multiple of a stage's; number of ranges)."""
-    bk = tile.depth // ITEMSIZE[mma_dtype(view.problem)]
-    each = max(ceil_div(ceil_div(view.k, bk), ranges), 1) * bk
-    return each, max(ceil_div(view.k, each), 1)
+    return range_of(view.k, tile.depth // ITEMSIZE[mma_dtype(view.problem)], ranges)
 
 
 def _tiles(view, tile):
@@ -190,9 +171,7 @@ def estimate(problem, device, config):
     table, left, right, *loaders = stages_of(_configured(view, tile))
     each, ranges = _range(view, tile, config.ranges)
     m, n = _tiles(view, tile)
-    # classes have fewer taps than the most on average
-    share = problem.flops / 2 / max(view.rows * view.columns * view.k * view.products, 1)
-    stages = ceil_div(min(each, max(view.k, 1)), left.k) * max(share, 0.1)
+    stages = ceil_div(min(each, max(view.k, 1)), left.k) * max(share_of(view), 0.1)
     seconds = product_seconds(tile, mma_dtype(problem), left, right, loaders, device, m * n * view.products * ranges, stages, problem.bytes)
     if ranges > 1:
         seconds += SUM_LAUNCH + 2 * workspace(problem, device, config) / device.bandwidth
@@ -201,77 +180,20 @@ def estimate(problem, device, config):
 
 @functools.cache
 def kernel(config):
-    """One tile of one group and class a block, or its part in a range of k."""
-    tile, output = config.tile, config.output
-    BM, BN, TABLE = tile.bm, tile.bn, _shared(config)[0]
-    source_left = not (output.swap or output.op == "conv_bwd_filter")
-    functions = make_gather(output.op, output.channel_inner, output.has_classes)
-    setup, source_base, plain_base = functions.setup, functions.source_base, functions.plain_base
+    """The main loop of `matmul._engine_ampere` in `_gather_launch`'s kernel."""
+    output = config.output
     _, left, right, left_loader, right_loader = stages_of(config)
     run = run_of(right)
     sink = make_sums(run, output.epilogue.accumulator) if config.partial else make_store(output, run)
-    product = make_mma_product(tile, left, right, left_loader, right_loader, sink, config.edge)
-
-    @device_function
-    def multiply(source, plain, m, n, first, end, row, column, v, geo, shared, state):
-        table = u32(shared + u32(TABLE))
-        p, q = advance(source, source_base(v, geo)), advance(plain, plain_base(v, geo))
-        a = (p if source_left else q, row, i32(m - 1), table, first, end, v, geo)
-        b = (q if source_left else p, column, i32(n - 1), table, first, end, v, geo)
-        product(a, b, first, end, m, row, column, shared, state)
-
-    if config.partial:
-        @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
-        def conv_implicit_gemm_mma_partial(source, plain, sums, m, n, range_k, pitch, products, shape, window, source_strides,
-                                           plain_strides, pixel_divisors, tap_divisors, classes, class_divisors, tiles, band_tiles,
-                                           tiles_m, last_rows):
-            shared = cuda.shared.array(0, u32)
-            z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
-            row, column = locate(block, band_tiles, tiles_m, last_rows)
-            v = (shape, window, source_strides, plain_strides, pixel_divisors, tap_divisors, classes, class_divisors)
-            geo = setup(z, v)
-            s = i32(cuda.blockIdx.y)
-            first = i32(min(i32(s * range_k), geo[1]))
-            end = i32(min(i32(first + range_k), geo[1]))
-            at = i64((i64(s) * products + i64(z)) * m * pitch)
-            multiply(source, plain, m, n, first, end, i32(row * BM), i32(column * BN), v, geo, shared_address(shared, i32(0)),
-                     (n, pitch, sums, at))
-        return conv_implicit_gemm_mma_partial
-
-    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
-    def conv_implicit_gemm_mma(source, plain, y, m, n, shape, window, source_strides, plain_strides, pixel_divisors, tap_divisors, classes,
-                               class_divisors, to, res, tiles, band_tiles, tiles_m, last_rows, alpha, beta, bias, bias_stride, prior,
-                               row_stride, column_stride, residual, residual_row, residual_column):
-        shared = cuda.shared.array(0, u32)
-        z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
-        row, column = locate(block, band_tiles, tiles_m, last_rows)
-        v = (shape, window, source_strides, plain_strides, pixel_divisors, tap_divisors, classes, class_divisors)
-        geo = setup(z, v)
-        epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
-        multiply(source, plain, m, n, i32(0), geo[1], i32(row * BM), i32(column * BN), v, geo, shared_address(shared, i32(0)),
-                 (m, n, y, v, geo, to, res, epilogue))
-    return conv_implicit_gemm_mma
+    product = make_mma_product(config.tile, left, right, left_loader, right_loader, sink, config.edge)
+    return make_kernel(config, product, _shared(config)[0])
 
 
 def build(problem, device, config):
     """One launch, a block a tile; or the products over ranges, then their sum."""
-    view, tile = view_of(problem), config.tile
-    full = _configured(view, tile)
-    each, ranges = _range(view, tile, config.ranges)
-    tiles_m, tiles_n = _tiles(view, tile)
-    m, n = sizes(view, full.output.swap)
-    place = (Argument("uint32x3", divisor(tiles_m * tiles_n)), *locate_arguments(tiles_m, tiles_n))
-    extents = (Argument("int32", m), Argument("int32", n))
-    if ranges > 1:
-        full = replace(full, partial=True)
-        arguments = (*operand_arguments(view), Argument(f"{problem.compute}*", "workspace"), *extents, Argument("int32", each),
-                     Argument("int32", pitch_of(n, problem.compute)), Argument("int32", view.products), *view.arguments(), *place)
-    else:
-        arguments = (*operand_arguments(view), Argument(element(problem.output.dtype).pointer, problem.output_name), *extents,
-                     *view.arguments(), *view.output_arguments(), *place, *problem.epilogue_arguments())
-    product = Launch(kernel(full), (tiles_m * tiles_n * view.products, ranges, 1), (tile.threads, 1, 1), arguments,
-                     shared=_shared(full)[1])
-    return (product, sum_launch(view, full.output, m, n, ranges)) if ranges > 1 else (product,)
+    view = view_of(problem)
+    full = _configured(view, config.tile)
+    return launches(view, full, kernel, _shared(full)[1], *_range(view, config.tile, config.ranges))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="implicit_gemm_mma", supports=supports, workspace=workspace, estimate=estimate, build=build,

@@ -36,6 +36,20 @@ class RangesConfig:
 
 
 @dataclass(frozen=True)
+class SomeRanges:
+    """Configuration of an algorithm that may divide k: a tile, and the number of ranges, 1 for sums as a whole."""
+    tile: object
+    ranges: int = 1
+
+    def __post_init__(self):
+        if not 1 <= self.ranges <= 65535:
+            raise ValueError(f"{self.ranges} ranges of k; a grid has 1 to 65535")
+
+    def __str__(self):
+        return f"{self.tile} {self.ranges} ranges" if self.ranges > 1 else str(self.tile)
+
+
+@dataclass(frozen=True)
 class SumConfig:
     """Groups of threads that share the ranges, elements in 16 bytes, elements of one store, batch dimensions, epilogue, early launch."""
     groups: int

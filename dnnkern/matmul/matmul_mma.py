@@ -30,6 +30,7 @@ from ._engine_loaders import CopyLoader, RegisterLoader
 from ._loaders import ALONG_K, ALONG_ROWS, STRIDED
 from ._roles import access, operand_strides, roles, store_width, stored_by_rows
 from ._store import make_group_store
+from ._sum import SomeRanges as Config
 from ._sum import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
 from ._tile import locate, locate_arguments
 
@@ -58,20 +59,6 @@ TILES_F64 = (MmaTile(128, 128, 128, 2, 4, stages=4, by_row=1, mma_m=16, mma_k=8)
 TILES_F64_SKINNY = (MmaTile(64, 16, 256, 4, 1, slices=2, stages=5, blocks=2, mma_m=16, mma_k=8),
                     MmaTile(64, 8, 256, 4, 1, slices=2, stages=5, blocks=2, mma_m=16, mma_k=8),
                     MmaTile(32, 8, 512, 2, 1, slices=4, stages=5, blocks=2, mma_m=16, mma_k=8))
-
-
-@dataclass(frozen=True)
-class Config:
-    """Tile, and the number of ranges into which blocks divide k."""
-    tile: MmaTile
-    ranges: int = 1
-
-    def __post_init__(self):
-        if not 1 <= self.ranges <= 65535:
-            raise ValueError(f"{self.ranges} ranges of k; a grid has 1 to 65535")
-
-    def __str__(self):
-        return f"{self.tile} {self.ranges} ranges" if self.ranges > 1 else str(self.tile)
 
 
 @dataclass(frozen=True)
