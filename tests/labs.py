@@ -6,6 +6,7 @@ import numpy as np
 from cases import numpy_dtype, poison
 
 from dnnkern.device import SIMULATED
+from dnnkern.host.dlpack import Exporter
 
 GUARD = 256  # bytes before and behind; a multiple of every alignment that counts
 
@@ -64,14 +65,14 @@ class Guarded:
 
 
 class OnDevice(Guarded):
-    """The same in torch's memory on the GPU; negative strides, which torch has not, through __cuda_array_interface__."""
+    """The same in torch's memory on the GPU; negative strides, which torch has not, through __cuda_array_interface__ or DLPack."""
 
     def _upload(self, host):
         import torch
         p = self.place
         buffer = torch.from_numpy(host).cuda()
         if any(s < 0 for s in p.strides):
-            return buffer, Interface(buffer, buffer.data_ptr() + self.start, p)
+            return buffer, foreign(buffer, buffer.data_ptr() + self.start, p)
         elements = buffer[self.start % p.itemsize:]
         elements = elements[:elements.numel() // p.itemsize * p.itemsize].view(getattr(torch, p.dtype))
         return buffer, elements.as_strided(p.shape, p.strides, self.start // p.itemsize)
@@ -80,8 +81,16 @@ class OnDevice(Guarded):
         return self.buffer.cpu().numpy()
 
 
+def foreign(owner, address, place):
+    """A device array of any strides, as other libraries' arrays look: by DLPack what NumPy has no name for."""
+    dtype = numpy_dtype(place.dtype)
+    if np.dtype(dtype.str) == dtype:
+        return Interface(owner, address, place)
+    return Exporter(address, place.shape, place.dtype, owner.device.index, owner, place.strides)
+
+
 class Interface:
-    """A device array of any strides, as other libraries' arrays look."""
+    """A producer of __cuda_array_interface__."""
 
     def __init__(self, owner, address, place):
         self.owner = owner

@@ -184,12 +184,22 @@ def _into(y, x, coordinates, combine):
 @pytest.mark.parametrize("shape, box", BOXES, ids=lambda v: "x".join(map(str, v)))
 def test_stores_write_only_inside(shape, box):
     spec, x = packed("float32", shape, box), numbers("float32", box)
-    for first, others in ((0, 0), (-4, -1), (shape[-1] - 4, None)):
-        coordinates = [first] + [n - 1 if others is None else others for n in reversed(shape[:-1])]
+    for first, last in ((0, False), (4, False), (shape[-1] - 4, True), (shape[-1], True)):
+        coordinates = [first] + [n - 1 if last else 0 for n in reversed(shape[:-1])]
         y = -numbers("float32", shape)
         expected = _into(y, x, coordinates, lambda old, new: new)
         stored(y, x, spec, coordinates)
         np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("coordinates", ((-4, 0), (0, -1)))
+@pytest.mark.parametrize("make", (make_tma_store, make_tma_reduce_add))
+def test_a_store_that_begins_before_the_array(simulated, make, coordinates):
+    """A GPU ends the context: an illegal instruction."""
+    from dnnkern.device.sim import Misuse
+    y, x = np.zeros((12, 24), np.float32), numbers("float32", (4, 8))
+    with pytest.raises(Misuse, match=rf"coordinates \[{coordinates[0]}, {coordinates[1]}\] lie before the array; only loads"):
+        stored(y, x, packed("float32", (12, 24), (4, 8)), coordinates, make)
 
 
 def test_a_store_beyond_the_end_of_a_row_that_is_no_multiple_of_16_bytes(simulated):

@@ -157,6 +157,8 @@ else:
 
 def _round_tf32(word):
     word = int(word)
+    if word & 0x7FFFFFFF > 0x7F800000:
+        return u32(0x7FFFFFFF)  # the one NaN that arithmetic gives
     return u32(word + 0x1000 if 0 < word & 0x7F800000 < 0x7F800000 else word)
 
 

@@ -41,9 +41,10 @@ of pixels; the offsets (w, then h, then d) move every pixel that is read, a filt
 at the same offset in every block of the cluster that is in the mask, and the barrier at the same offset in each is told.
 
 A box in shared memory begins at a multiple of 128 bytes, a run of bytes at one of 16. In the array a box begins a multiple of 16 bytes
-behind, or before, the beginning of a row: with any other innermost coordinate the instruction is an illegal one. Stores write pieces of 16
-bytes: where the array's rows are no multiple of that, the piece in which a row ends is written as a whole. The swizzle exchanges such
-pieces by the bits 7 to 9 of their address: the pattern repeats every 256, 512 or 1024 bytes of shared memory, wherever the box begins.
+behind, or before, the beginning of a row: with any other innermost coordinate the instruction is an illegal one. So is a store with a
+negative coordinate; only a load's box may begin before the array, and both may reach beyond its end. Stores write pieces of 16 bytes: where
+the array's rows are no multiple of that, the piece in which a row ends is written as a whole. The swizzle exchanges such pieces by the bits
+7 to 9 of their address: the pattern repeats every 256, 512 or 1024 bytes of shared memory, wherever the box begins.
 
 In the simulator a load lands when somebody waits at its barrier and all else that the phase needs has come, a store reads its source when
 its thread waits: the latest moments a GPU may choose. Until then destinations hold 0xFF bytes (NaN). Both are in the order of memory

@@ -66,7 +66,7 @@ def fingerprint(value) -> str:
     function = getattr(value, "py_func", value)
     if isinstance(function, types.FunctionType):
         code = function.__code__
-        cells = [fingerprint(c.cell_contents) for c in function.__closure__ or ()]
+        cells = [_cell(c) for c in function.__closure__ or ()]
         return f"{function.__module__}.{function.__qualname__}({_code(code)};{','.join(cells)};{function.__defaults__!r})"
     if isinstance(value, (int, float, str, bytes, bool, type(None))):
         return repr(value)
@@ -83,6 +83,13 @@ def fingerprint(value) -> str:
     # Intrinsics, numba types and NumPy scalars: their name or value; memory addresses in a repr would defeat the cache.
     name = getattr(value, "_name", None) or getattr(value, "__qualname__", None) or repr(value)
     return f"{type(value).__qualname__}:{re.sub(r'0x[0-9a-f]+', '', str(name))}"
+
+
+def _cell(cell) -> str:
+    try:
+        return fingerprint(cell.cell_contents)
+    except ValueError:  # never set, since only a branch that the configuration rules out reads it
+        return "unset"
 
 
 def _code(code) -> str:

@@ -50,10 +50,11 @@ def read(a):
 
 
 class Exporter:
-    """Device memory as a DLPack producer; `owner` lives until the consumer lets go."""
+    """Device memory as a DLPack producer, packed or with `strides` in elements; `owner` lives until the consumer lets go."""
 
-    def __init__(self, address, shape, dtype, device, owner):
+    def __init__(self, address, shape, dtype, device, owner, strides=None):
         self.address, self.shape, self.dtype, self.device, self.owner = address, shape, dtype, device, owner
+        self.strides = packed_strides(shape) if strides is None else strides
 
     def __dlpack_device__(self):
         return _CUDA, self.device
@@ -62,7 +63,7 @@ class Exporter:
         """A capsule. The memory is complete already, so no stream has to wait."""
         managed = _Managed()
         ndim = len(self.shape)
-        shape, strides = (ctypes.c_int64 * ndim)(*self.shape), (ctypes.c_int64 * ndim)(*packed_strides(self.shape))
+        shape, strides = (ctypes.c_int64 * ndim)(*self.shape), (ctypes.c_int64 * ndim)(*self.strides)
         code, bits = _OF_NAME[self.dtype]
         managed.tensor = _Tensor(self.address, _CUDA, self.device, ndim, code, bits, 1, shape, strides, 0)
         key = ctypes.addressof(managed)

@@ -189,6 +189,9 @@ def store(rank, adds):
             tensor_map.numbers()  # or the error that says what can be added to
         spec = tensor_map.spec
         coordinates = _coordinates(rest[:rank], spec, what)
+        if min(coordinates) < 0:
+            raise Misuse(f"{what}: coordinates {coordinates} lie before the array; only loads may begin there, a store is an illegal "
+                         "instruction")
         if spec.shape[-1] * spec.itemsize % 16 and coordinates[0] <= spec.shape[-1] < coordinates[0] + spec.counts[-1]:
             raise Misuse(f"{what}: rows of {tensor_map.title} have {spec.shape[-1] * spec.itemsize} bytes; a box that goes beyond their "
                          "end writes whole pieces of 16 bytes")
