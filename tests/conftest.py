@@ -12,9 +12,12 @@ import warnings
 
 import pytest
 
-# Before dnnkern is imported: what an earlier run compiled or measured must not decide anything here. Each xdist worker has its own.
-_CACHE = tempfile.mkdtemp(prefix="dnnkern-tests-")
-atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+# Before dnnkern is imported: what an earlier run compiled or measured must not decide anything here. Each xdist worker has its own, unless
+# DNNKERN_TESTS_CACHE_DIR names one for several runs of the same sources: compiling is most of a run on a GPU.
+_CACHE = os.environ.get("DNNKERN_TESTS_CACHE_DIR")
+if not _CACHE:
+    _CACHE = tempfile.mkdtemp(prefix="dnnkern-tests-")
+    atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 os.environ["DNNKERN_CACHE_DIR"] = _CACHE
 for _name in ("DNNKERN_LOG", "DNNKERN_CHECK", "DNNKERN_SIM_POLICY", "DNNKERN_SIM_SEED"):
     os.environ.pop(_name, None)
@@ -30,7 +33,7 @@ _HOST_ONLY = ("test_docs", "test_cases")
 
 def pytest_addoption(parser):
     parser.addoption("--full", action="store_true", help="every algorithm on every problem, instead of a sample with each at least once")
-    parser.addoption("--sanitize", action="store_true", help="rerun the contract on the GPU under compute-sanitizer's memcheck")
+    parser.addoption("--sanitize", action="store_true", help="rerun the contract on the GPU under compute-sanitizer: memcheck, racecheck, synccheck")
 
 
 def pytest_configure(config):

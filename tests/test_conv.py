@@ -72,7 +72,7 @@ def test_transposed_convolutions_are_pytorchs(options):
     np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
     moved = download(dnnkern.conv_transpose_fwd(*(upload(np.ascontiguousarray(np.moveaxis(a, 1, -1))) for a in (x, w)), upload(b),
                                                 layout="NHWC", **options))
-    np.testing.assert_array_equal(np.moveaxis(moved, -1, 1), got)
+    np.testing.assert_allclose(np.moveaxis(moved, -1, 1), got, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
