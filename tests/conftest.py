@@ -33,7 +33,7 @@ _HOST_ONLY = ("test_docs", "test_cases")
 
 def pytest_addoption(parser):
     parser.addoption("--full", action="store_true", help="every algorithm on every problem, instead of a sample with each at least once")
-    parser.addoption("--sanitize", action="store_true", help="rerun the contract on the GPU under compute-sanitizer: memcheck, racecheck, synccheck")
+    parser.addoption("--sanitize", action="store_true", help="rerun the contract under compute-sanitizer: memcheck, racecheck, synccheck")
 
 
 def pytest_configure(config):

@@ -1,4 +1,7 @@
 """What the contract does not ask of grouped_matmul: rows without a group, offsets that make no sense, mistakes, and how it is found."""
+import dataclasses
+
+import contract
 import labs
 import numpy as np
 import pytest
@@ -14,8 +17,10 @@ from dnnkern.find import operation_of
 from dnnkern.host import front
 from dnnkern.host.operands import Operands
 from dnnkern.matmul import GROUPED, OPERATION, GroupedMatmulProblem
+from dnnkern.matmul._engine_hopper import Tile
 from dnnkern.matmul._groups import group_of, make_find_tile, most_tiles
 from dnnkern.matmul._parse import FAMILY, parse_problem
+from dnnkern.matmul._wgmma import Config
 from kit import launch
 
 NAMES = [a.name for a in dispatch.algorithms("grouped_matmul")]
@@ -98,9 +103,11 @@ def test_every_row_is_in_one_tile_of_its_group(sizes, tile_rows):
 
     @cuda.jit(launch_bounds=32)
     def places(offsets, groups, rows, found, of_row):
-        group, first, end = find_tile(i32(cuda.blockIdx.x), offsets, 1, groups, rows)
+        tile = i32(cuda.blockIdx.x)
+        group, start, end, number = find_tile(tile, offsets, 1, groups, rows)
         if cuda.threadIdx.x == 31:
-            found[i32(3 * cuda.blockIdx.x)], found[i32(3 * cuda.blockIdx.x + 1)], found[i32(3 * cuda.blockIdx.x + 2)] = group, first, end
+            first = i32(start + (tile - number) * tile_rows)
+            found[i32(3 * tile)], found[i32(3 * tile + 1)], found[i32(3 * tile + 2)] = group, first if group >= 0 else i32(0), end
         for row in range(i32(cuda.threadIdx.x), rows, i32(32)):
             if cuda.blockIdx.x == 0:
                 of_row[i32(row)] = group_of(row, offsets, 1, groups)
@@ -110,6 +117,17 @@ def test_every_row_is_in_one_tile_of_its_group(sizes, tile_rows):
     assert len(want) <= tiles
     assert [tuple(t) for t in found.reshape(-1, 3)] == want + [(-1, 0, 0)] * (tiles - len(want))
     assert of_row.tolist() == [g for g, size in enumerate(sizes) for _ in range(size)] + [G] * 3
+
+
+@pytest.mark.parametrize("tile", [Tile(256, 128), Tile(128, 64), Tile(64, 192)], ids=str)
+@pytest.mark.parametrize("sizes", [(100, 0, 70), (64, 150), (1, 130, 3)])
+def test_tiles_that_small_products_do_not_get(tile, sizes):
+    """Groups that end in the second half of a tile: of 256 rows, one warpgroup stores the first 64 through TMA, the others by itself."""
+    algorithm = dataclasses.replace(next(a for a in dispatch.algorithms("grouped_matmul") if a.name == "wgmma"), config=Config(tile))
+    case = GroupedMatmul("tiles-bf16", sizes, 200, 32, "bfloat16", tb=True)
+    if contract.refusal(algorithm, case.problem()) is not None:
+        pytest.skip("not on this device")
+    contract.check(algorithm, case)
 
 
 # ---- mistakes

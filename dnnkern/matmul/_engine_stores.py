@@ -112,6 +112,8 @@ def make_boxed_store(tile, spec, clipped=False):
         barrier_sync(barrier, u32(128))
         if clipped and i32(row + 64) > m:
             copy(buffer, row, i32(column + start), thread, m, n, y, y_row)
+            if thread == 0:
+                bulk_commit()  # counts as a box, as above
         elif thread == 0:
             tma_store_3d(y_map, buffer, i32(column + start), row, z)
             bulk_commit()

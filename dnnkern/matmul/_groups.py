@@ -52,11 +52,11 @@ def group_of(row, offsets, stride, groups):
 
 @functools.cache
 def make_find_tile(bm):
-    """Device function ``find(tile, offsets, stride, groups, rows) -> (group, first, end)``: where tile number `tile` of `bm` rows lies.
+    """Device function ``find(tile, offsets, stride, groups, rows) -> (group, start, end, number)``: whose tile `tile` of `bm` rows is.
 
-    Tiles are counted group by group; the tile begins at row `first`, its group ends before row `end`. The group is -1 where there are fewer
-    tiles. All lanes of a warp call it with the same arguments and get the same answer: each lane counts the tiles of one group of 32.
-    `stride` is that of the offsets, `rows` are those of a.
+    Tiles are counted group by group; the group has the rows from `start` to before `end`, its first tile has the number `number`. The group
+    is -1 where there are fewer tiles. All lanes of a warp call it with the same arguments and get the same answer: each lane counts the
+    tiles of one group of 32. `stride` is that of the offsets, `rows` are those of a.
     """
     @device_function
     def clamped(offset, rows):
@@ -65,7 +65,7 @@ def make_find_tile(bm):
     @device_function
     def find(tile, offsets, stride, groups, rows):
         lane = lane_id()
-        group, first, end = i32(-1), i32(0), i32(0)
+        group, first, end, number = i32(-1), i32(0), i32(0), i32(0)
         before, base = i32(0), i32(0)
         while base < groups:
             g = i32(base + lane)
@@ -80,10 +80,11 @@ def make_find_tile(bm):
             hit = ballot(i32(1) if u32(mine) < u32(tiles) else i32(0))
             if hit != u32(0):
                 lane_of = i32(cuda.ffs(hit) - 1)
-                group, first, end = i32(base + lane_of), broadcast(i32(start + mine * bm), lane_of), broadcast(stop, lane_of)
+                group, first, end = i32(base + lane_of), broadcast(start, lane_of), broadcast(stop, lane_of)
+                number = i32(tile - broadcast(mine, lane_of))
                 base = i32(groups)
             else:
                 before = i32(before + broadcast(upto, i32(31)))
                 base = i32(base + 32)
-        return group, first, end
+        return group, first, end, number
     return find

@@ -70,7 +70,7 @@ def estimate(problem, device, config):
 def kernel(config):
     """One tile of y a block."""
     tile = config.tile
-    BN = tile.bn
+    BM, BN = tile.bm, tile.bn
     store = make_group_store(config.epilogue, config.operands.group, config.store > 1)
     find_tile = make_find_tile(tile.bm)
 
@@ -86,8 +86,9 @@ def kernel(config):
         ring = cuda.shared.array(0, u32)
         # NOTE: down the rows first: the tiles of a group that need the same columns of its matrix run together
         tile_column, tile_row = divide_remainder(i32(cuda.blockIdx.x), tiles_m)
-        group, first, end = find_tile(tile_row, offsets, offset_stride, groups, m)
+        group, start, end, number = find_tile(tile_row, offsets, offset_stride, groups, m)
         if group >= 0:
+            first = i32(start + (tile_row - number) * BM)
             g, row0 = i64(group), i64(first)
             bias = advance(bias, i64(g * bias_group))
             e = (alpha, alpha, bias, bias_stride, bias, i32(0), i32(0))

@@ -65,8 +65,9 @@ def kernel(config):
         tile_b = cuda.shared.array(SIZE, Stored)  # [k][n]
         # NOTE: down the rows first: the tiles of a group that need the same columns of its matrix run together
         tile_column, tile = divide_remainder(i32(cuda.blockIdx.x), tiles_m)
-        group, first, end = find_tile(tile, offsets, offset_stride, groups, m)
+        group, start, end, number = find_tile(tile, offsets, offset_stride, groups, m)
         if group >= 0:
+            first = i32(start + (tile - number) * TILE)
             g, row0, column0 = i64(group), i64(first), i32(tile_column * TILE)
             rows = i32(end - first)
             scale_a, scale_b = advance(scale_a, i64(row0 * scale_strides[0])), advance(scale_b, i64(g * scale_group))

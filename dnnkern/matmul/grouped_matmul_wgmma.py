@@ -2,8 +2,8 @@
 
 The main loop is `_engine_hopper`'s. A block finds its next tile in the offsets (`_groups`): every warp counts the tiles of 32 groups a
 step. A tile belongs to one group; TMA may read rows of the next one with it, which cost nothing and are not stored: 64 rows inside the
-group leave through TMA, the last ones of a group by threads, from shared memory. The columns of a tile's row run fastest, so the blocks
-that work at one time share rows of a, and tiles of b[g] from the L2.
+group leave through TMA, the last ones of a group by threads, from shared memory. Within a group tiles go down the rows of a band and then
+along it, as in `_tile.locate`: what works at one time shares columns of b[g], which is read once, and the band's rows of a from the L2.
 """
 import functools
 
@@ -17,6 +17,7 @@ from ..host.launch import Argument, Launch
 from ._engine_hopper import make_matrix_loader, make_product
 from ._engine_stores import make_direct_store, make_boxed_store
 from ._groups import likely_tiles, make_find_tile, most_tiles
+from ._tile import BAND
 from ._wgmma import (Config, Specialisation, make_operand, pack_seconds, product_seconds, rows_for_tma, steps_of, store_argument, tiles_for,
                      type_refusal, wgmma_dtype)
 
@@ -60,15 +61,22 @@ def estimate(problem, device, config):
 @functools.cache
 def _make_locate(tile):
     """Device function ``locate(t, rank, place)``: (first step, end, row, column, 0, group, the row the group ends before)."""
-    BN = tile.bn
+    BM, BN = tile.bm, tile.bn
     find = make_find_tile(tile.bm)
 
     @device_function
     def locate(t, rank, place):
-        offsets, offset_stride, groups, rows, tiles_n, steps = place
-        row_tile, column_tile = divide_remainder(t, tiles_n)
-        group, first, end = find(row_tile, offsets, offset_stride, groups, rows)
-        return i32(0), steps if group >= 0 else i32(-1), first, i32(column_tile * BN), i32(0), group, end
+        offsets, offset_stride, groups, rows, tiles_n, band_tiles, per_row, steps = place
+        row_tile, _ = divide_remainder(t, tiles_n)
+        group, start, end, number = find(row_tile, offsets, offset_stride, groups, rows)
+        band, inside = divide_remainder(i32(t - number * per_row), band_tiles)
+        row0 = i32(start + band * (BAND * BM))
+        high = u32(min(i32(i32(end - row0 + BM - 1) // BM), i32(BAND)))  # rows of tiles in the band
+        if group < 0:
+            high = u32(1)
+        column = i32(u32(inside) // high)
+        row = i32(row0 + i32(inside - column * i32(high)) * BM)
+        return i32(0), steps if group >= 0 else i32(-1), row, i32(column * BN), i32(0), group, end
     return locate
 
 
@@ -97,11 +105,11 @@ def kernel(special):
                            cooperative=True)
 
     @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
-    def grouped_matmul_wgmma(a, b, y_map, y, y_row, y_column, n, tiles, offsets, offset_stride, groups, rows, tiles_n, steps, scale_a,
-                             scale_b, scale_strides, scale_group, alpha, bias, bias_group, bias_stride):
+    def grouped_matmul_wgmma(a, b, y_map, y, y_row, y_column, n, tiles, offsets, offset_stride, groups, rows, tiles_n, band_tiles,
+                             per_row, steps, scale_a, scale_b, scale_strides, scale_group, alpha, bias, bias_group, bias_stride):
         shared = cuda.shared.array(0, u32)
         product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, i32(0)), tiles,
-                (offsets, offset_stride, groups, rows, tiles_n, steps),
+                (offsets, offset_stride, groups, rows, tiles_n, band_tiles, per_row, steps),
                 (n, y, y_row, y_column, alpha, bias, bias_group, bias_stride, scale_a, scale_b, scale_strides, scale_group))
     return grouped_matmul_wgmma
 
@@ -124,6 +132,7 @@ def build(problem, device, config):
     arguments = (a_map, b.argument(tile.bn, a.bytes), y_map, Argument(element(y.dtype).pointer, "y"), Argument("int64", row),
                  Argument("int64", column), Argument("int32", problem.n), Argument("int32", tiles), *problem.offset_arguments(),
                  Argument("int32", problem.groups), Argument("int32", problem.m_total), Argument("uint32x3", divisor(tiles_n)),
+                 Argument("uint32x3", divisor(BAND * tiles_n)), Argument("int32", tiles_n),
                  Argument("int32", steps_of(problem.k, problem.a.itemsize)), *problem.scales.arguments(),
                  Argument("int64", problem.scale_group_stride), *problem.epilogue_arguments())
     blocks = min(tiles, device.sms * tile.blocks)
