@@ -11,10 +11,12 @@ from kit import needs
 
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
+from dnnkern.device.epilogue import EpilogueSpec
 from dnnkern.host.device import Device
+from dnnkern.host.tensor import Tensor
 from dnnkern.matmul import _engine_hopper as engine
 from dnnkern.matmul._engine_hopper import Tile, make_matrix_loader
-from dnnkern.matmul._engine_stores import make_boxed_store
+from dnnkern.matmul._engine_stores import make_boxed_store, staged_addend
 from dnnkern.matmul._parse import parse_problem
 from dnnkern.matmul._roles import stored_by_rows
 from dnnkern.matmul._wgmma import TILES, Config, locate_arguments, make_locate, operands_of, product_seconds, steps_of, tiles_for
@@ -95,11 +97,24 @@ def test_sums_of_8_bit_floats_need_twice_the_registers():
 @pytest.mark.parametrize("tile, words", [
     (Tile(128, 64, cluster=2), dict(tb=True)), (Tile(128, 128, cluster=2), dict(ta=True)), (Tile(64, 64, cluster=4), dict(tb=True)),
     (Tile(256, 64), dict(ta=True, tb=True)), (Tile(256, 192), dict(tb=True)), (Tile(128, 192), dict(bias="column", activation="relu")),
-    (Tile(64, 64, blocks=2), dict(c="full", beta=2.0))], ids=str)
+    (Tile(64, 64, blocks=2), dict(c="full", beta=2.0)), (Tile(128, 256), dict(tb=True, c="in place")),
+    (Tile(256, 128), dict(c="full", bias="column", activation="relu"))], ids=str)
 def test_tiles_that_small_products_do_not_get(tile, words):
     """Several tiles, steps that go round the ring, and edges."""
     case = Matmul(f"{tile}", 300, 136, 600, "bfloat16", **words)
     contract.check(dataclasses.replace(WGMMA, config=Config(tile)), case)
+
+
+def test_an_addend_comes_through_shared_memory_where_it_is_16_bytes_wide():
+    spec = EpilogueSpec(c="bfloat16", output="float16")
+    c = Tensor.packed((64, 64), "bfloat16")
+    assert staged_addend(spec, (c, None), ((64, 1),)) == "c"
+    assert staged_addend(dataclasses.replace(spec, c=None, residual="bfloat16"), (None, c), (None, (72, 1, 64))) == "residual"
+    for change, strides in ((dict(output="float32"), (64, 1)), (dict(residual="float16"), (64, 1)), ({}, (1, 64)), ({}, (68, 1)),
+                            ({}, (64, 1, 4)), (dict(c=None), (64, 1))):
+        assert staged_addend(dataclasses.replace(spec, **change), (c, c), (strides, (64, 1))) is None
+    for other in (dataclasses.replace(c, alignment=8), Tensor.packed((64, 64), "float32")):
+        assert staged_addend(dataclasses.replace(spec, c=other.dtype), (other, None), ((64, 1),)) is None
 
 
 def test_results_leave_in_whole_boxes():

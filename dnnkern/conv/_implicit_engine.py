@@ -49,6 +49,8 @@ class Specialisation:
     store : "tma", "rows" or "direct"
     vector : bool
         Whether two columns are one store.
+    staged : str or None
+        Which addend comes through shared memory, see `make_boxed_store`.
     """
     tile: Tile
     dtype: str
@@ -60,6 +62,7 @@ class Specialisation:
     epilogue: EpilogueSpec
     store: str
     vector: bool
+    staged: str | None = None
 
 
 @functools.cache
@@ -342,7 +345,7 @@ def make_sink(special):
     `pixels` for `make_find`, the epilogue's ten arguments.
     """
     BY_TMA, BY_ROWS, GROUPED = special.store == "tma", special.store == "rows", special.groups is not None
-    through_tma = make_boxed_store(special.tile, special.epilogue) if BY_TMA else None
+    through_tma = make_boxed_store(special.tile, special.epilogue, staged=special.staged) if BY_TMA else None
     through_rows = make_rows_store(special) if BY_ROWS else None
     straight = None if BY_TMA or BY_ROWS else make_pixel_store(special)
 

@@ -25,6 +25,7 @@ from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..host.tensor import Tensor
 from ..matmul._engine_hopper import ROW, Tile, make_product, promoted_fits
+from ..matmul._engine_stores import staged_addend
 from ..matmul._tile import BAND
 from ..matmul._scales import FP8
 from ..matmul._wgmma import MEASURED_CLOCK, TILES, rows_for_tma, store_argument, tiles_for, wgmma_dtype
@@ -192,6 +193,13 @@ def _store_of(problem, parts):
     return "direct"
 
 
+def _staged(problem, parts):
+    """The addend that comes through shared memory where results leave through TMA."""
+    strides = [(_row_stride(problem, parts, s), s[1], *(parts.columns,) * (problem.groups > 1))
+               for s in (problem.output_strides, problem.residual_strides)]
+    return staged_addend(problem.epilogue, (problem.output, problem.residual), strides)
+
+
 @functools.cache
 def kernel(special):
     """All classes and groups, one persistent launch."""
@@ -266,16 +274,18 @@ def build(problem, device, config):
     rows = sum(out.itemsize * s % (2 * out.itemsize) for s in (problem.output_strides[0], *problem.output_strides[2:])) == 0
     pair = problem.output_strides[1] == 1 and parts.columns % 2 == 0 and rows and out.alignment % (2 * out.itemsize) == 0
     dtype, w_dtype = (wgmma_dtype(t.dtype, problem.math) for t in (image.tensor, w.tensor))
-    special = Specialisation(tile, dtype, w_dtype, w.major, len(parts.axes), parts.classes > 1,
-                             GROUPS[problem.op] if problem.groups > 1 else None, problem.epilogue, store, store == "direct" and pair)
     image_map = image.argument(parts.axes, tile.bm, 0)
-    y_map = image_map
+    y_map, staged = image_map, None
     if store == "tma":
         per = 16 // out.itemsize
         shape = (problem.groups, parts.pixels, parts.columns)
         row = _row_stride(problem, parts, problem.output_strides)
         y_map = store_argument(problem.output_name, out.dtype, shape,
                                (parts.columns if problem.groups > 1 else per, row if parts.pixels > 1 else per, 1))
+        staged = _staged(problem, parts)
+    special = Specialisation(tile, dtype, w_dtype, w.major, len(parts.axes), parts.classes > 1,
+                             GROUPS[problem.op] if problem.groups > 1 else None, problem.epilogue, store, store == "direct" and pair,
+                             staged)
     tiles = _tiles(parts, tile, problem.groups)[0]
     blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
     arguments = (image_map, w.argument(tile.bn // tile.cluster, parts.filter_offset), y_map, *_arguments(problem, parts, tile, store))

@@ -366,7 +366,7 @@ class EpilogueSpec:
 
 
 @functools.cache
-def make_epilogue(spec, result="storage"):
+def make_epilogue(spec, result="storage", given=None):
     """Device function ``epilogue(acc, m, n, e)`` of `spec`; `e` is the tuple that `ARGUMENTS` describes.
 
     Parameters
@@ -375,6 +375,8 @@ def make_epilogue(spec, result="storage"):
     result : "storage", "compute" or "packed"
         The word to store; or the value before rounding; or, for 16-bit outputs, ``epilogue(acc0, acc1, m, n, e)`` gives the uint32 word
         of columns n and n + 1.
+    given : None, "c" or "residual"
+        With "packed": an addend of 16 bits that is not loaded but handed over, ``epilogue(acc0, acc1, m, n, e, word)``.
     """
     T = {"float32": f32, "float64": f64, "int32": i32}[spec.compute]
     Offset = i64 if spec.wide else i32
@@ -386,8 +388,10 @@ def make_epilogue(spec, result="storage"):
     load_residual = _loader(spec.residual or spec.output, spec.integer)
     activate = device_function(_same) if spec.integer else activation_function(spec.activation, spec.compute)
 
+    c_given, residual_given = given == "c", given == "residual"
+
     @device_function
-    def transform(acc, m, n, e):
+    def combine(acc, m, n, e, other):
         y = T(acc)
         if a_by_tensor:
             y = y * T(e[10][0])
@@ -400,15 +404,19 @@ def make_epilogue(spec, result="storage"):
         if has_alpha:
             y = y * T(e[0])
         if has_c:
-            addend = T(load_c(e[4], Offset(Offset(m) * e[5] + Offset(n) * e[6])))
+            addend = T(other) if c_given else T(load_c(e[4], Offset(Offset(m) * e[5] + Offset(n) * e[6])))
             y = fma(addend, T(e[1]), y) if has_beta else T(y + addend)
         if has_residual:
-            y = T(y + T(load_residual(e[7], Offset(Offset(m) * e[8] + Offset(n) * e[9]))))
+            y = T(y + (T(other) if residual_given else T(load_residual(e[7], Offset(Offset(m) * e[8] + Offset(n) * e[9])))))
         if by_row:
             y = T(y + T(load_bias(e[2], Offset(Offset(m) * e[3]))))
         if by_column:
             y = T(y + T(load_bias(e[2], Offset(Offset(n) * e[3]))))
         return activate(y)
+
+    @device_function
+    def transform(acc, m, n, e):
+        return combine(acc, m, n, e, T(0))
 
     if result == "compute":
         return transform
@@ -416,6 +424,17 @@ def make_epilogue(spec, result="storage"):
         if element(spec.output).per_word != 2:
             raise ValueError(f"make_epilogue: packed results are for 16-bit outputs, not {spec.output}")
         pack = floats_to_half2 if spec.output == "float16" else floats_to_bfloat162
+        if given is not None:
+            addend = spec.c if given == "c" else spec.residual
+            if addend not in ("float16", "bfloat16"):
+                raise ValueError(f"make_epilogue: {given} of type {addend} cannot be given; expected float16 or bfloat16")
+            unpack = element(addend).unpack
+
+            @device_function
+            def packed_given(acc0, acc1, m, n, e, word):
+                low, high = unpack(word)
+                return pack(combine(acc0, m, n, e, low), combine(acc1, m, i32(n + 1), e, high))
+            return packed_given
 
         @device_function
         def packed(acc0, acc1, m, n, e):

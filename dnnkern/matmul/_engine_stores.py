@@ -6,39 +6,48 @@ activation in it, and sums that are indexed by a variable lie in local memory.
 """
 import functools
 
-from ..device import device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, u32
 from ..device.barrier import barrier_sync
 from ..device.convert import element, float_bits
+from ..device.cp_async import commit_copies, copy_async16, wait_copies
 from ..device.epilogue import make_epilogue
+from ..device.ldmatrix import ldmatrix_x4
 from ..device.mbarrier import fence_async_shared
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import bulk_commit, make_bulk_wait_read, tma_store_3d
-from ..device.vec import advance, as_u32, load_shared_4u32, store4, store_shared_2u32
+from ..device.vec import address, advance, as_u32, load_shared_4u32, store4, store_shared_2u32
 from ._engine_hopper import GROUP, ROW
 from ._store import make_group_store
 from ._tile import unrolled
 
 
 @functools.cache
-def make_fill(spec):
+def make_fill(spec, staged=None):
     """Device function ``fill(acc, j, buffer, r0, r1, column, lane, warp, n, e)``: 128 bytes of columns of a fragment, from acc[j] on.
 
     The epilogue, and registers to a swizzled box of 64 rows at `buffer`. `r0` and `r1` are what the epilogue is told of the thread's two
-    rows, `column` is its first; columns from n on are computed from those below.
+    rows, `column` is its first; columns from n on are computed from those below. The addend `staged` lies in the box already, as the
+    results will.
     """
     halves = element(spec.output).storage.itemsize == 2
-    epilogue = make_epilogue(spec, "packed" if halves else "storage")
-    bits = u32 if spec.output == "int32" else float_bits
+    epilogue = make_epilogue(spec, "packed" if halves else "storage", staged)
+    bits, ADDEND = u32 if spec.output == "int32" else float_bits, staged is not None
 
     if halves:
         @device_function
         def fill_part(pair, s):
             acc, j, line, chunk0, r0, r1, column, last, e = s
             ca, cb = i32(min(i32(column + pair * 16), last)), i32(min(i32(column + pair * 16 + 8), last))
-            chunk = u32(u32(i32(pair * 2 + (chunk0 >> 3)) ^ i32(chunk0 & 7)) * u32(16))
+            at = u32(line + u32(u32(i32(pair * 2 + (chunk0 >> 3)) ^ i32(chunk0 & 7)) * u32(16)))
             k = j + pair * 8
-            stmatrix_x4(u32(line + chunk), epilogue(acc[k], acc[k + 1], r0, ca, e), epilogue(acc[k + 2], acc[k + 3], r1, ca, e),
-                        epilogue(acc[k + 4], acc[k + 5], r0, cb, e), epilogue(acc[k + 6], acc[k + 7], r1, cb, e))
+            if ADDEND:
+                words = cuda.local.array(4, u32)
+                ldmatrix_x4(words, 0, at)
+                stmatrix_x4(at, epilogue(acc[k], acc[k + 1], r0, ca, e, words[0]), epilogue(acc[k + 2], acc[k + 3], r1, ca, e, words[1]),
+                            epilogue(acc[k + 4], acc[k + 5], r0, cb, e, words[2]), epilogue(acc[k + 6], acc[k + 7], r1, cb, e, words[3]))
+            else:
+                stmatrix_x4(at, epilogue(acc[k], acc[k + 1], r0, ca, e), epilogue(acc[k + 2], acc[k + 3], r1, ca, e),
+                            epilogue(acc[k + 4], acc[k + 5], r0, cb, e), epilogue(acc[k + 6], acc[k + 7], r1, cb, e))
         fill_all = unrolled(4, fill_part)
 
         @device_function
@@ -63,14 +72,29 @@ def make_fill(spec):
     return fill
 
 
+def staged_addend(spec, tensors, strides):
+    """The addend that `make_boxed_store` can stage: "c", "residual" or None. Host function.
+
+    `tensors` are c and the residual, or None; `strides` the element strides of each along rows, columns and what else moves its pointer.
+    """
+    names = [name for name, dtype in (("c", spec.c), ("residual", spec.residual)) if dtype]
+    if len(names) != 1 or element(spec.output).storage.itemsize != 2:
+        return None
+    k = names[0] == "residual"
+    tensor, (row, column, *others) = tensors[k], strides[k]
+    rows_of_16_bytes = tensor.alignment % 16 == 0 and all(s * tensor.itemsize % 16 == 0 for s in (row, *others))
+    return names[0] if tensor.dtype in ("float16", "bfloat16") and column == 1 and rows_of_16_bytes else None
+
+
 @functools.cache
-def make_boxed_store(tile, spec, clipped=False):
+def make_boxed_store(tile, spec, clipped=False, staged=None):
     """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)`` for 64 rows of results.
 
     Results of 16 or 32 bits, n of them a multiple of 16 bytes: epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to
     y, which clips what lies beyond its edges. Elements beyond m rows and n columns are computed from operands within. With `clipped`
     rows from m on exist and stay as they are: a box that reaches into them is copied by the threads instead, 16 bytes each, to rows of
-    `y_row` elements at `y`.
+    `y_row` elements at `y`. With `staged`, "c" or "residual", this addend's rows come through the boxes too, 16 bytes a thread and copy, a
+    box ahead of their use, where `staged_addend` allows it. Otherwise each thread loads it element by element.
     """
     itemsize = element(spec.output).storage.itemsize
     halves, PER = itemsize == 2, 16 // itemsize
@@ -79,7 +103,9 @@ def make_boxed_store(tile, spec, clipped=False):
     BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
     if tile.bn % WIDTH:
         raise ValueError(f"tile {tile}: {tile.bn} columns are no multiple of the {WIDTH} in which results leave")
-    fill, free, ADDS = make_fill(spec), make_bulk_wait_read(BUFFERS - 1), spec.c is not None
+    fill, free, ADDS = make_fill(spec, staged), make_bulk_wait_read(BUFFERS - 1), spec.c is not None and not staged
+    STAGED, AHEAD, ADDEND = staged is not None, BUFFERS > 1, 4 if staged == "c" else 7
+    all_free, arrived = make_bulk_wait_read(0), wait_copies(0)
 
     @device_function
     def copy(buffer, row, column, thread, m, n, y, y_row):
@@ -89,6 +115,26 @@ def make_boxed_store(tile, spec, clipped=False):
             if i32(row + r) < m and i32(column + c * PER) < n:
                 words = load_shared_4u32(u32(buffer + u32(r * ROW) + u32(i32(c ^ (r & 7)) * 16)))
                 store4(as_u32(advance(y, i64(i64(row + r) * y_row + i64(column + c * PER)))), i32(0), words)
+
+    @device_function
+    def fetch(buffer, row, column, thread, m, n, e):
+        """The addend's part of a box; what lies outside is nothing."""
+        for part in range(4):
+            chunk = i32(part * 128 + thread)
+            r, c = i32(chunk >> 3), i32(chunk & 7)
+            at = i32(column + c * PER)
+            inside = u32(16) if i32(row + r) < m and at < n else u32(0)
+            addend = advance(e[ADDEND], i64(i64(min(i32(row + r), i32(m - 1))) * i64(e[ADDEND + 1]) + i64(min(at, i32(n - PER)))))
+            copy_async16(u32(buffer + u32(r * ROW) + u32(i32(c ^ (r & 7)) * 16)), address(addend, i64(0)), i64(0), inside)
+
+    @device_function
+    def fetch_ahead(box, row, column, thread, barrier, staging, m, n, e):
+        """Box number `box` of the addend into its buffer, once what was there has been stored."""
+        if thread == 0:
+            all_free()
+        barrier_sync(barrier, u32(128))
+        fetch(u32(staging + u32(box % BUFFERS * GROUP)), row, i32(column + WIDTH * box), thread, m, n, e)
+        commit_copies()
 
     @device_function
     def store_box(box, s):
@@ -102,10 +148,19 @@ def make_boxed_store(tile, spec, clipped=False):
             if thread == 0:
                 bulk_commit()  # counts as a box, or the next one would be written over one that is still read
             return
-        if thread == 0:
-            free()
-        barrier_sync(barrier, u32(128))
         buffer = u32(staging + u32(box % BUFFERS * GROUP))
+        if STAGED:
+            if not AHEAD or box == 0:
+                fetch_ahead(box, row, column, thread, barrier, staging, m, n, e)
+            arrived()
+            if AHEAD and box + 1 < BOXES:
+                fetch_ahead(box + 1, row, column, thread, barrier, staging, m, n, e)
+            else:
+                barrier_sync(barrier, u32(128))
+        else:
+            if thread == 0:
+                free()
+            barrier_sync(barrier, u32(128))
         last = i32(m - 1)
         fill(acc, first + (start >> 1), buffer, i32(min(r0, last)), i32(min(i32(r0 + 8), last)), i32(c0 + start), lane, warp, n, e)
         fence_async_shared()  # the fence of all memory waits for the device, see docs/notes/tensor-cores.md

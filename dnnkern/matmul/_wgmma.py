@@ -43,13 +43,14 @@ class Config:
 
 @dataclass(frozen=True)
 class Specialisation:
-    """What a kernel is compiled for: tile, operands as `make_matrix_loader` takes them, epilogue, how results leave."""
+    """What a kernel is compiled for: tile, operands as `make_matrix_loader` takes them, epilogue, how results leave and an addend comes."""
     tile: Tile
     operands: tuple
     epilogue: EpilogueSpec
     by_tma: bool
     vector: bool
     blocks: tuple = (False, False)  # whether a's and b's scales are by block
+    staged: str | None = None
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ def make_addends(spec):
 def make_sink(special):
     """The sink of `_engine_hopper.make_product` that stores results; `where` has the row, the column and the matrix as 3rd, 4th and 7th."""
     tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
-    through_tma = make_boxed_store(tile, spec) if by_tma else None
+    through_tma = make_boxed_store(tile, spec, staged=special.staged) if by_tma else None
     straight = None if by_tma else make_direct_store(tile, spec, special.vector)
     addends = make_addends(spec)
 

@@ -14,6 +14,7 @@ from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ._engine_hopper import make_matrix_loader, make_product
+from ._engine_stores import staged_addend
 from ._roles import store_width, stored_by_rows
 from ._wgmma import (Config, Specialisation, locate_arguments, make_locate, make_sink, operands_of, output_arguments, pack_seconds,
                      product_seconds, refusal, steps_of, stored_by_tma, tile_count, tiles_for, wgmma_dtype, y_argument)
@@ -87,9 +88,11 @@ def build(problem, device, config):
     a, b = operands_of(parts, problem.math)
     by_tma = stored_by_tma(parts)
     tiles, place = locate_arguments(parts, tile, a, b)
+    batch = tuple(four[2] for _, four in parts.batch)
     dtypes, scales = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), parts.scales
     special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
-                             (scales.a == "block", scales.b == "block"))
+                             (scales.a == "block", scales.b == "block"),
+                             staged_addend(parts.epilogue, (problem.c, None), (parts.c_strides + batch, ())) if by_tma else None)
     b_rows = tile.bn // tile.cluster
     a_map = a.argument(tile.bm, 0)
     arguments = (a_map, b.argument(b_rows, a.bytes), y_argument(parts) if by_tma else a_map, Argument("int32", tiles), *place,
