@@ -43,6 +43,20 @@ def _products(t):
     t.case("images-strided-w-2x4x3x3-k4-1x1", (2, 4, 3, 3), 4, (1, 1), "float16", lay={"w": {"order": (1, 0, 2, 3), "gap": 1}})
 
 
+def _grouped(t):
+    """Groups of few channels: rows and columns of tiles, parts of large filters, steps between pixels that are read, slices of channels."""
+    t.case("groups2-tiles-nhwc-1x8x9x61-k8-3x3-p1", (1, 8, 9, 61), 8, (3, 3), "float16", layout="NHWC", padding=1, groups=2)
+    t.case("groups18-nhwc-1x72x3x4-k72-2x3-p0x1", (1, 72, 3, 4), 72, (2, 3), "bfloat16", layout="NHWC", padding=(0, 1), groups=18, beta=1.0)
+    t.case("groups2-3d-nhwc-2x32x3x4x4-k32-2x2x3-s2-d2-p2", (2, 32, 3, 4, 4), 32, (2, 2, 3), "float16", layout="NHWC", stride=2, dilation=2,
+           padding=2, groups=2, mode="convolution")
+    t.case("groups4-1d-nhwc-1x32x11-k32-r61-p30", (1, 32, 11), 32, (61,), "bfloat16", layout="NHWC", padding=30, groups=4)
+    t.case("groups1-1d-nhwc-1x16x12-k16-r17-p8", (1, 16, 12), 16, (17,), "float16", layout="NHWC", padding=8)
+    t.case("groups4-nhwc-1x16x2x4-k16-1x3-d1x400-p0x400", (1, 16, 2, 4), 16, (1, 3), "bfloat16", layout="NHWC", dilation=(1, 400),
+           padding=(0, 400), groups=4)
+    t.case("groups2-strided-w-last-1x16x6x5-k16-3x2-s1x3", (1, 16, 6, 5), 16, (3, 2), "float16", stride=(1, 3), padding=1, groups=2,
+           out_dtype="float32", alpha=2.0, lay={name: LAST for name in "xy"})
+
+
 def _cases():
     t = Table("conv_bwd_filter")
     shared(t)
@@ -51,6 +65,7 @@ def _cases():
     _tiles(t)
     _slabs(t)
     _products(t)
+    _grouped(t)
     return t.found
 
 
