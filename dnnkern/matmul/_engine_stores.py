@@ -104,7 +104,7 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
     if tile.bn % WIDTH:
         raise ValueError(f"tile {tile}: {tile.bn} columns are no multiple of the {WIDTH} in which results leave")
     fill, free, ADDS = make_fill(spec, staged), make_bulk_wait_read(BUFFERS - 1), spec.c is not None and not staged
-    STAGED, AHEAD, ADDEND = staged is not None, BUFFERS > 1, 4 if staged == "c" else 7
+    STAGED, AHEAD, IS_C = staged is not None, BUFFERS > 1, staged == "c"
     all_free, arrived = make_bulk_wait_read(0), wait_copies(0)
 
     @device_function
@@ -119,13 +119,17 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
     @device_function
     def fetch(buffer, row, column, thread, m, n, e):
         """The addend's part of a box; what lies outside is nothing."""
+        if IS_C:
+            addend, pitch = e[4], i64(e[5])
+        else:
+            addend, pitch = e[7], i64(e[8])
         for part in range(4):
             chunk = i32(part * 128 + thread)
             r, c = i32(chunk >> 3), i32(chunk & 7)
             at = i32(column + c * PER)
             inside = u32(16) if i32(row + r) < m and at < n else u32(0)
-            addend = advance(e[ADDEND], i64(i64(min(i32(row + r), i32(m - 1))) * i64(e[ADDEND + 1]) + i64(min(at, i32(n - PER)))))
-            copy_async16(u32(buffer + u32(r * ROW) + u32(i32(c ^ (r & 7)) * 16)), address(addend, i64(0)), i64(0), inside)
+            first = i64(i64(min(i32(row + r), i32(m - 1))) * pitch + i64(min(at, i32(n - PER))))
+            copy_async16(u32(buffer + u32(r * ROW) + u32(i32(c ^ (r & 7)) * 16)), address(addend, first), i64(0), inside)
 
     @device_function
     def fetch_ahead(box, row, column, thread, barrier, staging, m, n, e):
