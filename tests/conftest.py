@@ -80,3 +80,22 @@ def on_gpu():
     """Skips in the simulator."""
     if SIMULATED:
         pytest.skip("needs a GPU")
+
+
+@pytest.fixture
+def few_multiprocessors(monkeypatch):
+    """In the simulator a device of four multiprocessors, whose blocks have several tiles of a small problem."""
+    if not SIMULATED:
+        yield
+        return
+    import dataclasses
+
+    import contract
+    from dnnkern.host import device as host
+    small = dataclasses.replace(host.device(0), sms=4)
+    monkeypatch.setattr(contract, "device", lambda: small)
+    monkeypatch.setattr(host, "_SIMULATOR", small)
+    host.device.cache_clear()
+    yield
+    monkeypatch.undo()
+    host.device.cache_clear()

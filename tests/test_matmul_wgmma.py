@@ -70,7 +70,7 @@ def test_tiles_fit(tile):
     assert tile.blocks * (tile.shared + 1024) <= H200.shared_per_sm and tile.shared <= H200.shared_per_block
     assert tile.stages * 16 + 1024 <= engine.BARRIERS, "barriers and what aligning the ring may cost"
     assert tile.boxes % tile.buffers == 0
-    assert tile.consumers * tile.groups * 64 == tile.bm and tile.sums * 128 == tile.groups * 64 * tile.bn
+    assert tile.sharing * tile.groups * 64 == tile.bm and tile.sums * 128 == tile.groups * 64 * tile.bn
     assert tile.stage % 1024 == tile.bm * engine.ROW % 1024 == 0, "every operand begins where the swizzle does"
 
 
@@ -98,10 +98,12 @@ def test_sums_of_8_bit_floats_need_twice_the_registers():
     (Tile(128, 64, cluster=2), dict(tb=True)), (Tile(128, 128, cluster=2), dict(ta=True)), (Tile(64, 64, cluster=4), dict(tb=True)),
     (Tile(256, 64), dict(ta=True, tb=True)), (Tile(256, 192), dict(tb=True)), (Tile(128, 192), dict(bias="column", activation="relu")),
     (Tile(64, 64, blocks=2), dict(c="full", beta=2.0)), (Tile(128, 256), dict(tb=True, c="in place")),
-    (Tile(256, 128), dict(c="full", bias="column", activation="relu"))], ids=str)
-def test_tiles_that_small_products_do_not_get(tile, words):
-    """Several tiles, steps that go round the ring, and edges."""
-    case = Matmul(f"{tile}", 300, 136, 600, "bfloat16", **words)
+    (Tile(256, 128), dict(c="full", bias="column", activation="relu")), (Tile(128, 128, alternating=True), dict(tb=True, c="in place")),
+    (Tile(64, 256, alternating=True), dict(bias="row")), (Tile(64, 64, alternating=True), dict(ta=True)),
+    (Tile(64, 64, cluster=2, alternating=True), dict(tb=True))], ids=str)
+def test_tiles_that_small_products_do_not_get(tile, words, few_multiprocessors):
+    """Several tiles, some of them one block's, steps that go round the ring, and edges."""
+    case = Matmul(f"{tile}", *(300, 136) if SIMULATED else (3000, 1400), 600, "bfloat16", **words)
     contract.check(dataclasses.replace(WGMMA, config=Config(tile)), case)
 
 

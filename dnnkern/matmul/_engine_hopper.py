@@ -8,6 +8,9 @@
 A loader says what a stage holds and a sink what becomes of a tile; matmul, grouped matmul and convolution bring theirs. Both are captured
 as device functions in a closure and cost no call. Tiles go to blocks statically: block (or cluster) i takes tiles i, i + blocks, ...
 
+In tiles that alternate each warpgroup has whole tiles of its own, every other one: while one works on the results of its tile, the other
+multiplies.
+
 Blocks of a cluster are neighbours along m: each loads its own rows of a and a share of b, which TMA multicasts to all of them. A stage is
 free once the consumers of every block of the cluster have read it, since any of the blocks may overwrite it.
 
@@ -54,11 +57,14 @@ class Tile:
         Blocks along m that share b.
     blocks : int
         Blocks a multiprocessor holds.
+    alternating : bool
+        Two warpgroups take whole tiles in turn ("ping-pong"), instead of a part of each.
     """
     bm: int = 128
     bn: int = 256
     cluster: int = 1
     blocks: int = 1
+    alternating: bool = False
 
     def __post_init__(self):
         if self.bm not in (64, 128, 192, 256):
@@ -82,12 +88,17 @@ class Tile:
     @property
     def consumers(self):
         """Warpgroups that multiply."""
-        return 2 if self.bm == 256 else self.bm // 64
+        return 2 if self.bm == 256 or self.alternating else self.bm // 64
+
+    @property
+    def sharing(self):
+        """Those of them that work on one tile."""
+        return 1 if self.alternating else self.consumers
 
     @property
     def groups(self):
         """64-row groups a warpgroup works on."""
-        return self.bm // 64 // self.consumers
+        return self.bm // 64 // self.sharing
 
     @property
     def sums(self):
@@ -102,7 +113,7 @@ class Tile:
     @property
     def a_steps(self):
         """Bytes of a from the rows of one warpgroup to the next one's, and from one of a warpgroup's 64 rows to the next."""
-        return self.groups * GROUP, GROUP
+        return 0 if self.alternating else self.groups * GROUP, GROUP
 
     @property
     def threads(self):
@@ -142,7 +153,8 @@ class Tile:
         return producer, min(consumer, 240)
 
     def __str__(self):
-        return f"{self.bm}x{self.bn}" + (f" c{self.cluster}" if self.cluster > 1 else "") + (f" x{self.blocks}" if self.blocks > 1 else "")
+        return f"{self.bm}x{self.bn}" + (f" c{self.cluster}" if self.cluster > 1 else "") + (
+            f" x{self.blocks}" if self.blocks > 1 else "") + (" turns" if self.alternating else "")
 
 
 class Loader(NamedTuple):
@@ -250,7 +262,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     Tensor cores add products of 8-bit floats with some 14 bits, however many there are. So each step's 128 products are summed by them, and
     the steps by the threads, in float32: that takes a second set of accumulators (`promoted_fits`).
     """
-    STAGES, STAGE, A_BYTES, CLUSTER, CONSUMERS, GROUPS = tile.stages, tile.stage, tile.a_bytes, tile.cluster, tile.consumers, tile.groups
+    STAGES, STAGE, A_BYTES, CLUSTER, SHARING, GROUPS = tile.stages, tile.stage, tile.a_bytes, tile.cluster, tile.sharing, tile.groups
+    TURNS = tile.alternating
     SUMS, PER_GROUP, STAGING = tile.sums, tile.bn // 2, tile.stages * tile.stage
     STAGING_SHARE, BARS, BYTES = tile.buffers * GROUP, STAGING + tile.consumers * tile.buffers * GROUP, loader.bytes
     KEEP, TAKE = tile.registers
@@ -321,13 +334,15 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     @device_function
     def sink_group(g, s):
         acc, group, y_map, staging, where, thread, out = s
-        sink(acc, g * PER_GROUP, i32((group * GROUPS + g) * 64), y_map, staging, where, thread, u32(group + 1), out)
+        part = i32(g * 64) if TURNS else i32((group * GROUPS + g) * 64)
+        sink(acc, g * PER_GROUP, part, y_map, staging, where, thread, u32(group + 1), out)
     sink_all = unrolled(GROUPS, sink_group)
 
     @device_function
     def consume(y_map, ring, full, empty, tiles, first, stride, rank, place, group, thread, out):
         acc = cuda.local.array(SUMS, scalar)
-        slot, phase, t = u32(0), u32(0), first
+        slot, phase, t, turn = u32(0), u32(0), first, i32(1)
+        top = i32(0) if TURNS else i32(group * 64)
         mine = u32(ring + u32(group) * u32(A_SHARE))
         staging = u32(ring + u32(STAGING) + u32(group) * u32(STAGING_SHARE))
         if PROMOTED:
@@ -337,13 +352,22 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             begin, end = uniform(where[0]), uniform(where[1])
             if end < begin:
                 t = tiles
+            t = i32(t + stride)
+            if TURNS:
+                turn = i32(turn ^ 1)
+                if turn != group:  # the other warpgroup's tile: its steps go by
+                    if end > begin:
+                        total_slots = u32(slot + u32(end - begin))
+                        rounds = u32(total_slots // u32(STAGES))
+                        slot, phase = u32(total_slots - rounds * u32(STAGES)), u32(phase ^ (rounds & u32(1)))
+                    continue
             before = u32(0)
             if PROMOTED:
                 for i in range(SUMS):
                     total[i] = f32(0)
             for k in range(begin, end):
                 if FACTORS:
-                    low, high = factors(where, i32(k), i32(group * 64 + ((thread >> 5) << 4) + ((thread & 31) >> 2)), thread, out)
+                    low, high = factors(where, i32(k), i32(top + ((thread >> 5) << 4) + ((thread & 31) >> 2)), thread, out)
                 mbarrier_wait(u32(full + u32(8) * slot), phase)
                 at = u32(slot * u32(STAGE))
                 if PROMOTED:
@@ -368,12 +392,11 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                 before = slot
                 slot, phase = advance(slot, phase)
             if end > begin and PROMOTED:
-                sink(total, 0, i32(group * 64), y_map, staging, where, thread, u32(group + 1), out)
+                sink(total, 0, top, y_map, staging, where, thread, u32(group + 1), out)
             elif end > begin:
                 wait_all(acc)
                 release(empty, before, thread)
                 sink_all(i32(0), (acc, group, y_map, staging, where, thread, out))
-            t = i32(t + stride)
 
     @device_function
     def product(a_map, b_map, y_map, shared, tiles, place, out):
@@ -386,7 +409,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             prefetch_tensor_map(b_map)
             for s in range(STAGES):
                 mbarrier_init(u32(full + u32(8 * s)), u32(1))
-                mbarrier_init(u32(empty + u32(8 * s)), u32(CONSUMERS * CLUSTER))
+                mbarrier_init(u32(empty + u32(8 * s)), u32(SHARING * CLUSTER))
             fence_mbarrier_init()
         if CLUSTER > 1:
             cluster_arrive_relaxed()
