@@ -3,16 +3,16 @@
 Each group's gradient is a product of K/G x (taps C/G), summed over all pixels: tiny, and read from everything there is. Counted for 64
 images of 128 channels, 56 x 56, in 32 groups, 3 x 3 (*predicted* for 132 multiprocessors at 1.755 GHz, none of it measured):
 
-    memory      103 MB, x and dy once                                                25 us
-    tensor core 1.8 Gflop are asked for, 11 are done                                 13 us   mma.sync, 16 x 8 x 16
-    shared      86 cycles of ldmatrix for 7 rows of 16 pixels of 8 channels          12 us   and 4 to write the tiles
-    issue       42 mma, 25 ldmatrix and some 30 more, where those cycles are         4 us    and 6 to copy
+    memory       103 MB, x and dy once                                         25 us
+    tensor core  1.8 Gflop are asked for, 5.6 are done by mma.sync             13 us
+    shared       86 cycles to load 42 products' operands                       12 us, and 4 to write the tiles
+    issue        100 instructions for 42 products                               4 us, and 5 to 9 for the copies
 
-A group of four fills a quarter of the 8 x 8 channels that a tensor core multiplies, and the third tap of a row half a product. That costs
-a sixth of what is asked for, and still fits twice into the time of the memory; taking groups apart would move more than it saves. What
-must not be wasted is the memory's time: a tile has rows of whole channels, several are on their way while one is multiplied, and no pixel
-passes a register before ldmatrix. A row of dy is loaded once for all taps and a row of x once for all rows of dy that it meets
-(`_grouped_filter`): without that shared memory would take 20 cycles for 12.
+Two groups of four fill half of the 8 x 8 channels that a product meets, and the third tap of a row half of a product. That wastes two thirds
+of the tensor cores, and still fits twice into the time of the memory; taking groups apart would move more than it saves. What must not be
+wasted is the memory's time: tiles are on their way while one is multiplied, and nothing passes a register on its way to shared memory. A
+row of dy is loaded once for all taps, and a row of x once for all rows of dy that it meets (`_grouped_filter`): each tap by itself would
+take shared memory 17 us instead of 12.
 
 Blocks divide the channels and the tiles, and large filters. What warps of different pixels sum goes to the workspace, and a second launch
 adds it up in a fixed order. The rows of the last tile below the image count as zeros of dy: an x there that is infinite or NaN reaches

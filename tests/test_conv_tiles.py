@@ -10,21 +10,22 @@ from dnnkern import dispatch
 from dnnkern.device import SIMULATED
 from dnnkern.host import device as host
 
-CASES = [Conv("tiles-nhwc-bf16", op, (2, 3, 9, 40), 40, (3, 3), "bfloat16", layout="NHWC", padding=1)
-         for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter")]
-CASES += [Conv("tiles-f16", op, (3, 2, 8, 24), 16, (5, 4), "float16", stride=(1, 2), padding=2)
-          for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter")]
+DIRECTIONS = "conv_fwd", "conv_bwd_data", "conv_bwd_filter"
+CASES = [("small_c", Conv("tiles-nhwc-bf16", op, (2, 3, 9, 40), 40, (3, 3), "bfloat16", layout="NHWC", padding=1)) for op in DIRECTIONS]
+CASES += [("small_c", Conv("tiles-f16", op, (3, 2, 8, 24), 16, (5, 4), "float16", stride=(1, 2), padding=2)) for op in DIRECTIONS]
+CASES += [("grouped", Conv("tiles-g4", DIRECTIONS[2], (7, 16, 8, 5), 16, (3, 3), "float16", layout="NHWC", padding=1, groups=4)),
+          ("grouped", Conv("tiles-g16", DIRECTIONS[2], (3, 64, 9, 17), 64, (2, 3), "bfloat16", layout="NHWC", stride=2, groups=4))]
 
 
 @pytest.mark.skipif(not SIMULATED, reason="only the simulator's device can be made smaller")
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op}-{case.id}")
-def test_one_block_takes_many_tiles(case, monkeypatch):
+@pytest.mark.parametrize("name, case", CASES, ids=[f"{name}-{case.op}-{case.id}" for name, case in CASES])
+def test_one_block_takes_many_tiles(name, case, monkeypatch):
     small = dataclasses.replace(host.device(0), sms=1)
     monkeypatch.setattr(contract, "device", lambda: small)
     monkeypatch.setattr(host, "_SIMULATOR", small)
     host.device.cache_clear()
     try:
-        algorithm = next(a for a in dispatch.algorithms(case.op) if a.name == "small_c")
+        algorithm = next(a for a in dispatch.algorithms(case.op) if a.name == name)
         problem = case.problem()
         tiles = [(v, v.build(problem, small, v.config)[0]) for v in algorithm.variants(problem, small)]
         variant = next(v for v, launch in tiles if next(a.value for a in launch.arguments if a.type == "int32") > launch.grid[0])
