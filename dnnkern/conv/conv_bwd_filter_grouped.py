@@ -8,18 +8,18 @@ images of 128 channels, 56 x 56, in 32 groups, 3 x 3 (*predicted* for 132 multip
     shared       86 cycles to load 42 products' operands                       12 us, and 4 to write the tiles
     issue        100 instructions for 42 products                               4 us, and 5 to 9 for the copies
 
-Two groups of four fill half of the 8 x 8 channels that a product meets, and the third tap of a row half of a product. That wastes two thirds
-of the tensor cores, and still fits twice into the time of the memory; taking groups apart would move more than it saves. What must not be
-wasted is the memory's time: tiles are on their way while one is multiplied, and nothing passes a register on its way to shared memory. A
-row of dy is loaded once for all taps, and a row of x once for all rows of dy that it meets (`_grouped_filter`): each tap by itself would
-take shared memory 17 us instead of 12.
+Two groups of four fill half of the 8 x 8 channels that a product meets, and the third tap of a row half of a product. That wastes two
+thirds of the tensor cores, and still fits twice into the time of the memory; taking groups apart would move more than it saves. What must
+not be wasted is the memory's time: tiles are on their way while one is multiplied, and nothing passes a register on its way to shared
+memory. A row of dy is loaded once for all taps, and a row of x once for all rows of dy that it meets (`_grouped_filter`): each tap by
+itself would take shared memory 22 us instead of 12.
 
 Blocks divide the channels and the tiles, and large filters. What warps of different pixels sum goes to the workspace, and a second launch
 adds it up in a fixed order. The rows of the last tile below the image count as zeros of dy: an x there that is infinite or NaN reaches
 taps that do not see it.
 
-Channels last, 16-bit types, equal groups; any strides, dilation and padding. It wins from 2 to 16 channels a group; groups of 32 are bound
-by their products.
+Channels last, 16-bit types, equal groups; any strides, dilation and padding. It should win from 2 to 16 channels a group; groups of 32 are
+bound by their products.
 """
 import math
 from dataclasses import dataclass
