@@ -51,20 +51,42 @@ def test_a_step_is_multiply_adds(words, op, tile, share, tmp_path):
     assert sum(line.startswith("BAR") for line in step) == 1
 
 
-@pytest.mark.parametrize("words, op", [
-    ("64x256x14x14 k256 3x3 p1 f32 nchw", "conv_fwd"), ("64x256x14x14 k256 5x5 p2 f32 nhwc", "conv_bwd_data"),
-    ("64x256x14x14 k256 3x3 p1 f32 nchw", "conv_bwd_filter")])
-def test_transforms_stay_in_registers(words, op, tmp_path):
-    names = []
-    for launch in launches(words, op, "winograd_nonfused", "6x6"):
+# problem, direction, extent of a tile; multiply-adds, additions and multiplications of its transforms together: filter, image, dy, results
+STAGED = [("64x256x14x14 k256 3x3 p1 f32 nchw", "conv_fwd", 6, {"filter": 71, "patches": [180], "results": 100}),
+          ("64x256x14x14 k256 5x5 p2 f32 nhwc", "conv_bwd_data", 6, {"filter": 156, "patches": [180], "results": 64}),
+          ("64x256x14x14 k256 5x5 p2 bf16 nhwc --bias --activation relu", "conv_fwd", 6,
+           {"filter": 156, "patches": [180], "results": 68}),
+          ("64x256x14x14 k256 3x3 p1 f16 nchw", "conv_bwd_data", 6, {"filter": 71, "patches": [180], "results": 100}),
+          ("64x256x14x14 k256 3x3 p1 f32 nchw", "conv_bwd_filter", 6, {"patches": [180, 117], "results": 81}),
+          ("64x256x14x14 k256 3x3 p1 bf16 nhwc", "conv_bwd_filter", 4, {"patches": [32, 17], "results": 28}),
+          ("64x256x14x14 k256 5x5 p2 f32 nchw", "conv_bwd_filter", 6, {"patches": [180, 54], "results": 121}),
+          ("64x256x14x14 k256 5x5 p2 f16 nhwc", "conv_bwd_filter", 6, {"patches": [180, 54], "results": 121})]
+
+
+@pytest.mark.parametrize("words, op, extent, most", STAGED)
+def test_transforms_stay_in_registers(words, op, extent, most, tmp_path):
+    """Every element of a tile is read and written once, all 36 at a time; a transform does no arithmetic beyond what its matrix needs."""
+    taps = int(words.split()[2][0])
+    results = taps if op == "conv_bwd_filter" else extent - taps + 1
+    reads, work = [], {}
+    for launch in launches(words, op, "winograd_nonfused", f"{extent}x{extent}"):
         name = launch.kernel.py_func.__name__
         if "winograd" in name:
-            names.append(name.removeprefix("conv_winograd_"))
+            name = name.removeprefix("conv_winograd_")
             code = Assembled(launch.kernel, launch.signature, ARCH, tmp_path)
             assert code.registers <= 128 and ".f64" not in code.ptx
-            if names[-1] == "patches":
-                assert code.count("STG") == 36 and code.count("LDG") in (16, 36)
-    assert set(names) == ({"patches", "results"} if op == "conv_bwd_filter" else {"filter", "patches", "results"})
+            work.setdefault(name, []).append(sum(code.count(f) for f in ("FFMA", "FADD", "FMUL")))
+            if name != "results":
+                assert code.count("STG") == extent**2
+                reads.append(code.count("LDG"))
+            else:
+                assert code.count("LDG") >= extent**2 and code.count("STG") in (results**2, results)
+    assert set(work) == set(most)
+    for name, bound in most.items():
+        found = work[name][:2]
+        assert all(f <= 1.05 * b for f, b in zip(found, bound if isinstance(bound, list) else [bound])), f"{name}: {found}, at most {bound}"
+    expected = [taps**2, extent**2] if op != "conv_bwd_filter" else [extent**2, (extent - taps + 1)**2]
+    assert reads[:2] == expected
 
 
 def test_tf32_products_are_on_tensor_cores():

@@ -10,17 +10,18 @@ import pytest
 from cases._conv import WINOGRAD
 
 from dnnkern import dispatch
-from dnnkern.conv import _winograd as winograd
+from dnnkern.conv import _winograd_transforms as winograd
+from dnnkern.conv import conv_winograd_nonfused as winograd_nonfused
 from dnnkern.conv._parse import parse_problem
 from dnnkern.dispatch import Note
 from dnnkern.host.device import device
 
-TRANSFORMS = {"F(2x2,3x3)": (winograd.F2X3, ("conv_fwd", 4, 3)), "F(4x4,3x3)": (winograd.F4X3, ("conv_fwd", 6, 3)),
-              "F(2x2,5x5)": (winograd.F2X5, ("conv_fwd", 6, 5)), "F(3x3,2x2)": (winograd.F3X2, ("conv_bwd_filter", 4, 3)),
-              "F(3x3,4x4)": (winograd.F3X4, ("conv_bwd_filter", 6, 3))}
+TRANSFORMS = {"F(2x2,3x3)": ((2, 3), ("conv_fwd", 4, 3)), "F(4x4,3x3)": ((4, 3), ("conv_fwd", 6, 3)),
+              "F(2x2,5x5)": ((2, 5), ("conv_fwd", 6, 5)), "F(3x3,2x2)": ((3, 2), ("conv_bwd_filter", 4, 3)),
+              "F(3x3,4x4)": ((3, 4), ("conv_bwd_filter", 6, 3)), "F(5x5,2x2)": ((5, 2), ("conv_bwd_filter", 6, 5))}
 # Root mean square of the error, divided by that of adding up the definition's products in order, for 1, 16 and 256 channels: at most.
 MEASURED = {"F(2x2,3x3)": (2.1, 0.9, 0.5), "F(4x4,3x3)": (11.5, 4.6, 1.5), "F(2x2,5x5)": (9.0, 2.6, 0.7), "F(3x3,2x2)": (2.5, 1.3, 0.8),
-            "F(3x3,4x4)": (9.5, 3.4, 0.9)}
+            "F(3x3,4x4)": (9.5, 3.4, 0.9), "F(5x5,2x2)": (16.5, 8.0, 3.3)}
 CHANNELS = (1, 16, 256)
 
 
@@ -36,7 +37,7 @@ def matrix(line, inputs, outputs):
 
 
 def matrices(t):
-    """B^T, G and A^T."""
+    """B^T, G and A^T as the device functions compute them."""
     return matrix(t.data, t.n, t.n), matrix(t.filter, t.r, t.n), matrix(t.result, t.n, t.m)
 
 
@@ -46,8 +47,10 @@ def name(request, simulated):
 
 
 def test_fractions(name):
-    t, _ = TRANSFORMS[name]
+    t = winograd.transform(*TRANSFORMS[name][0])
     B, G, A = matrices(t)
+    for made, rows in zip((B, G, A), winograd.matrices(t.m, t.r)):
+        assert np.array_equal(made, np.array(rows, object))
     rng = np.random.default_rng(1)
     d, g = (rng.integers(-9, 10, (size, size)).astype(object) for size in (t.n, t.r))
     y = A.dot(G.dot(g).dot(G.T) * B.dot(d).dot(B.T)).dot(A.T)
@@ -59,7 +62,7 @@ def test_fractions(name):
 
 
 def test_the_factor_of_the_bound(name):
-    t, key = TRANSFORMS[name]
+    t, key = winograd.transform(*TRANSFORMS[name][0]), TRANSFORMS[name][1]
     B, G, A = (np.array(x, float) for x in matrices(t))
     squares = (A**2 * (G**2).sum(1) * (B**2).sum(1)).sum(1).max() / t.r
     assert abs(squares - WINOGRAD[key]) < 0.06
@@ -77,41 +80,75 @@ def square(line, v, columns, rows):
         along(v[i])
 
 
-def test_float32_beside_the_definition(name):
-    """Errors against float64, of many tiles of N(0.5, 1) times N(0.2, 1.1), and the contract's bound of them."""
-    t, key = TRANSFORMS[name]
+def operands(t, channels, many, dtype="float32"):
+    """Inputs N(0.5, 1) and taps N(0.2, 1.1) of many tiles, [i][j][channel][tile]."""
     rng = np.random.default_rng(2)
+    d = rng.standard_normal((t.n, t.n, channels, many)) + 0.5
+    g = rng.standard_normal((t.r, t.r, channels, many)) + (rng.random((t.r, t.r, channels, many)) > 1 / 3) - 0.5
+    return (cases.rounded(x, dtype).astype(np.float32) for x in (d, g))
+
+
+def results(t, d, g, kept=lambda v: v):
+    """[i][j][tile] of transforms and products in float32; `kept` rounds what is transformed."""
+    v, u = d.copy(), np.zeros_like(d)
+    u[:t.r, :t.r] = g
+    square(t.data, v, t.n, t.n)
+    square(t.filter, u, t.r, t.n)
+    v, u = kept(v), kept(u)
+    sums = np.zeros((t.n, t.n, d.shape[-1]), np.float32)
+    for c in range(d.shape[2]):
+        sums += u[:, :, c] * v[:, :, c]
+    square(t.result, sums, t.n, t.m)
+    return sums[:t.m, :t.m]
+
+
+def definition(t, d, g, dtype=float):
+    """The same by the definition; in float32 its products are added up in order."""
+    y = np.zeros((t.m, t.m, d.shape[-1]), dtype)
+    for i, j in np.ndindex(t.m, t.m):
+        for c in range(d.shape[2]):
+            for r, s in np.ndindex(t.r, t.r):
+                y[i, j] += d[i + r, j + s, c].astype(dtype) * g[r, s, c].astype(dtype)
+    return y
+
+
+def rms(x):
+    return math.sqrt((x.astype(float)**2).mean())
+
+
+def test_float32_beside_the_definition(name):
+    """Errors against float64, and the contract's bound of them."""
+    t, key = winograd.transform(*TRANSFORMS[name][0]), TRANSFORMS[name][1]
     for channels, most in zip(CHANNELS, MEASURED[name]):
-        many = max(8192 // channels, 400)
-        d = (rng.standard_normal((t.n, t.n, channels, many)) + 0.5).astype(np.float32)
-        g = (rng.standard_normal((t.r, t.r, channels, many)) + (rng.random((t.r, t.r, channels, many)) > 1 / 3) - 0.5).astype(np.float32)
-        v, u = d.copy(), np.zeros_like(d)
-        u[:t.r, :t.r] = g
-        square(t.data, v, t.n, t.n)
-        square(t.filter, u, t.r, t.n)
-        sums = np.zeros((t.n, t.n, many), np.float32)
-        for c in range(channels):
-            sums += u[:, :, c] * v[:, :, c]
-        square(t.result, sums, t.n, t.m)
-        errors, largest = [], np.zeros(many)
-        magnitudes = np.zeros((t.m, t.m, many))
-        for i in range(t.m):
-            for j in range(t.m):
-                seen = d[i:i + t.r, j:j + t.r].astype(float)
-                exact, plain = (seen * g).sum((0, 1, 2)), np.zeros(many, np.float32)
-                for c in range(channels):
-                    for tap in np.ndindex(t.r, t.r):
-                        plain += d[i + tap[0], j + tap[1], c] * g[(*tap, c)]
-                errors.append((sums[i, j] - exact, plain - exact))
-                magnitudes[i, j] = np.abs(seen * g).sum((0, 1, 2))
-                largest = np.maximum(largest, (np.abs(seen).sum((0, 1)) * np.abs(g).max((0, 1))).sum(0))
-        mine, plain = (np.array([e[k] for e in errors]) for k in (0, 1))
-        ratio = math.sqrt((mine**2).mean() / (plain**2).mean())
+        d, g = operands(t, channels, max(8192 // channels, 400))
+        exact = definition(t, d, g)
+        error = results(t, d, g) - exact
+        ratio = rms(error) / rms(definition(t, d, g, np.float32) - exact)
         assert 0.6 * most <= ratio <= most, f"{channels} channels: {ratio:.2f} times the definition's"
-        length = channels * t.r**2
-        bound = 2.0**-24 * (min(length, 8 * length**0.5) * magnitudes.reshape(-1, many) + 4 * WINOGRAD[key] / channels**0.5 * largest)
-        worst = (np.abs(mine) / bound).max()
-        assert 0.005 < worst < 0.6, f"{channels} channels: {worst:.3f} of the bound"
+        a, b, length = np.abs(d.astype(float)), np.abs(g.astype(float)), channels * t.r**2
+        seen = np.lib.stride_tricks.sliding_window_view(a, (t.r, t.r), (0, 1)).sum((-2, -1))  # of a result's own inputs
+        largest = (seen * b.max((0, 1))).sum(2).max((0, 1))
+        bound = 2.0**-24 * (min(length, 8 * length**0.5) * definition(t, a, b) + 4 * WINOGRAD[key] / channels**0.5 * largest)
+        worst = (np.abs(error) / bound).max()
+        assert 0.003 < worst < 0.6, f"{channels} channels: {worst:.3f} of the bound"
+
+
+def as_tf32(v):
+    return ((v.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("tile", ["F(4x4,3x3)", "F(2x2,5x5)", "F(3x3,4x4)", "F(5x5,2x2)"])
+def test_16_bit_types_are_transformed_in_float32(tile, dtype, simulated):
+    """Errors beside that of rounding the result, once: nothing in float32; several times it if what is transformed is 16 bits wide."""
+    t = winograd.transform(*TRANSFORMS[tile][0])
+    for channels in CHANNELS:
+        d, g = operands(t, channels, max(4096 // channels, 100), dtype)
+        exact = definition(t, d, g)
+        rounding = rms(cases.rounded(exact, dtype) - exact)
+        kept = (lambda v: v), as_tf32, lambda v: cases.rounded(v, dtype).astype(np.float32)
+        wide, tf32, narrow = (rms(results(t, d, g, k) - exact) / rounding for k in kept)
+        assert wide < 0.01 and narrow > 2.4 and tf32 > (2.4 if dtype == "float16" else 0.3)
 
 
 def algorithm(op, name="winograd_nonfused"):
@@ -127,7 +164,9 @@ def case_of(op, text):
     ("conv_fwd", 6, "2x5x7x6-k7-3x3-p1-f32"), ("conv_fwd", 6, "edge-nhwc-2x4x9x6-k5-3x3-p1-f32"),
     ("conv_bwd_data", 6, "5x5-1x4x7x7-k4-p2-f32"), ("conv_bwd_filter", 6, "edge-1x3x17x14-k2-3x3-p1-f32"),
     ("conv_bwd_filter", 4, "2x5x7x6-k7-3x3-p1-f32"), ("conv_bwd_filter", 4, "edge-nhwc-2x4x9x6-k5-3x3-p1-f32"),
-    ("conv_bwd_filter", 4, "epilogue-alpha-beta-1x4x5x5-k6-3x3-f32")])
+    ("conv_bwd_filter", 4, "epilogue-alpha-beta-1x4x5x5-k6-3x3-f32"), ("conv_fwd", 6, "5x5-nhwc-2x5x9x6-k7-p2-bf16"),
+    ("conv_bwd_data", 6, "flipped-5x5-1x6x8x9-k5-p2x1-f16"), ("conv_bwd_filter", 6, "5x5-1x4x7x7-k4-p2-f32"),
+    ("conv_bwd_filter", 6, "flipped-5x5-1x6x8x9-k5-p2x1-f16"), ("conv_bwd_filter", 6, "5x5-beta-nhwc-2x5x7x8-k6-p2-bf16")])
 def test_slices(op, n, text, last, simulated):
     """Tiles four at a time, in both orders of the matrices: every step finds its own, and gradients of filters add up; with tiles of 4x4
     inputs exactly."""
@@ -160,7 +199,11 @@ def test_refusals(words, reason, simulated):
         assert reason in algorithm("conv_fwd", name).supports(problem)
 
 
-def test_16_bit_types_are_for_the_fused_form(simulated):
-    problem = parse_problem("1x8x8x8 k8 3x3 p1 bf16".split(), "conv_fwd")
-    assert algorithm("conv_fwd", "winograd").supports(problem) is None
-    assert "dtype bfloat16" in algorithm("conv_fwd").supports(problem)
+@pytest.mark.parametrize("op", ["conv_fwd", "conv_bwd_data", "conv_bwd_filter"])
+def test_products_of_16_bit_types_are_not_rounded(op, simulated):
+    """math="tf32" lets float32 be rounded, and nothing else."""
+    for words, math_ in (("4x16x12x12 k16 5x5 p2 f32 --math tf32", "tf32"), ("4x16x12x12 k16 5x5 p2 bf16 --math tf32", None)):
+        problem, found = parse_problem(words.split(), op), algorithm(op)
+        assert found.supports(problem) is None
+        product = winograd_nonfused._stages(problem, 6, 1).product(64)
+        assert (product.a.dtype, product.b.dtype, product.y.dtype, product.math) == (*["float32"] * 3, math_)

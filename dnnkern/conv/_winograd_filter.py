@@ -11,7 +11,7 @@ from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..host.launch import Argument, Launch
 from ..matmul._tile import unrolled
-from ._winograd import Transform, make_square
+from ._winograd_transforms import Transform, make_square
 
 THREADS = 128
 PER = 4  # filters a thread transforms; neighbouring threads have neighbouring k

@@ -14,7 +14,7 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, as_u32, load1_nc_if, store2, store4
 from ..host.launch import Argument, Launch
 from ..matmul._tile import unrolled
-from ._winograd import make_square
+from ._winograd_transforms import make_square
 
 THREADS = 128
 

@@ -39,11 +39,13 @@ from ..host.launch import Argument, Launch
 from ..matmul._loaders import log2
 from ..matmul._store import make_group_store
 from ..matmul._tile import unrolled
-from ._winograd import F2X3, channels_last, correlation, float_bytes, make_square, refusal, tile_grid
+from ._winograd import channels_last, correlation, float_bytes, refusal, tile_grid
 from ._winograd_filter import filter_launch
 from ._winograd_stages import make_row_store, row_vector
+from ._winograd_transforms import make_square, transform
 
 DTYPES = ("float32", "float16", "bfloat16")
+F2X3 = transform(2, 3)
 PAD = 4  # floats between rows in shared memory: 16 bytes, and rows begin in different banks
 
 
@@ -169,7 +171,7 @@ def _loader(config):
     tile, row = config.tile, config.row
     widen = element(config.dtype).widen
     MATRIX = float_bytes(tile.bc * (tile.bt + PAD))
-    transform = make_square(F2X3.data, 4, 4, 4)
+    square = make_square(F2X3.data, 4, 4, 4)
 
     @device_function
     def image(v, x, mask, sh, sw):
@@ -181,7 +183,7 @@ def _loader(config):
 
     @device_function
     def put(v, at):
-        transform(v)
+        square(v)
         for i in range(16):
             store_shared_f32(u32(at + u32(i * MATRIX)), v[i])
     return image, put
@@ -293,7 +295,7 @@ def _store(config):
     """Device function ``store(sums, channel, channels, p, q, P, Q, y, at, residual_at, ...)``: 2x2 results of VEC channels from 16 sums."""
     spec, vector, last = config.epilogue, config.vector, config.result_last
     VEC = 4 if last else 1
-    transform = make_square(F2X3.result, 4, 4, 2)
+    square = make_square(F2X3.result, 4, 4, 2)
     group_store = make_group_store(spec, VEC, bool(vector and last))
     row_store = make_row_store(spec, 2, bool(vector and not last))
 
@@ -311,7 +313,7 @@ def _store(config):
         for j in range(VEC):
             for i in range(16):
                 v[i] = sums[i * VEC + j]
-            transform(v)
+            square(v)
             for i in range(4):
                 out[i * VEC + j] = v[(i >> 1) * 4 + (i & 1)]
         for i in range(2):

@@ -1,18 +1,22 @@
 """Winograd in stages through the workspace: transforms, then one product for each of the 16 or 36 matrices, then the inverse transform.
 
-    conv_fwd, conv_bwd_data   F(4x4, 3x3), F(2x2, 5x5)    M[z][tile][k] = sum over c of V[z][tile][c] * U[z][c][k]       z of 36
-    conv_bwd_filter           F(3x3, 2x2), F(3x3, 4x4)    M[z][k][c] = sum over tiles of D[z][tile][k] * V[z][tile][c]    z of 16 or 36
+    conv_fwd, conv_bwd_data   M[z][tile][k] = sum over c of V[z][tile][c] * U[z][c][k]       F(4x4, 3x3), F(2x2, 5x5)
+    conv_bwd_filter           M[z][k][c] = sum over tiles of D[z][tile][k] * V[z][tile][c]    F(3x3, 2x2), F(3x3, 4x4), F(5x5, 2x2)
 
 - U is the transformed filter, V the transformed image, D the transformed dy; a thread transforms one tile and channel (`_winograd_stages`).
 - The products are one batched matrix product, by whatever algorithm of matmul is predicted to be fastest (`matmul._embed`): register tiles,
   or with math="tf32" tensor cores.
+- z counts the products of a tile, 16 of F(3x3, 2x2) and 36 of the others.
 - A filter's gradient is a correlation too, whose taps are dy: in tiles of 2x2 or 4x4 of them, summed over all tiles.
+- 16-bit types are widened as they are read and rounded as results are stored, nowhere between: what transforms do to a rounding error is
+  far below the result's own rounding only while they are in float32.
 - V and D lie as their images do, channels first or last, or as the product reads them best: `Config.last`.
 - Extents of the matrices are multiples of four, filled with zeros, so that all of matmul's wide accesses apply.
 - Where V and M are larger than a budget the tiles are taken in slices, one after another; a small budget keeps them in the L2.
 
-F(4x4, 3x3) and F(3x3, 4x4) multiply 4 times less than the definition, F(2x2, 5x5) 2.78 times, F(3x3, 2x2) 2.25 times. Against the fused
-F(2x2, 3x3) it pays with a pass over V and M each way, so it wins where C and K are large; docs/notes/winograd.md has the numbers.
+F(4x4, 3x3) and F(3x3, 4x4) multiply 4 times less than the definition, F(2x2, 5x5) and F(5x5, 2x2) 2.78 times, F(3x3, 2x2) 2.25 times.
+Against the fused F(2x2, 3x3) it pays with a pass over V and M each way, so it wins where C and K are large; docs/notes/winograd.md has the
+numbers.
 
 Sources: A. Lavin, S. Gray, arXiv:1509.09308; S. Winograd, Arithmetic complexity of computations, SIAM 1980.
 """
@@ -24,15 +28,16 @@ from ..dispatch import Algorithm, Note
 from ..host.tensor import Tensor
 from ..matmul._embed import Place, choices, embedded, scratch_bytes, seconds
 from ..matmul._problem import MatmulProblem
-from ._winograd import F2X5, F3X2, F3X4, F4X3, channels_last, correlation, plane_of, refusal, spread, tile_grid
+from ._winograd import channels_last, correlation, plane_of, refusal, spread, tile_grid
 from ._winograd_filter import filter_launch
 from ._winograd_stages import Matrices, Tiles, patch_launch, result_launch
+from ._winograd_transforms import transform
 
 BUDGETS = (1 << 29, 1 << 25)
 """Bytes of V and M together: what a machine has to spare, and what stays in the L2 beside the image."""
 MOST_SLICES = 32
-TRANSFORMS = {(3, 3): F4X3, (5, 5): F2X5}
-OF_FILTERS = {4: F3X2, 6: F3X4}
+DTYPES = ("float32", "float16", "bfloat16")
+TAPS = ((3, 3), (5, 5))
 SMALL = 1 << 18  # multiply-adds of a product up to which every algorithm is a candidate
 
 
@@ -50,10 +55,19 @@ class Config:
 
 
 def supports(problem):
-    """3x3 and 5x5 filters, for their gradients 3x3, with stride and dilation 1, one group; float32."""
-    if problem.op == "conv_bwd_filter":
-        return refusal(problem, ((3, 3),), ("float32",)) or ("an empty batch has no tiles" if problem.n == 0 else None)
-    return refusal(problem, tuple(TRANSFORMS), ("float32",))
+    """3x3 and 5x5 filters with stride and dilation 1, one group; float32 and 16-bit types."""
+    empty = problem.op == "conv_bwd_filter" and problem.n == 0
+    return refusal(problem, TAPS, DTYPES) or ("an empty batch has no tiles" if empty else None)
+
+
+def _extents(problem):
+    """Of a tile's inputs, those for which there is a transform."""
+    return (4, 6) if problem.op == "conv_bwd_filter" and problem.filter[1] == 3 else (6,)
+
+
+def _math(problem):
+    """Of the products: they may round to tf32 what was float32, not transforms of 16-bit types."""
+    return problem.math if problem.dtype == "float32" else None
 
 
 def _four(count):
@@ -65,12 +79,13 @@ class _Images:
 
     def __init__(self, problem, n, last):
         self.problem, self.c, self.last = problem, correlation(problem), bool(last)
-        self.transform = TRANSFORMS[self.c.taps]
+        taps = problem.filter[1]
+        self.transform = transform(n - taps + 1, taps)
         self.grid = tile_grid(self.c.out, self.transform.m)
         self.total = self.c.n * self.grid[0] * self.grid[1]
         self.count = self.transform.n ** 2
         self.padded = _four(self.c.c), _four(self.c.k)
-        self.along_k = problem.math == "tf32"  # U as Hopper's tensor cores read tf32
+        self.along_k = _math(problem) == "tf32"  # U as Hopper's tensor cores read tf32
 
     def matrices(self, tiles):
         """V and M, at offset 0 of what is theirs."""
@@ -84,7 +99,7 @@ class _Images:
         u = (channels * filters, 1, channels) if self.along_k else (channels * filters, filters, 1)
         return MatmulProblem(a=Tensor((self.count, tiles, channels), v.strides, "float32"),
                              b=Tensor((self.count, channels, filters), u, "float32"),
-                             y=Tensor((self.count, tiles, filters), m.strides, "float32"), math=self.problem.math)
+                             y=Tensor((self.count, tiles, filters), m.strides, "float32"), math=_math(self.problem))
 
     def sizes(self, tiles):
         """Bytes of U, V, M."""
@@ -123,7 +138,8 @@ class _Filters:
     """conv_bwd_filter: the image's matrices V, dy's D, and the sums M, to which every slice but the first adds."""
 
     def __init__(self, problem, n, last):
-        self.problem, self.transform, self.last = problem, OF_FILTERS[n], bool(last)
+        taps = problem.filter[1]
+        self.problem, self.transform, self.last = problem, transform(taps, n - taps + 1), bool(last)
         self.grid = tile_grid(problem.out[1:], self.transform.r)
         self.total = problem.n * self.grid[0] * self.grid[1]
         self.count = self.transform.n ** 2
@@ -142,7 +158,7 @@ class _Filters:
         plane, tile, channel = d.strides
         return MatmulProblem(a=Tensor((self.count, filters, tiles), (plane, channel, tile), "float32"),
                              b=Tensor((self.count, tiles, channels), v.strides, "float32"), y=y, c=y if rest else None, in_place=rest,
-                             math=self.problem.math)
+                             math=_math(self.problem))
 
     def sizes(self, tiles):
         """Bytes of M, V, D."""
@@ -173,8 +189,8 @@ class _Filters:
         sk, sc, _, sr, ss = p.w_strides
         start = 0
         if p.flip:
-            start, sr, ss = 2 * sr + 2 * ss, -sr, -ss
-        found.append(result_launch(p, "w", p.c, (3, 3), (sk, sc, sr, ss), (0,) * 4, f.result, f.n, f.m, m, Tiles(p.k, 1, 1), start))
+            start, sr, ss = (f.m - 1) * (sr + ss), -sr, -ss
+        found.append(result_launch(p, "w", p.c, p.filter[1:], (sk, sc, sr, ss), (0,) * 4, f.result, f.n, f.m, m, Tiles(p.k, 1, 1), start))
         return tuple(found)
 
 
@@ -189,7 +205,7 @@ def _orders(problem):
     and columns, so for filters' gradients channels last, but tensor cores read tf32 along the sum.
     """
     image = int(channels_last(plane_of(problem.y_strides if problem.op == "conv_bwd_data" else problem.x_strides)))
-    of_filters, tf32 = problem.op == "conv_bwd_filter", problem.math == "tf32"
+    of_filters, tf32 = problem.op == "conv_bwd_filter", _math(problem) == "tf32"
     best = int(of_filters != tf32) if of_filters or tf32 else image
     return image, tuple(dict.fromkeys((best, image)))
 
@@ -205,7 +221,7 @@ def _parts(problem, device, config):
 def configs(problem, device):
     """For each budget the slices that keep it, with the products of least estimate."""
     found = {}
-    for n, last, budget in itertools.product(OF_FILTERS if problem.op == "conv_bwd_filter" else (6,), _orders(problem)[1], BUDGETS):
+    for n, last, budget in itertools.product(_extents(problem), _orders(problem)[1], BUDGETS):
         stages = _stages(problem, n, last)
         _, *streams = stages.sizes(stages.total)
         slices = min(max(1, ceil_div(sum(streams), budget)), max(1, stages.total // 64), MOST_SLICES if budget != max(BUDGETS) else 2 ** 31)

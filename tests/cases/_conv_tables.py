@@ -69,6 +69,13 @@ def groups(t):
 def windows(t):
     """Strides, paddings, dilations, filters of every size."""
     t.case("5x5-1x4x7x7-k4-p2", (1, 4, 7, 7), 4, (5, 5), padding=2)
+    t.case("5x5-nhwc-2x5x9x6-k7-p2", (2, 5, 9, 6), 7, (5, 5), "bfloat16", layout="NHWC", padding=2)
+    t.case("5x5-nhwc-1x8x6x5-k9", (1, 8, 6, 5), 9, (5, 5), layout="NHWC")
+    for dtype in ("float32", "float16"):
+        t.case("5x5-1x3x3x4-k4-p2", (1, 3, 3, 4), 4, (5, 5), dtype, padding=2)
+    t.case("5x5-nhwc-1x4x4x3-k3-p2", (1, 4, 4, 3), 3, (5, 5), "bfloat16", layout="NHWC", padding=2)
+    t.case("flipped-5x5-nhwc-1x3x3x6-k4-p1x2", (1, 3, 3, 6), 4, (5, 5), layout="NHWC", padding=(1, 2), mode="convolution")
+    t.case("flipped-5x5-1x6x8x9-k5-p2x1", (1, 6, 8, 9), 5, (5, 5), "float16", padding=(2, 1), mode="convolution")
     t.case("5x5-nhwc-1x8x6x6-k8-s2-p2", (1, 8, 6, 6), 8, (5, 5), "bfloat16", layout="NHWC", stride=2, padding=2)
     t.case("first-layer-7x7-1x3x11x9-k8-s2-p3", (1, 3, 11, 9), 8, (7, 7), stride=2, padding=3)
     t.case("first-layer-nhwc-7x7-1x3x9x10-k8-s2-p3", (1, 3, 9, 10), 8, (7, 7), "bfloat16", layout="NHWC", stride=2, padding=3)
@@ -192,6 +199,8 @@ def plain_epilogues(t):
     t.case("beta-1-nhwc-1x16x4x4-k8-3x3-p1", (1, 16, 4, 4), 8, (3, 3), "bfloat16", layout="NHWC", padding=1, beta=1.0)
     t.case("beta-1-f64-1x4x4x4-k4-2x2", (1, 4, 4, 4), 4, (2, 2), "float64", beta=1.0)
     t.case("beta-strided-1x4x4x4-k4-2x2", (1, 4, 4, 4), 4, (2, 2), beta=2.0, lay={t.output: {"gap": 4}})
+    t.case("5x5-beta-nhwc-2x5x7x8-k6-p2", (2, 5, 7, 8), 6, (5, 5), "bfloat16", layout="NHWC", padding=2, alpha=2.0, beta=-1.0,
+           out_dtype="float32")
     t.case("beta-groups2-nhwc-1x16x3x3-k16-1x1", (1, 16, 3, 3), 16, (1, 1), "float16", layout="NHWC", groups=2, beta=2.0)
     t.case("beta-depthwise-nhwc-1x16x4x4-3x3-p1", (1, 16, 4, 4), 16, (3, 3), "bfloat16", layout="NHWC", padding=1, groups=16, beta=1.0)
     t.case("beta-empty-filters", (2, 4, 5, 5), 0, (3, 3), beta=2.0)
@@ -217,6 +226,7 @@ def large(t, dtypes=FLOATS):
         t.case("large-nhwc-2x64x33x20-k64-3x3-d2-p2", (2, 64, 33, 20), 64, (3, 3), dtype, layout=last, dilation=2, padding=2)
         t.case("large-nhwc-4x3x65x63-k64-7x7-s2-p3", (4, 3, 65, 63), 64, (7, 7), dtype, layout=last, stride=2, padding=3)
         t.case("large-3x37x31x33-k53-3x3-p1", (3, 37, 31, 33), 53, (3, 3), dtype, padding=1)
+        t.case("large-3x37x19x21-k53-5x5-p2", (3, 37, 19, 21), 53, (5, 5), dtype, padding=2)
         t.case("large-8x64x14x14-k128-1x1", (8, 64, 14, 14), 128, (1, 1), dtype)
         t.case("large-groups32-nhwc-4x128x28x28-k128-3x3-p1", (4, 128, 28, 28), 128, (3, 3), dtype, layout=last, padding=1, groups=32)
         t.case("large-depthwise-nhwc-4x144x29x27-3x3-p1", (4, 144, 29, 27), 144, (3, 3), dtype, layout=last, padding=1, groups=144)
