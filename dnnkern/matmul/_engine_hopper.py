@@ -9,7 +9,7 @@ A loader says what a stage holds and a sink what becomes of a tile; matmul, grou
 as device functions in a closure and cost no call. Tiles go to blocks statically: block (or cluster) i takes tiles i, i + blocks, ...
 
 In tiles that alternate each warpgroup has whole tiles of its own, every other one: while one works on the results of its tile, the other
-multiplies.
+multiplies. One begins when the other has seen its last stage full: the parity that it waits for names no other phase then.
 
 Blocks of a cluster are neighbours along m: each loads its own rows of a and a share of b, which TMA multicasts to all of them. A stage is
 free once the consumers of every block of the cluster have read it, since any of the blocks may overwrite it.
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, i32, u32
+from ..device.barrier import barrier_arrive, barrier_sync
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import fma
@@ -342,6 +343,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     def consume(y_map, ring, full, empty, tiles, first, stride, rank, place, group, thread, out):
         acc = cuda.local.array(SUMS, scalar)
         slot, phase, t, turn = u32(0), u32(0), first, i32(1)
+        handed = group > 0
         top = i32(0) if TURNS else i32(group * 64)
         mine = u32(ring + u32(group) * u32(A_SHARE))
         staging = u32(ring + u32(STAGING) + u32(group) * u32(STAGING_SHARE))
@@ -361,6 +363,9 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                         rounds = u32(total_slots // u32(STAGES))
                         slot, phase = u32(total_slots - rounds * u32(STAGES)), u32(phase ^ (rounds & u32(1)))
                     continue
+                if handed:
+                    barrier_sync(u32(3 + group), u32(256))
+                handed = True
             before = u32(0)
             if PROMOTED:
                 for i in range(SUMS):
@@ -391,6 +396,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                     release(empty, before, thread)
                 before = slot
                 slot, phase = advance(slot, phase)
+            if TURNS and t < tiles:
+                barrier_arrive(u32(4 - group), u32(256))
             if end > begin and PROMOTED:
                 sink(total, 0, top, y_map, staging, where, thread, u32(group + 1), out)
             elif end > begin:
