@@ -31,6 +31,8 @@ waves of 4 to 64 steps (the calibration in bench/results/h200-wgmma-variants.jso
 benches; the further waves of 128x128 and 256x192 as products of many waves came out. Widths are multiples of the 64 columns in which
 results leave."""
 MEASURED_CLOCK = 1.98e9
+BANDWIDTH, OUTSIDE_BANDWIDTH = 0.86, 0.72
+"""Of the memory's rate: what products bound by it reach, and those of 1 and 8 rows (bench/results/h200-matmul-skinny-bfloat16.jsonl)."""
 
 
 @dataclass(frozen=True)
@@ -285,17 +287,23 @@ def locate_arguments(parts, tile, a, b, ranges=1):
 
 
 def pack_seconds(operands, device):
-    """Predicted time of copying those operands that must be: a launch each, two passes and what they lose."""
-    return sum(2e-6 + 2.5 * x.bytes / device.bandwidth for x in operands if x.packed)
+    """Predicted time of copying those operands that must be: a launch each, and two passes, 4.5 where neither side is read in 16 bytes."""
+    def passes(x):
+        others = [s for s, n in zip(x.strides, (x.matrices, x.extent, x.k)) if n > 1 and s != 1]
+        return 2.1 if x.tensor.alignment % 16 == 0 and all(s * x.tensor.itemsize % 16 == 0 for s in others) else 4.5
+    return sum(3e-6 + passes(x) * x.bytes / device.bandwidth for x in operands if x.packed)
 
 
-def product_seconds(problem, tile, device, tiles, steps):
-    """Predicted time of `tiles` tiles of `steps` steps of k: the tensor cores' or the memory's, and a little of the other."""
+def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31):
+    """Predicted time of `tiles` tiles of `steps` steps of k: the tensor cores' or the memory's, and a little of the other.
+
+    `rows` are those of a: where most of a tile's lie outside, TMA fills them with zeros, and that is slower than reading.
+    """
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
     fixed, further, step = TILES[alone]
     slots = device.sms * alone.blocks
     waves = 0.75 * ceil_div(tiles, slots) + 0.25 * max(tiles / slots, 1.0)  # a wave that is not full runs at a higher clock
     step *= 1.12 if problem.a.dtype in FP8 else 1.0  # the second stage of sums; a guess, not measured
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
-    memory = problem.bytes / device.bandwidth
+    memory = problem.bytes / device.bandwidth / (OUTSIDE_BANDWIDTH if rows <= tile.bm // 2 else BANDWIDTH)
     return fixed * 1e-6 + max(work, memory) + 0.1 * min(work, memory) + (alone is not tile) * 1e-7

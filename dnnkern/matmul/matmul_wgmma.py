@@ -44,7 +44,7 @@ def estimate(problem, device, config):
     parts = stored_by_rows(problem)
     tiles = tile_count(parts, config.tile) * config.tile.cluster
     return (pack_seconds(operands_of(parts, problem.math), device)
-            + product_seconds(problem, config.tile, device, tiles, steps_of(parts.k, parts.a.itemsize)))
+            + product_seconds(problem, config.tile, device, tiles, steps_of(parts.k, parts.a.itemsize), parts.m))
 
 
 @functools.cache

@@ -69,7 +69,7 @@ def estimate(problem, device, config):
     steps = ceil_div(steps_of(parts.k, parts.a.itemsize), config.ranges)
     copies = pack_seconds(operands_of(parts, problem.math), device)
     sums = 2e-6 + 1.5 * sums_bytes(parts, config.ranges) / device.bandwidth
-    return copies + product_seconds(problem, config.tile, device, tiles, steps) + sums
+    return copies + product_seconds(problem, config.tile, device, tiles, steps, parts.m) + sums
 
 
 @functools.cache
