@@ -6,10 +6,11 @@ pixel on. What a product of mma.sync is made of:
 
     rows        of x: 8 channels at two taps of a row of the filter; in groups of 16 and 32, 16 channels at one
     columns     8 channels of dy
-    summed over 16 neighbouring pixels of a row
+    summed over 16 neighbouring pixels of a row, or 8 of two rows
 
-A warp has one diagonal block, 8 x 8 channels, or 16 x 16 (four of them make a group of 32). It holds the `rows` rows of dy of its 16
-columns of pixels in registers and goes down the rows of x, each of which meets every row of dy at the tap that `_taps.Axis` says.
+A warp has one diagonal block, 8 x 8 channels, or 16 x 16 (four of them make a group of 32). It holds the `rows` rows of dy of its columns
+of pixels in registers and goes down the rows of x, each of which meets every row of dy at the tap that `_taps.Axis` says. Where tiles are
+narrow it does so with the upper and the lower half of a tile at once: eight pixels of a product are from either (`halves`).
 """
 import functools
 from dataclasses import dataclass
@@ -30,14 +31,15 @@ UNIT = 16  # pixels of a product
 class Body:
     """What the kernel is compiled for.
 
-    `rows` is the window along h; `columns` of dy and `taps` of the filter are those of a tile along w, whose columns of x lie `apart` from
-    pixel to pixel and from tap to tap. `warps` divide the columns, further ones the channels; `stages` tiles are in shared memory at a
-    time; with `channel_inner` neighbouring columns of the sums are channels, otherwise taps.
+    `rows` is the window along h, of one of the 1 or 2 `halves` of a tile; `columns` of dy and `taps` of the filter are those of a tile
+    along w, whose columns of x lie `apart` from pixel to pixel and from tap to tap. `warps` divide the columns, further ones the channels;
+    `stages` tiles are in shared memory at a time; with `channel_inner` neighbouring columns of the sums are channels, otherwise taps.
     """
     dtype: str
     group: int
     channels: int
     rows: Axis
+    halves: int
     columns: int
     taps: int
     apart: tuple
@@ -71,8 +73,23 @@ class Body:
         return 4 * self.rows.taps * self.pairs * self.side
 
     @property
+    def across(self):
+        """Columns of pixels of a product."""
+        return UNIT // self.halves
+
+    @property
+    def down(self):
+        """Rows of dy of a tile."""
+        return self.rows.tile * self.halves
+
+    @property
+    def further(self):
+        """Rows of x from the upper half of a tile to the lower."""
+        return self.rows.tile * self.rows.stride
+
+    @property
     def products(self):
-        """Of 16 columns of pixels, by one warp."""
+        """Of `across` columns of pixels, by one warp."""
         return self.rows.tile * self.rows.taps * self.pairs * self.side
 
     @property
@@ -85,18 +102,22 @@ class Body:
         return (self.columns - 1) * self.apart[0] + (self.taps - 1) * self.apart[1] + 1
 
     @property
+    def x_rows(self):
+        return self.rows.groups + (self.halves - 1) * self.further
+
+    @property
     def y_columns(self):
         """Whole products of pixels."""
-        return ceil_div(self.columns, UNIT) * UNIT
+        return ceil_div(self.columns, self.across) * self.across
 
     @property
     def x_bytes(self):
-        return self.rows.groups * self.x_columns * self.pitch
+        return self.x_rows * self.x_columns * self.pitch
 
     @property
     def bytes(self):
         """Of a tile in shared memory."""
-        return self.x_bytes + self.rows.tile * self.y_columns * self.pitch
+        return self.x_bytes + self.down * self.y_columns * self.pitch
 
     def lanes(self, rows, columns):
         """How many threads lie along the columns of so many pixels: a power of two that leaves each thread few."""
@@ -147,7 +168,7 @@ def make_stage(body, rows, columns):
 
 @functools.cache
 def make_multiply(body):
-    """Device function ``multiply(acc, at_x, at_last, at_y)``: adds the products of 16 columns of pixels.
+    """Device function ``multiply(acc, at_x, at_last, at_y)``: adds the products of `across` columns of pixels.
 
     The arguments are what this lane tells ldmatrix of the first rows: of x at the first pair of taps, and at a last tap without another;
     of dy.
@@ -237,11 +258,15 @@ def make_put(body):
 def filter_kernel(body):
     """The sums of one range of tiles: block number ``((range * planes + plane) * parts of rows + ...) * slices + slice``."""
     GROUP, CHANNELS, SIDE, PITCH, STAGES, WARPS = body.group, body.channels, body.side, body.pitch, body.stages, body.warps
-    UNITS, THREADS, TAPS, R, WIDTH, TH, NACC = body.units, body.threads, body.taps, body.rows.taps, body.columns, body.rows.tile, body.sums
+    UNITS, THREADS, TAPS, R, WIDTH, HEIGHT, NACC = body.units, body.threads, body.taps, body.rows.taps, body.columns, body.down, body.sums
     PARTS, SHIFT, LOG = CHANNELS // 8, (CHANNELS // 8).bit_length() - 1, UNITS.bit_length() - 1
     X_BYTES, BYTES = body.x_bytes, body.bytes
     NEXT_PIXEL, NEXT_TAP = body.apart[0] * PITCH, 16 if SIDE == 2 else body.apart[1] * PITCH
-    stage_x, stage_y = make_stage(body, body.rows.groups, body.x_columns), make_stage(body, TH, body.y_columns)
+    # from the first eight pixels of a product to the others, of x in columns of pixels or bytes, of dy in bytes
+    ACROSS, NEXT_COLUMNS, NEXT_X, NEXT_Y = body.across, 8, 0, 8 * PITCH
+    if body.halves == 2:
+        NEXT_COLUMNS, NEXT_X, NEXT_Y = 0, body.further * body.x_columns * PITCH, body.rows.tile * body.y_columns * PITCH
+    stage_x, stage_y = make_stage(body, body.x_rows, body.x_columns), make_stage(body, HEIGHT, body.y_columns)
     multiply, put, arrived = make_multiply(body), make_put(body), wait_copies(STAGES - 2)
 
     @device_function
@@ -250,7 +275,7 @@ def filter_kernel(body):
         rest, q = divide_remainder(tile, tiles_w)
         rest, p = divide_remainder(rest, tiles_h)
         n, o = divide_remainder(rest, depth)
-        return n, o, i32(p * TH), i32(q * WIDTH)
+        return n, o, i32(p * HEIGHT), i32(q * WIDTH)
 
     @device_function
     def load(to, tile, s):
@@ -285,10 +310,11 @@ def filter_kernel(body):
         if GROUP == 32:
             from_x, from_y = i32((unit >> 2) * 32 + (unit & 1) * 16), i32((unit >> 2) * 32 + ((unit >> 1) & 1) * 16)
         mine = first + max(from_x, from_y) < channels
-        # lane 8 m + i reads pixel i of matrix m: of x slices or taps alternate, of dy pixels 0 to 7 and 8 to 15
+        # lane 8 m + i reads pixel i of matrix m: of x slices or taps alternate, of dy the halves of a product's pixels
         matrix, of_eight = i32(lane >> 3), i32(lane & 7)
-        pixel_x, lane_x, other = i32(8 * (matrix >> 1) + of_eight), u32(2 * from_x), u32(i32((matrix & 1) * NEXT_TAP))
-        lane_y = u32(i32(X_BYTES + 2 * from_y + 16 * (matrix >> 1) + (8 * (matrix & 1) + of_eight) * PITCH))
+        pixel_x, lane_x = i32(NEXT_COLUMNS * (matrix >> 1) + of_eight), u32(i32(2 * from_x + NEXT_X * (matrix >> 1)))
+        other = u32(i32((matrix & 1) * NEXT_TAP))
+        lane_y = u32(i32(X_BYTES + 2 * from_y + 16 * (matrix >> 1) + NEXT_Y * (matrix & 1) + of_eight * PITCH))
         acc = cuda.local.array(NACC, f32)
         for a in range(NACC):
             acc[a] = f32(0)
@@ -313,7 +339,7 @@ def filter_kernel(body):
                 _, _, _, q = locate(tile, tiles_w, tiles_h, depth)
                 count = i32(min(i32(WIDTH), i32(out[2] - q)))
                 here = u32(shared + u32(buffer * BYTES))
-                for column in range(i32(UNIT * along), count, i32(UNIT * WARPS)):
+                for column in range(i32(ACROSS * along), count, i32(ACROSS * WARPS)):
                     # behind the row dy is zero, and x the row's last pixel whatever it holds
                     pixel = i32(min(i32(i32(column) + pixel_x), i32(count - 1)))
                     at = u32(here + lane_x + u32(pixel * NEXT_PIXEL))

@@ -121,12 +121,16 @@ def _tile(problem, config):
     taps = _even(p.filter[2] if config.taps else 1, MOST_SUMS // (2 if side == 1 else 8))
     lines = _even(p.filter[1] if config.taps > 1 else 1, MOST_SUMS // (4 * side * ceil_div(taps * side, 2)))
     rows, columns = _even(p.out[1], config.rows), _even(p.out[2], config.columns)
+    halves = 2 if rows > 1 and ceil_div(columns, 8) % 2 else 1  # which leaves fewer columns of products empty
+    if halves == 2:
+        rows = _even(p.out[1], config.rows + config.rows % 2)
     step_h, down, line = _step(p.strides[1] if rows > 1 else None, p.dilations[1] if lines > 1 else None)
     step_w, *apart = _step(p.strides[2] if columns > 1 else None, p.dilations[2] if taps > 1 else None)
     units = config.channels // (16 if p.c_group == 16 else 8)
-    warps = max(1, min(config.warps // units, ceil_div(columns, UNIT)))
-    body = Body(p.dtype, p.c_group, config.channels, Axis(lines, down, line, 0, 0, rows), columns, taps, tuple(apart), warps,
-                config.stages, config.blocks, view_of(p).channel_inner)
+    warps = max(1, min(config.warps // units, ceil_div(columns, UNIT // halves)))
+    axis = Axis(lines, down, line, 0, 0, ceil_div(rows, halves))
+    body = Body(p.dtype, p.c_group, config.channels, axis, halves, columns, taps, tuple(apart), warps, config.stages, config.blocks,
+                view_of(p).channel_inner)
     return body, (step_h, step_w)
 
 
@@ -137,13 +141,13 @@ def _registers(body):
 
 def _fits(body, device):
     shared, most = body.stages * body.bytes, min(65536 // (body.threads * body.blocks) // 8 * 8, 255)
-    return (body.rows.groups <= 62 and body.products <= MOST_PRODUCTS and _registers(body) <= most and shared <= device.shared_per_block
+    return (body.x_rows <= 62 and body.products <= MOST_PRODUCTS and _registers(body) <= most and shared <= device.shared_per_block
             and body.blocks * (shared + 1024) <= device.shared_per_sm and body.threads <= 1024)
 
 
 def _counts(problem, body):
     """(slices of channels, parts of the filter along t, r, s, tiles down and across a plane, tiles in all)"""
-    p, down, across = problem, ceil_div(problem.out[1], body.rows.tile), ceil_div(problem.out[2], body.columns)
+    p, down, across = problem, ceil_div(problem.out[1], body.down), ceil_div(problem.out[2], body.columns)
     parts = p.filter[0], ceil_div(p.filter[1], body.rows.taps), ceil_div(p.filter[2], body.taps)
     return ceil_div(p.c, body.channels), parts, down, across, p.n * p.out[0] * down * across
 
@@ -192,13 +196,13 @@ def estimate(problem, device, config):
     ranges = _ranges(p, device, config)
     blocks = slices * math.prod(parts) * ranges
     turns, busiest = ceil_div(tiles, ranges), ceil_div(blocks, device.sms)
-    units = body.y_columns // UNIT * body.units
+    units = body.y_columns // body.across * body.units
     copies = body.bytes / body.pitch * body.channels * 2
     loads = rows.loads * body.pairs + rows.tile
     mma = units * body.products * 2.2
     shared = units * (4 * rows.loads * body.pairs + 2 * body.side * rows.tile) + copies / 128
     issue = (units * (body.products + loads + 25) + body.threads / 32 * 200 + copies / 512 * 5.5) / 4
-    alone = ceil_div(body.y_columns // UNIT, body.warps) * (body.products * 9 + 150) + 500
+    alone = ceil_div(body.y_columns // body.across, body.warps) * (body.products * 9 + 150) + 500
     cycles = turns * max(busiest * 1.15 * max(mma, shared, issue), ceil_div(busiest, config.blocks) * alone)
     # x between tiles is read once for each, from the L2; halves of 64 bytes of a line by different blocks
     read = blocks * turns * copies * (1.0 if body.channels == 64 else 1.05)
