@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 from kit import launch
 
-from dnnkern.device import cuda, i32, i64
-from dnnkern.device.index import (LIMIT, ceil_div, ceil_divide, divide, divide_remainder, divisor, offset64, unflatten2, unflatten3,
-                                  unflatten4)
+from dnnkern.device import cuda, i32, i64, u32
+from dnnkern.device.index import (LIMIT, ceil_div, ceil_divide, divide, divide_remainder, divisor, funnel_shift, offset64, unflatten2,
+                                  unflatten3, unflatten4)
 
 EDGES = sorted({d for k in range(32) for d in (2**k - 1, 2**k, 2**k + 1) if 0 < d < LIMIT} | {7, 10, 28, 56, 112, 641, 1000003})
 
@@ -90,3 +90,14 @@ def test_wide_offsets_and_ceil_divide():
     np.testing.assert_array_equal(y, np.full(32, 1000 * (2**31 - 1)))
     np.testing.assert_array_equal(z, [ceil_div(i, 5) for i in range(32)])
     assert [ceil_div(n, 4) for n in (0, 1, 4, 5)] == [0, 1, 1, 2]
+
+
+def test_funnel_shift():
+    @cuda.jit(launch_bounds=32)
+    def kernel(low, high, y):
+        t = i32(cuda.threadIdx.x)
+        y[t] = funnel_shift(low[t], high[t], u32(t))
+    low, high = np.random.default_rng(0).integers(0, 2 ** 32, (2, 32), dtype=np.uint32)
+    y = np.zeros(32, np.uint32)
+    launch(kernel, 1, 32, low, high, y)
+    assert [int(v) for v in y] == [(int(h) << 32 | int(w)) >> bits & 0xFFFFFFFF for bits, (w, h) in enumerate(zip(low, high))]

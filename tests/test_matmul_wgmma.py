@@ -210,6 +210,19 @@ def test_packed(name, algorithm):
     assert offsets == [maps[x].offset for x in which] == [sums, sums + a.bytes][:len(which)], "the product reads what the copies wrote"
 
 
+@needs(9)
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "float32"])
+@pytest.mark.parametrize("k, layout", [(515, {"a": {"gap": 1, "misaligned": 1}, "b": {"gap": 3}}),
+                                       (7, {"a": {"misaligned": 3}, "b": {"gap": 2}}), (296, {"a": {"gap": 5}, "b": {"misaligned": 2}})])
+def test_rows_that_begin_anywhere_are_copied(dtype, k, layout):
+    """Every skew against 16 bytes, rows longer than a warp copies at once, ends in the middle of 16 bytes, several matrices."""
+    case = Matmul(f"packed-{dtype}", 9, 6, k, dtype, batch_a=(2,), batch_b=(2,), tb=True, layout=layout,
+                  math="tf32" if dtype == "float32" else None)
+    launches = WGMMA.build(case.problem(), H200, WGMMA.configs(case.problem(), H200)[0])
+    assert "matmul_pack_rows" in [launch.kernel.py_func.__name__ for launch in launches]
+    contract.check(WGMMA, case)
+
+
 def test_copies_cost_time():
     tile = WGMMA.configs(product("bfloat16"), H200)[0]
     in_place, copied = (product("bfloat16", k=4096, layout={"a": {"gap": gap}}) for gap in (8, 1))

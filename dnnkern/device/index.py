@@ -53,6 +53,11 @@ def divide_remainder(n, d):
     return q, i32(n - q * i32(d[0]))
 
 
+funnel_shift = instruction("shf.r.wrap.b32 $0, $1, $2, $3;", ("uint32",), ("uint32",) * 3, pure=True,
+                           twin=lambda low, high, bits: (int(high) << 32 | int(low)) >> (int(bits) & 31) & 0xFFFFFFFF)
+"""``funnel_shift(low, high, bits)``: 32 bits of the 64 of two words, from bit `bits` on, 0 to 31."""
+
+
 @device_function
 def ceil_divide(a, b):
     """a/b rounded up, as int32, for a >= 0, b > 0, a + b <= 2**32: one 32-bit division, for once a block rather than once an element."""

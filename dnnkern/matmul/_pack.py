@@ -1,17 +1,23 @@
 """Copies of operands for TMA: rows contiguous along k, each beginning at a multiple of 16 bytes.
 
 What TMA cannot address (an odd leading dimension, an address that is no multiple of 16) or the tensor cores cannot read (8-bit and tf32
-operands that are not contiguous along k) is copied to the workspace once, 64 x 64 elements a block through shared memory: read along
-whichever dimension is contiguous, written along k in 16 bytes. That moves every element twice; the product reads it many more times.
+operands that are not contiguous along k) is copied to the workspace once. That moves every element twice; the product reads it many more
+times.
+
+Rows that are contiguous along k but begin anywhere: a thread reads the 16 bytes at a multiple of 16 in which its own begin, has the next 16
+from its neighbour, and shifts. All others: 64 x 64 elements a block through shared memory, read along whichever dimension is contiguous.
 """
 import functools
 
-from ..device import cuda, i32, i64, u8, u16, u32
-from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.vec import advance, as_u32, store4
+from ..device import cuda, device_function, i32, i64, u8, u16, u32
+from ..device.index import ceil_div, divide_remainder, divisor, funnel_shift
+from ..device.vec import address, advance, as_u32, load4_nc_if, store4
+from ..device.warp import shuffle_down
 from ..host.launch import Argument, Launch
+from ._tile import unrolled
 
 SIDE, THREADS = 64, 256
+ROWS = 4  # that a warp copies side by side, so that as many loads are on their way
 
 
 def pitch_of(k, itemsize):
@@ -69,10 +75,100 @@ def pack_kernel(itemsize, along_k):
     return matmul_pack
 
 
+@functools.cache
+def rows_kernel(itemsize):
+    """Copy 512 bytes of each of `ROWS` rows a warp; rows lie one behind another, in whatever distance."""
+    PER, LOG, WORDS = 16 // itemsize, itemsize.bit_length() - 1, 4 * ROWS
+    T = {1: u8, 2: u16, 4: u32}[itemsize]
+
+    @device_function
+    def edge_word(source, at, last, w):
+        """Word `w` of the 16 bytes at element `at`, which reach out of the array on either side."""
+        word = u32(0)
+        for part in range(4 // itemsize):
+            e = i64(at + (w * (4 // itemsize) + part))
+            if 0 <= e and e < last:
+                word = u32(word | u32(u32(T(source[e])) << u32(8 * itemsize * part)))
+        return word
+
+    @device_function
+    def chunk_at(source, at, last, wanted):
+        """The 16 bytes at element `at`, an address that is a multiple of 16; zeros for what is not wanted or not in the array."""
+        whole = i32(wanted != 0 and 0 <= at and i64(at + PER) <= last)
+        words = load4_nc_if(as_u32(advance(source, at)), i32(0), whole)
+        if whole == 0 and wanted != 0:
+            words = (edge_word(source, at, last, 0), edge_word(source, at, last, 1), edge_word(source, at, last, 2),
+                     edge_word(source, at, last, 3))
+        return words
+
+    @device_function
+    def load_row(n, s):
+        loaded, begins, source, row0, rows, row_stride, batch_at, first, k, last = s
+        row = i32(row0 + n)
+        wanted = i32(row < rows and first < k + PER)  # the neighbour's too, whose bytes may end here
+        begin = i64(i64(batch_at + i64(row) * row_stride) + i64(first)) if wanted != 0 else i64(0)
+        skew = i32(i64(address(source, begin)) & i64(15))
+        words = chunk_at(source, i64(begin - i64(skew >> LOG)), last, wanted)
+        for w in range(4):
+            loaded[4 * n + w] = words[w]
+        begins[n] = begin
+    load_rows = unrolled(ROWS, load_row)
+
+    @device_function
+    def store_row(n, s):
+        loaded, begins, source, packed, row0, rows, out_at, first, k, pitch, last, lane = s
+        row = i32(row0 + n)
+        a, b, c, d = loaded[4 * n], loaded[4 * n + 1], loaded[4 * n + 2], loaded[4 * n + 3]
+        e, f, g, h = shuffle_down(a, 1), shuffle_down(b, 1), shuffle_down(c, 1), shuffle_down(d, 1)
+        if row < rows and first < k:
+            skew = i32(i64(address(source, begins[n])) & i64(15))
+            if lane == 31 and skew != 0:
+                e, f, g, h = chunk_at(source, i64(begins[n] - i64(skew >> LOG) + PER), last, i32(1))
+            if skew & 8:
+                a, b, c, d, e, f, g = c, d, e, f, g, h, u32(0)
+            if skew & 4:
+                a, b, c, d, e = b, c, d, e, f
+            bits = u32(i32(skew & 3) * 8)
+            a, b, c, d = funnel_shift(a, b, bits), funnel_shift(b, c, bits), funnel_shift(c, d, bits), funnel_shift(d, e, bits)
+            left = i32(i32(k - first) << LOG)  # bytes of the row; what follows is zero
+            if left < 16:
+                a, b, c, d = keep(a, left), keep(b, i32(left - 4)), keep(c, i32(left - 8)), keep(d, i32(left - 12))
+            store4(as_u32(advance(packed, i64(i64(out_at + i64(row) * i64(pitch)) + i64(first)))), i32(0), (a, b, c, d))
+
+    @device_function
+    def keep(word, count):
+        if count >= 4:
+            return word
+        return u32(word & u32(u32(u32(1) << u32(8 * max(count, i32(0)))) - u32(1)))
+    store_rows = unrolled(ROWS, store_row)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def matmul_pack_rows(x, packed, rows, k, row_stride, batch_stride, pitch, last, matrices, per_matrix, parts):
+        lane = i32(cuda.threadIdx.x & 31)
+        warp = i32(i32(cuda.blockIdx.x) * (THREADS // 32) + i32(cuda.threadIdx.x >> 5))
+        z, inside = divide_remainder(warp, per_matrix)
+        r, part = divide_remainder(inside, parts)
+        row0, first = i32(r * ROWS), i32(i32(part * 32 + lane) * PER)
+        loaded, begins = cuda.local.array(WORDS, u32), cuda.local.array(ROWS, i64)
+        batch_at = i64(i64(z) * batch_stride)
+        if z >= matrices:
+            row0 = rows
+        load_rows(i32(0), (loaded, begins, x, row0, rows, row_stride, batch_at, first, k, last))
+        store_rows(i32(0), (loaded, begins, x, packed, row0, rows, i64(i64(z) * rows * i64(pitch)), first, k, pitch, last, lane))
+    return matmul_pack_rows
+
+
 def pack_launch(name, tensor, matrices, rows, k, strides, offset):
     """The launch that packs operand `name`, with element `strides` (batch, rows, k), to byte `offset` of the workspace."""
     batch_stride, row_stride, k_stride = strides
     pointer = {1: "uint8*", 2: "uint16*", 4: "uint32*"}[tensor.itemsize]
+    if k_stride == 1 and row_stride >= k and (matrices == 1 or batch_stride >= k + (rows - 1) * row_stride):
+        parts, groups = ceil_div(k, 512 // tensor.itemsize), ceil_div(rows, ROWS)
+        arguments = (Argument(pointer, name), Argument(pointer, "workspace", offset=offset), Argument("int32", rows), Argument("int32", k),
+                     Argument("int64", row_stride), Argument("int64", batch_stride), Argument("int32", pitch_of(k, tensor.itemsize)),
+                     Argument("int64", (matrices - 1) * batch_stride + (rows - 1) * row_stride + k), Argument("int32", matrices),
+                     Argument("uint32x3", divisor(parts * groups)), Argument("uint32x3", divisor(parts)))
+        return Launch(rows_kernel(tensor.itemsize), (ceil_div(parts * groups * matrices, THREADS // 32), 1, 1), (THREADS, 1, 1), arguments)
     tiles_k, tiles_rows = ceil_div(k, SIDE), ceil_div(rows, SIDE)
     arguments = (Argument(pointer, name), Argument(pointer, "workspace", offset=offset), Argument("int32", rows), Argument("int32", k),
                  Argument("int64", row_stride), Argument("int64", k_stride), Argument("int64", batch_stride),

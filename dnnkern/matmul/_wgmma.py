@@ -287,10 +287,12 @@ def locate_arguments(parts, tile, a, b, ranges=1):
 
 
 def pack_seconds(operands, device):
-    """Predicted time of copying those operands that must be: a launch each, and two passes, 4.5 where neither side is read in 16 bytes."""
+    """Predicted time of copying those operands that must be: a launch each and two passes, 4.5 of those that go through shared memory and
+    are not aligned; through the rows' kernel 2.5, not measured."""
     def passes(x):
         others = [s for s, n in zip(x.strides, (x.matrices, x.extent, x.k)) if n > 1 and s != 1]
-        return 2.1 if x.tensor.alignment % 16 == 0 and all(s * x.tensor.itemsize % 16 == 0 for s in others) else 4.5
+        aligned = x.tensor.alignment % 16 == 0 and all(s * x.tensor.itemsize % 16 == 0 for s in others)
+        return 2.1 if aligned else 2.5 if x.strides[2] == 1 else 4.5
     return sum(3e-6 + passes(x) * x.bytes / device.bandwidth for x in operands if x.packed)
 
 
