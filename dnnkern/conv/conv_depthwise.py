@@ -1,10 +1,16 @@
 """Depthwise convolutions at the speed of memory: a window of the image slides over a tile of the result in registers.
 
 Each channel has filters of its own, so there is nothing for tensor cores, a few multiply-adds an element, and all that counts is to read
-and write each element once, 16 bytes at a time. Channels last, a thread owns up to 16 bytes of neighbouring channels and a tile of pixels;
-the filters of a block's channels wait in shared memory. Channels first, a thread owns a tile of one channel, and a load is 16 bytes of a
-row. In both it walks down the rows of its window, issues the loads of the next row before the arithmetic of this one, and adds each row to
-all outputs that it meets. Neighbouring threads have neighbouring tiles, whose overlap the L1 serves.
+and write each element once, and to spend few instructions on it. Two data paths:
+
+- By rows (`_depthwise_rows`): channels last, two dimensions, sm_90+. TMA brings row after row into a ring in shared memory, with zeros
+  where the padding is; a thread owns four channels of a strip of pixels and slides down the image, so it converts each element once and
+  adds it to all rows of outputs that it meets. Many rows are under way at no cost in registers.
+- By tiles (`_depthwise_data`): everything else. Channels last, a thread owns up to 16 bytes of neighbouring channels and a tile of pixels;
+  the filters of a block's channels wait in shared memory. Channels first, a thread owns a tile of one channel, and a load is 16 bytes of a
+  row. It walks down the rows of its window, issues the loads of the next row before the arithmetic of this one, and adds each row to all
+  outputs that it meets. Neighbouring threads have neighbouring tiles, whose overlap the L1 serves. Tiles of large filters have one row, and
+  the kernel loops over the filter's rows: unrolled, they would take the compiler minutes.
 
 The gradient of x is the same computation with other taps: which pairs of output and tap meet at a source element is a table that the
 compiler unrolls, for any stride and dilation. The gradient of the filter walks over the same windows and keeps a sum a tap instead; blocks
@@ -20,12 +26,14 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._depthwise_data import Body, channels_kernel, planes_kernel
 from ._depthwise_filter import ELEMENTS, SUMMERS, channels_sums_kernel, planes_sums_kernel, total_kernel
+from ._depthwise_rows_plan import (RowsConfig, rest, roles, row_configs, row_estimate, row_launch, row_sums_launch,
+                                   row_workspace)
 from ._taps import Axis, make_axis
 from ._vectors import access_words
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 MOST_TAPS, MOST_SHARED = 32, 40 * 1024
-UNROLLED = 3200     # multiply-adds of a tile that are unrolled
+UNROLLED = 300, 1000  # multiply-adds of a tile that are unrolled, of planes and of channels: the compiler's time grows with their square
 THREADS = 128
 
 
@@ -53,13 +61,6 @@ class Config:
         return f"{'nhwc' if self.channels else 'nchw'} v{self.vector} {self.th}x{self.tw} b{self.blocks}"
 
 
-def _roles(p):
-    """(source, its strides, its extents, result, its strides, its extents) of the kernels that slide a window."""
-    if p.op == "conv_bwd_data":
-        return p.y, p.y_strides, p.out, p.x, p.x_strides, p.image
-    return p.x, p.x_strides, p.image, p.y, p.y_strides, p.out
-
-
 def supports(problem):
     """One channel a group, and extents that 32-bit counters reach."""
     p = problem
@@ -74,7 +75,7 @@ def supports(problem):
     _, _, t, r, s = p.w_strides
     if p.filter[0] > 1 and t != p.filter[1] * p.filter[2] * s or p.filter[1] > 1 and r != p.filter[2] * s:
         return f"the filter's taps are not evenly spaced: strides {t}, {r}, {s}"
-    _, source_strides, source, _, result_strides, result = _roles(p)
+    _, source_strides, source, _, result_strides, result = roles(p)
     planes = [(source_strides, source), (result_strides, result), (p.residual_strides, result)]
     reach = max(abs(strides[3]) * (sizes[1] + 64) + abs(strides[4]) * (sizes[2] + 64) for strides, sizes in planes)
     if max(reach, p.k * abs(p.w_strides[0]) + p.taps * abs(s), p.taps * p.k, abs(p.bias_stride) * max(p.c, p.k)) >= 2 ** 31:
@@ -100,22 +101,16 @@ def _axes(p, config):
     return rows, columns, dynamic, shift_h, shift_w
 
 
-def _rest(strides, channels):
-    """The strides that have to be aligned: all but that along which an access lies."""
-    n, c, d, h, w = strides
-    return (n, d, h, w) if channels else (n, c, d, h)
-
-
 def _vectors(p):
     """Vector lengths for each way to load: channels of a pixel, and pixels of a channel."""
-    source, strides, extents, _, _, _ = _roles(p)
+    source, strides, extents, _, _, _ = roles(p)
     most = 16 // source.itemsize
     last, first = [], []
     v = most
     while v > 1:
-        if p.k == p.c and strides[1] == 1 and p.c % v == 0 and access_words(source, v, _rest(strides, True)):
+        if p.k == p.c and strides[1] == 1 and p.c % v == 0 and access_words(source, v, rest(strides, True)):
             last.append(v)
-        if strides[4] == 1 and extents[2] % v == 0 and access_words(source, v, _rest(strides, False)):
+        if strides[4] == 1 and extents[2] % v == 0 and access_words(source, v, rest(strides, False)):
             first.append(v)
         v //= 2
     return last, first
@@ -123,20 +118,20 @@ def _vectors(p):
 
 def _put(p, config):
     """Elements of the result that are stored together."""
-    _, _, _, result, strides, extents = _roles(p)
+    _, _, _, result, strides, extents = roles(p)
     if config.channels:
         return config.vector
     put = min(config.tw, 16 // result.itemsize)
     while put > 1 and (strides[4] != 1 or config.tw % put or extents[2] % put
-                       or not access_words(result, put, _rest(strides, False))):
+                       or not access_words(result, put, rest(strides, False))):
         put -= 1
     return put
 
 
 def configs(problem, device):
-    """Tiles of one to four rows; wide loads first."""
+    """By rows where TMA can, then tiles of one to four rows; wide loads first."""
     p = problem
-    depth, height, width = _roles(p)[5]
+    depth, height, width = roles(p)[5]
     backward = p.op == "conv_bwd_data"
     step_h, step_w = (p.strides[1], p.strides[2]) if backward else (1, 1)
     last, first = _vectors(p)
@@ -152,7 +147,7 @@ def configs(problem, device):
         registers += 0 if channels else size * rows.taps * columns.taps
         registers += 2 * columns.groups * max(1, vector * p.x.itemsize // 4)
         tiles = p.n * p.c * p.k_group * depth * ceil_div(height, th) * ceil_div(width, tw)
-        fits = work <= UNROLLED and registers <= 190 and columns.groups <= 62 and rows.groups <= 40 and tiles < 2 ** 31 - 2 ** 20
+        fits = work <= UNROLLED[channels] and registers <= 190 and columns.groups <= 62 and rows.groups <= 40 and tiles < 2 ** 31 - 2 ** 20
         if fits and (channels, vector, th, tw) not in {(c.channels, c.vector, c.th, c.tw) for c in found}:
             found.append(Config(channels, vector, th, tw, max(1, min(8, 512 // (registers + 56)))))
 
@@ -161,8 +156,9 @@ def configs(problem, device):
             if th == 1 or th < 2 * height:
                 add(1, vector, ceil_div(th, step_h) * step_h if th > 1 else 1, ceil_div(tw, step_w) * step_w)
     for vector in first[:1] or ([] if found else [1]):
-        for th, tw in ((4, vector), (2, 2 * vector), (1, 2 * vector), (1, vector)) if vector > 1 else ((4, 4), (2, 2), (1, 2), (1, 1)):
-            if th > 1 and th >= 2 * height:
+        wide = (4, vector), (2, 2 * vector), (2, vector), (1, 2 * vector), (1, vector)
+        for th, tw in wide if vector > 1 else ((4, 4), (2, 2), (1, 2), (1, 1)):
+            if th > 1 and (th >= 2 * height or (th, tw) == (2, vector) and found):
                 continue
             if not backward and tw * p.strides[2] % vector == 0:
                 add(0, vector, th, tw)
@@ -170,7 +166,7 @@ def configs(problem, device):
                 add(0, vector, ceil_div(th, step_h) * step_h if th > 1 else 1, ceil_div(tw, step_w * vector) * step_w * vector)
     if not found:
         add(0, 1, 1, step_w)
-    return found
+    return row_configs(p, device) + found
 
 
 def workspace(problem, device, config):
@@ -180,8 +176,10 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Bytes at a rate that narrow accesses lower, or loads served by the L1, or arithmetic and conversions; launches."""
+    if isinstance(config, RowsConfig):
+        return row_estimate(problem, device, config)
     p = problem
-    source, _, _, result, _, extents = _roles(p)
+    source, _, _, result, _, extents = roles(p)
     rows, columns, dynamic, _, _ = _axes(p, config)
     across = config.vector if config.channels else 1
     tiles = p.n * (p.c if p.op == "conv_bwd_data" else p.k) * extents[0] * ceil_div(extents[1], config.th) * ceil_div(extents[2], config.tw)
@@ -196,7 +194,7 @@ def estimate(problem, device, config):
     l1 = loads * max(4, config.vector * source.itemsize) / (100 * device.sms * device.clock_hz)
     halo = 1 + 0.12 * (p.filter[1] - 1) / max(1, config.th) if not dynamic else 1.2
     narrow = 1.0 if config.vector * source.itemsize == 16 else 0.9 if config.vector * source.itemsize == 8 else 0.6
-    memory = (p.bytes + (halo - 1) * source.nbytes) / (0.88 * narrow * device.bandwidth)
+    memory = (p.bytes + (halo - 1) * source.nbytes) / ((0.54 if config.channels else 0.88 * narrow) * device.bandwidth)
     return 5e-6 + max(memory, l1, 1.3 * steps / lanes)
 
 
@@ -206,19 +204,21 @@ def _int(value):
 
 def build(problem, device, config):
     """One launch."""
+    if isinstance(config, RowsConfig):
+        return (row_launch(problem, device, config),)
     p = problem
-    source, source_strides, source_sizes, result, result_strides, result_sizes = _roles(p)
+    source, source_strides, source_sizes, result, result_strides, result_sizes = roles(p)
     backward = int(p.op == "conv_bwd_data")
     names = ("y", "x") if backward else ("x", "y")
     rows, columns, dynamic, shift_h, shift_w = _axes(p, config)
     put = _put(p, config)
-    steps, result_steps = _rest(source_strides, config.channels), _rest(result_strides, config.channels)
+    steps, result_steps = rest(source_strides, config.channels), rest(result_strides, config.channels)
     words = access_words(source, config.vector, steps) if config.vector > 1 else 0
     along = 1 if config.channels else 4
     put_words = access_words(result, put, result_steps) if put > 1 and result_strides[along] == 1 else 0
     residual_words = 0
     if p.residual and put > 1 and p.residual_strides[along] == 1:
-        residual_words = access_words(p.residual, put, _rest(p.residual_strides, config.channels))
+        residual_words = access_words(p.residual, put, rest(p.residual_strides, config.channels))
     across = _across(p, config) if config.channels else 1
     body = Body(p.dtype, p.w.dtype, rows, columns, dynamic, p.strides[0], p.strides[1], backward, int(p.flip), config.vector, put, words,
                 put_words, residual_words, source_strides[4], result_strides[4], p.residual_strides[4], across, p.k_group, p.epilogue,
@@ -267,8 +267,9 @@ SUMS = 80  # registers for the sums of a thread
 
 def _filter_rows(p, config):
     """Rows of the filter whose sums fit into a thread's registers."""
-    each = p.filter[2] * (config.vector if config.channels else 1) * (2 if p.dtype == "float64" else 1)
-    return max(1, min(p.filter[1], SUMS // each))
+    each = p.filter[2] * (config.vector if config.channels else 1)
+    size = 2 if p.dtype == "float64" else 1
+    return max(1, min(p.filter[1], SUMS // (each * size), UNROLLED[config.channels] // (each * config.th * config.tw)))
 
 
 def _filter_axes(p, config):
@@ -283,16 +284,16 @@ def _filter_put(p, config):
     if config.channels:
         return config.vector
     put = min(config.tw, 16 // p.y.itemsize)
-    while put > 1 and (p.y_strides[4] != 1 or config.tw % put or p.out[2] % put or not access_words(p.y, put, _rest(p.y_strides, False))):
+    while put > 1 and (p.y_strides[4] != 1 or config.tw % put or p.out[2] % put or not access_words(p.y, put, rest(p.y_strides, False))):
         put -= 1
     return put
 
 
 def filter_configs(problem, device):
-    """Tiles of one to four rows; wide loads first."""
+    """By rows where TMA can, then tiles of one to four rows; wide loads first."""
     p, size = problem, 2 if problem.dtype == "float64" else 1
     last, first = _vectors(p)
-    last = [v for v in last if p.y_strides[1] == 1 and access_words(p.y, v, _rest(p.y_strides, True))]
+    last = [v for v in last if p.y_strides[1] == 1 and access_words(p.y, v, rest(p.y_strides, True))]
     found = []
 
     def add(channels, vector, th, tw):
@@ -302,7 +303,7 @@ def filter_configs(problem, device):
         work = th * tw * columns.taps * rows.taps * across
         registers = size * (across * (th * tw + rows.taps * columns.taps) + columns.groups * vector)
         registers += 2 * columns.groups * max(1, vector * p.x.itemsize // 4)
-        fits = work <= UNROLLED and registers <= 190 and rows.groups <= 40 and size * across * columns.taps <= SUMS
+        fits = work <= UNROLLED[channels] and registers <= 190 and rows.groups <= 40 and size * across * columns.taps <= SUMS
         if fits and columns.groups <= 62:
             found.append(Config(channels, vector, th, tw, max(1, min(8, 512 // (registers + 24)))))
 
@@ -315,7 +316,7 @@ def filter_configs(problem, device):
                 add(0, vector, th, tw)
     if not found:
         add(0, 1, 1, 1)
-    return found
+    return row_configs(p, device) + found
 
 
 def _division(p, device, config):
@@ -331,11 +332,15 @@ def _division(p, device, config):
 
 def filter_workspace(problem, device, config):
     """The partial sums of all splits."""
+    if isinstance(config, RowsConfig):
+        return row_workspace(problem, device, config)
     return _division(problem, device, config)[-1] * problem.k * problem.taps * ITEMSIZE[problem.compute]
 
 
 def filter_estimate(problem, device, config):
     """Bytes at a rate that narrow accesses lower, or the arithmetic, over the multiprocessors that have blocks; two launches."""
+    if isinstance(config, RowsConfig):
+        return row_estimate(problem, device, config)
     p = problem
     rows, columns, _, _ = _filter_axes(p, config)
     _, parts, slabs, tiles, splits = _division(p, device, config)
@@ -349,19 +354,31 @@ def filter_estimate(problem, device, config):
     if not config.channels and p.x_strides[4] != 1:
         narrow /= 4
     busy = min(1.0, parts * slabs * splits / (device.sms * config.blocks))
-    memory = p.bytes * (1 + 0.3 * (slabs - 1)) / (0.85 * narrow * busy * device.bandwidth)
+    bytes_ = p.bytes * (1 + 0.3 * (slabs - 1))
+    if config.channels:  # what is under way at a time, and is read again by neighbours, is what bounds it
+        memory = bytes_ * (0.4 + 0.2 * rows.loads * columns.loads / (config.th * config.tw)) / (0.7 * busy * device.bandwidth)
+    else:
+        memory = bytes_ / (0.85 * narrow * busy * device.bandwidth)
     sums = 2.5e-6 + splits * p.k * p.taps * 8 / device.bandwidth + splits / SUMMERS * 2e-7
     return 5e-6 + sums + max(memory, 1.3 * steps / (128 * device.sms * busy * device.clock_hz))
 
 
 def filter_build(problem, device, config):
     """The sums of blocks, and of those."""
-    p = problem
+    if isinstance(config, RowsConfig):
+        splits, first = row_sums_launch(problem, device, config)
+    else:
+        splits, first = _sums_launch(problem, device, config)
+    return first, _total_launch(problem, splits)
+
+
+def _sums_launch(p, device, config):
+    """(splits, the launch of the sums of blocks)."""
     rows, columns, shift_h, shift_w = _filter_axes(p, config)
     across, parts, slabs, tiles, splits = _division(p, device, config)
     put = _filter_put(p, config)
-    words = access_words(p.x, config.vector, _rest(p.x_strides, config.channels)) if config.vector > 1 else 0
-    put_words = access_words(p.y, put, _rest(p.y_strides, config.channels)) if put > 1 else 0
+    words = access_words(p.x, config.vector, rest(p.x_strides, config.channels)) if config.vector > 1 else 0
+    put_words = access_words(p.y, put, rest(p.y_strides, config.channels)) if put > 1 else 0
     body = Body(p.dtype, p.dtype, rows, columns, 0, p.strides[0], p.strides[1], 0, int(p.flip), config.vector, put, words, put_words, 0,
                 p.x_strides[4], p.y_strides[4], 0, across, p.k_group, p.epilogue, THREADS, config.blocks)
     tiles_w, tiles_h = ceil_div(p.out[2], config.tw), ceil_div(p.out[1], config.th)
@@ -379,12 +396,16 @@ def filter_build(problem, device, config):
     else:
         first = Launch(planes_sums_kernel(body), (parts * slabs * splits, 1, 1), (THREADS, 1, 1),
                        (*head, *tail, Argument("int64x2", (c, yk))))
-    arguments = (partial, p.pointer("w"), _int(p.k * p.taps), _int(splits), Argument("uint32x3", divisor(p.taps)),
-                 _int(p.w_strides[0]), _int(p.w_strides[4] if p.taps > 1 else 1), Argument(p.scalar_type, "alpha"),
-                 Argument(p.scalar_type, "beta"))
+    return splits, first
+
+
+def _total_launch(p, splits):
+    """The launch that adds them."""
+    arguments = (Argument(f"{p.compute}*", "workspace"), p.pointer("w"), _int(p.k * p.taps), _int(splits),
+                 Argument("uint32x3", divisor(p.taps)), _int(p.w_strides[0]), _int(p.w_strides[4] if p.taps > 1 else 1),
+                 Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"))
     summers = min(SUMMERS, splits)
-    second = Launch(total_kernel(p.epilogue, summers), (ceil_div(p.k * p.taps, ELEMENTS), 1, 1), (ELEMENTS * summers, 1, 1), arguments)
-    return first, second
+    return Launch(total_kernel(p.epilogue, summers), (ceil_div(p.k * p.taps, ELEMENTS), 1, 1), (ELEMENTS * summers, 1, 1), arguments)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="depthwise", supports=supports, workspace=workspace, estimate=estimate, build=build,

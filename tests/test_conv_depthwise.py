@@ -1,0 +1,76 @@
+"""Depthwise convolutions by rows, in long strips: on a device of many multiprocessors a block of a problem this small has a step or two."""
+from dataclasses import replace
+
+import contract
+import pytest
+from cases._conv import Conv
+
+from dnnkern.conv._depthwise_rows_plan import RowsConfig, row_configs, row_launch, row_sums_launch
+from dnnkern.conv.conv_depthwise import ALGORITHMS
+
+EPILOGUE = dict(bias=True, residual=True, activation="relu")
+OPS = "conv_fwd", "conv_bwd_data", "conv_bwd_filter"
+CASES = [
+    # size, filter, what else; the channels' last groups, the last strip and the last rows are cut off in many
+    ((2, 24, 23, 9), (3, 3), dict(padding=1)),
+    ((1, 32, 21, 6), (3, 3), dict(padding=1, dtype="bfloat16", mode="convolution")),
+    ((2, 8, 17, 10), (3, 3), dict(padding=1, dtype="float32")),
+    ((1, 24, 25, 11), (3, 3), dict(stride=2, padding=1)),
+    ((1, 16, 18, 11), (2, 3), dict(stride=(3, 2), padding=((0, 1), (2, 1)))),
+    ((1, 16, 20, 8), (5, 5), dict(padding=2, dtype="bfloat16")),
+    ((1, 16, 19, 9), (3, 2), dict(padding=(2, 1), dilation=(2, 1))),
+    ((1, 8, 18, 7), (7, 7), dict(padding=3)),
+    ((3, 16, 12, 5), (1, 3), dict(padding=(0, 1))),
+]
+
+
+def _long(problem, device, pick):
+    """A configuration by rows, for a single block at a time and a short ring."""
+    found = row_configs(problem, device)
+    return [replace(found[pick % len(found)], blocks=1, stages=3)] if found else []
+
+
+def _few(algorithm, device, pick):
+    """The algorithm with the plans of that device, by rows alone."""
+    def configs(problem, _):
+        return _long(problem, device, pick)
+    return replace(algorithm, configs=configs, workspace=lambda problem, _, config: algorithm.workspace(problem, device, config),
+                   build=lambda problem, _, config: algorithm.build(problem, device, config),
+                   estimate=lambda problem, _, config: algorithm.estimate(problem, device, config))
+
+
+def _rows():
+    for op in OPS:
+        for k, (size, taps, more) in enumerate(CASES):
+            if op != "conv_bwd_filter" or taps != (7, 7):  # 49 sums of four channels are more than the registers
+                yield pytest.param(op, size, taps, {"dtype": "float16", **more}, k, id=f"{op}-{k}")
+    yield pytest.param("conv_fwd", (1, 16, 16, 7), (3, 3), dict(dtype="float16", padding=1, **EPILOGUE), 0, id="conv_fwd-epilogue")
+    yield pytest.param("conv_bwd_data", (1, 16, 15, 8), (3, 3), dict(dtype="float16", stride=2, transposed=True, **EPILOGUE), 0,
+                       id="conv_bwd_data-epilogue")
+
+
+@pytest.mark.parametrize("op, size, taps, more, pick", list(_rows()))
+def test_long_strips(op, size, taps, more, pick):
+    """The whole contract, with fewer multiprocessors than the problem has images."""
+    device = contract.device()
+    if device.supports("sm_90+"):
+        pytest.skip("rows come by TMA: sm_90+")
+    case = Conv("strips", op, size, size[1], taps, layout="NHWC", groups=size[1], **more)
+    few = _few(next(a for a in ALGORITHMS if a.op == op), replace(device, sms=1), pick)
+    variants = few.variants(case.problem(), device)
+    assert variants and all(isinstance(v.config, RowsConfig) for v in variants)
+    for variant in variants:
+        contract.check(variant, case)
+
+
+def test_strips_are_long():
+    """What the test above is for: a block has more steps than the ring has stages, and of the filter's gradient more than one strip."""
+    device, (size, taps, more) = replace(contract.device(), sms=1, capability=(9, 0)), CASES[0]
+    for op in OPS:
+        problem = Conv("strips", op, size, size[1], taps, "float16", layout="NHWC", groups=size[1], **more).problem()
+        for pick in range(4):
+            config, = _long(problem, device, pick)
+            launch = row_sums_launch(problem, device, config)[1] if op == "conv_bwd_filter" else row_launch(problem, device, config)
+            steps, *more_of = [a.value for a in launch.arguments if a.type == "int32"]
+            assert steps > config.stages, (op, str(config), steps)
+            assert op != "conv_bwd_filter" or more_of[1] > more_of[2], "tasks and splits"
