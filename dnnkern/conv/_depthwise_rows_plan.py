@@ -109,7 +109,7 @@ def _static(p, body):
 def _registers(p, body):
     """That a thread is expected to take."""
     tile, taps = body.rows.tile * body.columns.tile * VECTOR, p.taps * VECTOR
-    kept = taps if taps <= KEPT or p.op == "conv_bwd_filter" else p.filter[2] * VECTOR
+    kept = taps if taps <= KEPT or p.op == "conv_bwd_filter" else p.filter[2] * VECTOR + 12
     return body.depth * tile + kept + body.columns.groups * VECTOR + 16
 
 
@@ -126,11 +126,12 @@ def row_configs(p, device):
             body = _body(p, RowsConfig(tw, groups, strips, 1, 1))[0]
             registers = _registers(p, body)
             work = tw * p.filter[1] * p.filter[2] * VECTOR * body.rows.tile // (body.rows.stride * step if body.rows.backward else 1)
-            fits = registers <= REGISTERS and work <= UNROLLED and registers * body.threads <= 65536
+            fits = registers <= REGISTERS and work <= UNROLLED and body.threads <= 128 * (512 // registers)
             if not fits or body.width > 256 or body.advance > 8 or _static(p, body) > 40 * 1024 or body.columns.groups > 40:
                 continue
             stage = _stage(p, body)
-            blocks = max(1, min(65536 // (registers * body.threads), 2048 // body.threads, shared // (3 * stage + _static(p, body)), 16))
+            warps = 4 * (512 // registers)  # each quarter of a multiprocessor has registers of its own
+            blocks = max(1, min(warps * 32 // body.threads, shared // (2 * stage + _static(p, body)), 16))
             stages = max(2, min(8, ceil_div(IN_FLIGHT, stage * blocks), (shared // blocks - _static(p, body)) // stage))
             if stages * stage + _static(p, body) + 1024 <= min(shared, device.shared_per_block):
                 ranked.append((_score(p, body, tw, width), RowsConfig(tw, groups, strips, stages, blocks), body.threads))

@@ -145,7 +145,7 @@ def configs(problem, device):
         across = vector if channels else 1
         registers = size * across * (th * tw + columns.taps) + size * columns.groups * vector
         registers += 0 if channels else size * rows.taps * columns.taps
-        registers += 2 * columns.groups * max(1, vector * p.x.itemsize // 4)
+        registers += 2 * columns.groups * max(1, vector * p.x.itemsize // 4) + 24 * (p.dilations[2] > 1)
         tiles = p.n * p.c * p.k_group * depth * ceil_div(height, th) * ceil_div(width, tw)
         fits = work <= UNROLLED[channels] and registers <= 190 and columns.groups <= 62 and rows.groups <= 40 and tiles < 2 ** 31 - 2 ** 20
         if fits and (channels, vector, th, tw) not in {(c.channels, c.vector, c.th, c.tw) for c in found}:
@@ -174,6 +174,11 @@ def workspace(problem, device, config):
     return 0
 
 
+def _latency(config):
+    """By how much few warps, which hide less of each other's latency, lengthen arithmetic."""
+    return (4 / min(4, config.blocks)) ** 0.5 if config.channels else 1.0
+
+
 def estimate(problem, device, config):
     """Bytes at a rate that narrow accesses lower, or loads served by the L1, or arithmetic and conversions; launches."""
     if isinstance(config, RowsConfig):
@@ -195,7 +200,7 @@ def estimate(problem, device, config):
     halo = 1 + 0.12 * (p.filter[1] - 1) / max(1, config.th) if not dynamic else 1.2
     narrow = 1.0 if config.vector * source.itemsize == 16 else 0.9 if config.vector * source.itemsize == 8 else 0.6
     memory = (p.bytes + (halo - 1) * source.nbytes) / ((0.54 if config.channels else 0.88 * narrow) * device.bandwidth)
-    return 5e-6 + max(memory, l1, 1.3 * steps / lanes)
+    return 5e-6 + max(memory, l1, 1.3 * _latency(config) * steps / lanes)
 
 
 def _int(value):
@@ -302,7 +307,7 @@ def filter_configs(problem, device):
         across = vector if channels else 1
         work = th * tw * columns.taps * rows.taps * across
         registers = size * (across * (th * tw + rows.taps * columns.taps) + columns.groups * vector)
-        registers += 2 * columns.groups * max(1, vector * p.x.itemsize // 4)
+        registers += 2 * columns.groups * max(1, vector * p.x.itemsize // 4) + 24 * (p.dilations[2] > 1)
         fits = work <= UNROLLED[channels] and registers <= 190 and rows.groups <= 40 and size * across * columns.taps <= SUMS
         if fits and columns.groups <= 62:
             found.append(Config(channels, vector, th, tw, max(1, min(8, 512 // (registers + 24)))))
@@ -360,7 +365,7 @@ def filter_estimate(problem, device, config):
     else:
         memory = bytes_ / (0.85 * narrow * busy * device.bandwidth)
     sums = 2.5e-6 + splits * p.k * p.taps * 8 / device.bandwidth + splits / SUMMERS * 2e-7
-    return 5e-6 + sums + max(memory, 1.3 * steps / (128 * device.sms * busy * device.clock_hz))
+    return 5e-6 + sums + max(memory, 1.3 * _latency(config) * steps / (128 * device.sms * busy * device.clock_hz))
 
 
 def filter_build(problem, device, config):
