@@ -83,8 +83,7 @@ class OnDevice(Guarded):
 
 def foreign(owner, address, place):
     """A device array of any strides, as other libraries' arrays look: by DLPack what NumPy has no name for."""
-    dtype = numpy_dtype(place.dtype)
-    if np.dtype(dtype.str) == dtype:
+    if hasattr(np, place.dtype):
         return Interface(owner, address, place)
     return Exporter(address, place.shape, place.dtype, owner.device.index, owner, place.strides)
 

@@ -24,12 +24,12 @@ TILES = {
     Tile(256, 128): (3.49, 1.21, 0.647), Tile(256, 128, cluster=2): (3.61, 1.29, 0.657), Tile(256, 192): (3.60, 1.30, 0.989),
     Tile(64, 64): (1.78, 0.19, 0.155), Tile(64, 128): (2.07, 0.18, 0.220), Tile(64, 192): (2.39, 0.15, 0.281),
     Tile(64, 256): (2.76, 0.49, 0.350), Tile(64, 64, blocks=2): (1.83, 0.00, 0.311), Tile(64, 128, blocks=2): (2.21, 0.57, 0.461),
-    Tile(128, 128, alternating=True): (3.60, 0.20, 0.345), Tile(64, 256, alternating=True): (3.60, 0.20, 0.355),
+    Tile(128, 128, alternating=True): (3.00, 0.00, 0.335),
 }
 """Tile -> (fixed, each further wave of tiles, each step of k) in microseconds: H200, bfloat16 "nt", least relative squares over 1 and 4
 waves of 4 to 64 steps (the calibration in bench/results/h200-wgmma-variants.json), less 1.0, by which those exceeded products of the
-benches; the further waves of 128x128 and 256x192 as products of many waves came out. Widths are multiples of the 64 columns in which
-results leave."""
+benches; the further waves of 128x128 and 256x192, and the tile taken in turns, as products of many waves came out. Widths are multiples of
+the 64 columns in which results leave."""
 MEASURED_CLOCK = 1.98e9
 BANDWIDTH, OUTSIDE_BANDWIDTH = 0.86, 0.72
 """Of the memory's rate: what products bound by it reach, and those of 1 and 8 rows (bench/results/h200-matmul-skinny-bfloat16.jsonl)."""
