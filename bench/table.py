@@ -16,11 +16,11 @@ def timed(rows) -> list:
 
 
 def by_problem(rows) -> dict:
-    """{problem: its rows}, in the order of their first appearance."""
-    groups = {}
+    """{problem: its rows}, in the order of their first appearance; with the operation in front where there are several."""
+    groups, several = {}, len({row["op"] for row in rows}) > 1
     for row in rows:
-        groups.setdefault((row["op"], row["problem"]), []).append(row)
-    return {problem: group for (_, problem), group in groups.items()}
+        groups.setdefault(f"{row['op']} {row['problem']}" if several else row["problem"], []).append(row)
+    return groups
 
 
 def regret(rows) -> float | None:

@@ -28,7 +28,7 @@ from ..matmul._engine_hopper import ROW, Tile, make_product, promoted_fits
 from ..matmul._engine_stores import staged_addend
 from ..matmul._tile import BAND
 from ..matmul._scales import FP8
-from ..matmul._wgmma import MEASURED_CLOCK, TILES, rows_for_tma, store_argument, tiles_for, wgmma_dtype
+from ..matmul._wgmma import AGAIN, BANDWIDTH, MEASURED_CLOCK, TILES, rows_for_tma, store_argument, tiles_for, wgmma_dtype
 from ..transform._moves import transpose_launches, transpose_seconds
 from ._implicit_engine import Specialisation, make_loader, make_locate, make_sink
 from ._implicit_wgmma import Axis, Image, make_filter, make_image, walk_of, walk_refusal
@@ -135,7 +135,8 @@ def estimate(problem, device, config):
     waves = 0.75 * ceil_div(tiles, slots) + 0.25 * max(tiles / slots, 1.0)  # a wave that is not full runs at a higher clock
     step *= 1.12 if problem.dtype in FP8 else 1.0  # the second stage of sums; a guess, not measured
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
-    memory = problem.bytes / device.bandwidth
+    again = (_tiles(parts, tile, problem.groups)[4] - 1) * parts.image.tensor.nbytes
+    memory = (problem.bytes + AGAIN * again) / (BANDWIDTH * device.bandwidth)
     if _store_of(problem, parts) == "direct":
         memory += problem.output.nbytes / device.bandwidth
     copies = sum(_copy_seconds(array, device) for array in (parts.image, parts.filter) if array.packed)

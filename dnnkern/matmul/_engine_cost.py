@@ -2,10 +2,10 @@
 from ..device.index import ceil_div
 from ._engine_ampere import shared_bytes
 
-# Seconds of a launch, of the sum's, of a load from memory; share of the tensor cores' rate and of the memory's; bytes a clock of shared
-# memory; the L2's rate in terms of the memory's; cycles of a warp's access to memory, and those that a warp waits in a step, a stage and an
-# access narrower than 16 bytes.
-LAUNCH, SUM_LAUNCH, LATENCY = 2.5e-6, 1.5e-6, 1.0e-6
+# Seconds of a launch, of the sum's, of a load from memory, of a block before its first product and after its last; share of the tensor
+# cores' rate and of the memory's; bytes a clock of shared memory; the L2's rate in terms of the memory's; cycles of a warp's access to
+# memory, and those that a warp waits in a step, a stage and an access narrower than 16 bytes.
+LAUNCH, SUM_LAUNCH, LATENCY, BLOCK = 2.5e-6, 1.5e-6, 1.0e-6, 2.0e-6
 EFFICIENCY, MEMORY_SHARE, SHARED_RATE, L2_RATE = 0.92, 0.9, 128, 1.4
 ACCESS_CYCLES, STEP_CYCLES, STAGE_CYCLES, NARROW_CYCLES = 2, 40, 120, 40
 
@@ -34,6 +34,6 @@ def product_seconds(tile, dtype, left, right, loaders, device, blocks, stages, n
     # every block reads its rows and columns from the L2; of the memory a multiprocessor gets what it has under way each latency
     read = blocks * tile.stage * stages
     under_way = min(busiest, resident) * (tile.stages - 1) * tile.stage * active
-    times = (busiest * arithmetic * clock, busiest * shared * clock, ceil_div(busiest, resident) * (alone * clock + LATENCY),
+    times = (busiest * arithmetic * clock, busiest * shared * clock, ceil_div(busiest, resident) * (alone * clock + BLOCK),
              read / (L2_RATE * device.bandwidth), nbytes / (MEMORY_SHARE * device.bandwidth), nbytes * LATENCY / under_way)
     return LAUNCH + sum(t ** 4 for t in times) ** 0.25

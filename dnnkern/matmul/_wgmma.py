@@ -24,15 +24,17 @@ TILES = {
     Tile(256, 128): (3.49, 1.21, 0.647), Tile(256, 128, cluster=2): (3.61, 1.29, 0.657), Tile(256, 192): (3.60, 1.30, 0.989),
     Tile(64, 64): (1.78, 0.19, 0.155), Tile(64, 128): (2.07, 0.18, 0.220), Tile(64, 192): (2.39, 0.15, 0.281),
     Tile(64, 256): (2.76, 0.49, 0.350), Tile(64, 64, blocks=2): (1.83, 0.00, 0.311), Tile(64, 128, blocks=2): (2.21, 0.57, 0.461),
-    Tile(128, 128, alternating=True): (3.00, 0.00, 0.335),
+    Tile(128, 128, alternating=True): (3.00, 0.00, 0.335), Tile(64, 256, alternating=True): (3.00, 0.50, 0.360),
 }
 """Tile -> (fixed, each further wave of tiles, each step of k) in microseconds: H200, bfloat16 "nt", least relative squares over 1 and 4
 waves of 4 to 64 steps (the calibration in bench/results/h200-wgmma-variants.json), less 1.0, by which those exceeded products of the
 benches; the further waves of 128x128 and 256x192, and the tile taken in turns, as products of many waves came out. Widths are multiples of
 the 64 columns in which results leave."""
 MEASURED_CLOCK = 1.98e9
-BANDWIDTH, OUTSIDE_BANDWIDTH = 0.86, 0.72
-"""Of the memory's rate: what products bound by it reach, and those of 1 and 8 rows (bench/results/h200-matmul-skinny-bfloat16.jsonl)."""
+BANDWIDTH, OUTSIDE_BANDWIDTH, AGAIN = 0.86, 0.72, 0.2
+"""Of the memory's rate: what products bound by it reach, and those of 1 and 8 rows (bench/results/h200-matmul-skinny-bfloat16.jsonl). And
+what reading a from the L2 once more for each further column of tiles costs, as a share of reading it from memory: as layers of 1x1 filters
+came out (bench/results/h200-conv.md)."""
 
 
 @dataclass(frozen=True)
@@ -296,10 +298,11 @@ def pack_seconds(operands, device):
     return sum(3e-6 + passes(x) * x.bytes / device.bandwidth for x in operands if x.packed)
 
 
-def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31):
+def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0):
     """Predicted time of `tiles` tiles of `steps` steps of k: the tensor cores' or the memory's, and a little of the other.
 
     `rows` are those of a: where most of a tile's lie outside, TMA fills them with zeros, and that is slower than reading.
+    `again` are the bytes of a that further columns of tiles read.
     """
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
     fixed, further, step = TILES[alone]
@@ -307,5 +310,5 @@ def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31):
     waves = 0.75 * ceil_div(tiles, slots) + 0.25 * max(tiles / slots, 1.0)  # a wave that is not full runs at a higher clock
     step *= 1.12 if problem.a.dtype in FP8 else 1.0  # the second stage of sums; a guess, not measured
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
-    memory = problem.bytes / device.bandwidth / (OUTSIDE_BANDWIDTH if rows <= tile.bm // 2 else BANDWIDTH)
+    memory = (problem.bytes + AGAIN * again) / device.bandwidth / (OUTSIDE_BANDWIDTH if rows <= tile.bm // 2 else BANDWIDTH)
     return fixed * 1e-6 + max(work, memory) + 0.1 * min(work, memory) + (alone is not tile) * 1e-7

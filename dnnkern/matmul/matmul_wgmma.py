@@ -9,6 +9,7 @@ It wins wherever y has enough tiles for the multiprocessors; below that the sum 
 import functools
 
 from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
@@ -43,8 +44,9 @@ def estimate(problem, device, config):
     """Waves of tiles; a launch and two passes for each copy."""
     parts = stored_by_rows(problem)
     tiles = tile_count(parts, config.tile) * config.tile.cluster
+    again = (ceil_div(parts.n, config.tile.bn) - 1) * parts.a.nbytes
     return (pack_seconds(operands_of(parts, problem.math), device)
-            + product_seconds(problem, config.tile, device, tiles, steps_of(parts.k, parts.a.itemsize), parts.m))
+            + product_seconds(problem, config.tile, device, tiles, steps_of(parts.k, parts.a.itemsize), parts.m, again))
 
 
 @functools.cache
