@@ -103,7 +103,7 @@ def test_sums_of_8_bit_floats_need_twice_the_registers():
     (Tile(64, 64, cluster=2, alternating=True), dict(tb=True))], ids=str)
 def test_tiles_that_small_products_do_not_get(tile, words, few_multiprocessors):
     """Several tiles, some of them one block's, steps that go round the ring, and edges."""
-    case = Matmul(f"{tile}", *(300, 136) if SIMULATED else (3000, 1400), 600, "bfloat16", **words)
+    case = Matmul(f"{tile}", *(200, 136, 330) if SIMULATED else (3000, 1400, 600), "bfloat16", **words)
     contract.check(dataclasses.replace(WGMMA, config=Config(tile)), case)
 
 
