@@ -83,8 +83,8 @@ def on_gpu():
 
 
 @pytest.fixture
-def few_multiprocessors(monkeypatch):
-    """In the simulator a device of four multiprocessors, whose blocks have several tiles of a small problem."""
+def few_multiprocessors(request, monkeypatch):
+    """In the simulator a device of four multiprocessors, or as many as a test's parameter says; blocks have several tiles then."""
     if not SIMULATED:
         yield
         return
@@ -92,7 +92,7 @@ def few_multiprocessors(monkeypatch):
 
     import contract
     from dnnkern.host import device as host
-    small = dataclasses.replace(host.device(0), sms=4)
+    small = dataclasses.replace(host.device(0), sms=getattr(request, "param", 4))
     monkeypatch.setattr(contract, "device", lambda: small)
     monkeypatch.setattr(host, "_SIMULATOR", small)
     host.device.cache_clear()

@@ -1,6 +1,4 @@
 """Blocks that take several tiles, one after another, which small problems do not make them do on a device of many multiprocessors."""
-import dataclasses
-
 import contract
 import numpy as np
 import pytest
@@ -8,7 +6,7 @@ from cases._conv import Conv
 
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
-from dnnkern.host import device as host
+from dnnkern.host.device import device
 
 DIRECTIONS = "conv_fwd", "conv_bwd_data", "conv_bwd_filter"
 CASES = [("small_c", Conv("tiles-nhwc-bf16", op, (2, 3, 9, 40), 40, (3, 3), "bfloat16", layout="NHWC", padding=1)) for op in DIRECTIONS]
@@ -18,23 +16,16 @@ CASES += [("grouped", Conv("tiles-g4", DIRECTIONS[2], (7, 16, 8, 5), 16, (3, 3),
 
 
 @pytest.mark.skipif(not SIMULATED, reason="only the simulator's device can be made smaller")
+@pytest.mark.parametrize("few_multiprocessors", [1], ids=[""], indirect=True)
 @pytest.mark.parametrize("name, case", CASES, ids=[f"{name}-{case.op}-{case.id}" for name, case in CASES])
-def test_one_block_takes_many_tiles(name, case, monkeypatch):
-    small = dataclasses.replace(host.device(0), sms=1)
-    monkeypatch.setattr(contract, "device", lambda: small)
-    monkeypatch.setattr(host, "_SIMULATOR", small)
-    host.device.cache_clear()
-    try:
-        algorithm = next(a for a in dispatch.algorithms(case.op) if a.name == name)
-        problem = case.problem()
-        tiles = [(v, v.build(problem, small, v.config)[0]) for v in algorithm.variants(problem, small)]
-        variant = next(v for v, launch in tiles if next(a.value for a in launch.arguments if a.type == "int32") > launch.grid[0])
-        with contract.registered(variant) as mine:
-            values = case.values("exact")
-            reference, _ = case.reference(values)
-            run = contract.Run(case, mine, values)
-            run.check_memory()
-            run.check_values(reference, {name: np.zeros(()) for name in reference})
-    finally:
-        monkeypatch.undo()
-        host.device.cache_clear()
+def test_one_block_takes_many_tiles(name, case, few_multiprocessors):
+    small, problem = device(), case.problem()
+    algorithm = next(a for a in dispatch.algorithms(case.op) if a.name == name)
+    tiles = [(v, v.build(problem, small, v.config)[0]) for v in algorithm.variants(problem, small)]
+    variant = next(v for v, launch in tiles if next(a.value for a in launch.arguments if a.type == "int32") > launch.grid[0])
+    with contract.registered(variant) as mine:
+        values = case.values("exact")
+        reference, _ = case.reference(values)
+        run = contract.Run(case, mine, values)
+        run.check_memory()
+        run.check_values(reference, {name: np.zeros(()) for name in reference})

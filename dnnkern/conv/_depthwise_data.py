@@ -14,7 +14,7 @@ from ..device.epilogue import EpilogueSpec
 from ..device.index import divide_remainder
 from ..device.vec import advance, load_shared_2f32, load_shared_2f64, load_shared_4f32, shared_address
 from ..matmul._tile import unrolled
-from ._taps import Axis, make_source
+from ._taps import Axis, make_meet, make_source
 from ._vectors import make_biases, make_finish, make_reader, scalar_of
 
 
@@ -67,10 +67,9 @@ def make_window(body, per_pixel, gradient=False):
     V, dtype = body.vector, body.dtype
     T, double = scalar_of(dtype), dtype == "float64"
     rows, columns = body.rows, body.columns
-    R, S, TH, TW = rows.taps, columns.taps, rows.tile, columns.tile
+    R, S, TH = rows.taps, columns.taps, rows.tile
     AH, BH, CH, EH = rows.law
-    AW, BW, CW, EW = columns.law
-    H0, W0, NH, NW, USED_H, USED = rows.first, columns.first, rows.groups, columns.groups, rows.used, columns.used
+    H0, NH, NW, USED_H, USED = rows.first, rows.groups, columns.groups, rows.used, columns.used
     STEP, Mask = 1 if per_pixel else V, i32 if NW <= 30 else i64
     PITCH = STEP * body.source_step
     Raw, length, fetch, unpack = make_reader(dtype, V, body.words)
@@ -101,19 +100,7 @@ def make_window(body, per_pixel, gradient=False):
                     k = s * V + h * 2
                     kept[k], kept[k + 1] = load_shared(place)
 
-    @device_function
-    def meet(k, s):
-        acc, values, taps, j, first = s
-        jw, t = k // S, k % S
-        total = AW * jw + BW * t + CW
-        if total % EW == 0:
-            at = total // EW - W0
-            for v in range(ACROSS):
-                if gradient:
-                    acc[(first + t) * ACROSS + v] += values[at * ACROSS + v] * taps[(j * TW + jw) * ACROSS + v]
-                else:
-                    acc[(j * TW + jw) * ACROSS + v] += values[at * ACROSS + v] * taps[(first + t) * ACROSS + v]
-    meet_all = unrolled(TW * S, meet)
+    meet_all = make_meet(columns, ACROSS, gradient)
 
     @device_function
     def line(j, s):

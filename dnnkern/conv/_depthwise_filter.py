@@ -43,23 +43,18 @@ def _tile_reader(body, per_pixel):
 
 
 @functools.cache
-def channels_sums_kernel(body):
-    """Channels last: a block has `across` groups of channels, and its other threads divide the tiles."""
-    V, ACROSS, THREADS, BLOCKS = body.vector, body.across, body.threads, body.blocks
-    T, rows, columns = scalar_of(body.dtype), body.rows, body.columns
-    R, S, TH, TW = rows.taps, columns.taps, rows.tile, columns.tile
-    CHANNELS, LANES, NACC, EACH, flip = ACROSS * V, THREADS // ACROSS, R * S * V, S * V, body.flip
-    SHARED, LINE = LANES * S * CHANNELS, S * CHANNELS
-    STRIDE_H, STRIDE_W, STRIDE_D = rows.stride, columns.stride, body.stride_d
-    STEP_X, STEP_Y = body.source_step, body.result_step
-    ROW0, COLUMN0 = rows.first, columns.first
-    Raw, length, add_window = make_window(body, True, True)
-    columns_inside = make_columns_inside(columns, 1)
-    RawY, length_y, count_y, fetch_tile, unpack_tile = _tile_reader(body, True)
+def make_add_rows(T, R, S, V, ACROSS, LANES, THREADS, flip):
+    """Device function ``add_rows(i32(0), state)``: the lanes' sums of R x S taps to `partial`, a row of taps at a time.
+
+    A lane of `LANES` is `ACROSS` threads with V channels each. `state`: acc, shared, tid, lane, group, whether the thread's sums count,
+    partial, the block's first channel and where channels end, the first tap, (taps of the filter, the one behind the last of these).
+    """
+    CHANNELS, EACH = ACROSS * V, S * V
+    LINE = S * CHANNELS
 
     @device_function
     def add_row(r, s):
-        acc, shared, tid, lane, group, active, partial, first, channels, first_tap, taps_all = s
+        acc, shared, tid, lane, group, active, partial, first, channels, first_tap, taps = s
         cuda.syncthreads()
         if active:
             for k in range(EACH):
@@ -72,11 +67,29 @@ def channels_sums_kernel(body):
             t = i32(u32(e) // u32(CHANNELS))
             channel = i32(first + (e - t * CHANNELS))
             tap = i32(first_tap + r * S + t)
-            if channel < channels and tap < taps_all[1]:
+            if channel < channels and tap < taps[1]:
                 if flip:
-                    tap = i32(taps_all[0] - 1 - tap)
-                partial[i32(channel * taps_all[0] + tap)] = total
-    add_rows = unrolled(R, add_row)
+                    tap = i32(taps[0] - 1 - tap)
+                partial[i32(channel * taps[0] + tap)] = total
+    return unrolled(R, add_row)
+
+
+@functools.cache
+def channels_sums_kernel(body):
+    """Channels last: a block has `across` groups of channels, and its other threads divide the tiles."""
+    V, ACROSS, THREADS, BLOCKS = body.vector, body.across, body.threads, body.blocks
+    T, rows, columns = scalar_of(body.dtype), body.rows, body.columns
+    R, S, TH, TW = rows.taps, columns.taps, rows.tile, columns.tile
+    CHANNELS, LANES, NACC, flip = ACROSS * V, THREADS // ACROSS, R * S * V, body.flip
+    SHARED = LANES * S * CHANNELS
+    STRIDE_H, STRIDE_W, STRIDE_D = rows.stride, columns.stride, body.stride_d
+    STEP_X, STEP_Y = body.source_step, body.result_step
+    ROW0, COLUMN0 = rows.first, columns.first
+    Raw, length, add_window = make_window(body, True, True)
+    columns_inside = make_columns_inside(columns, 1)
+    RawY, length_y, count_y, fetch_tile, unpack_tile = _tile_reader(body, True)
+
+    add_rows = make_add_rows(T, R, S, V, ACROSS, LANES, THREADS, flip)
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS))
     def conv_depthwise_channels_sums(x, dy, partial, count, splits, parts, slabs, row_parts, tiles_w, tiles_h, depth, channels, elements,

@@ -23,7 +23,8 @@ from ..device.warp import elect, uniform
 from ..host.dtypes import ITEMSIZE
 from ..matmul._tile import unrolled
 from ._depthwise_data import make_filters
-from ._taps import Axis
+from ._depthwise_filter import make_add_rows
+from ._taps import Axis, make_meet
 from ._vectors import make_biases, make_finish, make_reader
 
 TURNED = 600  # multiply-adds of steps that are unrolled
@@ -145,26 +146,13 @@ def _make_meet(body, gradient):
     in registers. With `gradient` `acc` are the sums of the taps, `taps` the pixels of `depth` rows of dy.
     """
     V, rows, columns, ADV, M = body.vector, body.rows, body.columns, body.advance, body.depth
-    R, S, TH, TW = rows.taps, columns.taps, rows.tile, columns.tile
+    R, S, TH = rows.taps, columns.taps, rows.tile
     AH, BH, CH, EH = rows.law
-    AW, BW, CW, EW = columns.law
-    H0, W0, NH = rows.first, columns.first, rows.groups
+    H0, NH = rows.first, rows.groups
     KEEP, TAP = R * S * V <= KEPT or gradient, 4 * body.channels
     LINE = S * V
 
-    @device_function
-    def pair(k, s):
-        acc, values, taps, slot, first = s
-        jw, t = k // S, k % S
-        total = AW * jw + BW * t + CW
-        if total % EW == 0:
-            at = total // EW - W0
-            for v in range(V):
-                if gradient:
-                    acc[(first + t) * V + v] += values[at * V + v] * taps[(slot * TW + jw) * V + v]
-                else:
-                    acc[(slot * TW + jw) * V + v] += values[at * V + v] * taps[(first + t) * V + v]
-    pairs = unrolled(TW * S, pair)
+    pairs = make_meet(columns, V, gradient)
 
     @device_function
     def line(k, s):
@@ -320,8 +308,8 @@ def rows_sums_kernel(body):
     HOP, CHANNELS, ITEM, ROW = body.hop, body.channels, ITEMSIZE[body.dtype], body.row_bytes
     SOURCE, BYTES = body.source_bytes, ADV * body.row_bytes + STRIPS * TW * body.channels * ITEMSIZE[body.dtype]
     STAGE = SOURCE + body.gradient_bytes
-    EACH, NACC, NTAPS, LINE = TW * V, R * S * V, R * S, S * body.channels
-    NDY, SHARED, LANE, TURNS = M * EACH, STRIPS * S * body.channels, S * V, body.turns
+    EACH, NACC, NTAPS = TW * V, R * S * V, R * S
+    NDY, SHARED, TURNS = M * EACH, STRIPS * S * body.channels, body.turns
     AT, TASK, ROW_X, COLUMN_X, ROW_Y, COLUMN_Y, IMAGE = range(7)  # what is known of the step that is loaded next
     LENGTH, fetch, unpack = _make_pixels(body, columns.used)
     LENGTH_Y, fetch_y, unpack_y = _make_pixels(body, (1 << TW) - 1)
@@ -396,25 +384,7 @@ def rows_sums_kernel(body):
             ring[0], ring[1] = i32(0), i32(ring[1] ^ 1)
     steps_of_turn = unrolled(TURNS, step)
 
-    @device_function
-    def add_row(r, s):
-        acc, shared, tid, lane, group, partial, first, channels = s
-        cuda.syncthreads()
-        if lane < STRIPS:
-            for k in range(LANE):
-                shared[i32((lane * S + k // V) * CHANNELS + group * V + k % V)] = acc[r * LANE + k]
-        cuda.syncthreads()
-        for e in range(tid, i32(LINE), i32(THREADS)):
-            total = f32(0)
-            for y in range(STRIPS):
-                total = f32(total + shared[i32(y * LINE + e)])
-            t = i32(u32(e) // u32(CHANNELS))
-            channel, tap = i32(first + (e - t * CHANNELS)), i32(r * S + t)
-            if channel < channels:
-                if flip:
-                    tap = i32(NTAPS - 1 - tap)
-                partial[i32(channel * NTAPS + tap)] = total
-    add_rows = unrolled(R, add_row)
+    add_rows = make_add_rows(f32, R, S, V, GROUPS, STRIPS, THREADS, flip)
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS))
     def conv_depthwise_rows_sums(x_map, dy_map, partial, steps, whole, tasks, splits, parts, tiles_w, tiles_h, channels, shift_h, shift_w,
@@ -458,5 +428,5 @@ def rows_sums_kernel(body):
             steps_of_turn(i32(0), (acc, dy, ring_at, ahead, first_stage, full, offset, offset_y, maps, warp, first, i32(left), whole,
                                    splits, height, layout))
         mine = advance(partial, i64(i64(split) * i64(elements)))
-        add_rows(i32(0), (acc, shared, tid, lane, group, mine, first, channels))
+        add_rows(i32(0), (acc, shared, tid, lane, group, lane < STRIPS, mine, first, channels, i32(0), (i32(NTAPS), i32(NTAPS))))
     return conv_depthwise_rows_sums

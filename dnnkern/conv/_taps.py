@@ -9,6 +9,9 @@ import functools
 from dataclasses import dataclass
 
 from ..device import device_function, i32
+from ..matmul._tile import unrolled
+
+SMALL_GROUPS = (2, 4, 8, 16, 32)  # channels that share one product of a tensor core with other groups'
 
 
 @dataclass(frozen=True)
@@ -85,3 +88,47 @@ def make_source(stride, backward):
             return v if i32(v * stride) == u else i32(-1)
         return i32(o * stride - padding + t * dilation)
     return source
+
+
+def roles(p):
+    """(source, its strides, its extents, result, its strides, its extents) of a kernel that slides a window. Host function."""
+    if p.op == "conv_bwd_data":
+        return p.y, p.y_strides, p.out, p.x, p.x_strides, p.image
+    return p.x, p.x_strides, p.image, p.y, p.y_strides, p.out
+
+
+def small_groups_refusal(p):
+    """Why a kernel that puts small groups side by side on tensor cores cannot take `p`, or None. Host function."""
+    if p.dtype not in ("float16", "bfloat16") or p.op != "conv_bwd_filter" and p.w.dtype != p.dtype:
+        return f"{p.dtype}; its products are of float16 and bfloat16"
+    if p.c_group != p.k_group or p.c_group not in SMALL_GROUPS:
+        return f"groups of {p.c_group} channels and {p.k_group} filters; it takes equal ones of {', '.join(map(str, SMALL_GROUPS))}"
+    if p.c % 8:
+        return f"{p.c} channels, no multiple of 8"
+    if not (p.x.size and p.y.size and p.w.size):
+        return "an operand is empty"
+    return None
+
+
+@functools.cache
+def make_meet(columns, across, gradient):
+    """Device function ``meet(i32(0), (acc, values, taps, j, first))``: a row of the source meets row j of the tile's outputs.
+
+    `values` are the row's pixels, `across` channels each; `taps[first * across:]` the filter's taps along it. With `gradient` taps and
+    outputs change places: `taps` are the outputs' gradient, and `acc` the sums of the filter's taps.
+    """
+    S, TW, (AW, BW, CW, EW), W0 = columns.taps, columns.tile, columns.law, columns.first
+
+    @device_function
+    def pair(k, s):
+        acc, values, taps, j, first = s
+        jw, t = k // S, k % S
+        total = AW * jw + BW * t + CW
+        if total % EW == 0:
+            at = total // EW - W0
+            for v in range(across):
+                if gradient:
+                    acc[(first + t) * across + v] += values[at * across + v] * taps[(j * TW + jw) * across + v]
+                else:
+                    acc[(j * TW + jw) * across + v] += values[at * across + v] * taps[(first + t) * across + v]
+    return unrolled(TW * S, pair)

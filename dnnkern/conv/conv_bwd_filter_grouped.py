@@ -32,10 +32,9 @@ from ..matmul._engine_cost import SUM_LAUNCH
 from ._gather import view_of
 from ._gather_store import output_of, pitch_of, sum_launch, sums_bytes
 from ._grouped_filter import UNIT, Body, filter_kernel
-from ._taps import Axis
+from ._taps import Axis, small_groups_refusal
 from ._vectors import access_words
 
-GROUPS = (2, 4, 8, 16, 32)
 MOST_SUMS = 112      # accumulators of a thread
 MOST_PRODUCTS = 256  # that are unrolled
 UNMEASURED = 1.05    # no GPU has timed it: it has to promise more than what has been
@@ -73,15 +72,9 @@ LAST = Config(32, 1, 16, 4, 2, 1, 0)  # which takes everything
 
 def supports(problem):
     """Equal groups of a power of two channels, channels last, 16-bit floats."""
-    p = problem
-    if p.dtype not in ("float16", "bfloat16"):
-        return f"{p.dtype}; its products are of float16 and bfloat16"
-    if p.c_group != p.k_group or p.c_group not in GROUPS:
-        return f"groups of {p.c_group} channels and {p.k_group} filters; it takes equal ones of {', '.join(map(str, GROUPS))}"
-    if p.c % 8:
-        return f"{p.c} channels, no multiple of 8"
-    if not (p.x.size and p.y.size and p.w.size):
-        return "an operand is empty"
+    p, refusal = problem, small_groups_refusal(problem)
+    if refusal:
+        return refusal
     if p.x_strides[1] != 1 or p.y_strides[1] != 1:
         return f"channels are not contiguous: strides {p.x_strides[1]}, {p.y_strides[1]}"
     for name, strides in (("x", p.x_strides), ("dy", p.y_strides)):

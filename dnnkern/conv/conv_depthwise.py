@@ -26,9 +26,8 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._depthwise_data import Body, channels_kernel, planes_kernel
 from ._depthwise_filter import ELEMENTS, SUMMERS, channels_sums_kernel, planes_sums_kernel, total_kernel
-from ._depthwise_rows_plan import (RowsConfig, rest, roles, row_configs, row_estimate, row_launch, row_sums_launch,
-                                   row_workspace)
-from ._taps import Axis, make_axis
+from ._depthwise_rows_plan import RowsConfig, rest, row_configs, row_estimate, row_launch, row_sums_launch, row_workspace
+from ._taps import Axis, make_axis, roles
 from ._vectors import access_words
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")

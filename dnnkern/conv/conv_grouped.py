@@ -14,10 +14,9 @@ from ..device.index import ceil_div, divisor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ._grouped_data import COLUMNS, SLICE, WARPS, Body, grouped_kernel
-from ._taps import Axis, make_axis
+from ._taps import Axis, make_axis, roles, small_groups_refusal
 from ._vectors import access_words
 
-GROUPS = (2, 4, 8, 16, 32)
 SHARED = 48 * 1024
 
 
@@ -35,13 +34,6 @@ class Config:
         return f"{self.rows} rows{' unrolled' * self.unroll} b{self.blocks}"
 
 
-def _roles(p):
-    """(source, its strides, its extents, result, its strides, its extents)."""
-    if p.op == "conv_bwd_data":
-        return p.y, p.y_strides, p.out, p.x, p.x_strides, p.image
-    return p.x, p.x_strides, p.image, p.y, p.y_strides, p.out
-
-
 def _words(p):
     """32-bit words of the fragments that the filters of a slice make."""
     return p.taps * (4 if p.c_group <= 4 else 8) * 64
@@ -49,16 +41,10 @@ def _words(p):
 
 def supports(problem):
     """Equal groups of a power of two channels, channels last, 16-bit floats."""
-    p = problem
-    if p.dtype not in ("float16", "bfloat16") or p.w.dtype != p.dtype:
-        return f"{p.dtype}; its products are of float16 and bfloat16"
-    if p.c_group != p.k_group or p.c_group not in GROUPS:
-        return f"groups of {p.c_group} channels and {p.k_group} filters; it takes equal ones of {', '.join(map(str, GROUPS))}"
-    if p.c % 8:
-        return f"{p.c} channels, no multiple of 8"
-    if not (p.x.size and p.y.size and p.w.size):
-        return "an operand is empty"
-    source, strides, sizes, result, result_strides, result_sizes = _roles(p)
+    p, refusal = problem, small_groups_refusal(problem)
+    if refusal:
+        return refusal
+    source, strides, sizes, result, result_strides, result_sizes = roles(p)
     if strides[1] != 1 or result_strides[1] != 1 or p.residual and p.residual_strides[1] != 1:
         return f"channels are not contiguous: strides {strides[1]}, {result_strides[1]}, {p.residual_strides[1]}"
     if access_words(source, 8, _steps(strides)) != 4:
@@ -94,7 +80,7 @@ def _axis(p, config):
 
 def configs(problem, device):
     """Two to four rows, or one."""
-    p, height = problem, _roles(problem)[5][1]
+    p, height = problem, roles(problem)[5][1]
     step = p.strides[1] if p.op == "conv_bwd_data" else 1
     found = []
     for wanted, unroll in ((4, 0), (2, 1), (2, 0), (3, 0)):
@@ -117,7 +103,7 @@ def workspace(problem, device, config):
 
 def _units(p, config):
     """(slices of channels, columns of pixels)."""
-    result = _roles(p)[5]
+    result = roles(p)[5]
     return ceil_div(p.c, SLICE), p.n * result[0] * ceil_div(result[1], config.rows) * result[2]
 
 
@@ -145,7 +131,7 @@ def _int(value):
 def build(problem, device, config):
     """One launch; blocks loop over columns, as the fragments cost each of them some time."""
     p = problem
-    source, strides, sizes, result, result_strides, result_sizes = _roles(p)
+    source, strides, sizes, result, result_strides, result_sizes = roles(p)
     backward = int(p.op == "conv_bwd_data")
     names = ("y", "x") if backward else ("x", "y")
     rows, dynamic, shift = _axis(p, config)

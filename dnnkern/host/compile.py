@@ -87,9 +87,10 @@ def fingerprint(value) -> str:
 
 def _cell(cell) -> str:
     try:
-        return fingerprint(cell.cell_contents)
+        value = cell.cell_contents
     except ValueError:  # never set, since only a branch that the configuration rules out reads it
         return "unset"
+    return fingerprint(value)
 
 
 def _code(code) -> str:

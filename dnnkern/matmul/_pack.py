@@ -158,11 +158,17 @@ def rows_kernel(itemsize):
     return matmul_pack_rows
 
 
+def by_rows(matrices, rows, k, strides):
+    """Whether operands of these element `strides` (batch, rows, k) are copied by `rows_kernel`, at the speed of memory."""
+    batch_stride, row_stride, k_stride = strides
+    return k_stride == 1 and row_stride >= k and (matrices == 1 or batch_stride >= k + (rows - 1) * row_stride)
+
+
 def pack_launch(name, tensor, matrices, rows, k, strides, offset):
     """The launch that packs operand `name`, with element `strides` (batch, rows, k), to byte `offset` of the workspace."""
     batch_stride, row_stride, k_stride = strides
     pointer = {1: "uint8*", 2: "uint16*", 4: "uint32*"}[tensor.itemsize]
-    if k_stride == 1 and row_stride >= k and (matrices == 1 or batch_stride >= k + (rows - 1) * row_stride):
+    if by_rows(matrices, rows, k, strides):
         parts, groups = ceil_div(k, 512 // tensor.itemsize), ceil_div(rows, ROWS)
         arguments = (Argument(pointer, name), Argument(pointer, "workspace", offset=offset), Argument("int32", rows), Argument("int32", k),
                      Argument("int64", row_stride), Argument("int64", batch_stride), Argument("int32", pitch_of(k, tensor.itemsize)),

@@ -12,7 +12,7 @@ from ..host.launch import Argument
 from ..host.tensormap import TensorMap
 from ._engine_hopper import ITEMSIZE, ROW, Tile, promoted_fits
 from ._engine_stores import make_boxed_store, make_direct_store
-from ._pack import pack_launch, packed_bytes, pitch_of
+from ._pack import by_rows, pack_launch, packed_bytes, pitch_of
 from ._roles import operand_strides
 from ._scales import FP8
 from ._tile import BAND
@@ -294,7 +294,7 @@ def pack_seconds(operands, device):
     def passes(x):
         others = [s for s, n in zip(x.strides, (x.matrices, x.extent, x.k)) if n > 1 and s != 1]
         aligned = x.tensor.alignment % 16 == 0 and all(s * x.tensor.itemsize % 16 == 0 for s in others)
-        return 2.1 if aligned else 2.5 if x.strides[2] == 1 else 4.5
+        return 2.1 if aligned else 2.5 if by_rows(x.matrices, x.extent, x.k, x.strides) else 4.5
     return sum(3e-6 + passes(x) * x.bytes / device.bandwidth for x in operands if x.packed)
 
 
