@@ -371,12 +371,12 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                 for i in range(SUMS):
                     total[i] = f32(0)
             for k in range(begin, end):
-                if FACTORS:
-                    low, high = factors(where, i32(k), i32(top + ((thread >> 5) << 4) + ((thread & 31) >> 2)), thread, out)
                 mbarrier_wait(u32(full + u32(8) * slot), phase)
                 at = u32(slot * u32(STAGE))
                 if PROMOTED:
                     multiply(acc, descriptor(A_CONST, u32(mine + at)), descriptor(B_CONST, u32(ring + at + u32(A_BYTES))), i32(0))
+                    if FACTORS:  # read while the tensor cores work
+                        low, high = factors(where, i32(k), i32(top + ((thread >> 5) << 4) + ((thread & 31) >> 2)), thread, out)
                     wait_all(acc)
                     release(empty, slot, thread)
                     slot, phase = advance(slot, phase)
