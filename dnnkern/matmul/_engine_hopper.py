@@ -185,6 +185,20 @@ class Loader(NamedTuple):
     b_width: int = 64
 
 
+class Factors(NamedTuple):
+    """What each step's products of 8-bit floats count for, where scales change along k.
+
+    first, after : device functions (where, k, first_row, thread, out) -> state and (state, out) -> state
+        Where a thread finds the factors of step k of the tile `where`, for rows `first_row` and `first_row` + 8 of its fragment; and of
+        the step after. As pointers that move: what an address is computed from would be computed between the tensor cores' instructions,
+        which wait for it.
+    read : device function (state) -> (float32, float32)
+    """
+    first: object
+    after: object
+    read: object
+
+
 def boxes_descriptor(width):
     """Constant of an operand contiguous along m or n, in boxes of `width` elements by 64 of k; a step of 16 of k is `2 * width`."""
     if width == 8:  # not swizzled: the roles of the two offsets change
@@ -250,8 +264,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         What becomes of acc[first: first + bn / 2], the fragment of the 64 rows from row `offset` of the tile on; called by a warpgroup,
         `thread` being 0 to 127.
     accumulator : "float32" or "int32"
-    factors : device function (where, k, first_row, thread, out) -> (float32, float32), optional
-        For 8-bit floats: what a step's products count for in rows `first_row` and `first_row` + 8 of a thread's fragment.
+    factors : Factors, optional
     cooperative : bool
         All lanes of a warp call `locate` together. Otherwise one lane of the producer warp does everything, which spares it the moves
         between a lane's registers and the warp's (`elect`): loads are issued in a tenth of the instructions.
@@ -280,6 +293,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     release_registers, claim_registers = make_register_release(KEEP), make_register_claim(TAKE)
     drain = make_bulk_wait(0)
     load, first_of, after, STATE = loader.load, loader.first, loader.after, loader.first is not None
+    first_factors, factors_after, read_factors = factors or (None, None, None)
     scalar = i32 if accumulator == "int32" else f32
     PROMOTED, FACTORS = loader.dtype in FP8, factors is not None
     if PROMOTED and not promoted_fits(tile):
@@ -370,13 +384,16 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             if PROMOTED:
                 for i in range(SUMS):
                     total[i] = f32(0)
+            if FACTORS:
+                scales = first_factors(where, begin, i32(top + ((thread >> 5) << 4) + ((thread & 31) >> 2)), thread, out)
             for k in range(begin, end):
                 mbarrier_wait(u32(full + u32(8) * slot), phase)
                 at = u32(slot * u32(STAGE))
                 if PROMOTED:
                     multiply(acc, descriptor(A_CONST, u32(mine + at)), descriptor(B_CONST, u32(ring + at + u32(A_BYTES))), i32(0))
                     if FACTORS:  # read while the tensor cores work
-                        low, high = factors(where, i32(k), i32(top + ((thread >> 5) << 4) + ((thread & 31) >> 2)), thread, out)
+                        low, high = read_factors(scales)
+                        scales = factors_after(scales, out)
                     wait_all(acc)
                     release(empty, slot, thread)
                     slot, phase = advance(slot, phase)

@@ -11,10 +11,10 @@ import functools
 from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
-from ..device.vec import shared_address
+from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
-from ._engine_hopper import make_matrix_loader, make_product
+from ._engine_hopper import Factors, make_matrix_loader, make_product
 from ._engine_stores import staged_addend
 from ._roles import store_width, stored_by_rows
 from ._wgmma import (Config, Specialisation, locate_arguments, make_locate, make_sink, operands_of, output_arguments, pack_seconds,
@@ -57,20 +57,38 @@ def kernel(special):
     a_blocks, b_blocks = special.blocks
 
     @device_function
-    def factors(where, k, first_row, thread, out):
+    def first_factors(where, k, first_row, thread, out):
         scale_a, scale_b, strides = out[8], out[9], out[10]
-        low, high = f32(1), f32(1)
+        low, high, both = scale_a, scale_a, scale_b
         if a_blocks:
             row = i32(where[2] + first_row)
             last = i32(out[0] - 1)
-            low = scale_a[i64(i64(min(row, last)) * strides[0] + i64(k) * strides[1])]
-            high = scale_a[i64(i64(min(i32(row + 8), last)) * strides[0] + i64(k) * strides[1])]
+            low = advance(scale_a, i64(i64(min(row, last)) * strides[0] + i64(k) * strides[1]))
+            high = advance(scale_a, i64(i64(min(i32(row + 8), last)) * strides[0] + i64(k) * strides[1]))
         if b_blocks:
-            both = scale_b[i64(i64(k) * strides[2] + i64(where[3] >> 7) * strides[3])]
+            both = advance(scale_b, i64(i64(k) * strides[2] + i64(where[3] >> 7) * strides[3]))
+        return low, high, both
+
+    @device_function
+    def factors_after(state, out):
+        low, high, both = state
+        if a_blocks:
+            low, high = advance(low, out[10][1]), advance(high, out[10][1])
+        if b_blocks:
+            both = advance(both, out[10][2])
+        return low, high, both
+
+    @device_function
+    def read_factors(state):
+        low, high = f32(1), f32(1)
+        if a_blocks:
+            low, high = state[0][0], state[1][0]
+        if b_blocks:
+            both = state[2][0]
             low, high = f32(low * both), f32(high * both)
         return low, high
     product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile), sink, spec.accumulator,
-                           factors if a_blocks or b_blocks else None)
+                           Factors(first_factors, factors_after, read_factors) if a_blocks or b_blocks else None)
 
     @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_wgmma(a, b, y_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each,
