@@ -33,6 +33,7 @@ _HOST_ONLY = ("test_docs", "test_cases")
 
 def pytest_addoption(parser):
     parser.addoption("--full", action="store_true", help="every algorithm on every problem, instead of a sample with each at least once")
+    parser.addoption("--few", type=int, metavar="N", help="N of the tests selected by -k and -m, from all over them")
     parser.addoption("--sanitize", action="store_true", help="rerun the contract under compute-sanitizer: memcheck, racecheck, synccheck")
 
 
@@ -40,6 +41,8 @@ def pytest_configure(config):
     for line in ("gpu: runs kernels, and this process runs them on a GPU", "ptx: compiles for hardware, needs no GPU",
                  "slow: more than a few seconds; on a GPU, gigabytes"):
         config.addinivalue_line("markers", line)
+    if config.getoption("--few"):
+        config.pluginmanager.register(Few())
 
 
 def pytest_report_header(config):
@@ -66,6 +69,17 @@ def pytest_collection_modifyitems(config, items):
     if slow and not (config.getoption("--full") or "slow" in (config.getoption("-m") or "")):
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+class Few:
+    """`--few`, applied to what all other plugins have selected."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config, items):
+        count = config.getoption("--few")
+        kept = items[::max(1, -(-len(items) // count))]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
 
 
 @pytest.fixture
