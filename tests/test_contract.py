@@ -15,7 +15,7 @@ from dnnkern.dispatch import Note
 # The simulator's bound: a plan that takes it longer, as `_seconds` estimates, runs on a GPU only. What may not be left out by it,
 # `test_the_simulator_runs_every_algorithm` and `test_the_sample_has_every_algorithm_dtype_and_problem` say.
 MOST_SECONDS = 2.0
-VARIANTS = 2 if SIMULATED else 3   # configurations of an algorithm that are run, the most promising first; all under --full
+VARIANTS, FURTHER = (2, 1) if SIMULATED else (3, 3)  # configurations, the most promising first, and on how many problems of an algorithm
 SEED = 20
 
 OPS = cases.modules()
@@ -64,23 +64,24 @@ def _runs(algorithm, case, problem, limit=VARIANTS):
 @functools.cache
 def _sample(op):
     """[(variant, case)]: every problem, with the algorithm that has had the least time so far; every algorithm with every dtype it has and
-    at least four problems; and further configurations of each algorithm, three times. Drawn with a fixed seed. In the simulator the
-    configuration of a problem is the shortest, if it is not one of those three times."""
+    at least four problems; and `FURTHER` times several configurations of an algorithm. Else it is the most promising one, in the simulator
+    the shortest. Drawn with a fixed seed."""
     pairs = list(_supported(op))
     random.Random(SEED).shuffle(pairs)
     able = {}
     for algorithm, case, problem in pairs:
         able.setdefault(case.id, []).append((algorithm, case, problem))
-    counts, spent, kinds, chosen, extra = collections.Counter(), collections.Counter(), set(), [], collections.Counter()
+    counts, spent, kinds, chosen, further = collections.Counter(), collections.Counter(), set(), [], collections.Counter()
 
     def take(algorithm, case, problem):
         variants = _runs(algorithm, case, problem, None)
         if not variants or any(a.name == algorithm.name and c is case for a, c in chosen):
             return False
         shortest = min(variants, key=lambda v: _seconds(v, problem, case)) if SIMULATED and len(variants) > 1 else variants[0]
-        more = len(variants) > 1 and extra[algorithm.name] < 3
-        some = list(dict.fromkeys(variants[:VARIANTS] + [shortest])) if more else [shortest]
-        extra[algorithm.name] += more
+        some = [shortest]
+        if len(variants) > 1 and further[algorithm.name] < FURTHER:
+            some = list(dict.fromkeys(variants[:VARIANTS] + some))
+            further[algorithm.name] += 1
         chosen.extend((v, case) for v in some)
         counts[algorithm.name] += 1
         spent[algorithm.name] += 0 if problem.is_empty else sum(_seconds(v, problem, case) for v in some)

@@ -170,8 +170,10 @@ def test_clusters(tmp_path):
         cluster.cluster_sync()
         y[t] = tile[t]
     code = Assembled(kernel, ("float32*",), "sm_90a", tmp_path)
-    assert code.count("UCGABAR_ARV") == code.count("UCGABAR_WAIT") == 3
-    assert code.count("MEMBAR") == 2, "the relaxed arrival has a fence"
+    assert code.count("UCGABAR_ARV") >= 3 and code.count("UCGABAR_WAIT") >= 3
+    assert len(re.findall(r"barrier\.cluster\.arrive\.relaxed;", code.ptx)) == 1, "the relaxed arrival has a fence"
+    # not aligned, or lanes that come to a barrier apart would count as several warps
+    assert len(re.findall(r"barrier\.cluster\.(arrive\.release|wait\.acquire);", code.ptx)) == 5
     for text, count in (("mapa.shared::cluster.u32", 1), ("ld.shared::cluster.b32", 1), ("st.shared::cluster.b32", 1),
                         ("%cluster_ctarank", 1), ("%cluster_nctarank", 1)):
         assert code.ptx.count(text) == count, text

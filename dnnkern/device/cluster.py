@@ -39,9 +39,11 @@ def _operation(text, name, results=(), operands=(), **flags):
 
 cluster_rank = _operation("mov.u32 $0, %cluster_ctarank;", "cluster_rank", ("int32",), pure=True)
 cluster_size = _operation("mov.u32 $0, %cluster_nctarank;", "cluster_size", ("int32",), pure=True)
-cluster_arrive = _operation("barrier.cluster.arrive.release.aligned;", "cluster_arrive", memory=True, convergent=True)
-cluster_arrive_relaxed = _operation("barrier.cluster.arrive.relaxed.aligned;", "cluster_arrive_relaxed", convergent=True)
-cluster_wait = _operation("barrier.cluster.wait.acquire.aligned;", "cluster_wait", memory=True, convergent=True)
+# Not the .aligned forms: where a branch of one lane is the last thing before the barrier, Python's compiler may write the end of the
+# function twice, once behind the branch, and lanes of a warp come to the barrier in two places. Aligned, that counts as two arrivals.
+cluster_arrive = _operation("barrier.cluster.arrive.release;", "cluster_arrive", memory=True, convergent=True)
+cluster_arrive_relaxed = _operation("barrier.cluster.arrive.relaxed;", "cluster_arrive_relaxed", convergent=True)
+cluster_wait = _operation("barrier.cluster.wait.acquire;", "cluster_wait", memory=True, convergent=True)
 remote_address = _operation("mapa.shared::cluster.u32 $0, $1, $2;", "remote_address", ("uint32",), ("uint32", "uint32"), pure=True)
 
 
