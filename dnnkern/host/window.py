@@ -1,4 +1,8 @@
-"""What `window`, `stride`, `padding` and `dilation` of a call may be: one int for all spatial dimensions, or an entry for each."""
+"""What `window`, `stride`, `padding` and `dilation` of a call may be: one int for all spatial dimensions, or an entry for each.
+
+And what follows from them: how many places a window has, and a call's sizes in the three dimensions that kernels have.
+"""
+import functools
 import operator
 
 LAYOUTS = ("NCHW", "NHWC")
@@ -74,3 +78,75 @@ def check_shape(function, name, shape) -> tuple:
     if not hasattr(shape, "__len__"):
         raise TypeError(f"{function}: {name} is {shape!r}; expected a tuple of ints")
     return tuple(integer(function, name, n, 0) for n in shape)
+
+
+def places(image, window, stride, padding, dilation, ceil_mode=False):
+    """How many places the window has along each dimension; 0 or less where it does not fit.
+
+    With `ceil_mode` the last window may reach beyond the padded image, but a window that would start in the padding behind it is none.
+
+    >>> places((6,), (3,), (2,), ((0, 1),), (1,)), places((6,), (3,), (2,), ((0, 0),), (1,), ceil_mode=True)
+    ((3,), (3,))
+    """
+    found = []
+    for n, w, s, (a, b), d in zip(image, window, stride, padding, dilation):
+        count = (n + a + b - d * (w - 1) - 1 + (s - 1 if ceil_mode else 0)) // s + 1
+        found.append(min(count, -(-(n + a) // s)) if ceil_mode else count)
+    return tuple(found)
+
+
+class Windows:
+    """Problems of a window on images, in canonical form: three spatial dimensions, whatever the image had; missing ones lead, of extent 1.
+
+    They have `x`, the image (N, C, spatial...) or (N, spatial..., C), `window`, `stride`, `padding`, `dilation` and `layout`.
+    """
+
+    @functools.cached_property
+    def n(self):
+        return self.x.shape[0]
+
+    @functools.cached_property
+    def c(self):
+        return self.x.shape[1 if self.layout == "NCHW" else -1]
+
+    def three(self, values, missing):
+        """A value for each of the three dimensions."""
+        return (missing,) * (3 - len(self.window)) + tuple(values)
+
+    def spatial(self, values):
+        """Those of an image's values, one a dimension, that belong to spatial dimensions."""
+        return tuple(values[2:] if self.layout == "NCHW" else values[1:-1])
+
+    def strides_of(self, tensor):
+        """Element strides of an image along (n, c, d, h, w)."""
+        s = tensor.strides
+        return s[0], s[1 if self.layout == "NCHW" else -1], *self.three(self.spatial(s), 0)
+
+    @functools.cached_property
+    def image(self):
+        """(D, H, W)."""
+        return self.three(self.spatial(self.x.shape), 1)
+
+    @functools.cached_property
+    def taps(self):
+        """(T, R, S), the window's extents."""
+        return self.three(self.window, 1)
+
+    @functools.cached_property
+    def steps(self):
+        """Strides of the window along (D, H, W)."""
+        return self.three(self.stride, 1)
+
+    @functools.cached_property
+    def before(self):
+        """Padding before (D, H, W)."""
+        return self.three((p[0] for p in self.padding), 0)
+
+    @functools.cached_property
+    def dilations(self):
+        return self.three(self.dilation, 1)
+
+    @functools.cached_property
+    def x_strides(self):
+        """Element strides of x along (n, c, d, h, w)."""
+        return self.strides_of(self.x)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from ..host.launch import Argument
 from ..host.tensor import Tensor
-from ..host.window import check_layout, check_rank, check_shape, pad_pairs, per_dimension
+from ..host.window import Windows, check_layout, check_rank, check_shape, pad_pairs, per_dimension, places
 from ._problem import check_moved, check_output
 
 SUMMED = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int32")
 
 
 @dataclass(frozen=True)
-class WindowProblem:
+class WindowProblem(Windows):
     """im2col (x to columns) or col2im (columns to x): everything but the addresses.
 
     Attributes
@@ -57,44 +57,9 @@ class WindowProblem:
     # ---- the canonical form
 
     @functools.cached_property
-    def n(self):
-        return self.x.shape[0]
-
-    @functools.cached_property
-    def c(self):
-        return self.x.shape[1 if self.layout == "NCHW" else -1]
-
-    def _three(self, values, missing):
-        return (missing,) * (3 - len(self.window)) + tuple(values)
-
-    @functools.cached_property
-    def image(self):
-        """(D, H, W)."""
-        return self._three(self.x.shape[2:] if self.layout == "NCHW" else self.x.shape[1:-1], 1)
-
-    @functools.cached_property
-    def taps(self):
-        """(T, R, S), the window's extents."""
-        return self._three(self.window, 1)
-
-    @functools.cached_property
-    def steps(self):
-        """Strides of the window along (D, H, W)."""
-        return self._three(self.stride, 1)
-
-    @functools.cached_property
-    def before(self):
-        """Padding before (D, H, W)."""
-        return self._three((p[0] for p in self.padding), 0)
-
-    @functools.cached_property
-    def dilations(self):
-        return self._three(self.dilation, 1)
-
-    @functools.cached_property
     def out(self):
         """(O, P, Q): places of the window."""
-        return self._three(places(self.image[3 - len(self.window):], self.window, self.stride, self.padding, self.dilation), 1)
+        return self.three(places(self.image[3 - len(self.window):], self.window, self.stride, self.padding, self.dilation), 1)
 
     @property
     def pixels(self):
@@ -103,13 +68,6 @@ class WindowProblem:
     @property
     def tap_count(self):
         return math.prod(self.taps)
-
-    @functools.cached_property
-    def x_strides(self):
-        """Element strides of x along (n, c, d, h, w)."""
-        s = self.x.strides
-        spatial = s[2:] if self.layout == "NCHW" else s[1:-1]
-        return s[0], s[1 if self.layout == "NCHW" else -1], *self._three(spatial, 0)
 
     @functools.cached_property
     def columns_strides(self):
@@ -155,11 +113,6 @@ class WindowProblem:
         if set(self.padding) != {(0, 0)}:
             words.append("padding " + text([str(a) if a == b else f"{a}:{b}" for a, b in self.padding]))
         return " ".join(words)
-
-
-def places(image, window, stride, padding, dilation):
-    """How many places the window has along each dimension; 0 or less where it does not fit."""
-    return tuple((n + a + b - d * (w - 1) - 1) // s + 1 for n, w, s, (a, b), d in zip(image, window, stride, padding, dilation))
 
 
 def columns_shape(op, shape, window, stride, padding, dilation, layout):
