@@ -11,7 +11,11 @@ from dnnkern.host.device import device
 DIRECTIONS = "conv_fwd", "conv_bwd_data", "conv_bwd_filter"
 CASES = [("small_c", Conv("tiles-nhwc-bf16", op, (2, 3, 9, 40), 40, (3, 3), "bfloat16", layout="NHWC", padding=1)) for op in DIRECTIONS]
 CASES += [("small_c", Conv("tiles-f16", op, (3, 2, 8, 24), 16, (5, 4), "float16", stride=(1, 2), padding=2)) for op in DIRECTIONS]
-CASES += [("grouped", Conv("tiles-g4", DIRECTIONS[2], (7, 16, 8, 5), 16, (3, 3), "float16", layout="NHWC", padding=1, groups=4)),
+CASES += [("halo_wgmma", Conv("tiles-nhwc", op, (2, 64, 18, 29), 64, (3, 3), "bfloat16", layout="NHWC", padding=1))
+          for op in DIRECTIONS[:2]]
+CASES += [("halo_wgmma", Conv("tiles-two-blocks-nhwc", DIRECTIONS[0], (1, 72, 20, 25), 40, (2, 3), "float16", layout="NHWC", dilation=2,
+                              padding=(3, 0), bias=True, residual=True, activation="relu")),
+          ("grouped", Conv("tiles-g4", DIRECTIONS[2], (7, 16, 8, 5), 16, (3, 3), "float16", layout="NHWC", padding=1, groups=4)),
           ("grouped", Conv("tiles-g16", DIRECTIONS[2], (3, 64, 9, 17), 64, (2, 3), "bfloat16", layout="NHWC", stride=2, groups=4))]
 
 

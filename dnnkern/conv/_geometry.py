@@ -1,10 +1,9 @@
 """Shapes of a convolution by meaning, how its functions name their arrays, and the extents that follow from a window."""
 from typing import NamedTuple
 
-from ..host.window import check_layout, integer
+from ..host.window import AXES, check_layout, integer
 
 MODES = ("cross_correlation", "convolution")
-AXES = "dhw"
 
 
 class Roles(NamedTuple):

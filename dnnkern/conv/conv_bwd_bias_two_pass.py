@@ -12,11 +12,11 @@ there is hardly anything to sum.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i32, i64, u32
+from ..device import cuda, device_function, f32, f64, i32, i64
 from ..device.block import add, make_block_reduce
 from ..device.convert import element
+from ..device.flight import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.vec import advance, as_u32, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
 from ..device.warp import reduce_sum
 from ..dispatch import Algorithm
 from ..host.dtypes import ITEMSIZE
@@ -120,46 +120,17 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def _reader(config):
-    """(scalar type of the buffer, its length, fetch(buffer, u, p, i, ok), consume(sums, buffer, u)): load number u of a flight."""
-    e, words, vector = element(config.dtype), config.words, config.vector
-    if not words:
-        Total, load = f64 if config.dtype == "float64" else f32, e.load
-
-        @device_function
-        def fetch(buffer, u, p, i, ok):
-            value = Total(0)
-            if ok:
-                value = load(p, i)
-            buffer[u] = value
-
-        @device_function
-        def consume(sums, buffer, u):
-            sums[0] = sums[0] + buffer[u]
-        return Total, FLIGHT, fetch, consume
-    load_into = {4: load4_nc_if_into, 2: load2_nc_if_into, 1: load1_nc_if_into}[words]
-    Total, whole, unpack, pairs = f64 if config.dtype == "float64" else f32, e.unpack_chunk, e.unpack, e.storage.itemsize == 2
+def _flight(config):
+    """(flight of loads, ``consume(sums, some, buffer, u)``): the elements of load u are added to the sums."""
+    flight, vector = make_flight(config.dtype, config.words, FLIGHT), config.vector
+    values = flight.values
 
     @device_function
-    def fetch(buffer, u, p, i, ok):
-        load_into(buffer, words * u, as_u32(advance(p, i)), i32(0), i32(ok))
-
-    @device_function
-    def consume(sums, buffer, u):
-        if words == 4:
-            values = cuda.local.array(vector, Total)
-            whole(values, 0, buffer, words * u)
-            for v in range(vector):
-                sums[v] = sums[v] + values[v]
-        elif pairs:
-            for w in range(words):
-                low, high = unpack(buffer[words * u + w])
-                sums[2 * w] = sums[2 * w] + low
-                sums[2 * w + 1] = sums[2 * w + 1] + high
-        else:
-            for w in range(words):
-                sums[w] = sums[w] + unpack(buffer[words * u + w])
-    return u32, FLIGHT * words, fetch, consume
+    def consume(sums, some, buffer, u):
+        values(some, buffer, u)
+        for v in range(vector):
+            sums[v] = sums[v] + some[v]
+    return flight, consume
 
 
 @functools.cache
@@ -182,13 +153,15 @@ def rows_kernel(config):
     ACROSS, VECTOR, SPLITS = config.across, config.vector, config.splits
     HEIGHT, WIDTH, SIZE = THREADS // ACROSS, config.across * config.vector, THREADS * config.vector
     Total = f64 if config.total == "float64" else f32
-    Buffer, length, fetch, consume = _reader(config)
+    flight, consume = _flight(config)
+    Buffer, LENGTH, fetch = flight.scalar, flight.length, flight.fetch
     store = _store(config)
 
     @cuda.jit(launch_bounds=THREADS)
     def conv_bwd_bias_rows(dy, db, rows, channels, row_stride, stride, columns):
         shared = cuda.shared.array(SIZE, Total)
-        buffer, sums = cuda.local.array(length, Buffer), cuda.local.array(VECTOR, Total)
+        buffer = cuda.local.array(LENGTH, Buffer)
+        some, sums = cuda.local.array(VECTOR, Total), cuda.local.array(VECTOR, Total)
         split, column = divide_remainder(i32(cuda.blockIdx.x), columns)
         tx, ty = i32(cuda.threadIdx.x % ACROSS), i32(cuda.threadIdx.x // ACROSS)
         first = i32(column * WIDTH)
@@ -201,7 +174,7 @@ def rows_kernel(config):
                 r = i64(row + u * HEIGHT * SPLITS)
                 fetch(buffer, u, dy, i64(r * row_stride + channel), inside and r < rows)
             for u in range(FLIGHT):
-                consume(sums, buffer, u)
+                consume(sums, some, buffer, u)
         for v in range(VECTOR):
             shared[i32(ty * WIDTH + tx * VECTOR + v)] = sums[v]
         cuda.syncthreads()
@@ -219,13 +192,15 @@ def planes_kernel(config):
     """Sums of the planes of a channel; `db` is the workspace where there are several splits."""
     VECTOR, SPLITS, WARPS2 = config.vector, config.splits, 2 * THREADS // 32
     Total = f64 if config.total == "float64" else f32
-    Buffer, length, fetch, consume = _reader(config)
+    flight, consume = _flight(config)
+    Buffer, LENGTH, fetch = flight.scalar, flight.length, flight.fetch
     store, reduce = _store(config), make_block_reduce(add, THREADS)
 
     @cuda.jit(launch_bounds=THREADS)
     def conv_bwd_bias_planes(dy, db, loads, plane, image_stride, channel_stride, stride, channels):
         scratch = cuda.shared.array(WARPS2, Total)
-        buffer, sums = cuda.local.array(length, Buffer), cuda.local.array(VECTOR, Total)
+        buffer = cuda.local.array(LENGTH, Buffer)
+        some, sums = cuda.local.array(VECTOR, Total), cuda.local.array(VECTOR, Total)
         split, k = divide_remainder(i32(cuda.blockIdx.x), channels)
         for v in range(VECTOR):
             sums[v] = Total(0)
@@ -237,7 +212,7 @@ def planes_kernel(config):
                 image, at = divide_remainder(i32(i if ok else i64(0)), plane)
                 fetch(buffer, u, dy, i64(start + image * image_stride + at * VECTOR), ok)
             for u in range(FLIGHT):
-                consume(sums, buffer, u)
+                consume(sums, some, buffer, u)
         total = sums[0]
         for v in range(1, VECTOR):
             total = Total(total + sums[v])

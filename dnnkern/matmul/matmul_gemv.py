@@ -30,6 +30,7 @@ from ._roles import operand_strides, roles, widest
 from ._scales import FP8
 from ._tile import HALVES, unrolled
 
+A_WAVE = 1.27e-6  # seconds of 16 warps a multiprocessor, at least: 1048576x2x64 (bench/results/h200-conv-fwd-unet-float16.jsonl)
 MOST_ROWS = 8
 
 
@@ -111,11 +112,14 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """The bytes of w, or the arithmetic: 1.4 instructions a multiply-add of two packed halves, issued at two thirds of the rate."""
+    """The bytes of w, blocks, or arithmetic: 1.4 instructions a multiply-add of two packed halves, issued at two thirds of the rate."""
     parts = _parts(problem)
     per = {"float64": 2.0, "float32": 1.2, "int8": 0.35}.get(parts.dtype, 2.1)
     rate = 0.8 * device.fp32_rate / 2
-    return 3.2e-6 + max(problem.bytes / device.bandwidth, per * parts.batch_size * parts.m * parts.n * parts.k / rate)
+    # a block whose rows are short does little more than begin and end
+    shape = _shape(problem, device)
+    waves = ceil_div(parts.n, shape.rows) * parts.batch_size * shape.warps / (device.sms * 16) if shape.along_k else 0
+    return 3.2e-6 + max(problem.bytes / device.bandwidth, per * parts.batch_size * parts.m * parts.n * parts.k / rate, waves * A_WAVE)
 
 
 def _scalars(dtype):
