@@ -23,6 +23,8 @@ _NAMES = {
     "grouped_matmul": "dnnkern.matmul",
     "im2col": "dnnkern.transform",
     "matmul": "dnnkern.matmul",
+    "softmax_bwd": "dnnkern.softmax",
+    "softmax_fwd": "dnnkern.softmax",
     "transpose": "dnnkern.transform",
     "view": "dnnkern.host.arrays",
 }

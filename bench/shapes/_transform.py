@@ -34,10 +34,11 @@ class Case:
 
 
 class Shapes:
-    """Named sets of an operation: {name: texts}, each with "{}" for the dtype and an optional label after "#"."""
+    """Named sets of an operation: {name: texts}, each with "{}" for the dtype and an optional label after "#"; `case` makes a case of
+    an operation, words and a label."""
 
-    def __init__(self, op, sets, dtypes, example, layouts=()):
-        self.op, self.SETS, self.DTYPES, self.example, self.layouts = op, sets, dtypes, example, layouts
+    def __init__(self, op, sets, dtypes, example, layouts=(), case=Case):
+        self.op, self.SETS, self.DTYPES, self.example, self.layouts, self.case = op, sets, dtypes, example, layouts, case
 
     def cases(self, name, dtypes=("float32",), layouts=(), math=None) -> list:
         """A set, or "all", in the given dtypes and layouts."""
@@ -62,5 +63,5 @@ class Shapes:
             for text in texts:
                 words, _, label = (part.strip() for part in text.partition("#"))
                 for layout in layouts or self.layouts or ("",):
-                    found.append(Case(self.op, f"{words.format(dtype)} {layout}".strip(), label))
+                    found.append(self.case(self.op, f"{words.format(dtype)} {layout}".strip(), label))
         return list(dict.fromkeys(found))

@@ -1,0 +1,45 @@
+"""Rows to take a softmax of: cases written in the words of the command line."""
+import functools
+from dataclasses import dataclass
+
+from dnnkern.host.products import FLOATS
+from dnnkern.softmax._parse import parse_problem
+
+from . import _transform
+
+SETS = {
+    "rows": tuple(f"{2 ** 27 // n}x{n} {{}}" for n in (1024, 2048, 4096, 8192, 16384, 32768, 65536)),
+    "odd": ("134217x1000 {}", "65536x1023 {}", "4096x32001 {}", "2048x50257 {}  # a vocabulary"),
+    "short": ("2097152x64 {}", "1048576x128 {}", "4194304x10 {}", "524288x197 {}"),
+    "long": ("1024x131072 {}", "512x256000 {}", "16x4194304 {}", "1x67108864 {}"),
+    "log": ("32768x4096 {} --log", "4096x32000 {} --log"),
+    "axes": ("64x256x56x56 {} --axis 1", "16x21x512x512 {} --axis 1", "8192x8192 {} --axis 0", "64x1024x1024 {} --axis 1"),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem; `words` are those of ``python -m dnnkern explain``."""
+    op: str
+    words: str
+    label: str = ""
+
+    @functools.cached_property
+    def problem(self):
+        return parse_problem(self.words.split(), self.op)
+
+    def call(self, arrays, **keywords):
+        """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
+        import dnnkern
+        p = self.problem
+        if self.op == "softmax_fwd":
+            return dnnkern.softmax_fwd(arrays["x"], axis=p.axis, log=p.log, out=arrays["y"], **keywords)
+        return dnnkern.softmax_bwd(arrays["dy"], arrays["y"], axis=p.axis, log=p.log, out=arrays["dx"], **keywords)
+
+    def __str__(self):
+        return str(self.problem).removeprefix(self.op + " ") + (f" ({self.label})" if self.label else "")
+
+
+def shapes(op):
+    """The sets of an operation."""
+    return _transform.Shapes(op, SETS, FLOATS, "8192x4096 {}", case=Case)

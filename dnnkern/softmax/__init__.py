@@ -1,0 +1,105 @@
+"""Softmax and its logarithm along any axis, and their gradients."""
+from ..dispatch import Note
+from ..host.front import Operation
+from ._problem import SoftmaxGradientProblem, SoftmaxProblem, make_backward, make_forward
+
+__all__ = ["SoftmaxGradientProblem", "SoftmaxProblem", "softmax_bwd", "softmax_fwd"]
+
+FORWARD = Operation("softmax_fwd", operands=("x",), outputs=("y",), problem=make_forward)
+_forward = FORWARD.call
+BACKWARD = Operation("softmax_bwd", operands=("dy", "y"), outputs=("dx",), problem=make_backward)
+_backward = BACKWARD.call
+
+
+def softmax_fwd(x, *, axis=-1, log=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Softmax along an axis: ``y = exp(x - m) / sum(exp(x - m))`` with m the maximum; or its logarithm, ``x - m - log(sum(exp(x - m)))``.
+
+    Parameters
+    ----------
+    x : array
+        float64, float32, float16 or bfloat16; one to eight dimensions, any strides (0 and negative ones too).
+    axis : int
+        Negative numbers count from the end.
+    log : bool
+        The logarithm, computed as such: it stays finite where softmax itself is 0.
+    out : array of x's shape and dtype
+        Written and returned; any strides. Overlap with x is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array, of x's framework
+        Packed, unless `out` is given. Computed in float32 (float64 for float64) and rounded once. Where x is -inf, y is 0 (with `log`
+        -inf). A row that holds NaN or +inf, or nothing but -inf, is NaN throughout, as
+        PyTorch's.
+
+    Raises
+    ------
+    ValueError
+        An axis that x has not, an `out` of another shape or that overlaps x.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnSoftmaxForward with CUDNN_SOFTMAX_ACCURATE and CUDNN_SOFTMAX_LOG; axis 1 of NCHW is its mode CHANNEL. The
+    sum that follows a growing maximum is Milakov and Gimelshein's, "Online normalizer calculation for softmax" (2018).
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.array([[1, 2, 3], [1000, 1000, -np.inf]], np.float32)
+    >>> dnnkern.softmax_fwd(x).round(4)
+    array([[0.09  , 0.2447, 0.6652],
+           [0.5   , 0.5   , 0.    ]], dtype=float32)
+    >>> dnnkern.softmax_fwd(x[:1], log=True).round(4)
+    array([[-2.4076, -1.4076, -0.4076]], dtype=float32)
+    """
+    return _forward((x,), out, (axis, log), (), workspace, stream, algo, allow)
+
+
+def softmax_bwd(dy, y, *, axis=-1, log=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradient of `softmax_fwd`: ``dx = y * (dy - sum(y * dy))``, or with log ``dx = dy - exp(y) * sum(dy)``, sums along the axis.
+
+    Parameters
+    ----------
+    dy : array
+        Gradient of the result; dtypes and strides as `softmax_fwd`'s.
+    y : array of dy's shape and dtype
+        What `softmax_fwd` returned.
+    axis, log
+        As given to `softmax_fwd`.
+    out : array of dy's shape and dtype
+        Written and returned; any strides. Overlap with dy or y is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dx : array, of dy's framework
+        Packed, unless `out` is given. Computed in float32 (float64 for float64) and rounded once.
+
+    Raises
+    ------
+    ValueError
+        Shapes that differ, an axis that dy has not, an `out` of another shape or that overlaps an operand.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnSoftmaxBackward.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> y = dnnkern.softmax_fwd(np.array([1, 2, 3], np.float32))
+    >>> dnnkern.softmax_bwd(np.array([1, 0, 0], np.float32), y).round(4)
+    array([ 0.0819, -0.022 , -0.0599], dtype=float32)
+    """
+    return _backward((dy, y), out, (axis, log), (), workspace, stream, algo, allow)

@@ -1,0 +1,156 @@
+"""The softmax problems: validation, shapes, and the rows that algorithms read."""
+import functools
+import operator
+from dataclasses import dataclass
+
+from ..device.rows import RowForm, row_form, row_unit
+from ..host.dtypes import compute_dtype
+from ..host.products import FLOATS
+from ..host.tensor import Tensor
+
+MOST_DIMENSIONS = 8
+
+
+class _Softmax:
+    """What both directions share; `arrays` are the tensors that kernels walk in step, the result last."""
+    scalar_type = "float32"
+
+    def _check(self, *named):
+        first = named[0][1]
+        if not 1 <= first.ndim <= MOST_DIMENSIONS:
+            raise ValueError(f"{self.op}: {named[0][0]} has {first.ndim} dimensions (shape {first.shape}); expected 1 to {MOST_DIMENSIONS}")
+        for name, t in named:
+            if t.dtype not in FLOATS:
+                raise TypeError(f"{self.op}: {name} is {t.dtype}; expected one of {', '.join(FLOATS)}")
+            if t.dtype != first.dtype:
+                raise TypeError(f"{self.op}: {name} is {t.dtype}, {named[0][0]} is {first.dtype}; expected the same dtype")
+            if t.shape != first.shape:
+                raise ValueError(f"{self.op}: {name} has shape {t.shape}, {named[0][0]} has {first.shape}; expected the same shape")
+        if not 0 <= self.axis < first.ndim:
+            raise ValueError(f"{self.op}: axis={self.axis} is not normalised for {first.ndim} dimensions")
+        out = named[-1][1]
+        if out.size and any(s == 0 for n, s in zip(out.shape, out.strides) if n > 1):
+            raise ValueError(f"{self.op}: out has shape {out.shape} and strides {out.strides}; several elements share one address")
+
+    @functools.cached_property
+    def form(self) -> RowForm:
+        """The rows along the axis, of all arrays."""
+        return row_form(self.arrays[0].shape, (self.axis,), *(t.strides for t in self.arrays))
+
+    @functools.cached_property
+    def unit(self):
+        """(bytes of a unit, whether rows have heads or tails)."""
+        return row_unit(self.form, self.arrays)
+
+    @property
+    def dtype(self):
+        return self.arrays[0].dtype
+
+    @property
+    def compute(self):
+        """Type of exponentials and sums."""
+        return compute_dtype(self.dtype)
+
+    @property
+    def outputs(self):
+        return self.arrays[-1:]
+
+    @property
+    def is_empty(self):
+        return self.outputs[0].size == 0
+
+    @property
+    def flops(self):
+        return 4 * self.outputs[0].size
+
+    @property
+    def bytes(self):
+        """Bytes that must move: each distinct element read, each written."""
+        return sum(t.nbytes for t in self.arrays)
+
+    def __str__(self):
+        shape = "x".join(map(str, self.outputs[0].shape))
+        strided = "".join(f" strides {t.strides}" for t in self.arrays if not t.is_packed)
+        return f"{self.op} {shape} {self.dtype} axis {self.axis}{' log' * self.log}{strided}"
+
+
+@dataclass(frozen=True)
+class SoftmaxProblem(_Softmax):
+    """``y = exp(x - m) / sum(exp(x - m))`` along an axis, m being the maximum; with `log` its logarithm.
+
+    Attributes
+    ----------
+    x, y : Tensor
+        Of one shape and dtype.
+    axis : int
+        From 0 on.
+    log : bool
+    """
+    x: Tensor
+    y: Tensor
+    axis: int
+    log: bool = False
+    op = "softmax_fwd"
+
+    def __post_init__(self):
+        self._check(("x", self.x), ("out", self.y))
+
+    @property
+    def arrays(self):
+        return self.x, self.y
+
+
+@dataclass(frozen=True)
+class SoftmaxGradientProblem(_Softmax):
+    """``dx = y * (dy - sum(y * dy))`` along an axis; with `log` ``dx = dy - exp(y) * sum(dy)``.
+
+    Attributes
+    ----------
+    dy, y, dx : Tensor
+        Of one shape and dtype; y is what the forward operation gave.
+    axis : int
+        From 0 on.
+    log : bool
+    """
+    dy: Tensor
+    y: Tensor
+    dx: Tensor
+    axis: int
+    log: bool = False
+    op = "softmax_bwd"
+
+    def __post_init__(self):
+        self._check(("dy", self.dy), ("y", self.y), ("out", self.dx))
+
+    @property
+    def arrays(self):
+        return self.dy, self.y, self.dx
+
+
+def normal_axis(op, axis, ndim):
+    """The axis as a number from 0 on."""
+    try:
+        given = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"{op}: axis={axis!r}; expected an integer") from None
+    if not -ndim <= given < ndim:
+        raise ValueError(f"{op}: axis={given}; expected {-ndim} to {ndim - 1} for {ndim} dimensions")
+    return given % ndim
+
+
+def _make(op, kind, names):
+    def make(tensors, out, axis, log, aliases):
+        for name, t in zip(names, tensors):
+            if t is None:
+                raise TypeError(f"{op}: {name}: got NoneType; expected an array")
+        first = tensors[0]
+        if not first.ndim:
+            raise ValueError(f"{op}: {names[0]} has no dimensions; expected 1 to {MOST_DIMENSIONS}")
+        if not isinstance(log, bool):
+            raise TypeError(f"{op}: log={log!r}; expected True or False")
+        return kind(*tensors, out if out is not None else Tensor.packed(first.shape, first.dtype), normal_axis(op, axis, first.ndim), log)
+    return make
+
+
+make_forward = _make("softmax_fwd", SoftmaxProblem, ("x",))
+make_backward = _make("softmax_bwd", SoftmaxGradientProblem, ("dy", "y"))

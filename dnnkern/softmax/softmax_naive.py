@@ -1,0 +1,129 @@
+"""One thread a row, three walks over it: the maximum, the sum, the results.
+
+Straight from the definition, for any strides and any number of rows; neighbouring threads read neighbouring rows, so that loads are
+coalesced only where rows lie across memory. The gradient takes two walks.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, f32, f64, i64
+from ..device.convert import element
+from ..device.fastmath import maximum
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ._math import arithmetic
+
+THREADS = 128
+
+
+@dataclass(frozen=True)
+class Config:
+    """Element type, whether of the logarithm, number of dimensions besides the axis."""
+    dtype: str
+    log: bool
+    dims: int
+
+
+def supports(problem):
+    """Everything."""
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """A 32-byte sector a load; few rows keep few threads busy, each waiting for memory at every element."""
+    form, walks = problem.form, 4 if problem.op == "softmax_fwd" else 5
+    moved = moved_seconds(walks * problem.outputs[0].size * 32, device)
+    waves = -(-form.rows // (1024 * device.sms))
+    issue = divisions_seconds(problem.outputs[0].size, 20 * walks, device)
+    return LAUNCH + max(moved, issue, waves * walks * form.length * 100e-9)
+
+
+@functools.cache
+def _places(dims, arrays):
+    """Device function ``places(row, sizes, strides, offsets)`` by 64-bit divisions: any number of rows."""
+    @device_function
+    def places(row, sizes, strides, offsets):
+        rest = i64(row)
+        for a in range(arrays):
+            offsets[a] = i64(0)
+        for k in range(dims):
+            d = dims - 1 - k
+            n = i64(sizes[d])
+            i = i64(rest % n)
+            rest = i64(rest // n)
+            for a in range(arrays):
+                offsets[a] = i64(offsets[a] + i * strides[d * arrays + a])
+    return places
+
+
+@functools.cache
+def forward_kernel(config):
+    """y = softmax(x), a row a thread."""
+    load, store = element(config.dtype).load, element(config.dtype).store
+    compute = element(config.dtype).compute
+    Real, do = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
+    power, finish, result, places = do.power, do.finish, do.result, _places(config.dims, 2)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def softmax_fwd_naive(x, y, rows, length, x_step, y_step, sizes, strides):
+        row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        if row < rows:
+            offsets = cuda.local.array(2, i64)
+            places(row, sizes, strides, offsets)
+            at, to = offsets[0], offsets[1]
+            m, total = load(x, at), Real(0)
+            for i in range(1, length):
+                m = maximum(m, load(x, i64(at + i64(i) * x_step)))
+            for i in range(length):
+                total = Real(total + power(Real(load(x, i64(at + i64(i) * x_step)) - m)))
+            z = finish(total)
+            for i in range(length):
+                store(y, i64(to + i64(i) * y_step), result(load(x, i64(at + i64(i) * x_step)), m, z))
+    return softmax_fwd_naive
+
+
+@functools.cache
+def backward_kernel(config):
+    """dx from dy and y, a row a thread."""
+    load, store = element(config.dtype).load, element(config.dtype).store
+    compute = element(config.dtype).compute
+    Real, do = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
+    product, gradient, places = do.product, do.gradient, _places(config.dims, 3)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def softmax_bwd_naive(dy, y, dx, rows, length, dy_step, y_step, dx_step, sizes, strides):
+        row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        if row < rows:
+            offsets = cuda.local.array(3, i64)
+            places(row, sizes, strides, offsets)
+            at, mid, to = offsets[0], offsets[1], offsets[2]
+            total = Real(0)
+            for i in range(length):
+                total = Real(total + product(load(dy, i64(at + i64(i) * dy_step)), load(y, i64(mid + i64(i) * y_step))))
+            for i in range(length):
+                value = gradient(load(dy, i64(at + i64(i) * dy_step)), load(y, i64(mid + i64(i) * y_step)), total)
+                store(dx, i64(to + i64(i) * dx_step), value)
+    return softmax_bwd_naive
+
+
+def build(problem, device, config):
+    """One launch."""
+    form, names = problem.form, ("x", "y") if problem.op == "softmax_fwd" else ("dy", "y", "dx")
+    dims = form.outer
+    sizes, strides = tuple(d.size for d in dims) or (1,), tuple(s for d in dims for s in d.strides) or (0,) * len(names)
+    arguments = (*(Argument(element(problem.dtype).pointer, name) for name in names), Argument("int64", form.rows),
+                 Argument("int64", form.length), *(Argument("int64", s) for s in form.steps),
+                 Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides))
+    make = forward_kernel if problem.op == "softmax_fwd" else backward_kernel
+    kernel = make(Config(problem.dtype, problem.log, max(1, len(dims))))
+    return (Launch(kernel, (-(-form.rows // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+                   for op in ("softmax_fwd", "softmax_bwd"))
