@@ -6,6 +6,7 @@ import functools
 import operator
 
 LAYOUTS = ("NCHW", "NHWC")
+AXES = "dhw"
 
 
 def integer(function, name, value, least):

@@ -52,7 +52,7 @@ def transpose_from_record(record):
 _TERM = {"stride": r"s(\d+(?:x\d+)*)", "padding": r"p(\d+(?::\d+)?(?:x\d+(?::\d+)?)*)", "dilation": r"d(\d+(?:x\d+)*)"}
 
 
-def _term_word(text):
+def term_word(text):
     """(parameter, value) of a word such as s2, p1x2, p0:1x2:0, d2 or nhwc."""
     if text.upper() in ("NCHW", "NHWC"):
         return "layout", text.upper()
@@ -69,7 +69,7 @@ def add_window_arguments(parser):
     parser.add_argument("shape", type=sizes_word, help="N, C and the extents of the image, in this order for every layout: 64x64x56x56")
     parser.add_argument("dtype", type=dtype_word, help="float32, bf16, int8, ...")
     parser.add_argument("window", type=sizes_word, help="its extents: 3x3")
-    parser.add_argument("terms", nargs="*", type=_term_word, help="s2 (stride), p1 or p0:1x2:0 (padding), d2 (dilation), nhwc")
+    parser.add_argument("terms", nargs="*", type=term_word, help="s2 (stride), p1 or p0:1x2:0 (padding), d2 (dilation), nhwc")
 
 
 def make_window(op, arguments):

@@ -1,0 +1,7 @@
+"""PyTorch's avg_pool_fwd."""
+from ._torch_pool import NAME, bind, make  # noqa: F401
+
+
+def plain_call(case, arrays):
+    """The call on torch tensors, for the host's time."""
+    return bind(case.problem, arrays)

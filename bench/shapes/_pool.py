@@ -1,0 +1,61 @@
+"""Windows to measure for pooling: cases written in the words of the command line."""
+import functools
+from dataclasses import dataclass
+
+from dnnkern.pool._parse import parse_problem
+from dnnkern.pool._problem import DTYPES
+
+from . import _transform
+
+SETS = {
+    "networks": ("64x64x112x112 {} 3x3 s2 p1  # ResNet's first", "32x64x224x224 {} 2x2  # VGG", "32x256x56x56 {} 2x2",
+                 "32x512x14x14 {} 2x2", "64x96x55x55 {} 3x3 s2  # AlexNet", "32x288x35x35 {} 3x3 s2  # Inception",
+                 "32x64x256x256 {} 2x2  # U-Net"),
+    "overlapping": ("32x192x28x28 {} 3x3 s1 p1  # Inception", "32x512x13x13 {} 5x5 s1 p2  # SPP", "32x512x13x13 {} 13x13 s1 p6",
+                    "64x480x28x28 {} 3x3 s2 ceil"),
+    "global": ("256x2048x7x7 {} global", "64x1280x7x7 {} global", "32x64x112x112 {} global", "4x3x1024x1024 {} global"),
+    "adaptive": ("64x512x13x13 {} 7x7 adaptive", "32x2048x60x60 {} 6x6 adaptive  # pyramid", "64x256x14x14 {} 7x7 adaptive"),
+    "others": ("32x64x16384 {} 4 s4", "64x128x16000 {} 3 s2 p1", "8x64x16x56x56 {} 2x2x2",
+               "8x64x16x112x112 {} 1x3x3 s1x2x2 p0x1x1  # video")}
+TRAINING = tuple(text.replace("  #", " index  #") if "#" in text else text + " index"
+                 for text in SETS["networks"] + SETS["overlapping"])
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem; `words` are those of ``python -m dnnkern explain``."""
+    op: str
+    words: str
+    label: str = ""
+
+    @functools.cached_property
+    def problem(self):
+        return parse_problem(self.words.split(), self.op)
+
+    def call(self, arrays, **keywords):
+        """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
+        import dnnkern
+        p = self.problem
+        function = getattr(dnnkern, ("adaptive_" if p.adaptive else "") + self.op)
+        keywords["layout"] = p.layout
+        if not p.adaptive:
+            keywords.update(stride=p.stride, padding=p.padding, dilation=p.dilation, ceil_mode=p.ceil_mode)
+            if not p.is_max:
+                keywords["count_include_pad"] = p.count_include_pad
+        window = (p.spatial(p.y.shape) if p.is_forward else None) if p.adaptive else p.window
+        rest = () if window is None else (window,)
+        if not p.is_forward:
+            given = (arrays["dy"], arrays["index"]) if p.is_max else (arrays["dy"],)
+            return function(*given, p.x.shape, *rest, out=arrays["dx"], **keywords)
+        if p.index is not None:
+            return function(arrays["x"], *rest, return_index=True, out=(arrays["y"], arrays["index"]), **keywords)
+        return function(arrays["x"], *rest, out=arrays["y"], **keywords)
+
+    def __str__(self):
+        return str(self.problem).removeprefix(self.op + " ") + (f" ({self.label})" if self.label else "")
+
+
+def shapes(op):
+    """The sets of an operation; of maxima with and without an index."""
+    sets = {**SETS, "training": TRAINING} if op == "max_pool_fwd" else SETS
+    return _transform.Shapes(op, sets, DTYPES, "64x64x112x112 {} 3x3 s2 p1", ("nhwc", "nchw"), case=Case)

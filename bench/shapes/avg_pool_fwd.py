@@ -1,0 +1,5 @@
+"""Windows to measure for avg_pool_fwd, in both layouts."""
+from ._pool import shapes
+
+_SHAPES = shapes("avg_pool_fwd")
+SETS, DTYPES, cases, parse = _SHAPES.SETS, _SHAPES.DTYPES, _SHAPES.cases, _SHAPES.parse

@@ -1,0 +1,372 @@
+"""Pooling: maxima and averages over a window, and over as many windows as are asked for."""
+import functools
+
+from ..dispatch import Note
+from ..host.front import Operation
+from ..host.window import hashable
+from ._problem import (PoolProblem, check_index, make_adaptive_backward, make_adaptive_forward, make_backward, make_forward)
+
+__all__ = ["PoolProblem", "adaptive_avg_pool_bwd", "adaptive_avg_pool_fwd", "adaptive_max_pool_bwd", "adaptive_max_pool_fwd",
+           "avg_pool_bwd", "avg_pool_fwd", "max_pool_bwd", "max_pool_fwd"]
+
+
+def _bound(make, *first):
+    """A maker of problems with its first arguments given, which still says where it is from."""
+    return functools.wraps(make)(functools.partial(make, *first))
+
+
+# An operation with an index comes before the one without: the first of an op is what `find` takes for problems of either kind.
+MAX_FWD = Operation("max_pool_fwd", operands=("x",), outputs=("y", "index"), problem=_bound(make_forward, "max_pool_fwd", True))
+_max_with_index = MAX_FWD.call
+_max = Operation("max_pool_fwd", operands=("x",), outputs=("y",), problem=_bound(make_forward, "max_pool_fwd", False)).call
+MAX_BWD = Operation("max_pool_bwd", operands=("dy", "index"), outputs=("dx",), problem=_bound(make_backward, "max_pool_bwd"),
+                    check_values=check_index)
+_max_bwd = MAX_BWD.call
+AVG_FWD = Operation("avg_pool_fwd", operands=("x",), outputs=("y",), problem=_bound(make_forward, "avg_pool_fwd", False))
+_avg = AVG_FWD.call
+AVG_BWD = Operation("avg_pool_bwd", operands=("dy",), outputs=("dx",), problem=_bound(make_backward, "avg_pool_bwd"))
+_avg_bwd = AVG_BWD.call
+_adaptive_max_with_index = Operation("max_pool_fwd", operands=("x",), outputs=("y", "index"), function="adaptive_max_pool_fwd",
+                                     problem=_bound(make_adaptive_forward, "max_pool_fwd", True)).call
+_adaptive_max = Operation("max_pool_fwd", operands=("x",), outputs=("y",), function="adaptive_max_pool_fwd",
+                          problem=_bound(make_adaptive_forward, "max_pool_fwd", False)).call
+_adaptive_max_bwd = Operation("max_pool_bwd", operands=("dy", "index"), outputs=("dx",), function="adaptive_max_pool_bwd",
+                              problem=_bound(make_adaptive_backward, "max_pool_bwd"), check_values=check_index).call
+_adaptive_avg = Operation("avg_pool_fwd", operands=("x",), outputs=("y",), function="adaptive_avg_pool_fwd",
+                          problem=_bound(make_adaptive_forward, "avg_pool_fwd", False)).call
+_adaptive_avg_bwd = Operation("avg_pool_bwd", operands=("dy",), outputs=("dx",), function="adaptive_avg_pool_bwd",
+                              problem=_bound(make_adaptive_backward, "avg_pool_bwd")).call
+
+
+def _check_wanted(function, value):
+    if not isinstance(value, bool):
+        raise TypeError(f"{function}: return_index is {value!r}; expected True or False")
+
+
+def max_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, layout="NCHW", return_index=False, out=None,
+                 workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The maximum of what a window sees from each place: ``y[n, c, p, q] = max over (r, s) of x[n, c, p*u - a + r*d, q*v - b + s*e]``.
+
+    Parameters
+    ----------
+    x : array (N, C, spatial...) or (N, spatial..., C)
+        One to three spatial dimensions; float64, float32, float16 or bfloat16; any strides.
+    window : int, tuple of int or None
+        Extents of the window; as the next three, one for all spatial dimensions or one for each. None is the whole image.
+    stride : int, tuple of int or None
+        Pixels from place to place; None: the window.
+    padding : int, tuple of int, or tuple of (before, after)
+        Pixels round the image that are never the maximum. Any number: it may exceed the window.
+    dilation : int or tuple of int
+        Pixels from tap to tap.
+    ceil_mode : bool
+        Also the places whose windows reach beyond the padding; not those that would start in the padding behind the image.
+    layout : "NCHW" or "NHWC"
+        Channels first or last, for any number of spatial dimensions.
+    return_index : bool
+        Return where the maxima are as well, as `max_pool_bwd` takes it.
+    out : array, or with `return_index` a tuple (y, index)
+        Written and returned; any strides. Overlap with x is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array of x's framework and dtype
+        NaN where the window sees one, -inf where it sees the padding alone.
+    index : array of int32, with `return_index`
+        Of y's shape: the flat position, within the spatial extent, of the maximum, the first of equal ones in the order of the taps; of the
+        first NaN where there is one; -1 where the window sees no pixel.
+
+    Raises
+    ------
+    ValueError
+        A window that does not fit the padded image, parameters of a wrong number or below their least value, an `out` that overlaps x.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors cudnnPoolingForward with CUDNN_POOLING_MAX and CUDNN_PROPAGATE_NAN, and cuDNN's resampling with
+    an index, and `torch.nn.functional.max_pool2d`.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.array([[[[1, 5, 2], [7, 0, 7], [3, 4, 6]]]], np.float32)
+    >>> dnnkern.max_pool_fwd(x, 2, stride=1)[0, 0]
+    array([[7., 7.],
+           [7., 7.]], dtype=float32)
+    >>> y, index = dnnkern.max_pool_fwd(x, 2, stride=1, return_index=True)
+    >>> index[0, 0]
+    array([[3, 5],
+           [3, 5]], dtype=int32)
+    """
+    _check_wanted("max_pool_fwd", return_index)
+    parameters = hashable(window), hashable(stride), hashable(padding), hashable(dilation), ceil_mode, False, layout
+    return (_max_with_index if return_index else _max)((x,), out, parameters, (), workspace, stream, algo, allow)
+
+
+def max_pool_bwd(dy, index, x_shape, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, layout="NCHW", out=None,
+                 workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradient of `max_pool_fwd`: each pixel gets the gradients of the places that it was the maximum of.
+
+    Parameters
+    ----------
+    dy : array
+        Of the shape that `max_pool_fwd` returns; float64, float32, float16 or bfloat16; any strides.
+    index : array of int32
+        As `max_pool_fwd` returns it. An index outside its window's span has no effect.
+    x_shape : tuple of int
+        Shape of the image.
+    window, stride, padding, dilation, ceil_mode, layout
+        As `max_pool_fwd`'s.
+    out : array
+        Written and returned; any strides. Overlap with dy or index is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dx : array of dy's framework and dtype
+        Summed in float32 (float64 for float64) over the places in their order, and rounded once.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `max_pool_fwd` does; ValueError too where dy or index does not fit x_shape, and under ``DNNKERN_CHECK=values`` where an index is
+        no pixel of the image.
+
+    Notes
+    -----
+    Deterministic: every pixel gathers what is its own, there are no atomics. Mirrors cudnnPoolingBackward with
+    CUDNN_POOLING_MAX_DETERMINISTIC.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> y, index = dnnkern.max_pool_fwd(np.array([[[3, 1, 2, 2]]], np.float32), 2, stride=1, return_index=True)
+    >>> dnnkern.max_pool_bwd(np.array([[[1, 2, 4]]], np.float32), index, (1, 1, 4), 2, stride=1)
+    array([[[1., 0., 6., 0.]]], dtype=float32)
+    """
+    parameters = hashable(x_shape), hashable(window), hashable(stride), hashable(padding), hashable(dilation), ceil_mode, False, layout
+    return _max_bwd((dy, index), out, parameters, (), workspace, stream, algo, allow)
+
+
+def avg_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=False, layout="NCHW", out=None,
+                 workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The average of what a window sees from each place.
+
+    Parameters
+    ----------
+    x, window, stride, padding, dilation, ceil_mode, layout
+        As `max_pool_fwd`'s; here the padding is zeros.
+    count_include_pad : bool
+        Whether the divisor counts taps in the padding, or those in the image alone. What reaches beyond the padded image never counts.
+    out : array
+        Written and returned; any strides. Overlap with x is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array of x's framework and dtype
+        Summed in float32 (float64 for float64), rounded once; 0 where nothing is counted.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `max_pool_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnPoolingForward with CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING or ..._EXCLUDE_PADDING, and
+    `torch.nn.functional.avg_pool2d`, whose default counts the padding.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.array([[[2, 4, 6, 8, 10]]], np.float32)
+    >>> dnnkern.avg_pool_fwd(x, 2, padding=1)
+    array([[[2., 5., 9.]]], dtype=float32)
+    >>> dnnkern.avg_pool_fwd(x, 2, padding=1, count_include_pad=True)
+    array([[[1., 5., 9.]]], dtype=float32)
+    """
+    parameters = hashable(window), hashable(stride), hashable(padding), hashable(dilation), ceil_mode, count_include_pad, layout
+    return _avg((x,), out, parameters, (), workspace, stream, algo, allow)
+
+
+def avg_pool_bwd(dy, x_shape, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=False, layout="NCHW",
+                 out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradient of `avg_pool_fwd`: each pixel gets its part of the gradients of the places that see it.
+
+    Parameters
+    ----------
+    dy : array
+        Of the shape that `avg_pool_fwd` returns; float64, float32, float16 or bfloat16; any strides.
+    x_shape : tuple of int
+        Shape of the image.
+    window, stride, padding, dilation, ceil_mode, count_include_pad, layout
+        As `avg_pool_fwd`'s.
+    out : array
+        Written and returned; any strides. Overlap with dy is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dx : array of dy's framework and dtype
+        Summed in float32 (float64 for float64) over the places in their order, and rounded once.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `max_pool_fwd` does; ValueError too where dy does not fit x_shape.
+
+    Notes
+    -----
+    Deterministic: no atomics. Mirrors cudnnPoolingBackward.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dnnkern.avg_pool_bwd(np.array([[[2, 4]]], np.float32), (1, 1, 5), 2)
+    array([[[1., 1., 2., 2., 0.]]], dtype=float32)
+    """
+    parameters = (hashable(x_shape), hashable(window), hashable(stride), hashable(padding), hashable(dilation), ceil_mode,
+                  count_include_pad, layout)
+    return _avg_bwd((dy,), out, parameters, (), workspace, stream, algo, allow)
+
+
+def adaptive_max_pool_fwd(x, output_size, *, layout="NCHW", return_index=False, out=None, workspace=None, stream=None, algo=None,
+                          allow=Note.NONE):
+    """Maxima over as many windows as are asked for: of n pixels, place p of m sees ``p * n // m`` to ``ceil((p + 1) * n / m) - 1``.
+
+    Parameters
+    ----------
+    x, layout, return_index, out, workspace, stream, algo, allow
+        As `max_pool_fwd`'s. The algorithms are those of `max_pool_fwd`.
+    output_size : int or tuple of int or None
+        Places along each spatial dimension, one for all or one for each; in a tuple, None is as many as pixels.
+
+    Returns
+    -------
+    y, index
+        As `max_pool_fwd`'s.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `max_pool_fwd` does; ValueError too for an image without pixels.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors `torch.nn.functional.adaptive_max_pool2d`.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dnnkern.adaptive_max_pool_fwd(np.array([[[1, 5, 2, 7, 3]]], np.float32), 2)
+    array([[[5., 7.]]], dtype=float32)
+    """
+    _check_wanted("adaptive_max_pool_fwd", return_index)
+    call = _adaptive_max_with_index if return_index else _adaptive_max
+    return call((x,), out, (hashable(output_size), layout), (), workspace, stream, algo, allow)
+
+
+def adaptive_max_pool_bwd(dy, index, x_shape, *, layout="NCHW", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradient of `adaptive_max_pool_fwd`.
+
+    Parameters
+    ----------
+    dy, index, x_shape, layout, out, workspace, stream, algo, allow
+        As `max_pool_bwd`'s; dy's shape tells the number of places.
+
+    Returns
+    -------
+    dx
+        As `max_pool_bwd`'s.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `max_pool_bwd` does.
+
+    Notes
+    -----
+    Deterministic: no atomics. Mirrors the gradient of `torch.nn.functional.adaptive_max_pool2d`.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> y, index = dnnkern.adaptive_max_pool_fwd(np.array([[[1, 5, 9, 7, 3]]], np.float32), 2, return_index=True)
+    >>> dnnkern.adaptive_max_pool_bwd(np.array([[[1, 2]]], np.float32), index, (1, 1, 5))
+    array([[[0., 0., 3., 0., 0.]]], dtype=float32)
+    """
+    return _adaptive_max_bwd((dy, index), out, (hashable(x_shape), layout), (), workspace, stream, algo, allow)
+
+
+def adaptive_avg_pool_fwd(x, output_size, *, layout="NCHW", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Averages over as many windows as are asked for, which are those of `adaptive_max_pool_fwd`.
+
+    Parameters
+    ----------
+    x, layout, out, workspace, stream, algo, allow
+        As `avg_pool_fwd`'s. The algorithms are those of `avg_pool_fwd`.
+    output_size : int or tuple of int or None
+        As `adaptive_max_pool_fwd`'s.
+
+    Returns
+    -------
+    y
+        As `avg_pool_fwd`'s.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `adaptive_max_pool_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors `torch.nn.functional.adaptive_avg_pool2d`.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dnnkern.adaptive_avg_pool_fwd(np.array([[[1, 5, 3, 7, 2]]], np.float32), 2)
+    array([[[3., 4.]]], dtype=float32)
+    """
+    return _adaptive_avg((x,), out, (hashable(output_size), layout), (), workspace, stream, algo, allow)
+
+
+def adaptive_avg_pool_bwd(dy, x_shape, *, layout="NCHW", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradient of `adaptive_avg_pool_fwd`.
+
+    Parameters
+    ----------
+    dy, x_shape, layout, out, workspace, stream, algo, allow
+        As `avg_pool_bwd`'s; dy's shape tells the number of places.
+
+    Returns
+    -------
+    dx
+        As `avg_pool_bwd`'s.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `avg_pool_bwd` does.
+
+    Notes
+    -----
+    Deterministic: no atomics. Mirrors the gradient of `torch.nn.functional.adaptive_avg_pool2d`.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dnnkern.adaptive_avg_pool_bwd(np.array([[[3, 6]]], np.float32), (1, 1, 5))
+    array([[[1., 1., 3., 2., 2.]]], dtype=float32)
+    """
+    return _adaptive_avg_bwd((dy,), out, (hashable(x_shape), layout), (), workspace, stream, algo, allow)

@@ -1,0 +1,318 @@
+"""The pooling problem: a window at each place of an image and the maximum or the average of what it sees, or the gradient of that.
+
+One dataclass serves all four operations. In canonical form an image has three spatial dimensions, whatever it had: missing ones lead, with
+extent 1. Tap t of place p looks at ``p * stride - before + t * dilation``. An adaptive window is another at each place, from
+``floor(p * n / m)`` to ``ceil((p + 1) * n / m)`` for n pixels and m places; where m divides n that is an ordinary one, and becomes it.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from ..host.launch import Argument
+from ..host.tensor import Tensor
+from ..host.window import AXES, Windows, check_layout, check_rank, check_shape, pad_pairs, per_dimension, places
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+OPS = ("max_pool_fwd", "max_pool_bwd", "avg_pool_fwd", "avg_pool_bwd")
+NOWHERE = -1  # the index of a maximum over no pixels
+
+
+@dataclass(frozen=True)
+class PoolProblem(Windows):
+    """max_pool_fwd, max_pool_bwd, avg_pool_fwd or avg_pool_bwd: everything but the addresses.
+
+    Attributes
+    ----------
+    op : str
+    x : Tensor
+        The image, or its gradient: (N, C, spatial...) or (N, spatial..., C).
+    y : Tensor
+        A value for each place of the window, or its gradient.
+    index : Tensor or None
+        int32, of y's shape: where the maximum was.
+    window, stride, dilation : tuple of int
+        One entry a spatial dimension. Of adaptive windows `window` is the largest extent, the others are 1.
+    padding : tuple of (int, int)
+        Before and after.
+    ceil_mode : bool
+        Whether y has the places whose windows reach beyond the padded image.
+    count_include_pad : bool
+        Whether an average counts the padding.
+    layout : "NCHW" or "NHWC"
+    adaptive : bool
+    """
+    op: str
+    x: Tensor
+    y: Tensor
+    index: Tensor | None
+    window: tuple
+    stride: tuple
+    padding: tuple
+    dilation: tuple
+    ceil_mode: bool = False
+    count_include_pad: bool = False
+    layout: str = "NCHW"
+    adaptive: bool = False
+    scalar_type = "float32"
+    flops = 0
+
+    def __post_init__(self):
+        if self.op not in OPS:
+            raise ValueError(f"no pooling operation {self.op!r}; there are {', '.join(OPS)}")
+        moved = self.spatial(self.y.shape)
+        if self.adaptive:
+            expected = places_shape(self.x.shape, moved, self.layout)
+        else:
+            found = places(self.spatial(self.x.shape), self.window, self.stride, self.padding, self.dilation, self.ceil_mode)
+            expected = places_shape(self.x.shape, found, self.layout)
+        if self.y.shape != expected:
+            raise ValueError(f"{self.op}: y has shape {self.y.shape}; expected {expected}")
+        if self.index is not None and (self.index.shape, self.index.dtype) != (self.y.shape, "int32"):
+            raise ValueError(f"{self.op}: index is {self.index}; expected int32 of shape {self.y.shape}")
+
+    @functools.cached_property
+    def out(self):
+        """(O, P, Q): places of the window."""
+        return self.three(self.spatial(self.y.shape), 1)
+
+    @functools.cached_property
+    def y_strides(self):
+        """Element strides of y along (n, c, o, p, q)."""
+        return self.strides_of(self.y)
+
+    @functools.cached_property
+    def index_strides(self):
+        """Element strides of the index along (n, c, o, p, q)."""
+        return self.strides_of(self.index) if self.index is not None else (0,) * 5
+
+    @functools.cached_property
+    def counted(self):
+        """((low, high), ...): pixels that an average counts, along each dimension."""
+        if not self.count_include_pad:
+            return tuple((0, n) for n in self.image)
+        after = self.three((p[1] for p in self.padding), 0)
+        return tuple((-b, n + a) for n, b, a in zip(self.image, self.before, after))
+
+    @property
+    def is_max(self):
+        return self.op.startswith("max")
+
+    @property
+    def is_forward(self):
+        return self.op.endswith("fwd")
+
+    @property
+    def dy(self):
+        """y of the backward operations, by the name of their operand."""
+        return self.y
+
+    @property
+    def tap_count(self):
+        return math.prod(self.taps)
+
+    @property
+    def tensors(self):
+        return (self.x, self.y) if self.index is None else (self.x, self.y, self.index)
+
+    @property
+    def is_wide(self):
+        """Whether an element's offset in an array, counted in words of up to 4 bytes, does not fit 32 bits."""
+        return any(max(map(abs, t.extent)) // min(t.itemsize, 4) >= 2 ** 31 for t in self.tensors)
+
+    def geometry(self) -> tuple:
+        """Kernel parameter: extents of image, places and window, strides, dilations, padding before and what an average counts (low and
+        high ends), three of each."""
+        low, high = zip(*self.counted)
+        values = (*self.image, *self.out, *self.taps, *self.steps, *self.dilations, *self.before, *low, *high)
+        return (Argument(f"int64x{len(values)}", values),)
+
+    def operand_values(self, name):
+        """An index to measure on: the middle of each window, or the pixel nearest to it."""
+        if name != "index":
+            return None
+        import numpy as np
+        axes = []
+        for n, m, step, before, d, taps in zip(self.image, self.out, self.steps, self.before, self.dilations, self.taps):
+            p = np.arange(m)
+            middle = (2 * p + 1) * n // (2 * m) if self.adaptive else p * step - before + taps // 2 * d
+            axes.append(np.clip(middle, 0, n - 1))
+        o, p, q = np.ix_(*axes)
+        flat = ((o * self.image[1] + p) * self.image[2] + q).reshape(self.spatial(self.y.shape))
+        return flat[None, None] if self.layout == "NCHW" else flat[None, ..., None]
+
+    @property
+    def outputs(self):
+        if self.is_forward:
+            return (self.y,) if self.index is None else (self.y, self.index)
+        return (self.x,)
+
+    @property
+    def is_empty(self):
+        return self.outputs[0].size == 0
+
+    @property
+    def compute(self):
+        """What sums are made in."""
+        return "float64" if self.x.dtype == "float64" else "float32"
+
+    @property
+    def bytes(self):
+        """Bytes that must move: everything once."""
+        return sum(t.nbytes for t in self.tensors)
+
+    def __str__(self):
+        def text(values):
+            return str(values[0]) if len(set(values)) == 1 else "x".join(map(str, values))
+        words = [f"{self.op} {'x'.join(map(str, self.x.shape))} {self.x.dtype} {self.layout}"]
+        if self.adaptive:
+            words.append(f"to {'x'.join(map(str, self.spatial(self.y.shape)))}")
+        else:
+            words.append(f"window {'x'.join(map(str, self.window))} stride {text(self.stride)}")
+        if set(self.dilation) != {1}:
+            words.append(f"dilation {text(self.dilation)}")
+        if set(self.padding) != {(0, 0)}:
+            words.append("padding " + text([str(a) if a == b else f"{a}:{b}" for a, b in self.padding]))
+        flags = (("ceil", self.ceil_mode), ("counting padding", self.count_include_pad), ("with index", self.index and self.is_forward))
+        return " ".join(words + [word for word, given in flags if given])
+
+
+def places_shape(shape, found, layout):
+    """Shape of y for an image of this shape and so many places."""
+    return (*shape[:2], *found) if layout == "NCHW" else (shape[0], *found, shape[-1])
+
+
+def adaptive_window(n, m):
+    """Largest extent of m adaptive windows over n pixels: they repeat themselves gcd(m, n) times."""
+    return max(-(-(p + 1) * n // m) - p * n // m for p in range(m // math.gcd(m, n)))
+
+
+# ---- calls
+
+def _check_image(function, name, tensor):
+    if tensor is None:
+        raise TypeError(f"{function}: {name}: got NoneType; expected an array")
+    if tensor.dtype not in DTYPES:
+        raise TypeError(f"{function}: {name} is {tensor.dtype}; expected one of {', '.join(DTYPES)}")
+
+
+def _check_output(function, name, tensor, shape, dtype):
+    if tensor.dtype != dtype:
+        raise TypeError(f"{function}: {name} is {tensor.dtype}; expected {dtype}")
+    if tensor.shape != shape:
+        raise ValueError(f"{function}: {name} has shape {tensor.shape}; expected {shape}")
+
+
+def _check_addresses(function, tensor):
+    if tensor.size and any(s == 0 for n, s in zip(tensor.shape, tensor.strides) if n > 1):
+        raise ValueError(f"{function}: out has shape {tensor.shape} and strides {tensor.strides}; several elements share one address")
+
+
+def _check_flag(function, name, value):
+    if not isinstance(value, bool):
+        raise TypeError(f"{function}: {name} is {value!r}; expected True or False")
+
+
+def _problem(op, function, given, index, out, shape, want_index, geometry, layout):
+    """`PoolProblem` of a call, after everything is checked. `geometry(image)` -> (fields of the problem, places)."""
+    check_layout(function, layout)
+    forward = op.endswith("fwd")
+    _check_image(function, "x" if forward else "dy", given)
+    shape = given.shape if forward else check_shape(function, "x_shape", shape)
+    dims = check_rank(function, "x" if forward else "x_shape", shape)
+    image = tuple(shape[2:] if layout == "NCHW" else shape[1:-1])
+    fields, found = geometry(dims, image)
+    y_shape, is_max = places_shape(shape, found, layout), op.startswith("max")
+    if is_max and math.prod(image) >= 2 ** 31:
+        raise ValueError(f"{function}: an image of {math.prod(image)} pixels; the index, an int32, numbers fewer than 2**31")
+    if forward:
+        outs = out if isinstance(out, tuple) else (out,)
+        x, y = given, outs[0] if out is not None else Tensor.packed(y_shape, given.dtype)
+        index = (outs[1] if out is not None else Tensor.packed(y_shape, "int32")) if want_index else None
+        _check_output(function, "out", y, y_shape, given.dtype)
+        if index is not None:
+            _check_output(function, "out, the index," if out is not None else "index", index, y_shape, "int32")
+        for tensor in (y, index) if index is not None else (y,):
+            _check_addresses(function, tensor)
+    else:
+        y, x = given, out if out is not None else Tensor.packed(shape, given.dtype)
+        _check_output(function, "dy", y, y_shape, given.dtype)
+        if is_max:
+            if index is None:
+                raise TypeError(f"{function}: index: got NoneType; expected an array")
+            _check_output(function, "index", index, y_shape, "int32")
+        _check_output(function, "out", x, shape, given.dtype)
+        _check_addresses(function, x)
+    return PoolProblem(op=op, x=x, y=y, index=index, layout=layout, **fields)
+
+
+def _windows(function, window, stride, padding, dilation, ceil_mode, count_include_pad):
+    """The geometry of ordinary windows."""
+    def geometry(dims, image):
+        for name, value in (("ceil_mode", ceil_mode), ("count_include_pad", count_include_pad)):
+            _check_flag(function, name, value)
+        taps = per_dimension(function, "window", image if window is None else window, dims)
+        steps = taps if stride is None else per_dimension(function, "stride", stride, dims)
+        pads, dilations = pad_pairs(function, padding, dims), per_dimension(function, "dilation", dilation, dims)
+        found = places(image, taps, steps, pads, dilations, ceil_mode)
+        for axis, count, n, r, d, (before, after) in zip(AXES[-dims:], found, image, taps, dilations, pads):
+            if count < 1:
+                raise ValueError(f"{function}: the window spans {d * (r - 1) + 1} along {axis} ({r} taps, dilation {d}), the padded image "
+                                 f"has {n + before + after} ({before} + {n} + {after})")
+        return dict(window=taps, stride=steps, padding=pads, dilation=dilations, ceil_mode=ceil_mode,
+                    count_include_pad=count_include_pad), found
+    return geometry
+
+
+def _adaptive(function, output_size):
+    """The geometry of adaptive windows: ordinary ones where places divide the image."""
+    def geometry(dims, image):
+        sizes = output_size
+        if hasattr(sizes, "__len__") and len(sizes) == dims:
+            sizes = tuple(n if m is None else m for m, n in zip(sizes, image))
+        found = per_dimension(function, "output_size", sizes, dims)
+        if 0 in image:
+            raise ValueError(f"{function}: an image of {'x'.join(map(str, image))}; every adaptive window needs a pixel")
+        even = all(n % m == 0 for n, m in zip(image, found))
+        window = tuple(n // m for n, m in zip(image, found)) if even else tuple(map(adaptive_window, image, found))
+        ones = (1,) * dims
+        return dict(window=window, stride=window if even else ones, padding=((0, 0),) * dims, dilation=ones, adaptive=not even), found
+    return geometry
+
+
+def make_forward(op, want_index, tensors, out, window, stride, padding, dilation, ceil_mode, count_include_pad, layout, aliases):
+    """`PoolProblem` of a call of max_pool_fwd or avg_pool_fwd."""
+    geometry = _windows(op, window, stride, padding, dilation, ceil_mode, count_include_pad)
+    return _problem(op, op, tensors[0], None, out, None, want_index, geometry, layout)
+
+
+def make_backward(op, tensors, out, x_shape, window, stride, padding, dilation, ceil_mode, count_include_pad, layout, aliases):
+    """`PoolProblem` of a call of max_pool_bwd or avg_pool_bwd."""
+    geometry = _windows(op, window, stride, padding, dilation, ceil_mode, count_include_pad)
+    return _problem(op, op, tensors[0], tensors[1] if op == "max_pool_bwd" else None, out, x_shape, False, geometry, layout)
+
+
+def make_adaptive_forward(op, want_index, tensors, out, output_size, layout, aliases):
+    """`PoolProblem` of a call of adaptive_max_pool_fwd or adaptive_avg_pool_fwd."""
+    function = f"adaptive_{op}"
+    return _problem(op, function, tensors[0], None, out, None, want_index, _adaptive(function, output_size), layout)
+
+
+def make_adaptive_backward(op, tensors, out, x_shape, layout, aliases):
+    """`PoolProblem` of a call of adaptive_max_pool_bwd or adaptive_avg_pool_bwd; dy says how many places there are."""
+    function, dy = f"adaptive_{op}", tensors[0]
+    check_layout(function, layout)
+    _check_image(function, "dy", dy)
+    dims = check_rank(function, "dy", dy.shape)
+    if check_rank(function, "x_shape", check_shape(function, "x_shape", x_shape)) != dims:
+        raise ValueError(f"{function}: dy has shape {dy.shape}, x_shape is {tuple(x_shape)}; expected as many dimensions")
+    found = tuple(dy.shape[2:] if layout == "NCHW" else dy.shape[1:-1])
+    index = tensors[1] if op == "max_pool_bwd" else None
+    return _problem(op, function, dy, index, out, x_shape, False, _adaptive(function, found), layout)
+
+
+def check_index(problem, arrays):
+    """ValueError where an index is neither a pixel of the image nor -1; waits for the device."""
+    from ..host.check import to_host
+    values, pixels = to_host(arrays["index"]), math.prod(problem.image)
+    if values.size and not (NOWHERE <= values.min() and values.max() < pixels):
+        raise ValueError(f"{problem.op}: index holds {values.min()} to {values.max()}; expected pixels of the image, 0 to {pixels - 1}")

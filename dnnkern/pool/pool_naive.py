@@ -1,0 +1,171 @@
+"""One thread an output, straight from the definition.
+
+Forward, a thread takes a place of the window and walks over its taps, in order: the maximum is the first of the largest or the first NaN,
+the average a sum over what is in the image, divided by what is counted. Backward, a thread takes a pixel, finds the places whose windows
+may see it, and adds up, place by place, the gradients whose index is that pixel, or that are averages of it. 64-bit integers and their
+divisions throughout: any strides, any number of elements, and slow.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, f32, f64, i32, i64
+from ..device.convert import element
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ._problem import OPS
+from ._windows import MINUS_INFINITY, make_counted, make_seen_by, make_window
+
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class Config:
+    """The operation, the elements' type, whether there is an index, whether channels are last, and whether windows are adaptive."""
+    op: str
+    dtype: str
+    index: bool
+    channels_last: bool
+    adaptive: bool
+
+
+def supports(problem):
+    """Everything."""
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """Divisions, and some 30 instructions of 64 bits a tap."""
+    each = 400 + 60 * problem.tap_count * (1 if problem.is_forward else problem.y.size / max(problem.x.size, 1))
+    return LAUNCH + max(divisions_seconds(problem.outputs[0].size, each, device), moved_seconds(problem.bytes, device))
+
+
+@functools.cache
+def make_coordinates(channels_last):
+    """``coordinates(i, channels, a, b, c) -> (image, channel, three coordinates)`` of a flat index over extents (a, b, c)."""
+    @device_function
+    def coordinates(i, channels, a, b, c):
+        channel = i64(0)
+        if channels_last:
+            rest = i64(i // channels)
+            channel = i64(i - rest * channels)
+            i = rest
+        rest = i64(i // c)
+        w = i64(i - rest * c)
+        i = i64(rest // b)
+        h = i64(rest - i * b)
+        rest = i64(i // a)
+        d = i64(i - rest * a)
+        if not channels_last:
+            i = i64(rest // channels)
+            channel = i64(rest - i * channels)
+            rest = i
+        return rest, channel, d, h, w
+    return coordinates
+
+
+@device_function
+def at(n, c, d, h, w, strides):
+    """Offset of an element."""
+    return i64(n * strides[0] + c * strides[1] + d * strides[2] + h * strides[3] + w * strides[4])
+
+
+@functools.cache
+def forward(config):
+    """y[n, c, o, p, q] = the maximum or the average of x over the window."""
+    e, Total = element(config.dtype), {"float32": f32, "float64": f64}[element(config.dtype).compute]
+    load, store, MAX, INDEX = e.load, e.store, config.op.startswith("max"), config.index
+    coordinates = make_coordinates(config.channels_last)
+    window_d, window_h, window_w = (make_window(axis, config.adaptive, True) for axis in range(3))
+    counted_d, counted_h, counted_w = (make_counted(axis, True, True) for axis in range(3))
+
+    @cuda.jit(launch_bounds=THREADS)
+    def pool_fwd_naive(x, y, index, elements, channels, g, x_strides, y_strides, index_strides):
+        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        if i < elements:
+            n, c, o, p, q = coordinates(i, channels, g[3], g[4], g[5])
+            first_d, taps_d = window_d(o, g)
+            first_h, taps_h = window_h(p, g)
+            first_w, taps_w = window_w(q, g)
+            best, where = Total(MINUS_INFINITY), i64(-1)
+            total = Total(0)
+            for t in range(taps_d):
+                d = i64(first_d + t * g[12])
+                for r in range(taps_h):
+                    h = i64(first_h + r * g[13])
+                    for s in range(taps_w):
+                        w = i64(first_w + s * g[14])
+                        if d >= 0 and d < g[0] and h >= 0 and h < g[1] and w >= 0 and w < g[2]:
+                            value = Total(load(x, at(n, c, d, h, w, x_strides)))
+                            total = Total(total + value)
+                            if where < 0 or (best == best and not value <= best):
+                                best, where = value, i64((d * g[1] + h) * g[2] + w)
+            if MAX:
+                store(y, at(n, c, o, p, q, y_strides), best)
+                if INDEX:
+                    index[at(n, c, o, p, q, index_strides)] = i32(where)
+            else:
+                count = i64(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g) * counted_w(first_w, taps_w, g))
+                store(y, at(n, c, o, p, q, y_strides), Total(total / Total(count)) if count > 0 else Total(0))
+    return pool_fwd_naive
+
+
+@functools.cache
+def backward(config):
+    """dx[n, c, d, h, w] = the sum of the gradients that are its own."""
+    e, Total = element(config.dtype), {"float32": f32, "float64": f64}[element(config.dtype).compute]
+    load, store, MAX = e.load, e.store, config.op.startswith("max")
+    coordinates = make_coordinates(config.channels_last)
+    window_d, window_h, window_w = (make_window(axis, config.adaptive, True) for axis in range(3))
+    counted_d, counted_h, counted_w = (make_counted(axis, True, True) for axis in range(3))
+    seen_d, seen_h, seen_w = (make_seen_by(axis, config.adaptive, True) for axis in range(3))
+
+    @cuda.jit(launch_bounds=THREADS)
+    def pool_bwd_naive(dy, index, dx, elements, channels, g, x_strides, y_strides, index_strides):
+        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        if i < elements:
+            n, c, d, h, w = coordinates(i, channels, g[0], g[1], g[2])
+            pixel = i32((d * g[1] + h) * g[2] + w)
+            total = Total(0)
+            o_first, o_end = seen_d(d, d, g)
+            p_first, p_end = seen_h(h, h, g)
+            q_first, q_end = seen_w(w, w, g)
+            for o in range(o_first, o_end):
+                for p in range(p_first, p_end):
+                    for q in range(q_first, q_end):
+                        if MAX:
+                            if index[at(n, c, o, p, q, index_strides)] == pixel:
+                                total = Total(total + load(dy, at(n, c, o, p, q, y_strides)))
+                        else:
+                            first_d, taps_d = window_d(o, g)
+                            first_h, taps_h = window_h(p, g)
+                            first_w, taps_w = window_w(q, g)
+                            if (d - first_d) % g[12] == 0 and (h - first_h) % g[13] == 0 and (w - first_w) % g[14] == 0:
+                                count = i64(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g)
+                                            * counted_w(first_w, taps_w, g))
+                                total = Total(total + Total(load(dy, at(n, c, o, p, q, y_strides)) / Total(count)))
+            store(dx, at(n, c, d, h, w, x_strides), total)
+    return pool_bwd_naive
+
+
+def build(problem, device, config):
+    """One launch. Without an index its pointer is y's, which nothing reads or writes through it."""
+    config = Config(problem.op, problem.x.dtype, problem.index is not None, problem.layout == "NHWC", problem.adaptive)
+    pointer = element(problem.x.dtype).pointer
+    index = Argument("int32*", "index") if config.index else Argument(pointer, "y" if problem.is_forward else "dy")
+    if problem.is_forward:
+        kernel, arrays = forward(config), (Argument(pointer, "x"), Argument(pointer, "y"), index)
+    else:
+        kernel, arrays = backward(config), (Argument(pointer, "dy"), index, Argument(pointer, "dx"))
+    size = problem.outputs[0].size
+    arguments = (*arrays, Argument("int64", size), Argument("int64", problem.c), *problem.geometry(),
+                 *(Argument("int64x5", s) for s in (problem.x_strides, problem.y_strides, problem.index_strides)))
+    return (Launch(kernel, (-(-size // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build) for op in OPS)
