@@ -14,7 +14,7 @@ from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._problem import OPS
-from ._windows import MINUS_INFINITY, make_counted, make_seen_by, make_window
+from ._windows import MINUS_INFINITY, make_counted, make_reciprocal, make_seen_by, make_window
 
 THREADS = 256
 
@@ -80,11 +80,11 @@ def forward(config):
     """y[n, c, o, p, q] = the maximum or the average of x over the window."""
     e, Total = element(config.dtype), {"float32": f32, "float64": f64}[element(config.dtype).compute]
     load, store, MAX, INDEX = e.load, e.store, config.op.startswith("max"), config.index
-    coordinates = make_coordinates(config.channels_last)
+    coordinates, reciprocal = make_coordinates(config.channels_last), make_reciprocal(e.compute)
     window_d, window_h, window_w = (make_window(axis, config.adaptive, True) for axis in range(3))
     counted_d, counted_h, counted_w = (make_counted(axis, True, True) for axis in range(3))
 
-    @cuda.jit(launch_bounds=THREADS)
+    @cuda.jit(launch_bounds=(THREADS, 2))
     def pool_fwd_naive(x, y, index, elements, channels, g, x_strides, y_strides, index_strides):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < elements:
@@ -111,7 +111,7 @@ def forward(config):
                     index[at(n, c, o, p, q, index_strides)] = i32(where)
             else:
                 count = i64(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g) * counted_w(first_w, taps_w, g))
-                store(y, at(n, c, o, p, q, y_strides), Total(total / Total(count)) if count > 0 else Total(0))
+                store(y, at(n, c, o, p, q, y_strides), Total(total * reciprocal(count)))
     return pool_fwd_naive
 
 
@@ -123,9 +123,10 @@ def backward(config):
     coordinates = make_coordinates(config.channels_last)
     window_d, window_h, window_w = (make_window(axis, config.adaptive, True) for axis in range(3))
     counted_d, counted_h, counted_w = (make_counted(axis, True, True) for axis in range(3))
+    reciprocal = make_reciprocal(e.compute)
     seen_d, seen_h, seen_w = (make_seen_by(axis, config.adaptive, True) for axis in range(3))
 
-    @cuda.jit(launch_bounds=THREADS)
+    @cuda.jit(launch_bounds=(THREADS, 2))
     def pool_bwd_naive(dy, index, dx, elements, channels, g, x_strides, y_strides, index_strides):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < elements:
@@ -148,7 +149,7 @@ def backward(config):
                             if (d - first_d) % g[12] == 0 and (h - first_h) % g[13] == 0 and (w - first_w) % g[14] == 0:
                                 count = i64(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g)
                                             * counted_w(first_w, taps_w, g))
-                                total = Total(total + Total(load(dy, at(n, c, o, p, q, y_strides)) / Total(count)))
+                                total = Total(total + Total(load(dy, at(n, c, o, p, q, y_strides)) * reciprocal(count)))
             store(dx, at(n, c, d, h, w, x_strides), total)
     return pool_bwd_naive
 
