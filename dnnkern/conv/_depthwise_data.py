@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, i32, i64, u32
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec
+from ..device.groups import make_reader, scalar_of
 from ..device.index import divide_remainder
 from ..device.vec import advance, load_shared_2f32, load_shared_2f64, load_shared_4f32, shared_address
 from ..matmul._tile import unrolled
 from ._taps import Axis, make_meet, make_source
-from ._vectors import make_biases, make_finish, make_reader, scalar_of
+from ._vectors import make_biases, make_finish
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ channel; their sums lie side by side in the workspace, [split][k][tap].
 import functools
 
 from ..device import cuda, device_function, f32, f64, i32, i64, u32
+from ..device.groups import make_reader, scalar_of
 from ..device.index import divide_remainder
 from ..device.vec import advance
 from ..device.warp import reduce_sum
 from ..matmul._tile import unrolled
 from ._depthwise_data import make_columns_inside, make_window
-from ._vectors import make_finish, make_reader, scalar_of
+from ._vectors import make_finish
 
 ELEMENTS, SUMMERS = 32, 16  # of a block of the second launch: elements, and at most so many warps that share their partial sums
 

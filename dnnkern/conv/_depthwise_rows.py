@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.epilogue import EpilogueSpec
+from ..device.groups import make_reader
 from ..device.index import ceil_div, ceil_divide, divide_remainder
 from ..device.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 from ..device.tma import prefetch_tensor_map, tensor_map_address, tma_load_4d
@@ -25,7 +26,7 @@ from ..matmul._tile import unrolled
 from ._depthwise_data import make_filters
 from ._depthwise_filter import make_add_rows
 from ._taps import Axis, make_meet
-from ._vectors import make_biases, make_finish, make_reader
+from ._vectors import make_biases, make_finish
 
 TURNED = 600  # multiply-adds of steps that are unrolled
 KEPT = 48  # taps of a thread that stay in registers; more are read from shared memory as they are met

@@ -1,12 +1,12 @@
 """Where the kernels of `_depthwise_rows` serve: their configurations, launches and estimates."""
 from dataclasses import dataclass
 
+from ..device.groups import access_words
 from ..device.index import ceil_div, divisor
 from ..host.launch import Argument, Launch
 from ..host.tensormap import TensorMap
 from ._depthwise_rows import KEPT, Rows, rows_kernel, rows_sums_kernel
 from ._taps import make_axis, roles
-from ._vectors import access_words
 
 VECTOR = 4
 REGISTERS = 208       # a thread

@@ -25,6 +25,7 @@ import math
 from dataclasses import dataclass
 
 from ..device.convert import element
+from ..device.groups import access_words
 from ..device.index import ceil_div, divisor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
@@ -33,7 +34,6 @@ from ._gather import view_of
 from ._gather_store import output_of, pitch_of, sum_launch, sums_bytes
 from ._grouped_filter import UNIT, Body, filter_kernel
 from ._taps import Axis, small_groups_refusal
-from ._vectors import access_words
 
 MOST_SUMS = 112      # accumulators of a thread
 MOST_PRODUCTS = 256  # that are unrolled

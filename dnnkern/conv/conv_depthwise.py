@@ -20,6 +20,7 @@ Where rows are not aligned, loads are narrower; several filters a channel (a mul
 """
 from dataclasses import dataclass
 
+from ..device.groups import access_words
 from ..device.index import ceil_div, divisor
 from ..dispatch import Algorithm
 from ..host.dtypes import ITEMSIZE
@@ -28,7 +29,6 @@ from ._depthwise_data import Body, channels_kernel, planes_kernel
 from ._depthwise_filter import ELEMENTS, SUMMERS, channels_sums_kernel, planes_sums_kernel, total_kernel
 from ._depthwise_rows_plan import RowsConfig, rest, row_configs, row_estimate, row_launch, row_sums_launch, row_workspace
 from ._taps import Axis, make_axis, roles
-from ._vectors import access_words
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 MOST_TAPS, MOST_SHARED = 32, 40 * 1024

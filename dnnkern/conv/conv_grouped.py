@@ -10,12 +10,12 @@ The gradient of x is the same with filters transposed and other taps. It needs c
 """
 from dataclasses import dataclass
 
+from ..device.groups import access_words
 from ..device.index import ceil_div, divisor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ._grouped_data import COLUMNS, SLICE, WARPS, Body, grouped_kernel
 from ._taps import Axis, make_axis, roles, small_groups_refusal
-from ._vectors import access_words
 
 SHARED = 48 * 1024
 

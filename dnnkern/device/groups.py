@@ -1,0 +1,122 @@
+"""Groups of neighbouring elements between memory and registers, in accesses of 16 bytes or what alignment leaves of them."""
+import functools
+
+from . import cuda, device_function, f32, f64, i32, u32
+from .convert import double_words, element, words_double
+from .vec import (advance, as_u32, load1_if_into, load1_nc_if_into, load2_if_into, load2_nc_if_into, load4_if_into, load4_nc_if_into,
+                  store2_from, store4_from)
+
+_LOADS = {(4, True): load4_nc_if_into, (2, True): load2_nc_if_into, (1, True): load1_nc_if_into,
+          (4, False): load4_if_into, (2, False): load2_if_into, (1, False): load1_if_into}
+
+
+def access_words(tensor, count, steps):
+    """32-bit words of one access where groups of `count` elements are `steps` elements apart; 0: elements one by one."""
+    itemsize = tensor.itemsize
+    for words in (4, 2, 1):
+        size = 4 * words
+        if not (count * itemsize % size or tensor.alignment % size or any(s * itemsize % size for s in steps)) and size >= itemsize:
+            return 0 if words == 2 and itemsize == 8 else words
+    return 0
+
+
+def scalar_of(dtype):
+    """Kernel type in which elements of `dtype` are computed with."""
+    return f64 if dtype == "float64" else f32
+
+
+@functools.cache
+def make_reader(dtype, count, words, constant=True):
+    """(type, length, fetch, unpack) of groups of `count` elements read `words` 32-bit words at a time, 0 for one by one.
+
+    ``fetch(buffer, k, p, i, ok)`` reads p[i:i+count] into a raw buffer from k on, zeros where not `ok`; ``unpack(values, k, buffer, j)``
+    converts it. The buffer is a local array of `type`, of `length` a group. With `constant` nobody writes the memory meanwhile.
+    """
+    e, T = element(dtype), scalar_of(dtype)
+    itemsize = e.storage.itemsize
+    if not words:
+        load = e.load
+
+        @device_function
+        def fetch(buffer, k, p, i, ok):
+            for v in range(count):
+                value = T(0)
+                if ok:
+                    value = T(load(p, i32(i + v)))
+                buffer[k + v] = value
+
+        @device_function
+        def unpack(values, k, buffer, j):
+            for v in range(count):
+                values[k + v] = buffer[j + v]
+        return T, count, fetch, unpack
+    length, load_into, unpack_word = count * itemsize // 4, _LOADS[words, constant], e.unpack
+    accesses = length // words
+
+    @device_function
+    def fetch(buffer, k, p, i, ok):
+        for a in range(accesses):
+            load_into(buffer, i32(k + a * words), as_u32(advance(p, i)), i32(a * words), i32(ok))
+
+    if itemsize == 8:
+        def unpack(values, k, buffer, j):
+            for v in range(count):
+                values[k + v] = words_double(buffer[j + 2 * v], buffer[j + 2 * v + 1])
+    elif itemsize == 4:
+        def unpack(values, k, buffer, j):
+            for v in range(count):
+                values[k + v] = unpack_word(buffer[j + v])
+    else:
+        def unpack(values, k, buffer, j):
+            for w in range(length):
+                values[k + 2 * w], values[k + 2 * w + 1] = unpack_word(buffer[j + w])
+    return u32, length, fetch, device_function(unpack)
+
+
+@functools.cache
+def make_word_writer(length, words):
+    """Device function ``put(q, buffer)``: `length` 32-bit words of a local array to q[:length], `words` at a time."""
+    @device_function
+    def put(q, buffer):
+        for a in range(length // words):
+            if words == 4:
+                store4_from(q, i32(a * words), buffer, i32(a * words))
+            elif words == 2:
+                store2_from(q, i32(a * words), buffer, i32(a * words))
+            else:
+                q[a] = buffer[a]
+    return put
+
+
+@functools.cache
+def make_writer(dtype, count, words):
+    """Device function ``put(p, i, values, k)``: values[k:k+count], rounded, to p[i:i+count]."""
+    e = element(dtype)
+    store, pack, itemsize = e.store, e.pack, e.storage.itemsize
+    length = count * itemsize // 4
+    if not words:
+        def put(p, i, values, k):
+            for v in range(count):
+                store(p, i32(i + v), values[k + v])
+        return device_function(put)
+
+    put_words = make_word_writer(length, words)
+
+    @device_function
+    def packed(buffer, values, k):
+        if itemsize == 8:
+            for v in range(count):
+                buffer[2 * v], buffer[2 * v + 1] = double_words(values[k + v])
+        elif itemsize == 4:
+            for v in range(count):
+                buffer[v] = pack(f32(values[k + v]))
+        else:
+            for w in range(length):
+                buffer[w] = pack(values[k + 2 * w], values[k + 2 * w + 1])
+
+    @device_function
+    def put(p, i, values, k):
+        buffer = cuda.local.array(length, u32)
+        packed(buffer, values, k)
+        put_words(as_u32(advance(p, i)), buffer)
+    return put
