@@ -89,7 +89,7 @@ if SIMULATED:
         try:
             return float(exact)
         except OverflowError:
-            return math.copysign(math.inf, exact)
+            return math.inf if exact > 0 else -math.inf
 
     def _extreme(sign, nan):
         """Twin of a maximum (sign 1) or minimum (-1); `nan`: whether a NaN operand makes the result NaN. +0 counts as above -0."""

@@ -1,0 +1,137 @@
+"""Threads side by side along kept elements that are contiguous, while what is reduced lies across: columns of a matrix.
+
+A thread has up to 16 bytes of neighbouring columns, a state for each, and a flight of loads under way, one a row. The threads of a block
+that share columns take every so many-th row; their states meet by shuffles, where they are in one warp, and in shared memory, from where
+results are stored side by side. Kept dimensions outside the columns are further blocks.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, i32, i64
+from ..device.flight import make_flight
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance
+from ..host.launch import Argument, Launch
+from ..transform._offsets import make_offsets, offset_arguments
+from ..transform._problem import Dim
+from ._fold import NOWHERE, make_fold
+from ._rows import FLIGHT, FLIGHT_OF_ELEMENTS, per_load
+from ._stages import LIMIT, THREADS, TYPES, factor_argument, kept_arguments, make_meeting, make_store, target_arguments, x_argument
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How columns are read.
+
+    Attributes
+    ----------
+    words : int
+        32-bit words of a load; 0 for single elements.
+    across : int
+        Threads of a block side by side; the others divide the rows.
+    splits : int
+        Parts of the rows that go to different blocks.
+    """
+    words: int
+    across: int
+    splits: int = 1
+
+    def __str__(self):
+        return f"{self.across} threads across, {4 * self.words or 'no'} bytes" + f", {self.splits} splits" * (self.splits > 1)
+
+
+def words_of(problem):
+    """Words of a load: as many as columns, rows and the array are aligned to."""
+    form, size = problem.form, problem.x.itemsize
+    steps = [d.x for d in (*form.kept[:-1], *form.reduced)] + [form.kept[-1].size]
+    fits = (w for w in (4, 2, 1) if 4 * w > size and problem.x_alignment >= 4 * w and not any(s * size % (4 * w) for s in steps))
+    return next(fits, 0)
+
+
+def columns_refusal(problem):
+    """Why columns cannot be read so; None if they can."""
+    form = problem.form
+    if not form.length:
+        return "there are no elements to reduce"
+    if form.kept[-1].x != 1:
+        return f"the innermost dimension that is kept has stride {form.kept[-1].x} in x; expected 1"
+    if max(form.outputs, form.length) >= LIMIT:
+        return f"{form.outputs} results of {form.length} elements each; expected fewer than 2**31 - 2**20 of either"
+    return None
+
+
+@functools.cache
+def columns_kernel(fold, dtype, compute, words, across, kept, reduced, wide, partial):
+    """The states of columns, stored as results or, `partial`, in the workspace."""
+    f, T = make_fold(fold, compute), TYPES[compute]
+    begin, push, put, get = f.begin, f.push, f.put, f.get
+    COUNT = FLIGHT if words else FLIGHT_OF_ELEMENTS
+    flight = make_flight(dtype, words, COUNT)
+    BUFFER, LENGTH, VECTOR, fetch, values = flight.scalar, flight.length, flight.vector, flight.fetch, flight.values
+    STATES, PLACES = VECTOR * f.parts, VECTOR if f.indexed else 1
+    WIDTH, HEIGHT, SHIFT = across * VECTOR, THREADS // across, across.bit_length() - 1
+    gather, column, SIZE = make_meeting(fold, compute, across, THREADS, VECTOR)
+    SHARED, SHARED_PLACES = SIZE * f.parts, SIZE if f.indexed else 1
+    offsets, walk, ONE = make_offsets(kept - 1, True), make_offsets(reduced, wide), reduced == 1
+    store = make_store(fold, dtype, compute, kept, partial)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def reduce_columns(x, numbers, places, outputs, columns, rows, per, blocks, splits, walk_divisors, walk_strides, divisors, x_strides,
+                       kept_divisors, y_strides, factor):
+        all_numbers, all_places = cuda.shared.array(SHARED, T), cuda.shared.array(SHARED_PLACES, i32)
+        buffer, some = cuda.local.array(LENGTH, BUFFER), cuda.local.array(VECTOR, T)
+        own_numbers, own_places = cuda.local.array(STATES, T), cuda.local.array(PLACES, i32)
+        t = i32(cuda.threadIdx.x)
+        rest, block = divide_remainder(i32(cuda.blockIdx.x), blocks)
+        batch, split = divide_remainder(rest, splits)
+        x_at, _ = offsets(batch, divisors, x_strides)
+        left = i32(block * i32(WIDTH))
+        mine = i32(left + i32(t & i32(across - 1)) * VECTOR)
+        start = advance(x, i64(x_at + mine))
+        first = i32(split * per + i32(t >> SHIFT))
+        last = i32(split * per + per)
+        if last > rows:
+            last = rows
+        if mine >= columns:
+            last = i32(0)
+        for v in range(VECTOR):
+            put(own_numbers, own_places, v, VECTOR, begin(first if first < last else i32(NOWHERE)))
+        for n in range(first, last, i32(COUNT * HEIGHT)):
+            for u in range(COUNT):
+                k = i32(n + u * HEIGHT)
+                ok = k < last
+                if ONE:
+                    at = i64(k) * walk_strides[0]
+                else:
+                    at = i64(walk(k if ok else n, walk_divisors, walk_strides)[0])
+                fetch(buffer, u, start, at, ok)
+            for u in range(COUNT):
+                k = i32(n + u * HEIGHT)
+                if k < last:
+                    values(some, buffer, u)
+                    for v in range(VECTOR):
+                        put(own_numbers, own_places, v, VECTOR, push(get(own_numbers, own_places, v, VECTOR), some[v], k))
+        gather(all_numbers, all_places, own_numbers, own_places)
+        cuda.syncthreads()
+        for c in range(t, i32(WIDTH), i32(THREADS)):
+            if i32(left + c) < columns:
+                store(numbers, places, i32(batch * columns + left + c), split, outputs, i32(splits[0]), kept_divisors, y_strides, factor,
+                      column(all_numbers, all_places, c))
+    return reduce_columns
+
+
+def columns_launch(problem, how):
+    """The launch that reads x."""
+    form, words = problem.form, how.words
+    columns, walk = form.kept[-1].size, [Dim(d.size, d.x, 0) for d in form.reduced]
+    wide = len(walk) == 1 or form.is_wide
+    kernel = columns_kernel(problem.fold, problem.x.dtype, problem.compute, words, how.across, len(form.kept), len(walk), wide,
+                            how.splits > 1)
+    blocks = ceil_div(columns, how.across * per_load(problem, words))
+    kept_divisors, _, y_strides = kept_arguments(form)
+    arguments = (x_argument(problem), *target_arguments(problem, how.splits), Argument("int32", form.outputs), Argument("int32", columns),
+                 Argument("int32", form.length), Argument("int32", ceil_div(form.length, how.splits)),
+                 Argument("uint32x3", divisor(blocks)), Argument("uint32x3", divisor(how.splits)), *offset_arguments(walk, wide),
+                 *offset_arguments([Dim(d.size, d.x, 0) for d in form.kept[:-1]], True), kept_divisors, y_strides,
+                 factor_argument(problem))
+    return Launch(kernel, (form.outputs // columns * blocks * how.splits, 1, 1), (THREADS, 1, 1), arguments)

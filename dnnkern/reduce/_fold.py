@@ -1,0 +1,336 @@
+"""What a mode does with elements: the running state of a reduction, and how states become one.
+
+A state is a tuple: one number of the type that is computed with for most modes, two for logsumexp (the maximum m so far, the sum of
+exp(x - m)), three for norm2 (sums of squares of elements as they are, made small and made large, of which the one that neither overflows
+nor underflows is taken at the end), a value and its position for argreduce. `merge` is commutative, so lanes that exchange states agree.
+"""
+import functools
+import math
+from typing import Callable, NamedTuple
+
+from ..device import device_function, f32, f64, i32
+from ..device.fastmath import exp, exp_fast, fabs, fma, log, maximum, minimum, rsqrt, sqrt
+from ..device.warp import shuffle_xor
+from ._problem import ARG
+
+NOWHERE = 2 ** 31 - 1  # the position of a state without elements
+NEUTRAL = {"add": 0, "mul": 1, "min": math.inf, "max": -math.inf, "amax": 0, "avg": 0, "norm1": 0, "norm2": 0, "mul_no_zeros": 1,
+           "sum_square": 0, "logsumexp": -math.inf, "argmin": math.inf, "argmax": -math.inf}
+# Powers of two: what scales elements down and up, and between which bounds the sum of plain squares is good. Sums of 2**31 squares stay
+# below the largest number where elements are scaled for their size, and squares that underflow are lost in the rounding of the others.
+SCALES = {"float32": (-80, 96, -70, 126), "float64": (-600, 700, -900, 1020)}
+
+
+class Fold(NamedTuple):
+    """The device functions of a mode.
+
+    Attributes
+    ----------
+    parts : int
+        Numbers in a state.
+    indexed : bool
+        A position is behind them.
+    begin : ``begin(at)``
+        A state without elements, for a walk that meets its first one at position `at`.
+    empty : ``empty()``
+        A state without elements.
+    lift : ``lift(value, at)``
+        The state of one element.
+    push : ``push(state, value, at)``
+        With one more element, at a later position than all others.
+    merge : ``merge(state, other)``
+    settle : ``settle(state, scale, shift)``
+        Positions times `scale` plus `shift`.
+    finish : ``finish(state, factor)``
+        The result; `factor` is 1 over the number of elements.
+    put, get, swap : ``put(numbers, places, at, plane, state)``, ``get(numbers, places, at, plane)``, ``swap(state, lanes)``
+        A state in memory, parts `plane` elements apart; that of the lane whose number differs in the bits `lanes`.
+    """
+    parts: int
+    indexed: bool
+    begin: Callable
+    empty: Callable
+    lift: Callable
+    push: Callable
+    merge: Callable
+    settle: Callable
+    finish: Callable
+    put: Callable
+    get: Callable
+    swap: Callable
+
+
+@functools.cache
+def make_fold(mode, compute):
+    """The `Fold` of a mode ("argmin" and "argmax" are those of argreduce), computing in "float32" or "float64"."""
+    T = f64 if compute == "float64" else f32
+    if mode in ARG:
+        return _arg(mode, T)
+    if mode == "logsumexp":
+        return _logsumexp(T, exp if compute == "float64" else exp_fast)
+    if mode == "norm2":
+        return _norm2(T, *SCALES[compute], _root(compute))
+    if mode == "mul_no_zeros":
+        return _one_part(NEUTRAL[mode], T, device_function(lambda value: T(1) if value == T(0) else T(value)), _multiply)
+    return _one_part(NEUTRAL[mode], T, _CHANGES.get(mode, _same), _JOINS.get(mode, _add), average=mode == "avg")
+
+
+def _one_part(START, T, change, join, average=False):
+    """The `Fold` of a mode whose state is one number: elements are changed, then joined."""
+    @device_function
+    def empty():
+        return (T(START),)
+
+    @device_function
+    def lift(value, at):
+        return (T(change(value)),)
+
+    @device_function
+    def push(state, value, at):
+        return (T(join(state[0], T(change(value)))),)
+
+    @device_function
+    def merge(state, other):
+        return (T(join(state[0], other[0])),)
+
+    @device_function
+    def finish(state, factor):
+        if average:
+            return T(state[0] * factor)
+        return state[0]
+    return _unindexed(1, empty, lift, push, merge, finish)
+
+
+@device_function
+def _same(value):
+    return value
+
+
+@device_function
+def _square(value):
+    return value * value
+
+
+@device_function
+def _add(a, b):
+    return a + b
+
+
+@device_function
+def _multiply(a, b):
+    return a * b
+
+
+_CHANGES = {"amax": fabs, "norm1": fabs, "sum_square": _square}
+_JOINS = {"mul": _multiply, "mul_no_zeros": _multiply, "min": minimum, "max": maximum, "amax": maximum}
+
+
+def _unindexed(parts, empty, lift, push, merge, finish):
+    """The `Fold` of a mode without positions."""
+    @device_function
+    def begin(at):
+        return empty()
+
+    @device_function
+    def settle(state, scale, shift):
+        return state
+    return Fold(parts, False, begin, empty, lift, push, merge, settle, finish, *_moves(parts))
+
+
+def _moves(parts):
+    """put, get and swap of states of so many numbers."""
+    if parts == 1:
+        @device_function
+        def put(numbers, places, at, plane, state):
+            numbers[at] = state[0]
+
+        @device_function
+        def get(numbers, places, at, plane):
+            return (numbers[at],)
+
+        @device_function
+        def swap(state, lanes):
+            return (shuffle_xor(state[0], lanes),)
+    elif parts == 2:
+        @device_function
+        def put(numbers, places, at, plane, state):
+            numbers[at], numbers[i32(at + plane)] = state[0], state[1]
+
+        @device_function
+        def get(numbers, places, at, plane):
+            return numbers[at], numbers[i32(at + plane)]
+
+        @device_function
+        def swap(state, lanes):
+            return shuffle_xor(state[0], lanes), shuffle_xor(state[1], lanes)
+    else:
+        @device_function
+        def put(numbers, places, at, plane, state):
+            numbers[at], numbers[i32(at + plane)], numbers[i32(at + 2 * plane)] = state[0], state[1], state[2]
+
+        @device_function
+        def get(numbers, places, at, plane):
+            return numbers[at], numbers[i32(at + plane)], numbers[i32(at + 2 * plane)]
+
+        @device_function
+        def swap(state, lanes):
+            return shuffle_xor(state[0], lanes), shuffle_xor(state[1], lanes), shuffle_xor(state[2], lanes)
+    return put, get, swap
+
+
+def _logsumexp(T, power):
+    """(m, sum of exp(x - m)), with one exponential an element.
+
+    Of an element and m, the larger is the new m and has exp(0) = 1; so has an infinite element that equals m, whose difference is NaN. A
+    NaN is in the sum alone, and stays there.
+    """
+    NOTHING = -math.inf
+
+    @device_function
+    def empty():
+        return T(NOTHING), T(0)
+
+    @device_function
+    def lift(value, at):
+        if value == value:
+            return T(value), T(1)
+        return T(NOTHING), T(value)
+
+    @device_function
+    def push(state, value, at):
+        m, total = state
+        ratio = T(1) if value == m else T(power(-fabs(T(value - m))))
+        if value > m:
+            return T(value), fma(total, ratio, T(1))
+        return m, T(total + ratio)
+
+    @device_function
+    def merge(state, other):
+        m, total = state
+        n, more = other
+        ratio = T(1) if m == n else T(power(-fabs(T(n - m))))
+        if n > m:
+            return n, fma(total, ratio, more)
+        return m, fma(more, ratio, total)
+
+    @device_function
+    def finish(state, factor):
+        return T(state[0] + log(state[1]))
+    return _unindexed(2, empty, lift, push, merge, finish)
+
+
+def _root(compute):
+    """The square root: for float32 that of the approximate reciprocal root, corrected once; 0 and infinity as they are."""
+    if compute == "float64":
+        return sqrt
+    LARGEST = math.inf
+
+    @device_function
+    def root(s):
+        if s == f32(0) or s == f32(LARGEST):
+            return s
+        r = rsqrt(s)
+        y = f32(s * r)
+        return fma(fma(-y, y, s), f32(r * f32(0.5)), y)
+    return root
+
+
+def _norm2(T, down, up, low, high, root):
+    """Sums of squares of x, of x made small and of x made large."""
+    DOWN, UP, LOW, HIGH, SMALL, LARGE = 2.0 ** down, 2.0 ** up, 2.0 ** low, 2.0 ** high, 2.0 ** -up, 2.0 ** -down
+
+    @device_function
+    def empty():
+        return T(0), T(0), T(0)
+
+    @device_function
+    def lift(value, at):
+        less, more = T(value * T(DOWN)), T(value * T(UP))
+        return T(value * value), T(less * less), T(more * more)
+
+    @device_function
+    def push(state, value, at):
+        less, more = T(value * T(DOWN)), T(value * T(UP))
+        return T(state[0] + value * value), T(state[1] + less * less), T(state[2] + more * more)
+
+    @device_function
+    def merge(state, other):
+        return T(state[0] + other[0]), T(state[1] + other[1]), T(state[2] + other[2])
+
+    @device_function
+    def finish(state, factor):
+        if state[0] > T(HIGH):
+            return T(root(state[1]) * T(LARGE))
+        if state[0] < T(LOW):
+            return T(root(state[2]) * T(SMALL))
+        return T(root(state[0]))
+    return _unindexed(3, empty, lift, push, merge, finish)
+
+
+def _arg(mode, T):
+    """(value, position): the first of equal ones, and the first NaN before everything."""
+    START, least = NEUTRAL[mode], mode == "argmin"
+
+    @device_function
+    def better(a, b):
+        """b is beyond a; neither is NaN."""
+        if least:
+            return b < a
+        return b > a
+
+    @device_function
+    def begin(at):
+        return T(START), i32(at)
+
+    @device_function
+    def empty():
+        return T(START), i32(NOWHERE)
+
+    @device_function
+    def lift(value, at):
+        return T(value), i32(at)
+
+    @device_function
+    def push(state, value, at):
+        best, place = state
+        if best == best and (better(best, value) or value != value):
+            best, place = T(value), i32(at)
+        return best, place
+
+    @device_function
+    def merge(state, other):
+        a, i = state
+        b, j = other
+        if b != b:
+            take = a == a or j < i
+        elif a != a:
+            take = False
+        else:
+            take = better(a, b) or (a == b and j < i)
+        if take:
+            return b, j
+        return a, i
+
+    @device_function
+    def settle(state, scale, shift):
+        best, place = state
+        if place != i32(NOWHERE):
+            place = i32(place * i32(scale) + i32(shift))
+        return best, place
+
+    @device_function
+    def finish(state, factor):
+        return state[0]
+
+    @device_function
+    def put(numbers, places, at, plane, state):
+        numbers[at], places[at] = state[0], state[1]
+
+    @device_function
+    def get(numbers, places, at, plane):
+        return numbers[at], places[at]
+
+    @device_function
+    def swap(state, lanes):
+        return shuffle_xor(state[0], lanes), shuffle_xor(state[1], lanes)
+    return Fold(1, True, begin, empty, lift, push, merge, settle, finish, put, get, swap)

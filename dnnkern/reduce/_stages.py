@@ -1,0 +1,160 @@
+"""What kernels of this family have in common: where results go, states that meet in a block, and the launch that merges partial states.
+
+A result's state is finished and stored where it belongs; where several blocks have a part of it, each leaves its state in the workspace,
+number ``split * outputs + output`` of each plane: a plane of numbers for each part of a state, and one of positions behind them. The
+second launch merges them in the order of the splits.
+"""
+import functools
+
+from ..device import cuda, device_function, f32, f64, i32
+from ..device.convert import element
+from ..device.index import ceil_div
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ..transform._offsets import make_offsets, offset_arguments
+from ..transform._problem import Dim
+from ._fold import make_fold
+
+TYPES = {"float32": f32, "float64": f64}
+THREADS = 256
+LIMIT = 2 ** 31 - 2 ** 20  # of counters that go beyond what they count by less than a block's threads and loads
+
+
+def fold_of(problem):
+    """The `Fold` of a problem."""
+    return make_fold(problem.fold, problem.compute)
+
+
+@functools.cache
+def make_store(fold, dtype, compute, kept, partial):
+    """Device function ``store(numbers, places, output, split, outputs, splits, divisors, strides, factor, state)``: the result number
+    `output` to the arrays of results of `kept` dimensions, or, `partial`, its state to the workspace."""
+    f = make_fold(fold, compute)
+    put, finish, indexed, narrow = f.put, f.finish, f.indexed, element(dtype).store
+    offsets = make_offsets(kept, True)
+
+    @device_function
+    def store(numbers, places, output, split, outputs, splits, divisors, strides, factor, state):
+        if partial:
+            put(numbers, places, i32(split * outputs + output), i32(splits * outputs), state)
+        else:
+            y_at, index_at = offsets(output, divisors, strides)
+            narrow(numbers, y_at, finish(state, factor))
+            if indexed:
+                places[index_at] = state[1]
+    return store
+
+
+@functools.cache
+def make_meeting(fold, compute, across, threads, vector):
+    """How the states of threads that work on the same columns meet, `across` of them side by side with `vector` columns each::
+
+        gather(numbers, places, own_numbers, own_places)     the thread's own states go to shared memory; no barrier
+        column(numbers, places, c)                           the state of the block's column c, behind a barrier
+
+    and the number of states in shared memory.
+    """
+    f = make_fold(fold, compute)
+    get, put, merge, swap = f.get, f.put, f.merge, f.swap
+    steps = max(0, 5 - (across.bit_length() - 1))           # lanes of a warp that share columns merge by shuffles
+    layers, wide, width = (threads // 32, False, across * vector) if across < 32 else (threads // across, True, across * vector)
+    SIZE, SHIFT, PLANE = layers * width, across.bit_length() - 1, vector
+
+    @device_function
+    def gather(numbers, places, own_numbers, own_places):
+        t = i32(cuda.threadIdx.x)
+        tx, layer = i32(t & i32(across - 1)), i32(t >> SHIFT) if wide else i32(t >> 5)
+        for v in range(vector):
+            state = get(own_numbers, own_places, v, PLANE)
+            for s in range(steps):
+                state = merge(state, swap(state, i32(16 >> s)))
+            if wide or i32(t & 31) < across:
+                put(numbers, places, i32(layer * width + tx * vector + v), SIZE, state)
+
+    @device_function
+    def column(numbers, places, c):
+        state = get(numbers, places, c, SIZE)
+        for h in range(1, layers):
+            state = merge(state, get(numbers, places, i32(h * width + c), SIZE))
+        return state
+    return gather, column, SIZE
+
+
+# ---- arguments and workspace
+
+def kept_arguments(form):
+    """Kernel parameters `divisors`, `x_strides` and `y_strides` of the kept dimensions."""
+    divisors, x_strides = offset_arguments([Dim(d.size, d.x, 0) for d in form.kept], True)
+    _, y_strides = offset_arguments([Dim(d.size, d.y, d.index) for d in form.kept], True)
+    return divisors, x_strides, y_strides
+
+
+def target_arguments(problem, splits):
+    """Kernel parameters `numbers` and `places`: the results, or where there are several splits the workspace."""
+    fold = fold_of(problem)
+    if splits > 1:
+        planes = splits * problem.form.outputs * fold.parts * ITEMSIZE[problem.compute]
+        return Argument(f"{problem.compute}*", "workspace"), Argument("int32*", "workspace", planes if fold.indexed else 0)
+    numbers, *places = problem.outputs
+    first = Argument(element(numbers.dtype).pointer, "value" if fold.indexed else "y", problem.form.y_first * numbers.itemsize)
+    if fold.indexed:
+        return first, Argument("int32*", "index", problem.form.index_first * 4)
+    return first, Argument("int32*", "workspace")
+
+
+def x_argument(problem):
+    """Kernel parameter `x`."""
+    return Argument(element(problem.x.dtype).pointer, "x", problem.form.x_first * problem.x.itemsize)
+
+
+def factor_argument(problem):
+    """Kernel parameter `factor`: 1 over the number of elements of a result."""
+    return Argument(problem.compute, 1 / max(problem.form.length, 1))
+
+
+def workspace_bytes(problem, splits):
+    """Bytes of the partial states."""
+    fold = fold_of(problem)
+    return splits * problem.form.outputs * (fold.parts * ITEMSIZE[problem.compute] + 4 * fold.indexed) if splits > 1 else 0
+
+
+# ---- the second launch
+
+@functools.cache
+def finish_kernel(fold, dtype, compute, kept, across):
+    """Results out of partial states: `across` of them side by side in a block, whose other threads divide the splits."""
+    f, T = make_fold(fold, compute), TYPES[compute]
+    empty, merge, put, get = f.empty, f.merge, f.put, f.get
+    gather, column, SIZE = make_meeting(fold, compute, across, THREADS, 1)
+    NUMBERS, PLACES, PARTS = SIZE * f.parts, SIZE if f.indexed else 1, f.parts
+    SHIFT, HEIGHT = across.bit_length() - 1, THREADS // across
+    store = make_store(fold, dtype, compute, kept, False)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def reduce_finish(partial, partial_places, numbers, places, outputs, splits, divisors, y_strides, factor):
+        all_numbers, all_places = cuda.shared.array(NUMBERS, T), cuda.shared.array(PLACES, i32)
+        own_numbers, own_places = cuda.local.array(PARTS, T), cuda.local.array(1, i32)
+        t = i32(cuda.threadIdx.x)
+        first = i32(i32(cuda.blockIdx.x) * i32(across))
+        output = i32(first + (t & i32(across - 1)))
+        state, plane = empty(), i32(splits * outputs)
+        if output < outputs:
+            for s in range(i32(t >> SHIFT), i32(splits), i32(HEIGHT)):
+                state = merge(state, get(partial, partial_places, i32(s * outputs + output), plane))
+        put(own_numbers, own_places, 0, 1, state)
+        gather(all_numbers, all_places, own_numbers, own_places)
+        cuda.syncthreads()
+        if t < across and i32(first + t) < outputs:
+            store(numbers, places, i32(first + t), i32(0), outputs, splits, divisors, y_strides, factor, column(all_numbers, all_places, t))
+    return reduce_finish
+
+
+def finish_launch(problem, splits):
+    """The second launch."""
+    form = problem.form
+    across = min(32, 1 << (form.outputs - 1).bit_length())
+    divisors, _, y_strides = kept_arguments(form)
+    arguments = (*target_arguments(problem, splits), *target_arguments(problem, 1), Argument("int32", form.outputs),
+                 Argument("int32", splits), divisors, y_strides, factor_argument(problem))
+    kernel = finish_kernel(problem.fold, problem.x.dtype, problem.compute, len(form.kept), across)
+    return Launch(kernel, (ceil_div(form.outputs, across), 1, 1), (THREADS, 1, 1), arguments)

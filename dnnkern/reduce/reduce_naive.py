@@ -1,0 +1,92 @@
+"""One thread a result, straight from the definition.
+
+The thread walks over the elements of its result, 256 at a time: each stretch by itself first, which loses less to rounding, then what
+there was. Any strides, any number of elements; each coordinate costs a division of 64-bit integers. It is for few elements a result.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, i64
+from ..device.convert import element
+from ..device.index import ceil_div
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ..transform._offsets import make_offsets64, offset_arguments64
+from ..transform._problem import Dim
+from ._fold import make_fold
+from ._stages import factor_argument, target_arguments, x_argument
+
+THREADS = 128
+STRETCH = 256
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is done, element type, type of the sums, numbers of kept and of reduced dimensions."""
+    fold: str
+    dtype: str
+    compute: str
+    kept: int
+    reduced: int
+
+
+def supports(problem):
+    """Everything."""
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """A load at a time in each thread, and the divisions."""
+    form = problem.form
+    instructions = 30 + 70 * len(form.reduced)
+    waves = ceil_div(max(1, form.outputs), 2048 * device.sms)
+    spread = min(32, max(abs(form.kept[-1].x), 1) * problem.x.itemsize) // problem.x.itemsize
+    return LAUNCH + max(waves * form.length * (400 + 2 * instructions) / device.clock_hz, moved_seconds(problem.bytes * spread, device),
+                        divisions_seconds(form.outputs * form.length, instructions, device))
+
+
+@functools.cache
+def kernel(config):
+    """numbers[output], places[output] = the result of an output, a thread each."""
+    f, e = make_fold(config.fold, config.compute), element(config.dtype)
+    empty, lift, merge, finish, indexed, load, narrow = f.empty, f.lift, f.merge, f.finish, f.indexed, e.load, e.store
+    kept, reduced = make_offsets64(config.kept), make_offsets64(config.reduced)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def reduce_naive(x, numbers, places, outputs, length, sizes, x_strides, y_strides, walk_sizes, walk_strides, factor):
+        output = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        if output < outputs:
+            x_at, _ = kept(output, sizes, x_strides)
+            y_at, index_at = kept(output, sizes, y_strides)
+            total = empty()
+            for first in range(i64(0), i64(length), i64(STRETCH)):
+                part = empty()
+                for k in range(first, min(i64(first + STRETCH), i64(length))):
+                    at, _ = reduced(k, walk_sizes, walk_strides)
+                    part = merge(part, lift(load(x, i64(x_at + at)), k))
+                total = merge(total, part)
+            narrow(numbers, i64(y_at), finish(total, factor))
+            if indexed:
+                places[i64(index_at)] = total[1]
+    return reduce_naive
+
+
+def build(problem, device, config):
+    """One launch."""
+    form = problem.form
+    config = Config(problem.fold, problem.x.dtype, problem.compute, len(form.kept), len(form.reduced))
+    sizes, x_strides = offset_arguments64([Dim(d.size, d.x, 0) for d in form.kept])
+    _, y_strides = offset_arguments64([Dim(d.size, d.y, d.index) for d in form.kept])
+    arguments = (x_argument(problem), *target_arguments(problem, 1), Argument("int64", form.outputs), Argument("int64", form.length), sizes,
+                 x_strides, y_strides, *offset_arguments64([Dim(d.size, d.x, 0) for d in form.reduced]), factor_argument(problem))
+    return (Launch(kernel(config), (ceil_div(form.outputs, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+                   for op in ("reduce", "argreduce"))
