@@ -192,10 +192,12 @@ def test_packed(name, algorithm):
     assert "a" * a.packed + "b" * b.packed == which
     for x in (a, b):
         if x.packed:
-            assert x.major == "k"
+            lies_along_mn = x.tensor.itemsize == 2 and x.strides[1] == 1 and x.strides[2] != 1
+            assert x.major == ("mn" if lies_along_mn else "k"), "a copy that transposes takes twice as long"
             spec = x.argument(64, 0).spec
-            assert spec.shape == (x.matrices, x.extent, x.k) and spec.strides[1] * x.tensor.itemsize % 16 == 0
-            assert x.bytes >= x.matrices * x.extent * spec.strides[1] * x.tensor.itemsize and x.bytes % 256 == 0
+            assert spec.shape == (x.matrices, *((x.k, x.extent) if lies_along_mn else (x.extent, x.k)))
+            assert spec.strides[1] * x.tensor.itemsize % 16 == 0
+            assert x.bytes >= x.matrices * spec.shape[1] * spec.strides[1] * x.tensor.itemsize and x.bytes % 256 == 0
     if algorithm.supports(problem) is not None:
         assert algorithm is SPLIT and problem.k * problem.a.itemsize <= 3 * engine.ROW
         return
@@ -220,6 +222,16 @@ def test_rows_that_begin_anywhere_are_copied(dtype, k, layout):
                   math="tf32" if dtype == "float32" else None)
     launches = WGMMA.build(case.problem(), H200, WGMMA.configs(case.problem(), H200)[0])
     assert "matmul_pack_rows" in [launch.kernel.py_func.__name__ for launch in launches]
+    contract.check(WGMMA, case)
+
+
+@needs(9)
+@pytest.mark.parametrize("ta", [False, True])
+def test_rows_along_columns_are_copied_as_they_lie(ta):
+    """A 16-bit operand whose rows begin anywhere is read along them, whichever dimension they are."""
+    case = Matmul("packed-mn-bfloat16", 37, 77, 72, "bfloat16", batch_a=(2,), batch_b=(2,), ta=ta, layout={"b": {"gap": 3, "misaligned": 1}})
+    launches = WGMMA.build(case.problem(), H200, WGMMA.configs(case.problem(), H200)[0])
+    assert [launch.kernel.py_func.__name__ for launch in launches] == ["matmul_pack_rows"] * (1 + ta) + ["matmul_wgmma"]
     contract.check(WGMMA, case)
 
 

@@ -88,13 +88,21 @@ class Operand:
     packed: bool
 
     @property
+    def lines(self):
+        """(lines, elements of each, element strides of matrices, lines and elements) that a copy lies in."""
+        batch, across, along = self.strides
+        if self.major == "k":
+            return self.extent, self.k, self.strides
+        return self.k, self.extent, (batch, along, across)
+
+    @property
     def bytes(self):
         """Of the workspace."""
-        return packed_bytes(self.matrices, self.extent, self.k, self.tensor.itemsize) if self.packed else 0
+        return packed_bytes(self.matrices, *self.lines[:2], self.tensor.itemsize) if self.packed else 0
 
     def pack(self, offset):
         """The launch that copies it to byte `offset` of the workspace, in a tuple; none where it is read in place."""
-        return (pack_launch(self.name, self.tensor, self.matrices, self.extent, self.k, self.strides, offset),) if self.packed else ()
+        return (pack_launch(self.name, self.tensor, self.matrices, *self.lines, offset),) if self.packed else ()
 
     def argument(self, rows, offset):
         """The tensor map of boxes of `rows` rows and 128 bytes along k, or of 64 rows and the same k."""
@@ -102,8 +110,9 @@ class Operand:
         itemsize, extent, k = self.tensor.itemsize, self.extent, self.k
         bk, line = ROW // itemsize, 16 // itemsize  # any stride does for a dimension of one
         if self.packed:
-            across, along = pitch_of(k, itemsize), 1
-            batch = across * extent
+            lines, length, _ = self.lines
+            across = along = pitch_of(length, itemsize)  # of which the other is 1, and not asked for
+            batch = across * lines
         if self.matrices == 1:
             batch = line
         if self.major == "k":
@@ -130,7 +139,7 @@ def make_operand(name, tensor, extent, k, strides, matrices, math):
     addressable = tensor.alignment % 16 == 0 and all(n == 1 or s > 0 and s * itemsize % 16 == 0 and s * itemsize < 2 ** 40
                                                      for s, n in steps)
     packed = not (addressable and (by_k or by_mn))
-    return Operand(name, tensor, extent, k, strides, matrices, "k" if packed or by_k else "mn", packed)
+    return Operand(name, tensor, extent, k, strides, matrices, "k" if by_k or not by_mn else "mn", packed)
 
 
 def operands_of(parts, math):
@@ -290,11 +299,11 @@ def locate_arguments(parts, tile, a, b, ranges=1):
 
 def pack_seconds(operands, device):
     """Predicted time of copying those operands that must be: a launch each and two passes, 4.5 of those that go through shared memory and
-    are not aligned; through the rows' kernel 2.5, not measured."""
+    are not aligned; through the rows' kernel 2.5, not measured alone."""
     def passes(x):
         others = [s for s, n in zip(x.strides, (x.matrices, x.extent, x.k)) if n > 1 and s != 1]
         aligned = x.tensor.alignment % 16 == 0 and all(s * x.tensor.itemsize % 16 == 0 for s in others)
-        return 2.1 if aligned else 2.5 if by_rows(x.matrices, x.extent, x.k, x.strides) else 4.5
+        return 2.1 if aligned else 2.5 if by_rows(x.matrices, *x.lines) else 4.5
     return sum(3e-6 + passes(x) * x.bytes / device.bandwidth for x in operands if x.packed)
 
 
