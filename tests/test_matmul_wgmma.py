@@ -229,7 +229,8 @@ def test_rows_that_begin_anywhere_are_copied(dtype, k, layout):
 @pytest.mark.parametrize("ta", [False, True])
 def test_rows_along_columns_are_copied_as_they_lie(ta):
     """A 16-bit operand whose rows begin anywhere is read along them, whichever dimension they are."""
-    case = Matmul("packed-mn-bfloat16", 37, 77, 72, "bfloat16", batch_a=(2,), batch_b=(2,), ta=ta, layout={"b": {"gap": 3, "misaligned": 1}})
+    layout = {"b": {"gap": 3, "misaligned": 1}}
+    case = Matmul("packed-mn-bfloat16", 37, 77, 72, "bfloat16", batch_a=(2,), batch_b=(2,), ta=ta, layout=layout)
     launches = WGMMA.build(case.problem(), H200, WGMMA.configs(case.problem(), H200)[0])
     assert [launch.kernel.py_func.__name__ for launch in launches] == ["matmul_pack_rows"] * (1 + ta) + ["matmul_wgmma"]
     contract.check(WGMMA, case)
