@@ -62,6 +62,22 @@ def make_seen_by(axis, adaptive, wide):
 
 
 @functools.cache
+def make_inside(axis, dilated, wide):
+    """``inside(first pixel, taps, g) -> (first tap, end of the taps)`` that are in the image."""
+    _, ceil = make_divide(wide)
+    Int = i64 if wide else i32
+    N, D = IMAGE + axis, DILATION + axis
+
+    @device_function
+    def inside(first, taps, g):
+        low, high = Int(-first), Int(g[N] - first)
+        if dilated:
+            low, high = ceil(low, g[D]), ceil(high, g[D])
+        return max(low, Int(0)), min(high, taps)
+    return inside
+
+
+@functools.cache
 def make_counted(axis, dilated, wide):
     """``counted(first pixel, taps, g)``: how many of a window's taps an average counts."""
     _, ceil = make_divide(wide)

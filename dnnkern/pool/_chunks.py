@@ -1,0 +1,71 @@
+"""Chunks of channels that lie side by side in memory, and how an image, its places and an index are addressed by them."""
+import math
+from dataclasses import dataclass
+
+from ..device.groups import access_words
+from ..device.index import ceil_div, divisor
+from ..host.launch import Argument
+from ..transform._offsets import LIMIT
+
+CHUNK = 16  # bytes
+
+
+def chunk_of(problem):
+    """Channels of a chunk: as many as are 16 bytes, or the largest power of two that divides their number."""
+    count = CHUNK // problem.x.itemsize
+    return math.gcd(count, problem.c)
+
+
+def refusal(problem):
+    """Why the channels cannot be taken in chunks."""
+    named = (("x", problem.x_strides), ("y", problem.y_strides), *((("index", problem.index_strides),) if problem.index else ()))
+    for name, strides in named:
+        if strides[1] != 1 and problem.c > 1:
+            return f"channels are {strides[1]} elements apart in {name}; expected them side by side"
+    return None
+
+
+def numbers_refusal(problem, units):
+    """Why 32-bit numbers do not hold what is counted."""
+    if units >= LIMIT - 2 ** 20:
+        return f"{units} threads; expected fewer than 2**31 - 2**20"
+    reach = max(max(n + 2 * d * t + b, (m + 1) * s, (n + 2) * (m + 2) if problem.adaptive else 0) for n, m, t, s, d, b in
+                zip(problem.image, problem.out, problem.taps, problem.steps, problem.dilations, problem.before))
+    if reach >= 2 ** 30:
+        return f"the windows reach over {reach} pixels; expected fewer than 2**30"
+    return None
+
+
+@dataclass(frozen=True)
+class Access:
+    """32-bit words of one access to x, y and the index, 0: element by element."""
+    x: int
+    y: int
+    index: int
+
+
+def access_of(problem, count):
+    """The widest accesses that alignment and strides allow to groups of `count` neighbours."""
+    def words(tensor, strides):
+        return access_words(tensor, count, [s for k, s in enumerate(strides) if k != 1])
+    return Access(words(problem.x, problem.x_strides), words(problem.y, problem.y_strides),
+                  words(problem.index, problem.index_strides) if problem.index else 1)
+
+
+def is_wide(problem):
+    """Whether an element's offset within an image does not fit 32 bits."""
+    strides = (problem.x_strides, problem.image), (problem.y_strides, problem.out), (problem.index_strides, problem.out)
+    return any(sum(abs(s) * (n - 1) for s, n in zip(some[2:], extents)) + problem.c >= LIMIT // 2 for some, extents in strides)
+
+
+def arguments(problem, extents, chunks):
+    """Kernel parameters: divisors of the chunks and of three extents, the geometry, the strides."""
+    divisors = tuple(v for n in (chunks, *extents) for v in divisor(max(n, 1)))
+    geometry, = problem.geometry()
+    return (Argument("uint32x12", divisors), Argument("int32x24", geometry.value),
+            *(Argument("int64x5", s) for s in (problem.x_strides, problem.y_strides, problem.index_strides)))
+
+
+def blocks(units, threads):
+    """Grid of so many units of work, a thread each."""
+    return ceil_div(units, threads), 1, 1

@@ -1,0 +1,188 @@
+"""Channels side by side: a thread takes up to 16 bytes of channels of a place, and has a row or several of its window's taps in flight.
+
+Threads of a warp have neighbouring chunks, then neighbouring places, so all accesses are coalesced, and windows that overlap find each
+other's pixels in the L1 and L2: from memory x comes once. A thread issues the loads of up to nine taps before it looks at the first, as
+words, which it takes apart when it is their turn. For a maximum, taps outside the image are replaced by the nearest ones within, which
+changes neither it nor where it is first; for an average they load nothing and are 0. Larger windows go in batches of such taps; adaptive
+windows differ in their ends alone. Where a maximum turns out to be NaN, which is rare, the taps are looked through again for the first one:
+an element then costs three instructions instead of four.
+
+A window of 3x3 takes 9 accesses to the L1 for one of memory's; where windows overlap much more than that, the L1 is what bounds it.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, i32, i64, u32
+from ..device.convert import element
+from ..device.fastmath import maximum
+from ..device.groups import make_reader, make_word_writer, make_writer, scalar_of
+from ..device.index import ceil_div, divide_remainder
+from ..device.vec import advance, as_u32
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
+from ._chunks import Access, access_of, arguments, blocks, chunk_of, is_wide, numbers_refusal
+from ._chunks import refusal as chunk_refusal
+from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window
+
+THREADS = 256
+MOST_LOADS = 9  # of 16 bytes under way at once: four registers each
+
+
+@dataclass(frozen=True)
+class Config:
+    """What it computes and of what, channels of a chunk, accesses, taps at once, and what windows are like."""
+    maximum: bool
+    index: bool
+    dtype: str
+    channels: int
+    access: Access
+    rows: int
+    columns: int
+    adaptive: bool
+    dilated: bool
+    wide: bool
+
+    def __str__(self):
+        return f"{self.channels} channels, {self.rows}x{self.columns} taps"
+
+
+def _units(problem):
+    return problem.y.size // chunk_of(problem)
+
+
+def supports(problem):
+    """Channels side by side."""
+    return chunk_refusal(problem) or numbers_refusal(problem, _units(problem))
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """Taps cost 6 instructions and for each channel 2, with an index 4, and an access to the L1; large windows have few threads."""
+    units, channels = _units(problem), chunk_of(problem)
+    each = 80 + problem.tap_count * (6 + channels * (4 if problem.index else 2))
+    issue = divisions_seconds(units, each, device)
+    cached = units * problem.tap_count * max(16, channels * problem.x.itemsize) / (100 * device.sms * device.clock_hz)
+    crowd = min(1.0, units / (device.sms * 512))
+    return LAUNCH + max(issue, cached, moved_seconds(problem.bytes, device)) / max(crowd, 1e-3) * tail(ceil_div(units, THREADS), 4, device)
+
+
+def taps_at_once(taps):
+    """(rows, columns) of a window's taps that are loaded together."""
+    columns = ceil_div(taps[2], ceil_div(taps[2], MOST_LOADS))
+    return max(1, min(taps[1], MOST_LOADS // columns)), columns
+
+
+@functools.cache
+def kernel(config):
+    """y[n, o, p, q, c] = the maximum or the average of x over the window."""
+    Total, V, ROWS, COLUMNS = scalar_of(config.dtype), config.channels, config.rows, config.columns
+    MAX, INDEX, Int = config.maximum, config.index, i64 if config.wide else i32
+    Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.access.x)
+    put, put_words = make_writer(config.dtype, V, config.access.y), make_word_writer(V, max(config.access.index, 1))
+    window_d, window_h, window_w = (make_window(axis, config.adaptive, False) for axis in range(3))
+    inside_d, inside_h, inside_w = (make_inside(axis, config.dilated, False) for axis in range(3))
+    counted_d, counted_h, counted_w = (make_counted(axis, config.dilated, False) for axis in range(3))
+    reciprocal, BUFFER = make_reciprocal("float64" if config.dtype == "float64" else "float32"), ROWS * COLUMNS * LENGTH
+    START = MINUS_INFINITY if MAX else 0.0
+
+    @cuda.jit(launch_bounds=(THREADS, 3))
+    def pool_fwd_channels(x, y, index, count, divisors, g, x_strides, y_strides, index_strides):
+        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        if i < count:
+            raw = cuda.local.array(BUFFER, Raw)
+            values, total = cuda.local.array(V, Total), cuda.local.array(V, Total)
+            where = cuda.local.array(V, u32)
+            rest, chunk = divide_remainder(i, (divisors[0], divisors[1], divisors[2]))
+            rest, q = divide_remainder(rest, (divisors[9], divisors[10], divisors[11]))
+            rest, p = divide_remainder(rest, (divisors[6], divisors[7], divisors[8]))
+            n, o = divide_remainder(rest, (divisors[3], divisors[4], divisors[5]))
+            first_d, taps_d = window_d(o, g)
+            first_h, taps_h = window_h(p, g)
+            first_w, taps_w = window_w(q, g)
+            low_d, high_d = inside_d(first_d, taps_d, g)
+            low_h, high_h = inside_h(first_h, taps_h, g)
+            low_w, high_w = inside_w(first_w, taps_w, g)
+            image = advance(x, i64(i64(n) * x_strides[0] + i64(chunk * V)))
+            start = u32(0xFFFFFFFF)
+            if low_d < high_d and low_h < high_h and low_w < high_w:
+                d, h, w = i32(first_d + low_d * g[12]), i32(first_h + low_h * g[13]), i32(first_w + low_w * g[14])
+                start = u32(i32(i32(d * g[1] + h) * g[2] + w))
+            for v in range(V):
+                total[v] = Total(START)
+                where[v] = start
+            for t in range(low_d, high_d):
+                d = i32(first_d + t * g[12])
+                for row in range(low_h, high_h, i32(ROWS)):
+                    for column in range(low_w, high_w, i32(COLUMNS)):
+                        # load taps
+                        for r in range(ROWS):
+                            for s in range(COLUMNS):
+                                h = i32(first_h + min(i32(row + r), i32(high_h - 1)) * g[13])
+                                w = i32(first_w + min(i32(column + s), i32(high_w - 1)) * g[14])
+                                at = Int(Int(d) * Int(x_strides[2]) + Int(h) * Int(x_strides[3]) + Int(w) * Int(x_strides[4]))
+                                fetch(raw, i32((r * COLUMNS + s) * LENGTH), image, at,
+                                      i32(1) if MAX else i32(i32(row + r) < high_h and i32(column + s) < high_w))
+                        # add them up
+                        for r in range(ROWS):
+                            for s in range(COLUMNS):
+                                unpack(values, i32(0), raw, i32((r * COLUMNS + s) * LENGTH))
+                                if INDEX:
+                                    h = i32(first_h + min(i32(row + r), i32(high_h - 1)) * g[13])
+                                    w = i32(first_w + min(i32(column + s), i32(high_w - 1)) * g[14])
+                                    position = u32(i32(i32(d * g[1] + h) * g[2] + w))
+                                    for v in range(V):
+                                        where[v] = position if values[v] > total[v] else where[v]
+                                if MAX:
+                                    for v in range(V):
+                                        total[v] = maximum(total[v], values[v])
+                                else:
+                                    for v in range(V):
+                                        total[v] = Total(total[v] + values[v])
+            if INDEX:
+                broken = False
+                for v in range(V):
+                    broken = broken | (total[v] != total[v])
+                if broken:  # the first NaN, from the last tap to the first
+                    for t in range(i32(high_d - low_d)):
+                        d = i32(first_d + i32(high_d - 1 - t) * g[12])
+                        for row in range(i32(high_h - low_h)):
+                            h = i32(first_h + i32(high_h - 1 - row) * g[13])
+                            for column in range(i32(high_w - low_w)):
+                                w = i32(first_w + i32(high_w - 1 - column) * g[14])
+                                at = Int(Int(d) * Int(x_strides[2]) + Int(h) * Int(x_strides[3]) + Int(w) * Int(x_strides[4]))
+                                fetch(raw, i32(0), image, at, i32(1))
+                                unpack(values, i32(0), raw, i32(0))
+                                for v in range(V):
+                                    where[v] = u32(i32(i32(d * g[1] + h) * g[2] + w)) if values[v] != values[v] else where[v]
+            if not MAX:
+                factor = reciprocal(i32(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g) * counted_w(first_w, taps_w, g)))
+                for v in range(V):
+                    total[v] = Total(total[v] * factor)
+            to = i64(i64(n) * y_strides[0] + i64(o) * y_strides[2] + i64(p) * y_strides[3] + i64(q) * y_strides[4])
+            put(advance(y, i64(to + i64(chunk * V))), i32(0), total, i32(0))
+            if INDEX:
+                to = i64(i64(n) * index_strides[0] + i64(o) * index_strides[2] + i64(p) * index_strides[3] + i64(q) * index_strides[4])
+                put_words(as_u32(advance(index, i64(to + i64(chunk * V)))), where)
+    return pool_fwd_channels
+
+
+def build(problem, device, config):
+    """One launch. Without an index its pointer is y's, which nothing reads or writes through it."""
+    channels, pointer = chunk_of(problem), element(problem.x.dtype).pointer
+    rows, columns = taps_at_once(problem.taps)
+    config = Config(problem.is_max, problem.index is not None, problem.x.dtype, channels, access_of(problem, channels), rows, columns,
+                    problem.adaptive, set(problem.dilations) != {1}, is_wide(problem))
+    units = _units(problem)
+    index = Argument("int32*", "index") if config.index else Argument(pointer, "y")
+    given = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("int32", units),
+             *arguments(problem, problem.out, problem.c // channels))
+    return (Launch(kernel(config), blocks(units, THREADS), (THREADS, 1, 1), given),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="channels", supports=supports, workspace=workspace, estimate=estimate, build=build)
+                   for op in ("max_pool_fwd", "avg_pool_fwd"))
