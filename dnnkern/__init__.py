@@ -12,6 +12,9 @@ __version__ = "0.1.0"
 _NAMES = {
     "Note": "dnnkern.dispatch",
     "NotSupported": "dnnkern.dispatch",
+    "activation_bwd": "dnnkern.act",
+    "activation_fwd": "dnnkern.act",
+    "binary": "dnnkern.act",
     "adaptive_avg_pool_bwd": "dnnkern.pool",
     "adaptive_avg_pool_fwd": "dnnkern.pool",
     "adaptive_max_pool_bwd": "dnnkern.pool",
@@ -27,6 +30,8 @@ _NAMES = {
     "conv_fwd": "dnnkern.conv",
     "conv_transpose_fwd": "dnnkern.conv",
     "convert_layout": "dnnkern.transform",
+    "glu_bwd": "dnnkern.act",
+    "glu_fwd": "dnnkern.act",
     "grouped_matmul": "dnnkern.matmul",
     "im2col": "dnnkern.transform",
     "matmul": "dnnkern.matmul",
@@ -36,6 +41,7 @@ _NAMES = {
     "softmax_bwd": "dnnkern.softmax",
     "softmax_fwd": "dnnkern.softmax",
     "transpose": "dnnkern.transform",
+    "unary": "dnnkern.act",
     "view": "dnnkern.host.arrays",
 }
 _MODULES = ("device", "dispatch", "host")

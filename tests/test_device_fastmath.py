@@ -137,6 +137,18 @@ def test_pow(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_atan2_and_fmod(dtype):
+    x, y = _range(-50, 50, dtype), _range(-4, 4, dtype)[::-1].copy()
+    exact = np.arctan2(x.astype(np.longdouble), y.astype(np.longdouble)).astype(np.float64)
+    _check(_map(fastmath.atan2, x, y), exact, 3 * np.finfo(dtype).eps)
+    np.testing.assert_array_equal(_map(fastmath.fmod, x, y), np.fmod(x, y))
+    limits = np.array([1, -1, np.inf, 1, 0, np.nan, 1, -0.0], dtype), np.array([0, np.inf, 1, np.inf, -1, 1, np.nan, 1], dtype)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(_map(fastmath.fmod, *limits), np.fmod(*limits))
+    np.testing.assert_allclose(_map(fastmath.atan2, *limits), np.arctan2(*limits), rtol=4 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_fma_rounds_once(dtype):
     rng = np.random.default_rng(18)
     a, b = (rng.standard_normal(400).astype(dtype) for _ in range(2))

@@ -27,6 +27,7 @@ erf, erfc        float32 2 and 4 ulp, float64 2 and 5 ulp
 tanh, tan        float32 2 and 4 ulp, float64 2 ulp
 sin, cos         float32 2 ulp, float64 2 ulp
 pow              float32 4 ulp, float64 2 ulp
+atan2, fmod      float32 3 ulp, float64 2 ulp; exact
 ===============  ===========================================================================================================
 
 Accurate sin, cos and tan reduce arguments beyond 1e5 in float64 and a small stack array, a path rarely taken but always compiled in.
@@ -108,6 +109,7 @@ if SIMULATED:
     exp, exp2, log, log1p, expm1 = _exact(np.exp), _exact(np.exp2), _exact(np.log), _exact(np.log1p), _exact(np.expm1)
     sqrt, tanh, sin, cos, tan = _exact(np.sqrt), _exact(np.tanh), _exact(np.sin), _exact(np.cos), _exact(np.tan)
     erf, erfc, pow = _of_math(math.erf, -1.0, 1.0), _of_math(math.erfc, 2.0, 0.0), _exact(np.power)
+    atan2, fmod = _exact(np.arctan2), _exact(np.fmod)
 
     def floor(x):
         """The largest integer not above `x`, in its type."""
@@ -137,6 +139,7 @@ else:
         return by_type(texts)
 
     fma, pow = libdevice("fmaf", "fma", 3), libdevice("powf", "pow", 2)
+    atan2, fmod = libdevice("atan2f", "atan2", 2), libdevice("fmodf", "fmod", 2)
     fmax, fmin = (by_type({"float32": f"{op}.f32 $0, $1, $2;", "float64": f"{op}.f64 $0, $1, $2;"}) for op in ("max", "min"))
     maximum, minimum = _extreme("max"), _extreme("min")
     fabs = by_type({"float32": "abs.f32 $0, $1;", "float64": "abs.f64 $0, $1;"})

@@ -5,8 +5,8 @@ A unit of 4, 8 or 16 bytes is 1, 2 or 4 words; one of 1 or 2 bytes is an element
 import functools
 
 from ..device import device_function, i32, u8, u16, u32
-from ..device.vec import (as_u32, load1_nc_if, load2_nc_if, load4_nc_if, load_shared_2u32, load_shared_4u32, load_shared_u32, store2,
-                          store4, store_shared_2u32, store_shared_4u32, store_shared_u32)
+from ..device.vec import (as_u32, load1_if, load1_nc_if, load2_if, load2_nc_if, load4_if, load4_nc_if, load_shared_2u32, load_shared_4u32,
+                          load_shared_u32, store2, store4, store_shared_2u32, store_shared_4u32, store_shared_u32)
 
 UNITS = (16, 8, 4, 2, 1)
 
@@ -23,18 +23,21 @@ def word_of(itemsize):
 
 
 @functools.cache
-def make_unit_moves(unit, itemsize):
+def make_unit_moves(unit, itemsize, plain=False):
     """Device functions of a unit, for pointers to the word type of `itemsize`, and the words a unit takes in a local array::
 
         load(words, k, p, ok)                       words[k:] = the unit at p, or 0 where not `ok`
         store(p, words, k)
         load_shared(words, k, array, base, at)      the unit at byte `at` of a 1-D shared array, whose shared address is `base`
         store_shared(array, base, at, words, k)
+
+    `plain`: ordinary loads, for memory that the kernel writes; else through the read-only path.
     """
+    load_1, load_2, load_4 = (load1_if, load2_if, load4_if) if plain else (load1_nc_if, load2_nc_if, load4_nc_if)
     if unit == 16:
         @device_function
         def load(words, k, p, ok):
-            words[k], words[k + 1], words[k + 2], words[k + 3] = load4_nc_if(as_u32(p), i32(0), ok)
+            words[k], words[k + 1], words[k + 2], words[k + 3] = load_4(as_u32(p), i32(0), ok)
 
         @device_function
         def store(p, words, k):
@@ -50,7 +53,7 @@ def make_unit_moves(unit, itemsize):
     elif unit == 8:
         @device_function
         def load(words, k, p, ok):
-            words[k], words[k + 1] = load2_nc_if(as_u32(p), i32(0), ok)
+            words[k], words[k + 1] = load_2(as_u32(p), i32(0), ok)
 
         @device_function
         def store(p, words, k):
@@ -66,7 +69,7 @@ def make_unit_moves(unit, itemsize):
     elif unit == 4:
         @device_function
         def load(words, k, p, ok):
-            words[k] = load1_nc_if(as_u32(p), i32(0), ok)
+            words[k] = load_1(as_u32(p), i32(0), ok)
 
         @device_function
         def store(p, words, k):
@@ -87,7 +90,7 @@ def make_unit_moves(unit, itemsize):
         if itemsize == 2:
             @device_function
             def load(words, k, p, ok):
-                words[k] = u32(load1_nc_if(p, i32(0), ok))
+                words[k] = u32(load_1(p, i32(0), ok))
         else:
             @device_function
             def load(words, k, p, ok):

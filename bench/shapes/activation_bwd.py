@@ -1,0 +1,6 @@
+"""Gradients of activations to measure."""
+from ._act import FLOATS as DTYPES  # noqa: F401
+from ._act import shapes
+
+_SHAPES = shapes("activation_bwd")
+SETS, cases, parse = _SHAPES.SETS, _SHAPES.cases, _SHAPES.parse

@@ -1,0 +1,6 @@
+"""Gated linear units to measure."""
+from ._act import FLOATS as DTYPES  # noqa: F401
+from ._act import shapes
+
+_SHAPES = shapes("glu_fwd")
+SETS, cases, parse = _SHAPES.SETS, _SHAPES.cases, _SHAPES.parse

@@ -1,0 +1,311 @@
+"""Functions of single elements: activations and their gradients, arithmetic, comparisons, gated linear units."""
+from ..dispatch import Note
+from ..host.front import Operation
+from ..host.window import hashable
+from ._elementwise import BinaryProblem, UnaryProblem, make_binary, make_unary
+from ._glu import GluProblem, make_glu
+from ._problem import ActivationProblem, make_activation
+
+__all__ = ["ActivationProblem", "BinaryProblem", "GluProblem", "UnaryProblem", "activation_bwd", "activation_fwd", "binary", "glu_bwd",
+           "glu_fwd", "unary"]
+
+
+ACTIVATION_FWD = Operation("activation_fwd", operands=("x", "slope"), outputs=("y",), in_place=frozenset({"x"}),
+                           problem=lambda *call, **more: make_activation("activation_fwd", *call, **more))
+_activation_fwd = ACTIVATION_FWD.call
+ACTIVATION_BWD = Operation("activation_bwd", operands=("dy", "x", "slope"), outputs=("dx",), in_place=frozenset({"dy", "x"}),
+                           problem=lambda *call, **more: make_activation("activation_bwd", *call, **more))
+_activation_bwd = ACTIVATION_BWD.call
+UNARY = Operation("unary", operands=("x",), outputs=("y",), problem=make_unary, in_place=frozenset({"x"}))
+_unary = UNARY.call
+BINARY = Operation("binary", operands=("a", "b", "mask"), outputs=("y",), problem=make_binary, in_place=frozenset({"a", "b"}))
+_binary = BINARY.call
+GLU_FWD = Operation("glu_fwd", operands=("x",), outputs=("y",), problem=lambda *call, **more: make_glu("glu_fwd", *call, **more))
+_glu_fwd = GLU_FWD.call
+GLU_BWD = Operation("glu_bwd", operands=("dy", "x"), outputs=("dx",), problem=lambda *call, **more: make_glu("glu_bwd", *call, **more))
+_glu_bwd = GLU_BWD.call
+
+
+def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE, **parameters):
+    """An activation: ``y = f(x)``, element by element.
+
+    Parameters
+    ----------
+    x : array
+        float64, float32, float16 or bfloat16, any shape, any strides.
+    mode : str or Activation
+        With its parameters and their defaults:
+
+        ============  ==========================================================================================
+        identity      x
+        relu          x above `lower_clip` (0), else lower_clip + `negative_slope` (0) times the distance to it; at most `upper_clip`
+                      (infinity)
+        leaky_relu    x if x > 0 else `negative_slope` (0.01) x
+        prelu         x if x > 0 else `slope` x, slope being an array
+        elu           x if x > 0 else `alpha` (1) (exp(x) - 1)
+        selu          `gamma` (1.0507010) (x if x > 0 else `alpha` (1.6732632) (exp(x) - 1))
+        celu          x if x > 0 else `alpha` (1) (exp(x / alpha) - 1)
+        sigmoid       1 / (1 + exp(-x))
+        hard_sigmoid  `alpha` (1/6) x + `beta` (1/2), between 0 and 1
+        tanh          tanh(x)
+        softplus      log(1 + exp(`beta` x)) / beta, beta being 1 by default
+        softsign      x / (1 + abs(x))
+        gelu          x (1 + erf(x / sqrt(2))) / 2
+        gelu_tanh     x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2
+        swish         x / (1 + exp(-`beta` x)), beta being 1 by default
+        hard_swish    x hard_sigmoid(x)
+        mish          x tanh(softplus(x))
+        ============  ==========================================================================================
+    slope : array
+        Of prelu: of x's dtype, or float32 beside 16-bit x; it broadcasts to x as NumPy's arrays do: (C, 1, 1) for channels first.
+    out : array
+        Written and returned; any strides. May be exactly x; other overlap is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array, of x's framework, shape and dtype
+        Computed in float32 (float64 for float64), rounded once. NaN gives NaN, and an infinity the limit of the function.
+
+    Raises
+    ------
+    ValueError
+        Modes, parameters, a slope that does not broadcast, an `out` of another shape or that partly overlaps an operand.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnActivationForward and the forward activations among cuDNN's pointwise operations.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dnnkern.activation_fwd(np.array([-2, 0, 3, 9], np.float32), "relu", upper_clip=6)
+    array([0., 0., 3., 6.], dtype=float32)
+    >>> dnnkern.activation_fwd(np.array([[-2, 4], [-2, -4]], np.float32), "prelu", slope=np.array([0.5, 0.25], np.float32))
+    array([[-1.,  4.],
+           [-1., -1.]], dtype=float32)
+    """
+    if slope is None and not parameters:
+        return _activation_fwd((x,), out, (mode, ()), (), workspace, stream, algo, allow)
+    return _activation_fwd((x,) if slope is None else (x, slope), out, (mode, _plain(parameters)), (), workspace, stream, algo, allow)
+
+
+def activation_bwd(dy, x, mode, *, slope=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE, **parameters):
+    """The gradient of an activation: ``dx = dy f'(x)``.
+
+    Parameters
+    ----------
+    dy, x : array
+        x is the activation's input; dy of its shape and dtype.
+    mode, slope, parameters
+        As `activation_fwd`'s.
+    out : array
+        Written and returned; any strides. May be exactly dy or x; other overlap is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dx : array, of dy's framework, x's shape and dtype
+        At a kink the derivative is that of the clipped side; relu's at 0 is its slope. The gradient of a slope of prelu is not computed.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `activation_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnActivationBackward and the backward activations among cuDNN's pointwise operations.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x, dy = np.array([-1, 2, 7], np.float32), np.array([10, 20, 30], np.float32)
+    >>> dnnkern.activation_bwd(dy, x, "relu", negative_slope=0.5, upper_clip=6)
+    array([ 5., 20.,  0.], dtype=float32)
+    """
+    operands = (dy, x) if slope is None else (dy, x, slope)
+    return _activation_bwd(operands, out, (mode, _plain(parameters)), (), workspace, stream, algo, allow)
+
+
+def _plain(parameters):
+    return tuple((name, hashable(value)) for name, value in parameters.items())
+
+
+def unary(x, op, *, axis=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """A function of one array, element by element.
+
+    Parameters
+    ----------
+    x : array
+        float64, float32, float16, bfloat16, int8, uint8 or int32 (bool too for logical_not), any shape, any strides.
+    op : str
+        identity, neg, abs, sqrt, rsqrt (1 / sqrt), reciprocal (1 / x), exp, log, erf, sin, cos, tan, ceil, floor, logical_not, or
+        gen_index: the index of each element along `axis`.
+    axis : int
+        Of gen_index alone.
+    out : array
+        Written and returned; any strides. May be exactly x; other overlap is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array, of x's framework and shape
+        bool for logical_not, int32 for gen_index, else of x's dtype. Computed in float32 (float64 for float64 and int32) and rounded once,
+        integers to the nearest, saturating. NaN is not equal to zero.
+
+    Raises
+    ------
+    ValueError
+        Names of functions, an axis that is missing or does not exist, an `out` of another shape or that partly overlaps x.
+    TypeError, NotSupported
+        As `activation_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors cuDNN's pointwise operations of one tensor.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dnnkern.unary(np.array([4, 0.25], np.float32), "rsqrt")
+    array([0.5, 2. ], dtype=float32)
+    >>> dnnkern.unary(np.zeros((2, 3), np.float32), "gen_index", axis=-1)
+    array([[0, 1, 2],
+           [0, 1, 2]], dtype=int32)
+    """
+    return _unary((x,), out, (hashable(op), hashable(axis)), (), workspace, stream, algo, allow)
+
+
+def binary(a, b, op, *, mask=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """A function of two arrays, element by element.
+
+    Parameters
+    ----------
+    a, b : array
+        As `unary`'s, of one dtype (bool too for logical functions and binary_select); they broadcast as NumPy's arrays do.
+    op : str
+        add, sub, mul, div, max, min, pow, mod (the remainder that has a's sign), atan2, add_square (a + b**2); cmp_eq, cmp_neq, cmp_gt,
+        cmp_ge, cmp_lt, cmp_le; logical_and, logical_or; binary_select: a where the mask is true, else b. bias and scale are add and mul.
+    mask : array
+        Of binary_select alone: bool or uint8; it broadcasts too.
+    out : array
+        Written and returned; any strides. May be exactly a or b; other overlap is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array, of a's framework
+        bool for comparisons and logical functions, else of the operands' dtype. Computed and rounded as `unary`'s. max and min are NaN
+        where an operand is; a comparison with NaN is false, but for cmp_neq.
+
+    Raises
+    ------
+    ValueError
+        Names of functions, shapes that do not broadcast, an `out` of another shape or that partly overlaps an operand.
+    TypeError
+        Dtypes, a mask that is missing or has no use, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. Mirrors cuDNN's pointwise operations of two tensors and BINARY_SELECT, and cudnnOpTensor.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> a, b = np.array([[1, 2], [3, 4]], np.float32), np.array([2, 3], np.float32)
+    >>> dnnkern.binary(a, b, "add_square")
+    array([[ 5., 11.],
+           [ 7., 13.]], dtype=float32)
+    >>> dnnkern.binary(a, b, "cmp_gt")
+    array([[False, False],
+           [ True,  True]])
+    """
+    return _binary((a, b) if mask is None else (a, b, mask), out, (hashable(op),), (), workspace, stream, algo, allow)
+
+
+def glu_fwd(x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """A gated linear unit: ``y = value * f(gate)``, value and gate being the first and the second half of x along an axis.
+
+    Parameters
+    ----------
+    x : array
+        float64, float32, float16 or bfloat16, any strides; an even extent along the axis.
+    axis : int
+    gate : "sigmoid", "swish" or "gelu"
+        f. SwiGLU is "swish".
+    out : array
+        Written and returned; any strides. Overlap with x is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array, of x's framework and dtype
+        With half of x's extent along the axis. Computed in float32 (float64 for float64), rounded once.
+
+    Raises
+    ------
+    ValueError
+        An odd extent, an axis that does not exist, names of gates, an `out` of another shape or that overlaps x.
+    TypeError, NotSupported
+        As `activation_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors `torch.nn.functional.glu` and MIOpen's GLU; the order of the halves is theirs. The paper: Shazeer, GLU Variants
+    Improve Transformer, 2020.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dnnkern.glu_fwd(np.array([[4, 6, 0, 100]], np.float32))
+    array([[2., 6.]], dtype=float32)
+    """
+    return _glu_fwd((x,), out, (hashable(axis), hashable(gate)), (), workspace, stream, algo, allow)
+
+
+def glu_bwd(dy, x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradient of `glu_fwd`: of the halves of x, ``dy f(gate)`` and ``dy value f'(gate)``.
+
+    Parameters
+    ----------
+    dy : array
+        Of the shape of `glu_fwd`'s result and of x's dtype.
+    x, axis, gate
+        As `glu_fwd`'s.
+    out : array
+        Written and returned; any strides. Overlap with dy or x is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dx : array, of dy's framework, x's shape and dtype
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `glu_fwd` does.
+
+    Notes
+    -----
+    Deterministic.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dnnkern.glu_bwd(np.array([[1, 2]], np.float32), np.array([[4, 6, 0, 0]], np.float32))
+    array([[0.5, 1. , 1. , 3. ]], dtype=float32)
+    """
+    return _glu_bwd((dy, x), out, (hashable(axis), hashable(gate)), (), workspace, stream, algo, allow)

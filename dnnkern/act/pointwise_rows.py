@@ -1,0 +1,142 @@
+"""Rows, of which inputs may be broadcast: a chunk of neighbours of a few rows a thread.
+
+The innermost dimension, which is contiguous in the results, is cut into chunks. A thread takes the same chunk of one, two or four rows that
+follow each other: its place costs one multiplication a dimension, not a division an element, an input that is the same for these rows (a
+bias along them) is loaded once, and one that has a single value a row (a bias of channels) is one load. Rows that do not begin at a
+multiple of 16 bytes begin with a short chunk, each row its own, so that what is longest moves in 16 bytes all the same.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from ..device import cuda, i32, i64
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance
+from ..dispatch import Algorithm
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, moved_seconds, tail
+from ..transform._units import word_of
+from ._estimate import issue_seconds, sector_bytes
+from ._form import WIDE, Dim
+from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal
+from ._offsets import five, make_offsets, offset_arguments
+from .pointwise_naive import OPS
+
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class Config:
+    """The work of a thread, whose lanes are rows; dimensions, 64-bit offsets, blocks a multiprocessor that registers are bounded for."""
+    work: Work
+    dims: int
+    wide: bool
+    blocks: int
+
+    def __str__(self):
+        return f"{self.work.lanes} row{'s' * (self.work.lanes > 1)}"
+
+
+def supports(problem):
+    """Rows that are contiguous in the results, and contiguous or one value in the inputs."""
+    form = problem.form
+    if problem.function.mode == "gen_index":
+        return "gen_index reads no array"
+    if reason := rows_refusal(form):
+        return reason
+    threads = _threads(form, make_work(problem, 1))
+    if max(threads, form.dims[-1].size) >= WIDE - 2 ** 20:
+        return f"{threads} chunks of rows of {form.dims[-1].size} elements; expected fewer than 2**31 - 2**20 of either"
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def _rows(form):
+    """The dimension whose neighbours are a thread's lanes, and those outside of it."""
+    *outer, _ = form.dims
+    return (outer[-1], outer[:-1]) if outer else (Dim(1, (0,) * len(form.arrays)), [])
+
+
+def configs(problem, device):
+    """One, two and four rows a thread, as far as there are that many."""
+    form = problem.form
+    row, outer = _rows(form)
+    some = [n for n in (1, 2, 4) if n == 1 or row.size >= n]
+    return [Config(make_work(problem, n, row.strides), len(outer) + 2, form.is_wide, 2 if problem.compute == "float64" or n > 2 else 4)
+            for n in some]
+
+
+def _counted(form, work):
+    """The dimensions of the grid's threads: groups of rows instead of rows, chunks instead of elements."""
+    row, outer = _rows(form)
+    last = form.dims[-1]
+    chunks = ceil_div(last.size + max(work.align - 1, 0), work.elements)
+    groups = Dim(ceil_div(row.size, work.lanes), tuple(s * work.lanes for s in row.strides))
+    return (*outer, groups, Dim(chunks, tuple(s * work.elements for s in last.strides)))
+
+
+def _threads(form, work):
+    return math.prod(d.size for d in _counted(form, work))
+
+
+def estimate(problem, device, config):
+    """Sectors, the instructions of chunks, and rows that a last group lacks."""
+    form, work = problem.form, config.work
+    threads = _threads(form, work)
+    moved = moved_seconds(sector_bytes(problem, work.units), device)
+    issue = issue_seconds(problem, threads, work, config.dims, device)
+    # what a thread has in flight: 16 bytes of each input at full occupancy are enough, twice that is better for short types
+    few = 1.04 if work.lanes * work.elements * form.arrays[form.inputs].itemsize < 32 and form.arrays[form.inputs].itemsize < 4 else 1.0
+    return LAUNCH + max(moved * few, issue) * tail(ceil_div(threads, THREADS), 8, device) * (1 + 0.01 * work.lanes)
+
+
+@functools.cache
+def kernel(config):
+    """y[...], z[...] = f(a[...], b[...], c[...]), a chunk of some rows a thread."""
+    work = config.work
+    LANES, LENGTH = work.lanes, work.elements
+    run, lead_of, offsets = make_lanes(work), make_lead(work), make_offsets(config.dims, config.wide)
+    A_SCALE, B_SCALE, C_SCALE, Y_SCALE, Z_SCALE = five([word_of(ITEMSIZE[d])[2] for d in work.dtypes], work.inputs)
+    LED = work.align > 0
+
+    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    def pointwise_rows(a, b, c, y, z, threads, row, rows, chunks, groups, firsts, steps, sizes, strides):
+        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        if index < threads:
+            group_index, chunk = divide_remainder(index, chunks)
+            _, group = divide_remainder(group_index, groups)
+            a_at, b_at, c_at, y_at, z_at = offsets(index, sizes, strides)
+            y = advance(y, i64((firsts[3] + y_at) * Y_SCALE))
+            position, left = i32(chunk * LENGTH), i32(rows - i32(group * LANES))
+            shift, first, last = cuda.local.array(LANES, i32), cuda.local.array(LANES, i32), cuda.local.array(LANES, i32)
+            for k in range(LANES):
+                lead = i32(0)
+                if LED:
+                    lead = lead_of(advance(y, i64(k * i64(steps[3]) - position) * Y_SCALE))
+                shift[k] = i32(-lead)
+                first[k] = i32(lead - position)
+                last[k] = i32(row - position + lead) if k < left else first[k]
+            run(advance(a, i64((firsts[0] + a_at) * A_SCALE)), advance(b, i64((firsts[1] + b_at) * B_SCALE)),
+                advance(c, i64((firsts[2] + c_at) * C_SCALE)), y, advance(z, i64((firsts[4] + z_at) * Z_SCALE)), steps, shift, first, last)
+    return pointwise_rows
+
+
+def build(problem, device, config):
+    """One launch."""
+    form = problem.form
+    row, _ = _rows(form)
+    dims, threads = _counted(form, config.work), _threads(form, config.work)
+    arguments = (*pointer_arguments(problem), Argument("int32", threads), Argument("int32", form.dims[-1].size),
+                 Argument("int32", row.size), Argument("uint32x3", divisor(dims[-1].size)), Argument("uint32x3", divisor(dims[-2].size)),
+                 *(Argument("int64x5", five(v, form.inputs)) for v in ((a.first for a in form.arrays), row.strides)),
+                 *offset_arguments(dims, form.inputs, config.wide))
+    return (Launch(kernel(config), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
+                   for op in OPS)

@@ -1,0 +1,105 @@
+"""Arrays that lie alike: two or four chunks of 16 bytes a thread.
+
+Where all arrays are one run of memory, in the same order, an element's place needs no arithmetic. A block takes a tile of chunks, a thread
+one for 4-byte types and two for smaller ones, loads them all, computes and stores them; the grid covers everything once, so the hardware
+balances the blocks. The first and the last tile have elements that do not exist, and go one by one. An input may be a single value.
+It is bound by memory; with two bytes an element there is time for some 27 instructions for each.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, i32, i64
+from ..device.index import ceil_div
+from ..device.vec import advance
+from ..dispatch import Algorithm
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, moved_seconds, tail
+from ..transform._units import word_of
+from ._estimate import issue_seconds, sector_bytes
+from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal
+from ._offsets import five
+from .pointwise_naive import OPS
+
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class Config:
+    """The work of a thread, and blocks a multiprocessor that registers are bounded for."""
+    work: Work
+    blocks: int
+
+    @property
+    def tile(self):
+        """Elements of a block."""
+        return THREADS * self.work.lanes * self.work.elements
+
+
+def supports(problem):
+    """One run of memory each."""
+    form = problem.form
+    if problem.function.mode == "gen_index":
+        return "gen_index reads no array"
+    if len(form.dims) > 1:
+        return f"the arrays differ in {len(form.dims)} dimensions; expected runs of memory in the same order, or single values"
+    return rows_refusal(form)
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def _config(problem):
+    narrow = min(t.itemsize for t in problem.arrays)
+    return Config(make_work(problem, 1 if narrow > 2 else 2), 2 if problem.compute == "float64" else 4)
+
+
+def estimate(problem, device, config):
+    """Bytes, and the instructions of chunks."""
+    config = _config(problem)
+    blocks = ceil_div(problem.form.size, config.tile)
+    moved = moved_seconds(sector_bytes(problem, config.work.units), device)
+    issue = issue_seconds(problem, blocks * THREADS, config.work, 0, device)
+    return LAUNCH + max(moved, issue) * tail(blocks, 8, device)
+
+
+@functools.cache
+def kernel(config):
+    """y[...], z[...] = f(a[...], b[...], c[...]), a tile a block."""
+    work = config.work
+    LANES, LENGTH, TILE = work.lanes, work.elements, config.tile
+    run, lead_of = make_lanes(work), make_lead(work)
+    unit = [bool(u) for u in work.units]
+    A, B, C, Y, Z = (int(v) for v in five(unit, work.inputs))
+    scales = [word_of(ITEMSIZE[d])[2] for d in work.dtypes]
+    A_SCALE, B_SCALE, C_SCALE, Y_SCALE, Z_SCALE = five(scales, work.inputs)
+
+    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    def pointwise_vector(a, b, c, y, z, elements, firsts):
+        tile = i64(i64(cuda.blockIdx.x) * TILE)
+        lead = lead_of(advance(y, i64(firsts[3] * Y_SCALE)))
+        begin = i32(i32(cuda.threadIdx.x) * i32(LENGTH) - lead)
+        inside = i32(min(i64(elements - tile), i64(2 * TILE)))
+        shift, first, last = cuda.local.array(LANES, i32), cuda.local.array(LANES, i32), cuda.local.array(LANES, i32)
+        for k in range(LANES):
+            shift[k] = i32(begin + k * THREADS * LENGTH)
+            first[k] = i32(-shift[k]) if tile == 0 else i32(0)
+            last[k] = i32(inside - shift[k])
+        run(advance(a, i64((firsts[0] + A * tile) * A_SCALE)), advance(b, i64((firsts[1] + B * tile) * B_SCALE)),
+            advance(c, i64((firsts[2] + C * tile) * C_SCALE)), advance(y, i64((firsts[3] + Y * tile) * Y_SCALE)),
+            advance(z, i64((firsts[4] + Z * tile) * Z_SCALE)), (0, 0, 0, 0, 0), shift, first, last)
+    return pointwise_vector
+
+
+def build(problem, device, config):
+    """One launch."""
+    form, config = problem.form, _config(problem)
+    blocks = ceil_div(form.size + max(config.work.align - 1, 0), config.tile)
+    arguments = (*pointer_arguments(problem), Argument("int64", form.size),
+                 Argument("int64x5", five((a.first for a in form.arrays), form.inputs)))
+    return (Launch(kernel(config), (blocks, 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="vector", supports=supports, workspace=workspace, estimate=estimate, build=build) for op in OPS)
