@@ -163,5 +163,5 @@ def test_every_algorithm_and_architecture_is_compiled(request):
         for algorithm in dispatch.algorithms(op):
             archs = {arch for a, _, arch in rows if a is algorithm}
             able = {a for a in DEVICES if device(a).supports(algorithm.arch) is None}
-            assert archs <= able and len(archs) >= (len(able) if full else min(len(able), 3)) > 0, algorithm.arch
+            assert archs <= able and len(archs) >= (len(able) if full else min(len(able), 2)) > 0, algorithm.arch
     assert {arch for _, _, arch in rows} == set(DEVICES)
