@@ -6,6 +6,7 @@ from ..device.groups import access_words
 from ..device.index import ceil_div, divisor
 from ..host.launch import Argument
 from ..transform._offsets import LIMIT
+from ._windows import geometry32
 
 CHUNK = 16  # bytes
 
@@ -61,9 +62,7 @@ def is_wide(problem):
 def arguments(problem, extents, chunks):
     """Kernel parameters: divisors of the chunks and of three extents, the geometry, the strides."""
     divisors = tuple(v for n in (chunks, *extents) for v in divisor(max(n, 1)))
-    geometry, = problem.geometry()
-    return (Argument("uint32x12", divisors), Argument("int32x24", geometry.value),
-            *(Argument("int64x5", s) for s in (problem.x_strides, problem.y_strides, problem.index_strides)))
+    return (Argument("uint32x12", divisors), geometry32(problem), *problem.addresses())
 
 
 def blocks(units, threads):

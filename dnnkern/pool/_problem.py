@@ -126,6 +126,10 @@ class PoolProblem(Windows):
         values = (*self.image, *self.out, *self.taps, *self.steps, *self.dilations, *self.before, *low, *high)
         return (Argument(f"int64x{len(values)}", values),)
 
+    def addresses(self) -> tuple:
+        """Kernel parameters: element strides of x, y and the index."""
+        return tuple(Argument("int64x5", s) for s in (self.x_strides, self.y_strides, self.index_strides))
+
     def operand_values(self, name):
         """An index to measure on: the middle of each window, or the pixel nearest to it."""
         if name != "index":

@@ -164,8 +164,7 @@ def build(problem, device, config):
     else:
         kernel, arrays = backward(config), (Argument(pointer, "dy"), index, Argument(pointer, "dx"))
     size = problem.outputs[0].size
-    arguments = (*arrays, Argument("int64", size), Argument("int64", problem.c), *problem.geometry(),
-                 *(Argument("int64x5", s) for s in (problem.x_strides, problem.y_strides, problem.index_strides)))
+    arguments = (*arrays, Argument("int64", size), Argument("int64", problem.c), *problem.geometry(), *problem.addresses())
     return (Launch(kernel, (-(-size // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 

@@ -1,0 +1,196 @@
+"""Channels side by side: a thread takes up to 16 bytes of channels of a patch of pixels, and gathers from the places that see it.
+
+A patch has as many pixels each way as the window steps, two at most: windows of 3x3 with a stride of 2 have four places for four pixels,
+where each pixel on its own would look at up to four. A thread walks over the rows of these places; of a row it has several places in
+flight, gradients and, for a maximum, indices. Of a maximum a pixel takes the gradients whose index it is; of an average those whose window
+it is in, divided by what that window counts, which costs a place a reciprocal and no element a division. Every pixel is written once, in
+whole chunks, without atomics, and the sums are made in the order of the places.
+
+Indices are four bytes an element, two thirds of what a maximum of 16-bit types reads. Dilated averages are `naive`'s.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from ..device import cuda, i32, i64, u32
+from ..device.convert import element
+from ..device.groups import make_reader, make_writer, scalar_of
+from ..device.index import ceil_div, divide_remainder
+from ..device.vec import advance
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
+from ._chunks import Access, access_of, arguments, blocks, chunk_of, is_wide, numbers_refusal
+from ._chunks import refusal as chunk_refusal
+from ._windows import make_counted, make_reciprocal, make_seen_by, make_window
+
+THREADS = 256
+MOST_WORDS = 24  # of gradients and indices under way at once
+
+
+@dataclass(frozen=True)
+class Config:
+    """What it is the gradient of and of what type, channels of a chunk, accesses, the patch, places at once, what windows are like."""
+    maximum: bool
+    dtype: str
+    channels: int
+    access: Access
+    rows: int
+    columns: int
+    places: int
+    adaptive: bool
+    wide: bool
+
+    def __str__(self):
+        return f"{self.channels} channels of {self.rows}x{self.columns} pixels, {self.places} places"
+
+
+def _patches(problem, rows, columns):
+    """Extents of the image in patches."""
+    d, h, w = problem.image
+    return d, ceil_div(h, rows), ceil_div(w, columns)
+
+
+def places_of(problem, axis, pixels):
+    """How many places along an axis may see a run of so many pixels, at most."""
+    n, m, step = problem.image[axis], problem.out[axis], problem.steps[axis]
+    if problem.adaptive:
+        return min(m, -(-pixels * m // n) + 1)
+    return min(m, (problem.dilations[axis] * (problem.taps[axis] - 1) + pixels - 1) // step + 1)
+
+
+def supports(problem):
+    """Channels side by side; averages without dilation."""
+    if not problem.is_max and set(problem.dilations) != {1}:
+        return f"averages with dilation {'x'.join(map(str, problem.dilation))}; expected 1"
+    return chunk_refusal(problem) or numbers_refusal(problem, problem.x.size // chunk_of(problem))
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def configs(problem, device):
+    """Patches of one pixel, of two, and of four."""
+    channels = chunk_of(problem)
+    words = max(channels * problem.x.itemsize // 4, 1) + (channels if problem.is_max else 0)
+    found = []
+    for rows, columns in ((1, 1), (1, 2), (2, 2)):
+        if rows <= problem.image[1] and columns <= problem.image[2]:
+            places = places_of(problem, 2, columns)
+            places = ceil_div(places, ceil_div(places, max(1, MOST_WORDS // words)))
+            found.append(Config(problem.is_max, problem.x.dtype, channels, access_of(problem, channels), rows, columns, places,
+                                problem.adaptive, is_wide(problem)))
+    return found
+
+
+def _units(problem, config):
+    return problem.n * (problem.c // config.channels) * math.prod(_patches(problem, config.rows, config.columns))
+
+
+def estimate(problem, device, config):
+    """A place costs some 12 instructions and for each channel 1, and 2 for each pixel of the patch; and its accesses to the L1.
+
+    Half of what could be hidden behind the longest part is taken not to be.
+    """
+    units, pixels = _units(problem, config), config.rows * config.columns
+    seen = places_of(problem, 0, 1) * places_of(problem, 1, config.rows) * ceil_div(places_of(problem, 2, config.columns),
+                                                                                    config.places) * config.places
+    each = 120 + 8 * pixels + seen * (12 + config.channels * (1 + 2 * pixels))
+    size = config.channels * (problem.x.itemsize + (4 if problem.is_max else 0))
+    cached = units * seen * max(size, 16) / (100 * device.sms * device.clock_hz)
+    parts = divisions_seconds(units, each, device), cached, moved_seconds(problem.bytes, device)
+    return LAUNCH + (max(parts) + sum(parts)) / 2 * tail(ceil_div(units, THREADS), 3, device)
+
+
+@functools.cache
+def kernel(config):
+    """dx[n, d, h, w, c] = the sum of the gradients that are its own."""
+    Total, V, ROWS, COLUMNS, PLACES = scalar_of(config.dtype), config.channels, config.rows, config.columns, config.places
+    MAX, Int = config.maximum, i64 if config.wide else i32
+    Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.access.y)
+    _, _, fetch_index, _ = make_reader("float32", V, config.access.index)
+    put = make_writer(config.dtype, V, config.access.x)
+    window_d, window_h, window_w = (make_window(axis, config.adaptive, False) for axis in range(3))
+    counted_d, counted_h, counted_w = (make_counted(axis, False, False) for axis in range(3))
+    seen_d, seen_h, seen_w = (make_seen_by(axis, config.adaptive, False) for axis in range(3))
+    reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
+    BUFFER, INDICES, TOTALS = PLACES * LENGTH, PLACES * V if MAX else 1, ROWS * COLUMNS * V
+
+    @cuda.jit(launch_bounds=(THREADS, 3))
+    def pool_bwd_channels(dy, index, dx, count, divisors, g, x_strides, y_strides, index_strides):
+        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        if i < count:
+            raw, indices = cuda.local.array(BUFFER, Raw), cuda.local.array(INDICES, u32)
+            values, total = cuda.local.array(V, Total), cuda.local.array(TOTALS, Total)
+            rest, chunk = divide_remainder(i, (divisors[0], divisors[1], divisors[2]))
+            rest, w = divide_remainder(rest, (divisors[9], divisors[10], divisors[11]))
+            rest, h = divide_remainder(rest, (divisors[6], divisors[7], divisors[8]))
+            n, d = divide_remainder(rest, (divisors[3], divisors[4], divisors[5]))
+            h, w, c = i32(h * ROWS), i32(w * COLUMNS), i32(chunk * V)
+            pixel = i32(i32(d * g[1] + h) * g[2] + w)
+            for v in range(TOTALS):
+                total[v] = Total(0)
+            gradients = advance(dy, i64(i64(n) * y_strides[0] + i64(c)))
+            where = advance(index, i64(i64(n) * index_strides[0] + i64(c)))
+            first_o, end_o = seen_d(d, d, g)
+            first_p, end_p = seen_h(h, i32(h + ROWS - 1), g)
+            first_q, end_q = seen_w(w, i32(w + COLUMNS - 1), g)
+            for o in range(first_o, end_o):
+                for p in range(first_p, end_p):
+                    for q0 in range(first_q, end_q, i32(PLACES)):
+                        # load places
+                        for k in range(PLACES):
+                            q, ok = i32(q0 + k), i32(i32(q0 + k) < end_q)
+                            fetch(raw, i32(k * LENGTH), gradients,
+                                  Int(Int(o) * Int(y_strides[2]) + Int(p) * Int(y_strides[3]) + Int(q) * Int(y_strides[4])), ok)
+                            if MAX:
+                                fetch_index(indices, i32(k * V), where, Int(Int(o) * Int(index_strides[2]) + Int(p) * Int(index_strides[3])
+                                                                            + Int(q) * Int(index_strides[4])), ok)
+                        # add what is the pixels' own
+                        for k in range(PLACES):
+                            unpack(values, i32(0), raw, i32(k * LENGTH))
+                            if MAX:
+                                for r in range(ROWS):
+                                    for s in range(COLUMNS):
+                                        own = u32(i32(pixel + r * i32(g[2]) + s))
+                                        for v in range(V):
+                                            more = values[v] if indices[k * V + v] == own else Total(0)
+                                            total[(r * COLUMNS + s) * V + v] = Total(total[(r * COLUMNS + s) * V + v] + more)
+                            else:
+                                first_d, taps_d = window_d(o, g)
+                                first_h, taps_h = window_h(p, g)
+                                first_w, taps_w = window_w(i32(q0 + k), g)
+                                factor = reciprocal(i32(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g)
+                                                        * counted_w(first_w, taps_w, g)))
+                                for v in range(V):
+                                    values[v] = Total(values[v] * factor)
+                                for r in range(ROWS):
+                                    for s in range(COLUMNS):
+                                        inside_h, inside_w = i32(h + r - first_h), i32(w + s - first_w)
+                                        inside = (inside_h >= 0) & (inside_h < taps_h) & (inside_w >= 0) & (inside_w < taps_w)
+                                        for v in range(V):
+                                            more = values[v] if inside else Total(0)
+                                            total[(r * COLUMNS + s) * V + v] = Total(total[(r * COLUMNS + s) * V + v] + more)
+            to = i64(i64(n) * x_strides[0] + i64(d) * x_strides[2] + i64(h) * x_strides[3] + i64(w) * x_strides[4] + i64(c))
+            for r in range(ROWS):
+                for s in range(COLUMNS):
+                    if i32(h + r) < g[1] and i32(w + s) < g[2]:
+                        at = i64(to + i64(r) * x_strides[3] + i64(s) * x_strides[4])
+                        put(advance(dx, at), i32(0), total, i32((r * COLUMNS + s) * V))
+    return pool_bwd_channels
+
+
+def build(problem, device, config):
+    """One launch. Without an index its pointer is dy's, which nothing reads through it."""
+    pointer = element(problem.x.dtype).pointer
+    units = _units(problem, config)
+    index = Argument("float32*", "index") if config.maximum else Argument(pointer, "dy")
+    given = (Argument(pointer, "dy"), index, Argument(pointer, "dx"), Argument("int32", units),
+             *arguments(problem, _patches(problem, config.rows, config.columns), problem.c // config.channels))
+    return (Launch(kernel(config), blocks(units, THREADS), (THREADS, 1, 1), given),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="channels", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             configs=configs) for op in ("max_pool_bwd", "avg_pool_bwd"))
