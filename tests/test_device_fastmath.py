@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kit import launch
 
-from dnnkern.device import cuda, f32, fastmath, i32
+from dnnkern.device import cuda, device_function, f32, fastmath, i32
 
 THREADS = 128
 TINY = 2.0 ** -126
@@ -66,6 +66,23 @@ FAST = {  # argument, function, relative, absolute error
 def test_fast_functions(name):
     x, function, relative, absolute = FAST[name]
     _check(_map(getattr(fastmath, name), x), function(x.astype(np.float64)), relative, absolute)
+
+
+def test_normal_tail():
+    x = np.concatenate([_range(0, 13), np.array([0, 14], np.float32)])
+    wide = x.astype(np.float64)
+
+    @device_function
+    def tail(a):
+        return fastmath.normal_tail(a)[0]
+
+    @device_function
+    def density(a):
+        return fastmath.normal_tail(a)[1]
+    # the last operand's rounding, seen through the exponential, and what is below the normal numbers
+    for function, exact in ((tail, 0.5 * np.vectorize(math.erfc)(wide / math.sqrt(2))), (density, np.exp(-0.5 * wide * wide))):
+        got = _map(function, x)
+        np.testing.assert_array_less(abs(got - exact), exact * (8.6e-7 + wide * wide * 2**-23) + TINY)
 
 
 SPECIAL = [  # function, argument, result

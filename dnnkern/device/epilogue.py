@@ -20,7 +20,7 @@ import numbers
 
 from . import device_function, f32, f64, i32, i64
 from .convert import element, float_to_int32, floats_to_bfloat162, floats_to_half2
-from .fastmath import erfc, erfc_positive, exp, expm1, fabs, fma, fmin, log1p, maximum, minimum, rcp, tanh
+from .fastmath import erfc, exp, expm1, fabs, fma, fmin, log1p, maximum, minimum, normal_tail, rcp, tanh
 
 PARAMETERS = {
     "identity": {},
@@ -95,16 +95,16 @@ def _reciprocal64(x):
     return f64(1) / x
 
 
-def _erfc64(z):
-    return erfc(z)
+def _normal_tail64(a):
+    return f64(0.5) * erfc(a * f64(math.sqrt(0.5))), exp(f64(-0.5) * a * a)
 
 
 def _types(compute):
-    """Scalar type, reciprocal, erfc for z >= 0, and a bound past which every tail is flat, for a compute type."""
+    """Scalar type, reciprocal, `normal_tail`, and a bound past which every tail is flat, for a compute type."""
     if compute == "float32":
-        return f32, rcp, erfc_positive, 14.0
+        return f32, rcp, normal_tail, 14.0
     if compute == "float64":
-        return f64, device_function(_reciprocal64), device_function(_erfc64), 40.0
+        return f64, device_function(_reciprocal64), device_function(_normal_tail64), 40.0
     raise ValueError(f"activation: compute type {compute!r}, expected 'float32' or 'float64'")
 
 
@@ -118,7 +118,7 @@ def activation_function(activation, compute="float32"):
     compute : "float32" or "float64"
     """
     activation = Activation.of(activation)
-    T, inverse, erfc_of, far = _types(compute)
+    T, inverse, tail_of, far = _types(compute)
     p = dict(activation.parameters)
     alpha, beta, gamma = (p.get(n, 0.0) for n in ("alpha", "beta", "gamma"))
     mode = activation.mode
@@ -166,7 +166,8 @@ def activation_function(activation, compute="float32"):
         # NOTE: max(x, 0) - |x| erfc(|x|/sqrt 2)/2 has no cancellation, and the bound keeps infinity times zero out of it
         def f(x):
             a = fmin(fabs(x), T(far))
-            return maximum(x, T(0)) - T(0.5) * a * erfc_of(a * T(math.sqrt(0.5)))
+            tail, _ = tail_of(a)
+            return maximum(x, T(0)) - a * tail
     elif mode == "gelu_tanh":
         # x (1 + tanh u)/2 is x sigmoid(2u), which keeps its relative accuracy in the tail
         def f(x):
@@ -201,7 +202,7 @@ def activation_function(activation, compute="float32"):
 def activation_gradient(activation, compute="float32"):
     """Device function ``g(dy, x)``: dy times the derivative at `x`; at a kink that of the clipped side, relu's at 0 being its slope."""
     activation = Activation.of(activation)
-    T, inverse, erfc_of, far = _types(compute)
+    T, inverse, tail_of, far = _types(compute)
     p = dict(activation.parameters)
     alpha, beta, gamma = (p.get(n, 0.0) for n in ("alpha", "beta", "gamma"))
     mode = activation.mode
@@ -248,9 +249,9 @@ def activation_gradient(activation, compute="float32"):
     elif mode == "gelu":
         def g(dy, x):
             v = minimum(maximum(x, T(-far)), T(far))
-            q = T(0.5) * erfc_of(fabs(v) * T(math.sqrt(0.5)))
-            cdf = T(1) - q if v > T(0) else q
-            return dy * fma(v, exp(T(-0.5) * v * v) * T(1 / math.sqrt(2 * math.pi)), cdf)
+            tail, e = tail_of(fabs(v))
+            cdf = T(1) - tail if v > T(0) else tail
+            return dy * fma(v, e * T(1 / math.sqrt(2 * math.pi)), cdf)
     elif mode == "gelu_tanh":
         def g(dy, x):
             v = minimum(maximum(x, T(-100.0)), T(100.0))
