@@ -9,7 +9,7 @@ import math
 from typing import Callable, NamedTuple
 
 from ..device import device_function, f32, f64, i32
-from ..device.fastmath import exp, exp_fast, fabs, fma, log, maximum, minimum, rsqrt, sqrt
+from ..device.fastmath import exp, exp_fast, fabs, fma, fmax, log, maximum, minimum, rsqrt, sqrt
 from ..device.warp import shuffle_xor
 from ._problem import ARG
 
@@ -99,6 +99,44 @@ def _one_part(START, T, change, join, average=False):
             return T(state[0] * factor)
         return state[0]
     return _unindexed(1, empty, lift, push, merge, finish)
+
+
+@functools.cache
+def make_absorb(mode, compute, vector):
+    """(states of a thread, device function ``absorb(numbers, places, some, at)``): the `vector` elements of load number `at` into them.
+
+    A state for each element of a load; of logsumexp one, which the maximum of all changes once.
+    """
+    if mode == "logsumexp":
+        return 1, _absorb_exponentials(compute, vector)
+    f = make_fold(mode, compute)
+    push, put, get = f.push, f.put, f.get
+
+    @device_function
+    def absorb(numbers, places, some, at):
+        for v in range(vector):
+            put(numbers, places, v, vector, push(get(numbers, places, v, vector), some[v], at))
+    return vector, absorb
+
+
+def _absorb_exponentials(compute, vector):
+    """The sum's scale is 1 instead of exp(m) while m is infinite: no difference of infinities, and infinite sums where they belong."""
+    T, power = (f64, exp) if compute == "float64" else (f32, exp_fast)
+    LARGEST = math.inf
+
+    @device_function
+    def absorb(numbers, places, some, at):
+        m, top = numbers[0], some[0]
+        for v in range(1, vector):
+            top = fmax(top, some[v])
+        top = fmax(m, top)
+        base = top if fabs(top) < T(LARGEST) else T(0)
+        ratio = T(1) if m == top else T(power(T(m - base)))
+        part = T(power(T(some[0] - base)))
+        for v in range(1, vector):
+            part = T(part + power(T(some[v] - base)))
+        numbers[0], numbers[1] = top, T(numbers[1] * ratio + part)
+    return absorb
 
 
 @device_function
@@ -293,7 +331,7 @@ def _arg(mode, T):
     @device_function
     def push(state, value, at):
         best, place = state
-        if best == best and (better(best, value) or value != value):
+        if best == best and not (better(value, best) or value == best):  # NaN is neither
             best, place = T(value), i32(at)
         return best, place
 

@@ -1,8 +1,8 @@
 """Threads side by side along the reduced elements: a part of a warp, a warp or a block has a row, or a split of one.
 
-A thread has a flight of loads of 16 bytes under way and a state for each element of a load; at the end its states become one, and those
-of the row's threads by shuffles and, in a block, through shared memory. Where a row begins off a multiple of 16 bytes or ends off one, a
-few elements at either end are loaded one by one. Rows of several dimensions are walked as one, with a division by an invariant a load;
+A thread has a flight of loads of 16 bytes under way and a state for each element of a load; at the end these become one, and those of the
+row's threads by shuffles and, in a block, through shared memory. Where a row begins off a multiple of 16 bytes or ends off one, a few
+elements at either end are loaded one by one. Rows of several dimensions are walked as one, with a division by an invariant a load;
 their loads are as wide as all their pieces are aligned. Steps other than 1 are walked by elements.
 """
 import functools
@@ -17,7 +17,7 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._offsets import make_offsets, offset_arguments
 from ..transform._problem import Dim
-from ._fold import NOWHERE, make_fold
+from ._fold import NOWHERE, make_absorb, make_fold
 from ._stages import LIMIT, THREADS, TYPES, factor_argument, kept_arguments, make_store, target_arguments, x_argument
 
 FLIGHT, FLIGHT_OF_ELEMENTS = 4, 8
@@ -89,11 +89,12 @@ def rows_refusal(problem):
 def rows_kernel(fold, dtype, compute, words, ragged, width, threads, kept, reduced, wide, contiguous, partial):
     """The states of rows, stored as results or, `partial`, in the workspace."""
     f, T = make_fold(fold, compute), TYPES[compute]
-    begin, lift, push, merge, settle, put, get, swap = f.begin, f.lift, f.push, f.merge, f.settle, f.put, f.get, f.swap
+    begin, lift, merge, settle, put, get, swap = f.begin, f.lift, f.merge, f.settle, f.put, f.get, f.swap
     COUNT = FLIGHT if words else FLIGHT_OF_ELEMENTS
     flight = make_flight(dtype, words, COUNT)
     BUFFER, LENGTH, VECTOR, fetch, values = flight.scalar, flight.length, flight.vector, flight.fetch, flight.values
-    STATES, PLACES = VECTOR * f.parts, VECTOR if f.indexed else 1
+    STATES, absorb = make_absorb(fold, compute, VECTOR)
+    NUMBERS, PLACES = STATES * f.parts, STATES if f.indexed else 1
     ROWS, SHIFT, WARPS = threads // width, width.bit_length() - 1, threads // 32
     SHARED, SHARED_PLACES = WARPS * f.parts, WARPS if f.indexed else 1
     IN_WARP, ACROSS, BETWEEN = min(SHIFT, 5), max(0, SHIFT - 5), width > 32
@@ -107,7 +108,7 @@ def rows_kernel(fold, dtype, compute, words, ragged, width, threads, kept, reduc
     def reduce_rows(x, numbers, places, outputs, length, units, per, splits, walk_divisors, walk_strides, divisors, x_strides, y_strides,
                     factor):
         buffer, some = cuda.local.array(LENGTH, BUFFER), cuda.local.array(VECTOR, T)
-        own_numbers, own_places = cuda.local.array(STATES, T), cuda.local.array(PLACES, i32)
+        own_numbers, own_places = cuda.local.array(NUMBERS, T), cuda.local.array(PLACES, i32)
         t = i32(cuda.threadIdx.x)
         group, split = divide_remainder(i32(cuda.blockIdx.x), splits)
         lane, row = i32(t & i32(width - 1)), i32(group * i32(ROWS) + i32(t >> SHIFT))
@@ -124,8 +125,8 @@ def rows_kernel(fold, dtype, compute, words, ragged, width, threads, kept, reduc
         last = i32(split * per + per)
         if last > units:
             last = units
-        for v in range(VECTOR):
-            put(own_numbers, own_places, v, VECTOR, begin(first if first < last else i32(NOWHERE)))
+        for v in range(STATES):
+            put(own_numbers, own_places, v, STATES, begin(first if first < last else i32(NOWHERE)))
         for n in range(first, last, i32(COUNT * width)):
             for u in range(COUNT):
                 k = i32(n + u * width)
@@ -139,12 +140,11 @@ def rows_kernel(fold, dtype, compute, words, ragged, width, threads, kept, reduc
                 k = i32(n + u * width)
                 if k < last:
                     values(some, buffer, u)
-                    for v in range(VECTOR):
-                        put(own_numbers, own_places, v, VECTOR, push(get(own_numbers, own_places, v, VECTOR), some[v], k))
+                    absorb(own_numbers, own_places, some, k)
         # states of the thread, elements at the ends, states of the row
-        state = settle(get(own_numbers, own_places, 0, VECTOR), VECTOR, head)
-        for v in range(1, VECTOR):
-            state = merge(state, settle(get(own_numbers, own_places, v, VECTOR), VECTOR, i32(head + v)))
+        state = settle(get(own_numbers, own_places, 0, STATES), VECTOR, head)
+        for v in range(1, STATES):
+            state = merge(state, settle(get(own_numbers, own_places, v, STATES), VECTOR, i32(head + v)))
         if ragged:
             if split == 0:
                 for e in range(lane, head, i32(width)):
