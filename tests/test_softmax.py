@@ -30,8 +30,15 @@ def host(y):
 
 
 def able(op, problem):
-    """Algorithms that run it here."""
-    return [a for a in dispatch.algorithms(op) if contract.refusal(a, problem) is None]
+    """Algorithms that run it here; in the simulator only with few threads."""
+    found = []
+    for algorithm in dispatch.algorithms(op):
+        if contract.refusal(algorithm, problem) is None:
+            bound = algorithm.configured(problem, contract.device())
+            launches = bound.build(problem, contract.device(), bound.config)
+            if not SIMULATED or sum(k.grid[0] * k.block[0] for k in launches) <= 2600:
+                found.append(algorithm)
+    return found
 
 
 # ---- against PyTorch
@@ -102,14 +109,14 @@ def test_random_problems(kind, request):
     hypothesis = pytest.importorskip("hypothesis")
     st, full = hypothesis.strategies, request.config.getoption("--full")
 
-    @hypothesis.settings(max_examples=400 if full else 25, deadline=None, derandomize=not full, database=None,
+    @hypothesis.settings(max_examples=400 if full else 20, deadline=None, derandomize=not full, database=None,
                          suppress_health_check=list(hypothesis.HealthCheck))
     @hypothesis.given(st.data())
     def check(data):
         draw = data.draw
         rank = draw(st.integers(1, 4))
         shape = tuple(draw(st.sampled_from([1, 2, 3, 5, 8, 24])) for _ in range(rank - 1)) + (draw(st.integers(1, 70)),)
-        while np.prod(shape) > 3000:
+        while np.prod(shape) > 600:
             shape = (*shape[:-2], 1, shape[-1]) if shape[-2] > 1 else (1,) * (rank - 1) + shape[-1:]
         layouts = {}
         for name in ("x", "dy", "y", "dx"):

@@ -1,0 +1,57 @@
+"""What the kernels of softmax compile to: 16-byte accesses, each row read once, no stray float64, nothing in local memory."""
+import pytest
+
+from dnnkern import dispatch
+from dnnkern.device import SIMULATED
+
+if SIMULATED:
+    pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
+
+from test_ptx import device  # noqa: E402
+from test_ptx_transform import accesses, assembled  # noqa: E402
+
+from dnnkern.softmax._parse import parse_problem  # noqa: E402
+
+
+def variants(op, words, algo, arch="sm_90a"):
+    """The problem, and the algorithm bound to each of its configurations."""
+    problem = parse_problem(words.split(), op)
+    return problem, next(a for a in dispatch.algorithms(op) if a.name == algo).variants(problem, device(arch))
+
+
+@pytest.mark.parametrize("op, words, algo", [
+    ("softmax_fwd", "8192x1024 bf16", "warp"), ("softmax_fwd", "8192x100 f32 --log", "warp"), ("softmax_bwd", "8192x512 bf16", "warp"),
+    ("softmax_fwd", "8192x4096 bf16", "block"), ("softmax_bwd", "8192x4096 f32 --log", "block"), ("softmax_bwd", "8192x4096 f16", "block"),
+    ("softmax_fwd", "999x65536 bf16", "cluster"), ("softmax_bwd", "999x65536 f32", "cluster")])
+def test_rows_are_read_once_by_16_bytes(op, words, algo, tmp_path):
+    """Every unit of a thread has one load, and registers are what the configuration promises the multiprocessor."""
+    problem, some = variants(op, words, algo)
+    for variant in some[:3]:
+        code, launch = assembled(problem, algo, tmp_path, config=variant.config)
+        config, inputs = variant.config, len(problem.arrays) - 1
+        assert accesses(code, "LDG") == {128: config.registers * inputs}, variant
+        assert set(accesses(code, "STG")) == {128}, variant
+        assert code.count("LDGSTS") == config.shared and ".f64" not in code.ptx and "div." not in code.ptx
+        assert code.registers * config.threads * config.blocks <= 65536, variant
+
+
+def test_heads_and_tails_cost_one_element_a_thread(tmp_path):
+    problem, (first, *_) = variants("softmax_fwd", "4095x4095 bf16", "block")
+    code, _ = assembled(problem, "block", tmp_path, config=first.config)
+    assert accesses(code, "LDG") == {128: first.config.registers, 16: 1} == accesses(code, "STG")
+
+
+def test_longer_rows_wait_in_shared_memory(tmp_path):
+    problem, some = variants("softmax_fwd", "999x65536 f32", "cluster")
+    config = next(v.config for v in some if v.config.shared and v.config.lanes == 1024)
+    assert (config.registers, config.shared, config.shared_bytes) == (4, 12, 196608)
+    code, launch = assembled(problem, "cluster", tmp_path, config=config)
+    assert code.count("LDGSTS") == 12 and launch.shared == 196608 and code.registers <= 64
+
+
+def test_one_wave_of_barriers(tmp_path):
+    """A block synchronises once between load and store."""
+    for op in ("softmax_fwd", "softmax_bwd"):
+        problem, (first, *_) = variants(op, "4096x4096 f32", "block")
+        code, _ = assembled(problem, "block", tmp_path, config=first.config)
+        assert code.count("BAR.SYNC") == 1
