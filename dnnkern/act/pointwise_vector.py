@@ -1,4 +1,4 @@
-"""Arrays that lie alike: two or four chunks of 16 bytes a thread.
+"""Arrays that lie alike: one or two chunks of 16 bytes a thread.
 
 Where all arrays are one run of memory, in the same order, an element's place needs no arithmetic. A block takes a tile of chunks, a thread
 one for 4-byte types and two for smaller ones, loads them all, computes and stores them; the grid covers everything once, so the hardware

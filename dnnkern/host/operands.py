@@ -144,7 +144,9 @@ class Operands:
         self.memory = _HostMemory() if SIMULATED else _DeviceMemory()
         self.tensors = {name: getattr(problem, name) for name in operation.operands}
         self.outputs = dict(zip(operation.outputs, problem.outputs))
-        self.aliased = {name for name in operation.in_place if getattr(problem, "in_place", False) and self.tensors[name] is not None}
+        in_place = getattr(problem, "in_place", False)  # True: all that may be; else their names
+        self.aliased = {name for name in operation.in_place
+                        if in_place and (in_place is True or name in in_place) and self.tensors[name] is not None}
         self._workspace = self._reference = None
         if given is not None:
             given = (*given, *(None,) * (len(self.tensors) - len(given)))
