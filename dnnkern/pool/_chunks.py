@@ -1,9 +1,11 @@
 """Chunks of channels that lie side by side in memory, and how an image, its places and an index are addressed by them."""
+import functools
 import math
 from dataclasses import dataclass
 
+from ..device import device_function, i32, i64
 from ..device.groups import access_words
-from ..device.index import ceil_div, divisor
+from ..device.index import ceil_div, divide_remainder, divisor
 from ..host.launch import Argument
 from ..transform._offsets import LIMIT
 from ._windows import geometry32
@@ -63,6 +65,30 @@ def arguments(problem, extents, chunks):
     """Kernel parameters: divisors of the chunks and of three extents, the geometry, the strides."""
     divisors = tuple(v for n in (chunks, *extents) for v in divisor(max(n, 1)))
     return (Argument("uint32x12", divisors), geometry32(problem), *problem.addresses())
+
+
+@functools.cache
+def make_coordinates(first):
+    """``coordinates(i, divisors) -> (image, chunk, three coordinates)``; `first`: the width is fastest, channels are behind the extents."""
+    @device_function
+    def coordinates(i, divisors):
+        chunks = divisors[0], divisors[1], divisors[2]
+        chunk = i32(0)
+        if not first:
+            i, chunk = divide_remainder(i, chunks)
+        i, w = divide_remainder(i, (divisors[9], divisors[10], divisors[11]))
+        i, h = divide_remainder(i, (divisors[6], divisors[7], divisors[8]))
+        i, d = divide_remainder(i, (divisors[3], divisors[4], divisors[5]))
+        if first:
+            i, chunk = divide_remainder(i, chunks)
+        return i, chunk, d, h, w
+    return coordinates
+
+
+@device_function
+def offset(n, c, d, h, w, strides):
+    """Offset of an element, from int32 coordinates."""
+    return i64(i64(n) * strides[0] + i64(c) * strides[1] + i64(d) * strides[2] + i64(h) * strides[3] + i64(w) * strides[4])
 
 
 def blocks(units, threads):

@@ -15,24 +15,26 @@ from dataclasses import dataclass
 from ..device import cuda, i32, i64, u32
 from ..device.convert import element
 from ..device.groups import make_reader, make_writer, scalar_of
-from ..device.index import ceil_div, divide_remainder
+from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
-from ._chunks import Access, access_of, arguments, blocks, chunk_of, is_wide, numbers_refusal
+from ._chunks import Access, access_of, arguments, blocks, chunk_of, is_wide, make_coordinates, numbers_refusal, offset
 from ._chunks import refusal as chunk_refusal
 from ._windows import make_counted, make_reciprocal, make_seen_by, make_window
 
 THREADS = 256
-MOST_WORDS = 24  # of gradients and indices under way at once
+MOST_WORDS, MOST_PLACES = 24, 8  # of gradients and indices under way at once, and of places
 
 
 @dataclass(frozen=True)
 class Config:
-    """What it is the gradient of and of what type, channels of a chunk, accesses, the patch, places at once, what windows are like."""
+    """What it is the gradient of and of what type, whether the width is faster than channels, channels of a chunk, accesses, the patch,
+    places at once, and what windows are like."""
     maximum: bool
     dtype: str
+    first: bool
     channels: int
     access: Access
     rows: int
@@ -59,11 +61,16 @@ def places_of(problem, axis, pixels):
     return min(m, (problem.dilations[axis] * (problem.taps[axis] - 1) + pixels - 1) // step + 1)
 
 
-def supports(problem):
-    """Channels side by side; averages without dilation."""
+def dilated_refusal(problem):
+    """Why averages are not its own."""
     if not problem.is_max and set(problem.dilations) != {1}:
         return f"averages with dilation {'x'.join(map(str, problem.dilation))}; expected 1"
-    return chunk_refusal(problem) or numbers_refusal(problem, problem.x.size // chunk_of(problem))
+    return None
+
+
+def supports(problem):
+    """Channels side by side; averages without dilation."""
+    return dilated_refusal(problem) or chunk_refusal(problem) or numbers_refusal(problem, problem.x.size // chunk_of(problem))
 
 
 def workspace(problem, device, config):
@@ -73,14 +80,18 @@ def workspace(problem, device, config):
 
 def configs(problem, device):
     """Patches of one pixel, of two, and of four."""
-    channels = chunk_of(problem)
+    return patches(problem, chunk_of(problem), False)
+
+
+def patches(problem, channels, first):
+    """Configurations of so many channels a thread."""
     words = max(channels * problem.x.itemsize // 4, 1) + (channels if problem.is_max else 0)
     found = []
     for rows, columns in ((1, 1), (1, 2), (2, 2)):
         if rows <= problem.image[1] and columns <= problem.image[2]:
             places = places_of(problem, 2, columns)
-            places = ceil_div(places, ceil_div(places, max(1, MOST_WORDS // words)))
-            found.append(Config(problem.is_max, problem.x.dtype, channels, access_of(problem, channels), rows, columns, places,
+            places = ceil_div(places, ceil_div(places, max(1, min(MOST_PLACES, MOST_WORDS // words))))
+            found.append(Config(problem.is_max, problem.x.dtype, first, channels, access_of(problem, channels), rows, columns, places,
                                 problem.adaptive, is_wide(problem)))
     return found
 
@@ -90,16 +101,20 @@ def _units(problem, config):
 
 
 def estimate(problem, device, config):
-    """A place costs some 12 instructions and for each channel 1, and 2 for each pixel of the patch; and its accesses to the L1.
+    """That of chunks."""
+    return seconds(problem, config, 16, device)
 
-    Half of what could be hidden behind the longest part is taken not to be.
+
+def seconds(problem, config, lines, device):
+    """What a thread for a patch takes: a place costs 12 instructions and for each channel 1, and 2 for each pixel of the patch, and for
+    either array `lines` bytes of the L1's time a thread. Half of what could be hidden behind the longest part is taken not to be.
     """
     units, pixels = _units(problem, config), config.rows * config.columns
-    seen = places_of(problem, 0, 1) * places_of(problem, 1, config.rows) * ceil_div(places_of(problem, 2, config.columns),
-                                                                                    config.places) * config.places
+    row = ceil_div(places_of(problem, 2, config.columns), config.places) * config.places
+    seen = places_of(problem, 0, 1) * places_of(problem, 1, config.rows) * row
     each = 120 + 8 * pixels + seen * (12 + config.channels * (1 + 2 * pixels))
-    size = config.channels * (problem.x.itemsize + (4 if problem.is_max else 0))
-    cached = units * seen * max(size, 16) / (100 * device.sms * device.clock_hz)
+    accesses = 1 + (ceil_div(config.channels, 4) if problem.is_max else 0)
+    cached = units * seen * accesses * lines / (100 * device.sms * device.clock_hz)
     parts = divisions_seconds(units, each, device), cached, moved_seconds(problem.bytes, device)
     return LAUNCH + (max(parts) + sum(parts)) / 2 * tail(ceil_div(units, THREADS), 3, device)
 
@@ -108,7 +123,7 @@ def estimate(problem, device, config):
 def kernel(config):
     """dx[n, d, h, w, c] = the sum of the gradients that are its own."""
     Total, V, ROWS, COLUMNS, PLACES = scalar_of(config.dtype), config.channels, config.rows, config.columns, config.places
-    MAX, Int = config.maximum, i64 if config.wide else i32
+    MAX, Int, coordinates = config.maximum, i64 if config.wide else i32, make_coordinates(config.first)
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.access.y)
     _, _, fetch_index, _ = make_reader("float32", V, config.access.index)
     put = make_writer(config.dtype, V, config.access.x)
@@ -124,16 +139,13 @@ def kernel(config):
         if i < count:
             raw, indices = cuda.local.array(BUFFER, Raw), cuda.local.array(INDICES, u32)
             values, total = cuda.local.array(V, Total), cuda.local.array(TOTALS, Total)
-            rest, chunk = divide_remainder(i, (divisors[0], divisors[1], divisors[2]))
-            rest, w = divide_remainder(rest, (divisors[9], divisors[10], divisors[11]))
-            rest, h = divide_remainder(rest, (divisors[6], divisors[7], divisors[8]))
-            n, d = divide_remainder(rest, (divisors[3], divisors[4], divisors[5]))
-            h, w, c = i32(h * ROWS), i32(w * COLUMNS), i32(chunk * V)
+            n, chunk, d, h, w = coordinates(i, divisors)
+            h, w, c = i32(h * ROWS), i32(w * COLUMNS), i64(chunk * V)
             pixel = i32(i32(d * g[1] + h) * g[2] + w)
             for v in range(TOTALS):
                 total[v] = Total(0)
-            gradients = advance(dy, i64(i64(n) * y_strides[0] + i64(c)))
-            where = advance(index, i64(i64(n) * index_strides[0] + i64(c)))
+            gradients = advance(dy, i64(i64(n) * y_strides[0] + c * y_strides[1]))
+            where = advance(index, i64(i64(n) * index_strides[0] + c * index_strides[1]))
             first_o, end_o = seen_d(d, d, g)
             first_p, end_p = seen_h(h, i32(h + ROWS - 1), g)
             first_q, end_q = seen_w(w, i32(w + COLUMNS - 1), g)
@@ -173,12 +185,10 @@ def kernel(config):
                                         for v in range(V):
                                             more = values[v] if inside else Total(0)
                                             total[(r * COLUMNS + s) * V + v] = Total(total[(r * COLUMNS + s) * V + v] + more)
-            to = i64(i64(n) * x_strides[0] + i64(d) * x_strides[2] + i64(h) * x_strides[3] + i64(w) * x_strides[4] + i64(c))
             for r in range(ROWS):
                 for s in range(COLUMNS):
                     if i32(h + r) < g[1] and i32(w + s) < g[2]:
-                        at = i64(to + i64(r) * x_strides[3] + i64(s) * x_strides[4])
-                        put(advance(dx, at), i32(0), total, i32((r * COLUMNS + s) * V))
+                        put(advance(dx, offset(n, c, d, i32(h + r), i32(w + s), x_strides)), i32(0), total, i32((r * COLUMNS + s) * V))
     return pool_bwd_channels
 
 

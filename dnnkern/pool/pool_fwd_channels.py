@@ -16,12 +16,12 @@ from ..device import cuda, i32, i64, u32
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.groups import make_reader, make_word_writer, make_writer, scalar_of
-from ..device.index import ceil_div, divide_remainder
+from ..device.index import ceil_div
 from ..device.vec import advance, as_u32
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
-from ._chunks import Access, access_of, arguments, blocks, chunk_of, is_wide, numbers_refusal
+from ._chunks import Access, access_of, arguments, blocks, chunk_of, is_wide, make_coordinates, numbers_refusal, offset
 from ._chunks import refusal as chunk_refusal
 from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window
 
@@ -31,10 +31,12 @@ MOST_LOADS = 9  # of 16 bytes under way at once: four registers each
 
 @dataclass(frozen=True)
 class Config:
-    """What it computes and of what, channels of a chunk, accesses, taps at once, and what windows are like."""
+    """What it computes and of what, whether the width is faster than channels, channels of a chunk, accesses, taps at once, and what
+    windows are like."""
     maximum: bool
     index: bool
     dtype: str
+    first: bool
     channels: int
     access: Access
     rows: int
@@ -47,13 +49,9 @@ class Config:
         return f"{self.channels} channels, {self.rows}x{self.columns} taps"
 
 
-def _units(problem):
-    return problem.y.size // chunk_of(problem)
-
-
 def supports(problem):
     """Channels side by side."""
-    return chunk_refusal(problem) or numbers_refusal(problem, _units(problem))
+    return chunk_refusal(problem) or numbers_refusal(problem, problem.y.size // chunk_of(problem))
 
 
 def workspace(problem, device, config):
@@ -62,13 +60,20 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Taps cost 6 instructions and for each channel 2, with an index 4, and an access to the L1; large windows have few threads."""
-    units, channels = _units(problem), chunk_of(problem)
+    """That of chunks."""
+    return seconds(problem, chunk_of(problem), 16, device)
+
+
+def seconds(problem, channels, lines, device):
+    """What a thread for so many channels of a place takes: a tap costs 6 instructions and for each channel 2, with an index 4, and `lines`
+    bytes of the L1's time a thread; few threads leave memory idle. Half of what could be hidden behind the longest part is taken not to be.
+    """
+    units = problem.y.size // channels
     each = 80 + problem.tap_count * (6 + channels * (4 if problem.index else 2))
-    issue = divisions_seconds(units, each, device)
-    cached = units * problem.tap_count * max(16, channels * problem.x.itemsize) / (100 * device.sms * device.clock_hz)
+    cached = units * problem.tap_count * lines / (100 * device.sms * device.clock_hz)
+    parts = divisions_seconds(units, each, device), cached, moved_seconds(problem.bytes, device)
     crowd = min(1.0, units / (device.sms * 512))
-    return LAUNCH + max(issue, cached, moved_seconds(problem.bytes, device)) / max(crowd, 1e-3) * tail(ceil_div(units, THREADS), 4, device)
+    return LAUNCH + (max(parts) + sum(parts)) / 2 / max(crowd, 1e-3) * tail(ceil_div(units, THREADS), 4, device)
 
 
 def taps_at_once(taps):
@@ -81,6 +86,7 @@ def taps_at_once(taps):
 def kernel(config):
     """y[n, o, p, q, c] = the maximum or the average of x over the window."""
     Total, V, ROWS, COLUMNS = scalar_of(config.dtype), config.channels, config.rows, config.columns
+    coordinates = make_coordinates(config.first)
     MAX, INDEX, Int = config.maximum, config.index, i64 if config.wide else i32
     Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.access.x)
     put, put_words = make_writer(config.dtype, V, config.access.y), make_word_writer(V, max(config.access.index, 1))
@@ -97,17 +103,15 @@ def kernel(config):
             raw = cuda.local.array(BUFFER, Raw)
             values, total = cuda.local.array(V, Total), cuda.local.array(V, Total)
             where = cuda.local.array(V, u32)
-            rest, chunk = divide_remainder(i, (divisors[0], divisors[1], divisors[2]))
-            rest, q = divide_remainder(rest, (divisors[9], divisors[10], divisors[11]))
-            rest, p = divide_remainder(rest, (divisors[6], divisors[7], divisors[8]))
-            n, o = divide_remainder(rest, (divisors[3], divisors[4], divisors[5]))
+            n, chunk, o, p, q = coordinates(i, divisors)
+            c = i64(chunk * V)
             first_d, taps_d = window_d(o, g)
             first_h, taps_h = window_h(p, g)
             first_w, taps_w = window_w(q, g)
             low_d, high_d = inside_d(first_d, taps_d, g)
             low_h, high_h = inside_h(first_h, taps_h, g)
             low_w, high_w = inside_w(first_w, taps_w, g)
-            image = advance(x, i64(i64(n) * x_strides[0] + i64(chunk * V)))
+            image = advance(x, i64(i64(n) * x_strides[0] + c * x_strides[1]))
             start = u32(0xFFFFFFFF)
             if low_d < high_d and low_h < high_h and low_w < high_w:
                 d, h, w = i32(first_d + low_d * g[12]), i32(first_h + low_h * g[13]), i32(first_w + low_w * g[14])
@@ -163,25 +167,26 @@ def kernel(config):
                 factor = reciprocal(i32(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g) * counted_w(first_w, taps_w, g)))
                 for v in range(V):
                     total[v] = Total(total[v] * factor)
-            to = i64(i64(n) * y_strides[0] + i64(o) * y_strides[2] + i64(p) * y_strides[3] + i64(q) * y_strides[4])
-            put(advance(y, i64(to + i64(chunk * V))), i32(0), total, i32(0))
+            put(advance(y, offset(n, c, o, p, q, y_strides)), i32(0), total, i32(0))
             if INDEX:
-                to = i64(i64(n) * index_strides[0] + i64(o) * index_strides[2] + i64(p) * index_strides[3] + i64(q) * index_strides[4])
-                put_words(as_u32(advance(index, i64(to + i64(chunk * V)))), where)
+                put_words(as_u32(advance(index, offset(n, c, o, p, q, index_strides))), where)
     return pool_fwd_channels
 
 
-def build(problem, device, config):
-    """One launch. Without an index its pointer is y's, which nothing reads or writes through it."""
-    channels, pointer = chunk_of(problem), element(problem.x.dtype).pointer
-    rows, columns = taps_at_once(problem.taps)
-    config = Config(problem.is_max, problem.index is not None, problem.x.dtype, channels, access_of(problem, channels), rows, columns,
-                    problem.adaptive, set(problem.dilations) != {1}, is_wide(problem))
-    units = _units(problem)
+def launches(problem, channels, first):
+    """The launch, with so many channels a thread. Without an index its pointer is y's, which nothing reads or writes through it."""
+    pointer, units, (rows, columns) = element(problem.x.dtype).pointer, problem.y.size // channels, taps_at_once(problem.taps)
+    config = Config(problem.is_max, problem.index is not None, problem.x.dtype, first, channels, access_of(problem, channels), rows,
+                    columns, problem.adaptive, set(problem.dilations) != {1}, is_wide(problem))
     index = Argument("int32*", "index") if config.index else Argument(pointer, "y")
     given = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("int32", units),
              *arguments(problem, problem.out, problem.c // channels))
     return (Launch(kernel(config), blocks(units, THREADS), (THREADS, 1, 1), given),)
+
+
+def build(problem, device, config):
+    """One launch."""
+    return launches(problem, chunk_of(problem), False)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="channels", supports=supports, workspace=workspace, estimate=estimate, build=build)

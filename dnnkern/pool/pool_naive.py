@@ -13,6 +13,7 @@ from ..device.convert import element
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ._chunks import offset
 from ._problem import OPS
 from ._windows import MINUS_INFINITY, make_counted, make_reciprocal, make_seen_by, make_window
 
@@ -69,12 +70,6 @@ def make_coordinates(channels_last):
     return coordinates
 
 
-@device_function
-def at(n, c, d, h, w, strides):
-    """Offset of an element."""
-    return i64(n * strides[0] + c * strides[1] + d * strides[2] + h * strides[3] + w * strides[4])
-
-
 @functools.cache
 def forward(config):
     """y[n, c, o, p, q] = the maximum or the average of x over the window."""
@@ -101,17 +96,17 @@ def forward(config):
                     for s in range(taps_w):
                         w = i64(first_w + s * g[14])
                         if d >= 0 and d < g[0] and h >= 0 and h < g[1] and w >= 0 and w < g[2]:
-                            value = Total(load(x, at(n, c, d, h, w, x_strides)))
+                            value = Total(load(x, offset(n, c, d, h, w, x_strides)))
                             total = Total(total + value)
                             if where < 0 or (best == best and not value <= best):
                                 best, where = value, i64((d * g[1] + h) * g[2] + w)
             if MAX:
-                store(y, at(n, c, o, p, q, y_strides), best)
+                store(y, offset(n, c, o, p, q, y_strides), best)
                 if INDEX:
-                    index[at(n, c, o, p, q, index_strides)] = i32(where)
+                    index[offset(n, c, o, p, q, index_strides)] = i32(where)
             else:
                 count = i64(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g) * counted_w(first_w, taps_w, g))
-                store(y, at(n, c, o, p, q, y_strides), Total(total * reciprocal(count)))
+                store(y, offset(n, c, o, p, q, y_strides), Total(total * reciprocal(count)))
     return pool_fwd_naive
 
 
@@ -140,8 +135,8 @@ def backward(config):
                 for p in range(p_first, p_end):
                     for q in range(q_first, q_end):
                         if MAX:
-                            if index[at(n, c, o, p, q, index_strides)] == pixel:
-                                total = Total(total + load(dy, at(n, c, o, p, q, y_strides)))
+                            if index[offset(n, c, o, p, q, index_strides)] == pixel:
+                                total = Total(total + load(dy, offset(n, c, o, p, q, y_strides)))
                         else:
                             first_d, taps_d = window_d(o, g)
                             first_h, taps_h = window_h(p, g)
@@ -149,8 +144,8 @@ def backward(config):
                             if (d - first_d) % g[12] == 0 and (h - first_h) % g[13] == 0 and (w - first_w) % g[14] == 0:
                                 count = i64(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g)
                                             * counted_w(first_w, taps_w, g))
-                                total = Total(total + Total(load(dy, at(n, c, o, p, q, y_strides)) * reciprocal(count)))
-            store(dx, at(n, c, d, h, w, x_strides), total)
+                                total = Total(total + Total(load(dy, offset(n, c, o, p, q, y_strides)) * reciprocal(count)))
+            store(dx, offset(n, c, d, h, w, x_strides), total)
     return pool_bwd_naive
 
 
