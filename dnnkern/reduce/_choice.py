@@ -3,10 +3,11 @@ from ..device.index import ceil_div
 from ..transform._estimate import LAUNCH, moved_seconds, sector_waste
 from ._columns import Columns, columns_refusal, words_of
 from ._rows import FLIGHT, FLIGHT_OF_ELEMENTS, WIDTHS, Rows, loads_of, per_load, rows_refusal
-from ._stages import THREADS, workspace_bytes
+from ._stages import THREADS, finish_across, finish_threads, workspace_bytes
 
 LATENCY = 8e-7          # of a flight of loads, and what is done with it
-IN_FLIGHT = 40 << 10    # bytes under way in a multiprocessor that memory's rate takes
+IN_FLIGHT = 32 << 10    # bytes under way in a multiprocessor that memory's rate takes
+TAIL = 0.12             # of a grid's time, while its last blocks run alone, if all blocks run at once
 PIECES = (16, 64)       # loads of a thread, where a long walk is split
 RESIDENT = 6            # blocks of a multiprocessor
 MOST_SPLITS = 1 << 15
@@ -18,7 +19,7 @@ def rows_ways(problem):
     units = max(1, problem.form.length // per_load(problem, words))
     flight = FLIGHT if words else FLIGHT_OF_ELEMENTS
     best = next((k for k, w in enumerate(WIDTHS) if w * flight >= units), len(WIDTHS) - 1)
-    return [Rows(words, ragged, WIDTHS[k]) for k in (best, best - 1, best + 1) if 0 <= k < len(WIDTHS)]
+    return [Rows(words, ragged, WIDTHS[k]) for k in (best, best - 1, best + 1, best + 2) if 0 <= k < len(WIDTHS)]
 
 
 def columns_ways(problem):
@@ -70,7 +71,10 @@ def seconds(problem, device, way):
         walk = ceil_div(max(1, form.length // vector), way.width * way.splits)
         threads, step = way.threads, abs(form.reduced[-1].x)
         waste = min(8.0 if problem.x.itemsize == 4 else 4.0 if problem.x.itemsize == 8 else 16.0, max(1, step)) if step != 1 else 1.0
-        used = min(1.0, max(1, form.length // vector) / (way.width * way.splits))
+        units = max(1, form.length // vector)
+        used = min(1.0, units / (way.width * way.splits))
+        if units > way.width and step == 1:                 # neighbouring threads of different rows
+            waste = max(1.0, 1.6 - 0.2 * way.width.bit_length())
         end = 4e-7 if way.width > 32 else 1e-7
         if way.ragged:
             end += LATENCY
@@ -79,8 +83,9 @@ def seconds(problem, device, way):
     busy = min(1.0, under_way / IN_FLIGHT) * min(1.0, blocks / device.sms)
     waves = ceil_div(blocks, device.sms * (2048 // threads))
     serial = waves * end + ceil_div(walk, flight) * LATENCY
-    time = LAUNCH + max(moved_seconds(problem.bytes * waste, device) / (rate * max(busy, 1e-3)) + waves * end, serial)
+    tail = 1 + TAIL * min(1.0, device.sms * (2048 // threads) / blocks)
+    time = LAUNCH + max(moved_seconds(problem.bytes * waste, device) / (rate * max(busy, 1e-3)) * tail + waves * end, serial)
     if way.splits > 1:
-        time += LAUNCH + 2 * moved_seconds(2 * workspace_bytes(problem, way.splits), device) + LATENCY * (1 + way.splits * min(
-            32, form.outputs) // (THREADS * 8))
+        loads = ceil_div(way.splits * finish_across(form.outputs), finish_threads(form.outputs, way.splits))
+        time += LAUNCH + moved_seconds(4 * workspace_bytes(problem, way.splits), device) + LATENCY * (1 + ceil_div(loads, FLIGHT))
     return time

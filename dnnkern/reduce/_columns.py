@@ -37,7 +37,8 @@ class Columns:
     splits: int = 1
 
     def __str__(self):
-        return f"{self.across} threads across, {4 * self.words or 'no'} bytes" + f", {self.splits} splits" * (self.splits > 1)
+        load = f"{4 * self.words} bytes" if self.words else "single elements"
+        return f"{self.across} threads across, {load}" + f", {self.splits} splits" * (self.splits > 1)
 
 
 def words_of(problem):

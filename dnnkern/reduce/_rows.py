@@ -50,7 +50,8 @@ class Rows:
         return max(self.width, THREADS) if self.width <= 32 else self.width
 
     def __str__(self):
-        return f"{self.width} threads, {4 * self.words or 'no'} bytes" + f", {self.splits} splits" * (self.splits > 1)
+        load = f"{4 * self.words} bytes" if self.words else "single elements"
+        return f"{self.width} threads, {load}" + f", {self.splits} splits" * (self.splits > 1)
 
 
 def loads_of(problem):

@@ -121,16 +121,16 @@ def workspace_bytes(problem, splits):
 # ---- the second launch
 
 @functools.cache
-def finish_kernel(fold, dtype, compute, kept, across):
+def finish_kernel(fold, dtype, compute, kept, across, threads):
     """Results out of partial states: `across` of them side by side in a block, whose other threads divide the splits."""
     f, T = make_fold(fold, compute), TYPES[compute]
     empty, merge, put, get = f.empty, f.merge, f.put, f.get
-    gather, column, SIZE = make_meeting(fold, compute, across, THREADS, 1)
+    gather, column, SIZE = make_meeting(fold, compute, across, threads, 1)
     NUMBERS, PLACES, PARTS = SIZE * f.parts, SIZE if f.indexed else 1, f.parts
-    SHIFT, HEIGHT = across.bit_length() - 1, THREADS // across
+    SHIFT, HEIGHT = across.bit_length() - 1, threads // across
     store = make_store(fold, dtype, compute, kept, False)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @cuda.jit(launch_bounds=threads)
     def reduce_finish(partial, partial_places, numbers, places, outputs, splits, divisors, y_strides, factor):
         all_numbers, all_places = cuda.shared.array(NUMBERS, T), cuda.shared.array(PLACES, i32)
         own_numbers, own_places = cuda.local.array(PARTS, T), cuda.local.array(1, i32)
@@ -149,12 +149,23 @@ def finish_kernel(fold, dtype, compute, kept, across):
     return reduce_finish
 
 
+def finish_across(outputs):
+    """Results side by side in a block."""
+    return min(32, 1 << (outputs - 1).bit_length())
+
+
+def finish_threads(outputs, splits):
+    """Threads of a block: more where each would have more than a few loads."""
+    return 1024 if splits * finish_across(outputs) > 8 * THREADS else THREADS
+
+
 def finish_launch(problem, splits):
     """The second launch."""
     form = problem.form
-    across = min(32, 1 << (form.outputs - 1).bit_length())
+    across = finish_across(form.outputs)
+    threads = finish_threads(form.outputs, splits)
     divisors, _, y_strides = kept_arguments(form)
     arguments = (*target_arguments(problem, splits), *target_arguments(problem, 1), Argument("int32", form.outputs),
                  Argument("int32", splits), divisors, y_strides, factor_argument(problem))
-    kernel = finish_kernel(problem.fold, problem.x.dtype, problem.compute, len(form.kept), across)
-    return Launch(kernel, (ceil_div(form.outputs, across), 1, 1), (THREADS, 1, 1), arguments)
+    kernel = finish_kernel(problem.fold, problem.x.dtype, problem.compute, len(form.kept), across, threads)
+    return Launch(kernel, (ceil_div(form.outputs, across), 1, 1), (threads, 1, 1), arguments)
