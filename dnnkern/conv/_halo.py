@@ -2,15 +2,16 @@
 
     global -- TMA, zeros outside the image --> a tile of pixels and the halo around it --> wgmma, at every tap from another pixel on
 
-A tile of the result is `lines` by 8 pixels and up to 64 channels. Its operand is a box of the source, `(R - 1) * dilation` lines and
+A tile of the result is `lines` by 8 pixels and 64 or 32 channels. Its operand is a box of the source, `(R - 1) * dilation` lines and
 `(S - 1) * dilation` columns larger, 64 channels of 128 bytes a pixel. Eight pixels of a line are eight rows of the left operand, and lines
 follow each other in the stride that the descriptor says; so the operand of a tap is the same box, from another pixel on. The swizzle
-permutes 16-byte pieces by the address that they lie at, whatever an operand begins with.
+permutes 16-byte pieces by the address that they lie at, whatever an operand begins with. In three dimensions a plane comes at a time.
 
-A block loads the filters once, all taps of them, and goes from tile to tile. Each of its consumer warpgroups has every n-th tile and
+A block loads its filters once, all taps of them, and goes from tile to tile. Each of its consumer warpgroups has every n-th tile and
 stages of its own, so while one stores its results, which leave through the stage that their pixels came in, others multiply.
 """
 import functools
+import math
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, i32, u32
@@ -19,14 +20,14 @@ from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder
 from ..device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
-from ..device.tma import bulk_commit, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_4d, tma_store_4d
+from ..device.tma import bulk_commit, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_5d, tma_store_5d
 from ..device.vec import shared_address
 from ..device.warp import elect, uniform
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
-from ..matmul._engine_hopper import GROUP, ROW, boxes_descriptor
+from ..matmul._engine_hopper import ROW, boxes_descriptor
 from ..matmul._engine_stores import make_fill
 
-WIDE, CHANNELS = 8, 64  # pixels of a tile's line; channels of a tile, and of what is summed over at a time
+WIDE, CHANNELS = 8, 64  # pixels of a tile's line; channels that are summed over at a time
 BARRIERS = 256          # bytes
 
 
@@ -34,13 +35,15 @@ BARRIERS = 256          # bytes
 class Body:
     """What the kernel is compiled for.
 
-    `taps` and `dilations` along h and w; `blocks` of 64 channels are summed over; `reverse`: the first tap meets the last pixel; `major`:
-    the filter's contiguous dimension, "k" of what is summed over, "mn" of the result's channels.
+    `taps` and `dilations` along d, h and w; `blocks` of 64 channels are summed over at each; `columns`: channels of the result in a tile;
+    `reverse`: the first tap meets the last pixel; `major`: the filter's contiguous dimension, "k" of what is summed over, "mn" of the
+    result's channels.
     """
     dtype: str
     taps: tuple
     dilations: tuple
     blocks: int
+    columns: int
     lines: int
     consumers: int
     stages: int
@@ -49,16 +52,17 @@ class Body:
     epilogue: EpilogueSpec
 
     def __post_init__(self):
-        if self.lines not in (8, 16) or self.consumers not in (1, 2, 3, 4) or self.stages < min(self.blocks, 2):
-            raise ValueError(f"{self.lines} lines, {self.consumers} consumers, {self.stages} stages; expected 8 or 16 lines, 1 to 4 "
-                             f"consumers, at least {min(self.blocks, 2)} stages for {self.blocks} blocks of channels")
+        steps = self.taps[0] * self.blocks
+        if self.lines not in (8, 16) or self.columns not in (32, 64) or self.consumers not in (1, 2, 3, 4) or self.stages < min(steps, 2):
+            raise ValueError(f"{self.lines} lines, {self.columns} columns, {self.consumers} consumers, {self.stages} stages; expected 8 or "
+                             f"16 lines, 32 or 64 columns, 1 to 4 consumers, at least {min(steps, 2)} stages for {steps} boxes")
         if max(self.box) > 256:
             raise ValueError(f"a tile's pixels with those that its taps reach are {self.box[0]} x {self.box[1]}; the most is 256")
 
     @property
     def box(self):
         """Lines and columns of the source's box."""
-        (r, s), (dr, ds) = self.taps, self.dilations
+        (_, r, s), (_, dr, ds) = self.taps, self.dilations
         return self.lines + (r - 1) * dr, WIDE + (s - 1) * ds
 
     @property
@@ -69,7 +73,7 @@ class Body:
     @property
     def filters(self):
         """Bytes of all taps' filters."""
-        return self.taps[0] * self.taps[1] * self.blocks * GROUP
+        return math.prod(self.taps) * self.blocks * self.columns * ROW
 
     @property
     def shared(self):
@@ -84,23 +88,24 @@ class Body:
 @functools.cache
 def halo_kernel(body):
     """All tiles, one persistent launch."""
-    (R, S), (DR, DS), BLOCKS, LINES, STAGES, STAGE = body.taps, body.dilations, body.blocks, body.lines, body.stages, body.stage
+    (T, R, S), (DT, DR, DS), BLOCKS, LINES, STAGES, STAGE = body.taps, body.dilations, body.blocks, body.lines, body.stages, body.stage
     CONSUMERS, SLOTS, TILES, PITCH = body.consumers, body.consumers * body.stages, body.lines // 8, body.box[1] * ROW
-    TAPS, FILTERS, RING, THREADS, FORWARD = R * S, body.filters, SLOTS * STAGE, body.threads, body.major == "k"
-    BOX, SUMS, REVERSE = body.box[0] * body.box[1] * ROW, TILES * CHANNELS // 2, body.reverse
+    TAPS, STEPS, FILTERS, RING, THREADS, FORWARD = R * S, T * BLOCKS, body.filters, SLOTS * STAGE, body.threads, body.major == "k"
+    COLUMNS, BOX, REVERSE = body.columns, body.box[0] * body.box[1] * ROW, body.reverse
+    SUMS, PART, RESULTS = TILES * COLUMNS // 2, COLUMNS * ROW, 64 * 2 * COLUMNS
     A_CONST = matrix_descriptor(16, PITCH, 128)
-    B_CONST = matrix_descriptor(16, 1024, 128) if FORWARD else boxes_descriptor(CHANNELS)
-    multiply = make_wgmma(CHANNELS, body.dtype, steps=4, tiles=TILES, b_major=body.major, b_step=2 if FORWARD else 2 * CHANNELS,
+    B_CONST = matrix_descriptor(16, 1024, 128) if FORWARD else boxes_descriptor(COLUMNS)
+    multiply = make_wgmma(COLUMNS, body.dtype, steps=4, tiles=TILES, b_major=body.major, b_step=2 if FORWARD else 2 * COLUMNS,
                           a_tile=8 * PITCH // 16)
     wait_all, wait_older, have_left = make_wgmma_wait(0, SUMS), make_wgmma_wait(1, 0), make_bulk_wait_read(0)
-    fill = make_fill(body.epilogue)
+    fill = make_fill(body.epilogue, width=2 * COLUMNS)
 
     @device_function
-    def tile_of(t, of_image, across):
-        """(image, line, column) of tile number t."""
-        image, inside = divide_remainder(t, of_image)
+    def tile_of(t, of_plane, across):
+        """(plane of all images, line, column) of tile number t."""
+        plane, inside = divide_remainder(t, of_plane)
         line, column = divide_remainder(inside, across)
-        return image, i32(line * LINES), i32(column * WIDE)
+        return plane, i32(line * LINES), i32(column * WIDE)
 
     @device_function
     def place_of(use, consumer):
@@ -109,35 +114,39 @@ def halo_kernel(body):
         return u32(u32(consumer * STAGES) + u32(use) - turn * u32(STAGES)), turn
 
     @device_function
-    def produce(x_map, w_map, filters, ring, full, empty, ready, tiles, of_image, across, above, before):
+    def produce(x_map, w_map, filters, ring, full, empty, ready, first, stride, first_column, place):
+        tiles, of_plane, across, planes, behind, above, before = place
         mbarrier_arrive_expect(ready, u32(FILTERS))
-        for tap in range(TAPS):
-            r, s = i32(tap // S), i32(tap % S)
-            if REVERSE:
-                r, s = i32(R - 1 - r), i32(S - 1 - s)
-            for block in range(BLOCKS):
-                at = u32(filters + u32(i32(tap * BLOCKS + block) * GROUP))
-                if FORWARD:
-                    tma_load_4d(at, w_map, ready, i32(block * CHANNELS), s, r, i32(0))
-                else:
-                    tma_load_4d(at, w_map, ready, i32(0), s, r, i32(block * CHANNELS))
-        t, consumer, first_use = i32(cuda.blockIdx.x), i32(0), i32(0)
-        while t < tiles:
-            image, line, column = tile_of(t, of_image, across)
-            for block in range(BLOCKS):
-                slot, turn = place_of(i32(first_use + block), consumer)
+        for d in range(T):
+            for tap in range(TAPS):
+                t, r, s = i32(d), i32(tap // S), i32(tap % S)
+                if REVERSE:
+                    t, r, s = i32(T - 1 - t), i32(R - 1 - r), i32(S - 1 - s)
+                for block in range(BLOCKS):
+                    at = u32(filters + u32(i32((d * BLOCKS + block) * TAPS + tap) * PART))
+                    if FORWARD:
+                        tma_load_5d(at, w_map, ready, i32(block * CHANNELS), s, r, t, first_column)
+                    else:
+                        tma_load_5d(at, w_map, ready, first_column, s, r, t, i32(block * CHANNELS))
+        n, consumer, first_use = first, i32(0), i32(0)
+        while n < tiles:
+            plane, line, column = tile_of(n, of_plane, across)
+            image, depth = divide_remainder(plane, planes)
+            for step in range(STEPS):
+                slot, turn = place_of(i32(first_use + step), consumer)
                 mbarrier_wait(u32(empty + u32(8) * slot), u32(turn & u32(1) ^ u32(1)))
                 bar = u32(full + u32(8) * slot)
                 mbarrier_arrive_expect(bar, u32(BOX))
-                at = u32(ring + slot * u32(STAGE))
-                tma_load_4d(at, x_map, bar, i32(block * CHANNELS), i32(column - before), i32(line - above), image)
+                d, block = i32(step // BLOCKS), i32(step % BLOCKS)
+                tma_load_5d(u32(ring + slot * u32(STAGE)), x_map, bar, i32(block * CHANNELS), i32(column - before), i32(line - above),
+                            i32(depth + d * DT - behind), image)
             consumer = i32(consumer + 1)
             if consumer == CONSUMERS:
-                consumer, first_use = i32(0), i32(first_use + BLOCKS)
-            t = i32(t + i32(cuda.gridDim.x))
+                consumer, first_use = i32(0), i32(first_use + STEPS)
+            n = i32(n + stride)
 
     @device_function
-    def store(acc, y_map, at, image, line, column, thread, barrier, n, sizes, e):
+    def store(acc, y_map, at, plane, line, column, first_column, planes, thread, barrier, n, sizes, e):
         """Results through the stage at `at`, whose pixels nobody needs any more."""
         lane, warp = i32(thread & 31), i32(thread >> 5)
         high, wide = sizes
@@ -145,50 +154,51 @@ def halo_kernel(body):
         for tile in range(TILES):
             top = i32(line + 8 * tile + 2 * warp)
             w = i32(min(i32(column + (lane >> 2)), i32(wide - 1)))
-            r0 = i32(i32(image * high + min(top, i32(high - 1))) * wide + w)
-            r1 = i32(i32(image * high + min(i32(top + 1), i32(high - 1))) * wide + w)
-            fill(acc, tile * (CHANNELS // 2), u32(at + u32(tile * GROUP)), r0, r1, i32((lane & 3) * 2), lane, warp, n, e)
+            r0 = i32(i32(plane * high + min(top, i32(high - 1))) * wide + w)
+            r1 = i32(i32(plane * high + min(i32(top + 1), i32(high - 1))) * wide + w)
+            fill(acc, tile * (COLUMNS // 2), u32(at + u32(tile * RESULTS)), r0, r1, i32(first_column + (lane & 3) * 2), lane, warp, n, e)
         fence_async_shared()
         barrier_sync(barrier, u32(128))
         if thread == 0:
+            image, depth = divide_remainder(plane, planes)
             for tile in range(TILES):
                 if i32(line + 8 * tile) < high:
-                    tma_store_4d(y_map, u32(at + u32(tile * GROUP)), i32(0), column, i32(line + 8 * tile), image)
+                    tma_store_5d(y_map, u32(at + u32(tile * RESULTS)), first_column, column, i32(line + 8 * tile), depth, image)
             bulk_commit()
             have_left()
 
     @device_function
-    def consume(y_map, filters, ring, full, empty, ready, tiles, of_image, across, consumer, thread, n, sizes, e):
+    def consume(y_map, filters, ring, full, empty, ready, first, stride, first_column, place, consumer, thread, n, sizes, e):
+        tiles, of_plane, across, planes, _, _, _ = place
         acc = cuda.local.array(SUMS, f32)
-        use = i32(0)
-        t = i32(i32(cuda.blockIdx.x) + consumer * i32(cuda.gridDim.x))
+        use, t = i32(0), i32(first + consumer * stride)
         mbarrier_wait(ready, u32(0))
         while t < tiles:
-            image, line, column = tile_of(t, of_image, across)
+            plane, line, column = tile_of(t, of_plane, across)
             at, read = ring, u32(0)
-            for block in range(BLOCKS):
-                slot, turn = place_of(i32(use + block), consumer)
+            for step in range(STEPS):
+                slot, turn = place_of(i32(use + step), consumer)
                 at = u32(ring + slot * u32(STAGE))
                 mbarrier_wait(u32(full + u32(8) * slot), u32(turn & u32(1)))
                 for tap in range(TAPS):
                     pixel = u32(at + u32((tap // S) * (DR * PITCH) + (tap % S) * (DS * ROW)))
-                    b = u32(filters + u32(i32(tap * BLOCKS + block) * GROUP))
-                    multiply(acc, descriptor(A_CONST, pixel), descriptor(B_CONST, b), i32(tap + block > 0))
-                    if tap == 0 and block > 0:  # the products of the block before are done
+                    b = u32(filters + u32(i32(step * TAPS + tap) * PART))
+                    multiply(acc, descriptor(A_CONST, pixel), descriptor(B_CONST, b), i32(tap + step > 0))
+                    if tap == 0 and step > 0:  # the products of the step before are done
                         wait_older(acc)
                         if thread == 0:
                             mbarrier_arrive(u32(empty + u32(8) * read))
                 read = slot
             wait_all(acc)
-            store(acc, y_map, at, image, line, column, thread, u32(consumer + 1), n, sizes, e)
+            store(acc, y_map, at, plane, line, column, first_column, planes, thread, u32(consumer + 1), n, sizes, e)
             if thread == 0:
                 mbarrier_arrive(u32(empty + u32(8) * read))
-            use = i32(use + BLOCKS)
-            t = i32(t + CONSUMERS * i32(cuda.gridDim.x))
+            use = i32(use + STEPS)
+            t = i32(t + CONSUMERS * stride)
 
     @cuda.jit(launch_bounds=(THREADS, 1))
-    def conv_halo_wgmma(x, w, y, tiles, of_image, across, above, before, n, high, wide, alpha, beta, bias, bias_stride, prior, prior_row,
-                        prior_column, residual, residual_row, residual_column):
+    def conv_halo_wgmma(x, w, y, tiles, parts, of_plane, across, planes, behind, above, before, n, high, wide, alpha, beta, bias,
+                        bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column):
         shared = cuda.shared.array(0, u32)
         x_map, w_map, y_map = tensor_map_address(x), tensor_map_address(w), tensor_map_address(y)
         filters = u32(u32(shared_address(shared, i32(0)) + u32(1023)) & u32(0xFFFFFC00))
@@ -209,11 +219,16 @@ def halo_kernel(body):
         launch_dependent_grids()
         wait_for_previous_grid()
         role = uniform(i32(tid >> 7))
+        first, part = divide_remainder(i32(cuda.blockIdx.x), parts)  # the channels of the result are shared out among blocks
+        stride, _ = divide_remainder(i32(cuda.gridDim.x), parts)
+        first_column = i32(part * COLUMNS)
+        place = tiles, of_plane, across, planes, behind, above, before
         if role == 0:
             if tid < 32:
                 if elect():
-                    produce(x_map, w_map, filters, ring, full, empty, ready, tiles, of_image, across, above, before)
+                    produce(x_map, w_map, filters, ring, full, empty, ready, first, stride, first_column, place)
         else:
             e = (alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)
-            consume(y_map, filters, ring, full, empty, ready, tiles, of_image, across, i32(role - 1), i32(tid & 127), n, (high, wide), e)
+            consume(y_map, filters, ring, full, empty, ready, first, stride, first_column, place, i32(role - 1), i32(tid & 127), n,
+                    (high, wide), e)
     return conv_halo_wgmma

@@ -22,16 +22,16 @@ from ._tile import unrolled
 
 
 @functools.cache
-def make_fill(spec, staged=None):
+def make_fill(spec, staged=None, width=ROW):
     """Device function ``fill(acc, j, buffer, r0, r1, column, lane, warp, n, e)``: 128 bytes of columns of a fragment, from acc[j] on.
 
     The epilogue, and registers to a swizzled box of 64 rows at `buffer`. `r0` and `r1` are what the epilogue is told of the thread's two
     rows, `column` is its first; columns from n on are computed from those below. The addend `staged` lies in the box already, as the
-    results will.
+    results will. Of 16-bit results rows may be `width` = 64 bytes wide, in the swizzle of as many.
     """
     halves = element(spec.output).storage.itemsize == 2
     epilogue = make_epilogue(spec, "packed" if halves else "storage", staged)
-    bits, ADDEND = u32 if spec.output == "int32" else float_bits, staged is not None
+    bits, ADDEND, WIDE = u32 if spec.output == "int32" else float_bits, staged is not None, width == ROW
 
     if halves:
         @device_function
@@ -48,12 +48,12 @@ def make_fill(spec, staged=None):
             else:
                 stmatrix_x4(at, epilogue(acc[k], acc[k + 1], r0, ca, e), epilogue(acc[k + 2], acc[k + 3], r1, ca, e),
                             epilogue(acc[k + 4], acc[k + 5], r0, cb, e), epilogue(acc[k + 6], acc[k + 7], r1, cb, e))
-        fill_all = unrolled(4, fill_part)
+        fill_all = unrolled(width // 32, fill_part)
 
         @device_function
         def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e):
-            line = u32(buffer + u32(u32(warp * 16 + (lane & 15)) * u32(ROW)))
-            fill_all(i32(0), (acc, j, line, i32((lane >> 4) * 8 + (lane & 7)), r0, r1, column, i32(n - 2), e))
+            line = u32(buffer + u32(u32(warp * 16 + (lane & 15)) * u32(width)))
+            fill_all(i32(0), (acc, j, line, i32((lane >> 4) * 8 + (lane & 7 if WIDE else lane >> 1 & 3)), r0, r1, column, i32(n - 2), e))
     else:
         @device_function
         def fill_part(block, s):
