@@ -110,6 +110,11 @@ def test_gradient_is_the_derivative(activation, definition, dtype):
     np.testing.assert_allclose(_backward(activation, dy, x), dy * slope, rtol=2e-5, atol=2e-6 if dtype == "float32" else 1e-9)
 
 
+def test_celu_of_a_negative_alpha_grows():
+    x = np.linspace(-60, 5, THREADS).astype(np.float32)
+    np.testing.assert_allclose(_forward(Activation("celu", alpha=-40), x), np.where(x > 0, x, -40 * np.expm1(np.minimum(x, 0) / -40)), 2e-6)
+
+
 @pytest.mark.parametrize("mode, x, expected", [
     ("relu", 0, 0), (Activation("relu", negative_slope=0.25), 0, 0.25), (Activation("relu", upper_clip=6), 6, 0),
     ("leaky_relu", 0, 0.01), ("hard_swish", -3, 0), ("hard_swish", 3, 1), ("hard_sigmoid", -3, 0), ("hard_sigmoid", 3, 0), ("elu", 0, 1),

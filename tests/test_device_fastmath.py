@@ -58,6 +58,8 @@ FAST = {  # argument, function, relative, absolute error
     "exp_fast": (_range(-80, 80), np.exp, 2**-22 + 80 * 2**-24, 0),
     "log_fast": (_range(1e-37, 1e38, log=True), np.log, 2**-21, 2**-22),
     "sigmoid_fast": (_range(-80, 80), lambda x: 1 / (1 + np.exp(-x)), 2**-20 + 80 * 2**-24, 0),
+    "expm1_negative": (np.concatenate([_range(-90, 0), _range(-0.6, 0), -_range(1e-30, 1, log=True)]), np.expm1, 2**-20, 0),
+    "log1p_unit": (np.concatenate([_range(0, 1), _range(1e-30, 1, log=True)]), np.log1p, 2**-21, 0),
     "erfc_positive": (_range(0, 9), np.vectorize(math.erfc), 8e-7 + 81 * 2**-23, 0),
 }
 
@@ -92,7 +94,8 @@ SPECIAL = [  # function, argument, result
     ("sqrt_fast", -1, np.nan), ("tanh_fast", np.inf, 1),
     ("tanh_fast", -np.inf, -1), ("exp_fast", 1000, np.inf), ("exp_fast", -1000, 0), ("log_fast", 0, -np.inf),
     ("sigmoid_fast", -1000, 0), ("sigmoid_fast", 1000, 1), ("sigmoid_fast", np.nan, np.nan), ("erfc_positive", 0, 1),
-    ("erfc_positive", 50, 0),
+    ("erfc_positive", 50, 0), ("expm1_negative", -np.inf, -1), ("expm1_negative", 0, 0), ("expm1_negative", np.nan, np.nan),
+    ("log1p_unit", 0, 0), ("log1p_unit", np.nan, np.nan),
     ("saturate", -1, 0), ("saturate", 2, 1), ("saturate", 0.25, 0.25), ("saturate", np.nan, 0), ("fabs", -3, 3), ("fabs", -np.inf, np.inf),
 ]
 

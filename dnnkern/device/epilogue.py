@@ -20,7 +20,8 @@ import numbers
 
 from . import device_function, f32, f64, i32, i64
 from .convert import element, float_to_int32, floats_to_bfloat162, floats_to_half2
-from .fastmath import erfc, exp, expm1, fabs, fma, fmin, log1p, maximum, minimum, normal_tail, rcp, tanh
+from .fastmath import (erfc, exp, exp_fast, expm1, expm1_negative, fabs, fma, fmin, log1p, log1p_unit, maximum, minimum, normal_tail, rcp,
+                       tanh)
 
 PARAMETERS = {
     "identity": {},
@@ -122,6 +123,7 @@ def activation_function(activation, compute="float32"):
     p = dict(activation.parameters)
     alpha, beta, gamma = (p.get(n, 0.0) for n in ("alpha", "beta", "gamma"))
     mode = activation.mode
+    below, fade, log_of = (expm1_negative, exp_fast, log1p_unit) if compute == "float32" else (expm1, exp, log1p)
     if mode == "identity":
         def f(x):
             return x
@@ -141,9 +143,10 @@ def activation_function(activation, compute="float32"):
         outer = gamma if mode == "selu" else 1.0
         scale = outer * alpha
         inner = 1.0 / alpha if mode == "celu" else 1.0
+        grow = below if inner > 0 else expm1
 
         def f(x):
-            return x * T(outer) if x > T(0) else T(scale) * expm1(x * T(inner))
+            return x * T(outer) if x > T(0) else T(scale) * grow(x * T(inner))
     elif mode == "sigmoid":
         def f(x):
             return inverse(T(1) + exp(-x))
@@ -156,7 +159,7 @@ def activation_function(activation, compute="float32"):
     elif mode == "softplus":
         def f(x):
             v = x * T(beta)
-            return (maximum(v, T(0)) + log1p(exp(-fabs(v)))) * T(1.0 / beta)
+            return (maximum(v, T(0)) + log_of(fade(-fabs(v)))) * T(1.0 / beta)
     elif mode == "softsign":
         # NOTE: beyond 2**60 the quotient is one; the bound keeps infinity out of it and the reciprocal normal
         def f(x):

@@ -17,6 +17,8 @@ exp_fast         2 instructions; relative error 2**-22 + \\|x\\| 2**-24
 log_fast         2 instructions; as lg2, one rounding more
 sigmoid_fast     1/(1 + exp(-x)), relative error 2**-20 + \\|x\\| 2**-24 for negative x, 2**-21 for positive
 erfc_positive    erfc(z) for z >= 0, relative error 8e-7 + z*z 2**-23
+expm1_negative   exp(x) - 1 for x <= 0, relative error 2**-20
+log1p_unit       log(1 + x) for 0 <= x <= 1, relative error 2**-21
 normal_tail      for a >= 0, erfc(a/sqrt(2))/2 and exp(-a*a/2), relative errors 8e-7 + a*a 2**-23
 fma              a*b + c rounded once, float32 and float64
 fmax, fmin       the other operand where one is NaN
@@ -221,3 +223,25 @@ def normal_tail(a):
     t = rcp(fma(a, f32(0.5 * math.sqrt(0.5)), f32(1)))
     e = ex2(a * a * f32(-0.7213475204444817))
     return _half_polynomial(t) * t * e, e
+
+
+@device_function
+def expm1_negative(x):
+    """exp(x) - 1 of a float32 x <= 0: a minimax polynomial down to -1/2, below it `exp_fast`."""
+    p = fma(x, f32(0.0011237151054356302), f32(0.008190002777030738))
+    p = fma(x, p, f32(0.04163024338663235))
+    p = fma(x, p, f32(0.16666244921531995))
+    p = fma(x, p, f32(0.499999820688662))
+    p = fma(x, p, f32(1))
+    return x * p if x > f32(-0.5) else exp_fast(x) - f32(1)
+
+
+@device_function
+def log1p_unit(x):
+    """log(1 + x) of a float32 x from 0 to 1: 2 atanh(s) with s = x / (2 + x), a minimax polynomial in s*s."""
+    s = x * rcp(x + f32(2))
+    w = s * s
+    p = fma(w, f32(0.28174657318518553), f32(0.27961418820761025))
+    p = fma(w, p, f32(0.40024853724655557))
+    p = fma(w, p, f32(0.6666631593504376))
+    return s * fma(w, p, f32(2))
