@@ -1,4 +1,5 @@
 """The command line: what it prints, and that what is wrong is one line and exit code 2."""
+import importlib
 import os
 import pathlib
 import shlex
@@ -136,11 +137,11 @@ def test_as_a_program_without_a_gpu_it_warns_of_nothing(simulated):
 
 def test_check_finds_this_machine_well(capsys, simulated, monkeypatch):
     from dnnkern import selfcheck
-    from dnnkern.conv import _parse as conv_words
-    from dnnkern.transform import _parse as transform_words
+    small = {"transform": {"transpose": ("3x5 f32 1,0",)}, "conv": {"conv_fwd": ("1x4x3x3 k5 2x2 f32",), "conv_bwd_bias": ("2x3x4x5 f16",)}}
     monkeypatch.setattr(selfcheck, "SIZES", (5, 7, 3))
-    monkeypatch.setattr(transform_words, "SMALL", {"transpose": ("3x5 f32 1,0",)})
-    monkeypatch.setattr(conv_words, "SMALL", {"conv_fwd": ("1x4x3x3 k5 2x2 f32",), "conv_bwd_bias": ("2x3x4x5 f16",)})
+    for family in dispatch.families():
+        words = importlib.import_module(f"dnnkern.{family}._parse")
+        monkeypatch.setattr(words, "SMALL", small.get(family, {}), raising=False)
     code, got = run(capsys, "check")
     assert code == 0 and "All is well" in got.out and got.out.count("naive") == 8
     assert "conv_fwd 1x4x3x3 k5 2x2 s1 p0 float32 NCHW" in got.out and "conv_bwd_bias 2x3x4x5 float16 NCHW" in got.out
