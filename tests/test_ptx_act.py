@@ -55,7 +55,7 @@ def test_runs_move_16_bytes(op, words, loads, stores, tmp_path):
 
 
 @pytest.mark.parametrize("op, words", [
-    *(("activation_fwd", f"1048576 bf16 {mode}") for mode in ("gelu", "gelu_tanh", "swish", "mish", "tanh", "sigmoid", "elu", "selu", "softplus")),
+    *(("activation_fwd", f"1048576 bf16 {mode}") for mode in ("gelu", "gelu_tanh", "swish", "mish", "tanh", "elu", "softplus")),
     *(("activation_bwd", f"1048576 bf16 {mode}") for mode in ("gelu", "swish", "mish"))])
 def test_activations_fit_the_time_of_a_copy(op, words, tmp_path):
     """Instructions an element, of the 16 of a thread: bfloat16 leaves time for about 27 where two arrays move, for 40 where three do."""
