@@ -7,6 +7,7 @@ from dnnkern.device import SIMULATED
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
+from sass import Assembled  # noqa: E402
 from test_ptx import device  # noqa: E402
 from test_ptx_transform import accesses, assembled  # noqa: E402
 
@@ -55,3 +56,23 @@ def test_one_wave_of_barriers(tmp_path):
         problem, (first, *_) = variants(op, "4096x4096 f32", "block")
         code, _ = assembled(problem, "block", tmp_path, config=first.config)
         assert code.count("BAR.SYNC") == 1
+
+
+@pytest.mark.parametrize("op", ["softmax_fwd", "softmax_bwd"])
+def test_columns_are_16_bytes_a_thread(op, tmp_path):
+    """An axis that fits is read once, a longer one twice."""
+    for words, times in (("64x24x1024 bf16 --axis 1", 1), ("8x5000x128 f32 --axis 1", 2)):
+        problem, (first, *_) = variants(op, words, "columns")
+        code, _ = assembled(problem, "columns", tmp_path, config=first.config)
+        inputs = len(problem.arrays) - 1
+        assert first.config.whole == (times == 1)
+        assert accesses(code, "LDG") == {128: times * inputs * first.config.held} and set(accesses(code, "STG")) == {128}
+        assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+
+
+@pytest.mark.parametrize("op", ["softmax_fwd", "softmax_bwd"])
+def test_pieces_of_rows(op, tmp_path):
+    problem, (first,) = variants(op, "3x9999999 f16", "split")
+    for launch in first.build(problem, device("sm_90a"), first.config):
+        code = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path)
+        assert 4 <= accesses(code, "LDG")[128] and ".f64" not in code.ptx and "div." not in code.ptx

@@ -259,7 +259,9 @@ class Row(NamedTuple):
     fetch(words, base, c), put(p, words, c, head, units, lane)
         Unit c in shared memory as four words, and where it is stored.
     kept(units, lane)
-        How many of the lane's units are in shared memory.
+        How many of the lane's units are in shared memory; waits for them.
+    read(words, c, p, i, step, ok), write(p, i, step, words, c)
+        Unit i behind p, to and from unit c of a local array; step counts where a unit is an element.
     """
     span: Callable
     load: Callable
@@ -272,6 +274,8 @@ class Row(NamedTuple):
     fetch: Callable
     put: Callable
     kept: Callable
+    read: Callable
+    write: Callable
 
 
 @functools.cache
@@ -424,7 +428,7 @@ def make_row(held, threads=0) -> Row:
         if left > 0:
             count = i32(i32(left + LANES - 1) >> LANES_LOG)
         return count
-    return Row(span, load, load_rest, unpack, pack, store, store_rest, copy, fetch, put, kept)
+    return Row(span, load, load_rest, unpack, pack, store, store_rest, copy, fetch, put, kept, read, write)
 
 
 # ---- one reduction a row

@@ -145,7 +145,7 @@ def forward_kernel(config):
     """y = softmax(x), or its logarithm."""
     held, compute = config.held, element(config.dtype).compute
     row_of, do = make_row(held, config.threads), arithmetic(compute, config.log)
-    span, load, load_rest, unpack, pack, store, store_rest, copy, fetch, put, kept = row_of
+    span, load, load_rest, unpack, pack, store, store_rest, copy, fetch, put, kept = row_of[:11]
     power, shift, finish, result = do.power, do.shift, do.finish, do.result
     Real, NOTHING = held.real, -math.inf
     E, WORDS, UNIT_WORDS, REST, SINGLES = held.elements, held.words, held.unit_words, held.rest, held.singles
