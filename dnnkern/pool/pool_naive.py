@@ -18,6 +18,7 @@ from ._problem import OPS
 from ._windows import MINUS_INFINITY, make_counted, make_reciprocal, make_seen_by, make_window
 
 THREADS = 256
+LATENCY = 5e-7
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,10 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Divisions, and some 30 instructions of 64 bits a tap."""
+    """Divisions, and some 30 instructions of 64 bits a tap; at least one tap after the other, a load's latency each."""
     each = 400 + 60 * problem.tap_count * (1 if problem.is_forward else problem.y.size / max(problem.x.size, 1))
-    return LAUNCH + max(divisions_seconds(problem.outputs[0].size, each, device), moved_seconds(problem.bytes, device))
+    seen = problem.tap_count if problem.is_forward else 1
+    return LAUNCH + max(divisions_seconds(problem.outputs[0].size, each, device), moved_seconds(problem.bytes, device), seen * LATENCY)
 
 
 @functools.cache

@@ -310,6 +310,8 @@ def cases(op) -> list:
     case("one-pixel", (3, 5, 1, 1), 1, "float16")
     case("global-large", (2, 8, 16, 17), None, "float16")
     case("global-odd", (1, 3, 5, 41), None)
+    case("global-planes-of-9216-bytes", (1, 2, 48, 48), None)
+    case("global-1d-odd-5000", (1, 1, 5000), None, "float16")
     case("zero-batch", (0, 3, 4, 4), 3)
     case("zero-channels", (2, 0, 4, 4), 2)
     case("strided", (2, 4, 6, 6), 2, "float16", place={"x": {"step": 2, "gap": 1}, "y": {"step": 3}, "index": {"gap": 2}})

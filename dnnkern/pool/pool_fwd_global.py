@@ -1,0 +1,157 @@
+"""A window that is the whole image, channels first: a warp or a block reduces the plane of a channel.
+
+A plane is one run of elements. Its threads take neighbouring groups of up to 16 bytes of it, as many as divide it, four under way each, and
+keep a maximum or a sum; then lanes exchange theirs, and warps by way of shared memory. Where the maximum is, is asked for afterwards: the
+least position among those of threads whose own maximum it is, be that NaN. Planes of up to 8 KB have a warp each.
+
+Channels that lie side by side are `channels`' own.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from ..device import cuda, i32, i64
+from ..device.block import make_block_reduce
+from ..device.convert import element
+from ..device.fastmath import maximum, minimum
+from ..device.groups import access_words, make_reader, make_writer, scalar_of
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance
+from ..device.warp import add, make_reduce
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
+from ..transform._offsets import LIMIT
+from ._windows import MINUS_INFINITY, make_reciprocal
+
+THREADS = 256
+LOADS = 4       # under way a thread
+WARP = 8 << 10  # bytes of a plane that a warp takes
+NOWHERE = 2 ** 31 - 1
+
+
+@dataclass(frozen=True)
+class Config:
+    """What it computes and of what, elements of a group, words of an access, threads a plane."""
+    maximum: bool
+    index: bool
+    dtype: str
+    elements: int
+    words: int
+    threads: int
+
+    def __str__(self):
+        return f"{self.threads} threads a plane, {self.elements} elements a load"
+
+
+def supports(problem):
+    """One window, which is the image, whose planes are runs."""
+    if problem.out != (1, 1, 1) or problem.taps != problem.image or any(problem.before) or problem.adaptive:
+        return f"a window of {'x'.join(map(str, problem.window))} at {math.prod(problem.out)} places; expected one place, the whole image"
+    step, pixels = 1, math.prod(problem.image)
+    for n, stride in zip(problem.image[::-1], problem.x_strides[:1:-1]):
+        if n > 1 and stride != step:
+            return f"x has strides {problem.x.strides} for shape {problem.x.shape}; expected pixels of a channel as one run"
+        step *= n
+    if max(problem.n * problem.c * THREADS, pixels + LOADS * THREADS * 16) >= LIMIT:
+        return f"{problem.n * problem.c} channels of {pixels} pixels; expected fewer than 2**23 and 2**31 - 2**14"
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def _config(problem):
+    pixels, itemsize = math.prod(problem.image), problem.x.itemsize
+    elements = math.gcd(16 // itemsize, pixels)
+    words = access_words(problem.x, elements, [s for n, s in zip((problem.n, problem.c), problem.x_strides) if n > 1])
+    return Config(problem.is_max, problem.index is not None, problem.x.dtype, elements, words, 32 if pixels * itemsize <= WARP else THREADS)
+
+
+def estimate(problem, device, config):
+    """An element costs 2 instructions, with an index 5, a load 8, a plane some 300 a thread; an access below 16 bytes takes as long."""
+    config, planes, pixels = _config(problem), problem.n * problem.c, math.prod(problem.image)
+    turns = ceil_div(pixels, config.elements * config.threads * LOADS) * LOADS
+    accesses = max(1, config.elements * problem.x.itemsize // max(4 * config.words, problem.x.itemsize))
+    each = 300 + turns * (8 * accesses + config.elements * (5 if config.index else 2))
+    units = planes * config.threads
+    parts = divisions_seconds(units, each, device), moved_seconds(problem.bytes, device)
+    crowd = min(1.0, units / (device.sms * 1024))
+    return LAUNCH + (max(parts) + sum(parts)) / 2 / max(crowd, 1e-3) * tail(ceil_div(units, THREADS), 4, device)
+
+
+@functools.cache
+def kernel(config):
+    """y[n, c] = the maximum or the average of a plane."""
+    Total, V, GROUP = scalar_of(config.dtype), config.elements, config.threads
+    MAX, INDEX, PLANES = config.maximum, config.index, THREADS // config.threads
+    Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.words)
+    put, reciprocal = make_writer(config.dtype, 1, 0), make_reciprocal("float64" if config.dtype == "float64" else "float32")
+    BUFFER, STEP, SCRATCH, WHOLE = LOADS * LENGTH, LOADS * GROUP, THREADS // 16, GROUP == THREADS
+    START, combine = (MINUS_INFINITY, maximum) if MAX else (0.0, add)
+    in_warp, in_block = make_reduce(combine), make_block_reduce(combine, THREADS)
+    least_in_warp, least_in_block = make_reduce(minimum), make_block_reduce(minimum, THREADS)
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def pool_fwd_global(x, y, index, planes, channels, groups, pixels, x_strides, y_strides, index_strides):
+        plane = i32(i32(cuda.blockIdx.x) * i32(PLANES) + i32(i32(cuda.threadIdx.x) // i32(GROUP)))
+        lane = i32(i32(cuda.threadIdx.x) & i32(GROUP - 1))
+        if plane < planes:
+            raw, values = cuda.local.array(BUFFER, Raw), cuda.local.array(V, Total)
+            n, c = divide_remainder(plane, channels)
+            source = advance(x, i64(i64(n) * x_strides[0] + i64(c) * x_strides[1]))
+            best, where = Total(START), i32(NOWHERE)
+            if lane < groups:
+                where = i32(lane * V)
+            for first in range(lane, groups, i32(STEP)):
+                for k in range(LOADS):
+                    j = i32(first + k * GROUP)
+                    fetch(raw, i32(k * LENGTH), source, i32(j * V), i32(j < groups))
+                for k in range(LOADS):
+                    j = i32(first + k * GROUP)
+                    unpack(values, i32(0), raw, i32(k * LENGTH))
+                    for v in range(V):
+                        if not MAX:
+                            best = Total(best + values[v])
+                        else:
+                            value = values[v] if j < groups else Total(MINUS_INFINITY)
+                            if INDEX:
+                                better = (best == best) & (not value <= best)
+                                where = i32(j * V + v) if better else where
+                            best = maximum(best, value)
+            if WHOLE:
+                scratch = cuda.shared.array(SCRATCH, Total)
+                total = in_block(best, scratch, i32(0))
+            else:
+                total = in_warp(best)
+            if INDEX:
+                candidate = where if best == total or (best != best and total != total) else i32(NOWHERE)
+                if WHOLE:
+                    positions = cuda.shared.array(SCRATCH, i32)
+                    candidate = least_in_block(candidate, positions, i32(0))
+                else:
+                    candidate = least_in_warp(candidate)
+            if lane == 0:
+                if not MAX:
+                    total = Total(total * reciprocal(pixels))
+                values[0] = total
+                put(advance(y, i64(i64(n) * y_strides[0] + i64(c) * y_strides[1])), i32(0), values, i32(0))
+                if INDEX:
+                    index[i64(i64(n) * index_strides[0] + i64(c) * index_strides[1])] = candidate
+    return pool_fwd_global
+
+
+def build(problem, device, config):
+    """One launch. Without an index its pointer is y's, which nothing reads or writes through it."""
+    config, planes, pixels = _config(problem), problem.n * problem.c, math.prod(problem.image)
+    pointer = element(problem.x.dtype).pointer
+    index = Argument("int32*", "index") if config.index else Argument(pointer, "y")
+    arguments = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("int32", planes), Argument("uint32x3", divisor(problem.c)),
+                 Argument("int32", pixels // config.elements), Argument("int32", pixels), *problem.addresses())
+    return (Launch(kernel(config), (ceil_div(planes * config.threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="global", supports=supports, workspace=workspace, estimate=estimate, build=build)
+                   for op in ("max_pool_fwd", "avg_pool_fwd"))
