@@ -98,11 +98,10 @@ def make_work(problem, lanes, rows_stride=None) -> Work:
         if not last[k]:
             units.append(0)
         elif k == form.inputs:
-            units.append(align * a.itemsize if align * a.itemsize >= 4 else a.itemsize)
+            units.append(align * a.itemsize)
         else:
             units.append(_unit(a, leader, [(s[k], s[form.inputs]) for s in outer], length, static, a.name in problem.in_place))
-    once = [rows_stride is not None and not rows_stride[k] and (static or not last[k]) or rows_stride is None and not last[k]
-            for k in range(form.inputs)]
+    once = [not last[k] if rows_stride is None else not rows_stride[k] and (static or not last[k]) for k in range(form.inputs)]
     return Work(problem.function, problem.compute, tuple(a.dtype for a in form.arrays), tuple(units), tuple(once), lanes, length,
                 0 if static else align, bool(problem.in_place))
 

@@ -99,3 +99,23 @@ def over(layouts, dtypes):
     rows = [(name, shape, layout, dtypes[k % len(dtypes)]) for k, (name, (shape, layout)) in enumerate(layouts.items())]
     return rows + [("again-" + name, shape, layout, dtypes[(k + 1) % len(dtypes)])
                    for k, (name, (shape, layout)) in enumerate(layouts.items()) if k % 3 == 0]
+
+
+def check_large(case, algo, allow, definition):
+    """Small integers, every element checked exactly against ``definition(torch, *operands)``, a slice of the output at a time."""
+    import torch
+    generator = torch.Generator("cuda").manual_seed(7)
+    arrays = {}
+    for name, place in case.inputs().items():
+        arrays[name] = None
+        if place is not None:
+            arrays[name] = torch.empty(place.shape, dtype=getattr(torch, place.dtype), device="cuda")
+            for part in arrays[name].view(-1).split(1 << 26):
+                part.copy_(torch.randint(-3, 4, part.shape, generator=generator, device="cuda", dtype=torch.int8))
+    y = torch.full(case.shape, 99, dtype=getattr(torch, case.dtype), device="cuda")
+    assert y.numel() > 2 ** 31
+    case.call(arrays, y, algo=algo, allow=allow)
+    step = max(1, (1 << 26) // y[0].numel())
+    for first in range(0, len(y), step):
+        some = [x[first:first + step] if x.shape == y.shape else x for x in arrays.values() if x is not None]
+        assert torch.equal(y[first:first + step], definition(torch, *some)), f"{case.id}, {algo}: wrong in rows {first} to {first + step}"
