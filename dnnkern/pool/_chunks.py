@@ -47,10 +47,10 @@ class Access:
     index: int
 
 
-def access_of(problem, count):
-    """The widest accesses that alignment and strides allow to groups of `count` neighbours."""
+def access_of(problem, count, along=1):
+    """The widest accesses that alignment and strides allow to groups of `count` neighbours along a dimension: 1, channels; 4, the width."""
     def words(tensor, strides):
-        return access_words(tensor, count, [s for k, s in enumerate(strides) if k != 1])
+        return access_words(tensor, count, [s for k, s in enumerate(strides) if k != along])
     return Access(words(problem.x, problem.x_strides), words(problem.y, problem.y_strides),
                   words(problem.index, problem.index_strides) if problem.index else 1)
 
