@@ -150,6 +150,14 @@ def test_words_and_records(op):
         assert parse_problem(text.split(), op).outputs[0].size
 
 
+@pytest.mark.parametrize("op", OPS)
+def test_the_problems_of_the_bench_have_an_algorithm(op):
+    shapes = pytest.importorskip(f"bench.shapes.{op}")
+    for case in shapes.cases("all", ("float64", "bfloat16")):
+        chosen = dispatch.get_algorithm(op, case.problem)
+        assert chosen.name != "naive", f"{case}: {chosen}"
+
+
 def test_bytes_are_what_must_move():
     assert parse_problem("8x100 f32".split(), "softmax_fwd").bytes == 2 * 3200
     assert parse_problem("8x100 bf16".split(), "softmax_bwd").bytes == 3 * 1600

@@ -164,6 +164,31 @@ def _with_dimension(outer, d, arrays):
     return places
 
 
+def row_arguments64(dims, arrays):
+    """Numbers of the kernel parameters `sizes` and `strides` ("int64x...") of `make_row_places64`; for no dimensions those of one of size
+    1. Host function.
+    """
+    return tuple(d.size for d in dims) or (1,), tuple(s for d in dims for s in d.strides) or (0,) * arrays
+
+
+@functools.cache
+def make_row_places64(dims, arrays):
+    """`make_row_places` for any number of rows, by division: ``places(row, sizes, strides, offsets)``; slow, and without limits."""
+    @device_function
+    def places(row, sizes, strides, offsets):
+        rest = i64(row)
+        for a in range(arrays):
+            offsets[a] = i64(0)
+        for k in range(dims):
+            d = dims - 1 - k
+            n = i64(sizes[d])
+            i = i64(rest % n)
+            rest = i64(rest // n)
+            for a in range(arrays):
+                offsets[a] = i64(offsets[a] + i * strides[d * arrays + a])
+    return places
+
+
 # ---- how a group holds a row
 
 _LEAST = {"float64": (0, 0xFFF00000), "float32": (0xFF800000,), "float16": (0xFC00FC00,), "bfloat16": (0xFF80FF80,)}

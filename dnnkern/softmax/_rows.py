@@ -21,6 +21,8 @@ from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from ._math import arithmetic
 
+RESIDENT = {(7, 5): 1024, (8, 0): 2048}  # threads of a multiprocessor, by compute capability, where not 1536 (8.x, 12.x) or 2048
+
 
 @dataclass(frozen=True)
 class Config:
@@ -38,10 +40,12 @@ class Config:
         Units a thread.
     cluster : int
         Blocks that hold a row together.
-    blocks : int
-        Of a multiprocessor, at least.
     arrays : int
         2 forward, 3 backward.
+    resident : int
+        Threads that a multiprocessor of the device holds.
+    shared_per_sm : int
+        Bytes of its shared memory.
     """
     dtype: str
     log: bool
@@ -53,6 +57,8 @@ class Config:
     shared: int
     cluster: int
     arrays: int
+    resident: int
+    shared_per_sm: int
 
     @property
     def threads(self):
@@ -77,9 +83,9 @@ class Config:
 
     @property
     def blocks(self):
-        """Resident ones that registers and shared memory allow, for the compiler."""
-        return max(1, min(2048 // self.threads, 65536 // (-(-self.registers_needed // 8) * 8 * self.threads),
-                          233472 // (self.shared_bytes + 4096)))
+        """Resident ones that registers and shared memory allow: the compiler's bound on registers."""
+        registers = 65536 // (-(-self.registers_needed // 8) * 8 * self.threads)
+        return max(1, min(16, self.resident // self.threads, registers, self.shared_per_sm // (self.shared_bytes + 4096)))
 
     def __str__(self):
         where = f"{self.lanes} threads" + (f" x {self.cluster} blocks" if self.cluster > 1 else "")
@@ -109,11 +115,12 @@ def most_units(lanes, problem):
     return (4 if lanes == 1024 else 8) // (arrays * (1 + wide))
 
 
-def make_config(problem, lanes, registers, shared=0, cluster=1):
+def make_config(problem, device, lanes, registers, shared=0, cluster=1):
     """The configuration of a problem with this way to hold a row."""
     unit, heads = problem.unit
+    resident = RESIDENT.get(device.capability, 1536 if device.capability[0] in (8, 12) else 2048)
     return Config(problem.dtype, problem.log, unit, heads, max(1, len(problem.form.outer)), lanes, registers, shared, cluster,
-                  len(problem.arrays))
+                  len(problem.arrays), resident, device.shared_per_sm)
 
 
 def seconds(problem, device, config):

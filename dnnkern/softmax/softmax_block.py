@@ -27,7 +27,7 @@ def workspace(problem, device, config):
 def configs(problem, device):
     """The groups of threads that hold a row and of which not half are idle."""
     count = units(problem)
-    return [make_config(problem, lanes, ceil_div(count, lanes)) for lanes in LANES
+    return [make_config(problem, device, lanes, ceil_div(count, lanes)) for lanes in LANES
             if ceil_div(count, lanes) <= most_units(lanes, problem) and (lanes == LANES[0] or count > lanes // 2)]
 
 

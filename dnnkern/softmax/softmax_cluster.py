@@ -36,11 +36,11 @@ def configs(problem, device):
         for blocks in CLUSTERS:
             each = ceil_div(count, lanes * blocks)
             if each <= most_units(lanes, problem) and (count > lanes * blocks // 2 or (lanes, blocks) == (LANES[0], CLUSTERS[0])):
-                found.append(make_config(problem, lanes, each, cluster=blocks))
+                found.append(make_config(problem, device, lanes, each, cluster=blocks))
     for lanes, registers in SHARED:
         shared = ceil_div(count, lanes) - registers
         if len(problem.arrays) == 2 and problem.unit[0] == 16 and 0 < shared * lanes * 16 <= device.shared_per_block - RESERVED:
-            found.append(make_config(problem, lanes, registers, shared))
+            found.append(make_config(problem, device, lanes, registers, shared))
     return found
 
 

@@ -6,9 +6,10 @@ coalesced only where rows lie across memory. The gradient takes two walks.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i64
+from ..device import cuda, f32, f64, i64
 from ..device.convert import element
 from ..device.fastmath import maximum
+from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
@@ -45,30 +46,12 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def _places(dims, arrays):
-    """Device function ``places(row, sizes, strides, offsets)`` by 64-bit divisions: any number of rows."""
-    @device_function
-    def places(row, sizes, strides, offsets):
-        rest = i64(row)
-        for a in range(arrays):
-            offsets[a] = i64(0)
-        for k in range(dims):
-            d = dims - 1 - k
-            n = i64(sizes[d])
-            i = i64(rest % n)
-            rest = i64(rest // n)
-            for a in range(arrays):
-                offsets[a] = i64(offsets[a] + i * strides[d * arrays + a])
-    return places
-
-
-@functools.cache
 def forward_kernel(config):
     """y = softmax(x), a row a thread."""
     load, store = element(config.dtype).load, element(config.dtype).store
     compute = element(config.dtype).compute
     Real, do = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
-    power, finish, result, places = do.power, do.finish, do.result, _places(config.dims, 2)
+    power, finish, result, places = do.power, do.finish, do.result, make_row_places64(config.dims, 2)
 
     @cuda.jit(launch_bounds=THREADS)
     def softmax_fwd_naive(x, y, rows, length, x_step, y_step, sizes, strides):
@@ -94,7 +77,7 @@ def backward_kernel(config):
     load, store = element(config.dtype).load, element(config.dtype).store
     compute = element(config.dtype).compute
     Real, do = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
-    product, gradient, places = do.product, do.gradient, _places(config.dims, 3)
+    product, gradient, places = do.product, do.gradient, make_row_places64(config.dims, 3)
 
     @cuda.jit(launch_bounds=THREADS)
     def softmax_bwd_naive(dy, y, dx, rows, length, dy_step, y_step, dx_step, sizes, strides):
@@ -115,13 +98,12 @@ def backward_kernel(config):
 def build(problem, device, config):
     """One launch."""
     form, names = problem.form, ("x", "y") if problem.op == "softmax_fwd" else ("dy", "y", "dx")
-    dims = form.outer
-    sizes, strides = tuple(d.size for d in dims) or (1,), tuple(s for d in dims for s in d.strides) or (0,) * len(names)
+    sizes, strides = row_arguments64(form.outer, len(names))
     arguments = (*(Argument(element(problem.dtype).pointer, name) for name in names), Argument("int64", form.rows),
                  Argument("int64", form.length), *(Argument("int64", s) for s in form.steps),
                  Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides))
     make = forward_kernel if problem.op == "softmax_fwd" else backward_kernel
-    kernel = make(Config(problem.dtype, problem.log, max(1, len(dims))))
+    kernel = make(Config(problem.dtype, problem.log, len(sizes)))
     return (Launch(kernel, (-(-form.rows // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 

@@ -30,7 +30,7 @@ def configs(problem, device):
     for registers in (1, 2, 4, 8):
         lanes = min(LANES, max(least, 1 << (ceil_div(count, registers) - 1).bit_length()))
         if ceil_div(count, lanes) <= min(registers, most_units(LANES, problem)):
-            found.append(make_config(problem, lanes, ceil_div(count, lanes)))
+            found.append(make_config(problem, device, lanes, ceil_div(count, lanes)))
     return list(dict.fromkeys(found))
 
 
