@@ -14,7 +14,7 @@ from ..device.vec import advance
 from ..host.launch import Argument, Launch
 from ..transform._offsets import make_offsets, offset_arguments
 from ..transform._problem import Dim
-from ._fold import NOWHERE, make_fold
+from ._fold import IGNORES_ZEROS, NOWHERE, make_fold
 from ._rows import FLIGHT, FLIGHT_OF_ELEMENTS, per_load
 from ._stages import LIMIT, THREADS, TYPES, factor_argument, kept_arguments, make_meeting, make_store, target_arguments, x_argument
 
@@ -74,6 +74,7 @@ def columns_kernel(fold, dtype, compute, words, across, kept, reduced, wide, par
     gather, column, SIZE = make_meeting(fold, compute, across, THREADS, VECTOR)
     SHARED, SHARED_PLACES = SIZE * f.parts, SIZE if f.indexed else 1
     offsets, walk, ONE = make_offsets(kept - 1, True), make_offsets(reduced, wide), reduced == 1
+    ALWAYS = fold in IGNORES_ZEROS
     store = make_store(fold, dtype, compute, kept, partial)
 
     @cuda.jit(launch_bounds=THREADS)
@@ -107,11 +108,11 @@ def columns_kernel(fold, dtype, compute, words, across, kept, reduced, wide, par
                     at = i64(walk(k if ok else n, walk_divisors, walk_strides)[0])
                 fetch(buffer, u, start, at, ok)
             for u in range(COUNT):
-                k = i32(n + u * HEIGHT)
-                if k < last:
+                if ALWAYS or i32(n + u * HEIGHT) < last:
                     values(some, buffer, u)
                     for v in range(VECTOR):
-                        put(own_numbers, own_places, v, VECTOR, push(get(own_numbers, own_places, v, VECTOR), some[v], k))
+                        state = push(get(own_numbers, own_places, v, VECTOR), some[v], i32(n + u * HEIGHT))
+                        put(own_numbers, own_places, v, VECTOR, state)
         gather(all_numbers, all_places, own_numbers, own_places)
         cuda.syncthreads()
         for c in range(t, i32(WIDTH), i32(THREADS)):

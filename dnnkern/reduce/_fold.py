@@ -16,6 +16,8 @@ from ._problem import ARG
 NOWHERE = 2 ** 31 - 1  # the position of a state without elements
 NEUTRAL = {"add": 0, "mul": 1, "min": math.inf, "max": -math.inf, "amax": 0, "avg": 0, "norm1": 0, "norm2": 0, "mul_no_zeros": 1,
            "sum_square": 0, "logsumexp": -math.inf, "argmin": math.inf, "argmax": -math.inf}
+# Modes to which another 0 makes no difference: what was not loaded need not be told from what was.
+IGNORES_ZEROS = ("add", "avg", "amax", "norm1", "norm2", "sum_square", "mul_no_zeros")
 # Powers of two: what scales elements down and up, and between which bounds the sum of plain squares is good. Sums of 2**31 squares stay
 # below the largest number where elements are scaled for their size, and squares that underflow are lost in the rounding of the others.
 SCALES = {"float32": (-80, 96, -70, 126), "float64": (-600, 700, -900, 1020)}

@@ -17,7 +17,7 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._offsets import make_offsets, offset_arguments
 from ..transform._problem import Dim
-from ._fold import NOWHERE, make_absorb, make_fold
+from ._fold import IGNORES_ZEROS, NOWHERE, make_absorb, make_fold
 from ._stages import LIMIT, THREADS, TYPES, factor_argument, kept_arguments, make_store, target_arguments, x_argument
 
 FLIGHT, FLIGHT_OF_ELEMENTS = 4, 8
@@ -99,6 +99,7 @@ def rows_kernel(fold, dtype, compute, words, ragged, width, threads, kept, reduc
     ROWS, SHIFT, WARPS = threads // width, width.bit_length() - 1, threads // 32
     SHARED, SHARED_PLACES = WARPS * f.parts, WARPS if f.indexed else 1
     IN_WARP, ACROSS, BETWEEN = min(SHIFT, 5), max(0, SHIFT - 5), width > 32
+    ALWAYS = fold in IGNORES_ZEROS
     SIZE_SHIFT, VECTOR_SHIFT = ITEMSIZE[dtype].bit_length() - 1, VECTOR.bit_length() - 1
     HALF = min(width, 32) // 2
     load, offsets = element(dtype).load, make_offsets(kept, True)
@@ -138,10 +139,9 @@ def rows_kernel(fold, dtype, compute, words, ragged, width, threads, kept, reduc
                     at = i64(walk(k if ok else n, walk_divisors, walk_strides)[0])
                 fetch(buffer, u, start, at, ok)
             for u in range(COUNT):
-                k = i32(n + u * width)
-                if k < last:
+                if ALWAYS or i32(n + u * width) < last:
                     values(some, buffer, u)
-                    absorb(own_numbers, own_places, some, k)
+                    absorb(own_numbers, own_places, some, i32(n + u * width))
         # states of the thread, elements at the ends, states of the row
         state = settle(get(own_numbers, own_places, 0, STATES), VECTOR, head)
         for v in range(1, STATES):
