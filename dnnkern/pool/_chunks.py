@@ -1,4 +1,4 @@
-"""Chunks of channels that lie side by side in memory, and how an image, its places and an index are addressed by them."""
+"""Chunks of channels and rows of elements that lie side by side in memory, and how images, places and an index are addressed by them."""
 import functools
 import math
 from dataclasses import dataclass
@@ -25,6 +25,20 @@ def refusal(problem):
     for name, strides in named:
         if strides[1] != 1 and problem.c > 1:
             return f"channels are {strides[1]} elements apart in {name}; expected them side by side"
+    return None
+
+
+def rows_refusal(problem):
+    """Why windows do not step over rows of contiguous elements."""
+    if problem.adaptive:
+        return "the windows are adaptive; expected them all alike"
+    for name, tensor, strides, n in (("x", problem.x, problem.x_strides, problem.image[2]),
+                                     ("y", problem.y, problem.y_strides, problem.out[2]),
+                                     ("index", problem.index, problem.index_strides, problem.out[2])):
+        if tensor is not None and strides[4] != 1 and n > 1:
+            return f"elements of a row are {strides[4]} apart in {name}; expected them side by side"
+    if problem.dilations[2] != 1:
+        return f"dilation {problem.dilations[2]} along the row; expected 1"
     return None
 
 

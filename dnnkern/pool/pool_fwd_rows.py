@@ -1,9 +1,9 @@
 """Channels first: a thread makes neighbouring places of a row, out of the stretch of each row of the image that they see together.
 
-A thread has as many places as step over one group of up to 16 bytes, or over two: 4 or 8 of 16-bit types with a step of 2. Of each row
-of its windows it loads the groups that its stretch lies in, all rows of a window of 3x3 at once, and combines them in registers: with
-that window and step 4 places take 6 loads of 16 bytes where `elements` takes 36 of an element. Groups lie at multiples of their size, so
-one is within the image or without; those without are -inf to a maximum and 0 to an average. Rows above and below the image are replaced by the
+A thread has as many places as step over one group of up to 16 bytes, or over two: 4 or 8 of 16-bit types with a step of 2. Of each row of
+its windows it loads the groups that its stretch lies in, all rows of a window of 3x3 at once, and combines them in registers: with that
+window and step 4 places take 6 loads of 16 bytes where `elements` takes 36 of an element. Groups lie at multiples of their size, so one is
+within the image or without; those without are -inf to a maximum and 0 to an average. Rows above and below the image are replaced by the
 nearest one within for a maximum, and are 0 for an average.
 
 It needs rows whose length is a multiple of 4 bytes at least; the longer the unit that divides them, the better.
@@ -21,7 +21,7 @@ from ..device.vec import advance, as_u32
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
-from ._chunks import Access, access_of, arguments, blocks, is_wide, make_coordinates, numbers_refusal, offset
+from ._chunks import Access, access_of, arguments, blocks, is_wide, make_coordinates, numbers_refusal, offset, rows_refusal
 from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window
 
 THREADS = 256
@@ -88,14 +88,8 @@ def configs(problem, device):
 
 def supports(problem):
     """Ordinary windows on rows of contiguous elements, as many as fill words."""
-    if problem.adaptive:
-        return "the windows are adaptive; expected them all alike"
-    for name, t, strides, n in (("x", problem.x, problem.x_strides, problem.image[2]), ("y", problem.y, problem.y_strides, problem.out[2]),
-                                ("index", problem.index, problem.index_strides, problem.out[2])):
-        if t is not None and strides[4] != 1 and n > 1:
-            return f"elements of a row are {strides[4]} apart in {name}; expected them side by side"
-    if problem.dilations[2] != 1:
-        return f"dilation {problem.dilations[2]} along the row; expected 1"
+    if reason := rows_refusal(problem):
+        return reason
     config = _config(problem)
     if config.elements * problem.x.itemsize < 4:
         return f"rows of x are aligned to {config.elements * problem.x.itemsize} bytes; expected 4"
