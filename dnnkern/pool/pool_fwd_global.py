@@ -4,7 +4,7 @@ A plane is one run of elements. Its threads take neighbouring groups of up to 16
 keep a maximum or a sum; then lanes exchange theirs, and warps by way of shared memory. Where the maximum is, is asked for afterwards: the
 least position among those of threads whose own maximum it is, be that NaN. Planes of up to 8 KB have a warp each.
 
-Channels that lie side by side are `channels`' own.
+Channels that lie side by side are `channels`' and `global_channels`' own.
 """
 import functools
 import math
@@ -44,10 +44,17 @@ class Config:
         return f"{self.threads} threads a plane, {self.elements} elements a load"
 
 
-def supports(problem):
-    """One window, which is the image, whose planes are runs."""
+def whole_refusal(problem):
+    """Why there is not one window, which is the image."""
     if problem.out != (1, 1, 1) or problem.taps != problem.image or any(problem.before) or problem.adaptive:
         return f"a window of {'x'.join(map(str, problem.window))} at {math.prod(problem.out)} places; expected one place, the whole image"
+    return None
+
+
+def supports(problem):
+    """One window, which is the image, whose planes are runs."""
+    if reason := whole_refusal(problem):
+        return reason
     step, pixels = 1, math.prod(problem.image)
     for n, stride in zip(problem.image[::-1], problem.x_strides[:1:-1]):
         if n > 1 and stride != step:

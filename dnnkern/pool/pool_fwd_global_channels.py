@@ -1,0 +1,197 @@
+"""A window that is the whole image, channels side by side: a block takes a few chunks of channels of an image and all of their pixels.
+
+Neighbouring threads have neighbouring chunks of up to 16 bytes, so that a warp's loads fill sectors of memory; the rest of the block is
+spread over the pixels, four loads under way each. Then the threads of a chunk halve what they have by way of shared memory. A maximum keeps
+its position, and of equal ones the least position wins. Blocks take fewer chunks where images are few, down to 64 bytes.
+
+`channels` gives a thread all pixels of a chunk, which is better for small images and many channels.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, f32, f64, i32, i64, u32
+from ..device.convert import element
+from ..device.fastmath import maximum
+from ..device.groups import make_reader, make_word_writer, make_writer, scalar_of
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance, as_u32
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
+from ..transform._offsets import LIMIT
+from ._chunks import Access, access_of, chunk_of
+from ._chunks import refusal as chunk_refusal
+from ._windows import MINUS_INFINITY, make_reciprocal
+from .pool_fwd_global import whole_refusal
+
+THREADS = 512
+LOADS = 4        # under way a thread
+LEAST_BYTES = 64  # side by side that a block takes at least
+NOWHERE = 2 ** 31 - 1
+
+
+@dataclass(frozen=True)
+class Config:
+    """What it computes and of what, channels of a chunk, accesses, chunks of a block, 64-bit offsets."""
+    maximum: bool
+    index: bool
+    dtype: str
+    channels: int
+    access: Access
+    lanes: int
+    wide: bool
+
+    def __str__(self):
+        return f"{self.lanes} chunks of {self.channels}"
+
+
+def _pixel_step(problem):
+    """Elements from pixel to pixel, or None where that is not one number."""
+    step, after = None, 1
+    for n, stride in zip(problem.image[::-1], problem.x_strides[:1:-1]):
+        if n > 1:
+            step = stride if step is None else step
+            if stride != step * after:
+                return None
+            after *= n
+    return 0 if step is None else step
+
+
+def supports(problem):
+    """One window, which is the image, whose pixels are evenly spaced chunks of channels."""
+    if reason := whole_refusal(problem) or chunk_refusal(problem):
+        return reason
+    if _pixel_step(problem) is None:
+        return f"x has strides {problem.x.strides} for shape {problem.x.shape}; expected pixels evenly spaced"
+    pixels = math.prod(problem.image)
+    if max(problem.n * problem.c, pixels + LOADS * THREADS) >= LIMIT:
+        return f"{problem.n * problem.c} channels of {pixels} pixels; expected fewer than 2**31 and 2**31 - 2**11"
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def configs(problem, device):
+    """Blocks of 32 chunks, or of fewer."""
+    channels = chunk_of(problem)
+    pixels, step = math.prod(problem.image), _pixel_step(problem)
+    wide = (pixels + LOADS * THREADS) * abs(step) + problem.c >= LIMIT
+    least = max(1, min(32, LEAST_BYTES // (channels * problem.x.itemsize)))
+    return [Config(problem.is_max, problem.index is not None, problem.x.dtype, channels, access_of(problem, channels), lanes, wide)
+            for lanes in (32, 16, 8, 4, 2, 1) if lanes >= least and (lanes < 2 * (problem.c // channels) or lanes == least)]
+
+
+def _blocks(problem, config):
+    return problem.n * ceil_div(problem.c // config.channels, config.lanes)
+
+
+def estimate(problem, device, config):
+    """A load costs 10 instructions, an element 2, with an index 5, the halving 600 a thread; idle multiprocessors read nothing."""
+    blocks, pixels = _blocks(problem, config), math.prod(problem.image)
+    turns = ceil_div(pixels * config.lanes, THREADS * LOADS) * LOADS
+    each = 600 + turns * (10 + config.channels * (5 if config.index else 2))
+    used = problem.c / (ceil_div(problem.c // config.channels, config.lanes) * config.lanes * config.channels)
+    parts = divisions_seconds(blocks * THREADS, each, device), moved_seconds(problem.bytes, device)
+    crowd = min(1.0, blocks * used / (2 * device.sms))
+    return LAUNCH + (max(parts) + sum(parts)) / 2 / crowd * tail(blocks, 3, device)
+
+
+@device_function
+def merge(a, at, b, other):
+    """The maximum of two, NaN before all else, with its position; of equal ones the lesser position."""
+    same = (a == b) | ((a != a) & (b != b))
+    first = (same & (other < at)) | (b > a) | ((b != b) & (a == a))
+    return maximum(a, b), other if first else at
+
+
+@functools.cache
+def kernel(config):
+    """y[n, c] = the maximum or the average over the pixels."""
+    Total, V, LANES, Int = scalar_of(config.dtype), config.channels, config.lanes, i64 if config.wide else i32
+    MAX, INDEX, PIXELS = config.maximum, config.index, THREADS // config.lanes
+    Raw, LENGTH, fetch, unpack = make_reader(config.dtype, V, config.access.x)
+    put, put_words = make_writer(config.dtype, V, config.access.y), make_word_writer(V, max(config.access.index, 1))
+    reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
+    START = MINUS_INFINITY if MAX else 0.0
+    BUFFER, STRIDE, SHARED, STEPS, SHIFT = LOADS * LENGTH, PIXELS, THREADS * V, PIXELS.bit_length() - 1, LANES.bit_length() - 1
+    POSITIONS, SharedType = SHARED if INDEX else 1, f64 if config.dtype == "float64" else f32
+
+    @cuda.jit(launch_bounds=(THREADS, 2))
+    def pool_fwd_global_channels(x, y, index, groups, chunks, pixels, step, x_strides, y_strides, index_strides):
+        totals, positions = cuda.shared.array(SHARED, SharedType), cuda.shared.array(POSITIONS, i32)
+        t = i32(cuda.threadIdx.x)
+        pixel = i32(t >> SHIFT)
+        n, group = divide_remainder(i32(cuda.blockIdx.x), groups)
+        chunk = i32(i32(group * LANES) + i32(t & i32(LANES - 1)))
+        live = chunk < chunks
+        raw, values = cuda.local.array(BUFFER, Raw), cuda.local.array(V, Total)
+        total, where, words = cuda.local.array(V, Total), cuda.local.array(V, i32), cuda.local.array(V, u32)
+        c = i64(chunk * V) if live else i64(0)
+        image = advance(x, i64(i64(n) * x_strides[0] + c * x_strides[1]))
+        for v in range(V):
+            total[v] = Total(START)
+            where[v] = pixel if pixel < pixels else i32(NOWHERE)
+        for first in range(pixel, pixels, i32(LOADS * STRIDE)):
+            for k in range(LOADS):
+                j = i32(first + k * STRIDE)
+                fetch(raw, i32(k * LENGTH), image, Int(Int(j) * Int(step)), i32(live & (j < pixels)))
+            for k in range(LOADS):
+                j = i32(first + k * STRIDE)
+                unpack(values, i32(0), raw, i32(k * LENGTH))
+                for v in range(V):
+                    if not MAX:
+                        total[v] = Total(total[v] + values[v])
+                    else:
+                        value = values[v] if j < pixels else Total(MINUS_INFINITY)
+                        if INDEX:
+                            better = (total[v] == total[v]) & (not value <= total[v])
+                            where[v] = j if better else where[v]
+                        total[v] = maximum(total[v], value)
+        # halve what the threads of a chunk have
+        for v in range(V):
+            totals[i32(v * THREADS + t)] = total[v]
+            if INDEX:
+                positions[i32(v * THREADS + t)] = where[v]
+        cuda.syncthreads()
+        for s in range(STEPS):
+            half = i32(PIXELS >> i32(s + 1))
+            if pixel < half:
+                for v in range(V):
+                    mine, other = i32(v * THREADS + t), i32(v * THREADS + t + half * LANES)
+                    if INDEX:
+                        total[v], where[v] = merge(total[v], where[v], totals[other], positions[other])
+                        positions[mine] = where[v]
+                    elif MAX:
+                        total[v] = maximum(total[v], totals[other])
+                    else:
+                        total[v] = Total(total[v] + totals[other])
+                    totals[mine] = total[v]
+            cuda.syncthreads()
+        if live and pixel == 0:
+            if not MAX:
+                for v in range(V):
+                    total[v] = Total(total[v] * reciprocal(pixels))
+            put(advance(y, i64(i64(n) * y_strides[0] + c * y_strides[1])), i32(0), total, i32(0))
+            if INDEX:
+                for v in range(V):
+                    words[v] = u32(where[v])
+                put_words(as_u32(advance(index, i64(i64(n) * index_strides[0] + c * index_strides[1]))), words)
+    return pool_fwd_global_channels
+
+
+def build(problem, device, config):
+    """One launch. Without an index its pointer is y's, which nothing reads or writes through it."""
+    pointer, chunks = element(problem.x.dtype).pointer, problem.c // config.channels
+    index = Argument("int32*", "index") if config.index else Argument(pointer, "y")
+    arguments = (Argument(pointer, "x"), Argument(pointer, "y"), index, Argument("uint32x3", divisor(ceil_div(chunks, config.lanes))),
+                 Argument("int32", chunks), Argument("int32", math.prod(problem.image)), Argument("int64", _pixel_step(problem)),
+                 *problem.addresses())
+    return (Launch(kernel(config), (_blocks(problem, config), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="global_channels", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             configs=configs) for op in ("max_pool_fwd", "avg_pool_fwd"))
