@@ -77,3 +77,29 @@ def test_channels_that_are_no_chunks(tmp_path):
     for channels, width in ((100, 64), (50, 32)):
         code, _, _ = assembled("avg_pool_fwd", f"8x{channels}x28x28 f16 3x3 s2 p1 nhwc", "channels", tmp_path)
         assert set(accesses(code, "LDG")) == set(accesses(code, "STG")) == {width}
+
+
+@pytest.mark.parametrize("op, words, widths, stores, instructions", [
+    ("max_pool_fwd", "64x64x112x112 bf16 3x3 s2 p1 index", {32, 128}, {128}, 100),
+    ("avg_pool_fwd", "64x64x112x112 f32 3x3 s2 p1", {32, 128}, {128}, 100),
+    ("max_pool_fwd", "64x256x56x56 f16 2x2", {128}, {64}, 60),
+    ("max_pool_bwd", "64x64x112x112 bf16 3x3 s2 p1", {32, 64, 128}, {128}, 25),
+    ("avg_pool_bwd", "64x256x56x56 f16 2x2", {64}, {128}, 25)])
+def test_rows_are_made_of_few_instructions(op, words, widths, stores, instructions, tmp_path):
+    """Stretches in whole groups, but for the words of a group that no place sees; of each element that is written so many instructions."""
+    code, _, config = assembled(op, words, "rows", tmp_path)
+    assert set(accesses(code, "LDG")) <= widths and set(accesses(code, "STG")) == stores
+    made = config.places if op.endswith("fwd") else config.rows * config.pixels
+    assert len(code.lines) <= instructions * made
+    check_arithmetic(code, words)
+
+
+@pytest.mark.parametrize("words, algo", [("32x64x112x112 bf16 global", "global"), ("32x64x112x112 f32 global index", "global"),
+                                         ("32x64x112x112 bf16 global nhwc index", "global_channels"),
+                                         ("32x64x112x112 f32 global nhwc", "global_channels")])
+def test_whole_images_are_read_in_chunks(words, algo, tmp_path):
+    code, launch, _ = assembled("max_pool_fwd", words, algo, tmp_path)
+    found = accesses(code, "LDG")
+    assert set(found) == {128} and found[128] >= 4, "four loads under way"
+    assert code.registers <= 64
+    check_arithmetic(code, words)
