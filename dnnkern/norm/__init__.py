@@ -1,0 +1,184 @@
+"""Normalisations of rows: layer and RMS normalisation, and their gradients."""
+from ..dispatch import Note
+from ..host.front import Operation
+from ._problem import (LayerNormGradientProblem, LayerNormProblem, RmsNormGradientProblem, RmsNormProblem, make_layer_backward,
+                       make_layer_forward, make_rms_backward, make_rms_forward)
+
+__all__ = ["LayerNormGradientProblem", "LayerNormProblem", "RmsNormGradientProblem", "RmsNormProblem", "layer_norm_bwd", "layer_norm_fwd",
+           "rms_norm_bwd", "rms_norm_fwd"]
+
+LAYER_FORWARD = Operation("layer_norm_fwd", operands=("x", "gamma", "beta"), outputs=("y", "mean", "rstd"), scalars=("eps",),
+                          problem=make_layer_forward)
+LAYER_BACKWARD = Operation("layer_norm_bwd", operands=("dy", "x", "gamma", "mean", "rstd"), outputs=("dx", "dgamma", "dbeta"),
+                           problem=make_layer_backward)
+RMS_FORWARD = Operation("rms_norm_fwd", operands=("x", "gamma", "beta"), outputs=("y", "rstd"), scalars=("eps",), problem=make_rms_forward)
+RMS_BACKWARD = Operation("rms_norm_bwd", operands=("dy", "x", "gamma", "rstd"), outputs=("dx", "dgamma"), problem=make_rms_backward)
+_layer_forward, _layer_backward, _rms_forward, _rms_backward = (o.call for o in (LAYER_FORWARD, LAYER_BACKWARD, RMS_FORWARD, RMS_BACKWARD))
+
+
+def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Layer normalisation over the dimensions from `axis` on: ``y = (x - mean) * rstd * gamma + beta``, ``rstd = 1 / sqrt(var + eps)``.
+
+    Parameters
+    ----------
+    x : array
+        float64, float32, float16 or bfloat16; one to eight dimensions, any strides.
+    gamma, beta : array of shape ``x.shape[axis:]``, optional
+        Of x's dtype, or float32 beside 16-bit x; default: 1 and 0.
+    axis : int
+        The first dimension that is normalised; negative numbers count from the end.
+    eps : float
+        Added to the variance, which is the mean squared distance to the mean.
+    out : tuple of arrays (y, mean, rstd)
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y, mean, rstd : arrays, of x's framework
+        y as x; mean and rstd of shape ``x.shape[:axis]`` in float32 (float64 for float64), for `layer_norm_bwd`.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, an axis that x has not, rows of no elements, overlapping arrays.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. The variance is a sum of squared distances, so that rows far from 0 keep theirs. Mirrors cuDNN's layernorm operation.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> y, mean, rstd = dnnkern.layer_norm_fwd(np.array([[1, 2, 3], [10001, 10002, 10003]], np.float32))
+    >>> y.round(3)
+    array([[-1.225,  0.   ,  1.225],
+           [-1.225,  0.   ,  1.225]], dtype=float32)
+    >>> mean
+    array([2.0000e+00, 1.0002e+04], dtype=float32)
+    """
+    return _layer_forward((x, gamma, beta), out, (axis,), (eps,), workspace, stream, algo, allow)
+
+
+def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradients of `layer_norm_fwd`.
+
+    With ``n = (x - mean) * rstd``, ``g = dy * gamma`` and averages over a row, ``dx = rstd * (g - avg(g) - n * avg(g * n))``; summed over
+    the rows, ``dgamma = sum(dy * n)`` and ``dbeta = sum(dy)``.
+
+    Parameters
+    ----------
+    dy, x : array
+        Of one shape and dtype; strides and dtypes as `layer_norm_fwd`'s.
+    gamma : array or None
+        As given to `layer_norm_fwd`.
+    mean, rstd : array
+        What `layer_norm_fwd` returned.
+    axis : int
+        As given to `layer_norm_fwd`.
+    out : tuple of arrays (dx, dgamma, dbeta)
+        Written and returned; any strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dx, dgamma, dbeta : arrays, of dy's framework
+        dx as x, the others of gamma's dtype (x's without gamma). Summed in float32 (float64 for float64), rounded once.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `layer_norm_fwd` does.
+
+    Notes
+    -----
+    Deterministic: sums over rows have a fixed order. Mirrors cuDNN's layernorm backward operation.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x, dy = np.array([[1, 2, 3], [4, 4, 7]], np.float32), np.array([[1, 0, 0], [0, 0, 1]], np.float32)
+    >>> y, mean, rstd = dnnkern.layer_norm_fwd(x)
+    >>> dx, dgamma, dbeta = dnnkern.layer_norm_bwd(dy, x, None, mean, rstd)
+    >>> dgamma.round(3), dbeta
+    (array([-1.225,  0.   ,  1.414], dtype=float32), array([1., 0., 1.], dtype=float32))
+    """
+    return _layer_backward((dy, x, gamma, mean, rstd), out, (axis,), (), workspace, stream, algo, allow)
+
+
+def rms_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-6, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """RMS normalisation over the dimensions from `axis` on: ``y = x * rstd * gamma + beta``, ``rstd = 1 / sqrt(mean(x * x) + eps)``.
+
+    Parameters
+    ----------
+    x, gamma, beta, axis, eps, workspace, stream, algo, allow
+        As `layer_norm_fwd`'s.
+    out : tuple of arrays (y, rstd)
+        Written and returned; any strides. Overlap with an operand is an error.
+
+    Returns
+    -------
+    y, rstd : arrays, of x's framework
+        y as x; rstd of shape ``x.shape[:axis]`` in float32 (float64 for float64), for `rms_norm_bwd`.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `layer_norm_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors cuDNN's rmsnorm operation; Zhang and Sennrich, "Root mean square layer normalization" (2019).
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> y, rstd = dnnkern.rms_norm_fwd(np.array([[3, 4], [-1, 1]], np.float32), np.array([1, 10], np.float32))
+    >>> y.round(3)
+    array([[ 0.849, 11.314],
+           [-1.   , 10.   ]], dtype=float32)
+    """
+    return _rms_forward((x, gamma, beta), out, (axis,), (eps,), workspace, stream, algo, allow)
+
+
+def rms_norm_bwd(dy, x, gamma, rstd, *, axis=-1, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradients of `rms_norm_fwd`: with ``n = x * rstd`` and ``g = dy * gamma``, ``dx = rstd * (g - n * avg(g * n))`` and, summed over
+    the rows, ``dgamma = sum(dy * n)``.
+
+    Parameters
+    ----------
+    dy, x, gamma, rstd, axis, workspace, stream, algo, allow
+        As `layer_norm_bwd`'s.
+    out : tuple of arrays (dx, dgamma)
+        Written and returned; any strides. Overlap with an operand is an error.
+
+    Returns
+    -------
+    dx, dgamma : arrays, of dy's framework
+        As `layer_norm_bwd`'s.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `layer_norm_fwd` does.
+
+    Notes
+    -----
+    Deterministic: sums over rows have a fixed order. Mirrors cuDNN's rmsnorm backward operation.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x, dy = np.array([[3, 4]], np.float32), np.array([[1, 0]], np.float32)
+    >>> y, rstd = dnnkern.rms_norm_fwd(x)
+    >>> dx, dgamma = dnnkern.rms_norm_bwd(dy, x, None, rstd)
+    >>> dx.round(3), dgamma.round(3)
+    (array([[ 0.181, -0.136]], dtype=float32), array([0.849, 0.   ], dtype=float32))
+    """
+    return _rms_backward((dy, x, gamma, rstd), out, (axis,), (), workspace, stream, algo, allow)

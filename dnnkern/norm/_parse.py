@@ -1,0 +1,58 @@
+"""Layer and RMS normalisations in words, for the command line: ``8192x4096 bf16 --axis -1 --weights float32``."""
+import functools
+
+from ..host.tensor import Tensor
+from ..host.words import WordParser, dtype_word, problem_from_record
+from ..transform._parse import sizes_word
+from ._problem import (LayerNormGradientProblem, LayerNormProblem, RmsNormGradientProblem, RmsNormProblem, make_layer_backward,
+                       make_layer_forward, make_rms_backward, make_rms_forward)
+
+_KINDS = {"layer_norm_fwd": (LayerNormProblem, make_layer_forward, ("x", "gamma", "beta")),
+          "layer_norm_bwd": (LayerNormGradientProblem, make_layer_backward, ("dy", "x", "gamma", "mean", "rstd")),
+          "rms_norm_fwd": (RmsNormProblem, make_rms_forward, ("x", "gamma", "beta")),
+          "rms_norm_bwd": (RmsNormGradientProblem, make_rms_backward, ("dy", "x", "gamma", "rstd"))}
+
+
+def add_arguments(parser):
+    """The words that describe a normalisation or its gradients."""
+    parser.add_argument("shape", type=sizes_word, help="of x: 8192x4096")
+    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("--axis", type=int, default=-1, help="the first dimension that is normalised")
+    parser.add_argument("--weights", type=dtype_word, help="of gamma and beta; default: x's dtype")
+
+
+def make(op, arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes; layer normalisation has gamma and beta, RMS gamma."""
+    _, make_it, names = _KINDS[op]
+    x = Tensor.packed(arguments.shape, arguments.dtype)
+    if not -x.ndim <= arguments.axis < x.ndim:
+        raise ValueError(f"{op}: axis={arguments.axis} for {x.ndim} dimensions")
+    axis = arguments.axis % x.ndim
+    weights = Tensor.packed(x.shape[axis:], arguments.weights or x.dtype)
+    statistics = Tensor.packed(x.shape[:axis], "float64" if x.dtype == "float64" else "float32")
+    known = {"x": x, "dy": x, "gamma": weights, "beta": weights if op == "layer_norm_fwd" else None, "mean": statistics,
+             "rstd": statistics}
+    return make_it(tuple(known[name] for name in names), None, axis, frozenset())
+
+
+def from_record(op, record):
+    """The problem of a record; ValueError where it is something else."""
+    return problem_from_record(_KINDS[op][0], op, record)
+
+
+FAMILY = {op: (add_arguments, functools.partial(make, op), functools.partial(from_record, op)) for op in _KINDS}
+"""Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
+
+SMALL = {op: ("5x100 f32", "3x77 bf16 --weights float32", "2x5x8 f16 --axis 1", "4x9 f64") for op in _KINDS}
+"""Problems that ``python -m dnnkern check`` tries."""
+
+
+def parse_problem(words, op):
+    """The problem of `op` a list of words describes; ValueError in one line where they make no sense.
+
+    >>> print(parse_problem("8192x4096 bf16 --weights float32".split(), "layer_norm_fwd"))
+    layer_norm_fwd 8192x4096 bfloat16 axis 1 gamma float32 beta float32
+    """
+    parser = WordParser(op, add_help=False)
+    add_arguments(parser)
+    return make(op, parser.parse_args(list(words)))

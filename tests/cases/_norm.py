@@ -1,0 +1,249 @@
+"""What the cases of layer and RMS normalisation share."""
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import ROUNDOFF, Case, coherent, lay, rounded, rounding_error
+from ._softmax import SHORT
+
+
+def normalised(x, axes, eps, layer):
+    """(n, mean, rstd) in float64."""
+    mean = x.mean(axes, keepdims=True) if layer else np.zeros([1 if a in axes else n for a, n in enumerate(x.shape)])
+    rstd = 1 / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + eps)
+    return (x - mean) * rstd, mean, rstd
+
+
+@dataclass(frozen=True)
+class Norm(Case):
+    """One call; layouts are keywords of `lay` by array. `missing` names the operands that are left out."""
+    id: str
+    shape: tuple
+    dtype: str = "float32"
+    axis: int = -1
+    weights: str | None = None
+    missing: tuple = ()
+    layout: dict = field(default_factory=dict, hash=False)
+    around: float = 0.0
+    eps: float = 1e-3
+    layer = True
+    exact = False
+
+    @property
+    def start(self):
+        return self.axis % len(self.shape)
+
+    @property
+    def axes(self):
+        return tuple(range(self.start, len(self.shape)))
+
+    @property
+    def length(self):
+        return math.prod(self.shape[self.start:])
+
+    @property
+    def rows(self):
+        return math.prod(self.shape[:self.start])
+
+    @property
+    def wide(self):
+        return "float64" if self.dtype == "float64" else "float32"
+
+    @property
+    def unit(self):
+        return ROUNDOFF[self.wide]
+
+    @property
+    def work(self):
+        return 12 * math.prod(self.shape)
+
+    def place(self, name):
+        """Where an array lies, None if it is left out."""
+        if name in self.missing:
+            return None
+        shape, dtype = self.shape, self.dtype
+        if name in ("gamma", "beta", "dgamma", "dbeta"):
+            shape, dtype = self.shape[self.start:], self.weights or self.dtype
+        elif name in ("mean", "rstd"):
+            shape, dtype = self.shape[:self.start], self.wide
+        return lay(shape, dtype, **self.layout.get(name, {}))
+
+    def inputs(self):
+        return {name: self.place(name) for name in self.names}
+
+    def outputs(self):
+        return {name: self.place(name) for name in self.results}
+
+    def problem(self):
+        from dnnkern.host.tensor import Tensor
+        from dnnkern.norm import _problem
+
+        def tensor(p):
+            return None if p is None else Tensor(p.shape, p.strides, p.dtype, p.alignment)
+        make = getattr(_problem, f"make_{self.op.split('_')[0]}_{'forward' if self.op.endswith('fwd') else 'backward'}")
+        return make(tuple(map(tensor, self.inputs().values())), tuple(map(tensor, self.outputs().values())), self.axis, frozenset())
+
+    def call(self, arrays, out=None, **tail):
+        import dnnkern
+        eps = {"eps": self.eps} if self.op.endswith("fwd") else {}
+        return getattr(dnnkern, self.op)(*(arrays[name] for name in self.names), axis=self.axis, out=out, **eps, **tail)
+
+    def values(self, mode):
+        """Statistics that backward operations get are those of x."""
+        rng = np.random.default_rng(list(self.id.encode()))
+        places = {name: self.place(name) for name in ("dy", "x", "gamma", "beta") if name in self.names}
+        found = {}
+        for name, place in places.items():
+            if place is not None:
+                v = np.zeros(place.shape)
+                if mode == "exact":
+                    v = rng.integers(-4, 5, place.shape).astype(np.float64)
+                elif v.size:
+                    v = rng.standard_normal(place.shape) + {"x": self.around, "gamma": 1.0}.get(name, 0.25)
+                found[name] = coherent(rounded(v, place.dtype), place)
+        if "rstd" in self.names:
+            _, mean, rstd = normalised(found["x"], self.axes, self.eps, self.layer)
+            outer = self.shape[:self.start]
+            if mode == "exact":
+                mean, rstd = np.zeros(outer), np.ones(outer)
+            found["rstd"] = rounded(rstd.reshape(outer), self.wide)
+            if self.layer:
+                found["mean"] = rounded(mean.reshape(outer), self.wide)
+        return found
+
+    def growth(self, n):
+        """Bound of the relative error of a sum of n numbers to the sum of their magnitudes, in roundoffs."""
+        return min(n, 8 * n ** 0.5 + 8)
+
+    def spread(self, v):
+        """Statistics along x's rows."""
+        return v.reshape(self.shape[:self.start] + (1,) * len(self.axes))
+
+
+class Forward(Norm):
+    """y and the statistics."""
+
+    def reference(self, values, tensor_cores=False):
+        x, ones = values["x"], np.ones(self.shape[self.start:])
+        if not x.size:
+            zeros = {name: np.zeros(p.shape) for name, p in self.outputs().items()}
+            return zeros, zeros
+        gamma, beta = values.get("gamma", ones), values.get("beta", 0 * ones)
+        n, mean, rstd = normalised(x, self.axes, self.eps, self.layer)
+        y, u = n * gamma + beta, self.unit
+        shift = u * (self.growth(self.length) + 2) * np.abs(x).mean(self.axes, keepdims=True) * self.layer
+        scale = u * (self.growth(self.length) + 16) + (shift * rstd) ** 2 + 2 * shift * rstd * u
+        if self.layer:
+            scale = scale + 2 * u * np.abs(x).max(self.axes, keepdims=True) * rstd / self.length ** 0.5
+        error = np.abs(gamma) * (shift * rstd + np.abs(n) * (scale + 4 * u) + u * np.abs(x) * rstd * self.layer) + 4 * u * np.abs(beta)
+        outer = self.shape[:self.start]
+        found = {"y": (y, error), "mean": (mean.reshape(outer), shift.reshape(outer)),
+                 "rstd": (rstd.reshape(outer), (rstd * scale).reshape(outer))}
+        found = {name: found[name] for name in self.results}
+        return ({name: v for name, (v, _) in found.items()},
+                {name: e + rounding_error(v, self.place(name).dtype) for name, (v, e) in found.items()})
+
+
+class Backward(Norm):
+    """dx, and the sums over rows."""
+
+    def gradients(self, values):
+        """{name: (value, sum of magnitudes)}."""
+        dy, x, outer = values["dy"], values["x"], tuple(range(self.start))
+        gamma, rstd = values.get("gamma", np.ones(self.shape[self.start:])), self.spread(values["rstd"])
+        mean = self.spread(values["mean"]) if self.layer else 0 * rstd
+        n, g = (x - mean) * rstd, dy * gamma
+        part = n * (g * n).mean(self.axes, keepdims=True)
+        sizes = np.abs(n) * np.abs(g * n).mean(self.axes, keepdims=True) + np.abs(g)
+        if self.layer:
+            part = part + g.mean(self.axes, keepdims=True)
+            sizes = sizes + np.abs(g).mean(self.axes, keepdims=True)
+        found = {"dx": (rstd * (g - part), rstd * sizes), "dgamma": ((dy * n).sum(outer), np.abs(dy * n).sum(outer)),
+                 "dbeta": (dy.sum(outer), np.abs(dy).sum(outer))}
+        return {name: found[name] for name in self.results}
+
+    def reference(self, values, tensor_cores=False):
+        if not math.prod(self.shape):
+            zeros = {name: np.zeros(p.shape) for name, p in self.outputs().items()}
+            return zeros, zeros
+        found = self.gradients(values)
+        error = {"dx": self.unit * (self.growth(self.length) + 16), "dgamma": self.unit * (self.growth(self.rows) + 8),
+                 "dbeta": self.unit * (self.growth(self.rows) + 8)}
+        return ({name: v for name, (v, _) in found.items()},
+                {name: error[name] * size + rounding_error(v, self.place(name).dtype) for name, (v, size) in found.items()})
+
+    @property
+    def trivial(self):
+        return not math.prod(self.shape)
+
+    @property
+    def gradient(self):
+        return self._differences if 0 < math.prod(self.shape) <= 40 else None
+
+    def _differences(self, values):
+        """d sum(y * dy), by differences in float64."""
+        rng, dy, step = np.random.default_rng(3), values["dy"], 1e-5
+        at = {"dx": rng.standard_normal(self.shape), "dgamma": rng.standard_normal(self.shape[self.start:])}
+        at["dbeta"] = np.zeros(at["dgamma"].shape)
+
+        def loss():
+            return ((normalised(at["dx"], self.axes, self.eps, self.layer)[0] * at["dgamma"] + at["dbeta"]) * dy).sum()
+        _, mean, rstd = normalised(at["dx"], self.axes, self.eps, self.layer)
+        outer = self.shape[:self.start]
+        given = {"dy": dy, "x": at["dx"], "gamma": at["dgamma"], "mean": mean.reshape(outer), "rstd": rstd.reshape(outer)}
+        analytic = self.gradients(given)
+        for name in self.results:
+            numeric = np.zeros(at[name].shape)
+            for k in np.ndindex(numeric.shape):
+                at[name][k] += step
+                high = loss()
+                at[name][k] -= 2 * step
+                numeric[k] = (high - loss()) / (2 * step)
+                at[name][k] += step
+            yield analytic[name][0], numeric, 1e-7 * (1 + np.abs(numeric))
+
+
+def table(kind):
+    """The cases of an operation."""
+    def case(name, shape, dtype="float32", **more):
+        layout = more.pop("layout", {})
+        if "all" in layout:
+            layout = dict.fromkeys(("x", "dy", "y", "dx"), layout["all"]) | layout
+        found.append(kind(f"{name}-{'x'.join(map(str, shape))}-{SHORT[dtype]}", shape, dtype, layout=layout, **more))
+
+    found, backward = [], issubclass(kind, Backward)
+    for dtype in SHORT:
+        weights = "float32" if dtype.endswith("16") else None
+        case("rows", (7, 32), dtype)
+        case("odd", (3, 77), dtype, weights=weights)
+        case("long", (2, 1031), dtype)
+        case("two-dimensions", (5, 4, 24), dtype, axis=-2, weights=weights)
+        case("misaligned", (4, 40), dtype, layout={name: {"misaligned": 1} for name in ("x", "dy", "y", "dx", "gamma", "dgamma")})
+    for n in (1, 2, 3, 5, 8, 17, 33, 64):
+        case("edge", (3, n), "float32" if n % 2 else "bfloat16", eps=0.5)
+    case("around-10000", (3, 96), around=1e4)
+    case("no-gamma", (6, 20), missing=("gamma",) if backward else ("gamma", "beta"))
+    if not backward:
+        case("no-beta", (6, 20), "bfloat16", missing=("beta",))
+        case("beta-alone", (6, 20), "float16", missing=("gamma",))
+    case("vector", (130,), "float16")
+    case("many-rows", (70, 4), "bfloat16")
+    case("empty", (0, 5))
+    case("all-dimensions", (2, 3, 5), axis=0)
+    case("strided", (6, 18), layout={"x": {"step": 2}, "dy": {"step": 2}, "y": {"step": 3, "gap": 1}, "dx": {"gap": 2},
+                                     "gamma": {"step": 2}, "beta": {"step": 3}, "dgamma": {"step": 2}, "mean": {"step": 2},
+                                     "rstd": {"step": 3}})
+    case("rows-apart", (5, 48), "bfloat16", layout={"all": {"gap": 8}})
+    case("rows-apart-odd", (5, 48), "float16", layout={"all": {"gap": 1}})
+    case("stored-transposed", (4, 3, 8), axis=1, layout={"all": {"order": (2, 0, 1)}, "gamma": {"order": (1, 0)}})
+    case("negative", (6, 24), layout={"x": {"flip": (0, 1)}, "dy": {"flip": (1,)}, "y": {"flip": (0,)}, "gamma": {"flip": (0,)}})
+    case("broadcast-rows", (4, 24), layout={"x": {"expand": (0,)}, "dy": {"expand": (0,)}})
+    case("broadcast-gamma", (5, 3, 8), axis=1, layout={"gamma": {"expand": (0,)}})
+    return found
+
+
+def large(kind):
+    """Cases for a GPU."""
+    return [kind(f"{'x'.join(map(str, shape))}-{SHORT[dtype]}", shape, dtype) for dtype in SHORT
+            for shape in ((1025, 1000), (513, 4096), (65, 12288), (9, 65536), (70001, 48))]

@@ -1,0 +1,152 @@
+"""Layer and RMS normalisation: against PyTorch, rows far from 0, words, bad input."""
+import contract
+import labs
+import numpy as np
+import pytest
+from cases import lay
+
+import dnnkern
+from dnnkern import dispatch
+from dnnkern.norm._parse import FAMILY, SMALL, parse_problem
+
+OPS = ("layer_norm_fwd", "layer_norm_bwd", "rms_norm_fwd", "rms_norm_bwd")
+
+
+def array(values, dtype="float32", **layout):
+    """An array of this process's kind."""
+    values = np.asarray(values, np.float64)
+    return labs.guarded(lay(values.shape, dtype, **layout), values).array
+
+
+def host(y):
+    """The values, as float64."""
+    labs.synchronize()
+    return np.asarray(y.tolist(), np.float64)
+
+
+def able(op, problem):
+    """Algorithms that run it here."""
+    return [a.name for a in dispatch.algorithms(op) if contract.refusal(a, problem) is None]
+
+
+# ---- against PyTorch
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_torch_agrees_on_layer_norm(axis):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(4)
+    x, dy = rng.standard_normal((5, 3, 12)), rng.standard_normal((5, 3, 12))
+    gamma, beta = (rng.standard_normal(x.shape[axis:]) for _ in range(2))
+    t, g, b = (torch.from_numpy(v).requires_grad_() for v in (x, gamma, beta))
+    want = torch.nn.functional.layer_norm(t, x.shape[axis:], g, b, 1e-5)
+    want.backward(torch.from_numpy(dy))
+    y, mean, rstd = dnnkern.layer_norm_fwd(array(x, "float64"), array(gamma, "float64"), array(beta, "float64"), axis=axis)
+    np.testing.assert_allclose(host(y), want.detach().numpy(), rtol=1e-12, atol=1e-13)
+    got = dnnkern.layer_norm_bwd(array(dy, "float64"), array(x, "float64"), array(gamma, "float64"), mean, rstd, axis=axis)
+    for one, other in zip(got, (t, g, b)):
+        np.testing.assert_allclose(host(one), other.grad.numpy(), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_torch_agrees_on_rms_norm(axis):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(5)
+    x, dy = rng.standard_normal((5, 3, 12)), rng.standard_normal((5, 3, 12))
+    gamma = rng.standard_normal(x.shape[axis:])
+    t, g = (torch.from_numpy(v).requires_grad_() for v in (x, gamma))
+    want = t * torch.rsqrt((t * t).mean(tuple(range(axis % 3, 3)), keepdim=True) + 1e-6) * g
+    want.backward(torch.from_numpy(dy))
+    y, rstd = dnnkern.rms_norm_fwd(array(x, "float64"), array(gamma, "float64"), axis=axis)
+    np.testing.assert_allclose(host(y), want.detach().numpy(), rtol=1e-12, atol=1e-13)
+    got = dnnkern.rms_norm_bwd(array(dy, "float64"), array(x, "float64"), array(gamma, "float64"), rstd, axis=axis)
+    for one, other in zip(got, (t, g)):
+        np.testing.assert_allclose(host(one), other.grad.numpy(), rtol=1e-11, atol=1e-12)
+
+
+def test_the_variance_survives_rows_far_from_zero():
+    """Distances of 1 to a mean of 10000: the squares' own difference would have no correct digit in float32."""
+    x = 10000 + np.tile([-1.0, 1.0], (3, 64))
+    for algo in able("layer_norm_fwd", parse_problem(["3x128", "f32"], "layer_norm_fwd")):
+        y, mean, rstd = dnnkern.layer_norm_fwd(array(x), eps=0.0, algo=algo)
+        np.testing.assert_allclose(host(rstd), 1, rtol=1e-3, err_msg=algo)
+        np.testing.assert_allclose(host(y), x - 10000, atol=2e-3, err_msg=algo)
+
+
+def test_constant_rows_are_zero():
+    y, mean, rstd = dnnkern.layer_norm_fwd(array(np.full((2, 40), 3.0)), eps=1e-5)
+    assert not host(y).any() and (host(mean) == 3).all()
+    np.testing.assert_allclose(host(rstd), 1e-5 ** -0.5, rtol=1e-6)
+
+
+def test_a_row_with_nan_stays_alone():
+    x = np.random.default_rng(1).standard_normal((3, 20))
+    x[1, 7] = np.nan
+    for y in (dnnkern.layer_norm_fwd(array(x))[0], dnnkern.rms_norm_fwd(array(x))[0]):
+        assert np.isnan(host(y)[1]).all() and np.isfinite(host(y)[[0, 2]]).all()
+
+
+# ---- words and records
+
+@pytest.mark.parametrize("op", OPS)
+def test_words_and_records(op):
+    problem = parse_problem("4x30x50 bf16 --axis 1 --weights float32".split(), op)
+    assert problem.axis == 1 and problem.gamma.shape == (30, 50) and problem.gamma.dtype == "float32"
+    assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
+    with pytest.raises(ValueError, match="not a record"):
+        FAMILY[op][2]({"axis": 1})
+    for words in (["4x", "f32"], ["4x4", "f31"], ["4x4", "f32", "--axis", "2"], ["4x4", "int8"]):
+        with pytest.raises((ValueError, TypeError)):
+            parse_problem(words, op)
+    for text in SMALL[op]:
+        assert parse_problem(text.split(), op).x.size
+    shapes = pytest.importorskip(f"bench.shapes.{op}")
+    for case in shapes.cases("all", ("float64", "bfloat16")):
+        assert case.problem.op == op and dispatch.get_algorithm(op, case.problem)
+
+
+# ---- bad input
+
+def refused(error, words, function, *args, **kwargs):
+    """The call raises `error`, whose message is one line that has all the words."""
+    with pytest.raises(error) as caught:
+        function(*args, **kwargs)
+    message = str(caught.value)
+    assert message.startswith(function.__name__ + ": ") and "\n" not in message, message
+    for word in words:
+        assert word in message, f"{word!r} is not in {message!r}"
+
+
+@pytest.mark.parametrize("axis, error, words", [(2, ValueError, ["axis=2", "-2 to 1"]), (1.5, TypeError, ["axis=1.5", "integer"])])
+def test_axes(axis, error, words):
+    x, row, one = array(np.ones((3, 8))), array(np.ones(8)), array(np.ones(3))
+    refused(error, words, dnnkern.layer_norm_fwd, x, axis=axis)
+    refused(error, words, dnnkern.rms_norm_bwd, x, x, row, one, axis=axis)
+
+
+def test_operands():
+    x, row, one = array(np.ones((3, 8))), array(np.ones(8)), array(np.ones(3))
+    refused(TypeError, ["x: ", "NoneType"], dnnkern.layer_norm_fwd, None)
+    refused(TypeError, ["mean: ", "NoneType"], dnnkern.layer_norm_bwd, x, x, row, None, one)
+    refused(TypeError, ["x is int32", "bfloat16"], dnnkern.rms_norm_fwd, array(np.ones((3, 8)), "int32"))
+    refused(ValueError, ["gamma has shape (3,)", "(8,)"], dnnkern.layer_norm_fwd, x, one)
+    refused(ValueError, ["beta has shape (3, 8)", "(8,)"], dnnkern.rms_norm_fwd, x, row, x)
+    refused(TypeError, ["gamma is float16", "float32"], dnnkern.layer_norm_fwd, x, array(np.ones(8), "float16"))
+    refused(TypeError, ["rstd is float64", "float32"], dnnkern.rms_norm_bwd, x, x, row, array(np.ones(3), "float64"))
+    refused(ValueError, ["dy has shape (3, 7)", "(3, 8)"], dnnkern.layer_norm_bwd, array(np.ones((3, 7))), x, row, one, one)
+    refused(ValueError, ["no dimensions"], dnnkern.layer_norm_fwd, array(1.0))
+    refused(ValueError, ["(3, 0)", "one element"], dnnkern.layer_norm_fwd, array(np.ones((3, 0))))
+
+
+def test_outputs():
+    x, one = array(np.ones((3, 8))), array(np.ones(3))
+    refused(ValueError, ["out has 2 arrays", "y, mean, rstd"], dnnkern.layer_norm_fwd, x, out=(array(np.ones((3, 8))), one))
+    refused(ValueError, ["mean of out has shape (8,)", "(3,)"], dnnkern.layer_norm_fwd, x,
+            out=(array(np.ones((3, 8))), array(np.ones(8)), one))
+    refused(TypeError, ["y of out is float16"], dnnkern.rms_norm_fwd, x, out=(array(np.ones((3, 8)), "float16"), one))
+    refused(ValueError, ["same memory as x"], dnnkern.rms_norm_fwd, x, out=(x, one))
+
+
+def test_sums_over_no_rows_are_zero():
+    none, row = array(np.ones((0, 5))), array(np.ones(5))
+    dx, dgamma, dbeta = dnnkern.layer_norm_bwd(none, none, row, array(np.ones(0)), array(np.ones(0)))
+    assert dx.shape == (0, 5) and not host(dgamma).any() and not host(dbeta).any()
