@@ -61,6 +61,12 @@ class Work:
     def inputs(self):
         return len(self.once)
 
+    @property
+    def blocks(self):
+        """Blocks of 256 threads a multiprocessor that registers are bounded for: 64 a thread, 128 where a thread holds much."""
+        held = self.lanes * self.elements
+        return 2 if self.compute == "float64" or held > 16 or held * self.inputs > 32 else 4
+
 
 def chunk_length(sizes):
     """Elements of a chunk, of the bytes of an element of each array that lies along the row: 16 bytes of the narrowest, 32 of the widest

@@ -28,11 +28,10 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class Config:
-    """The work of a thread, whose lanes are rows; dimensions, 64-bit offsets, blocks a multiprocessor that registers are bounded for."""
+    """The work of a thread, whose lanes are rows; dimensions, 64-bit offsets."""
     work: Work
     dims: int
     wide: bool
-    blocks: int
 
     def __str__(self):
         return f"{self.work.lanes} row{'s' * (self.work.lanes > 1)}"
@@ -67,8 +66,7 @@ def configs(problem, device):
     form = problem.form
     row, outer = _rows(form)
     some = [n for n in (1, 2, 4) if n == 1 or row.size >= n]
-    return [Config(make_work(problem, n, row.strides), len(outer) + 2, form.is_wide, 2 if problem.compute == "float64" or n > 2 else 4)
-            for n in some]
+    return [Config(make_work(problem, n, row.strides), len(outer) + 2, form.is_wide) for n in some]
 
 
 def _counted(form, work):
@@ -104,7 +102,7 @@ def kernel(config):
     A_SCALE, B_SCALE, C_SCALE, Y_SCALE, Z_SCALE = five([word_of(ITEMSIZE[d])[2] for d in work.dtypes], work.inputs)
     LED = work.align > 0
 
-    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    @cuda.jit(launch_bounds=(THREADS, work.blocks))
     def pointwise_rows(a, b, c, y, z, threads, row, rows, chunks, groups, firsts, steps, sizes, strides):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < threads:

@@ -26,9 +26,8 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class Config:
-    """The work of a thread, and blocks a multiprocessor that registers are bounded for."""
+    """The work of a thread."""
     work: Work
-    blocks: int
 
     @property
     def tile(self):
@@ -53,7 +52,7 @@ def workspace(problem, device, config):
 
 def _config(problem):
     narrow = min(t.itemsize for t in problem.arrays)
-    return Config(make_work(problem, 1 if narrow > 2 else 2), 2 if problem.compute == "float64" else 4)
+    return Config(make_work(problem, 1 if narrow > 2 else 2))
 
 
 def estimate(problem, device, config):
@@ -76,7 +75,7 @@ def kernel(config):
     scales = [word_of(ITEMSIZE[d])[2] for d in work.dtypes]
     A_SCALE, B_SCALE, C_SCALE, Y_SCALE, Z_SCALE = five(scales, work.inputs)
 
-    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    @cuda.jit(launch_bounds=(THREADS, work.blocks))
     def pointwise_vector(a, b, c, y, z, elements, firsts):
         tile = i64(i64(cuda.blockIdx.x) * TILE)
         lead = lead_of(advance(y, i64(firsts[3] * Y_SCALE)))
