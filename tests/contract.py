@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 
 import numpy as np
+import pytest
 from cases import ITEMSIZE, Place, poison
 from cases._conv_fft import fft_error
 from labs import elsewhere, guarded, synchronize
@@ -203,3 +204,33 @@ def _dirt():
 def elements(place):
     """Bytes of an operand's elements."""
     return place.size * ITEMSIZE[place.dtype]
+
+
+def random_problems(request, problems, examples):
+    """Every algorithm on cases that hypothesis draws: `problems(draw)` makes one. Twenty times as many under --full."""
+    hypothesis = pytest.importorskip("hypothesis")
+    full = request.config.getoption("--full")
+
+    @hypothesis.settings(max_examples=20 * examples if full else examples, deadline=None, derandomize=not full, database=None,
+                         suppress_health_check=list(hypothesis.HealthCheck))
+    @hypothesis.given(hypothesis.strategies.composite(problems)())
+    def check_one(case):
+        problem = case.problem()
+        able = [a for a in dispatch.algorithms(case.op) if problem.is_empty or refusal(a, problem) is None]
+        values = case.values("float")
+        reference, tolerance = case.reference(values)
+        for algorithm in able[:1] if problem.is_empty else able:
+            run = Run(case, algorithm, values, tight=True)
+            run.check_memory()
+            run.check_values(reference, tolerance)
+    check_one()
+
+
+def random_layout(draw, st, ndim):
+    """Keywords of `cases.lay`: gaps, steps, misalignment, an order of dimensions, some of them backwards."""
+    layout = {"gap": draw(st.sampled_from([0, 0, 0, 1, 8])), "step": draw(st.sampled_from([1, 1, 1, 2])),
+              "misaligned": draw(st.sampled_from([0, 0, 1, 4]))}
+    if ndim and draw(st.booleans()):
+        layout["order"] = tuple(draw(st.permutations(range(ndim))))
+        layout["flip"] = tuple(sorted(draw(st.sets(st.integers(0, ndim - 1), max_size=2))))
+    return layout

@@ -3,7 +3,7 @@ watched."""
 import contextlib
 
 import numpy as np
-from cases import numpy_dtype, poison
+from cases import lay, numpy_dtype, poison
 
 from dnnkern.device import SIMULATED
 from dnnkern.host.dlpack import Exporter
@@ -136,8 +136,20 @@ def elsewhere():
         stream.synchronize()
 
 
+def array(values, dtype="float32", **layout):
+    """An array of this process's kind, guarded."""
+    values = np.asarray(values, np.float64)
+    return guarded(lay(values.shape, dtype, **layout), values).array
+
+
 def synchronize():
     """Wait for the device."""
     if not SIMULATED:
         import torch
         torch.cuda.synchronize()
+
+
+def host(y):
+    """The values, as float64."""
+    synchronize()
+    return np.asarray(y.tolist(), np.float64)

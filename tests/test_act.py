@@ -9,6 +9,7 @@ from activations import ACTIVATIONS, SLOPES
 from cases import lay
 from cases._activation import PARAMETRISED
 from cases._elementwise import BINARY, UNARY, Binary
+from labs import array
 
 import dnnkern
 from dnnkern import dispatch
@@ -25,12 +26,6 @@ from dnnkern.host.tensor import Tensor
 
 ALGORITHMS = ("naive", "vector", "rows")
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3.4e38, -3.4e38, 1e-30, 88.8, -88.8, 700.0, -700.0])
-
-
-def array(values, dtype="float32", **layout):
-    """An array of this process's kind."""
-    values = np.asarray(values, np.float64)
-    return labs.guarded(lay(values.shape, dtype, **layout), values).array
 
 
 def host(y):

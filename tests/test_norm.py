@@ -1,27 +1,14 @@
 """Layer and RMS normalisation: against PyTorch, rows far from 0, words, bad input."""
 import contract
-import labs
 import numpy as np
 import pytest
-from cases import lay
+from labs import array, host
 
 import dnnkern
 from dnnkern import dispatch
 from dnnkern.norm._parse import FAMILY, SMALL, parse_problem
 
 OPS = ("layer_norm_fwd", "layer_norm_bwd", "rms_norm_fwd", "rms_norm_bwd")
-
-
-def array(values, dtype="float32", **layout):
-    """An array of this process's kind."""
-    values = np.asarray(values, np.float64)
-    return labs.guarded(lay(values.shape, dtype, **layout), values).array
-
-
-def host(y):
-    """The values, as float64."""
-    labs.synchronize()
-    return np.asarray(y.tolist(), np.float64)
 
 
 def able(op, problem):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cases import lay
 from cases._pool import DTYPES, Pool, adaptive_windows, axis_windows
+from labs import array, host
 
 import dnnkern
 from dnnkern import dispatch
@@ -19,18 +20,6 @@ from dnnkern.pool._parse import FAMILY, SMALL, parse_problem
 from dnnkern.pool._problem import OPS, adaptive_window, check_index, make_adaptive_forward, make_forward
 
 ALGORITHMS = sorted({a.name for a in dispatch.algorithms("max_pool_fwd")})
-
-
-def array(values, dtype="float32", **layout):
-    """An array of this process's kind."""
-    values = np.asarray(values, np.float64)
-    return labs.guarded(lay(values.shape, dtype, **layout), values).array
-
-
-def host(y):
-    """The values, as float64."""
-    labs.synchronize()
-    return np.asarray(y.tolist(), np.float64)
 
 
 # ---- the references against PyTorch's

@@ -11,6 +11,8 @@ from cases import lay, rounded
 from cases.argreduce import CASES as ARG_CASES
 from cases.argreduce import ArgReduce
 from cases.reduce import CASES, MODES, SHORT, Reduce
+from contract import random_layout, random_problems
+from labs import array, host
 
 import dnnkern
 from dnnkern import dispatch
@@ -25,51 +27,11 @@ from dnnkern.reduce._rows import WIDTHS, Rows, loads_of
 ALGORITHMS = "naive", "rows", "columns", "two_stage"
 
 
-def array(values, dtype="float32", **layout):
-    """An array of this process's kind."""
-    values = np.asarray(values, np.float64)
-    return labs.guarded(lay(values.shape, dtype, **layout), values).array
-
-
-def host(y):
-    """The values, as float64."""
-    labs.synchronize()
-    return np.asarray(y.tolist(), np.float64)
-
-
 def algorithm(op, name):
     return next(a for a in dispatch.algorithms(op) if a.name == name)
 
 
 # ---- random problems
-
-def _random(request, problems, examples):
-    hypothesis = pytest.importorskip("hypothesis")
-    full = request.config.getoption("--full")
-
-    @hypothesis.settings(max_examples=20 * examples if full else examples, deadline=None, derandomize=not full, database=None,
-                         suppress_health_check=list(hypothesis.HealthCheck))
-    @hypothesis.given(hypothesis.strategies.composite(problems)())
-    def check(case):
-        problem = case.problem()
-        some = [a for a in dispatch.algorithms(case.op) if problem.is_empty or contract.refusal(a, problem) is None]
-        values = case.values("float")
-        reference, tolerance = case.reference(values)
-        for one in some[:1] if problem.is_empty else some:
-            run = contract.Run(case, one, values, tight=True)
-            run.check_memory()
-            run.check_values(reference, tolerance)
-    check()
-
-
-def _layout(draw, st, ndim):
-    layout = {"gap": draw(st.sampled_from([0, 0, 0, 1, 8])), "step": draw(st.sampled_from([1, 1, 1, 2])),
-              "misaligned": draw(st.sampled_from([0, 0, 1, 4]))}
-    if ndim and draw(st.booleans()):
-        layout["order"] = tuple(draw(st.permutations(range(ndim))))
-        layout["flip"] = tuple(sorted(draw(st.sets(st.integers(0, ndim - 1), max_size=2))))
-    return layout
-
 
 def _shape(draw, st, least):
     shape, limit = [], 600 if SIMULATED else 10 ** 6
@@ -88,8 +50,8 @@ def test_random_reductions(request):
         keepdims = draw(st.booleans())
         left = len(shape) if keepdims else len(shape) - len(axes)
         return Reduce("random", shape, axes, draw(st.sampled_from(MODES)), draw(st.sampled_from(list(SHORT))), keepdims,
-                      {"x": _layout(draw, st, len(shape)), "y": _layout(draw, st, left)})
-    _random(request, problems, 40)
+                      {"x": random_layout(draw, st, len(shape)), "y": random_layout(draw, st, left)})
+    random_problems(request, problems, 40)
 
 
 def test_random_extremes(request):
@@ -100,8 +62,8 @@ def test_random_extremes(request):
         axis, keepdims = draw(st.integers(0, len(shape) - 1)), draw(st.booleans())
         left = len(shape) - (not keepdims)
         return ArgReduce("random", shape, axis, draw(st.sampled_from(["min", "max"])), draw(st.sampled_from(list(SHORT))), keepdims,
-                         {"x": _layout(draw, st, len(shape)), "value": _layout(draw, st, left), "index": _layout(draw, st, left)})
-    _random(request, problems, 30)
+                         {name: random_layout(draw, st, n) for name, n in (("x", len(shape)), ("value", left), ("index", left))})
+    random_problems(request, problems, 30)
 
 
 # ---- every way to read

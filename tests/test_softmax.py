@@ -7,6 +7,7 @@ from cases import lay, numpy_dtype
 from cases._softmax import SHORT, softmax
 from cases.softmax_bwd import Backward
 from cases.softmax_fwd import Forward
+from labs import array, host
 
 import dnnkern
 from dnnkern import dispatch
@@ -15,18 +16,6 @@ from dnnkern.dispatch import NotSupported
 from dnnkern.softmax._parse import FAMILY, SMALL, parse_problem
 
 OPS = ("softmax_fwd", "softmax_bwd")
-
-
-def array(values, dtype="float32", **layout):
-    """An array of this process's kind."""
-    values = np.asarray(values, np.float64)
-    return labs.guarded(lay(values.shape, dtype, **layout), values).array
-
-
-def host(y):
-    """The values, as float64."""
-    labs.synchronize()
-    return np.asarray(y.tolist(), np.float64)
 
 
 def able(op, problem):

@@ -10,6 +10,8 @@ from cases import lay, numpy_dtype
 from cases._window import Window
 from cases.cast import DTYPES as CASTABLE, Cast
 from cases.transpose import DTYPES, Transpose
+from contract import random_layout, random_problems
+from labs import array, host
 
 import dnnkern
 from dnnkern import dispatch
@@ -24,47 +26,7 @@ from dnnkern.transform._problem import Dim, canonical, layout_letters, make_layo
 from dnnkern.transform.transpose_tiled import TILES, make_place
 
 
-def array(values, dtype="float32", **layout):
-    """An array of this process's kind."""
-    values = np.asarray(values, np.float64)
-    return labs.guarded(lay(values.shape, dtype, **layout), values).array
-
-
-def host(y):
-    """The values, as float64."""
-    labs.synchronize()
-    return np.asarray(y.tolist(), np.float64)
-
-
 # ---- random problems
-
-def _random(request, problems, examples):
-    hypothesis = pytest.importorskip("hypothesis")
-    full = request.config.getoption("--full")
-
-    @hypothesis.settings(max_examples=20 * examples if full else examples, deadline=None, derandomize=not full, database=None,
-                         suppress_health_check=list(hypothesis.HealthCheck))
-    @hypothesis.given(hypothesis.strategies.composite(problems)())
-    def check(case):
-        problem = case.problem()
-        able = [a for a in dispatch.algorithms(case.op) if problem.is_empty or contract.refusal(a, problem) is None]
-        values = case.values("float")
-        reference, tolerance = case.reference(values)
-        for algorithm in able[:1] if problem.is_empty else able:
-            run = contract.Run(case, algorithm, values, tight=True)
-            run.check_memory()
-            run.check_values(reference, tolerance)
-    check()
-
-
-def _layout(draw, st, ndim):
-    layout = {"gap": draw(st.sampled_from([0, 0, 0, 1, 8])), "step": draw(st.sampled_from([1, 1, 1, 2])),
-              "misaligned": draw(st.sampled_from([0, 0, 1, 4]))}
-    if ndim and draw(st.booleans()):
-        layout["order"] = tuple(draw(st.permutations(range(ndim))))
-        layout["flip"] = tuple(sorted(draw(st.sets(st.integers(0, ndim - 1), max_size=2))))
-    return layout
-
 
 def test_random_transpositions(request):
     st = pytest.importorskip("hypothesis.strategies")
@@ -77,8 +39,8 @@ def test_random_transpositions(request):
             shape.append(draw(st.sampled_from([n for n in sizes if n <= limit])))
             limit //= shape[-1]
         return Transpose("random", tuple(shape), tuple(draw(st.permutations(range(rank)))), draw(st.sampled_from(DTYPES)),
-                         layout={"x": _layout(draw, st, rank), "y": _layout(draw, st, rank)})
-    _random(request, problems, 60)
+                         layout={"x": random_layout(draw, st, rank), "y": random_layout(draw, st, rank)})
+    random_problems(request, problems, 60)
 
 
 @pytest.mark.parametrize("op", ["im2col", "col2im"])
@@ -94,8 +56,8 @@ def test_random_windows(request, op):
         shape = draw(st.integers(1, 2)), draw(st.sampled_from([1, 3, 8, 16])), *image
         layout = draw(st.sampled_from(["NCHW", "NHWC"]))
         return Window(op, "random", shape, window, draw(st.sampled_from(DTYPES)), stride, padding, dilation, layout,
-                      {"x": _layout(draw, st, dims + 2), "columns": _layout(draw, st, 3 if layout == "NCHW" else 2)})
-    _random(request, problems, 25)
+                      {"x": random_layout(draw, st, dims + 2), "columns": random_layout(draw, st, 3 if layout == "NCHW" else 2)})
+    random_problems(request, problems, 25)
 
 
 def test_random_casts(request):
@@ -105,8 +67,8 @@ def test_random_casts(request):
         shape = tuple(draw(st.lists(st.integers(1, 12), max_size=3)))
         x_dtype, y_dtype, scale = (draw(st.sampled_from(some)) for some in (CASTABLE, CASTABLE, [1.0, 0.5, 3.0]))
         return Cast("random", shape, x_dtype, y_dtype, scale,
-                    {"x": _layout(draw, st, len(shape)), "y": _layout(draw, st, len(shape))})
-    _random(request, problems, 60)
+                    {"x": random_layout(draw, st, len(shape)), "y": random_layout(draw, st, len(shape))})
+    random_problems(request, problems, 60)
 
 
 # ---- the canonical form
