@@ -17,6 +17,7 @@ CASES += [("halo_wgmma", Conv("tiles-two-blocks-nhwc", DIRECTIONS[0], (1, 72, 20
                               padding=(3, 0), bias=True, residual=True, activation="relu")),
           ("halo_wgmma", Conv("tiles-3d-nhwc", DIRECTIONS[0], (1, 16, 5, 17, 10), 72, (3, 2, 3), "bfloat16", layout="NHWC", padding=1)),
           ("halo_wgmma", Conv("tiles-3d-nhwc", DIRECTIONS[1], (1, 72, 4, 9, 18), 64, (2, 3, 3), "float16", layout="NHWC", padding=1)),
+          ("halo_wgmma", Conv("tiles-few-nhwc", DIRECTIONS[1], (1, 64, 18, 13), 24, (3, 3), "bfloat16", layout="NHWC", padding=1)),
           ("grouped", Conv("tiles-g4", DIRECTIONS[2], (7, 16, 8, 5), 16, (3, 3), "float16", layout="NHWC", padding=1, groups=4)),
           ("grouped", Conv("tiles-g16", DIRECTIONS[2], (3, 64, 9, 17), 64, (2, 3), "bfloat16", layout="NHWC", stride=2, groups=4))]
 

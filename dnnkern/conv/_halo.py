@@ -36,6 +36,7 @@ class Body:
     """What the kernel is compiled for.
 
     `taps` and `dilations` along d, h and w; `blocks` of 64 channels are summed over at each; `columns`: channels of the result in a tile;
+    `steps`: 16 channels each that a block's products take, 4 but of a single block that is not full;
     `reverse`: the first tap meets the last pixel; `major`: the filter's contiguous dimension, "k" of what is summed over, "mn" of the
     result's channels.
     """
@@ -43,6 +44,7 @@ class Body:
     taps: tuple
     dilations: tuple
     blocks: int
+    steps: int
     columns: int
     lines: int
     consumers: int
@@ -95,7 +97,7 @@ def halo_kernel(body):
     SUMS, PART, RESULTS = TILES * COLUMNS // 2, COLUMNS * ROW, 64 * 2 * COLUMNS
     A_CONST = matrix_descriptor(16, PITCH, 128)
     B_CONST = matrix_descriptor(16, 1024, 128) if FORWARD else boxes_descriptor(COLUMNS)
-    multiply = make_wgmma(COLUMNS, body.dtype, steps=4, tiles=TILES, b_major=body.major, b_step=2 if FORWARD else 2 * COLUMNS,
+    multiply = make_wgmma(COLUMNS, body.dtype, steps=body.steps, tiles=TILES, b_major=body.major, b_step=2 if FORWARD else 2 * COLUMNS,
                           a_tile=8 * PITCH // 16)
     wait_all, wait_older, have_left = make_wgmma_wait(0, SUMS), make_wgmma_wait(1, 0), make_bulk_wait_read(0)
     fill = make_fill(body.epilogue, width=2 * COLUMNS)

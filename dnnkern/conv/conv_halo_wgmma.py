@@ -20,7 +20,7 @@ from ._halo import CHANNELS, WIDE, Body, halo_kernel
 from ._taps import roles
 
 SHAPES = (16, 3, 2), (8, 4, 2), (16, 4, 1), (8, 3, 2), (16, 2, 2), (16, 3, 1), (8, 2, 2), (16, 2, 1), (8, 4, 1), (8, 2, 1), (8, 1, 1)
-UNMEASURED = 4.0   # no GPU has run it: the simulator's word is not enough to be chosen
+PRODUCT = 36       # cycles of 64 rows by 64 or 32 columns and 16 of k: 2 KiB of rows at 64 bytes a cycle, and a little
 MOST = 4           # configurations
 MOST_SHARED = 232448
 
@@ -43,7 +43,8 @@ def _channels(p):
 
 
 def _body(p, config):
-    return Body(p.dtype, p.filter, p.dilations, ceil_div(_channels(p)[0], CHANNELS), config.columns, config.lines, config.consumers,
+    total = _channels(p)[0]
+    return Body(p.dtype, p.filter, p.dilations, ceil_div(total, CHANNELS), min(4, ceil_div(total, 16)), config.columns, config.lines, config.consumers,
                 config.stages, (p.op == "conv_bwd_data") != bool(p.flip), "k" if p.op == "conv_fwd" else "mn", p.epilogue)
 
 
@@ -131,15 +132,17 @@ def _blocks(p, config, device):
 
 
 def estimate(problem, device, config):
-    """What passes through shared memory: operands of the products, pixels, results; the filters first."""
+    """Products of 64 rows as fast as the left one's rows come out of shared memory, and what a tile's pixels and results wait for."""
     p, body = problem, _body(problem, config)
     blocks, parts = _blocks(p, config, device)
     tiles = ceil_div(_tiles(p, config)[0], blocks) * ceil_div(blocks * parts, device.sms)
-    products = config.lines // 8 * p.taps * body.blocks * 4                                      # of 64 rows and 16 of k
-    tile = products * (2048 + config.columns * 32) / 128 + (p.filter[0] * body.blocks * body.stage + 2 * config.lines * 1024) / 128
-    alone = 1.0 if config.consumers * config.stages > 2 else 1.4
-    work = (4000 + body.filters / 48 + tiles * tile * alone) / device.clock_hz
-    return UNMEASURED * (2e-6 + max(work, p.bytes / (BANDWIDTH * device.bandwidth)))
+    boxes = p.filter[0] * body.blocks
+    products = PRODUCT * config.lines // 8 * p.taps * body.blocks * body.steps + 40 * config.lines * config.columns / 64
+    tile = max(products, (75 + 25 * boxes) * config.lines,
+               100 * config.lines + max(0, boxes - config.stages) * (1130 + body.stage / 55))     # a consumer's boxes come one by one
+    slower = (1.25 if config.stages == 1 else 1.0) + 0.015 * (4 - config.consumers)
+    work = (4000 + body.filters / 48 + tiles * tile * slower) / device.clock_hz
+    return 2e-6 + max(work, p.bytes / (BANDWIDTH * device.bandwidth))
 
 
 def _map(name, tensor, strides, sizes, box):
