@@ -182,7 +182,6 @@ def test_arrivals_from_other_blocks(blocks, ready):
     assert (y == 100 * ((np.arange(blocks)[:, None] - 1) % blocks) + 31 - np.arange(32)).all()
 
 
-@pytest.mark.skipif(not SIMULATED, reason="hung a GPU before the barrier of a cluster took lanes apart; not run on one since")
 @pytest.mark.parametrize("release", (mbarrier_arrive_remote, mbarrier_free_remote), ids=("release", "relaxed"))
 def test_multicast_into_stages_that_both_blocks_free(release):
     """Each block loads half of a tile for both. Neither may write the other's stage before that has been read there."""

@@ -1,7 +1,8 @@
 """One thread a row, three walks over it: the maximum, the sum, the results.
 
 Straight from the definition, for any strides and any number of rows; neighbouring threads read neighbouring rows, so that loads are
-coalesced only where rows lie across memory. The gradient takes two walks.
+coalesced only where rows lie across memory. The gradient takes two walks. Sums are of stretches of 256 elements, each added up by itself,
+which loses less to rounding.
 """
 import functools
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._math import arithmetic
 
 THREADS = 128
+STRETCH = 256
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,11 @@ def forward_kernel(config):
             m, total = load(x, at), Real(0)
             for i in range(1, length):
                 m = maximum(m, load(x, i64(at + i64(i) * x_step)))
-            for i in range(length):
-                total = Real(total + power(Real(load(x, i64(at + i64(i) * x_step)) - m)))
+            for first in range(0, length, STRETCH):
+                part = Real(0)
+                for i in range(first, min(i64(first + STRETCH), length)):
+                    part = Real(part + power(Real(load(x, i64(at + i64(i) * x_step)) - m)))
+                total = Real(total + part)
             z = finish(total)
             for i in range(length):
                 store(y, i64(to + i64(i) * y_step), result(load(x, i64(at + i64(i) * x_step)), m, z))
@@ -87,8 +92,11 @@ def backward_kernel(config):
             places(row, sizes, strides, offsets)
             at, mid, to = offsets[0], offsets[1], offsets[2]
             total = Real(0)
-            for i in range(length):
-                total = Real(total + product(load(dy, i64(at + i64(i) * dy_step)), load(y, i64(mid + i64(i) * y_step))))
+            for first in range(0, length, STRETCH):
+                part = Real(0)
+                for i in range(first, min(i64(first + STRETCH), length)):
+                    part = Real(part + product(load(dy, i64(at + i64(i) * dy_step)), load(y, i64(mid + i64(i) * y_step))))
+                total = Real(total + part)
             for i in range(length):
                 value = gradient(load(dy, i64(at + i64(i) * dy_step)), load(y, i64(mid + i64(i) * y_step)), total)
                 store(dx, i64(to + i64(i) * dx_step), value)

@@ -30,11 +30,12 @@ class ArgReduce(Reduce):
         return argreduce(arrays["x"], self.mode, axis=self.axes, keepdims=self.keepdims, out=out, **tail)
 
     def values(self, mode):
-        """In exact mode integers of which many are the same; else normal numbers."""
+        """In exact mode integers of which many are the same, the extremes among them; else normal numbers."""
         rng, place = np.random.default_rng(list(self.id.encode())), self.inputs()["x"]
         if mode == "exact":
             top = min(100, max(3, self.length // 2))
-            x = rng.integers(-top, top + 1, self.shape)
+            most = rng.integers(top // 2, top + 1, tuple(1 if k == self.axes % len(self.shape) else n for k, n in enumerate(self.shape)))
+            x = np.clip(rng.integers(-top, top + 1, self.shape), -most, most)
         else:
             x = rounded(rng.standard_normal(self.shape), self.dtype)
         return {"x": coherent(np.asarray(x, np.float64), place)}
