@@ -202,7 +202,7 @@ def test_values_are_what_the_modes_promise(op):
             contract.assert_telling(y, case)
 
 
-@pytest.mark.parametrize("policy, seed", [("lifo", 0), ("random", 1), ("random", 2)])
+@pytest.mark.parametrize("policy, seed", [("lifo", 0), ("random", 1)])
 def test_other_schedules(op, policy, seed, simulated, monkeypatch):
     from dnnkern.device.sim import config
     monkeypatch.setattr(config, "policy", policy)

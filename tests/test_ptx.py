@@ -56,8 +56,8 @@ def _rows(full):
             archs = [a for a in DEVICES if device(a).supports(algorithm.arch) is None]
             chosen = _representative(op, algorithm)
             rows = itertools.product(chosen, archs)
-            if not full:  # twice, on architectures that change from algorithm to algorithm, with cases from all over the list
-                rows = ((chosen[j * len(chosen) // 2], archs[(j * len(archs) // 2 + number) % len(archs)]) for j in range(2))
+            if not full:  # once, on an architecture and with a kind of problem that change from algorithm to algorithm
+                rows = ((chosen[number % len(chosen)], archs[number % len(archs)]),)
             for case, arch in dict.fromkeys(rows):
                 yield pytest.param(algorithm, case, arch, id=f"{op}-{algorithm.name}-{case.id}-{arch}")
 
@@ -156,12 +156,12 @@ def test_tiles_with_an_activation(name, words):
 
 
 def test_every_algorithm_and_architecture_is_compiled(request):
-    """Each algorithm on two of the architectures that it has; with --full, on all."""
+    """Each algorithm on one of the architectures that it has, on some algorithm each; with --full, all on all."""
     full = request.config.getoption("--full")
     rows = [p.values for p in _rows(full)]
     for op in cases.modules():
         for algorithm in dispatch.algorithms(op):
             archs = {arch for a, _, arch in rows if a is algorithm}
             able = {a for a in DEVICES if device(a).supports(algorithm.arch) is None}
-            assert archs <= able and len(archs) >= (len(able) if full else min(len(able), 2)) > 0, algorithm.arch
+            assert archs <= able and len(archs) >= (len(able) if full else 1) > 0, algorithm.arch
     assert {arch for _, _, arch in rows} == set(DEVICES)
