@@ -1,11 +1,8 @@
 """Functions of single elements to measure: cases written in the words of the command line."""
-import functools
-from dataclasses import dataclass
-
 from dnnkern.act._parse import parse_problem
 from dnnkern.host.products import FLOATS
 
-from . import _transform
+from . import _words
 
 ACTIVATIONS = {
     "large": tuple(f"268435456 {{}} {mode}" for mode in ("gelu", "relu", "swish", "gelu_tanh", "tanh", "sigmoid", "mish")),
@@ -28,16 +25,9 @@ EXAMPLES = {"activation_fwd": "1048576 {} gelu", "activation_bwd": "1048576 {} g
             "binary": "4096x4096 4096 {} add", "glu_fwd": "4096x8192 {} swish", "glu_bwd": "4096x8192 {} swish"}
 
 
-@dataclass(frozen=True)
-class Case:
-    """One problem; `words` are those of ``python -m dnnkern explain``."""
-    op: str
-    words: str
-    label: str = ""
-
-    @functools.cached_property
-    def problem(self):
-        return parse_problem(self.words.split(), self.op)
+class Case(_words.Case):
+    """A problem of the family."""
+    parse = staticmethod(parse_problem)
 
     def call(self, arrays, **keywords):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
@@ -53,10 +43,7 @@ class Case:
             return function(*given, p.mode, mask=arrays["mask"], **keywords)
         return function(*given, p.mode, slope=arrays["slope"], **dict(p.activation.parameters if p.activation else ()), **keywords)
 
-    def __str__(self):
-        return str(self.problem).removeprefix(self.op + " ") + (f" ({self.label})" if self.label else "")
-
 
 def shapes(op):
     """The sets of an operation."""
-    return _transform.Shapes(op, SETS[op], FLOATS, EXAMPLES[op], case=Case)
+    return _words.Shapes(op, SETS[op], FLOATS, EXAMPLES[op], case=Case)

@@ -1,11 +1,8 @@
 """Rows to normalise: cases written in the words of the command line."""
-import functools
-from dataclasses import dataclass
-
 from dnnkern.host.products import FLOATS
 from dnnkern.norm._parse import parse_problem
 
-from . import _transform
+from . import _words
 
 SETS = {
     "rows": tuple(f"{2 ** 26 // n}x{n} {{}}" for n in (128, 1024, 4096, 8192, 16384, 65536)),
@@ -13,16 +10,9 @@ SETS = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
-    """One problem; `words` are those of ``python -m dnnkern explain``."""
-    op: str
-    words: str
-    label: str = ""
-
-    @functools.cached_property
-    def problem(self):
-        return parse_problem(self.words.split(), self.op)
+class Case(_words.Case):
+    """A problem of the family."""
+    parse = staticmethod(parse_problem)
 
     def call(self, arrays, **keywords):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
@@ -32,10 +22,7 @@ class Case:
         return getattr(dnnkern, self.op)(*(arrays.get(name) for name in operands), axis=self.problem.axis,
                                          out=tuple(arrays[name] for name in outs), **keywords)
 
-    def __str__(self):
-        return str(self.problem).removeprefix(self.op + " ") + (f" ({self.label})" if self.label else "")
-
 
 def shapes(op):
     """The sets of an operation."""
-    return _transform.Shapes(op, SETS, FLOATS, "8192x4096 {}", case=Case)
+    return _words.Shapes(op, SETS, FLOATS, "8192x4096 {}", case=Case)

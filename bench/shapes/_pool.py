@@ -1,11 +1,8 @@
 """Windows to measure for pooling: cases written in the words of the command line."""
-import functools
-from dataclasses import dataclass
-
 from dnnkern.pool._parse import parse_problem
 from dnnkern.pool._problem import DTYPES
 
-from . import _transform
+from . import _words
 
 SETS = {
     "networks": ("64x64x112x112 {} 3x3 s2 p1  # ResNet's first", "32x64x224x224 {} 2x2  # VGG", "32x256x56x56 {} 2x2",
@@ -21,16 +18,9 @@ TRAINING = tuple(text.replace("  #", " index  #") if "#" in text else text + " i
                  for text in SETS["networks"] + SETS["overlapping"])
 
 
-@dataclass(frozen=True)
-class Case:
-    """One problem; `words` are those of ``python -m dnnkern explain``."""
-    op: str
-    words: str
-    label: str = ""
-
-    @functools.cached_property
-    def problem(self):
-        return parse_problem(self.words.split(), self.op)
+class Case(_words.Case):
+    """A problem of the family."""
+    parse = staticmethod(parse_problem)
 
     def call(self, arrays, **keywords):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
@@ -51,11 +41,8 @@ class Case:
             return function(arrays["x"], *rest, return_index=True, out=(arrays["y"], arrays["index"]), **keywords)
         return function(arrays["x"], *rest, out=arrays["y"], **keywords)
 
-    def __str__(self):
-        return str(self.problem).removeprefix(self.op + " ") + (f" ({self.label})" if self.label else "")
-
 
 def shapes(op):
     """The sets of an operation; of maxima with and without an index."""
     sets = {**SETS, "training": TRAINING} if op == "max_pool_fwd" else SETS
-    return _transform.Shapes(op, sets, DTYPES, "64x64x112x112 {} 3x3 s2 p1", ("nhwc", "nchw"), case=Case)
+    return _words.Shapes(op, sets, DTYPES, "64x64x112x112 {} 3x3 s2 p1", ("nhwc", "nchw"), case=Case)

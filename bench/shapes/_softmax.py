@@ -1,11 +1,8 @@
 """Rows to take a softmax of: cases written in the words of the command line."""
-import functools
-from dataclasses import dataclass
-
 from dnnkern.host.products import FLOATS
 from dnnkern.softmax._parse import parse_problem
 
-from . import _transform
+from . import _words
 
 SETS = {
     "rows": tuple(f"{2 ** 27 // n}x{n} {{}}" for n in (1024, 2048, 4096, 8192, 16384, 32768, 65536)),
@@ -17,16 +14,9 @@ SETS = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
-    """One problem; `words` are those of ``python -m dnnkern explain``."""
-    op: str
-    words: str
-    label: str = ""
-
-    @functools.cached_property
-    def problem(self):
-        return parse_problem(self.words.split(), self.op)
+class Case(_words.Case):
+    """A problem of the family."""
+    parse = staticmethod(parse_problem)
 
     def call(self, arrays, **keywords):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
@@ -36,10 +26,7 @@ class Case:
             return dnnkern.softmax_fwd(arrays["x"], axis=p.axis, log=p.log, out=arrays["y"], **keywords)
         return dnnkern.softmax_bwd(arrays["dy"], arrays["y"], axis=p.axis, log=p.log, out=arrays["dx"], **keywords)
 
-    def __str__(self):
-        return str(self.problem).removeprefix(self.op + " ") + (f" ({self.label})" if self.label else "")
-
 
 def shapes(op):
     """The sets of an operation."""
-    return _transform.Shapes(op, SETS, FLOATS, "8192x4096 {}", case=Case)
+    return _words.Shapes(op, SETS, FLOATS, "8192x4096 {}", case=Case)

@@ -1,10 +1,10 @@
 """Windows to measure for col2im: layers of networks, in both layouts."""
 from dnnkern.transform._window import SUMMED
 
-from ._transform import Shapes
+from ._transform import shapes
 
 DTYPES = SUMMED
-_SHAPES = Shapes("col2im", {
+_SHAPES = shapes("col2im", {
     "resnet50": ("32x64x56x56 {} 3x3 p1", "32x128x28x28 {} 3x3 p1", "32x256x14x14 {} 3x3 p1", "32x512x7x7 {} 3x3 p1",
                  "32x128x56x56 {} 3x3 s2 p1", "32x3x224x224 {} 7x7 s2 p3 # first layer"),
     "vgg16": ("16x64x224x224 {} 3x3 p1", "16x256x56x56 {} 3x3 p1"),

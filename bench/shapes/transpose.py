@@ -1,10 +1,10 @@
 """Transpositions to measure: layouts of images and filters, heads of attention, matrices."""
 from dnnkern.transform._problem import DTYPES as KNOWN
 
-from ._transform import Shapes
+from ._transform import shapes
 
 DTYPES = KNOWN
-_SHAPES = Shapes("transpose", {
+_SHAPES = shapes("transpose", {
     "layouts": ("64x256x56x56 {} NCHW:NHWC", "64x56x56x256 {} NHWC:NCHW", "64x64x112x112 {} NCHW:NHWC", "64x112x112x64 {} NHWC:NCHW",
                 "128x1024x14x14 {} NCHW:NHWC", "128x14x14x1024 {} NHWC:NCHW", "128x512x7x7 {} NCHW:NHWC", "128x7x7x512 {} NHWC:NCHW",
                 "8x64x16x56x56 {} NCHW:NHWC"),
