@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, f64, i32, i64
 from ..device.block import add, make_block_reduce
 from ..device.convert import element
-from ..device.flight import make_flight
+from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.warp import reduce_sum
 from ..dispatch import Algorithm

@@ -44,8 +44,8 @@ def _channels(p):
 
 def _body(p, config):
     total = _channels(p)[0]
-    return Body(p.dtype, p.filter, p.dilations, ceil_div(total, CHANNELS), min(4, ceil_div(total, 16)), config.columns, config.lines, config.consumers,
-                config.stages, (p.op == "conv_bwd_data") != bool(p.flip), "k" if p.op == "conv_fwd" else "mn", p.epilogue)
+    return Body(p.dtype, p.filter, p.dilations, ceil_div(total, CHANNELS), min(4, ceil_div(total, 16)), config.columns, config.lines,
+                config.consumers, config.stages, (p.op == "conv_bwd_data") != bool(p.flip), "k" if p.op == "conv_fwd" else "mn", p.epilogue)
 
 
 def _pixels_apart(strides, sizes):

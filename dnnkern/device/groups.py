@@ -1,5 +1,6 @@
 """Groups of neighbouring elements between memory and registers, in accesses of 16 bytes or what alignment leaves of them."""
 import functools
+from typing import Callable, NamedTuple
 
 from . import cuda, device_function, f32, f64, i32, u32
 from .convert import double_words, element, words_double
@@ -42,7 +43,7 @@ def make_reader(dtype, count, words, constant=True):
             for v in range(count):
                 value = T(0)
                 if ok:
-                    value = T(load(p, i32(i + v)))
+                    value = T(load(advance(p, i), i32(v)))
                 buffer[k + v] = value
 
         @device_function
@@ -71,6 +72,56 @@ def make_reader(dtype, count, words, constant=True):
             for w in range(length):
                 values[k + 2 * w], values[k + 2 * w + 1] = unpack_word(buffer[j + w])
     return u32, length, fetch, device_function(unpack)
+
+
+class Flight(NamedTuple):
+    """What `make_flight` makes.
+
+    Attributes
+    ----------
+    scalar : type
+        Of the local array that holds the loads: 32-bit words, or values where elements are loaded one by one.
+    length : int
+        Its extent.
+    vector : int
+        Elements of one load.
+    fetch : device function ``fetch(buffer, u, p, i, ok)``
+        Load number u of the flight begins at element i of pointer p; where not `ok`, nothing is read and the elements are 0.
+    values : device function ``values(some, buffer, u)``
+        The elements of load u, in the type that is computed with.
+    """
+    scalar: object
+    length: int
+    vector: int
+    fetch: Callable
+    values: Callable
+
+
+@functools.cache
+def make_flight(dtype, words, count):
+    """`count` loads of a thread that are on their way together, all issued before the first is used: what streams an array through
+    registers once. Each is of `words` 32-bit words, 4, 2 or 1, to which the elements are aligned; 0: of single elements::
+
+        flight = make_flight("bfloat16", words=4, count=4)
+        SCALAR, LENGTH, VECTOR, fetch, values = flight.scalar, flight.length, flight.vector, flight.fetch, flight.values
+
+        buffer, some = cuda.local.array(LENGTH, SCALAR), cuda.local.array(VECTOR, f32)     # in a kernel
+        for u in range(4):
+            fetch(buffer, u, x, i64(first + u * step), first + u * step < n)
+        for u in range(4):
+            values(some, buffer, u)
+    """
+    vector = max(1, 4 * words // element(dtype).storage.itemsize)
+    T, length, read, unpack = make_reader(dtype, vector, words)
+
+    @device_function
+    def fetch(buffer, u, p, i, ok):
+        read(buffer, u * length, p, i, ok)
+
+    @device_function
+    def values(some, buffer, u):
+        unpack(some, 0, buffer, u * length)
+    return Flight(T, count * length, vector, fetch, values)
 
 
 @functools.cache

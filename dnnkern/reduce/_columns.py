@@ -8,7 +8,7 @@ import functools
 from dataclasses import dataclass
 
 from ..device import cuda, i32, i64
-from ..device.flight import make_flight
+from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..host.launch import Argument, Launch

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, i32, i64
 from ..device.convert import element
-from ..device.flight import make_flight
+from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import address, advance
 from ..host.dtypes import ITEMSIZE
