@@ -31,8 +31,7 @@ def softmax_fwd(x, *, axis=-1, log=False, out=None, workspace=None, stream=None,
     -------
     y : array, of x's framework
         Packed, unless `out` is given. Computed in float32 (float64 for float64) and rounded once. Where x is -inf, y is 0 (with `log`
-        -inf). A row that holds NaN or +inf, or nothing but -inf, is NaN throughout, as
-        PyTorch's.
+        -inf). A row that holds NaN or +inf, or nothing but -inf, is NaN throughout, as PyTorch's.
 
     Raises
     ------
