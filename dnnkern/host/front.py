@@ -49,6 +49,8 @@ class Operation:
         The problem has `outputs` (tensors), `is_empty` and `scalar_type`.
     in_place : frozenset of str
         Operands that may be exactly `out`.
+    updates : frozenset of str
+        Operands that are written as well; they overlap nothing.
     check_values : callable(problem, {operand: array}), optional
         Raises where arrays of indices hold what they must not; runs before every call under DNNKERN_CHECK=values.
     function : str, optional
@@ -57,8 +59,10 @@ class Operation:
         The operands' names in messages; default: `operands`.
     """
 
-    def __init__(self, op, *, operands, outputs, scalars=(), problem, in_place=frozenset(), check_values=None, function=None, labels=None):
+    def __init__(self, op, *, operands, outputs, scalars=(), problem, in_place=frozenset(), updates=frozenset(), check_values=None,
+                 function=None, labels=None):
         self.op, self.operands, self.outputs, self.scalars, self.make_problem = op, operands, outputs, scalars, problem
+        self.updates = updates
         self.in_place, self.check_values, self.function = in_place, check_values, function or op
         self.labels = operands if labels is None else labels
         self.calls, self.plans, self.lock = {}, {}, threading.Lock()
@@ -95,12 +99,13 @@ class Operation:
             stream = kind.stream(bound.device)
         elif type(stream) is not int:
             stream = stream_handle(stream)
-        if outs:
+        if bound.apart:
             if addresses != bound.apart_at:
                 for i, o, below, above in bound.apart:
                     if -below < addresses[o] - addresses[i] < above:
                         self._overlap(bound, addresses, i, o)
                 bound.apart_at = addresses[:]
+        if outs:
             results = outs
         else:
             results = tuple([kind.empty(t.shape, t.dtype, bound.device, stream) for t in bound.outputs])
@@ -123,9 +128,9 @@ class Operation:
                     self._check_workspace(bound, workspace, addresses)
                 addresses.append(0)
             if SIMULATED:
-                for x in outs:
+                for name, x in (*(("out", x) for x in outs), *self._updated(operands)):
                     if not getattr(getattr(x, "flags", None), "writeable", True):
-                        raise TypeError(f"{self.function}: out is a read-only array, which cannot be written")
+                        raise TypeError(f"{self.function}: {name} is a read-only array, which cannot be written")
                 addresses = [None if x is None else kind_of(x).host_view(x) for x in (*operands, *results, scratch)]
             executable.execute((*addresses, *scalars), stream)
             if CHECKS and "nan" in CHECKS:
@@ -154,6 +159,9 @@ class Operation:
         for x in outs:
             if kind_of(x).immutable:
                 raise TypeError(f"{self.function}: out is a {kind_of(x).name} array, which cannot be written; leave out= away")
+        for name, x in self._updated(operands):
+            if x is not None and kind_of(x).immutable:
+                raise TypeError(f"{self.function}: {name} is a {kind_of(x).name} array, which cannot be written; updates are in place")
         aliases = frozenset(name for name, x, address in zip(self.operands, operands, addresses)
                             if x is not None and address and address in addresses[len(operands):])
         missing = (None,) * (len(self.operands) - len(operands))
@@ -192,10 +200,12 @@ class Operation:
 
         Output number 0 is `first` among the arrays.
         """
-        pairs = []
-        for o in range(first, len(addresses)):
-            for i in range(o):
-                same = addresses[i] == addresses[o] and i < first  # exactly the same memory: allowed, or refused already
+        pairs, written = [], [k for k, name in enumerate(self.operands[:first]) if name in self.updates]
+        for o in (*written, *range(first, len(addresses))):
+            for i in range(first if o < first else o):
+                if i == o or i in written and i > o:
+                    continue
+                same = addresses[i] == addresses[o] and i < first <= o  # exactly the same memory: allowed, or refused already
                 if extents[i] != (0, 0) and extents[o] != (0, 0) and not same:
                     pairs.append((i, o, extents[o][1] - extents[i][0], extents[i][1] - extents[o][0]))
         return tuple(pairs)
@@ -242,6 +252,9 @@ class Operation:
         return (*((name, "pointer") for name in (*self.operands[:given], *self.outputs, "workspace")),
                 *((name, problem.scalar_type) for name in self.scalars), *((name, "null") for name in self.operands[given:]))
 
+    def _updated(self, operands):
+        return [(label, x) for name, label, x in zip(self.operands, self.labels, operands) if name in self.updates] if self.updates else ()
+
     def _label(self, operand):
         return self.labels[self.operands.index(operand)]
 
@@ -251,7 +264,10 @@ class Operation:
         """ValueError if the two arrays share memory, not only the range it lies in."""
         if not share_memory(bound.tensors[i], addresses[i], bound.tensors[o], addresses[o]):
             return
-        name = bound.names[i] if i < len(bound.names) - len(self.outputs) else "another output"
+        operands = len(bound.names) - len(self.outputs)
+        name = bound.names[i] if i < operands else "another output"
+        if o < operands:
+            raise ValueError(f"{self.function}: {bound.names[o]}, which is written, overlaps {name}")
         (low_i, high_i), (low_o, high_o) = bound.extents[i], bound.extents[o]
         raise ValueError(f"{self.function}: out partly overlaps {name}: bytes {addresses[o] + low_o:#x} to {addresses[o] + high_o:#x} and "
                          f"{addresses[i] + low_i:#x} to {addresses[i] + high_i:#x}")

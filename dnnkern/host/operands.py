@@ -147,6 +147,8 @@ class Operands:
         in_place = getattr(problem, "in_place", False)  # True: all that may be; else their names
         self.aliased = {name for name in operation.in_place
                         if in_place and (in_place is True or name in in_place) and self.tensors[name] is not None}
+        updated = {name: self.tensors[name] for name in operation.updates if self.tensors[name] is not None}
+        self.results = {**self.outputs, **updated}  # what a run writes
         self._workspace = self._reference = None
         if given is not None:
             given = (*given, *(None,) * (len(self.tensors) - len(given)))
@@ -159,7 +161,7 @@ class Operands:
             block = None if SIMULATED else self.memory.allocate(count * size)
             self.sets = [self._make_set(block, k * size) for k in range(count)]
             self._fill(given)
-            self._saved = {name: self._copy_of(self.sets[0][name]) for name in self.aliased}
+            self._saved = {name: self._copy_of(self.sets[0][name]) for name in (*self.aliased, *updated)}
             self.memory.settle()
         except BaseException:
             self.memory.close()
@@ -291,14 +293,14 @@ class Operands:
         """Remember what `run()` writes for set 0 as the right result. `run` waits for its end."""
         self._prepare()
         run()
-        self._reference = {name: self._copy_of(self.sets[0][name]) for name in self.outputs}
+        self._reference = {name: self._copy_of(self.sets[0][name]) for name in self.results}
         self.memory.settle()
 
     def wrong(self, run, tolerance=None) -> str | None:
         """None if what `run()` writes for set 0 agrees with the reference, else how it differs."""
         self._prepare()
         run()
-        for name, t in self.outputs.items():
+        for name, t in self.results.items():
             slot = self.sets[0][name]
             if not t.size:
                 continue

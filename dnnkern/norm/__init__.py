@@ -1,11 +1,12 @@
 """Normalisations of rows: layer and RMS normalisation, and their gradients."""
 from ..dispatch import Note
 from ..host.front import Operation
+from ._batch import BATCH_BACKWARD, BATCH_INFER, BATCH_TRAIN, batch_norm_bwd, batch_norm_infer, batch_norm_train_fwd  # noqa: F401
 from ._problem import (LayerNormGradientProblem, LayerNormProblem, RmsNormGradientProblem, RmsNormProblem, make_layer_backward,
                        make_layer_forward, make_rms_backward, make_rms_forward)
 
-__all__ = ["LayerNormGradientProblem", "LayerNormProblem", "RmsNormGradientProblem", "RmsNormProblem", "layer_norm_bwd", "layer_norm_fwd",
-           "rms_norm_bwd", "rms_norm_fwd"]
+__all__ = ["LayerNormGradientProblem", "LayerNormProblem", "RmsNormGradientProblem", "RmsNormProblem", "batch_norm_bwd", "batch_norm_infer",
+           "batch_norm_train_fwd", "layer_norm_bwd", "layer_norm_fwd", "rms_norm_bwd", "rms_norm_fwd"]
 
 LAYER_FORWARD = Operation("layer_norm_fwd", operands=("x", "gamma", "beta"), outputs=("y", "mean", "rstd"), scalars=("eps",),
                           problem=make_layer_forward)

@@ -4,6 +4,7 @@ import functools
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
 from ..transform._parse import sizes_word
+from . import _channel_parse
 from ._problem import (LayerNormGradientProblem, LayerNormProblem, RmsNormGradientProblem, RmsNormProblem, make_layer_backward,
                        make_layer_forward, make_rms_backward, make_rms_forward)
 
@@ -41,9 +42,11 @@ def from_record(op, record):
 
 
 FAMILY = {op: (add_arguments, functools.partial(make, op), functools.partial(from_record, op)) for op in _KINDS}
+FAMILY |= _channel_parse.FAMILY
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
 SMALL = {op: ("5x100 f32", "3x77 bf16 --weights float32", "2x5x8 f16 --axis 1", "4x9 f64") for op in _KINDS}
+SMALL |= _channel_parse.SMALL
 """Problems that ``python -m dnnkern check`` tries."""
 
 
@@ -54,5 +57,6 @@ def parse_problem(words, op):
     layer_norm_fwd 8192x4096 bfloat16 axis 1 gamma float32 beta float32
     """
     parser = WordParser(op, add_help=False)
-    add_arguments(parser)
-    return make(op, parser.parse_args(list(words)))
+    add_words, make_it, _ = FAMILY[op]
+    add_words(parser)
+    return make_it(parser.parse_args(list(words)))

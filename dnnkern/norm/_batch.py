@@ -1,0 +1,174 @@
+"""Batch normalisation: the public functions."""
+from ..dispatch import Note
+from ..host.front import Operation
+from ._batch_problem import make_batch_backward, make_batch_infer, make_batch_train
+
+BATCH_TRAIN = Operation("batch_norm_train_fwd", operands=("x", "gamma", "beta", "running_mean", "running_var", "residual"),
+                        outputs=("y", "mean", "rstd"), scalars=("eps", "momentum"), problem=make_batch_train,
+                        updates=frozenset({"running_mean", "running_var"}))
+BATCH_INFER = Operation("batch_norm_infer", operands=("x", "gamma", "beta", "mean", "var", "residual"), outputs=("y",), scalars=("eps",),
+                        problem=make_batch_infer)
+# The one with a residual comes first: the first of an op is what `find` takes for problems of either kind.
+BATCH_BACKWARD = Operation("batch_norm_bwd", operands=("dy", "x", "gamma", "mean", "rstd", "y"),
+                           outputs=("dx", "dgamma", "dbeta", "dresidual"), problem=make_batch_backward)
+_train, _infer, _backward_residual = BATCH_TRAIN.call, BATCH_INFER.call, BATCH_BACKWARD.call
+_backward = Operation("batch_norm_bwd", operands=("dy", "x", "gamma", "mean", "rstd", "y"), outputs=("dx", "dgamma", "dbeta"),
+                      problem=make_batch_backward).call
+
+
+def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *, momentum=0.1, eps=1e-5, mode="spatial", layout="NCHW",
+                         activation=None, residual=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Batch normalisation by the batch's own statistics: ``y = activation((x - mean) * rstd * gamma + beta + residual)``.
+
+    ``rstd = 1 / sqrt(var + eps)``, and ``running = (1 - momentum) * running + momentum * batch`` for the mean and the unbiased variance.
+
+    Parameters
+    ----------
+    x : array (N, C, spatial...) or (N, spatial..., C)
+        Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; any strides.
+    gamma, beta : array or None
+        (C,), with ``mode="per_activation"`` ``x.shape[1:]``; of x's dtype, or float32 beside 16-bit x. None: 1 and 0.
+    running_mean, running_var : array, optional
+        As gamma, in shape and dtype. Changed in place.
+    momentum : float
+        The part of the new value.
+    eps : float
+        Added to the variance, which is the mean squared distance to the mean.
+    mode : "spatial" or "per_activation"
+        Statistics over images and pixels, one a channel; or over images alone, one a channel and pixel.
+    layout : "NCHW" or "NHWC"
+        Channels first or last, for any number of spatial dimensions.
+    activation : str or Activation, optional
+        relu or leaky_relu, with their parameters: those whose gradient follows from y.
+    residual : array, optional
+        Of x's shape and dtype, any strides.
+    out : tuple of arrays (y, mean, rstd)
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y, mean, rstd : arrays, of x's framework
+        y as x; mean and rstd of gamma's shape in float32 (float64 for float64), for `batch_norm_bwd`.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, channels of no values, an activation that has no gradient by its result, overlapping arrays.
+    TypeError
+        Dtypes, objects that are not device arrays, immutable `out` or running statistics.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. The variance is a sum of squared distances to the mean, not a difference of squares. The unbiased variance divides by one
+    less than the number of values, by 1 where there is one only. Mirrors cudnnBatchNormalizationForwardTrainingEx with what it fuses, and
+    `torch.nn.functional.batch_norm`; Ioffe and Szegedy, "Batch normalization" (2015).
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x, ones, zeros = np.array([[[1, 2]], [[3, 6]]], np.float32), np.ones(1, np.float32), np.zeros(1, np.float32)
+    >>> running_mean, running_var = np.zeros(1, np.float32), np.ones(1, np.float32)
+    >>> y, mean, rstd = dnnkern.batch_norm_train_fwd(x, ones, zeros, running_mean, running_var, activation="relu")
+    >>> y.round(3).ravel(), mean
+    (array([0.   , 0.   , 0.   , 1.604], dtype=float32), array([3.], dtype=float32))
+    >>> running_mean.round(3), running_var.round(3)
+    (array([0.3], dtype=float32), array([1.367], dtype=float32))
+    """
+    operands = x, gamma, beta, running_mean, running_var, residual
+    return _train(operands, out, (mode, layout, activation), (eps, momentum), workspace, stream, algo, allow)
+
+
+def batch_norm_infer(x, gamma, beta, mean, var, *, eps=1e-5, mode="spatial", layout="NCHW", activation=None, residual=None, out=None,
+                     workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Batch normalisation by given statistics: ``y = activation((x - mean) / sqrt(var + eps) * gamma + beta + residual)``.
+
+    Parameters
+    ----------
+    x, gamma, beta, eps, mode, layout, residual, workspace, stream, algo, allow
+        As `batch_norm_train_fwd`'s.
+    mean, var : array
+        As gamma, in shape and dtype: what training left in `running_mean` and `running_var`.
+    activation : str or Activation, optional
+        Any that `activation_fwd` has, without arrays of parameters.
+    out : array
+        Written and returned; any strides. Overlap with an operand is an error.
+
+    Returns
+    -------
+    y : array of x's shape, dtype and framework
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `batch_norm_train_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnBatchNormalizationForwardInference.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> one, two, four = (np.full(1, v, np.float32) for v in (1, 2, 4))
+    >>> dnnkern.batch_norm_infer(np.array([[3], [7]], np.float32), two, one, one, four, eps=0.0)
+    array([[3.],
+           [7.]], dtype=float32)
+    """
+    return _infer((x, gamma, beta, mean, var, residual), out, (mode, layout, activation), (eps,), workspace, stream, algo, allow)
+
+
+def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", activation=None, y=None, residual=False, out=None,
+                   workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradients of `batch_norm_train_fwd`.
+
+    With ``dz = dy * activation'`` and ``n = (x - mean) * rstd``, averages and sums over what a mean is of,
+    ``dx = gamma * rstd * (dz - avg(dz) - n * avg(dz * n))``, ``dgamma = sum(dz * n)``, ``dbeta = sum(dz)`` and ``dresidual = dz``.
+
+    Parameters
+    ----------
+    dy, x : array
+        Of one shape and dtype; strides and dtypes as `batch_norm_train_fwd`'s.
+    gamma : array or None
+        As given to `batch_norm_train_fwd`.
+    mean, rstd : array
+        What it returned.
+    mode, layout, activation
+        As given to it.
+    y : array, where there is an activation
+        What it returned; the activation's gradient is found by it.
+    residual : bool
+        Whether dresidual is wanted.
+    out : tuple of arrays (dx, dgamma, dbeta), with `residual` (dx, dgamma, dbeta, dresidual)
+        Written and returned; any strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dx, dgamma, dbeta[, dresidual] : arrays, of dy's framework
+        dx and dresidual as x, the others of gamma's dtype (x's without gamma). Summed in float32 (float64 for float64), rounded once.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `batch_norm_train_fwd` does.
+
+    Notes
+    -----
+    Deterministic: sums have a fixed order. Mirrors cudnnBatchNormalizationBackwardEx.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x, dy, ones = np.array([[1], [2], [6]], np.float32), np.array([[1], [0], [0]], np.float32), np.ones(1, np.float32)
+    >>> y, mean, rstd = dnnkern.batch_norm_train_fwd(x, ones, None)
+    >>> dx, dgamma, dbeta = dnnkern.batch_norm_bwd(dy, x, ones, mean, rstd)
+    >>> dx.round(3).ravel(), dgamma.round(3), dbeta
+    (array([ 0.176, -0.22 ,  0.044], dtype=float32), array([-0.926], dtype=float32), array([1.], dtype=float32))
+    """
+    call = _backward_residual if residual is True else _backward
+    return call((dy, x, gamma, mean, rstd, y), out, (mode, layout, activation, residual), (), workspace, stream, algo, allow)

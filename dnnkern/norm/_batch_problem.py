@@ -1,0 +1,145 @@
+"""Batch normalisation's problems: training, inference, gradients."""
+from dataclasses import dataclass
+
+from ..device.epilogue import Activation
+from ..host.tensor import Tensor
+from ._channel_problem import RUNNING, STATISTIC, WEIGHT, WHOLE, ChannelNorm, activation_of, check_given, results_of
+
+
+@dataclass(frozen=True)
+class BatchNormProblem(ChannelNorm):
+    """``y = activation((x - mean) * rstd * gamma + beta + residual)`` with the mean and ``rstd = 1 / sqrt(var + eps)`` of each channel.
+
+    Attributes
+    ----------
+    x, y : Tensor
+    gamma, beta, residual : Tensor or None
+    running_mean, running_var : Tensor or None
+        Moved towards the mean and the unbiased variance, in place.
+    mean, rstd : Tensor
+    mode : "spatial" or "per_activation"
+        Statistics over images and pixels, or over images alone.
+    layout : "NCHW" or "NHWC"
+    activation : Activation
+    """
+    x: Tensor
+    gamma: Tensor | None
+    beta: Tensor | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    residual: Tensor | None
+    y: Tensor
+    mean: Tensor
+    rstd: Tensor
+    mode: str = "spatial"
+    layout: str = "NCHW"
+    activation: Activation = Activation()
+    op, result_names = "batch_norm_train_fwd", ("y", "mean", "rstd")
+
+    def __post_init__(self):
+        self._check()
+
+    @property
+    def arrays(self):
+        return (("x", self.x, WHOLE), ("gamma", self.gamma, WEIGHT), ("beta", self.beta, WEIGHT),
+                ("running_mean", self.running_mean, RUNNING), ("running_var", self.running_var, RUNNING),
+                ("residual", self.residual, WHOLE), ("y", self.y, WHOLE), ("mean", self.mean, STATISTIC), ("rstd", self.rstd, STATISTIC))
+
+
+@dataclass(frozen=True)
+class BatchNormInferProblem(ChannelNorm):
+    """``y = activation((x - mean) / sqrt(var + eps) * gamma + beta + residual)``; attributes as `BatchNormProblem`'s."""
+    x: Tensor
+    gamma: Tensor | None
+    beta: Tensor | None
+    mean: Tensor
+    var: Tensor
+    residual: Tensor | None
+    y: Tensor
+    mode: str = "spatial"
+    layout: str = "NCHW"
+    activation: Activation = Activation()
+    op, result_names, averages = "batch_norm_infer", ("y",), False
+
+    def __post_init__(self):
+        self._check()
+
+    @property
+    def arrays(self):
+        return (("x", self.x, WHOLE), ("gamma", self.gamma, WEIGHT), ("beta", self.beta, WEIGHT), ("mean", self.mean, RUNNING),
+                ("var", self.var, RUNNING), ("residual", self.residual, WHOLE), ("y", self.y, WHOLE))
+
+
+@dataclass(frozen=True)
+class BatchNormGradientProblem(ChannelNorm):
+    """The gradients of `BatchNormProblem`: with ``dz = dy * activation'`` (from y) and ``n = (x - mean) * rstd``, averages and sums over
+    what a mean is of, ``dx = gamma * rstd * (dz - avg(dz) - n * avg(dz * n))``, ``dgamma = sum(dz * n)``, ``dbeta = sum(dz)``,
+    ``dresidual = dz``.
+
+    Attributes
+    ----------
+    dy, x, dx : Tensor
+    gamma : Tensor or None
+    mean, rstd : Tensor
+        What the forward operation gave.
+    y : Tensor or None
+        Its result, where there is an activation.
+    dgamma, dbeta : Tensor
+    dresidual : Tensor or None
+    mode, layout, activation
+    """
+    dy: Tensor
+    x: Tensor
+    gamma: Tensor | None
+    mean: Tensor
+    rstd: Tensor
+    y: Tensor | None
+    dx: Tensor
+    dgamma: Tensor
+    dbeta: Tensor
+    dresidual: Tensor | None = None
+    mode: str = "spatial"
+    layout: str = "NCHW"
+    activation: Activation = Activation()
+    op, result_names = "batch_norm_bwd", ("dx", "dgamma", "dbeta", "dresidual")
+
+    def __post_init__(self):
+        self._check()
+
+    @property
+    def arrays(self):
+        return (("dy", self.dy, WHOLE), ("x", self.x, WHOLE), ("gamma", self.gamma, WEIGHT), ("mean", self.mean, STATISTIC),
+                ("rstd", self.rstd, STATISTIC), ("y", self.y, WHOLE), ("dx", self.dx, WHOLE), ("dgamma", self.dgamma, WEIGHT),
+                ("dbeta", self.dbeta, WEIGHT), ("dresidual", self.dresidual, WHOLE))
+
+
+def make_batch_train(tensors, outs, mode, layout, activation, aliases):
+    """`BatchNormProblem` of a call."""
+    op, names = "batch_norm_train_fwd", ("x", "gamma", "beta", "running_mean", "running_var", "residual")
+    given = dict(zip(names, tensors))
+    check_given(op, given, ("x",))
+    outs = results_of(op, given, outs, BatchNormProblem.result_names, layout, mode)
+    return BatchNormProblem(*tensors, *outs, mode, layout, activation_of(op, activation))
+
+
+def make_batch_infer(tensors, outs, mode, layout, activation, aliases):
+    """`BatchNormInferProblem` of a call."""
+    op, names = "batch_norm_infer", ("x", "gamma", "beta", "mean", "var", "residual")
+    given = dict(zip(names, tensors))
+    check_given(op, given, ("x", "mean", "var"))
+    outs = results_of(op, given, outs, ("y",), layout, mode)
+    return BatchNormInferProblem(*tensors, *outs, mode, layout, activation_of(op, activation))
+
+
+def make_batch_backward(tensors, outs, mode, layout, activation, residual, aliases):
+    """`BatchNormGradientProblem` of a call."""
+    op, names = "batch_norm_bwd", ("dy", "x", "gamma", "mean", "rstd", "y")
+    if not isinstance(residual, bool):
+        raise TypeError(f"{op}: residual is {residual!r}; expected True or False")
+    activation, given = activation_of(op, activation), dict(zip(names, tensors))
+    active = activation.mode != "identity"
+    check_given(op, given, ("dy", "x", "mean", "rstd") + ("y",) * active)
+    wanted = BatchNormGradientProblem.result_names[:4 if residual else 3]
+    outs = results_of(op, given, outs, wanted, layout, mode)
+    y, missing = given["y"] if active else None, (None,) * (4 - len(outs))
+    return BatchNormGradientProblem(*tensors[:5], y, *outs, *missing, mode, layout, activation)

@@ -1,0 +1,228 @@
+"""The problems of batch, group and instance normalisation: validation, shapes, and the rows that algorithms read.
+
+All of them see an image (N, C, spatial...) or (N, spatial..., C) as dimensions n, g, c and s: images, groups of channels, channels within a
+group, and pixels. Each value of `n, g, c, s` belongs to one statistic and one weight; which dimensions those have is all that the
+normalisations differ in. Batch normalisation has groups of one channel, instance normalisation too.
+"""
+import functools
+
+from ..device.epilogue import Activation
+from ..device.rows import Dim, RowForm, merged
+from ..host.dtypes import STORAGE, compute_dtype, numpy_dtype
+from ..host.products import FLOATS
+from ..host.tensor import Tensor
+from ..host.window import check_layout
+
+MODES = ("spatial", "per_activation")
+BY_RESULT = ("identity", "relu", "leaky_relu")  # activations whose gradient follows from what they gave
+WHOLE, WEIGHT, STATISTIC, RUNNING = "whole", "weight", "statistic", "running"
+
+
+def channel_axis(x, layout):
+    """Which dimension of x the channels are."""
+    return 1 if layout == "NCHW" else x.ndim - 1
+
+
+def shape_of(kind, x, layout, mode, groups):
+    """Shape of the arrays of a kind."""
+    if kind == WHOLE:
+        return x.shape
+    if groups is not None and kind == STATISTIC:
+        return x.shape[0], groups
+    return x.shape[1:] if mode == "per_activation" else (x.shape[channel_axis(x, layout)],)
+
+
+class ChannelNorm:
+    """What all five share. `arrays` are (name, tensor or None, kind) in the order of operands, the results last."""
+    averages = True
+    groups = None
+    mode = "spatial"
+
+    def _check(self):
+        op, x = self.op, self.x
+        if x.dtype not in FLOATS:
+            raise TypeError(f"{op}: x is {x.dtype}; expected one of {', '.join(FLOATS)}")
+        check_layout(op, self.layout)
+        least = 2 if self.groups is None else 3
+        if not least <= x.ndim <= 5:
+            raise ValueError(f"{op}: x has shape {x.shape}; expected {least} to 5 dimensions: images, channels, up to 3 spatial ones")
+        if self.groups is None and self.mode not in MODES:
+            raise ValueError(f"{op}: mode={self.mode!r}; expected one of {', '.join(map(repr, MODES))}")
+        if self.groups is not None and (self.groups < 1 or self.channels % self.groups):
+            raise ValueError(f"{op}: groups={self.groups}; expected a divisor of the {self.channels} channels of x {x.shape}")
+        if self.averages and self.row_count and not self.row_length:
+            raise ValueError(f"{op}: x has shape {x.shape}; expected one value at least for each mean")
+        activation = self.activation
+        if op != "batch_norm_infer" and (activation.mode not in BY_RESULT or dict(activation.parameters).get("negative_slope", 0.0) < 0):
+            raise ValueError(f"{op}: activation {activation}; expected relu or leaky_relu, of a slope that is not negative: the gradient "
+                             "has to follow from y")
+        wide = tuple(dict.fromkeys((x.dtype, self.compute)))
+        dtypes = {WHOLE: (x.dtype,), WEIGHT: wide, STATISTIC: (self.compute,), RUNNING: wide}
+        for name, t, kind in self.arrays:
+            if t is None:
+                continue
+            label = f"{name} of out" if self.is_result(name) else name
+            if t.dtype not in dtypes[kind]:
+                raise TypeError(f"{op}: {label} is {t.dtype}; expected {' or '.join(dtypes[kind])} beside a {x.dtype} x")
+            if t.shape != self.shape_of(kind):
+                raise ValueError(f"{op}: {label} has shape {t.shape}; expected {self.shape_of(kind)} (x has shape {x.shape}, "
+                                 f"layout {self.layout}{'' if self.groups is None else f', {self.groups} groups'})")
+            if (self.is_result(name) or name.startswith("running")) and t.size and any(s == 0 for n, s in zip(t.shape, t.strides) if n > 1):
+                raise ValueError(f"{op}: {label} has shape {t.shape} and strides {t.strides}; several elements share one address")
+
+    # ---- dimensions
+
+    def is_result(self, name):
+        """Whether an array is an output."""
+        return name in self.result_names
+
+    @property
+    def channels(self):
+        return self.x.shape[channel_axis(self.x, self.layout)]
+
+    def shape_of(self, kind):
+        """Shape of the arrays of a kind."""
+        return shape_of(kind, self.x, self.layout, self.mode, self.groups)
+
+    @functools.cached_property
+    def _roles(self):
+        """(role, size, axis of x, steps along it) of the canonical dimensions."""
+        axis, groups = channel_axis(self.x, self.layout), self.channels if self.groups is None else self.groups
+        per = self.channels // max(groups, 1)
+        spatial = [("s", n, k, 1) for k, n in enumerate(self.x.shape) if k not in (0, axis)]
+        return (("n", self.x.shape[0], 0, 1), ("g", groups, axis, per), ("c", per, axis, 1), *spatial)
+
+    def kept(self, kind):
+        """Roles of the dimensions that the arrays of a kind have."""
+        if kind == STATISTIC and self.groups is not None:
+            return ("n", "g")
+        return ("g", "c", "s") if self.mode == "per_activation" else ("g", "c")
+
+    def _stride(self, t, kind, role, axis, steps):
+        if t is None or kind != WHOLE and role not in self.kept(kind):
+            return 0
+        if kind == WHOLE:
+            return t.strides[axis] * steps
+        if self.groups is not None and kind == STATISTIC:
+            return t.strides[0 if role == "n" else 1]
+        return t.strides[axis - 1 if self.mode == "per_activation" else 0] * steps
+
+    def form(self, kind, names) -> RowForm:
+        """Rows of all values that belong to one statistic, or to one weight; strides are those of the arrays named, 0 where an array is
+        missing or has not the dimension."""
+        given = {name: (t, k) for name, t, k in self.arrays}
+        row, outer = [], []
+        for role, size, axis, steps in self._roles:
+            strides = tuple(self._stride(*given.get(name, (None, WHOLE)), role, axis, steps) for name in names)
+            (outer if role in self.kept(kind) else row).append(Dim(size, strides))
+        return RowForm(merged(row) or (Dim(1, (0,) * len(names)),), merged(outer) or (Dim(1, (0,) * len(names)),))
+
+    @property
+    def row_length(self):
+        """Values of a statistic."""
+        return self._volume(False)
+
+    @property
+    def row_count(self):
+        """Statistics."""
+        return self._volume(True)
+
+    def _volume(self, kept):
+        count = 1
+        for role, size, _, _ in self._roles:
+            if (role in self.kept(STATISTIC)) == kept:
+                count *= size
+        return count
+
+    # ---- what the front end and the benches ask
+
+    def tensor(self, name):
+        """An array's descriptor; None where it is missing."""
+        return next((t for n, t, _ in self.arrays if n == name), None)
+
+    @property
+    def dtype(self):
+        return self.x.dtype
+
+    @property
+    def compute(self):
+        """Type of sums and of statistics."""
+        return compute_dtype(self.x.dtype)
+
+    @property
+    def scalar_type(self):
+        return self.compute
+
+    @property
+    def outputs(self):
+        return tuple(t for name, t, _ in self.arrays if self.is_result(name) and t is not None)
+
+    @property
+    def is_empty(self):
+        return all(t.size == 0 for t in self.outputs)
+
+    @property
+    def flops(self):
+        return 8 * self.x.size
+
+    @property
+    def bytes(self):
+        """Bytes that must move: each distinct element read, each written."""
+        return sum(t.nbytes for _, t, _ in self.arrays if t is not None)
+
+    def operand_values(self, name):
+        """Variances to measure on are positive."""
+        if name not in ("var", "running_var"):
+            return None
+        import numpy as np
+        t = self.tensor(name)
+        values = np.linspace(0.5, 2, t.size).reshape(t.shape)
+        return values.astype(numpy_dtype(t.dtype)).view(STORAGE[t.dtype])
+
+    def __str__(self):
+        words = [f"{self.op} {'x'.join(map(str, self.x.shape))} {self.dtype} {self.layout}"]
+        if self.groups is not None:
+            words.append(f"groups {self.groups}")
+        elif self.mode != "spatial":
+            words.append(self.mode)
+        words += [f"{name} {t.dtype}" for name, t, kind in self.arrays if kind == WEIGHT and t is not None and not self.is_result(name)]
+        words += [word for word, there in (("residual", self.tensor("residual") or self.tensor("dresidual")),
+                                           ("running", self.tensor("running_mean") or self.tensor("running_var"))) if there]
+        words += [self.activation.mode] * (self.activation.mode != "identity")
+        words += [f"{name} strides {t.strides}" for name, t, _ in self.arrays if t is not None and not t.is_packed]
+        return " ".join(words)
+
+
+# ---- calls
+
+def activation_of(function, activation):
+    """An `Activation` given as one, as a mode's name, or as None."""
+    if activation is not None and not isinstance(activation, (str, Activation)):
+        raise TypeError(f"{function}: activation is {activation!r}; expected a name or an Activation")
+    try:
+        return Activation.of(activation)
+    except ValueError as error:
+        raise ValueError(f"{function}: {error}") from None
+
+
+def check_given(function, tensors, needed):
+    for name, t in tensors.items():
+        if t is None and name in needed:
+            raise TypeError(f"{function}: {name}: got NoneType; expected an array")
+    x = tensors["x"]
+    if x.dtype not in FLOATS:
+        raise TypeError(f"{function}: x is {x.dtype}; expected one of {', '.join(FLOATS)}")
+
+
+def results_of(function, given, outs, names, layout, mode="spatial", groups=None):
+    """Tensors of the results: those given, or packed ones as they are by default."""
+    x, gamma = given["x"], given["gamma"]
+    check_layout(function, layout)
+    if outs is not None:
+        return outs if isinstance(outs, tuple) else (outs,)
+    if x.ndim < 2:
+        raise ValueError(f"{function}: x has shape {x.shape}; expected images and channels at least")
+    dtypes = {WHOLE: x.dtype, WEIGHT: x.dtype if gamma is None else gamma.dtype, STATISTIC: compute_dtype(x.dtype)}
+    kinds = {"mean": STATISTIC, "rstd": STATISTIC, "dgamma": WEIGHT, "dbeta": WEIGHT}
+    kinds = [kinds.get(name, WHOLE) for name in names]
+    return tuple(Tensor.packed(shape_of(kind, x, layout, mode, groups), dtypes[kind]) for kind in kinds)

@@ -1,0 +1,99 @@
+"""What the cases of batch normalisation share."""
+from ._channel_norm import ChannelNorm, cases_of
+from ._softmax import SHORT
+
+
+class BatchNorm(ChannelNorm):
+    """`maker` names what makes problems of tensors."""
+
+    def make(self, tensors, outs):
+        from dnnkern.norm import _batch_problem
+        more = (self.dresidual,) if self.op == "batch_norm_bwd" else ()
+        return getattr(_batch_problem, self.maker)(tensors, outs, self.mode, self.layout, self.activation, *more, frozenset())
+
+    @property
+    def dresidual(self):
+        return "dresidual" not in self.missing
+
+    def call(self, arrays, out=None, **tail):
+        import dnnkern
+        split = {"batch_norm_train_fwd": ("residual",), "batch_norm_infer": ("residual",), "batch_norm_bwd": ("y",)}[self.op]
+        operands = [arrays[name] for name in self.names if name not in split]
+        given = {"eps": self.eps} if self.op != "batch_norm_bwd" else {"residual": self.dresidual}
+        if self.op == "batch_norm_train_fwd":
+            given["momentum"] = self.momentum
+        if isinstance(out, tuple):
+            out = out[:len(out) - len(self.in_place())]
+        return getattr(dnnkern, self.op)(*operands, mode=self.mode, layout=self.layout, activation=self.activation, out=out,
+                                         **{name: arrays[name] for name in split}, **given, **tail)
+
+
+class Train(BatchNorm):
+    """y, the statistics, and the running ones."""
+    op, maker, results = "batch_norm_train_fwd", "make_batch_train", ("y", "mean", "rstd")
+    names = ("x", "gamma", "beta", "running_mean", "running_var", "residual")
+
+    def reference(self, values, tensor_cores=False):
+        if not self.size:
+            return self.nothing()
+        return self.bounded(self.forward(values))
+
+
+class Infer(BatchNorm):
+    """y by given statistics."""
+    op, maker, results = "batch_norm_infer", "make_batch_infer", ("y",)
+    names = ("x", "gamma", "beta", "mean", "var", "residual")
+
+    def reference(self, values, tensor_cores=False):
+        if not self.size:
+            return self.nothing()
+        x, mean, var = self.canon(values["x"]), self.canon(values["mean"], "statistic"), self.canon(values["var"], "statistic")
+        gamma, beta = self.given(values, "gamma", 1.0), self.given(values, "beta", 0.0)
+        rstd = 1 / (var + self.eps) ** 0.5
+        return self.bounded({"y": self.result(x, mean, rstd, gamma, beta, self.given(values, "residual", 0.0), 0.0, 4 * self.unit)})
+
+
+class Backward(BatchNorm):
+    """dx, dgamma, dbeta, and dresidual."""
+    op, maker, results = "batch_norm_bwd", "make_batch_backward", ("dx", "dgamma", "dbeta", "dresidual")
+    names = ("dy", "x", "gamma", "mean", "rstd", "y")
+
+    def reference(self, values, tensor_cores=False):
+        if not self.size:
+            return self.nothing()
+        return self.bounded(self.backward(values))
+
+    @property
+    def gradient(self):
+        return self.differences if 0 < self.size <= 200 else None
+
+
+def table(kind):
+    """The cases of an operation."""
+    optional = {"batch_norm_bwd": ("gamma", "y", "dresidual")}.get(kind.op, ("gamma", "beta", "running_mean", "running_var", "residual"))
+    found, case = cases_of(kind, tuple(n for n in optional if n in kind.names or n == "dresidual"))
+    for dtype in SHORT:
+        case("activations", (5, 4, 3, 2), dtype, mode="per_activation", activation="relu")
+        case("activations-last", (4, 6, 2, 4), dtype, layout="NHWC", mode="per_activation", weights="float32" if "16" in dtype else None)
+    case("matrix", (12, 24), "bfloat16", activation="relu", residual=True)
+    case("matrix-odd", (9, 21), "float32", layout="NHWC")
+    case("matrix-activations", (9, 8), "float32", mode="per_activation")
+    case("one-value", (1, 24), "float32", activation="relu")
+    case("nothing-runs", (3, 4, 5), "float32", running=False)
+    case("mean-runs", (3, 8, 5), "float16", layout="NHWC", missing=("running_var",))
+    case("tiny", (2, 2, 3, 2), "float64", activation="leaky_relu", residual=True)
+    case("tiny-last", (2, 3, 4), "float64", layout="NHWC", activation="relu")
+    case("tiny-activations", (4, 3, 2), "float64", mode="per_activation")
+    return found
+
+
+def large(kind):
+    """Cases for a GPU."""
+    optional = ("residual", "dresidual", "y")
+    found, case = cases_of(kind, tuple(n for n in optional if n in kind.names or n == "dresidual"), common=False)
+    for dtype in SHORT:
+        for layout in ("NCHW", "NHWC"):
+            case(f"{layout}", (16, 64, 56, 57), dtype, layout=layout, activation="relu", residual=True)
+            case(f"{layout}", (9, 256, 14, 14), dtype, layout=layout)
+            case(f"{layout}", (33, 1000, 7, 7), dtype, layout=layout, activation="relu")
+    return found

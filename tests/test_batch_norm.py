@@ -1,0 +1,185 @@
+"""Batch normalisation: against PyTorch, channels far from 0, running statistics, words, bad input."""
+import contract
+import numpy as np
+import pytest
+from labs import array, host
+from test_norm import refused
+
+import dnnkern
+from dnnkern import dispatch
+from dnnkern.device.epilogue import Activation
+from dnnkern.norm._parse import FAMILY, SMALL, parse_problem
+
+OPS = ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd")
+
+
+def able(op, words):
+    """Algorithms that run it here."""
+    problem = parse_problem(words.split(), op)
+    return [a.name for a in dispatch.algorithms(op) if contract.refusal(a, problem) is None]
+
+
+# ---- against PyTorch
+
+@pytest.mark.parametrize("shape", [(6, 4), (3, 4, 5), (2, 4, 3, 5), (2, 3, 2, 3, 2)])
+def test_torch_agrees(shape):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(4)
+    x, dy, residual = (rng.standard_normal(shape) for _ in range(3))
+    gamma, beta, running_mean = (rng.standard_normal(shape[1]) for _ in range(3))
+    running_var = rng.random(shape[1])
+    leaves = [torch.from_numpy(v.copy()).requires_grad_() for v in (x, gamma, beta, residual)]
+    t, g, b, r = leaves
+    runs = torch.from_numpy(running_mean.copy()), torch.from_numpy(running_var.copy())
+    want = torch.relu(torch.nn.functional.batch_norm(t, *runs, g, b, True, 0.3, 1e-4) + r)
+    want.backward(torch.from_numpy(dy))
+    ours = array(running_mean, "float64"), array(running_var, "float64")
+    given = [array(v, "float64") for v in (x, gamma, beta)]
+    fused = {"activation": "relu", "residual": array(residual, "float64")}
+    y, mean, rstd = dnnkern.batch_norm_train_fwd(*given, *ours, momentum=0.3, eps=1e-4, **fused)
+    for one, other in zip((y, *ours), (want.detach(), *runs)):
+        np.testing.assert_allclose(host(one), other.numpy(), rtol=1e-11, atol=1e-12)
+    got = dnnkern.batch_norm_bwd(array(dy, "float64"), *given[:2], mean, rstd, activation="relu", y=y, residual=True)
+    for one, other in zip(got, leaves):
+        np.testing.assert_allclose(host(one), other.grad.numpy(), rtol=1e-10, atol=1e-11)
+    infer = torch.nn.functional.batch_norm(t, *runs, g, b, False, 0.3, 1e-4).detach()
+    y = dnnkern.batch_norm_infer(*given, *ours, eps=1e-4)
+    np.testing.assert_allclose(host(y), infer.numpy(), rtol=1e-11, atol=1e-12)
+
+
+def test_layouts_agree():
+    rng = np.random.default_rng(7)
+    x, gamma, beta = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal(3), rng.standard_normal(3)
+    first = dnnkern.batch_norm_train_fwd(*(array(v, "float64") for v in (x, gamma, beta)))
+    last = dnnkern.batch_norm_train_fwd(*(array(v, "float64") for v in (np.ascontiguousarray(x.transpose(0, 2, 3, 1)), gamma, beta)),
+                                        layout="NHWC")
+    np.testing.assert_allclose(host(first[0]).transpose(0, 2, 3, 1), host(last[0]), rtol=1e-12)
+    np.testing.assert_allclose(host(first[2]), host(last[2]), rtol=1e-12)
+
+
+def test_activations_have_statistics_of_their_own():
+    x = np.random.default_rng(8).standard_normal((7, 2, 3))
+    y, mean, rstd = dnnkern.batch_norm_train_fwd(array(x, "float64"), None, None, mode="per_activation", eps=0.0)
+    np.testing.assert_allclose(host(mean), x.mean(0))
+    np.testing.assert_allclose(host(y), (x - x.mean(0)) / x.std(0), rtol=1e-10)
+
+
+@pytest.mark.parametrize("words", ["4x6x8x8 f32", "4x16x8x8 f32 --layout NHWC"])
+def test_the_variance_survives_channels_far_from_zero(words):
+    """Distances of 1 to a mean of 10000: the squares' own difference would have no correct digit in float32."""
+    problem = parse_problem(words.split(), OPS[0])
+    x = 10000 + np.where(np.indices(problem.x.shape).sum(0) % 2, -1.0, 1.0)
+    for algo in able(OPS[0], words):
+        y, mean, rstd = dnnkern.batch_norm_train_fwd(array(x), None, None, eps=0.0, layout=problem.layout, algo=algo)
+        np.testing.assert_allclose(host(rstd), 1, rtol=1e-3, err_msg=algo)
+        np.testing.assert_allclose(host(y), x - 10000, atol=2e-3, err_msg=algo)
+
+
+@pytest.mark.parametrize("words", ["4x6x8x8 f32", "4x16x8x8 f32 --layout NHWC"])
+def test_one_value_far_from_the_others_costs_nothing(words):
+    """Distances to the first value, or to any other one, lose what distances to the mean keep."""
+    problem = parse_problem(words.split(), OPS[0])
+    x = np.random.default_rng(2).standard_normal(problem.x.shape)
+    x[0, 0, 0] = 3e4
+    axes = (0, 2, 3) if problem.layout == "NCHW" else (0, 1, 2)
+    for algo in able(OPS[0], words):
+        _, _, rstd = dnnkern.batch_norm_train_fwd(array(x), None, None, eps=0.0, layout=problem.layout, algo=algo)
+        np.testing.assert_allclose(host(rstd), 1 / x.std(axes), rtol=1e-5, err_msg=algo)
+
+
+def test_a_channel_with_nan_stays_alone():
+    x = np.random.default_rng(1).standard_normal((3, 4, 6, 2))
+    x[1, 2, 3, 0] = np.nan
+    y = host(dnnkern.batch_norm_train_fwd(array(x), None, None)[0])
+    assert np.isnan(y[:, 2]).all() and np.isfinite(y[:, [0, 1, 3]]).all()
+    y = host(dnnkern.batch_norm_infer(array(x), None, None, array(np.zeros(4)), array(np.ones(4))))
+    assert np.isnan(y).sum() == 1
+
+
+def test_inference_has_every_activation():
+    x, zero, one = array(np.array([[-3.0], [2.0]])), array(np.zeros(1)), array(np.ones(1))
+    y = dnnkern.batch_norm_infer(x, one, zero, zero, one, eps=0.0, activation="sigmoid")
+    np.testing.assert_allclose(host(y).ravel(), 1 / (1 + np.exp([3.0, -2.0])), rtol=1e-5)
+    y = dnnkern.batch_norm_infer(x, one, zero, zero, one, eps=0.0, activation=Activation("relu", upper_clip=1.5))
+    assert host(y).ravel().tolist() == [0.0, 1.5]
+
+
+# ---- words and records
+
+@pytest.mark.parametrize("op", OPS)
+def test_words_and_records(op):
+    problem = parse_problem("4x30x5x6 bf16 --layout NHWC --weights float32 --activation relu --residual".split(), op)
+    assert problem.x.shape == (4, 5, 6, 30) and problem.gamma.dtype == "float32" and problem.activation.mode == "relu"
+    assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
+    with pytest.raises(ValueError, match="not a record"):
+        FAMILY[op][2]({"mode": "spatial"})
+    for words in (["4x", "f32"], ["4x4", "f31"], ["4x4", "f32", "--layout", "NCWH"], ["4x4", "int8"]):
+        with pytest.raises((ValueError, TypeError)):
+            parse_problem(words, op)
+    for text in SMALL[op]:
+        assert parse_problem(text.split(), op).x.size
+
+
+def test_found_algorithms_leave_running_statistics_as_they_were():
+    """Every candidate is measured and checked on the same statistics."""
+    problem = parse_problem("3x8x4 f32 --running".split(), OPS[0])
+    found = dispatch.find_algorithms(OPS[0], problem, save=False)
+    assert [p.algo for p in found if p.status != "ok"] == []
+
+
+# ---- bad input
+
+def test_operands():
+    x, c, n = array(np.ones((2, 3, 4))), array(np.ones(3)), array(np.ones(2))
+    train, infer, bwd = dnnkern.batch_norm_train_fwd, dnnkern.batch_norm_infer, dnnkern.batch_norm_bwd
+    refused(TypeError, ["x: ", "NoneType"], train, None, c, c)
+    refused(TypeError, ["var: ", "NoneType"], infer, x, c, c, c, None)
+    refused(TypeError, ["y: ", "NoneType"], bwd, x, x, c, c, c, activation="relu")
+    refused(TypeError, ["x is int32", "bfloat16"], train, array(np.ones((2, 3)), "int32"), c, c)
+    refused(ValueError, ["gamma has shape (2,)", "(3,)", "NCHW"], train, x, n, c)
+    refused(ValueError, ["beta has shape (3,)", "(4,)", "NHWC"], train, x, None, c, layout="NHWC")
+    refused(ValueError, ["gamma has shape (3,)", "(3, 4)"], train, x, c, None, mode="per_activation")
+    refused(ValueError, ["running_mean has shape (2,)", "(3,)"], train, x, c, c, n)
+    refused(TypeError, ["running_var is float16", "float32"], train, x, c, c, c, array(np.ones(3), "float16"))
+    refused(TypeError, ["rstd is float64", "float32"], bwd, x, x, c, c, array(np.ones(3), "float64"))
+    refused(ValueError, ["dy has shape (2, 3)", "(2, 3, 4)"], bwd, array(np.ones((2, 3))), x, c, c, c)
+    refused(ValueError, ["residual has shape (2, 3)"], train, x, c, c, residual=array(np.ones((2, 3))))
+    refused(ValueError, ["x has shape (3,)"], train, c, c, c)
+    refused(ValueError, ["(1, 1, 1, 1, 1, 1)", "2 to 5 dimensions"], train, array(np.ones((1,) * 6)), None, None)
+    refused(ValueError, ["(0, 3, 4)", "one value"], train, array(np.ones((0, 3, 4))), c, c)
+
+
+def test_parameters():
+    x, c = array(np.ones((2, 3, 4))), array(np.ones(3))
+    refused(ValueError, ["layout='NCWH'", "NHWC"], dnnkern.batch_norm_train_fwd, x, c, c, layout="NCWH")
+    refused(ValueError, ["mode='both'", "per_activation"], dnnkern.batch_norm_infer, x, c, c, c, c, mode="both")
+    refused(ValueError, ["gelu", "relu"], dnnkern.batch_norm_train_fwd, x, c, c, activation="gelu")
+    refused(ValueError, ["mode 'step'"], dnnkern.batch_norm_infer, x, c, c, c, c, activation="step")
+    refused(ValueError, ["negative"], dnnkern.batch_norm_train_fwd, x, c, c, activation=Activation("leaky_relu", negative_slope=-1))
+    refused(TypeError, ["activation is 3"], dnnkern.batch_norm_train_fwd, x, c, c, activation=3)
+    refused(TypeError, ["residual is 1", "True or False"], dnnkern.batch_norm_bwd, x, x, c, c, c, residual=1)
+
+
+def test_outputs():
+    x, c = array(np.ones((2, 3, 4))), array(np.ones(3))
+    y, mean, rstd = array(np.zeros((2, 3, 4))), array(np.zeros(3)), array(np.zeros(3))
+    train = dnnkern.batch_norm_train_fwd
+    refused(ValueError, ["out has 2 arrays", "y, mean, rstd"], train, x, c, c, out=(y, mean))
+    refused(ValueError, ["mean of out has shape (2, 3, 4)", "(3,)"], train, x, c, c, out=(y, array(np.zeros((2, 3, 4))), rstd))
+    refused(TypeError, ["y of out is float16"], train, x, c, c, out=(array(np.ones((2, 3, 4)), "float16"), mean, rstd))
+    refused(ValueError, ["same memory as x"], train, x, c, c, out=(x, mean, rstd))
+    refused(ValueError, ["out has 3 arrays", "dresidual"], dnnkern.batch_norm_bwd, x, x, c, c, c, residual=True, out=(y, mean, rstd))
+    assert not host(y).any() and not host(mean).any()
+
+
+def test_running_statistics_overlap_nothing():
+    x, c, d = array(np.ones((2, 3, 4))), array(np.ones(3)), array(np.ones(3))
+    train = dnnkern.batch_norm_train_fwd
+    refused(ValueError, ["running_mean, which is written", "gamma"], train, x, c, d, c)
+    refused(ValueError, ["running_var, which is written", "running_mean"], train, x, d, d, c, c)
+    refused(ValueError, ["same memory as running_mean"], train, x, d, d, c, out=(array(np.zeros((2, 3, 4))), c, array(np.zeros(3))))
+    both = array(np.ones(5))
+    refused(ValueError, ["running_var, which is written", "running_mean"], train, x, d, d, both[:3], both[1:4])
+    assert (host(c) == 1).all() and (host(both) == 1).all()
+    train(x, c, c, d)  # gamma may be beta
+    np.testing.assert_allclose(host(d), 1)
