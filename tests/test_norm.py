@@ -72,6 +72,29 @@ def test_a_row_with_nan_stays_alone():
         assert np.isnan(host(y)[1]).all() and np.isfinite(host(y)[[0, 2]]).all()
 
 
+def test_a_residual_is_added_once_and_rounded():
+    """What is normalised is the sum as it is returned, so that the gradients' x is it."""
+    rng = np.random.default_rng(2)
+    x, residual = array(rng.standard_normal((3, 40)), "bfloat16"), array(rng.standard_normal((3, 40)), "bfloat16")
+    for op in ("layer_norm_fwd", "rms_norm_fwd"):
+        for algo in able(op, parse_problem("3x40 bf16 --residual".split(), op)):
+            *found, summed = getattr(dnnkern, op)(x, residual=residual, algo=algo)
+            for one, other in zip(found, getattr(dnnkern, op)(summed, algo=algo)):
+                np.testing.assert_array_equal(host(one), host(other), err_msg=algo)
+            np.testing.assert_array_equal(host(summed), host(array(host(x) + host(residual), "bfloat16")))
+
+
+def test_dbeta_of_rms_norm_comes_when_it_is_wanted():
+    rng = np.random.default_rng(3)
+    x, dy, rstd = array(rng.standard_normal((4, 24))), array(rng.standard_normal((4, 24))), array(rng.random(4) + 1)
+    for algo in able("rms_norm_bwd", parse_problem("4x24 f32 --has-beta".split(), "rms_norm_bwd")):
+        short, (dx, dgamma, dbeta) = (dnnkern.rms_norm_bwd(dy, x, None, rstd, has_beta=wanted, algo=algo) for wanted in (False, True))
+        assert len(short) == 2
+        np.testing.assert_array_equal(host(short[0]), host(dx))
+        np.testing.assert_array_equal(host(short[1]), host(dgamma))
+        np.testing.assert_allclose(host(dbeta), host(dy).sum(0), rtol=1e-5, atol=1e-5)
+
+
 # ---- words and records
 
 @pytest.mark.parametrize("op", OPS)
@@ -81,6 +104,9 @@ def test_words_and_records(op):
     assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
     with pytest.raises(ValueError, match="not a record"):
         FAMILY[op][2]({"axis": 1})
+    full = next(text for text in SMALL[op][::-1])
+    problem = parse_problem(full.split(), op)
+    assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
     for words in (["4x", "f32"], ["4x4", "f31"], ["4x4", "f32", "--axis", "2"], ["4x4", "int8"]):
         with pytest.raises((ValueError, TypeError)):
             parse_problem(words, op)
@@ -121,6 +147,9 @@ def test_operands():
     refused(TypeError, ["rstd is float64", "float32"], dnnkern.rms_norm_bwd, x, x, row, array(np.ones(3), "float64"))
     refused(ValueError, ["dy has shape (3, 7)", "(3, 8)"], dnnkern.layer_norm_bwd, array(np.ones((3, 7))), x, row, one, one)
     refused(ValueError, ["no dimensions"], dnnkern.layer_norm_fwd, array(1.0))
+    refused(ValueError, ["residual has shape (8,)", "(3, 8)"], dnnkern.layer_norm_fwd, x, residual=row)
+    refused(TypeError, ["residual is float16", "float32"], dnnkern.rms_norm_fwd, x, residual=array(np.ones((3, 8)), "float16"))
+    refused(TypeError, ["has_beta is 1", "True or False"], dnnkern.rms_norm_bwd, x, x, row, one, has_beta=1)
     refused(ValueError, ["(3, 0)", "one element"], dnnkern.layer_norm_fwd, array(np.ones((3, 0))))
 
 
@@ -130,6 +159,8 @@ def test_outputs():
     refused(ValueError, ["mean of out has shape (8,)", "(3,)"], dnnkern.layer_norm_fwd, x,
             out=(array(np.ones((3, 8))), array(np.ones(8)), one))
     refused(TypeError, ["y of out is float16"], dnnkern.rms_norm_fwd, x, out=(array(np.ones((3, 8)), "float16"), one))
+    refused(ValueError, ["out has 3 arrays", "y, mean, rstd, summed"], dnnkern.layer_norm_fwd, x, residual=x,
+            out=(array(np.ones((3, 8))), one, one))
     refused(ValueError, ["same memory as x"], dnnkern.rms_norm_fwd, x, out=(x, one))
 
 

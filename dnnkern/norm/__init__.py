@@ -3,21 +3,28 @@ from ..dispatch import Note
 from ..host.front import Operation
 from ._batch import BATCH_BACKWARD, BATCH_INFER, BATCH_TRAIN, batch_norm_bwd, batch_norm_infer, batch_norm_train_fwd  # noqa: F401
 from ._problem import (LayerNormGradientProblem, LayerNormProblem, RmsNormGradientProblem, RmsNormProblem, make_layer_backward,
-                       make_layer_forward, make_rms_backward, make_rms_forward)
+                       make_layer_forward, make_layer_forward_residual, make_rms_backward, make_rms_backward_beta, make_rms_forward,
+                       make_rms_forward_residual)
 
 __all__ = ["LayerNormGradientProblem", "LayerNormProblem", "RmsNormGradientProblem", "RmsNormProblem", "batch_norm_bwd", "batch_norm_infer",
            "batch_norm_train_fwd", "layer_norm_bwd", "layer_norm_fwd", "rms_norm_bwd", "rms_norm_fwd"]
 
-LAYER_FORWARD = Operation("layer_norm_fwd", operands=("x", "gamma", "beta"), outputs=("y", "mean", "rstd"), scalars=("eps",),
-                          problem=make_layer_forward)
-LAYER_BACKWARD = Operation("layer_norm_bwd", operands=("dy", "x", "gamma", "mean", "rstd"), outputs=("dx", "dgamma", "dbeta"),
-                           problem=make_layer_backward)
-RMS_FORWARD = Operation("rms_norm_fwd", operands=("x", "gamma", "beta"), outputs=("y", "rstd"), scalars=("eps",), problem=make_rms_forward)
-RMS_BACKWARD = Operation("rms_norm_bwd", operands=("dy", "x", "gamma", "rstd"), outputs=("dx", "dgamma"), problem=make_rms_backward)
-_layer_forward, _layer_backward, _rms_forward, _rms_backward = (o.call for o in (LAYER_FORWARD, LAYER_BACKWARD, RMS_FORWARD, RMS_BACKWARD))
+_FORWARD, _BACKWARD = {"operands": ("x", "gamma", "beta"), "scalars": ("eps",)}, {"outputs": ("dx", "dgamma", "dbeta")}
+_RESIDUAL = {**_FORWARD, "operands": ("x", "gamma", "beta", "residual")}
+# Of two operations of one name that with more arrays comes first: `find` takes it for problems of either kind.
+LAYER_FORWARD = Operation("layer_norm_fwd", outputs=("y", "mean", "rstd", "summed"), problem=make_layer_forward_residual, **_RESIDUAL)
+LAYER_BACKWARD = Operation("layer_norm_bwd", operands=("dy", "x", "gamma", "mean", "rstd"), problem=make_layer_backward, **_BACKWARD)
+RMS_FORWARD = Operation("rms_norm_fwd", outputs=("y", "rstd", "summed"), problem=make_rms_forward_residual, **_RESIDUAL)
+RMS_BACKWARD = Operation("rms_norm_bwd", operands=("dy", "x", "gamma", "rstd"), problem=make_rms_backward_beta, **_BACKWARD)
+_layer_residual, _layer_backward, _rms_residual, _rms_backward_beta = (
+    o.call for o in (LAYER_FORWARD, LAYER_BACKWARD, RMS_FORWARD, RMS_BACKWARD))
+_layer_forward = Operation("layer_norm_fwd", outputs=("y", "mean", "rstd"), problem=make_layer_forward, **_FORWARD).call
+_rms_forward = Operation("rms_norm_fwd", outputs=("y", "rstd"), problem=make_rms_forward, **_FORWARD).call
+_rms_backward = Operation("rms_norm_bwd", operands=RMS_BACKWARD.operands, outputs=("dx", "dgamma"), problem=make_rms_backward).call
 
 
-def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, residual=None, out=None, workspace=None, stream=None, algo=None,
+                   allow=Note.NONE):
     """Layer normalisation over the dimensions from `axis` on: ``y = (x - mean) * rstd * gamma + beta``, ``rstd = 1 / sqrt(var + eps)``.
 
     Parameters
@@ -30,15 +37,18 @@ def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, out=None, wor
         The first dimension that is normalised; negative numbers count from the end.
     eps : float
         Added to the variance, which is the mean squared distance to the mean.
-    out : tuple of arrays (y, mean, rstd)
+    residual : array, optional
+        Of x's shape and dtype: ``summed = x + residual``, rounded to x's dtype, is normalised in x's place, and returned.
+    out : tuple of arrays (y, mean, rstd[, summed])
         Written and returned; any strides. Overlap with an operand is an error.
     workspace, stream, algo, allow
         As `dnnkern.matmul`'s.
 
     Returns
     -------
-    y, mean, rstd : arrays, of x's framework
-        y as x; mean and rstd of shape ``x.shape[:axis]`` in float32 (float64 for float64), for `layer_norm_bwd`.
+    y, mean, rstd[, summed] : arrays, of x's framework
+        y as x; mean and rstd of shape ``x.shape[:axis]`` in float32 (float64 for float64), for `layer_norm_bwd`; with a residual also
+        summed, as x.
 
     Raises
     ------
@@ -63,6 +73,8 @@ def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, out=None, wor
     >>> mean
     array([2.0000e+00, 1.0002e+04], dtype=float32)
     """
+    if residual is not None:
+        return _layer_residual((x, gamma, beta, residual), out, (axis,), (eps,), workspace, stream, algo, allow)
     return _layer_forward((x, gamma, beta), out, (axis,), (eps,), workspace, stream, algo, allow)
 
 
@@ -75,7 +87,7 @@ def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, out=None, workspace=Non
     Parameters
     ----------
     dy, x : array
-        Of one shape and dtype; strides and dtypes as `layer_norm_fwd`'s.
+        Of one shape and dtype; strides and dtypes as `layer_norm_fwd`'s. x is what was normalised: `summed` where there was a residual.
     gamma : array or None
         As given to `layer_norm_fwd`.
     mean, rstd : array
@@ -113,20 +125,21 @@ def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, out=None, workspace=Non
     return _layer_backward((dy, x, gamma, mean, rstd), out, (axis,), (), workspace, stream, algo, allow)
 
 
-def rms_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-6, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+def rms_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-6, residual=None, out=None, workspace=None, stream=None, algo=None,
+                 allow=Note.NONE):
     """RMS normalisation over the dimensions from `axis` on: ``y = x * rstd * gamma + beta``, ``rstd = 1 / sqrt(mean(x * x) + eps)``.
 
     Parameters
     ----------
-    x, gamma, beta, axis, eps, workspace, stream, algo, allow
+    x, gamma, beta, axis, eps, residual, workspace, stream, algo, allow
         As `layer_norm_fwd`'s.
-    out : tuple of arrays (y, rstd)
+    out : tuple of arrays (y, rstd[, summed])
         Written and returned; any strides. Overlap with an operand is an error.
 
     Returns
     -------
-    y, rstd : arrays, of x's framework
-        y as x; rstd of shape ``x.shape[:axis]`` in float32 (float64 for float64), for `rms_norm_bwd`.
+    y, rstd[, summed] : arrays, of x's framework
+        y as x; rstd of shape ``x.shape[:axis]`` in float32 (float64 for float64), for `rms_norm_bwd`; with a residual also summed, as x.
 
     Raises
     ------
@@ -144,24 +157,31 @@ def rms_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-6, out=None, works
     >>> y.round(3)
     array([[ 0.849, 11.314],
            [-1.   , 10.   ]], dtype=float32)
+    >>> y, rstd, summed = dnnkern.rms_norm_fwd(np.array([3], np.float32), residual=np.array([1], np.float32))
+    >>> summed
+    array([4.], dtype=float32)
     """
+    if residual is not None:
+        return _rms_residual((x, gamma, beta, residual), out, (axis,), (eps,), workspace, stream, algo, allow)
     return _rms_forward((x, gamma, beta), out, (axis,), (eps,), workspace, stream, algo, allow)
 
 
-def rms_norm_bwd(dy, x, gamma, rstd, *, axis=-1, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+def rms_norm_bwd(dy, x, gamma, rstd, *, axis=-1, has_beta=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
     """The gradients of `rms_norm_fwd`: with ``n = x * rstd`` and ``g = dy * gamma``, ``dx = rstd * (g - n * avg(g * n))`` and, summed over
-    the rows, ``dgamma = sum(dy * n)``.
+    the rows, ``dgamma = sum(dy * n)`` and ``dbeta = sum(dy)``.
 
     Parameters
     ----------
     dy, x, gamma, rstd, axis, workspace, stream, algo, allow
         As `layer_norm_bwd`'s.
-    out : tuple of arrays (dx, dgamma)
+    has_beta : bool
+        Return dbeta as well.
+    out : tuple of arrays (dx, dgamma[, dbeta])
         Written and returned; any strides. Overlap with an operand is an error.
 
     Returns
     -------
-    dx, dgamma : arrays, of dy's framework
+    dx, dgamma[, dbeta] : arrays, of dy's framework
         As `layer_norm_bwd`'s.
 
     Raises
@@ -182,4 +202,7 @@ def rms_norm_bwd(dy, x, gamma, rstd, *, axis=-1, out=None, workspace=None, strea
     >>> dx.round(3), dgamma.round(3)
     (array([[ 0.181, -0.136]], dtype=float32), array([0.849, 0.   ], dtype=float32))
     """
-    return _rms_backward((dy, x, gamma, rstd), out, (axis,), (), workspace, stream, algo, allow)
+    if not isinstance(has_beta, bool):
+        raise TypeError(f"rms_norm_bwd: has_beta is {has_beta!r}; expected True or False")
+    call = _rms_backward_beta if has_beta else _rms_backward
+    return call((dy, x, gamma, rstd), out, (axis,), (), workspace, stream, algo, allow)

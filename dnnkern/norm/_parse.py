@@ -6,25 +6,32 @@ from ..host.words import WordParser, dtype_word, problem_from_record
 from ..transform._parse import sizes_word
 from . import _channel_parse
 from ._problem import (LayerNormGradientProblem, LayerNormProblem, RmsNormGradientProblem, RmsNormProblem, make_layer_backward,
-                       make_layer_forward, make_rms_backward, make_rms_forward)
+                       make_layer_forward, make_layer_forward_residual, make_rms_backward, make_rms_backward_beta, make_rms_forward,
+                       make_rms_forward_residual)
 
-_KINDS = {"layer_norm_fwd": (LayerNormProblem, make_layer_forward, ("x", "gamma", "beta")),
-          "layer_norm_bwd": (LayerNormGradientProblem, make_layer_backward, ("dy", "x", "gamma", "mean", "rstd")),
-          "rms_norm_fwd": (RmsNormProblem, make_rms_forward, ("x", "gamma", "beta")),
-          "rms_norm_bwd": (RmsNormGradientProblem, make_rms_backward, ("dy", "x", "gamma", "rstd"))}
+_KINDS = {"layer_norm_fwd": (LayerNormProblem, make_layer_forward, make_layer_forward_residual),
+          "layer_norm_bwd": (LayerNormGradientProblem, make_layer_backward, make_layer_backward),
+          "rms_norm_fwd": (RmsNormProblem, make_rms_forward, make_rms_forward_residual),
+          "rms_norm_bwd": (RmsNormGradientProblem, make_rms_backward, make_rms_backward_beta)}
+_EXTRA = {"layer_norm_fwd": ("--residual", "x + residual is normalised, and kept"), "rms_norm_bwd": ("--has-beta", "dbeta as well")}
+_EXTRA["rms_norm_fwd"] = _EXTRA["layer_norm_fwd"]
 
 
-def add_arguments(parser):
+def add_arguments(op, parser):
     """The words that describe a normalisation or its gradients."""
     parser.add_argument("shape", type=sizes_word, help="of x: 8192x4096")
     parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
     parser.add_argument("--axis", type=int, default=-1, help="the first dimension that is normalised")
     parser.add_argument("--weights", type=dtype_word, help="of gamma and beta; default: x's dtype")
+    if op in _EXTRA:
+        word, text = _EXTRA[op]
+        parser.add_argument(word, dest="extra", action="store_true", help=text)
 
 
 def make(op, arguments):
     """The problem that parsed words describe: packed arrays, aligned to 16 bytes; layer normalisation has gamma and beta, RMS gamma."""
-    _, make_it, names = _KINDS[op]
+    kind, plain, full = _KINDS[op]
+    extra = getattr(arguments, "extra", False)
     x = Tensor.packed(arguments.shape, arguments.dtype)
     if not -x.ndim <= arguments.axis < x.ndim:
         raise ValueError(f"{op}: axis={arguments.axis} for {x.ndim} dimensions")
@@ -32,8 +39,8 @@ def make(op, arguments):
     weights = Tensor.packed(x.shape[axis:], arguments.weights or x.dtype)
     statistics = Tensor.packed(x.shape[:axis], "float64" if x.dtype == "float64" else "float32")
     known = {"x": x, "dy": x, "gamma": weights, "beta": weights if op == "layer_norm_fwd" else None, "mean": statistics,
-             "rstd": statistics}
-    return make_it(tuple(known[name] for name in names), None, axis, frozenset())
+             "rstd": statistics, "residual": x if extra else None}
+    return (full if extra else plain)(tuple(known[name] for name in kind.names[0]), None, axis, frozenset())
 
 
 def from_record(op, record):
@@ -41,11 +48,12 @@ def from_record(op, record):
     return problem_from_record(_KINDS[op][0], op, record)
 
 
-FAMILY = {op: (add_arguments, functools.partial(make, op), functools.partial(from_record, op)) for op in _KINDS}
+FAMILY = {op: (functools.partial(add_arguments, op), functools.partial(make, op), functools.partial(from_record, op)) for op in _KINDS}
 FAMILY |= _channel_parse.FAMILY
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
-SMALL = {op: ("5x100 f32", "3x77 bf16 --weights float32", "2x5x8 f16 --axis 1", "4x9 f64") for op in _KINDS}
+SMALL = {op: ("5x100 f32", "3x77 bf16 --weights float32", "2x5x8 f16 --axis 1", "4x9 f64",
+              *(f"3x24 f16 {word}" for word in _EXTRA.get(op, ())[:1])) for op in _KINDS}
 SMALL |= _channel_parse.SMALL
 """Problems that ``python -m dnnkern check`` tries."""
 

@@ -10,11 +10,28 @@ from ..host.tensor import Tensor
 
 MOST_DIMENSIONS = 8
 WHOLE, ROW, OUTER = "whole", "row", "outer"  # of x's shape, of its shape from the axis on, of its shape before the axis
+SHAPES = {**dict.fromkeys(("x", "residual", "y", "summed", "dy", "dx"), WHOLE), **dict.fromkeys(("gamma", "beta", "dgamma", "dbeta"), ROW),
+          **dict.fromkeys(("mean", "rstd"), OUTER)}
 
 
 class _RowNorm:
-    """What all four share. `arrays` are (name, tensor or None, kind) in the kernels' order, the `results` last."""
-    results = 1
+    """What all four share: `names` are the operands and the results, `optional` what may be missing."""
+    names, optional = ((), ()), ()
+
+    def __post_init__(self):
+        self._check()
+
+    @functools.cached_property
+    def arrays(self):
+        """((name, tensor or None, kind of shape), ...): operands, and those results that there are."""
+        operands, results = self.names
+        return (*((name, getattr(self, name), SHAPES[name]) for name in operands),
+                *((name, t, SHAPES[name]) for name in results if (t := getattr(self, name)) is not None))
+
+    @property
+    def results(self):
+        """How many there are."""
+        return len(self.arrays) - len(self.names[0])
 
     def _check(self):
         op, x = self.op, self.x
@@ -26,6 +43,8 @@ class _RowNorm:
             raise ValueError(f"{op}: axis={self.axis} is not normalised for {x.ndim} dimensions")
         if 0 in x.shape[self.axis:]:
             raise ValueError(f"{op}: x has shape {x.shape}; expected rows of one element at least from axis {self.axis} on")
+        if "residual" in self.names[0] and (self.residual is None) != (self.summed is None):
+            raise ValueError(f"{op}: residual is {self.residual}, summed {self.summed}; expected both or neither")
         shapes = {WHOLE: x.shape, ROW: x.shape[self.axis:], OUTER: x.shape[:self.axis]}
         dtypes = {WHOLE: (x.dtype,), ROW: tuple(dict.fromkeys((x.dtype, self.compute))), OUTER: (self.compute,)}
         for position, (name, t, kind) in enumerate(self.arrays):
@@ -84,7 +103,8 @@ class _RowNorm:
         shape = "x".join(map(str, self.x.shape))
         weights = "".join(f" {name} {t.dtype}" for name, t, kind in self.arrays[:-self.results] if kind == ROW and t is not None)
         strided = "".join(f" {name} strides {t.strides}" for name, t, _ in self.arrays if t is not None and not t.is_packed)
-        return f"{self.op} {shape} {self.dtype} axis {self.axis}{weights}{strided}"
+        extra = " residual" if getattr(self, "summed", None) else " dbeta" if self.op == "rms_norm_bwd" and self.dbeta else ""
+        return f"{self.op} {shape} {self.dtype} axis {self.axis}{weights}{extra}{strided}"
 
 
 @dataclass(frozen=True)
@@ -100,6 +120,8 @@ class LayerNormProblem(_RowNorm):
         Of the shape before the axis.
     axis : int
         From 0 on.
+    residual, summed : Tensor or None
+        Both or neither: ``summed = x + residual``, rounded, is what is normalised.
     """
     x: Tensor
     gamma: Tensor | None
@@ -108,15 +130,10 @@ class LayerNormProblem(_RowNorm):
     mean: Tensor
     rstd: Tensor
     axis: int
-    op, results = "layer_norm_fwd", 3
-
-    def __post_init__(self):
-        self._check()
-
-    @property
-    def arrays(self):
-        return (("x", self.x, WHOLE), ("gamma", self.gamma, ROW), ("beta", self.beta, ROW), ("y", self.y, WHOLE),
-                ("mean", self.mean, OUTER), ("rstd", self.rstd, OUTER))
+    residual: Tensor | None = None
+    summed: Tensor | None = None
+    op, optional = "layer_norm_fwd", ("gamma", "beta", "residual")
+    names = ("x", "gamma", "beta", "residual"), ("y", "mean", "rstd", "summed")
 
 
 @dataclass(frozen=True)
@@ -128,15 +145,10 @@ class RmsNormProblem(_RowNorm):
     y: Tensor
     rstd: Tensor
     axis: int
-    op, results = "rms_norm_fwd", 2
-
-    def __post_init__(self):
-        self._check()
-
-    @property
-    def arrays(self):
-        return (("x", self.x, WHOLE), ("gamma", self.gamma, ROW), ("beta", self.beta, ROW), ("y", self.y, WHOLE),
-                ("rstd", self.rstd, OUTER))
+    residual: Tensor | None = None
+    summed: Tensor | None = None
+    op, optional = "rms_norm_fwd", ("gamma", "beta", "residual")
+    names = ("x", "gamma", "beta", "residual"), ("y", "rstd", "summed")
 
 
 @dataclass(frozen=True)
@@ -162,20 +174,14 @@ class LayerNormGradientProblem(_RowNorm):
     dgamma: Tensor
     dbeta: Tensor
     axis: int
-    op, results = "layer_norm_bwd", 3
-
-    def __post_init__(self):
-        self._check()
-
-    @property
-    def arrays(self):
-        return (("dy", self.dy, WHOLE), ("x", self.x, WHOLE), ("gamma", self.gamma, ROW), ("mean", self.mean, OUTER),
-                ("rstd", self.rstd, OUTER), ("dx", self.dx, WHOLE), ("dgamma", self.dgamma, ROW), ("dbeta", self.dbeta, ROW))
+    op, optional = "layer_norm_bwd", ("gamma",)
+    names = ("dy", "x", "gamma", "mean", "rstd"), ("dx", "dgamma", "dbeta")
 
 
 @dataclass(frozen=True)
 class RmsNormGradientProblem(_RowNorm):
-    """The gradients of `RmsNormProblem`: ``n = x * rstd``, ``dx = rstd * (g - n * avg(g * n))``; else as `LayerNormGradientProblem`."""
+    """The gradients of `RmsNormProblem`: ``n = x * rstd``, ``dx = rstd * (g - n * avg(g * n))``; else as `LayerNormGradientProblem`,
+    but dbeta may be None."""
     dy: Tensor
     x: Tensor
     gamma: Tensor | None
@@ -183,15 +189,9 @@ class RmsNormGradientProblem(_RowNorm):
     dx: Tensor
     dgamma: Tensor
     axis: int
-    op, results = "rms_norm_bwd", 2
-
-    def __post_init__(self):
-        self._check()
-
-    @property
-    def arrays(self):
-        return (("dy", self.dy, WHOLE), ("x", self.x, WHOLE), ("gamma", self.gamma, ROW), ("rstd", self.rstd, OUTER),
-                ("dx", self.dx, WHOLE), ("dgamma", self.dgamma, ROW))
+    dbeta: Tensor | None = None
+    op, optional = "rms_norm_bwd", ("gamma",)
+    names = ("dy", "x", "gamma", "rstd"), ("dx", "dgamma", "dbeta")
 
 
 def _normal_axis(op, axis, ndim):
@@ -204,32 +204,31 @@ def _normal_axis(op, axis, ndim):
     return given % ndim
 
 
-def _make(kind, names, optional, outer):
-    """The maker of a kind of problem, from operands of these names; `outer` is the number of statistics among the results."""
-    op = kind.op
+def _make(kind, extra=True):
+    """The maker of a kind of problem; without `extra` the last of its results, which may be missing, is."""
+    op, (operands, results) = kind.op, kind.names
+    results = results if extra else results[:-1]
 
     def make(tensors, outs, axis, aliases):
-        given = dict(zip(names, tensors))
+        given = dict(zip(operands, tensors))
         for name, t in given.items():
-            if t is None and name not in optional:
+            if t is None and (name not in kind.optional or name == "residual" and extra):
                 raise TypeError(f"{op}: {name}: got NoneType; expected an array")
-        x = given["x"]
+        x, gamma = given["x"], given["gamma"]
         if not x.ndim:
             raise ValueError(f"{op}: x has no dimensions; expected 1 to {MOST_DIMENSIONS}")
         axis = _normal_axis(op, axis, x.ndim)
         if x.dtype not in FLOATS:
             raise TypeError(f"{op}: x is {x.dtype}; expected one of {', '.join(FLOATS)}")
         if outs is None:
-            gamma = given["gamma"]
-            weights = Tensor.packed(x.shape[axis:], x.dtype if gamma is None else gamma.dtype)
-            statistics = Tensor.packed(x.shape[:axis], compute_dtype(x.dtype))
-            others = (statistics,) * outer if outer else (weights,) * (kind.results - 1)
-            outs = (Tensor.packed(x.shape, x.dtype), *others)
-        return kind(*tensors, *outs, axis)
+            packed = {WHOLE: Tensor.packed(x.shape, x.dtype), OUTER: Tensor.packed(x.shape[:axis], compute_dtype(x.dtype)),
+                      ROW: Tensor.packed(x.shape[axis:], x.dtype if gamma is None else gamma.dtype)}
+            outs = tuple(packed[SHAPES[name]] for name in results)
+        return kind(**given, **dict(zip(results, outs)), axis=axis)
     return make
 
 
-make_layer_forward = _make(LayerNormProblem, ("x", "gamma", "beta"), ("gamma", "beta"), 2)
-make_rms_forward = _make(RmsNormProblem, ("x", "gamma", "beta"), ("gamma", "beta"), 1)
-make_layer_backward = _make(LayerNormGradientProblem, ("dy", "x", "gamma", "mean", "rstd"), ("gamma",), 0)
-make_rms_backward = _make(RmsNormGradientProblem, ("dy", "x", "gamma", "rstd"), ("gamma",), 0)
+make_layer_forward, make_layer_forward_residual = _make(LayerNormProblem, False), _make(LayerNormProblem)
+make_rms_forward, make_rms_forward_residual = _make(RmsNormProblem, False), _make(RmsNormProblem)
+make_layer_backward = _make(LayerNormGradientProblem)
+make_rms_backward, make_rms_backward_beta = _make(RmsNormGradientProblem, False), _make(RmsNormGradientProblem)

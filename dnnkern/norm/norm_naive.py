@@ -1,7 +1,8 @@
 """One thread a row for what a row gives, one a column for what all rows give; straight from the definition.
 
 Forward a thread walks its row for the mean, for the squared distances to it, and for the results; backward for two averages and for dx. A
-second launch sums dgamma and dbeta down the columns. Any strides, any number of elements; each element costs divisions of 64-bit integers.
+second launch sums dgamma and dbeta down the columns. With a residual the sum is stored first, and read back. Any strides, any number of
+elements; each element costs divisions of 64-bit integers.
 """
 import functools
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ THREADS = 128
 
 @dataclass(frozen=True)
 class Config:
-    """Element types of x, gamma and beta (backward of dgamma and dbeta), whether there is a mean and each weight, dimensions."""
+    """Element types of x, gamma and beta (backward of dgamma and dbeta), whether there is a mean, each weight, a residual; dimensions."""
     dtype: str
     gamma: str
     beta: str
@@ -28,6 +29,7 @@ class Config:
     shifted: bool
     row_dims: int
     outer_dims: int
+    residual: bool = False
 
 
 def supports(problem):
@@ -55,25 +57,34 @@ def forward_kernel(config):
     x_type, gamma_type, beta_type = element(config.dtype), element(config.gamma), element(config.beta)
     load, store, load_gamma, load_beta = x_type.load, x_type.store, gamma_type.load, beta_type.load
     Real = f64 if x_type.compute == "float64" else f32
-    LAYER, SCALED, SHIFTED = config.layer, config.scaled, config.shifted
-    rows_at, elements_at = make_row_places64(config.outer_dims, 4), make_row_places64(config.row_dims, 4)
+    LAYER, SCALED, SHIFTED, RESIDUAL = config.layer, config.scaled, config.shifted, config.residual
+    rows_at, elements_at = make_row_places64(config.outer_dims, 6), make_row_places64(config.row_dims, 6)
+    SOURCE = 5 if RESIDUAL else 0
 
     @cuda.jit(launch_bounds=THREADS)
-    def norm_fwd_naive(x, gamma, beta, y, mean, rstd, eps, rows, length, sizes, strides, row_sizes, row_strides):
+    def norm_fwd_naive(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, sizes, strides, row_sizes, row_strides):
         row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if row < rows:
-            first, at = cuda.local.array(4, i64), cuda.local.array(4, i64)          # x, y, mean, rstd; x, y, gamma, beta
+            # x, y, mean, rstd, residual, summed; x, y, gamma, beta, residual, summed
+            first, at = cuda.local.array(6, i64), cuda.local.array(6, i64)
             rows_at(row, sizes, strides, first)
+            source = x
+            if RESIDUAL:
+                source = summed
+                for i in range(length):
+                    elements_at(i, row_sizes, row_strides, at)
+                    value = Real(load(x, i64(first[0] + at[0])) + load(residual, i64(first[4] + at[4])))
+                    store(summed, i64(first[5] + at[5]), value)
             m, count = Real(0), Real(length)
             if LAYER:
                 for i in range(length):
                     elements_at(i, row_sizes, row_strides, at)
-                    m = Real(m + load(x, i64(first[0] + at[0])))
+                    m = Real(m + load(source, i64(first[SOURCE] + at[SOURCE])))
                 m = Real(m / count)
             total = Real(0)
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                d = Real(load(x, i64(first[0] + at[0])) - m)
+                d = Real(load(source, i64(first[SOURCE] + at[SOURCE])) - m)
                 total = Real(total + d * d)
             r = Real(Real(1) / sqrt(Real(total / count + eps)))
             if LAYER:
@@ -81,7 +92,7 @@ def forward_kernel(config):
             rstd[first[3]] = r
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                value = Real(Real(load(x, i64(first[0] + at[0])) - m) * r)
+                value = Real(Real(load(source, i64(first[SOURCE] + at[SOURCE])) - m) * r)
                 if SCALED:
                     value = Real(value * load_gamma(gamma, at[2]))
                 if SHIFTED:
@@ -132,7 +143,7 @@ def weights_kernel(config):
     """dgamma and dbeta, a column a thread."""
     x_type = element(config.dtype)
     load, store, store_beta = x_type.load, element(config.gamma).store, element(config.beta).store
-    Real, LAYER = f64 if x_type.compute == "float64" else f32, config.layer
+    Real, LAYER, SHIFTED = f64 if x_type.compute == "float64" else f32, config.layer, config.shifted
     rows_at, elements_at = make_row_places64(config.outer_dims, 4), make_row_places64(config.row_dims, 4)
 
     @cuda.jit(launch_bounds=THREADS)
@@ -147,10 +158,10 @@ def weights_kernel(config):
                 d, value = load(dy, i64(first[0] + at[0])), load(x, i64(first[1] + at[1]))
                 if LAYER:
                     value = Real(value - mean[first[2]])
-                    b = Real(b + d)
+                b = Real(b + d)
                 a = Real(a + d * Real(value * rstd[first[3]]))
             store(dgamma, at[2], a)
-            if LAYER:
+            if SHIFTED:
                 store_beta(dbeta, at[3], b)
     return norm_bwd_weights_naive
 
@@ -184,16 +195,16 @@ def build(problem, device, config):
     dims = len(form.row), max(1, len(form.outer))
     block = (THREADS, 1, 1)
     if p.op.endswith("fwd"):
-        config = Config(p.dtype, dtype("gamma"), dtype("beta"), layer, "gamma" in present, "beta" in present, *dims)
-        arguments = (pointer("x", ""), pointer("gamma", "x"), pointer("beta", "x"), pointer("y", ""), pointer("mean", "rstd"),
-                     pointer("rstd", ""), Argument(p.compute, "eps"), *extents,
-                     *places(("x", "y", "mean", "rstd"), ("x", "y", "gamma", "beta")))
+        config = Config(p.dtype, dtype("gamma"), dtype("beta"), layer, "gamma" in present, "beta" in present, *dims, "summed" in present)
+        arguments = (pointer("x", ""), pointer("gamma", "x"), pointer("beta", "x"), pointer("residual", "x"), pointer("y", ""),
+                     pointer("mean", "rstd"), pointer("rstd", ""), pointer("summed", "y"), Argument(p.compute, "eps"), *extents,
+                     *places(("x", "y", "mean", "rstd", "residual", "summed"), ("x", "y", "gamma", "beta", "residual", "summed")))
         return (Launch(forward_kernel(config), grid(form.rows), block, arguments),)
     config = Config(p.dtype, dtype("gamma"), p.dtype, layer, "gamma" in present, False, *dims)
     arguments = (pointer("dy", ""), pointer("x", ""), pointer("gamma", "x"), pointer("mean", "rstd"), pointer("rstd", ""),
                  pointer("dx", ""), *extents, *places(("dy", "x", "dx", "mean", "rstd"), ("dy", "x", "dx", "gamma")))
     rows = (Launch(backward_kernel(config), grid(form.rows), block, arguments),) if form.rows else ()
-    config = Config(p.dtype, dtype("dgamma"), dtype("dbeta"), layer, False, False, *dims)
+    config = Config(p.dtype, dtype("dgamma"), dtype("dbeta"), layer, False, "dbeta" in present, *dims)
     arguments = (pointer("dy", ""), pointer("x", ""), pointer("mean", "rstd"), pointer("rstd", ""), pointer("dgamma", ""),
                  pointer("dbeta", "dgamma"), *extents, *places(("dy", "x", "mean", "rstd"), ("dy", "x", "dgamma", "dbeta")))
     return (*rows, Launch(weights_kernel(config), grid(form.length), block, arguments))

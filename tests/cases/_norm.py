@@ -17,7 +17,8 @@ def normalised(x, axes, eps, layer):
 
 @dataclass(frozen=True)
 class Norm(Case):
-    """One call; layouts are keywords of `lay` by array. `missing` names the operands that are left out."""
+    """One call; layouts are keywords of `lay` by array. `missing` names the operands that are left out; `extra`: with what is optional, a
+    residual and its sum, or dbeta of RMS normalisation."""
     id: str
     shape: tuple
     dtype: str = "float32"
@@ -27,8 +28,20 @@ class Norm(Case):
     layout: dict = field(default_factory=dict, hash=False)
     around: float = 0.0
     eps: float = 1e-3
+    extra: bool = False
     layer = True
     exact = False
+    optional = ()
+
+    @property
+    def names(self):
+        """Of operands."""
+        return self.operands if self.extra else tuple(n for n in self.operands if n not in self.optional)
+
+    @property
+    def results(self):
+        """Names of outputs."""
+        return self.written if self.extra else tuple(n for n in self.written if n not in self.optional)
 
     @property
     def start(self):
@@ -81,18 +94,19 @@ class Norm(Case):
 
         def tensor(p):
             return None if p is None else Tensor(p.shape, p.strides, p.dtype, p.alignment)
-        make = getattr(_problem, f"make_{self.op.split('_')[0]}_{'forward' if self.op.endswith('fwd') else 'backward'}")
-        return make(tuple(map(tensor, self.inputs().values())), tuple(map(tensor, self.outputs().values())), self.axis, frozenset())
+        make = f"make_{self.op.split('_')[0]}_{'forward' if self.op.endswith('fwd') else 'backward'}" + self.maker * self.extra
+        return getattr(_problem, make)(tuple(map(tensor, self.inputs().values())), tuple(map(tensor, self.outputs().values())), self.axis,
+                                       frozenset())
 
     def call(self, arrays, out=None, **tail):
         import dnnkern
-        eps = {"eps": self.eps} if self.op.endswith("fwd") else {}
-        return getattr(dnnkern, self.op)(*(arrays[name] for name in self.names), axis=self.axis, out=out, **eps, **tail)
+        names = [name for name in self.names if name != "residual"]
+        return getattr(dnnkern, self.op)(*(arrays[name] for name in names), axis=self.axis, out=out, **self.keywords(arrays), **tail)
 
     def values(self, mode):
         """Statistics that backward operations get are those of x."""
         rng = np.random.default_rng(list(self.id.encode()))
-        places = {name: self.place(name) for name in ("dy", "x", "gamma", "beta") if name in self.names}
+        places = {name: self.place(name) for name in ("dy", "x", "gamma", "beta", "residual") if name in self.names}
         found = {}
         for name, place in places.items():
             if place is not None:
@@ -123,9 +137,17 @@ class Norm(Case):
 
 class Forward(Norm):
     """y and the statistics."""
+    optional, maker = ("residual", "summed"), "_residual"
+
+    def keywords(self, arrays):
+        return {"eps": self.eps} | ({"residual": arrays["residual"]} if self.extra else {})
 
     def reference(self, values, tensor_cores=False):
+        """The sum of x and a residual, of which only the kernels' rounding is asked, is exact as far as halves go."""
         x, ones = values["x"], np.ones(self.shape[self.start:])
+        if self.extra:
+            total = x + values["residual"]
+            x = rounded(total, self.dtype)
         if not x.size:
             zeros = {name: np.zeros(p.shape) for name, p in self.outputs().items()}
             return zeros, zeros
@@ -140,6 +162,8 @@ class Forward(Norm):
         outer = self.shape[:self.start]
         found = {"y": (y, error), "mean": (mean.reshape(outer), shift.reshape(outer)),
                  "rstd": (rstd.reshape(outer), (rstd * scale).reshape(outer))}
+        if self.extra:
+            found["summed"] = total, 0 * total
         found = {name: found[name] for name in self.results}
         return ({name: v for name, (v, _) in found.items()},
                 {name: e + rounding_error(v, self.place(name).dtype) for name, (v, e) in found.items()})
@@ -147,6 +171,10 @@ class Forward(Norm):
 
 class Backward(Norm):
     """dx, and the sums over rows."""
+    optional, maker = (), "_beta"
+
+    def keywords(self, arrays):
+        return {"has_beta": True} if self.extra else {}
 
     def gradients(self, values):
         """{name: (value, sum of magnitudes)}."""
@@ -209,7 +237,7 @@ def table(kind):
     def case(name, shape, dtype="float32", **more):
         layout = more.pop("layout", {})
         if "all" in layout:
-            layout = dict.fromkeys(("x", "dy", "y", "dx"), layout["all"]) | layout
+            layout = dict.fromkeys(("x", "dy", "y", "dx", "residual", "summed"), layout["all"]) | layout
         found.append(kind(f"{name}-{'x'.join(map(str, shape))}-{SHORT[dtype]}", shape, dtype, layout=layout, **more))
 
     found, backward = [], issubclass(kind, Backward)
@@ -220,6 +248,8 @@ def table(kind):
         case("long", (2, 1031), dtype)
         case("two-dimensions", (5, 4, 24), dtype, axis=-2, weights=weights)
         case("misaligned", (4, 40), dtype, layout={name: {"misaligned": 1} for name in ("x", "dy", "y", "dx", "gamma", "dgamma")})
+        if kind.optional:
+            case("extra", (5, 72), dtype, weights=weights, extra=True)
     for n in (1, 2, 3, 5, 8, 17, 33, 64):
         case("edge", (3, n), "float32" if n % 2 else "bfloat16", eps=0.5)
     case("around-10000", (3, 96), around=1e4)
@@ -227,6 +257,13 @@ def table(kind):
     if not backward:
         case("no-beta", (6, 20), "bfloat16", missing=("beta",))
         case("beta-alone", (6, 20), "float16", missing=("gamma",))
+    if kind.optional:
+        case("extra-odd", (5, 77), "bfloat16", extra=True)
+        case("extra-long", (2, 1031), extra=True, around=0 if backward else 100)
+        case("extra-strided", (6, 18), "float16", extra=True, layout={"x": {"step": 2}, "residual": {"flip": (1,)}, "summed": {"gap": 3},
+                                                                      "dy": {"gap": 3}, "dbeta": {"step": 2}})
+        case("extra-apart", (5, 48), "bfloat16", extra=True, layout={"all": {"gap": 3}})
+        case("extra-misaligned", (5, 48), extra=True, layout={"residual": {"misaligned": 1}, "dbeta": {"misaligned": 1}})
     case("vector", (130,), "float16")
     case("many-rows", (70, 4), "bfloat16")
     case("empty", (0, 5))

@@ -4,7 +4,7 @@ from ._norm import Forward, large, table
 
 class LayerForward(Forward):
     """Its names."""
-    op, names, results = "layer_norm_fwd", ("x", "gamma", "beta"), ("y", "mean", "rstd")
+    op, operands, written = "layer_norm_fwd", ("x", "gamma", "beta", "residual"), ("y", "mean", "rstd", "summed")
 
 
 CASES, LARGE = table(LayerForward), large(LayerForward)

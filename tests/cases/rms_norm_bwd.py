@@ -4,8 +4,8 @@ from ._norm import Backward, large, table
 
 class RmsBackward(Backward):
     """Its names."""
-    op, names, results = "rms_norm_bwd", ("dy", "x", "gamma", "rstd"), ("dx", "dgamma")
-    layer = False
+    op, operands, written = "rms_norm_bwd", ("dy", "x", "gamma", "rstd"), ("dx", "dgamma", "dbeta")
+    layer, optional = False, ("dbeta",)
 
 
 CASES, LARGE = table(RmsBackward), large(RmsBackward)

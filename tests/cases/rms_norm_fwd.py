@@ -4,7 +4,7 @@ from ._norm import Forward, large, table
 
 class RmsForward(Forward):
     """Its names."""
-    op, names, results = "rms_norm_fwd", ("x", "gamma", "beta"), ("y", "rstd")
+    op, operands, written = "rms_norm_fwd", ("x", "gamma", "beta", "residual"), ("y", "rstd", "summed")
     layer = False
 
 

@@ -1,0 +1,397 @@
+"""A group of threads a row, forward: the row is read once, held in registers, and written; `block` and `cluster` differ in the group.
+
+Every thread finds the mean of its own elements and their squared distances to it, and these are merged by Chan, Golub and LeVeque's
+formula, with the counts that heads, tails and idle threads leave: one reduction that loses nothing in rows far from 0. RMS normalisation
+sums squares. Weights come 16 bytes a load where they are in phase with the rows, else element by element.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_sync, cluster_wait, remote_address, store_remote_f32
+from ..device.convert import element
+from ..device.fastmath import rcp, rsqrt, sqrt
+from ..device.index import ceil_div
+from ..device.rows import LIMIT, Dim, Held, RowForm, make_row, make_row_places, row_arguments, row_unit
+from ..device.vec import advance, pin, shared_address
+from ..device.warp import broadcast, shuffle_xor
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, moved_seconds, tail
+from ._weights import make_weights, weight_words
+
+WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
+RESIDENT = 1024          # threads of a multiprocessor that are enough
+WHOLE = "x", "residual", "y", "summed"
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the kernel is compiled for.
+
+    Attributes
+    ----------
+    dtype, gamma, beta : str
+    layer, scaled, shifted, residual : bool
+        Whether there is a mean, gamma, beta, a residual.
+    gamma_words, beta_words : int
+        Of one load; 0: element by element.
+    unit, heads
+        As `Held`'s.
+    dims : int
+        Dimensions besides the row, 1 at least.
+    lanes, registers : int
+        Threads of a block that hold a row, units of each.
+    rows : int
+        Rows of a group of threads, all loaded before the first is looked at.
+    cluster : int
+        Blocks that hold a row together.
+    """
+    dtype: str
+    gamma: str
+    beta: str
+    layer: bool
+    scaled: bool
+    shifted: bool
+    residual: bool
+    gamma_words: int
+    beta_words: int
+    unit: int
+    heads: bool
+    dims: int
+    lanes: int
+    registers: int
+    rows: int = 1
+    cluster: int = 1
+
+    @property
+    def threads(self):
+        """Of a block."""
+        return max(THREADS, self.lanes) if self.lanes <= WARP else self.lanes
+
+    @property
+    def held(self):
+        return Held(self.dtype, self.unit, self.lanes * self.cluster, self.registers, 0, self.heads)
+
+    @property
+    def registers_needed(self):
+        """Of a thread: packed words, values of a few units, addresses."""
+        held, real = self.held, 2 if self.dtype == "float64" else 1
+        inputs = 1 + self.residual
+        values = real * held.elements * (2 + self.scaled + self.shifted)
+        early = (self.scaled + self.shifted) * real * held.elements * self.registers if self.rows > 1 else 0
+        need = (36 if real == 1 else 48) + inputs * (held.words * self.rows + 2 * real * held.singles) + values + early
+        return -(-min(255, need) // 8) * 8
+
+    @property
+    def blocks(self):
+        """Resident ones: the compiler's bound on registers."""
+        return max(1, min(RESIDENT // self.threads, 65536 // (self.registers_needed * self.threads)))
+
+    def __str__(self):
+        where = f"{self.lanes} threads" + f" x {self.cluster} blocks" * (self.cluster > 1)
+        return f"{where}, {self.registers} x {self.unit} bytes" + f", {self.rows} rows" * (self.rows > 1) + ", heads" * self.heads
+
+
+def _names(problem):
+    """Of arrays that are read or written row by row, in the order of the kernel's arguments."""
+    return WHOLE if problem.residual is not None else WHOLE[::2]
+
+
+@functools.lru_cache(maxsize=256)
+def layout(problem):
+    """(form of the arrays that are as long as x, bytes of a unit, heads)."""
+    order = [name for name, _, _ in problem.arrays]
+    at = [order.index(name) for name in _names(problem)]
+    form = RowForm(*(tuple(Dim(d.size, tuple(d.strides[k] for k in at)) for d in dims) for dims in (problem.form.row, problem.form.outer)))
+    return (form, *row_unit(form, [getattr(problem, name) for name in _names(problem)]))
+
+
+def units(problem):
+    """Units of a row."""
+    form, unit, heads = layout(problem)
+    per = unit // problem.x.itemsize
+    return max(1, form.length // per if heads else ceil_div(form.length, per))
+
+
+def most_units(lanes, problem):
+    """Units that each thread of a block can hold."""
+    return (4 if lanes == 1024 else 8) // ((1 + (problem.compute == "float64")) * (1 + (problem.residual is not None)))
+
+
+def refusal(problem):
+    """What keeps all from a problem; None if nothing does."""
+    form = problem.form
+    if len(form.row) != 1:
+        return f"rows are {len(form.row)} dimensions; expected one that all arrays step evenly through"
+    if form.length >= LIMIT or form.rows >= 2 ** 31 - 2 ** 20:
+        return f"{form.rows} rows of {form.length} elements; expected fewer than 2**31 - 2**20, of fewer than 2**28"
+    return None
+
+
+def make_config(problem, lanes, registers, rows=1, cluster=1):
+    """The configuration of a problem with this way to hold a row."""
+    form, unit, heads = layout(problem)
+    order, count = [name for name, _, _ in problem.arrays], unit // problem.x.itemsize
+    weights = [(t, problem.form.steps[order.index(name)]) for name, t in (("gamma", problem.gamma), ("beta", problem.beta))]
+    words = [weight_words(t, step, count, heads) for t, step in weights]
+    types = [problem.dtype if t is None else t.dtype for t, _ in weights]
+    return Config(problem.dtype, *types, problem.op == "layer_norm_fwd", problem.gamma is not None, problem.beta is not None,
+                  problem.residual is not None, *words, unit, heads, max(1, len(form.outer)), lanes, registers, rows, cluster)
+
+
+def seconds(problem, device, config):
+    """Bytes at the rate that those in flight sustain; the grid's last blocks; loads of single weights."""
+    itemsize, inputs = problem.x.itemsize, 1 + config.residual
+    fill = min(1.0, problem.form.length / config.held.capacity)
+    blocks = max(1, min(2048 // config.threads, 65536 // (config.registers_needed * config.threads)))
+    flight = inputs * config.rows * config.registers * config.unit * config.threads * blocks * fill
+    rate = min(1.0, flight / 100e3) ** 0.25 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5)) * (0.8 if blocks == 1 else 1.0)
+    if config.unit == 16 and (config.scaled and not config.gamma_words or config.shifted and not config.beta_words):
+        rate *= 0.5
+    grid = ceil_div(problem.form.rows, config.threads // config.lanes * config.rows) * config.cluster
+    share = min(1.0, grid * config.threads / (512 * device.sms))
+    moved = moved_seconds(problem.bytes, device) / (rate * share)
+    many = max(0, inputs * config.registers * config.rows - 4)
+    return LAUNCH + 1e-6 * (config.cluster > 1) + moved * tail(grid, blocks, device) * 1.01 ** many
+
+
+def make_inverses(Real):
+    """Device functions ``inverse(v)`` and ``inverse_root(v)``: in float32 one instruction each, good to an ulp or two."""
+    if Real is f32:
+        return rcp, rsqrt
+
+    @device_function
+    def inverse(v):
+        return Real(1) / v
+
+    @device_function
+    def inverse_root(v):
+        return Real(1) / sqrt(v)
+    return inverse, inverse_root
+
+
+def _make_merge(Real):
+    """Device function ``merge(a, b, n, a2, b2, n2)``: means, sums of squared distances and counts of two parts, as of both."""
+    inverse, _ = make_inverses(Real)
+
+    @device_function
+    def merge(a, b, n, a2, b2, n2):
+        count = Real(n + n2)
+        part = inverse(count) if count > Real(0) else Real(0)
+        d = Real(a2 - a)
+        return Real(a + d * Real(n2 * part)), Real(Real(b + b2) + Real(d * d) * Real(Real(n * n2) * part)), count
+    return merge
+
+
+def _make_moments(config, Real):
+    """Device function ``moments(a, b, n, scratch, slots)``: those of the row, in all its threads, from each thread's."""
+    merge, LANES, CLUSTER = _make_merge(Real), config.lanes, config.cluster
+    STEPS, WARPS, LEADER = min(LANES, WARP).bit_length() - 1, LANES // WARP, 31 & ~(LANES - 1)
+
+    @device_function
+    def moments(a, b, n, scratch, slots):
+        thread = i32(cuda.threadIdx.x)
+        for s in range(STEPS):
+            other = i32(1 << s)
+            a, b, n = merge(a, b, n, shuffle_xor(a, other), shuffle_xor(b, other), shuffle_xor(n, other))
+        if WARPS <= 1:  # lanes have rounded in orders of their own
+            lane = i32(thread & i32(LEADER))
+            a, b = broadcast(a, lane), broadcast(b, lane)
+        else:
+            at = i32(3 * i32(thread >> 5))
+            if i32(thread & 31) == 0:
+                scratch[at] = a
+                scratch[i32(at + 1)] = b
+                scratch[i32(at + 2)] = n
+            cuda.syncthreads()
+            a, b, n = scratch[0], scratch[1], scratch[2]
+            for w in range(1, WARPS):
+                a, b, n = merge(a, b, n, scratch[3 * w], scratch[3 * w + 1], scratch[3 * w + 2])
+        if CLUSTER > 1:
+            cluster_wait()
+            if thread < CLUSTER:
+                to = remote_address(shared_address(slots, i32(3 * i32(cluster_rank()))), u32(thread))
+                store_remote_f32(to, a)
+                store_remote_f32(u32(to + u32(4)), b)
+                store_remote_f32(u32(to + u32(8)), n)
+            cluster_sync()
+            a, b, n = slots[0], slots[1], slots[2]
+            for k in range(1, CLUSTER):
+                a, b, n = merge(a, b, n, slots[3 * k], slots[3 * k + 1], slots[3 * k + 2])
+        return a, b, n
+    return moments
+
+
+@functools.cache
+def kernel(config):
+    """y, the statistics, and the sum with a residual."""
+    held, x_type = config.held, element(config.dtype)
+    row_of = make_row(held)
+    span, load_rest, unpack, pack, store_rest, read, write = (row_of.span, row_of.load_rest, row_of.unpack, row_of.pack, row_of.store_rest,
+                                                              row_of.read, row_of.write)
+    widen, narrow, load_gamma, load_beta = x_type.widen, x_type.narrow, element(config.gamma).load, element(config.beta).load
+    Real = held.real
+    E, REST, SINGLES, REGISTERS, ROWS = held.elements, held.rest, held.singles, config.registers, config.rows
+    WORDS, MORE = ROWS * held.words, ROWS * held.words if config.residual else 1
+    LANES, BLOCK, BLOCKS, CLUSTER, TOGETHER = config.lanes, config.threads, config.blocks, config.cluster, config.lanes * config.cluster
+    GROUPS, LOG, CLUSTER_LOG = BLOCK // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1
+    SCRATCH, SLOTS = 3 * (BLOCK // 32), 3 * CLUSTER
+    LAYER, SCALED, SHIFTED, RESIDUAL, EARLY = config.layer, config.scaled, config.shifted, config.residual, ROWS > 1
+    GAMMA, GAMMA_LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.gamma_words)
+    BETA, BETA_LENGTH, fetch_beta, unpack_beta = make_weights(config.beta, E, config.beta_words)
+    GAMMAS, BETAS = (n * (REGISTERS if EARLY else 1) for n in (GAMMA_LENGTH, BETA_LENGTH))
+    hold, (inverse, inverse_root), moments = pin(WORDS), make_inverses(Real), _make_moments(config, Real)
+    places = make_row_places(config.dims, 6)
+
+    @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
+    def norm_fwd_rows(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, x_step, residual_step, y_step, summed_step,
+                      gamma_step, beta_step, divisors, strides):
+        scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
+        words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
+        gammas, betas = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA)
+        values, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        rest, others, offsets = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(6, i64)
+        thread = i32(cuda.threadIdx.x)
+        lane = i32(thread & i32(LANES - 1))
+        first = i32(i32(cuda.blockIdx.x) * i32(GROUPS * ROWS) + i32(thread >> LOG))
+        if CLUSTER > 1:
+            first = i32(i32(cuda.blockIdx.x) >> CLUSTER_LOG)
+            lane = i32(lane + i32(cluster_rank()) * i32(LANES))
+            cluster_arrive_relaxed()
+        for k in range(ROWS):
+            row = i32(first + k * GROUPS)
+            size = i32(length) if row < rows else i32(0)
+            places(row if row < rows else i32(0), divisors, strides, offsets)
+            p, q = advance(x, offsets[0]), advance(residual, offsets[1])
+            head, units = span(p, size)
+            for c in range(REGISTERS):
+                i = i32(lane + c * TOGETHER)
+                read(words, k * REGISTERS + c, advance(p, head), i, x_step, i < units)
+                if RESIDUAL:
+                    read(more, k * REGISTERS + c, advance(q, head), i, residual_step, i < units)
+            load_rest(rest, p, head, units, size, lane)
+            if RESIDUAL:
+                load_rest(others, q, head, units, size, lane)
+        if EARLY:
+            for c in range(REGISTERS):
+                i = i32(i32(lane + c * TOGETHER) * E)
+                if SCALED:
+                    fetch_gamma(gammas, c * GAMMA_LENGTH, gamma, i, gamma_step, i < length)
+                if SHIFTED:
+                    fetch_beta(betas, c * BETA_LENGTH, beta, i, beta_step, i < length)
+        for k in range(ROWS):
+            row = i32(first + k * GROUPS)
+            size = i32(length) if row < rows else i32(0)
+            places(row if row < rows else i32(0), divisors, strides, offsets)
+            q, r = advance(y, offsets[2]), advance(summed, offsets[3])
+            head, units = span(q, size)
+            if RESIDUAL:
+                for c in range(REGISTERS):
+                    unpack(values, words, k * REGISTERS + c)
+                    unpack(scales, more, k * REGISTERS + c)
+                    for e in range(E):
+                        values[e] = Real(values[e] + scales[e])
+                    pack(words, k * REGISTERS + c, values)
+                    i = i32(lane + c * TOGETHER)
+                    if i < units:
+                        write(advance(r, head), i, summed_step, words, k * REGISTERS + c)
+                for s in range(SINGLES):
+                    rest[s] = Real(widen(narrow(Real(rest[s] + others[s]))))
+                store_rest(r, rest, head, units, size, lane)
+                hold(words)
+            a, n = Real(0), Real(0)
+            for c in range(REGISTERS):
+                unpack(values, words, k * REGISTERS + c)
+                for e in range(E):
+                    a = Real(a + values[e])
+                if i32(lane + c * TOGETHER) < units:
+                    n = Real(n + Real(E))
+            for s in range(SINGLES):
+                j = i32(lane + s * TOGETHER)
+                a = Real(a + rest[s])
+                if (j if j < head else i32(j + units * E)) < size:
+                    n = Real(n + Real(1))
+            a = Real(a * inverse(n)) if LAYER and n > Real(0) else Real(0)
+            b = Real(0)
+            hold(words)
+            for c in range(REGISTERS):
+                if i32(lane + c * TOGETHER) < units:
+                    unpack(values, words, k * REGISTERS + c)
+                    for e in range(E):
+                        d = Real(values[e] - a)
+                        b = Real(b + d * d)
+            for s in range(SINGLES):
+                j = i32(lane + s * TOGETHER)
+                if (j if j < head else i32(j + units * E)) < size:
+                    d = Real(rest[s] - a)
+                    b = Real(b + d * d)
+            a, b, n = moments(a, b, n, scratch, slots)
+            scale = Real(0)
+            if size > 0:
+                scale = inverse_root(Real(Real(b * inverse(n)) + eps))
+                if lane == 0:
+                    if LAYER:
+                        mean[offsets[4]] = a
+                    rstd[offsets[5]] = scale
+            hold(words)
+            for c in range(REGISTERS):
+                i = i32(lane + c * TOGETHER)
+                if i < units:
+                    unpack(values, words, k * REGISTERS + c)
+                    j = i32(head + i * E)
+                    if SCALED:
+                        if not EARLY:
+                            fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
+                        unpack_gamma(scales, gammas, c * GAMMA_LENGTH if EARLY else 0)
+                    if SHIFTED:
+                        if not EARLY:
+                            fetch_beta(betas, 0, beta, j, beta_step, True)
+                        unpack_beta(shifts, betas, c * BETA_LENGTH if EARLY else 0)
+                    for e in range(E):
+                        value = Real(Real(values[e] - a) * scale)
+                        if SCALED:
+                            value = Real(value * scales[e])
+                        if SHIFTED:
+                            value = Real(value + shifts[e])
+                        values[e] = value
+                    pack(words, k * REGISTERS + c, values)
+                    write(advance(q, head), i, y_step, words, k * REGISTERS + c)
+            for s in range(SINGLES):
+                j = i32(lane + s * TOGETHER)
+                i = j if j < head else i32(j + units * E)
+                if i < size:
+                    value = Real(Real(rest[s] - a) * scale)
+                    if SCALED:
+                        value = Real(value * load_gamma(gamma, i64(i64(i) * gamma_step)))
+                    if SHIFTED:
+                        value = Real(value + load_beta(beta, i64(i64(i) * beta_step)))
+                    rest[s] = value
+            store_rest(q, rest, head, units, size, lane)
+    return norm_fwd_rows
+
+
+def pointers(problem, names, instead):
+    """A pointer argument for each name; a missing array has the place of another of its element type: {name: that one's}."""
+    present = {name: t for name, t, _ in problem.arrays if t is not None}
+    found = []
+    for name in names:
+        name = name if name in present else instead[name]
+        found.append(Argument(element(present[name].dtype).pointer, name))
+    return found
+
+
+def build(problem, device, config):
+    """One launch."""
+    p, form = problem, problem.form
+    order = {name: k for k, (name, _, _) in enumerate(p.arrays)}
+    wanted = ("x", "residual", "y", "summed", "mean", "rstd")
+    outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in wanted)) for d in form.outer)
+    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * 6),), outer))
+    instead = {"gamma": "x", "beta": "x", "residual": "x", "mean": "rstd", "summed": "y"}
+    steps = ("x", "residual", "y", "summed", "gamma", "beta")
+    arguments = (*pointers(p, ("x", "gamma", "beta", "residual", "y", "mean", "rstd", "summed"), instead), Argument(p.compute, "eps"),
+                 Argument("int32", form.rows), Argument("int32", form.length),
+                 *(Argument("int64", form.steps[order.get(name, 0)]) for name in steps),
+                 Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
+    grid = ceil_div(form.rows, config.threads // config.lanes * config.rows) * config.cluster
+    return (Launch(kernel(config), (grid, 1, 1), (config.threads, 1, 1), arguments, cluster=(config.cluster, 1, 1)),)

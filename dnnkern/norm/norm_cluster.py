@@ -1,0 +1,43 @@
+"""Rows beyond a block's registers, still read once: the blocks of a cluster hold one together.
+
+Two to eight blocks have up to eight units of 16 bytes a thread: 128 Ki float32 or 256 Ki halves, with a residual half of that. After its
+own reduction each block writes its mean, squared distances and count into the shared memory of all others, a barrier of the cluster lets
+them read, and each merges the parts in the order of the blocks: once in a block's life.
+"""
+from ..device.index import ceil_div
+from ..dispatch import Algorithm
+from ._forward import build, layout, make_config, most_units, refusal, seconds, units
+
+LANES, CLUSTERS = (256, 512), (2, 4, 8)
+
+
+def supports(problem):
+    """float32 sums of rows that eight blocks hold."""
+    if problem.compute != "float32":
+        return f"sums of {problem.dtype} are float64; blocks exchange float32"
+    if (reason := refusal(problem)) is not None:
+        return reason
+    most = max(lanes * CLUSTERS[-1] * most_units(lanes, problem) for lanes in LANES)
+    if units(problem) > most:
+        return f"rows of {problem.form.length} elements are {units(problem)} units of {layout(problem)[1]} bytes; a cluster holds {most}"
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def configs(problem, device):
+    """Clusters of which not half is idle."""
+    count, found = units(problem), []
+    for lanes in LANES:
+        for blocks in CLUSTERS:
+            each = ceil_div(count, lanes * blocks)
+            if each <= most_units(lanes, problem) and (count > lanes * blocks // 2 or (lanes, blocks) == (LANES[0], CLUSTERS[0])):
+                found.append(make_config(problem, lanes, each, cluster=blocks))
+    return found
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="cluster", supports=supports, workspace=workspace, estimate=seconds, build=build,
+                             configs=configs, arch="sm_90+") for op in ("layer_norm_fwd", "rms_norm_fwd"))
