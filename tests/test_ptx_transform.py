@@ -12,6 +12,7 @@ from test_ptx import device  # noqa: E402
 
 from dnnkern.host.tensor import Tensor  # noqa: E402
 from dnnkern.transform._cast_problem import make_cast_problem  # noqa: E402
+from dnnkern.transform._parse import parse_problem  # noqa: E402
 from dnnkern.transform._problem import make_problem  # noqa: E402
 from dnnkern.transform._window import make_col2im_problem, make_im2col_problem  # noqa: E402
 
@@ -85,6 +86,31 @@ def test_32_bit_offsets_until_they_do_not_fit(tmp_path):
     small, large = (transposition((n, 64, 4096), (0, 2, 1), "float16") for n in (64, 16384))
     codes = [assembled(problem, "tiled", tmp_path) for problem in (small, large)]
     assert [launch.arguments[-1].type for _, launch in codes] == ["int32x2", "int64x2"]
+
+
+@pytest.mark.parametrize("dtype", ITEMSIZE)
+def test_rows_that_begin_anywhere_move_16_bytes(dtype, tmp_path):
+    """Two loads a chunk and one store, beside the accesses of single elements at the ends of rows."""
+    single, per = 8 * ITEMSIZE[dtype], 16 // ITEMSIZE[dtype]
+    problem = parse_problem(["64x1001x999", dtype, ":,1:,3:-2"], "strided_slice")
+    for variant in next(a for a in dispatch.algorithms("strided_slice") if a.name == "rows").variants(problem, device("sm_90a")):
+        code, _ = assembled(problem, "rows", tmp_path, config=variant.config)
+        n = variant.config.chunks
+        wide = {128: n, 64: n + n * per} if single == 64 else {128: 2 * n, single: n * per}  # of a second chunk half is of use, at most
+        assert accesses(code, "LDG") == wide and accesses(code, "STG") == {128: 2 * n, single: n * per}
+        assert "div." not in code.ptx and "rem." not in code.ptx and ".f64" not in code.ptx
+        assert code.registers <= 64
+    code, _ = assembled(parse_problem(["64x1001x999", dtype, ":,:,::-1"], "strided_slice"), "rows", tmp_path)
+    assert accesses(code, "LDG") == {single: per} and accesses(code, "STG") == {128: 1, single: per}
+
+
+def test_aligned_parts_are_plain_copies(tmp_path):
+    for text, op in (("64x56x56x96 f16 :,:,:,32:64", "strided_slice"), ("64x512x28x28,64x512x28x28 f16 1", "concat")):
+        problem = parse_problem(text.split(), op)
+        algorithm = dispatch.get_algorithm(op, problem, device=device("sm_90a"))
+        for launch in algorithm.build(problem, device("sm_90a"), algorithm.config):
+            code = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path)
+            assert set(accesses(code, "LDG")) == set(accesses(code, "STG")) == {128}, op
 
 
 def window(op, shape, dtype, *parameters):

@@ -288,7 +288,7 @@ def test_the_least_estimate_is_what_other_families_get():
 
 # ---- in words, and to measure
 
-@pytest.mark.parametrize("op", ["transpose", "cast", "im2col", "col2im"])
+@pytest.mark.parametrize("op", FAMILY)
 def test_every_case_to_measure_is_a_problem(op):
     from dnnkern import _bench
     _bench.load()
@@ -303,7 +303,7 @@ def test_every_case_to_measure_is_a_problem(op):
         shapes.parse("3x4 1,0")
 
 
-@pytest.mark.parametrize("op", ["transpose", "cast", "im2col", "col2im"])
+@pytest.mark.parametrize("op", FAMILY)
 def test_problems_come_back_from_their_records(op):
     for text in SMALL[op]:
         problem = parse_problem(text.split(), op)

@@ -16,6 +16,10 @@ class Case(_words.Case):
             return dnnkern.transpose(arrays["x"], p.axes, out=arrays["y"], **keywords)
         if self.op == "cast":
             return dnnkern.cast(arrays["x"], p.y.dtype, scale=0.5 if p.scale else 1.0, out=arrays["y"], **keywords)
+        if self.op == "strided_slice":
+            return dnnkern.strided_slice(arrays["x"], p.starts, p.stops, p.steps, out=arrays["y"], **keywords)
+        if self.op == "concat":
+            return dnnkern.concat([arrays[name] for name, _ in p.boxes], p.axis, out=arrays["y"], **keywords)
         more = dict(stride=p.stride, padding=p.padding, dilation=p.dilation, layout=p.layout, **keywords)
         if self.op == "im2col":
             return dnnkern.im2col(arrays["x"], p.window, out=arrays["columns"], **more)

@@ -1,12 +1,16 @@
-"""Moving and converting elements: transpositions, layouts, windows of images as matrices, dtypes."""
+"""Moving and converting elements: transpositions, layouts, parts of arrays, windows of images as matrices, dtypes."""
 from ..dispatch import Note
 from ..host.front import Operation
 from ..host.window import hashable
 from ._cast_problem import CastProblem, make_cast_problem
+from ._concat_problem import ConcatProblem
+from ._parts import CONCAT, STRIDED_SLICE, concat, strided_slice
 from ._problem import TransposeProblem, make_layout_problem, make_problem
+from ._slice_problem import SliceProblem
 from ._window import WindowProblem, make_col2im_problem, make_im2col_problem
 
-__all__ = ["CastProblem", "TransposeProblem", "WindowProblem", "cast", "col2im", "convert_layout", "im2col", "transpose"]
+__all__ = ["CONCAT", "STRIDED_SLICE", "CastProblem", "ConcatProblem", "SliceProblem", "TransposeProblem", "WindowProblem", "cast", "col2im",
+           "concat", "convert_layout", "im2col", "strided_slice", "transpose"]
 
 TRANSPOSE = Operation("transpose", operands=("x",), outputs=("y",), problem=make_problem)
 _transpose = TRANSPOSE.call

@@ -9,12 +9,13 @@ A source or target is the name of a dynamic pointer of the plan and a byte offse
 the offset is to be one too, or the tensor must say what alignment it has.
 """
 from . import col2im_gather, col2im_naive, im2col_gather, im2col_naive, im2col_tiled, transpose_copy, transpose_few, transpose_naive
-from . import transpose_tiled
+from . import transpose_rows, transpose_tiled
 from ._problem import TransposeProblem
 from ._window import WindowProblem
 
-_TRANSPOSE = transpose_copy, transpose_tiled, transpose_few, transpose_naive
-_WINDOW = {"im2col": (im2col_tiled, im2col_gather, im2col_naive), "col2im": (col2im_gather, col2im_naive)}
+_TRANSPOSE = tuple(m.ALGORITHMS[0] for m in (transpose_copy, transpose_tiled, transpose_few, transpose_rows, transpose_naive))
+_WINDOW = {op: tuple(m.ALGORITHM for m in some) for op, some in (("im2col", (im2col_tiled, im2col_gather, im2col_naive)),
+                                                                 ("col2im", (col2im_gather, col2im_naive)))}
 
 
 def transpose_launches(x, y, axes, device, source, target) -> tuple:
@@ -44,12 +45,22 @@ def im2col_seconds(x, columns, window, stride, padding, dilation, layout, device
     return _best(_WINDOW["im2col"], WindowProblem("im2col", x, columns, window, stride, padding, dilation, layout), device)[1]
 
 
-def _launches(modules, problem, device, source, target):
-    best, _ = _best(modules, problem, device)
+def move_launches(problem, device, source, target) -> tuple:
+    """Those of any problem whose result is elements of x in other places, such as a `Box`."""
+    return _launches(_TRANSPOSE, problem, device, source, target)
+
+
+def move_seconds(problem, device) -> float:
+    """Predicted time of `move_launches`."""
+    return _best(_TRANSPOSE, problem, device)[1]
+
+
+def _launches(algorithms, problem, device, source, target):
+    best, _ = _best(algorithms, problem, device)
     return best.build(problem, device, best.config, source=source, target=target)
 
 
-def _best(modules, problem, device):
+def _best(algorithms, problem, device):
     """(algorithm with the least estimate, that estimate)."""
-    able = [m.ALGORITHM.configured(problem, device) for m in modules if m.supports(problem) is None]
+    able = [a.configured(problem, device) for a in algorithms if a.supports(problem) is None]
     return min(((a, a.estimate(problem, device, a.config)) for a in able), key=lambda pair: pair[1])

@@ -6,7 +6,9 @@ import re
 from ..host.tensor import Tensor
 from ..host.words import LARGEST, WordParser, dtype_word, problem_from_record
 from ._cast_problem import CastProblem, make_cast_problem
+from ._concat_problem import ConcatProblem, make_concat_problem
 from ._problem import TransposeProblem, make_layout_problem, make_problem
+from ._slice_problem import SliceProblem, make_slice_problem
 from ._window import WindowProblem, columns_shape, make_col2im_problem, make_im2col_problem
 
 
@@ -93,6 +95,57 @@ def window_from_record(op, record):
     return problem_from_record(make, op, record)
 
 
+def _slices_word(text):
+    """(starts, stops, steps) written ::2,3:,1:-1."""
+    if not re.fullmatch(r"(-?\d*:-?\d*(:-?\d*)?)(,-?\d*:-?\d*(:-?\d*)?)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of slices such as :,3:,1:-1,::2")
+    slices = [(*(int(v) if v not in ("", "-") else None for v in word.split(":")), None)[:3] for word in text.split(",")]
+    return tuple(zip(*slices))
+
+
+def add_slice_arguments(parser):
+    """The words that describe a slice."""
+    parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, int8, ...")
+    parser.add_argument("slices", type=_slices_word, help="one a dimension, as in Python, with commas: :,3:,1:-1,::2")
+
+
+def make_slice(arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
+    return make_slice_problem((Tensor.packed(arguments.shape, arguments.dtype),), None, *arguments.slices, aliases=frozenset())
+
+
+def slice_from_record(record):
+    """The problem of a record; ValueError where it is something else."""
+    return problem_from_record(lambda starts, steps, **fields: SliceProblem(starts=tuple(starts), steps=tuple(steps), **fields),
+                               "strided_slice", record)
+
+
+def _shapes_word(text):
+    """Shapes written 64x128x28x28,64x256x28x28."""
+    return tuple(map(sizes_word, text.split(",")))
+
+
+def add_concat_arguments(parser):
+    """The words that describe a concatenation."""
+    parser.add_argument("shapes", type=_shapes_word, help="of the arrays, with commas: 64x128x28x28,64x256x28x28")
+    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, int8, ...")
+    parser.add_argument("axis", type=int)
+
+
+def make_concat(arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
+    arrays = tuple(Tensor.packed(shape, arguments.dtype) for shape in arguments.shapes)
+    return make_concat_problem(arrays, None, len(arrays), arguments.axis, aliases=frozenset())
+
+
+def concat_from_record(record):
+    """The problem of a record; ValueError where it is something else."""
+    def make(arrays, **fields):
+        return ConcatProblem(tuple(Tensor(tuple(t["shape"]), tuple(t["strides"]), t["dtype"], t["alignment"]) for t in arrays), **fields)
+    return problem_from_record(make, "concat", record)
+
+
 def add_cast_arguments(parser):
     """The words that describe a conversion."""
     parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
@@ -114,12 +167,16 @@ def cast_from_record(record):
 
 FAMILY = {"transpose": (add_transpose_arguments, make_transpose, transpose_from_record),
           "cast": (add_cast_arguments, make_cast, cast_from_record),
+          "strided_slice": (add_slice_arguments, make_slice, slice_from_record),
+          "concat": (add_concat_arguments, make_concat, concat_from_record),
           **{op: (add_window_arguments, functools.partial(make_window, op), functools.partial(window_from_record, op))
              for op in ("im2col", "col2im")}}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
 SMALL = {"transpose": ("33x17x5 f32 2,0,1", "2x24x8x16 bf16 NCHW:NHWC", "3x16x16x3 i8 NHWC:NCHW", "4x6x8x16 f64 0,2,1,3"),
          "cast": ("1001 f32 bf16", "7x33 bf16 e4m3 --scale 2", "513 f64 f16", "100 i32 i8"),
+         "strided_slice": ("9x40x33 f16 1:8,::2,3:30", "5x77 f32 :,::-1", "64x48 i8 8:56,16:"),
+         "concat": ("3x5x16,3x9x16 f32 1", "7x33,7x1,7x40 bf16 1", "2x8x6x6,2x3x6x6 i8 1"),
          "im2col": ("2x8x9x8 f32 3x3 p1", "1x3x17x16 bf16 5x5 s2 p2 nhwc", "1x16x30 i8 3 d2 nhwc"),
          "col2im": ("2x8x9x8 f32 3x3 p1", "1x16x7x6 bf16 3x3 s2 p1 nhwc", "1x2x4x5x6 f64 2x2x2")}
 """Problems that ``python -m dnnkern check`` tries."""

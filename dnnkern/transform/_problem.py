@@ -4,6 +4,7 @@ Whatever the ranks, axes and strides were, algorithms see a few dimensions, each
 size 1 are gone, those that are one in both arrays are merged, y's strides are positive and descend.
 """
 import functools
+import math
 import operator
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from ..host.tensor import Tensor
 
 MOST_DIMENSIONS = 8
 DTYPES = tuple(name for name in ITEMSIZE if name != "bool")
+MOVES = ("transpose", "strided_slice")
+"""Operations whose problems are `Moves`: one set of kernels solves them all."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,7 @@ class Canonical:
     @property
     def size(self):
         """Number of elements."""
-        count = 1
-        for d in self.dims:
-            count *= d.size
-        return count
+        return math.prod(d.size for d in self.dims)
 
     @property
     def is_wide(self):
@@ -45,34 +45,14 @@ class Canonical:
                    for strides in ([d.x for d in self.dims], [d.y for d in self.dims]))
 
 
-@dataclass(frozen=True)
-class TransposeProblem:
-    """``y[i0, i1, ...] = x[j0, j1, ...]`` with ``i_k = j_axes[k]``: everything but the addresses.
+class Moves:
+    """What algorithms and the front end read of a problem whose result is elements of x in other places.
 
-    Attributes
-    ----------
-    x, y : Tensor
-    axes : tuple of int
-        Dimension k of y is dimension ``axes[k]`` of x.
+    A problem has `op`, `x`, `y` and `canonical`, the elements as they are.
     """
-    x: Tensor
-    y: Tensor
-    axes: tuple
-    op = "transpose"
     compute = "float32"  # bits are moved: no kernel computes in float64
     scalar_type = "float32"
     flops = 0
-
-    def __post_init__(self):
-        check_moved("transpose", self.x)
-        if self.axes != normal_axes(self.axes, self.x.ndim, "transpose"):
-            raise ValueError(f"transpose: axes={self.axes} are not normalised")
-        check_output("transpose", self.y, tuple(self.x.shape[a] for a in self.axes), self.x.dtype)
-
-    @functools.cached_property
-    def canonical(self) -> Canonical:
-        """The elements as they are."""
-        return canonical(self.y.shape, tuple(self.x.strides[a] for a in self.axes), self.y.strides, self.x.itemsize)
 
     @functools.cached_property
     def units(self) -> Canonical:
@@ -81,6 +61,7 @@ class TransposeProblem:
         *rest, last = form.dims
         nbytes = last.size * form.itemsize
         whole = all(v % last.size == 0 for d in rest for v in (d.x, d.y)) and rest
+        whole = whole and form.x_first % last.size == form.y_first % last.size == 0
         if (last.x, last.y) != (1, 1) or nbytes not in (2, 4, 8, 16) or not whole or min(self.alignments(form)) < nbytes:
             return form
         dims = tuple(Dim(d.size, d.x // last.size, d.y // last.size) for d in rest)
@@ -103,24 +84,66 @@ class TransposeProblem:
         return self.y.size == 0
 
     @property
+    def read_bytes(self):
+        """Bytes of the distinct elements of x that are read."""
+        return math.prod(d.size for d in self.canonical.dims if d.x) * self.x.itemsize
+
+    @property
     def bytes(self):
         """Bytes that must move: each distinct element read, each written."""
-        return self.x.nbytes + self.y.nbytes
+        return self.read_bytes + self.y.nbytes
 
     def __str__(self):
         strided = "".join(f" {name} strides {t.strides}" for name, t in (("x", self.x), ("y", self.y)) if not t.is_packed)
-        return f"transpose {'x'.join(map(str, self.x.shape)) or 'scalar'} {self.x.dtype} {','.join(map(str, self.axes))}{strided}"
+        return f"{self.op} {sizes_text(self.x.shape)} {self.x.dtype} {self.words}{strided}"
 
 
-def canonical(shape, x_strides, y_strides, itemsize) -> Canonical:
-    """The canonical form of moving elements between two arrays of one shape.
+@dataclass(frozen=True)
+class TransposeProblem(Moves):
+    """``y[i0, i1, ...] = x[j0, j1, ...]`` with ``i_k = j_axes[k]``: everything but the addresses.
+
+    Attributes
+    ----------
+    x, y : Tensor
+    axes : tuple of int
+        Dimension k of y is dimension ``axes[k]`` of x.
+    """
+    x: Tensor
+    y: Tensor
+    axes: tuple
+    op = "transpose"
+
+    def __post_init__(self):
+        check_moved("transpose", self.x)
+        if self.axes != normal_axes(self.axes, self.x.ndim, "transpose"):
+            raise ValueError(f"transpose: axes={self.axes} are not normalised")
+        check_output("transpose", self.y, tuple(self.x.shape[a] for a in self.axes), self.x.dtype)
+
+    @functools.cached_property
+    def canonical(self) -> Canonical:
+        """The elements as they are."""
+        return canonical(self.y.shape, tuple(self.x.strides[a] for a in self.axes), self.y.strides, self.x.itemsize)
+
+    @property
+    def words(self):
+        """In the words of the command line."""
+        return ",".join(map(str, self.axes))
+
+
+def sizes_text(shape):
+    """A shape in words: 64x256, or scalar."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def canonical(shape, x_strides, y_strides, itemsize, x_first=0, y_first=0) -> Canonical:
+    """The canonical form of moving elements between two arrays of one shape, or parts of arrays that begin at elements `x_first` and
+    `y_first`.
 
     >>> canonical((2, 3, 4, 5), (60, 5, 15, 1), (60, 20, 5, 1), 4).dims        # the last dimension stays, the middle ones change places
     (Dim(size=2, x=60, y=60), Dim(size=3, x=5, y=20), Dim(size=4, x=15, y=5), Dim(size=5, x=1, y=1))
     >>> canonical((2, 3, 4), (12, 4, 1), (12, 4, 1), 4).dims                   # a copy
     (Dim(size=24, x=1, y=1),)
     """
-    x_first = y_first = 0
     dims = []
     for n, x, y in zip(shape, x_strides, y_strides):
         if n == 1:
@@ -150,14 +173,14 @@ def normal_axes(axes, ndim, function):
     return found
 
 
-def check_moved(function, x):
+def check_moved(function, x, name="x"):
     """An operand whose elements are moved: present, of a dtype and rank that kernels have."""
     if x is None:
-        raise TypeError(f"{function}: x: got NoneType; expected an array")
+        raise TypeError(f"{function}: {name}: got NoneType; expected an array")
     if x.dtype not in DTYPES:
-        raise TypeError(f"{function}: x is {x.dtype}; expected one of {', '.join(DTYPES)}")
+        raise TypeError(f"{function}: {name} is {x.dtype}; expected one of {', '.join(DTYPES)}")
     if x.ndim > MOST_DIMENSIONS:
-        raise ValueError(f"{function}: x has {x.ndim} dimensions (shape {x.shape}); expected {MOST_DIMENSIONS} at most")
+        raise ValueError(f"{function}: {name} has {x.ndim} dimensions (shape {x.shape}); expected {MOST_DIMENSIONS} at most")
 
 
 def check_output(function, y, shape, dtype):

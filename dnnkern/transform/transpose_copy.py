@@ -15,7 +15,7 @@ from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from ._offsets import LIMIT, make_offsets, offset_arguments
-from ._problem import Canonical, Dim
+from ._problem import MOVES, Canonical, Dim
 from ._units import make_unit_moves, unit_of, word_of
 
 THREADS = 256
@@ -73,7 +73,7 @@ def estimate(problem, device, config):
     """Sectors, and what short units cost to find."""
     count = _units(problem).size
     run = problem.canonical.dims[-1].size * config.itemsize
-    seconds = moved_seconds(problem.x.nbytes * sector_waste(run, config.unit) + problem.y.nbytes, device)
+    seconds = moved_seconds(problem.read_bytes * sector_waste(run, config.unit) + problem.y.nbytes, device)
     in_flight = min(1.0, config.unit * config.units / 16) ** 0.5
     issue = divisions_seconds(count, 10 + 12 * config.dims, device)
     return LAUNCH + max(seconds / in_flight, issue) * tail(ceil_div(count, THREADS * config.units), 8, device)
@@ -114,4 +114,5 @@ def build(problem, device, config, source=("x", 0), target=("y", 0)):
     return (Launch(kernel(config), (ceil_div(form.size, THREADS * config.units), 1, 1), (THREADS, 1, 1), arguments),)
 
 
-ALGORITHM = Algorithm(op="transpose", name="copy", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
+ALGORITHMS = tuple(Algorithm(op=op, name="copy", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
+                   for op in MOVES)

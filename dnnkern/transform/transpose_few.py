@@ -17,7 +17,7 @@ from ..host.launch import Argument, Launch
 from ._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from ._offsets import LIMIT, make_offsets, offset_arguments
 from ._pack_words import make_pack
-from ._problem import Dim
+from ._problem import MOVES, Dim
 from ._units import UNITS, make_unit_moves, unit_of, word_of
 from .transpose_tiled import split
 
@@ -159,4 +159,5 @@ def build(problem, device, config, source=("x", 0), target=("y", 0)):
     return (Launch(kernel(config), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 
-ALGORITHM = Algorithm(op="transpose", name="few", supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHMS = tuple(Algorithm(op=op, name="few", supports=supports, workspace=workspace, estimate=estimate, build=build)
+                   for op in MOVES)

@@ -13,6 +13,7 @@ from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._offsets import make_offsets64, offset_arguments64
+from ._problem import MOVES
 
 THREADS = 256
 
@@ -38,7 +39,7 @@ def estimate(problem, device, config):
     form = problem.canonical
     spread = min(32, max(abs(form.dims[-1].x), 1) * form.itemsize) // form.itemsize
     divisions = divisions_seconds(form.size, 70 * len(form.dims), device)
-    return LAUNCH + max(divisions, moved_seconds(problem.x.nbytes * spread + problem.y.nbytes, device))
+    return LAUNCH + max(divisions, moved_seconds(problem.read_bytes * spread + problem.y.nbytes, device))
 
 
 @functools.cache
@@ -65,4 +66,5 @@ def build(problem, device, config, source=("x", 0), target=("y", 0)):
     return (Launch(kernel(Config(len(form.dims))), (-(-form.size // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 
-ALGORITHM = Algorithm(op="transpose", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+                   for op in MOVES)

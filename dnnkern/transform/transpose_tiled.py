@@ -24,6 +24,7 @@ from ..host.launch import Argument, Launch
 from ._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from ._micro import make_column
 from ._offsets import LIMIT, make_offsets, offset_arguments
+from ._problem import MOVES
 from ._units import make_unit_moves, unit_of, word_of
 
 # Chunks of 16 bytes along i and along j that a tile has. Squares of single bytes are 16 x 16 and take 64 registers: fewer threads.
@@ -118,7 +119,7 @@ def estimate(problem, device, config):
         tiles *= d.size
     waste_x = sector_waste(min(i.size, across) * config.itemsize if i.x == 1 else config.itemsize, config.unit_x)
     waste_y = sector_waste(min(j.size, down) * config.itemsize if j.y == 1 else config.itemsize, config.unit_y)
-    memory = moved_seconds(problem.x.nbytes * waste_x + problem.y.nbytes * waste_y, device)
+    memory = moved_seconds(problem.read_bytes * waste_x + problem.y.nbytes * waste_y, device)
     chunk = 60 + sum(0 if u == 16 else 16 // u * 12 for u in (config.unit_x, config.unit_y))
     issue = divisions_seconds(tiles * config.threads * config.side, chunk, device)
     return LAUNCH + max(memory * max(1.0, 0.75 * waste), issue) * tail(tiles, config.blocks, device)
@@ -230,4 +231,5 @@ def build(problem, device, config, source=("x", 0), target=("y", 0)):
     return (Launch(kernel(config), (tiles, 1, 1), (config.threads, 1, 1), arguments),)
 
 
-ALGORITHM = Algorithm(op="transpose", name="tiled", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
+ALGORITHMS = tuple(Algorithm(op=op, name="tiled", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
+                   for op in MOVES)

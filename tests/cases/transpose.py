@@ -46,18 +46,31 @@ class Transpose(Case):
         return transpose(arrays["x"], self.axes, out=out, **tail)
 
     def values(self, mode):
-        rng, place = np.random.default_rng(list(self.id.encode())), self.inputs()["x"]
-        bound = min(EXACT[self.dtype], 2 ** 24)
-        if mode == "exact" or not self.dtype.startswith(("float", "bfloat")):
-            x = rng.integers(-bound, bound + 1, self.shape).astype(np.float64)
-        else:
-            x = rounded(rng.standard_normal(self.shape) + 0.5, self.dtype)
-        return {"x": coherent(x, place)}
+        return {"x": moved_values(self.id, mode, self.inputs()["x"])}
 
     def reference(self, values, tensor_cores=False):
         """Bits are moved: there is no error."""
         y = np.moveaxis(values["x"], self.axes, range(len(self.axes))) if self.axes else values["x"]
         return {"y": y}, {"y": np.zeros(y.shape)}
+
+
+def moved_values(name, mode, place):
+    """Values of an array whose bits are moved, drawn by the case's name."""
+    rng, bound = np.random.default_rng(list(name.encode())), min(EXACT[place.dtype], 2 ** 24)
+    if mode == "exact" or not place.dtype.startswith(("float", "bfloat")):
+        x = rng.integers(-bound, bound + 1, place.shape).astype(np.float64)
+    else:
+        x = rounded(rng.standard_normal(place.shape) + 0.5, place.dtype)
+    return coherent(x, place)
+
+
+def random_bytes(torch, shape, dtype):
+    """A tensor of integers from -100 to 100."""
+    generator, x = torch.Generator("cuda").manual_seed(7), torch.empty(shape, dtype=getattr(torch, dtype), device="cuda")
+    for part in x.view(-1).split(1 << 26):
+        part.copy_(torch.randint(-100, 101, part.shape, generator=generator, device="cuda", dtype=torch.int8))
+    assert x.numel() > 2 ** 31
+    return x
 
 
 DTYPES = tuple(SHORT)
@@ -143,11 +156,7 @@ BEYOND_INT32 = [Transpose("matrix-2**31-i8", (2 ** 16 + 1, 2 ** 15 + 33), (1, 0)
 def check_beyond_int32(case, algo, allow):
     """Every element compared with torch's permutation, a slice of the output at a time."""
     import torch
-    generator = torch.Generator("cuda").manual_seed(7)
-    x = torch.empty(case.shape, dtype=getattr(torch, case.dtype), device="cuda")
-    for part in x.view(-1).split(1 << 26):
-        part.copy_(torch.randint(-100, 101, part.shape, generator=generator, device="cuda", dtype=torch.int8))
-    assert x.numel() > 2 ** 31
+    x = random_bytes(torch, case.shape, case.dtype)
     y = torch.full(case.outputs()["y"].shape, 101, dtype=x.dtype, device="cuda")
     case.call({"x": x}, y, algo=algo, allow=allow)
     want = x.permute(case.axes)

@@ -1,0 +1,108 @@
+"""Parts of arrays: slices, concatenations."""
+from ..dispatch import Note
+from ..host.front import Operation
+from ..host.window import hashable
+from ._concat_problem import LABELS, MOST_ARRAYS, OPERANDS, make_concat_problem
+from ._slice_problem import make_slice_problem
+
+STRIDED_SLICE = Operation("strided_slice", operands=("x",), outputs=("y",), problem=make_slice_problem)
+_strided_slice = STRIDED_SLICE.call
+CONCAT = Operation("concat", operands=OPERANDS, outputs=("y",), problem=make_concat_problem, labels=LABELS)
+_concat = CONCAT.call
+
+
+def strided_slice(x, starts, stops, steps=None, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """A copy of a part of x: ``y = x[starts[0]:stops[0]:steps[0], starts[1]:stops[1]:steps[1], ...].copy()``.
+
+    Parameters
+    ----------
+    x : array
+        Of any dtype but bool, at most eight dimensions, any strides (0 and negative ones too).
+    starts, stops : sequence of int or None
+        One entry a dimension, as in Python's slices: negative numbers count from the end, those beyond an end are the end, None is the end
+        that the step comes from or goes to.
+    steps : sequence of int or None
+        One entry a dimension, not 0; negative ones go backwards. By default all are 1.
+    out : array
+        Written and returned; any strides. Overlap with x is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array, of x's framework
+        Packed, unless `out` is given. The bits of x, NaNs included.
+
+    Raises
+    ------
+    ValueError
+        Entries of a wrong number, a step of 0, an `out` of another shape or that overlaps x.
+    TypeError
+        Entries that are no integers, dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors cuDNN's Slice operation.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    >>> dnnkern.strided_slice(x, (1, 0), (3, 4), (1, 2))
+    array([[ 4.,  6.],
+           [ 8., 10.]], dtype=float32)
+    >>> dnnkern.strided_slice(x, (0, None), (1, None), (1, -1))
+    array([[3., 2., 1., 0.]], dtype=float32)
+    """
+    return _strided_slice((x,), out, (hashable(starts), hashable(stops), hashable(steps)), (), workspace, stream, algo, allow)
+
+
+def concat(arrays, axis, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Arrays one behind the other along an axis: ``y = numpy.concatenate(arrays, axis)``.
+
+    Parameters
+    ----------
+    arrays : sequence of arrays
+        From 1 to 128, of one dtype, any but bool, and of one shape but along the axis, where each may have any extent, 0 too; at most eight
+        dimensions, any strides.
+    axis : int
+        Negative numbers count from the end.
+    out : array
+        Written and returned; any strides. Overlap with an array is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array, of the first array's framework
+        Packed, unless `out` is given. The bits of the arrays, NaNs included.
+
+    Raises
+    ------
+    ValueError
+        No arrays or too many, shapes that do not fit together, an axis that does not exist, an `out` of another shape or that overlaps.
+    TypeError
+        Dtypes that differ or are not moved, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors cuDNN's Concatenate operation.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> a, b = np.zeros((2, 1), np.float32), np.ones((2, 2), np.float32)
+    >>> dnnkern.concat((a, b), 1)
+    array([[0., 1., 1.],
+           [0., 1., 1.]], dtype=float32)
+    """
+    operands = tuple(arrays) if hasattr(arrays, "__len__") and not hasattr(arrays, "shape") else None
+    if operands is None:
+        raise TypeError(f"concat: arrays is a {type(arrays).__name__}; expected a sequence of arrays")
+    if not 1 <= len(operands) <= MOST_ARRAYS:
+        raise ValueError(f"concat: arrays has {len(operands)} entries; expected 1 to {MOST_ARRAYS}")
+    return _concat(operands, out, (len(operands), hashable(axis)), (), workspace, stream, algo, allow)

@@ -1,0 +1,147 @@
+"""Parts of arrays: random problems, PyTorch's results, bits, bad input."""
+import numpy as np
+import pytest
+from cases.concat import Concat
+from cases.strided_slice import Slice
+from cases.transpose import DTYPES
+from contract import random_layout, random_problems
+from labs import array, host
+from test_transform import refused
+
+import dnnkern
+from dnnkern.device import SIMULATED
+from dnnkern.host.tensor import Tensor
+from dnnkern.transform._parse import parse_problem
+from dnnkern.transform._problem import Dim
+from dnnkern.transform._slice_problem import make_slice_problem
+
+X = np.arange(24.0).reshape(2, 3, 4)
+
+
+# ---- random problems
+
+def test_random_slices(request):
+    st = pytest.importorskip("hypothesis.strategies")
+
+    def problems(draw):
+        rank, shape, limit = draw(st.integers(0, 4)), [], 1500 if SIMULATED else 10 ** 6
+        for _ in range(rank):
+            shape.append(draw(st.sampled_from([n for n in (1, 2, 3, 5, 8, 17, 40, 90) if n <= limit])))
+            limit //= shape[-1]
+        ends = st.one_of(st.none(), st.integers(-9, 60))
+        slices = tuple(slice(draw(ends), draw(ends), draw(st.sampled_from([None, 1, 1, 2, 3, -1, -2]))) for _ in shape)
+        return Slice("random", tuple(shape), slices, draw(st.sampled_from(DTYPES)),
+                     {"x": random_layout(draw, st, rank), "y": random_layout(draw, st, rank)})
+    random_problems(request, problems, 80)
+
+
+def test_random_concatenations(request):
+    st = pytest.importorskip("hypothesis.strategies")
+
+    def problems(draw):
+        rank = draw(st.integers(1, 4))
+        shape = tuple(draw(st.sampled_from([1, 2, 3, 8])) for _ in range(rank))
+        sizes = tuple(draw(st.lists(st.sampled_from([0, 1, 3, 8, 16, 29]), min_size=1, max_size=4)))
+        layout = {f"x{k}": random_layout(draw, st, rank) for k in range(len(sizes))}
+        return Concat("random", shape, draw(st.integers(-rank, rank - 1)), sizes, draw(st.sampled_from(DTYPES)),
+                      {**layout, "y": random_layout(draw, st, rank)})
+    random_problems(request, problems, 40)
+
+
+# ---- against PyTorch
+
+def test_slices_are_those_of_torch():
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(1).standard_normal((4, 6, 50))
+    want = torch.from_numpy(x)[1:, ::2, 3:47:3].flip(1)
+    assert np.array_equal(host(dnnkern.strided_slice(array(x, "float64"), (1, 4, 3), (None, None, 47), (1, -2, 3))), want.numpy())
+
+
+def test_concatenations_are_those_of_torch():
+    torch = pytest.importorskip("torch")
+    parts = [np.random.default_rng(n).standard_normal((3, n, 5)) for n in (4, 1, 9)]
+    want = torch.cat([torch.from_numpy(p) for p in parts], 1)
+    assert np.array_equal(host(dnnkern.concat([array(p, "float64") for p in parts], -2)), want.numpy())
+
+
+# ---- what algorithms see
+
+def test_a_slice_is_a_copy_between_views():
+    x = Tensor.packed((8, 10, 12), "float16")
+    form = make_slice_problem((x,), None, (2, 9, 0), (6, None, 12), (1, -1, 1), frozenset()).canonical
+    assert (form.dims, form.x_first, form.y_first) == ((Dim(4, 120, 120), Dim(10, -12, 12), Dim(12, 1, 1)), 2 * 120 + 9 * 12, 0)
+    whole = make_slice_problem((x,), None, (2, 0, 0), (6, None, None), None, frozenset())
+    assert whole.canonical.dims == (Dim(480, 1, 1),), "rows that follow each other are one"
+    assert whole.bytes == 2 * 480 * 2, "what is left out is not read"
+
+
+def test_short_runs_of_a_slice_are_elements_where_they_begin_at_one():
+    def form(first):
+        return parse_problem(f"6x9x16 f16 :,:,{first}:{first + 8}".split(), "strided_slice").units
+    assert form(8).itemsize == 16 and form(8).x_first == 1
+    assert form(4).itemsize == 2
+
+
+def test_stops_and_words_say_the_same_slice():
+    for words in (":,3:,1:-1", "::-1,2:0:-1,:", "5:0:-2,-1::-3,0:0", "1:2,::2,7::-1"):
+        problem = parse_problem(["6x7x9", "f32", words], "strided_slice")
+        again = make_slice_problem((problem.x,), None, problem.starts, problem.stops, problem.steps, frozenset())
+        assert again == problem and parse_problem(str(problem).split()[1:], "strided_slice") == problem, words
+
+
+# ---- bits
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int64", "uint64"])
+@pytest.mark.parametrize("algo", ["naive", "rows"])
+def test_dtypes_without_arithmetic_are_moved_too(dtype, algo, simulated):
+    x = np.random.default_rng(1).integers(0, 2 ** 31, (5, 67)).astype(dtype)
+    assert np.array_equal(dnnkern.strided_slice(x, (1, 3), (5, 66), algo=algo), x[1:5, 3:66])
+    assert np.array_equal(dnnkern.concat((x[:, :9], x[:, 20:]), 1), np.concatenate((x[:, :9], x[:, 20:]), 1))
+
+
+def test_nan_payloads_are_kept(simulated):
+    bits = np.array([0x7F800001, 0xFFC12345, 0x80000000, 0x00000001] * 40, np.uint32)
+    for algo in ("naive", "rows", "copy"):
+        assert np.array_equal(dnnkern.strided_slice(bits.view(np.float32), (3,), (150,), algo=algo).view(np.uint32), bits[3:150]), algo
+
+
+# ---- bad input
+
+def test_bad_slices():
+    x, zero = array(X), (0, 0, 0)
+    for call, error, words in (((zero, (1, 1)), ValueError, ["stops=(1, 1)", "2 entries", "3 dimensions"]),
+                               ((zero, zero, (1, 0, 1)), ValueError, ["steps=(1, 0, 1)", "0"]),
+                               ((zero, (1, 1, 1.5)), TypeError, ["stops=(1, 1, 1.5)", "3 dimensions"]),
+                               ((1, zero), TypeError, ["starts=1"]), ((zero, None), TypeError, ["stops=None"]),
+                               ((zero, zero, "abc"), TypeError, ["steps='abc'"])):
+        refused(error, words, "strided_slice", x, *call, out=((1, 1, 1), "float32"))
+    refused(ValueError, ["out has shape (2, 3, 4)", "(1, 3, 4)"], "strided_slice", x, zero, (1, 9, 9), out=((2, 3, 4), "float32"))
+    refused(TypeError, ["out is float16", "float32"], "strided_slice", x, zero, (1, 9, 9), out=((1, 3, 4), "float16"))
+    refused(ValueError, ["9 dimensions"], "strided_slice", array(np.ones((1,) * 9)), (0,) * 9, (1,) * 9)
+    refused(TypeError, ["x: got NoneType"], "strided_slice", None, (0,), (1,))
+
+
+def test_bad_concatenations():
+    x = array(X)
+    for arrays, axis, error, words in (((), 0, ValueError, ["0 entries", "1 to 128"]), ((x,) * 129, 0, ValueError, ["129 entries"]),
+                                       (x, 0, TypeError, ["arrays is a", "sequence"]), (None, 0, TypeError, ["NoneType"]),
+                                       ((x, None), 0, TypeError, ["arrays[1]", "NoneType"]),
+                                       ((x, [1.0]), 0, TypeError, ["arrays[1]", "list"]),
+                                       ((x, array(X, "float16")), 0, TypeError, ["arrays[1] is float16", "float32"]),
+                                       ((x, array(X[0])), 0, ValueError, ["arrays[1] has shape (3, 4)", "(2, 3, 4)"]),
+                                       ((x, array(X[:, :2])), 0, ValueError, ["(2, 2, 4)", "along axis 0"]),
+                                       ((x,), 3, ValueError, ["axis 3"]), ((x,), -4, ValueError, ["axis is -4"]),
+                                       ((x,), 1.0, TypeError, ["axis holds 1.0"]),
+                                       ((array(np.float64(1)),), 0, ValueError, ["axis 0", "()"])):
+        refused(error, words, "concat", arrays, axis, out=((2, 3, 4), "float32"))
+    refused(ValueError, ["out has shape (2, 3, 4)", "(4, 3, 4)"], "concat", (x, x), 0, out=((2, 3, 4), "float32"))
+
+
+def test_results_that_overlap_what_they_are_made_of():
+    both = array(np.zeros((4, 8)))
+    with pytest.raises(ValueError, match=r"concat: out partly overlaps arrays\[1\]"):
+        dnnkern.concat((array(np.zeros((4, 2))), both[:, :2]), 1, out=both[:, 1:5])
+    with pytest.raises(ValueError, match="concat: out is the same memory as arrays.0.; in place it works with nothing"):
+        dnnkern.concat((both,), 0, out=both)
+    with pytest.raises(ValueError, match="strided_slice: out.* x"):
+        dnnkern.strided_slice(both, (0, 0), (4, 4), out=both[:, 4:])
