@@ -41,6 +41,27 @@ def test_shared_memory_above_48_kb():
     np.testing.assert_array_equal(y, np.arange(count, dtype=np.float32)[::-1])
 
 
+def test_static_and_dynamic_shared_memory_above_48_kb_together():
+    static, count = 40 * 1024 // 4, 20 * 1024 // 4
+
+    @cuda.jit(launch_bounds=THREADS)
+    def kernel(y):
+        a, b = cuda.shared.array(static, f32), cuda.shared.array(0, f32)
+        t = i32(cuda.threadIdx.x)
+        for i in range(t, static, THREADS):
+            a[i] = f32(i)
+        for i in range(t, count, THREADS):
+            b[i] = f32(-i)
+        cuda.syncthreads()
+        for i in range(t, static, THREADS):
+            y[i] = a[static - 1 - i]
+        for i in range(t, count, THREADS):
+            y[static + i] = b[count - 1 - i]
+    y = np.full(static + count, np.nan, np.float32)
+    launch(kernel, 1, THREADS, y, shared=4 * count)
+    np.testing.assert_array_equal(y, np.concatenate([np.arange(static)[::-1], -np.arange(count)[::-1]]))
+
+
 def test_cooperative_grid_barrier():
     blocks = 8
 

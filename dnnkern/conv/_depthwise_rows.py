@@ -17,7 +17,7 @@ from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.epilogue import EpilogueSpec
 from ..device.groups import make_reader
 from ..device.index import ceil_div, ceil_divide, divide_remainder
-from ..device.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
+from ..device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 from ..device.tma import prefetch_tensor_map, tensor_map_address, tma_load_4d
 from ..device.vec import advance, load_shared_2u32, load_shared_4f32, load_shared_4u32, load_shared_u32, shared_address
 from ..device.warp import elect, uniform
@@ -203,6 +203,7 @@ def rows_kernel(body, most_taps):
         raw, values = cuda.local.array(LENGTH, u32), cuda.local.array(VALUES, f32)
         fetch(raw, u32(at + u32(u * ROW)))
         if u == ADV - 1:
+            fence_async_shared()  # TMA may write where a load that the barrier did not wait for has yet to read: zeros come at once
             cuda.syncthreads()
             if warp == 0 and more:
                 if elect():
@@ -332,6 +333,7 @@ def rows_sums_kernel(body):
         if u == 0:
             fetch_y(raw_y, at_y)
         if u == ADV - 1:
+            fence_async_shared()  # TMA may write where a load that the barrier did not wait for has yet to read: zeros come at once
             cuda.syncthreads()
             if warp == 0 and more:
                 if elect():

@@ -103,7 +103,7 @@ class Function:
         self.binary = binary
         kernel = check(driver.cuLibraryGetKernel(_library(binary.code), binary.entry.encode()))
         attribute, handle = driver.CUfunction_attribute, check(driver.cuDeviceGet(index))
-        if shared > _LIMIT_DEFAULT_SHARED:
+        if binary.shared + shared > _LIMIT_DEFAULT_SHARED:  # static and dynamic together
             check(driver.cuKernelSetAttribute(attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared, kernel, handle))
         if cluster[0] * cluster[1] * cluster[2] > 8:
             check(driver.cuKernelSetAttribute(attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, kernel, handle))

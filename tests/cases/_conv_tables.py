@@ -236,4 +236,7 @@ def large(t, dtypes=FLOATS):
         t.case("large-1d-causal-depthwise-2x256x1025-r4", (2, 256, 1025), 256, (4,), dtype, padding=(3, 0), groups=256)
         t.case("large-transposed-nhwc-4x64x56x56-k128-4x4-s2-p1", (4, 64, 56, 56), 128, (4, 4), dtype, layout=last, stride=2, padding=1)
         t.case("large-batch-64x64x7x7-k64-3x3-p1-nhwc", (64, 64, 7, 7), 64, (3, 3), dtype, layout=last, padding=1)
+    if "float16" in dtypes:  # rows of zeros, which TMA brings at once, while many blocks keep shared memory busy
+        t.case("large-depthwise-nhwc-64x240x28x28-5x5-p2", (64, 240, 28, 28), 240, (5, 5), "float16", layout=last, padding=2, groups=240)
+        t.case("large-depthwise-nhwc-64x768x7x7-7x7-p3", (64, 768, 7, 7), 768, (7, 7), "float16", layout=last, padding=3, groups=768)
     return t.found
