@@ -46,6 +46,8 @@ _NAMES = {
     "reduce": "dnnkern.reduce",
     "rms_norm_bwd": "dnnkern.norm",
     "rms_norm_fwd": "dnnkern.norm",
+    "pad": "dnnkern.transform",
+    "set_tensor": "dnnkern.transform",
     "softmax_bwd": "dnnkern.softmax",
     "softmax_fwd": "dnnkern.softmax",
     "strided_slice": "dnnkern.transform",

@@ -104,6 +104,26 @@ def test_rows_that_begin_anywhere_move_16_bytes(dtype, tmp_path):
     assert accesses(code, "LDG") == {single: per} and accesses(code, "STG") == {128: 1, single: per}
 
 
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+@pytest.mark.parametrize("dtype", ITEMSIZE)
+def test_borders_move_16_bytes(dtype, mode, tmp_path):
+    """x's part as rows that begin anywhere; of a value 16 bytes at once."""
+    n, single, per = 2, 8 * ITEMSIZE[dtype], 16 // ITEMSIZE[dtype]
+    problem = parse_problem(["32x64x225x225", dtype, "0,0,1,1:2", mode], "pad")
+    config = next(a for a in dispatch.algorithms("pad") if a.name == "rows").configs(problem, device("sm_90a"))[0]
+    code, _ = assembled(problem, "rows", tmp_path, config=config)
+    wide = {128: n, 64: n + n * per} if single == 64 else {128: 2 * n, single: n * per}
+    assert accesses(code, "LDG") == wide
+    assert accesses(code, "STG") == {128: n * (3 if mode == "constant" else 2), single: n * per}
+    assert "div." not in code.ptx and "rem." not in code.ptx and (dtype == "float64" or ".f64" not in code.ptx)
+    assert code.registers <= 64
+
+
+def test_filling_stores_16_bytes(tmp_path):
+    code, _ = assembled(parse_problem(["1048577", "float16"], "set_tensor"), "rows", tmp_path)
+    assert 128 in accesses(code, "STG") and ".f64" not in code.ptx
+
+
 def test_aligned_parts_are_plain_copies(tmp_path):
     for text, op in (("64x56x56x96 f16 :,:,:,32:64", "strided_slice"), ("64x512x28x28,64x512x28x28 f16 1", "concat")):
         problem = parse_problem(text.split(), op)

@@ -1,7 +1,10 @@
-"""Parts of arrays: random problems, PyTorch's results, bits, bad input."""
+"""Parts of arrays and borders: random problems, PyTorch's results, bits, bad input."""
+import labs
 import numpy as np
 import pytest
+from cases import lay
 from cases.concat import Concat
+from cases.pad import MODES, Pad
 from cases.strided_slice import Slice
 from cases.transpose import DTYPES
 from contract import random_layout, random_problems
@@ -145,3 +148,100 @@ def test_results_that_overlap_what_they_are_made_of():
         dnnkern.concat((both,), 0, out=both)
     with pytest.raises(ValueError, match="strided_slice: out.* x"):
         dnnkern.strided_slice(both, (0, 0), (4, 4), out=both[:, 4:])
+
+
+# ---- borders
+
+def test_random_borders(request):
+    st = pytest.importorskip("hypothesis.strategies")
+
+    def problems(draw):
+        rank = draw(st.integers(1, 4))
+        mode, shape, limit = draw(st.sampled_from(MODES)), [], 900 if SIMULATED else 10 ** 6
+        for _ in range(rank):
+            shape.append(draw(st.sampled_from([n for n in (1, 2, 3, 5, 8, 17, 40) if n <= limit])))
+            limit //= shape[-1]
+        most = [min(n - 1, 9) if mode == "reflect" else 9 if n < 9 else 3 for n in shape]
+        pads = tuple((draw(st.integers(0, m)), draw(st.integers(0, m))) if draw(st.booleans()) else (0, 0) for m in most)
+        return Pad("random", tuple(shape), pads, mode, draw(st.sampled_from(DTYPES)), 3.0,
+                   {"x": random_layout(draw, st, rank), "y": random_layout(draw, st, rank)})
+    random_problems(request, problems, 60)
+
+
+def test_borders_are_those_of_torch():
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(2).standard_normal((2, 3, 5, 7))
+    for ours, theirs in (("constant", "constant"), ("edge", "replicate"), ("reflect", "reflect")):
+        want = torch.nn.functional.pad(torch.from_numpy(x), (1, 4, 2, 0), theirs)
+        assert np.array_equal(host(dnnkern.pad(array(x, "float64"), ((0, 0), (0, 0), (2, 0), (1, 4)), mode=ours)), want.numpy()), ours
+
+
+def test_borders_of_a_value_merge_with_what_is_whole():
+    def dims(words):
+        return [(d.size, d.before, d.inner) for d in parse_problem(words.split(), "pad").form.dims]
+    assert dims("4x5x6x8 f16 0,1,2:1,0") == [(4, 0, 4), (7, 1, 5), (72, 16, 48)]
+    assert dims("4x5x6x8 f16 0,1,2:1,0 edge") == [(4, 0, 4), (7, 1, 5), (9, 2, 6), (8, 0, 8)]
+    assert dims("4x5x6x8 f16 0,0,0,0 edge") == [(960, 0, 960)] and dims("4x5x6x8 i8 1:3,0,0,0") == [(1920, 240, 960)]
+
+
+@pytest.mark.parametrize("algo", ["naive", "rows"])
+def test_values_are_rounded_as_casts_are(algo):
+    inf, nan = np.inf, np.nan
+    for dtype, value, want in (("int8", 2.5, 2), ("int8", 300, 127), ("int8", nan, 0), ("uint8", -1, 0), ("int32", 2.0 ** 40, 2 ** 31 - 1),
+                               ("float16", 1e6, inf), ("bfloat16", 1.00390625, 1), ("float8_e4m3fn", -inf, -448), ("float64", 1 / 3, 1 / 3),
+                               ("float32", -0.0, 0)):
+        x = host(dnnkern.set_tensor(array(np.ones((3, 21)), dtype), value, algo=algo))
+        assert (x == want).all(), (dtype, value)
+        y = host(dnnkern.pad(array(np.ones((1, 5)), dtype), ((0, 0), (3, 20)), value=value, algo=algo))
+        assert (y[:, :3] == want).all() and (y[:, 8:] == want).all() and (y[:, 3:8] == 1).all(), (dtype, value)
+    assert np.isnan(host(dnnkern.set_tensor(array(np.ones(33), "bfloat16"), nan, algo=algo))).all()
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "uint32", "int64", "uint64"])
+def test_integers_without_arithmetic_have_borders_too(dtype, simulated):
+    x = np.arange(7 * 5).reshape(7, 5).astype(dtype)
+    value = 40000 if dtype.startswith("u") else -30000
+    for algo in ("naive", "rows"):
+        y = dnnkern.pad(x, ((1, 1), (2, 9)), value=value, algo=algo)
+        assert y.dtype == x.dtype and np.array_equal(y, np.pad(x, ((1, 1), (2, 9)), constant_values=value)), algo
+
+
+def test_set_tensor_is_in_place():
+    x = array(np.zeros((4, 9)))
+    assert dnnkern.set_tensor(x, 2) is x and (host(x) == 2).all()
+    y = array(np.zeros((4, 9)))
+    assert dnnkern.set_tensor(x, 3, out=y) is y and (host(y) == 3).all() and (host(x) == 2).all()
+
+
+def test_bad_borders():
+    x = array(X)
+    none = (0, 0)
+    for pads, more, error, words in (((none, none), {}, ValueError, ["2 entries", "3 dimensions"]),
+                                     ((1, 1, 1), {}, ValueError, ["pads=(1, 1, 1)", "pair", "3 dimensions"]),
+                                     (2, {}, ValueError, ["pads=2", "pair"]), ((none, none, (1, 2, 3)), {}, ValueError, ["pair"]),
+                                     ((none, none, (-1, 0)), {}, ValueError, ["pads is -1"]),
+                                     ((none, none, (1.0, 0)), {}, TypeError, ["pads holds 1.0"]),
+                                     ((none,) * 3, {"mode": "wrap"}, ValueError, ["'wrap'", "'reflect'"]),
+                                     (((2, 0), none, none), {"mode": "reflect"}, ValueError, ["3 elements", "axis 0", "(2, 3, 4)"])):
+        refused(error, words, "pad", x, pads, out=((2, 3, 4), "float32"), **more)
+    refused(ValueError, ["1 elements", "axis 0"], "pad", array(np.ones((0, 3))), ((1, 0), none), mode="edge")
+    refused(ValueError, ["out has shape (2, 3, 4)", "(2, 3, 5)"], "pad", x, (none, none, (0, 1)), out=((2, 3, 4), "float32"))
+    refused(TypeError, ["x: got NoneType"], "pad", None, ())
+
+
+def test_bad_arrays_to_fill():
+    refused(TypeError, ["got NoneType"], "set_tensor", None, 1.0)
+    refused(ValueError, ["out has shape (2, 3)", "(2, 3, 4)"], "set_tensor", array(X), 1.0, out=((2, 3), "float32"))
+    shared = labs.guarded(lay((4, 3), "float32", expand=(0,)), np.zeros((4, 3)))
+    with pytest.raises(ValueError, match="set_tensor: .*share one address"):
+        dnnkern.set_tensor(shared.array, 1.0)
+    shared.assert_untouched("x")
+
+
+def test_arrays_that_cannot_be_written(simulated):
+    x = np.zeros(5, np.float32)
+    x.flags.writeable = False
+    with pytest.raises(TypeError, match="set_tensor: out is a read-only array"):
+        dnnkern.set_tensor(x, 1.0)
+    with pytest.raises(TypeError, match="set_tensor: x is bool"):
+        dnnkern.set_tensor(np.zeros(5, bool), 1.0)

@@ -20,6 +20,10 @@ class Case(_words.Case):
             return dnnkern.strided_slice(arrays["x"], p.starts, p.stops, p.steps, out=arrays["y"], **keywords)
         if self.op == "concat":
             return dnnkern.concat([arrays[name] for name, _ in p.boxes], p.axis, out=arrays["y"], **keywords)
+        if self.op == "pad":
+            return dnnkern.pad(arrays["x"], p.pads, mode=p.mode, value=1.0, out=arrays["y"], **keywords)
+        if self.op == "set_tensor":
+            return dnnkern.set_tensor(arrays["x"], 1.0, **keywords)
         more = dict(stride=p.stride, padding=p.padding, dilation=p.dilation, layout=p.layout, **keywords)
         if self.op == "im2col":
             return dnnkern.im2col(arrays["x"], p.window, out=arrays["columns"], **more)

@@ -4,13 +4,15 @@ from ..host.front import Operation
 from ..host.window import hashable
 from ._cast_problem import CastProblem, make_cast_problem
 from ._concat_problem import ConcatProblem
-from ._parts import CONCAT, STRIDED_SLICE, concat, strided_slice
+from ._pad_problem import PadProblem, SetProblem
+from ._parts import CONCAT, PAD, SET_TENSOR, STRIDED_SLICE, concat, pad, set_tensor, strided_slice
 from ._problem import TransposeProblem, make_layout_problem, make_problem
 from ._slice_problem import SliceProblem
 from ._window import WindowProblem, make_col2im_problem, make_im2col_problem
 
-__all__ = ["CONCAT", "STRIDED_SLICE", "CastProblem", "ConcatProblem", "SliceProblem", "TransposeProblem", "WindowProblem", "cast", "col2im",
-           "concat", "convert_layout", "im2col", "strided_slice", "transpose"]
+__all__ = ["CONCAT", "PAD", "SET_TENSOR", "STRIDED_SLICE", "CastProblem", "ConcatProblem", "PadProblem", "SetProblem", "SliceProblem",
+           "TransposeProblem", "WindowProblem", "cast", "col2im", "concat", "convert_layout", "im2col", "pad", "set_tensor",
+           "strided_slice", "transpose"]
 
 TRANSPOSE = Operation("transpose", operands=("x",), outputs=("y",), problem=make_problem)
 _transpose = TRANSPOSE.call

@@ -5,8 +5,10 @@ import re
 
 from ..host.tensor import Tensor
 from ..host.words import LARGEST, WordParser, dtype_word, problem_from_record
+from ._borders import MODES
 from ._cast_problem import CastProblem, make_cast_problem
 from ._concat_problem import ConcatProblem, make_concat_problem
+from ._pad_problem import PadProblem, SetProblem, make_pad_problem, make_set_problem
 from ._problem import TransposeProblem, make_layout_problem, make_problem
 from ._slice_problem import SliceProblem, make_slice_problem
 from ._window import WindowProblem, columns_shape, make_col2im_problem, make_im2col_problem
@@ -146,6 +148,47 @@ def concat_from_record(record):
     return problem_from_record(make, "concat", record)
 
 
+def _pads_word(text):
+    """((before, after), ...) written 0,1,2:3."""
+    if not re.fullmatch(r"\d+(:\d+)?(,\d+(:\d+)?)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of borders such as 0,0,1,2:3")
+    return tuple((parts * 2)[:2] for parts in (tuple(map(int, word.split(":"))) for word in text.split(",")))
+
+
+def add_pad_arguments(parser):
+    """The words that describe borders."""
+    parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, int8, ...")
+    parser.add_argument("pads", type=_pads_word, help="one a dimension, or two with a colon: 0,0,1,2:3")
+    parser.add_argument("mode", nargs="?", choices=MODES, default="constant")
+
+
+def make_pad(arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
+    return make_pad_problem((Tensor.packed(arguments.shape, arguments.dtype),), None, arguments.pads, arguments.mode, aliases=frozenset())
+
+
+def pad_from_record(record):
+    """The problem of a record; ValueError where it is something else."""
+    return problem_from_record(lambda pads, **fields: PadProblem(pads=tuple(map(tuple, pads)), **fields), "pad", record)
+
+
+def add_array_arguments(parser):
+    """The words that describe an array."""
+    parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, int8, ...")
+
+
+def make_set(arguments):
+    """The problem that parsed words describe: a packed array, aligned to 16 bytes, in place."""
+    return make_set_problem((Tensor.packed(arguments.shape, arguments.dtype),), None, aliases=frozenset({"x"}))
+
+
+def set_from_record(record):
+    """The problem of a record; ValueError where it is something else."""
+    return problem_from_record(SetProblem, "set_tensor", record)
+
+
 def add_cast_arguments(parser):
     """The words that describe a conversion."""
     parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
@@ -169,6 +212,8 @@ FAMILY = {"transpose": (add_transpose_arguments, make_transpose, transpose_from_
           "cast": (add_cast_arguments, make_cast, cast_from_record),
           "strided_slice": (add_slice_arguments, make_slice, slice_from_record),
           "concat": (add_concat_arguments, make_concat, concat_from_record),
+          "pad": (add_pad_arguments, make_pad, pad_from_record),
+          "set_tensor": (add_array_arguments, make_set, set_from_record),
           **{op: (add_window_arguments, functools.partial(make_window, op), functools.partial(window_from_record, op))
              for op in ("im2col", "col2im")}}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
@@ -177,6 +222,8 @@ SMALL = {"transpose": ("33x17x5 f32 2,0,1", "2x24x8x16 bf16 NCHW:NHWC", "3x16x16
          "cast": ("1001 f32 bf16", "7x33 bf16 e4m3 --scale 2", "513 f64 f16", "100 i32 i8"),
          "strided_slice": ("9x40x33 f16 1:8,::2,3:30", "5x77 f32 :,::-1", "64x48 i8 8:56,16:"),
          "concat": ("3x5x16,3x9x16 f32 1", "7x33,7x1,7x40 bf16 1", "2x8x6x6,2x3x6x6 i8 1"),
+         "pad": ("2x3x9x8 f32 0,0,1,2:3", "5x40 bf16 1:0,4 reflect", "3x6x8 i8 0,2,0 edge"),
+         "set_tensor": ("1001 f32", "7x33 bf16", "9x5 i8"),
          "im2col": ("2x8x9x8 f32 3x3 p1", "1x3x17x16 bf16 5x5 s2 p2 nhwc", "1x16x30 i8 3 d2 nhwc"),
          "col2im": ("2x8x9x8 f32 3x3 p1", "1x16x7x6 bf16 3x3 s2 p1 nhwc", "1x2x4x5x6 f64 2x2x2")}
 """Problems that ``python -m dnnkern check`` tries."""

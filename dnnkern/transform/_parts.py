@@ -1,14 +1,20 @@
-"""Parts of arrays: slices, concatenations."""
+"""Parts of arrays: slices, concatenations, borders, values in place of all elements."""
 from ..dispatch import Note
 from ..host.front import Operation
 from ..host.window import hashable
 from ._concat_problem import LABELS, MOST_ARRAYS, OPERANDS, make_concat_problem
+from ._pad_problem import make_pad_problem, make_set_problem
 from ._slice_problem import make_slice_problem
 
 STRIDED_SLICE = Operation("strided_slice", operands=("x",), outputs=("y",), problem=make_slice_problem)
 _strided_slice = STRIDED_SLICE.call
 CONCAT = Operation("concat", operands=OPERANDS, outputs=("y",), problem=make_concat_problem, labels=LABELS)
 _concat = CONCAT.call
+PAD = Operation("pad", operands=("x",), outputs=("y",), scalars=("value",), problem=make_pad_problem)
+_pad = PAD.call
+SET_TENSOR = Operation("set_tensor", operands=("x",), outputs=("y",), scalars=("value",), problem=make_set_problem,
+                       in_place=frozenset({"x"}))
+_set_tensor = SET_TENSOR.call
 
 
 def strided_slice(x, starts, stops, steps=None, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
@@ -106,3 +112,99 @@ def concat(arrays, axis, *, out=None, workspace=None, stream=None, algo=None, al
     if not 1 <= len(operands) <= MOST_ARRAYS:
         raise ValueError(f"concat: arrays has {len(operands)} entries; expected 1 to {MOST_ARRAYS}")
     return _concat(operands, out, (len(operands), hashable(axis)), (), workspace, stream, algo, allow)
+
+
+def pad(x, pads, *, mode="constant", value=0.0, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """A copy of x with borders: ``y = numpy.pad(x, pads, mode)``.
+
+    Parameters
+    ----------
+    x : array
+        Of any dtype but bool, at most eight dimensions, any strides (0 and negative ones too).
+    pads : sequence of (int, int)
+        Elements before and after x, 0 or more, a pair for each dimension.
+    mode : "constant", "edge" or "reflect"
+        What the borders hold: `value`; the nearest element of x; x mirrored at its outermost elements, which are not repeated. A border of
+        "reflect" is less wide than x.
+    value : float
+        Rounded to x's dtype as `cast` rounds: integers and 8-bit floats saturate.
+    out : array
+        Written and returned; any strides. Overlap with x is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array, of x's framework
+        Packed, unless `out` is given. The bits of x, NaNs included.
+
+    Raises
+    ------
+    ValueError
+        Pads of a wrong number, negative ones, ones that x has too few elements for, a mode that does not exist, an `out` of another shape
+        or that overlaps x.
+    TypeError
+        Pads that are no integers, dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors ONNX's Pad; cudnnTransformTensorEx pads with zeros.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.array([[1, 2, 3]], np.float32)
+    >>> dnnkern.pad(x, ((1, 0), (0, 2)), value=9)
+    array([[9., 9., 9., 9., 9.],
+           [1., 2., 3., 9., 9.]], dtype=float32)
+    >>> dnnkern.pad(x, ((0, 0), (2, 2)), mode="reflect")
+    array([[3., 2., 1., 2., 3., 2., 1.]], dtype=float32)
+    """
+    return _pad((x,), out, (hashable(pads), mode), (value,), workspace, stream, algo, allow)
+
+
+def set_tensor(x, value, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Every element of an array becomes a value, in place: ``x[...] = value``.
+
+    Parameters
+    ----------
+    x : array
+        Of any dtype but bool, at most eight dimensions, any strides but 0.
+    value : float
+        Rounded to x's dtype as `cast` rounds: integers and 8-bit floats saturate.
+    out : array
+        Written and returned in place of x, which it has the shape and dtype of; any strides. May be exactly x; other overlap is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    x : array
+        The same object, or `out`.
+
+    Raises
+    ------
+    ValueError
+        Elements of x that share an address, an `out` of another shape or that partly overlaps x.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable array.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors cudnnSetTensor.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.zeros((2, 3), np.float32)
+    >>> dnnkern.set_tensor(x, 0.5) is x
+    True
+    >>> x
+    array([[0.5, 0.5, 0.5],
+           [0.5, 0.5, 0.5]], dtype=float32)
+    """
+    return _set_tensor((x,), x if out is None else out, (), (value,), workspace, stream, algo, allow)
