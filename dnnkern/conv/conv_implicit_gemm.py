@@ -142,6 +142,7 @@ def estimate(problem, device, config):
     busiest = ceil_div(m * n * view.products * ranges, device.sms)
     parts = SimpleNamespace(dtype=problem.dtype)
     seconds = tile_seconds(parts, config.tile, device, busiest, 1.1 * min(steps, view.k) * max(share_of(view), 0.1))
+    seconds = max(seconds, problem.bytes / device.bandwidth)
     if ranges > 1:
         seconds += SUM_LAUNCH + 2 * workspace(problem, device, config) / device.bandwidth
     return seconds

@@ -20,6 +20,7 @@ TILES_F64 = {
     Tile(64, 64, 16, 8, 8, blocks=4): (3.0, 10.0, 44.0),
     Tile(32, 32, 32, 8, 4, slices=4, blocks=3): (2.0, 4.0, 14.0),
 }
+END, END_HALF = 0.2e-9, 0.45e-9  # seconds an element, to begin a tile and store it: halves from 1048576x64x2
 
 
 def size_refusal(problem):
@@ -99,10 +100,11 @@ def tile_count(parts, tile):
 
 
 def tile_seconds(parts, tile, device, busiest, steps):
-    """Predicted time of `steps` steps of k where one multiprocessor gets `busiest` tiles."""
+    """Predicted time of `steps` steps of k where one multiprocessor gets `busiest` tiles; with few steps, what it takes to end them."""
     fixed, alone, each = (TILES_F64 if parts.dtype == "float64" else TILES)[tile]
     slower = 1.08 if parts.dtype in HALVES else 1.0  # widening, and a ring of two stages
-    return fixed * 1e-6 + slower * steps * (alone + each * busiest) * 1e-9 * (1.98e9 / device.clock_hz)
+    seconds = fixed * 1e-6 + slower * steps * (alone + each * busiest) * 1e-9 * (1.98e9 / device.clock_hz)
+    return max(seconds, busiest * tile.bm * tile.bn * (END_HALF if parts.dtype in HALVES else END))
 
 
 def product_arguments(parts):

@@ -35,6 +35,9 @@ BANDWIDTH, OUTSIDE_BANDWIDTH, AGAIN = 0.86, 0.72, 0.2
 """Of the memory's rate: what products bound by it reach, and those of 1 and 8 rows (bench/results/h200-matmul-skinny-bfloat16.jsonl). And
 what reading a from the L2 once more for each further column of tiles costs, as a share of reading it from memory: as layers of 1x1 filters
 came out (bench/results/h200-conv.md)."""
+CROSSING = 6e12
+"""Bytes a second that the L2 delivers where lines of operands cross its own: ten tiles of 1000x1000x1000
+(bench/results/h200-matmul-refitted-float16.jsonl)."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,11 @@ class Operand:
         if self.major == "k":
             return self.extent, self.k, self.strides
         return self.k, self.extent, (batch, along, across)
+
+    @property
+    def crosses(self):
+        """Whether lines that are read in place begin anywhere in the lines of the L2, of 128 bytes."""
+        return not self.packed and max(self.strides[1:]) * self.tensor.itemsize % 128 != 0
 
     @property
     def bytes(self):
@@ -307,17 +315,20 @@ def pack_seconds(operands, device):
     return sum(3e-6 + passes(x) * x.bytes / device.bandwidth for x in operands if x.packed)
 
 
-def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0):
+def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, crossing=False, covered=1.0):
     """Predicted time of `tiles` tiles of `steps` steps of k: the tensor cores' or the memory's, and a little of the other.
 
     `rows` are those of a: where most of a tile's lie outside, TMA fills them with zeros, and that is slower than reading.
-    `again` are the bytes of a that further columns of tiles read.
+    `again` are the bytes of a that further columns of tiles read; `crossing`: operands' lines begin anywhere in lines of the L2;
+    `covered`: how many times the columns of y the tiles have.
     """
     alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
     fixed, further, step = TILES[alone]
     slots = device.sms * alone.blocks
     waves = 0.75 * ceil_div(tiles, slots) + 0.25 * max(tiles / slots, 1.0)  # a wave that is not full runs at a higher clock
     step *= 1.12 if problem.a.dtype in FP8 else 1.0  # the second stage of sums; a guess, not measured
+    if crossing:
+        step = max(step, 1e6 * ROW * (tile.bm + tile.bn / tile.cluster) * min(tiles, slots) / CROSSING)
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
-    memory = (problem.bytes + AGAIN * again) / device.bandwidth / (OUTSIDE_BANDWIDTH if rows <= tile.bm // 2 else BANDWIDTH)
+    memory = (problem.bytes + AGAIN * again) * (0.5 + 0.5 * covered) / device.bandwidth / (OUTSIDE_BANDWIDTH if rows <= tile.bm // 2 else BANDWIDTH)
     return fixed * 1e-6 + max(work, memory) + 0.1 * min(work, memory) + (alone is not tile) * 1e-7

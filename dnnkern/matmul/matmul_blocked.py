@@ -53,10 +53,10 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Tiles on the busiest multiprocessor, each with a time for every step of k."""
+    """Tiles on the busiest multiprocessor, each with a time for every step of k; where k is short, the bytes."""
     parts = stored_by_rows(problem)
     busiest = ceil_div(tile_count(parts, config) * parts.batch_size, device.sms)
-    return tile_seconds(parts, config, device, busiest, steps_of(parts))
+    return max(tile_seconds(parts, config, device, busiest, steps_of(parts)), problem.bytes / device.bandwidth)
 
 
 @functools.cache

@@ -30,6 +30,7 @@ from ._roles import operand_strides, roles, widest
 from ._scales import FP8
 from ._tile import HALVES, unrolled
 
+A_BLOCK = 62e9     # bytes of w a second that a block reads: 2x64x1048576 (bench/results/h200-conv-bwd-filter-unet-float16.jsonl)
 A_WAVE = 1.27e-6  # seconds of 16 warps a multiprocessor, at least: 1048576x2x64 (bench/results/h200-conv-fwd-unet-float16.jsonl)
 MOST_ROWS = 8
 
@@ -119,7 +120,8 @@ def estimate(problem, device, config):
     # a block whose rows are short does little more than begin and end
     shape = _shape(problem, device)
     waves = ceil_div(parts.n, shape.rows) * parts.batch_size * shape.warps / (device.sms * 16) if shape.along_k else 0
-    return 3.2e-6 + max(problem.bytes / device.bandwidth, per * parts.batch_size * parts.m * parts.n * parts.k / rate, waves * A_WAVE)
+    alone = parts.k * parts.b.itemsize * min(parts.n, _columns(shape)) / A_BLOCK  # few blocks have little under way
+    return 3.2e-6 + max(problem.bytes / device.bandwidth, per * parts.batch_size * parts.m * parts.n * parts.k / rate, waves * A_WAVE, alone)
 
 
 def _scalars(dtype):
@@ -458,11 +460,15 @@ def _shape(problem, device):
     return Config(rows=1, unroll=1, warps=warps, lanes=lanes, blocks=1, whole=int(parts.k % width == 0), edge=1, **common)
 
 
+def _columns(config):
+    """Of a block."""
+    return config.rows if config.along_k else config.lanes * config.elements
+
+
 def build(problem, device, config):
     """One launch."""
     parts, config = _parts(problem), _shape(problem, device)
-    columns = config.rows if config.along_k else config.lanes * config.elements
-    groups = ceil_div(parts.n, columns)
+    groups = ceil_div(parts.n, _columns(config))
     arguments = (*parts.operand_arguments(), Argument(element(parts.y.dtype).pointer, "y"), Argument("int32", parts.n),
                  Argument("int32", parts.k), *(Argument("int64", v) for v in (*parts.a_strides, *parts.b_strides, *parts.y_strides)),
                  *parts.batch_arguments(), Argument("uint32x3", divisor(groups)), *parts.scales.arguments(),

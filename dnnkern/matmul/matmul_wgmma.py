@@ -42,11 +42,11 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Waves of tiles; a launch and two passes for each copy."""
-    parts = stored_by_rows(problem)
-    tiles = tile_count(parts, config.tile) * config.tile.cluster
-    again = (ceil_div(parts.n, config.tile.bn) - 1) * parts.a.nbytes
-    return (pack_seconds(operands_of(parts, problem.math), device)
-            + product_seconds(problem, config.tile, device, tiles, steps_of(parts.k, parts.a.itemsize), parts.m, again))
+    parts, tile = stored_by_rows(problem), config.tile
+    columns, operands = ceil_div(parts.n, tile.bn), operands_of(parts, problem.math)
+    return pack_seconds(operands, device) + product_seconds(
+        problem, tile, device, tile_count(parts, tile) * tile.cluster, steps_of(parts.k, parts.a.itemsize), parts.m,
+        (columns - 1) * parts.a.nbytes, all(x.crosses for x in operands), columns * tile.bn / parts.n if columns > 1 else 1.0)
 
 
 @functools.cache
