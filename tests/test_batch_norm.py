@@ -2,6 +2,7 @@
 import contract
 import numpy as np
 import pytest
+from cases._batch_norm import Backward, Train
 from labs import array, host
 from test_norm import refused
 
@@ -102,6 +103,16 @@ def test_inference_has_every_activation():
     np.testing.assert_allclose(host(y).ravel(), 1 / (1 + np.exp([3.0, -2.0])), rtol=1e-5)
     y = dnnkern.batch_norm_infer(x, one, zero, zero, one, eps=0.0, activation=Activation("relu", upper_clip=1.5))
     assert host(y).ravel().tolist() == [0.0, 1.5]
+
+
+@pytest.mark.parametrize("op", ["batch_norm_train_fwd", "batch_norm_bwd"])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_slabs_take_every_so_many_th_tile(op, pieces, monkeypatch):
+    """Few blocks, each with several tiles, the last of them not full."""
+    monkeypatch.setattr("dnnkern.norm.channel_norm_columns.slabs_of", lambda tiles, wanted: min(tiles, pieces))
+    kind, missing = (Train, ("residual",)) if op.endswith("fwd") else (Backward, ("y", "dresidual"))
+    case = kind(f"tiles-{pieces}-f32", (1, 13, 31, 128), layout="NHWC", missing=missing, around=3.0)
+    contract.check(next(a for a in dispatch.algorithms(op) if a.name == "columns"), case, again=False)
 
 
 # ---- words and records

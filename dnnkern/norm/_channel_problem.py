@@ -85,7 +85,7 @@ class ChannelNorm:
         return shape_of(kind, self.x, self.layout, self.mode, self.groups)
 
     @functools.cached_property
-    def _roles(self):
+    def roles(self):
         """(role, size, axis of x, steps along it) of the canonical dimensions."""
         axis, groups = channel_axis(self.x, self.layout), self.channels if self.groups is None else self.groups
         per = self.channels // max(groups, 1)
@@ -98,7 +98,9 @@ class ChannelNorm:
             return ("n", "g")
         return ("g", "c", "s") if self.mode == "per_activation" else ("g", "c")
 
-    def _stride(self, t, kind, role, axis, steps):
+    def stride(self, name, role, axis, steps):
+        """Element stride of an array along a canonical dimension; 0 where it is missing or has not the dimension."""
+        t, kind = next(((t, kind) for given, t, kind in self.arrays if given == name), (None, WHOLE))
         if t is None or kind != WHOLE and role not in self.kept(kind):
             return 0
         if kind == WHOLE:
@@ -110,10 +112,9 @@ class ChannelNorm:
     def form(self, kind, names) -> RowForm:
         """Rows of all values that belong to one statistic, or to one weight; strides are those of the arrays named, 0 where an array is
         missing or has not the dimension."""
-        given = {name: (t, k) for name, t, k in self.arrays}
         row, outer = [], []
-        for role, size, axis, steps in self._roles:
-            strides = tuple(self._stride(*given.get(name, (None, WHOLE)), role, axis, steps) for name in names)
+        for role, size, axis, steps in self.roles:
+            strides = tuple(self.stride(name, role, axis, steps) for name in names)
             (outer if role in self.kept(kind) else row).append(Dim(size, strides))
         return RowForm(merged(row) or (Dim(1, (0,) * len(names)),), merged(outer) or (Dim(1, (0,) * len(names)),))
 
@@ -129,7 +130,7 @@ class ChannelNorm:
 
     def _volume(self, kept):
         count = 1
-        for role, size, _, _ in self._roles:
+        for role, size, _, _ in self.roles:
             if (role in self.kept(STATISTIC)) == kept:
                 count *= size
         return count

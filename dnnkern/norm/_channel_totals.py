@@ -1,0 +1,274 @@
+"""From the items of slabs (see `_channel_view`) to statistics, and to sums: small launches between the two that read x.
+
+A warp has a statistic, or a block where there are few with many items. The order of merging is fixed by the problem and the configuration.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, i32, i64
+from ..device.convert import element
+from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
+from ..device.groups import scalar_of
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ._moments import make_inverses, make_meeting, make_merge
+
+THREADS = 128
+FLIGHT = 4  # items that a thread has under way
+
+
+@dataclass(frozen=True)
+class Items:
+    """Where the items of a view lie, and of how many values each is.
+
+    Attributes
+    ----------
+    own : bool
+        Each image has statistics of its own.
+    images, channels, per, slabs, values : int
+        Of the view; slabs a channel and image.
+    tile : int
+        Values that a slab takes at a time: tile t belongs to slab t modulo `slabs`.
+    compute : str
+        dtype.
+    """
+    own: bool
+    images: int
+    channels: int
+    per: int
+    slabs: int
+    values: int
+    tile: int
+    compute: str
+
+    @property
+    def count(self):
+        return self.images * self.channels * self.slabs
+
+    @property
+    def steps(self):
+        """Items from one channel, and from one image, to the next."""
+        if self.own:
+            return self.slabs, self.channels * self.slabs
+        return self.images * self.slabs, self.slabs
+
+    @property
+    def statistics(self):
+        return self.images * self.channels // self.per if self.own else self.channels
+
+    @property
+    def per_statistic(self):
+        return self.per * self.slabs if self.own else self.images * self.slabs
+
+    @property
+    def values_of_statistic(self):
+        return self.values * (self.per if self.own else self.images)
+
+    @property
+    def bytes(self):
+        """Of the two numbers of all items, and of two numbers a statistic behind them."""
+        return 2 * (self.count + self.statistics) * ITEMSIZE[self.compute]
+
+    def pointers(self, what="workspace"):
+        """Arguments: the items' first and second numbers, and the statistics'."""
+        size = ITEMSIZE[self.compute]
+        at = 0, self.count, 2 * self.count, 2 * self.count + self.statistics
+        return tuple(Argument(f"{self.compute}*", what, offset=k * size) for k in at)
+
+    def sizes(self):
+        """Argument: what `make_count` needs."""
+        tiles = ceil_div(self.values, self.tile)
+        whole, more = divmod(tiles, self.slabs)
+        return Argument("int32x5", (self.tile, whole, more, (tiles - 1) % self.slabs, tiles * self.tile - self.values))
+
+
+def slabs_of(tiles, wanted):
+    """As many slabs as wanted, no more than tiles."""
+    return max(1, min(tiles, wanted))
+
+
+@device_function
+def slab_values(slab, sizes):
+    """Values of a slab; `sizes` from `Items.sizes`."""
+    tiles = i32(sizes[1] + i32(1)) if slab < sizes[2] else i32(sizes[1])
+    count = i32(tiles * i32(sizes[0]))
+    return i32(count - i32(sizes[4])) if slab == sizes[3] else count
+
+
+def _lanes(items):
+    """Threads a statistic."""
+    return THREADS if items.per_statistic > 256 and items.statistics < 2048 else 32
+
+
+def _groups(lanes):
+    return THREADS // lanes, lanes.bit_length() - 1
+
+
+@functools.cache
+def statistics_kernel(compute, lanes, mean_dtype, var_dtype, dependent):
+    """mean, rstd, and the running statistics of dtypes named, "" where there is none."""
+    Real = scalar_of(compute)
+    merge, (inverse, inverse_root) = make_merge(Real), make_inverses(Real)
+    meet, (ROWS, LOG), SCRATCH = make_meeting(merge, lanes), _groups(lanes), 3 * THREADS // 32
+    RUNNING_MEAN, RUNNING_VAR = mean_dtype != "", var_dtype != ""
+    mean_type, var_type = element(mean_dtype or compute), element(var_dtype or compute)
+    load_mean, store_mean, load_var, store_var = mean_type.load, mean_type.store, var_type.load, var_type.store
+
+    @cuda.jit(launch_bounds=THREADS)
+    def channel_norm_statistics(first, second, mean, rstd, running_mean, running_var, eps, momentum, statistics, length, slabs, sizes,
+                                groups, mean_steps, rstd_steps, running_mean_step, running_var_step):
+        scratch = cuda.shared.array(SCRATCH, Real)
+        if dependent:
+            wait_for_previous_grid()
+            launch_dependent_grids()
+        means, squares, counts = cuda.local.array(FLIGHT, Real), cuda.local.array(FLIGHT, Real), cuda.local.array(FLIGHT, Real)
+        thread = i32(cuda.threadIdx.x)
+        k, lane = i32(i32(cuda.blockIdx.x) * i32(ROWS) + i32(thread >> LOG)), i32(thread & i32(lanes - 1))
+        there = k < statistics
+        begin = i64(i64(k if there else i32(0)) * i64(length))
+        a, b, n = Real(0), Real(0), Real(0)
+        for i0 in range(lane, i32(length), i32(FLIGHT * lanes)):
+            for u in range(FLIGHT):
+                i = i32(i0 + u * lanes)
+                ok = i < length
+                at = i64(begin + i64(i if ok else i0))
+                _, slab = divide_remainder(i if ok else i0, slabs)
+                means[u] = first[at]
+                squares[u] = second[at] if ok else Real(0)
+                counts[u] = Real(slab_values(slab, sizes)) if ok else Real(0)
+            for u in range(FLIGHT):
+                a, b, n = merge(a, b, n, means[u], squares[u], counts[u])
+        a, b, n = meet(a, b, n, scratch)
+        if there and lane == 0:
+            image, group = divide_remainder(k, groups)
+            mean[i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])] = a
+            rstd[i64(i64(image) * rstd_steps[0] + i64(group) * rstd_steps[1])] = inverse_root(Real(Real(b * inverse(n)) + eps))
+            if RUNNING_MEAN:
+                at = i64(i64(group) * running_mean_step)
+                store_mean(running_mean, at, Real(Real(Real(1) - momentum) * Real(load_mean(running_mean, at)) + momentum * a))
+            if RUNNING_VAR:
+                at = i64(i64(group) * running_var_step)
+                var = Real(b * inverse(Real(n - Real(1)))) if n > Real(1) else Real(0)
+                store_var(running_var, at, Real(Real(Real(1) - momentum) * Real(load_var(running_var, at)) + momentum * var))
+    return channel_norm_statistics
+
+
+def statistics_launch(problem, view, items, dependent):
+    """The launch that makes statistics of means and squared distances."""
+    running = [problem.tensor(name) for name in ("running_mean", "running_var")]
+    dtypes = ["" if t is None else t.dtype for t in running]
+    lanes = _lanes(items)
+    first, second, _, _ = items.pointers()
+    pointers = [Argument(element(t.dtype).pointer, name) if t is not None else Argument(element(items.compute).pointer, "mean")
+                for name, t in zip(("running_mean", "running_var"), running)]
+    steps = [view.statistic.get(name, (0, 0))[1] for name in ("running_mean", "running_var")]
+    momentum = Argument(items.compute, "momentum" if problem.op.startswith("batch") else 0.0)
+    arguments = (first, second, Argument(f"{items.compute}*", "mean"), Argument(f"{items.compute}*", "rstd"), *pointers,
+                 Argument(items.compute, "eps"), momentum, Argument("int32", items.statistics), Argument("int32", items.per_statistic),
+                 Argument("uint32x3", divisor(items.slabs)), items.sizes(), Argument("uint32x3", divisor(view.channels // view.per)),
+                 *(Argument("int64x2", view.statistic[name]) for name in ("mean", "rstd")), *(Argument("int64", s) for s in steps))
+    return Launch(statistics_kernel(items.compute, lanes, *dtypes, dependent), (ceil_div(items.statistics * lanes, THREADS), 1, 1),
+                  (THREADS, 1, 1), arguments, dependent=dependent)
+
+
+def _make_sum(Real):
+    @device_function
+    def combine(a, b, n, a2, b2, n2):
+        return Real(a + a2), Real(b + b2), n
+    return combine
+
+
+@functools.cache
+def averages_kernel(compute, lanes, own, scaled, gamma_dtype, dgamma_dtype, dbeta_dtype, dependent):
+    """Averages over a statistic's values of ``g`` and ``g * n`` with ``g = dz * gamma``, from sums of ``dz`` and ``dz * n`` by channel;
+    without `own` these sums are stored as well: they are dbeta and dgamma."""
+    Real, load_gamma = scalar_of(compute), element(gamma_dtype).load
+    store_gamma, store_beta = element(dgamma_dtype).store, element(dbeta_dtype).store
+    meet, (ROWS, LOG), SCRATCH = make_meeting(_make_sum(Real), lanes), _groups(lanes), 3 * THREADS // 32
+    OWN, SCALED = own, scaled
+
+    @cuda.jit(launch_bounds=THREADS)
+    def channel_norm_averages(first, second, one, two, gamma, dgamma, dbeta, statistics, length, share, slabs, groups, per, gamma_step,
+                              dgamma_step, dbeta_step):
+        scratch = cuda.shared.array(SCRATCH, Real)
+        if dependent:
+            wait_for_previous_grid()
+            launch_dependent_grids()
+        thread = i32(cuda.threadIdx.x)
+        k, lane = i32(i32(cuda.blockIdx.x) * i32(ROWS) + i32(thread >> LOG)), i32(thread & i32(lanes - 1))
+        there = k < statistics
+        begin = i64(i64(k if there else i32(0)) * i64(length))
+        image, group = divide_remainder(k if there else i32(0), groups)
+        a, b, n = Real(0), Real(0), Real(0)
+        for i in range(lane, i32(length), i32(lanes)):
+            s, t = Real(first[i64(begin + i64(i))]), Real(second[i64(begin + i64(i))])
+            if OWN and SCALED:
+                channel, slab = divide_remainder(i32(i), slabs)
+                weight = Real(load_gamma(gamma, i64(i64(i32(group * per) + channel) * gamma_step)))
+                s, t = Real(s * weight), Real(t * weight)
+            a = Real(a + s)
+            b = Real(b + t)
+        a, b, n = meet(a, b, n, scratch)
+        if there and lane == 0:
+            if not OWN:
+                store_beta(dbeta, i64(i64(group) * dbeta_step), a)
+                store_gamma(dgamma, i64(i64(group) * dgamma_step), b)
+                if SCALED:
+                    weight = Real(load_gamma(gamma, i64(i64(group) * gamma_step)))
+                    a, b = Real(a * weight), Real(b * weight)
+            one[k] = Real(a * share)
+            two[k] = Real(b * share)
+    return channel_norm_averages
+
+
+@functools.cache
+def weights_kernel(compute, dgamma_dtype, dbeta_dtype, dependent):
+    """dgamma and dbeta of channels whose images have statistics of their own, a warp each."""
+    Real, store_gamma, store_beta = scalar_of(compute), element(dgamma_dtype).store, element(dbeta_dtype).store
+    meet = make_meeting(_make_sum(Real), 32)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def channel_norm_weights(first, second, dgamma, dbeta, channels, length, slabs, image_step, dgamma_step, dbeta_step):
+        if dependent:
+            wait_for_previous_grid()
+            launch_dependent_grids()
+        thread = i32(cuda.threadIdx.x)
+        k, lane = i32(i32(cuda.blockIdx.x) * i32(THREADS // 32) + i32(thread >> 5)), i32(thread & 31)
+        begin = i64(i64(k if k < channels else i32(0)) * i64(slabs[0]))
+        a, b, n = Real(0), Real(0), Real(0)
+        for i in range(lane, i32(length), i32(32)):
+            image, slab = divide_remainder(i32(i), slabs)
+            at = i64(i64(begin + i64(image) * image_step) + i64(slab))
+            a = Real(a + first[at])
+            b = Real(b + second[at])
+        a, b, n = meet(a, b, n, i32(0))
+        if k < channels and lane == 0:
+            store_beta(dbeta, i64(i64(k) * dbeta_step), a)
+            store_gamma(dgamma, i64(i64(k) * dgamma_step), b)
+    return channel_norm_weights
+
+
+def averages_launches(problem, view, items, dependent):
+    """The launches that make averages, and dgamma and dbeta, of sums."""
+    def output(name):
+        return Argument(element(problem.tensor(name).dtype).pointer, name)
+    gamma, lanes = problem.gamma, _lanes(items)
+    dtypes = problem.dgamma.dtype, problem.dbeta.dtype
+    scale = problem.dtype if gamma is None else gamma.dtype
+    kernel = averages_kernel(items.compute, lanes, items.own, gamma is not None, scale, *dtypes, dependent)
+    steps = [Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "dgamma", "dbeta")]
+    source = Argument(element(scale).pointer, "x" if gamma is None else "gamma")
+    sums = items.pointers()
+    arguments = (*sums, source, output("dgamma"), output("dbeta"), Argument("int32", items.statistics),
+                 Argument("int32", items.per_statistic), Argument(items.compute, 1.0 / items.values_of_statistic),
+                 Argument("uint32x3", divisor(items.slabs)), Argument("uint32x3", divisor(view.channels // view.per)),
+                 Argument("int32", view.per), *steps)
+    launches = [Launch(kernel, (ceil_div(items.statistics * lanes, THREADS), 1, 1), (THREADS, 1, 1), arguments, dependent=dependent)]
+    if items.own:
+        arguments = (*sums[:2], output("dgamma"), output("dbeta"), Argument("int32", view.channels),
+                     Argument("int32", items.images * items.slabs), Argument("uint32x3", divisor(items.slabs)),
+                     Argument("int64", items.steps[1]), *steps[1:])
+        grid = ceil_div(view.channels * 32, THREADS), 1, 1
+        launches.append(Launch(weights_kernel(items.compute, *dtypes, dependent), grid, (THREADS, 1, 1), arguments, dependent=dependent))
+    return launches

@@ -1,0 +1,206 @@
+"""Kernels of gradients where channels lie side by side: sums of columns, and the elementwise pass that gives dx. See `_columns_forward`."""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, i32, i64
+from ..device.convert import element
+from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
+from ..device.epilogue import Activation, activation_gradient
+from ..device.groups import make_reader, make_writer, scalar_of
+from ..device.index import divide_remainder
+from ..device.vec import advance
+from ._columns_forward import THREADS, Columns, make_places
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What the kernels are compiled for: gamma's dtype, "" without it; whether dresidual is written."""
+    columns: Columns
+    gamma: str
+    residual: bool
+    activation: Activation
+    batches: int
+
+    @property
+    def active(self):
+        return self.activation.mode != "identity"
+
+    @property
+    def blocks(self):
+        """Blocks on a multiprocessor, of those that make sums."""
+        return 2 if self.active else 3
+
+    @property
+    def flight(self):
+        """Values of each channel under way."""
+        return 4 if self.columns.words else 2
+
+    @property
+    def tile(self):
+        """Values that a block takes at a time for sums."""
+        return self.flight * self.columns.height
+
+    @property
+    def rows(self):
+        """Values of each channel that a block of the elementwise pass takes."""
+        return self.tile * self.batches
+
+
+def _make_load(config):
+    """(type and extent of a raw buffer, that of y's, device functions ``load`` and ``unpack``): dy, x and y under way."""
+    c, UNITS, ACTIVE = config.columns, config.flight, config.active
+    SCALAR, LENGTH, fetch, unpack = make_reader(c.dtype, c.vector, c.words)
+    gradient, E, HEIGHT, Real = activation_gradient(config.activation, element(c.dtype).compute), c.vector, c.height, scalar_of(c.dtype)
+
+    @device_function
+    def load(raw, more, dy, x, y, row, end, steps):
+        """Rows from `row` on, `height` apart, that are before `end`."""
+        p, q, r = advance(dy, i64(row) * steps[0]), advance(x, i64(row) * steps[1]), advance(y, i64(row) * steps[2])
+        for u in range(UNITS):
+            ok = i32(row + i32(u * HEIGHT)) < end
+            fetch(raw, 2 * u * LENGTH, p, i32(0), ok)
+            fetch(raw, (2 * u + 1) * LENGTH, q, i32(0), ok)
+            if ACTIVE:
+                fetch(more, u * LENGTH, r, i32(0), ok)
+                r = advance(r, i64(i64(HEIGHT) * steps[2]))
+            p, q = advance(p, i64(i64(HEIGHT) * steps[0])), advance(q, i64(i64(HEIGHT) * steps[1]))
+
+    @device_function
+    def take(dz, values, raw, more, u):
+        """dy past the activation, and x, of row u under way; `values` is y's meanwhile."""
+        unpack(dz, 0, raw, 2 * u * LENGTH)
+        if ACTIVE:
+            unpack(values, 0, more, u * LENGTH)
+            for e in range(E):
+                dz[e] = Real(gradient(dz[e], values[e]))
+        unpack(values, 0, raw, (2 * u + 1) * LENGTH)
+    return SCALAR, 2 * UNITS * LENGTH, UNITS * LENGTH if ACTIVE else 1, load, take
+
+
+@functools.cache
+def sums_kernel(config):
+    """``sum(dz)`` and ``sum(dz * (x - mean)) * rstd`` of each channel of a slab."""
+    c = config.columns
+    Real, E, UNITS, HEIGHT, TILE = scalar_of(c.dtype), c.vector, config.flight, c.height, config.tile
+    SCALAR, RAW, MORE, load, take = _make_load(config)
+    places, SHARED, STEPS, DEPENDENT = make_places(c), THREADS * E, HEIGHT.bit_length() - 1, c.dependent
+
+    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    def channel_norm_sums(dy, x, y, mean, rstd, first, second, rows, channels, images, steps, mean_steps, rstd_steps, tiles, slabs,
+                          across_blocks, per, channel_items, image_items):
+        ones, twos = cuda.shared.array(SHARED, Real), cuda.shared.array(SHARED, Real)
+        raw, more = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR)
+        dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        a, b = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        image, slab, channel, ty, tx = places(i32(cuda.blockIdx.x), across_blocks, slabs)
+        inside = channel < channels
+        start, end = i64(channel if inside else i32(0)), i32(rows) if inside else i32(0)
+        dy, x = advance(dy, i64(i64(image) * images[0] + start)), advance(x, i64(i64(image) * images[1] + start))
+        y = advance(y, i64(i64(image) * images[2] + start))
+        for e in range(E):
+            a[e] = Real(0)
+            b[e] = Real(0)
+            means[e] = Real(0)
+            if inside:
+                group, _ = divide_remainder(i32(channel + e), per)
+                means[e] = mean[i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])]
+        tile = slab
+        while tile < tiles:
+            row = i32(i32(tile * i32(TILE)) + ty)
+            tile = i32(tile + i32(slabs[0]))
+            load(raw, more, dy, x, y, row, end, steps)
+            for u in range(UNITS):
+                take(dz, values, raw, more, u)
+                for e in range(E):
+                    a[e] = Real(a[e] + dz[e])
+                    b[e] = Real(b[e] + dz[e] * Real(values[e] - means[e]))
+        if DEPENDENT:
+            launch_dependent_grids()
+        thread = i32(cuda.threadIdx.x)
+        for s in range(STEPS):
+            half = i32(HEIGHT >> (s + 1))
+            if ty >= half and ty < i32(2 * half):
+                for e in range(E):
+                    ones[i32(e * THREADS + thread)] = a[e]
+                    twos[i32(e * THREADS + thread)] = b[e]
+            cuda.syncthreads()
+            if ty < half:
+                other = i32(thread + half * i32(THREADS // HEIGHT))
+                for e in range(E):
+                    a[e] = Real(a[e] + ones[i32(e * THREADS + other)])
+                    b[e] = Real(b[e] + twos[i32(e * THREADS + other)])
+        if ty == 0 and inside:
+            for e in range(E):
+                group, _ = divide_remainder(i32(channel + e), per)
+                r = rstd[i64(i64(image) * rstd_steps[0] + i64(group) * rstd_steps[1])]
+                at = i64(i64(i64(i32(channel + e)) * channel_items + i64(image) * image_items) + i64(slab))
+                first[at] = a[e]
+                second[at] = Real(b[e] * r)
+    return channel_norm_sums
+
+
+@functools.cache
+def gradient_kernel(config):
+    """``dx = rstd * (dz * gamma - one - n * two)`` with averages one and two, and ``dresidual = dz``; from the last values to the first."""
+    c = config.columns
+    Real, E, UNITS, HEIGHT, ROWS, BATCHES = scalar_of(c.dtype), c.vector, config.flight, c.height, config.rows, config.batches
+    SCALAR, RAW, MORE, load, take = _make_load(config)
+    put, places, load_gamma = make_writer(c.dtype, E, c.words), make_places(c), element(config.gamma or c.dtype).load
+    SPAN, ACROSS, TABLE, E_LOG, COLUMNS = c.span, c.across, 4 * c.span, E.bit_length() - 1, -(-c.span // THREADS)
+    SCALED, RESIDUAL, DEPENDENT = config.gamma != "", config.residual, c.dependent
+
+    @cuda.jit(launch_bounds=(THREADS, 2))
+    def channel_norm_gradient(dy, x, y, dx, dresidual, gamma, mean, rstd, one, two, rows, channels, parts, across_blocks, per, groups,
+                              images, steps, gamma_step, mean_steps, rstd_steps):
+        table = cuda.shared.array(TABLE, Real)
+        raw, more = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR)
+        dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        outer, inner, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        image, part, channel, ty, tx = places(i32(i32(cuda.gridDim.x) - i32(cuda.blockIdx.x) - i32(1)), across_blocks, parts)
+        inside = channel < channels
+        start, end = i64(channel if inside else i32(0)), i32(rows) if inside else i32(0)
+        dy, x = advance(dy, i64(i64(image) * images[0] + start)), advance(x, i64(i64(image) * images[1] + start))
+        y, dx = advance(y, i64(i64(image) * images[2] + start)), advance(dx, i64(i64(image) * images[3] + start))
+        dresidual = advance(dresidual, i64(i64(image) * images[4] + start))
+        row = i32(i32(part * i32(ROWS)) + ty)
+        load(raw, more, dy, x, y, row, end, steps)
+        if DEPENDENT:
+            wait_for_previous_grid()
+        # each column's numbers, by a thread of its own: dx = outer * dz + inner * (x - mean) + shift
+        first = i32(channel - tx * i32(E))
+        for k in range(COLUMNS):
+            j = i32(i32(cuda.threadIdx.x) + i32(k * THREADS))
+            at = i32(first + j)
+            if j < SPAN and at < channels:
+                group, _ = divide_remainder(at, per)
+                m = mean[i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])]
+                r = rstd[i64(i64(image) * rstd_steps[0] + i64(group) * rstd_steps[1])]
+                statistic = i64(i64(i64(image) * i64(groups)) + i64(group))
+                scale = r
+                if SCALED:
+                    scale = Real(r * load_gamma(gamma, i64(i64(at) * gamma_step)))
+                to = i32(i32(i32(j & i32(E - 1)) * i32(ACROSS)) + i32(j >> E_LOG))
+                table[to] = m
+                table[i32(to + SPAN)] = scale
+                table[i32(to + 2 * SPAN)] = Real(Real(-r) * Real(r * two[statistic]))
+                table[i32(to + 3 * SPAN)] = Real(Real(-r) * one[statistic])
+        cuda.syncthreads()
+        if inside:
+            for e in range(E):
+                to = i32(e * ACROSS + tx)
+                means[e], outer[e] = table[to], table[i32(to + SPAN)]
+                inner[e], shifts[e] = table[i32(to + 2 * SPAN)], table[i32(to + 3 * SPAN)]
+            for k in range(BATCHES):
+                if k > 0:
+                    row = i32(row + i32(UNITS * HEIGHT))
+                    load(raw, more, dy, x, y, row, end, steps)
+                for u in range(UNITS):
+                    at = i32(row + i32(u * HEIGHT))
+                    if at < end:
+                        take(dz, values, raw, more, u)
+                        if RESIDUAL:
+                            put(advance(dresidual, i64(at) * steps[4]), i32(0), dz, 0)
+                        for e in range(E):
+                            values[e] = Real(Real(dz[e] * outer[e]) + Real(Real(values[e] - means[e]) * inner[e] + shifts[e]))
+                        put(advance(dx, i64(at) * steps[3]), i32(0), values, 0)
+    return channel_norm_gradient

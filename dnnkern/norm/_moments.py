@@ -1,0 +1,65 @@
+"""Means and squared distances to them, of parts, as of the whole: Chan, Golub and LeVeque's formula."""
+import functools
+
+from ..device import cuda, device_function, f32, i32
+from ..device.fastmath import rcp, rsqrt, sqrt
+from ..device.warp import shuffle_xor
+
+
+@functools.cache
+def make_inverses(Real):
+    """Device functions ``inverse(v)`` and ``inverse_root(v)``: in float32 one instruction each, good to an ulp or two."""
+    if Real is f32:
+        return rcp, rsqrt
+
+    @device_function
+    def inverse(v):
+        return Real(1) / v
+
+    @device_function
+    def inverse_root(v):
+        return Real(1) / sqrt(v)
+    return inverse, inverse_root
+
+
+@functools.cache
+def make_merge(Real):
+    """Device function ``merge(a, b, n, a2, b2, n2)``: means, sums of squared distances and counts of two parts, as of both."""
+    inverse, _ = make_inverses(Real)
+
+    @device_function
+    def merge(a, b, n, a2, b2, n2):
+        count = Real(n + n2)
+        part = inverse(count) if count > Real(0) else Real(0)
+        d = Real(a2 - a)
+        return Real(a + d * Real(n2 * part)), Real(Real(b + b2) + Real(d * d) * Real(Real(n * n2) * part)), count
+    return merge
+
+
+@functools.cache
+def make_meeting(combine, lanes):
+    """Device function ``meet(a, b, n, scratch)``: three numbers of each of `lanes` neighbouring threads as those of all, in their first.
+
+    ``combine(a, b, n, a2, b2, n2)`` is of two threads. Up to 32 lanes meet by shuffles; more, a whole block, in `scratch`, of 3 numbers a
+    warp.
+    """
+    STEPS, WARPS = min(lanes, 32).bit_length() - 1, lanes // 32
+
+    @device_function
+    def meet(a, b, n, scratch):
+        for s in range(STEPS):
+            other = i32(1 << s)
+            a, b, n = combine(a, b, n, shuffle_xor(a, other), shuffle_xor(b, other), shuffle_xor(n, other))
+        if WARPS > 1:
+            thread = i32(cuda.threadIdx.x)
+            at = i32(3 * i32(thread >> 5))
+            if i32(thread & 31) == 0:
+                scratch[at] = a
+                scratch[i32(at + 1)] = b
+                scratch[i32(at + 2)] = n
+            cuda.syncthreads()
+            if thread == 0:
+                for w in range(1, WARPS):
+                    a, b, n = combine(a, b, n, scratch[3 * w], scratch[3 * w + 1], scratch[3 * w + 2])
+        return a, b, n
+    return meet
