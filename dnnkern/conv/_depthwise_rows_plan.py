@@ -13,6 +13,7 @@ REGISTERS = 208       # a thread
 UNROLLED = 1000       # multiply-adds of a step
 IN_FLIGHT = 96 * 1024  # bytes of rows that a multiprocessor is to have under way
 EFFICIENCY = 0.85     # of the bandwidth: 36.5 us predicted of 3x3 on 64x144x56x56, 35.4 measured (bench/results/h200-conv-variants.json)
+SECTORS = 1.18        # 3x3 on 64x144x56x56, 144 bytes of channels a block
 
 
 @dataclass(frozen=True)
@@ -206,9 +207,12 @@ def row_estimate(p, device, config):
     step = outputs * taps + 1.4 * body.advance * body.columns.loads * VECTOR + shared + 42
     step += outputs * (1.4 if p.op == "conv_bwd_filter" else 1.0)
     waves = lines * body.threads / (device.sms * 128 * device.clock_hz)
-    tail = max(1.0, device.sms * body.blocks / (p.n * parts * tiles_w * tiles_h))
+    all_blocks = p.n * parts * tiles_w * tiles_h
+    tail = max(1.0, device.sms * body.blocks / all_blocks) * ceil_div(all_blocks, device.sms) * device.sms / all_blocks
     halo = body.width / (body.strips * body.hop) * (steps + body.depth - 1) / steps
     memory = (p.bytes + 0.25 * (halo - 1) * source.nbytes) / (EFFICIENCY * device.bandwidth)
+    if parts > 1 and body.channels * p.x.itemsize % 32:  # blocks share sectors of the memory
+        memory *= SECTORS
     warps = min(16.0, body.blocks * body.threads / 32)
     issue = max(1.3 * (16 / warps) ** 0.5 * step, 16 * shared) * waves  # a load of 16 bytes a thread takes four cycles a warp, of all four
     time = 5e-6 + (memory ** 3 + issue ** 3) ** (1 / 3) * tail ** 0.5

@@ -169,7 +169,8 @@ def estimate(problem, device, config):
     cycles = max(shared * blocks, warp * max(blocks * config.warps / 4, 1.5)) + 1000
     cycles += staged * (1 if _dy_copies(p) else 8) / 48 * (1 if blocks > 1 else 2)
     traffic = tiles * staged / (1.4 * device.bandwidth)
-    return 4e-6 + max(each * cycles / device.clock_hz, traffic, p.bytes / (0.85 * device.bandwidth)) + _filter_bytes(p) * 2e-10
+    waits = (1 + config.tiles / 16) * (1.3 if blocks == 1 else 1.0)  # while a warp waits for many pixels, few others run; measured
+    return 4e-6 + waits * max(each * cycles / device.clock_hz, traffic, p.bytes / (0.85 * device.bandwidth)) + _filter_bytes(p) * 2e-10
 
 
 def _dy_copies(problem):

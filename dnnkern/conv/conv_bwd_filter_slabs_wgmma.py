@@ -10,6 +10,7 @@ For a stride of 1, channels in multiples of 64, two to four taps along w. It win
 x that is infinite or NaN also reaches taps that do not see it.
 """
 import functools
+import math
 from dataclasses import dataclass, replace
 
 from ..device import cuda, device_function, i32, u32
@@ -30,7 +31,7 @@ from ._filter_wgmma import L2_BYTES, PIXELS, gradient, named, spatial_dims, type
 
 LEAST_STEPS = 2  # of a range
 MOST_WORKSPACE = 1 << 28
-UNMEASURED = 1.05  # no GPU has timed it: it has to promise more than what has been
+SLOWER = 1.05, 0.02  # than counted: with 64 channels and filters, and for each time that there are twice as many
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,8 @@ def estimate(problem, device, config):
     alone = 1.0 if tile.lines > 1 else 1.3  # one warpgroup waits for its own products
     waves = 0.75 * ceil_div(tiles, device.sms) + 0.25 * max(tiles / device.sms, 1.0)
     work = max(waves * steps * alone * step / device.clock_hz, problem.bytes / device.bandwidth)
-    return UNMEASURED * (5e-6 + work + 1.5 * workspace(problem, device, config) / device.bandwidth)
+    slower = SLOWER[0] + SLOWER[1] * math.log2(max(1.0, problem.k_group * problem.c_group / CHANNELS ** 2))
+    return slower * (5e-6 + work + 1.5 * workspace(problem, device, config) / device.bandwidth)
 
 
 @functools.cache

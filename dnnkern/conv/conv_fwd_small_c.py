@@ -104,7 +104,8 @@ def estimate(problem, device, config):
     shared = units * config.warps_f * window.steps * 8
     copied = rows_of(p, rows) * window.pitch(columns) // 8 * (1 if are_copies(p) else 24 * window.copies) / 32
     cycles = max(warp * blocks * config.threads / 128, warp * 1.5, shared * blocks) + copied * blocks + 600
-    return 4e-6 + max(each * cycles / device.clock_hz, p.bytes / (0.85 * device.bandwidth)) + 2e-6 * window.steps / 10
+    alone = 1.3 if blocks == 1 else 1.0  # nothing else runs while the block waits
+    return 4e-6 + alone * max(each * cycles / device.clock_hz, p.bytes / (0.85 * device.bandwidth)) + 2e-6 * window.steps / 10
 
 
 @functools.cache

@@ -35,7 +35,7 @@ from ._implicit_wgmma import Axis, Image, make_filter, make_image, walk_of, walk
 
 FURTHER_TILES = {Tile(192, 64): (2.0, 0.3, 0.36), Tile(192, 128): (3.2, 0.6, 0.49), Tile(256, 64): (2.6, 0.6, 0.46)}
 """Tiles that matmul has no use for, as in `TILES`; predicted from the bytes that pass through shared memory."""
-L2_SHARE, PARTLY = 56e3, 1.6
+L2_SHARE, DEEPER, PARTLY = 56e3, 1.1, 1.6
 """Bytes of pixels that a multiprocessor gets in a microsecond, and how much longer rows take that are partly zeros: layers of 64 and 32
 channels (bench/results/h200-conv-fwd-unet-float16.jsonl, h200-conv-fwd-conv3d-float16.jsonl)."""
 NOWHERE = Axis(*(1,) * 3, 0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0, False)  # an axis that is not there
@@ -137,12 +137,13 @@ def estimate(problem, device, config):
     slots = device.sms * alone.blocks
     waves = 0.75 * ceil_div(tiles, slots) + 0.25 * max(tiles / slots, 1.0)  # a wave that is not full runs at a higher clock
     step *= 1.12 if problem.dtype in FP8 else 1.0  # the second stage of sums; a guess, not measured
-    step = max(step, tile.bm * ROW / L2_SHARE)
+    step = max(step, tile.bm * ROW / L2_SHARE * (DEEPER if problem.filter[0] > 1 else 1.0))
     if parts.channels * parts.image.tensor.itemsize < ROW:
         step *= PARTLY
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
-    again = (_tiles(parts, tile, problem.groups)[4] - 1) * parts.image.tensor.nbytes
-    memory = (problem.bytes + AGAIN * again) / (BANDWIDTH * device.bandwidth)
+    across = _tiles(parts, tile, problem.groups)[4]
+    covered = across * tile.bn / parts.columns if across > 1 else 1.0  # times the channels of the result, as in `product_seconds`
+    memory = (problem.bytes + AGAIN * (across - 1) * parts.image.tensor.nbytes) * (0.5 + 0.5 * covered) / (BANDWIDTH * device.bandwidth)
     if _store_of(problem, parts) == "direct":
         memory += problem.output.nbytes / device.bandwidth
     copies = sum(_copy_seconds(array, device) for array in (parts.image, parts.filter) if array.packed)
