@@ -238,7 +238,7 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """The transforms at the rate of memory, or of the L2 where a slice fits; the products; a launch for each step."""
+    """The transforms at the rate of memory, or of the L2 where a slice fits; the products; launches, which few tiles do not fill."""
     stages = _stages(problem, config.n, config.last)
     slices = ceil_div(stages.total, config.tiles)
     _, *streams = stages.sizes(config.tiles)
@@ -246,7 +246,7 @@ def estimate(problem, device, config):
     image, (best, *_) = _orders(problem)
     product = seconds(config.product, stages.product(config.tiles), device) * (1.0 if config.last == best else 1.1)
     in_l2 *= 1.0 if config.last == image else 0.7
-    return 8e-6 + slices * (4e-6 + product) + stages.bytes_moved() / (0.75 * in_l2 * device.bandwidth)
+    return 8e-6 + slices * (16e-6 + product) + stages.bytes_moved() / (0.75 * in_l2 * device.bandwidth)
 
 
 def build(problem, device, config):
