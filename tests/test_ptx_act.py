@@ -73,6 +73,16 @@ def test_rows_move_16_bytes(words, lanes, loads, stores, tmp_path):
     assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
 
 
+@pytest.mark.parametrize("op, algo, words, loads, stores", [
+    ("scale_tensor", "vector", "1048576 bf16", 2, 2), ("scale_tensor", "vector", "1048576 f32", 1, 1),
+    ("add_tensor", "vector", "1048576 1048576 bf16", 4, 2), ("add_tensor", "rows", "256x1x1 64x256x56x56 f16", 1, 1)])
+def test_numbers_are_parameters(op, algo, words, loads, stores, tmp_path):
+    code = assembled(op, words, algo, tmp_path, *((1,) if algo == "rows" else ()))
+    assert (wide(code, "LDG"), wide(code, "STG")) == (loads, stores)
+    assert not code.opcodes("LDG.E.128.CONSTANT", "LDG.E.64.CONSTANT") or op == "add_tensor", "x is read where it is written"
+    assert ".f64" not in code.ptx and "div." not in code.ptx and code.registers <= 64
+
+
 @pytest.mark.parametrize("op, words, loads, stores", [("glu_fwd", "4096x8192 bf16 swish", 2, 1), ("glu_bwd", "4096x8192 bf16 gelu", 3, 2),
                                                       ("glu_bwd", "64x128x3136 f32 sigmoid --axis 1", 3, 2)])
 def test_gated_units_move_16_bytes(op, words, loads, stores, tmp_path):

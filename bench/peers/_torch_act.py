@@ -46,6 +46,10 @@ def bind(p):
         if p.mode == "binary_select":
             return lambda t: lambda: torch.where(t["mask"], t["a"], t["b"], out=t["y"])
         return BINARY.get(p.mode) and (lambda t: lambda: BINARY[p.mode](t["a"], t["b"], out=t["y"]))
+    if p.op == "scale_tensor":
+        return lambda t: lambda: t["y"].mul_(1.0)
+    if p.op == "add_tensor":
+        return (lambda t: lambda: t["y"].add_(t["a"])) if p.keeps else (lambda t: lambda: t["y"].copy_(t["a"]))
     if p.op.startswith("glu"):
         if p.gate != "sigmoid":
             return None

@@ -20,8 +20,13 @@ SETS = {
                "rows": ("32768x4096 4096 {} add", "524288x256 256 {} add", "32768x4095 4095 {} add", "131072x1000 1000 {} mul"),
                "channels": ("64x256x56x56 256x1x1 {} add", "128x512x7x7 512x1x1 {} add", "32768x4096 32768x1 {} mul"),
                "numbers": ("268435456 scalar {} mul", "16384x1 16384 {} sub"),
-               "select": ("134217728 134217728 {} binary_select --mask 134217728", "32768x4096 scalar {} binary_select --mask 4096")}}
-EXAMPLES = {"activation_fwd": "1048576 {} gelu", "activation_bwd": "1048576 {} gelu", "unary": "1048576 {} exp",
+               "select": ("134217728 134217728 {} binary_select --mask 134217728", "32768x4096 scalar {} binary_select --mask 4096")},
+    "scale_tensor": {"large": ("268435456 {}", "64x256x56x56 {}"), "small": ("4096 {}", "1048576 {}"), "odd": ("268435455 {}",)},
+    "add_tensor": {"large": ("134217728 134217728 {}", "64x256x56x56 64x256x56x56 {} --overwrite"),
+                   "channels": ("256x1x1 64x256x56x56 {}", "512x1x1 128x512x7x7 {}", "256 524288x256 {}", "4095 32768x4095 {}"),
+                   "numbers": ("scalar 268435456 {}",)}}
+EXAMPLES = {"scale_tensor": "1048576 {}", "add_tensor": "256x1x1 64x256x56x56 {}",
+            "activation_fwd": "1048576 {} gelu", "activation_bwd": "1048576 {} gelu", "unary": "1048576 {} exp",
             "binary": "4096x4096 4096 {} add", "glu_fwd": "4096x8192 {} swish", "glu_bwd": "4096x8192 {} swish"}
 
 
@@ -33,6 +38,10 @@ class Case(_words.Case):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
         import dnnkern
         p, function = self.problem, getattr(dnnkern, self.op)
+        if self.op == "scale_tensor":
+            return function(arrays["x"], 1.0, **keywords)
+        if self.op == "add_tensor":
+            return function(arrays["a"], arrays["c"], beta=1.0 if p.keeps else 0.0, **keywords)
         given = [arrays[name] for name in p.names[:-1] if name not in ("slope", "mask")]
         keywords["out"] = arrays[p.names[-1]]
         if self.op.startswith("glu"):

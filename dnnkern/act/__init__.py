@@ -5,9 +5,10 @@ from ..host.window import hashable
 from ._elementwise import BinaryProblem, UnaryProblem, make_binary, make_unary
 from ._glu import GluProblem, make_glu
 from ._problem import ActivationProblem, make_activation
+from ._scaled import AddProblem, ScaleProblem, make_add, make_scale
 
-__all__ = ["ActivationProblem", "BinaryProblem", "GluProblem", "UnaryProblem", "activation_bwd", "activation_fwd", "binary", "glu_bwd",
-           "glu_fwd", "unary"]
+__all__ = ["ActivationProblem", "AddProblem", "BinaryProblem", "GluProblem", "ScaleProblem", "UnaryProblem", "activation_bwd",
+           "activation_fwd", "add_tensor", "binary", "glu_bwd", "glu_fwd", "scale_tensor", "unary"]
 
 
 ACTIVATION_FWD = Operation("activation_fwd", operands=("x", "slope"), outputs=("y",), in_place=frozenset({"x"}),
@@ -24,6 +25,11 @@ GLU_FWD = Operation("glu_fwd", operands=("x",), outputs=("y",), problem=lambda *
 _glu_fwd = GLU_FWD.call
 GLU_BWD = Operation("glu_bwd", operands=("dy", "x"), outputs=("dx",), problem=lambda *call, **more: make_glu("glu_bwd", *call, **more))
 _glu_bwd = GLU_BWD.call
+SCALE_TENSOR = Operation("scale_tensor", operands=("x",), outputs=("y",), scalars=("alpha",), problem=make_scale, in_place=frozenset({"x"}))
+_scale_tensor = SCALE_TENSOR.call
+ADD_TENSOR = Operation("add_tensor", operands=("a", "c"), outputs=("y",), scalars=("alpha", "beta"), problem=make_add,
+                       in_place=frozenset({"c"}))
+_add_tensor = ADD_TENSOR.call
 
 
 def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE, **parameters):
@@ -309,3 +315,94 @@ def glu_bwd(dy, x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=
     array([[0.5, 1. , 1. , 3. ]], dtype=float32)
     """
     return _glu_bwd((dy, x), out, (hashable(axis), hashable(gate)), (), workspace, stream, algo, allow)
+
+
+def scale_tensor(x, alpha, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """An array times a number, in place: ``x *= alpha``.
+
+    Parameters
+    ----------
+    x : array
+        float64, float32, float16, bfloat16, int8, uint8 or int32, any shape, any strides but 0.
+    alpha : float
+        Multiplied in float32, or in float64 for float64 and int32.
+    out : array
+        Written and returned in place of x, which it has the shape and dtype of; any strides. May be exactly x; other overlap is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    x : array
+        The same object, or `out`. Rounded once, integers to the nearest, saturating.
+
+    Raises
+    ------
+    ValueError
+        Elements of x that share an address, an `out` of another shape or that partly overlaps x.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable array.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnScaleTensor.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.array([1, -2, 3], np.float32)
+    >>> dnnkern.scale_tensor(x, 0.5) is x
+    True
+    >>> x
+    array([ 0.5, -1. ,  1.5], dtype=float32)
+    """
+    return _scale_tensor((x,), x if out is None else out, (), (alpha,), workspace, stream, algo, allow)
+
+
+def add_tensor(a, c, *, alpha=1.0, beta=1.0, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """An array added to another, in place: ``c = alpha * a + beta * c``.
+
+    Parameters
+    ----------
+    a : array
+        float64, float32, float16, bfloat16, int8, uint8 or int32, any strides; it broadcasts to c's shape as NumPy's arrays do: (C, 1, 1)
+        is a bias of channels first.
+    c : array
+        Of a's dtype, any strides but 0.
+    alpha, beta : float
+        Multiplied in float32, or in float64 for float64 and int32. With beta 0 c is not read: NaNs in it do not matter.
+    out : array
+        Written and returned in place of c, which it has the shape and dtype of; any strides. May be exactly c; other overlap, with a too,
+        is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    c : array
+        The same object, or `out`. Rounded once, integers to the nearest, saturating.
+
+    Raises
+    ------
+    ValueError
+        A shape that does not broadcast to c's, elements of c that share an address, arrays that overlap.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable array.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnAddTensor.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> c = np.array([[1, 2], [3, 4]], np.float32)
+    >>> dnnkern.add_tensor(np.array([10, 20], np.float32), c, beta=2)
+    array([[12., 24.],
+           [16., 28.]], dtype=float32)
+    """
+    return _add_tensor((a, c), c if out is None else out, (bool(beta),), (alpha, beta), workspace, stream, algo, allow)

@@ -15,6 +15,8 @@ BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "mod", "atan2", "add_
 ALIASES = {"bias": "add", "scale": "mul"}
 """cuDNN's other names."""
 GATES = ("sigmoid", "swish", "gelu")
+SCALED = ("scale_tensor", "add_tensor")
+"""Operations with run-time numbers alpha, and beta."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,23 @@ class Function:
         """How many values it returns."""
         return 2 if self.op == "glu_bwd" else 1
 
+    @property
+    def is_scaled(self):
+        """Whether it takes the numbers (alpha, beta) in place of a third value."""
+        return self.op in SCALED
+
 
 @functools.cache
 def make_function(function, compute):
-    """Device function ``apply(a, b, c)`` of values of type `compute`; those that it has no use for may be anything. Two results are a
-    tuple."""
+    """Device function ``apply(a, b, c)`` of values of type `compute`; those that it has no use for may be anything, c is the tuple (alpha,
+    beta) if it is scaled. Two results are a tuple."""
     T, op, mode = TYPES[compute], function.op, function.mode
     if op == "unary":
         return device_function(_unary(T, mode))
     if op == "binary":
         return device_function(_binary(T, mode))
+    if function.is_scaled:
+        return device_function(_scaled(mode))
     if mode == "prelu":
         return device_function(_prelu(op))
     f, g = activation_function(function.activation, compute), activation_gradient(function.activation, compute)
@@ -55,6 +64,16 @@ def make_function(function, compute):
         def apply(dy, value, gate):
             return dy * f(gate), g(dy * value, gate)
     return device_function(apply)
+
+
+def _scaled(mode):
+    if mode == "scale":
+        def apply(x, b, scalars):
+            return scalars[0] * x
+    else:
+        def apply(a, b, scalars):
+            return scalars[0] * a + scalars[1] * b
+    return apply
 
 
 def _prelu(op):

@@ -136,6 +136,11 @@ def pointer_arguments(problem) -> tuple:
     return (*inputs, *outputs[:1] * (INPUTS - len(inputs)), *outputs, *outputs[:1] * (ARRAYS - INPUTS - len(outputs)))
 
 
+def scalar_arguments(problem) -> tuple:
+    """Kernel parameters alpha and beta; numbers that no function reads where the operation has none."""
+    return tuple(Argument(problem.compute, name if name in problem.scalars else 0.0) for name in ("alpha", "beta"))
+
+
 def _dtype(name):
     return "uint8" if name == "bool" else name
 
@@ -257,16 +262,16 @@ def _make_output(dtype, unit, length):
     return WORDS, pack, store_whole, store_part
 
 
-def _make_each(apply, inputs, results, length, compute, result_types):
-    """Device function ``each(a, b, c, y, z)``: the function of all elements of a chunk, by calls with constant indices: a loop with a long
-    body would not be unrolled, and its arrays not be registers."""
+def _make_each(apply, inputs, results, scaled, length, compute, result_types):
+    """Device function ``each(a, b, c, y, z, scalars)``: the function of all elements of a chunk, by calls with constant indices: a loop
+    with a long body would not be unrolled, and its arrays not be registers."""
     T = TYPES[compute]
     R, S = (TYPES[t] for t in (*result_types, *result_types[:1])[:2])
-    HAS_B, HAS_C, TWO = inputs > 1, inputs > 2, results > 1
+    HAS_B, HAS_C, TWO, SCALED = inputs > 1, inputs > 2, results > 1, scaled
 
     def of_one(n):
         @device_function
-        def one(a, b, c, y, z):
+        def one(a, b, c, y, z, scalars):
             p, q = T(0), T(0)
             if HAS_B:
                 p = T(b[n])
@@ -275,6 +280,8 @@ def _make_each(apply, inputs, results, length, compute, result_types):
             if TWO:
                 r, s = apply(T(a[n]), p, q)
                 y[n], z[n] = R(r), S(s)
+            elif SCALED:
+                y[n] = R(apply(T(a[n]), p, scalars))
             else:
                 y[n] = R(apply(T(a[n]), p, q))
         return one
@@ -285,19 +292,19 @@ def _make_each(apply, inputs, results, length, compute, result_types):
         low, high = of_range(start, count // 2), of_range(start + count // 2, count - count // 2)
 
         @device_function
-        def both(a, b, c, y, z):
-            low(a, b, c, y, z)
-            high(a, b, c, y, z)
+        def both(a, b, c, y, z, scalars):
+            low(a, b, c, y, z, scalars)
+            high(a, b, c, y, z, scalars)
         return both
     return of_range(0, length)
 
 
 @functools.cache
 def make_lanes(work):
-    """Device function ``run(a, b, c, y, z, steps, shift, first, last)``: the whole work of a thread.
+    """Device function ``run(a, b, c, y, z, steps, shift, first, last, scalars)``: the whole work of a thread.
 
     Lane k's chunk of an array begins ``k * step + shift[k]`` elements behind its pointer; elements ``first[k]`` to ``last[k] - 1`` of it
-    exist. Inputs with one value a row are ``k * step`` elements behind theirs.
+    exist. Inputs with one value a row are ``k * step`` elements behind theirs. `scalars` are (alpha, beta) of functions that have them.
     """
     inputs, results, length, LANES = work.inputs, work.function.results, work.elements, work.lanes
     apply = make_function(work.function, work.compute)
@@ -310,14 +317,15 @@ def make_lanes(work):
     Z_WORDS, z_pack, z_whole, z_part = write[-1]
     A, B, C = (*values[:inputs], *values[:1] * INPUTS)[:INPUTS]
     Y, Z = values[inputs], values[-1]
-    each = _make_each(apply, inputs, results, length, work.compute, [element(_dtype(d)).compute for d in work.dtypes[inputs:]])
+    each = _make_each(apply, inputs, results, work.function.is_scaled, length, work.compute,
+                      [element(_dtype(d)).compute for d in work.dtypes[inputs:]])
     HAS_B, HAS_C, TWO = inputs > 1, inputs > 2, results > 1
     PIECE = max(length * 2, 2)
     Y_SCALE, Z_SCALE = (word_of(ITEMSIZE[d])[2] for d in (work.dtypes[inputs], work.dtypes[-1]))
 
     def of_lane(k):
         @device_function
-        def lane(a_words, b_words, c_words, y, z, steps, shift, first, last, whole):
+        def lane(a_words, b_words, c_words, y, z, steps, shift, first, last, whole, scalars):
             a, b, c = cuda.local.array(length, A), cuda.local.array(length, B), cuda.local.array(length, C)
             results, more = cuda.local.array(length, Y), cuda.local.array(length, Z)
             piece, made, made_too = cuda.local.array(PIECE, u32), cuda.local.array(Y_WORDS, u32), cuda.local.array(Z_WORDS, u32)
@@ -326,7 +334,7 @@ def make_lanes(work):
                 b_take(b, b_words, k, piece)
             if HAS_C:
                 c_take(c, c_words, k, piece)
-            each(a, b, c, results, more)
+            each(a, b, c, results, more, scalars)
             y_pack(made, results)
             y_at = advance(y, i64(k * steps[3] + shift[k]) * Y_SCALE)
             if whole:
@@ -348,14 +356,14 @@ def make_lanes(work):
         low, high = of_lanes(start, count // 2), of_lanes(start + count // 2, count - count // 2)
 
         @device_function
-        def both(a_words, b_words, c_words, y, z, steps, shift, first, last, whole):
-            low(a_words, b_words, c_words, y, z, steps, shift, first, last, whole)
-            high(a_words, b_words, c_words, y, z, steps, shift, first, last, whole)
+        def both(a_words, b_words, c_words, y, z, steps, shift, first, last, whole, scalars):
+            low(a_words, b_words, c_words, y, z, steps, shift, first, last, whole, scalars)
+            high(a_words, b_words, c_words, y, z, steps, shift, first, last, whole, scalars)
         return both
     lanes = of_lanes(0, LANES)
 
     @device_function
-    def run(a, b, c, y, z, steps, shift, first, last):
+    def run(a, b, c, y, z, steps, shift, first, last, scalars):
         a_words, b_words, c_words = cuda.local.array(A_WORDS, u32), cuda.local.array(B_WORDS, u32), cuda.local.array(C_WORDS, u32)
         whole = True
         for k in range(LANES):
@@ -372,7 +380,7 @@ def make_lanes(work):
                 b_part(b_words, b, steps[1], shift, first, last)
             if HAS_C:
                 c_part(c_words, c, steps[2], shift, first, last)
-        lanes(a_words, b_words, c_words, y, z, steps, shift, first, last, whole)
+        lanes(a_words, b_words, c_words, y, z, steps, shift, first, last, whole, scalars)
     return run
 
 

@@ -9,6 +9,7 @@ from ._elementwise import BINARY, UNARY, BinaryProblem, UnaryProblem, make_binar
 from ._functions import ALIASES, GATES
 from ._glu import GluProblem, half_shape, make_glu
 from ._problem import ActivationProblem, make_activation
+from ._scaled import AddProblem, ScaleProblem, make_add, make_scale
 
 NOBODY = frozenset()
 
@@ -89,6 +90,31 @@ def make_glu_words(op, arguments):
     return make_glu(op, (dy, x), None, arguments.axis, arguments.gate, NOBODY)
 
 
+def add_scale_arguments(parser):
+    """The words that describe an array times a number."""
+    parser.add_argument("shape", type=shape_word, help="of x: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+
+
+def make_scale_words(arguments):
+    """The problem that parsed words describe: a packed array, aligned to 16 bytes, in place."""
+    return make_scale((Tensor.packed(arguments.shape, arguments.dtype),), None, frozenset({"x"}))
+
+
+def add_add_arguments(parser):
+    """The words that describe an array added to another."""
+    parser.add_argument("a", type=shape_word, help="shape of a: 256x1x1, or scalar")
+    parser.add_argument("c", type=shape_word, help="shape of c: 64x256x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("--overwrite", action="store_true", help="beta is 0")
+
+
+def make_add_words(arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes, in place."""
+    a, c = (Tensor.packed(shape, arguments.dtype) for shape in (arguments.a, arguments.c))
+    return make_add((a, c), None, not arguments.overwrite, frozenset({"c"}))
+
+
 def _from_record(make, op, record):
     """The problem of a record; ValueError where it is something else."""
     return problem_from_record(make, op, record)
@@ -99,6 +125,8 @@ FAMILY = {
        for op in ("activation_fwd", "activation_bwd")},
     "unary": (add_unary_arguments, make_unary_words, functools.partial(_from_record, UnaryProblem, "unary")),
     "binary": (add_binary_arguments, make_binary_words, functools.partial(_from_record, BinaryProblem, "binary")),
+    "scale_tensor": (add_scale_arguments, make_scale_words, functools.partial(_from_record, ScaleProblem, "scale_tensor")),
+    "add_tensor": (add_add_arguments, make_add_words, functools.partial(_from_record, AddProblem, "add_tensor")),
     **{op: (add_glu_arguments, functools.partial(make_glu_words, op), functools.partial(_from_record, GluProblem, op))
        for op in ("glu_fwd", "glu_bwd")}}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
@@ -108,6 +136,8 @@ SMALL = {"activation_fwd": ("1001 f32 gelu", "7x33 bf16 relu upper_clip=6", "4x6
          "unary": ("1001 f32 rsqrt", "7x33 bf16 exp", "9x5 i32 neg", "4x6 f32 gen_index --axis 0"),
          "binary": ("33x65 65 f32 add", "33x1 1x65 bf16 mul", "513 scalar f16 cmp_gt", "9x8 9x8 i8 max",
                     "6x40 40 f32 binary_select --mask 6x1"),
+         "scale_tensor": ("1001 f32", "7x33 bf16", "65 i32"),
+         "add_tensor": ("6x40 6x40 f32", "6x1 4x6x35 bf16", "40 6x40 f16", "scalar 513 f64", "33 7x33 f16 --overwrite"),
          "glu_fwd": ("9x66 f32", "4x6x35 bf16 swish --axis 1"), "glu_bwd": ("9x66 f32 gelu", "4x6x35 bf16 swish --axis 1")}
 """Problems that ``python -m dnnkern check`` tries."""
 

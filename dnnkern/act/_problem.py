@@ -17,9 +17,11 @@ class Pointwise:
     """What algorithms and the front end read of a problem.
 
     A problem has `op`, `function`, `outputs`, and ``operands() -> (inputs, outputs)``, two tuples of `Operand`; `arrays`, the tensors of
-    all that the caller gave or gets; and `in_place`, the names of operands that are exactly the output.
+    all that the caller gave or gets; `in_place`, the names of operands that are exactly the output; and `scalars`, the names of the
+    run-time numbers that the function takes, of type `scalar_type`.
     """
     scalar_type = "float32"
+    scalars = ()
 
     @functools.cached_property
     def form(self) -> Form:
@@ -145,7 +147,7 @@ class ActivationProblem(Pointwise):
         if self.slope is not None:
             wide = "float64" if self.x.dtype == "float64" else "float32"
             check_dtype(op, "slope", self.slope, tuple(dict.fromkeys((self.x.dtype, wide))))
-            if not _broadcasts(self.slope.shape, self.x.shape):
+            if not broadcasts(self.slope.shape, self.x.shape):
                 raise ValueError(f"{op}: slope has shape {self.slope.shape}, which does not broadcast to x's {self.x.shape}")
         check_output(op, self.result, self.x.shape, self.x.dtype)
 
@@ -187,7 +189,8 @@ class ActivationProblem(Pointwise):
 OUTPUT = {"activation_fwd": "y", "activation_bwd": "dx"}
 
 
-def _broadcasts(shape, target):
+def broadcasts(shape, target):
+    """Whether an array of a shape broadcasts to another."""
     return len(shape) <= len(target) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(target)))
 
 

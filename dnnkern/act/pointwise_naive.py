@@ -12,11 +12,12 @@ from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._estimate import INSTRUCTIONS
-from ._functions import Function, make_function
+from ._functions import SCALED, Function, make_function
+from ._lanes import scalar_arguments
 from ._offsets import ARRAYS, INPUTS, five, make_offsets, offset_arguments
 
 THREADS = 256
-OPS = ("activation_fwd", "activation_bwd", "unary", "binary", "glu_fwd", "glu_bwd")
+OPS = ("activation_fwd", "activation_bwd", "unary", "binary", "glu_fwd", "glu_bwd", *SCALED)
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,10 @@ def kernel(config):
     store_y, store_z = stores[0], stores[-1]
     R, S = ({"float32": f32, "float64": f64}[_element(d).compute] for d in (config.dtypes[inputs], config.dtypes[-1]))
     HAS_B, HAS_C, TWO, INDEX = inputs > 1, inputs > 2, len(stores) > 1, config.function.mode == "gen_index"
+    NUMBERS = config.function.is_scaled
 
     @cuda.jit(launch_bounds=THREADS)
-    def pointwise_naive(a, b, c, y, z, elements, firsts, sizes, strides):
+    def pointwise_naive(a, b, c, y, z, elements, firsts, sizes, strides, alpha, beta):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < elements:
             a_at, b_at, c_at, y_at, z_at = offsets(i, sizes, strides)
@@ -80,6 +82,8 @@ def kernel(config):
                 r, s = apply(T(load_a(a, i64(firsts[0] + a_at))), p, q)
                 store_y(y, i64(firsts[3] + y_at), R(r))
                 store_z(z, i64(firsts[4] + z_at), S(s))
+            elif NUMBERS:
+                store_y(y, i64(firsts[3] + y_at), R(apply(T(load_a(a, i64(firsts[0] + a_at))), p, (alpha, beta))))
             else:
                 store_y(y, i64(firsts[3] + y_at), R(apply(T(load_a(a, i64(firsts[0] + a_at))), p, q)))
     return pointwise_naive
@@ -92,7 +96,7 @@ def build(problem, device, config):
     inputs, outputs = found[:form.inputs], found[form.inputs:]
     arguments = (*inputs, *outputs[:1] * (INPUTS - len(inputs)), *outputs, *outputs[:1] * (ARRAYS - INPUTS - len(outputs)),
                  Argument("int64", form.size), Argument("int64x5", five((a.first for a in form.arrays), form.inputs)),
-                 *offset_arguments(form.dims, form.inputs, True, any_size=True))
+                 *offset_arguments(form.dims, form.inputs, True, any_size=True), *scalar_arguments(problem))
     config = Config(problem.function, problem.compute, tuple(a.dtype for a in form.arrays), form.inputs, len(form.dims))
     return (Launch(kernel(config), (-(-form.size // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 

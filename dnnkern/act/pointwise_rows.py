@@ -19,7 +19,7 @@ from ..transform._estimate import LAUNCH, moved_seconds, tail
 from ..transform._units import word_of
 from ._estimate import issue_seconds, sector_bytes
 from ._form import WIDE, Dim
-from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal
+from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal, scalar_arguments
 from ._offsets import five, make_offsets, offset_arguments
 from .pointwise_naive import OPS
 
@@ -103,7 +103,7 @@ def kernel(config):
     LED = work.align > 0
 
     @cuda.jit(launch_bounds=(THREADS, work.blocks))
-    def pointwise_rows(a, b, c, y, z, threads, row, rows, chunks, groups, firsts, steps, sizes, strides):
+    def pointwise_rows(a, b, c, y, z, threads, row, rows, chunks, groups, firsts, steps, sizes, strides, alpha, beta):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < threads:
             group_index, chunk = divide_remainder(index, chunks)
@@ -120,7 +120,8 @@ def kernel(config):
                 first[k] = i32(lead - position)
                 last[k] = i32(row - position + lead) if k < left else first[k]
             run(advance(a, i64((firsts[0] + a_at) * A_SCALE)), advance(b, i64((firsts[1] + b_at) * B_SCALE)),
-                advance(c, i64((firsts[2] + c_at) * C_SCALE)), y, advance(z, i64((firsts[4] + z_at) * Z_SCALE)), steps, shift, first, last)
+                advance(c, i64((firsts[2] + c_at) * C_SCALE)), y, advance(z, i64((firsts[4] + z_at) * Z_SCALE)), steps, shift, first, last,
+                (alpha, beta))
     return pointwise_rows
 
 
@@ -132,7 +133,7 @@ def build(problem, device, config):
     arguments = (*pointer_arguments(problem), Argument("int32", threads), Argument("int32", form.dims[-1].size),
                  Argument("int32", row.size), Argument("uint32x3", divisor(dims[-1].size)), Argument("uint32x3", divisor(dims[-2].size)),
                  *(Argument("int64x5", five(v, form.inputs)) for v in ((a.first for a in form.arrays), row.strides)),
-                 *offset_arguments(dims, form.inputs, config.wide))
+                 *offset_arguments(dims, form.inputs, config.wide), *scalar_arguments(problem))
     return (Launch(kernel(config), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 

@@ -17,7 +17,7 @@ from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds, tail
 from ..transform._units import word_of
 from ._estimate import issue_seconds, sector_bytes
-from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal
+from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal, scalar_arguments
 from ._offsets import five
 from .pointwise_naive import OPS
 
@@ -76,7 +76,7 @@ def kernel(config):
     A_SCALE, B_SCALE, C_SCALE, Y_SCALE, Z_SCALE = five(scales, work.inputs)
 
     @cuda.jit(launch_bounds=(THREADS, work.blocks))
-    def pointwise_vector(a, b, c, y, z, elements, firsts):
+    def pointwise_vector(a, b, c, y, z, elements, firsts, alpha, beta):
         tile = i64(i64(cuda.blockIdx.x) * TILE)
         lead = lead_of(advance(y, i64(firsts[3] * Y_SCALE)))
         begin = i32(i32(cuda.threadIdx.x) * i32(LENGTH) - lead)
@@ -88,7 +88,7 @@ def kernel(config):
             last[k] = i32(inside - shift[k])
         run(advance(a, i64((firsts[0] + A * tile) * A_SCALE)), advance(b, i64((firsts[1] + B * tile) * B_SCALE)),
             advance(c, i64((firsts[2] + C * tile) * C_SCALE)), advance(y, i64((firsts[3] + Y * tile) * Y_SCALE)),
-            advance(z, i64((firsts[4] + Z * tile) * Z_SCALE)), (0, 0, 0, 0, 0), shift, first, last)
+            advance(z, i64((firsts[4] + Z * tile) * Z_SCALE)), (0, 0, 0, 0, 0), shift, first, last, (alpha, beta))
     return pointwise_vector
 
 
@@ -97,7 +97,7 @@ def build(problem, device, config):
     form, config = problem.form, _config(problem)
     blocks = ceil_div(form.size + max(config.work.align - 1, 0), config.tile)
     arguments = (*pointer_arguments(problem), Argument("int64", form.size),
-                 Argument("int64x5", five((a.first for a in form.arrays), form.inputs)))
+                 Argument("int64x5", five((a.first for a in form.arrays), form.inputs)), *scalar_arguments(problem))
     return (Launch(kernel(config), (blocks, 1, 1), (THREADS, 1, 1), arguments),)
 
 

@@ -255,3 +255,12 @@ def cast(x, dtype, *, scale=1.0, out=None, workspace=None, stream=None, algo=Non
     array([ 0.5, -1.5], dtype=float16)
     """
     return _cast((x,), out, (dtype, scale != 1), (scale,), workspace, stream, algo, allow)
+
+
+def __getattr__(name):
+    """`scale_tensor` and `add_tensor` belong here by what they are for; their kernels are those of functions of single elements, a family
+    that needs this one first."""
+    if name in ("add_tensor", "scale_tensor"):
+        from .. import act
+        return getattr(act, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,6 @@
+"""Arrays times a number, to measure."""
+from ._act import FLOATS as DTYPES  # noqa: F401
+from ._act import shapes
+
+_SHAPES = shapes("scale_tensor")
+SETS, cases, parse = _SHAPES.SETS, _SHAPES.cases, _SHAPES.parse
