@@ -2,7 +2,7 @@
 import contract
 import numpy as np
 import pytest
-from cases._batch_norm import Backward, Train
+from cases._batch_norm import Backward, Infer, Train
 from labs import array, host
 from test_norm import refused
 
@@ -113,6 +113,19 @@ def test_slabs_take_every_so_many_th_tile(op, pieces, monkeypatch):
     kind, missing = (Train, ("residual",)) if op.endswith("fwd") else (Backward, ("y", "dresidual"))
     case = kind(f"tiles-{pieces}-f32", (1, 13, 31, 128), layout="NHWC", missing=missing, around=3.0)
     contract.check(next(a for a in dispatch.algorithms(op) if a.name == "columns"), case, again=False)
+
+
+@pytest.mark.parametrize("op", ["batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd"])
+@pytest.mark.parametrize("dtype, pixels", [("float32", 601), ("bfloat16", 1205), ("float16", 519)])
+def test_large_planes_are_taken_in_pieces(op, dtype, pixels, monkeypatch):
+    """Pieces of planes that begin anywhere, the last of them short."""
+    monkeypatch.setattr("dnnkern.norm.channel_norm_planes.LANES", (8,))
+    kind, missing = (Backward, ("y",)) if op.endswith("bwd") else (Train if "train" in op else Infer, ())
+    case = kind(f"pieces-{pixels}", (2, 3, pixels), dtype, missing=missing, around=3.0)
+    algorithm = next(a for a in dispatch.algorithms(op) if a.name == "planes")
+    config = algorithm.configured(case.problem(), contract.device()).config
+    assert config.lanes == 8 and pixels > 8 * config.registers * config.held.elements
+    contract.check(algorithm, case, again=False)
 
 
 # ---- words and records

@@ -12,7 +12,7 @@ from ..device.groups import scalar_of
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ._moments import make_inverses, make_meeting, make_merge
+from ._moments import make_inverses, make_meeting, make_merge, make_sum
 
 THREADS = 128
 FLIGHT = 4  # items that a thread has under way
@@ -172,20 +172,13 @@ def statistics_launch(problem, view, items, dependent):
                   (THREADS, 1, 1), arguments, dependent=dependent)
 
 
-def _make_sum(Real):
-    @device_function
-    def combine(a, b, n, a2, b2, n2):
-        return Real(a + a2), Real(b + b2), n
-    return combine
-
-
 @functools.cache
 def averages_kernel(compute, lanes, own, scaled, gamma_dtype, dgamma_dtype, dbeta_dtype, dependent):
     """Averages over a statistic's values of ``g`` and ``g * n`` with ``g = dz * gamma``, from sums of ``dz`` and ``dz * n`` by channel;
     without `own` these sums are stored as well: they are dbeta and dgamma."""
     Real, load_gamma = scalar_of(compute), element(gamma_dtype).load
     store_gamma, store_beta = element(dgamma_dtype).store, element(dbeta_dtype).store
-    meet, (ROWS, LOG), SCRATCH = make_meeting(_make_sum(Real), lanes), _groups(lanes), 3 * THREADS // 32
+    meet, (ROWS, LOG), SCRATCH = make_meeting(make_sum(Real), lanes), _groups(lanes), 3 * THREADS // 32
     OWN, SCALED = own, scaled
 
     @cuda.jit(launch_bounds=THREADS)
@@ -226,7 +219,7 @@ def averages_kernel(compute, lanes, own, scaled, gamma_dtype, dgamma_dtype, dbet
 def weights_kernel(compute, dgamma_dtype, dbeta_dtype, dependent):
     """dgamma and dbeta of channels whose images have statistics of their own, a warp each."""
     Real, store_gamma, store_beta = scalar_of(compute), element(dgamma_dtype).store, element(dbeta_dtype).store
-    meet = make_meeting(_make_sum(Real), 32)
+    meet = make_meeting(make_sum(Real), 32)
 
     @cuda.jit(launch_bounds=THREADS)
     def channel_norm_weights(first, second, dgamma, dbeta, channels, length, slabs, image_step, dgamma_step, dbeta_step):

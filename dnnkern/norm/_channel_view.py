@@ -5,6 +5,7 @@ normalisation has as many as x. A block or a group of threads takes a *slab* of 
 a mean and squared distances to it, or two sums. All items of a statistic lie side by side, slabs fastest, so that whoever merges them reads
 in order: (channels, images, slabs) for batch, (images, channels, slabs) for group normalisation.
 """
+import functools
 from dataclasses import dataclass
 
 from ..device.rows import Dim, merged
@@ -41,7 +42,8 @@ class View:
         return self.channels // self.per
 
 
-def channel_view(problem):
+@functools.lru_cache(maxsize=1024)
+def view_of(problem):
     """The `View` of a problem, or why it has none."""
     names = [name for name, t, _ in problem.arrays if t is not None and name != "x"] + ["x"]
     kinds = {name: kind for name, _, kind in problem.arrays}

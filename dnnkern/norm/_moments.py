@@ -37,6 +37,15 @@ def make_merge(Real):
 
 
 @functools.cache
+def make_sum(Real):
+    """Device function of `make_merge`'s arguments: two sums; the third number is nothing."""
+    @device_function
+    def combine(a, b, n, a2, b2, n2):
+        return Real(a + a2), Real(b + b2), n
+    return combine
+
+
+@functools.cache
 def make_meeting(combine, lanes):
     """Device function ``meet(a, b, n, scratch)``: three numbers of each of `lanes` neighbouring threads as those of all, in their first.
 

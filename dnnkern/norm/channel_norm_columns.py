@@ -6,7 +6,6 @@ distances for each channel: two levels, what a thread has under way, then Chan's
 the statistics. A third reads x from its end, which the cache still has, and writes y. Group normalisation merges the channels of a group
 as well. Inference is the elementwise pass alone. x is read twice: where an image, or all of them, fits shared memory, once would do.
 """
-import functools
 import math
 
 from ..device.convert import element
@@ -16,13 +15,12 @@ from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds, tail
 from ._channel_totals import Items, averages_launches, slabs_of, statistics_launch
-from ._channel_view import View, channel_view
+from ._channel_view import View, view_of
 from ._columns_backward import Gradient, gradient_kernel, sums_kernel
 from ._columns_forward import BLOCKS, THREADS, Apply, Columns, apply_kernel, moments_kernel
 
 ACROSS = (32, 16, 8, 4, 2, 1)
 BATCHES = 4
-view_of = functools.lru_cache(maxsize=1024)(channel_view)
 
 
 def supports(problem):
