@@ -1,4 +1,7 @@
 """Layer and RMS normalisation: against PyTorch, rows far from 0, words, bad input."""
+import dataclasses
+
+import cases
 import contract
 import numpy as np
 import pytest
@@ -168,3 +171,24 @@ def test_sums_over_no_rows_are_zero():
     none, row = array(np.ones((0, 5))), array(np.ones(5))
     dx, dgamma, dbeta = dnnkern.layer_norm_bwd(none, none, row, array(np.ones(0)), array(np.ones(0)))
     assert dx.shape == (0, 5) and not host(dgamma).any() and not host(dbeta).any()
+
+
+# ---- backward: many steps of few blocks
+
+@pytest.mark.parametrize("op", ["layer_norm_bwd", "rms_norm_bwd"])
+@pytest.mark.parametrize("shape, dtype, extra", [((13, 72), "bfloat16", True), ((9, 136), "float32", False), ((9, 37), "float16", False)])
+def test_rings_go_round(op, shape, dtype, extra, monkeypatch):
+    """With two blocks a row of partial sums is many rows' own; else every row of a small problem has a group of threads to itself."""
+    from dnnkern.norm import _backward
+    monkeypatch.setattr(_backward, "groups", lambda problem, device, config: (2, max(1, config.threads // config.lanes)))
+    case = dataclasses.replace(next(c for c in cases.modules()[op].CASES if c.id.startswith("rows")), shape=shape, dtype=dtype,
+                               extra=extra and op.startswith("rms"))
+    problem = case.problem()
+    tried = set()
+    for name in sorted(set(able(op, problem)) - {"naive"}):
+        variants = next(a for a in dispatch.algorithms(op) if a.name == name).variants(problem, contract.device())
+        for variant in variants:
+            kind = name, variant.config.rows, variant.config.kept
+            if kind not in tried and variant.config.lanes * variant.config.cluster <= 512:
+                tried.add(kind)
+                contract.check(variant, case, again=False)

@@ -1,11 +1,13 @@
 """A part of a warp, a warp, or a block a row: the row is read once, held in registers, and written.
 
-8 to 1024 threads hold up to eight units of 16 bytes each (`device.rows`), with a residual four. Rows that a warp holds have no barrier;
-where they are short, a group of threads loads several before it looks at the first, since one alone would keep little memory busy. Longer
-rows than a block holds are `cluster`'s.
+Forward, 8 to 1024 threads hold up to eight units of 16 bytes each (`device.rows`), with a residual four. Rows that a warp holds have no
+barrier; where they are short, a group of threads loads several before it looks at the first, since one alone would keep little memory
+busy. Backward, blocks go through the rows, and their threads, up to 512 of them with 16 columns each, keep the columns' sums in registers.
+Longer rows than a block holds are `cluster`'s.
 """
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
+from . import _backward
 from ._forward import WARP, build, layout, make_config, most_units, refusal, seconds, units
 
 LANES = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -39,5 +41,24 @@ def configs(problem, device):
     return found
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="block", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs)
-                   for op in ("layer_norm_fwd", "rms_norm_fwd"))
+def backward_supports(problem):
+    """Rows whose columns' sums a block's registers hold."""
+    if (reason := _backward.refusal(problem)) is not None:
+        return reason
+    count, most, (_, unit) = _backward.units(problem), LANES[-2] * _backward.most_units(problem), _backward.layout(problem)
+    if count > most:
+        return f"rows of {problem.form.length} elements are {count} units of {unit} bytes; a block holds {most}"
+    return None
+
+
+def backward_configs(problem, device):
+    """As forward, each with several numbers of rows under way."""
+    count, most = _backward.units(problem), _backward.most_units(problem)
+    return [c for lanes in LANES[:-1] if ceil_div(count, lanes) <= most and (lanes == LANES[0] or count > lanes // 2)
+            for c in _backward.make_configs(problem, device, lanes, ceil_div(count, lanes))]
+
+
+ALGORITHMS = (*(Algorithm(op=op, name="block", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs)
+                for op in ("layer_norm_fwd", "rms_norm_fwd")),
+              *(Algorithm(op=op, name="block", supports=backward_supports, workspace=_backward.workspace, estimate=_backward.seconds,
+                          build=_backward.build, configs=backward_configs) for op in ("layer_norm_bwd", "rms_norm_bwd")))

@@ -1,14 +1,17 @@
 """Rows beyond a block's registers, still read once: the blocks of a cluster hold one together.
 
-Two to eight blocks have up to eight units of 16 bytes a thread: 128 Ki float32 or 256 Ki halves, with a residual half of that. After its
-own reduction each block writes its mean, squared distances and count into the shared memory of all others, a barrier of the cluster lets
-them read, and each merges the parts in the order of the blocks: once in a block's life.
+Forward, two to eight blocks have up to eight units of 16 bytes a thread: 128 Ki float32 or 256 Ki halves, with a residual half of that.
+After its own reduction each block writes its mean, squared distances and count into the shared memory of all others, a barrier of the
+cluster lets them read, and each merges the parts in the order of the blocks: once in a block's life. Backward, clusters of up to sixteen
+go through the rows as `block`'s blocks do; every step they send each other two sums a row.
 """
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
+from . import _backward
 from ._forward import build, layout, make_config, most_units, refusal, seconds, units
 
 LANES, CLUSTERS = (256, 512), (2, 4, 8)
+SIXTEEN = (9, 0), (10, 0), (10, 3)  # compute capabilities of devices with clusters of sixteen blocks
 
 
 def supports(problem):
@@ -39,5 +42,30 @@ def configs(problem, device):
     return found
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="cluster", supports=supports, workspace=workspace, estimate=seconds, build=build,
-                             configs=configs, arch="sm_90+") for op in ("layer_norm_fwd", "rms_norm_fwd"))
+def backward_supports(problem):
+    """float32 sums of rows whose columns' sums eight blocks hold."""
+    if problem.compute != "float32":
+        return f"sums of {problem.dtype} are float64; blocks exchange float32"
+    if (reason := _backward.refusal(problem)) is not None:
+        return reason
+    count, most, (_, unit) = _backward.units(problem), LANES[-1] * CLUSTERS[-1] * _backward.most_units(problem), _backward.layout(problem)
+    if count > most:
+        return f"rows of {problem.form.length} elements are {count} units of {unit} bytes; a cluster holds {most}"
+    return None
+
+
+def backward_configs(problem, device):
+    """Clusters of which not half is idle, each with several numbers of rows under way."""
+    count, most, found = _backward.units(problem), _backward.most_units(problem), []
+    for lanes in LANES:
+        for blocks in CLUSTERS + ((2 * CLUSTERS[-1],) if device.capability in SIXTEEN else ()):
+            each = ceil_div(count, lanes * blocks)
+            if each <= most and (count > lanes * blocks // 2 or (lanes, blocks) == (LANES[0], CLUSTERS[0])):
+                found += _backward.make_configs(problem, device, lanes, each, blocks)
+    return found
+
+
+ALGORITHMS = (*(Algorithm(op=op, name="cluster", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,
+                          arch="sm_90+") for op in ("layer_norm_fwd", "rms_norm_fwd")),
+              *(Algorithm(op=op, name="cluster", supports=backward_supports, workspace=_backward.workspace, estimate=_backward.seconds,
+                          build=_backward.build, configs=backward_configs, arch="sm_90+") for op in ("layer_norm_bwd", "rms_norm_bwd")))

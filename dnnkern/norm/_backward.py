@@ -1,0 +1,470 @@
+"""A group of threads a row, backward: x and dy are read once, and dgamma and dbeta stay with the columns' threads.
+
+Blocks go through the rows, each group of threads through its own, with a column for good: partial sums of dgamma and dbeta, and gamma, are
+in registers from the first row to the last. Two sums a row, behind one barrier, are all that its threads tell each other. Rows come
+through a ring in shared memory, by cp.async: a thread reads only what it copied itself, so that the ring needs no barrier, and later rows
+are under way while sums meet. Without it, where rows are not in phase with 16 bytes or before sm_80, they are loaded when it is their turn.
+
+At its end a block leaves one row of partial sums in the workspace; a second launch adds these in a fixed order (`_sums`). `block` and
+`cluster` differ in who has a row: the blocks of a cluster send their sums to each other's shared memory, and arrive at barriers there.
+"""
+import functools
+from dataclasses import dataclass, replace
+
+from ..device import cuda, device_function, i32, i64, u32
+from ..device.cluster import cluster_rank, cluster_sync, remote_address, store_remote_f32
+from ..device.cp_async import commit_copies, copy_async16, wait_copies
+from ..device.dependent import launch_dependent_grids
+from ..device.groups import make_writer
+from ..device.index import ceil_div
+from ..device.mbarrier import fence_mbarrier_init, mbarrier_arrive_remote, mbarrier_init, mbarrier_wait_cluster
+from ..device.rows import LIMIT, Dim, Held, RowForm, make_row, make_row_places, row_arguments, row_unit
+from ..device.vec import address, advance, load1_nc_if, load_shared_4u32, pin, shared_address
+from ..device.warp import shuffle_xor
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, moved_seconds
+from ._forward import pointers
+from ._sums import sums_launch
+from ._weights import make_weights, weight_words
+
+WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
+RESIDENT = 1024          # threads of a multiprocessor that are enough
+STATIC = 8192            # bytes of shared memory for everything but the ring, and what the system takes
+STAGES, MOST, KEPT = 4, 4, 2  # steps of a ring at most, units a thread and step; units up to which it reads them from the ring once
+DEPENDENT = (9, 0)       # compute capability from which the second launch is prepared while the first runs
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the kernel is compiled for.
+
+    Attributes
+    ----------
+    dtype, gamma : str
+    layer, scaled, shifted : bool
+        Whether there is a mean, gamma, dbeta.
+    words : int
+        Of a load of gamma; 0: element by element.
+    unit, dims, lanes, registers, cluster
+        As forward.
+    rows : int
+        Of a step.
+    stages : int
+        Steps of the ring, the current one too; 0: there is none.
+    kept : bool
+        What the ring holds is read once a step, not twice.
+    shared_per_sm : int
+        Bytes of shared memory of a multiprocessor.
+    dependent : bool
+    """
+    dtype: str
+    gamma: str
+    layer: bool
+    scaled: bool
+    shifted: bool
+    words: int
+    unit: int
+    dims: int
+    lanes: int
+    registers: int
+    rows: int
+    stages: int
+    kept: bool
+    cluster: int
+    shared_per_sm: int
+    dependent: bool
+
+    @property
+    def threads(self):
+        """Of a block."""
+        return THREADS if self.lanes <= WARP else self.lanes
+
+    @property
+    def held(self):
+        return Held(self.dtype, self.unit, self.lanes * self.cluster, self.registers)
+
+    @property
+    def stage_bytes(self):
+        return 2 * self.rows * self.registers * self.threads * self.unit
+
+    @property
+    def shared_bytes(self):
+        return self.stages * self.stage_bytes
+
+    @property
+    def sums(self):
+        """Of a column: dgamma, and dbeta where it is wanted."""
+        return 1 + self.shifted
+
+    @property
+    def registers_needed(self):
+        """Of a thread: sums, gamma, packed words, values of a unit, addresses."""
+        held, real, units = self.held, 2 if self.dtype == "float64" else 1, self.rows * self.registers
+        columns = held.elements * self.registers * real
+        gamma = self.scaled * (columns * ITEMSIZE[self.gamma] // 4 // real if self.words else columns)
+        words = 2 * held.unit_words * (units if self.kept else min(4, units))
+        many = 16 * (self.lanes < self.threads) + 6 * self.rows * real + 32
+        return -(-(self.sums * columns + gamma + words + held.elements * real + many) // 8) * 8
+
+    @property
+    def blocks(self):
+        """Resident ones: the compiler's bound on registers. A quarter of a multiprocessor has 512 of them for each lane of a warp."""
+        warps = 4 * (512 // self.registers_needed)
+        return max(1, min(RESIDENT // self.threads, warps * WARP // self.threads, self.shared_per_sm // (self.shared_bytes + STATIC)))
+
+    def __str__(self):
+        where = f"{self.lanes} threads" + f" x {self.cluster} blocks" * (self.cluster > 1)
+        ring = f", ring of {self.stages}" + " read twice" * (not self.kept) if self.stages else ""
+        return f"{where}, {self.registers} x {self.unit} bytes, {self.rows} rows{ring}"
+
+
+@functools.lru_cache(maxsize=256)
+def layout(problem):
+    """(form of dy, x and dx alone, bytes of a unit): an element where rows begin or end off 16 bytes, since columns have their threads."""
+    order = [name for name, _, _ in problem.arrays]
+    at = [order.index(name) for name in ("dy", "x", "dx")]
+    form = RowForm(*(tuple(Dim(d.size, tuple(d.strides[k] for k in at)) for d in dims) for dims in (problem.form.row, problem.form.outer)))
+    unit, heads = row_unit(form, (problem.dy, problem.x, problem.dx))
+    return form, problem.x.itemsize if heads else unit
+
+
+def units(problem):
+    """Units of a row."""
+    return ceil_div(problem.form.length, layout(problem)[1] // problem.x.itemsize)
+
+
+def most_units(problem):
+    """Units of a thread: as many as there are registers for their sums."""
+    return max(1, 16 // (layout(problem)[1] // problem.x.itemsize) // (1 + (problem.compute == "float64")))
+
+
+def refusal(problem):
+    """What keeps all from a problem; None if nothing does."""
+    form = problem.form
+    if len(form.row) != 1:
+        return f"rows are {len(form.row)} dimensions; expected one that all arrays step evenly through"
+    if form.length >= LIMIT or form.rows >= 2 ** 31 - 2 ** 20:
+        return f"{form.rows} rows of {form.length} elements; expected fewer than 2**31 - 2**20, of fewer than 2**28"
+    return None
+
+
+def make_configs(problem, device, lanes, registers, cluster=1):
+    """The configurations of a problem with this group of threads: one and several rows a step, with a ring where there can be one."""
+    form, unit = layout(problem)
+    order, gamma = [name for name, _, _ in problem.arrays], problem.gamma
+    words = weight_words(gamma, problem.form.steps[order.index("gamma")], unit // problem.x.itemsize, False)
+    dtype, found = problem.dtype if gamma is None else gamma.dtype, []
+
+    def make(rows, stages, kept):
+        return Config(problem.dtype, dtype, problem.op == "layer_norm_bwd", gamma is not None, problem.dbeta is not None, words, unit,
+                      max(1, len(form.outer)) if form.rows else 1, lanes, registers, rows, stages, kept, cluster, device.shared_per_sm,
+                      device.capability >= DEPENDENT)
+    if unit != 16 or device.capability < (8, 0):
+        return [c for rows in (2, 1) if (c := make(rows, 0, True)).registers_needed * c.threads <= 65536]
+    for rows in (1, 2, 4):
+        base = make(rows, 0, rows * registers <= KEPT)
+        if rows > 1 and rows * registers > MOST or base.registers_needed * base.threads > 65536:
+            continue
+        for resident in range(base.blocks, 0, -1):
+            room = min(device.shared_per_block, device.shared_per_sm // resident) - STATIC
+            stages = min(STAGES, room // base.stage_bytes)
+            if stages >= 3 or resident == 1 and stages == 2:
+                found.append(replace(base, stages=stages))
+                break
+    return found
+
+
+def groups(problem, device, config):
+    """Of threads that go through the rows: (blocks or clusters, groups in each).
+
+    Clusters of four blocks or more fill no more of a GPC than 16 multiprocessors; a cluster beyond those that fit would run alone.
+    """
+    each = 1 if config.cluster > 1 else config.threads // config.lanes
+    sms = device.sms if config.cluster <= 2 else max(16, device.sms // 16 * 16)
+    most = max(1, sms * config.blocks // config.cluster)
+    return max(1, min(most, ceil_div(problem.form.rows, each * config.rows))), each
+
+
+def workspace(problem, device, config):
+    """A row of partial sums for each block or cluster."""
+    return groups(problem, device, config)[0] * config.sums * problem.form.length * ITEMSIZE[problem.compute]
+
+
+def seconds(problem, device, config):
+    """The slowest of: bytes, at the rate that those in flight sustain; instructions; the steps of a block, with what each waits for."""
+    form, itemsize = problem.form, problem.x.itemsize
+    slots, each = groups(problem, device, config)
+    steps = ceil_div(form.rows, slots * each * config.rows)
+    elements = each * config.rows * config.held.capacity // config.cluster  # of a step of a block
+    instructions = (20 if itemsize > 2 else 25) + 4 * (not config.kept) + 25 * (config.unit < 16)
+    clock, resident = 128 * device.clock_hz, config.blocks
+    alone = elements * instructions / (clock * min(1.0, config.threads / 512))
+    waits = (1.5e-6 if config.cluster > 1 else 0.3e-6 if config.lanes > WARP else 0.1e-6) + 0.6e-6 * (not config.stages)
+    flight = max(1, config.stages - 1) * config.stage_bytes * resident
+    rate = min(1.0, flight / 64e3) ** 0.5 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5)) * (0.95 if resident == 1 else 1.0)
+    busy = min(1.0, slots * config.cluster / device.sms)
+    moved = moved_seconds(problem.bytes, device) / (rate * busy)
+    issue = steps * resident * elements * instructions / (clock * min(0.8, resident * config.threads / 640))
+    left = moved_seconds(2 * workspace(problem, device, config), device)
+    left += 0.01 * moved * config.registers
+    return 2 * LAUNCH + left + (max(moved, issue, steps * (alone + waits)) ** 4 + issue ** 4) ** 0.25
+
+
+def _make_totals(config, Real):
+    """Device function ``totals(sums, scratch, slots, bars, turn)``: each of a local array of sums over the threads of the row, in all of
+    them. `turn` counts the calls: what it writes to is not what it wrote to the last time."""
+    VALUES, LANES, CLUSTER = config.rows * (1 + config.layer), config.lanes, config.cluster
+    STEPS, WARPS = min(LANES, WARP).bit_length() - 1, LANES // WARP
+    WARP_STEPS, ACROSS, HALF, SENT = max(1, WARPS).bit_length() - 1, max(1, WARPS) - 1, VALUES * WARPS, VALUES * CLUSTER
+
+    @device_function
+    def totals(sums, scratch, slots, bars, turn):
+        thread, half = i32(cuda.threadIdx.x), i32(turn & i32(1))
+        for s in range(STEPS):
+            for v in range(VALUES):
+                sums[v] = Real(sums[v] + shuffle_xor(sums[v], i32(1 << s)))
+        if WARPS > 1:
+            base = i32(half * HALF)
+            if i32(thread & 31) == 0:
+                for v in range(VALUES):
+                    scratch[i32(base + v * WARPS + i32(thread >> 5))] = sums[v]
+            cuda.syncthreads()
+            for v in range(VALUES):
+                sums[v] = scratch[i32(base + v * WARPS + i32(thread & i32(ACROSS)))]
+            for s in range(WARP_STEPS):
+                for v in range(VALUES):
+                    sums[v] = Real(sums[v] + shuffle_xor(sums[v], i32(1 << s)))
+        if CLUSTER > 1:
+            bar, base = shared_address(bars, half), i32(half * SENT)
+            if thread < CLUSTER:
+                to = remote_address(shared_address(slots, i32(base + i32(cluster_rank()) * VALUES)), u32(thread))
+                for v in range(VALUES):
+                    store_remote_f32(u32(to + u32(4 * v)), sums[v])
+                mbarrier_arrive_remote(bar, u32(thread))
+            mbarrier_wait_cluster(bar, u32(i32(turn >> 1) & i32(1)))
+            for v in range(VALUES):
+                sums[v] = slots[i32(base + v)]
+            for k in range(1, CLUSTER):
+                for v in range(VALUES):
+                    sums[v] = Real(sums[v] + slots[i32(base + k * VALUES + v)])
+    return totals
+
+
+@functools.cache
+def kernel(config):
+    """dx, and partial sums of dgamma and dbeta."""
+    held = config.held
+    row_of, Real = make_row(held), held.real
+    unpack, pack, read, write = row_of.unpack, row_of.pack, row_of.read, row_of.write
+    E, REGISTERS, ROWS, STAGES, KEPT = held.elements, config.registers, config.rows, config.stages, config.kept
+    LANES, BLOCK, BLOCKS, CLUSTER, TOGETHER = config.lanes, config.threads, config.blocks, config.cluster, config.lanes * config.cluster
+    GROUPS, LOG, CLUSTER_LOG, VALUES, SUMS = BLOCK // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1, 1 + config.layer, config.sums
+    WORDS, COLUMNS, TOTALS = held.unit_words * (ROWS * REGISTERS if KEPT else 1), E * REGISTERS, ROWS * VALUES
+    SCRATCH, SLOTS, MEET, ACROSS = 2 * TOTALS * (BLOCK // 32), 2 * TOTALS * CLUSTER, BLOCK * E if GROUPS > 1 else 1, LANES * E
+    CHUNK, STAGE, RING = 16 * BLOCK, config.stage_bytes, config.shared_bytes
+    LAYER, SCALED, SHIFTED, DEPENDENT_NEXT = config.layer, config.scaled, config.shifted, config.dependent
+    GAMMA, LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.words)
+    GAMMAS = LENGTH * REGISTERS
+    hold, hold_gamma, totals, places = pin(WORDS), pin(GAMMAS), _make_totals(config, Real), make_row_places(config.dims, 5)
+    itemsize = 8 if config.dtype == "float64" else 4
+    put = make_writer("float64" if itemsize == 8 else "float32", E, 4 if E * itemsize % 16 == 0 else 0)
+    landed, all_landed = wait_copies(max(0, STAGES - 1)), wait_copies(0)
+
+    @device_function
+    def start(to, dy, x, row, stride, rows, units, lane, divisors, strides, offsets):
+        """Copies of a step's rows."""
+        for k in range(ROWS):
+            n = i32(row + k * stride)
+            places(n if n < rows else i32(0), divisors, strides, offsets)
+            for c in range(REGISTERS):
+                i = i32(lane + c * TOGETHER)
+                size = u32(16) if n < rows and i < units else u32(0)
+                at = u32(to + u32(2 * (k * REGISTERS + c) * CHUNK))
+                copy_async16(at, address(dy, offsets[0]), i64(i64(i) * 16), size)
+                copy_async16(u32(at + u32(CHUNK)), address(x, offsets[1]), i64(i64(i) * 16), size)
+        commit_copies()
+
+    @device_function
+    def fetch(a, b, j, at, unit):
+        """Unit number `unit` of a stage, as words from 4 * j on."""
+        place = u32(at + u32(2 * unit * CHUNK))
+        a[4 * j], a[4 * j + 1], a[4 * j + 2], a[4 * j + 3] = load_shared_4u32(place)
+        b[4 * j], b[4 * j + 1], b[4 * j + 2], b[4 * j + 3] = load_shared_4u32(u32(place + u32(CHUNK)))
+
+    @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
+    def norm_bwd_rows(dy, x, gamma, mean, rstd, dx, partial, rows, length, units, groups, steps, inverse, dy_step, x_step, dx_step,
+                      gamma_step, divisors, strides):
+        dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
+        slots, bars, meet = cuda.shared.array(SLOTS, Real), cuda.shared.array(2, i64), cuda.shared.array(MEET, Real)
+        a, b, gammas = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(GAMMAS, GAMMA)
+        gains, shifts = cuda.local.array(COLUMNS, Real), cuda.local.array(COLUMNS, Real)
+        values, others, scales = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        sums, offsets = cuda.local.array(TOTALS, Real), cuda.local.array(5, i64)
+        m, r, next_m, next_r = (cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real),
+                                cuda.local.array(ROWS, Real))
+        thread = i32(cuda.threadIdx.x)
+        lane, slot = i32(thread & i32(LANES - 1)), i32(cuda.blockIdx.x)
+        first = i32(slot * i32(GROUPS) + i32(thread >> LOG))
+        if CLUSTER > 1:
+            slot = i32(slot >> CLUSTER_LOG)
+            first = slot
+            lane = i32(lane + i32(cluster_rank()) * i32(LANES))
+            if thread == 0:
+                mbarrier_init(shared_address(bars, i32(0)), u32(CLUSTER))
+                mbarrier_init(shared_address(bars, i32(1)), u32(CLUSTER))
+                fence_mbarrier_init()
+            cluster_sync()
+        for j in range(COLUMNS):
+            gains[j], shifts[j] = Real(0), Real(0)
+        stride = i32(groups * i32(ROWS))
+        base = u32(0)
+        if STAGES:
+            base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(thread))
+            for q in range(STAGES - 1):
+                start(u32(base + u32(q * STAGE)), dy, x, i32(first + q * stride), groups, rows, units, lane, divisors, strides, offsets)
+        for k in range(ROWS):
+            n = i32(first + k * groups)
+            places(n if n < rows else i32(0), divisors, strides, offsets)
+            if LAYER:
+                next_m[k] = load1_nc_if(mean, offsets[3], i32(n < rows))
+            next_r[k] = load1_nc_if(rstd, offsets[4], i32(n < rows))
+        if SCALED:
+            for c in range(REGISTERS):
+                i = i32(i32(lane + c * TOGETHER) * E)
+                fetch_gamma(gammas, c * LENGTH, gamma, i, gamma_step, i < length)
+        here, there, row = u32(0), u32((STAGES - 1) * STAGE if STAGES else 0), first
+        for step in range(steps):
+            if STAGES:
+                start(u32(base + there), dy, x, i32(row + (STAGES - 1) * stride), groups, rows, units, lane, divisors, strides, offsets)
+                there = u32(there + u32(STAGE))
+                there = u32(0) if there == u32(RING) else there
+            else:
+                for k in range(ROWS):
+                    n = i32(row + k * groups)
+                    places(n if n < rows else i32(0), divisors, strides, offsets)
+                    for c in range(REGISTERS):
+                        i = i32(lane + c * TOGETHER)
+                        ok = n < rows and i < units
+                        read(a, k * REGISTERS + c, advance(dy, offsets[0]), i, dy_step, ok)
+                        read(b, k * REGISTERS + c, advance(x, offsets[1]), i, x_step, ok)
+            for k in range(ROWS):
+                n = i32(row + stride + k * groups)
+                places(n if n < rows else i32(0), divisors, strides, offsets)
+                if LAYER:
+                    m[k] = next_m[k]
+                    next_m[k] = load1_nc_if(mean, offsets[3], i32(n < rows))
+                r[k] = next_r[k]
+                next_r[k] = load1_nc_if(rstd, offsets[4], i32(n < rows))
+            at = u32(base + here)
+            if STAGES:
+                landed()
+                here = u32(here + u32(STAGE))
+                here = u32(0) if here == u32(RING) else here
+                if KEPT:
+                    for j in range(ROWS * REGISTERS):
+                        fetch(a, b, j, at, j)
+            for k in range(ROWS):
+                average, slope = Real(0), Real(0)
+                for c in range(REGISTERS):
+                    j = k * REGISTERS + c if KEPT else 0
+                    if not KEPT:
+                        fetch(a, b, 0, at, k * REGISTERS + c)
+                    unpack(values, a, j)
+                    unpack(others, b, j)
+                    if SCALED:
+                        unpack_gamma(scales, gammas, c * LENGTH)
+                    for e in range(E):
+                        d, n = values[e], others[e]
+                        if LAYER:
+                            n = Real(n - m[k])
+                        n = Real(n * r[k])
+                        gains[c * E + e] = Real(gains[c * E + e] + d * n)
+                        if SHIFTED:
+                            shifts[c * E + e] = Real(shifts[c * E + e] + d)
+                        if SCALED:
+                            d = Real(d * scales[e])
+                        if LAYER:
+                            average = Real(average + d)
+                        slope = Real(slope + d * n)
+                sums[k * VALUES] = slope
+                if LAYER:
+                    sums[k * VALUES + 1] = average
+            totals(sums, scratch, slots, bars, i32(step))
+            hold(a)
+            hold(b)
+            hold_gamma(gammas)
+            for k in range(ROWS):
+                n = i32(row + k * groups)
+                places(n if n < rows else i32(0), divisors, strides, offsets)
+                slope, average = Real(sums[k * VALUES] * inverse), Real(0)
+                if LAYER:
+                    average = Real(sums[k * VALUES + 1] * inverse)
+                for c in range(REGISTERS):
+                    j = k * REGISTERS + c if KEPT else 0
+                    if not KEPT:
+                        fetch(a, b, 0, at, k * REGISTERS + c)
+                    unpack(values, a, j)
+                    unpack(others, b, j)
+                    if SCALED:
+                        unpack_gamma(scales, gammas, c * LENGTH)
+                    for e in range(E):
+                        d, v = values[e], others[e]
+                        if SCALED:
+                            d = Real(d * scales[e])
+                        if LAYER:
+                            v = Real(v - m[k])
+                            d = Real(d - average)
+                        v = Real(v * r[k])
+                        values[e] = Real(Real(d - v * slope) * r[k])
+                    pack(a, j, values)
+                    i = i32(lane + c * TOGETHER)
+                    if n < rows and i < units:
+                        write(advance(dx, offsets[2]), i, dx_step, a, j)
+            row = i32(row + stride)
+        if DEPENDENT_NEXT:
+            launch_dependent_grids()
+        if STAGES:
+            all_landed()
+        left = advance(partial, i64(i64(slot) * i64(i32(length) * SUMS)))
+        for c in range(REGISTERS):
+            if GROUPS == 1:
+                i = i32(i32(lane + c * TOGETHER) * E)
+                if i < length:
+                    put(left, i, gains, c * E)
+                    if SHIFTED:
+                        put(advance(left, length), i, shifts, c * E)
+            else:
+                for s in range(SUMS):
+                    for e in range(E):
+                        meet[i32(thread * E + e)] = shifts[c * E + e] if s else gains[c * E + e]
+                    cuda.syncthreads()
+                    for j in range(thread, i32(ACROSS), i32(BLOCK)):
+                        total = meet[j]
+                        for g in range(1, GROUPS):
+                            total = Real(total + meet[i32(j + g * ACROSS)])
+                        if i32(j + c * ACROSS) < length:
+                            left[i64(i64(s) * length + i32(j + c * ACROSS))] = total
+                    cuda.syncthreads()
+        if CLUSTER > 1:
+            cluster_sync()
+    return norm_bwd_rows
+
+
+def build(problem, device, config):
+    """Two launches."""
+    p, form = problem, problem.form
+    order = {name: k for k, (name, _, _) in enumerate(p.arrays)}
+    wanted = ("dy", "x", "dx", "mean", "rstd")
+    outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in wanted)) for d in form.outer if form.rows)
+    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * 5),), outer))
+    slots, each = groups(p, device, config)
+    arguments = (*pointers(p, ("dy", "x", "gamma", "mean", "rstd", "dx"), {"gamma": "x", "mean": "rstd"}),
+                 Argument(f"{p.compute}*", "workspace"), Argument("int32", form.rows), Argument("int32", form.length),
+                 Argument("int32", units(p)), Argument("int32", slots * each),
+                 Argument("int32", ceil_div(form.rows, slots * each * config.rows)), Argument(p.compute, 1 / form.length),
+                 *(Argument("int64", form.steps[order[name]]) for name in ("dy", "x", "dx", "gamma")),
+                 Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
+    steps = [form.steps[order.get(name, 0)] for name in ("dgamma", "dbeta")]
+    return (Launch(kernel(config), (slots * config.cluster, 1, 1), (config.threads, 1, 1), arguments, shared=config.shared_bytes,
+                   cluster=(config.cluster, 1, 1)), sums_launch(p, slots, steps, config.dependent))
