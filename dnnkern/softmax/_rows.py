@@ -22,6 +22,9 @@ from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sect
 from ._math import arithmetic
 
 RESIDENT = {(7, 5): 1024, (8, 0): 2048}  # threads of a multiprocessor, by compute capability, where not 1536 (8.x, 12.x) or 2048
+WAITS = {2: (2.7e-6, 0.15e-9, 0.2e-6), 3: (1.5e-6, 0.1e-9, 0.2e-6)}
+"""Arrays -> seconds of a block: at least, for each of its elements, and for each block of its cluster: rows of 1024 to 65536
+(bench/results/h200-softmax-fwd-rows.jsonl, h200-softmax-bwd-rows.jsonl)."""
 
 
 @dataclass(frozen=True)
@@ -124,17 +127,16 @@ def make_config(problem, device, lanes, registers, shared=0, cluster=1):
 
 
 def seconds(problem, device, config):
-    """Bytes at the rate that those in flight sustain, or the instructions, and the grid's last blocks.
+    """Bytes, or instructions, and the grid's last blocks; or what resident blocks take one after another.
 
-    A plain copy needs 32 KB in flight in a multiprocessor; where a barrier stands between loads and stores, 48 KB in several blocks. Many
-    units a thread hold up its results.
+    A warp copies as fast as 32 KB in flight in a multiprocessor let it. A block loads, waits, computes and stores (`WAITS`), while others do;
+    so many small ones, and few of a cluster, which begin together, serve best.
     """
     form, itemsize = problem.form, problem.arrays[0].itemsize
     resident = config.blocks
     fill = form.length * itemsize / (config.held.capacity * itemsize)
     flight = (config.arrays - 1) * (config.registers + config.shared) * config.unit * config.threads * resident * min(1.0, fill)
-    wanted = 32e3 if config.lanes <= 32 else 48e3
-    rate = min(1.0, flight / wanted) ** 0.5 * (0.8 if resident == 1 else 1.0) * 0.995 ** (config.registers + config.shared)
+    rate = min(1.0, flight / 32e3) ** 0.5 if config.lanes <= 32 else 1.0
     if config.unit < 16:
         rate *= min(1.0, itemsize / 5)
     strided = max(sector_waste(itemsize, itemsize) if abs(s) > 1 else 1 for s in form.steps)
@@ -144,7 +146,11 @@ def seconds(problem, device, config):
     issue = divisions_seconds(problem.outputs[0].size * each + accesses / min(1.0, fill), 1, device)
     share = min(1.0, grid * config.threads / (512 * device.sms))  # of the multiprocessors that have work
     moved = moved_seconds(problem.bytes, device) * strided / (rate * share)
-    return LAUNCH + 1e-6 * (config.cluster > 1) + max(moved, issue) * tail(grid, resident, device) * (1.03 if config.heads else 1)
+    work = max(moved, issue) * tail(grid, resident, device) * (1.03 if config.heads else 1)
+    alone, element_each, together = WAITS[config.arrays]
+    each = alone + element_each * form.length / config.cluster + (together * config.cluster if config.cluster > 1 else 0)
+    waiting = each * max(1.0, grid / (device.sms * resident)) if config.lanes > 32 else 0.0
+    return LAUNCH + 2e-6 * (config.cluster > 1) + (work ** 8 + waiting ** 8) ** (1 / 8) * (1.2 if config.shared else 1.0)
 
 
 @functools.cache
