@@ -21,6 +21,7 @@ _STEP = 999_983
 
 # Largest difference from the naive result that passes, relative to the largest magnitude in it.
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e-2, "float8_e4m3fn": 0.2, "float8_e5m2": 0.4}
+USUAL = {"eps": 1e-5, "momentum": 0.1}
 LOOSE = 1e-2  # where the problem lets its inputs be rounded
 
 
@@ -246,9 +247,10 @@ class Operands:
 
     @functools.cached_property
     def scalars(self):
-        """Values of the run-time numbers: 1, or 1/2 where the problem says that they are not 1."""
+        """Values of the run-time numbers: the usual ones of `USUAL`; else 1, or 1/2 where the problem says that they are not 1."""
         flags = {"alpha": "scaled"}
-        return tuple(0.5 if getattr(self.problem, flags.get(name, name), False) else 1.0 for name in self.operation.scalars)
+        return tuple(USUAL[name] if name in USUAL else 0.5 if getattr(self.problem, flags.get(name, name), False) else 1.0
+                     for name in self.operation.scalars)
 
     def workspace(self, nbytes):
         """A slot of at least `nbytes`, full of NaN when it is new; None for none."""
