@@ -35,6 +35,7 @@ _NAMES = {
     "conv_fwd": "dnnkern.conv",
     "conv_transpose_fwd": "dnnkern.conv",
     "convert_layout": "dnnkern.transform",
+    "depth_to_space": "dnnkern.transform",
     "glu_bwd": "dnnkern.act",
     "glu_fwd": "dnnkern.act",
     "grouped_matmul": "dnnkern.matmul",
@@ -56,6 +57,7 @@ _NAMES = {
     "transpose": "dnnkern.transform",
     "unary": "dnnkern.act",
     "view": "dnnkern.host.arrays",
+    "space_to_depth": "dnnkern.transform",
 }
 _MODULES = ("device", "dispatch", "host")
 

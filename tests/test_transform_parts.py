@@ -150,6 +150,30 @@ def test_results_that_overlap_what_they_are_made_of():
         dnnkern.strided_slice(both, (0, 0), (4, 4), out=both[:, 4:])
 
 
+# ---- blocks of pixels
+
+def test_blocks_are_those_of_torch_in_another_order():
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(3).standard_normal((2, 12, 3, 5))
+    y = host(dnnkern.depth_to_space(array(x, "float64"), 2))
+    theirs = torch.from_numpy(x.reshape(2, 2, 2, 3, 3, 5).transpose(0, 3, 1, 2, 4, 5).reshape(2, 12, 3, 5).copy())
+    assert np.array_equal(y, torch.nn.functional.pixel_shuffle(theirs, 2).numpy())
+    assert np.array_equal(host(dnnkern.space_to_depth(array(y, "float64"), 2)), x)
+
+
+def test_bad_blocks():
+    x = array(np.ones((1, 6, 4, 6)))
+    for op, block, error, words in (("depth_to_space", 2, ValueError, ["6 channels", "block**2 = 4"]),
+                                    ("space_to_depth", 4, ValueError, ["4 x 6 pixels", "block = 4"]),
+                                    ("depth_to_space", 0, ValueError, ["block is 0"]),
+                                    ("space_to_depth", 2.0, TypeError, ["block holds 2.0"])):
+        refused(error, words, op, x, block, out=((1, 6, 4, 6), "float32"))
+    for op in ("depth_to_space", "space_to_depth"):
+        refused(ValueError, ["(2, 3, 4)", "4 dimensions"], op, array(X), 1)
+        refused(TypeError, ["x: got NoneType"], op, None, 2)
+        refused(ValueError, ["out has shape (1, 6, 4, 5)"], op, x, 1, out=((1, 6, 4, 5), "float32"))
+
+
 # ---- borders
 
 def test_random_borders(request):

@@ -1,4 +1,5 @@
 """Moves and conversions to measure: cases written in the words of the command line."""
+from dnnkern.transform._blocks_problem import BLOCKS
 from dnnkern.transform._parse import parse_problem
 
 from . import _words
@@ -24,6 +25,8 @@ class Case(_words.Case):
             return dnnkern.pad(arrays["x"], p.pads, mode=p.mode, value=1.0, out=arrays["y"], **keywords)
         if self.op == "set_tensor":
             return dnnkern.set_tensor(arrays["x"], 1.0, **keywords)
+        if self.op in BLOCKS:
+            return getattr(dnnkern, self.op)(arrays["x"], p.block, out=arrays["y"], **keywords)
         more = dict(stride=p.stride, padding=p.padding, dilation=p.dilation, layout=p.layout, **keywords)
         if self.op == "im2col":
             return dnnkern.im2col(arrays["x"], p.window, out=arrays["columns"], **more)

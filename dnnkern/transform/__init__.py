@@ -2,17 +2,19 @@
 from ..dispatch import Note
 from ..host.front import Operation
 from ..host.window import hashable
+from ._blocks_problem import BlocksProblem
 from ._cast_problem import CastProblem, make_cast_problem
 from ._concat_problem import ConcatProblem
 from ._pad_problem import PadProblem, SetProblem
-from ._parts import CONCAT, PAD, SET_TENSOR, STRIDED_SLICE, concat, pad, set_tensor, strided_slice
+from ._parts import (CONCAT, DEPTH_TO_SPACE, PAD, SET_TENSOR, SPACE_TO_DEPTH, STRIDED_SLICE, concat, depth_to_space, pad, set_tensor,
+                     space_to_depth, strided_slice)
 from ._problem import TransposeProblem, make_layout_problem, make_problem
 from ._slice_problem import SliceProblem
 from ._window import WindowProblem, make_col2im_problem, make_im2col_problem
 
-__all__ = ["CONCAT", "PAD", "SET_TENSOR", "STRIDED_SLICE", "CastProblem", "ConcatProblem", "PadProblem", "SetProblem", "SliceProblem",
-           "TransposeProblem", "WindowProblem", "cast", "col2im", "concat", "convert_layout", "im2col", "pad", "set_tensor",
-           "strided_slice", "transpose"]
+__all__ = ["CONCAT", "DEPTH_TO_SPACE", "PAD", "SET_TENSOR", "SPACE_TO_DEPTH", "STRIDED_SLICE", "BlocksProblem", "CastProblem",
+           "ConcatProblem", "PadProblem", "SetProblem", "SliceProblem", "TransposeProblem", "WindowProblem", "cast", "col2im", "concat",
+           "convert_layout", "depth_to_space", "im2col", "pad", "set_tensor", "space_to_depth", "strided_slice", "transpose"]
 
 TRANSPOSE = Operation("transpose", operands=("x",), outputs=("y",), problem=make_problem)
 _transpose = TRANSPOSE.call

@@ -5,6 +5,7 @@ import re
 
 from ..host.tensor import Tensor
 from ..host.words import LARGEST, WordParser, dtype_word, problem_from_record
+from ._blocks_problem import BLOCKS, BlocksProblem, make_blocks_problem
 from ._borders import MODES
 from ._cast_problem import CastProblem, make_cast_problem
 from ._concat_problem import ConcatProblem, make_concat_problem
@@ -189,6 +190,22 @@ def set_from_record(record):
     return problem_from_record(SetProblem, "set_tensor", record)
 
 
+def add_blocks_arguments(parser):
+    """The words that describe blocks of pixels."""
+    add_array_arguments(parser)
+    parser.add_argument("block", type=int, help="extent of a block: 2")
+
+
+def make_blocks(op, arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
+    return make_blocks_problem(op, (Tensor.packed(arguments.shape, arguments.dtype),), None, arguments.block, aliases=frozenset())
+
+
+def blocks_from_record(op, record):
+    """The problem of a record; ValueError where it is something else."""
+    return problem_from_record(BlocksProblem, op, record)
+
+
 def add_cast_arguments(parser):
     """The words that describe a conversion."""
     parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
@@ -214,6 +231,7 @@ FAMILY = {"transpose": (add_transpose_arguments, make_transpose, transpose_from_
           "concat": (add_concat_arguments, make_concat, concat_from_record),
           "pad": (add_pad_arguments, make_pad, pad_from_record),
           "set_tensor": (add_array_arguments, make_set, set_from_record),
+          **{op: (add_blocks_arguments, functools.partial(make_blocks, op), functools.partial(blocks_from_record, op)) for op in BLOCKS},
           **{op: (add_window_arguments, functools.partial(make_window, op), functools.partial(window_from_record, op))
              for op in ("im2col", "col2im")}}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
@@ -224,6 +242,7 @@ SMALL = {"transpose": ("33x17x5 f32 2,0,1", "2x24x8x16 bf16 NCHW:NHWC", "3x16x16
          "concat": ("3x5x16,3x9x16 f32 1", "7x33,7x1,7x40 bf16 1", "2x8x6x6,2x3x6x6 i8 1"),
          "pad": ("2x3x9x8 f32 0,0,1,2:3", "5x40 bf16 1:0,4 reflect", "3x6x8 i8 0,2,0 edge"),
          "set_tensor": ("1001 f32", "7x33 bf16", "9x5 i8"),
+         "depth_to_space": ("2x16x5x8 f32 2", "1x27x4x9 bf16 3"), "space_to_depth": ("2x4x10x16 f32 2", "1x3x12x9 i8 3"),
          "im2col": ("2x8x9x8 f32 3x3 p1", "1x3x17x16 bf16 5x5 s2 p2 nhwc", "1x16x30 i8 3 d2 nhwc"),
          "col2im": ("2x8x9x8 f32 3x3 p1", "1x16x7x6 bf16 3x3 s2 p1 nhwc", "1x2x4x5x6 f64 2x2x2")}
 """Problems that ``python -m dnnkern check`` tries."""

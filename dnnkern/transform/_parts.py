@@ -1,7 +1,8 @@
-"""Parts of arrays: slices, concatenations, borders, values in place of all elements."""
+"""Parts of arrays: slices, concatenations, borders, values in place of all elements, blocks of pixels."""
 from ..dispatch import Note
 from ..host.front import Operation
 from ..host.window import hashable
+from ._blocks_problem import make_blocks_problem
 from ._concat_problem import LABELS, MOST_ARRAYS, OPERANDS, make_concat_problem
 from ._pad_problem import make_pad_problem, make_set_problem
 from ._slice_problem import make_slice_problem
@@ -15,6 +16,12 @@ _pad = PAD.call
 SET_TENSOR = Operation("set_tensor", operands=("x",), outputs=("y",), scalars=("value",), problem=make_set_problem,
                        in_place=frozenset({"x"}))
 _set_tensor = SET_TENSOR.call
+DEPTH_TO_SPACE = Operation("depth_to_space", operands=("x",), outputs=("y",),
+                           problem=lambda *call, **more: make_blocks_problem("depth_to_space", *call, **more))
+_depth_to_space = DEPTH_TO_SPACE.call
+SPACE_TO_DEPTH = Operation("space_to_depth", operands=("x",), outputs=("y",),
+                           problem=lambda *call, **more: make_blocks_problem("space_to_depth", *call, **more))
+_space_to_depth = SPACE_TO_DEPTH.call
 
 
 def strided_slice(x, starts, stops, steps=None, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
@@ -208,3 +215,84 @@ def set_tensor(x, value, *, out=None, workspace=None, stream=None, algo=None, al
            [0.5, 0.5, 0.5]], dtype=float32)
     """
     return _set_tensor((x,), x if out is None else out, (), (value,), workspace, stream, algo, allow)
+
+
+def depth_to_space(x, block, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Groups of channels as blocks of pixels: ``y[n, c, h * block + i, w * block + j] = x[n, (i * block + j) * C + c, h, w]``.
+
+    Parameters
+    ----------
+    x : array (N, C * block**2, H, W)
+        Of any dtype but bool, any strides.
+    block : int
+        Extent of a block of pixels in either direction, 1 or more.
+    out : array
+        Written and returned; any strides. Overlap with x is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s. The algorithms are those of `transpose`.
+
+    Returns
+    -------
+    y : array (N, C, H * block, W * block), of x's framework
+        Packed, unless `out` is given. The bits of x, NaNs included.
+
+    Raises
+    ------
+    ValueError
+        A shape of other than 4 dimensions or that blocks do not divide, an `out` of another shape or that overlaps x.
+    TypeError
+        A block that is no integer, dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors ONNX's DepthToSpace in its mode DCR (depth, column, row), which is TensorFlow's. PyTorch's pixel_shuffle
+    has the channels in another order.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.arange(8, dtype=np.float32).reshape(1, 4, 1, 2)
+    >>> dnnkern.depth_to_space(x, 2)[0, 0]
+    array([[0., 2., 1., 3.],
+           [4., 6., 5., 7.]], dtype=float32)
+    """
+    return _depth_to_space((x,), out, (block,), (), workspace, stream, algo, allow)
+
+
+def space_to_depth(x, block, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Blocks of pixels as groups of channels, the inverse of `depth_to_space`.
+
+    Parameters
+    ----------
+    x : array (N, C, H * block, W * block)
+        Of any dtype but bool, any strides.
+    block, out, workspace, stream, algo, allow
+        As `depth_to_space`'s.
+
+    Returns
+    -------
+    y : array (N, C * block**2, H, W), of x's framework
+        ``y[n, (i * block + j) * C + c, h, w] = x[n, c, h * block + i, w * block + j]``.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `depth_to_space` does.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors ONNX's SpaceToDepth.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4)
+    >>> dnnkern.space_to_depth(x, 2)[0, :, 0]
+    array([[0., 2.],
+           [1., 3.],
+           [4., 6.],
+           [5., 7.]], dtype=float32)
+    """
+    return _space_to_depth((x,), out, (block,), (), workspace, stream, algo, allow)

@@ -13,7 +13,7 @@ from ..host.tensor import Tensor
 
 MOST_DIMENSIONS = 8
 DTYPES = tuple(name for name in ITEMSIZE if name != "bool")
-MOVES = ("transpose", "strided_slice")
+MOVES = ("transpose", "strided_slice", "depth_to_space", "space_to_depth")
 """Operations whose problems are `Moves`: one set of kernels solves them all."""
 
 
