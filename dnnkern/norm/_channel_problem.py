@@ -43,9 +43,8 @@ class ChannelNorm:
         if x.dtype not in FLOATS:
             raise TypeError(f"{op}: x is {x.dtype}; expected one of {', '.join(FLOATS)}")
         check_layout(op, self.layout)
-        least = 2 if self.groups is None else 3
-        if not least <= x.ndim <= 5:
-            raise ValueError(f"{op}: x has shape {x.shape}; expected {least} to 5 dimensions: images, channels, up to 3 spatial ones")
+        if not 2 <= x.ndim <= 5:
+            raise ValueError(f"{op}: x has shape {x.shape}; expected 2 to 5 dimensions: images, channels, up to 3 spatial ones")
         if self.groups is None and self.mode not in MODES:
             raise ValueError(f"{op}: mode={self.mode!r}; expected one of {', '.join(map(repr, MODES))}")
         if self.groups is not None and (self.groups < 1 or self.channels % self.groups):

@@ -185,4 +185,4 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="planes", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
-                   for op in ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd"))
+                   for op in ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "group_norm_fwd", "group_norm_bwd"))

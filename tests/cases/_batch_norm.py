@@ -75,6 +75,7 @@ def table(kind):
     for dtype in SHORT:
         case("activations", (5, 4, 3, 2), dtype, mode="per_activation", activation="relu")
         case("activations-last", (4, 6, 2, 4), dtype, layout="NHWC", mode="per_activation", weights="float32" if "16" in dtype else None)
+    case("empty", (2, 0, 3, 3), "float32")
     case("matrix", (12, 24), "bfloat16", activation="relu", residual=True)
     case("matrix-odd", (9, 21), "float32", layout="NHWC")
     case("matrix-activations", (9, 8), "float32", mode="per_activation")

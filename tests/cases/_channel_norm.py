@@ -26,6 +26,7 @@ class ChannelNorm(Case):
     around: float = 0.0
     eps: float = 1e-3
     momentum: float = 0.25
+    instance: bool = False
     exact = False
 
     @property
@@ -308,7 +309,6 @@ def table(case):
     case("no-weights", (3, 4, 4, 4), "float32", missing=("gamma", "beta"))
     case("no-weights-last", (3, 8, 4, 4), "bfloat16", layout="NHWC", missing=("gamma",), activation="relu")
     case("many-channels", (2, 70, 3, 3), "float16")
-    case("empty", (2, 0, 3, 3), "float32")
     case("images-apart", (3, 4, 3, 8), "bfloat16", whole={"flip": (0,)})
     case("rows-apart", (3, 4, 3, 6), "float32", whole={"gap": 2})
     case("pixels-apart", (2, 8, 3, 4), "float16", layout="NHWC", whole={"gap": 8}, activation="relu", residual=True)
@@ -331,11 +331,12 @@ def cases_of(kind, optional, common=True, **always):
     `common`: those of `table` are there already."""
     found = []
 
-    def case(name, shape, dtype="float32", *, layout="NCHW", residual=False, running=True, missing=(), whole=None, weight=None, **more):
+    def case(name, shape, dtype="float32", *, layout="NCHW", residual=False, running=True, missing=(), whole=None, weight=None, places=None,
+             **more):
         there = {"residual": residual, "dresidual": residual, "running_mean": running, "running_var": running, "y": more.get("activation"),
                  **dict.fromkeys(missing, False)}
         gone = tuple(n for n in optional if not there.get(n, True))
-        places = {**{n: whole for n in WHOLES if whole}, **{n: weight for n in WEIGHTS if weight}}
+        places = {**{n: whole for n in WHOLES if whole}, **{n: weight for n in WEIGHTS if weight}, **(places or {})}
         stored = shape if layout == "NCHW" else (shape[0], *shape[2:], shape[1])
         found.append(kind(f"{name}-{'x'.join(map(str, shape))}-{SHORT[dtype]}", stored, dtype, layout, missing=gone, places=places,
                           **{key: v(shape) if callable(v) else v for key, v in always.items()} | more))

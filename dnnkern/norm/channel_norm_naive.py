@@ -1,6 +1,6 @@
 """One thread a mean for what its values give, one a weight for sums, one an element for inference; straight from the definition.
 
-Serves group normalisation too. Forward a thread walks the values of its mean three times: for the mean, for the squared distances to it,
+Forward a thread walks the values of its mean three times: for the mean, for the squared distances to it,
 and for the results. Backward it walks them for two averages and for dx; a second launch sums dgamma and dbeta. Any strides, any number of
 elements; each element costs divisions of 64-bit integers.
 """
@@ -18,7 +18,7 @@ from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._channel_problem import STATISTIC, WEIGHT
 
 THREADS = 128
-OPS = ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd")
+OPS = ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "group_norm_fwd", "group_norm_bwd")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,186 @@
+"""Group and instance normalisation: the public functions."""
+from ..dispatch import Note
+from ..host.front import Operation
+from ._group_problem import make_group_backward, make_group_forward, make_instance_backward, make_instance_forward
+
+_FORWARD = {"operands": ("x", "gamma", "beta"), "outputs": ("y", "mean", "rstd"), "scalars": ("eps",)}
+_BACKWARD = {"operands": ("dy", "x", "gamma", "mean", "rstd", "y"), "outputs": ("dx", "dgamma", "dbeta")}
+GROUP_FORWARD = Operation("group_norm_fwd", problem=make_group_forward, **_FORWARD)
+GROUP_BACKWARD = Operation("group_norm_bwd", problem=make_group_backward, **_BACKWARD)
+_group_forward, _group_backward = GROUP_FORWARD.call, GROUP_BACKWARD.call
+_instance_forward = Operation("group_norm_fwd", function="instance_norm_fwd", problem=make_instance_forward, **_FORWARD).call
+_instance_backward = Operation("group_norm_bwd", function="instance_norm_bwd", problem=make_instance_backward, **_BACKWARD).call
+
+
+def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activation=None, out=None, workspace=None, stream=None, algo=None,
+                   allow=Note.NONE):
+    """Group normalisation: ``y = activation((x - mean) * rstd * gamma + beta)``, ``rstd = 1 / sqrt(var + eps)``, with a mean and a variance
+    for each image and group of C/groups neighbouring channels.
+
+    Parameters
+    ----------
+    x : array (N, C, spatial...) or (N, spatial..., C)
+        Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; any strides.
+    gamma, beta : array (C,) or None
+        Of x's dtype, or float32 beside 16-bit x. None: 1 and 0.
+    groups : int
+        A divisor of C.
+    eps : float
+        Added to the variance, which is the mean squared distance to the mean.
+    layout : "NCHW" or "NHWC"
+        Channels first or last, for any number of spatial dimensions.
+    activation : str or Activation, optional
+        relu or leaky_relu, with their parameters: those whose gradient follows from y.
+    out : tuple of arrays (y, mean, rstd)
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y, mean, rstd : arrays, of x's framework
+        y as x; mean and rstd (N, groups) in float32 (float64 for float64), for `group_norm_bwd`.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, groups that do not divide C or have no values, an activation that has no gradient by its result, overlapping
+        arrays.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. The variance is a sum of squared distances to the mean, not a difference of squares. As `torch.nn.functional.group_norm`;
+    Wu and He, "Group normalization" (2018).
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.array([[[1], [3], [10], [30]]], np.float32)
+    >>> y, mean, rstd = dnnkern.group_norm_fwd(x, None, None, 2)
+    >>> y.round(3).ravel(), mean
+    (array([-1.,  1., -1.,  1.], dtype=float32), array([[ 2., 20.]], dtype=float32))
+    """
+    return _group_forward((x, gamma, beta), out, (groups, layout, activation), (eps,), workspace, stream, algo, allow)
+
+
+def group_norm_bwd(dy, x, gamma, mean, rstd, groups, *, layout="NCHW", activation=None, y=None, out=None, workspace=None, stream=None,
+                   algo=None, allow=Note.NONE):
+    """The gradients of `group_norm_fwd`.
+
+    With ``dz = dy * activation'``, ``n = (x - mean) * rstd``, ``g = dz * gamma`` and averages over what a mean is of,
+    ``dx = rstd * (g - avg(g) - n * avg(g * n))``; summed over images and pixels, ``dgamma = sum(dz * n)`` and ``dbeta = sum(dz)``.
+
+    Parameters
+    ----------
+    dy, x : array
+        Of one shape and dtype; strides and dtypes as `group_norm_fwd`'s.
+    gamma : array or None
+        As given to `group_norm_fwd`.
+    mean, rstd : array
+        What it returned.
+    groups, layout, activation
+        As given to it.
+    y : array, where there is an activation
+        What it returned; the activation's gradient is found by it.
+    out : tuple of arrays (dx, dgamma, dbeta)
+        Written and returned; any strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dx, dgamma, dbeta : arrays, of dy's framework
+        dx as x, the others of gamma's dtype (x's without gamma). Summed in float32 (float64 for float64), rounded once.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `group_norm_fwd` does.
+
+    Notes
+    -----
+    Deterministic: sums have a fixed order.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x, dy = np.array([[[1], [2], [6]]], np.float32), np.array([[[1], [0], [0]]], np.float32)
+    >>> y, mean, rstd = dnnkern.group_norm_fwd(x, None, None, 1)
+    >>> dx, dgamma, dbeta = dnnkern.group_norm_bwd(dy, x, None, mean, rstd, 1)
+    >>> dx.round(3).ravel(), dbeta
+    (array([ 0.176, -0.22 ,  0.044], dtype=float32), array([1., 0., 0.], dtype=float32))
+    """
+    return _group_backward((dy, x, gamma, mean, rstd, y), out, (groups, layout, activation), (), workspace, stream, algo, allow)
+
+
+def instance_norm_fwd(x, gamma=None, beta=None, *, eps=1e-5, layout="NCHW", out=None, workspace=None, stream=None, algo=None,
+                      allow=Note.NONE):
+    """Instance normalisation: ``y = (x - mean) * rstd * gamma + beta``, ``rstd = 1 / sqrt(var + eps)``, with a mean and a variance for each
+    image and channel: group normalisation with a channel a group.
+
+    Parameters
+    ----------
+    x, gamma, beta, eps, layout, out, workspace, stream, algo, allow
+        As `group_norm_fwd`'s.
+
+    Returns
+    -------
+    y, mean, rstd : arrays, of x's framework
+        As `group_norm_fwd`'s; mean and rstd (N, C).
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `group_norm_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors cuDNN's instancenorm operation, and `torch.nn.functional.instance_norm`; Ulyanov, Vedaldi and Lempitsky,
+    "Instance normalization" (2016).
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> y, mean, rstd = dnnkern.instance_norm_fwd(np.array([[[1, 3], [10, 30]]], np.float32))
+    >>> y.round(3), mean
+    (array([[[-1.,  1.],
+            [-1.,  1.]]], dtype=float32), array([[ 2., 20.]], dtype=float32))
+    """
+    return _instance_forward((x, gamma, beta), out, (layout,), (eps,), workspace, stream, algo, allow)
+
+
+def instance_norm_bwd(dy, x, gamma, mean, rstd, *, layout="NCHW", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradients of `instance_norm_fwd`: those of `group_norm_fwd` with a channel a group.
+
+    Parameters
+    ----------
+    dy, x, gamma, mean, rstd, layout, out, workspace, stream, algo, allow
+        As `group_norm_bwd`'s.
+
+    Returns
+    -------
+    dx, dgamma, dbeta : arrays, of dy's framework
+        As `group_norm_bwd`'s.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `group_norm_fwd` does.
+
+    Notes
+    -----
+    Deterministic: sums have a fixed order. Mirrors cuDNN's instancenorm backward operation.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x, dy = np.array([[[1, 2, 6]]], np.float32), np.array([[[1, 0, 0]]], np.float32)
+    >>> y, mean, rstd = dnnkern.instance_norm_fwd(x)
+    >>> dnnkern.instance_norm_bwd(dy, x, None, mean, rstd)[0].round(3)
+    array([[[ 0.176, -0.22 ,  0.044]]], dtype=float32)
+    """
+    return _instance_backward((dy, x, gamma, mean, rstd), out, (layout,), (), workspace, stream, algo, allow)

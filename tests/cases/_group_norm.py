@@ -1,0 +1,83 @@
+"""What the cases of group and instance normalisation share."""
+from ._channel_norm import ChannelNorm, cases_of
+from ._softmax import SHORT
+
+
+class GroupNorm(ChannelNorm):
+    """`maker` names what makes problems of tensors; `instance` calls the function of that name."""
+
+    def make(self, tensors, outs):
+        from dnnkern.norm import _group_problem
+        return getattr(_group_problem, self.maker)(tensors, outs, self.groups, self.layout, self.activation, frozenset())
+
+    def call(self, arrays, out=None, **tail):
+        import dnnkern
+        function = getattr(dnnkern, self.op.replace("group", "instance") if self.instance else self.op)
+        operands = [arrays[name] for name in self.names if name != "y"]
+        given = {"eps": self.eps} if self.op.endswith("fwd") else {}
+        if not self.instance:
+            operands.append(self.groups)
+            given["activation"] = self.activation
+            if "y" in self.names:
+                given["y"] = arrays["y"]
+        return function(*operands, layout=self.layout, out=out, **given, **tail)
+
+
+class Forward(GroupNorm):
+    """y and the statistics."""
+    op, maker, results = "group_norm_fwd", "make_group_forward", ("y", "mean", "rstd")
+    names = ("x", "gamma", "beta")
+
+    def reference(self, values, tensor_cores=False):
+        if not self.size:
+            return self.nothing()
+        return self.bounded(self.forward(values))
+
+
+class Backward(GroupNorm):
+    """dx, dgamma, dbeta."""
+    op, maker, results = "group_norm_bwd", "make_group_backward", ("dx", "dgamma", "dbeta")
+    names = ("dy", "x", "gamma", "mean", "rstd", "y")
+
+    def reference(self, values, tensor_cores=False):
+        if not self.size:
+            return self.nothing()
+        return self.bounded(self.backward(values))
+
+    @property
+    def gradient(self):
+        return self.differences if 0 < self.size <= 200 else None
+
+
+def _groups(shape):
+    return next(g for g in (4, 3, 2, 1) if shape[1] % g == 0)
+
+
+def table(kind):
+    """The cases of an operation."""
+    found, case = cases_of(kind, ("gamma", "y") if kind is Backward else ("gamma", "beta"), groups=_groups)
+    for dtype in SHORT:
+        case("instances", (3, 4, 5, 6), dtype, groups=4, instance=True)
+        case("instances-last", (2, 8, 3, 5), dtype, layout="NHWC", groups=8, instance=True, weights="float32" if "16" in dtype else None)
+        case("layer", (3, 8, 2, 6), dtype, groups=1)
+    case("layer-last", (3, 24, 4), "bfloat16", layout="NHWC", groups=1)
+    case("empty", (0, 4, 3, 3), "float32")
+    case("matrix", (12, 24), "bfloat16", activation="relu")
+    case("matrix-last", (9, 21), "float32", layout="NHWC")
+    case("statistics-apart", (3, 8, 5), "float32", weight={"step": 2, "gap": 1})
+    case("statistics-across", (3, 8, 5), "float32", layout="NHWC", places={"mean": {"order": (1, 0)}, "rstd": {"flip": (1,)}})
+    case("tiny", (2, 4, 3, 2), "float64", activation="leaky_relu")
+    case("tiny-last", (2, 6, 4), "float64", layout="NHWC", activation="relu")
+    case("tiny-instances", (2, 3, 4), "float64", groups=3, instance=True)
+    return found
+
+
+def large(kind):
+    """Cases for a GPU."""
+    found, case = cases_of(kind, ("y",) if kind is Backward else (), common=False, groups=lambda shape: 32 if shape[1] % 32 == 0 else 8)
+    for dtype in SHORT:
+        for layout in ("NCHW", "NHWC"):
+            case(f"{layout}", (8, 128, 56, 57), dtype, layout=layout, activation="relu")
+            case(f"{layout}", (17, 256, 14, 14), dtype, layout=layout)
+            case(f"{layout}", (5, 1000, 7, 7), dtype, layout=layout, activation="relu")
+    return found
