@@ -6,7 +6,9 @@ NAME = "torch"
 
 
 def make_peer(bind, output, case, operands, clock):
-    """The peer whose call on one set of tensors is ``bind(problem, tensors)``; None where PyTorch refuses it."""
+    """The peer whose call on one set of tensors is ``bind(problem, tensors)``; None where PyTorch refuses it. `output` is the name of
+    the result, or a tuple of names where the call gives several."""
+    names = (output,) if isinstance(output, str) else output
     arrays = [tensors(operands, k) for k in range(len(operands))]
     calls = [bind(case.problem, a) for a in arrays]
     try:
@@ -17,8 +19,10 @@ def make_peer(bind, output, case, operands, clock):
 
     def write():
         with contender.on_stream():
-            result, y = calls[0](), arrays[0][output]
-            if result.data_ptr() != y.data_ptr():
-                y.copy_(result.reshape(y.shape))
+            found = calls[0]()
+            for name, result in zip(names, found if isinstance(found, tuple) else (found,), strict=True):
+                y = arrays[0][name]
+                if result.data_ptr() != y.data_ptr():
+                    y.copy_(result.reshape(y.shape))
         clock.synchronize()
     return Peer(contender, write)

@@ -6,8 +6,11 @@ from . import _words
 
 SETS = {
     "rows": tuple(f"{2 ** 26 // n}x{n} {{}}" for n in (128, 1024, 4096, 8192, 16384, 65536)),
-    "hidden": ("16384x768 {}", "16384x5120 {}", "4096x12288 {}", "8192x1000 {}  # odd", "4096x4095 {}  # odd"),
+    "hidden": ("65536x128 {}", "16384x768 {}", "16384x5120 {}", "4096x12288 {}", "8192x1000 {}  # odd", "4096x4095 {}  # odd"),
 }
+RESIDUAL = tuple(f"{n} {{}} --residual" for n in ("65536x1024", "16384x4096", "4096x16384"))
+MORE = {"layer_norm_fwd": {"residual": RESIDUAL}, "rms_norm_fwd": {"residual": RESIDUAL},
+        "rms_norm_bwd": {"beta": ("16384x4096 {} --has-beta",)}}
 
 
 class Case(_words.Case):
@@ -18,11 +21,15 @@ class Case(_words.Case):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
         import dnnkern
         named = [name for name, _, _ in self.problem.arrays]
-        operands, outs = named[:-self.problem.results], named[-self.problem.results:]
+        operands, outs = [name for name in self.problem.names[0] if name != "residual"], named[-self.problem.results:]
+        if arrays.get("residual") is not None:
+            keywords["residual"] = arrays["residual"]
+        if self.op == "rms_norm_bwd":
+            keywords["has_beta"] = self.problem.dbeta is not None
         return getattr(dnnkern, self.op)(*(arrays.get(name) for name in operands), axis=self.problem.axis,
                                          out=tuple(arrays[name] for name in outs), **keywords)
 
 
 def shapes(op):
     """The sets of an operation."""
-    return _words.Shapes(op, SETS, FLOATS, "8192x4096 {}", case=Case)
+    return _words.Shapes(op, SETS | MORE.get(op, {}), FLOATS, "8192x4096 {}", case=Case)

@@ -104,7 +104,7 @@ class Config:
         columns = held.elements * self.registers * real
         gamma = self.scaled * (columns * ITEMSIZE[self.gamma] // 4 // real if self.words else columns)
         words = 2 * held.unit_words * (units if self.kept else min(4, units))
-        many = 16 * (self.lanes < self.threads) + 6 * self.rows * real + 32
+        many = 16 * (self.lanes < self.threads) + 16 * (self.unit < 16) + 6 * self.rows * real + 32
         return -(-(self.sums * columns + gamma + words + held.elements * real + many) // 8) * 8
 
     @property

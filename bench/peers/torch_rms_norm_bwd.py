@@ -1,0 +1,2 @@
+"""PyTorch's gradients of RMS norm."""
+from ._torch_norm import NAME, make, plain_call  # noqa: F401

@@ -1,0 +1,2 @@
+"""PyTorch's RMS norm."""
+from ._torch_norm import NAME, make, plain_call  # noqa: F401

@@ -1,0 +1,87 @@
+"""What the kernels of layer and RMS normalisation compile to: rows read once by 16 bytes, one barrier a row, nothing in local memory."""
+import pytest
+
+from dnnkern import dispatch
+from dnnkern.device import SIMULATED
+
+if SIMULATED:
+    pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
+
+from sass import Assembled  # noqa: E402
+from test_ptx import device  # noqa: E402
+from test_ptx_transform import accesses  # noqa: E402
+
+from dnnkern.norm._parse import parse_problem  # noqa: E402
+
+
+def variants(op, words, algo, arch="sm_90a"):
+    """The algorithm bound to each of its configurations, the most promising first, and their launches."""
+    problem, target = parse_problem(words.split(), op), device(arch)
+    algorithm = next(a for a in dispatch.algorithms(op) if a.name == algo)
+    assert algorithm.supports(problem) is None
+    return [(v.config, v.build(problem, target, v.config)) for v in algorithm.variants(problem, target)]
+
+
+def assembled(launch, folder, arch="sm_90a"):
+    return Assembled(launch.kernel, launch.signature, arch, folder)
+
+
+@pytest.mark.parametrize("op, words, algo", [
+    ("layer_norm_fwd", "99999x128 bf16", "block"), ("layer_norm_fwd", "8192x4096 f32", "block"), ("rms_norm_fwd", "8192x4096 f16", "block"),
+    ("layer_norm_fwd", "8192x1024 bf16 --weights float32", "block"), ("rms_norm_fwd", "8192x4096 bf16 --residual", "block"),
+    ("layer_norm_fwd", "999x65536 bf16", "cluster"), ("rms_norm_fwd", "999x65536 f32 --residual", "cluster")])
+def test_rows_are_read_once_by_16_bytes(op, words, algo, tmp_path):
+    for config, (launch,) in variants(op, words, algo)[:1]:
+        code = assembled(launch, tmp_path)
+        wide = 2 if "float32" in words and "bf16" in words else 1
+        weights = (config.scaled + config.shifted) * wide * config.registers
+        assert accesses(code, "LDG") == {128: (1 + config.residual) * config.rows * config.registers + weights}, config
+        assert accesses(code, "STG")[128] == (1 + config.residual) * config.rows * config.registers
+        assert ".f64" not in code.ptx and "div." not in code.ptx
+        assert code.count("BAR.SYNC") <= 1 or config.cluster > 1
+        assert code.registers * config.threads * config.blocks <= 65536, config
+
+
+def test_heads_and_tails_cost_one_element_a_thread(tmp_path):
+    config, (launch,) = variants("layer_norm_fwd", "4095x4095 bf16", "block")[0]
+    found = accesses(assembled(launch, tmp_path), "STG")
+    assert (found[128], found[16]) == (config.registers, 1)
+
+
+@pytest.mark.parametrize("op, words, algo", [
+    ("layer_norm_bwd", "524288x128 bf16", "block"), ("layer_norm_bwd", "65536x1024 f32", "block"), ("rms_norm_bwd", "16384x4096 bf16", "block"),
+    ("layer_norm_bwd", "16384x4096 f32", "block"), ("layer_norm_bwd", "8192x8192 bf16 --weights float32", "block"),
+    ("layer_norm_bwd", "4096x16384 f32", "cluster"), ("layer_norm_bwd", "1024x65536 bf16", "cluster"),
+    ("rms_norm_bwd", "1024x65536 f32 --has-beta", "cluster")])
+def test_gradients_read_rows_once_through_the_ring(op, words, algo, tmp_path):
+    """x and dy by cp.async of 16 bytes alone, for the first steps of the ring and for one more a step; one barrier of the block a step."""
+    for config, (launch, sums) in variants(op, words, algo)[:1]:
+        code = assembled(launch, tmp_path)
+        copies = [line for line in code.lines if line.startswith("LDGSTS")]
+        assert config.stages >= 3 and len(copies) == 2 * config.stages * config.rows * config.registers, config
+        assert all(".128" in line for line in copies)
+        assert set(accesses(code, "LDG")) <= {128, 32}, "gamma, mean and rstd"
+        assert accesses(code, "STG")[128] >= config.rows * config.registers
+        assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+        if config.lanes == config.threads and config.cluster == 1:
+            assert code.count("BAR.SYNC") == 1
+        elif config.cluster > 1:
+            assert code.count("SYNCS") >= 4
+        assert code.registers * config.threads * config.blocks <= 65536, config
+        assert launch.shared == config.shared_bytes and config.blocks * config.shared_bytes <= device("sm_90a").shared_per_sm
+        code = assembled(sums, tmp_path)
+        assert code.count("LDG") == 8 and ".f64" not in code.ptx
+
+
+def test_before_ampere_rows_come_into_registers(tmp_path):
+    config, (launch, _) = variants("layer_norm_bwd", "16384x1024 f32", "block", "sm_75")[0]
+    code = assembled(launch, tmp_path, "sm_75")
+    assert not config.stages and not code.count("LDGSTS") and not launch.shared
+    assert accesses(code, "LDG")[128] == 2 * config.rows * config.registers + config.registers
+
+
+def test_every_configuration_keeps_to_its_registers(tmp_path):
+    """None spills: `Assembled` says so."""
+    for words in ("9999x128 bf16", "9999x4096 f32", "999x4095 bf16"):
+        for config, (launch, _) in variants("layer_norm_bwd", words, "block"):
+            assembled(launch, tmp_path)
