@@ -213,7 +213,7 @@ def row_estimate(p, device, config):
     memory = (p.bytes + 0.25 * (halo - 1) * source.nbytes) / (EFFICIENCY * device.bandwidth)
     if parts > 1 and body.channels * p.x.itemsize % 32:  # blocks share sectors of the memory
         memory *= SECTORS
-    warps = min(16.0, body.blocks * body.threads / 32)
+    warps = min(16.0, min(body.blocks, all_blocks / device.sms) * body.threads / 32)
     issue = max(1.3 * (16 / warps) ** 0.5 * step, 16 * shared) * waves  # a load of 16 bytes a thread takes four cycles a warp, of all four
     time = 5e-6 + (memory ** 3 + issue ** 3) ** (1 / 3) * tail ** 0.5
     if p.op == "conv_bwd_filter":
