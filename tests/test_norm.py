@@ -98,6 +98,27 @@ def test_dbeta_of_rms_norm_comes_when_it_is_wanted():
         np.testing.assert_allclose(host(dbeta), host(dy).sum(0), rtol=1e-5, atol=1e-5)
 
 
+# ---- what supports says
+
+@pytest.mark.parametrize("capability, shared", [((7, 5), 65536), ((8, 6), 101376), ((8, 0), 166912), ((9, 0), 232448), ((12, 0), 101376)])
+def test_the_longest_rows_have_a_configuration(capability, shared):
+    device = dataclasses.replace(contract.device(), capability=capability, shared_per_block=shared, shared_per_sm=shared + 1024)
+    for op in OPS:
+        for algorithm in dispatch.algorithms(op):
+            reached = set()
+            for dtype in ("float64", "float32", "bfloat16"):
+                for length in [n + odd for k in range(3, 19) for n in (2 ** k, 3 * 2 ** k) for odd in (0, -1)]:
+                    for weights in (dtype, "float64" if dtype == "float64" else "float32"):
+                        words = f"70x{length} {dtype} --weights {weights}"
+                        problem = parse_problem(words.split(), op)
+                        if device.supports(algorithm.arch) is None and algorithm.supports(problem) is None:
+                            reached.add(length)
+                            for variant in algorithm.variants(problem, device):
+                                assert variant.workspace(problem, device, variant.config) >= 0
+                            assert algorithm.variants(problem, device), f"{algorithm} has nothing for {words}"
+            assert len(reached) > 30 or device.supports(algorithm.arch)
+
+
 # ---- words and records
 
 @pytest.mark.parametrize("op", OPS)

@@ -49,10 +49,10 @@ def test_heads_and_tails_cost_one_element_a_thread(tmp_path):
 
 
 @pytest.mark.parametrize("op, words, algo", [
-    ("layer_norm_bwd", "524288x128 bf16", "block"), ("layer_norm_bwd", "65536x1024 f32", "block"), ("rms_norm_bwd", "16384x4096 bf16", "block"),
-    ("layer_norm_bwd", "16384x4096 f32", "block"), ("layer_norm_bwd", "8192x8192 bf16 --weights float32", "block"),
-    ("layer_norm_bwd", "4096x16384 f32", "cluster"), ("layer_norm_bwd", "1024x65536 bf16", "cluster"),
-    ("rms_norm_bwd", "1024x65536 f32 --has-beta", "cluster")])
+    ("layer_norm_bwd", "524288x128 bf16", "block"), ("layer_norm_bwd", "65536x1024 f32", "block"),
+    ("rms_norm_bwd", "16384x4096 bf16", "block"), ("layer_norm_bwd", "16384x4096 f32", "block"),
+    ("layer_norm_bwd", "8192x8192 bf16 --weights float32", "block"), ("layer_norm_bwd", "4096x16384 f32", "cluster"),
+    ("layer_norm_bwd", "1024x65536 bf16", "cluster"), ("rms_norm_bwd", "1024x65536 f32 --has-beta", "cluster")])
 def test_gradients_read_rows_once_through_the_ring(op, words, algo, tmp_path):
     """x and dy by cp.async of 16 bytes alone, for the first steps of the ring and for one more a step; one barrier of the block a step."""
     for config, (launch, sums) in variants(op, words, algo)[:1]:

@@ -135,8 +135,8 @@ def units(problem):
 
 
 def most_units(problem):
-    """Units of a thread: as many as there are registers for their sums."""
-    return max(1, 16 // (layout(problem)[1] // problem.x.itemsize) // (1 + (problem.compute == "float64")))
+    """Units of a thread: as many as there are registers for their sums, and for the units where these are elements."""
+    return max(1, min(8, 16 * problem.x.itemsize // layout(problem)[1]) // (1 + (problem.compute == "float64")))
 
 
 def refusal(problem):
@@ -172,7 +172,7 @@ def make_configs(problem, device, lanes, registers, cluster=1):
             if stages >= 3 or resident == 1 and stages == 2:
                 found.append(replace(base, stages=stages))
                 break
-    return found
+    return found or [make(1, 0, True)]
 
 
 def groups(problem, device, config):

@@ -2,7 +2,7 @@
 
 Forward, 8 to 1024 threads hold up to eight units of 16 bytes each (`device.rows`), with a residual four. Rows that a warp holds have no
 barrier; where they are short, a group of threads loads several before it looks at the first, since one alone would keep little memory
-busy. Backward, blocks go through the rows, and their threads, up to 512 of them with 16 columns each, keep the columns' sums in registers.
+busy. Backward, blocks go through the rows, and their threads, up to 512 of them, keep the sums of up to 16 columns each in registers.
 Longer rows than a block holds are `cluster`'s.
 """
 from ..device.index import ceil_div
