@@ -65,7 +65,7 @@ def test_activations_have_statistics_of_their_own():
     np.testing.assert_allclose(host(y), (x - x.mean(0)) / x.std(0), rtol=1e-10)
 
 
-@pytest.mark.parametrize("words", ["4x6x8x8 f32", "4x16x8x8 f32 --layout NHWC"])
+@pytest.mark.parametrize("words", ["4x6x8x8 f32", "4x16x8x8 f32 nhwc"])
 def test_the_variance_survives_channels_far_from_zero(words):
     """Distances of 1 to a mean of 10000: the squares' own difference would have no correct digit in float32."""
     problem = parse_problem(words.split(), OPS[0])
@@ -76,7 +76,7 @@ def test_the_variance_survives_channels_far_from_zero(words):
         np.testing.assert_allclose(host(y), x - 10000, atol=2e-3, err_msg=algo)
 
 
-@pytest.mark.parametrize("words", ["4x6x8x8 f32", "4x16x8x8 f32 --layout NHWC"])
+@pytest.mark.parametrize("words", ["4x6x8x8 f32", "4x16x8x8 f32 nhwc"])
 def test_one_value_far_from_the_others_costs_nothing(words):
     """Distances to the first value, or to any other one, lose what distances to the mean keep."""
     problem = parse_problem(words.split(), OPS[0])
@@ -132,21 +132,24 @@ def test_large_planes_are_taken_in_pieces(op, dtype, pixels, monkeypatch):
 
 @pytest.mark.parametrize("op", OPS)
 def test_words_and_records(op):
-    problem = parse_problem("4x30x5x6 bf16 --layout NHWC --weights float32 --activation relu --residual".split(), op)
+    problem = parse_problem("4x30x5x6 bf16 nhwc weights=float32 relu residual".split(), op)
     assert problem.x.shape == (4, 5, 6, 30) and problem.gamma.dtype == "float32" and problem.activation.mode == "relu"
     assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
     with pytest.raises(ValueError, match="not a record"):
         FAMILY[op][2]({"mode": "spatial"})
-    for words in (["4x", "f32"], ["4x4", "f31"], ["4x4", "f32", "--layout", "NCWH"], ["4x4", "int8"]):
+    for words in (["4x", "f32"], ["4x4", "f31"], ["4x4", "f32", "ncwh"], ["4x4", "f32", "g2"], ["4x4", "int8"]):
         with pytest.raises((ValueError, TypeError)):
             parse_problem(words, op)
     for text in SMALL[op]:
         assert parse_problem(text.split(), op).x.size
+    shapes = pytest.importorskip(f"bench.shapes.{op}")
+    for case in shapes.cases("all", ("float32", "bfloat16")):
+        assert case.problem.op == op and dispatch.get_algorithm(op, case.problem).name != "naive", case
 
 
 def test_found_algorithms_leave_running_statistics_as_they_were():
     """Every candidate is measured and checked on the same statistics."""
-    problem = parse_problem("3x8x4 f32 --running".split(), OPS[0])
+    problem = parse_problem("3x8x4 f32 running".split(), OPS[0])
     found = dispatch.find_algorithms(OPS[0], problem, save=False)
     assert [p.algo for p in found if p.status != "ok"] == []
 

@@ -69,7 +69,7 @@ def test_one_group_is_layer_normalisation():
     np.testing.assert_allclose(host(mean)[:, 0], host(other), atol=1e-14)
 
 
-@pytest.mark.parametrize("words", ["4x6x8x8 f32 --groups 3", "4x16x8x8 f32 --layout NHWC --groups 2", "4x8x100 f32"])
+@pytest.mark.parametrize("words", ["4x6x8x8 f32 g3", "4x16x8x8 f32 nhwc g2", "4x8x100 f32"])
 def test_the_variance_survives_groups_far_from_zero(words):
     """Distances of 1 to a mean of 10000: the squares' own difference would have no correct digit in float32."""
     problem = parse_problem(words.split(), OPS[0])
@@ -91,17 +91,20 @@ def test_a_group_with_nan_stays_alone():
 
 @pytest.mark.parametrize("op", OPS)
 def test_words_and_records(op):
-    problem = parse_problem("4x30x5x6 bf16 --layout NHWC --weights float32 --activation relu --groups 3".split(), op)
+    problem = parse_problem("4x30x5x6 bf16 nhwc weights=float32 relu g3".split(), op)
     assert problem.x.shape == (4, 5, 6, 30) and problem.gamma.dtype == "float32" and problem.groups == 3 and problem.rstd.shape == (4, 3)
     assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
     assert parse_problem(["4x30x5", "f32"], op).groups == 30
     with pytest.raises(ValueError, match="not a record"):
         FAMILY[op][2]({"groups": 3})
-    for words in (["4x", "f32"], ["4x4", "f31"], ["4x4", "f32", "--groups", "3"], ["4x4", "f32", "--mode", "spatial"]):
+    for words in (["4x", "f32"], ["4x4", "f31"], ["4x4", "f32", "g3"], ["4x4", "f32", "running"]):
         with pytest.raises((ValueError, TypeError)):
             parse_problem(words, op)
     for text in SMALL[op]:
         assert parse_problem(text.split(), op).x.size
+    shapes = pytest.importorskip(f"bench.shapes.{op}")
+    for case in shapes.cases("all", ("float32", "bfloat16")):
+        assert case.problem.op == op and dispatch.get_algorithm(op, case.problem).name != "naive", case
 
 
 # ---- bad input

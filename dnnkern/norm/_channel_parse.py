@@ -1,4 +1,5 @@
-"""Batch, group and instance normalisations in words, for the command line: ``64x256x56x56 bf16 --layout NHWC --activation relu``."""
+"""Batch, group and instance normalisations in words, for the command line: ``64x256x56x56 bf16 nhwc relu g32``."""
+import argparse
 import functools
 
 from ..device.epilogue import PARAMETERS
@@ -11,6 +12,7 @@ from ._batch_problem import (BatchNormGradientProblem, BatchNormInferProblem, Ba
 from ._channel_problem import MODES, RUNNING, STATISTIC, WEIGHT, WHOLE, shape_of
 from ._group_problem import GroupNormGradientProblem, GroupNormProblem, make_group_backward, make_group_forward
 
+FLAGS = ("residual", "running")
 _KINDS = {"batch_norm_train_fwd": (BatchNormProblem, make_batch_train, {
               "x": WHOLE, "gamma": WEIGHT, "beta": WEIGHT, "running_mean": RUNNING, "running_var": RUNNING, "residual": WHOLE}),
           "batch_norm_infer": (BatchNormInferProblem, make_batch_infer, {
@@ -22,42 +24,48 @@ _KINDS = {"batch_norm_train_fwd": (BatchNormProblem, make_batch_train, {
               "dy": WHOLE, "x": WHOLE, "gamma": WEIGHT, "mean": STATISTIC, "rstd": STATISTIC, "y": WHOLE})}
 
 
+def _term(text):
+    """(what, value) of a word such as nhwc, relu, residual, g32 or weights=float32."""
+    for what, words in (("layout", LAYOUTS), ("mode", MODES), ("activation", PARAMETERS), ("flag", FLAGS)):
+        found = next((word for word in words if word.lower() == text.lower()), None)
+        if found is not None:
+            return (found, True) if what == "flag" else (what, found)
+    if text.startswith("weights="):
+        return "weights", dtype_word(text.removeprefix("weights="))
+    if text[:1] == "g" and text[1:].isdigit():
+        return "groups", int(text[1:])
+    raise argparse.ArgumentTypeError(f"{text!r} is none of nchw, nhwc, g32 (groups), weights=float32, {', '.join((*MODES, *FLAGS))}, "
+                                     "an activation")
+
+
 def add_arguments(op, parser):
     """The words that describe a problem of the operation."""
+    groups = "g32 (groups; default: a channel each, instance normalisation)"
     parser.add_argument("shape", type=sizes_word, help="N, C and the spatial extents, in this order for every layout: 64x256x56x56")
     parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
-    parser.add_argument("--layout", choices=LAYOUTS, default="NCHW")
-    parser.add_argument("--weights", type=dtype_word, help="of gamma, beta and given statistics; default: x's dtype")
-    parser.add_argument("--activation", choices=tuple(PARAMETERS))
-    if op.startswith("group"):
-        parser.add_argument("--groups", type=int, help="default: one a channel, which is instance normalisation")
-        return
-    parser.add_argument("--mode", choices=MODES, default="spatial")
-    parser.add_argument("--residual", action="store_true", help="there is one, or its gradient is wanted")
-    if op == "batch_norm_train_fwd":
-        parser.add_argument("--running", action="store_true", help="with running statistics")
+    parser.add_argument("terms", nargs="*", type=_term, help="nhwc, relu, weights=float32 (gamma, beta and given statistics; default: x's "
+                        f"dtype), {groups if op.startswith('group') else 'residual, running (statistics), per_activation'}")
 
 
 def make(op, arguments):
     """The problem that parsed words describe: packed arrays, aligned to 16 bytes, gamma and beta among them."""
     _, make_it, kinds = _KINDS[op]
+    given, grouped = dict(arguments.terms), op.startswith("group")
+    wrong = ({"mode", *FLAGS} if grouped else {"groups"} | ({"running"} if op != "batch_norm_train_fwd" else set())) & set(given)
+    if wrong:
+        raise ValueError(f"{op}: has no {', '.join(sorted(wrong))}")
     n, c, *image = (*arguments.shape, 1, 1)[:max(2, len(arguments.shape))]
-    layout, mode, groups = arguments.layout, getattr(arguments, "mode", "spatial"), None
-    if op.startswith("group"):
-        groups = arguments.groups or c
+    layout, mode, groups = given.get("layout", "NCHW"), given.get("mode", "spatial"), given.get("groups", c) if grouped else None
+    activation = given.get("activation")
     x = Tensor.packed((n, c, *image) if layout == "NCHW" else (n, *image, c), arguments.dtype)
-    wide = "float64" if x.dtype == "float64" else "float32"
-    dtypes = {WHOLE: x.dtype, STATISTIC: wide, WEIGHT: arguments.weights or x.dtype, RUNNING: arguments.weights or x.dtype}
-    there = {"running_mean": getattr(arguments, "running", False), "residual": getattr(arguments, "residual", False),
-             "y": arguments.activation}
-    absent = {name for name, given in there.items() if not given}
-    if "running_mean" in absent:
-        absent.add("running_var")
-    tensors = tuple(None if name in absent else Tensor.packed(shape_of(kind, x, layout, mode, groups), dtypes[kind])
+    weights, wide = given.get("weights", x.dtype), "float64" if x.dtype == "float64" else "float32"
+    dtypes = {WHOLE: x.dtype, STATISTIC: wide, WEIGHT: weights, RUNNING: weights}
+    there = {"running_mean": "running" in given, "running_var": "running" in given, "residual": "residual" in given, "y": activation}
+    tensors = tuple(Tensor.packed(shape_of(kind, x, layout, mode, groups), dtypes[kind]) if there.get(name, True) else None
                     for name, kind in kinds.items())
-    more = (mode if groups is None else groups, layout, arguments.activation)
+    more = (mode if groups is None else groups, layout, activation)
     if op == "batch_norm_bwd":
-        more += (arguments.residual,)
+        more += ("residual" in given,)
     return make_it(tensors, None, *more, frozenset())
 
 
@@ -69,9 +77,7 @@ def from_record(op, record):
 FAMILY = {op: tuple(functools.partial(f, op) for f in (add_arguments, make, from_record)) for op in _KINDS}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
-_BATCH = ("4x6x5x3 f32 --activation relu --residual", "3x16x7 bf16 --layout NHWC --weights float32", "5x10 f16", "3x4x2x3x2 f64",
-          "4x3x5 f32 --mode per_activation")
-_GROUP = ("4x6x5x3 f32 --activation relu --groups 2", "3x16x7 bf16 --layout NHWC --weights float32 --groups 4", "5x10 f16 --groups 1",
-          "3x4x2x3x2 f64")
+_BATCH = ("4x6x5x3 f32 relu residual", "3x16x7 bf16 nhwc weights=float32", "5x10 f16", "3x4x2x3x2 f64", "4x3x5 f32 per_activation")
+_GROUP = ("4x6x5x3 f32 relu g2", "3x16x7 bf16 nhwc weights=float32 g4", "5x10 f16 g1", "3x4x2x3x2 f64")
 SMALL = {op: _GROUP if op.startswith("group") else _BATCH for op in _KINDS}
 """Problems that ``python -m dnnkern check`` tries."""

@@ -41,6 +41,10 @@ class Columns:
     across: int
     dependent: bool = False
 
+    def __str__(self):
+        loads = f"{4 * self.words} bytes" if self.words else "single elements"
+        return f"{self.across} x {self.height} threads, {self.vector} channels each, {loads}"
+
     @property
     def height(self):
         """Rows of threads."""

@@ -64,11 +64,11 @@ def gradient_of(problem, columns):
 
 
 def items_of(problem, device, columns):
-    """How the values of a channel are cut: so that each multiprocessor has its blocks once."""
+    """How the values of a channel are cut: so that all blocks are there at once."""
     view, gradient = view_of(problem), gradient_of(problem, columns)
     tile, blocks = (gradient.tile, gradient.blocks) if problem.op.endswith("bwd") else (columns.tile, BLOCKS)
     others = view.images * ceil_div(view.channels, columns.span)
-    slabs = slabs_of(ceil_div(view.values, tile), ceil_div(blocks * device.sms, others))
+    slabs = slabs_of(ceil_div(view.values, tile), blocks * device.sms // others)
     return Items(view.own, view.images, view.channels, view.per, slabs, view.values, tile, problem.compute)
 
 

@@ -1,0 +1,114 @@
+"""What the PyTorch peers of batch and group normalisation share: its operators on permuted views of channels-last arrays.
+
+eps and momentum are 1, as the operands' scalars are.
+"""
+import torch
+
+from bench.peers import Peer
+from bench.torch_arrays import TorchContender, tensors
+
+NAME = "torch"
+
+
+def make(case, operands, clock):
+    """The case in PyTorch; None for what it lacks: statistics of activations."""
+    return make_with(bind, NAME, case, operands, clock)
+
+
+def make_with(bind_one, name, case, operands, clock):
+    """The peer whose call on one set of tensors is ``bind_one(problem, tensors)``."""
+    p = case.problem
+    if p.mode != "spatial":
+        return None
+    arrays = [tensors(operands, k) for k in range(len(operands))]
+    try:
+        calls = [bind_one(p, a) for a in arrays]
+        calls[0]()
+    except (RuntimeError, NotImplementedError):  # a dtype that its kernel lacks
+        return None
+    contender = TorchContender(name, calls, clock)
+
+    def write():
+        with contender.on_stream():
+            found = calls[0]()
+            for result, value in zip([n for n in p.result_names if p.tensor(n) is not None], found):
+                y = arrays[0][result]
+                value = value.movedim(1, -1) if p.layout == "NHWC" and value.dim() > 2 else value
+                y.copy_(value.reshape(y.shape))
+        clock.synchronize()
+    return Peer(contender, write)
+
+
+def plain_call(case, arrays):
+    """The call on torch tensors, for the host's time."""
+    return bind(case.problem, arrays)
+
+
+def bind(p, t):
+    """The call of a problem; its results are in the order of ours, as many as PyTorch gives."""
+    return {"batch_norm_train_fwd": training, "batch_norm_infer": inference, "batch_norm_bwd": gradients, "group_norm_fwd": groups,
+            "group_norm_bwd": group_gradients}[p.op](p, t)
+
+
+def first(p, tensor):
+    """An image with its channels in front."""
+    return tensor.movedim(-1, 1) if p.layout == "NHWC" and tensor is not None else tensor
+
+
+def finished(p, y, residual):
+    """With the residual and the activation."""
+    if residual is not None:
+        y = y.add_(residual)
+    return torch.relu_(y) if p.activation.mode == "relu" else y
+
+
+def training(p, t, operator="native_batch_norm"):
+    """Forward in training."""
+    x, residual, run = first(p, t["x"]), first(p, t["residual"]), getattr(torch.ops.aten, operator)
+    operands = x, t["gamma"], t["beta"], t["running_mean"], t["running_var"]
+
+    def call():
+        y, mean, rstd = run(*operands, True, 1.0, 1.0)[:3]
+        return finished(p, y, residual), mean, rstd
+    return call
+
+
+def inference(p, t):
+    """By given statistics."""
+    x, residual = first(p, t["x"]), first(p, t["residual"])
+    operands = x, t["gamma"], t["beta"], t["mean"], t["var"]
+    return lambda: (finished(p, torch.ops.aten.native_batch_norm(*operands, False, 1.0, 1.0)[0], residual),)
+
+
+def past_activation(p, dy, y):
+    """dy times the activation's derivative."""
+    return torch.ops.aten.threshold_backward(dy, y, 0) if p.activation.mode == "relu" else dy
+
+
+def gradients(p, t):
+    """Of training."""
+    dy, x, y = (first(p, t[name]) for name in ("dy", "x", "y"))
+
+    def call():
+        dz = past_activation(p, dy, y)
+        found = torch.ops.aten.native_batch_norm_backward(dz, x, t["gamma"], None, None, t["mean"], t["rstd"], True, 1.0, [True] * 3)
+        return (*found, dz)
+    return call
+
+
+def groups(p, t):
+    """Group normalisation, as its function picks kernels."""
+    x, gamma, beta = first(p, t["x"]), t["gamma"], t["beta"]
+    return lambda: (finished(p, torch.nn.functional.group_norm(x, p.groups, gamma, beta, 1.0), None),)
+
+
+def group_gradients(p, t):
+    """Of group normalisation; its kernels read channels first alone."""
+    dy, x, y = (first(p, t[name]) for name in ("dy", "x", "y"))
+    n, c = x.shape[:2]
+
+    def call():
+        dz = past_activation(p, dy, y).contiguous()
+        return torch.ops.aten.native_group_norm_backward(dz, x.contiguous(), t["mean"], t["rstd"], t["gamma"], n, c, x[0, 0].numel(),
+                                                         p.groups, [True] * 3)
+    return call

@@ -1,0 +1,77 @@
+"""What batch and group normalisation compile to: 16-byte accesses, as many loads under way as promised, no stray float64, no division."""
+import pytest
+
+from dnnkern import dispatch
+from dnnkern.device import SIMULATED
+
+if SIMULATED:
+    pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
+
+from sass import Assembled  # noqa: E402
+from test_ptx import device  # noqa: E402
+from test_ptx_transform import accesses  # noqa: E402
+
+from dnnkern.norm._parse import parse_problem  # noqa: E402
+
+
+def launches(op, words, algo, folder, arch="sm_90a"):
+    """(configuration, [(launch, its code), ...]) of the most promising variant."""
+    problem = parse_problem(words.split(), op)
+    variant = next(a for a in dispatch.algorithms(op) if a.name == algo).configured(problem, device(arch))
+    found = []
+    for launch in variant.build(problem, device(arch), variant.config):
+        code = Assembled(launch.kernel, launch.signature, arch, folder)
+        assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx, launch.kernel
+        found.append((launch, code))
+    return variant.config, found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("op, more", [("batch_norm_train_fwd", "running"), ("batch_norm_train_fwd", "relu residual"),
+                                      ("group_norm_fwd", "g32")])
+def test_columns_forward(dtype, op, more, tmp_path):
+    """x is read by eight loads under way, three blocks a multiprocessor, and again by four."""
+    config, ((_, moments), (_, merge), (last, apply)) = launches(op, f"64x256x56x56 {dtype} nhwc {more}", "columns", tmp_path)
+    assert accesses(moments, "LDG") == {128: 8} and moments.registers * 256 * 3 <= 65536
+    both = 2 if "residual" in more else 1
+    assert accesses(apply, "LDG")[128] == 8 * both  # the first four are under way before the statistics are there
+    assert set(accesses(apply, "STG")) == {128} and apply.count("BAR.SYNC") == 1
+    assert apply.registers * 256 * (2 if both == 2 else 4) <= 65536
+    assert last.dependent and "griddepcontrol.wait" in apply.ptx and "griddepcontrol.launch_dependents" in moments.ptx
+    assert merge.registers <= 64
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("more, arrays", [("", 2), ("relu residual", 3)])
+def test_columns_backward(dtype, more, arrays, tmp_path):
+    config, ((_, sums), (_, merge), (_, gradient)) = launches("batch_norm_bwd", f"64x256x56x56 {dtype} nhwc {more}", "columns", tmp_path)
+    assert accesses(sums, "LDG")[128] == 4 * arrays and sums.registers * 256 * (5 - arrays) <= 65536
+    assert accesses(gradient, "LDG")[128] == 8 * arrays and set(accesses(gradient, "STG")) == {128}
+    assert gradient.registers <= 128
+
+
+def test_inference_is_one_launch_of_16_bytes(tmp_path):
+    for layout, algo in (("nhwc", "columns"), ("nchw", "planes")):
+        config, ((launch, code),) = launches("batch_norm_infer", f"64x256x56x56 f16 {layout} relu", algo, tmp_path)
+        assert set(accesses(code, "STG")) == {128} and accesses(code, "LDG")[128] >= 4 and not launch.dependent
+
+
+@pytest.mark.parametrize("op", ["batch_norm_train_fwd", "group_norm_fwd"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_planes_forward(op, dtype, tmp_path):
+    """A plane of 3136 elements is held whole: a load a unit, twice."""
+    config, ((_, moments), (_, merge), (_, apply)) = launches(op, f"64x256x56x56 {dtype}{' g32' * (op[0] == 'g')}", "planes", tmp_path)
+    assert accesses(moments, "LDG") == {128: config.registers} and accesses(apply, "LDG")[128] == config.registers
+    assert accesses(apply, "STG") == {128: config.registers}
+    assert moments.registers * config.threads * config.blocks <= 65536
+
+
+def test_planes_that_begin_anywhere_cost_an_element_or_two_a_thread(tmp_path):
+    config, (_, _, (_, apply)) = launches("batch_norm_train_fwd", "64x2048x7x7 f16", "planes", tmp_path)
+    assert config.heads and accesses(apply, "STG") == {128: config.registers, 16: config.held.singles}
+
+
+@pytest.mark.parametrize("words, algo", [("64x256x56x56 bf16 nhwc relu", "columns"), ("64x256x56x56 bf16 relu", "planes")])
+def test_gradients_of_groups(words, algo, tmp_path):
+    config, found = launches("group_norm_bwd", f"{words} g32", algo, tmp_path)
+    assert len(found) == 4 and set(accesses(found[-1][1], "STG")) == {128}
