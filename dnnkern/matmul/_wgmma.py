@@ -330,5 +330,6 @@ def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, 
     if crossing:
         step = max(step, 1e6 * ROW * (tile.bm + tile.bn / tile.cluster) * min(tiles, slots) / CROSSING)
     work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
-    memory = (problem.bytes + AGAIN * again) * (0.5 + 0.5 * covered) / device.bandwidth / (OUTSIDE_BANDWIDTH if rows <= tile.bm // 2 else BANDWIDTH)
+    rate = device.bandwidth * (OUTSIDE_BANDWIDTH if rows <= tile.bm // 2 else BANDWIDTH)
+    memory = (problem.bytes + AGAIN * again) * (0.5 + 0.5 * covered) / rate
     return fixed * 1e-6 + max(work, memory) + 0.1 * min(work, memory) + (alone is not tile) * 1e-7

@@ -121,7 +121,8 @@ def estimate(problem, device, config):
     shape = _shape(problem, device)
     waves = ceil_div(parts.n, shape.rows) * parts.batch_size * shape.warps / (device.sms * 16) if shape.along_k else 0
     alone = parts.k * parts.b.itemsize * min(parts.n, _columns(shape)) / A_BLOCK  # few blocks have little under way
-    return 3.2e-6 + max(problem.bytes / device.bandwidth, per * parts.batch_size * parts.m * parts.n * parts.k / rate, waves * A_WAVE, alone)
+    arithmetic = per * parts.batch_size * parts.m * parts.n * parts.k / rate
+    return 3.2e-6 + max(problem.bytes / device.bandwidth, arithmetic, waves * A_WAVE, alone)
 
 
 def _scalars(dtype):

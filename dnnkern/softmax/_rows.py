@@ -129,8 +129,8 @@ def make_config(problem, device, lanes, registers, shared=0, cluster=1):
 def seconds(problem, device, config):
     """Bytes, or instructions, and the grid's last blocks; or what resident blocks take one after another.
 
-    A warp copies as fast as 32 KB in flight in a multiprocessor let it. A block loads, waits, computes and stores (`WAITS`), while others do;
-    so many small ones, and few of a cluster, which begin together, serve best.
+    A warp copies as fast as 32 KB in flight in a multiprocessor let it. A block loads, waits, computes and stores (`WAITS`), while others
+    do; so many small ones, and few of a cluster, which begin together, serve best.
     """
     form, itemsize = problem.form, problem.arrays[0].itemsize
     resident = config.blocks
