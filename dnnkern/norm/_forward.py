@@ -7,16 +7,16 @@ sums squares. Weights come 16 bytes a load where they are in phase with the rows
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, u32
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ..device.convert import element
-from ..device.fastmath import rcp, rsqrt, sqrt
 from ..device.index import ceil_div
 from ..device.rows import LIMIT, Dim, Held, RowForm, make_row, make_row_places, row_arguments, row_unit
 from ..device.vec import advance, pin, shared_address
 from ..device.warp import broadcast, shuffle_xor
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds, tail
+from ._moments import make_inverses, make_merge
 from ._weights import make_weights, weight_words
 
 WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
@@ -76,16 +76,19 @@ class Config:
     def registers_needed(self):
         """Of a thread: packed words, values of a few units, addresses."""
         held, real = self.held, 2 if self.dtype == "float64" else 1
-        inputs = 1 + self.residual
-        values = real * held.elements * (2 + self.scaled + self.shifted)
-        early = (self.scaled + self.shifted) * real * held.elements * self.registers if self.rows > 1 else 0
-        need = (36 if real == 1 else 48) + inputs * (held.words * self.rows + 2 * real * held.singles) + values + early
-        return -(-min(255, need) // 8) * 8
+        early = (self.scaled + self.shifted) * held.elements * real * self.registers if self.rows > 1 else 0
+        words = (1 + self.residual) * (held.words * self.rows + 2 * real * held.singles)
+        return -(-min(255, 24 * real + words + 2 * held.elements * real + early) // 8) * 8
+
+    @property
+    def resident(self):
+        """Blocks that a multiprocessor's registers allow: a quarter of it has 512 of them for each lane of a warp."""
+        return max(1, 4 * (512 // self.registers_needed) * WARP // self.threads)
 
     @property
     def blocks(self):
-        """Resident ones: the compiler's bound on registers."""
-        return max(1, min(RESIDENT // self.threads, 65536 // (self.registers_needed * self.threads)))
+        """Resident ones at least: the compiler's bound on registers."""
+        return min(RESIDENT // self.threads, self.resident)
 
     def __str__(self):
         where = f"{self.lanes} threads" + f" x {self.cluster} blocks" * (self.cluster > 1)
@@ -143,49 +146,21 @@ def seconds(problem, device, config):
     """Bytes at the rate that those in flight sustain; the grid's last blocks; loads of single weights."""
     itemsize, inputs = problem.x.itemsize, 1 + config.residual
     fill = min(1.0, problem.form.length / config.held.capacity)
-    blocks = max(1, min(2048 // config.threads, 65536 // (config.registers_needed * config.threads)))
+    blocks = min(2048 // config.threads, config.resident)
     flight = inputs * config.rows * config.registers * config.unit * config.threads * blocks * fill
-    rate = min(1.0, flight / 100e3) ** 0.25 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5)) * (0.8 if blocks == 1 else 1.0)
+    rate = min(1.0, flight / 64e3) ** 0.5 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5)) * (0.8 if blocks == 1 else 1.0)
     if config.unit == 16 and (config.scaled and not config.gamma_words or config.shifted and not config.beta_words):
         rate *= 0.5
     grid = ceil_div(problem.form.rows, config.threads // config.lanes * config.rows) * config.cluster
     share = min(1.0, grid * config.threads / (512 * device.sms))
     moved = moved_seconds(problem.bytes, device) / (rate * share)
     many = max(0, inputs * config.registers * config.rows - 4)
-    return LAUNCH + 1e-6 * (config.cluster > 1) + moved * tail(grid, blocks, device) * 1.01 ** many
-
-
-def make_inverses(Real):
-    """Device functions ``inverse(v)`` and ``inverse_root(v)``: in float32 one instruction each, good to an ulp or two."""
-    if Real is f32:
-        return rcp, rsqrt
-
-    @device_function
-    def inverse(v):
-        return Real(1) / v
-
-    @device_function
-    def inverse_root(v):
-        return Real(1) / sqrt(v)
-    return inverse, inverse_root
-
-
-def _make_merge(Real):
-    """Device function ``merge(a, b, n, a2, b2, n2)``: means, sums of squared distances and counts of two parts, as of both."""
-    inverse, _ = make_inverses(Real)
-
-    @device_function
-    def merge(a, b, n, a2, b2, n2):
-        count = Real(n + n2)
-        part = inverse(count) if count > Real(0) else Real(0)
-        d = Real(a2 - a)
-        return Real(a + d * Real(n2 * part)), Real(Real(b + b2) + Real(d * d) * Real(Real(n * n2) * part)), count
-    return merge
+    return LAUNCH + 1e-6 * (config.cluster > 1) + moved * tail(grid, blocks, device) * 1.02 ** many
 
 
 def _make_moments(config, Real):
     """Device function ``moments(a, b, n, scratch, slots)``: those of the row, in all its threads, from each thread's."""
-    merge, LANES, CLUSTER = _make_merge(Real), config.lanes, config.cluster
+    merge, LANES, CLUSTER = make_merge(Real), config.lanes, config.cluster
     STEPS, WARPS, LEADER = min(LANES, WARP).bit_length() - 1, LANES // WARP, 31 & ~(LANES - 1)
 
     @device_function
