@@ -50,6 +50,8 @@ _NAMES = {
     "max_pool_bwd": "dnnkern.pool",
     "max_pool_fwd": "dnnkern.pool",
     "reduce": "dnnkern.reduce",
+    "resample_bwd": "dnnkern.transform",
+    "resample_fwd": "dnnkern.transform",
     "rms_norm_bwd": "dnnkern.norm",
     "rms_norm_fwd": "dnnkern.norm",
     "pad": "dnnkern.transform",

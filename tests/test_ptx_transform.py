@@ -171,3 +171,18 @@ def test_casts_move_runs(x_dtype, y_dtype, loads, stores, tmp_path):
         found = accesses(code, kind)
         assert all(found.get(width, 0) == count for width, count in wanted.items()), (kind, found)
     assert ".f64" not in code.ptx
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("op, words, loads", [("resample_fwd", "64x64 {} 128x128 bilinear", 4), ("resample_fwd", "64x64 {} 128x128", 1),
+                                              ("resample_fwd", "16x32x32 {} 32x64x64 bilinear", 8),
+                                              ("resample_bwd", "64x64 {} 128x128 bilinear", 2)])
+def test_resampled_images_move_16_bytes(op, words, loads, dtype, tmp_path):
+    """Of channels all that a place is made of; of pixels of a row single elements, which are stored together."""
+    code, _ = assembled(parse_problem(f"8x64x{words.format(dtype)} nhwc".split(), op), "chunks", tmp_path)
+    assert accesses(code, "LDG") == {128: loads} and accesses(code, "STG") == {128: 1}
+    assert "div." not in code.ptx and "rem." not in code.ptx and (dtype == "float64" or ".f64" not in code.ptx)
+    code, _ = assembled(parse_problem(f"8x64x{words.format(dtype)}".split(), op), "chunks", tmp_path)
+    if op == "resample_fwd":
+        assert accesses(code, "LDG") == {8 * ITEMSIZE[dtype]: loads * 16 // ITEMSIZE[dtype]} and accesses(code, "STG")[128] == 1
+    assert "div." not in code.ptx and "rem." not in code.ptx and (dtype == "float64" or ".f64" not in code.ptx)

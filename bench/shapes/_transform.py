@@ -1,6 +1,7 @@
 """Moves and conversions to measure: cases written in the words of the command line."""
 from dnnkern.transform._blocks_problem import BLOCKS
 from dnnkern.transform._parse import parse_problem
+from dnnkern.transform._resample_problem import RESAMPLES
 
 from . import _words
 
@@ -27,10 +28,23 @@ class Case(_words.Case):
             return dnnkern.set_tensor(arrays["x"], 1.0, **keywords)
         if self.op in BLOCKS:
             return getattr(dnnkern, self.op)(arrays["x"], p.block, out=arrays["y"], **keywords)
+        if self.op in RESAMPLES:
+            wanted, given, result = (p.window, "x", "y") if p.is_forward else (p.x.shape, "dy", "dx")
+            return getattr(dnnkern, self.op)(arrays[given], wanted, mode=p.mode, align_corners=p.align_corners, layout=p.layout,
+                                             out=arrays[result], **keywords)
         more = dict(stride=p.stride, padding=p.padding, dilation=p.dilation, layout=p.layout, **keywords)
         if self.op == "im2col":
             return dnnkern.im2col(arrays["x"], p.window, out=arrays["columns"], **more)
         return dnnkern.col2im(arrays["columns"], p.x.shape, p.window, out=arrays["x"], **more)
+
+
+IMAGES = {
+    "twice": ("16x256x64x64 {} 128x128 bilinear", "16x256x64x64 {} 128x128 nearest", "32x64x112x112 {} 224x224 bilinear",
+              "16x512x32x32 {} 64x64 bilinear corners"),
+    "heads": ("8x21x65x65 {} 513x513 bilinear", "4x19x128x256 {} 512x1024 bilinear corners"),
+    "smaller": ("64x3x256x256 {} 224x224 bilinear", "32x64x112x112 {} 56x56 bilinear", "32x64x112x112 {} 56x56 nearest"),
+    "volumes": ("2x32x32x64x64 {} 64x128x128 bilinear",), "lines": ("64x256x4000 {} 16000 bilinear",)}
+"""Images to resample: feature pyramids, decoders, segmentations, pictures."""
 
 
 def shapes(op, sets, dtypes, example, layouts=()):

@@ -9,12 +9,15 @@ from ._pad_problem import PadProblem, SetProblem
 from ._parts import (CONCAT, DEPTH_TO_SPACE, PAD, SET_TENSOR, SPACE_TO_DEPTH, STRIDED_SLICE, concat, depth_to_space, pad, set_tensor,
                      space_to_depth, strided_slice)
 from ._problem import TransposeProblem, make_layout_problem, make_problem
+from ._resample import RESAMPLE_BWD, RESAMPLE_FWD, resample_bwd, resample_fwd
+from ._resample_problem import ResampleProblem
 from ._slice_problem import SliceProblem
 from ._window import WindowProblem, make_col2im_problem, make_im2col_problem
 
-__all__ = ["CONCAT", "DEPTH_TO_SPACE", "PAD", "SET_TENSOR", "SPACE_TO_DEPTH", "STRIDED_SLICE", "BlocksProblem", "CastProblem",
-           "ConcatProblem", "PadProblem", "SetProblem", "SliceProblem", "TransposeProblem", "WindowProblem", "cast", "col2im", "concat",
-           "convert_layout", "depth_to_space", "im2col", "pad", "set_tensor", "space_to_depth", "strided_slice", "transpose"]
+__all__ = ["CONCAT", "DEPTH_TO_SPACE", "PAD", "RESAMPLE_BWD", "RESAMPLE_FWD", "SET_TENSOR", "SPACE_TO_DEPTH", "STRIDED_SLICE",
+           "BlocksProblem", "CastProblem", "ConcatProblem", "PadProblem", "ResampleProblem", "SetProblem", "SliceProblem",
+           "TransposeProblem", "WindowProblem", "cast", "col2im", "concat", "convert_layout", "depth_to_space", "im2col", "pad",
+           "resample_bwd", "resample_fwd", "set_tensor", "space_to_depth", "strided_slice", "transpose"]
 
 TRANSPOSE = Operation("transpose", operands=("x",), outputs=("y",), problem=make_problem)
 _transpose = TRANSPOSE.call

@@ -11,6 +11,7 @@ from ._cast_problem import CastProblem, make_cast_problem
 from ._concat_problem import ConcatProblem, make_concat_problem
 from ._pad_problem import PadProblem, SetProblem, make_pad_problem, make_set_problem
 from ._problem import TransposeProblem, make_layout_problem, make_problem
+from ._resample_problem import RESAMPLES, ResampleProblem, make_resample
 from ._slice_problem import SliceProblem, make_slice_problem
 from ._window import WindowProblem, columns_shape, make_col2im_problem, make_im2col_problem
 
@@ -206,6 +207,40 @@ def blocks_from_record(op, record):
     return problem_from_record(BlocksProblem, op, record)
 
 
+_RESAMPLE_TERMS = {"nearest": ("mode", "nearest"), "bilinear": ("mode", "bilinear"), "corners": ("corners", True),
+                   "nchw": ("layout", "NCHW"), "nhwc": ("layout", "NHWC")}
+
+
+def _resample_term(text):
+    """(parameter, value) of a word such as bilinear, corners or nhwc."""
+    if text.lower() not in _RESAMPLE_TERMS:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(_RESAMPLE_TERMS)}")
+    return _RESAMPLE_TERMS[text.lower()]
+
+
+def add_resample_arguments(parser):
+    """The words that describe an image of another size."""
+    parser.add_argument("shape", type=sizes_word, help="N, C and the extents of the image, in this order for every layout: 64x64x56x56")
+    parser.add_argument("dtype", type=dtype_word, help="float64, float32, float16 or bfloat16")
+    parser.add_argument("size", type=sizes_word, help="extents of the resampled image: 112x112")
+    parser.add_argument("terms", nargs="*", type=_resample_term, help="nearest, bilinear, corners (aligned), nchw, nhwc")
+
+
+def make_resample_words(op, arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
+    given = {"mode": "nearest", "corners": False, "layout": "NCHW", **dict(arguments.terms)}
+    n, c, *image = (*arguments.shape, 1, 1)[:max(len(arguments.shape), 2)]
+    shape = (n, c, *image) if given["layout"] == "NCHW" else (n, *image, c)
+    more = given["mode"], given["corners"], given["layout"], frozenset()
+    problem = make_resample("resample_fwd", (Tensor.packed(shape, arguments.dtype),), None, arguments.size, *more)
+    return problem if op == "resample_fwd" else make_resample(op, (problem.y,), None, shape, *more)
+
+
+def resample_from_record(op, record):
+    """The problem of a record; ValueError where it is something else."""
+    return problem_from_record(ResampleProblem, op, record)
+
+
 def add_cast_arguments(parser):
     """The words that describe a conversion."""
     parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
@@ -232,6 +267,8 @@ FAMILY = {"transpose": (add_transpose_arguments, make_transpose, transpose_from_
           "pad": (add_pad_arguments, make_pad, pad_from_record),
           "set_tensor": (add_array_arguments, make_set, set_from_record),
           **{op: (add_blocks_arguments, functools.partial(make_blocks, op), functools.partial(blocks_from_record, op)) for op in BLOCKS},
+          **{op: (add_resample_arguments, functools.partial(make_resample_words, op), functools.partial(resample_from_record, op))
+             for op in RESAMPLES},
           **{op: (add_window_arguments, functools.partial(make_window, op), functools.partial(window_from_record, op))
              for op in ("im2col", "col2im")}}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
@@ -243,6 +280,7 @@ SMALL = {"transpose": ("33x17x5 f32 2,0,1", "2x24x8x16 bf16 NCHW:NHWC", "3x16x16
          "pad": ("2x3x9x8 f32 0,0,1,2:3", "5x40 bf16 1:0,4 reflect", "3x6x8 i8 0,2,0 edge"),
          "set_tensor": ("1001 f32", "7x33 bf16", "9x5 i8"),
          "depth_to_space": ("2x16x5x8 f32 2", "1x27x4x9 bf16 3"), "space_to_depth": ("2x4x10x16 f32 2", "1x3x12x9 i8 3"),
+         **dict.fromkeys(RESAMPLES, ("2x8x5x6 f32 10x12 bilinear", "1x16x7x9 bf16 4x20 bilinear corners nhwc", "2x3x8 f64 5 nearest")),
          "im2col": ("2x8x9x8 f32 3x3 p1", "1x3x17x16 bf16 5x5 s2 p2 nhwc", "1x16x30 i8 3 d2 nhwc"),
          "col2im": ("2x8x9x8 f32 3x3 p1", "1x16x7x6 bf16 3x3 s2 p1 nhwc", "1x2x4x5x6 f64 2x2x2")}
 """Problems that ``python -m dnnkern check`` tries."""

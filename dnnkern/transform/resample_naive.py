@@ -1,0 +1,142 @@
+"""One thread an element: a place of the resampled image from the pixels round it, or a pixel's gradient from the places it is a part of.
+
+Nothing is shared between threads; the gradient is gathered, without atomics, place by place in their order. Any strides, any number of
+elements; each coordinate costs a division of 64-bit integers.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, i64
+from ..device.convert import element
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ._resample_problem import RESAMPLES
+from ._taps import axis_arguments, make_mix, make_reach, make_source, make_weight
+from ._values import COMPUTE
+
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class Config:
+    """Direction, element type, what it is computed in, mode, spatial dimensions, whether channels are last."""
+    forward: bool
+    dtype: str
+    compute: str
+    mode: str
+    dims: int
+    last: bool
+
+
+def supports(problem):
+    """Everything."""
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """Loads, and the divisions."""
+    taps = 2 ** len(problem.window) if problem.mode == "bilinear" else 1
+    taps *= 1 if problem.is_forward else max(1, problem.y.size // max(problem.x.size, 1))
+    issue = divisions_seconds(problem.outputs[0].size, 500 + 60 * taps, device)
+    return LAUNCH + max(issue, moved_seconds(problem.bytes, device))
+
+
+@functools.cache
+def kernel(config):
+    """y[...] = resample(x)[...], or dx[...] = its gradient, an element a thread."""
+    LAST, TAPS, BILINEAR = config.last, config.dims if config.mode == "bilinear" else 0, config.mode == "bilinear"
+    T, load, store = COMPUTE[config.compute], element(config.dtype).load, element(config.dtype).store
+    source, reach = make_source(config.mode, config.compute, True), make_reach(config.mode, True)
+    weight, mix = make_weight(config.mode, config.compute, True), make_mix(config.compute)
+
+    @device_function
+    def coordinates(i, sizes):
+        c = i64(0)
+        if LAST:
+            i, c = divided(i, sizes[0])
+        i, w = divided(i, sizes[3])
+        i, h = divided(i, sizes[2])
+        i, d = divided(i, sizes[1])
+        if not LAST:
+            i, c = divided(i, sizes[0])
+        return i, c, d, h, w
+
+    @device_function
+    def row(x, at, step, w0, w1, share):
+        one = T(load(x, i64(at + w0 * step)))
+        return mix(one, T(load(x, i64(at + w1 * step))), share) if BILINEAR else one
+
+    @device_function
+    def plane(x, at, steps, h0, h1, h_share, w0, w1, w_share):
+        one = row(x, i64(at + h0 * steps[3]), steps[4], w0, w1, w_share)
+        if TAPS > 1:
+            return mix(one, row(x, i64(at + h1 * steps[3]), steps[4], w0, w1, w_share), h_share)
+        return one
+
+    if config.forward:
+        @cuda.jit(launch_bounds=THREADS)
+        def resample_naive(x, y, elements, sizes, x_strides, y_strides, lines, divisors, in_d, in_h, in_w):
+            i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+            inverses = in_d, in_h, in_w
+            if i < elements:
+                n, c, o, p, q = coordinates(i, sizes)
+                at = i64(n * x_strides[0] + c * x_strides[1])
+                d0, d1, d_share = source(o, 0, lines, divisors, inverses)
+                h0, h1, h_share = source(p, 1, lines, divisors, inverses)
+                w0, w1, w_share = source(q, 2, lines, divisors, inverses)
+                value = plane(x, i64(at + d0 * x_strides[2]), x_strides, h0, h1, h_share, w0, w1, w_share)
+                if TAPS > 2:
+                    value = mix(value, plane(x, i64(at + d1 * x_strides[2]), x_strides, h0, h1, h_share, w0, w1, w_share), d_share)
+                store(y, i64(n * y_strides[0] + c * y_strides[1] + o * y_strides[2] + p * y_strides[3] + q * y_strides[4]), value)
+    else:
+        @cuda.jit(launch_bounds=THREADS)
+        def resample_naive(dy, dx, elements, sizes, dy_strides, dx_strides, lines, divisors, in_d, in_h, in_w):
+            i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+            inverses = in_d, in_h, in_w
+            if i < elements:
+                n, c, d, h, w = coordinates(i, sizes)
+                o0, o1 = reach(d, 0, lines, divisors)
+                p0, p1 = reach(h, 1, lines, divisors)
+                q0, q1 = reach(w, 2, lines, divisors)
+                total = T(0)
+                for o in range(o0, o1):
+                    d_share = weight(o, d, 0, lines, divisors, inverses)
+                    for p in range(p0, p1):
+                        h_share = d_share * weight(p, h, 1, lines, divisors, inverses)
+                        at = i64(n * dy_strides[0] + c * dy_strides[1] + o * dy_strides[2] + p * dy_strides[3])
+                        for q in range(q0, q1):
+                            share = h_share * weight(q, w, 2, lines, divisors, inverses)
+                            if share != 0:
+                                total += share * T(load(dy, i64(at + q * dy_strides[4])))
+                store(dx, i64(n * dx_strides[0] + c * dx_strides[1] + d * dx_strides[2] + h * dx_strides[3] + w * dx_strides[4]), total)
+    return resample_naive
+
+
+@device_function
+def divided(i, n):
+    """(i // n, i % n)"""
+    rest = i64(i64(i) // n)
+    return rest, i64(i - rest * n)
+
+
+def build(problem, device, config):
+    """One launch."""
+    forward, pointer = problem.is_forward, element(problem.x.dtype).pointer
+    names, strides = ("x", "y"), (problem.x_strides, problem.y_strides)
+    if not forward:
+        names, strides = ("dy", "dx"), strides[::-1]
+    sizes, elements = (problem.c, *(problem.out if forward else problem.image)), problem.outputs[0].size
+    arguments = (*(Argument(pointer, name) for name in names), Argument("int64", elements), Argument("int64x4", sizes),
+                 *(Argument("int64x5", s) for s in strides), *axis_arguments(problem))
+    config = Config(forward, problem.x.dtype, problem.compute, problem.mode, len(problem.window), problem.layout == "NHWC")
+    return (Launch(kernel(config), (-(-elements // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+                   for op in RESAMPLES)

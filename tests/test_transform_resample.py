@@ -1,0 +1,119 @@
+"""Resampled images: random problems, PyTorch's results, places, special values, bad input."""
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from cases._resample import MODES, SHORT, Resample
+from contract import random_layout, random_problems
+from labs import array, host
+from test_transform import refused
+
+import dnnkern
+from dnnkern.host.tensor import Tensor
+from dnnkern.transform._parse import parse_problem
+from dnnkern.transform._resample_problem import make_axis, make_resample
+from dnnkern.transform.resample_chunks import _config
+
+
+@pytest.mark.parametrize("op", ["resample_fwd", "resample_bwd"])
+def test_random_images(request, op):
+    st = pytest.importorskip("hypothesis.strategies")
+
+    def problems(draw):
+        dims = draw(st.integers(1, 3))
+        most = (24, 9, 4)[dims - 1]
+        shape = draw(st.integers(1, 2)), draw(st.sampled_from([1, 3, 8, 16])), *(draw(st.integers(1, most)) for _ in range(dims))
+        size = tuple(draw(st.integers(1, most)) for _ in range(dims))
+        mode, corners = draw(st.sampled_from(MODES))
+        names = ("x", "y") if op == "resample_fwd" else ("dx", "dy")
+        dtype, layout = draw(st.sampled_from(list(SHORT))), draw(st.sampled_from(["NCHW", "NHWC"]))
+        return Resample(op, "random", shape, size, dtype, mode, corners, layout,
+                        {name: random_layout(draw, st, dims + 2) for name in names})
+    random_problems(request, problems, 40)
+
+
+@pytest.mark.parametrize("image, size", [((7,), (13,)), ((5, 6), (10, 12)), ((9, 4), (4, 1)), ((1, 5), (6, 2)), ((2, 3, 4), (4, 5, 3))])
+def test_images_and_gradients_are_those_of_torch(image, size):
+    torch = pytest.importorskip("torch")
+    rng, dims = np.random.default_rng(6), len(image)
+    for mode, corners in MODES:
+        name = "nearest" if mode == "nearest" else ("linear", "bilinear", "trilinear")[dims - 1]
+        x = torch.from_numpy(rng.standard_normal((2, 4, *image))).requires_grad_()
+        y = torch.nn.functional.interpolate(x, size, mode=name, align_corners=None if mode == "nearest" else corners)
+        dy = rng.standard_normal(y.shape)
+        y.backward(torch.from_numpy(dy))
+        more = dict(mode=mode, align_corners=corners)
+        for algo in ("naive", "chunks"):
+            ours = host(dnnkern.resample_fwd(array(x.detach().numpy(), "float64"), size, algo=algo, **more))
+            assert np.allclose(ours, y.detach().numpy(), rtol=0, atol=1e-13), (mode, corners, algo)
+            ours = host(dnnkern.resample_bwd(array(dy, "float64"), x.shape, algo=algo, **more))
+            assert np.allclose(ours, x.grad.numpy(), rtol=0, atol=1e-13), (mode, corners, algo)
+
+
+def test_places_are_fractions():
+    for inner, outer in ((5, 7), (7, 5), (6, 12), (12, 4), (1, 9), (9, 1)):
+        for mode, corners in MODES:
+            axis = make_axis(inner, outer, mode, corners)
+            for i in range(outer):
+                at = {"nearest": Fraction(i * inner, outer), "bilinear": Fraction((2 * i + 1) * inner, 2 * outer) - Fraction(1, 2)}[mode]
+                if corners:
+                    at = Fraction(i * (inner - 1), outer - 1) if outer > 1 else Fraction(0)
+                assert Fraction(i * axis.a + axis.b, axis.d) == at
+
+
+def test_what_a_thread_takes():
+    def config(words, op="resample_fwd"):
+        found = _config(parse_problem(words.split(), op))
+        return found.channels, found.elements, found.unit
+    assert config("2x64x8x8 f16 16x16 bilinear nhwc") == config("2x64x8x8 f16 16x16 nhwc", "resample_bwd") == (True, 8, 16)
+    assert config("2x6x8x8 f16 16x16 nhwc") == (True, 2, 4) and config("2x3x8x8 f32 16x16 nhwc") == (True, 1, 4)
+    assert config("2x64x8x8 f16 16x16 bilinear") == (False, 8, 16) and config("2x64x8x8 f32 16x17") == (False, 4, 4)
+    assert config("2x64x8x8 f32 16x16", "resample_bwd") == (False, 1, 4)
+    last = Tensor((2, 64, 8, 8), (64 * 64, 1, 8 * 64, 64), "float16")
+    wide = Tensor((2, 64, 16, 16), (256 * 64, 1, 16 * 64, 64), "float16")
+    problem = make_resample("resample_fwd", (last,), wide, (16, 16), "bilinear", False, "NCHW", frozenset())
+    assert _config(problem).channels and _config(problem).unit == 16, "channels are contiguous, whatever the layout is called"
+
+
+@pytest.mark.parametrize("algo", ["naive", "chunks"])
+def test_pixels_without_a_share_do_not_count(algo):
+    x = np.ones((1, 8, 3, 3))
+    x[:, :, 1, 1] = np.inf
+    for layout, order in (("NCHW", (0, 1, 2, 3)), ("NHWC", (0, 2, 3, 1))):
+        y = host(dnnkern.resample_fwd(array(x.transpose(order)), (5, 5), mode="bilinear", align_corners=True, layout=layout, algo=algo))
+        y = y.transpose(np.argsort(order))[0, 3]
+        assert np.isinf(y[1:4, 1:4]).all() and (y[0] == 1).all() and (y[:, 0] == 1).all() and not np.isnan(y).any()
+        dy = np.ones((1, 8, 5, 5))
+        dy[:, :, 0, 0] = np.nan
+        dx = host(dnnkern.resample_bwd(array(dy.transpose(order)), np.array(x.shape)[list(order)].tolist(), mode="bilinear",
+                                       align_corners=True, layout=layout, algo=algo)).transpose(np.argsort(order))[0, 5]
+        assert np.isnan(dx[0, 0]) and np.isnan(dx).sum() == 1, "the corner belongs to one pixel alone"
+
+
+def test_bad_images():
+    x = array(np.ones((1, 2, 3, 4)))
+    for more, error, words in (((5, 6, 7), ValueError, ["size=(5, 6, 7)", "3 entries", "2 spatial"]),
+                               ((-1, -1), ValueError, ["size is -1"]),
+                               (2.0, TypeError, ["size holds 2.0"]), ((5, 2.5), TypeError, ["size holds 2.5"])):
+        refused(error, words, "resample_fwd", x, more)
+    refused(ValueError, ["mode='cubic'", "'bilinear'"], "resample_fwd", x, 5, mode="cubic")
+    refused(ValueError, ["align_corners=True", "'nearest'"], "resample_fwd", x, 5, align_corners=True)
+    refused(ValueError, ["'NCWH'", "'NHWC'"], "resample_fwd", x, 5, layout="NCWH")
+    refused(ValueError, ["x has shape (3, 4)", "3, 4 or 5"], "resample_fwd", array(np.ones((3, 4))), 5)
+    refused(ValueError, ["(1, 2, 0, 4)", "no pixels"], "resample_fwd", array(np.ones((1, 2, 0, 4))), 5)
+    refused(ValueError, ["out has shape (1, 2, 5, 6)", "(1, 2, 5, 5)"], "resample_fwd", x, 5, out=((1, 2, 5, 6), "float32"))
+    refused(TypeError, ["out is float16"], "resample_fwd", x, 5, out=((1, 2, 5, 5), "float16"))
+    refused(TypeError, ["x is int32"], "resample_fwd", array(np.ones((1, 2, 3, 4)), "int32"), 5)
+    refused(TypeError, ["x: got NoneType"], "resample_fwd", None, 5)
+
+
+def test_bad_gradients():
+    dy = array(np.ones((1, 2, 3, 4)))
+    refused(ValueError, ["(1, 2, 3, 4)", "(1, 3, 3, 4)"], "resample_bwd", dy, (1, 3, 3, 4))
+    refused(ValueError, ["(1, 2, 3, 4)", "(2, 2, 3, 4)"], "resample_bwd", dy, (2, 2, 3, 4))
+    refused(ValueError, ["(1, 2, 5)"], "resample_bwd", dy, (1, 2, 5))
+    refused(ValueError, ["x_shape has shape (1, 2)"], "resample_bwd", dy, (1, 2))
+    refused(TypeError, ["x_shape is 7"], "resample_bwd", dy, 7)
+    refused(ValueError, ["out has shape (1, 2, 3, 4)", "(1, 2, 6, 6)"], "resample_bwd", dy, (1, 2, 6, 6), out=((1, 2, 3, 4), "float32"))
+    refused(TypeError, ["dy: got NoneType"], "resample_bwd", None, (1, 2, 3, 4))
+    refused(TypeError, ["dy is int32"], "resample_bwd", array(np.ones((1, 2, 3, 4)), "int32"), (1, 2, 6, 6))
