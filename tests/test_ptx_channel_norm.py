@@ -75,3 +75,12 @@ def test_planes_that_begin_anywhere_cost_an_element_or_two_a_thread(tmp_path):
 def test_gradients_of_groups(words, algo, tmp_path):
     config, found = launches("group_norm_bwd", f"{words} g32", algo, tmp_path)
     assert len(found) == 4 and set(accesses(found[-1][1], "STG")) == {128}
+
+
+@pytest.mark.parametrize("words, threads", [("64x256x56x56 bf16 g32", 512), ("64x256x56x56 f32 g32 relu", 1024),
+                                            ("64x1024x14x14 f16 g32", 128)])
+def test_groups_in_registers_are_read_once(words, threads, tmp_path):
+    """Seven units a thread, 1024 threads a multiprocessor; fewer where a unit may have elements of two channels."""
+    config, ((_, code),) = launches("group_norm_fwd", words, "block", tmp_path)
+    assert config.planes.threads == threads and accesses(code, "LDG")[128] == accesses(code, "STG")[128] == config.planes.registers
+    assert code.registers * threads * config.blocks <= 65536
