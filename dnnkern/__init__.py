@@ -46,6 +46,8 @@ _NAMES = {
     "instance_norm_fwd": "dnnkern.norm",
     "layer_norm_bwd": "dnnkern.norm",
     "layer_norm_fwd": "dnnkern.norm",
+    "lrn_bwd": "dnnkern.norm",
+    "lrn_fwd": "dnnkern.norm",
     "matmul": "dnnkern.matmul",
     "max_pool_bwd": "dnnkern.pool",
     "max_pool_fwd": "dnnkern.pool",

@@ -3,13 +3,14 @@ from ..dispatch import Note
 from ..host.front import Operation
 from ._batch import BATCH_BACKWARD, BATCH_INFER, BATCH_TRAIN, batch_norm_bwd, batch_norm_infer, batch_norm_train_fwd  # noqa: F401
 from ._group import GROUP_BACKWARD, GROUP_FORWARD, group_norm_bwd, group_norm_fwd, instance_norm_bwd, instance_norm_fwd  # noqa: F401
+from ._lrn import LRN_BACKWARD, LRN_FORWARD, lrn_bwd, lrn_fwd  # noqa: F401
 from ._problem import (LayerNormGradientProblem, LayerNormProblem, RmsNormGradientProblem, RmsNormProblem, make_layer_backward,
                        make_layer_forward, make_layer_forward_residual, make_rms_backward, make_rms_backward_beta, make_rms_forward,
                        make_rms_forward_residual)
 
 __all__ = ["LayerNormGradientProblem", "LayerNormProblem", "RmsNormGradientProblem", "RmsNormProblem", "batch_norm_bwd", "batch_norm_infer",
            "batch_norm_train_fwd", "group_norm_bwd", "group_norm_fwd", "instance_norm_bwd", "instance_norm_fwd", "layer_norm_bwd",
-           "layer_norm_fwd", "rms_norm_bwd", "rms_norm_fwd"]
+           "layer_norm_fwd", "lrn_bwd", "lrn_fwd", "rms_norm_bwd", "rms_norm_fwd"]
 
 _FORWARD, _BACKWARD = {"operands": ("x", "gamma", "beta"), "scalars": ("eps",)}, {"outputs": ("dx", "dgamma", "dbeta")}
 _RESIDUAL = {**_FORWARD, "operands": ("x", "gamma", "beta", "residual")}

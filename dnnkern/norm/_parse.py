@@ -4,7 +4,7 @@ import functools
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
 from ..transform._parse import sizes_word
-from . import _channel_parse
+from . import _channel_parse, _lrn_parse
 from ._problem import (LayerNormGradientProblem, LayerNormProblem, RmsNormGradientProblem, RmsNormProblem, make_layer_backward,
                        make_layer_forward, make_layer_forward_residual, make_rms_backward, make_rms_backward_beta, make_rms_forward,
                        make_rms_forward_residual)
@@ -49,12 +49,12 @@ def from_record(op, record):
 
 
 FAMILY = {op: (functools.partial(add_arguments, op), functools.partial(make, op), functools.partial(from_record, op)) for op in _KINDS}
-FAMILY |= _channel_parse.FAMILY
+FAMILY |= _channel_parse.FAMILY | _lrn_parse.FAMILY
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
 SMALL = {op: ("5x100 f32", "3x77 bf16 --weights float32", "2x5x8 f16 --axis 1", "4x9 f64",
               *(f"3x24 f16 {word}" for word in _EXTRA.get(op, ())[:1])) for op in _KINDS}
-SMALL |= _channel_parse.SMALL
+SMALL |= _channel_parse.SMALL | _lrn_parse.SMALL
 """Problems that ``python -m dnnkern check`` tries."""
 
 

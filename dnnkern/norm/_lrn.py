@@ -1,0 +1,96 @@
+"""Local response normalisation: the public functions."""
+from ..dispatch import Note
+from ..host.front import Operation
+from ._lrn_problem import make_lrn_backward, make_lrn_forward
+
+SCALARS = ("alpha", "beta", "k")
+LRN_FORWARD = Operation("lrn_fwd", operands=("x",), outputs=("y",), scalars=SCALARS, problem=make_lrn_forward)
+LRN_BACKWARD = Operation("lrn_bwd", operands=("dy", "x", "y"), outputs=("dx",), scalars=SCALARS, problem=make_lrn_backward)
+_forward, _backward = LRN_FORWARD.call, LRN_BACKWARD.call
+
+
+def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Local response normalisation across channels: ``y = x / s ** beta``, ``s = k + alpha / size * sum(x * x)``.
+
+    Parameters
+    ----------
+    x : array (N, C, spatial...) or (N, spatial..., C)
+        Up to three spatial dimensions, or none; float64, float32, float16 or bfloat16; any strides.
+    size : int
+        Channels of the sum for channel c: from ``c - size // 2`` to ``c + (size - 1) // 2``; those that x has not count as 0.
+    alpha, beta, k : float
+        s must be positive.
+    layout : "NCHW" or "NHWC"
+        Channels first or last, for any number of spatial dimensions.
+    out : array
+        Written and returned; any strides. Overlap with x is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array of x's shape, dtype and framework
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, a size below 1, overlapping arrays.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. As `torch.nn.functional.local_response_norm`, and cudnnLRNCrossChannelForward for an odd size (cuDNN's windows of an even
+    one have their larger part ahead); Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional neural networks"
+    (2012).
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.array([[[1], [2], [3]]], np.float32)
+    >>> dnnkern.lrn_fwd(x, size=3, alpha=3.0, beta=1.0, k=0.0).round(3).ravel()
+    array([0.2  , 0.143, 0.231], dtype=float32)
+    """
+    return _forward((x,), out, (size, layout), (alpha, beta, k), workspace, stream, algo, allow)
+
+
+def lrn_bwd(dy, x, y, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None, workspace=None, stream=None, algo=None,
+            allow=Note.NONE):
+    """The gradient of `lrn_fwd`: ``dx = dy * s ** -beta - 2 * alpha * beta / size * x * sum(dy * y / s)``, the sum over the channels in
+    whose windows this one is.
+
+    Parameters
+    ----------
+    dy, x, y : array
+        Of one shape and dtype, any strides; y is what `lrn_fwd` returned.
+    size, alpha, beta, k, layout
+        As given to it.
+    out : array
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dx : array of dy's shape, dtype and framework
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `lrn_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnLRNCrossChannelBackward.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x, dy = np.array([[[1], [2]]], np.float32), np.array([[[1], [0]]], np.float32)
+    >>> settings = {"size": 3, "alpha": 3.0, "beta": 1.0, "k": 1.0}
+    >>> dnnkern.lrn_bwd(dy, x, dnnkern.lrn_fwd(x, **settings), **settings).round(3).ravel()
+    array([ 0.111, -0.111], dtype=float32)
+    """
+    return _backward((dy, x, y), out, (size, layout), (alpha, beta, k), workspace, stream, algo, allow)
