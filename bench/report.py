@@ -1,8 +1,9 @@
-"""Pictures and pages from JSON lines: ``python -m bench.report FILE... [--png PICTURE] [--ladder PICTURE]``.
+"""Pictures and pages from JSON lines: ``python -m bench.report FILE... [--png PICTURE] [--ladder PICTURE] [--layers PICTURE]``.
 
 Two panels: each problem's ratio to the peer, and its share of the roof measured in the same run; for the algorithm that was chosen and for
 the best. The markdown page is what bench/results/ keeps. The ladder is one panel: TFLOP/s of every algorithm and of the peers over the
-size, for problems that differ in nothing else; with it comes the table of its numbers.
+size, for problems that differ in nothing else; with it comes the table of its numbers. The layers are the time of every algorithm, and of
+the peers, on each problem.
 """
 import argparse
 import json
@@ -122,6 +123,41 @@ def draw_ladder(rows, path):
     _save(figure, rows, path, f"{rows[0]['op']} {kind}, " if rows else "")
 
 
+def layers(rows) -> dict:
+    """{algorithm: {problem: its shortest time, in microseconds}}: ours by how often they are the fastest, then the peers."""
+    timed, found = [r for r in rows if r["status"] == "ok"], {}
+    for row in timed:
+        times = found.setdefault((row["is_peer"], row["algo"]), {})
+        times[row["problem"]] = min(row["time_us"], times.get(row["problem"], row["time_us"]))
+    ours = [times for (is_peer, _), times in found.items() if not is_peer]
+    best = {problem: min(t[problem] for t in ours if problem in t) for t in ours for problem in t}
+    order = sorted(found, key=lambda key: (key[0], -sum(t == best.get(p) for p, t in found[key].items())))
+    return {f"{name} (peer)" if is_peer else name: found[is_peer, name] for is_peer, name in order}
+
+
+def draw_layers(rows, path):
+    """Write the picture of the layers."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    found = layers(rows)
+    problems = list(dict.fromkeys(r["problem"] for r in rows if any(r["problem"] in times for times in found.values())))
+    figure, axis = pyplot.subplots(figsize=(10, 1.5 + 0.3 * len(problems)))
+    colors = iter(pyplot.get_cmap("tab20").colors)
+    for name, times in found.items():
+        peer = name.endswith(" (peer)")
+        style = dict(color="black", marker="|", markersize=14) if peer else dict(color=next(colors), marker="o", markersize=5)
+        shown = [(times[p], k) for k, p in enumerate(problems) if p in times]
+        axis.plot([t for t, _ in shown], [k for _, k in shown], linestyle="", label=name, **style)
+    axis.set_yticks(range(len(problems)), problems, fontsize=8)
+    axis.invert_yaxis()
+    axis.set_xscale("log")
+    axis.set_xlabel("microseconds")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    _save(figure, rows, path)
+
+
 def page(rows) -> str:
     """The results as a markdown page."""
     if not rows:
@@ -144,6 +180,7 @@ def main(argv=None) -> int:
     parser.add_argument("files", nargs="+", help="JSON lines written by bench --json")
     parser.add_argument("--png", metavar="PICTURE", help="draw ratios and shares of the roof")
     parser.add_argument("--ladder", metavar="PICTURE", help="draw TFLOP/s of every algorithm and peer by size, and print them as a table")
+    parser.add_argument("--layers", metavar="PICTURE", help="draw the time of every algorithm and peer on each problem")
     parser.add_argument("--op", help="only this operation")
     parser.add_argument("--only", default="", metavar="WORDS", help="only problems that have all these words, say 'bfloat16 nt'")
     args = parser.parse_args(argv)
@@ -154,6 +191,8 @@ def main(argv=None) -> int:
     if args.ladder:
         print("\n" + ladder_table(ladder(rows)))
         draw_ladder(rows, args.ladder)
+    if args.layers:
+        draw_layers(rows, args.layers)
     return 0
 
 

@@ -318,3 +318,17 @@ def test_the_ladder_is_drawn(tmp_path, capsys):
     text = picture.read_text()
     assert all(f"<!-- {name} -->" in text for name in ("naive", "mma", "wgmma", "torch (peer)", "TFLOP/s", "4096"))
     assert "<!-- matmul bfloat16 nt, D, 2026-01-01, commit abc -->" in text
+
+
+# ---- the layers
+
+def test_layers_have_the_shortest_time_of_each_algorithm(tmp_path):
+    rows = [row("a", 10.0, problem="p"), row("a", 8.0, problem="p", config="wide"), row("a", 5.0, problem="q"), row("b", 7.0, problem="p"),
+            row("b", 4.0, problem="q"), row("torch", 9.0, problem="p", is_peer=True), row("bad", None, problem="p", status="WRONG: y")]
+    assert report.layers(rows) == {"b": {"p": 7.0, "q": 4.0}, "a": {"p": 8.0, "q": 5.0}, "torch (peer)": {"p": 9.0}}
+    assert list(report.layers(rows)) == ["b", "a", "torch (peer)"], "the one that is fastest most often first, peers last"
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "layers.svg"
+    report.draw_layers([{**r, "machine": MACHINE} for r in rows], str(picture))
+    text = picture.read_text()
+    assert all(f"<!-- {name} -->" in text for name in ("a", "b", "torch (peer)", "p", "q", "microseconds")) and "<!-- bad -->" not in text
