@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, f64, i64
 from ..device.convert import element
-from ..device.fastmath import pow
+from ..device.fastmath import exp, log
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
@@ -89,7 +89,7 @@ def forward_kernel(config):
         c = thread(channels, outer, sizes, strides, first)
         if c >= 0:
             s = s_of(x, first[0], c, channels, steps[0], Real(alpha * share), k)
-            store(y, i64(first[1] + c * steps[1]), Real(load(x, i64(first[0] + c * steps[0])) * pow(s, Real(-beta))))
+            store(y, i64(first[1] + c * steps[1]), Real(load(x, i64(first[0] + c * steps[0])) * exp(Real(Real(-beta) * log(s)))))
     return lrn_fwd_naive
 
 
@@ -112,7 +112,7 @@ def backward_kernel(config):
                 s = s_of(x, first[1], i64(j), channels, steps[1], scale, k)
                 total = Real(total + load(dy, i64(first[0] + j * steps[0])) * load(y, i64(first[2] + j * steps[2])) / s)
             s = s_of(x, first[1], c, channels, steps[1], scale, k)
-            own = Real(load(dy, i64(first[0] + c * steps[0])) * pow(s, Real(-beta)))
+            own = Real(load(dy, i64(first[0] + c * steps[0])) * exp(Real(Real(-beta) * log(s))))
             others = Real(Real(Real(2) * scale) * beta) * load(x, i64(first[1] + c * steps[1]))
             store(dx, i64(first[3] + c * steps[3]), Real(own - others * total))
     return lrn_bwd_naive
