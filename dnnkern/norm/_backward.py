@@ -31,7 +31,8 @@ from ._weights import make_weights, weight_words
 WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
 RESIDENT = 1024          # threads of a multiprocessor that are enough
 STATIC = 8192            # bytes of shared memory for everything but the ring, and what the system takes
-STAGES, MOST, KEPT = 4, 4, 2  # steps of a ring at most, units a thread and step; units up to which it reads them from the ring once
+STAGES, MOST = 4, 4      # steps of a ring at most, units of a thread in several rows of a step
+KEPT = 112               # registers of a thread up to which it reads the ring once a step
 DEPENDENT = (9, 0)       # compute capability from which the second launch is prepared while the first runs
 
 
@@ -103,8 +104,8 @@ class Config:
         held, real, units = self.held, 2 if self.dtype == "float64" else 1, self.rows * self.registers
         columns = held.elements * self.registers * real
         gamma = self.scaled * (columns * ITEMSIZE[self.gamma] // 4 // real if self.words else columns)
-        words = 2 * held.unit_words * (units if self.kept else min(4, units))
-        many = 16 * (self.lanes < self.threads) + 16 * (self.unit < 16) + 6 * self.rows * real + 32
+        words = 2 * held.unit_words * (units if self.kept else 2 if self.rows == 1 else 4)
+        many = 16 * (self.lanes < self.threads) + 16 * (self.unit < 16) + 6 * self.rows * real + (32 if self.kept or self.rows > 1 else 26)
         return -(-(self.sums * columns + gamma + words + held.elements * real + many) // 8) * 8
 
     @property
@@ -136,7 +137,8 @@ def units(problem):
 
 def most_units(problem):
     """Units of a thread: as many as there are registers for their sums, and for the units where these are elements."""
-    return max(1, min(8, 16 * problem.x.itemsize // layout(problem)[1]) // (1 + (problem.compute == "float64")))
+    unit = layout(problem)[1]
+    return max(1, (24 * problem.x.itemsize // unit if unit == 16 else 8) // (1 + 2 * (problem.compute == "float64")))
 
 
 def refusal(problem):
@@ -161,9 +163,12 @@ def make_configs(problem, device, lanes, registers, cluster=1):
                       max(1, len(form.outer)) if form.rows else 1, lanes, registers, rows, stages, kept, cluster, device.shared_per_sm,
                       device.capability >= DEPENDENT)
     if unit != 16 or device.capability < (8, 0):
-        return [c for rows in (2, 1) if (c := make(rows, 0, True)).registers_needed * c.threads <= 65536]
+        two = make(2, 0, True)
+        return [make(1, 0, True)] + [two] * (two.registers_needed * two.threads <= 65536)
     for rows in (1, 2, 4):
-        base = make(rows, 0, rows * registers <= KEPT)
+        base = make(rows, 0, True)
+        if base.registers_needed > KEPT:
+            base = make(rows, 0, False)
         if rows > 1 and rows * registers > MOST or base.registers_needed * base.threads > 65536:
             continue
         for resident in range(base.blocks, 0, -1):
@@ -196,16 +201,18 @@ def seconds(problem, device, config):
     form, itemsize = problem.form, problem.x.itemsize
     slots, each = groups(problem, device, config)
     steps = ceil_div(form.rows, slots * each * config.rows)
-    elements = each * config.rows * config.held.capacity // config.cluster  # of a step of a block
-    instructions = (20 if itemsize > 2 else 25) + 4 * (not config.kept) + 25 * (config.unit < 16)
+    # Instructions of a block's step, as compiled for sm_90a: for each element, and for each row of a thread.
+    element = (15 if itemsize > 2 else 17) + 2 * (not config.kept) + 20 * (config.unit < 16)
+    instructions = config.threads * config.rows * (config.held.elements * config.registers * element + 100 + 3 * config.cluster)
     clock, resident = 128 * device.clock_hz, config.blocks
-    alone = elements * instructions / (clock * min(1.0, config.threads / 512))
-    waits = (1.5e-6 if config.cluster > 1 else 0.3e-6 if config.lanes > WARP else 0.1e-6) + 0.6e-6 * (not config.stages)
+    alone = instructions / (clock * min(1.0, config.threads / 512))
+    waits = (2e-6 if config.cluster > 1 else 0.3e-6 if config.lanes > WARP else 0.1e-6) + 0.6e-6 * (not config.stages)
     flight = max(1, config.stages - 1) * config.stage_bytes * resident
-    rate = min(1.0, flight / 64e3) ** 0.5 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5)) * (0.95 if resident == 1 else 1.0)
+    rate = min(1.0, flight / 64e3) ** 0.5 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5))
+    rate *= (1.0 if resident > 1 else 0.92) / (1.05 if config.cluster > 1 else 1.0)
     busy = min(1.0, slots * config.cluster / device.sms)
     moved = moved_seconds(problem.bytes, device) / (rate * busy)
-    issue = steps * resident * elements * instructions / (clock * min(0.8, resident * config.threads / 640))
+    issue = steps * resident * instructions / (clock * min(0.8, resident * config.threads / 640))
     left = moved_seconds(2 * workspace(problem, device, config), device)
     left += 0.01 * moved * config.registers
     return 2 * LAUNCH + left + (max(moved, issue, steps * (alone + waits)) ** 4 + issue ** 4) ** 0.25
@@ -292,6 +299,21 @@ def kernel(config):
         a[4 * j], a[4 * j + 1], a[4 * j + 2], a[4 * j + 3] = load_shared_4u32(place)
         b[4 * j], b[4 * j + 1], b[4 * j + 2], b[4 * j + 3] = load_shared_4u32(u32(place + u32(CHUNK)))
 
+    @device_function
+    def gather(meet, left, some, c, length):
+        """The sums of unit c that the groups of a block have, added."""
+        thread = i32(cuda.threadIdx.x)
+        for e in range(E):
+            meet[i32(thread * E + e)] = some[c * E + e]
+        cuda.syncthreads()
+        for j in range(thread, i32(ACROSS), i32(BLOCK)):
+            total = meet[j]
+            for g in range(1, GROUPS):
+                total = Real(total + meet[i32(j + g * ACROSS)])
+            if i32(j + c * ACROSS) < length:
+                left[i32(j + c * ACROSS)] = total
+        cuda.syncthreads()
+
     @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_bwd_rows(dy, x, gamma, mean, rstd, dx, partial, rows, length, units, groups, steps, inverse, dy_step, x_step, dx_step,
                       gamma_step, divisors, strides):
@@ -364,6 +386,7 @@ def kernel(config):
                 if KEPT:
                     for j in range(ROWS * REGISTERS):
                         fetch(a, b, j, at, j)
+            hold_gamma(gammas)
             for k in range(ROWS):
                 average, slope = Real(0), Real(0)
                 for c in range(REGISTERS):
@@ -435,17 +458,9 @@ def kernel(config):
                     if SHIFTED:
                         put(advance(left, length), i, shifts, c * E)
             else:
-                for s in range(SUMS):
-                    for e in range(E):
-                        meet[i32(thread * E + e)] = shifts[c * E + e] if s else gains[c * E + e]
-                    cuda.syncthreads()
-                    for j in range(thread, i32(ACROSS), i32(BLOCK)):
-                        total = meet[j]
-                        for g in range(1, GROUPS):
-                            total = Real(total + meet[i32(j + g * ACROSS)])
-                        if i32(j + c * ACROSS) < length:
-                            left[i64(i64(s) * length + i32(j + c * ACROSS))] = total
-                    cuda.syncthreads()
+                gather(meet, left, gains, c, length)
+                if SHIFTED:
+                    gather(meet, advance(left, length), shifts, c, length)
         if CLUSTER > 1:
             cluster_sync()
     return norm_bwd_rows

@@ -2,7 +2,7 @@
 
 Forward, 8 to 1024 threads hold up to eight units of 16 bytes each (`device.rows`), with a residual four. Rows that a warp holds have no
 barrier; where they are short, a group of threads loads several before it looks at the first, since one alone would keep little memory
-busy. Backward, blocks go through the rows, and their threads, up to 512 of them, keep the sums of up to 16 columns each in registers.
+busy. Backward, blocks go through the rows, and their threads, up to 512 of them, keep the sums of up to 24 columns each in registers.
 Longer rows than a block holds are `cluster`'s.
 """
 from ..device.index import ceil_div
@@ -53,9 +53,12 @@ def backward_supports(problem):
 
 def backward_configs(problem, device):
     """As forward, each with several numbers of rows under way."""
-    count, most = _backward.units(problem), _backward.most_units(problem)
-    return [c for lanes in LANES[:-1] if ceil_div(count, lanes) <= most and (lanes == LANES[0] or count > lanes // 2)
-            for c in _backward.make_configs(problem, device, lanes, ceil_div(count, lanes))]
+    count, most, found = _backward.units(problem), _backward.most_units(problem), []
+    for lanes in LANES[:-1]:
+        each = ceil_div(count, lanes)
+        if each <= (most if lanes > WARP else min(4, most)) and (lanes == LANES[0] or count > lanes // 2):
+            found += _backward.make_configs(problem, device, lanes, each)
+    return found
 
 
 ALGORITHMS = (*(Algorithm(op=op, name="block", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs)
