@@ -60,11 +60,11 @@ def make_reach(mode, any_size=False):
 @functools.cache
 def make_weight(mode, compute, any_size=False):
     """Device function ``weight(i, j, k, lines, divisors, inverses)``: the share of pixel j in place i, both along dimension k."""
-    T, source, NEAREST = COMPUTE[compute], make_source(mode, compute, any_size), mode == "nearest"
+    T, source, KNOWN = COMPUTE[compute], make_source(mode, compute, any_size), mode == "nearest" and not any_size
 
     @device_function
     def weight(i, j, k, lines, divisors, inverses):
-        if NEAREST:
+        if KNOWN:  # all that `reach` names; plain loops over 64-bit places would be unrolled, and spill on sm_75
             return T(1)
         first, second, share = source(i, k, lines, divisors, inverses)
         w = T(1) - share if first == j else T(0)
