@@ -1,4 +1,4 @@
-"""What batch and group normalisation compile to: 16-byte accesses, as many loads under way as promised, no stray float64, no division."""
+"""What normalisation by channels compiles to: 16-byte accesses, as many loads under way as promised, no stray float64, no division."""
 import pytest
 
 from dnnkern import dispatch
@@ -84,3 +84,13 @@ def test_groups_in_registers_are_read_once(words, threads, tmp_path):
     config, ((_, code),) = launches("group_norm_fwd", words, "block", tmp_path)
     assert config.planes.threads == threads and accesses(code, "LDG")[128] == accesses(code, "STG")[128] == config.planes.registers
     assert code.registers * threads * config.blocks <= 65536
+
+
+@pytest.mark.parametrize("layout, loads, stores", [("nhwc", {128: 1, 32: 2}, {128: 1}), ("nchw", {64: 12}, {64: 8})])
+def test_windows_of_channels_are_loaded_once(layout, loads, stores, tmp_path):
+    """Of the units beside its own a thread loads no more than the window reaches."""
+    _, ((_, code),) = launches("lrn_fwd", f"64x96x56x56 bf16 {layout}", "window", tmp_path)
+    assert accesses(code, "LDG") == loads and accesses(code, "STG") == stores
+    for size in (5, 9):
+        _, ((_, code),) = launches("lrn_bwd", f"64x96x56x56 f32 {layout} {size}", "window", tmp_path)
+        assert code.registers <= 168
