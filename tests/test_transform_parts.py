@@ -16,6 +16,7 @@ from dnnkern.device import SIMULATED
 from dnnkern.host.tensor import Tensor
 from dnnkern.transform._parse import parse_problem
 from dnnkern.transform._problem import Dim
+from dnnkern.transform._rows import chunk_count
 from dnnkern.transform._slice_problem import make_slice_problem
 
 X = np.arange(24.0).reshape(2, 3, 4)
@@ -206,6 +207,14 @@ def test_borders_of_a_value_merge_with_what_is_whole():
     assert dims("4x5x6x8 f16 0,1,2:1,0") == [(4, 0, 4), (7, 1, 5), (72, 16, 48)]
     assert dims("4x5x6x8 f16 0,1,2:1,0 edge") == [(4, 0, 4), (7, 1, 5), (9, 2, 6), (8, 0, 8)]
     assert dims("4x5x6x8 f16 0,0,0,0 edge") == [(960, 0, 960)] and dims("4x5x6x8 i8 1:3,0,0,0") == [(1920, 240, 960)]
+
+
+def test_rows_that_begin_at_16_bytes_have_no_chunk_to_spare():
+    def chunks(words):
+        problem = parse_problem(words.split(), "pad")
+        return chunk_count(problem.form, problem.alignment)
+    assert chunks("2x5x5x3 f16 0,0,0,0:5") == 50 and chunks("2x5x5x3 f16 0,0,0,0:1") == 100 and chunks("50x11 f16 0,0:5") == 100
+    assert chunks("50x11 f16 0,1:5") == 50 * 3, "17 halves, from anywhere"
 
 
 @pytest.mark.parametrize("algo", ["naive", "rows"])

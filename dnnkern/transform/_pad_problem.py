@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..host.tensor import Tensor
 from ..host.window import integer
 from ._borders import MODES
-from ._problem import canonical, check_moved, check_output, sizes_text
+from ._problem import aligned_to, canonical, check_moved, check_output, sizes_text
 from ._rows import value_type
 
 PADS = ("pad", "set_tensor")
@@ -55,6 +55,11 @@ class Bordered:
     def filled(self):
         """The dtype that the value becomes; None where there is no value."""
         return self.y.dtype if self.mode == "constant" else None
+
+    @property
+    def alignment(self):
+        """Bytes, at most 16, to which the first element of y is aligned."""
+        return aligned_to(self.y, self.form.y_first, self.form.itemsize)
 
     @property
     def outputs(self):

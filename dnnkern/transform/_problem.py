@@ -69,11 +69,7 @@ class Moves:
 
     def alignments(self, form):
         """Bytes, at most 16, to which the first elements of x and y of a form are aligned."""
-        found = []
-        for tensor, first in ((self.x, form.x_first), (self.y, form.y_first)):
-            offset = first * form.itemsize
-            found.append(min(tensor.alignment, offset & -offset or 16))
-        return tuple(found)
+        return aligned_to(self.x, form.x_first, form.itemsize), aligned_to(self.y, form.y_first, form.itemsize)
 
     @property
     def outputs(self):
@@ -128,6 +124,12 @@ class TransposeProblem(Moves):
     def words(self):
         """In the words of the command line."""
         return ",".join(map(str, self.axes))
+
+
+def aligned_to(tensor, first, itemsize):
+    """Bytes, at most 16, to which element `first`, of `itemsize` bytes, of an array is aligned."""
+    offset = first * itemsize
+    return min(tensor.alignment, offset & -offset or 16)
 
 
 def sizes_text(shape):

@@ -45,36 +45,38 @@ class Config:
         return f"{self.chunks} chunk{'s' * (self.chunks > 1)}"
 
 
-def chunks_of(row, itemsize):
-    """Chunks of a row that may begin anywhere."""
-    return ceil_div(row + 16 // itemsize - 1, 16 // itemsize)
+def chunks_of_row(form, alignment):
+    """Chunks of a row of y, whose first element is aligned to `alignment` bytes: one more where rows may begin anywhere."""
+    *outer, row = form.dims
+    side = 16 // form.itemsize
+    anywhere = alignment < 16 or any(d.y % side for d in outer)
+    return ceil_div(row.size + (side - 1 if anywhere else 0), side)
 
 
-def chunk_count(form):
+def chunk_count(form, alignment):
     """Chunks of all rows of y."""
-    *outer, last = form.dims
-    return math.prod(d.size for d in outer) * chunks_of(last.size, form.itemsize)
+    return math.prod(d.size for d in form.dims[:-1]) * chunks_of_row(form, alignment)
 
 
-def rows_refusal(form):
+def rows_refusal(form, alignment):
     """Why the rows of a form cannot be cut into chunks; None if they can."""
     row = form.dims[-1]
     if row.y != 1:
         return f"no dimension is contiguous in y: the least stride is {row.y}"
-    if max(chunk_count(form), row.size + 32) >= LIMIT - 2 ** 20:
-        return f"{chunk_count(form)} chunks, rows of {row.size} elements; expected fewer than 2**31 - 2**20 of either"
+    if max(chunk_count(form, alignment), row.size + 32) >= LIMIT - 2 ** 20:
+        return f"{chunk_count(form, alignment)} chunks, rows of {row.size} elements; expected fewer than 2**31 - 2**20 of either"
     return None
 
 
-def rows_seconds(form, config, read_bytes, device):
+def rows_seconds(form, alignment, config, read_bytes, device):
     """Predicted time, where so many bytes of x are read: sectors, instructions of chunks, and chunks that are gathered, for whose slowest
     lane a warp waits: at the two ends of a row, and everywhere if x is not contiguous; each of their elements is a load."""
-    row, count, size = form.dims[-1], chunk_count(form), config.itemsize
+    row, count, size = form.dims[-1], chunk_count(form, alignment), config.itemsize
     written = math.prod(d.size for d in form.dims) * size
     waste = sector_waste(row.size * size, size)
     spread = 1 if config.dense else min(max(abs(row.x), 1) * size, 32) / size
     moved = moved_seconds(read_bytes * max(spread, waste) + written * waste, device)
-    gathered = min(count, 64 * count // chunks_of(row.size, size)) if config.dense else count
+    gathered = min(count, 64 * count // chunks_of_row(form, alignment)) if config.dense else count
     issue = divisions_seconds(count, 60 + 12 * config.dims, device) + divisions_seconds(gathered, 8 * config.elements, device)
     lines = 0 if config.dense else count * config.elements / 8 / (device.sms * device.clock_hz)
     few = 1.03 if config.chunks == 1 else 1.0
@@ -181,17 +183,20 @@ def kernel(config):
     return move_rows
 
 
-def rows_launch(config, form, extent, last, value, source, target):
-    """The launch for a form with `dims`, `x_first` and `y_first`; `extent` are the bytes of x that may be read, from its element 0; `last`
-    is (before, inner) of the last dimension, `value` the argument that is filled in. `source` and `target` are the names of the two
-    pointers and byte offsets to them."""
+def rows_launch(config, form, alignment, extent, last, value, source, target):
+    """The launch for a form with `dims`, `x_first` and `y_first`, `alignment` being that of y's first element.
+
+    `extent` are the bytes of x that may be read, from its element 0; `last` is (before, inner) of the last dimension, `value` the argument
+    that is filled in. `source` and `target` are the names of the two pointers and byte offsets to them.
+    """
     *outer, row = form.dims
     _, name, _ = word_of(form.itemsize)
     low, high = (v // form.itemsize - form.x_first for v in extent)
+    count, chunks = chunk_count(form, alignment), chunks_of_row(form, alignment)
     arguments = (Argument(name + "*", source[0], offset=source[1]), Argument(name + "*", target[0], offset=target[1]),
-                 Argument("int32", chunk_count(form)), Argument("int32", row.size),
-                 Argument("uint32x3", divisor(chunks_of(row.size, form.itemsize))), *(Argument("int32", v) for v in last),
+                 Argument("int32", count), Argument("int32", row.size), Argument("uint32x3", divisor(chunks)),
+                 *(Argument("int32", v) for v in last),
                  Argument("int64" if config.wide else "int32", row.x), Argument("int64", low), Argument("int64", high),
                  Argument("int64", form.x_first), Argument("int64", form.y_first),
-                 *place_arguments(outer, chunks_of(row.size, form.itemsize), config.wide), value)
-    return Launch(kernel(config), (ceil_div(chunk_count(form), THREADS * config.chunks), 1, 1), (THREADS, 1, 1), arguments)
+                 *place_arguments(outer, chunks, config.wide), value)
+    return Launch(kernel(config), (ceil_div(count, THREADS * config.chunks), 1, 1), (THREADS, 1, 1), arguments)

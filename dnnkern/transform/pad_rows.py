@@ -13,7 +13,7 @@ from ._rows import Config, rows_launch, rows_refusal, rows_seconds
 
 def supports(problem):
     """Rows that are contiguous in y."""
-    return rows_refusal(problem.form)
+    return rows_refusal(problem.form, problem.alignment)
 
 
 def workspace(problem, device, config):
@@ -31,15 +31,15 @@ def configs(problem, device):
 
 def estimate(problem, device, config):
     """The bytes and the instructions of chunks, of ends of rows, and of gathered elements."""
-    return LAUNCH + rows_seconds(problem.form, config, problem.read_bytes, device)
+    return LAUNCH + rows_seconds(problem.form, problem.alignment, config, problem.read_bytes, device)
 
 
 def build(problem, device, config):
     """One launch."""
     form = problem.form
     last = form.dims[-1]
-    return (rows_launch(config, form, problem.x.extent, (last.before, last.inner), Argument(problem.scalar_type, "value"), ("x", 0),
-                        ("y", 0)),)
+    return (rows_launch(config, form, problem.alignment, problem.x.extent, (last.before, last.inner),
+                        Argument(problem.scalar_type, "value"), ("x", 0), ("y", 0)),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

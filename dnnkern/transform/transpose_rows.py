@@ -15,7 +15,7 @@ from ._rows import Config, rows_launch, rows_refusal, rows_seconds
 
 def supports(problem):
     """Rows that are contiguous in y."""
-    return rows_refusal(problem.canonical)
+    return rows_refusal(problem.canonical, problem.alignments(problem.canonical)[1])
 
 
 def workspace(problem, device, config):
@@ -32,13 +32,15 @@ def configs(problem, device):
 
 def estimate(problem, device, config):
     """The bytes and the instructions of chunks, of ends of rows, and of gathered elements."""
-    return LAUNCH + rows_seconds(problem.canonical, config, problem.read_bytes, device)
+    form = problem.canonical
+    return LAUNCH + rows_seconds(form, problem.alignments(form)[1], config, problem.read_bytes, device)
 
 
 def build(problem, device, config, source=("x", 0), target=("y", 0)):
     """One launch. `source` and `target` are the names of the two pointers and byte offsets to them."""
     form = problem.canonical
-    return (rows_launch(config, form, problem.x.extent, (0, form.dims[-1].size), Argument("float32", 0.0), source, target),)
+    return (rows_launch(config, form, problem.alignments(form)[1], problem.x.extent, (0, form.dims[-1].size), Argument("float32", 0.0),
+                        source, target),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
