@@ -2,6 +2,7 @@
 import contract
 import numpy as np
 import pytest
+from cases import _group_norm as group
 from cases._batch_norm import Backward, Infer, Train
 from labs import array, host
 from test_norm import refused
@@ -126,6 +127,34 @@ def test_large_planes_are_taken_in_pieces(op, dtype, pixels, monkeypatch):
     config = algorithm.configured(case.problem(), contract.device()).config
     assert config.lanes == 8 and pixels > 8 * config.registers * config.held.elements
     contract.check(algorithm, case, again=False)
+
+
+def test_random_problems(request):
+    """Every algorithm of all operations by channels on random shapes, layouts in memory and missing operands."""
+    st = pytest.importorskip("hypothesis.strategies")
+
+    def problems(draw):
+        kind = draw(st.sampled_from([Train, Infer, Backward, group.Forward, group.Backward]))
+        shape = (draw(st.integers(1, 4)), draw(st.sampled_from([1, 3, 4, 6, 8, 16, 24])),
+                 *(draw(st.integers(1, 9)) for _ in range(draw(st.integers(0, 2)))))
+        dtype, layout = draw(st.sampled_from(["float64", "float32", "float16", "bfloat16"])), draw(st.sampled_from(["NCHW", "NHWC"]))
+        optional = ["gamma", "beta", "running_mean", "running_var", "residual", "dresidual"]
+        missing = tuple(n for n in optional if (n in kind.names or n in kind.results) and draw(st.booleans()))
+        more = {"activation": draw(st.sampled_from([None, "relu", "leaky_relu"])), "around": draw(st.sampled_from([0.0, 50.0]))}
+        if "y" in kind.names and more["activation"] is None:
+            missing += ("y",)
+        if issubclass(kind, group.GroupNorm):
+            more["groups"] = draw(st.sampled_from([g for g in (1, 2, 3, 4, shape[1]) if shape[1] % g == 0]))
+        else:
+            more["mode"] = draw(st.sampled_from(["spatial", "spatial", "per_activation"]))
+        stored = shape if layout == "NCHW" else (shape[0], *shape[2:], shape[1])
+        whole = draw(st.sampled_from([{}, {}, {"gap": 8}, {"gap": 1}, {"misaligned": 1}, {"flip": (0,)}, {"step": 2}]))
+        places = {name: whole for name in ("x", "dy", "y", "dx", "residual", "dresidual")}
+        if draw(st.booleans()):
+            places["x"] = contract.random_layout(draw, st, len(stored))
+        return kind("random", stored, dtype, layout, missing=missing, places=places,
+                    weights="float32" if dtype.endswith("16") and draw(st.booleans()) else None, **more)
+    contract.random_problems(request, problems, 40)
 
 
 # ---- words and records
