@@ -78,7 +78,10 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
     >>> running_mean.round(3), running_var.round(3)
     (array([0.3], dtype=float32), array([1.367], dtype=float32))
     """
-    operands = x, gamma, beta, running_mean, running_var, residual
+    if residual is not None:
+        operands = x, gamma, beta, running_mean, running_var, residual
+    else:
+        operands = (x, gamma, beta) if running_mean is None and running_var is None else (x, gamma, beta, running_mean, running_var)
     return _train(operands, out, (mode, layout, activation), (eps, momentum), workspace, stream, algo, allow)
 
 
@@ -118,7 +121,8 @@ def batch_norm_infer(x, gamma, beta, mean, var, *, eps=1e-5, mode="spatial", lay
     array([[3.],
            [7.]], dtype=float32)
     """
-    return _infer((x, gamma, beta, mean, var, residual), out, (mode, layout, activation), (eps,), workspace, stream, algo, allow)
+    operands = (x, gamma, beta, mean, var) if residual is None else (x, gamma, beta, mean, var, residual)
+    return _infer(operands, out, (mode, layout, activation), (eps,), workspace, stream, algo, allow)
 
 
 def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", activation=None, y=None, residual=False, out=None,
@@ -171,4 +175,5 @@ def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", a
     (array([ 0.176, -0.22 ,  0.044], dtype=float32), array([-0.926], dtype=float32), array([1.], dtype=float32))
     """
     call = _backward_residual if residual is True else _backward
-    return call((dy, x, gamma, mean, rstd, y), out, (mode, layout, activation, residual), (), workspace, stream, algo, allow)
+    operands = (dy, x, gamma, mean, rstd) if y is None else (dy, x, gamma, mean, rstd, y)
+    return call(operands, out, (mode, layout, activation, residual), (), workspace, stream, algo, allow)

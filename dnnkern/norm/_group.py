@@ -114,7 +114,8 @@ def group_norm_bwd(dy, x, gamma, mean, rstd, groups, *, layout="NCHW", activatio
     >>> dx.round(3).ravel(), dbeta
     (array([ 0.176, -0.22 ,  0.044], dtype=float32), array([1., 0., 0.], dtype=float32))
     """
-    return _group_backward((dy, x, gamma, mean, rstd, y), out, (groups, layout, activation), (), workspace, stream, algo, allow)
+    operands = (dy, x, gamma, mean, rstd) if y is None else (dy, x, gamma, mean, rstd, y)
+    return _group_backward(operands, out, (groups, layout, activation), (), workspace, stream, algo, allow)
 
 
 def instance_norm_fwd(x, gamma=None, beta=None, *, eps=1e-5, layout="NCHW", out=None, workspace=None, stream=None, algo=None,
