@@ -213,3 +213,17 @@ def test_rings_go_round(op, shape, dtype, extra, monkeypatch):
             if kind not in tried and variant.config.lanes * variant.config.cluster <= 512:
                 tried.add(kind)
                 contract.check(variant, case, again=False)
+
+
+# ---- rows in pieces
+
+@pytest.mark.parametrize("shape, dtype, extra", [((2, 5000), "float32", False), ((1, 20011), "bfloat16", True),
+                                                 ((2, 1600), "float64", True)])
+@pytest.mark.parametrize("op", OPS)
+def test_pieces_of_rows(op, shape, dtype, extra):
+    """The last piece is not full, and has no elements at all for some threads."""
+    case = next(c for c in cases.modules()[op].CASES if c.id.startswith("rows"))
+    case = dataclasses.replace(case, shape=shape, dtype=dtype, extra=extra and bool(case.optional), around=3.0)
+    for algorithm in dispatch.algorithms(op):
+        if algorithm.name == "split":
+            contract.check(algorithm, case, again=False)

@@ -158,7 +158,7 @@ def seconds(problem, device, config):
     return LAUNCH + 1e-6 * (config.cluster > 1) + moved * tail(grid, blocks, device) * 1.02 ** many
 
 
-def _make_moments(config, Real):
+def make_moments(config, Real):
     """Device function ``moments(a, b, n, scratch, slots)``: those of the row, in all its threads, from each thread's."""
     merge, LANES, CLUSTER = make_merge(Real), config.lanes, config.cluster
     STEPS, WARPS, LEADER = min(LANES, WARP).bit_length() - 1, LANES // WARP, 31 & ~(LANES - 1)
@@ -215,7 +215,7 @@ def kernel(config):
     GAMMA, GAMMA_LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.gamma_words)
     BETA, BETA_LENGTH, fetch_beta, unpack_beta = make_weights(config.beta, E, config.beta_words)
     GAMMAS, BETAS = (n * (REGISTERS if EARLY else 1) for n in (GAMMA_LENGTH, BETA_LENGTH))
-    hold, (inverse, inverse_root), moments = pin(WORDS), make_inverses(Real), _make_moments(config, Real)
+    hold, (inverse, inverse_root), moments = pin(WORDS), make_inverses(Real), make_moments(config, Real)
     places = make_row_places(config.dims, 6)
 
     @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
