@@ -143,7 +143,7 @@ def draw_layers(rows, path):
     found = layers(rows)
     problems = list(dict.fromkeys(r["problem"] for r in rows if any(r["problem"] in times for times in found.values())))
     figure, axis = pyplot.subplots(figsize=(10, 1.5 + 0.3 * len(problems)))
-    colors = iter(pyplot.get_cmap("tab20").colors)
+    colors = iter(pyplot.get_cmap("tab10" if len(found) <= 10 else "tab20").colors)
     for name, times in found.items():
         peer = name.endswith(" (peer)")
         style = dict(color="black", marker="|", markersize=14) if peer else dict(color=next(colors), marker="o", markersize=5)
