@@ -30,7 +30,7 @@ def test_rows_are_read_once_by_16_bytes(op, words, algo, tmp_path):
     for variant in some[:3]:
         code, launch = assembled(problem, algo, tmp_path, config=variant.config)
         config, inputs = variant.config, len(problem.arrays) - 1
-        assert accesses(code, "LDG") == {128: config.registers * inputs}, variant
+        assert accesses(code, "LDG.") == {128: config.registers * inputs}, variant
         assert set(accesses(code, "STG")) == {128}, variant
         assert code.count("LDGSTS") == config.shared and ".f64" not in code.ptx and "div." not in code.ptx
         assert code.registers * config.threads * config.blocks <= 65536, variant

@@ -25,6 +25,7 @@ RESIDENT = {(7, 5): 1024, (8, 0): 2048}  # threads of a multiprocessor, by compu
 WAITS = {2: (2.7e-6, 0.15e-9, 0.2e-6), 3: (1.5e-6, 0.1e-9, 0.2e-6)}
 """Arrays -> seconds of a block: at least, for each of its elements, and for each block of its cluster: rows of 1024 to 65536
 (bench/results/h200-softmax-fwd-rows.jsonl, h200-softmax-bwd-rows.jsonl)."""
+TOGETHER = 0.025  # of the memory's time, for each block of a cluster, forward: all of them begin and end together
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,12 @@ def seconds(problem, device, config):
     share = min(1.0, grid * config.threads / (512 * device.sms))  # of the multiprocessors that have work
     moved = moved_seconds(problem.bytes, device) * strided / (rate * share)
     work = max(moved, issue) * tail(grid, resident, device) * (1.03 if config.heads else 1)
+    if config.cluster > 1 and config.arrays == 2:
+        work *= 1 + TOGETHER * config.cluster
     alone, element_each, together = WAITS[config.arrays]
     each = alone + element_each * form.length / config.cluster + (together * config.cluster if config.cluster > 1 else 0)
     waiting = each * max(1.0, grid / (device.sms * resident)) if config.lanes > 32 else 0.0
-    return LAUNCH + 2e-6 * (config.cluster > 1) + (work ** 8 + waiting ** 8) ** (1 / 8) * (1.2 if config.shared else 1.0)
+    return LAUNCH + 2e-6 * (config.cluster > 1) + (work ** 8 + waiting ** 8) ** (1 / 8) * (1.05 if config.shared else 1.0)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from ..dispatch import Algorithm
 from ._rows import build, make_config, most_units, refusal, seconds, units
 
 LANES, CLUSTERS = (128, 256, 512), (2, 4, 8)
-SHARED = ((512, 8), (1024, 4))  # threads, and units in registers where others are in shared memory
+SHARED = ((256, 8), (512, 8), (1024, 4))  # threads, and units in registers where others are in shared memory
 RESERVED = 8192                 # bytes of shared memory for everything else
 
 
