@@ -1,8 +1,8 @@
 """A block a row: the row is read once into registers, and one barrier stands between its loads and its stores.
 
 64 to 1024 threads hold up to eight units of 16 bytes each (backward, where there are two arrays, four): 16 Ki float32 or 32 Ki halves,
-backward half of that. Two blocks or more a multiprocessor let one load while another sums, so that few units a thread in many threads are
-better than many in few, until registers leave a single block. Short rows are `warp`'s, longer ones `cluster`'s.
+backward half of that. While one block of a multiprocessor waits others load, so that
+many small blocks with many units a thread are better than a few large ones. Short rows are `warp`'s, longer ones `cluster`'s.
 """
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
