@@ -119,15 +119,29 @@ def test_borders_move_16_bytes(dtype, mode, tmp_path):
     assert code.registers <= 64
 
 
+@pytest.mark.parametrize("dtype", ITEMSIZE)
+def test_a_batch_of_arrays_moves_16_bytes(dtype, tmp_path):
+    """As rows do; which array it is costs registers alone."""
+    single, per = 8 * ITEMSIZE[dtype], 16 // ITEMSIZE[dtype]
+    problem = parse_problem(["64x1000,64x24,64x333,64x77", dtype, "1"], "concat")
+    for variant in next(a for a in dispatch.algorithms("concat") if a.name == "batch").variants(problem, device("sm_90a")):
+        code, launch = assembled(problem, "batch", tmp_path, config=variant.config)
+        n = variant.config.chunks
+        wide = {128: n, 64: n + n * per} if single == 64 else {128: 2 * n, single: n * per}
+        assert accesses(code, "LDG") == wide and accesses(code, "STG") == {128: 2 * n, single: n * per}
+        assert "div." not in code.ptx and "rem." not in code.ptx and (dtype == "float64" or ".f64" not in code.ptx)
+        assert code.registers <= (80 if dtype == "int8" else 64)
+
+
 def test_filling_stores_16_bytes(tmp_path):
     code, _ = assembled(parse_problem(["1048577", "float16"], "set_tensor"), "rows", tmp_path)
     assert 128 in accesses(code, "STG") and ".f64" not in code.ptx
 
 
 def test_aligned_parts_are_plain_copies(tmp_path):
-    for text, op in (("64x56x56x96 f16 :,:,:,32:64", "strided_slice"), ("64x512x28x28,64x512x28x28 f16 1", "concat")):
+    for text, op, algo in (("64x56x56x96 f16 :,:,:,32:64", "strided_slice", None), ("64x512x28x28,64x512x28x28 f16 1", "concat", "boxes")):
         problem = parse_problem(text.split(), op)
-        algorithm = dispatch.get_algorithm(op, problem, device=device("sm_90a"))
+        algorithm = dispatch.get_algorithm(op, problem, algo=algo, device=device("sm_90a"))
         for launch in algorithm.build(problem, device("sm_90a"), algorithm.config):
             code = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path)
             assert set(accesses(code, "LDG")) == set(accesses(code, "STG")) == {128}, op

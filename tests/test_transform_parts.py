@@ -12,7 +12,9 @@ from labs import array, host
 from test_transform import refused
 
 import dnnkern
+from dnnkern import dispatch
 from dnnkern.device import SIMULATED
+from dnnkern.host.device import current_device
 from dnnkern.host.tensor import Tensor
 from dnnkern.transform._parse import parse_problem
 from dnnkern.transform._problem import Dim
@@ -77,6 +79,19 @@ def test_a_slice_is_a_copy_between_views():
     whole = make_slice_problem((x,), None, (2, 0, 0), (6, None, None), None, frozenset())
     assert whole.canonical.dims == (Dim(480, 1, 1),), "rows that follow each other are one"
     assert whole.bytes == 2 * 480 * 2, "what is left out is not read"
+
+
+def test_a_launch_takes_eight_arrays():
+    problem = parse_problem([",".join(["33x24"] * 19), "f16", "1"], "concat")
+    batch, boxes = (next(a for a in dispatch.algorithms("concat") if a.name == name) for name in ("batch", "boxes"))
+    device = dispatch.device_of(current_device())
+    batch = batch.configured(problem, device)
+    first, *_, last = batch.build(problem, device, batch.config)
+    assert [sum(a.type == "uint16*" for a in launch.arguments) for launch in (first, last)] == [9, 9]
+    assert [a.value for a in last.arguments[:4]] == ["x16", "x17", "x18", "x16"]
+    assert len(batch.build(problem, device, batch.config)) == 3 and len(boxes.build(problem, device, None)) == 19
+    assert dispatch.get_algorithm("concat", problem).name == "batch", "many small arrays"
+    assert dispatch.get_algorithm("concat", parse_problem("8192x16384,8192x16384 f16 1".split(), "concat")).name != "naive"
 
 
 def test_short_runs_of_a_slice_are_elements_where_they_begin_at_one():

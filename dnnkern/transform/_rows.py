@@ -120,8 +120,14 @@ def make_fill(dtype):
 
 
 @functools.cache
-def kernel(config):
-    """y[...] = x[...], `chunks` chunks a thread."""
+def make_move(config):
+    """Device function for the `chunks` chunks of a thread, y[...] = x[...], from number `index0` of `count` on, a block's threads apart::
+
+        move(x, y, index0, count, row, chunks, before, inner, step, low, high, divisors, borders, strides, value)
+
+    Rows have `row` elements, and `chunks` chunks, a divisor. Along a row x has the stride `step`; its elements from `low` to `high` may be
+    read. The last three tuples are those of `place_arguments`.
+    """
     size, N, V, DENSE, FILLED = config.itemsize, config.chunks, config.elements, config.dense, config.filled is not None
     SCALE, LOG = word_of(size)[2], size.bit_length() - 1
     load_one, store_one, _, _, ONE = make_unit_moves(size, size)
@@ -130,15 +136,13 @@ def kernel(config):
     pack, _ = make_pack(size, V)
     fill = make_fill(config.filled) if FILLED else None
     places, locate, Int = make_places(config.dims, config.wide, config.mode), make_locate(config.mode), i64 if config.wide else i32
-    HELD, PARTS, SPAN, MASK = N * WORDS, V * ONE, THREADS * config.chunks, 2 ** (8 * min(size, 4)) - 1
+    HELD, PARTS, MASK = N * WORDS, V * ONE, 2 ** (8 * min(size, 4)) - 1
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
-    def move_rows(x, y, count, row, chunks, before, inner, step, low, high, x_first, y_first, divisors, borders, strides, value):
+    @device_function
+    def move(x, y, index0, count, row, chunks, before, inner, step, low, high, divisors, borders, strides, value):
         words, skews, pattern = cuda.local.array(HELD, u32), cuda.local.array(N, i32), cuda.local.array(4, u32)
         begins, inners = cuda.local.array(N, i32), cuda.local.array(N, i32)
         x_ats, y_ats = cuda.local.array(N, Int), cuda.local.array(N, Int)
-        index0 = i32(i32(cuda.blockIdx.x) * i32(SPAN) + i32(cuda.threadIdx.x))
-        x, y = advance(x, i64(x_first * SCALE)), advance(y, i64(y_first * SCALE))
         for n in range(N):
             index = i32(index0 + n * THREADS)
             there, x_at, y_at = places(index, divisors, borders, strides)
@@ -180,6 +184,19 @@ def kernel(config):
                     for v in range(V):
                         if i32(begin + v) >= 0 and i32(begin + v) < row:
                             store_one(advance(y_here, v * SCALE), parts, v * ONE)
+    return move
+
+
+@functools.cache
+def kernel(config):
+    """y[...] = x[...], `chunks` chunks a thread."""
+    move, SPAN, SCALE = make_move(config), THREADS * config.chunks, word_of(config.itemsize)[2]
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def move_rows(x, y, count, row, chunks, before, inner, step, low, high, x_first, y_first, divisors, borders, strides, value):
+        index0 = i32(i32(cuda.blockIdx.x) * i32(SPAN) + i32(cuda.threadIdx.x))
+        move(advance(x, i64(x_first * SCALE)), advance(y, i64(y_first * SCALE)), index0, count, row, chunks, before, inner, step, low, high,
+             divisors, borders, strides, value)
     return move_rows
 
 
