@@ -184,7 +184,7 @@ def averages_kernel(compute, lanes, own, scaled, gamma_dtype, dgamma_dtype, dbet
     @cuda.jit(launch_bounds=THREADS)
     def channel_norm_averages(first, second, one, two, gamma, dgamma, dbeta, statistics, length, share, slabs, groups, per, gamma_step,
                               dgamma_step, dbeta_step):
-        scratch = cuda.shared.array(SCRATCH, Real)
+        scratch, ones, twos = cuda.shared.array(SCRATCH, Real), cuda.local.array(FLIGHT, Real), cuda.local.array(FLIGHT, Real)
         if dependent:
             wait_for_previous_grid()
             launch_dependent_grids()
@@ -194,14 +194,22 @@ def averages_kernel(compute, lanes, own, scaled, gamma_dtype, dgamma_dtype, dbet
         begin = i64(i64(k if there else i32(0)) * i64(length))
         image, group = divide_remainder(k if there else i32(0), groups)
         a, b, n = Real(0), Real(0), Real(0)
-        for i in range(lane, i32(length), i32(lanes)):
-            s, t = Real(first[i64(begin + i64(i))]), Real(second[i64(begin + i64(i))])
-            if OWN and SCALED:
-                channel, slab = divide_remainder(i32(i), slabs)
-                weight = Real(load_gamma(gamma, i64(i64(i32(group * per) + channel) * gamma_step)))
-                s, t = Real(s * weight), Real(t * weight)
-            a = Real(a + s)
-            b = Real(b + t)
+        for i0 in range(lane, i32(length), i32(FLIGHT * lanes)):
+            for u in range(FLIGHT):
+                i = i32(i0 + u * lanes)
+                ok = i < length
+                at = i64(begin + i64(i if ok else i0))
+                ones[u] = Real(first[at]) if ok else Real(0)
+                twos[u] = Real(second[at]) if ok else Real(0)
+            for u in range(FLIGHT):
+                s, t = ones[u], twos[u]
+                if OWN and SCALED:
+                    i = i32(i0 + u * lanes)
+                    channel, _ = divide_remainder(i if i < length else i0, slabs)
+                    weight = Real(load_gamma(gamma, i64(i64(i32(group * per) + channel) * gamma_step)))
+                    s, t = Real(s * weight), Real(t * weight)
+                a = Real(a + s)
+                b = Real(b + t)
         a, b, n = meet(a, b, n, scratch)
         if there and lane == 0:
             if not OWN:
@@ -223,6 +231,7 @@ def weights_kernel(compute, dgamma_dtype, dbeta_dtype, dependent):
 
     @cuda.jit(launch_bounds=THREADS)
     def channel_norm_weights(first, second, dgamma, dbeta, channels, length, slabs, image_step, dgamma_step, dbeta_step):
+        ones, twos = cuda.local.array(FLIGHT, Real), cuda.local.array(FLIGHT, Real)
         if dependent:
             wait_for_previous_grid()
             launch_dependent_grids()
@@ -230,11 +239,17 @@ def weights_kernel(compute, dgamma_dtype, dbeta_dtype, dependent):
         k, lane = i32(i32(cuda.blockIdx.x) * i32(THREADS // 32) + i32(thread >> 5)), i32(thread & 31)
         begin = i64(i64(k if k < channels else i32(0)) * i64(slabs[0]))
         a, b, n = Real(0), Real(0), Real(0)
-        for i in range(lane, i32(length), i32(32)):
-            image, slab = divide_remainder(i32(i), slabs)
-            at = i64(i64(begin + i64(image) * image_step) + i64(slab))
-            a = Real(a + first[at])
-            b = Real(b + second[at])
+        for i0 in range(lane, i32(length), i32(FLIGHT * 32)):
+            for u in range(FLIGHT):
+                i = i32(i0 + u * 32)
+                ok = i < length
+                image, slab = divide_remainder(i if ok else i0, slabs)
+                at = i64(i64(begin + i64(image) * image_step) + i64(slab))
+                ones[u] = Real(first[at]) if ok else Real(0)
+                twos[u] = Real(second[at]) if ok else Real(0)
+            for u in range(FLIGHT):
+                a = Real(a + ones[u])
+                b = Real(b + twos[u])
         a, b, n = meet(a, b, n, i32(0))
         if k < channels and lane == 0:
             store_beta(dbeta, i64(i64(k) * dbeta_step), a)
