@@ -61,11 +61,11 @@ _NAMES = {
     "set_tensor": "dnnkern.transform",
     "softmax_bwd": "dnnkern.softmax",
     "softmax_fwd": "dnnkern.softmax",
+    "space_to_depth": "dnnkern.transform",
     "strided_slice": "dnnkern.transform",
     "transpose": "dnnkern.transform",
     "unary": "dnnkern.act",
     "view": "dnnkern.host.arrays",
-    "space_to_depth": "dnnkern.transform",
 }
 _MODULES = ("device", "dispatch", "host")
 
