@@ -6,9 +6,11 @@ normalisations differ in. Batch normalisation has groups of one channel, instanc
 """
 import functools
 
+from ..device.convert import element
 from ..device.epilogue import Activation
 from ..device.rows import Dim, RowForm, merged
 from ..host.dtypes import STORAGE, compute_dtype, numpy_dtype
+from ..host.launch import Argument
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ..host.window import check_layout
@@ -139,6 +141,16 @@ class ChannelNorm:
     def tensor(self, name):
         """An array's descriptor; None where it is missing."""
         return next((t for n, t, _ in self.arrays if n == name), None)
+
+    def dtype_of(self, name):
+        """An array's dtype, "" where it is missing."""
+        t = self.tensor(name)
+        return "" if t is None else t.dtype
+
+    def pointer(self, name, instead="x") -> Argument:
+        """The kernel parameter of an array; that of another one, which the kernel will not look at, where it is missing."""
+        name = instead if self.tensor(name) is None else name
+        return Argument(element(self.tensor(name).dtype).pointer, name)
 
     @property
     def dtype(self):

@@ -156,13 +156,12 @@ def statistics_kernel(compute, lanes, mean_dtype, var_dtype, dependent):
 
 def statistics_launch(problem, view, items, dependent):
     """The launch that makes statistics of means and squared distances."""
-    running = [problem.tensor(name) for name in ("running_mean", "running_var")]
-    dtypes = ["" if t is None else t.dtype for t in running]
+    running = "running_mean", "running_var"
+    dtypes = [problem.dtype_of(name) for name in running]
     lanes = _lanes(items)
     first, second, _, _ = items.pointers()
-    pointers = [Argument(element(t.dtype).pointer, name) if t is not None else Argument(element(items.compute).pointer, "mean")
-                for name, t in zip(("running_mean", "running_var"), running)]
-    steps = [view.statistic.get(name, (0, 0))[1] for name in ("running_mean", "running_var")]
+    pointers = [problem.pointer(name, "mean") for name in running]
+    steps = [view.statistic.get(name, (0, 0))[1] for name in running]
     momentum = Argument(items.compute, "momentum" if problem.op.startswith("batch") else 0.0)
     arguments = (first, second, Argument(f"{items.compute}*", "mean"), Argument(f"{items.compute}*", "rstd"), *pointers,
                  Argument(items.compute, "eps"), momentum, Argument("int32", items.statistics), Argument("int32", items.per_statistic),
@@ -259,22 +258,19 @@ def weights_kernel(compute, dgamma_dtype, dbeta_dtype, dependent):
 
 def averages_launches(problem, view, items, dependent):
     """The launches that make averages, and dgamma and dbeta, of sums."""
-    def output(name):
-        return Argument(element(problem.tensor(name).dtype).pointer, name)
     gamma, lanes = problem.gamma, _lanes(items)
     dtypes = problem.dgamma.dtype, problem.dbeta.dtype
     scale = problem.dtype if gamma is None else gamma.dtype
     kernel = averages_kernel(items.compute, lanes, items.own, gamma is not None, scale, *dtypes, dependent)
     steps = [Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "dgamma", "dbeta")]
-    source = Argument(element(scale).pointer, "x" if gamma is None else "gamma")
     sums = items.pointers()
-    arguments = (*sums, source, output("dgamma"), output("dbeta"), Argument("int32", items.statistics),
+    arguments = (*sums, problem.pointer("gamma"), problem.pointer("dgamma"), problem.pointer("dbeta"), Argument("int32", items.statistics),
                  Argument("int32", items.per_statistic), Argument(items.compute, 1.0 / items.values_of_statistic),
                  Argument("uint32x3", divisor(items.slabs)), Argument("uint32x3", divisor(view.channels // view.per)),
                  Argument("int32", view.per), *steps)
     launches = [Launch(kernel, (ceil_div(items.statistics * lanes, THREADS), 1, 1), (THREADS, 1, 1), arguments, dependent=dependent)]
     if items.own:
-        arguments = (*sums[:2], output("dgamma"), output("dbeta"), Argument("int32", view.channels),
+        arguments = (*sums[:2], problem.pointer("dgamma"), problem.pointer("dbeta"), Argument("int32", view.channels),
                      Argument("int32", items.images * items.slabs), Argument("uint32x3", divisor(items.slabs)),
                      Argument("int64", items.steps[1]), *steps[1:])
         grid = ceil_div(view.channels * 32, THREADS), 1, 1

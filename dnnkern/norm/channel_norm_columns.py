@@ -8,7 +8,6 @@ as well. Inference is the elementwise pass alone. x is read twice: where an imag
 """
 import math
 
-from ..device.convert import element
 from ..device.groups import access_words
 from ..device.index import ceil_div, divisor
 from ..dispatch import Algorithm
@@ -60,7 +59,7 @@ def configs(problem, device):
 
 def gradient_of(problem, columns):
     """What the kernels of gradients are compiled for."""
-    return Gradient(columns, _dtype(problem, "gamma"), problem.tensor("dresidual") is not None, problem.activation, BATCHES)
+    return Gradient(columns, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation, BATCHES)
 
 
 def items_of(problem, device, columns):
@@ -94,22 +93,12 @@ def estimate(problem, device, config):
     return seconds + 2 * LAUNCH + 2e-6 + moved_seconds(twice, device) / (0.9 * narrow * share)
 
 
-def _pointer(problem, name, instead="x"):
-    name = instead if problem.tensor(name) is None else name
-    return Argument(element(problem.tensor(name).dtype).pointer, name)
-
-
-def _dtype(problem, name):
-    t = problem.tensor(name)
-    return "" if t is None else t.dtype
-
-
 def moments_launch(problem, view, items, columns):
     """The launch that reads x for its moments."""
     strips = ceil_div(view.channels, columns.span)
     image, _, step = view.whole["x"]
     first, second, _, _ = items.pointers()
-    arguments = (_pointer(problem, "x"), first, second, Argument("int32", view.values), Argument("int32", view.channels),
+    arguments = (problem.pointer("x"), first, second, Argument("int32", view.values), Argument("int32", view.channels),
                  Argument("int64", image), Argument("int64", step), Argument("int32", ceil_div(view.values, columns.tile)),
                  Argument("uint32x3", divisor(items.slabs)), Argument("uint32x3", divisor(strips)),
                  *(Argument("int64", s) for s in items.steps))
@@ -120,11 +109,11 @@ def apply_launch(problem, view, columns):
     """The launch that writes y."""
     variance = problem.op == "batch_norm_infer"
     deviation = "var" if variance else "rstd"
-    config = Apply(columns, *(_dtype(problem, name) for name in ("gamma", "beta", "mean", deviation)), variance,
+    config = Apply(columns, *(problem.dtype_of(name) for name in ("gamma", "beta", "mean", deviation)), variance,
                    problem.tensor("residual") is not None, problem.activation, BATCHES)
     strips, parts = ceil_div(view.channels, columns.span), ceil_div(view.values, config.rows)
     images, _, steps = zip(*(view.whole.get(name, (0, 0, 0)) for name in ("x", "residual", "y")))
-    pointers = [_pointer(problem, name) for name in ("x", "residual", "y", "gamma", "beta", "mean", deviation)]
+    pointers = [problem.pointer(name) for name in ("x", "residual", "y", "gamma", "beta", "mean", deviation)]
     arguments = (*pointers, Argument(problem.compute, "eps"), Argument("int32", view.values), Argument("int32", view.channels),
                  Argument("uint32x3", divisor(parts)), Argument("uint32x3", divisor(strips)), Argument("uint32x3", divisor(view.per)),
                  Argument("int64x3", images), Argument("int64x3", steps),
@@ -138,7 +127,7 @@ def sums_launch(problem, view, items, gradient):
     """The launch that reads dy and x for their sums."""
     strips = ceil_div(view.channels, gradient.columns.span)
     images, _, steps = zip(*(view.whole.get(name, (0, 0, 0)) for name in ("dy", "x", "y")))
-    pointers = [_pointer(problem, name) for name in ("dy", "x", "y", "mean", "rstd")]
+    pointers = [problem.pointer(name) for name in ("dy", "x", "y", "mean", "rstd")]
     arguments = (*pointers, *items.pointers()[:2], Argument("int32", view.values), Argument("int32", view.channels),
                  Argument("int64x3", images), Argument("int64x3", steps),
                  *(Argument("int64x2", view.statistic[name]) for name in ("mean", "rstd")),
@@ -152,7 +141,7 @@ def gradient_launch(problem, view, items, gradient):
     """The launch that writes dx."""
     strips, parts = ceil_div(view.channels, gradient.columns.span), ceil_div(view.values, gradient.rows)
     images, _, steps = zip(*(view.whole.get(name, (0, 0, 0)) for name in ("dy", "x", "y", "dx", "dresidual")))
-    pointers = [_pointer(problem, name) for name in ("dy", "x", "y", "dx", "dresidual", "gamma", "mean", "rstd")]
+    pointers = [problem.pointer(name) for name in ("dy", "x", "y", "dx", "dresidual", "gamma", "mean", "rstd")]
     arguments = (*pointers, *items.pointers()[2:], Argument("int32", view.values), Argument("int32", view.channels),
                  Argument("uint32x3", divisor(parts)), Argument("uint32x3", divisor(strips)), Argument("uint32x3", divisor(view.per)),
                  Argument("int32", view.channels // view.per if view.own else 0), Argument("int64x5", images), Argument("int64x5", steps),

@@ -226,14 +226,6 @@ def build(problem, device, config):
     """One launch forward, two backward; a missing array has another's place in the arguments."""
     p = problem
 
-    def pointer(name, instead="x"):
-        name = instead if p.tensor(name) is None else name
-        return Argument(element(p.tensor(name).dtype).pointer, name)
-
-    def dtype(name):
-        t = p.tensor(name)
-        return "" if t is None else t.dtype
-
     def rows(kind, names, within, differ, residual=""):
         form = p.form(kind, names)
         row = [type(d)(d.size, d.strides[:within]) for d in form.row]
@@ -241,7 +233,7 @@ def build(problem, device, config):
         for dims, arrays in ((form.outer, len(names)), (row, within)):
             sizes, strides = row_arguments64(dims, arrays)
             places += [Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides)]
-        types = [dtype(name) for name in differ] + [""] * (4 - len(differ))
+        types = [p.dtype_of(name) for name in differ] + [""] * (4 - len(differ))
         known = Config(p.dtype, *types, residual != "" and p.tensor(residual) is not None, p.activation, len(form.row), len(form.outer))
         return known, form, (Argument("int64", form.rows), Argument("int64", form.length), *places)
 
@@ -252,23 +244,23 @@ def build(problem, device, config):
     if p.op == "batch_norm_infer":
         names = ("x", "y", "residual", "gamma", "beta", "mean", "var")
         known, form, places = rows(WEIGHT, names, 7, names[3:], "residual")
-        arrays = [pointer(name) for name in ("x", "gamma", "beta", "mean", "var", "residual", "y")]
+        arrays = [p.pointer(name) for name in ("x", "gamma", "beta", "mean", "var", "residual", "y")]
         return (launch(inference_kernel(known), form.rows * form.length, *arrays, eps, *places),)
     if p.op.endswith("fwd"):
         names = ("x", "y", "residual", "gamma", "beta", "mean", "rstd", "running_mean", "running_var")
         known, form, places = rows(STATISTIC, names, 5, ("gamma", "beta", "running_mean", "running_var"), "residual")
-        arrays = [pointer(name) for name in ("x", "gamma", "beta", "running_mean", "running_var", "residual", "y", "mean", "rstd")]
+        arrays = [p.pointer(name) for name in ("x", "gamma", "beta", "running_mean", "running_var", "residual", "y", "mean", "rstd")]
         momentum = Argument(p.compute, "momentum") if p.op.startswith("batch") else Argument(p.compute, 0.0)
         return (launch(forward_kernel(known), form.rows, *arrays, eps, momentum, *places),)
     launches = []
     names = ("dy", "x", "y", "dx", "dresidual", "gamma", "mean", "rstd")
     known, form, places = rows(STATISTIC, names, 6, ("gamma",), "dresidual")
     if form.rows:
-        arrays = [pointer(name) for name in ("dy", "x", "gamma", "mean", "rstd", "y", "dx", "dresidual")]
+        arrays = [p.pointer(name) for name in ("dy", "x", "gamma", "mean", "rstd", "y", "dx", "dresidual")]
         launches.append(launch(backward_kernel(known), form.rows, *arrays, *places))
     names = ("dy", "x", "y", "mean", "rstd", "dgamma", "dbeta")
     known, form, places = rows(WEIGHT, names, 5, ("dgamma", "dbeta"))
-    arrays = [pointer(name) for name in ("dy", "x", "mean", "rstd", "y", "dgamma", "dbeta")]
+    arrays = [p.pointer(name) for name in ("dy", "x", "mean", "rstd", "y", "dgamma", "dbeta")]
     return (*launches, launch(weights_kernel(known), form.rows, *arrays, *places))
 
 

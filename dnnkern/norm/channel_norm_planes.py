@@ -5,7 +5,6 @@ large one, in registers: its mean, then the squared distances to that, two numbe
 of a group's channels, and makes the statistics; a third reads x again, its end first, which the cache still has. Planes may begin anywhere,
 as those of 7 x 7 do, as long as all arrays' do so alike. Small planes keep few bytes under way: channels last are read better then.
 """
-from ..device.convert import element
 from ..device.index import ceil_div, divisor
 from ..device.rows import Dim, RowForm, row_unit
 from ..dispatch import Algorithm
@@ -98,16 +97,6 @@ def estimate(problem, device, config):
     return seconds + 2 * LAUNCH + 2e-6 + moved_seconds(2 * merged.bytes + arrays * problem.x.nbytes, device) / (0.9 * rate * share)
 
 
-def _pointer(problem, name, instead="x"):
-    name = instead if problem.tensor(name) is None else name
-    return Argument(element(problem.tensor(name).dtype).pointer, name)
-
-
-def _dtype(problem, name):
-    t = problem.tensor(name)
-    return "" if t is None else t.dtype
-
-
 def _extents(problem, config):
     """(grid, arguments): rows, divisors of pieces and channels, elements of a piece and of a plane."""
     view, (pieces, length) = view_of(problem), _pieces(problem, config)
@@ -131,7 +120,7 @@ def moments_launch(problem, view, items, config):
     """The launch that reads x for its moments."""
     grid, extents = _extents(problem, config)
     image, channel, _ = view.whole["x"]
-    arguments = (_pointer(problem, "x"), *items.pointers()[:2], *extents, Argument("int64", image), Argument("int64", channel),
+    arguments = (problem.pointer("x"), *items.pointers()[:2], *extents, Argument("int64", image), Argument("int64", channel),
                  *(Argument("int64", s) for s in items.steps))
     return Launch(moments_kernel(config), grid, (config.threads, 1, 1), arguments)
 
@@ -140,9 +129,9 @@ def apply_launch(problem, view, config):
     """The launch that writes y."""
     deviation = "var" if problem.op == INFER else "rstd"
     grid, extents = _extents(problem, config)
-    compiled = Apply(config, *(_dtype(problem, name) for name in ("gamma", "beta", "mean", deviation)), problem.op == INFER,
+    compiled = Apply(config, *(problem.dtype_of(name) for name in ("gamma", "beta", "mean", deviation)), problem.op == INFER,
                      problem.tensor("residual") is not None, problem.activation)
-    arguments = (*(_pointer(problem, name) for name in ("x", "residual", "y", "gamma", "beta", "mean", deviation)),
+    arguments = (*(problem.pointer(name) for name in ("x", "residual", "y", "gamma", "beta", "mean", deviation)),
                  Argument(problem.compute, "eps"), *extents, Argument("uint32x3", divisor(view.per)),
                  *_steps(view, ("x", "residual", "y")), *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")),
                  *_statistics(view, "mean", deviation))
@@ -153,7 +142,7 @@ def sums_launch(problem, view, items, compiled):
     """The launch that reads dy and x for their sums."""
     config = compiled.planes
     grid, extents = _extents(problem, config)
-    arguments = (*(_pointer(problem, name) for name in ("dy", "x", "y", "mean", "rstd")), *items.pointers()[:2], *extents,
+    arguments = (*(problem.pointer(name) for name in ("dy", "x", "y", "mean", "rstd")), *items.pointers()[:2], *extents,
                  Argument("uint32x3", divisor(view.per)), *_steps(view, ("dy", "x", "y")), *_statistics(view, "mean", "rstd"),
                  *(Argument("int64", s) for s in items.steps))
     return Launch(sums_kernel(compiled), grid, (config.threads, 1, 1), arguments)
@@ -163,7 +152,7 @@ def gradient_launch(problem, view, items, compiled):
     """The launch that writes dx."""
     config = compiled.planes
     grid, extents = _extents(problem, config)
-    arguments = (*(_pointer(problem, name) for name in ("dy", "x", "y", "dx", "dresidual", "gamma", "mean", "rstd")),
+    arguments = (*(problem.pointer(name) for name in ("dy", "x", "y", "dx", "dresidual", "gamma", "mean", "rstd")),
                  *items.pointers()[2:], *extents, Argument("uint32x3", divisor(view.per)),
                  Argument("int32", view.channels // view.per if view.own else 0), *_steps(view, ("dy", "x", "y", "dx", "dresidual")),
                  Argument("int64", view.weight.get("gamma", 0)), *_statistics(view, "mean", "rstd"))
@@ -177,7 +166,7 @@ def build(problem, device, config):
         return (apply_launch(problem, view, config),)
     items = items_of(problem, config)
     if problem.op.endswith("bwd"):
-        compiled = Gradient(config, _dtype(problem, "gamma"), problem.tensor("dresidual") is not None, problem.activation)
+        compiled = Gradient(config, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation)
         return (sums_launch(problem, view, items, compiled), *averages_launches(problem, view, items, config.dependent),
                 gradient_launch(problem, view, items, compiled))
     return (moments_launch(problem, view, items, config), statistics_launch(problem, view, items, config.dependent),

@@ -90,7 +90,7 @@ def supports(problem):
 def configs(problem, device):
     """The groups of threads that hold a row and of which not half are idle."""
     (_, unit, heads), units, split = _row(problem), _units(problem), _split(problem)
-    dtypes = ["" if problem.tensor(name) is None else problem.tensor(name).dtype for name in ("gamma", "beta")]
+    dtypes = [problem.dtype_of(name) for name in ("gamma", "beta")]
     return [Config(Planes(problem.dtype, unit, heads, lanes, ceil_div(units, lanes)), *dtypes, problem.activation, split) for lanes in LANES
             if ceil_div(units, lanes) <= _most(problem, lanes) and (lanes == LANES[0] or units > lanes // 2)]
 
@@ -221,13 +221,11 @@ def kernel(config):
 
 
 def build(problem, device, config):
-    """One launch; a missing weight has x's place in the arguments."""
+    """One launch."""
     view, length = view_of(problem), _row(problem)[0]
     rows = view.images * view.groups
     wholes = [view.whole[name] for name in ("x", "y")]
-    present = {name: name if problem.tensor(name) is not None else "x" for name in ("gamma", "beta")}
-    pointers = [Argument(element(problem.tensor(name).dtype).pointer, name)
-                for name in ("x", "y", present["gamma"], present["beta"], "mean", "rstd")]
+    pointers = [problem.pointer(name) for name in ("x", "y", "gamma", "beta", "mean", "rstd")]
     arguments = (*pointers, Argument(problem.compute, "eps"), Argument("int32", rows), Argument("uint32x3", divisor(1)),
                  Argument("uint32x3", divisor(view.groups)), Argument("int32", length), Argument("uint32x3", divisor(view.values)),
                  Argument("int32", view.per), Argument("int64x2", tuple(s[0] for s in wholes)),
