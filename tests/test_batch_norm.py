@@ -9,6 +9,7 @@ from test_norm import refused
 
 import dnnkern
 from dnnkern import dispatch
+from dnnkern.device import SIMULATED
 from dnnkern.device.epilogue import Activation
 from dnnkern.norm._parse import FAMILY, SMALL, parse_problem
 
@@ -239,3 +240,12 @@ def test_running_statistics_overlap_nothing():
     assert (host(c) == 1).all() and (host(both) == 1).all()
     train(x, c, c, d)  # gamma may be beta
     np.testing.assert_allclose(host(d), 1)
+
+
+@pytest.mark.skipif(not SIMULATED, reason="NumPy arrays")
+def test_running_statistics_can_be_written():
+    x, c, fixed = array(np.ones((2, 3, 4))), array(np.ones(3)), np.ones(3, np.float32)
+    fixed.setflags(write=False)
+    refused(TypeError, ["running_var is a read-only array"], dnnkern.batch_norm_train_fwd, x, c, None, None, fixed)
+    once = np.broadcast_to(np.ones(1, np.float32), (3,))
+    refused(ValueError, ["running_mean", "share one address"], dnnkern.batch_norm_train_fwd, x, c, None, once)
