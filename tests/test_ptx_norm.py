@@ -85,3 +85,13 @@ def test_every_configuration_keeps_to_its_registers(tmp_path):
     for words in ("9999x128 bf16", "9999x4096 f32", "999x4095 bf16"):
         for config, (launch, _) in variants("layer_norm_bwd", words, "block"):
             assembled(launch, tmp_path)
+
+
+@pytest.mark.parametrize("op", ["layer_norm_fwd", "layer_norm_bwd"])
+def test_pieces_of_rows(op, tmp_path):
+    """16 bytes an access in each of the launches that go through the rows."""
+    (_, launches), = variants(op, "64x301056 bf16 --weights float32", "split")
+    for launch in launches[:2]:
+        code = assembled(launch, tmp_path)
+        assert accesses(code, "LDG")[128] >= 4 and ".f64" not in code.ptx and "div." not in code.ptx
+    assert set(accesses(code, "STG")) <= {128, 32} and accesses(code, "STG")[128] >= 2

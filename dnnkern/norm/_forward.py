@@ -73,6 +73,11 @@ class Config:
         return Held(self.dtype, self.unit, self.lanes * self.cluster, self.registers, 0, self.heads)
 
     @property
+    def has_single_weights(self):
+        """Whether units of 16 bytes meet weights that are loaded one by one."""
+        return self.unit == 16 and (self.scaled and not self.gamma_words or self.shifted and not self.beta_words)
+
+    @property
     def registers_needed(self):
         """Of a thread: packed words, values of a few units, addresses."""
         held, real = self.held, 2 if self.dtype == "float64" else 1
@@ -149,8 +154,7 @@ def seconds(problem, device, config):
     blocks = min(2048 // config.threads, config.resident)
     flight = inputs * config.rows * config.registers * config.unit * config.threads * blocks * fill
     rate = min(1.0, flight / 64e3) ** 0.5 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5)) * (0.8 if blocks == 1 else 1.0)
-    if config.unit == 16 and (config.scaled and not config.gamma_words or config.shifted and not config.beta_words):
-        rate *= 0.5
+    rate *= 0.5 if config.has_single_weights else 1.0
     grid = ceil_div(problem.form.rows, config.threads // config.lanes * config.rows) * config.cluster
     share = min(1.0, grid * config.threads / (512 * device.sms))
     moved = moved_seconds(problem.bytes, device) / (rate * share)

@@ -9,7 +9,7 @@ from ..device.vec import advance, pin
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds
-from ._forward import layout, make_config, make_moments, pointers, units
+from ._forward import make_config, make_moments, pointers, units
 from ._moments import make_inverses, make_merge
 from ._weights import make_weights
 
@@ -40,8 +40,9 @@ def seconds(problem, device, config):
     x, form = problem.x, problem.form
     again = 0.4 if problem.bytes < device.l2_bytes // 2 else 1.0
     share = min(1.0, form.rows * pieces(problem, device)[0] * THREADS / (1024 * device.sms))
-    rate = 1.0 if layout(problem)[1] == 16 else min(1.0, x.itemsize / 5)
-    idle = max(1.0, THREADS * config_of(problem).registers / units(problem)) ** 0.5
+    config = config_of(problem)
+    rate = (1.0 if config.unit == 16 else min(1.0, x.itemsize / 5)) * (0.5 if config.has_single_weights else 1.0)
+    idle = max(1.0, THREADS * config.registers / units(problem)) ** 0.5
     return 2 * LAUNCH + 2e-6 + moved_seconds(problem.bytes + again * x.nbytes, device) * idle / (0.9 * rate * share)
 
 
@@ -135,7 +136,7 @@ def apply_kernel(config):
     (inverse, inverse_root), moments, places = make_inverses(Real), make_moments(config, Real), make_row_places(config.dims, 6)
     SOURCE = 3 if config.residual else 0
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @cuda.jit(launch_bounds=(THREADS, 2))
     def norm_fwd_apply(source, gamma, beta, y, mean, rstd, partial, eps, pieces, size, length, x_step, y_step, gamma_step, beta_step,
                        divisors, strides):
         scratch = cuda.shared.array(SCRATCH, Real)

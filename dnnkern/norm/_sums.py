@@ -59,6 +59,6 @@ def sums_launch(problem, slots, steps, dependent):
     types = [getattr(p, name).dtype for name in (names * 2)[:2]]
     arguments = (Argument(f"{p.compute}*", "workspace"),
                  *(Argument(element(getattr(p, name).dtype).pointer, name) for name in (names * 2)[:2]), Argument("int32", slots),
-                 Argument("int32", length), Argument("int32", len(names) * length), *(Argument("int64", s) for s in steps))
+                 Argument("int32", length), Argument("int64", len(names) * length), *(Argument("int64", s) for s in steps))
     return Launch(kernel(*types, p.compute, across, dependent), (ceil_div(length, across), len(names), 1), (THREADS, 1, 1), arguments,
                   dependent=dependent)

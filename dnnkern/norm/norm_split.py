@@ -2,10 +2,12 @@
 
 Forward, blocks of a first launch leave in the workspace the mean, the squared distances to it and the count of a piece of a row each. Those
 of the second merge what the pieces of their row left (Chan's formula, in the same order in every block), and write the results of a
-piece. `block` and `cluster` read a row once, but hold it whole, and keep no more multiprocessors busy than there are rows or clusters.
+piece. Backward, the first leave two sums of a piece each; blocks of a second launch have a strip of columns and a range of rows, write dx,
+and leave the columns' sums, which a third launch adds. `block` and `cluster` read a row once, but hold it whole, and keep no more
+multiprocessors busy than there are rows or clusters.
 """
 from ..dispatch import Algorithm
-from . import _split_forward
+from . import _split_backward, _split_forward
 from ._split_forward import LIMIT, THREADS
 
 
@@ -19,5 +21,7 @@ def supports(problem):
     return None
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="split", supports=supports, workspace=_split_forward.workspace, estimate=_split_forward.seconds,
-                             build=_split_forward.build) for op in ("layer_norm_fwd", "rms_norm_fwd"))
+ALGORITHMS = (*(Algorithm(op=op, name="split", supports=supports, workspace=_split_forward.workspace, estimate=_split_forward.seconds,
+                          build=_split_forward.build) for op in ("layer_norm_fwd", "rms_norm_fwd")),
+              *(Algorithm(op=op, name="split", supports=supports, workspace=_split_backward.workspace, estimate=_split_backward.seconds,
+                          build=_split_backward.build) for op in ("layer_norm_bwd", "rms_norm_bwd")))
