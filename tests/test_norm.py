@@ -209,7 +209,9 @@ def test_rings_go_round(op, shape, dtype, extra, monkeypatch):
     for name in sorted(set(able(op, problem)) - {"naive"}):
         variants = next(a for a in dispatch.algorithms(op) if a.name == name).variants(problem, contract.device())
         for variant in variants:
-            kind = name, variant.config.rows, variant.config.kept
+            if variant.config is None:
+                continue
+            kind = (name, variant.config.rows, variant.config.kept) if name == "block" else name
             if kind not in tried and variant.config.lanes * variant.config.cluster <= 512:
                 tried.add(kind)
                 contract.check(variant, case, again=False)
@@ -235,7 +237,7 @@ def test_pieces_of_rows(op, shape, dtype, extra):
 def test_ranges_of_rows(op, monkeypatch):
     """Strips of columns over several rows each, the last range with fewer."""
     from dnnkern.norm import _split_backward
-    monkeypatch.setattr(_split_backward, "plan", lambda problem, device: (2, 512, 2, 3, 3))
+    monkeypatch.setattr(_split_backward, "plan", lambda problem, device: (2, 512, 2, 2, 3))
     case = next(c for c in cases.modules()[op].CASES if c.id.startswith("rows"))
-    case = dataclasses.replace(case, shape=(8, 2600), dtype="float32", weights=None)
+    case = dataclasses.replace(case, shape=(5, 2600), dtype="float32", weights=None)
     contract.check(next(a for a in dispatch.algorithms(op) if a.name == "split"), case, again=False)
