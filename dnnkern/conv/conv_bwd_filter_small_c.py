@@ -53,8 +53,8 @@ class Config:
         return f"{self.pixels} pixels w{self.warps_p}x{self.warps_u} f{16 * self.filters} b{self.blocks}"
 
 
-CONFIGS = (Config(224, 2, 2, 4, 2), Config(448, 4, 2, 4, 1), Config(224, 4, 2, 2, 2), Config(224, 2, 4, 4, 1), Config(128, 4, 1, 4, 2),
-           Config(64, 2, 1, 2, 3), Config(32, 1, 2, 1, 4))
+CONFIGS = (Config(224, 2, 2, 4, 2), Config(128, 2, 2, 4, 4), Config(448, 4, 2, 4, 1), Config(224, 4, 2, 2, 2), Config(224, 2, 4, 4, 1),
+           Config(128, 4, 1, 4, 2), Config(64, 2, 1, 2, 3), Config(32, 1, 2, 1, 4))
 
 
 @dataclass(frozen=True)
