@@ -1,13 +1,11 @@
-"""What the PyTorch peers of batch and group normalisation share: its operators on permuted views of channels-last arrays.
-
-eps and momentum are 1, as the operands' scalars are.
-"""
+"""What the PyTorch peers of batch and group normalisation share: its operators on permuted views of channels-last arrays."""
 import torch
 
 from bench.peers import Peer
 from bench.torch_arrays import TorchContender, tensors
+from dnnkern.host.operands import USUAL
 
-NAME = "torch"
+NAME, EPS, MOMENTUM = "torch", USUAL["eps"], USUAL["momentum"]
 
 
 def make(case, operands, clock):
@@ -68,7 +66,7 @@ def training(p, t, operator="native_batch_norm"):
     operands = x, t["gamma"], t["beta"], t["running_mean"], t["running_var"]
 
     def call():
-        y, mean, rstd = run(*operands, True, 1.0, 1.0)[:3]
+        y, mean, rstd = run(*operands, True, MOMENTUM, EPS)[:3]
         return finished(p, y, residual), mean, rstd
     return call
 
@@ -77,7 +75,7 @@ def inference(p, t):
     """By given statistics."""
     x, residual = first(p, t["x"]), first(p, t["residual"])
     operands = x, t["gamma"], t["beta"], t["mean"], t["var"]
-    return lambda: (finished(p, torch.ops.aten.native_batch_norm(*operands, False, 1.0, 1.0)[0], residual),)
+    return lambda: (finished(p, torch.ops.aten.native_batch_norm(*operands, False, MOMENTUM, EPS)[0], residual),)
 
 
 def past_activation(p, dy, y):
@@ -91,7 +89,7 @@ def gradients(p, t):
 
     def call():
         dz = past_activation(p, dy, y)
-        found = torch.ops.aten.native_batch_norm_backward(dz, x, t["gamma"], None, None, t["mean"], t["rstd"], True, 1.0, [True] * 3)
+        found = torch.ops.aten.native_batch_norm_backward(dz, x, t["gamma"], None, None, t["mean"], t["rstd"], True, EPS, [True] * 3)
         return (*found, dz)
     return call
 
@@ -99,7 +97,7 @@ def gradients(p, t):
 def groups(p, t):
     """Group normalisation, as its function picks kernels."""
     x, gamma, beta = first(p, t["x"]), t["gamma"], t["beta"]
-    return lambda: (finished(p, torch.nn.functional.group_norm(x, p.groups, gamma, beta, 1.0), None),)
+    return lambda: (finished(p, torch.nn.functional.group_norm(x, p.groups, gamma, beta, EPS), None),)
 
 
 def group_gradients(p, t):
