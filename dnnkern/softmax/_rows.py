@@ -199,7 +199,7 @@ def forward_kernel(config):
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS))
     def softmax_fwd_rows(x, y, rows, length, x_step, y_step, divisors, strides):
-        dynamic = cuda.shared.array(0, u32)
+        dynamic = cuda.shared.array(0, u32, alignment=16)
         scratch = cuda.shared.array(SCRATCH, Real)
         slots = cuda.shared.array(SLOTS, Real)
         words = cuda.local.array(WORDS, u32)
