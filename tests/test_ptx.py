@@ -112,7 +112,7 @@ def check(launch, problem, arch):
         assert not stray, f"float64 in a kernel that needs none: {stray[:5]}"
     used = assemble(compiled, arch)
     assert (used["stores"], used["loads"]) == (0, 0), f"spills: {used}"
-    assert used["stack"] == 0 or arch in OPAQUE_POINTERS and used["stack"] <= 320, f"an array in local memory: {used}"
+    assert used["stack"] == 0 or arch in OPAQUE_POINTERS and used["stack"] <= 512, f"an array in local memory: {used}"
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     # registers are given out eight a thread and 256 a warp
     assert -(-used["registers"] // 8) * 8 * -(-threads // 32) * 32 <= REGISTERS, (used, threads)
