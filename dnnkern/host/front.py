@@ -43,7 +43,7 @@ class Operation:
     outputs : tuple of str
         Names of the output arrays in the plan.
     scalars : tuple of str
-        Names of the run-time numbers, of the problem's `scalar_type`.
+        Names of the run-time numbers, of the problem's `scalar_type`, or of what its `scalar_types`, {name: type}, says.
     problem : callable(tensors, outs, *parameters, aliases=frozenset) -> problem
         `tensors` are the operands' descriptors, `outs` those of `out` or None, `aliases` the names of operands that are exactly `out`.
         The problem has `outputs` (tensors), `is_empty` and `scalar_type`.
@@ -249,8 +249,10 @@ class Operation:
     def parameters(self, problem, given=None):
         """((name, type), ...) of the values a plan of this operation takes, where only the first `given` operands are passed."""
         given = len(self.operands) if given is None else given
+        special = getattr(problem, "scalar_types", {})
         return (*((name, "pointer") for name in (*self.operands[:given], *self.outputs, "workspace")),
-                *((name, problem.scalar_type) for name in self.scalars), *((name, "null") for name in self.operands[given:]))
+                *((name, special.get(name, problem.scalar_type)) for name in self.scalars),
+                *((name, "null") for name in self.operands[given:]))
 
     def _updated(self, operands):
         return [(label, x) for name, label, x in zip(self.operands, self.labels, operands) if name in self.updates] if self.updates else ()

@@ -1,0 +1,135 @@
+"""Dropout: elements set to zero at random, and the gradient, which remembers them as one bit each."""
+import math
+import operator
+
+from ..dispatch import Note
+from ..host.front import Operation
+from ._problem import DropoutGradientProblem, DropoutProblem, make_backward, make_forward
+
+__all__ = ["DropoutGradientProblem", "DropoutProblem", "dropout_bwd", "dropout_fwd"]
+
+FORWARD = Operation("dropout_fwd", operands=("x",), outputs=("y", "mask"), scalars=("seed", "offset", "threshold", "factor"),
+                    problem=make_forward, in_place=frozenset({"x"}))
+_forward = FORWARD.call
+BACKWARD = Operation("dropout_bwd", operands=("dy", "mask"), outputs=("dx",), scalars=("factor",), problem=make_backward,
+                     in_place=frozenset({"dy"}))
+_backward = BACKWARD.call
+STEPS = 1 << 16
+"""Probabilities are multiples of one over this: an element is kept or not by 16 random bits."""
+
+
+def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Each element is set to zero with probability p, the others are divided by 1 - p: ``y = keep * x / (1 - p)``.
+
+    Parameters
+    ----------
+    x : array
+        float64, float32, float16 or bfloat16; at most eight dimensions, any strides.
+    p : float
+        From 0 to below 1. Elements are dropped with the nearest probability that is a multiple of 2**-16.
+    seed, offset : int
+        Of 64 bits. Which elements are kept is a function of seed, offset and an element's position in x, in the order of its dimensions:
+        calls that draw independently have different offsets.
+    out : tuple (y, mask)
+        Written and returned. y has any strides and may be exactly x; mask is packed.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array, of x's framework
+        Packed, unless `out` is given. Multiplied by ``1 / (1 - p)`` in float32 (float64 for float64) and rounded once; what is dropped is
+        zero, NaN and infinities too.
+    mask : uint8 array (ceil(x.size / 8),)
+        Element number i of x is kept where bit ``i % 8`` of ``mask[i // 8]`` is set, as `numpy.packbits` has it with ``bitorder="little"``.
+        Bits beyond the last element are 0.
+
+    Raises
+    ------
+    ValueError
+        A probability outside [0, 1), a seed or an offset of more than 64 bits, an `out` of another shape or that partly overlaps x.
+    TypeError
+        Dtypes, a seed or an offset that is no integer, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic: the same bits from every algorithm, launch and device, and in the simulator; `dnnkern.device.philox` makes them, eight
+    elements from each four words. Mirrors cudnnDropoutForward, and the Philox dropout of cuDNN's and oneDNN's graphs.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> y, mask = dnnkern.dropout_fwd(np.arange(1, 11, dtype=np.float32), 0.5, seed=7)
+    >>> y
+    array([ 0.,  4.,  6.,  8., 10.,  0., 14.,  0., 18.,  0.], dtype=float32)
+    >>> np.unpackbits(mask, bitorder="little")[:10]
+    array([0, 1, 1, 1, 1, 0, 1, 0, 1, 0], dtype=uint8)
+    """
+    threshold, factor = _probability("dropout_fwd", p)
+    scalars = _word("seed", seed), _word("offset", offset), threshold, factor
+    return _forward((x,), out, (), scalars, workspace, stream, algo, allow)
+
+
+def dropout_bwd(dy, mask, p, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradient of `dropout_fwd`: ``dx = keep * dy / (1 - p)``.
+
+    Parameters
+    ----------
+    dy : array
+        Gradient of the result; dtypes and strides as `dropout_fwd`'s.
+    mask : uint8 array (ceil(dy.size / 8),), packed
+        What `dropout_fwd` returned.
+    p : float
+        As given to `dropout_fwd`.
+    out : array of dy's shape and dtype
+        Written and returned; any strides. May be exactly dy.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dx : array, of dy's framework
+        Packed, unless `out` is given; computed as `dropout_fwd` does.
+
+    Raises
+    ------
+    ValueError
+        A probability outside [0, 1), a mask of another length, an `out` of another shape or that partly overlaps an operand.
+    TypeError, NotSupported
+        As `dropout_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnDropoutBackward.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dnnkern.dropout_bwd(np.ones(5, np.float32), np.array([0b10110], np.uint8), 0.5)
+    array([0., 2., 2., 0., 2.], dtype=float32)
+    """
+    return _backward((dy, mask), out, (), (_probability("dropout_bwd", p)[1],), workspace, stream, algo, allow)
+
+
+def _probability(function, p):
+    """(random words of 16 bits below this drop an element, what the others are multiplied by)."""
+    try:
+        value = float(p)
+    except (TypeError, ValueError):
+        raise TypeError(f"{function}: p={p!r}; expected a number") from None
+    if not 0 <= value < 1:
+        raise ValueError(f"{function}: p={p}; expected a probability from 0 to below 1")
+    return math.floor(value * STEPS + 0.5), 1 / (1 - value)
+
+
+def _word(name, value):
+    """An integer of 64 bits as an unsigned one."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"dropout_fwd: {name}={value!r}; expected an integer") from None
+    if not -2 ** 63 <= number < 2 ** 64:
+        raise ValueError(f"dropout_fwd: {name}={number}; expected an integer of 64 bits")
+    return number & (2 ** 64 - 1)

@@ -1,0 +1,94 @@
+"""One thread a byte of the mask: eight elements, one after the other.
+
+Straight from the definition, for any strides and any number of elements; each coordinate costs a division of 64-bit integers.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, i64, u8, u32
+from ..device.convert import element
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ..transform._offsets import make_offsets64, offset_arguments64
+from ._bits import GROUP, draw, make_kept
+
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class Config:
+    """Element type, number of dimensions."""
+    dtype: str
+    dims: int
+
+
+def supports(problem):
+    """Everything."""
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """A 32-byte sector an access where the elements of neighbouring threads are that far apart, and the divisions."""
+    last = problem.dims[-1]
+    spread = sum(min(32, max(abs(s), 1) * GROUP * problem.source.itemsize) for s in (last.x, last.y))
+    issue = divisions_seconds(problem.size, 50 + 70 * len(problem.dims), device)
+    return LAUNCH + max(issue, moved_seconds(problem.size * spread + problem.mask.nbytes, device))
+
+
+@functools.cache
+def forward_kernel(config):
+    """y and mask from x."""
+    load, store, kept = element(config.dtype).load, element(config.dtype).store, make_kept(config.dtype)
+    offsets = make_offsets64(config.dims)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def dropout_fwd_naive(x, y, mask, elements, sizes, strides, seed, offset, threshold, factor):
+        group = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        first = i64(group * GROUP)
+        if first < elements:
+            count = min(i64(elements - first), i64(GROUP))
+            bits = u32(draw(seed, offset, group, threshold) & u32(u32(1 << count) - u32(1)))
+            mask[group] = u8(bits)
+            for k in range(count):
+                x_at, y_at = offsets(i64(first + k), sizes, strides)
+                store(y, y_at, kept(load(x, x_at), factor, bits, k))
+    return dropout_fwd_naive
+
+
+@functools.cache
+def backward_kernel(config):
+    """dx from dy and mask."""
+    load, store, kept = element(config.dtype).load, element(config.dtype).store, make_kept(config.dtype)
+    offsets = make_offsets64(config.dims)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def dropout_bwd_naive(dy, dx, mask, elements, sizes, strides, factor):
+        group = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        first = i64(group * GROUP)
+        if first < elements:
+            bits = u32(mask[group])
+            for k in range(min(i64(elements - first), i64(GROUP))):
+                dy_at, dx_at = offsets(i64(first + k), sizes, strides)
+                store(dx, dx_at, kept(load(dy, dy_at), factor, bits, k))
+    return dropout_bwd_naive
+
+
+def build(problem, device, config):
+    """One launch."""
+    forward = problem.op == "dropout_fwd"
+    kernel = (forward_kernel if forward else backward_kernel)(Config(problem.dtype, len(problem.dims)))
+    numbers = ("seed", "offset", "threshold", "factor") if forward else ("factor",)
+    arguments = (*(Argument(element(problem.dtype).pointer, name) for name in (("x", "y") if forward else ("dy", "dx"))),
+                 Argument("uint8*", "mask"), Argument("int64", problem.size), *offset_arguments64(problem.dims),
+                 *(Argument(problem.scalar_types.get(name, problem.compute), name) for name in numbers))
+    return (Launch(kernel, (-(-problem.mask.size // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+                   for op in ("dropout_fwd", "dropout_bwd"))

@@ -1,0 +1,179 @@
+"""Sixteen bytes a load, one or two calls of Philox a thread.
+
+A thread owns as many neighbours as are two loads of 16 bytes, eight at least: 16 halves, 8 floats. All loads are under way before the
+random bits are drawn, which takes about a hundred instructions for eight elements and hides behind them; in 16-bit types that is most of
+what a copy leaves time for. Where an array is not aligned to 16 bytes its accesses are shorter, on that side alone. A run at the end of a
+row, which has fewer elements, goes one by one.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, i32, i64, u8, u32
+from ..device.convert import element
+from ..device.groups import access_words, make_reader, make_writer, scalar_of
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
+from ..transform._offsets import LIMIT, make_offsets, offset_arguments
+from ..transform._problem import Dim
+from ._bits import GROUP, draw, make_kept
+
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class Config:
+    """Element type, elements a thread, words of an access of either array, dimensions, 64-bit offsets, whether both arrays are one."""
+    dtype: str
+    run: int
+    x_words: int
+    y_words: int
+    dims: int
+    wide: bool
+    in_place: bool
+
+    @property
+    def groups(self):
+        """Bytes of the mask a thread."""
+        return self.run // GROUP
+
+    def __str__(self):
+        return f"{self.run} elements, {4 * self.x_words} and {4 * self.y_words} bytes"
+
+
+def supports(problem):
+    """Rows that are contiguous in both arrays, of whole runs where there are several."""
+    last, run = problem.dims[-1], _run(problem)
+    if (last.x, last.y) != (1, 1):
+        return f"the last dimension has strides {last.x} and {last.y}; expected 1 in both arrays"
+    if len(problem.dims) > 1 and last.size % run:
+        return f"rows of {last.size} elements are apart; expected a multiple of {run}"
+    if max(last.size + run, _count(problem) + 2 ** 20) >= LIMIT:
+        return f"{_count(problem)} runs in rows of {last.size} elements; expected fewer than 2**31 - 2**20 of either"
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def _run(problem):
+    return max(GROUP, 32 // problem.source.itemsize)
+
+
+def _count(problem):
+    return ceil_div(problem.size, _run(problem))
+
+
+def _config(problem):
+    run, outer = _run(problem), problem.dims[:-1]
+    return Config(problem.dtype, run, access_words(problem.source, run, [d.x for d in outer]),
+                  access_words(problem.result, run, [d.y for d in outer]), len(problem.dims), problem.is_wide, problem.in_place)
+
+
+def estimate(problem, device, config):
+    """Bytes, or the instructions: 110 a call of Philox, some for each element and access."""
+    config = _config(problem)
+    accesses = sum(config.run * problem.source.itemsize / (4 * words or problem.source.itemsize)
+                   for words in (config.x_words, config.y_words))
+    random = 110 * config.groups if problem.op == "dropout_fwd" else 0
+    issue = divisions_seconds(_count(problem), 20 + 12 * config.dims + random + 5 * config.run + 4 * accesses, device)
+    return LAUNCH + max(moved_seconds(problem.bytes, device), issue) * tail(ceil_div(_count(problem), THREADS), 6, device)
+
+
+def _parts(config):
+    """What kernels of both directions are made of."""
+    SCALAR, LENGTH, fetch, unpack = make_reader(config.dtype, config.run, config.x_words, not config.in_place)
+    put, kept, T = make_writer(config.dtype, config.run, config.y_words), make_kept(config.dtype), scalar_of(config.dtype)
+    return SCALAR, LENGTH, fetch, unpack, put, kept, T, element(config.dtype).load, element(config.dtype).store
+
+
+@functools.cache
+def forward_kernel(config):
+    """y and mask from x, a run a thread."""
+    SCALAR, LENGTH, fetch, unpack, put, kept, T, load, store = _parts(config)
+    RUN, GROUPS, offsets = config.run, config.groups, make_offsets(config.dims, config.wide)
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def dropout_fwd_vector(x, y, mask, count, row, runs, divisors, strides, seed, offset, threshold, factor):
+        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        if index < count:
+            buffer, values, bits = cuda.local.array(LENGTH, SCALAR), cuda.local.array(RUN, T), cuda.local.array(GROUPS, u32)
+            x_at, y_at = offsets(index, divisors, strides)
+            x, y = advance(x, i64(x_at)), advance(y, i64(y_at))
+            _, run = divide_remainder(index, runs)
+            left, group = i32(row - i32(run * RUN)), i64(i64(index) * GROUPS)
+            whole = left >= RUN
+            if whole:
+                fetch(buffer, 0, x, i32(0), i32(1))
+            for g in range(GROUPS):
+                bits[g] = draw(seed, offset, i64(group + g), threshold)
+            if whole:
+                unpack(values, 0, buffer, 0)
+                for k in range(RUN):
+                    values[k] = kept(values[k], factor, bits[k >> 3], k & 7)
+                put(y, i32(0), values, 0)
+                for g in range(GROUPS):
+                    mask[i64(group + g)] = u8(bits[g])
+            else:
+                for g in range(GROUPS):
+                    some = i32(left - i32(g * GROUP))
+                    if some > 0:
+                        word = bits[g]
+                        if some < GROUP:
+                            word = u32(word & u32(u32(u32(1) << u32(some)) - u32(1)))
+                        mask[i64(group + g)] = u8(word)
+                        for k in range(min(some, i32(GROUP))):
+                            store(y, i32(g * GROUP + k), kept(load(x, i32(g * GROUP + k)), factor, word, k))
+    return dropout_fwd_vector
+
+
+@functools.cache
+def backward_kernel(config):
+    """dx from dy and mask, a run a thread."""
+    SCALAR, LENGTH, fetch, unpack, put, kept, T, load, store = _parts(config)
+    RUN, GROUPS, offsets = config.run, config.groups, make_offsets(config.dims, config.wide)
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def dropout_bwd_vector(dy, dx, mask, count, row, runs, divisors, strides, factor):
+        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        if index < count:
+            buffer, values, bits = cuda.local.array(LENGTH, SCALAR), cuda.local.array(RUN, T), cuda.local.array(GROUPS, u32)
+            dy_at, dx_at = offsets(index, divisors, strides)
+            dy, dx = advance(dy, i64(dy_at)), advance(dx, i64(dx_at))
+            _, run = divide_remainder(index, runs)
+            left, group = i32(row - i32(run * RUN)), i64(i64(index) * GROUPS)
+            if left >= RUN:
+                fetch(buffer, 0, dy, i32(0), i32(1))
+                for g in range(GROUPS):
+                    bits[g] = u32(mask[i64(group + g)])
+                unpack(values, 0, buffer, 0)
+                for k in range(RUN):
+                    values[k] = kept(values[k], factor, bits[k >> 3], k & 7)
+                put(dx, i32(0), values, 0)
+            else:
+                for k in range(left):
+                    word = u32(mask[i64(group + (k >> 3))])
+                    store(dx, i32(k), kept(load(dy, i32(k)), factor, word, k & 7))
+    return dropout_bwd_vector
+
+
+def build(problem, device, config):
+    """One launch."""
+    config, forward = _config(problem), problem.op == "dropout_fwd"
+    *outer, last = problem.dims
+    runs = (*outer, Dim(ceil_div(last.size, config.run), config.run, config.run))
+    numbers = ("seed", "offset", "threshold", "factor") if forward else ("factor",)
+    arguments = (*(Argument(element(problem.dtype).pointer, name) for name in (("x", "y") if forward else ("dy", "dx"))),
+                 Argument("uint8*", "mask"), Argument("int32", _count(problem)), Argument("int32", last.size),
+                 Argument("uint32x3", divisor(runs[-1].size)), *offset_arguments(runs, config.wide),
+                 *(Argument(problem.scalar_types.get(name, problem.compute), name) for name in numbers))
+    kernel = (forward_kernel if forward else backward_kernel)(config)
+    return (Launch(kernel, (ceil_div(_count(problem), THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="vector", supports=supports, workspace=workspace, estimate=estimate, build=build)
+                   for op in ("dropout_fwd", "dropout_bwd"))

@@ -1,0 +1,4 @@
+"""Cases of dropout_bwd."""
+from ._dropout import Backward, beyond, check_beyond_int32, large, table  # noqa: F401
+
+CASES, LARGE, BEYOND_INT32 = table(Backward), large(Backward), beyond(Backward)
