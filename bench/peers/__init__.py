@@ -15,10 +15,12 @@ class Peer:
         Its name is the module's `NAME`.
     write : callable()
         Computes set 0 and leaves the result in the operands' output, waited for: the check.
+    tolerance : float or None
+        Of that check, where the library rounds its result more than ours are.
     """
 
-    def __init__(self, contender, write):
-        self.contender, self.write = contender, write
+    def __init__(self, contender, write, tolerance=None):
+        self.contender, self.write, self.tolerance = contender, write, tolerance
 
 
 def peers_of(op) -> tuple:

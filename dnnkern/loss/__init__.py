@@ -1,0 +1,126 @@
+"""Losses and their gradients."""
+from ..dispatch import Note
+from ..host.front import Operation
+from ._problem import CrossEntropyGradientProblem, CrossEntropyProblem, check_labels, make_backward, make_forward
+
+__all__ = ["CrossEntropyGradientProblem", "CrossEntropyProblem", "cross_entropy_bwd", "cross_entropy_fwd"]
+
+CROSS_ENTROPY_FWD = Operation("cross_entropy_fwd", operands=("logits", "targets", "weight"), outputs=("loss", "lse"), problem=make_forward,
+                              check_values=check_labels)
+_cross_entropy = CROSS_ENTROPY_FWD.call
+CROSS_ENTROPY_BWD = Operation("cross_entropy_bwd", operands=("dloss", "logits", "targets", "lse", "weight"), outputs=("dlogits",),
+                              problem=make_backward, check_values=check_labels)
+_cross_entropy_bwd = CROSS_ENTROPY_BWD.call
+
+
+def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_smoothing=0.0, reduction="mean", out=None, workspace=None,
+                      stream=None, algo=None, allow=Note.NONE):
+    """Cross-entropy of ``softmax(logits)`` with targets, for any number of classes, whose probabilities are never written.
+
+    With ``p = softmax(logits)`` along the classes, s the label smoothing and C classes, a row costs
+    ``-(1 - s) * w[t] * log(p[t]) - s / C * sum over c of w[c] * log(p[c])`` for a class index t, and
+    ``-sum over c of w[c] * ((1 - s) * t[c] + s / C) * log(p[c])`` for probabilities t.
+
+    Parameters
+    ----------
+    logits : array (N, C, ...) or (C,)
+        float64, float32, float16 or bfloat16; classes along axis 1, or the only one; up to eight dimensions, any strides.
+    targets : array
+        int32 or int64 of the logits' shape without the classes: class indices. Or of the logits' shape and dtype: probabilities, which
+        need not add up to 1.
+    weight : array (C,), optional
+        Of the classes; the logits' dtype, or float32 beside 16-bit logits.
+    ignore_index : int
+        Rows with this target cost nothing, and do not count in the mean; it may be a class.
+    label_smoothing : float
+        From 0 to 1.
+    reduction : "mean", "sum" or "none"
+        "mean" divides the sum by that of the weights of the targets (their number without weights); with probabilities by the number of
+        rows.
+    out : (loss, lse)
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    loss : array of float32, float64 for float64
+        Without dimensions, or with "none" of the logits' shape without the classes.
+    lse : array of the loss's dtype
+        The logarithm of the sum of exponentials of each row: what `cross_entropy_bwd` takes.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, a smoothing or reduction that there is not, an `out` that overlaps an operand; under
+        ``DNNKERN_CHECK=values`` a target that is neither a class nor ignored, with its position.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic, the mean too: each row leaves its loss, which one or two further launches add up. A target that is neither a class nor
+    ignored gives NaN, and reads nothing outside the arrays. The mean over no rows is NaN, as PyTorch's. A row that holds NaN or +inf costs
+    NaN unless it is ignored. Mirrors ``torch.nn.functional.cross_entropy``.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> logits = np.array([[2, 0, 0], [0, 0, 3], [1, 1, 1]], np.float32)
+    >>> loss, lse = dnnkern.cross_entropy_fwd(logits, np.array([0, 1, -100]))
+    >>> print(loss.round(4), lse.round(4))
+    1.6672 [2.2395 3.0949 2.0986]
+    >>> dnnkern.cross_entropy_fwd(logits, np.array([0, 1, 2]), label_smoothing=0.1, reduction="none")[0].round(4)
+    array([0.3729, 2.9949, 1.0986], dtype=float32)
+    """
+    return _cross_entropy((logits, targets, weight), out, (ignore_index, label_smoothing, reduction), (), workspace, stream, algo, allow)
+
+
+def cross_entropy_bwd(dloss, logits, targets, lse, *, weight=None, ignore_index=-100, label_smoothing=0.0, reduction="mean", out=None,
+                      workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradient of `cross_entropy_fwd` by the logits: ``dlogits = g * (q.sum() * exp(logits - lse) - q)`` in each row.
+
+    q is what the logarithms of the probabilities are multiplied with in the loss, g the gradient of the row's loss: that of the mean is
+    divided as the mean is.
+
+    Parameters
+    ----------
+    dloss : array of float32, float64 for float64
+        Gradient of the loss: without dimensions, or with "none" one for each row.
+    logits, targets, weight, ignore_index, label_smoothing, reduction
+        As given to `cross_entropy_fwd`.
+    lse : array
+        As `cross_entropy_fwd` returned it.
+    out : array of the logits' shape and dtype
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dlogits : array of the logits' dtype, of dloss's framework
+        Computed in float32 (float64 for float64) and rounded once. Ignored rows are 0.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `cross_entropy_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Rows whose target is neither a class nor ignored are NaN. The logits are read once, and exponentials are taken of them
+    and `lse`, without another sum.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> logits, targets = np.array([[2, 0, 0], [0, 0, 3]], np.float32), np.array([0, 1])
+    >>> loss, lse = dnnkern.cross_entropy_fwd(logits, targets, reduction="sum")
+    >>> dnnkern.cross_entropy_bwd(np.ones((), np.float32), logits, targets, lse, reduction="sum").round(4)
+    array([[-0.213 ,  0.1065,  0.1065],
+           [ 0.0453, -0.9547,  0.9094]], dtype=float32)
+    """
+    return _cross_entropy_bwd((dloss, logits, targets, lse, weight), out, (ignore_index, label_smoothing, reduction), (), workspace, stream,
+                              algo, allow)

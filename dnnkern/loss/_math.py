@@ -1,0 +1,185 @@
+"""What all algorithms of losses over classes compute of an element, of a row and of a target, in float32 or float64."""
+import functools
+import math
+from dataclasses import dataclass
+from typing import Callable, NamedTuple
+
+from ..device import device_function, f32, f64, i64
+from ..device.convert import element
+from ..device.fastmath import exp, exp_fast, fabs
+
+IGNORED, INVALID = -1, -2  # labels that are no class
+NEGATIVE_INFINITY = -math.inf
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What kernels are compiled for, of the problem.
+
+    Attributes
+    ----------
+    dtype : str
+        Of the scores.
+    labels : str
+        dtype of class indices; "" for probabilities.
+    weight : str
+        dtype of the classes' weights; "" for none.
+    smooth : bool
+        Whether every class has a share of the target.
+    each : bool
+        Whether every row has a loss of its own, to be written or whose gradient is given.
+    mean : bool
+        Whether losses are divided by the sum of the labels' weights.
+    reads : bool
+        Whether the gradient depends on the scores.
+    """
+    dtype: str
+    labels: str
+    weight: str
+    smooth: bool
+    each: bool
+    mean: bool
+    reads: bool = True
+
+    @property
+    def compute(self):
+        return element(self.dtype).compute
+
+    @property
+    def real(self):
+        """Type to compute with."""
+        return f64 if self.compute == "float64" else f32
+
+    @property
+    def soft(self):
+        return not self.labels
+
+    @property
+    def shares(self):
+        """Whether the loss has a part of every class."""
+        return self.smooth or self.soft
+
+
+def kind_of(problem) -> Kind:
+    """The kind of a problem."""
+    soft = problem.is_soft
+    return Kind(problem.dtype, "" if soft else problem.targets.dtype, problem.weight.dtype if problem.weight is not None else "",
+                problem.label_smoothing > 0, problem.reduction == "none", problem.reduction == "mean" and not soft,
+                problem.lse is not None)
+
+
+class Terms(NamedTuple):
+    """Device functions of a `Kind`.
+
+    power(d)
+        exp(d). In float32 two instructions: a difference to the maximum loses nothing in them that its rounding has not lost.
+    shift(m)
+        m, but 0 for -inf: what to subtract before exponentials where nothing is there yet to be summed.
+    anchor(x)
+        x, but 0 where it is not finite: what to subtract from scores before they are summed.
+    label(targets, at, classes, ignore)
+        The class of a row, `IGNORED` or `INVALID`, as int64.
+    weigh(weight, i)
+        Element i of the weights; 1 without weights.
+    aim(t, w, keep, share)
+        What the logarithm of a class's probability counts in the loss, t being the target's probability and w the weight.
+    conclude(label, distance, shared, aimed, sum_aimed, w, keep, share)
+        The loss of a row. `distance` is what the label's logit lacks to the logarithm of the sum of exponentials, `shared` what the anchor
+        lacks; `aimed` and `sum_aimed` are the sum of `aim` over the classes, and that of its products with scores above the anchor.
+    """
+    power: Callable
+    shift: Callable
+    anchor: Callable
+    label: Callable
+    weigh: Callable
+    aim: Callable
+    conclude: Callable
+
+
+@functools.cache
+def make_terms(kind) -> Terms:
+    """The device functions of a kind."""
+    Real, power = kind.real, exp if kind.compute == "float64" else exp_fast
+    WEIGHTED, SMOOTH, SOFT = bool(kind.weight), kind.smooth, kind.soft
+    load_weight = element(kind.weight or kind.dtype).load
+
+    @device_function
+    def shift(m):
+        return Real(0) if m == Real(NEGATIVE_INFINITY) else m
+
+    @device_function
+    def anchor(x):
+        return x if fabs(x) < Real(math.inf) else Real(0)
+
+    @device_function
+    def label(targets, at, classes, ignore):
+        target = i64(targets[at])
+        found = i64(INVALID)
+        if target >= 0 and target < classes:
+            found = target
+        if target == ignore:
+            found = i64(IGNORED)
+        return found
+
+    @device_function
+    def weigh(weight, i):
+        if WEIGHTED:
+            return Real(load_weight(weight, i))
+        return Real(1)
+
+    @device_function
+    def aim(t, w, keep, share):
+        q = w
+        if SOFT:
+            q = t
+            if SMOOTH:
+                q = Real(Real(keep * t) + share)
+            if WEIGHTED:
+                q = Real(q * w)
+        return q
+
+    @device_function
+    def conclude(label, distance, shared, aimed, sum_aimed, w, keep, share):
+        if SOFT:
+            return Real(Real(aimed * shared) - sum_aimed)
+        loss = Real(w * distance)
+        if SMOOTH:
+            loss = Real(Real(keep * loss) + Real(share * Real(Real(aimed * shared) - sum_aimed)))
+        if label == i64(IGNORED):
+            loss = Real(0)
+        elif label < 0:
+            loss = Real(math.nan)
+        return loss
+    return Terms(power, shift, anchor, label, weigh, aim, conclude)
+
+
+@functools.cache
+def make_slope(kind):
+    """Device function ``slope(label, g, w, aimed, keep, share)`` -> (probability, target, each): the gradient of a row is
+    ``probability * softmax(x)``, minus `target` at the label, minus `each` times `aim`; `g` is that of the row's loss, `w` the label's
+    weight, `aimed` the sum of `aim` over the classes.
+    """
+    Real, SOFT, SMOOTH, READS = kind.real, kind.soft, kind.smooth, kind.reads
+
+    @device_function
+    def slope(label, g, w, aimed, keep, share):
+        target, each, probability = Real(0), Real(0), Real(0)
+        if SOFT:
+            each = g
+            probability = Real(g * aimed)
+        else:
+            if label == i64(IGNORED):
+                g = Real(0)
+                w = Real(0)
+            elif label < 0:
+                g = Real(math.nan)
+            target = Real(g * w)
+            if SMOOTH:
+                target = Real(target * keep)
+                each = Real(g * share)
+            if READS:
+                probability = target
+                if SMOOTH:
+                    probability = Real(target + Real(each * aimed))
+        return probability, target, each
+    return slope
