@@ -10,10 +10,11 @@ What a word has besides the window is masked: elements of neighbouring pixels ma
 """
 from dataclasses import dataclass
 
-from ..device import device_function, i32, i64, u32, u64
+from ..device import cuda, device_function, i32, i64, u32, u64
+from ..device.convert import permute_bytes
 from ..device.cp_async import copy_async16
 from ..device.index import ceil_div, divide_remainder
-from ..device.vec import address, load1_nc_if, load_shared_u32, store_shared_u32
+from ..device.vec import address, load1_nc_if, load_shared_4u32, load_shared_u32, store_shared_4u32, store_shared_u32
 
 MOST_STEPS = 14
 CHANNELS = 4
@@ -118,11 +119,10 @@ def tile_of(problem, pixels):
 
 def are_copies(problem):
     """Whether rows of x can be copied 16 bytes at a time to where they are read."""
-    p, window = problem, window_of(problem)
+    p = problem
     n, c, _, h, w = p.x_strides
     packed = (c == 1 or p.c == 1) and (w == p.c or p.image[2] == 1)
-    aligned = p.x.alignment == 16 and (n % 8 == 0 or p.n == 1) and (h % 8 == 0 or p.image[1] == 1)
-    return packed and aligned and window.copies == 1
+    return packed and p.x.alignment == 16 and (n % 8 == 0 or p.n == 1) and (h % 8 == 0 or p.image[1] == 1)
 
 
 def masked_slots(window):
@@ -196,6 +196,7 @@ def make_stage(window, by_copies, threads):
 
     Image element e0 of row h0 is the first one of the first row; what lies outside of H rows of `extent` elements is zero. `strides` are
     x's along h, w and c, `first` the image's offset, `parts` divides by the copies of 16 bytes (words, with `by_copies` false) of a row.
+    Of two copies of a row, copies of 16 bytes make the first one; `make_shift` the other.
     """
     COPIES, THREADS, split = window.copies, threads, make_split(window.c)
 
@@ -232,3 +233,22 @@ def make_stage(window, by_copies, threads):
                     v2 = element(x, first, h, i32(e + 2), there, extent, strides)
                     store_shared_u32(u32(at + u32(rows * pitch)), u32(v1 | u32(v2 << u32(16))))
     return stage
+
+
+def make_shift(window, by_copies, threads):
+    """Device function ``shift(to, rows, pitch, parts, tid)``: the second copy of staged rows, an element further, where 16 bytes at a time
+    could not make it. All threads wait before, until the rows are there, and afterwards."""
+    THREADS, NEEDED = threads, by_copies and window.copies == 2
+
+    @device_function
+    def shift(to, rows, pitch, parts, tid):
+        if NEEDED:
+            for i in range(tid, i32(rows * i32(parts[0])), i32(THREADS)):
+                row, part = divide_remainder(i32(i), parts)
+                at = u32(to + u32(row * pitch + 16 * part))
+                a, b, c, d = load_shared_4u32(at)
+                after = load_shared_u32(u32(at + u32(16))) if part + 1 < i32(parts[0]) else u32(0)
+                store_shared_4u32(u32(at + u32(rows * pitch)), permute_bytes(a, b, u32(0x5432)), permute_bytes(b, c, u32(0x5432)),
+                                  permute_bytes(c, d, u32(0x5432)), permute_bytes(d, after, u32(0x5432)))
+            cuda.syncthreads()
+    return shift

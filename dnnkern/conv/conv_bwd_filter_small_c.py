@@ -25,7 +25,8 @@ from ..matmul._engine_cost import SUM_LAUNCH
 from ..matmul._tile import unrolled
 from ._gather import refusal, view_of
 from ._gather_store import output_of, pitch_of, sum_launch, sums_bytes
-from ._small_c import (Window, are_copies, buffer_bytes, make_place, make_split, make_stage, rows_of, tile_of, window_of, window_refusal)
+from ._small_c import (Window, are_copies, buffer_bytes, make_place, make_shift, make_split, make_stage, rows_of,
+                       tile_of, window_of, window_refusal)
 
 UNIT = 16  # pixels of a product
 
@@ -157,7 +158,8 @@ def kernel(full):
     MARGIN, BEFORE, STRIDE = window.margin, window.pad * window.c + window.lead, window.stride * window.c
     R, S, LEAD, LAST = window.r, window.s, window.lead, window.lead + window.s * window.c
     mma, place, split = make_mma(full.dtype), make_place(window), make_split(C)
-    stage_rows, arrived, channel_inner = make_stage(window, full.by_copies, THREADS), wait_copies(1), full.channel_inner
+    stage_rows, shift = make_stage(window, full.by_copies, THREADS), make_shift(window, full.by_copies, THREADS)
+    arrived, channel_inner = wait_copies(1), full.channel_inner
 
     if full.dy_copies:
         CHUNKS = FILTERS // 8
@@ -275,6 +277,7 @@ def kernel(full):
             arrived()
             cuda.syncthreads()
             here = u32(shared + u32(buffer * buffer_size))
+            shift(here, rows, pitch, parts, tid)
             begin = u32(here + u32((MARGIN - BEFORE) * 2))
             count = i32(min(counts[0], i32(P - p0)) * min(counts[1], i32(Q - q0)))
             for unit in range(16 * warp_p, count, i32(16 * WARPS_P)):

@@ -26,8 +26,8 @@ from ..matmul._tile import unrolled
 from ._gather import make_gather, refusal, view_of
 from ._gather_plan import largest, swapped
 from ._gather_store import Output, make_store, output_of
-from ._small_c import (UNIT, Window, are_copies, buffer_bytes, make_place, make_places, make_split, make_stage, make_word, masked_slots,
-                       rows_of, tile_of, window_of, window_refusal)
+from ._small_c import (UNIT, Window, are_copies, buffer_bytes, make_place, make_places, make_shift, make_split, make_stage, make_word,
+                       masked_slots, rows_of, tile_of, window_of, window_refusal)
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,7 @@ def kernel(full):
     MARGIN, BEFORE, STRIDE = window.margin, window.pad * window.c + window.lead, window.stride * window.c
     R, LEAD, LAST = window.r, window.lead, window.lead + window.s * window.c
     mma, places, stage_rows = make_mma(full.dtype), make_places(window), make_stage(window, full.by_copies, THREADS)
+    shift = make_shift(window, full.by_copies, THREADS)
     place, split, put = make_place(window), make_split(C), make_store(output, 8)
     setup = make_gather(output.op, output.channel_inner, output.has_classes).setup
     arrived = wait_copies(1)
@@ -253,6 +254,7 @@ def kernel(full):
             commit_copies()
             arrived()
             cuda.syncthreads()
+            shift(u32(shared + u32(buffer * buffer_size)), rows, pitch, parts, tid)
             begin = u32(shared + u32(buffer * buffer_size + (MARGIN - BEFORE) * 2))
             count = i32(min(counts[0], i32(P - p0)) * min(counts[1], i32(Q - q0)))
             base = i32(i32(i32(n * P) + p0) * Q + q0)

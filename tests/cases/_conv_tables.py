@@ -138,7 +138,7 @@ def tensor_cores(t):
 
 def few_channels(t):
     """One to four channels: windows that begin at even and odd elements, rows that end inside a tile, rows longer than one."""
-    t.case("few-nhwc-2x3x9x20-k40-3x3-p1", (2, 3, 9, 20), 40, (3, 3), "bfloat16", layout="NHWC", padding=1)
+    t.case("few-nhwc-2x3x9x24-k40-3x3-p1", (2, 3, 9, 24), 40, (3, 3), "bfloat16", layout="NHWC", padding=1)
     t.case("few-nhwc-2x3x11x20-k33-7x7-s2-p3", (2, 3, 11, 20), 33, (7, 7), "float16", layout="NHWC", stride=2, padding=3)
     t.case("few-nhwc-1x3x12x24-k64-7x7-s2-p3", (1, 3, 12, 24), 64, (7, 7), "bfloat16", layout="NHWC", stride=2, padding=3)
     t.case("few-1x1x10x30-k8-3x3-p1", (1, 1, 10, 30), 8, (3, 3), "bfloat16", padding=1)
