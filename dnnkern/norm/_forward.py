@@ -1,8 +1,10 @@
-"""A group of threads a row, forward: the row is read once, held in registers, and written; `block` and `cluster` differ in the group.
+"""A group of threads a row, forward: the row is read once, held, and written; `block` and `cluster` differ in the group.
 
-Every thread finds the mean of its own elements and their squared distances to it, and these are merged by Chan, Golub and LeVeque's
-formula, with the counts that heads, tails and idle threads leave: one reduction that loses nothing in rows far from 0. RMS normalisation
-sums squares. Weights come 16 bytes a load where they are in phase with the rows, else element by element.
+A thread takes the mean of a unit and the squared distances to it, and merges one unit after another. Lanes, warps and the blocks of a
+cluster have these two and their counts, which heads, tails and idle threads make uneven: first they find the mean of all means, then what
+their distances to it add to the squares (Chan, Golub and LeVeque's formula, for many parts). Elements are taken apart once, there is one
+barrier, and nothing is lost in rows far from 0. RMS normalisation sums squares. Weights come 16 bytes a load where they are in phase with
+the rows, else element by element.
 """
 import functools
 from dataclasses import dataclass
@@ -13,10 +15,9 @@ from ..device.convert import element
 from ..device.index import ceil_div
 from ..device.rows import LIMIT, Dim, Held, RowForm, make_row, make_row_places, row_arguments, row_unit
 from ..device.vec import advance, pin, shared_address
-from ..device.warp import broadcast, shuffle_xor
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds, tail
-from ._moments import make_inverses, make_merge
+from ._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
 from ._weights import make_weights, weight_words
 
 WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
@@ -40,11 +41,13 @@ class Config:
     dims : int
         Dimensions besides the row, 1 at least.
     lanes, registers : int
-        Threads of a block that hold a row, units of each.
+        Threads of a block that hold a row, units of each in registers.
     rows : int
         Rows of a group of threads, all loaded before the first is looked at.
     cluster : int
         Blocks that hold a row together.
+    shared, shared_per_sm : int
+        Units of a thread in shared memory; bytes of it that a multiprocessor has.
     """
     dtype: str
     gamma: str
@@ -62,6 +65,8 @@ class Config:
     registers: int
     rows: int = 1
     cluster: int = 1
+    shared: int = 0
+    shared_per_sm: int = 0
 
     @property
     def threads(self):
@@ -70,7 +75,11 @@ class Config:
 
     @property
     def held(self):
-        return Held(self.dtype, self.unit, self.lanes * self.cluster, self.registers, 0, self.heads)
+        return Held(self.dtype, self.unit, self.lanes * self.cluster, self.registers, self.shared, self.heads)
+
+    @property
+    def shared_bytes(self):
+        return 16 * self.shared * self.threads
 
     @property
     def has_single_weights(self):
@@ -82,13 +91,14 @@ class Config:
         """Of a thread: packed words, values of a few units, addresses."""
         held, real = self.held, 2 if self.dtype == "float64" else 1
         early = (self.scaled + self.shifted) * held.elements * real * self.registers if self.rows > 1 else 0
-        words = (1 + self.residual) * (held.words * self.rows + 2 * real * held.singles)
-        return -(-min(255, 24 * real + words + 2 * held.elements * real + early) // 8) * 8
+        words = (1 + self.residual) * (held.words * self.rows + 2 * real * held.singles) + 16 * (self.shared > 0)
+        return -(-min(255, 24 * real + words + held.elements * real + early) // 8) * 8
 
     @property
     def resident(self):
-        """Blocks that a multiprocessor's registers allow: a quarter of it has 512 of them for each lane of a warp."""
-        return max(1, 4 * (512 // self.registers_needed) * WARP // self.threads)
+        """Blocks that a multiprocessor's registers allow, a quarter of which has 512 for each lane of a warp, and its shared memory."""
+        blocks = 4 * (512 // self.registers_needed) * WARP // self.threads
+        return max(1, min(blocks, self.shared_per_sm // (self.shared_bytes + 2048)) if self.shared else blocks)
 
     @property
     def blocks(self):
@@ -97,7 +107,8 @@ class Config:
 
     def __str__(self):
         where = f"{self.lanes} threads" + f" x {self.cluster} blocks" * (self.cluster > 1)
-        return f"{where}, {self.registers} x {self.unit} bytes" + f", {self.rows} rows" * (self.rows > 1) + ", heads" * self.heads
+        units = f"{self.registers}{f' + {self.shared}' * (self.shared > 0)} x {self.unit} bytes"
+        return f"{where}, {units}" + f", {self.rows} rows" * (self.rows > 1) + ", heads" * self.heads
 
 
 def _names(problem):
@@ -136,7 +147,7 @@ def refusal(problem):
     return None
 
 
-def make_config(problem, lanes, registers, rows=1, cluster=1):
+def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_per_sm=0):
     """The configuration of a problem with this way to hold a row."""
     form, unit, heads = layout(problem)
     order, count = [name for name, _, _ in problem.arrays], unit // problem.x.itemsize
@@ -144,7 +155,8 @@ def make_config(problem, lanes, registers, rows=1, cluster=1):
     words = [weight_words(t, step, count, heads) for t, step in weights]
     types = [problem.dtype if t is None else t.dtype for t, _ in weights]
     return Config(problem.dtype, *types, problem.op == "layer_norm_fwd", problem.gamma is not None, problem.beta is not None,
-                  problem.residual is not None, *words, unit, heads, max(1, len(form.outer)), lanes, registers, rows, cluster)
+                  problem.residual is not None, *words, unit, heads, max(1, len(form.outer)), lanes, registers, rows, cluster, shared,
+                  shared_per_sm)
 
 
 def seconds(problem, device, config):
@@ -162,31 +174,17 @@ def seconds(problem, device, config):
     return LAUNCH + 1e-6 * (config.cluster > 1) + moved * tail(grid, blocks, device) * 1.02 ** many
 
 
-def make_moments(config, Real):
-    """Device function ``moments(a, b, n, scratch, slots)``: those of the row, in all its threads, from each thread's."""
-    merge, LANES, CLUSTER = make_merge(Real), config.lanes, config.cluster
-    STEPS, WARPS, LEADER = min(LANES, WARP).bit_length() - 1, LANES // WARP, 31 & ~(LANES - 1)
+def make_spread(config, Real):
+    """Device function ``spread(a, b, n, scratch, slots) -> (mean, sum of squared distances to it)`` of the row, in all its threads, from
+    those of each warp and its count; without a mean `b` alone counts."""
+    LAYER, CLUSTER = config.layer, config.cluster
+    pool, (inverse, _) = make_block_pool(Real, max(1, config.lanes // WARP), config.layer), make_inverses(Real)
 
     @device_function
-    def moments(a, b, n, scratch, slots):
-        thread = i32(cuda.threadIdx.x)
-        for s in range(STEPS):
-            other = i32(1 << s)
-            a, b, n = merge(a, b, n, shuffle_xor(a, other), shuffle_xor(b, other), shuffle_xor(n, other))
-        if WARPS <= 1:  # lanes have rounded in orders of their own
-            lane = i32(thread & i32(LEADER))
-            a, b = broadcast(a, lane), broadcast(b, lane)
-        else:
-            at = i32(3 * i32(thread >> 5))
-            if i32(thread & 31) == 0:
-                scratch[at] = a
-                scratch[i32(at + 1)] = b
-                scratch[i32(at + 2)] = n
-            cuda.syncthreads()
-            a, b, n = scratch[0], scratch[1], scratch[2]
-            for w in range(1, WARPS):
-                a, b, n = merge(a, b, n, scratch[3 * w], scratch[3 * w + 1], scratch[3 * w + 2])
+    def spread(a, b, n, scratch, slots):
+        a, b, n = pool(a, b, n, scratch)
         if CLUSTER > 1:
+            thread = i32(cuda.threadIdx.x)
             cluster_wait()
             if thread < CLUSTER:
                 to = remote_address(shared_address(slots, i32(3 * i32(cluster_rank()))), u32(thread))
@@ -194,38 +192,51 @@ def make_moments(config, Real):
                 store_remote_f32(u32(to + u32(4)), b)
                 store_remote_f32(u32(to + u32(8)), n)
             cluster_sync()
-            a, b, n = slots[0], slots[1], slots[2]
-            for k in range(1, CLUSTER):
-                a, b, n = merge(a, b, n, slots[3 * k], slots[3 * k + 1], slots[3 * k + 2])
-        return a, b, n
-    return moments
+            a, b, n = Real(0), Real(0), Real(0)
+            if LAYER:
+                for k in range(CLUSTER):
+                    n = Real(n + slots[3 * k + 2])
+                    a = Real(a + Real(slots[3 * k] * slots[3 * k + 2]))
+                a = Real(a * inverse(n)) if n > Real(0) else Real(0)
+            for k in range(CLUSTER):
+                b = Real(b + slots[3 * k + 1])
+                if LAYER:
+                    d = Real(slots[3 * k] - a)
+                    b = Real(b + Real(d * d) * slots[3 * k + 2])
+        return a, b
+    return spread
 
 
 @functools.cache
 def kernel(config):
     """y, the statistics, and the sum with a residual."""
     held, x_type = config.held, element(config.dtype)
-    row_of = make_row(held)
+    row_of = make_row(held, config.threads)
     span, load_rest, unpack, pack, store_rest, read, write = (row_of.span, row_of.load_rest, row_of.unpack, row_of.pack, row_of.store_rest,
                                                               row_of.read, row_of.write)
+    copy, fetch, put, kept, SHARED, PART = row_of.copy, row_of.fetch, row_of.put, row_of.kept, config.shared, held.unit_words
     widen, narrow, load_gamma, load_beta = x_type.widen, x_type.narrow, element(config.gamma).load, element(config.beta).load
     Real = held.real
     E, REST, SINGLES, REGISTERS, ROWS = held.elements, held.rest, held.singles, config.registers, config.rows
     WORDS, MORE = ROWS * held.words, ROWS * held.words if config.residual else 1
     LANES, BLOCK, BLOCKS, CLUSTER, TOGETHER = config.lanes, config.threads, config.blocks, config.cluster, config.lanes * config.cluster
-    GROUPS, LOG, CLUSTER_LOG = BLOCK // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1
+    GROUPS, LOG, CLUSTER_LOG, TOGETHER_LOG = (BLOCK // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1,
+                                              TOGETHER.bit_length() - 1)
     SCRATCH, SLOTS = 3 * (BLOCK // 32), 3 * CLUSTER
     LAYER, SCALED, SHIFTED, RESIDUAL, EARLY = config.layer, config.scaled, config.shifted, config.residual, ROWS > 1
     GAMMA, GAMMA_LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.gamma_words)
     BETA, BETA_LENGTH, fetch_beta, unpack_beta = make_weights(config.beta, E, config.beta_words)
     GAMMAS, BETAS = (n * (REGISTERS if EARLY else 1) for n in (GAMMA_LENGTH, BETA_LENGTH))
-    hold, (inverse, inverse_root), moments = pin(WORDS), make_inverses(Real), make_moments(config, Real)
+    hold, (inverse, inverse_root), spread = pin(WORDS), make_inverses(Real), make_spread(config, Real)
+    in_warp, merge, join = make_pool(Real, min(LANES, WARP), LAYER), make_merge(Real), make_join(Real, E, LAYER)
     places = make_row_places(config.dims, 6)
 
     @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_rows(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, x_step, residual_step, y_step, summed_step,
                       gamma_step, beta_step, divisors, strides):
+        dynamic = cuda.shared.array(0, u32, alignment=16)
         scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
+        part, base, count = cuda.local.array(PART, u32), u32(0), i32(0)
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         gammas, betas = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA)
         values, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
@@ -243,6 +254,9 @@ def kernel(config):
             places(row if row < rows else i32(0), divisors, strides, offsets)
             p, q = advance(x, offsets[0]), advance(residual, offsets[1])
             head, units = span(p, size)
+            if SHARED:
+                base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(thread))
+                copy(base, p, head, units, lane)
             for c in range(REGISTERS):
                 i = i32(lane + c * TOGETHER)
                 read(words, k * REGISTERS + c, advance(p, head), i, x_step, i < units)
@@ -278,36 +292,32 @@ def kernel(config):
                     rest[s] = Real(widen(narrow(Real(rest[s] + others[s]))))
                 store_rest(r, rest, head, units, size, lane)
                 hold(words)
-            a, n = Real(0), Real(0)
+            a, b = Real(0), Real(0)
+            mine = i32(max(i32(i32(i32(units - lane) + i32(TOGETHER - 1)) >> TOGETHER_LOG), i32(0)))
             for c in range(REGISTERS):
-                unpack(values, words, k * REGISTERS + c)
-                for e in range(E):
-                    a = Real(a + values[e])
-                if i32(lane + c * TOGETHER) < units:
-                    n = Real(n + Real(E))
-            for s in range(SINGLES):
-                j = i32(lane + s * TOGETHER)
-                a = Real(a + rest[s])
-                if (j if j < head else i32(j + units * E)) < size:
-                    n = Real(n + Real(1))
-            a = Real(a * inverse(n)) if LAYER and n > Real(0) else Real(0)
-            b = Real(0)
-            hold(words)
-            for c in range(REGISTERS):
-                if i32(lane + c * TOGETHER) < units:
+                if c < mine:
                     unpack(values, words, k * REGISTERS + c)
-                    for e in range(E):
-                        d = Real(values[e] - a)
-                        b = Real(b + d * d)
+                    a, b = join(values, a, b, Real(E * c), Real(1) / Real(c + 1))
+            if SHARED:
+                count = kept(units, lane)
+                for c in range(count):
+                    fetch(part, base, c)
+                    unpack(values, part, 0)
+                    before = i32(c + REGISTERS)
+                    a, b = join(values, a, b, Real(i32(E * before)), inverse(Real(i32(before + 1))))
+            n = Real(i32(mine * E))
             for s in range(SINGLES):
                 j = i32(lane + s * TOGETHER)
                 if (j if j < head else i32(j + units * E)) < size:
-                    d = Real(rest[s] - a)
-                    b = Real(b + d * d)
-            a, b, n = moments(a, b, n, scratch, slots)
+                    if LAYER:
+                        a, b, n = merge(a, b, n, rest[s], Real(0), Real(1))
+                    else:
+                        b = Real(b + rest[s] * rest[s])
+            a, b, n = in_warp(a, b, n)
+            a, b = spread(a, b, n, scratch, slots)
             scale = Real(0)
             if size > 0:
-                scale = inverse_root(Real(Real(b * inverse(n)) + eps))
+                scale = inverse_root(Real(Real(b * inverse(Real(size))) + eps))
                 if lane == 0:
                     if LAYER:
                         mean[offsets[4]] = a
@@ -335,6 +345,26 @@ def kernel(config):
                         values[e] = value
                     pack(words, k * REGISTERS + c, values)
                     write(advance(q, head), i, y_step, words, k * REGISTERS + c)
+            if SHARED:
+                for c in range(count):
+                    fetch(part, base, c)
+                    unpack(values, part, 0)
+                    j = i32(head + i32(lane + i32(c + REGISTERS) * TOGETHER) * E)
+                    if SCALED:
+                        fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
+                        unpack_gamma(scales, gammas, 0)
+                    if SHIFTED:
+                        fetch_beta(betas, 0, beta, j, beta_step, True)
+                        unpack_beta(shifts, betas, 0)
+                    for e in range(E):
+                        value = Real(Real(values[e] - a) * scale)
+                        if SCALED:
+                            value = Real(value * scales[e])
+                        if SHIFTED:
+                            value = Real(value + shifts[e])
+                        values[e] = value
+                    pack(part, 0, values)
+                    put(q, part, c, head, units, lane)
             for s in range(SINGLES):
                 j = i32(lane + s * TOGETHER)
                 i = j if j < head else i32(j + units * E)
@@ -373,4 +403,5 @@ def build(problem, device, config):
                  *(Argument("int64", form.steps[order.get(name, 0)]) for name in steps),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
     grid = ceil_div(form.rows, config.threads // config.lanes * config.rows) * config.cluster
-    return (Launch(kernel(config), (grid, 1, 1), (config.threads, 1, 1), arguments, cluster=(config.cluster, 1, 1)),)
+    return (Launch(kernel(config), (grid, 1, 1), (config.threads, 1, 1), arguments, shared=config.shared_bytes,
+                   cluster=(config.cluster, 1, 1)),)

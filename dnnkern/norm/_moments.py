@@ -2,8 +2,9 @@
 import functools
 
 from ..device import cuda, device_function, f32, i32
+from ..device.block import add
 from ..device.fastmath import rcp, rsqrt, sqrt
-from ..device.warp import shuffle_xor
+from ..device.warp import make_reduce, shuffle_xor
 
 
 @functools.cache
@@ -72,3 +73,66 @@ def make_meeting(combine, lanes):
                     a, b, n = combine(a, b, n, scratch[3 * w], scratch[3 * w + 1], scratch[3 * w + 2])
         return a, b, n
     return meet
+
+
+@functools.cache
+def make_join(Real, elements, layer=True):
+    """Device function ``join(values, a, b, before, share)``: mean and sum of squared distances of `before` values, and of `elements` more,
+    which are `share` of all. Without `layer` there is no mean, and `b` sums squares."""
+    PART = 1 / elements
+
+    @device_function
+    def join(values, a, b, before, share):
+        mean = Real(0)
+        if layer:
+            for e in range(elements):
+                mean = Real(mean + values[e])
+            mean = Real(mean * Real(PART))
+        for e in range(elements):
+            d = Real(values[e] - mean)
+            b = Real(b + d * d)
+        if layer:
+            d = Real(mean - a)
+            a, b = Real(a + d * share), Real(b + Real(d * d) * Real(before * share))
+        return a, b
+    return join
+
+
+@functools.cache
+def make_pool(Real, lanes, layer=True):
+    """Device function ``pool(a, b, n)``: means, sums of squared distances and counts of aligned groups of `lanes` lanes, as of all, in
+    every lane: one sum for the mean, then one for the squares. Without `layer` there are no means, and `b` alone counts."""
+    whole, (inverse, _) = make_reduce(add, lanes), make_inverses(Real)
+
+    @device_function
+    def pool(a, b, n):
+        if layer:
+            count = n
+            n = whole(count)
+            mean = Real(whole(Real(a * count)) * inverse(n)) if n > Real(0) else Real(0)
+            d = Real(a - mean)
+            a, b = mean, Real(b + Real(d * d) * count)
+        return a, whole(b), n
+    return pool
+
+
+@functools.cache
+def make_block_pool(Real, warps, layer=True):
+    """Device function ``pool(a, b, n, scratch)``: `make_pool` over the warps of a block, in every thread; `scratch` is a shared array of 3
+    numbers a warp, which nothing else uses until the next barrier."""
+    whole = make_pool(Real, warps, layer)
+
+    @device_function
+    def pool(a, b, n, scratch):
+        if warps > 1:
+            thread = i32(cuda.threadIdx.x)
+            at = i32(3 * i32(thread >> 5))
+            if i32(thread & 31) == 0:
+                scratch[at] = a
+                scratch[i32(at + 1)] = b
+                scratch[i32(at + 2)] = n
+            cuda.syncthreads()
+            at = i32(3 * i32(thread & i32(warps - 1)))
+            a, b, n = whole(scratch[at], scratch[i32(at + 1)], scratch[i32(at + 2)])
+        return a, b, n
+    return pool

@@ -9,8 +9,8 @@ from ..device.vec import advance, pin
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds
-from ._forward import make_config, make_moments, pointers, units
-from ._moments import make_inverses, make_merge
+from ._forward import make_config, pointers, units
+from ._moments import make_block_pool, make_inverses, make_merge, make_pool
 from ._weights import make_weights
 
 THREADS, LIMIT = 256, 2 ** 31 - 2 ** 20
@@ -55,7 +55,8 @@ def moments_kernel(config):
     widen, narrow = x_type.widen, x_type.narrow
     E, WORDS, REST, SINGLES, REGISTERS, SCRATCH = held.elements, held.words, held.rest, held.singles, config.registers, 3 * THREADS // 32
     LAYER, RESIDUAL, TURN = config.layer, config.residual, THREADS * config.registers
-    hold, (inverse, _), merge, moments = pin(WORDS), make_inverses(Real), make_merge(Real), make_moments(config, Real)
+    hold, (inverse, _), merge = pin(WORDS), make_inverses(Real), make_merge(Real)
+    in_warp, in_block = make_pool(Real, 32, LAYER), make_block_pool(Real, THREADS // 32, LAYER)
     places = make_row_places(config.dims, 6)
 
     @cuda.jit(launch_bounds=(THREADS, 3))
@@ -113,7 +114,8 @@ def moments_kernel(config):
                         d = Real(values[e] - a2)
                         b2 = Real(b2 + d * d)
             a, b, n = merge(a, b, n, a2, b2, n2)
-        a, b, n = moments(a, b, n, scratch, scratch)
+        a, b, n = in_warp(a, b, n)
+        a, b, n = in_block(a, b, n, scratch)
         if lane == 0:
             at = i64(3 * i64(cuda.blockIdx.x))
             partial[at] = a
@@ -133,7 +135,8 @@ def apply_kernel(config):
     LAYER, SCALED, SHIFTED, TURN = config.layer, config.scaled, config.shifted, THREADS * config.registers
     GAMMA, GAMMAS, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.gamma_words)
     BETA, BETAS, fetch_beta, unpack_beta = make_weights(config.beta, E, config.beta_words)
-    (inverse, inverse_root), moments, places = make_inverses(Real), make_moments(config, Real), make_row_places(config.dims, 6)
+    (inverse, inverse_root), places = make_inverses(Real), make_row_places(config.dims, 6)
+    in_warp, in_block = make_pool(Real, 32, LAYER), make_block_pool(Real, THREADS // 32, LAYER)
     SOURCE = 3 if config.residual else 0
 
     @cuda.jit(launch_bounds=(THREADS, 2))
@@ -151,8 +154,9 @@ def apply_kernel(config):
         if lane < count:
             at = i64(3 * i64(i64(number) * count + lane))
             a, b, n = partial[at], partial[i64(at + 1)], partial[i64(at + 2)]
-        a, b, n = moments(a, b, n, scratch, scratch)
-        scale = inverse_root(Real(Real(b * inverse(n)) + eps))
+        a, b, n = in_warp(a, b, n)
+        a, b, n = in_block(a, b, n, scratch)
+        scale = inverse_root(Real(Real(b * inverse(Real(length))) + eps))
         places(number, divisors, strides, offsets)
         if piece == 0 and lane == 0:
             if LAYER:

@@ -1,9 +1,10 @@
-"""Rows beyond a block's registers, still read once: the blocks of a cluster hold one together.
+"""Rows beyond a block's registers, still read once: the blocks of a cluster hold one together, or one block has a part in shared memory.
 
 Forward, two to eight blocks have up to eight units of 16 bytes a thread: 128 Ki float32 or 256 Ki halves, with a residual half of that.
 After its own reduction each block writes its mean, squared distances and count into the shared memory of all others, a barrier of the
-cluster lets them read, and each merges the parts in the order of the blocks: once in a block's life. Backward, clusters of up to sixteen
-go through the rows as `block`'s blocks do; every step they send each other two sums a row.
+cluster lets them read, and each merges the parts in the order of the blocks: once in a block's life. A single block holds 64 Ki float32
+as well, where shared memory has room: its threads bring further units there by cp.async and read them back one at a time. Backward,
+clusters of up to sixteen go through the rows as `block`'s blocks do; every step they send each other two sums a row.
 """
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
@@ -11,6 +12,9 @@ from . import _backward
 from ._forward import build, layout, make_config, most_units, refusal, seconds, units
 
 LANES, CLUSTERS = (256, 512), (2, 4, 8)
+SHARED = (64, 128, 256, 512)  # threads with eight units in registers and others in shared memory
+MOST_SHARED = 24              # units of a thread there
+RESERVED = 8192               # bytes of shared memory for everything else
 SIXTEEN = (9, 0), (10, 0), (10, 3)  # compute capabilities of devices with clusters of sixteen blocks
 
 
@@ -32,13 +36,19 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """Clusters of which not half is idle."""
+    """Clusters of which not half is idle, and single blocks with shared memory."""
     count, found = units(problem), []
     for lanes in LANES:
         for blocks in CLUSTERS:
             each = ceil_div(count, lanes * blocks)
             if each <= most_units(lanes, problem) and (count > lanes * blocks // 2 or (lanes, blocks) == (LANES[0], CLUSTERS[0])):
                 found.append(make_config(problem, lanes, each, cluster=blocks))
+    for lanes in SHARED:
+        registers = most_units(lanes, problem)
+        shared = ceil_div(count, lanes) - registers
+        room = min(device.shared_per_block - RESERVED, MOST_SHARED * 16 * lanes)
+        if problem.residual is None and layout(problem)[1] == 16 and 0 < shared * lanes * 16 <= room:
+            found.append(make_config(problem, lanes, registers, shared=shared, shared_per_sm=device.shared_per_sm))
     return found
 
 

@@ -10,7 +10,8 @@ from ..dispatch import Algorithm
 from ._rows import build, make_config, most_units, refusal, seconds, units
 
 LANES, CLUSTERS = (128, 256, 512), (2, 4, 8)
-SHARED = ((256, 8), (512, 8), (1024, 4))  # threads, and units in registers where others are in shared memory
+SHARED = ((64, 8), (128, 8), (256, 8), (512, 8), (1024, 4))  # threads, and units in registers where others are in shared memory
+MOST_SHARED = 24                # units of a thread there
 RESERVED = 8192                 # bytes of shared memory for everything else
 
 
@@ -39,7 +40,8 @@ def configs(problem, device):
                 found.append(make_config(problem, device, lanes, each, cluster=blocks))
     for lanes, registers in SHARED:
         shared = ceil_div(count, lanes) - registers
-        if len(problem.arrays) == 2 and problem.unit[0] == 16 and 0 < shared * lanes * 16 <= device.shared_per_block - RESERVED:
+        room = min(device.shared_per_block - RESERVED, MOST_SHARED * lanes * 16)
+        if len(problem.arrays) == 2 and problem.unit[0] == 16 and 0 < shared * lanes * 16 <= room:
             found.append(make_config(problem, device, lanes, registers, shared))
     return found
 
