@@ -24,7 +24,7 @@ def able(problem):
         if contract.refusal(algorithm, problem) is None:
             bound = algorithm.configured(problem, contract.device())
             launches = bound.build(problem, contract.device(), bound.config)
-            if not SIMULATED or sum(k.grid[0] * k.block[0] for k in launches) <= 6000:
+            if not SIMULATED or sum(k.grid[0] * k.block[0] for k in launches) <= 2600:
                 found.append(algorithm)
     return found
 
@@ -170,15 +170,15 @@ def test_random_problems(kind, request):
     def problems(draw):
         st = pytest.importorskip("hypothesis").strategies
         rank = draw(st.integers(1, 4))
-        shape = (draw(st.integers(1, 70)),) if rank == 1 else (draw(st.integers(1, 6)), draw(st.integers(1, 40)),
-                                                                 *(draw(st.sampled_from([1, 2, 3, 8])) for _ in range(rank - 2)))
+        shape = (draw(st.integers(1, 70)),) if rank == 1 else (draw(st.integers(1, 3)), draw(st.integers(1, 40)),
+                                                             *(draw(st.sampled_from([1, 2, 3])) for _ in range(rank - 2)))
         dtype, soft = draw(st.sampled_from(list(SHORT))), draw(st.sampled_from(["int32", "int64", "soft"]))
         rows = rank - 1
         ranks = {"logits": rank, "dlogits": rank, "targets": rank if soft == "soft" else rows, "weight": 1, "lse": rows}
         return kind("random", shape, dtype, soft, draw(st.sampled_from(["", dtype, "float64" if dtype == "float64" else "float32"])),
                     draw(st.sampled_from([0.0, 0.0, 0.25])), NONE, draw(st.sampled_from(["mean", "sum", "none"])),
                     {name: contract.random_layout(draw, st, n) for name, n in ranks.items()})
-    contract.random_problems(request, problems, 15)
+    contract.random_problems(request, problems, 8)
 
 
 # ---- words and records

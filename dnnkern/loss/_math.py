@@ -6,10 +6,10 @@ from typing import Callable, NamedTuple
 
 from ..device import device_function, f32, f64, i64
 from ..device.convert import element
-from ..device.fastmath import exp, exp_fast, fabs
+from ..device.fastmath import ex2, exp, exp_fast, fabs, fma, maximum, rcp
 
 IGNORED, INVALID = -1, -2  # labels that are no class
-NEGATIVE_INFINITY = -math.inf
+NEGATIVE_INFINITY, LOG2E, LN2 = -math.inf, 1.4426950408889634, 0.6931471805599453
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,20 @@ class Terms(NamedTuple):
     """Device functions of a `Kind`.
 
     power(d)
-        exp(d). In float32 two instructions: a difference to the maximum loses nothing in them that its rounding has not lost.
-    shift(m)
-        m, but 0 for -inf: what to subtract before exponentials where nothing is there yet to be summed.
+        exp(d). In float32 two instructions: a difference loses nothing in them that its rounding has not lost.
+    level(m)
+        What `rise` takes for a maximum m: in float32 its multiple by log2(e), rounded, so that `rise` is two instructions and one
+        rounding.
+    shift(level)
+        The level, but 0 for -inf: where nothing is there yet to be summed.
+    rise(x, level)
+        exp(x - m).
+    drop(d)
+        What a sum is multiplied by where its level becomes another, by the difference d of levels.
+    gap(x, m)
+        m - x, consistent with `rise`: what x lacks to the level.
+    merge(m, total, m2, total2, n)
+        Two maxima, and sums of `rise` by their levels.
     anchor(x)
         x, but 0 where it is not finite: what to subtract from scores before they are summed.
     label(targets, at, classes, ignore)
@@ -88,12 +99,28 @@ class Terms(NamedTuple):
         lacks; `aimed` and `sum_aimed` are the sum of `aim` over the classes, and that of its products with scores above the anchor.
     """
     power: Callable
+    level: Callable
     shift: Callable
+    rise: Callable
+    drop: Callable
+    gap: Callable
+    merge: Callable
     anchor: Callable
     label: Callable
     weigh: Callable
     aim: Callable
     conclude: Callable
+
+
+@functools.cache
+def make_inverse(compute):
+    """Device function ``inverse(x)``: 1 / x, in float32 one instruction."""
+    @device_function
+    def inverse(x):
+        if compute == "float64":
+            return f64(1) / x
+        return rcp(x)
+    return inverse
 
 
 @functools.cache
@@ -103,9 +130,48 @@ def make_terms(kind) -> Terms:
     WEIGHTED, SMOOTH, SOFT = bool(kind.weight), kind.smooth, kind.soft
     load_weight = element(kind.weight or kind.dtype).load
 
+    if kind.compute == "float64":
+        @device_function
+        def level(m):
+            return m
+
+        @device_function
+        def rise(x, low):
+            return exp(Real(x - low))
+
+        @device_function
+        def gap(x, m):
+            return Real(m - x)
+
+        @device_function
+        def drop(d):
+            return exp(d)
+    else:
+        @device_function
+        def level(m):
+            return Real(m * Real(LOG2E))
+
+        @device_function
+        def rise(x, low):
+            return ex2(fma(x, Real(LOG2E), Real(-low)))
+
+        @device_function
+        def gap(x, m):
+            return Real(Real(-fma(x, Real(LOG2E), Real(-Real(m * Real(LOG2E))))) * Real(LN2))
+
+        @device_function
+        def drop(d):
+            return ex2(d)
+
     @device_function
-    def shift(m):
-        return Real(0) if m == Real(NEGATIVE_INFINITY) else m
+    def shift(low):
+        return Real(0) if low == Real(NEGATIVE_INFINITY) else low
+
+    @device_function
+    def merge(m, total, m2, total2, n):
+        top = maximum(m, m2)
+        low = shift(level(top))
+        return top, Real(total * drop(Real(level(m) - low)) + total2 * drop(Real(level(m2) - low)))
 
     @device_function
     def anchor(x):
@@ -150,14 +216,14 @@ def make_terms(kind) -> Terms:
         elif label < 0:
             loss = Real(math.nan)
         return loss
-    return Terms(power, shift, anchor, label, weigh, aim, conclude)
+    return Terms(power, level, shift, rise, drop, gap, merge, anchor, label, weigh, aim, conclude)
 
 
 @functools.cache
 def make_slope(kind):
     """Device function ``slope(label, g, w, aimed, keep, share)`` -> (probability, target, each): the gradient of a row is
     ``probability * softmax(x)``, minus `target` at the label, minus `each` times `aim`; `g` is that of the row's loss, `w` the label's
-    weight, `aimed` the sum of `aim` over the classes.
+    weight, `aimed` the sum of `aim` over the classes. Where scores are not read, `probability` is itself what every class has: 0, or NaN.
     """
     Real, SOFT, SMOOTH, READS = kind.real, kind.soft, kind.smooth, kind.reads
 
@@ -181,5 +247,7 @@ def make_slope(kind):
                 probability = target
                 if SMOOTH:
                     probability = Real(target + Real(each * aimed))
+            elif label == i64(INVALID):
+                probability = g
         return probability, target, each
     return slope

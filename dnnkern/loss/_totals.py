@@ -9,10 +9,10 @@ from ..device import cuda, f32, f64, i32, i64
 from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge_sums
 from ..device.convert import element
 from ..device.index import ceil_div
-from ..device.rows import Dim, make_row_places64, row_arguments64
+from ..device.rows import Dim, RowForm, make_row_places, make_row_places64, row_arguments, row_arguments64
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ._math import IGNORED, kind_of, make_terms
+from ._math import IGNORED, kind_of, make_inverse, make_terms
 
 FEW, BLOCKS = 32768, 512
 TYPES = {"float32": f32, "float64": f64}
@@ -32,7 +32,7 @@ def threads_of(count):
 def fold_kernel(compute, weighted, last, threads):
     """The sum of a stretch of values, and of weights; the `last` launch, of one block, divides by these or multiplies by `scale`."""
     Real, reduce = TYPES[compute], make_block_reduce_pair(merge_sums, threads)
-    THREADS, SCRATCH = threads, threads // 8
+    THREADS, SCRATCH, inverse = threads, threads // 8, make_inverse(compute)
 
     @cuda.jit(launch_bounds=THREADS)
     def loss_fold(values, weights, sums, sums_of_weights, count, per, scale):
@@ -48,7 +48,7 @@ def fold_kernel(compute, weighted, last, threads):
         a, w = reduce(a, w, Real(0), scratch, i32(0))
         if thread == 0:
             if last:
-                sums[0] = Real(a / w) if weighted else Real(a * scale)
+                sums[0] = Real(a * inverse(w)) if weighted else Real(a * scale)
             else:
                 sums[block] = a
                 if weighted:
@@ -116,20 +116,21 @@ def loss_launches(problem):
 # ---- backward: what must be known of all rows before one has a gradient
 
 @functools.cache
-def weigh_kernel(kind, dims, whole, threads):
+def weigh_kernel(kind, dims, whole, threads, wide):
     """The sum of the weights of a stretch of rows' labels; with `whole` that of all classes' weights, by the first block."""
     Real, do, reduce = kind.real, make_terms(kind), make_block_reduce(add, threads)
-    label, weigh, places, THREADS, SCRATCH = do.label, do.weigh, make_row_places64(dims, 1), threads, threads // 16
+    label, weigh, THREADS, SCRATCH = do.label, do.weigh, threads, threads // 16
+    places = (make_row_places64 if wide else make_row_places)(dims, 1)
 
     @cuda.jit(launch_bounds=THREADS)
-    def loss_weights(targets, weight, sums, total, rows, per, classes, weight_step, ignore, sizes, strides):
+    def loss_weights(targets, weight, sums, total, rows, per, classes, weight_step, ignore, divisors, strides):
         scratch, offsets = cuda.shared.array(SCRATCH, Real), cuda.local.array(1, i64)
         thread, block = i32(cuda.threadIdx.x), i64(cuda.blockIdx.x)
         first = i64(block * per)
         end = min(i64(first + per), i64(rows))
         a = Real(0)
         for i in range(i64(first + thread), end, i64(THREADS)):
-            places(i, sizes, strides, offsets)
+            places(i64(i) if wide else i32(i), divisors, strides, offsets)
             c = label(targets, offsets[0], classes, ignore)
             if c >= 0:
                 a = Real(a + weigh(weight, i64(c * weight_step)))
@@ -174,13 +175,13 @@ def totals_launches(problem):
         return ()
     kind, p, pointer, size = kind_of(problem), problem, f"{problem.compute}*", ITEMSIZE[problem.compute]
     blocks, at = blocks_of(p.rows), p.places_of.index("targets")
-    sizes, strides = row_arguments64([Dim(d.size, (d.strides[at],)) for d in p.form.outer], 1)
-    threads = threads_of(p.rows)
-    kernel = weigh_kernel(kind, len(sizes), kind.smooth and bool(kind.weight), threads)
+    outer, wide, threads = tuple(Dim(d.size, (d.strides[at],)) for d in p.form.outer), p.rows >= 2 ** 31, threads_of(p.rows)
+    divisors, strides = row_arguments64(outer, 1) if wide else row_arguments(RowForm((Dim(1, (0,)),), outer))
+    kernel = weigh_kernel(kind, max(1, len(outer)), kind.smooth and bool(kind.weight), threads, wide)
     arguments = (Argument(f"{kind.labels}*", "targets"), weight_argument(p), Argument(pointer, "workspace", 16 if blocks > 1 else 0),
                  Argument(pointer, "workspace", size), Argument("int64", p.rows), Argument("int64", ceil_div(p.rows, blocks)),
                  Argument("int64", p.classes), Argument("int64", weight_step(p)), Argument("int64", p.ignore_index),
-                 Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides))
+                 Argument(f"{'int64' if wide else 'uint32'}x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
     first = Launch(kernel, (blocks, 1, 1), (threads, 1, 1), arguments)
     if blocks == 1:
         return (first,)

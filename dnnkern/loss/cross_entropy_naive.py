@@ -14,7 +14,7 @@ from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
-from ._math import kind_of, make_slope, make_terms
+from ._math import kind_of, make_inverse, make_slope, make_terms
 from ._totals import (loss_arguments, loss_launches, row_workspace, totals_arguments, totals_launches, totals_workspace, weight_argument,
                       weight_step)
 
@@ -44,7 +44,8 @@ def estimate(problem, device, config):
 def forward_kernel(kind, dims):
     """The loss of a row, and the logarithm of its sum of exponentials, a row a thread."""
     load, Real, do = element(kind.dtype).load, kind.real, make_terms(kind)
-    power, shift, anchor, label_of, weigh, aim, conclude = do
+    level, shift, rise, gap, anchor, label_of, weigh, aim, conclude = (do.level, do.shift, do.rise, do.gap, do.anchor, do.label, do.weigh,
+                                                                       do.aim, do.conclude)
     SOFT, SHARES, EACH, MEAN = kind.soft, kind.shares, kind.each, kind.mean
     places, NOTHING = make_row_places64(dims, 4), -math.inf
 
@@ -59,13 +60,13 @@ def forward_kernel(kind, dims):
             m = Real(NOTHING)
             for c in range(classes):
                 m = maximum(m, load(logits, i64(at + i64(c) * logits_step)))
-            low, base = shift(m), anchor(load(logits, at))
+            low, base = shift(level(m)), anchor(load(logits, at))
             total, aimed, sum_aimed = Real(0), Real(0), Real(0)
             for first in range(0, classes, STRETCH):
                 part, aims, products = Real(0), Real(0), Real(0)
                 for c in range(first, min(i64(first + STRETCH), i64(classes))):
                     x = load(logits, i64(at + i64(c) * logits_step))
-                    part = Real(part + power(Real(x - low)))
+                    part = Real(part + rise(x, low))
                     if SHARES:
                         t = Real(0)
                         if SOFT:
@@ -84,7 +85,7 @@ def forward_kernel(kind, dims):
                 if label >= 0:
                     x = load(logits, i64(at + label * logits_step))
                     w = weigh(weight, i64(label * weight_step))
-            value = conclude(label, Real(Real(m - x) + z), Real(Real(m - base) + z), aimed, sum_aimed, w, keep, share)
+            value = conclude(label, Real(gap(x, m) + z), Real(gap(base, m) + z), aimed, sum_aimed, w, keep, share)
             if EACH:
                 loss[offsets[2]] = value
             else:
@@ -99,7 +100,7 @@ def backward_kernel(kind, dims):
     """The gradient of a row, a row a thread."""
     load, store = element(kind.dtype).load, element(kind.dtype).store
     Real, do, slope = kind.real, make_terms(kind), make_slope(kind)
-    power, label_of, weigh, aim = do.power, do.label, do.weigh, do.aim
+    power, inverse, label_of, weigh, aim = do.power, make_inverse(kind.compute), do.label, do.weigh, do.aim
     SOFT, SMOOTH, WEIGHTED, MEAN, READS = kind.soft, kind.smooth, bool(kind.weight), kind.mean, kind.reads
     places = make_row_places64(dims, 5)
 
@@ -113,7 +114,7 @@ def backward_kernel(kind, dims):
             at, to, into = offsets[1], offsets[2], offsets[4]
             g = Real(dloss[offsets[0]] * scale)
             if MEAN:
-                g = Real(g / totals[0])
+                g = Real(g * inverse(totals[0]))
             label, w, low, aimed = i64(0), Real(0), Real(0), Real(0)
             if READS:
                 low = lse[offsets[3]]
@@ -129,12 +130,10 @@ def backward_kernel(kind, dims):
                     aimed = totals[1] if WEIGHTED else Real(classes)
             probability, target, each = slope(label, g, w, aimed, keep, share)
             for c in range(classes):
-                value = Real(0)
+                value = probability
                 if READS:
                     if label != -1:
                         value = Real(probability * power(Real(load(scores, i64(at + i64(c) * scores_step)) - low)))
-                else:
-                    value = Real(target - target)
                 if SOFT or SMOOTH:
                     t = Real(0)
                     if SOFT:

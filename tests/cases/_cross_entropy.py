@@ -274,6 +274,8 @@ def table(kind):
     for n in (1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 65):
         case("edge", (3, n), "float32" if n % 2 else "bfloat16", reduction="none" if n % 2 else "sum", smoothing=0.5 if n % 3 else 0.0)
     case("around-1000", (3, 96), around=1e3)
+    case("around-minus-1000", (3, 300), around=-1e3)
+    case("around-minus-1000-pixels", (2, 9, 8), around=-1e3)
     case("around-1000-smooth", (3, 96), around=1e3, smoothing=0.1, reduction="none")
     case("only-smoothing", (3, 20), smoothing=1.0)
     case("one-row", (60,), "float16", targets="int32")

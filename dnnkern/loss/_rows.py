@@ -1,0 +1,453 @@
+"""Threads side by side along the classes: a part of a warp, a warp or a block walks a row, or a piece of one; `rows` and `split`.
+
+A thread has several loads of 16 bytes under way (`device.rows` has heads and tails). Forward it keeps the maximum of what it has seen and
+the sum of exponentials below it, which is scaled whenever the maximum grows; the group merges these pairs once, at the row's end. Where
+every class has a share of the target there are two more sums. Backward nothing is summed, but for probabilities: an element's gradient
+follows from the logarithm of the sum of exponentials.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, i32, i64, u32
+from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge_sums
+from ..device.convert import element
+from ..device.fastmath import log, maximum
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.rows import LIMIT, Dim, Held, RowForm, make_row, make_row_places, row_arguments
+from ..device.vec import advance, pin
+from ..device.warp import make_reduce
+from ..host.launch import Argument
+from ._math import Kind, kind_of, make_inverse, make_slope, make_terms
+from ._totals import loss_arguments, totals_arguments, weight_argument, weight_step
+
+FORWARD, BACKWARD = ("scores", "targets", "loss", "lse"), ("dloss", "scores", "targets", "lse", "gradient")
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a kernel is compiled for.
+
+    Attributes
+    ----------
+    kind : Kind
+    unit, heads
+        As `Held`'s.
+    dims : int
+        Dimensions besides the classes, 1 at least.
+    lanes : int
+        Threads of a block that walk a row.
+    registers : int
+        Units of each array that a thread loads at once.
+    backward, split : bool
+        Which direction, and whether rows are cut into pieces.
+    """
+    kind: Kind
+    unit: int
+    heads: bool
+    dims: int
+    lanes: int
+    registers: int
+    backward: bool
+    split: bool = False
+
+    @property
+    def threads(self):
+        """Of a block."""
+        return self.lanes if self.lanes > 32 else 128
+
+    def held(self, least=False):
+        """How a group holds what it has loaded of a row; with `least`, -inf is beyond the row."""
+        return Held(self.kind.dtype, self.unit, self.lanes, self.registers, 0, self.heads, least)
+
+    @property
+    def registers_needed(self):
+        """Of a thread: packed words, values of a unit, sums, addresses. The compiler is bound to what this leaves."""
+        held, real = self.held(), 2 if self.kind.compute == "float64" else 1
+        arrays, extra = 1 + self.kind.soft, 8 * self.kind.shares + 8 * bool(self.kind.weight)
+        many = 14 * (self.registers > 4 and held.itemsize == 2)  # the compiler takes more words apart at once than are used
+        least = (15 if self.backward else 23) * real
+        return min(255, least + many + arrays * (held.words + real * (held.elements + held.singles)) + extra * real)
+
+    @property
+    def blocks(self):
+        """Resident ones at least: the compiler's bound on registers."""
+        return max(1, min(16, 65536 // (-(-self.registers_needed // 8) * 8 * self.threads), 1536 // self.threads))
+
+    def __str__(self):
+        return f"{self.lanes} threads, {self.registers} x {self.unit} bytes" + ", heads" * self.heads
+
+
+def refusal(problem):
+    """What keeps both algorithms from a problem; None if nothing does."""
+    form = problem.form
+    if not form.rows:
+        return "there are no rows"
+    if form.length >= LIMIT or form.rows >= 2 ** 31 - 2 ** 20:
+        return f"{form.rows} rows of {form.length} classes; expected fewer than 2**31 - 2**20, of fewer than 2**28"
+    return None
+
+
+def units(problem):
+    """Units of a row."""
+    unit, heads = problem.unit
+    per = unit // problem.scores.itemsize
+    return max(1, problem.form.length // per if heads else ceil_div(problem.form.length, per))
+
+
+def make_config(problem, lanes, registers, split=False):
+    """The configuration of a problem with this way to walk a row."""
+    return Config(kind_of(problem), *problem.unit, max(1, len(problem.form.outer)), lanes, registers,
+                  not problem.is_forward, split)
+
+
+def in_flight(problem):
+    """Units of an array that a thread may load at once: more than four of them only if nothing else takes registers."""
+    plain = not kind_of(problem).shares and problem.compute != "float64"
+    return 8 if plain or problem.unit[0] < 16 and not problem.is_soft else 2 if problem.is_soft else 4
+
+
+# ---- device functions of a row
+
+@functools.cache
+def make_look(kind):
+    """Device functions ``look(targets, to, weight, weight_step, classes, ignore)`` -> (label, its weight), and ``finish(...)``, which
+    writes what a row leaves."""
+    do, Real = make_terms(kind), kind.real
+    label_of, weigh, conclude, gap, SOFT, EACH, MEAN = do.label, do.weigh, do.conclude, do.gap, kind.soft, kind.each, kind.mean
+
+    @device_function
+    def look(targets, to, weight, weight_step, classes, ignore):
+        label, w = i64(0), Real(0)
+        if not SOFT:
+            label = label_of(targets, to, i64(classes), ignore)
+            if label >= 0:
+                w = weigh(weight, i64(label * weight_step))
+        return label, w
+
+    @device_function
+    def finish(loss, loss_at, weights, row, lse, lse_at, label, score, w, m, total, base, aimed, sum_aimed, keep, share):
+        z = log(total)
+        lse[lse_at] = Real(m + z)
+        value = conclude(label, Real(gap(score, m) + z), Real(gap(base, m) + z), aimed, sum_aimed, w, keep, share)
+        loss[loss_at if EACH else i64(row)] = value
+        if MEAN:
+            weights[i64(row)] = w
+    return look, finish
+
+
+# ---- forward
+
+@functools.cache
+def forward_kernel(config):
+    """The loss of each row, and the logarithm of its sum of exponentials; of a piece what is left to be merged."""
+    kind, held = config.kind, config.held(True)
+    row_of, aims_of, do = make_row(held), make_row(config.held()), make_terms(kind)
+    span, load, load_rest, unpack = row_of.span, row_of.load, row_of.load_rest, row_of.unpack
+    load_aims, load_rest_aims = aims_of.load, aims_of.load_rest
+    level, shift, rise, drop, merge = do.level, do.shift, do.rise, do.drop, do.merge
+    anchor, weigh, aim = do.anchor, do.weigh, do.aim
+    load_one, (look, finish) = element(kind.dtype).load, make_look(kind)
+    Real, NOTHING, SOFT, SHARES, COUNTED = kind.real, -math.inf, kind.soft, kind.shares, kind.soft or bool(kind.weight)
+    E, WORDS, REST, SINGLES, REGISTERS = held.elements, held.words, held.rest, held.singles, config.registers
+    MORE, MORE_REST = (WORDS, REST) if SOFT else (1, 1)
+    THREADS, BLOCKS, LANES, SPLIT = config.threads, config.blocks, config.lanes, config.split
+    ROWS, LOG, NARROW, TURN = THREADS // LANES, LANES.bit_length() - 1, LANES <= 32, LANES * REGISTERS
+    SCRATCH = 1 if NARROW else THREADS // 8
+    SCRATCH_SHARES = SCRATCH if SHARES else 1
+    places, hold = make_row_places(config.dims, 4), pin(WORDS)
+    if NARROW:
+        widest, whole = make_reduce(maximum, LANES), make_reduce(add, LANES)
+
+        @device_function
+        def combine(m, total, scratch):
+            top = widest(m)
+            _, total = merge(m, total, top, Real(0), Real(0))
+            return top, whole(total)
+
+        @device_function
+        def combine_sums(a, b, scratch):
+            return whole(a), whole(b)
+    else:
+        merge_block, merge_two = make_block_reduce_pair(merge, THREADS), make_block_reduce_pair(merge_sums, THREADS)
+
+        @device_function
+        def combine(m, total, scratch):
+            return merge_block(m, total, Real(0), scratch, i32(0))
+
+        @device_function
+        def combine_sums(a, b, scratch):
+            return merge_two(a, b, Real(0), scratch, i32(0))
+
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    def cross_entropy_fwd_rows(logits, targets, weight, loss, weights, lse, partial, rows, classes, pieces, size, logits_step,
+                               targets_step, weight_step, ignore, keep, share, divisors, strides):
+        scratch, scratch_shares = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SCRATCH_SHARES, Real)
+        words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
+        values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        rest, rest_aims, offsets = cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real), cuda.local.array(4, i64)
+        thread = i32(cuda.threadIdx.x)
+        lane = i32(thread & i32(LANES - 1))
+        row, piece = i32(i32(cuda.blockIdx.x) * i32(ROWS) + i32(thread >> LOG)), i32(0)
+        if SPLIT:
+            row, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
+        n = i32(classes) if row < rows else i32(0)
+        places(row if row < rows else i32(0), divisors, strides, offsets)
+        x, t = advance(logits, offsets[0]), targets
+        if SOFT:
+            t = advance(targets, offsets[1])
+        head, units = span(x, n)
+        m, total, aimed, sum_aimed, base = Real(NOTHING), Real(0), Real(0), Real(0), Real(0)
+        if SHARES:
+            if n > 0:
+                base = anchor(load_one(x, i64(0)))
+        if piece == 0:
+            load_rest(rest, x, head, units, n, lane)
+            if SOFT:
+                load_rest_aims(rest_aims, t, head, units, n, lane)
+            for k in range(SINGLES):
+                m = maximum(m, rest[k])
+            low = shift(level(m))
+            for k in range(SINGLES):
+                total = Real(total + rise(rest[k], low))
+                if SHARES:
+                    j = i32(lane + k * LANES)
+                    i = j if j < head else i32(j + units * E)
+                    if i < n:
+                        q = aim(rest_aims[k if SOFT else 0], weigh(weight, i64(i64(i) * weight_step)), keep, share)
+                        if COUNTED:
+                            aimed = Real(aimed + q)
+                        sum_aimed = Real(sum_aimed + q * Real(rest[k] - base))
+        end = i32(units)
+        if SPLIT:
+            end = min(end, i32(piece * size + size))
+        for first in range(i32(piece * size), end, TURN):
+            left = i32(units - first)
+            load(words, advance(x, i64(i64(first) * E) * logits_step), head, left, lane, logits_step)
+            if SOFT:
+                load_aims(more, advance(t, i64(i64(first) * E) * targets_step), head, left, lane, targets_step)
+            old = level(m)
+            for c in range(REGISTERS):
+                unpack(values, words, c)
+                for e in range(E):
+                    m = maximum(m, values[e])
+            low = shift(level(m))
+            total = Real(total * drop(Real(old - low)))
+            hold(words)
+            for c in range(REGISTERS):
+                unpack(values, words, c)
+                for e in range(E):
+                    total = Real(total + rise(values[e], low))
+                if SHARES:
+                    i = i32(lane + c * LANES)
+                    if i < left:
+                        if SOFT:
+                            unpack(others, more, c)
+                        at = i32(head + i32(first + i) * E)
+                        for e in range(E):
+                            q = aim(others[e], weigh(weight, i64(i64(at + e) * weight_step)), keep, share)
+                            if COUNTED:
+                                aimed = Real(aimed + q)
+                            sum_aimed = Real(sum_aimed + q * Real(values[e] - base))
+        label, score, w = i64(0), Real(0), Real(0)
+        if not SPLIT:
+            if n > 0 and lane == 0:
+                label, w = look(targets, offsets[1], weight, weight_step, classes, ignore)
+                if not SOFT:
+                    if label >= 0:
+                        score = load_one(x, i64(label * logits_step))
+        m, total = combine(m, total, scratch)
+        if SHARES:
+            aimed, sum_aimed = combine_sums(aimed, sum_aimed, scratch_shares)
+        if n > 0 and lane == 0:
+            if SPLIT:
+                to = i64(4 * i64(cuda.blockIdx.x))
+                partial[to] = m
+                partial[i64(to + 1)] = total
+                partial[i64(to + 2)] = aimed
+                partial[i64(to + 3)] = sum_aimed
+            else:
+                if not COUNTED:
+                    aimed = Real(classes)
+                finish(loss, offsets[2], weights, row, lse, offsets[3], label, score, w, m, total, base, aimed, sum_aimed, keep, share)
+    return cross_entropy_fwd_rows
+
+
+# ---- backward
+
+@functools.cache
+def backward_kernel(config):
+    """The gradient of each row, or of a piece of it."""
+    kind, held = config.kind, config.held()
+    row_of, do = make_row(held), make_terms(kind)
+    span, load, load_rest, unpack, pack, store, store_rest = row_of[:7]
+    power, weigh, aim, slope, inverse = do.power, do.weigh, do.aim, make_slope(kind), make_inverse(kind.compute)
+    (look, _), Real = make_look(kind), kind.real
+    SOFT, SHARES, WEIGHTED, MEAN, READS = kind.soft, kind.shares, bool(kind.weight), kind.mean, kind.reads
+    E, WORDS, REST, SINGLES, REGISTERS = held.elements, held.words, held.rest, held.singles, config.registers
+    MORE, MORE_REST = (WORDS, REST) if SOFT else (1, 1)
+    THREADS, BLOCKS, LANES, SPLIT = config.threads, config.blocks, config.lanes, config.split
+    ROWS, LOG, NARROW, TURN = THREADS // LANES, LANES.bit_length() - 1, LANES <= 32, LANES * REGISTERS
+    SCRATCH, SUMMED = THREADS // 16 if SOFT and not NARROW else 1, SOFT and not SPLIT
+    places = make_row_places(config.dims, 5)
+    reduce_narrow, reduce_block = make_reduce(add, min(LANES, 32)), make_block_reduce(add, THREADS)
+
+    @device_function
+    def combine(total, scratch):
+        if NARROW:
+            return reduce_narrow(total)
+        return reduce_block(total, scratch, i32(0))
+
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    def cross_entropy_bwd_rows(dloss, scores, targets, lse, weight, gradient, totals, partial, rows, classes, pieces, size, scores_step,
+                               targets_step, gradient_step, weight_step, ignore, keep, share, scale, divisors, strides):
+        scratch = cuda.shared.array(SCRATCH, Real)
+        words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
+        values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        rest, rest_aims, offsets = cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real), cuda.local.array(5, i64)
+        thread = i32(cuda.threadIdx.x)
+        lane = i32(thread & i32(LANES - 1))
+        row, piece = i32(i32(cuda.blockIdx.x) * i32(ROWS) + i32(thread >> LOG)), i32(0)
+        if SPLIT:
+            row, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
+        n = i32(classes) if row < rows else i32(0)
+        places(row if row < rows else i32(0), divisors, strides, offsets)
+        x, t, y = scores, targets, advance(gradient, offsets[4])
+        if READS:
+            x = advance(scores, offsets[1])
+        if SOFT:
+            t = advance(targets, offsets[2])
+        head, units = span(y, n)
+        # what the row's elements have in common
+        label, low, aimed, w = i64(0), Real(0), Real(0), Real(0)
+        g = Real(dloss[offsets[0]] * scale)
+        if MEAN:
+            g = Real(g * inverse(totals[0]))
+        if not SOFT:
+            label, w = look(targets, offsets[2], weight, weight_step, classes, ignore)
+            if SHARES:
+                aimed = totals[1] if WEIGHTED else Real(classes)
+        if SUMMED:
+            load_rest(rest_aims, t, head, units, n, lane)
+            for k in range(SINGLES):
+                j = i32(lane + k * LANES)
+                i = j if j < head else i32(j + units * E)
+                if i < n:
+                    aimed = Real(aimed + aim(rest_aims[k], weigh(weight, i64(i64(i) * weight_step)), keep, share))
+            for first in range(i32(0), i32(units), TURN):
+                left = i32(units - first)
+                load(more, advance(t, i64(i64(first) * E) * targets_step), head, left, lane, targets_step)
+                for c in range(REGISTERS):
+                    i = i32(lane + c * LANES)
+                    if i < left:
+                        unpack(others, more, c)
+                        at = i32(head + i32(first + i) * E)
+                        for e in range(E):
+                            aimed = Real(aimed + aim(others[e], weigh(weight, i64(i64(at + e) * weight_step)), keep, share))
+            aimed = combine(aimed, scratch)
+        if SOFT and SPLIT:
+            for k in range(i32(pieces[0])):
+                aimed = Real(aimed + partial[i64(i64(row) * i64(pieces[0]) + i64(k))])
+        probability, target, each = slope(label, g, w, aimed, keep, share)
+        seen = i32(n)
+        if READS:
+            if label == -1:
+                seen = i32(0)
+            elif n > 0:
+                low = lse[offsets[3]]
+        mark = i32(label)
+        if piece == 0:
+            if READS:
+                load_rest(rest, x, head, units, seen, lane)
+            if SOFT:
+                load_rest(rest_aims, t, head, units, n, lane)
+            for k in range(SINGLES):
+                j = i32(lane + k * LANES)
+                i = j if j < head else i32(j + units * E)
+                value = probability
+                if READS:
+                    value = Real(probability * power(Real(rest[k] - low)))
+                if i < n:
+                    if SHARES:
+                        q = aim(rest_aims[k if SOFT else 0], weigh(weight, i64(i64(i) * weight_step)), keep, share)
+                        value = Real(value - each * q)
+                    if not SOFT:
+                        if i == mark:
+                            value = Real(value - target)
+                rest[k] = value
+            store_rest(y, rest, head, units, n, lane)
+        end = i32(units)
+        if SPLIT:
+            end = min(end, i32(piece * size + size))
+        mark = i32(mark - head)
+        for first in range(i32(piece * size), end, TURN):
+            left = i32(units - first)
+            if READS:
+                load(words, advance(x, i64(i64(first) * E) * scores_step), head, left if seen > 0 else i32(0), lane, scores_step)
+            if SOFT:
+                load(more, advance(t, i64(i64(first) * E) * targets_step), head, left, lane, targets_step)
+            for c in range(REGISTERS):
+                at = i32(i32(first + lane + c * LANES) * E)
+                if READS:
+                    unpack(values, words, c)
+                    for e in range(E):
+                        values[e] = Real(probability * power(Real(values[e] - low)))
+                else:
+                    for e in range(E):
+                        values[e] = probability
+                if SHARES:
+                    if at < units * E:
+                        if SOFT:
+                            unpack(others, more, c)
+                        for e in range(E):
+                            q = aim(others[e], weigh(weight, i64(i64(head + at + e) * weight_step)), keep, share)
+                            values[e] = Real(values[e] - each * q)
+                if not SOFT:
+                    for e in range(E):
+                        if i32(at + e) == mark:
+                            values[e] = Real(values[e] - target)
+                pack(words, c, values)
+                store(advance(y, i64(i64(first) * E) * gradient_step), words, c, head, left, lane, gradient_step)
+    return cross_entropy_bwd_rows
+
+
+# ---- launches
+
+def row_places(problem, names):
+    """Kernel parameters `divisors` and `strides` of the places of a row in these arrays."""
+    order = [problem.places_of.index(name) if name in problem.places_of else 0 for name in names]
+    outer = tuple(Dim(d.size, tuple(d.strides[k] for k in order)) for d in problem.form.outer)
+    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * len(names)),), outer))
+    return Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides)
+
+
+def arrays(problem):
+    """Kernel parameters of the arrays, in the order of the kernels of the problem's direction."""
+    p, kind = problem, kind_of(problem)
+    pointer, numbers = element(p.dtype).pointer, f"{p.compute}*"
+    targets = Argument(pointer if kind.soft else f"{kind.labels}*", "targets")
+    if p.is_forward:
+        return Argument(pointer, p.named[0][0]), targets, weight_argument(p), *loss_arguments(p), Argument(numbers, "lse")
+    return (Argument(numbers, "dloss"), Argument(pointer, p.named[1][0]), targets, Argument(numbers, "lse" if kind.reads else "dloss"),
+            weight_argument(p), Argument(pointer, p.named[-1][0]), totals_arguments(p))
+
+
+def steps(problem):
+    """Kernel parameters of the strides along the classes, and of the numbers of the problem."""
+    p = problem
+    names = ("scores", "targets") if p.is_forward else ("scores", "targets", "gradient")
+    found = [Argument("int64", p.step(name) if name in p.whole else 0) for name in names]
+    found += [Argument("int64", weight_step(p)), Argument("int64", p.ignore_index)]
+    found += [Argument(p.compute, p.keep), Argument(p.compute, p.share)]
+    if not p.is_forward:
+        found.append(Argument(p.compute, 1 / p.rows if p.reduction == "mean" and p.is_soft else 1.0))
+    return tuple(found)
+
+
+def make_arguments(problem, partial, pieces=1, size=LIMIT):
+    """Arguments of `forward_kernel` or `backward_kernel`; `partial` is a byte offset in the workspace, None where nothing is kept there."""
+    p = problem
+    kept = Argument(f"{p.compute}*", "lse" if p.is_forward else "dloss") if partial is None else \
+        Argument(f"{p.compute}*", "workspace", partial)
+    return (*arrays(p), kept, Argument("int32", p.rows), Argument("int32", p.classes), Argument("uint32x3", divisor(pieces)),
+            Argument("int32", size), *steps(p), *row_places(p, FORWARD if p.is_forward else BACKWARD))

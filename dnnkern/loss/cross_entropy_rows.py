@@ -1,0 +1,76 @@
+"""A part of a warp, a warp or a block a row of classes, which is read once, whatever its length.
+
+Forward, threads walk the row with several loads of 16 bytes under way, and keep a maximum and a sum of exponentials each; backward they
+walk it with loads and stores. Nothing waits before the row's end, so that many rows of a multiprocessor are under way at once. Few rows
+leave most of a GPU idle: they are `split`'s.
+"""
+from ..device.index import ceil_div
+from ..dispatch import Algorithm
+from ..host.launch import Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
+from ._math import kind_of
+from ._rows import backward_kernel, forward_kernel, in_flight, make_arguments, make_config, refusal, units
+from ._totals import loss_launches, needs_totals, row_workspace, totals_launches, totals_workspace
+
+BLOCKS = (128, 256, 512)  # threads
+NARROW = 16               # units a lane that a warp may walk
+TURN = 0.8e-6             # seconds of a block's turn: loads, and what is done with them
+ENDS = 1.6e-6             # seconds of a block besides
+
+
+def supports(problem):
+    """Rows and units within 32 bits."""
+    return refusal(problem)
+
+
+def workspace(problem, device, config):
+    """Forward a loss for each row and the weight of its label; backward the totals."""
+    return row_workspace(problem)[2] if problem.is_forward else totals_workspace(problem)
+
+
+def configs(problem, device):
+    """Parts of warps and warps for short rows, blocks for longer ones; four lanes at least deal out heads and tails."""
+    count, most, found = units(problem), in_flight(problem), []
+    least = 4 if problem.unit[1] else 1
+    for registers in (1, 2, 4, 8):
+        lanes = min(32, max(least, 1 << (ceil_div(count, registers) - 1).bit_length()))
+        if registers <= most and count <= NARROW * lanes:
+            found.append(make_config(problem, lanes, min(registers, ceil_div(count, lanes))))
+        for lanes in BLOCKS:
+            if registers in (min(4, most), most) and count > lanes // 2:
+                found.append(make_config(problem, lanes, min(registers, ceil_div(count, lanes))))
+    return list(dict.fromkeys(found))
+
+
+def estimate(problem, device, config):
+    """Bytes at the rate that those in flight sustain, or instructions, or what resident blocks take one after another."""
+    form, itemsize, kind = problem.form, problem.scores.itemsize, kind_of(problem)
+    inputs = kind.soft + (kind.reads or problem.is_forward)
+    again = problem.targets.nbytes if kind.soft and not problem.is_forward else 0
+    flight = max(1, inputs) * config.registers * config.unit * config.threads * config.blocks
+    rate = min(1.0, flight / 64e3) ** 0.5 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5))
+    strided = max(sector_waste(itemsize, itemsize) if abs(problem.step(name)) > 1 else 1 for name in problem.whole)
+    grid = ceil_div(form.rows, config.threads // config.lanes)
+    share = min(1.0, grid * config.threads / (512 * device.sms))
+    idle = ceil_div(units(problem), config.lanes * config.registers) * config.lanes * config.registers / units(problem)
+    each = 12 + 8 * kind.shares + 12 * bool(kind.weight) * kind.shares
+    issue = divisions_seconds(problem.scores.size * each * idle + 40 * form.rows * config.lanes, 1, device) / share
+    moved = moved_seconds(problem.bytes + again, device) * strided / (rate * share)
+    turns = ceil_div(units(problem), config.lanes * config.registers)
+    waiting = (ENDS + TURN * turns) * max(1.0, grid / (device.sms * config.blocks))
+    work = (max(moved, issue) * tail(grid, config.blocks, device)) ** 8 + waiting ** 8
+    more = needs_totals(problem) if not problem.is_forward else problem.reduction != "none"
+    return LAUNCH * (1 + more) + work ** (1 / 8) * (1.02 if config.heads else 1.0)
+
+
+def build(problem, device, config):
+    """The rows' launch, before or behind those of the totals."""
+    p = problem
+    kernel = (forward_kernel if p.is_forward else backward_kernel)(config)
+    grid = ceil_div(p.rows, config.threads // config.lanes)
+    rows = Launch(kernel, (grid, 1, 1), (config.threads, 1, 1), make_arguments(p, None))
+    return (rows, *loss_launches(p)) if p.is_forward else (*totals_launches(p), rows)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
+                   for op in ("cross_entropy_fwd", "cross_entropy_bwd"))

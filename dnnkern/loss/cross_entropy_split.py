@@ -1,0 +1,178 @@
+"""Rows cut into pieces, for rows so few that a block each leaves most of a GPU idle.
+
+Forward, blocks leave in the workspace what they have found of a piece: its maximum, its sum of exponentials, and where every class has a
+share of the target two more sums. A warp a row merges the pieces, always in the same order. Backward a piece needs nothing of the others,
+but for probabilities, whose sum over a row the blocks of a first launch leave in pieces.
+"""
+import functools
+import math
+
+from ..device import cuda, i32, i64, u32
+from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge_sums
+from ..device.convert import element
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.rows import make_row, make_row_places
+from ..device.vec import advance
+from ..dispatch import Algorithm
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste
+from ._math import kind_of, make_terms
+from ._rows import (FORWARD, arrays, backward_kernel, forward_kernel, in_flight, make_arguments, make_config, make_look, refusal,
+                    row_places, steps, units)
+from ._totals import loss_launches, row_workspace, totals_launches, totals_workspace, weight_argument, weight_step
+
+THREADS, WARPS = 256, 4
+SCRATCH = THREADS // 16
+BLOCKS = 8  # of a multiprocessor that are worth a piece
+
+
+def supports(problem):
+    """Pieces within 32 bits."""
+    if problem.rows * THREADS >= 2 ** 31 - 2 ** 20:
+        return f"{problem.rows} rows in up to {THREADS} pieces; expected fewer than 2**31 - 2**20 of them"
+    return refusal(problem)
+
+
+def _config(problem):
+    return make_config(problem, THREADS, min(4, in_flight(problem)), split=True)
+
+
+def _pieces(problem, device):
+    """(pieces of a row, units of a piece): whole turns of a block."""
+    count, turn = units(problem), THREADS * _config(problem).registers
+    wanted = max(1, min(THREADS, ceil_div(BLOCKS * device.sms, problem.rows), ceil_div(count, turn)))
+    size = ceil_div(ceil_div(count, wanted), turn) * turn
+    return ceil_div(count, size), size
+
+
+def _offset(problem):
+    """Byte offset of what pieces leave."""
+    return -(-(row_workspace(problem)[2] if problem.is_forward else totals_workspace(problem)) // 16) * 16
+
+
+def _kept(problem):
+    """Numbers that a piece leaves."""
+    return 4 if problem.is_forward else int(problem.is_soft)
+
+
+def workspace(problem, device, config):
+    """Four numbers a piece forward, one backward for probabilities, besides what rows and totals need."""
+    return _offset(problem) + problem.rows * _pieces(problem, device)[0] * _kept(problem) * ITEMSIZE[problem.compute]
+
+
+def estimate(problem, device, config):
+    """Bytes, or instructions; two launches more forward than backward."""
+    kind, itemsize, count = kind_of(problem), problem.scores.itemsize, problem.rows * _pieces(problem, device)[0]
+    again = problem.targets.nbytes if kind.soft and not problem.is_forward else 0
+    share = min(1.0, count * THREADS / (1024 * device.sms))
+    idle = max(1.0, THREADS * _config(problem).registers / units(problem)) ** 0.5
+    rate = 1.0 if problem.unit[0] == 16 else min(1.0, itemsize / 5)
+    strided = max(sector_waste(itemsize, itemsize) if abs(problem.step(name)) > 1 else 1 for name in problem.whole)
+    issue = divisions_seconds(problem.scores.size * (14 + 8 * kind.shares) + 300 * count * THREADS, 1, device)
+    moved = moved_seconds(problem.bytes + again, device) * strided
+    launches = 3 if problem.is_forward else 1 + (kind.soft or kind.mean)
+    return launches * LAUNCH + 2e-6 * problem.is_forward + max(moved / rate, issue) * idle / share
+
+
+@functools.cache
+def merge_kernel(kind, dims):
+    """The loss of each row and the logarithm of its sum of exponentials, a warp a row, from what its pieces left."""
+    Real, do, load, (look, finish) = kind.real, make_terms(kind), element(kind.dtype).load, make_look(kind)
+    merge, anchor, SOFT, SHARES, COUNTED = do.merge, do.anchor, kind.soft, kind.shares, kind.soft or bool(kind.weight)
+    places, NOTHING, BLOCK = make_row_places(dims, 4), -math.inf, 32 * WARPS
+    merge_warp, merge_two = make_block_reduce_pair(merge, BLOCK, 32), make_block_reduce_pair(merge_sums, BLOCK, 32)
+
+    @cuda.jit(launch_bounds=BLOCK)
+    def cross_entropy_fwd_merge(logits, targets, weight, loss, weights, lse, partial, rows, classes, pieces, logits_step, targets_step,
+                                weight_step, ignore, keep, share, divisors, strides):
+        scratch, offsets = cuda.shared.array(1, Real), cuda.local.array(4, i64)
+        lane, row = i32(cuda.threadIdx.x & 31), i32(i32(cuda.blockIdx.x) * WARPS + i32(cuda.threadIdx.x >> 5))
+        if row < rows:
+            places(row, divisors, strides, offsets)
+            m, total, aimed, sum_aimed = Real(NOTHING), Real(0), Real(0), Real(0)
+            for k in range(lane, i32(pieces), 32):
+                at = i64(4 * i64(i64(row) * i64(pieces) + i64(k)))
+                m, total = merge(m, total, partial[at], partial[i64(at + 1)], Real(0))
+                aimed = Real(aimed + partial[i64(at + 2)])
+                sum_aimed = Real(sum_aimed + partial[i64(at + 3)])
+            m, total = merge_warp(m, total, Real(0), scratch, i32(0))
+            aimed, sum_aimed = merge_two(aimed, sum_aimed, Real(0), scratch, i32(0))
+            if lane == 0:
+                base, score = Real(0), Real(0)
+                if SHARES:
+                    base = anchor(load(logits, offsets[0]))
+                if not COUNTED:
+                    aimed = Real(classes)
+                label, w = look(targets, offsets[1], weight, weight_step, classes, ignore)
+                if not SOFT:
+                    if label >= 0:
+                        score = load(logits, i64(offsets[0] + label * logits_step))
+                finish(loss, offsets[2], weights, row, lse, offsets[3], label, score, w, m, total, base, aimed, sum_aimed, keep, share)
+    return cross_entropy_fwd_merge
+
+
+@functools.cache
+def aims_kernel(config):
+    """The sum of what is aimed at in a piece: of weighted probabilities."""
+    kind, held = config.kind, config.held()
+    row_of, do, Real, reduce = make_row(held), make_terms(kind), kind.real, make_block_reduce(add, THREADS)
+    span, load, load_rest, unpack, weigh, aim = row_of.span, row_of.load, row_of.load_rest, row_of.unpack, do.weigh, do.aim
+    E, WORDS, REST, SINGLES, REGISTERS = held.elements, held.words, held.rest, held.singles, config.registers
+    places, TURN = make_row_places(config.dims, 1), THREADS * REGISTERS
+
+    @cuda.jit(launch_bounds=(THREADS, 3))
+    def cross_entropy_aims(targets, weight, partial, classes, pieces, size, targets_step, weight_step, keep, share, divisors, strides):
+        scratch, words = cuda.shared.array(SCRATCH, Real), cuda.local.array(WORDS, u32)
+        values, rest, offsets = cuda.local.array(E, Real), cuda.local.array(REST, Real), cuda.local.array(1, i64)
+        lane = i32(cuda.threadIdx.x)
+        row, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
+        places(row, divisors, strides, offsets)
+        t = advance(targets, offsets[0])
+        head, units = span(t, classes)
+        aimed = Real(0)
+        if piece == 0:
+            load_rest(rest, t, head, units, classes, lane)
+            for k in range(SINGLES):
+                j = i32(lane + k * THREADS)
+                i = j if j < head else i32(j + units * E)
+                if i < classes:
+                    aimed = Real(aimed + aim(rest[k], weigh(weight, i64(i64(i) * weight_step)), keep, share))
+        for first in range(i32(piece * size), min(i32(units), i32(piece * size + size)), TURN):
+            left = i32(units - first)
+            load(words, advance(t, i64(i64(first) * E) * targets_step), head, left, lane, targets_step)
+            for c in range(REGISTERS):
+                i = i32(lane + c * THREADS)
+                if i < left:
+                    unpack(values, words, c)
+                    at = i32(head + i32(first + i) * E)
+                    for e in range(E):
+                        aimed = Real(aimed + aim(values[e], weigh(weight, i64(i64(at + e) * weight_step)), keep, share))
+        aimed = reduce(aimed, scratch, i32(0))
+        if lane == 0:
+            partial[i64(cuda.blockIdx.x)] = aimed
+    return cross_entropy_aims
+
+
+def build(problem, device, config):
+    """The pieces' launch; forward that of the rows behind it, backward for probabilities that of their sums before it."""
+    p, kind, config, numbers = problem, kind_of(problem), _config(problem), f"{problem.compute}*"
+    pieces, size = _pieces(p, device)
+    grid, block = (p.rows * pieces, 1, 1), (THREADS, 1, 1)
+    partial = Argument(numbers, "workspace", _offset(p))
+    if p.is_forward:
+        last = (*arrays(p), partial, Argument("int32", p.rows), Argument("int32", p.classes), Argument("int32", pieces), *steps(p),
+                *row_places(p, FORWARD))
+        return (Launch(forward_kernel(config), grid, block, make_arguments(p, _offset(p), pieces, size)),
+                Launch(merge_kernel(kind, config.dims), (ceil_div(p.rows, WARPS), 1, 1), (32 * WARPS, 1, 1), last), *loss_launches(p))
+    apply = Launch(backward_kernel(config), grid, block, make_arguments(p, _offset(p) if kind.soft else None, pieces, size))
+    if not kind.soft:
+        return *totals_launches(p), apply
+    arguments = (Argument(element(p.dtype).pointer, "targets"), weight_argument(p), partial, Argument("int32", p.classes),
+                 Argument("uint32x3", divisor(pieces)), Argument("int32", size), Argument("int64", p.step("targets")),
+                 Argument("int64", weight_step(p)), Argument(p.compute, p.keep), Argument(p.compute, p.share), *row_places(p, ("targets",)))
+    return Launch(aims_kernel(config), grid, block, arguments), apply
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="split", supports=supports, workspace=workspace, estimate=estimate, build=build)
+                   for op in ("cross_entropy_fwd", "cross_entropy_bwd"))
