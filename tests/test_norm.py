@@ -217,6 +217,20 @@ def test_rings_go_round(op, shape, dtype, extra, monkeypatch):
                 contract.check(variant, case, again=False)
 
 
+# ---- rows partly in shared memory
+
+@pytest.mark.parametrize("op, shape, dtype", [("layer_norm_fwd", (2, 2500), "float32"), ("layer_norm_fwd", (3, 4611), "bfloat16"),
+                                              ("rms_norm_fwd", (2, 5003), "float16")])
+def test_a_part_in_shared_memory(op, shape, dtype):
+    case = next(c for c in cases.modules()[op].CASES if c.id.startswith("rows"))
+    case = dataclasses.replace(case, shape=shape, dtype=dtype, extra=False, around=3.0)
+    cluster = next(a for a in dispatch.algorithms(op) if a.name == "cluster")
+    found = [v for v in cluster.variants(case.problem(), contract.device()) if v.config.shared and v.config.lanes <= 128]
+    assert {v.config.lanes for v in found} >= {64}
+    for variant in found:
+        contract.check(variant, case, again=False)
+
+
 # ---- rows in pieces
 
 @pytest.mark.parametrize("shape, dtype, extra", [((2, 5000), "float32", False), ((1, 20011), "bfloat16", True),
