@@ -38,9 +38,9 @@ class Function:
 
 
 @functools.cache
-def make_function(function, compute):
+def make_function(function, compute, short=False):
     """Device function ``apply(a, b, c)`` of values of type `compute`; those that it has no use for may be anything, c is the tuple (alpha,
-    beta) if it is scaled. Two results are a tuple."""
+    beta) if it is scaled. Two results are a tuple; `short`: they will be rounded to 16 bits or fewer."""
     T, op, mode = TYPES[compute], function.op, function.mode
     if op == "unary":
         return device_function(_unary(T, mode))
@@ -50,7 +50,7 @@ def make_function(function, compute):
         return device_function(_scaled(mode))
     if mode == "prelu":
         return device_function(_prelu(op))
-    f, g = activation_function(function.activation, compute), activation_gradient(function.activation, compute)
+    f, g = (make(function.activation, compute, short) for make in (activation_function, activation_gradient))
     if op == "activation_fwd":
         def apply(x, b, c):
             return f(x)

@@ -63,9 +63,12 @@ class Work:
 
     @property
     def blocks(self):
-        """Blocks of 256 threads a multiprocessor that registers are bounded for: 64 a thread, 128 where a thread holds much."""
+        """Blocks of 256 threads a multiprocessor that registers are bounded for: 64 a thread, 40 where a thread holds little, 128 where it
+        holds much."""
         held = self.lanes * self.elements
-        return 2 if self.compute == "float64" or held > 16 or held * self.inputs > 32 else 4
+        if self.compute == "float64" or held > 16 or held * self.inputs > 32:
+            return 2
+        return 6 if held * self.inputs <= 8 else 4
 
 
 def chunk_length(sizes):
@@ -307,7 +310,7 @@ def make_lanes(work):
     exist. Inputs with one value a row are ``k * step`` elements behind theirs. `scalars` are (alpha, beta) of functions that have them.
     """
     inputs, results, length, LANES = work.inputs, work.function.results, work.elements, work.lanes
-    apply = make_function(work.function, work.compute)
+    apply = make_function(work.function, work.compute, all(ITEMSIZE[d] <= 2 for d in work.dtypes[inputs:]))
     values = [TYPES[element(_dtype(d)).compute] for d in work.dtypes]
     read = [_make_input(work.dtypes[k], work.units[k], 1 if work.once[k] else LANES, length, work.plain) for k in range(inputs)]
     read += [(1, _nothing, _nothing, _nothing)] * (INPUTS - inputs)

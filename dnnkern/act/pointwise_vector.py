@@ -1,7 +1,7 @@
 """Arrays that lie alike: one or two chunks of 16 bytes a thread.
 
 Where all arrays are one run of memory, in the same order, an element's place needs no arithmetic. A block takes a tile of chunks, a thread
-one for 4-byte types and two for smaller ones, loads them all, computes and stores them; the grid covers everything once, so the hardware
+one, of smaller types than 4 bytes perhaps two, loads them all, computes and stores them; the grid covers everything once, so the hardware
 balances the blocks. The first and the last tile have elements that do not exist, and go one by one. An input may be a single value.
 It is bound by memory; with two bytes an element there is time for some 27 instructions for each.
 """
@@ -29,6 +29,9 @@ class Config:
     """The work of a thread."""
     work: Work
 
+    def __str__(self):
+        return f"{self.work.lanes} chunk" + "s" * (self.work.lanes > 1)
+
     @property
     def tile(self):
         """Elements of a block."""
@@ -50,14 +53,13 @@ def workspace(problem, device, config):
     return 0
 
 
-def _config(problem):
-    narrow = min(t.itemsize for t in problem.arrays)
-    return Config(make_work(problem, 1 if narrow > 2 else 2))
+def configs(problem, device):
+    """One chunk a thread, and two of elements of 2 bytes or fewer."""
+    return [Config(make_work(problem, n)) for n in ((1, 2) if min(t.itemsize for t in problem.arrays) <= 2 else (1,))]
 
 
 def estimate(problem, device, config):
     """Bytes, and the instructions of chunks."""
-    config = _config(problem)
     blocks = ceil_div(problem.form.size, config.tile)
     moved = moved_seconds(sector_bytes(problem, config.work.units), device)
     issue = issue_seconds(problem, blocks * THREADS, config.work, 0, device)
@@ -94,11 +96,12 @@ def kernel(config):
 
 def build(problem, device, config):
     """One launch."""
-    form, config = problem.form, _config(problem)
+    form = problem.form
     blocks = ceil_div(form.size + max(config.work.align - 1, 0), config.tile)
     arguments = (*pointer_arguments(problem), Argument("int64", form.size),
                  Argument("int64x5", five((a.first for a in form.arrays), form.inputs)), *scalar_arguments(problem))
     return (Launch(kernel(config), (blocks, 1, 1), (THREADS, 1, 1), arguments),)
 
 
-ALGORITHMS = tuple(Algorithm(op=op, name="vector", supports=supports, workspace=workspace, estimate=estimate, build=build) for op in OPS)
+ALGORITHMS = tuple(Algorithm(op=op, name="vector", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
+                   for op in OPS)

@@ -21,7 +21,7 @@ import numbers
 from . import device_function, f32, f64, i32, i64
 from .convert import element, float_to_int32, floats_to_bfloat162, floats_to_half2
 from .fastmath import (erfc, exp, exp_fast, expm1, expm1_negative, fabs, fma, fmin, log1p, log1p_unit, maximum, minimum, normal_tail, rcp,
-                       tanh)
+                       short_tail, tanh)
 
 PARAMETERS = {
     "identity": {},
@@ -100,26 +100,28 @@ def _normal_tail64(a):
     return f64(0.5) * erfc(a * f64(math.sqrt(0.5))), exp(f64(-0.5) * a * a)
 
 
-def _types(compute):
+def _types(compute, short):
     """Scalar type, reciprocal, `normal_tail`, and a bound past which every tail is flat, for a compute type."""
     if compute == "float32":
-        return f32, rcp, normal_tail, 14.0
+        return f32, rcp, short_tail if short else normal_tail, 14.0
     if compute == "float64":
         return f64, device_function(_reciprocal64), device_function(_normal_tail64), 40.0
     raise ValueError(f"activation: compute type {compute!r}, expected 'float32' or 'float64'")
 
 
 @functools.cache
-def activation_function(activation, compute="float32"):
+def activation_function(activation, compute="float32", short=False):
     """Device function ``f(x)`` of a scalar of type `compute`.
 
     Parameters
     ----------
     activation : Activation, str or None
     compute : "float32" or "float64"
+    short : bool
+        Results will be rounded to 16 bits or fewer: a relative error of 2**-14 is allowed.
     """
     activation = Activation.of(activation)
-    T, inverse, tail_of, far = _types(compute)
+    T, inverse, tail_of, far = _types(compute, short)
     p = dict(activation.parameters)
     alpha, beta, gamma = (p.get(n, 0.0) for n in ("alpha", "beta", "gamma"))
     mode = activation.mode
@@ -202,10 +204,11 @@ def activation_function(activation, compute="float32"):
 
 
 @functools.cache
-def activation_gradient(activation, compute="float32"):
-    """Device function ``g(dy, x)``: dy times the derivative at `x`; at a kink that of the clipped side, relu's at 0 being its slope."""
+def activation_gradient(activation, compute="float32", short=False):
+    """Device function ``g(dy, x)``: dy times the derivative at `x`; at a kink that of the clipped side, relu's at 0 being its slope.
+    `short` as `activation_function`'s."""
     activation = Activation.of(activation)
-    T, inverse, tail_of, far = _types(compute)
+    T, inverse, tail_of, far = _types(compute, short)
     p = dict(activation.parameters)
     alpha, beta, gamma = (p.get(n, 0.0) for n in ("alpha", "beta", "gamma"))
     mode = activation.mode
@@ -351,6 +354,11 @@ class EpilogueSpec:
             self.alpha or self.beta or self.scales)
 
     @property
+    def is_short(self):
+        """Whether results have 16 bits or fewer."""
+        return element(self.output).storage.itemsize <= 2
+
+    @property
     def compute(self):
         """Type of the arithmetic."""
         return "int32" if self.integer else "float64" if "float64" in (self.accumulator, self.output) else "float32"
@@ -390,7 +398,7 @@ def make_epilogue(spec, result="storage", given=None):
     by_row, by_column = spec.bias == "row", spec.bias == "column"
     load_bias, load_c = _loader(spec.bias_dtype, spec.integer), _loader(spec.c or spec.output, spec.integer)
     load_residual = _loader(spec.residual or spec.output, spec.integer)
-    activate = device_function(_same) if spec.integer else activation_function(spec.activation, spec.compute)
+    activate = device_function(_same) if spec.integer else activation_function(spec.activation, spec.compute, spec.is_short)
 
     c_given, residual_given = given == "c", given == "residual"
 
