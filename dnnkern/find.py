@@ -243,8 +243,7 @@ def forget(operation=None):
     _load.cache_clear()
     dispatch._chosen.cache_clear()
     if operation is not None:
-        with operation.lock:
-            operation.calls.clear()
+        operation.forget()
 
 
 __all__ = ["best_known", "candidates", "forget", "load", "measure", "operation_of", "store"]

@@ -32,6 +32,7 @@ if SIMULATED:
     from .sim.arrays import Layout
     from .sim.engine import current
     from .sim.errors import Misuse
+    from .sim.pointer import at_address
 
     @functools.lru_cache(maxsize=16)
     def _whole(memory, dtype):
@@ -91,7 +92,7 @@ if SIMULATED:
 
     def _retype(name):
         dtype = np.dtype(name)
-        return lambda p: p.view(dtype)
+        return lambda p: at_address(p, dtype, current()) if isinstance(p, (int, np.integer)) else p.view(dtype)
 
     def advance(p, n):
         """The flat pointer `n` elements on; any integer, negative too."""
@@ -139,7 +140,8 @@ store1_cs, store1_cs_from = _stores(1, ".cs")
 store2_cs, store2_cs_from = _stores(2, ".cs")
 store4_cs, store4_cs_from = _stores(4, ".cs")
 
-# ``as_u32(p)``: the same address as a ``uint32*``, whatever `p` points to; the index then counts words
+# ``as_u32(p)``: the same address as a ``uint32*``, whatever `p` points to; the index then counts words. `p` may be a 64-bit address too, of
+# which the simulator knows those in a table of addresses among the kernel's arguments (`dnnkern.host.table`).
 as_i8, as_u8, as_i16, as_u16 = _retype("int8"), _retype("uint8"), _retype("int16"), _retype("uint16")
 as_i32, as_u32, as_i64, as_u64 = _retype("int32"), _retype("uint32"), _retype("int64"), _retype("uint64")
 as_f32, as_f64 = _retype("float32"), _retype("float64")

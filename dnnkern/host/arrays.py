@@ -41,6 +41,10 @@ class Kind:
             key += [alignment(address) for address in addresses]
         return addresses
 
+    def addresses(self, arrays):
+        """The arrays' addresses; they may be of any kinds."""
+        return [kind_of(a).describe(a)[1] for a in arrays]
+
     def tensor(self, a) -> Tensor:
         """The array's descriptor; TypeError where it cannot be used on this device."""
         (shape, strides, dtype, _), address = self.describe(a)
@@ -126,6 +130,12 @@ class Torch(Kind):
             key += [alignment(address) for address in addresses]
         return addresses
 
+    def addresses(self, arrays):
+        try:
+            return list(map(self.torch.Tensor.data_ptr, arrays))
+        except TypeError:  # not all of them are torch's
+            return super().addresses(arrays)
+
     def tensor(self, a):
         if a.is_cuda == SIMULATED or a.device.type not in ("cuda", "cpu"):
             raise TypeError(f"got a torch tensor on {a.device}; expected one on {'the CPU (simulator)' if SIMULATED else 'a CUDA device'}")
@@ -203,7 +213,7 @@ class Numba(Kind):
 
 class View:
     """A device array whose elements are read as another dtype of the same size; made by `dnnkern.view`."""
-    __slots__ = "array", "dtype_name"
+    __slots__ = "array", "dtype_name", "__weakref__"
 
     def __init__(self, array, name):
         self.array, self.dtype_name = array, name

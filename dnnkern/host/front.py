@@ -69,6 +69,15 @@ class Operation:
         declare(op, problem.__module__.split(".")[1])
         when_choices_change(self.calls.clear)
 
+    def of(self, problem):
+        """The operation with the operands of this problem: itself, unless its operands are lists."""
+        return self
+
+    def forget(self):
+        """Let every call choose its algorithm anew."""
+        with self.lock:
+            self.calls.clear()
+
     def call(self, operands, out, parameters, scalars, workspace, stream, algo, allow):
         """Run the operation; returns the output, or the tuple of outputs.
 
@@ -294,8 +303,8 @@ class Operation:
 
 def make_executable(operation, problem, algorithm, device, given=None):
     """The algorithm's launches for a problem, compiled and loaded (or simulated); see `Operation.parameters`."""
-    launches = algorithm.build(problem, device, algorithm.config)
-    return (SimulatedExecutable if SIMULATED else Executable)(launches, operation.parameters(problem, given), device.index)
+    launches, parameters = algorithm.build(problem, device, algorithm.config), operation.of(problem).parameters(problem, given)
+    return (SimulatedExecutable if SIMULATED else Executable)(launches, parameters, device.index)
 
 
 def stream_handle(stream) -> int:

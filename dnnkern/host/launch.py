@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from .compile import compile_kernel
 from .device import CudaError, check, device, on_device, set_current
+from .table import DeviceTable, Slot, Table
 from .tensormap import Im2colMap, TensorMap
 
 _CODE = {"float32": "f", "float64": "d", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q",
@@ -24,12 +25,12 @@ class Argument:
     """One kernel parameter: its type ("float32*", "int32", "int64x6" for a tuple) and a constant, or the name of a dynamic value.
 
     `offset` is added to a pointer, in bytes: several kernels share one workspace that way. A "tensormap" is the `spec` of an array whose
-    address is the dynamic value.
+    address is the dynamic value. A "uint64*" whose `spec` is a `Table` is that table, made anew where an address in it has changed.
     """
     type: str
     value: object
     offset: int = 0
-    spec: TensorMap | Im2colMap | None = None
+    spec: TensorMap | Im2colMap | Table | None = None
 
     @property
     def is_dynamic(self):
@@ -117,6 +118,7 @@ class _Frame:
         self.storage = ctypes.create_string_buffer(max(8, executable.storage_bytes))
         base = ctypes.addressof(self.storage)
         self.keep, self.calls, self.configs, self.maps = [], [], [], []
+        self.tables = [Slot(offset, table) for offset, table in executable.tables]
         for launch, function, slots in zip(executable.launches, executable.functions, executable.slots):
             parameters = (ctypes.c_void_p * len(slots))()
             for k, slot in enumerate(slots):
@@ -196,11 +198,18 @@ class Executable:
         order = {name: k for k, (name, _) in enumerate(self.parameters)}
         fields = ["Q" if kind == "pointer" else _CODE[kind] for _, kind in self.parameters]
         self.shifted, self.slots, size = [], [], 8 * len(fields)  # every dynamic value has eight bytes of the storage
+        self.tables, known = [], {}
         for launch in self.launches:
             slots = []
             for a in launch.arguments:
                 if a.type == "tensormap":
                     slots.append((order[a.value], a.offset, a.spec))
+                elif isinstance(a.spec, Table):
+                    if a.spec not in known:
+                        known[a.spec] = size
+                        self.tables.append((size, DeviceTable(a.spec, order, index)))
+                        size += 8
+                    slots.append(known[a.spec])
                 elif a.is_dynamic and a.value in absent:
                     slots.append(bytes(8))
                 elif not a.is_dynamic:
@@ -230,6 +239,8 @@ class Executable:
         for tensor_map in frame.maps:
             if values[tensor_map.position] != tensor_map.address:
                 tensor_map.set(values[tensor_map.position])
+        for table in frame.tables:
+            table.set(storage, values, stream)
         if stream != frame.stream:
             frame.set_stream(stream)
         for call in frame.calls:
@@ -269,6 +280,8 @@ class SimulatedExecutable:
         import numpy as np
 
         from ..device.sim import Map, Pointer
+        if isinstance(a.spec, Table):
+            return a.spec.simulated([values[self.order[name]] for name in a.spec.names])
         absent = a.is_dynamic and a.value in self.absent
         value = None if absent else values[self.order[a.value]] if a.is_dynamic else a.value
         if a.type == "tensormap":

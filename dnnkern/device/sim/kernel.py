@@ -10,7 +10,7 @@ from .block import Block
 from .config import config
 from .errors import Misuse
 from .maps import Map
-from .pointer import Pointer, address_of, memory_of, storage
+from .pointer import Addresses, Pointer, address_of, memory_of, storage
 from .scalars import as_argument
 
 _one_launch = threading.Lock()
@@ -89,6 +89,10 @@ class Launch(engine.Launch):
         if isinstance(value, Pointer):
             memory = value.buffer
             return value.of_launch(self._allocation(memory.raw, name, value.dtype, value.address - memory.base, None), name)
+        if isinstance(value, Addresses):
+            for pointer in value.pointers:
+                self._allocation(pointer.buffer.raw, name, pointer.dtype, pointer.address - pointer.buffer.base, None)
+            return self._argument(value.words, name)
         if isinstance(value, Map):
             pointer = value.pointer
             memory = self._allocation(pointer.buffer.raw, name, pointer.dtype, pointer.address - pointer.buffer.base, None)

@@ -122,6 +122,25 @@ class Pointer(View):
         return point(target, start, shift, self.thread)
 
 
+class Addresses:
+    """A kernel's argument: `words`, a pointer to 64-bit words, among which are addresses in the memory behind `pointers`. Kernels may make
+    pointers of them."""
+
+    def __init__(self, words, pointers):
+        self.words, self.pointers = words, pointers
+
+
+def at_address(address, dtype, thread):
+    """A pointer to elements of `dtype`, in the hands of `thread`, made of an address in the memory behind its launch's arguments."""
+    launch, address = thread.block.launch, int(address)
+    memory = next((m for m in launch.memories[1:] if m.base <= address < m.base + max(m.size, 1)), None)
+    if memory is None:
+        raise Misuse(f"a pointer to {dtype} is made of {address:#x}; none of the arguments has memory there")
+    targets = memory.__dict__.setdefault("targets", {})
+    target = targets.get(dtype) or Target(memory, dtype, f"{memory.views[0][0]} (by its address)", targets)
+    return point(target, *divmod(address - memory.base, dtype.itemsize), thread)
+
+
 def point(target, start, shift, thread):
     """A pointer to element `start` of `target`, plus `shift` bytes, in the hands of `thread`."""
     p = Pointer.__new__(Pointer)

@@ -1,0 +1,233 @@
+"""The front end of operations whose operands are lists of arrays: hundreds of them, the same ones at every call.
+
+To describe hundreds of arrays takes longer than many a step on them. So a list is remembered by the identities of its arrays: as long as
+they live, and lie where they lay, it is what it was. What changed since is described anew, a list at a time; a call whose lists have other
+addresses but the same shapes finds its plan again.
+"""
+import functools
+import weakref
+
+import numpy as np
+
+from ..device import SIMULATED
+from ..dispatch import Note
+from .arrays import alignment, kind_of
+from .front import Operation, stream_handle
+from .tensor import share_memory
+
+_LIMIT = 1 << 10  # lists remembered by one operation
+
+
+class _List:
+    """A list as it was seen last: where its arrays are, and the number of its description."""
+    __slots__ = "ids", "addresses", "number", "alive", "watched", "__weakref__"
+
+    def __init__(self, ids, arrays, addresses, number):
+        self.ids, self.addresses, self.number, self.alive = ids, addresses, number, True
+        try:
+            died = functools.partial(_died, weakref.ref(self))
+            self.watched = [weakref.ref(a, died) for a in arrays]
+        except TypeError:  # an object that nobody can watch
+            self.alive = False
+
+
+def _died(of, _):
+    listed = of()
+    if listed is not None:
+        listed.alive = False
+
+
+class _Fixed(Operation):
+    """The operation for lists of one length, each array an operand."""
+
+    def _apart(self, extents, addresses, first):
+        """Nothing: `ListOperation` looks at all pairs at once."""
+        return ()
+
+
+class ListOperation(Operation):
+    """Front end of an operation on lists.
+
+    Parameters
+    ----------
+    op : str
+    lists : tuple of str
+        Names of the lists, in the order of `step`'s; the first one is never missing.
+    written : frozenset of str
+        Lists and single arrays that are updated in place. They overlap nothing.
+    singles : tuple of str
+        Names of the arrays that there is one of.
+    scalars : tuple of str
+        As `Operation`'s.
+    problem : callable(lists, singles, *parameters) -> problem
+        `lists` are tuples of descriptors by name, `singles` descriptors by name; None for missing ones. The problem has `count`, the length
+        of its lists, and `given`, the names of the lists and single arrays that are not missing.
+    """
+
+    def __init__(self, op, *, lists, written, singles=(), scalars=(), problem):
+        super().__init__(op, operands=(), outputs=(), scalars=scalars, problem=problem)
+        self.lists, self.singles, self.written = lists, singles, frozenset(written)
+        self.fixed, self.seen, self.numbers = {}, {}, {}
+
+    def of(self, problem):
+        """The operation on lists of this problem's length."""
+        return self._of(problem.count, problem.given)
+
+    def forget(self):
+        super().forget()
+        for operation in self.fixed.values():
+            operation.forget()
+
+    def step(self, lists, singles, parameters, scalars, workspace, stream, algo, allow):
+        """Run the operation on `lists` and `singles`, in the order of their names, None for a missing one."""
+        arrays, key, addresses, lengths = [], [parameters, algo, allow], [], []
+        for name, some in zip(self.lists, lists):
+            if some is None:
+                key.append(None)
+                lengths.append(None)
+                continue
+            if type(some) is not list and type(some) is not tuple:
+                some = self._sequence(name, some)
+            ids = tuple(map(id, some))
+            listed = self.seen.get(ids)
+            if listed is None or ids and not (listed.alive and kind_of(some[0]).addresses(some) == listed.addresses):
+                listed = self._look(name, some, ids)
+            key.append(listed.number)
+            lengths.append(len(ids))
+            arrays += some
+            addresses += listed.addresses
+        for name, a in zip(self.singles, singles):
+            if a is not None:
+                description, address = self._describe(name, a)
+                key += description, alignment(address)
+                arrays.append(a)
+                addresses.append(address)
+            else:
+                key.append(None)
+        key = tuple(key)
+        bound = self.calls.get(key)
+        if bound is None:
+            bound = self._bind_lists(key, lengths, singles, arrays, addresses, parameters, stream, algo, allow)
+        if bound is not None:
+            self._run(bound, arrays, addresses, scalars, workspace, stream)
+
+    # ---- what is new
+
+    def _sequence(self, name, some):
+        if hasattr(some, "__cuda_array_interface__") or hasattr(some, "shape") or not hasattr(some, "__iter__"):
+            raise TypeError(f"{self.function}: {name} is a {type(some).__name__}; expected a list of arrays")
+        return list(some)
+
+    def _describe(self, name, a):
+        try:
+            return kind_of(a).describe(a)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise type(error)(f"{self.function}: {name}: {error}") from None
+
+    def _look(self, name, some, ids):
+        addresses, descriptions = [], []
+        for k, a in enumerate(some):
+            description, address = self._describe(f"{name}[{k}]", a)
+            descriptions.append((kind_of(a), description, alignment(address)))
+            addresses.append(address)
+        with self.lock:
+            if max(len(self.seen), len(self.numbers)) >= _LIMIT:
+                for known in (self.seen, self.numbers, self.calls):
+                    known.clear()
+            for old in [key for key, listed in self.seen.items() if not listed.alive]:
+                del self.seen[old]
+            number = self.numbers.setdefault(tuple(descriptions), len(self.numbers))
+            listed = self.seen[ids] = _List(ids, some, addresses, number)
+        return listed
+
+    def _of(self, count, given):
+        fixed = self.fixed.get((count, given))
+        if fixed is None:
+            names, labels, updates = [], [], []
+            for name in given:
+                operands = [name] if name in self.singles else [f"{name}{k}" for k in range(count)]
+                names += operands
+                labels += [name] if name in self.singles else [f"{name}[{k}]" for k in range(count)]
+                updates += operands if name in self.written else []
+            problem = functools.update_wrapper(functools.partial(self._problem, count, given), self.make_problem)
+            fixed = _Fixed(self.op, operands=tuple(names), outputs=(), scalars=self.scalars, labels=tuple(labels),
+                           updates=frozenset(updates), problem=problem)
+            fixed = self.fixed.setdefault((count, given), fixed)
+        return fixed
+
+    def _problem(self, count, given, tensors, out, *parameters, aliases):
+        """The problem, of descriptors one after the other."""
+        rest, lists, singles = list(tensors), dict.fromkeys(self.lists), dict.fromkeys(self.singles)
+        for name in given:
+            if name in lists:
+                lists[name], rest = tuple(rest[:count]), rest[count:]
+            else:
+                singles[name], rest = rest[0], rest[1:]
+        return self.make_problem(lists, singles, *parameters)
+
+    def _bind_lists(self, key, lengths, singles, arrays, addresses, parameters, stream, algo, allow):
+        first, count = self.lists[0], lengths[0]
+        if count is None:
+            raise TypeError(f"{self.function}: {first}: got NoneType; expected a list of arrays")
+        for name, length in zip(self.lists, lengths):
+            if length not in (None, count):
+                raise ValueError(f"{self.function}: {name} has {length} arrays, {first} has {count}; expected as many")
+        if not isinstance(allow, Note):
+            raise TypeError(f"{self.function}: allow is {allow!r}; expected a dnnkern.dispatch.Note")
+        if not count:
+            return None
+        given = tuple(n for n, some in zip((*self.lists, *self.singles), (*lengths, *singles)) if some is not None)
+        fixed = self._of(count, given)
+        bound = fixed._bind(key, tuple(arrays), (), addresses, parameters, stream, algo, allow)
+        with self.lock:
+            self.calls[key] = bound
+        return bound
+
+    # ---- what happens at every call
+
+    def _run(self, bound, arrays, addresses, scalars, workspace, stream):
+        kind = bound.kind
+        if stream is None:
+            stream = kind.stream(bound.device)
+        elif type(stream) is not int:
+            stream = stream_handle(stream)
+        if addresses != bound.apart_at:
+            self._check_apart(bound, addresses)
+            bound.apart_at = addresses
+        if bound.executable is None:
+            return
+        scratch, values = None, addresses
+        if workspace is not None:
+            self._check_workspace(bound, workspace, addresses)
+        if bound.workspace:
+            scratch = kind.empty((bound.workspace,), "uint8", bound.device, stream) if workspace is None else workspace
+        if SIMULATED:
+            for label, x in zip(bound.names, arrays):
+                if label.split("[")[0] in self.written and not getattr(getattr(x, "flags", None), "writeable", True):
+                    raise TypeError(f"{self.function}: {label} is a read-only array, which cannot be written")
+            values = [kind_of(x).host_view(x) for x in arrays]
+            at = None if scratch is None else kind_of(scratch).host_view(scratch)
+        else:
+            at = 0 if scratch is None else kind_of(scratch).describe(scratch)[1]
+        bound.executable.execute((*values, at, *scalars), stream)
+
+    def _check_apart(self, bound, addresses):
+        """ValueError where an array that is written shares memory with another one."""
+        starts = np.array([a + low for a, (low, _) in zip(addresses, bound.extents)], np.int64)
+        ends = np.array([a + high for a, (_, high) in zip(addresses, bound.extents)], np.int64)
+        order = np.flatnonzero(ends > starts)
+        order = order[np.argsort(starts[order], kind="stable")]
+        if (starts[order][1:] >= np.maximum.accumulate(ends[order])[:-1]).all():
+            return
+        active = []  # arrays that end behind the one looked at
+        for k in order.tolist():
+            active = [j for j in active if ends[j] > starts[k]]
+            for j in active:
+                some = [i for i in (j, k) if bound.names[i].split("[")[0] in self.written]
+                if some and share_memory(bound.tensors[j], addresses[j], bound.tensors[k], addresses[k]):
+                    written = bound.names[some[-1]]
+                    other = bound.names[j if some[-1] == k else k]
+                    same = addresses[j] == addresses[k] and bound.tensors[j] == bound.tensors[k]
+                    raise ValueError(f"{self.function}: {written}, which is written, {'is the same memory as' if same else 'overlaps'} "
+                                     f"{other}")
+            active.append(k)

@@ -1,0 +1,133 @@
+"""Tables of addresses in device memory: how one kernel gets hundreds of arrays.
+
+A `Table` belongs to a plan. What in it is constant is known when the plan is made; addresses of operands come with each call. It is
+made and sent to the device only for addresses that it has not been made for lately: a list that stays as it is costs a comparison.
+"""
+import contextlib
+import functools
+import operator
+import struct
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .device import check, on_device
+from .memory import allocate, free, is_capturing
+
+REMEMBERED = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """64-bit words; to ``words[places[k]]`` the address of operand ``names[k]`` is added.
+
+    Attributes
+    ----------
+    words : ndarray of uint64
+    places : ndarray of int64
+    names : tuple of str
+        Dynamic values of the plan. Without any, the table is constant.
+    """
+    words: np.ndarray
+    places: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    names: tuple = ()
+
+    def filled(self, addresses):
+        """The words for these addresses, in the order of `names`."""
+        words = self.words.copy()
+        if self.names:
+            words[self.places] += np.array(addresses, np.uint64)
+        return words
+
+    def simulated(self, arrays):
+        """What the simulator passes to a kernel; `arrays` are the operands' memory."""
+        from ..device.sim.pointer import Addresses, Pointer
+        pointers = [Pointer(a) for a in arrays]
+        return Addresses(Pointer(self.filled([p.address for p in pointers])), pointers)
+
+
+class DeviceTable:
+    """A `Table` on a device, once for each of the sets of addresses it was made for last. What a CUDA graph has captured stays for good.
+
+    `order` tells which of an execution's values an operand is.
+    """
+
+    def __init__(self, table, order, index):
+        self.table, self.index, self.lock = table, index, threading.Lock()
+        positions = [order[name] for name in table.names]
+        self.addresses_in = operator.itemgetter(*positions) if len(positions) > 1 else lambda values: tuple(values[p] for p in positions)
+        self.known, self.captured = {}, set()  # {addresses: (table, streams that have read it)}, the one used last at the end
+
+    def of(self, addresses, stream) -> int:
+        """Address of the table for these addresses, complete whatever stream reads it."""
+        with self.lock, on_device(self.index):
+            found = self.known.pop(addresses, None) or (self._send(addresses), set())
+            self.known[addresses] = found
+            found[1].add(stream)
+            if is_capturing(stream):
+                self.captured.add(addresses)
+            for old in [a for a in self.known if a not in self.captured][:-REMEMBERED]:
+                self._drop(old)
+            return found[0]
+
+    def is_new_to_a_graph(self, addresses, stream):
+        """Whether the stream is being captured, and no graph has this table yet."""
+        if addresses in self.captured:
+            return False
+        with on_device(self.index):
+            return is_capturing(stream)
+
+    def _send(self, addresses):
+        from cuda.bindings import driver
+        words, stream = self.table.filled(addresses), _upload_stream(self.index)
+        with _outside_captures():
+            at = allocate(words.nbytes, self.index, stream)
+            check(driver.cuMemcpyHtoDAsync(at, words.ctypes.data, words.nbytes, stream))
+            check(driver.cuStreamSynchronize(stream))
+        return at
+
+    def _drop(self, addresses):
+        from cuda.bindings import driver
+        at, streams = self.known.pop(addresses)
+        with _outside_captures():
+            if len(streams) > 1:
+                check(driver.cuCtxSynchronize())
+            free(at, self.index, next(iter(streams)))  # behind what reads it there
+
+    def __del__(self):
+        for addresses, (at, streams) in self.known.items():
+            if addresses not in self.captured:
+                free(at, self.index, next(iter(streams)))
+
+
+@contextlib.contextmanager
+def _outside_captures():
+    """Within, the thread may allocate and copy although it is capturing a stream: what it does is no part of the graph."""
+    from cuda.bindings import driver
+    before = check(driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    try:
+        yield
+    finally:
+        check(driver.cuThreadExchangeStreamCaptureMode(before))
+
+
+@functools.cache
+def _upload_stream(index):
+    """A stream that waits for no other."""
+    from cuda.bindings import driver
+    return int(check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)))
+
+
+class Slot:
+    """A table's place in one thread's argument storage."""
+
+    def __init__(self, offset, table):
+        self.offset, self.table, self.addresses, self.at, self.stream = offset, table, None, 0, None
+
+    def set(self, storage, values, stream):
+        """Put the address of the table for an execution's values into the storage."""
+        addresses = self.table.addresses_in(values)
+        if addresses != self.addresses or stream != self.stream or self.table.is_new_to_a_graph(addresses, stream):
+            self.at, self.addresses, self.stream = self.table.of(addresses, stream), addresses, stream
+            struct.pack_into("<Q", storage, self.offset, self.at)

@@ -1,0 +1,127 @@
+"""Adam, and AdamW with its decoupled weight decay."""
+import math
+
+from ..device import device_function
+from ..dispatch import Note
+from ._frame import make_operation, missing
+from ._rule import Rule, at_least, make_arithmetic, shares, step_number
+
+
+def _maker(decoupled):
+    def make(given, flags, T):
+        inverse, square_root = make_arithmetic(T)
+
+        @device_function
+        def update(p, g, a, b, c, n):
+            rate, gain1, beta2, gain2, root, eps, decay = n[0], n[1], n[2], n[3], n[4], n[5], n[6]
+            if decoupled:
+                p = T(p - decay * p)
+            else:
+                g = T(g + decay * p)
+            a = T(a + gain1 * T(g - a))
+            b = T(beta2 * b + gain2 * g * g)
+            return T(p - rate * a * inverse(T(square_root(b) * root + eps))), a, b, c
+        return update
+    return make
+
+
+_NUMBERS = "rate", "gain1", "beta2", "gain2", "root", "eps", "decay"
+RULES = {op: Rule(op, ("m", "v"), _NUMBERS, _maker(op == "adamw_step"), 2) for op in ("adam_step", "adamw_step")}
+ADAM, ADAMW = (make_operation(rule) for rule in RULES.values())
+
+
+def moments(function, lr, beta1, beta2, eps, step):
+    """Numbers of the step: its rate, what the moments gain, and what corrects the second one, computed in float64."""
+    lr, eps = at_least(function, lr=lr, eps=eps)
+    beta1, beta2 = shares(function, beta1=beta1, beta2=beta2)
+    step = step_number(function, step)
+    return lr / (1 - beta1 ** step), 1 - beta1, beta2, 1 - beta2, 1 / math.sqrt(1 - beta2 ** step), eps
+
+
+def adam_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, step, master=None, grad_scale=None,
+              found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """A step of Adam on lists of arrays, in place and in one launch.
+
+    For each element, with the gradient ``g = grads / grad_scale + weight_decay * params``::
+
+        m <- beta1 * m + (1 - beta1) * g
+        v <- beta2 * v + (1 - beta2) * g**2
+        params <- params - lr * (m / (1 - beta1**step)) / (sqrt(v / (1 - beta2**step)) + eps)
+
+    Parameters
+    ----------
+    params, grads
+        As `dnnkern.sgd_step`'s.
+    m, v : lists of arrays
+        The moments: float32 or the parameter's dtype; float64 where it is. They begin as zeros.
+    lr, eps, weight_decay : float
+        0 or more.
+    beta1, beta2 : float
+        From 0 to below 1.
+    step : int
+        Which step it is, from 1 on.
+    master, grad_scale, found_inf, workspace, stream, algo, allow
+        As `dnnkern.sgd_step`'s.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `dnnkern.sgd_step` does; ValueError too for a step below 1.
+
+    Notes
+    -----
+    Deterministic. Kingma and Ba, "Adam: a method for stochastic optimization" (2014). Mirrors `torch.optim.Adam`.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> p, m, v = [np.ones(2, np.float32)], [np.zeros(2, np.float32)], [np.zeros(2, np.float32)]
+    >>> dnnkern.adam_step(p, [np.array([3, -4], np.float32)], m, v, lr=0.25, step=1)
+    >>> p
+    [array([0.75, 1.25], dtype=float32)]
+    """
+    numbers = moments("adam_step", lr, beta1, beta2, eps, step)
+    missing("adam_step", 4, params=params, grads=grads, m=m, v=v)
+    ADAM.step((params, grads, m, v, master), (grad_scale, found_inf), (), (*numbers, *at_least("adam_step", weight_decay=weight_decay)),
+              workspace, stream, algo, allow)
+
+
+def adamw_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=1e-2, step, master=None, grad_scale=None,
+               found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """A step of AdamW on lists of arrays, in place and in one launch: `dnnkern.adam_step` whose weight decay does not go through the
+    moments.
+
+    For each element, with the gradient ``g = grads / grad_scale``::
+
+        params <- params - lr * weight_decay * params
+        m <- beta1 * m + (1 - beta1) * g
+        v <- beta2 * v + (1 - beta2) * g**2
+        params <- params - lr * (m / (1 - beta1**step)) / (sqrt(v / (1 - beta2**step)) + eps)
+
+    Parameters
+    ----------
+    params, grads, m, v, lr, beta1, beta2, eps, weight_decay, step, master, grad_scale, found_inf, workspace, stream, algo, allow
+        As `dnnkern.adam_step`'s.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `dnnkern.adam_step` does.
+
+    Notes
+    -----
+    Deterministic. Loshchilov and Hutter, "Decoupled weight decay regularization" (2017). Mirrors `torch.optim.AdamW`.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> p, m, v = [np.ones(2, np.float32)], [np.zeros(2, np.float32)], [np.zeros(2, np.float32)]
+    >>> dnnkern.adamw_step(p, [np.array([3, -4], np.float32)], m, v, lr=0.25, weight_decay=0.5, step=1)
+    >>> p
+    [array([0.625, 1.125], dtype=float32)]
+    """
+    numbers = moments("adamw_step", lr, beta1, beta2, eps, step)
+    missing("adamw_step", 4, params=params, grads=grads, m=m, v=v)
+    (weight_decay,) = at_least("adamw_step", weight_decay=weight_decay)
+    ADAMW.step((params, grads, m, v, master), (grad_scale, found_inf), (), (*numbers, float(lr) * weight_decay), workspace, stream, algo,
+               allow)

@@ -1,0 +1,59 @@
+"""The arrays of a parameter as kernels take them: six columns, of which some are missing, and the numbers of a rule."""
+from dataclasses import dataclass
+
+from ..device import f32, f64
+from ..host.launch import Argument
+from ._rule import NUMBERS, STATES
+
+COLUMNS = 3 + STATES
+"""Parameter, gradient, the states in the rule's order, master weights."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What one parameter's update is compiled for: rule, flags, and the dtypes of its columns, None where there is none."""
+    op: str
+    flags: tuple
+    dtypes: tuple
+    scaled: bool
+
+    @property
+    def compute(self):
+        return "float64" if "float64" in self.dtypes else "float32"
+
+    @property
+    def scalar(self):
+        return {"float32": f32, "float64": f64}[self.compute]
+
+    def update(self):
+        """The rule's device function."""
+        from ._rule import rule_of
+        rule = rule_of(self.op)
+        given = tuple(name for name, dtype in zip(rule.states, self.dtypes[2:]) if dtype is not None)
+        return rule.make(given, self.flags, self.scalar)
+
+
+def columns_of(problem, k):
+    """(name of the operand, tensor) of each column of parameter k, None where there is none."""
+    names = [name for name, _ in problem.lists]
+    found = []
+    for name in ("params", "grads", *problem.rule.states, *(None,) * (STATES - len(problem.rule.states)), "master"):
+        found.append((f"{name}{k}", dict(problem.lists)[name][k]) if name in names else None)
+    return tuple(found)
+
+
+def kind_of_columns(problem, columns):
+    """The `Kind` of a parameter with these columns."""
+    return Kind(problem.op, problem.flags, tuple(c and c[1].dtype for c in columns), problem.grad_scale is not None)
+
+
+def missing():
+    """The kernel parameter of an array that there is none of."""
+    return Argument("uint64", 0)
+
+
+def number_arguments(problem):
+    """Kernel parameters grad_scale, found_inf, and the numbers of the rule; those that are missing are null, and 0."""
+    singles = [missing() if getattr(problem, name) is None else Argument("float32*", name) for name in ("grad_scale", "found_inf")]
+    numbers = [Argument(problem.scalar_type, name) for name in problem.rule.numbers]
+    return (*singles, *numbers, *[Argument(problem.scalar_type, 0.0)] * (NUMBERS - len(numbers)))

@@ -1,0 +1,85 @@
+"""RMSprop, centred and with momentum where its lists are given."""
+from ..device import device_function
+from ..dispatch import Note
+from ._frame import make_operation, missing
+from ._rule import Rule, at_least, make_arithmetic, shares
+
+
+def _make(given, flags, T):
+    CENTERED, MOMENTUM = "means" in given, "momenta" in given
+    inverse, root = make_arithmetic(T)
+
+    @device_function
+    def update(p, g, a, b, c, n):
+        lr, alpha, gain, eps, momentum, decay = n[0], n[1], n[2], n[3], n[4], n[5]
+        g = T(g + decay * p)
+        a = T(alpha * a + gain * g * g)
+        square = a
+        if CENTERED:
+            b = T(b + gain * T(g - b))
+            square = T(a - b * b)
+        g = T(g * inverse(T(root(square) + eps)))
+        if MOMENTUM:
+            c = T(momentum * c + g)
+            g = c
+        return T(p - lr * g), a, b, c
+    return update
+
+
+RULES = {"rmsprop_step": Rule("rmsprop_step", ("v", "means", "momenta"), ("lr", "alpha", "gain", "eps", "momentum", "decay"), _make, 1)}
+RMSPROP = make_operation(RULES["rmsprop_step"])
+
+
+def rmsprop_step(params, grads, v, means=None, momenta=None, *, lr, alpha=0.99, eps=1e-8, momentum=0.0, weight_decay=0.0, master=None,
+                 grad_scale=None, found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """A step of RMSprop on lists of arrays, in place and in one launch.
+
+    For each element, with the gradient ``g = grads / grad_scale + weight_decay * params``::
+
+        v     <- alpha * v + (1 - alpha) * g**2
+        means <- alpha * means + (1 - alpha) * g                        where there are means
+        d      = g / (sqrt(v - means**2) + eps)                         without means g / (sqrt(v) + eps)
+        momenta <- momentum * momenta + d; d = momenta                  where there are momenta
+        params <- params - lr * d
+
+    Parameters
+    ----------
+    params, grads
+        As `dnnkern.sgd_step`'s.
+    v : list of arrays
+        Means of the squares: float32 or the parameter's dtype; float64 where it is. They begin as zeros, as the other states do.
+    means : list of arrays, optional
+        Means of the gradients; with them the squares are centred.
+    momenta : list of arrays, optional
+    lr, eps, weight_decay : float
+        0 or more.
+    alpha, momentum : float
+        From 0 to below 1.
+    master, grad_scale, found_inf, workspace, stream, algo, allow
+        As `dnnkern.sgd_step`'s.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `dnnkern.sgd_step` does.
+
+    Notes
+    -----
+    Deterministic. A centred square that rounding makes negative has no root: the parameter is then NaN, as PyTorch's. Mirrors
+    `torch.optim.RMSprop`.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> p, v = [np.ones(2, np.float32)], [np.zeros(2, np.float32)]
+    >>> dnnkern.rmsprop_step(p, [np.array([3, -4], np.float32)], v, lr=0.25, alpha=0.75)
+    >>> p
+    [array([0.5, 1.5], dtype=float32)]
+    """
+    lr, eps, weight_decay = at_least("rmsprop_step", lr=lr, eps=eps, weight_decay=weight_decay)
+    alpha, momentum = shares("rmsprop_step", alpha=alpha, momentum=momentum)
+    if momenta is None and momentum:
+        raise ValueError(f"rmsprop_step: momentum={momentum} without momenta; expected a list of arrays")
+    missing("rmsprop_step", 3, params=params, grads=grads, v=v)
+    numbers = lr, alpha, 1 - alpha, eps, momentum, weight_decay
+    RMSPROP.step((params, grads, v, means, momenta, master), (grad_scale, found_inf), (), numbers, workspace, stream, algo, allow)

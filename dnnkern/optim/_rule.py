@@ -1,0 +1,97 @@
+"""Update rules: what one step does to one element, and what every step function checks."""
+import functools
+import importlib
+import math
+import operator
+from dataclasses import dataclass
+from typing import Callable
+
+from ..device import device_function, f32
+from ..device.fastmath import rcp, sqrt, sqrt_fast
+
+NUMBERS = 8
+"""Most numbers of a rule; kernels have as many parameters."""
+STATES = 3
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an optimiser changes an element.
+
+    Attributes
+    ----------
+    op : str
+        The step function's name.
+    states : tuple of str
+        Names of its lists of states, in the order in which the step function takes them.
+    numbers : tuple of str
+        Names of the run-time numbers.
+    make : callable(given, flags, T) -> device function ``update(p, g, a, b, c, n) -> (p, a, b, c)``
+        `given` are the names of the states that there are, `flags` words that make it another kernel, `T` casts to the type of everything:
+        parameter, gradient, the states in their order, and the tuple of numbers. A state that is missing is 0 and ignored.
+    needed : int
+        How many of the states, from the first on, cannot be missing.
+    """
+    op: str
+    states: tuple
+    numbers: tuple
+    make: Callable
+    needed: int = 0
+
+
+_MODULES = {"sgd_step": "_sgd", "adam_step": "_adam", "adamw_step": "_adam", "rmsprop_step": "_rmsprop", "adagrad_step": "_adagrad",
+            "lion_step": "_lion"}
+OPS = tuple(_MODULES)
+
+
+def rule_of(op) -> Rule:
+    """The rule of a step function; it is in the module that has the function."""
+    return importlib.import_module(f"dnnkern.optim.{_MODULES[op]}").RULES[op]
+
+
+@functools.cache
+def make_arithmetic(T):
+    """Device functions ``inverse(x)`` and ``root(x)`` in a type: float32 by one instruction each, whose error is an ulp or two."""
+    if T is f32:
+        return rcp, sqrt_fast
+
+    @device_function
+    def inverse(x):
+        return T(1) / x
+    return inverse, sqrt
+
+
+def at_least(function, low=0.0, **numbers):
+    """The numbers as floats; an error where one is none, or below the least."""
+    found = [_number(function, name, value) for name, value in numbers.items()]
+    for name, value in zip(numbers, found):
+        if not low <= value < math.inf:
+            raise ValueError(f"{function}: {name}={value}; expected a finite number, {low:g} or more")
+    return found
+
+
+def shares(function, **numbers):
+    """The numbers as floats; an error where one is not from 0 to below 1."""
+    found = [_number(function, name, value) for name, value in numbers.items()]
+    for name, value in zip(numbers, found):
+        if not 0 <= value < 1:
+            raise ValueError(f"{function}: {name}={value}; expected a number from 0 to below 1")
+    return found
+
+
+def _number(function, name, value):
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{function}: {name}={value!r}; expected a number") from None
+
+
+def step_number(function, step):
+    """The number of a step, from 1 on."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"{function}: step={step!r}; expected an integer") from None
+    if number < 1:
+        raise ValueError(f"{function}: step={number}; expected 1 or more: the first step has the number 1")
+    return number

@@ -1,0 +1,102 @@
+"""Stochastic gradient descent, with momentum."""
+from ..device import device_function
+from ..dispatch import Note
+from ._frame import make_operation, missing
+from ._rule import Rule, at_least, shares
+
+
+def _make(given, flags, T):
+    MOMENTUM, NESTEROV, FIRST = bool(given), "nesterov" in flags, "first" in flags
+
+    @device_function
+    def update(p, g, a, b, c, n):
+        lr, momentum, gain, decay = n[0], n[1], n[2], n[3]
+        g = T(g + decay * p)
+        if MOMENTUM:
+            if FIRST:
+                a = g
+            else:
+                a = T(momentum * a + gain * g)
+            if NESTEROV:
+                g = T(g + momentum * a)
+            else:
+                g = a
+        return T(p - lr * g), a, b, c
+    return update
+
+
+RULES = {"sgd_step": Rule("sgd_step", ("momenta",), ("lr", "momentum", "gain", "decay"), _make)}
+SGD = make_operation(RULES["sgd_step"])
+_step = SGD.step
+
+
+def sgd_step(params, grads, momenta=None, *, lr, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, first=False, master=None,
+             grad_scale=None, found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """A step of gradient descent on lists of arrays, in place and in one launch.
+
+    For each element, with the gradient ``g = grads / grad_scale + weight_decay * params``::
+
+        momenta <- momentum * momenta + (1 - dampening) * g             where there are momenta
+        params  <- params - lr * (g + momentum * momenta if nesterov else momenta)
+
+    Parameters
+    ----------
+    params : list of arrays
+        float64, float32, float16 and bfloat16, mixed as they are; any shapes, any strides, elements or none. No two of the arrays that are
+        written may share memory. Arrays of one parameter have one shape; where they lie alike and without gaps they are read and written by
+        16 bytes.
+    grads : list of arrays
+        One a parameter: float32, float16 or bfloat16; float64 where the parameter is.
+    momenta : list of arrays, optional
+        float32 or the parameter's dtype; float64 where it is. They begin as zeros.
+    lr, momentum, dampening, weight_decay : float
+        0 or more, momentum and dampening below 1. Other numbers compile nothing anew.
+    nesterov : bool
+        Nesterov's momentum; it needs momentum and no dampening.
+    first : bool
+        The first step: momenta become g, whatever they hold. This is what PyTorch does, and differs where there is dampening.
+    master : list of float32 arrays, optional
+        Master weights of float16 and bfloat16 parameters: these are updated, and params, which are not read, become their rounded values.
+    grad_scale : float32 array of one element, optional
+        On the device; gradients are divided by it. They are not written.
+    found_inf : float32 array of one element, optional
+        On the device; where it is not 0 the step does nothing. `dnnkern.unscale_grads` sets it.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Raises
+    ------
+    ValueError
+        Lists of different lengths, arrays of different shapes, numbers out of range, memory that is written twice.
+    TypeError
+        Dtypes, objects that are not device arrays, immutable arrays.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. Computed in float32 (float64 for float64), each result rounded once. NaN and infinities in a gradient go where the
+    formula takes them. Lists that are the same objects as in an earlier call, and lie where they lay, are not looked at again. Mirrors
+    `torch.optim.SGD`.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> params, momenta = [np.ones(3, np.float32), np.ones((2, 2), np.float32)], [np.zeros(3, np.float32), np.zeros((2, 2), np.float32)]
+    >>> grads = [np.full(3, 0.5, np.float32), np.ones((2, 2), np.float32)]
+    >>> for _ in range(2):
+    ...     dnnkern.sgd_step(params, grads, momenta, lr=0.5, momentum=0.5)
+    >>> params
+    [array([0.375, 0.375, 0.375], dtype=float32), array([[-0.25, -0.25],
+           [-0.25, -0.25]], dtype=float32)]
+    """
+    lr, weight_decay = at_least("sgd_step", lr=lr, weight_decay=weight_decay)
+    momentum, dampening = shares("sgd_step", momentum=momentum, dampening=dampening)
+    if momenta is None and momentum:
+        raise ValueError(f"sgd_step: momentum={momentum} without momenta; expected a list of arrays")
+    if nesterov and (not momentum or dampening):
+        raise ValueError(f"sgd_step: nesterov with momentum={momentum} and dampening={dampening}; expected momentum, and no dampening")
+    missing("sgd_step", 2, params=params, grads=grads)
+    flags = (("nesterov",) if nesterov else ()) + (("first",) if first and momenta is not None else ())
+    _step((params, grads, momenta, master), (grad_scale, found_inf), flags, (lr, momentum, 1 - dampening, weight_decay), workspace, stream,
+          algo, allow)

@@ -1,0 +1,320 @@
+"""One launch a list: a block a chunk, and a table on the device that says where the arrays are.
+
+Block number i reads word i of a constant table, which parameter and which chunk of it are its own, and that parameter's row of another:
+its size, and the address of each of its arrays. The latter is small, and is all that is sent to the device when arrays are elsewhere than
+before. Two dependent reads, which hit the L2 nearly always, and nothing to search for: the other blocks of a multiprocessor have their
+loads under way meanwhile.
+
+A thread then loads its four or eight elements of every array, by 16 bytes where the elements have as many, computes, and stores. Arrays
+that are not aligned, and the last chunk of a parameter, go element by element, neighbours by neighbouring threads. Lists of mixed dtypes
+branch by the parameter's kind; all threads of a block agree. Parameters whose arrays have gaps or lie differently have launches of their
+own, those of `naive`.
+"""
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..device import cuda, device_function, f32, f64, i32, i64, u32, u64
+from ..device.convert import element
+from ..device.groups import make_reader, make_writer
+from ..device.index import ceil_div
+from ..device.vec import advance, as_f32, as_f64, as_u16
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ..host.table import Table
+from ..transform._estimate import LAUNCH, moved_seconds, tail
+from . import optim_naive
+from ._columns import COLUMNS, columns_of, kind_of_columns, number_arguments
+from ._rule import OPS, make_arithmetic
+
+THREADS = 256
+ROW = 2 + COLUMNS
+"""Words of a parameter in the table: elements, 2 * kind + whether it is aligned, addresses."""
+MOST_CHUNKS = 2 ** 31 - 1
+_POINTERS = {"float32": as_f32, "float64": as_f64, "float16": as_u16, "bfloat16": as_u16}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Elements a thread."""
+    elements: int
+
+    @property
+    def chunk(self):
+        """Elements of a block."""
+        return THREADS * self.elements
+
+    def words(self, dtype):
+        """32-bit words of one access."""
+        return min(4, self.elements * element(dtype).storage.itemsize // 4)
+
+    def __str__(self):
+        return f"{self.elements} elements"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a kernel is compiled for: elements a thread, the kinds of parameters, the type of the numbers, whether steps may be skipped."""
+    config: Config
+    kinds: tuple
+    scalar: str
+    skips: bool
+
+    @property
+    def blocks(self):
+        """How many blocks a multiprocessor is to hold: their registers are bounded to what that leaves them, and all fit."""
+        if self.config.elements == 8:
+            return 3
+        if self.scalar == "float64":
+            return 4
+        columns = max(sum(d is not None for d in kind.dtypes) for kind in self.kinds)
+        return 8 if len(self.kinds) == 1 and columns <= 4 else 6
+
+
+def supports(problem):
+    """Everything, if one parameter at least lies in memory without gaps."""
+    if not problem.flat:
+        return f"all of {problem.count} parameters have arrays with gaps, or that lie differently"
+    chunks = sum(ceil_div(problem.params[k].size, Config(4).chunk) for k in problem.flat)
+    return None if chunks <= MOST_CHUNKS else f"{chunks} chunks; expected {MOST_CHUNKS} at most"
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def configs(problem, device):
+    """Four elements a thread, or eight, which are too many registers of float64."""
+    return [Config(4)] if problem.scalar_type == "float64" else [Config(4), Config(8)]
+
+
+def estimate(problem, device, config):
+    """The bytes, and a launch for each parameter that has one of its own. Eight elements suit arrays of 16-bit numbers alone."""
+    apart = set(problem.filled) - set(problem.flat)
+    chunks = sum(ceil_div(problem.params[k].size, config.chunk) for k in problem.flat)
+    narrow = all(t.itemsize == 2 for k in problem.flat for t in problem.arrays(k))
+    misfit = 1.0 if narrow == (config.elements == 8) else 1.03
+    seconds = moved_seconds(problem.bytes, device) * misfit * tail(chunks, 6, device)
+    return LAUNCH + seconds + sum(optim_naive.launch_seconds(problem, k, device) for k in apart)
+
+
+# ---- the kernel
+
+def _chain(steps):
+    """A device function that calls all of these with its arguments, in order."""
+    @device_function
+    def nothing(values, raw, where, first, thread, left):
+        return
+    for step in steps:
+        nothing = _then(nothing, step)
+    return nothing
+
+
+def _then(before, after):
+    @device_function
+    def both(values, raw, where, first, thread, left):
+        before(values, raw, where, first, thread, left)
+        after(values, raw, where, first, thread, left)
+    return both
+
+
+def _reads(dtype, j, column, elements, words, offset):
+    """Steps that fill values[j * elements:]: loads into the raw buffer from `offset` on, what is made of these, and both one by one."""
+    as_pointer, load_one, T = _POINTERS[dtype], element(dtype).load, {"float32": f32, "float64": f64}[element(dtype).compute]
+    _, _, read, convert = make_reader(dtype, elements, words, constant=False)
+    BASE = j * elements
+
+    @device_function
+    def fetch(values, raw, where, first, thread, left):
+        read(raw, offset, advance(as_pointer(where[column]), first), i32(thread * elements), i32(1))
+
+    @device_function
+    def unpack(values, raw, where, first, thread, left):
+        convert(values, BASE, raw, offset)
+
+    @device_function
+    def load(values, raw, where, first, thread, left):
+        p = advance(as_pointer(where[column]), first)
+        for q in range(elements):
+            i = i32(thread + i32(q * THREADS))
+            value = T(0)
+            if i < left:
+                value = T(load_one(p, i))
+            values[BASE + q] = value
+    return fetch, unpack, load
+
+
+def _writes(dtype, j, column, elements, words):
+    """Steps that store values[j * elements:]: whole, and one by one."""
+    as_pointer, store_one, write = _POINTERS[dtype], element(dtype).store, make_writer(dtype, elements, words)
+    BASE = j * elements
+
+    @device_function
+    def put(values, raw, where, first, thread, left):
+        write(advance(as_pointer(where[column]), first), i32(thread * elements), values, BASE)
+
+    @device_function
+    def store(values, raw, where, first, thread, left):
+        p = advance(as_pointer(where[column]), first)
+        for q in range(elements):
+            i = i32(thread + i32(q * THREADS))
+            if i < left:
+                store_one(p, i, values[BASE + q])
+    return put, store
+
+
+@functools.cache
+def make_body(config, kind):
+    """Device function ``body(table, row, aligned, first, left, scale, numbers)``: a chunk of a parameter of this kind, of which `left`
+    elements are there from element `first` on; its addresses are the words of the table from `row` on."""
+    E, T, update, SCALED = config.elements, kind.scalar, kind.update(), kind.scaled
+    last = COLUMNS - 1
+    value = 0 if kind.dtypes[last] is None else last  # the column that is the parameter's value
+    read = [value, 1] + [c for c in range(2, last) if kind.dtypes[c] is not None]
+    reads, offset = [], 0
+    for j, c in enumerate(read):
+        reads.append(_reads(kind.dtypes[c], j, c, E, config.words(kind.dtypes[c]), offset))
+        offset += E * element(kind.dtypes[c]).storage.itemsize // 4
+    written = [(0, c) for c in dict.fromkeys((value, 0))] + [(j, c) for j, c in enumerate(read) if j > 1]
+    writes = [_writes(kind.dtypes[c], j, c, E, config.words(kind.dtypes[c])) for j, c in written]
+    fetch, unpack, load = (_chain(steps) for steps in zip(*reads))
+    put, store = (_chain(steps) for steps in zip(*writes))
+    HAS_A, HAS_B, HAS_C = (kind.dtypes[c] is not None for c in range(2, last))
+    A = 2 * E
+    B = A + HAS_A * E
+    C = B + HAS_B * E
+    VALUES, RAW = len(read) * E, offset
+
+    @device_function
+    def body(table, row, aligned, first, left, scale, numbers):
+        thread = i32(cuda.threadIdx.x)
+        where, values, raw = cuda.local.array(COLUMNS, u64), cuda.local.array(VALUES, T), cuda.local.array(RAW, u32)
+        for c in range(COLUMNS):
+            where[c] = table[i32(row + c)]
+        n = (T(numbers[0]), T(numbers[1]), T(numbers[2]), T(numbers[3]), T(numbers[4]), T(numbers[5]), T(numbers[6]), T(numbers[7]))
+        whole = aligned and left >= THREADS * E
+        if whole:
+            fetch(values, raw, where, first, thread, left)
+            unpack(values, raw, where, first, thread, left)
+        else:
+            load(values, raw, where, first, thread, left)
+        for q in range(E):
+            g, x, y, z = values[E + q], T(0), T(0), T(0)
+            if SCALED:
+                g = T(g * T(scale))
+            if HAS_A:
+                x = values[A + q]
+            if HAS_B:
+                y = values[B + q]
+            if HAS_C:
+                z = values[C + q]
+            value, x, y, z = update(values[q], g, x, y, z, n)
+            values[q] = value
+            if HAS_A:
+                values[A + q] = x
+            if HAS_B:
+                values[B + q] = y
+            if HAS_C:
+                values[C + q] = z
+        if whole:
+            put(values, raw, where, first, thread, left)
+        else:
+            store(values, raw, where, first, thread, left)
+    return body
+
+
+def _or(before, number, body):
+    @device_function
+    def either(kind, table, row, aligned, first, left, scale, numbers):
+        if kind == number:
+            body(table, row, aligned, first, left, scale, numbers)
+        else:
+            before(kind, table, row, aligned, first, left, scale, numbers)
+    return either
+
+
+def make_bodies(bodies):
+    """Device function ``run(kind, ...)`` that calls body number `kind`."""
+    first = bodies[0]
+
+    @device_function
+    def run(kind, table, row, aligned, first_element, left, scale, numbers):
+        first(table, row, aligned, first_element, left, scale, numbers)
+    for number, body in enumerate(bodies[1:], 1):
+        run = _or(run, number, body)
+    return run
+
+
+@functools.cache
+def kernel(compiled):
+    """A step on all chunks of a list."""
+    config, CHUNK, SKIPS, BLOCKS = compiled.config, compiled.config.chunk, compiled.skips, compiled.blocks
+    S, SCALED = {"float32": f32, "float64": f64}[compiled.scalar], compiled.kinds[0].scaled
+    inverse, _ = make_arithmetic(S)
+    run = make_bodies([make_body(config, kind) for kind in compiled.kinds])
+
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    def optim_chunks(chunks, table, grad_scale, found_inf, n0, n1, n2, n3, n4, n5, n6, n7):
+        word = chunks[i32(cuda.blockIdx.x)]
+        row, first = i32(i32(u32(word)) * ROW), i64(i64(u32(word >> u64(32))) * CHUNK)
+        go = True
+        if SKIPS:
+            go = found_inf[0] == f32(0)
+        scale = S(1)
+        if SCALED:
+            scale = inverse(S(grad_scale[0]))
+        left, code = i64(i64(table[row]) - first), i32(u32(table[i32(row + 1)]))
+        if go:
+            run(i32(code >> 1), table, i32(row + 2), i32(code & 1), first, i32(min(left, i64(CHUNK))), scale,
+                (n0, n1, n2, n3, n4, n5, n6, n7))
+    return optim_chunks
+
+
+# ---- the tables
+
+def is_aligned(columns, config):
+    """Whether all of these arrays begin where accesses of full width may."""
+    return all(t.alignment >= 4 * config.words(t.dtype) for _, t in filter(None, columns))
+
+
+def chunk_words(sizes, chunk):
+    """One word for each chunk of arrays of these sizes: which array, and in the upper half which chunk of it."""
+    counts = -(-np.array(sizes, np.int64) // chunk)
+    which = np.repeat(np.arange(len(counts)), counts)
+    return (which + (np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts) << 32)).astype(np.uint64)
+
+
+def address_table(rows, columns):
+    """The `Table` of rows of constant words, a list each, behind which come the addresses of a list of operands' names, or None."""
+    width = len(rows[0]) + len(columns[0])
+    words, places, names = np.zeros((len(rows), width), np.uint64), [], []
+    for i, (row, some) in enumerate(zip(rows, columns)):
+        words[i, :len(row)] = row
+        for c, name in enumerate(some):
+            if name is not None:
+                places.append(i * width + len(row) + c)
+                names.append(name)
+    return Table(words.reshape(-1), np.array(places, np.int64), tuple(names))
+
+
+def build(problem, device, config):
+    """One launch for all parameters without gaps, and one for each of the others."""
+    kinds, rows, names = {}, [], []
+    for k in problem.flat:
+        columns = columns_of(problem, k)
+        number = kinds.setdefault(kind_of_columns(problem, columns), len(kinds))
+        rows.append((problem.params[k].size, 2 * number + is_aligned(columns, config)))
+        names.append([c and c[0] for c in columns])
+    chunks = chunk_words([size for size, _ in rows], config.chunk)
+    compiled = Compiled(config, tuple(kinds), problem.scalar_type, problem.found_inf is not None)
+    arguments = (Argument("uint64*", None, spec=Table(chunks)), Argument("uint64*", None, spec=address_table(rows, names)),
+                 *number_arguments(problem))
+    apart = sorted(set(problem.filled) - set(problem.flat))
+    return (Launch(kernel(compiled), (len(chunks), 1, 1), (THREADS, 1, 1), arguments),
+            *(optim_naive.launch_of(problem, k) for k in apart))
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="chunks", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
+                   for op in OPS)

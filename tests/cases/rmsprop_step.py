@@ -1,0 +1,4 @@
+"""Cases of rmsprop_step."""
+from ._optim import beyond, check_beyond_int32, large, table  # noqa: F401
+
+CASES, LARGE, BEYOND_INT32 = (make("rmsprop_step") for make in (table, large, beyond))
