@@ -183,7 +183,7 @@ class CaseBench:
         for module in self.peers:
             peer = module.make(self.case, operands, self.clock)
             if peer is not None:
-                error = operands.wrong(peer.write, peer.tolerance)
+                error = operands.wrong(peer.write, peer.tolerance, peer.results)
                 found[module.NAME] = peer, error and f"WRONG: {error}"
         return found
 

@@ -17,10 +17,12 @@ class Peer:
         Computes set 0 and leaves the result in the operands' output, waited for: the check.
     tolerance : float or None
         Of that check, where the library rounds its result more than ours are.
+    results : tuple of str or None
+        Which outputs it writes, where not all.
     """
 
-    def __init__(self, contender, write, tolerance=None):
-        self.contender, self.write, self.tolerance = contender, write, tolerance
+    def __init__(self, contender, write, tolerance=None, results=None):
+        self.contender, self.write, self.tolerance, self.results = contender, write, tolerance, results
 
 
 def peers_of(op) -> tuple:

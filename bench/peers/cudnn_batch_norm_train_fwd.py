@@ -4,12 +4,14 @@ from . import _torch_channel_norm as shared
 NAME = "cudnn"
 
 
+def possible(p):
+    """Whether PyTorch gives a problem to cuDNN."""
+    return p.mode == "spatial" and p.dtype != "float64" and p.gamma is not None and p.gamma.dtype == "float32"
+
+
 def make(case, operands, clock):
     """The case in cuDNN; None for what PyTorch does not give it."""
-    p = case.problem
-    if p.mode != "spatial" or p.dtype == "float64" or p.gamma is None or p.gamma.dtype != "float32":
-        return None
-    return shared.make_with(train, NAME, case, operands, clock)
+    return shared.make_with(train, NAME, case, operands, clock) if possible(case.problem) else None
 
 
 def train(p, t):

@@ -2,12 +2,12 @@
 
 Forward a thread walks the values of its mean three times: for the mean, for the squared distances to it,
 and for the results. Backward it walks them for two averages and for dx; a second launch sums dgamma and dbeta. Any strides, any number of
-elements; each element costs divisions of 64-bit integers.
+elements; each element costs divisions of 64-bit integers. Sums keep what rounding took (Kahan): all others are measured by them.
 """
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, f32, f64, i64
+from ..device import cuda, device_function, f32, f64, i64
 from ..device.convert import element
 from ..device.epilogue import Activation, activation_function, activation_gradient
 from ..device.fastmath import sqrt
@@ -74,6 +74,17 @@ def _store(dtype):
 
 
 @functools.cache
+def make_sum(Real):
+    """Device function ``add(total, lost, value) -> (total, lost)``: Kahan's sum, as exact as its result can be for a million values."""
+    @device_function
+    def add(total, lost, value):
+        part = Real(value - lost)
+        more = Real(total + part)
+        return more, Real(Real(more - total) - part)
+    return add
+
+
+@functools.cache
 def forward_kernel(config):
     """y, the statistics, and what runs along, a mean a thread."""
     load, store, Real = _load(config.dtype), _store(config.dtype), config.real
@@ -83,6 +94,7 @@ def forward_kernel(config):
     RUNNING_MEAN, RUNNING_VAR = config.third != "", config.fourth != ""
     rows_at, elements_at = make_row_places64(config.outer_dims, 9), make_row_places64(config.row_dims, 5)
     act = activation_function(config.activation, config.compute)
+    add = make_sum(Real)
 
     @cuda.jit(launch_bounds=THREADS)
     def channel_norm_fwd_naive(x, gamma, beta, running_mean, running_var, residual, y, mean, rstd, eps, momentum, rows, length, sizes,
@@ -92,15 +104,15 @@ def forward_kernel(config):
             # of a row: x, y, residual, gamma, beta, mean, rstd, running_mean, running_var; within it the first five
             first, at = cuda.local.array(9, i64), cuda.local.array(5, i64)
             rows_at(row, sizes, strides, first)
-            m, total, count = Real(0), Real(0), Real(length)
+            m, total, count, lost = Real(0), Real(0), Real(length), Real(0)
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                m = Real(m + load(x, i64(first[0] + at[0])))
-            m = Real(m / count)
+                m, lost = add(m, lost, Real(load(x, i64(first[0] + at[0]))))
+            m, lost = Real(m / count), Real(0)
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
                 d = Real(load(x, i64(first[0] + at[0])) - m)
-                total = Real(total + d * d)
+                total, lost = add(total, lost, Real(d * d))
             r = Real(Real(1) / sqrt(Real(total / count + eps)))
             mean[first[5]] = m
             rstd[first[6]] = r
@@ -160,6 +172,7 @@ def backward_kernel(config):
     SCALED, RESIDUAL, ACTIVE = config.gamma != "", config.residual, config.activation.mode != "identity"
     rows_at, elements_at = make_row_places64(config.outer_dims, 8), make_row_places64(config.row_dims, 6)
     gradient = activation_gradient(config.activation, config.compute)
+    add = make_sum(Real)
 
     @cuda.jit(launch_bounds=THREADS)
     def channel_norm_bwd_naive(dy, x, gamma, mean, rstd, y, dx, dresidual, rows, length, sizes, strides, row_sizes, row_strides):
@@ -168,7 +181,7 @@ def backward_kernel(config):
             # of a row: dy, x, y, dx, dresidual, gamma, mean, rstd; within it the first six
             first, at = cuda.local.array(8, i64), cuda.local.array(6, i64)
             rows_at(row, sizes, strides, first)
-            m, r, a, b = Real(mean[first[6]]), Real(rstd[first[7]]), Real(0), Real(0)
+            m, r, a, b, lost_a, lost_b = Real(mean[first[6]]), Real(rstd[first[7]]), Real(0), Real(0), Real(0), Real(0)
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
                 g = load(dy, i64(first[0] + at[0]))
@@ -176,8 +189,8 @@ def backward_kernel(config):
                     g = gradient(g, load(y, i64(first[2] + at[2])))
                 if SCALED:
                     g = Real(g * load_gamma(gamma, i64(first[5] + at[5])))
-                a = Real(a + g)
-                b = Real(b + g * Real(Real(load(x, i64(first[1] + at[1])) - m) * r))
+                a, lost_a = add(a, lost_a, g)
+                b, lost_b = add(b, lost_b, Real(g * Real(Real(load(x, i64(first[1] + at[1])) - m) * r)))
             a, b = Real(a / Real(length)), Real(b / Real(length))
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
@@ -200,6 +213,7 @@ def weights_kernel(config):
     ACTIVE = config.activation.mode != "identity"
     rows_at, elements_at = make_row_places64(config.outer_dims, 7), make_row_places64(config.row_dims, 5)
     gradient = activation_gradient(config.activation, config.compute)
+    add = make_sum(Real)
 
     @cuda.jit(launch_bounds=THREADS)
     def channel_norm_bwd_weights_naive(dy, x, mean, rstd, y, dgamma, dbeta, rows, length, sizes, strides, row_sizes, row_strides):
@@ -208,15 +222,15 @@ def weights_kernel(config):
             # of a row: dy, x, y, mean, rstd, dgamma, dbeta; within it the first five
             first, at = cuda.local.array(7, i64), cuda.local.array(5, i64)
             rows_at(row, sizes, strides, first)
-            a, b = Real(0), Real(0)
+            a, b, lost_a, lost_b = Real(0), Real(0), Real(0), Real(0)
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
                 g = load(dy, i64(first[0] + at[0]))
                 if ACTIVE:
                     g = gradient(g, load(y, i64(first[2] + at[2])))
                 n = Real(Real(load(x, i64(first[1] + at[1])) - mean[i64(first[3] + at[3])]) * rstd[i64(first[4] + at[4])])
-                a = Real(a + g * n)
-                b = Real(b + g)
+                a, lost_a = add(a, lost_a, Real(g * n))
+                b, lost_b = add(b, lost_b, g)
             store_gamma(dgamma, first[5], a)
             store_beta(dbeta, first[6], b)
     return channel_norm_bwd_weights_naive
