@@ -1,4 +1,5 @@
 """Optimisers: against PyTorch, lists that change, lists that stay, skipped steps, words, bad input."""
+import contextlib
 import gc
 
 import contract
@@ -425,3 +426,63 @@ def test_a_pointer_made_of_a_wrong_address_is_an_error(simulated):
     table[1] = 3
     with pytest.raises(Misuse, match=r"table \(by its address\): index 3 is read, its memory has the indices -1 .. 2"):
         read.simulate(1, 1, [Addresses(Pointer(table), [Pointer(x)]), Pointer(y)])
+
+
+class Device:
+    """Stands for the driver under a `DeviceTable`: what was sent, what was freed behind which stream, which stream is being captured."""
+
+    def __init__(self, monkeypatch):
+        from dnnkern.host import table as module
+        self.sent, self.freed, self.capturing = [], [], None
+        monkeypatch.setattr(module, "is_capturing", lambda stream: stream == self.capturing)
+        monkeypatch.setattr(module, "free", lambda at, index, stream: self.freed.append((at, stream)))
+        monkeypatch.setattr(module, "_outside_captures", contextlib.nullcontext)
+        monkeypatch.setattr(module.DeviceTable, "_send", lambda table, addresses: self.sent.append(addresses) or 1000 + len(self.sent))
+
+
+def _table(count=2):
+    from dnnkern.host.table import DeviceTable, Table
+    names = tuple(f"p{k}" for k in range(count))
+    return DeviceTable(Table(np.zeros(count, np.uint64), np.arange(count), names), {name: k + 1 for k, name in enumerate(names)}, 0)
+
+
+def test_tables_are_sent_once_for_each_set_of_addresses(monkeypatch, simulated):
+    from dnnkern.host.table import Slot
+    device, storage = Device(monkeypatch), bytearray(16)
+    slot = Slot(8, _table())
+    for values in ((9, 1, 2), (8, 1, 2), (9, 1, 3), (9, 1, 2)):
+        slot.set(storage, values, 7)
+    assert device.sent == [(1, 2), (1, 3)] and storage[8:] == (1001).to_bytes(8, "little")
+    one = Slot(0, _table(1))
+    one.set(storage, (9, 5), 7)
+    assert device.sent[2:] == [(5,)]
+    constant = Slot(0, _table(0))
+    constant.set(storage, (9, 5), 7)
+    constant.set(storage, (9, 6), 8)
+    assert device.sent[3:] == [()]
+
+
+def test_tables_that_were_not_used_for_long_are_freed_behind_their_stream(monkeypatch, simulated):
+    from dnnkern.host.table import REMEMBERED
+    device, table = Device(monkeypatch), _table()
+    for k in range(REMEMBERED):
+        assert table.of((k, k), 7) == 1001 + k
+    assert table.of((0, 0), 7) == 1001 and not device.freed
+    table.of((99, 99), 7)
+    assert device.freed == [(1002, 7)] and (0, 0) in table.known
+
+
+def test_tables_in_a_graph_stay(monkeypatch, simulated):
+    from dnnkern.host.table import REMEMBERED, Slot
+    device, storage = Device(monkeypatch), bytearray(8)
+    table = _table()
+    slot = Slot(0, table)
+    slot.set(storage, (0, 1, 2), 7)
+    device.capturing = 7
+    slot.set(storage, (0, 1, 2), 7)
+    slot.set(storage, (0, 3, 4), 7)
+    assert table.captured == {(1, 2), (3, 4)} and len(device.sent) == 2
+    device.capturing = None
+    for k in range(2 * REMEMBERED):
+        table.of((k, -1), 7)
+    assert {1001, 1002}.isdisjoint(at for at, _ in device.freed) and len(device.freed) == REMEMBERED

@@ -11,9 +11,9 @@ def _make(given, flags, T):
 
     @device_function
     def update(p, g, a, b, c, n):
-        lr, alpha, gain, eps, momentum, decay = n[0], n[1], n[2], n[3], n[4], n[5]
+        lr, kept, gain, eps, momentum, decay = n[0], n[1], n[2], n[3], n[4], n[5]
         g = T(g + decay * p)
-        a = T(alpha * a + gain * g * g)
+        a = T(kept * a + gain * g * g)
         square = a
         if CENTERED:
             b = T(b + gain * T(g - b))
@@ -26,7 +26,7 @@ def _make(given, flags, T):
     return update
 
 
-RULES = {"rmsprop_step": Rule("rmsprop_step", ("v", "means", "momenta"), ("lr", "alpha", "gain", "eps", "momentum", "decay"), _make, 1)}
+RULES = {"rmsprop_step": Rule("rmsprop_step", ("v", "means", "momenta"), ("lr", "kept", "gain", "eps", "momentum", "decay"), _make, 1)}
 RMSPROP = make_operation(RULES["rmsprop_step"])
 
 

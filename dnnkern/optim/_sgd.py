@@ -60,7 +60,7 @@ def sgd_step(params, grads, momenta=None, *, lr, momentum=0.0, dampening=0.0, ne
     grad_scale : float32 array of one element, optional
         On the device; gradients are divided by it. They are not written.
     found_inf : float32 array of one element, optional
-        On the device; where it is not 0 the step does nothing. `dnnkern.unscale_grads` sets it.
+        On the device; where it is not 0 the step does nothing. `dnnkern.grad_norm` sets it.
     workspace, stream, algo, allow
         As `dnnkern.matmul`'s.
 

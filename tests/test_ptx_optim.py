@@ -1,0 +1,53 @@
+"""What the kernels of optimisers compile to: accesses of 16 bytes, as many blocks a multiprocessor as they say, nothing in local memory."""
+import pytest
+
+from dnnkern import dispatch
+from dnnkern.device import SIMULATED
+
+if SIMULATED:
+    pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
+
+from sass import Assembled  # noqa: E402
+from test_ptx import device  # noqa: E402
+from test_ptx_transform import accesses  # noqa: E402
+
+from dnnkern.optim._parse import parse_problem  # noqa: E402
+
+
+def assembled(op, words, folder, arch="sm_90a", config=None):
+    """The kernel of `chunks`, in its first configuration."""
+    problem, target = parse_problem(words.split(), op), device(arch)
+    algorithm = next(a for a in dispatch.algorithms(op) if a.name == "chunks")
+    variant = algorithm.variants(problem, target)[0] if config is None else algorithm.variants(problem, target)[config]
+    (launch,) = variant.build(problem, target, variant.config)
+    return Assembled(launch.kernel, launch.signature, arch, folder), variant.config
+
+
+@pytest.mark.parametrize("op, words, loads, stores, blocks", [
+    ("adamw_step", "1000000 f32", {128: 4}, {128: 3}, 8), ("sgd_step", "1000000 f32", {128: 3}, {128: 2}, 8),
+    ("sgd_step", "1000000 f32 --states ,", {128: 2}, {128: 1}, 8), ("lion_step", "1000000 f32 --scaled", {128: 3}, {128: 2}, 8),
+    ("adam_step", "1000000 bf16 --master --scaled", {128: 3}, {128: 3}, 6), ("adagrad_step", "200000000 f16 --narrow", {128: 3}, {128: 2}, 3),
+    ("rmsprop_step", "1000000 f32 --states v,means,momenta", {128: 5}, {128: 4}, 6)])
+def test_every_array_is_read_and_written_by_16_bytes(op, words, loads, stores, blocks, tmp_path):
+    code, config = assembled(op, words, tmp_path)
+    assert {w: n for w, n in accesses(code, "LDG").items() if w == 128} == loads
+    assert {w: n for w, n in accesses(code, "STG").items() if w == 128} == stores
+    assert config.elements == (8 if "narrow" in words else 4)
+    assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx and "sqrt.rn" not in code.ptx
+    assert -(-code.registers // 8) * 8 * 256 * blocks <= 65536
+
+
+@pytest.mark.parametrize("words, config", [("1000000,7 f32", 1), ("1000,7 bf16 --master", 1), ("9 f16 --narrow --scaled", 0)])
+def test_nothing_is_spilled(words, config, tmp_path):
+    for op in ("adamw_step", "rmsprop_step"):
+        assembled(op, words, tmp_path, config=config)
+        assembled(op, words, tmp_path, "sm_80", config=config)
+
+
+def test_all_loads_are_under_way_before_the_first_is_waited_for(tmp_path):
+    code, _ = assembled("adamw_step", "1000000 bf16 --master", tmp_path)
+    names = [line.split()[0] for line in code.lines]
+    at = [k for k, name in enumerate(names) if name.startswith("LDG") and (".128" in name or ".64" in name and "CONSTANT" not in name)]
+    last = [k for k in at if ".128" in names[k]][-1]
+    between = names[[k for k in at if ".128" in names[k]][0]:last]
+    assert not any(name.startswith(("FMUL", "FFMA", "FADD", "MUFU")) for name in between), between
