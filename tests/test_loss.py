@@ -155,7 +155,7 @@ def test_losses_of_many_rows_are_added_in_two_launches(monkeypatch):
             case = kind("many-f32", (130, 5), weight=weight, smoothing=smoothing)
             values = case.values("float")
             reference, tolerance = case.reference(values)
-            naive = dispatch.algorithms(case.op)[0]
+            naive = next(a for a in dispatch.algorithms(case.op) if a.name == "naive")
             assert len(naive.build(case.problem(), contract.device(), None)) == 3
             with contract.registered(naive) as mine:
                 run = contract.Run(case, mine, values)
@@ -170,8 +170,9 @@ def test_random_problems(kind, request):
     def problems(draw):
         st = pytest.importorskip("hypothesis").strategies
         rank = draw(st.integers(1, 4))
-        shape = (draw(st.integers(1, 70)),) if rank == 1 else (draw(st.integers(1, 3)), draw(st.integers(1, 40)),
-                                                             *(draw(st.sampled_from([1, 2, 3])) for _ in range(rank - 2)))
+        shape = (draw(st.integers(1, 40)),)
+        if rank > 1:
+            shape = (draw(st.integers(1, 3)), *shape, *(draw(st.sampled_from([1, 2, 3])) for _ in range(rank - 2)))
         dtype, soft = draw(st.sampled_from(list(SHORT))), draw(st.sampled_from(["int32", "int64", "soft"]))
         rows = rank - 1
         ranks = {"logits": rank, "dlogits": rank, "targets": rank if soft == "soft" else rows, "weight": 1, "lse": rows}

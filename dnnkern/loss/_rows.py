@@ -64,7 +64,7 @@ class Config:
     def registers_needed(self):
         """Of a thread: packed words, values of a unit, sums, addresses. The compiler is bound to what this leaves."""
         held, real = self.held(), 2 if self.kind.compute == "float64" else 1
-        arrays, extra = 1 + self.kind.soft, 8 * self.kind.shares + 8 * bool(self.kind.weight)
+        arrays, extra = 1 + self.kind.soft, 10 * self.kind.shares + 20 * bool(self.kind.weight)
         many = 14 * (self.registers > 4 and held.itemsize == 2)  # the compiler takes more words apart at once than are used
         least = (15 if self.backward else 23) * real
         return min(255, least + many + arrays * (held.words + real * (held.elements + held.singles)) + extra * real)
@@ -112,9 +112,9 @@ def in_flight(problem):
 @functools.cache
 def make_look(kind):
     """Device functions ``look(targets, to, weight, weight_step, classes, ignore)`` -> (label, its weight), and ``finish(...)``, which
-    writes what a row leaves."""
+    writes the logarithm of a row's sum of exponentials and returns its loss, written too where each row keeps its own."""
     do, Real = make_terms(kind), kind.real
-    label_of, weigh, conclude, gap, SOFT, EACH, MEAN = do.label, do.weigh, do.conclude, do.gap, kind.soft, kind.each, kind.mean
+    label_of, weigh, conclude, gap, SOFT, EACH = do.label, do.weigh, do.conclude, do.gap, kind.soft, kind.each
 
     @device_function
     def look(targets, to, weight, weight_step, classes, ignore):
@@ -126,13 +126,13 @@ def make_look(kind):
         return label, w
 
     @device_function
-    def finish(loss, loss_at, weights, row, lse, lse_at, label, score, w, m, total, base, aimed, sum_aimed, keep, share):
+    def finish(loss, loss_at, lse, lse_at, label, score, w, m, total, base, aimed, sum_aimed, keep, share):
         z = log(total)
         lse[lse_at] = Real(m + z)
         value = conclude(label, Real(gap(score, m) + z), Real(gap(base, m) + z), aimed, sum_aimed, w, keep, share)
-        loss[loss_at if EACH else i64(row)] = value
-        if MEAN:
-            weights[i64(row)] = w
+        if EACH:
+            loss[loss_at] = value
+        return value
     return look, finish
 
 
@@ -149,12 +149,14 @@ def forward_kernel(config):
     anchor, weigh, aim = do.anchor, do.weigh, do.aim
     load_one, (look, finish) = element(kind.dtype).load, make_look(kind)
     Real, NOTHING, SOFT, SHARES, COUNTED = kind.real, -math.inf, kind.soft, kind.shares, kind.soft or bool(kind.weight)
+    MEAN, TOGETHER = kind.mean, not kind.each and not config.split
     E, WORDS, REST, SINGLES, REGISTERS = held.elements, held.words, held.rest, held.singles, config.registers
     MORE, MORE_REST = (WORDS, REST) if SOFT else (1, 1)
     THREADS, BLOCKS, LANES, SPLIT = config.threads, config.blocks, config.lanes, config.split
     ROWS, LOG, NARROW, TURN = THREADS // LANES, LANES.bit_length() - 1, LANES <= 32, LANES * REGISTERS
-    SCRATCH = 1 if NARROW else THREADS // 8
-    SCRATCH_SHARES = SCRATCH if SHARES else 1
+    SCRATCH = 1 if NARROW and not TOGETHER else THREADS // 8
+    SCRATCH_SHARES = THREADS // 8 if SHARES and not NARROW else 1
+    merge_block, merge_two = make_block_reduce_pair(merge, THREADS), make_block_reduce_pair(merge_sums, THREADS)
     places, hold = make_row_places(config.dims, 4), pin(WORDS)
     if NARROW:
         widest, whole = make_reduce(maximum, LANES), make_reduce(add, LANES)
@@ -169,8 +171,6 @@ def forward_kernel(config):
         def combine_sums(a, b, scratch):
             return whole(a), whole(b)
     else:
-        merge_block, merge_two = make_block_reduce_pair(merge, THREADS), make_block_reduce_pair(merge_sums, THREADS)
-
         @device_function
         def combine(m, total, scratch):
             return merge_block(m, total, Real(0), scratch, i32(0))
@@ -259,6 +259,7 @@ def forward_kernel(config):
         m, total = combine(m, total, scratch)
         if SHARES:
             aimed, sum_aimed = combine_sums(aimed, sum_aimed, scratch_shares)
+        value = Real(0)
         if n > 0 and lane == 0:
             if SPLIT:
                 to = i64(4 * i64(cuda.blockIdx.x))
@@ -269,7 +270,14 @@ def forward_kernel(config):
             else:
                 if not COUNTED:
                     aimed = Real(classes)
-                finish(loss, offsets[2], weights, row, lse, offsets[3], label, score, w, m, total, base, aimed, sum_aimed, keep, share)
+                value = finish(loss, offsets[2], lse, offsets[3], label, score, w, m, total, base, aimed, sum_aimed, keep, share)
+        if TOGETHER:
+            if NARROW:
+                value, w = merge_two(value, w, Real(0), scratch, i32(0))
+            if thread == 0:
+                loss[i64(cuda.blockIdx.x)] = value
+                if MEAN:
+                    weights[i64(cuda.blockIdx.x)] = w
     return cross_entropy_fwd_rows
 
 
@@ -421,13 +429,13 @@ def row_places(problem, names):
     return Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides)
 
 
-def arrays(problem):
-    """Kernel parameters of the arrays, in the order of the kernels of the problem's direction."""
+def arrays(problem, count):
+    """Kernel parameters of the arrays, in the order of the kernels of the problem's direction; forward `count` losses are left."""
     p, kind = problem, kind_of(problem)
     pointer, numbers = element(p.dtype).pointer, f"{p.compute}*"
     targets = Argument(pointer if kind.soft else f"{kind.labels}*", "targets")
     if p.is_forward:
-        return Argument(pointer, p.named[0][0]), targets, weight_argument(p), *loss_arguments(p), Argument(numbers, "lse")
+        return Argument(pointer, p.named[0][0]), targets, weight_argument(p), *loss_arguments(p, count), Argument(numbers, "lse")
     return (Argument(numbers, "dloss"), Argument(pointer, p.named[1][0]), targets, Argument(numbers, "lse" if kind.reads else "dloss"),
             weight_argument(p), Argument(pointer, p.named[-1][0]), totals_arguments(p))
 
@@ -444,10 +452,10 @@ def steps(problem):
     return tuple(found)
 
 
-def make_arguments(problem, partial, pieces=1, size=LIMIT):
+def make_arguments(problem, count, partial=None, pieces=1, size=LIMIT):
     """Arguments of `forward_kernel` or `backward_kernel`; `partial` is a byte offset in the workspace, None where nothing is kept there."""
     p = problem
     kept = Argument(f"{p.compute}*", "lse" if p.is_forward else "dloss") if partial is None else \
         Argument(f"{p.compute}*", "workspace", partial)
-    return (*arrays(p), kept, Argument("int32", p.rows), Argument("int32", p.classes), Argument("uint32x3", divisor(pieces)),
+    return (*arrays(p, count), kept, Argument("int32", p.rows), Argument("int32", p.classes), Argument("uint32x3", divisor(pieces)),
             Argument("int32", size), *steps(p), *row_places(p, FORWARD if p.is_forward else BACKWARD))

@@ -1,7 +1,7 @@
-"""Sums over rows: from a loss for each row to their sum or mean, and the sum of the weights of all labels.
+"""Sums over rows: from a loss for each row or block to their sum or mean, and the sum of the weights of all labels.
 
-Each block adds up a stretch of rows and one block then adds what they left, always in the same order. Up to `FEW` rows take one block, and
-one launch.
+Each block adds up a stretch and one block then adds what they left, always in the same order. Up to `FEW` numbers take one block, and one
+launch.
 """
 import functools
 
@@ -83,34 +83,34 @@ def fold_launches(compute, values, weights, result, count, scale, scratch):
     return tuple(launches)
 
 
-# ---- forward: what a row leaves, and what becomes of it
+# ---- forward: what rows or blocks leave, and what becomes of it
 
-def row_workspace(problem):
-    """(byte offset of the weights, of what folding needs, all bytes) behind the rows' losses, for a forward problem."""
-    size, rows, kind = ITEMSIZE[problem.compute], problem.rows, kind_of(problem)
+def loss_workspace(problem, count):
+    """(byte offset of the weights, of what folding needs, all bytes) where `count` losses are left to be added, for a forward problem."""
+    size, kind = ITEMSIZE[problem.compute], kind_of(problem)
     if kind.each:
         return 0, 0, 0
-    weights = rows * size
-    scratch = weights + rows * size * kind.mean
-    return weights, scratch, scratch + fold_bytes(rows) * size
+    weights = count * size
+    scratch = weights + count * size * kind.mean
+    return weights, scratch, scratch + fold_bytes(count) * size
 
 
-def loss_arguments(problem):
-    """Kernel parameters `loss` and `weights`: where a row's loss goes, and the weight of its label."""
-    pointer, weights = f"{problem.compute}*", row_workspace(problem)[0]
+def loss_arguments(problem, count):
+    """Kernel parameters `loss` and `weights`: where losses go, and the weights of their labels."""
+    pointer, weights = f"{problem.compute}*", loss_workspace(problem, count)[0]
     if problem.reduction == "none":
         return Argument(pointer, "loss"), Argument(pointer, "loss")
     return Argument(pointer, "workspace"), Argument(pointer, "workspace", weights)
 
 
-def loss_launches(problem):
+def loss_launches(problem, count):
     """What follows the rows: nothing where each keeps its loss."""
-    kind, (weights, scratch, _), rows = kind_of(problem), row_workspace(problem), problem.rows
+    kind, (weights, scratch, _), rows = kind_of(problem), loss_workspace(problem, count), problem.rows
     if kind.each:
         return ()
     mean = problem.reduction == "mean" and problem.is_soft
     scale = (1 / rows if rows else float("nan")) if mean else 1.0
-    return fold_launches(problem.compute, 0, weights if kind.mean else None, ("loss", 0), rows, scale, scratch)
+    return fold_launches(problem.compute, 0, weights if kind.mean else None, ("loss", 0), count, scale, scratch)
 
 
 # ---- backward: what must be known of all rows before one has a gradient

@@ -15,7 +15,7 @@ from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._math import kind_of, make_inverse, make_slope, make_terms
-from ._totals import (loss_arguments, loss_launches, row_workspace, totals_arguments, totals_launches, totals_workspace, weight_argument,
+from ._totals import (loss_arguments, loss_launches, loss_workspace, totals_arguments, totals_launches, totals_workspace, weight_argument,
                       weight_step)
 
 THREADS, STRETCH = 128, 256
@@ -28,7 +28,7 @@ def supports(problem):
 
 def workspace(problem, device, config):
     """Forward a loss for each row and the weight of its label; backward the totals."""
-    return row_workspace(problem)[2] if problem.is_forward else totals_workspace(problem)
+    return loss_workspace(problem, problem.rows)[2] if problem.is_forward else totals_workspace(problem)
 
 
 def estimate(problem, device, config):
@@ -163,9 +163,9 @@ def build(problem, device, config):
     counts = Argument("int64", p.rows), Argument("int64", p.classes), Argument("int64", p.step("scores")), Argument("int64", targets_step)
     grid, block = (ceil_div(p.rows, THREADS), 1, 1), (THREADS, 1, 1)
     if p.is_forward:
-        arguments = (scores, targets, weight_argument(p), *loss_arguments(p), Argument(numbers, "lse"), *counts, *middle, *last)
+        arguments = (scores, targets, weight_argument(p), *loss_arguments(p, p.rows), Argument(numbers, "lse"), *counts, *middle, *last)
         rows = (Launch(forward_kernel(kind, len(sizes)), grid, block, arguments),) if p.rows else ()
-        return *rows, *loss_launches(p)
+        return *rows, *loss_launches(p, p.rows)
     scale = 1 / p.rows if p.reduction == "mean" and kind.soft else 1.0
     lse = Argument(numbers, "lse" if kind.reads else "dloss")
     arguments = (Argument(numbers, "dloss"), scores, targets, lse, weight_argument(p), Argument(pointer, p.named[-1][0]),

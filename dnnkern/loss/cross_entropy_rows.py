@@ -10,7 +10,7 @@ from ..host.launch import Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from ._math import kind_of
 from ._rows import backward_kernel, forward_kernel, in_flight, make_arguments, make_config, refusal, units
-from ._totals import loss_launches, needs_totals, row_workspace, totals_launches, totals_workspace
+from ._totals import loss_launches, loss_workspace, needs_totals, totals_launches, totals_workspace
 
 BLOCKS = (128, 256, 512)  # threads
 NARROW = 16               # units a lane that a warp may walk
@@ -24,8 +24,12 @@ def supports(problem):
 
 
 def workspace(problem, device, config):
-    """Forward a loss for each row and the weight of its label; backward the totals."""
-    return row_workspace(problem)[2] if problem.is_forward else totals_workspace(problem)
+    """Forward a loss for each block and the weight of its labels; backward the totals."""
+    return loss_workspace(problem, _blocks(problem, config))[2] if problem.is_forward else totals_workspace(problem)
+
+
+def _blocks(problem, config):
+    return ceil_div(problem.rows, config.threads // config.lanes)
 
 
 def configs(problem, device):
@@ -50,7 +54,7 @@ def estimate(problem, device, config):
     flight = max(1, inputs) * config.registers * config.unit * config.threads * config.blocks
     rate = min(1.0, flight / 64e3) ** 0.5 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5))
     strided = max(sector_waste(itemsize, itemsize) if abs(problem.step(name)) > 1 else 1 for name in problem.whole)
-    grid = ceil_div(form.rows, config.threads // config.lanes)
+    grid = _blocks(problem, config)
     share = min(1.0, grid * config.threads / (512 * device.sms))
     idle = ceil_div(units(problem), config.lanes * config.registers) * config.lanes * config.registers / units(problem)
     each = 12 + 8 * kind.shares + 12 * bool(kind.weight) * kind.shares
@@ -67,9 +71,9 @@ def build(problem, device, config):
     """The rows' launch, before or behind those of the totals."""
     p = problem
     kernel = (forward_kernel if p.is_forward else backward_kernel)(config)
-    grid = ceil_div(p.rows, config.threads // config.lanes)
-    rows = Launch(kernel, (grid, 1, 1), (config.threads, 1, 1), make_arguments(p, None))
-    return (rows, *loss_launches(p)) if p.is_forward else (*totals_launches(p), rows)
+    grid = _blocks(p, config)
+    rows = Launch(kernel, (grid, 1, 1), (config.threads, 1, 1), make_arguments(p, grid))
+    return (rows, *loss_launches(p, grid)) if p.is_forward else (*totals_launches(p), rows)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

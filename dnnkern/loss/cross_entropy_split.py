@@ -20,7 +20,7 @@ from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sect
 from ._math import kind_of, make_terms
 from ._rows import (FORWARD, arrays, backward_kernel, forward_kernel, in_flight, make_arguments, make_config, make_look, refusal,
                     row_places, steps, units)
-from ._totals import loss_launches, row_workspace, totals_launches, totals_workspace, weight_argument, weight_step
+from ._totals import loss_launches, loss_workspace, totals_launches, totals_workspace, weight_argument, weight_step
 
 THREADS, WARPS = 256, 4
 SCRATCH = THREADS // 16
@@ -48,7 +48,7 @@ def _pieces(problem, device):
 
 def _offset(problem):
     """Byte offset of what pieces leave."""
-    return -(-(row_workspace(problem)[2] if problem.is_forward else totals_workspace(problem)) // 16) * 16
+    return -(-(loss_workspace(problem, problem.rows)[2] if problem.is_forward else totals_workspace(problem)) // 16) * 16
 
 
 def _kept(problem):
@@ -80,7 +80,7 @@ def merge_kernel(kind, dims):
     """The loss of each row and the logarithm of its sum of exponentials, a warp a row, from what its pieces left."""
     Real, do, load, (look, finish) = kind.real, make_terms(kind), element(kind.dtype).load, make_look(kind)
     merge, anchor, SOFT, SHARES, COUNTED = do.merge, do.anchor, kind.soft, kind.shares, kind.soft or bool(kind.weight)
-    places, NOTHING, BLOCK = make_row_places(dims, 4), -math.inf, 32 * WARPS
+    places, NOTHING, BLOCK, EACH, MEAN = make_row_places(dims, 4), -math.inf, 32 * WARPS, kind.each, kind.mean
     merge_warp, merge_two = make_block_reduce_pair(merge, BLOCK, 32), make_block_reduce_pair(merge_sums, BLOCK, 32)
 
     @cuda.jit(launch_bounds=BLOCK)
@@ -108,7 +108,11 @@ def merge_kernel(kind, dims):
                 if not SOFT:
                     if label >= 0:
                         score = load(logits, i64(offsets[0] + label * logits_step))
-                finish(loss, offsets[2], weights, row, lse, offsets[3], label, score, w, m, total, base, aimed, sum_aimed, keep, share)
+                value = finish(loss, offsets[2], lse, offsets[3], label, score, w, m, total, base, aimed, sum_aimed, keep, share)
+                if not EACH:
+                    loss[i64(row)] = value
+                if MEAN:
+                    weights[i64(row)] = w
     return cross_entropy_fwd_merge
 
 
@@ -161,11 +165,12 @@ def build(problem, device, config):
     grid, block = (p.rows * pieces, 1, 1), (THREADS, 1, 1)
     partial = Argument(numbers, "workspace", _offset(p))
     if p.is_forward:
-        last = (*arrays(p), partial, Argument("int32", p.rows), Argument("int32", p.classes), Argument("int32", pieces), *steps(p),
+        last = (*arrays(p, p.rows), partial, Argument("int32", p.rows), Argument("int32", p.classes), Argument("int32", pieces), *steps(p),
                 *row_places(p, FORWARD))
-        return (Launch(forward_kernel(config), grid, block, make_arguments(p, _offset(p), pieces, size)),
-                Launch(merge_kernel(kind, config.dims), (ceil_div(p.rows, WARPS), 1, 1), (32 * WARPS, 1, 1), last), *loss_launches(p))
-    apply = Launch(backward_kernel(config), grid, block, make_arguments(p, _offset(p) if kind.soft else None, pieces, size))
+        return (Launch(forward_kernel(config), grid, block, make_arguments(p, p.rows, _offset(p), pieces, size)),
+                Launch(merge_kernel(kind, config.dims), (ceil_div(p.rows, WARPS), 1, 1), (32 * WARPS, 1, 1), last),
+                *loss_launches(p, p.rows))
+    apply = Launch(backward_kernel(config), grid, block, make_arguments(p, p.rows, _offset(p) if kind.soft else None, pieces, size))
     if not kind.soft:
         return *totals_launches(p), apply
     arguments = (Argument(element(p.dtype).pointer, "targets"), weight_argument(p), partial, Argument("int32", p.classes),

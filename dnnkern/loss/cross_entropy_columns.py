@@ -1,0 +1,327 @@
+"""Classes that are not innermost, as those of pixels with channels first: threads along the contiguous dimension, 16 bytes of columns each.
+
+Every column is a row of classes. A thread walks them with several loads under way, for each of its columns a maximum, a sum of exponentials
+and the label's score, which it picks up on the way; backward it writes what it has read. A unit is 16 bytes where columns are aligned to
+that in all arrays, else an element. Nothing is exchanged between threads, so that few columns leave a GPU idle: those are `rows`'s.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from ..device import cuda, i32, i64, u32
+from ..device.block import make_block_reduce_pair, merge_sums
+from ..device.convert import element
+from ..device.fastmath import maximum
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.rows import Dim, Held, RowForm, make_row, make_row_places, row_arguments
+from ..device.vec import advance, pin
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
+from ._math import Kind, kind_of, make_inverse, make_slope, make_terms
+from ._rows import BACKWARD, FORWARD, arrays, make_look, steps
+from ._totals import loss_launches, loss_workspace, needs_totals, totals_launches, totals_workspace
+
+THREADS = 128
+BATCHES = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the kernels are compiled for.
+
+    Attributes
+    ----------
+    kind : Kind
+    unit : int
+        Bytes.
+    dims : int
+        Dimensions besides the classes and the columns, 1 at least.
+    batch : int
+        Classes that a thread loads at once.
+    """
+    kind: Kind
+    unit: int
+    dims: int
+    batch: int
+
+    @property
+    def held(self):
+        """A unit at a time."""
+        return Held(self.kind.dtype, self.unit, 1, self.batch)
+
+    def __str__(self):
+        return f"{self.batch} x {self.unit} bytes"
+
+
+def _columns(problem):
+    """The dimension that is contiguous in all arrays of scores, or None; it is the last one if there is one."""
+    outer, at = problem.form.outer, [problem.places_of.index(name) for name in problem.whole]
+    return outer[-1] if outer and all(outer[-1].strides[k] == 1 for k in at) else None
+
+
+def supports(problem):
+    """A dimension besides the classes that is contiguous in all arrays of scores."""
+    form, columns = problem.form, _columns(problem)
+    if columns is None:
+        return "no dimension besides the classes is contiguous in all arrays"
+    if not form.rows or form.length >= 2 ** 30 or columns.size >= 2 ** 30 or form.rows >= 2 ** 31 - 2 ** 20:
+        return f"{form.length} classes, {columns.size} columns, {form.rows} rows; expected some, below 2**30 and 2**31 - 2**20"
+    return None
+
+
+def workspace(problem, device, config):
+    """Forward a loss for each block and the weight of its labels; backward the totals."""
+    return loss_workspace(problem, _blocks(problem, config)[1])[2] if problem.is_forward else totals_workspace(problem)
+
+
+def _unit(problem):
+    itemsize = problem.scores.itemsize
+    per, form, at = 16 // itemsize, problem.form, [problem.places_of.index(name) for name in problem.whole]
+    strides = [d.strides[k] for d in (*form.row, *form.outer[:-1]) for k in at]
+    fits = all(getattr(problem, name).alignment >= 16 for name in problem.whole)
+    return 16 if fits and not any(v % per for v in (*strides, _columns(problem).size)) else itemsize
+
+
+def configs(problem, device):
+    """Few or many loads at once."""
+    most = 4 if problem.is_soft or problem.compute == "float64" else 8
+    dims, kind, unit = max(1, len(problem.form.outer) - 1), kind_of(problem), _unit(problem)
+    return list(dict.fromkeys(Config(kind, unit, dims, min(batch, most, problem.classes)) for batch in BATCHES))
+
+
+def _blocks(problem, config):
+    """(blocks along the columns of one batch, all blocks)."""
+    columns = _columns(problem).size
+    across = ceil_div(columns * problem.scores.itemsize, config.unit * THREADS)
+    return across, across * (problem.rows // columns)
+
+
+def estimate(problem, device, config):
+    """Bytes; short runs of columns; idle threads; loads under way."""
+    kind, itemsize, columns = kind_of(problem), problem.scores.itemsize, _columns(problem).size
+    across, blocks = _blocks(problem, config)
+    again = problem.targets.nbytes if kind.soft and not problem.is_forward else 0
+    waste = sector_waste(min(THREADS * config.unit, columns * itemsize), config.unit)
+    idle = across * THREADS * config.unit / (columns * itemsize)
+    share = min(1.0, blocks * THREADS / (512 * device.sms))
+    rate = min(1.0, config.batch * config.unit * (1 + kind.soft) / 64) ** 0.5
+    each = 14 + 8 * kind.shares
+    issue = divisions_seconds((problem.scores.size * each + 60 * problem.rows) * idle / share, 1, device)
+    moved = moved_seconds((problem.bytes + again) * waste, device) / (rate * share)
+    more = needs_totals(problem) if not problem.is_forward else problem.reduction != "none"
+    return LAUNCH * (1 + more) + max(moved, issue, problem.classes / config.batch * 0.8e-6) * tail(blocks, 8, device)
+
+
+@functools.cache
+def forward_kernel(config):
+    """The losses of columns, and the logarithms of their sums of exponentials."""
+    kind, held = config.kind, config.held
+    row, do, (look, finish) = make_row(held), make_terms(kind), make_look(kind)
+    unpack, read, level, shift, rise, drop = row.unpack, row.read, do.level, do.shift, do.rise, do.drop
+    anchor, weigh, aim, load = do.anchor, do.weigh, do.aim, element(kind.dtype).load
+    Real, E, WORDS, NOTHING, BATCH = kind.real, held.elements, held.words, -math.inf, config.batch
+    SOFT, SHARES, COUNTED = kind.soft, kind.shares, kind.soft or bool(kind.weight)
+    MORE, SUMS, EACH, MEAN, SCRATCH = WORDS if SOFT else 1, E if SHARES else 1, kind.each, kind.mean, THREADS // 8
+    places, hold, reduce = make_row_places(config.dims, 4), pin(WORDS), make_block_reduce_pair(merge_sums, THREADS)
+
+    @cuda.jit(launch_bounds=(THREADS, 3))
+    def cross_entropy_fwd_columns(logits, targets, weight, loss, weights, lse, classes, groups, across, target_column, loss_column,
+                                  lse_column, logits_step, targets_step, weight_step, ignore, keep, share, divisors, strides):
+        words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
+        values, low, aims = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        m, total, score = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        base, aimed, sum_aimed = cuda.local.array(SUMS, Real), cuda.local.array(SUMS, Real), cuda.local.array(SUMS, Real)
+        labels, offsets = cuda.local.array(E, i32), cuda.local.array(4, i64)
+        loss_of_all, weight_of_all = Real(0), Real(0)
+        batch, part = divide_remainder(i32(cuda.blockIdx.x), across)
+        group = i32(part * i32(THREADS) + i32(cuda.threadIdx.x))
+        if group < groups:
+            places(batch, divisors, strides, offsets)
+            column = i64(i64(group) * E)
+            x, t = advance(logits, i64(offsets[0] + column)), targets
+            if SOFT:
+                t = advance(targets, i64(offsets[1] + column))
+            for e in range(E):
+                m[e] = Real(NOTHING)
+                total[e] = Real(0)
+                score[e] = Real(0)
+                labels[e] = i32(0)
+                if not SOFT:
+                    label, _ = look(targets, i64(offsets[1] + i64(column + e) * target_column), weight, i64(0), classes, ignore)
+                    labels[e] = i32(label)
+                if SHARES:
+                    base[e] = anchor(load(x, i64(e)))
+                    aimed[e] = Real(0)
+                    sum_aimed[e] = Real(0)
+            for first in range(i32(0), i32(classes), i32(BATCH)):
+                for k in range(BATCH):
+                    c = i32(first + k)
+                    read(words, k, advance(x, i64(i64(c) * logits_step)), i32(0), i64(1), c < classes)
+                    if SOFT:
+                        read(more, k, advance(t, i64(i64(c) * targets_step)), i32(0), i64(1), c < classes)
+                for e in range(E):
+                    low[e] = level(m[e])
+                for k in range(BATCH):
+                    if i32(first + k) < classes:
+                        unpack(values, words, k)
+                        for e in range(E):
+                            m[e] = maximum(m[e], values[e])
+                for e in range(E):
+                    now = shift(level(m[e]))
+                    total[e] = Real(total[e] * drop(Real(low[e] - now)))
+                    low[e] = now
+                hold(words)
+                for k in range(BATCH):
+                    c = i32(first + k)
+                    if c < classes:
+                        unpack(values, words, k)
+                        w = Real(1)
+                        if SHARES:
+                            w = weigh(weight, i64(i64(c) * weight_step))
+                        if SOFT:
+                            unpack(aims, more, k)
+                        for e in range(E):
+                            total[e] = Real(total[e] + rise(values[e], low[e]))
+                            if not SOFT:
+                                if c == labels[e]:
+                                    score[e] = values[e]
+                            if SHARES:
+                                q = aim(aims[e], w, keep, share)
+                                if COUNTED:
+                                    aimed[e] = Real(aimed[e] + q)
+                                sum_aimed[e] = Real(sum_aimed[e] + q * Real(values[e] - base[e]))
+            for e in range(E):
+                w, origin, aimed_at, products = Real(0), Real(0), Real(classes), Real(0)
+                if not SOFT:
+                    if labels[e] >= 0:
+                        w = weigh(weight, i64(i64(labels[e]) * weight_step))
+                if SHARES:
+                    origin, products = base[e], sum_aimed[e]
+                    if COUNTED:
+                        aimed_at = aimed[e]
+                loss_at, lse_at = i64(offsets[2] + i64(column + e) * loss_column), i64(offsets[3] + i64(column + e) * lse_column)
+                value = finish(loss, loss_at, lse, lse_at, i64(labels[e]), score[e], w, m[e], total[e], origin, aimed_at, products, keep,
+                               share)
+                loss_of_all = Real(loss_of_all + value)
+                weight_of_all = Real(weight_of_all + w)
+        if not EACH:
+            scratch = cuda.shared.array(SCRATCH, Real)
+            loss_of_all, weight_of_all = reduce(loss_of_all, weight_of_all, Real(0), scratch, i32(0))
+            if i32(cuda.threadIdx.x) == 0:
+                loss[i64(cuda.blockIdx.x)] = loss_of_all
+                if MEAN:
+                    weights[i64(cuda.blockIdx.x)] = weight_of_all
+    return cross_entropy_fwd_columns
+
+
+@functools.cache
+def backward_kernel(config):
+    """The gradients of columns."""
+    kind, held = config.kind, config.held
+    row, do, slope, (look, _) = make_row(held), make_terms(kind), make_slope(kind), make_look(kind)
+    unpack, pack, read, write, power, weigh, aim = row.unpack, row.pack, row.read, row.write, do.power, do.weigh, do.aim
+    Real, E, WORDS, BATCH, inverse = kind.real, held.elements, held.words, config.batch, make_inverse(kind.compute)
+    SOFT, SHARES, WEIGHTED, MEAN, READS = kind.soft, kind.shares, bool(kind.weight), kind.mean, kind.reads
+    MORE = WORDS if SOFT else 1
+    places = make_row_places(config.dims, 5)
+
+    @cuda.jit(launch_bounds=(THREADS, 3))
+    def cross_entropy_bwd_columns(dloss, scores, targets, lse, weight, gradient, totals, classes, groups, across, dloss_column,
+                                  target_column, lse_column, scores_step, targets_step, gradient_step, weight_step, ignore, keep, share,
+                                  scale, divisors, strides):
+        words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
+        values, aims = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        low, probability = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        target, each = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        labels, offsets = cuda.local.array(E, i32), cuda.local.array(5, i64)
+        batch, part = divide_remainder(i32(cuda.blockIdx.x), across)
+        group = i32(part * i32(THREADS) + i32(cuda.threadIdx.x))
+        if group < groups:
+            places(batch, divisors, strides, offsets)
+            column = i64(i64(group) * E)
+            x, t, y = scores, targets, advance(gradient, i64(offsets[4] + column))
+            if READS:
+                x = advance(scores, i64(offsets[1] + column))
+            if SOFT:
+                t = advance(targets, i64(offsets[2] + column))
+            for e in range(E):
+                each[e] = Real(0)
+            if SOFT:
+                for first in range(i32(0), i32(classes), i32(BATCH)):
+                    for k in range(BATCH):
+                        c = i32(first + k)
+                        read(more, k, advance(t, i64(i64(c) * targets_step)), i32(0), i64(1), c < classes)
+                    for k in range(BATCH):
+                        c = i32(first + k)
+                        if c < classes:
+                            unpack(aims, more, k)
+                            w = weigh(weight, i64(i64(c) * weight_step))
+                            for e in range(E):
+                                each[e] = Real(each[e] + aim(aims[e], w, keep, share))
+            factor = inverse(totals[0]) if MEAN else Real(1)
+            for e in range(E):
+                g = Real(Real(dloss[i64(offsets[0] + i64(column + e) * dloss_column)] * scale) * factor)
+                label, w, aimed = i64(0), Real(0), each[e]
+                if not SOFT:
+                    label, w = look(targets, i64(offsets[2] + i64(column + e) * target_column), weight, weight_step, classes, ignore)
+                    if SHARES:
+                        aimed = totals[1] if WEIGHTED else Real(classes)
+                labels[e] = i32(label)
+                probability[e], target[e], each[e] = slope(label, g, w, aimed, keep, share)
+                low[e] = Real(0)
+                if READS:
+                    low[e] = lse[i64(offsets[3] + i64(column + e) * lse_column)]
+            for first in range(i32(0), i32(classes), i32(BATCH)):
+                for k in range(BATCH):
+                    c = i32(first + k)
+                    if READS:
+                        read(words, k, advance(x, i64(i64(c) * scores_step)), i32(0), i64(1), c < classes)
+                    if SOFT:
+                        read(more, k, advance(t, i64(i64(c) * targets_step)), i32(0), i64(1), c < classes)
+                for k in range(BATCH):
+                    c = i32(first + k)
+                    if c < classes:
+                        if READS:
+                            unpack(values, words, k)
+                        w = Real(1)
+                        if SHARES:
+                            w = weigh(weight, i64(i64(c) * weight_step))
+                        if SOFT:
+                            unpack(aims, more, k)
+                        for e in range(E):
+                            value = probability[e]
+                            if READS:
+                                value = Real(probability[e] * power(Real(values[e] - low[e])))
+                                if labels[e] == -1:
+                                    value = Real(0)
+                            if SHARES:
+                                value = Real(value - each[e] * aim(aims[e], w, keep, share))
+                            if not SOFT:
+                                if c == labels[e]:
+                                    value = Real(value - target[e])
+                            values[e] = value
+                        pack(words, k, values)
+                        write(advance(y, i64(i64(c) * gradient_step)), i32(0), i64(1), words, k)
+    return cross_entropy_bwd_columns
+
+
+def build(problem, device, config):
+    """The columns' launch, before or behind those of the totals."""
+    p, names = problem, FORWARD if problem.is_forward else BACKWARD
+    columns, (across, blocks) = _columns(p), _blocks(p, config)
+    order = [p.places_of.index(name) if name in p.places_of else 0 for name in names]
+    outer = tuple(Dim(d.size, tuple(d.strides[k] for k in order)) for d in p.form.outer[:-1])
+    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * len(names)),), outer))
+    singles = ("targets", "loss", "lse") if p.is_forward else ("dloss", "targets", "lse")
+    along = [columns.strides[p.places_of.index(name)] if name in p.places_of and name not in p.whole else 0 for name in singles]
+    arguments = (*arrays(p, blocks), Argument("int32", p.classes), Argument("int32", columns.size * p.scores.itemsize // config.unit),
+                 Argument("uint32x3", divisor(across)), *(Argument("int64", s) for s in along), *steps(p),
+                 Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
+    kernel = (forward_kernel if p.is_forward else backward_kernel)(config)
+    rows = Launch(kernel, (blocks, 1, 1), (THREADS, 1, 1), arguments)
+    return (rows, *loss_launches(p, blocks)) if p.is_forward else (*totals_launches(p), rows)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="columns", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
+                   for op in ("cross_entropy_fwd", "cross_entropy_bwd"))

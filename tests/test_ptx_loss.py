@@ -1,0 +1,82 @@
+"""What the kernels of losses compile to: 16-byte accesses, each row read once, no stray float64, nothing in local memory."""
+import pytest
+
+from dnnkern import dispatch
+from dnnkern.device import SIMULATED
+
+if SIMULATED:
+    pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
+
+from sass import Assembled  # noqa: E402
+from test_ptx import device  # noqa: E402
+from test_ptx_transform import accesses  # noqa: E402
+
+from dnnkern.loss._parse import parse_problem  # noqa: E402
+
+VOCABULARY = "8192x50257 bf16"
+
+
+def assembled(op, words, algo, folder, most=2, arch="sm_90a"):
+    """(algorithm bound to a configuration, [(name of a kernel, its code, launch), ...]) of the most promising configurations."""
+    problem, target = parse_problem(words.split(), op), device(arch)
+    algorithm = next(a for a in dispatch.algorithms(op) if a.name == algo)
+    assert algorithm.supports(problem) is None
+    for variant in algorithm.variants(problem, target)[:most]:
+        yield variant, [(launch.kernel.py_func.__name__, Assembled(launch.kernel, launch.signature, arch, folder), launch)
+                        for launch in variant.build(problem, target, variant.config)]
+
+
+@pytest.mark.parametrize("op", ["cross_entropy_fwd", "cross_entropy_bwd"])
+@pytest.mark.parametrize("words", [VOCABULARY, "4096x128256 f32", "8192x50257 f16 --smoothing 0.1 --weight", "65536x10 f32",
+                                   "8192x32000 bf16 --targets soft", "1048576x128 bf16 --smoothing 0.1"])
+def test_rows_are_read_by_16_bytes(op, words, tmp_path):
+    """Registers are what the configuration promises the multiprocessor; probabilities are read twice backward, all else once."""
+    for variant, kernels in assembled(op, words, "rows", tmp_path):
+        code = next(code for name, code, _ in kernels if name.endswith("rows"))
+        config, times = variant.config, 1 if "soft" not in words else 2 if op.endswith("fwd") else 3
+        assert accesses(code, "LDG.").get(128, 0) >= config.registers * times, variant
+        assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+        assert code.registers * config.threads * config.blocks <= 65536, variant
+        if op.endswith("bwd"):
+            assert accesses(code, "STG")[128] >= config.registers
+
+
+@pytest.mark.parametrize("op", ["cross_entropy_fwd", "cross_entropy_bwd"])
+def test_a_vocabulary_has_many_loads_under_way(op, tmp_path):
+    """48 KB in a multiprocessor at least, and few enough instructions for an element: 8 of them a unit, 32 or 64 a turn."""
+    for variant, kernels in assembled(op, VOCABULARY, "rows", tmp_path):
+        name, code, launch = next(k for k in kernels if k[0].endswith("rows"))
+        config = variant.config
+        assert config.registers * 16 * config.threads * config.blocks >= 48 << 10, variant
+        assert code.count("MUFU.EX2") >= 8 * config.registers
+        assert len(code.lines) <= 16 * 8 * config.registers + 420, (variant, len(code.lines))
+
+
+def test_exponentials_are_two_instructions(tmp_path):
+    """A product and a sum in one, and the exponential."""
+    _, kernels = next(assembled("cross_entropy_fwd", "4096x4096 f32", "rows", tmp_path))
+    code = next(code for name, code, _ in kernels if name.endswith("rows"))
+    assert code.count("FFMA") >= 4 * 4 and "ex2.approx.ftz" in code.ptx
+
+
+@pytest.mark.parametrize("op", ["cross_entropy_fwd", "cross_entropy_bwd"])
+@pytest.mark.parametrize("words", ["16x21x512x512 bf16", "8x19x512x1024 f32 --weight --smoothing 0.1", "4x21x128x128 f16 --targets soft"])
+def test_columns_are_16_bytes_a_thread(op, words, tmp_path):
+    for variant, kernels in assembled(op, words, "columns", tmp_path):
+        code = next(code for name, code, _ in kernels if name.endswith("columns"))
+        assert accesses(code, "LDG.").get(128, 0) >= variant.config.batch
+        assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+        if op.endswith("bwd"):
+            assert accesses(code, "STG") == {128: variant.config.batch}
+
+
+@pytest.mark.parametrize("op", ["cross_entropy_fwd", "cross_entropy_bwd"])
+@pytest.mark.parametrize("words", ["1x1048576 bf16", "3x1048573 f32 --targets soft --weight"])
+def test_pieces_of_rows(op, words, tmp_path):
+    _, kernels = next(assembled(op, words, "split", tmp_path))
+    names = [name for name, _, _ in kernels]
+    assert names == (["cross_entropy_fwd_rows", "cross_entropy_fwd_merge", "loss_fold"] if op.endswith("fwd") else
+                     ["cross_entropy_aims" if "soft" in words else "loss_weights", "cross_entropy_bwd_rows"])
+    for _, code, launch in kernels:
+        assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+    assert max(launch.grid[0] for _, _, launch in kernels) >= 100
