@@ -5,6 +5,9 @@ in registers from the first row to the last. Two sums a row, behind one barrier,
 through a ring in shared memory, by cp.async: a thread reads only what it copied itself, so that the ring needs no barrier, and later rows
 are under way while sums meet. Without it, where rows are not in phase with 16 bytes or before sm_80, they are loaded when it is their turn.
 
+The blocks of a cluster would wait long for each other. So they first send the sums of a step, then finish the step before, whose sums
+have come meanwhile and whose rows are still in the ring.
+
 At its end a block leaves one row of partial sums in the workspace; a second launch adds these in a fixed order (`_sums`). `block` and
 `cluster` differ in who has a row: the blocks of a cluster send their sums to each other's shared memory, and arrive at barriers there.
 """
@@ -31,7 +34,8 @@ from ._weights import make_weights, weight_words
 WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
 RESIDENT = 1024          # threads of a multiprocessor that are enough
 STATIC = 8192            # bytes of shared memory for everything but the ring, and what the system takes
-STAGES, MOST = 4, 4      # steps of a ring at most, units of a thread in several rows of a step
+STAGES, MOST = 4, 4      # steps of a ring at most (one more behind a cluster's), units of a thread in several rows of a step
+TURNS = 4                # sets of slots and barriers of a cluster: a block may be two steps ahead of what another has read
 KEPT = 112               # registers of a thread up to which it reads the ring once a step
 DEPENDENT = (9, 0)       # compute capability from which the second launch is prepared while the first runs
 
@@ -55,6 +59,8 @@ class Config:
         Steps of the ring, the current one too; 0: there is none.
     kept : bool
         What the ring holds is read once a step, not twice.
+    lag : int
+        Steps between the sums and what they are for: 1 in a cluster with a ring.
     shared_per_sm : int
         Bytes of shared memory of a multiprocessor.
     dependent : bool
@@ -72,6 +78,7 @@ class Config:
     rows: int
     stages: int
     kept: bool
+    lag: int
     cluster: int
     shared_per_sm: int
     dependent: bool
@@ -160,22 +167,23 @@ def make_configs(problem, device, lanes, registers, cluster=1):
 
     def make(rows, stages, kept):
         return Config(problem.dtype, dtype, problem.op == "layer_norm_bwd", gamma is not None, problem.dbeta is not None, words, unit,
-                      max(1, len(form.outer)) if form.rows else 1, lanes, registers, rows, stages, kept, cluster, device.shared_per_sm,
-                      device.capability >= DEPENDENT)
+                      max(1, len(form.outer)) if form.rows else 1, lanes, registers, rows, stages, kept, 0, cluster,
+                      device.shared_per_sm, device.capability >= DEPENDENT)
     if unit != 16 or device.capability < (8, 0):
         two = make(2, 0, True)
         return [make(1, 0, True)] + [two] * (two.registers_needed * two.threads <= 65536)
+    late = int(cluster > 1)
     for rows in (1, 2, 4):
         base = make(rows, 0, True)
-        if base.registers_needed > KEPT:
+        if late or base.registers_needed > KEPT:
             base = make(rows, 0, False)
         if rows > 1 and rows * registers > MOST or base.registers_needed * base.threads > 65536:
             continue
         for resident in range(base.blocks, 0, -1):
             room = min(device.shared_per_block, device.shared_per_sm // resident) - STATIC
-            stages = min(STAGES, room // base.stage_bytes)
+            stages = min(STAGES + late, room // base.stage_bytes)
             if stages >= 3 or resident == 1 and stages == 2:
-                found.append(replace(base, stages=stages))
+                found.append(replace(base, stages=stages, lag=int(late and stages > 2)))
                 break
     return found or [make(1, 0, True)]
 
@@ -206,8 +214,8 @@ def seconds(problem, device, config):
     instructions = config.threads * config.rows * (config.held.elements * config.registers * element + 100 + 3 * config.cluster)
     clock, resident = 128 * device.clock_hz, config.blocks
     alone = instructions / (clock * min(1.0, config.threads / 512))
-    waits = (2e-6 if config.cluster > 1 else 0.3e-6 if config.lanes > WARP else 0.1e-6) + 0.6e-6 * (not config.stages)
-    flight = max(1, config.stages - 1) * config.stage_bytes * resident
+    waits = (2e-6 if config.cluster > 1 and not config.lag else 0.3e-6 if config.lanes > WARP else 0.1e-6) + 0.6e-6 * (not config.stages)
+    flight = max(1, config.stages - 1 - config.lag) * config.stage_bytes * resident
     rate = min(1.0, flight / 64e3) ** 0.5 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5))
     rate *= (1.0 if resident > 1 else 0.92) / (1.05 if config.cluster > 1 else 1.0)
     busy = min(1.0, slots * config.cluster / device.sms)
@@ -219,14 +227,16 @@ def seconds(problem, device, config):
 
 
 def _make_totals(config, Real):
-    """Device function ``totals(sums, scratch, slots, bars, turn)``: each of a local array of sums over the threads of the row, in all of
-    them. `turn` counts the calls: what it writes to is not what it wrote to the last time."""
+    """Device functions ``send(sums, scratch, slots, bars, turn)``, of a local array of sums of threads, and ``receive(sums, slots, bars,
+    turn)``: each of them over the threads of the row, in all of these. `turn` counts the calls: what it writes to is not what it wrote to
+    the last time, in a cluster the last `TURNS` - 1 times."""
     VALUES, LANES, CLUSTER = config.rows * (1 + config.layer), config.lanes, config.cluster
     STEPS, WARPS = min(LANES, WARP).bit_length() - 1, LANES // WARP
     WARP_STEPS, ACROSS, HALF, SENT = max(1, WARPS).bit_length() - 1, max(1, WARPS) - 1, VALUES * WARPS, VALUES * CLUSTER
+    LOG, ALL = TURNS.bit_length() - 1, CLUSTER == 1
 
     @device_function
-    def totals(sums, scratch, slots, bars, turn):
+    def send(sums, scratch, slots, bars, turn):
         thread, half = i32(cuda.threadIdx.x), i32(turn & i32(1))
         for s in range(STEPS):
             for v in range(VALUES):
@@ -237,25 +247,31 @@ def _make_totals(config, Real):
                 for v in range(VALUES):
                     scratch[i32(base + v * WARPS + i32(thread >> 5))] = sums[v]
             cuda.syncthreads()
+            if ALL or thread < WARP:
+                for v in range(VALUES):
+                    sums[v] = scratch[i32(base + v * WARPS + i32(thread & i32(ACROSS)))]
+                for s in range(WARP_STEPS):
+                    for v in range(VALUES):
+                        sums[v] = Real(sums[v] + shuffle_xor(sums[v], i32(1 << s)))
+        if CLUSTER > 1 and thread < CLUSTER:
+            which = i32(turn & i32(TURNS - 1))
+            to = remote_address(shared_address(slots, i32(i32(which * SENT) + i32(cluster_rank()) * VALUES)), u32(thread))
             for v in range(VALUES):
-                sums[v] = scratch[i32(base + v * WARPS + i32(thread & i32(ACROSS)))]
-            for s in range(WARP_STEPS):
-                for v in range(VALUES):
-                    sums[v] = Real(sums[v] + shuffle_xor(sums[v], i32(1 << s)))
+                store_remote_f32(u32(to + u32(4 * v)), sums[v])
+            mbarrier_arrive_remote(shared_address(bars, which), u32(thread))
+
+    @device_function
+    def receive(sums, slots, bars, turn):
         if CLUSTER > 1:
-            bar, base = shared_address(bars, half), i32(half * SENT)
-            if thread < CLUSTER:
-                to = remote_address(shared_address(slots, i32(base + i32(cluster_rank()) * VALUES)), u32(thread))
-                for v in range(VALUES):
-                    store_remote_f32(u32(to + u32(4 * v)), sums[v])
-                mbarrier_arrive_remote(bar, u32(thread))
-            mbarrier_wait_cluster(bar, u32(i32(turn >> 1) & i32(1)))
+            which = i32(turn & i32(TURNS - 1))
+            base = i32(which * SENT)
+            mbarrier_wait_cluster(shared_address(bars, which), u32(i32(turn >> LOG) & i32(1)))
             for v in range(VALUES):
                 sums[v] = slots[i32(base + v)]
             for k in range(1, CLUSTER):
                 for v in range(VALUES):
                     sums[v] = Real(sums[v] + slots[i32(base + k * VALUES + v)])
-    return totals
+    return send, receive
 
 
 @functools.cache
@@ -268,15 +284,16 @@ def kernel(config):
     LANES, BLOCK, BLOCKS, CLUSTER, TOGETHER = config.lanes, config.threads, config.blocks, config.cluster, config.lanes * config.cluster
     GROUPS, LOG, CLUSTER_LOG, VALUES, SUMS = BLOCK // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1, 1 + config.layer, config.sums
     WORDS, COLUMNS, TOTALS = held.unit_words * (ROWS * REGISTERS if KEPT else 1), E * REGISTERS, ROWS * VALUES
-    SCRATCH, SLOTS, MEET, ACROSS = 2 * TOTALS * (BLOCK // 32), 2 * TOTALS * CLUSTER, BLOCK * E if GROUPS > 1 else 1, LANES * E
+    SCRATCH, SLOTS, MEET, ACROSS = 2 * TOTALS * (BLOCK // 32), TURNS * TOTALS * CLUSTER, BLOCK * E if GROUPS > 1 else 1, LANES * E
+    LAG, AHEAD = config.lag, max(0, STAGES - 1 - config.lag)
     CHUNK, STAGE, RING = 16 * BLOCK, config.stage_bytes, config.shared_bytes
     LAYER, SCALED, SHIFTED, DEPENDENT_NEXT = config.layer, config.scaled, config.shifted, config.dependent
     GAMMA, LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.words)
     GAMMAS = LENGTH * REGISTERS
-    hold, hold_gamma, totals, places = pin(WORDS), pin(GAMMAS), _make_totals(config, Real), make_row_places(config.dims, 5)
+    hold, hold_gamma, (send, receive), places = pin(WORDS), pin(GAMMAS), _make_totals(config, Real), make_row_places(config.dims, 5)
     itemsize = 8 if config.dtype == "float64" else 4
     put = make_writer("float64" if itemsize == 8 else "float32", E, 4 if E * itemsize % 16 == 0 else 0)
-    landed, all_landed = wait_copies(max(0, STAGES - 1)), wait_copies(0)
+    landed, all_landed = wait_copies(AHEAD), wait_copies(0)
 
     @device_function
     def start(to, dy, x, row, stride, rows, units, lane, divisors, strides, offsets):
@@ -318,13 +335,14 @@ def kernel(config):
     def norm_bwd_rows(dy, x, gamma, mean, rstd, dx, partial, rows, length, units, groups, steps, inverse, dy_step, x_step, dx_step,
                       gamma_step, divisors, strides):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
-        slots, bars, meet = cuda.shared.array(SLOTS, Real), cuda.shared.array(2, i64), cuda.shared.array(MEET, Real)
+        slots, bars, meet = cuda.shared.array(SLOTS, Real), cuda.shared.array(TURNS, i64), cuda.shared.array(MEET, Real)
         a, b, gammas = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(GAMMAS, GAMMA)
         gains, shifts = cuda.local.array(COLUMNS, Real), cuda.local.array(COLUMNS, Real)
         values, others, scales = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         sums, offsets = cuda.local.array(TOTALS, Real), cuda.local.array(5, i64)
         m, r, next_m, next_r = (cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real),
                                 cuda.local.array(ROWS, Real))
+        last_m, last_r = cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real)
         thread = i32(cuda.threadIdx.x)
         lane, slot = i32(thread & i32(LANES - 1)), i32(cuda.blockIdx.x)
         first = i32(slot * i32(GROUPS) + i32(thread >> LOG))
@@ -333,8 +351,8 @@ def kernel(config):
             first = slot
             lane = i32(lane + i32(cluster_rank()) * i32(LANES))
             if thread == 0:
-                mbarrier_init(shared_address(bars, i32(0)), u32(CLUSTER))
-                mbarrier_init(shared_address(bars, i32(1)), u32(CLUSTER))
+                for k in range(TURNS):
+                    mbarrier_init(shared_address(bars, i32(k)), u32(CLUSTER))
                 fence_mbarrier_init()
             cluster_sync()
         for j in range(COLUMNS):
@@ -343,7 +361,7 @@ def kernel(config):
         base = u32(0)
         if STAGES:
             base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(thread))
-            for q in range(STAGES - 1):
+            for q in range(AHEAD):
                 start(u32(base + u32(q * STAGE)), dy, x, i32(first + q * stride), groups, rows, units, lane, divisors, strides, offsets)
         for k in range(ROWS):
             n = i32(first + k * groups)
@@ -355,95 +373,103 @@ def kernel(config):
             for c in range(REGISTERS):
                 i = i32(i32(lane + c * TOGETHER) * E)
                 fetch_gamma(gammas, c * LENGTH, gamma, i, gamma_step, i < length)
-        here, there, row = u32(0), u32((STAGES - 1) * STAGE if STAGES else 0), first
-        for step in range(steps):
-            if STAGES:
-                start(u32(base + there), dy, x, i32(row + (STAGES - 1) * stride), groups, rows, units, lane, divisors, strides, offsets)
-                there = u32(there + u32(STAGE))
-                there = u32(0) if there == u32(RING) else there
-            else:
+        here, there, at, last, row = u32(0), u32(AHEAD * STAGE), u32(0), u32(0), first
+        for step in range(i32(steps + LAG)):
+            if not LAG or step < steps:
+                if STAGES:
+                    start(u32(base + there), dy, x, i32(row + AHEAD * stride), groups, rows, units, lane, divisors, strides, offsets)
+                    there = u32(there + u32(STAGE))
+                    there = u32(0) if there == u32(RING) else there
+                else:
+                    for k in range(ROWS):
+                        n = i32(row + k * groups)
+                        places(n if n < rows else i32(0), divisors, strides, offsets)
+                        for c in range(REGISTERS):
+                            i = i32(lane + c * TOGETHER)
+                            ok = n < rows and i < units
+                            read(a, k * REGISTERS + c, advance(dy, offsets[0]), i, dy_step, ok)
+                            read(b, k * REGISTERS + c, advance(x, offsets[1]), i, x_step, ok)
                 for k in range(ROWS):
-                    n = i32(row + k * groups)
+                    n = i32(row + stride + k * groups)
                     places(n if n < rows else i32(0), divisors, strides, offsets)
+                    if LAYER:
+                        m[k] = next_m[k]
+                        next_m[k] = load1_nc_if(mean, offsets[3], i32(n < rows))
+                    r[k] = next_r[k]
+                    next_r[k] = load1_nc_if(rstd, offsets[4], i32(n < rows))
+                at = u32(base + here)
+                if STAGES:
+                    landed()
+                    here = u32(here + u32(STAGE))
+                    here = u32(0) if here == u32(RING) else here
+                    if KEPT:
+                        for j in range(ROWS * REGISTERS):
+                            fetch(a, b, j, at, j)
+                hold_gamma(gammas)
+                for k in range(ROWS):
+                    average, slope = Real(0), Real(0)
                     for c in range(REGISTERS):
+                        j = k * REGISTERS + c if KEPT else 0
+                        if not KEPT:
+                            fetch(a, b, 0, at, k * REGISTERS + c)
+                        unpack(values, a, j)
+                        unpack(others, b, j)
+                        if SCALED:
+                            unpack_gamma(scales, gammas, c * LENGTH)
+                        for e in range(E):
+                            d, n = values[e], others[e]
+                            if LAYER:
+                                n = Real(n - m[k])
+                            n = Real(n * r[k])
+                            gains[c * E + e] = Real(gains[c * E + e] + d * n)
+                            if SHIFTED:
+                                shifts[c * E + e] = Real(shifts[c * E + e] + d)
+                            if SCALED:
+                                d = Real(d * scales[e])
+                            if LAYER:
+                                average = Real(average + d)
+                            slope = Real(slope + d * n)
+                    sums[k * VALUES] = slope
+                    if LAYER:
+                        sums[k * VALUES + 1] = average
+                send(sums, scratch, slots, bars, i32(step))
+            if not LAG or step > 0:
+                receive(sums, slots, bars, i32(step - LAG))
+                if not LAG:
+                    hold(a)
+                    hold(b)
+                hold_gamma(gammas)
+                for k in range(ROWS):
+                    n = i32(i32(row - LAG * stride) + k * groups)
+                    places(n if n < rows else i32(0), divisors, strides, offsets)
+                    slope, average, scale = Real(sums[k * VALUES] * inverse), Real(0), last_r[k] if LAG else r[k]
+                    if LAYER:
+                        average = Real(sums[k * VALUES + 1] * inverse)
+                    for c in range(REGISTERS):
+                        j = k * REGISTERS + c if KEPT else 0
+                        if not KEPT:
+                            fetch(a, b, 0, last if LAG else at, k * REGISTERS + c)
+                        unpack(values, a, j)
+                        unpack(others, b, j)
+                        if SCALED:
+                            unpack_gamma(scales, gammas, c * LENGTH)
+                        for e in range(E):
+                            d, v = values[e], others[e]
+                            if SCALED:
+                                d = Real(d * scales[e])
+                            if LAYER:
+                                v = Real(v - (last_m[k] if LAG else m[k]))
+                                d = Real(d - average)
+                            v = Real(v * scale)
+                            values[e] = Real(Real(d - v * slope) * scale)
+                        pack(a, j, values)
                         i = i32(lane + c * TOGETHER)
-                        ok = n < rows and i < units
-                        read(a, k * REGISTERS + c, advance(dy, offsets[0]), i, dy_step, ok)
-                        read(b, k * REGISTERS + c, advance(x, offsets[1]), i, x_step, ok)
-            for k in range(ROWS):
-                n = i32(row + stride + k * groups)
-                places(n if n < rows else i32(0), divisors, strides, offsets)
-                if LAYER:
-                    m[k] = next_m[k]
-                    next_m[k] = load1_nc_if(mean, offsets[3], i32(n < rows))
-                r[k] = next_r[k]
-                next_r[k] = load1_nc_if(rstd, offsets[4], i32(n < rows))
-            at = u32(base + here)
-            if STAGES:
-                landed()
-                here = u32(here + u32(STAGE))
-                here = u32(0) if here == u32(RING) else here
-                if KEPT:
-                    for j in range(ROWS * REGISTERS):
-                        fetch(a, b, j, at, j)
-            hold_gamma(gammas)
-            for k in range(ROWS):
-                average, slope = Real(0), Real(0)
-                for c in range(REGISTERS):
-                    j = k * REGISTERS + c if KEPT else 0
-                    if not KEPT:
-                        fetch(a, b, 0, at, k * REGISTERS + c)
-                    unpack(values, a, j)
-                    unpack(others, b, j)
-                    if SCALED:
-                        unpack_gamma(scales, gammas, c * LENGTH)
-                    for e in range(E):
-                        d, n = values[e], others[e]
-                        if LAYER:
-                            n = Real(n - m[k])
-                        n = Real(n * r[k])
-                        gains[c * E + e] = Real(gains[c * E + e] + d * n)
-                        if SHIFTED:
-                            shifts[c * E + e] = Real(shifts[c * E + e] + d)
-                        if SCALED:
-                            d = Real(d * scales[e])
-                        if LAYER:
-                            average = Real(average + d)
-                        slope = Real(slope + d * n)
-                sums[k * VALUES] = slope
-                if LAYER:
-                    sums[k * VALUES + 1] = average
-            totals(sums, scratch, slots, bars, i32(step))
-            hold(a)
-            hold(b)
-            hold_gamma(gammas)
-            for k in range(ROWS):
-                n = i32(row + k * groups)
-                places(n if n < rows else i32(0), divisors, strides, offsets)
-                slope, average = Real(sums[k * VALUES] * inverse), Real(0)
-                if LAYER:
-                    average = Real(sums[k * VALUES + 1] * inverse)
-                for c in range(REGISTERS):
-                    j = k * REGISTERS + c if KEPT else 0
-                    if not KEPT:
-                        fetch(a, b, 0, at, k * REGISTERS + c)
-                    unpack(values, a, j)
-                    unpack(others, b, j)
-                    if SCALED:
-                        unpack_gamma(scales, gammas, c * LENGTH)
-                    for e in range(E):
-                        d, v = values[e], others[e]
-                        if SCALED:
-                            d = Real(d * scales[e])
-                        if LAYER:
-                            v = Real(v - m[k])
-                            d = Real(d - average)
-                        v = Real(v * r[k])
-                        values[e] = Real(Real(d - v * slope) * r[k])
-                    pack(a, j, values)
-                    i = i32(lane + c * TOGETHER)
-                    if n < rows and i < units:
-                        write(advance(dx, offsets[2]), i, dx_step, a, j)
+                        if n < rows and i < units:
+                            write(advance(dx, offsets[2]), i, dx_step, a, j)
+            if LAG:
+                last = at
+                for k in range(ROWS):
+                    last_m[k], last_r[k] = m[k], r[k]
             row = i32(row + stride)
         if DEPENDENT_NEXT:
             launch_dependent_grids()
