@@ -65,6 +65,8 @@ _NAMES = {
     "rms_norm_bwd": "dnnkern.norm",
     "rms_norm_fwd": "dnnkern.norm",
     "rmsprop_step": "dnnkern.optim",
+    "nll_loss_bwd": "dnnkern.loss",
+    "nll_loss_fwd": "dnnkern.loss",
     "pad": "dnnkern.transform",
     "scale_tensor": "dnnkern.act",
     "set_tensor": "dnnkern.transform",

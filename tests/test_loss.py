@@ -13,7 +13,7 @@ from dnnkern.device import SIMULATED
 from dnnkern.dispatch import NotSupported
 from dnnkern.loss._parse import FAMILY, SMALL, parse_problem
 
-OPS = ("cross_entropy_fwd", "cross_entropy_bwd")
+OPS = ("cross_entropy_fwd", "cross_entropy_bwd", "nll_loss_fwd", "nll_loss_bwd")
 NONE = -100
 
 
@@ -86,6 +86,25 @@ def test_special_values_are_pytorchs(shape, dtype, smoothing):
         np.testing.assert_allclose(dx, logits.grad.numpy(), rtol=1e-2, atol=2e-3, err_msg=str(algorithm))
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("shape", [(5, 7), (3, 4, 2, 3), (6,)])
+def test_torch_agrees_on_nll(shape, reduction, weighted):
+    torch = pytest.importorskip("torch")
+    rng, classes, rows = np.random.default_rng(5), shape[min(1, len(shape) - 1)], shape[:1] + shape[2:] if len(shape) > 1 else ()
+    x, weight, t = rng.standard_normal(shape), rng.random(classes) if weighted else None, np.asarray(rng.integers(0, classes, rows))
+    logp = torch.from_numpy(x).requires_grad_()
+    want = torch.nn.functional.nll_loss(logp, torch.from_numpy(t), None if weight is None else torch.from_numpy(weight), ignore_index=1,
+                                        reduction=reduction)
+    g = np.asarray(rng.standard_normal(tuple(want.shape)))
+    want.backward(torch.from_numpy(g))
+    how = {"weight": None if weight is None else array(weight, "float64"), "ignore_index": 1, "reduction": reduction}
+    given = array(x, "float64"), array(t, "int64")
+    np.testing.assert_allclose(host(dnnkern.nll_loss_fwd(*given, **how)), want.detach().numpy(), rtol=1e-12)
+    dx = dnnkern.nll_loss_bwd(array(g, "float64"), *given, **how)
+    np.testing.assert_allclose(host(dx), logp.grad.numpy(), rtol=1e-12, atol=1e-15)
+
+
 # ---- targets that are no class
 
 @pytest.mark.parametrize("shape", [(8, 40), (8, 33), (2, 5, 8)])
@@ -111,6 +130,17 @@ def test_a_target_that_is_no_class_costs_nan_and_reads_nothing(targets, shape):
             wrong = np.isnan(np.moveaxis(dx, 1, -1))
             assert wrong[bad].any(-1).all() and not wrong[~bad].any(), algorithm
     assert np.isnan(host(dnnkern.cross_entropy_fwd(x, labels.array)[0]))
+
+
+def test_nll_of_targets_that_are_no_class():
+    t = array([0, 4, -1, 2], "int64")
+    for algorithm in dispatch.algorithms("nll_loss_fwd"):
+        loss = host(dnnkern.nll_loss_fwd(array(-np.ones((4, 4))), t, reduction="none", algo=algorithm.name))
+        np.testing.assert_array_equal(loss, [1, np.nan, np.nan, 1])
+    for algorithm in dispatch.algorithms("nll_loss_bwd"):
+        if algorithm.name != "columns":
+            dx = host(dnnkern.nll_loss_bwd(array(np.ones(4)), array(np.ones((4, 4))), t, reduction="none", algo=algorithm.name))
+            assert (np.isnan(dx) == [[False] * 4, [True] * 4, [True] * 4, [False] * 4]).all() and dx[0, 0] == dx[3, 2] == -1, algorithm
 
 
 def test_checked_targets_raise_with_their_position(monkeypatch):
@@ -186,8 +216,9 @@ def test_random_problems(kind, request):
 
 @pytest.mark.parametrize("op", OPS)
 def test_words_and_records(op):
-    problem = parse_problem("4x30x50 bf16 --weight --smoothing 0.25 --ignore 3 --reduction none --targets int32".split(), op)
-    assert (problem.axis, problem.label_smoothing, problem.ignore_index, problem.rows) == (1, 0.25, 3, 200)
+    smooth = "--smoothing 0.25 " if op.startswith("cross") else ""
+    problem = parse_problem(f"4x30x50 bf16 --weight {smooth}--ignore 3 --reduction none --targets int32".split(), op)
+    assert (problem.axis, problem.label_smoothing, problem.ignore_index, problem.rows) == (1, 0.25 if smooth else 0, 3, 200)
     assert problem.weight.shape == (30,) and problem.targets.dtype == "int32"
     assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
     with pytest.raises(ValueError, match="not a record"):
@@ -263,6 +294,16 @@ def test_operands():
     refused(ValueError, ["dloss has shape ()", "(3,)"], BWD, g, x, t, row, reduction="none")
     refused(TypeError, ["dloss is float16", "float32"], BWD, array(1.0, "float16"), x, t, row)
     refused(ValueError, ["lse has shape (2,)", "(3,)"], BWD, g, x, t, array(np.ones(2)))
+
+
+def test_nll_operands():
+    x, t, g = array(np.ones((3, 8))), array(np.ones(3), "int64"), array(1.0)
+    refused(TypeError, ["logp: ", "NoneType"], dnnkern.nll_loss_fwd, None, t)
+    refused(TypeError, ["targets is float32", "int32 or int64"], dnnkern.nll_loss_fwd, x, x)
+    refused(ValueError, ["targets has shape (4,)", "(3,)"], dnnkern.nll_loss_bwd, g, x, array(np.ones(4), "int64"))
+    refused(ValueError, ["dloss has shape (3,)"], dnnkern.nll_loss_bwd, array(np.ones(3)), x, t)
+    refused(ValueError, ["reduction='all'"], dnnkern.nll_loss_bwd, g, x, t, reduction="all")
+    refused(ValueError, ["logp has no dimensions"], dnnkern.nll_loss_fwd, g, t)
 
 
 def test_outputs():

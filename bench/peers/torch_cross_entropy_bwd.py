@@ -1,8 +1,7 @@
 """The backward pass of PyTorch's cross_entropy: the two operators that autograd runs, on the logarithms of all probabilities, which its
 forward pass has written."""
+from ._torch_loss import nll_backward
 from ._torch_moves import NAME, make_peer  # noqa: F401
-
-_REDUCTION = {"none": 0, "mean": 1, "sum": 2}
 
 
 def make(case, operands, clock):
@@ -19,16 +18,7 @@ def plain_call(case, arrays):
 def plain_call_on(p, t):
     """The call of a problem, into its result."""
     import torch
-    aten, logits, dlogits, weight, axis = torch.ops.aten, t["logits"], t["dlogits"], t.get("weight"), p.axis
-    logp, targets, dloss = (logits - t["lse"].unsqueeze(axis)).to(logits.dtype), t["targets"].long(), t["dloss"].to(logits.dtype)
-    forward, backward = aten.nll_loss_forward, aten.nll_loss_backward
-    if logp.ndim > 2:
-        forward, backward = aten.nll_loss2d_forward, aten.nll_loss2d_backward
-        logp, targets = logp.reshape(*logp.shape[:2], 1, -1), targets.reshape(len(targets), 1, -1)
-        dlogits, dloss = dlogits.view(logp.shape), dloss if p.reduction != "none" else dloss.reshape(targets.shape)
-    how = targets, weight, _REDUCTION[p.reduction], p.ignore_index
-    _, total = forward(logp, *how)
-
-    def run():
-        return aten._log_softmax_backward_data.out(backward(dloss, logp, *how, total), logp, axis, logp.dtype, out=dlogits)
-    return run
+    logits, axis = t["logits"], p.axis
+    backward, logp = nll_backward(p, t, (logits - t["lse"].unsqueeze(axis)).to(logits.dtype))
+    softmax, dlogits = torch.ops.aten._log_softmax_backward_data, t["dlogits"].view(logp.shape)
+    return lambda: softmax.out(backward(), logp, axis, logp.dtype, out=dlogits)

@@ -22,12 +22,18 @@ class Case(_words.Case):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
         import dnnkern
         p, a = self.problem, arrays
-        keywords.update(weight=a.get("weight"), ignore_index=p.ignore_index, label_smoothing=p.label_smoothing, reduction=p.reduction)
+        keywords.update(weight=a.get("weight"), ignore_index=p.ignore_index, reduction=p.reduction)
+        if self.op == "nll_loss_fwd":
+            return dnnkern.nll_loss_fwd(a["logp"], a["targets"], out=a["loss"], **keywords)
+        if self.op == "nll_loss_bwd":
+            return dnnkern.nll_loss_bwd(a["dloss"], a["logp"], a["targets"], out=a["dlogp"], **keywords)
+        keywords["label_smoothing"] = p.label_smoothing
         if p.is_forward:
             return dnnkern.cross_entropy_fwd(a["logits"], a["targets"], out=(a["loss"], a["lse"]), **keywords)
         return dnnkern.cross_entropy_bwd(a["dloss"], a["logits"], a["targets"], a["lse"], out=a["dlogits"], **keywords)
 
 
 def shapes(op):
-    """The sets of an operation."""
-    return _words.Shapes(op, SETS, FLOATS, "8192x50257 {}", case=Case)
+    """The sets of an operation; those of nll_loss without smoothing and probabilities."""
+    sets = SETS if op.startswith("cross") else {name: SETS[name] for name in ("vocabularies", "networks", "pixels", "few")}
+    return _words.Shapes(op, sets, FLOATS, "8192x50257 {}", case=Case)

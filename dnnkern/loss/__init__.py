@@ -1,9 +1,11 @@
 """Losses and their gradients."""
 from ..dispatch import Note
 from ..host.front import Operation
-from ._problem import CrossEntropyGradientProblem, CrossEntropyProblem, check_labels, make_backward, make_forward
+from ._problem import (CrossEntropyGradientProblem, CrossEntropyProblem, NllGradientProblem, NllProblem, check_labels, make_backward,
+                       make_forward, make_nll_backward, make_nll_forward)
 
-__all__ = ["CrossEntropyGradientProblem", "CrossEntropyProblem", "cross_entropy_bwd", "cross_entropy_fwd"]
+__all__ = ["CrossEntropyGradientProblem", "CrossEntropyProblem", "NllGradientProblem", "NllProblem", "cross_entropy_bwd",
+           "cross_entropy_fwd", "nll_loss_bwd", "nll_loss_fwd"]
 
 CROSS_ENTROPY_FWD = Operation("cross_entropy_fwd", operands=("logits", "targets", "weight"), outputs=("loss", "lse"), problem=make_forward,
                               check_values=check_labels)
@@ -11,6 +13,12 @@ _cross_entropy = CROSS_ENTROPY_FWD.call
 CROSS_ENTROPY_BWD = Operation("cross_entropy_bwd", operands=("dloss", "logits", "targets", "lse", "weight"), outputs=("dlogits",),
                               problem=make_backward, check_values=check_labels)
 _cross_entropy_bwd = CROSS_ENTROPY_BWD.call
+NLL_LOSS_FWD = Operation("nll_loss_fwd", operands=("logp", "targets", "weight"), outputs=("loss",), problem=make_nll_forward,
+                         check_values=check_labels)
+_nll = NLL_LOSS_FWD.call
+NLL_LOSS_BWD = Operation("nll_loss_bwd", operands=("dloss", "logp", "targets", "weight"), outputs=("dlogp",), problem=make_nll_backward,
+                         check_values=check_labels)
+_nll_bwd = NLL_LOSS_BWD.call
 
 
 def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_smoothing=0.0, reduction="mean", out=None, workspace=None,
@@ -124,3 +132,87 @@ def cross_entropy_bwd(dloss, logits, targets, lse, *, weight=None, ignore_index=
     """
     return _cross_entropy_bwd((dloss, logits, targets, lse, weight), out, (ignore_index, label_smoothing, reduction), (), workspace, stream,
                               algo, allow)
+
+
+def nll_loss_fwd(logp, targets, *, weight=None, ignore_index=-100, reduction="mean", out=None, workspace=None, stream=None, algo=None,
+                 allow=Note.NONE):
+    """The negative logarithms of the targets' probabilities: a row costs ``-w[t] * logp[t]``.
+
+    Parameters
+    ----------
+    logp : array (N, C, ...) or (C,)
+        Logarithms of probabilities, such as ``softmax_fwd(x, axis=1, log=True)`` returns; dtypes, dimensions and strides as
+        `cross_entropy_fwd`'s logits.
+    targets : array of int32 or int64
+        Class indices, of the shape of logp without the classes.
+    weight, ignore_index, reduction
+        As `cross_entropy_fwd`'s.
+    out : array
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    loss : array of float32, float64 for float64
+        Without dimensions, or with "none" of the targets' shape.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `cross_entropy_fwd` does.
+
+    Notes
+    -----
+    Deterministic. A target that is neither a class nor ignored gives NaN, and reads nothing outside the arrays. Mirrors
+    ``torch.nn.functional.nll_loss``.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> logp = np.array([[-1, -2, -3], [-4, -5, -6]], np.float32)
+    >>> print(dnnkern.nll_loss_fwd(logp, np.array([1, 0])))
+    3.0
+    """
+    return _nll((logp, targets, weight), out, (ignore_index, reduction), (), workspace, stream, algo, allow)
+
+
+def nll_loss_bwd(dloss, logp, targets, *, weight=None, ignore_index=-100, reduction="mean", out=None, workspace=None, stream=None,
+                 algo=None, allow=Note.NONE):
+    """The gradient of `nll_loss_fwd` by logp: 0 but at the targets, where it is ``-w[t]`` times that of the row's loss.
+
+    Parameters
+    ----------
+    dloss : array of float32, float64 for float64
+        Gradient of the loss: without dimensions, or with "none" one for each row.
+    logp : array
+        As given to `nll_loss_fwd`; only its shape and dtype count.
+    targets, weight, ignore_index, reduction
+        As given to `nll_loss_fwd`.
+    out : array of logp's shape and dtype
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dlogp : array of logp's dtype, of dloss's framework
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `cross_entropy_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Rows whose target is neither a class nor ignored are NaN.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> logp = np.array([[-1, -2, -3], [-4, -5, -6]], np.float32)
+    >>> dnnkern.nll_loss_bwd(np.ones((), np.float32), logp, np.array([1, 0])) + 0
+    array([[ 0. , -0.5,  0. ],
+           [-0.5,  0. ,  0. ]], dtype=float32)
+    """
+    return _nll_bwd((dloss, logp, targets, weight), out, (ignore_index, reduction), (), workspace, stream, algo, allow)

@@ -4,16 +4,21 @@ import functools
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
 from ..transform._parse import sizes_word
-from ._problem import REDUCTIONS, CrossEntropyGradientProblem, CrossEntropyProblem, make_backward, make_forward
+from ._problem import (REDUCTIONS, CrossEntropyGradientProblem, CrossEntropyProblem, NllGradientProblem, NllProblem, make_backward,
+                       make_forward, make_nll_backward, make_nll_forward)
+
+PROBLEMS = {kind.op: kind for kind in (CrossEntropyProblem, CrossEntropyGradientProblem, NllProblem, NllGradientProblem)}
 
 
-def add_arguments(parser):
-    """The words that describe a cross-entropy or its gradient."""
-    parser.add_argument("shape", type=sizes_word, help="of the logits, classes along axis 1 or the only one: 8192x50257")
+def add_arguments(op, parser):
+    """The words that describe a loss over classes or its gradient."""
+    parser.add_argument("shape", type=sizes_word, help="of the scores, classes along axis 1 or the only one: 8192x50257")
     parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
-    parser.add_argument("--targets", choices=("int64", "int32", "soft"), default="int64", help="class indices, or probabilities")
+    soft = ("soft",) if op.startswith("cross") else ()
+    parser.add_argument("--targets", choices=("int64", "int32", *soft), default="int64", help="class indices, or probabilities")
     parser.add_argument("--weight", action="store_true", help="a weight for each class")
-    parser.add_argument("--smoothing", type=float, default=0.0, help="label smoothing")
+    if soft:
+        parser.add_argument("--smoothing", type=float, default=0.0, help="label smoothing")
     parser.add_argument("--ignore", type=int, default=-100, help="the target that is ignored")
     parser.add_argument("--reduction", choices=REDUCTIONS, default="mean")
 
@@ -23,25 +28,29 @@ def make(op, arguments):
     a, shape = arguments, arguments.shape
     axis = min(1, len(shape) - 1)
     rows, classes = shape[:axis] + shape[axis + 1:], shape[axis]
-    logits = Tensor.packed(shape, a.dtype)
-    targets = logits if a.targets == "soft" else Tensor.packed(rows, a.targets)
+    scores = Tensor.packed(shape, a.dtype)
+    targets = scores if a.targets == "soft" else Tensor.packed(rows, a.targets)
     weight = Tensor.packed((classes,), a.dtype) if a.weight else None
+    if op.startswith("nll"):
+        given = a.ignore, a.reduction, frozenset()
+        forward = make_nll_forward((scores, targets, weight), None, *given)
+        return forward if op == forward.op else make_nll_backward((forward.loss, scores, targets, weight), None, *given)
     given = a.ignore, a.smoothing, a.reduction, frozenset()
-    forward = make_forward((logits, targets, weight), None, *given)
-    return forward if op == forward.op else make_backward((forward.loss, logits, targets, forward.lse, weight), None, *given)
+    forward = make_forward((scores, targets, weight), None, *given)
+    return forward if op == forward.op else make_backward((forward.loss, scores, targets, forward.lse, weight), None, *given)
 
 
 def from_record(op, record):
     """The problem of a record; ValueError where it is something else."""
-    return problem_from_record(CrossEntropyProblem if op == "cross_entropy_fwd" else CrossEntropyGradientProblem, op, record)
+    return problem_from_record(PROBLEMS[op], op, record)
 
 
-FAMILY = {op: (add_arguments, functools.partial(make, op), functools.partial(from_record, op))
-          for op in ("cross_entropy_fwd", "cross_entropy_bwd")}
+FAMILY = {op: (functools.partial(add_arguments, op), functools.partial(make, op), functools.partial(from_record, op)) for op in PROBLEMS}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
-_SMALL = ("5x100 f32", "3x777 bf16 --weight --smoothing 0.1", "2x6x5x8 f16 --targets soft", "4x9 f64 --reduction sum --targets int32")
-SMALL = dict.fromkeys(FAMILY, _SMALL)
+_ENTROPY = ("5x100 f32", "3x777 bf16 --weight --smoothing 0.1", "2x6x5x8 f16 --targets soft", "4x9 f64 --reduction sum --targets int32")
+_NLL = ("5x100 f32", "3x777 bf16 --weight", "2x6x5x8 f16 --reduction none", "4x9 f64 --reduction sum --targets int32")
+SMALL = {op: _NLL if op.startswith("nll") else _ENTROPY for op in PROBLEMS}
 """Problems that ``python -m dnnkern check`` tries."""
 
 

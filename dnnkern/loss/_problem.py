@@ -121,7 +121,7 @@ class Classes:
     @property
     def whole(self):
         """Names of the arrays that have an element for each class of each row, read or written row by row."""
-        names = ("scores", "targets") if self.is_soft else ("scores",)
+        names = () if self.lse is None and not self.is_forward else ("scores", "targets") if self.is_soft else ("scores",)
         return names if self.is_forward else (*names, "gradient")
 
     @functools.cached_property
@@ -279,6 +279,95 @@ class CrossEntropyGradientProblem(Classes):
         return sum(t.nbytes for t in (self.dloss, self.logits, self.targets, self.lse, self.dlogits))
 
 
+@dataclass(frozen=True)
+class NllProblem(Classes):
+    """The negative logarithms of the targets' probabilities, weighted.
+
+    Attributes
+    ----------
+    logp, targets : Tensor
+    weight : Tensor or None
+    loss : Tensor
+    ignore_index : int
+    reduction : str
+    """
+    logp: Tensor
+    targets: Tensor
+    weight: Tensor | None
+    loss: Tensor
+    ignore_index: int = -100
+    reduction: str = "mean"
+    op = "nll_loss_fwd"
+    may_be_soft, label_smoothing, lse = False, 0.0, None
+
+    def __post_init__(self):
+        self._check("logp")
+
+    @property
+    def scores(self):
+        return self.logp
+
+    @property
+    def named(self):
+        return ("logp", self.logp), ("targets", self.targets), ("weight", self.weight), ("loss", self.loss)
+
+    @property
+    def outputs(self):
+        return (self.loss,)
+
+    @property
+    def bytes(self):
+        """Bytes that must move: of each row one element."""
+        return self.rows * self.logp.itemsize + self.targets.nbytes + self.loss.nbytes
+
+
+@dataclass(frozen=True)
+class NllGradientProblem(Classes):
+    """The gradient of `NllProblem` by the logarithms of probabilities, of which only shape and dtype count.
+
+    Attributes
+    ----------
+    dloss, logp, targets : Tensor
+    weight : Tensor or None
+    dlogp : Tensor
+    ignore_index, reduction
+        As the forward problem's.
+    """
+    dloss: Tensor
+    logp: Tensor
+    targets: Tensor
+    weight: Tensor | None
+    dlogp: Tensor
+    ignore_index: int = -100
+    reduction: str = "mean"
+    op = "nll_loss_bwd"
+    may_be_soft, label_smoothing, lse = False, 0.0, None
+
+    def __post_init__(self):
+        self._check("logp", self.dlogp)
+
+    @property
+    def scores(self):
+        return self.logp
+
+    @property
+    def gradient(self):
+        return self.dlogp
+
+    @property
+    def named(self):
+        return (("dloss", self.dloss), ("logp", self.logp), ("targets", self.targets), ("weight", self.weight), ("dlogp", self.dlogp))
+
+    @property
+    def outputs(self):
+        return (self.dlogp,)
+
+    @property
+    def bytes(self):
+        """Bytes that must move: each distinct element read, each written."""
+        return sum(t.nbytes for t in (self.dloss, self.targets, self.dlogp))
+
+
 # ---- what is checked, and problems from calls
 
 def expect(op, name, t, dtype, shape):
@@ -351,6 +440,28 @@ def make_backward(tensors, out, ignore_index, label_smoothing, reduction, aliase
     loss_shape(op, logits, reduction)
     return CrossEntropyGradientProblem(dloss, logits, targets, lse, weight, dlogits, normal_ignore(op, ignore_index), label_smoothing,
                                        reduction)
+
+
+def make_nll_forward(tensors, out, ignore_index, reduction, aliases):
+    """The problem of a forward call of nll_loss."""
+    op = "nll_loss_fwd"
+    logp, targets, weight = tensors
+    present(op, ("logp", "targets"), (logp, targets))
+    check_reduction(op, reduction)
+    shape, _ = loss_shape(op, logp, reduction)
+    compute = compute_dtype(logp.dtype) if logp.dtype in FLOATS else "float32"
+    return NllProblem(logp, targets, weight, out if out is not None else Tensor.packed(shape, compute), normal_ignore(op, ignore_index),
+                      reduction)
+
+
+def make_nll_backward(tensors, out, ignore_index, reduction, aliases):
+    """The problem of a backward call of nll_loss."""
+    op = "nll_loss_bwd"
+    dloss, logp, targets, weight = tensors
+    present(op, ("dloss", "logp", "targets"), (dloss, logp, targets))
+    loss_shape(op, logp, reduction)
+    dlogp = out if out is not None else Tensor.packed(logp.shape, logp.dtype)
+    return NllGradientProblem(dloss, logp, targets, weight, dlogp, normal_ignore(op, ignore_index), reduction)
 
 
 def check_labels(problem, arrays):

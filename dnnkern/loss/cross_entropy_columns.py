@@ -324,4 +324,4 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="columns", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
-                   for op in ("cross_entropy_fwd", "cross_entropy_bwd"))
+                   for op in ("cross_entropy_fwd", "cross_entropy_bwd", "nll_loss_bwd"))

@@ -160,7 +160,8 @@ def build(problem, device, config):
     middle = (Argument("int64", weight_step(p)), Argument("int64", p.ignore_index), Argument(p.compute, p.keep),
               Argument(p.compute, p.share))
     last = Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides)
-    counts = Argument("int64", p.rows), Argument("int64", p.classes), Argument("int64", p.step("scores")), Argument("int64", targets_step)
+    counts = (Argument("int64", p.rows), Argument("int64", p.classes), Argument("int64", p.step("scores") if "scores" in p.whole else 0),
+              Argument("int64", targets_step))
     grid, block = (ceil_div(p.rows, THREADS), 1, 1), (THREADS, 1, 1)
     if p.is_forward:
         arguments = (scores, targets, weight_argument(p), *loss_arguments(p, p.rows), Argument(numbers, "lse"), *counts, *middle, *last)
@@ -174,4 +175,4 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
-                   for op in ("cross_entropy_fwd", "cross_entropy_bwd"))
+                   for op in ("cross_entropy_fwd", "cross_entropy_bwd", "nll_loss_bwd"))

@@ -180,4 +180,4 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="split", supports=supports, workspace=workspace, estimate=estimate, build=build)
-                   for op in ("cross_entropy_fwd", "cross_entropy_bwd"))
+                   for op in ("cross_entropy_fwd", "cross_entropy_bwd", "nll_loss_bwd"))

@@ -1,0 +1,17 @@
+"""What the PyTorch peers of losses over classes share."""
+import torch
+
+REDUCTION = {"none": 0, "mean": 1, "sum": 2}
+
+
+def nll_backward(p, t, logp):
+    """(the gradient of nll_loss by `logp` as autograd computes it, a callable; logp as its operators want it: of two dimensions or four)."""
+    aten, targets, dloss = torch.ops.aten, t["targets"].long(), t["dloss"].to(logp.dtype)
+    forward, backward = aten.nll_loss_forward, aten.nll_loss_backward
+    if logp.ndim > 2:
+        forward, backward = aten.nll_loss2d_forward, aten.nll_loss2d_backward
+        logp, targets = logp.reshape(*logp.shape[:2], 1, -1), targets.reshape(len(targets), 1, -1)
+        dloss = dloss if p.reduction != "none" else dloss.reshape(targets.shape)
+    how = targets, t.get("weight"), REDUCTION[p.reduction], p.ignore_index
+    _, total = forward(logp, *how)
+    return lambda: backward(dloss, logp, *how, total), logp

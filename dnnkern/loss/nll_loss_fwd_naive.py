@@ -1,0 +1,72 @@
+"""One thread a row, which reads its target and then the one element that counts.
+
+There is nothing to share between rows and nothing to read twice: a sector of 32 bytes a row is what memory moves, whoever asks for it.
+"""
+import functools
+
+from ..device import cuda, i64
+from ..device.convert import element
+from ..device.index import ceil_div
+from ..device.rows import make_row_places64, row_arguments64
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, SECTOR, moved_seconds
+from ._math import kind_of, make_terms
+from ._rows import make_look
+from ._totals import loss_arguments, loss_launches, loss_workspace, weight_argument, weight_step
+
+THREADS = 256
+
+
+def supports(problem):
+    """Everything."""
+    return None
+
+
+def workspace(problem, device, config):
+    """A loss for each row and the weight of its label."""
+    return loss_workspace(problem, problem.rows)[2]
+
+
+def estimate(problem, device, config):
+    """A sector a row."""
+    return 2 * LAUNCH + 2e-6 + moved_seconds(problem.rows * (SECTOR + 20), device)
+
+
+@functools.cache
+def kernel(kind, dims):
+    """The loss of a row, a row a thread."""
+    load, Real, (look, _) = element(kind.dtype).load, kind.real, make_look(kind)
+    conclude, EACH, MEAN, places = make_terms(kind).conclude, kind.each, kind.mean, make_row_places64(dims, 3)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def nll_loss_fwd_naive(logp, targets, weight, loss, weights, rows, classes, logp_step, weight_step, ignore, sizes, strides):
+        row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        if row < rows:
+            offsets = cuda.local.array(3, i64)
+            places(row, sizes, strides, offsets)
+            label, w = look(targets, offsets[1], weight, weight_step, classes, ignore)
+            score = Real(0)
+            if label >= 0:
+                score = load(logp, i64(offsets[0] + label * logp_step))
+            value = conclude(label, Real(-score), Real(0), Real(0), Real(0), w, Real(1), Real(0))
+            loss[offsets[2] if EACH else row] = value
+            if MEAN:
+                weights[row] = w
+    return nll_loss_fwd_naive
+
+
+def build(problem, device, config):
+    """The rows' launch, and those that add losses up."""
+    p, kind, wanted = problem, kind_of(problem), ("scores", "targets", "loss")
+    order = [p.places_of.index(name) for name in wanted]
+    sizes, strides = row_arguments64([type(d)(d.size, tuple(d.strides[k] for k in order)) for d in p.form.outer], len(wanted))
+    arguments = (Argument(element(p.dtype).pointer, "logp"), Argument(f"{kind.labels}*", "targets"), weight_argument(p),
+                 *loss_arguments(p, p.rows), Argument("int64", p.rows), Argument("int64", p.classes), Argument("int64", p.step("scores")),
+                 Argument("int64", weight_step(p)), Argument("int64", p.ignore_index), Argument(f"int64x{len(sizes)}", sizes),
+                 Argument(f"int64x{len(strides)}", strides))
+    rows = (Launch(kernel(kind, len(sizes)), (ceil_div(p.rows, THREADS), 1, 1), (THREADS, 1, 1), arguments),) if p.rows else ()
+    return *rows, *loss_launches(p, p.rows)
+
+
+ALGORITHM = Algorithm(op="nll_loss_fwd", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
