@@ -65,6 +65,8 @@ _NAMES = {
     "rms_norm_bwd": "dnnkern.norm",
     "rms_norm_fwd": "dnnkern.norm",
     "rmsprop_step": "dnnkern.optim",
+    "mse_loss_bwd": "dnnkern.loss",
+    "mse_loss_fwd": "dnnkern.loss",
     "nll_loss_bwd": "dnnkern.loss",
     "nll_loss_fwd": "dnnkern.loss",
     "pad": "dnnkern.transform",

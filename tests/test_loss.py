@@ -1,4 +1,4 @@
-"""Cross-entropy: against PyTorch, special values, targets that are no class, random problems, words, bad input."""
+"""Losses: against PyTorch, special values, targets that are no class, random problems, words, bad input."""
 import contract
 import labs
 import numpy as np
@@ -14,6 +14,7 @@ from dnnkern.dispatch import NotSupported
 from dnnkern.loss._parse import FAMILY, SMALL, parse_problem
 
 OPS = ("cross_entropy_fwd", "cross_entropy_bwd", "nll_loss_fwd", "nll_loss_bwd")
+MSE = ("mse_loss_fwd", "mse_loss_bwd")
 NONE = -100
 
 
@@ -103,6 +104,33 @@ def test_torch_agrees_on_nll(shape, reduction, weighted):
     np.testing.assert_allclose(host(dnnkern.nll_loss_fwd(*given, **how)), want.detach().numpy(), rtol=1e-12)
     dx = dnnkern.nll_loss_bwd(array(g, "float64"), *given, **how)
     np.testing.assert_allclose(host(dx), logp.grad.numpy(), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("shape", [(5, 7), (300,), ()])
+def test_torch_agrees_on_mse(shape, reduction):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(6)
+    x, target = np.asarray(rng.standard_normal(shape)), np.asarray(rng.standard_normal(shape))
+    tensor = torch.from_numpy(x).requires_grad_()
+    want = torch.nn.functional.mse_loss(tensor, torch.from_numpy(target), reduction=reduction)
+    g = np.asarray(rng.standard_normal(tuple(want.shape)))
+    want.backward(torch.from_numpy(g))
+    given = array(x, "float64"), array(target, "float64")
+    for algorithm in dispatch.algorithms("mse_loss_fwd"):
+        loss = dnnkern.mse_loss_fwd(*given, reduction=reduction, algo=algorithm.name)
+        np.testing.assert_allclose(host(loss), want.detach().numpy(), rtol=1e-12)
+        dx = dnnkern.mse_loss_bwd(array(g, "float64"), *given, reduction=reduction, algo=algorithm.name)
+        np.testing.assert_allclose(host(dx), tensor.grad.numpy(), rtol=1e-12, atol=1e-15)
+
+
+def test_mse_of_nothing_and_of_what_is_not_finite():
+    assert np.isnan(host(dnnkern.mse_loss_fwd(array(np.zeros((0, 3))), array(np.zeros((0, 3))))))
+    x = array([1, np.nan, np.inf, -np.inf, 2], "float16")
+    for algorithm in dispatch.algorithms("mse_loss_fwd"):
+        loss = host(dnnkern.mse_loss_fwd(x, array(np.zeros(5), "float16"), reduction="none", algo=algorithm.name))
+        np.testing.assert_array_equal(loss, [1, np.nan, np.inf, np.inf, 4])
+        assert np.isnan(host(dnnkern.mse_loss_fwd(x, x, algo=algorithm.name)))
 
 
 # ---- targets that are no class
@@ -230,7 +258,17 @@ def test_words_and_records(op):
         assert parse_problem(text.split(), op).outputs[0].ndim >= 0
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", MSE)
+def test_words_and_records_of_mse(op):
+    problem = parse_problem("4x30 bf16 --reduction none".split(), op)
+    assert (problem.x.shape, problem.reduction, problem.compute) == ((4, 30), "none", "float32")
+    assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
+    for words in (["4x"], ["4x4", "f31"], ["4x4", "int8"], ["4x4", "f32", "--reduction", "all"]):
+        with pytest.raises((ValueError, TypeError)):
+            parse_problem(words, op)
+
+
+@pytest.mark.parametrize("op", OPS + MSE)
 def test_the_problems_of_the_bench_are_problems(op):
     shapes = pytest.importorskip(f"bench.shapes.{op}")
     for case in shapes.cases("all", ("float64", "bfloat16")):
@@ -304,6 +342,19 @@ def test_nll_operands():
     refused(ValueError, ["dloss has shape (3,)"], dnnkern.nll_loss_bwd, array(np.ones(3)), x, t)
     refused(ValueError, ["reduction='all'"], dnnkern.nll_loss_bwd, g, x, t, reduction="all")
     refused(ValueError, ["logp has no dimensions"], dnnkern.nll_loss_fwd, g, t)
+
+
+def test_mse_operands():
+    x, g, fwd, bwd = array(np.ones((3, 8))), array(1.0), dnnkern.mse_loss_fwd, dnnkern.mse_loss_bwd
+    refused(TypeError, ["target: ", "NoneType"], fwd, x, None)
+    refused(TypeError, ["x is int32", "bfloat16"], fwd, array(np.ones(3), "int32"), array(np.ones(3), "int32"))
+    refused(TypeError, ["target is float16", "float32"], fwd, x, array(np.ones((3, 8)), "float16"))
+    refused(ValueError, ["target has shape (3, 7)", "(3, 8)"], fwd, x, array(np.ones((3, 7))))
+    refused(ValueError, ["9 dimensions"], fwd, array(np.ones((1,) * 9)), array(np.ones((1,) * 9)))
+    refused(ValueError, ["reduction='rms'"], fwd, x, x, reduction="rms")
+    refused(ValueError, ["dloss has shape ()", "(3, 8)"], bwd, g, x, x, reduction="none")
+    refused(ValueError, ["out has shape ()", "(3, 8)"], fwd, x, array(np.ones((3, 8))), reduction="none", out=g)
+    refused(ValueError, ["same memory as x"], bwd, g, x, array(np.ones((3, 8))), out=x)
 
 
 def test_outputs():

@@ -80,3 +80,14 @@ def test_pieces_of_rows(op, words, tmp_path):
     for _, code, launch in kernels:
         assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
     assert max(launch.grid[0] for _, _, launch in kernels) >= 100
+
+
+@pytest.mark.parametrize("op", ["mse_loss_fwd", "mse_loss_bwd"])
+@pytest.mark.parametrize("words", ["16777216 bf16", "16777216 f32 --reduction none", "16777216 f16 --reduction none"])
+def test_squared_differences_move_16_bytes(op, words, tmp_path):
+    for variant, kernels in assembled(op, words, "vector", tmp_path):
+        code = kernels[0][1]
+        assert accesses(code, "LDG.")[128] >= 2 * variant.config.count, variant
+        assert ".f64" not in code.ptx and "div." not in code.ptx
+        if op.endswith("bwd") or "none" in words:
+            assert accesses(code, "STG")[128] >= variant.config.count

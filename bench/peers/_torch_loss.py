@@ -5,7 +5,7 @@ REDUCTION = {"none": 0, "mean": 1, "sum": 2}
 
 
 def nll_backward(p, t, logp):
-    """(the gradient of nll_loss by `logp` as autograd computes it, a callable; logp as its operators want it: of two dimensions or four)."""
+    """(the gradient of nll_loss by `logp` as autograd computes it, a callable; logp as its operators want it: of 2 or 4 dimensions)."""
     aten, targets, dloss = torch.ops.aten, t["targets"].long(), t["dloss"].to(logp.dtype)
     forward, backward = aten.nll_loss_forward, aten.nll_loss_backward
     if logp.ndim > 2:

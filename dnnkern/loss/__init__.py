@@ -1,11 +1,12 @@
 """Losses and their gradients."""
 from ..dispatch import Note
 from ..host.front import Operation
+from ._mse_problem import MseGradientProblem, MseProblem, make_mse_backward, make_mse_forward
 from ._problem import (CrossEntropyGradientProblem, CrossEntropyProblem, NllGradientProblem, NllProblem, check_labels, make_backward,
                        make_forward, make_nll_backward, make_nll_forward)
 
-__all__ = ["CrossEntropyGradientProblem", "CrossEntropyProblem", "NllGradientProblem", "NllProblem", "cross_entropy_bwd",
-           "cross_entropy_fwd", "nll_loss_bwd", "nll_loss_fwd"]
+__all__ = ["CrossEntropyGradientProblem", "CrossEntropyProblem", "MseGradientProblem", "MseProblem", "NllGradientProblem", "NllProblem",
+           "cross_entropy_bwd", "cross_entropy_fwd", "mse_loss_bwd", "mse_loss_fwd", "nll_loss_bwd", "nll_loss_fwd"]
 
 CROSS_ENTROPY_FWD = Operation("cross_entropy_fwd", operands=("logits", "targets", "weight"), outputs=("loss", "lse"), problem=make_forward,
                               check_values=check_labels)
@@ -19,6 +20,10 @@ _nll = NLL_LOSS_FWD.call
 NLL_LOSS_BWD = Operation("nll_loss_bwd", operands=("dloss", "logp", "targets", "weight"), outputs=("dlogp",), problem=make_nll_backward,
                          check_values=check_labels)
 _nll_bwd = NLL_LOSS_BWD.call
+MSE_LOSS_FWD = Operation("mse_loss_fwd", operands=("x", "target"), outputs=("loss",), problem=make_mse_forward)
+_mse = MSE_LOSS_FWD.call
+MSE_LOSS_BWD = Operation("mse_loss_bwd", operands=("dloss", "x", "target"), outputs=("dx",), problem=make_mse_backward)
+_mse_bwd = MSE_LOSS_BWD.call
 
 
 def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_smoothing=0.0, reduction="mean", out=None, workspace=None,
@@ -216,3 +221,81 @@ def nll_loss_bwd(dloss, logp, targets, *, weight=None, ignore_index=-100, reduct
            [-0.5,  0. ,  0. ]], dtype=float32)
     """
     return _nll_bwd((dloss, logp, targets, weight), out, (ignore_index, reduction), (), workspace, stream, algo, allow)
+
+
+def mse_loss_fwd(x, target, *, reduction="mean", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The squared difference of two arrays: ``(x - target) ** 2``, its mean or sum.
+
+    Parameters
+    ----------
+    x : array
+        float64, float32, float16 or bfloat16; up to eight dimensions, any strides.
+    target : array of x's shape and dtype
+    reduction : "mean", "sum" or "none"
+    out : array
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    loss : array of float32, float64 for float64
+        Without dimensions, or with "none" of x's shape.
+
+    Raises
+    ------
+    ValueError
+        Shapes that differ, a reduction that there is not, an `out` that overlaps an operand.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. The mean of nothing is NaN, as PyTorch's. Mirrors ``torch.nn.functional.mse_loss``.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> print(dnnkern.mse_loss_fwd(np.array([1, 2, 3], np.float32), np.array([1, 0, 0], np.float32), reduction="sum"))
+    13.0
+    """
+    return _mse((x, target), out, (reduction,), (), workspace, stream, algo, allow)
+
+
+def mse_loss_bwd(dloss, x, target, *, reduction="mean", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradient of `mse_loss_fwd` by x: ``2 * dloss * (x - target)``, of the mean divided by the number of elements.
+
+    Parameters
+    ----------
+    dloss : array of float32, float64 for float64
+        Gradient of the loss: without dimensions, or with "none" of x's shape.
+    x, target, reduction
+        As given to `mse_loss_fwd`. The gradient by target is the negative one.
+    out : array of x's shape and dtype
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dx : array of x's dtype, of dloss's framework
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `mse_loss_fwd` does.
+
+    Notes
+    -----
+    Deterministic.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x, target = np.array([1, 2, 3], np.float32), np.array([1, 0, 0], np.float32)
+    >>> dnnkern.mse_loss_bwd(np.ones((), np.float32), x, target, reduction="sum")
+    array([0., 4., 6.], dtype=float32)
+    """
+    return _mse_bwd((dloss, x, target), out, (reduction,), (), workspace, stream, algo, allow)

@@ -4,10 +4,12 @@ import functools
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
 from ..transform._parse import sizes_word
+from ._mse_problem import MseGradientProblem, MseProblem, make_mse_backward, make_mse_forward
 from ._problem import (REDUCTIONS, CrossEntropyGradientProblem, CrossEntropyProblem, NllGradientProblem, NllProblem, make_backward,
                        make_forward, make_nll_backward, make_nll_forward)
 
-PROBLEMS = {kind.op: kind for kind in (CrossEntropyProblem, CrossEntropyGradientProblem, NllProblem, NllGradientProblem)}
+PROBLEMS = {kind.op: kind for kind in (CrossEntropyProblem, CrossEntropyGradientProblem, NllProblem, NllGradientProblem, MseProblem,
+                                       MseGradientProblem)}
 
 
 def add_arguments(op, parser):
@@ -40,17 +42,33 @@ def make(op, arguments):
     return forward if op == forward.op else make_backward((forward.loss, scores, targets, forward.lse, weight), None, *given)
 
 
+def add_mse_arguments(parser):
+    """The words that describe a squared difference or its gradient."""
+    parser.add_argument("shape", type=sizes_word, help="of x: 1024x1024")
+    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("--reduction", choices=REDUCTIONS, default="mean")
+
+
+def make_mse(op, arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
+    x = Tensor.packed(arguments.shape, arguments.dtype)
+    forward = make_mse_forward((x, x), None, arguments.reduction, frozenset())
+    return forward if op == forward.op else make_mse_backward((forward.loss, x, x), None, arguments.reduction, frozenset())
+
+
 def from_record(op, record):
     """The problem of a record; ValueError where it is something else."""
     return problem_from_record(PROBLEMS[op], op, record)
 
 
-FAMILY = {op: (functools.partial(add_arguments, op), functools.partial(make, op), functools.partial(from_record, op)) for op in PROBLEMS}
+FAMILY = {op: (add_mse_arguments, functools.partial(make_mse, op), functools.partial(from_record, op)) if op.startswith("mse") else
+          (functools.partial(add_arguments, op), functools.partial(make, op), functools.partial(from_record, op)) for op in PROBLEMS}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
 _ENTROPY = ("5x100 f32", "3x777 bf16 --weight --smoothing 0.1", "2x6x5x8 f16 --targets soft", "4x9 f64 --reduction sum --targets int32")
 _NLL = ("5x100 f32", "3x777 bf16 --weight", "2x6x5x8 f16 --reduction none", "4x9 f64 --reduction sum --targets int32")
-SMALL = {op: _NLL if op.startswith("nll") else _ENTROPY for op in PROBLEMS}
+_MSE = ("5x100 f32", "3x777 bf16 --reduction none", "4099 f16 --reduction sum", "4x9 f64")
+SMALL = {op: {"nll": _NLL, "mse": _MSE}.get(op[:3], _ENTROPY) for op in PROBLEMS}
 """Problems that ``python -m dnnkern check`` tries."""
 
 

@@ -1,0 +1,6 @@
+"""Squared differences to measure."""
+from ._mse import FLOATS as DTYPES  # noqa: F401
+from ._mse import shapes
+
+_SHAPES = shapes("mse_loss_fwd")
+SETS, cases, parse = _SHAPES.SETS, _SHAPES.cases, _SHAPES.parse

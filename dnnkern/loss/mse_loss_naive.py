@@ -1,0 +1,95 @@
+"""One thread an element, wherever it lies; where losses are added, a few hundred elements a thread, and one number a block.
+
+Each element's place is computed by division, for any strides and any number of elements.
+"""
+import functools
+
+from ..device import cuda, f32, f64, i32, i64
+from ..device.block import add, make_block_reduce
+from ..device.convert import element
+from ..device.index import ceil_div
+from ..device.rows import make_row_places64, row_arguments64
+from ..dispatch import Algorithm
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ._totals import fold_bytes, fold_launches
+
+THREADS = 256
+STRETCH = 64 * THREADS  # elements of a block whose losses are added
+SCRATCH = THREADS // 16
+
+
+def supports(problem):
+    """Everything."""
+    return None
+
+
+def _blocks(problem):
+    """Blocks of the launch over the elements."""
+    return ceil_div(problem.x.size, STRETCH if problem.is_forward and not problem.each else THREADS)
+
+
+def workspace(problem, device, config):
+    """A number for each block whose losses are added, and what adding those takes."""
+    blocks = _blocks(problem)
+    return (blocks + fold_bytes(blocks)) * ITEMSIZE[problem.compute] if problem.is_forward and not problem.each else 0
+
+
+def estimate(problem, device, config):
+    """A sector for each element that is not innermost anywhere, and divisions."""
+    size = problem.x.size
+    moved = moved_seconds(problem.bytes if len(problem.dims) < 2 else 16 * size * len(problem.walked), device)
+    return 2 * LAUNCH + 2e-6 + max(moved / 0.5, divisions_seconds(size, 30 + 90 * len(problem.dims), device))
+
+
+@functools.cache
+def kernel(dtype, compute, each, forward, dims):
+    """Losses, or gradients, of elements."""
+    load, store, Real = element(dtype).load, element(dtype).store, f64 if compute == "float64" else f32
+    arrays, reduce = 2 + each + (not forward), make_block_reduce(add, THREADS)
+    places, STEP = make_row_places64(dims, arrays), THREADS if forward and not each else 0
+
+    @cuda.jit(launch_bounds=THREADS)
+    def mse_loss_naive(x, target, loss, dx, size, per, scale, sizes, strides):
+        scratch, offsets = cuda.shared.array(SCRATCH, Real), cuda.local.array(arrays, i64)
+        first = i64(i64(cuda.blockIdx.x) * per)
+        end = min(i64(first + per), i64(size))
+        i, total = i64(first + cuda.threadIdx.x), Real(0)
+        while i < end:
+            places(i, sizes, strides, offsets)
+            d = Real(load(x, offsets[0]) - load(target, offsets[1]))
+            if forward:
+                if each:
+                    loss[offsets[2]] = Real(d * d)
+                total = Real(total + d * d)
+            else:
+                g = loss[offsets[2]] if each else loss[0]
+                store(dx, offsets[2 + each], Real(Real(g * scale) * d))
+            i = i64(i + THREADS)
+        if STEP:
+            total = reduce(total, scratch, i32(0))
+            if i32(cuda.threadIdx.x) == 0:
+                loss[i64(cuda.blockIdx.x)] = total
+    return mse_loss_naive
+
+
+def build(problem, device, config):
+    """One launch, and where losses are added those that add up what blocks leave."""
+    p, blocks, numbers = problem, _blocks(problem), f"{problem.compute}*"
+    pointer, (sizes, strides) = element(p.dtype).pointer, row_arguments64(p.dims, len(p.walked))
+    added = p.is_forward and not p.each
+    loss = Argument(numbers, "workspace") if added else Argument(numbers, "loss" if p.is_forward else "dloss")
+    dx = Argument(pointer, "x" if p.is_forward else "dx")
+    arguments = (Argument(pointer, "x"), Argument(pointer, "target"), loss, dx, Argument("int64", p.x.size),
+                 Argument("int64", STRETCH if added else THREADS), Argument(p.compute, p.scale), Argument(f"int64x{len(sizes)}", sizes),
+                 Argument(f"int64x{len(strides)}", strides))
+    launches = () if not blocks else (
+        Launch(kernel(p.dtype, p.compute, p.each, p.is_forward, len(sizes)), (blocks, 1, 1), (THREADS, 1, 1), arguments),)
+    if not added:
+        return launches
+    return (*launches, *fold_launches(p.compute, 0, None, ("loss", 0), blocks, p.scale, blocks * ITEMSIZE[p.compute]))
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+                   for op in ("mse_loss_fwd", "mse_loss_bwd"))

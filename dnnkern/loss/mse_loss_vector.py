@@ -1,0 +1,165 @@
+"""Arrays that lie alike: several loads of 16 bytes a thread under way, of each array.
+
+Where all arrays are one run of memory in the same order an element's place needs no arithmetic. Elementwise results take a grid that covers
+everything once; where losses are added, blocks walk the arrays with the grid's stride and leave one number each.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, f32, f64, i32, i64
+from ..device.block import add, make_block_reduce
+from ..device.convert import element
+from ..device.groups import make_flight, make_reader, make_writer
+from ..device.index import ceil_div
+from ..device.vec import advance
+from ..dispatch import Algorithm
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
+from ._totals import fold_bytes, fold_launches
+
+THREADS, SCRATCH, LIMIT = 256, 16, 2 ** 31 - 1
+RESIDENT = 6  # blocks of a multiprocessor that add
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the kernel is compiled for: `words` 32-bit words a load, 0 for single elements, and `count` loads of each array."""
+    words: int
+    count: int
+
+    def __str__(self):
+        return f"{self.count} x {f'{4 * self.words} bytes' if self.words else 'single elements'}"
+
+
+def supports(problem):
+    """One run of memory each."""
+    dims = problem.dims
+    if len(dims) > 1 or dims and set(dims[0].strides) != {1}:
+        return f"the arrays differ in {len(dims)} dimensions or have steps; expected runs of memory in the same order"
+    if not problem.x.size or problem.x.size // THREADS >= LIMIT:
+        return f"{problem.x.size} elements; expected 1 to 2**39"
+    return None
+
+
+def _added(problem):
+    return problem.is_forward and not problem.each
+
+
+def configs(problem, device):
+    """Four loads at once, or two."""
+    words = 4 if all(t.alignment >= 16 for _, t in problem.walked) else 0
+    return [Config(words, count) for count in (4, 2)]
+
+
+def _vector(problem, config):
+    return max(1, 4 * config.words // problem.x.itemsize)
+
+
+def _blocks(problem, device, config):
+    """Blocks of the launch over the elements."""
+    blocks = ceil_div(problem.x.size, THREADS * config.count * _vector(problem, config))
+    return min(blocks, RESIDENT * device.sms) if _added(problem) else blocks
+
+
+def workspace(problem, device, config):
+    """A number for each block whose losses are added, and what adding those takes."""
+    blocks = _blocks(problem, device, config)
+    return (blocks + fold_bytes(blocks)) * ITEMSIZE[problem.compute] if _added(problem) else 0
+
+
+def estimate(problem, device, config):
+    """Bytes, at a lower rate for single elements and few loads."""
+    blocks = _blocks(problem, device, config)
+    rate = (1.0 if config.words else min(1.0, problem.x.itemsize / 5)) * (1.0 if config.count == 4 or not _added(problem) else 0.95)
+    share = min(1.0, blocks * THREADS / (512 * device.sms))
+    moved = max(moved_seconds(problem.bytes, device) / rate, divisions_seconds(problem.x.size, 8, device)) / share
+    return LAUNCH * (1 + _added(problem)) + moved * (1 if _added(problem) else tail(blocks, 8, device))
+
+
+@functools.cache
+def kernel(dtype, compute, each, forward, config):
+    """Losses, or gradients, of elements that are neighbours."""
+    Real, load, store = f64 if compute == "float64" else f32, element(dtype).load, element(dtype).store
+    COUNT, WORDS = config.count, config.words
+    flight, added = make_flight(dtype, WORDS, COUNT), forward and not each
+    SCALAR, LENGTH, VECTOR, fetch, values = flight.scalar, flight.length, flight.vector, flight.fetch, flight.values
+    NUMBER, NUMBERS, fetch_loss, unpack_loss = make_reader(compute, VECTOR, WORDS)
+    LOSSES = COUNT * NUMBERS if each and not forward else 1
+    put_loss, put = make_writer(compute, VECTOR, WORDS), make_writer(dtype, VECTOR, WORDS)
+    reduce = make_block_reduce(add, THREADS)
+    READS, TURN = each and not forward, THREADS * COUNT
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def mse_loss_vector(x, target, loss, dx, size, scale):
+        a, b = cuda.local.array(LENGTH, SCALAR), cuda.local.array(LENGTH, SCALAR)
+        losses, some, others = cuda.local.array(LOSSES, NUMBER), cuda.local.array(VECTOR, Real), cuda.local.array(VECTOR, Real)
+        slopes = cuda.local.array(VECTOR, Real)
+        thread, units, total, g = i32(cuda.threadIdx.x), i64(i64(size) // VECTOR), Real(0), Real(scale)
+        if not forward:
+            if not each:
+                g = Real(loss[0] * scale)
+        first = i64(i64(cuda.blockIdx.x) * TURN + thread)
+        while first < units:
+            for u in range(COUNT):
+                i = i64(first + u * THREADS)
+                ok = i < units
+                fetch(a, u, x, i64(i * VECTOR), ok)
+                fetch(b, u, target, i64(i * VECTOR), ok)
+                if READS:
+                    fetch_loss(losses, u * NUMBERS, loss, i64(i * VECTOR), ok)
+            for u in range(COUNT):
+                i = i64(first + u * THREADS)
+                if i < units:
+                    values(some, a, u)
+                    values(others, b, u)
+                    if READS:
+                        unpack_loss(slopes, 0, losses, u * NUMBERS)
+                    for v in range(VECTOR):
+                        d = Real(some[v] - others[v])
+                        if forward:
+                            some[v] = Real(d * d)
+                            if added:
+                                total = Real(total + some[v])
+                        elif each:
+                            some[v] = Real(Real(slopes[v] * g) * d)
+                        else:
+                            some[v] = Real(g * d)
+                    if not forward:
+                        put(advance(dx, i64(i * VECTOR)), i32(0), some, 0)
+                    elif each:
+                        put_loss(advance(loss, i64(i * VECTOR)), i32(0), some, 0)
+            first = i64(first + i64(cuda.gridDim.x) * TURN)
+        if VECTOR > 1:  # elements behind the last unit
+            i = i64(units * VECTOR + thread)
+            if i32(cuda.blockIdx.x) == 0 and i < size:
+                d = Real(load(x, i) - load(target, i))
+                if not forward:
+                    store(dx, i, Real(Real(loss[i] * g if each else g) * d))
+                elif each:
+                    loss[i] = Real(d * d)
+                else:
+                    total = Real(total + d * d)
+        if added:
+            scratch = cuda.shared.array(SCRATCH, Real)
+            total = reduce(total, scratch, i32(0))
+            if thread == 0:
+                loss[i64(cuda.blockIdx.x)] = total
+    return mse_loss_vector
+
+
+def build(problem, device, config):
+    """One launch, and where losses are added those that add up what blocks leave."""
+    p, blocks, added, numbers = problem, _blocks(problem, device, config), _added(problem), f"{problem.compute}*"
+    pointer = element(p.dtype).pointer
+    loss = Argument(numbers, "workspace") if added else Argument(numbers, "loss" if p.is_forward else "dloss")
+    arguments = (Argument(pointer, "x"), Argument(pointer, "target"), loss, Argument(pointer, "x" if p.is_forward else "dx"),
+                 Argument("int64", p.x.size), Argument(p.compute, p.scale))
+    rows = Launch(kernel(p.dtype, p.compute, p.each, p.is_forward, config), (blocks, 1, 1), (THREADS, 1, 1), arguments)
+    if not added:
+        return (rows,)
+    return rows, *fold_launches(p.compute, 0, None, ("loss", 0), blocks, p.scale, blocks * ITEMSIZE[p.compute])
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="vector", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
+                   for op in ("mse_loss_fwd", "mse_loss_bwd"))
