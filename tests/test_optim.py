@@ -399,7 +399,7 @@ def test_algorithms_that_cannot():
 
 def test_tables():
     from dnnkern.host.table import Table
-    from dnnkern.optim.optim_chunks import address_table, chunk_words
+    from dnnkern.optim._tables import address_table, chunk_words
     np.testing.assert_array_equal(chunk_words([5, 1, 8], 4), [0, 1 << 32, 1, 2, 2 | 1 << 32])
     table = address_table([(9, 0), (4, 3)], [("a", None, "b"), ("c", None, None)])
     assert table.names == ("a", "b", "c")

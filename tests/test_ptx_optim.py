@@ -26,7 +26,8 @@ def assembled(op, words, folder, arch="sm_90a", config=None):
 @pytest.mark.parametrize("op, words, loads, stores, blocks", [
     ("adamw_step", "1000000 f32", {128: 4}, {128: 3}, 8), ("sgd_step", "1000000 f32", {128: 3}, {128: 2}, 8),
     ("sgd_step", "1000000 f32 --states ,", {128: 2}, {128: 1}, 8), ("lion_step", "1000000 f32 --scaled", {128: 3}, {128: 2}, 8),
-    ("adam_step", "1000000 bf16 --master --scaled", {128: 3}, {128: 3}, 6), ("adagrad_step", "200000000 f16 --narrow", {128: 3}, {128: 2}, 3),
+    ("adam_step", "1000000 bf16 --master --scaled", {128: 3}, {128: 3}, 6),
+    ("adagrad_step", "200000000 f16 --narrow", {128: 3}, {128: 2}, 3),
     ("rmsprop_step", "1000000 f32 --states v,means,momenta", {128: 5}, {128: 4}, 6)])
 def test_every_array_is_read_and_written_by_16_bytes(op, words, loads, stores, blocks, tmp_path):
     code, config = assembled(op, words, tmp_path)
@@ -51,3 +52,15 @@ def test_all_loads_are_under_way_before_the_first_is_waited_for(tmp_path):
     last = [k for k in at if ".128" in names[k]][-1]
     between = names[[k for k in at if ".128" in names[k]][0]:last]
     assert not any(name.startswith(("FMUL", "FFMA", "FADD", "MUFU")) for name in between), between
+
+
+@pytest.mark.parametrize("words, loads", [("100000000 f32", 4), ("100000000 bf16 --scaled", 2), ("100000000 f32 --scaled", 4)])
+def test_clipping_reads_and_writes_16_bytes(words, loads, tmp_path):
+    problem, target = parse_problem(words.split(), "clip_grad_norm"), device("sm_90a")
+    algorithm = next(a for a in dispatch.algorithms("clip_grad_norm") if a.name == "chunks")
+    first, second = algorithm.build(problem, target, None)
+    for launch, stores in ((first, 0), (second, loads)):
+        code = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path)
+        assert accesses(code, "LDG")[128] == loads and accesses(code, "STG").get(128, 0) == stores
+        assert ".f64" not in code.ptx and "div." not in code.ptx and code.registers <= 64
+    assert first.grid[0] <= 8 * target.sms and algorithm.workspace(problem, target, None) == 8 * first.grid[0]

@@ -34,8 +34,37 @@ def make_peer(name, bind, case, operands, clock):
 
 def lists_of(p, arrays):
     """{list or single array: tensors} of the operands by name."""
-    found = {name: [arrays[f"{name}{k}"] for k in range(p.count)] for name, _ in p.lists}
-    return {**found, "grad_scale": arrays.get("grad_scale"), "found_inf": arrays.get("found_inf")}
+    names = [name for name, _ in p.lists] if hasattr(p, "params") else ["grads"]
+    found = {name: [arrays[f"{name}{k}"] for k in range(p.count)] for name in names}
+    return {**found, **{name: arrays.get(name) for name in ("grad_scale", "found_inf", "out")}}
+
+
+def make_norm_peer(bind, case, operands, clock):
+    """The peer of a norm or of clipping; None with a scale, which PyTorch has elsewhere."""
+    if case.problem.grad_scale is not None:
+        return None
+    sets = [lists_of(case.problem, tensors(operands, k)) for k in range(len(operands))]
+    contender = TorchContender("torch", [bind(case.problem, x) for x in sets], clock)
+
+    def write():
+        with contender.on_stream():
+            sets[0]["out"].copy_(contender.calls[0]())
+        clock.synchronize()
+    return Peer(contender, write)
+
+
+def norm(p, x):
+    """torch.nn.utils.get_total_norm."""
+    return lambda: torch.linalg.vector_norm(torch.stack(torch._foreach_norm(x["grads"], 2.0))).to(x["out"].dtype)
+
+
+def clip(p, x):
+    """torch.nn.utils.clip_grad_norm_, to the norm 1."""
+    def call():
+        size = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(x["grads"], 2.0)))
+        torch._foreach_mul_(x["grads"], torch.clamp(1.0 / (size + 1e-6), max=1.0))
+        return size.to(x["out"].dtype)
+    return call
 
 
 def fused(p, x):

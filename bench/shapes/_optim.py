@@ -62,3 +62,22 @@ class _Shapes(_words.Shapes):
 def shapes(op):
     """The sets of an operation."""
     return _Shapes(op, {**SETS, **HALVES}, FLOATS, "64x3x7x7,64,12*256x256 {}", case=Case)
+
+
+class NormCase(_words.Case):
+    """Gradients; they are clipped by so much that all are scaled."""
+    parse = staticmethod(parse_problem)
+
+    def call(self, arrays, **keywords):
+        """The public function on arrays by name; keywords are passed on (`algo`, `allow`)."""
+        import dnnkern
+        grads = [arrays[f"grads{k}"] for k in range(self.problem.count)]
+        more = {name: arrays[name] for name in ("out", "grad_scale", "found_inf") if arrays.get(name) is not None}
+        if self.op == "grad_norm":
+            return dnnkern.grad_norm(grads, **more, **keywords)
+        return dnnkern.clip_grad_norm(grads, 1.0, **more, **keywords)
+
+
+def norms(op):
+    """The sets of norms and clips."""
+    return _words.Shapes(op, SETS, FLOATS, "64x3x7x7,64,12*256x256 {}", case=NormCase)

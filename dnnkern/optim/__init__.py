@@ -1,10 +1,12 @@
 """Optimisers: steps on lists of arrays, in place, one launch a list."""
 from ._adagrad import ADAGRAD, adagrad_step
 from ._adam import ADAM, ADAMW, adam_step, adamw_step
+from ._clip import CLIP_GRAD_NORM, GRAD_NORM, clip_grad_norm, grad_norm
 from ._lion import LION, lion_step
+from ._norm_problem import NormProblem
 from ._problem import StepProblem
 from ._rmsprop import RMSPROP, rmsprop_step
 from ._sgd import SGD, sgd_step
 
-__all__ = ["ADAGRAD", "ADAM", "ADAMW", "LION", "RMSPROP", "SGD", "StepProblem", "adagrad_step", "adam_step", "adamw_step", "lion_step",
-           "rmsprop_step", "sgd_step"]
+__all__ = ["ADAGRAD", "ADAM", "ADAMW", "CLIP_GRAD_NORM", "GRAD_NORM", "LION", "RMSPROP", "SGD", "NormProblem", "StepProblem",
+           "adagrad_step", "adam_step", "adamw_step", "clip_grad_norm", "grad_norm", "lion_step", "rmsprop_step", "sgd_step"]

@@ -6,6 +6,8 @@ import re
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
 from ..transform._parse import sizes_word
+from ._norm_problem import OPS as NORMS
+from ._norm_problem import NormProblem, make_norm, norm_dtype
 from ._problem import StepProblem, make_step
 from ._rule import OPS, rule_of
 
@@ -65,10 +67,31 @@ def from_record(op, record):
     return problem_from_record(make_it, op, record)
 
 
+def add_norm_arguments(parser):
+    """The words that describe gradients."""
+    parser.add_argument("shapes", type=shapes_word, help="of the gradients: 64x3x7x7,64,12*256x256, the last one twelve times")
+    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("--scaled", action="store_true", help="with grad_scale and found_inf")
+
+
+def make_norm_words(op, arguments):
+    """The problem that parsed words describe."""
+    one = Tensor.packed((1,), "float32") if arguments.scaled else None
+    singles = {"out": Tensor.packed((), norm_dtype(arguments.dtype)), "grad_scale": one, "found_inf": one}
+    return make_norm(op, {"grads": tensors_of(arguments.shapes, arguments.dtype)}, singles)
+
+
+def norm_from_record(op, record):
+    """The problem of a record; ValueError where it is something else."""
+    return problem_from_record(lambda op, grads, **singles: NormProblem(op, tensors_of_record(grads), **singles), op, record)
+
+
 FAMILY = {op: (add_arguments, functools.partial(make, op), functools.partial(from_record, op)) for op in OPS}
+FAMILY.update({op: (add_norm_arguments, functools.partial(make_norm_words, op), functools.partial(norm_from_record, op)) for op in NORMS})
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
-SMALL = {op: ("5x100,7 f32", "1030,3 bf16 --master --scaled", "33,9 f16 --narrow", "12 f64") for op in OPS}
+SMALL = {**{op: ("5x100,7 f32", "1030,3 bf16 --master --scaled", "33,9 f16 --narrow", "12 f64") for op in OPS},
+         **{op: ("5x100,7 f32", "4100,3 bf16 --scaled", "33,9 f16", "12 f64") for op in NORMS}}
 """Problems that ``python -m dnnkern check`` tries."""
 
 
@@ -79,5 +102,6 @@ def parse_problem(words, op):
     adamw_step 4 arrays of 140544 elements bfloat16/bfloat16/float32/float32/float32 + master
     """
     parser = WordParser(op, add_help=False)
-    add_arguments(parser)
-    return make(op, parser.parse_args(list(words)))
+    add_words, make_it, _ = FAMILY[op]
+    add_words(parser)
+    return make_it(parser.parse_args(list(words)))

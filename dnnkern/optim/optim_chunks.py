@@ -13,13 +13,11 @@ own, those of `naive`.
 import functools
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..device import cuda, device_function, f32, f64, i32, i64, u32, u64
 from ..device.convert import element
 from ..device.groups import make_reader, make_writer
 from ..device.index import ceil_div
-from ..device.vec import advance, as_f32, as_f64, as_u16
+from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..host.table import Table
@@ -27,12 +25,11 @@ from ..transform._estimate import LAUNCH, moved_seconds, tail
 from . import optim_naive
 from ._columns import COLUMNS, columns_of, kind_of_columns, number_arguments
 from ._rule import OPS, make_arithmetic
+from ._tables import MOST_CHUNKS, POINTERS, address_table, chunk_words
 
 THREADS = 256
 ROW = 2 + COLUMNS
 """Words of a parameter in the table: elements, 2 * kind + whether it is aligned, addresses."""
-MOST_CHUNKS = 2 ** 31 - 1
-_POINTERS = {"float32": as_f32, "float64": as_f64, "float16": as_u16, "bfloat16": as_u16}
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,7 @@ def _then(before, after):
 
 def _reads(dtype, j, column, elements, words, offset):
     """Steps that fill values[j * elements:]: loads into the raw buffer from `offset` on, what is made of these, and both one by one."""
-    as_pointer, load_one, T = _POINTERS[dtype], element(dtype).load, {"float32": f32, "float64": f64}[element(dtype).compute]
+    as_pointer, load_one, T = POINTERS[dtype], element(dtype).load, {"float32": f32, "float64": f64}[element(dtype).compute]
     _, _, read, convert = make_reader(dtype, elements, words, constant=False)
     BASE = j * elements
 
@@ -148,7 +145,7 @@ def _reads(dtype, j, column, elements, words, offset):
 
 def _writes(dtype, j, column, elements, words):
     """Steps that store values[j * elements:]: whole, and one by one."""
-    as_pointer, store_one, write = _POINTERS[dtype], element(dtype).store, make_writer(dtype, elements, words)
+    as_pointer, store_one, write = POINTERS[dtype], element(dtype).store, make_writer(dtype, elements, words)
     BASE = j * elements
 
     @device_function
@@ -277,26 +274,6 @@ def kernel(compiled):
 def is_aligned(columns, config):
     """Whether all of these arrays begin where accesses of full width may."""
     return all(t.alignment >= 4 * config.words(t.dtype) for _, t in filter(None, columns))
-
-
-def chunk_words(sizes, chunk):
-    """One word for each chunk of arrays of these sizes: which array, and in the upper half which chunk of it."""
-    counts = -(-np.array(sizes, np.int64) // chunk)
-    which = np.repeat(np.arange(len(counts)), counts)
-    return (which + (np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts) << 32)).astype(np.uint64)
-
-
-def address_table(rows, columns):
-    """The `Table` of rows of constant words, a list each, behind which come the addresses of a list of operands' names, or None."""
-    width = len(rows[0]) + len(columns[0])
-    words, places, names = np.zeros((len(rows), width), np.uint64), [], []
-    for i, (row, some) in enumerate(zip(rows, columns)):
-        words[i, :len(row)] = row
-        for c, name in enumerate(some):
-            if name is not None:
-                places.append(i * width + len(row) + c)
-                names.append(name)
-    return Table(words.reshape(-1), np.array(places, np.int64), tuple(names))
 
 
 def build(problem, device, config):

@@ -1,0 +1,134 @@
+"""The norm of all gradients, whether they are finite, and clipping."""
+import functools
+
+from ..dispatch import Note
+from ..host.arrays import kind_of
+from ..host.dtypes import dtype_name
+from ..host.front import stream_handle
+from ..host.lists import ListOperation
+from ._norm_problem import SINGLES, make_norm, norm_dtype
+
+
+def _operation(op):
+    problem = functools.update_wrapper(functools.partial(make_norm, op), make_norm)
+    return ListOperation(op, lists=("grads",), written={"out", "found_inf"} | ({"grads"} if op.startswith("clip") else set()),
+                         singles=SINGLES, scalars=("max_norm",) if op.startswith("clip") else (), problem=problem)
+
+
+GRAD_NORM, CLIP_GRAD_NORM = _operation("grad_norm"), _operation("clip_grad_norm")
+
+
+def grad_norm(grads, *, grad_scale=None, found_inf=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The Euclidean norm of all gradients as one vector, ``sqrt(sum((grads / grad_scale)**2))``, and whether they are finite.
+
+    Parameters
+    ----------
+    grads : list of arrays
+        At least one; float64, float32, float16 and bfloat16, mixed as they are; any shapes, any strides, elements or none.
+    grad_scale : float32 array of one element, optional
+        On the device; gradients are divided by it.
+    found_inf : float32 array of one element, optional
+        On the device; becomes 1 where an element of grads is infinite or NaN, else 0. Steps that are given it do nothing then.
+    out : array of one element
+        Written and returned: float32, or float64 where the first of grads is.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    norm : array of no dimensions, of the framework of the first of grads
+        Squares that overflow make it infinite, which `found_inf` does not count.
+
+    Raises
+    ------
+    ValueError
+        An empty list, arrays of other than one element where one is expected.
+    TypeError
+        Dtypes, objects that are not device arrays, immutable arrays.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic: squares are added up in an order that depends on the list and the device alone, in float32 (float64 where an array is).
+    Two launches. Mirrors `torch.nn.utils.get_total_norm`.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> found = np.zeros(1, np.float32)
+    >>> float(dnnkern.grad_norm([np.array([3, 0], np.float32), np.array([[4]], np.float16)], found_inf=found))
+    5.0
+    >>> found
+    array([0.], dtype=float32)
+    """
+    out = _result("grad_norm", grads, out, stream)
+    GRAD_NORM.step((grads,), (out, grad_scale, found_inf), (), (), workspace, stream, algo, allow)
+    return out
+
+
+def clip_grad_norm(grads, max_norm, *, grad_scale=None, found_inf=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Scale gradients in place so that their norm as one vector is `max_norm` at most.
+
+    ``grads <- grads / grad_scale * min(1, max_norm / (norm + 1e-6))`` with the norm that is returned.
+
+    Parameters
+    ----------
+    grads : list of arrays
+        As `dnnkern.grad_norm`'s; no two of them may share memory.
+    max_norm : float
+        0 or more; infinity clips nothing, and only divides by grad_scale.
+    grad_scale, found_inf, out, workspace, stream, algo, allow
+        As `dnnkern.grad_norm`'s.
+
+    Returns
+    -------
+    norm : array of no dimensions, of the framework of the first of grads
+        Of ``grads / grad_scale`` before they were clipped.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `dnnkern.grad_norm` does; ValueError too for memory that is written twice and a `max_norm` that is negative or NaN.
+
+    Notes
+    -----
+    Deterministic. Two launches: sums of squares, and every block of the second adds these up for itself. Where nothing is to be scaled the
+    gradients are not read again. With an infinite norm finite elements become 0 and infinite ones NaN, with a norm that is NaN all become
+    NaN, as PyTorch's. Mirrors `torch.nn.utils.clip_grad_norm_`.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> grads = [np.array([3, 0], np.float32), np.array([[4]], np.float32)]
+    >>> float(dnnkern.clip_grad_norm(grads, 2.5))
+    5.0
+    >>> [g.round(4) for g in grads]
+    [array([1.5, 0. ], dtype=float32), array([[2.]], dtype=float32)]
+    """
+    try:
+        most = float(max_norm)
+    except (TypeError, ValueError):
+        raise TypeError(f"clip_grad_norm: max_norm={max_norm!r}; expected a number") from None
+    if not most >= 0:
+        raise ValueError(f"clip_grad_norm: max_norm={max_norm}; expected a number, 0 or more")
+    out = _result("clip_grad_norm", grads, out, stream)
+    CLIP_GRAD_NORM.step((grads,), (out, grad_scale, found_inf), (), (most,), workspace, stream, algo, allow)
+    return out
+
+
+def _result(function, grads, out, stream):
+    """The array of the norm, made if it is not given."""
+    if not isinstance(grads, (list, tuple)):
+        raise TypeError(f"{function}: grads is a {type(grads).__name__}; expected a list of arrays")
+    if not grads:
+        raise ValueError(f"{function}: grads is empty; expected one array at least")
+    if out is not None:
+        return out
+    try:
+        kind = kind_of(grads[0])
+        (_, _, dtype, _), _ = kind.describe(grads[0])
+    except TypeError as error:
+        raise TypeError(f"{function}: grads[0]: {error}") from None
+    device = kind.device(grads[0])
+    return kind.empty((), norm_dtype(dtype_name(dtype)), device, kind.stream(device) if stream is None else stream_handle(stream))
