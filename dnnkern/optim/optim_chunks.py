@@ -14,40 +14,15 @@ import functools
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, f64, i32, i64, u32, u64
-from ..device.convert import element
-from ..device.groups import make_reader, make_writer
 from ..device.index import ceil_div
-from ..device.vec import advance
 from ..dispatch import Algorithm
-from ..host.launch import Argument, Launch
-from ..host.table import Table
+from ..host.launch import Launch
 from ..transform._estimate import LAUNCH, moved_seconds, tail
 from . import optim_naive
-from ._columns import COLUMNS, columns_of, kind_of_columns, number_arguments
+from ._columns import COLUMNS, number_arguments
+from ._moves import ROW, THREADS, Config, make_moves, tables_of
 from ._rule import OPS, make_arithmetic
-from ._tables import MOST_CHUNKS, POINTERS, address_table, chunk_words
-
-THREADS = 256
-ROW = 2 + COLUMNS
-"""Words of a parameter in the table: elements, 2 * kind + whether it is aligned, addresses."""
-
-
-@dataclass(frozen=True)
-class Config:
-    """Elements a thread."""
-    elements: int
-
-    @property
-    def chunk(self):
-        """Elements of a block."""
-        return THREADS * self.elements
-
-    def words(self, dtype):
-        """32-bit words of one access."""
-        return min(4, self.elements * element(dtype).storage.itemsize // 4)
-
-    def __str__(self):
-        return f"{self.elements} elements"
+from ._tables import MOST_CHUNKS
 
 
 @dataclass(frozen=True)
@@ -99,69 +74,6 @@ def estimate(problem, device, config):
 
 # ---- the kernel
 
-def _chain(steps):
-    """A device function that calls all of these with its arguments, in order."""
-    @device_function
-    def nothing(values, raw, where, first, thread, left):
-        return
-    for step in steps:
-        nothing = _then(nothing, step)
-    return nothing
-
-
-def _then(before, after):
-    @device_function
-    def both(values, raw, where, first, thread, left):
-        before(values, raw, where, first, thread, left)
-        after(values, raw, where, first, thread, left)
-    return both
-
-
-def _reads(dtype, j, column, elements, words, offset):
-    """Steps that fill values[j * elements:]: loads into the raw buffer from `offset` on, what is made of these, and both one by one."""
-    as_pointer, load_one, T = POINTERS[dtype], element(dtype).load, {"float32": f32, "float64": f64}[element(dtype).compute]
-    _, _, read, convert = make_reader(dtype, elements, words, constant=False)
-    BASE = j * elements
-
-    @device_function
-    def fetch(values, raw, where, first, thread, left):
-        read(raw, offset, advance(as_pointer(where[column]), first), i32(thread * elements), i32(1))
-
-    @device_function
-    def unpack(values, raw, where, first, thread, left):
-        convert(values, BASE, raw, offset)
-
-    @device_function
-    def load(values, raw, where, first, thread, left):
-        p = advance(as_pointer(where[column]), first)
-        for q in range(elements):
-            i = i32(thread + i32(q * THREADS))
-            value = T(0)
-            if i < left:
-                value = T(load_one(p, i))
-            values[BASE + q] = value
-    return fetch, unpack, load
-
-
-def _writes(dtype, j, column, elements, words):
-    """Steps that store values[j * elements:]: whole, and one by one."""
-    as_pointer, store_one, write = POINTERS[dtype], element(dtype).store, make_writer(dtype, elements, words)
-    BASE = j * elements
-
-    @device_function
-    def put(values, raw, where, first, thread, left):
-        write(advance(as_pointer(where[column]), first), i32(thread * elements), values, BASE)
-
-    @device_function
-    def store(values, raw, where, first, thread, left):
-        p = advance(as_pointer(where[column]), first)
-        for q in range(elements):
-            i = i32(thread + i32(q * THREADS))
-            if i < left:
-                store_one(p, i, values[BASE + q])
-    return put, store
-
-
 @functools.cache
 def make_body(config, kind):
     """Device function ``body(table, row, aligned, first, left, scale, numbers)``: a chunk of a parameter of this kind, of which `left`
@@ -170,19 +82,13 @@ def make_body(config, kind):
     last = COLUMNS - 1
     value = 0 if kind.dtypes[last] is None else last  # the column that is the parameter's value
     read = [value, 1] + [c for c in range(2, last) if kind.dtypes[c] is not None]
-    reads, offset = [], 0
-    for j, c in enumerate(read):
-        reads.append(_reads(kind.dtypes[c], j, c, E, config.words(kind.dtypes[c]), offset))
-        offset += E * element(kind.dtypes[c]).storage.itemsize // 4
     written = [(0, c) for c in dict.fromkeys((value, 0))] + [(j, c) for j, c in enumerate(read) if j > 1]
-    writes = [_writes(kind.dtypes[c], j, c, E, config.words(kind.dtypes[c])) for j, c in written]
-    fetch, unpack, load = (_chain(steps) for steps in zip(*reads))
-    put, store = (_chain(steps) for steps in zip(*writes))
+    (fetch, unpack, load), (put, store), RAW = make_moves(config, kind, tuple(read), tuple(written))
     HAS_A, HAS_B, HAS_C = (kind.dtypes[c] is not None for c in range(2, last))
     A = 2 * E
     B = A + HAS_A * E
     C = B + HAS_B * E
-    VALUES, RAW = len(read) * E, offset
+    VALUES = len(read) * E
 
     @device_function
     def body(table, row, aligned, first, left, scale, numbers):
@@ -269,27 +175,15 @@ def kernel(compiled):
     return optim_chunks
 
 
-# ---- the tables
-
-def is_aligned(columns, config):
-    """Whether all of these arrays begin where accesses of full width may."""
-    return all(t.alignment >= 4 * config.words(t.dtype) for _, t in filter(None, columns))
-
+# ---- launches
 
 def build(problem, device, config):
     """One launch for all parameters without gaps, and one for each of the others."""
-    kinds, rows, names = {}, [], []
-    for k in problem.flat:
-        columns = columns_of(problem, k)
-        number = kinds.setdefault(kind_of_columns(problem, columns), len(kinds))
-        rows.append((problem.params[k].size, 2 * number + is_aligned(columns, config)))
-        names.append([c and c[0] for c in columns])
-    chunks = chunk_words([size for size, _ in rows], config.chunk)
-    compiled = Compiled(config, tuple(kinds), problem.scalar_type, problem.found_inf is not None)
-    arguments = (Argument("uint64*", None, spec=Table(chunks)), Argument("uint64*", None, spec=address_table(rows, names)),
-                 *number_arguments(problem))
+    kinds, chunks, tables = tables_of(problem, config)
+    compiled = Compiled(config, kinds, problem.scalar_type, problem.found_inf is not None)
+    arguments = (*tables, *number_arguments(problem))
     apart = sorted(set(problem.filled) - set(problem.flat))
-    return (Launch(kernel(compiled), (len(chunks), 1, 1), (THREADS, 1, 1), arguments),
+    return (Launch(kernel(compiled), (chunks, 1, 1), (THREADS, 1, 1), arguments),
             *(optim_naive.launch_of(problem, k) for k in apart))
 
 
