@@ -125,6 +125,22 @@ def are_copies(problem):
     return packed and p.x.alignment == 16 and (n % 8 == 0 or p.n == 1) and (h % 8 == 0 or p.image[1] == 1)
 
 
+def staging(problem, rows, columns, threads):
+    """Instructions of a thread, as compiled for sm_90a, that bring the rows of x for a tile, and cycles that it waits for them."""
+    window = window_of(problem)
+    elements = rows_of(problem, rows) * window.pitch(columns)
+    if are_copies(problem):
+        return ceil_div(elements // 8, threads) * (60 if window.copies == 1 else 100), 0
+    turns = ceil_div(elements // 2, threads)
+    return turns * 90, turns * 700
+
+
+def issue_cycles(instructions, warps, blocks):
+    """Cycles in which a multiprocessor issues so many instructions of each of a block's warps, `blocks` of them at once: fitted to first
+    layers of 3x3 and 7x7, both directions (bench/results/h200-conv.md)."""
+    return instructions * warps * blocks * (warps * blocks + 3) / (3 * warps * blocks)
+
+
 def masked_slots(window):
     """{h: number} of the slots of 8 k that hold something besides the window."""
     slots = [h for h in range(2 * window.steps) if not all(window.there(k) for k in range(8 * h, 8 * h + 8))]

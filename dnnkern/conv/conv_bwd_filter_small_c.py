@@ -25,7 +25,7 @@ from ..matmul._engine_cost import SUM_LAUNCH
 from ..matmul._tile import unrolled
 from ._gather import refusal, view_of
 from ._gather_store import output_of, pitch_of, sum_launch, sums_bytes
-from ._small_c import (Window, are_copies, buffer_bytes, make_place, make_shift, make_split, make_stage, rows_of,
+from ._small_c import (Window, are_copies, buffer_bytes, issue_cycles, make_place, make_shift, make_split, make_stage, rows_of, staging,
                        tile_of, window_of, window_refusal)
 
 UNIT = 16  # pixels of a product
@@ -124,20 +124,19 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Tiles of the busiest multiprocessor, bound by mma.sync and by words of windows; or the memory; then the sum."""
+    """Tiles of the busiest multiprocessor, bound by instructions; or the memory; then the sum."""
     p, window = problem, window_of(problem)
     rows, columns = tile_of(p, config.pixels)
     _, _, tiles, filters = _counts(p, config)
-    groups, units = _groups(window, config), ceil_div(ceil_div(rows * columns, UNIT), config.warps_p)
     blocks = min(config.blocks, ceil_div(tiles * filters, device.sms))
     each = ceil_div(tiles * filters, device.sms * blocks)
-    warp = units * groups * config.filters * 2 * 7
-    shared = units * config.warps_p * config.warps_u * (4 * groups + 4 * config.filters)
-    cycles = max(warp * blocks * config.threads / 128, warp * 1.5, shared * blocks) + 600
-    cycles += (0 if are_copies(p) else rows_of(p, rows) * window.pitch(columns) * 3) / config.threads * 8
-    cycles += (0 if _dy_copies(p) else rows * columns * config.filters * 8 * 5) / config.threads * 2
+    units = ceil_div(ceil_div(rows * columns, UNIT), config.warps_p)
+    copies, waits = staging(p, rows, columns, config.threads)
+    chunks = ceil_div(rows * columns * config.filters * 2, config.threads)
+    copies, waits = copies + (56 if _dy_copies(p) else 400) * chunks, waits + (0 if _dy_copies(p) else 2800) * chunks
+    work = 250 + copies + units * (45 + 10.5 * _groups(window, config) * config.filters)
+    cycles = issue_cycles(work, config.threads // 32, blocks) + waits
     seconds = 4e-6 + max(each * cycles / device.clock_hz, p.bytes / (0.85 * device.bandwidth))
-    seconds *= 1.3 if blocks == 1 else 1.0  # nothing else runs while a block waits; measured, as in the other directions
     return seconds + SUM_LAUNCH + 2 * workspace(problem, device, config) / device.bandwidth
 
 

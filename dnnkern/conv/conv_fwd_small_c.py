@@ -26,8 +26,8 @@ from ..matmul._tile import unrolled
 from ._gather import make_gather, refusal, view_of
 from ._gather_plan import largest, swapped
 from ._gather_store import Output, make_store, output_of
-from ._small_c import (UNIT, Window, are_copies, buffer_bytes, make_place, make_places, make_shift, make_split, make_stage, make_word,
-                       masked_slots, rows_of, tile_of, window_of, window_refusal)
+from ._small_c import (UNIT, Window, are_copies, buffer_bytes, issue_cycles, make_place, make_places, make_shift, make_split, make_stage,
+                       make_word, masked_slots, rows_of, staging, tile_of, window_of, window_refusal)
 
 
 @dataclass(frozen=True)
@@ -92,20 +92,16 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Waves of tiles, bound by mma.sync, by words of fragments from shared memory, and all together by the memory."""
+    """Tiles of the busiest multiprocessor, bound by instructions; or the memory."""
     p, window = problem, window_of(problem)
     rows, columns = tile_of(p, config.pixels)
     _, _, tiles, filters = _counts(p, config)
-    units = ceil_div(rows * columns, UNIT)
     blocks = min(config.blocks, ceil_div(tiles * filters, device.sms))
     each = ceil_div(tiles * filters, device.sms * blocks)
-    # cycles of a unit: 16 products a step, 7 cycles each on one of four tensor cores; 8 words a step, a cycle each
-    warp = ceil_div(units, config.warps_p) * window.steps * 16 * 7
-    shared = units * config.warps_f * window.steps * 8
-    copied = rows_of(p, rows) * window.pitch(columns) // 8 * (1 if are_copies(p) else 24 * window.copies) / 32
-    cycles = max(warp * blocks * config.threads / 128, warp * 1.5, shared * blocks) + copied * blocks + 600
-    alone = 1.3 if blocks == 1 else 1.0  # nothing else runs while the block waits
-    return 4e-6 + alone * max(each * cycles / device.clock_hz, p.bytes / (0.85 * device.bandwidth)) + 2e-6 * window.steps / 10
+    units = ceil_div(ceil_div(rows * columns, UNIT), config.warps_p)
+    copies, waits = staging(p, rows, columns, config.threads)
+    cycles = issue_cycles(250 + copies + units * (270 + 40 * window.steps), config.threads // 32, blocks) + waits
+    return 4e-6 + max(each * cycles / device.clock_hz, p.bytes / (0.85 * device.bandwidth))
 
 
 @functools.cache
