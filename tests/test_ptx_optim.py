@@ -64,3 +64,15 @@ def test_clipping_reads_and_writes_16_bytes(words, loads, tmp_path):
         assert accesses(code, "LDG")[128] == loads and accesses(code, "STG").get(128, 0) == stores
         assert ".f64" not in code.ptx and "div." not in code.ptx and code.registers <= 64
     assert first.grid[0] <= 8 * target.sms and algorithm.workspace(problem, target, None) == 8 * first.grid[0]
+
+
+@pytest.mark.parametrize("words, reads, writes", [("100000000 f32", (4, 3), (2, 1)), ("100000000 bf16 --master --scaled", (3, 3), (2, 1))])
+def test_lambs_three_launches(words, reads, writes, tmp_path):
+    problem, target = parse_problem(words.split(), "lamb_step"), device("sm_90a")
+    algorithm = next(a for a in dispatch.algorithms("lamb_step") if a.name == "chunks")
+    first, between, last = algorithm.build(problem, target, None)
+    for launch, loads, stores in ((first, reads[0], writes[0]), (last, reads[1], writes[1])):
+        code = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path)
+        assert accesses(code, "LDG")[128] == loads and accesses(code, "STG")[128] == stores
+        assert ".f64" not in code.ptx and "div." not in code.ptx and code.registers <= 64
+    assert between.grid == (1, 1, 1)

@@ -44,7 +44,7 @@ class Case(_words.Case):
         p = self.problem
         lists = {name: [arrays[f"{name}{k}"] for k in range(p.count)] for name, _ in p.lists}
         more = {name: arrays[name] for name in ("grad_scale", "found_inf") if arrays.get(name) is not None}
-        number = {"step": 10} if self.op in ("adam_step", "adamw_step", "adagrad_step") else {}
+        number = {"step": 10} if self.op in ("adam_step", "adamw_step", "adagrad_step", "lamb_step") else {}
         return getattr(dnnkern, self.op)(**lists, lr=1e-3, **number, **more, **keywords)
 
 

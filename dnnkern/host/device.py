@@ -51,6 +51,11 @@ class Device:
     def fp64_rate(self):
         return self.fp32_rate / (2 if self.capability in ((6, 0), (7, 0), (8, 0), (9, 0)) else 64)
 
+    @property
+    def threads_per_sm(self):
+        """Most threads of a multiprocessor."""
+        return {(7, 5): 1024, (8, 0): 2048}.get(self.capability, 1536 if self.capability[0] in (8, 12) else 2048)
+
     def supports(self, arch):
         """None where code for `arch` ("sm_80+", or exactly "sm_90a") runs here, else why not."""
         if arch.endswith("+"):

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 from ..device import f32, f64
 from ..host.launch import Argument
-from ._rule import NUMBERS, STATES
+from ._rule import NUMBERS, STATES, rule_of
 
 COLUMNS = 3 + STATES
 """Parameter, gradient, the states in the rule's order, master weights."""
@@ -25,12 +25,14 @@ class Kind:
     def scalar(self):
         return {"float32": f32, "float64": f64}[self.compute]
 
+    @property
+    def rule(self):
+        return rule_of(self.op)
+
     def update(self):
         """The rule's device function."""
-        from ._rule import rule_of
-        rule = rule_of(self.op)
-        given = tuple(name for name, dtype in zip(rule.states, self.dtypes[2:]) if dtype is not None)
-        return rule.make(given, self.flags, self.scalar)
+        given = tuple(name for name, dtype in zip(self.rule.states, self.dtypes[2:]) if dtype is not None)
+        return self.rule.make(given, self.flags, self.scalar)
 
 
 def columns_of(problem, k):

@@ -9,7 +9,7 @@ from ..transform._parse import sizes_word
 from ._norm_problem import OPS as NORMS
 from ._norm_problem import NormProblem, make_norm, norm_dtype
 from ._problem import StepProblem, make_step
-from ._rule import OPS, rule_of
+from ._rule import STEPS, rule_of
 
 
 def shapes_word(text):
@@ -86,11 +86,11 @@ def norm_from_record(op, record):
     return problem_from_record(lambda op, grads, **singles: NormProblem(op, tensors_of_record(grads), **singles), op, record)
 
 
-FAMILY = {op: (add_arguments, functools.partial(make, op), functools.partial(from_record, op)) for op in OPS}
+FAMILY = {op: (add_arguments, functools.partial(make, op), functools.partial(from_record, op)) for op in STEPS}
 FAMILY.update({op: (add_norm_arguments, functools.partial(make_norm_words, op), functools.partial(norm_from_record, op)) for op in NORMS})
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
-SMALL = {**{op: ("5x100,7 f32", "1030,3 bf16 --master --scaled", "33,9 f16 --narrow", "12 f64") for op in OPS},
+SMALL = {**{op: ("5x100,7 f32", "1030,3 bf16 --master --scaled", "33,9 f16 --narrow", "12 f64") for op in STEPS},
          **{op: ("5x100,7 f32", "4100,3 bf16 --scaled", "33,9 f16", "12 f64") for op in NORMS}}
 """Problems that ``python -m dnnkern check`` tries."""
 

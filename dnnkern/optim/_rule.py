@@ -26,7 +26,7 @@ class Rule:
         Names of its lists of states, in the order in which the step function takes them.
     numbers : tuple of str
         Names of the run-time numbers.
-    make : callable(given, flags, T) -> device function ``update(p, g, a, b, c, n) -> (p, a, b, c)``
+    make : callable(given, flags, T) -> device function ``update(p, g, a, b, c, n) -> (p, a, b, c)``, or several (LAMB)
         `given` are the names of the states that there are, `flags` words that make it another kernel, `T` casts to the type of everything:
         parameter, gradient, the states in their order, and the tuple of numbers. A state that is missing is 0 and ignored.
     needed : int
@@ -40,8 +40,11 @@ class Rule:
 
 
 _MODULES = {"sgd_step": "_sgd", "adam_step": "_adam", "adamw_step": "_adam", "rmsprop_step": "_rmsprop", "adagrad_step": "_adagrad",
-            "lion_step": "_lion"}
-OPS = tuple(_MODULES)
+            "lion_step": "_lion", "lamb_step": "_lamb"}
+STEPS = tuple(_MODULES)
+"""All step functions."""
+OPS = STEPS[:-1]
+"""Those that change each element by itself; LAMB needs norms."""
 
 
 def rule_of(op) -> Rule:

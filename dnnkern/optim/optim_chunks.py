@@ -27,11 +27,13 @@ from ._tables import MOST_CHUNKS
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a kernel is compiled for: elements a thread, the kinds of parameters, the type of the numbers, whether steps may be skipped."""
+    """What a kernel is compiled for: elements a thread, the kinds of parameters, the type of the numbers, whether steps may be skipped, and
+    how many blocks a multiprocessor has room for."""
     config: Config
     kinds: tuple
     scalar: str
     skips: bool
+    room: int
 
     @property
     def blocks(self):
@@ -39,9 +41,9 @@ class Compiled:
         if self.config.elements == 8:
             return 3
         if self.scalar == "float64":
-            return 4
+            return min(4, self.room)
         columns = max(sum(d is not None for d in kind.dtypes) for kind in self.kinds)
-        return 8 if len(self.kinds) == 1 and columns <= 4 else 6
+        return min(8 if len(self.kinds) == 1 and columns <= 4 else 6, self.room)
 
 
 def supports(problem):
@@ -180,7 +182,7 @@ def kernel(compiled):
 def build(problem, device, config):
     """One launch for all parameters without gaps, and one for each of the others."""
     kinds, chunks, tables = tables_of(problem, config)
-    compiled = Compiled(config, kinds, problem.scalar_type, problem.found_inf is not None)
+    compiled = Compiled(config, kinds, problem.scalar_type, problem.found_inf is not None, device.threads_per_sm // THREADS)
     arguments = (*tables, *number_arguments(problem))
     apart = sorted(set(problem.filled) - set(problem.flat))
     return (Launch(kernel(compiled), (chunks, 1, 1), (THREADS, 1, 1), arguments),

@@ -7,16 +7,17 @@ import numpy as np
 from . import ROUNDOFF, TINY, Case, coherent, lay, rounded, rounding_error
 
 SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-# op -> (states, keywords of the call, whether a step has a number)
+# op -> names of its states
 STATES = {"sgd_step": ("momenta",), "adam_step": ("m", "v"), "adamw_step": ("m", "v"), "rmsprop_step": ("v", "means", "momenta"),
-          "adagrad_step": ("sums",), "lion_step": ("m",)}
+          "adagrad_step": ("sums",), "lion_step": ("m",), "lamb_step": ("m", "v")}
 USUAL = {"sgd_step": {"lr": 2.0, "momentum": 0.5, "dampening": 0.5, "weight_decay": 1.0},
          "adam_step": {"lr": 0.1, "beta1": 0.75, "beta2": 0.9, "eps": 1e-3, "weight_decay": 0.1},
          "adamw_step": {"lr": 0.1, "beta1": 0.75, "beta2": 0.9, "eps": 1e-3, "weight_decay": 0.1},
          "rmsprop_step": {"lr": 0.1, "alpha": 0.9, "eps": 1e-3, "momentum": 0.5, "weight_decay": 0.1},
          "adagrad_step": {"lr": 0.1, "lr_decay": 0.1, "eps": 1e-3, "weight_decay": 0.1},
-         "lion_step": {"lr": 0.1, "beta1": 0.8, "beta2": 0.9, "weight_decay": 0.1}}
-NUMBERED = ("adam_step", "adamw_step", "adagrad_step")
+         "lion_step": {"lr": 0.1, "beta1": 0.8, "beta2": 0.9, "weight_decay": 0.1},
+         "lamb_step": {"lr": 0.1, "beta1": 0.75, "beta2": 0.9, "eps": 1e-3, "weight_decay": 0.1}}
+NUMBERED = ("adam_step", "adamw_step", "adagrad_step", "lamb_step")
 POSITIVE = ("v", "sums")
 
 
@@ -69,8 +70,17 @@ def lion(p, g, s, step, lr, beta1=0.9, beta2=0.99, weight_decay=0.0):
     return p - lr * np.sign(beta1 * s["m"] + (1 - beta1) * g), {"m": beta2 * s["m"] + (1 - beta2) * g}
 
 
+def lamb(p, g, s, step, lr, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.0):
+    """Algorithm 2 of You and others, phi being the identity."""
+    m = beta1 * s["m"] + (1 - beta1) * g
+    v = beta2 * s["v"] + (1 - beta2) * g ** 2
+    d = (m / (1 - beta1 ** step)) / (np.sqrt(v / (1 - beta2 ** step)) + eps) + weight_decay * p
+    norms = np.sqrt((p ** 2).sum()), np.sqrt((d ** 2).sum())
+    return p - lr * (norms[0] / norms[1] if all(norms) else 1.0) * d, {"m": m, "v": v}
+
+
 DEFINITION = {"sgd_step": sgd, "adam_step": adam, "adamw_step": lambda *a, **k: adam(*a, decoupled=True, **k), "rmsprop_step": rmsprop,
-              "adagrad_step": adagrad, "lion_step": lion}
+              "adagrad_step": adagrad, "lion_step": lion, "lamb_step": lamb}
 
 
 @dataclass(frozen=True)
@@ -195,6 +205,8 @@ class Step(Case):
                     before = p
                     jump = jump + self._jump(g, states, unit)
                     p, states = DEFINITION[self.op](p, g, states, step, **self.keywords)
+                    if self.op == "lamb_step" and self.halves and p.size:  # the direction is that of the moments as they are stored
+                        jump = jump + 8 * ROUNDOFF.get(self.dtype("m", k), 0) * np.abs(p - before).max()
                     size = np.maximum(size, np.abs(p) + np.abs(before) + sum(np.abs(s) for s in states.values()))
             done = {"params": p, **states, **({"master": p} if self.master else {})}
             for name, value in done.items():

@@ -1,0 +1,202 @@
+"""Three launches a list: moments and sums of squares, norms, parameters.
+
+The first and the last have a block a chunk of 1024 elements, which finds its arrays as those of the other steps do. The first writes the
+moments and leaves two numbers a block: sums of squares of the parameters and of the direction in which they are to go. Between them a block
+a parameter adds these up. The last computes the direction again from the moments, which costs less than to keep it: ten accesses an
+element, where seven would do without norms.
+"""
+import functools
+
+from ..device import cuda, device_function, f32, f64, i32, i64, u32, u64
+from ..device.index import ceil_div
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, moved_seconds
+from ._columns import COLUMNS, number_arguments
+from ._lamb_norms import ratio_launch, ratios_of, workspace_bytes
+from ._moves import ROW, THREADS, Config, make_moves, tables_of
+from ._rule import make_arithmetic
+from ._tables import MOST_CHUNKS
+from ._totals import TYPES, make_sum
+
+CONFIG = Config(4)
+CHUNK, E = CONFIG.chunk, CONFIG.elements
+FOUR, THREE = 4 * E, 3 * E
+MASTER = COLUMNS - 1
+
+
+def supports(problem):
+    """Parameters whose arrays lie alike and without gaps."""
+    apart = sorted(set(problem.filled) - set(problem.flat))
+    if apart:
+        return f"the arrays of parameter {apart[0]} have gaps, or lie differently"
+    chunks = sum(_counts(problem))
+    return None if chunks <= MOST_CHUNKS // 2 else f"{chunks} chunks; expected {MOST_CHUNKS // 2} at most"
+
+
+def _counts(problem):
+    return [ceil_div(problem.params[k].size, CHUNK) for k in problem.flat]
+
+
+def workspace(problem, device, config):
+    """Two numbers a chunk, one a parameter."""
+    return workspace_bytes(problem, sum(_counts(problem)), len(problem.flat))
+
+
+def estimate(problem, device, config):
+    """Parameters and moments are read twice."""
+    names = "m", "v", "master" if problem.master is not None else "params"
+    again = sum(t.nbytes for name, tensors in problem.lists for t in tensors if name in names)
+    return 3 * LAUNCH + moved_seconds(problem.bytes + again, device)
+
+
+# ---- kernels
+
+@functools.cache
+def _moments_body(kind, numbers):
+    """Device function ``body(where, aligned, first, left, factor, n) -> (p_squares, d_squares)`` of a thread."""
+    T, N, value = kind.scalar, TYPES[numbers], 0 if kind.dtypes[MASTER] is None else MASTER
+    (fetch, unpack, load), (put, store), RAW = make_moves(CONFIG, kind, (value, 1, 2, 3), ((2, 2), (3, 3)))
+    step, direction, _ = kind.rule.make((), (), T)
+    SCALED = kind.scaled
+
+    @device_function
+    def body(where, aligned, first, left, factor, n):
+        thread, values, raw = i32(cuda.threadIdx.x), cuda.local.array(FOUR, T), cuda.local.array(RAW, u32)
+        n = (T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6]), T(n[7]))
+        whole = aligned and left >= CHUNK
+        if whole:
+            fetch(values, raw, where, first, thread, left)
+            unpack(values, raw, where, first, thread, left)
+        else:
+            load(values, raw, where, first, thread, left)
+        p_squares, d_squares = T(0), T(0)
+        for q in range(E):
+            p, g = values[q], values[E + q]
+            if SCALED:
+                g = T(g * T(factor))
+            m, v = step(g, values[2 * E + q], values[3 * E + q], n)
+            values[2 * E + q], values[3 * E + q] = m, v
+            if whole or i32(thread + i32(q * THREADS)) < left:
+                d = direction(p, m, v, n)
+                p_squares, d_squares = T(p_squares + p * p), T(d_squares + d * d)
+        if whole:
+            put(values, raw, where, first, thread, left)
+        else:
+            store(values, raw, where, first, thread, left)
+        return N(p_squares), N(d_squares)
+    return body
+
+
+@functools.cache
+def _move_body(kind, numbers):
+    """Device function ``body(where, aligned, first, left, ratio, n)``, which gives nothing of interest."""
+    T, N, value = kind.scalar, TYPES[numbers], 0 if kind.dtypes[MASTER] is None else MASTER
+    (fetch, unpack, load), (put, store), RAW = make_moves(CONFIG, kind, (value, 2, 3), tuple((0, c) for c in dict.fromkeys((value, 0))))
+    _, direction, _ = kind.rule.make((), (), T)
+
+    @device_function
+    def body(where, aligned, first, left, ratio, n):
+        thread, values, raw = i32(cuda.threadIdx.x), cuda.local.array(THREE, T), cuda.local.array(RAW, u32)
+        n = (T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6]), T(n[7]))
+        whole = aligned and left >= CHUNK
+        if whole:
+            fetch(values, raw, where, first, thread, left)
+            unpack(values, raw, where, first, thread, left)
+        else:
+            load(values, raw, where, first, thread, left)
+        for q in range(E):
+            values[q] = T(values[q] - n[7] * T(ratio) * direction(values[q], values[E + q], values[2 * E + q], n))
+        if whole:
+            put(values, raw, where, first, thread, left)
+        else:
+            store(values, raw, where, first, thread, left)
+        return N(0), N(0)
+    return body
+
+
+def _or(before, this, body):
+    @device_function
+    def run(kind, where, aligned, first, left, number, n):
+        if kind == this:
+            a, b = body(where, aligned, first, left, number, n)
+        else:
+            a, b = before(kind, where, aligned, first, left, number, n)
+        return a, b
+    return run
+
+
+def make_visit(bodies):
+    """Device function ``visit(row, chunk, table, number, n)``: a chunk of a parameter, by the body of its kind."""
+    only = bodies[0]
+
+    @device_function
+    def run(kind, where, aligned, first, left, number, n):
+        return only(where, aligned, first, left, number, n)
+    for this, body in enumerate(bodies[1:], 1):
+        run = _or(run, this, body)
+
+    @device_function
+    def visit(row, chunk, table, number, n):
+        at, first, where = i32(row * ROW), i64(i64(chunk) * CHUNK), cuda.local.array(COLUMNS, u64)
+        left, code = i64(i64(table[at]) - first), i32(u32(table[i32(at + 1)]))
+        for c in range(COLUMNS):
+            where[c] = table[i32(at + 2 + c)]
+        return run(i32(code >> 1), where, i32(code & 1), first, i32(min(left, i64(CHUNK))), number, n)
+    return visit
+
+
+@functools.cache
+def moments_kernel(kinds, numbers, skips):
+    """The moments of a chunk a block, and its sums of squares."""
+    S, SCALED = {"float32": f32, "float64": f64}[numbers], kinds[0].scaled
+    visit, total, (inverse, _) = make_visit([_moments_body(kind, numbers) for kind in kinds]), make_sum(numbers), make_arithmetic(S)
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def lamb_chunks(chunks, table, partials, grad_scale, found_inf, n0, n1, n2, n3, n4, n5, n6, n7):
+        scratch, other = cuda.shared.array(16, S), cuda.shared.array(16, S)
+        block = i32(cuda.blockIdx.x)
+        word, factor, go = chunks[block], S(1), True
+        if skips:
+            go = found_inf[0] == f32(0)
+        if SCALED:
+            factor = inverse(S(grad_scale[0]))
+        if go:
+            p, d = visit(i32(u32(word)), u32(word >> u64(32)), table, factor, (n0, n1, n2, n3, n4, n5, n6, n7))
+            p, d = total(p, scratch), total(d, other)
+            if cuda.threadIdx.x == 0:
+                partials[block] = p
+                partials[i64(i64(cuda.gridDim.x) + block)] = d
+    return lamb_chunks
+
+
+@functools.cache
+def move_kernel(kinds, numbers, skips):
+    """The parameters of a chunk a block."""
+    visit = make_visit([_move_body(kind, numbers) for kind in kinds])
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def lamb_chunks_move(chunks, table, ratios, found_inf, n0, n1, n2, n3, n4, n5, n6, n7):
+        word, go = chunks[i32(cuda.blockIdx.x)], True
+        if skips:
+            go = found_inf[0] == f32(0)
+        if go:
+            row = i32(u32(word))
+            visit(row, u32(word >> u64(32)), table, ratios[row], (n0, n1, n2, n3, n4, n5, n6, n7))
+    return lamb_chunks_move
+
+
+# ---- launches
+
+def build(problem, device, config):
+    """Moments, norms, parameters."""
+    kinds, count, tables = tables_of(problem, CONFIG)
+    scale, found, *numbers = number_arguments(problem)
+    key = kinds, problem.compute, problem.found_inf is not None
+    partials, ratios = Argument(f"{problem.compute}*", "workspace"), ratios_of(problem, count)
+    return (Launch(moments_kernel(*key), (count, 1, 1), (THREADS, 1, 1), (*tables, partials, scale, found, *numbers)),
+            ratio_launch(problem, _counts(problem)),
+            Launch(move_kernel(*key), (count, 1, 1), (THREADS, 1, 1), (*tables, ratios, found, *numbers)))
+
+
+ALGORITHM = Algorithm(op="lamb_step", name="chunks", supports=supports, workspace=workspace, estimate=estimate, build=build)

@@ -1,0 +1,133 @@
+"""One thread a stretch of 256 elements for the moments and sums of squares, then one a parameter's element; two launches a parameter.
+
+For arrays that lie in any way; each coordinate costs a division of 64-bit integers.
+"""
+import functools
+
+from ..device import cuda, f32, i64
+from ..device.convert import element
+from ..device.rows import make_row_places64, row_arguments64
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from . import optim_naive
+from ._columns import columns_of, kind_of_columns, missing, number_arguments
+from ._lamb_norms import ratio_launch, ratios_of, workspace_bytes
+from ._rule import make_arithmetic
+from ._totals import TYPES
+from .optim_naive import Config, make_column
+
+THREADS = 256
+STRETCH = 256
+
+
+def supports(problem):
+    """Whatever has a number of partials that fits."""
+    count = sum(_counts(problem))
+    return None if count < 2 ** 31 - THREADS else f"{count} stretches; expected fewer than 2**31 - {THREADS}"
+
+
+def _counts(problem):
+    return [-(-problem.params[k].size // STRETCH) for k in problem.filled]
+
+
+def workspace(problem, device, config):
+    """Two numbers a stretch, one a parameter."""
+    return workspace_bytes(problem, sum(_counts(problem)), len(problem.filled))
+
+
+def estimate(problem, device, config):
+    """Twice that of other steps."""
+    return 2 * sum(optim_naive.launch_seconds(problem, k, device) for k in problem.filled)
+
+
+@functools.cache
+def moments_kernel(config, numbers):
+    """One parameter's moments, and sums of squares of stretches."""
+    kind, ARRAYS, T, N = config.kind, config.arrays, config.kind.scalar, TYPES[numbers]
+    places, SCALED, SKIPS, MASTER = make_row_places64(config.dims, ARRAYS), kind.scaled, config.skips, kind.dtypes[-1] is not None
+    (inverse, _), M = make_arithmetic(T), ARRAYS - 1
+    advance, direction, _ = kind.rule.make((), (), T)
+    (load_p, _), (load_g, _), (load_a, store_a), (load_b, store_b), _, (load_m, _) = map(make_column, kind.dtypes)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def lamb_naive(p, g, a, b, master, elements, sizes, strides, partials, first, partials_of_all, grad_scale, found_inf, n0, n1, n2, n3,
+                   n4, n5, n6, n7):
+        stretch = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        begin = i64(stretch * STRETCH)
+        go = begin < elements
+        if SKIPS:
+            go = go and found_inf[0] == f32(0)
+        if go:
+            at, p_squares, d_squares = cuda.local.array(ARRAYS, i64), T(0), T(0)
+            numbers = (T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7))
+            for i in range(begin, min(i64(begin + STRETCH), elements)):
+                places(i, sizes, strides, at)
+                gradient = T(load_g(g, at[1]))
+                if SCALED:
+                    gradient = T(gradient * inverse(T(grad_scale[0])))
+                if MASTER:
+                    value = T(load_m(master, at[M]))
+                else:
+                    value = T(load_p(p, at[0]))
+                x, y = advance(gradient, T(load_a(a, at[2])), T(load_b(b, at[3])), numbers)
+                store_a(a, at[2], x)
+                store_b(b, at[3], y)
+                d = direction(value, x, y, numbers)
+                p_squares, d_squares = T(p_squares + value * value), T(d_squares + d * d)
+            partials[i64(first + stretch)] = N(p_squares)
+            partials[i64(first + stretch + partials_of_all)] = N(d_squares)
+    return lamb_naive
+
+
+@functools.cache
+def move_kernel(config, numbers):
+    """One parameter moves."""
+    kind, ARRAYS, T, MASTER = config.kind, config.arrays, config.kind.scalar, config.kind.dtypes[-1] is not None
+    places, SKIPS, M = make_row_places64(config.dims, ARRAYS), config.skips, ARRAYS - 1
+    _, direction, _ = kind.rule.make((), (), T)
+    (load_p, store_p), _, (load_a, _), (load_b, _), _, (load_m, store_m) = map(make_column, kind.dtypes)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def lamb_naive_move(p, a, b, master, elements, sizes, strides, ratios, number, found_inf, n0, n1, n2, n3, n4, n5, n6, n7):
+        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        go = i < elements
+        if SKIPS:
+            go = go and found_inf[0] == f32(0)
+        if go:
+            at = cuda.local.array(ARRAYS, i64)
+            places(i, sizes, strides, at)
+            numbers = (T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7))
+            if MASTER:
+                value = T(load_m(master, at[M]))
+            else:
+                value = T(load_p(p, at[0]))
+            d = direction(value, T(load_a(a, at[2])), T(load_b(b, at[3])), numbers)
+            value = T(value - T(n7) * T(ratios[number]) * d)
+            store_p(p, at[0], value)
+            if MASTER:
+                store_m(master, at[M], value)
+    return lamb_naive_move
+
+
+def build(problem, device, config):
+    """A launch a parameter, one for the norms, and a launch a parameter."""
+    counts, first, before, after = _counts(problem), 0, [], []
+    total, (scale, found, *numbers) = sum(counts), number_arguments(problem)
+    partials, ratios = Argument(f"{problem.compute}*", "workspace"), ratios_of(problem, total)
+    for number, (k, count) in enumerate(zip(problem.filled, counts)):
+        columns, size = columns_of(problem, k), problem.params[k].size
+        arrays = sum(c is not None for c in columns)
+        sizes, strides = row_arguments64(problem.dims(k), arrays)
+        config = Config(kind_of_columns(problem, columns), arrays, len(sizes), problem.found_inf is not None)
+        p, g, a, b, _, master = (Argument(element(c[1].dtype).pointer, c[0]) if c else missing() for c in columns)
+        dims = (Argument("int64", size), Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides))
+        before.append(Launch(moments_kernel(config, problem.compute), (-(-count // THREADS), 1, 1), (THREADS, 1, 1),
+                             (p, g, a, b, master, *dims, partials, Argument("int64", first), Argument("int64", total), scale, found,
+                              *numbers)))
+        after.append(Launch(move_kernel(config, problem.compute), (-(-size // THREADS), 1, 1), (THREADS, 1, 1),
+                            (p, a, b, master, *dims, ratios, Argument("int32", number), found, *numbers)))
+        first += count
+    return (*before, ratio_launch(problem, counts), *after)
+
+
+ALGORITHM = Algorithm(op="lamb_step", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
