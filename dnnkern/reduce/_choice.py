@@ -7,7 +7,7 @@ from ._stages import THREADS, finish_across, finish_threads, workspace_bytes
 
 LATENCY = 8e-7          # of a flight of loads, and what is done with it
 IN_FLIGHT = 32 << 10    # bytes under way in a multiprocessor that memory's rate takes
-TAIL = 0.12             # of a grid's time, while its last blocks run alone, if all blocks run at once
+TAIL = 0.03             # of a grid's time, while its last blocks run alone, if all blocks run at once
 PIECES = (16, 64)       # loads of a thread, where a long walk is split
 RESIDENT = 6            # blocks of a multiprocessor
 MOST_SPLITS = 1 << 15
@@ -84,6 +84,8 @@ def seconds(problem, device, way):
     waves = ceil_div(blocks, device.sms * (2048 // threads))
     serial = waves * end + ceil_div(walk, flight) * LATENCY
     tail = 1 + TAIL * min(1.0, device.sms * (2048 // threads) / blocks)
+    if waves == 1:                                          # some multiprocessors have a block more than others
+        tail *= (ceil_div(blocks, device.sms) * device.sms / blocks) ** 0.5 if blocks > device.sms else 1.0
     time = LAUNCH + max(moved_seconds(problem.bytes * waste, device) / (rate * max(busy, 1e-3)) * tail + waves * end, serial)
     if way.splits > 1:
         loads = ceil_div(way.splits * finish_across(form.outputs), finish_threads(form.outputs, way.splits))
