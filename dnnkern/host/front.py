@@ -25,7 +25,7 @@ class Bound:
     `apart` are the pairs of arrays that must not overlap, `apart_at` the addresses at which they were last seen not to.
     """
     __slots__ = ("problem", "algorithm", "executable", "outputs", "workspace", "names", "tensors", "extents", "apart", "apart_at", "kind",
-                 "device")
+                 "device", "__weakref__")
 
     def __init__(self, **fields):
         for name, value in fields.items():

@@ -67,7 +67,7 @@ class ListOperation(Operation):
     def __init__(self, op, *, lists, written, singles=(), scalars=(), problem):
         super().__init__(op, operands=(), outputs=(), scalars=scalars, problem=problem)
         self.lists, self.singles, self.written = lists, singles, frozenset(written)
-        self.fixed, self.seen, self.numbers = {}, {}, {}
+        self.fixed, self.seen, self.numbers, self.reach = {}, {}, {}, weakref.WeakKeyDictionary()
 
     def of(self, problem):
         """The operation on lists of this problem's length."""
@@ -125,18 +125,24 @@ class ListOperation(Operation):
             raise type(error)(f"{self.function}: {name}: {error}") from None
 
     def _look(self, name, some, ids):
-        addresses, descriptions = [], []
-        for k, a in enumerate(some):
-            description, address = self._describe(f"{name}[{k}]", a)
-            descriptions.append((kind_of(a), description, alignment(address)))
-            addresses.append(address)
+        description, addresses = [], []
+        try:
+            if any([a is None for a in some]):
+                raise TypeError(f"{self.function}: {name} has entries that are None")
+            if some:
+                description.append(kind_of(some[0]))
+                addresses = description[0].describe_call(description, some)
+        except (TypeError, ValueError, RuntimeError):
+            for k, a in enumerate(some):  # which one it is
+                self._describe(f"{name}[{k}]", a)
+            raise
         with self.lock:
             if max(len(self.seen), len(self.numbers)) >= _LIMIT:
                 for known in (self.seen, self.numbers, self.calls):
                     known.clear()
             for old in [key for key, listed in self.seen.items() if not listed.alive]:
                 del self.seen[old]
-            number = self.numbers.setdefault(tuple(descriptions), len(self.numbers))
+            number = self.numbers.setdefault(tuple(description), len(self.numbers))
             listed = self.seen[ids] = _List(ids, some, addresses, number)
         return listed
 
@@ -213,8 +219,10 @@ class ListOperation(Operation):
 
     def _check_apart(self, bound, addresses):
         """ValueError where an array that is written shares memory with another one."""
-        starts = np.array([a + low for a, (low, _) in zip(addresses, bound.extents)], np.int64)
-        ends = np.array([a + high for a, (_, high) in zip(addresses, bound.extents)], np.int64)
+        reach = self.reach.get(bound)
+        if reach is None:
+            reach = self.reach[bound] = np.array(bound.extents, np.int64).T
+        starts, ends = np.array(addresses, np.int64) + reach
         order = np.flatnonzero(ends > starts)
         order = order[np.argsort(starts[order], kind="stable")]
         if (starts[order][1:] >= np.maximum.accumulate(ends[order])[:-1]).all():

@@ -80,8 +80,9 @@ class DeviceTable:
 
     def _send(self, addresses):
         from cuda.bindings import driver
-        words, stream = self.table.filled(addresses), _upload_stream(self.index)
+        words = self.table.filled(addresses)
         with _outside_captures():
+            stream = _upload_stream(self.index)
             at = allocate(words.nbytes, self.index, stream)
             check(driver.cuMemcpyHtoDAsync(at, words.ctypes.data, words.nbytes, stream))
             check(driver.cuStreamSynchronize(stream))
