@@ -300,6 +300,14 @@ def test_the_problems_of_the_bench_have_an_algorithm(op):
         assert dispatch.get_algorithm(op, case.problem).name == "chunks", case
 
 
+@pytest.mark.parametrize("op, words", [("adamw_step", "33,9 {} --scaled"), ("lamb_step", "33,9 {}"), ("clip_grad_norm", "33,9 {}"),
+                                       ("dropout_fwd", "5x9 {}"), ("dropout_bwd", "5x9 {}")])
+def test_they_are_measured(op, words, simulated, capsys):
+    from bench import run
+    assert run.main([op, "--no-peers", "--problem", words, "--dtype", "float32,bfloat16"]) == 0
+    assert "naive" in capsys.readouterr().out
+
+
 # ---- bad input
 
 def refused(error, words, function, lists, **more):

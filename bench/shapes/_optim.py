@@ -26,9 +26,9 @@ def _transformer(layers, width, vocabulary):
 
 
 RESNET50, BILLION = _resnet50(), _transformer(16, 2048, 50257)
-MIXED = ",".join(f"{25 * (7 - k)}*{7 ** k * 3 + k}" for k in range(1, 7)) + ",100*64x65"
+MIXED = ",".join(f"{10 * (7 - k)}*{9 ** k * 3 + k}" for k in range(1, 7)) + ",90*64x65"
 SETS = {"large": ("134217728 {}  # 2**27", "134217728 {} --scaled  # 2**27"), "resnet50": (RESNET50 + " {}  # ResNet-50",),
-        "transformer": (BILLION + " {}  # 1.2 billion",), "mixed": (MIXED + " {}  # 625 arrays of mixed sizes",),
+        "transformer": (BILLION + " {}  # 1.2 billion",), "mixed": (MIXED + " {}  # 300 arrays of mixed sizes",),
         "odd": ("9999991,77,4099x4097 {}",), "small": ("4*64x64,4*64 {}",)}
 HALVES = {"master": ("134217728 {} --master  # 2**27", RESNET50 + " {} --master  # ResNet-50", BILLION + " {} --master  # 1.2 billion"),
           "narrow": ("134217728 {} --narrow  # 2**27", RESNET50 + " {} --narrow  # ResNet-50")}
