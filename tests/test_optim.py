@@ -248,6 +248,17 @@ def test_master_weights_keep_what_halves_lose():
     np.testing.assert_array_equal(host(alone), 256.0)
 
 
+def test_the_check_for_nan_looks_at_what_is_written(monkeypatch, capsys):
+    from dnnkern.host import lists as module
+    from dnnkern.host.check import CheckFailed
+    monkeypatch.setattr(module, "CHECKS", frozenset({"nan"}))
+    p = [array(np.ones(3)), array(np.ones(2))]
+    dnnkern.sgd_step(p, [array([1, 2, 3]), array([4, 5])], lr=1)
+    with pytest.raises(CheckFailed, match="output 1 holds 1 values that are not finite; python -m dnnkern check sgd_step"):
+        dnnkern.sgd_step(p, [array([1, 2, 3]), array([4, np.inf])], lr=1)
+    assert "the first at (1,): -inf" in capsys.readouterr().err
+
+
 # ---- random problems
 
 @pytest.mark.parametrize("op", OPS)

@@ -12,7 +12,7 @@ import numpy as np
 from ..device import SIMULATED
 from ..dispatch import Note
 from .arrays import alignment, kind_of
-from .front import Operation, stream_handle
+from .front import CHECKS, Operation, stream_handle
 from .tensor import share_memory
 
 _LIMIT = 1 << 10  # lists remembered by one operation
@@ -209,13 +209,20 @@ class ListOperation(Operation):
             scratch = kind.empty((bound.workspace,), "uint8", bound.device, stream) if workspace is None else workspace
         if SIMULATED:
             for label, x in zip(bound.names, arrays):
-                if label.split("[")[0] in self.written and not getattr(getattr(x, "flags", None), "writeable", True):
+                if self._is_written(label) and not getattr(getattr(x, "flags", None), "writeable", True):
                     raise TypeError(f"{self.function}: {label} is a read-only array, which cannot be written")
             values = [kind_of(x).host_view(x) for x in arrays]
             at = None if scratch is None else kind_of(scratch).host_view(scratch)
         else:
             at = 0 if scratch is None else kind_of(scratch).describe(scratch)[1]
         bound.executable.execute((*values, at, *scalars), stream)
+        if CHECKS and "nan" in CHECKS:
+            from .check import check_outputs
+            check_outputs(bound, [x for label, x in zip(bound.names, arrays) if self._is_written(label)], stream)
+
+    def _is_written(self, label):
+        """Of a label such as params[3]."""
+        return label.split("[")[0] in self.written
 
     def _check_apart(self, bound, addresses):
         """ValueError where an array that is written shares memory with another one."""
@@ -231,7 +238,7 @@ class ListOperation(Operation):
         for k in order.tolist():
             active = [j for j in active if ends[j] > starts[k]]
             for j in active:
-                some = [i for i in (j, k) if bound.names[i].split("[")[0] in self.written]
+                some = [i for i in (j, k) if self._is_written(bound.names[i])]
                 if some and share_memory(bound.tensors[j], addresses[j], bound.tensors[k], addresses[k]):
                     written = bound.names[some[-1]]
                     other = bound.names[j if some[-1] == k else k]
