@@ -91,3 +91,15 @@ def test_squared_differences_move_16_bytes(op, words, tmp_path):
         assert ".f64" not in code.ptx and "div." not in code.ptx
         if op.endswith("bwd") or "none" in words:
             assert accesses(code, "STG")[128] >= variant.config.count
+
+
+@pytest.mark.parametrize("op", ["ctc_loss_fwd", "ctc_loss_bwd"])
+@pytest.mark.parametrize("words", ["512x32x128 f32 64", "512x32x128 bf16 900", "512x4x128 f32 3800", "100x2x40 f64 1000"])
+def test_states_stay_in_registers(op, words, tmp_path):
+    """Whatever a thread holds; and one barrier a step: as many as steps are computed at once, and one before them."""
+    (variant, kernels), = assembled(op, words, "block", tmp_path, most=1)
+    walk = next(k for k in kernels if k[0].endswith("_block"))
+    _, code, launch = walk
+    assert code.registers * launch.block[0] <= 65536
+    assert (".f64" in code.ptx) == ("f64" in words)
+    assert code.count("BAR.SYNC") <= 9

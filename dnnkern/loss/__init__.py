@@ -1,12 +1,14 @@
 """Losses and their gradients."""
 from ..dispatch import Note
 from ..host.front import Operation
+from ._ctc_problem import CtcGradientProblem, CtcProblem, check_sequences, make_ctc_backward, make_ctc_forward
 from ._mse_problem import MseGradientProblem, MseProblem, make_mse_backward, make_mse_forward
 from ._problem import (CrossEntropyGradientProblem, CrossEntropyProblem, NllGradientProblem, NllProblem, check_labels, make_backward,
                        make_forward, make_nll_backward, make_nll_forward)
 
-__all__ = ["CrossEntropyGradientProblem", "CrossEntropyProblem", "MseGradientProblem", "MseProblem", "NllGradientProblem", "NllProblem",
-           "cross_entropy_bwd", "cross_entropy_fwd", "mse_loss_bwd", "mse_loss_fwd", "nll_loss_bwd", "nll_loss_fwd"]
+__all__ = ["CrossEntropyGradientProblem", "CrossEntropyProblem", "CtcGradientProblem", "CtcProblem", "MseGradientProblem", "MseProblem",
+           "NllGradientProblem", "NllProblem", "cross_entropy_bwd", "cross_entropy_fwd", "ctc_loss_bwd", "ctc_loss_fwd", "mse_loss_bwd",
+           "mse_loss_fwd", "nll_loss_bwd", "nll_loss_fwd"]
 
 CROSS_ENTROPY_FWD = Operation("cross_entropy_fwd", operands=("logits", "targets", "weight"), outputs=("loss", "lse"), problem=make_forward,
                               check_values=check_labels)
@@ -24,6 +26,12 @@ MSE_LOSS_FWD = Operation("mse_loss_fwd", operands=("x", "target"), outputs=("los
 _mse = MSE_LOSS_FWD.call
 MSE_LOSS_BWD = Operation("mse_loss_bwd", operands=("dloss", "x", "target"), outputs=("dx",), problem=make_mse_backward)
 _mse_bwd = MSE_LOSS_BWD.call
+CTC_LOSS_FWD = Operation("ctc_loss_fwd", operands=("logits", "targets", "input_lengths", "target_lengths"), outputs=("loss", "saved"),
+                         problem=make_ctc_forward, check_values=check_sequences)
+_ctc_forward = CTC_LOSS_FWD.call
+CTC_LOSS_BWD = Operation("ctc_loss_bwd", operands=("dloss", "logits", "targets", "input_lengths", "target_lengths", "saved"),
+                         outputs=("dlogits",), problem=make_ctc_backward, check_values=check_sequences)
+_ctc_backward = CTC_LOSS_BWD.call
 
 
 def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_smoothing=0.0, reduction="mean", out=None, workspace=None,
@@ -299,3 +307,108 @@ def mse_loss_bwd(dloss, x, target, *, reduction="mean", out=None, workspace=None
     array([0., 4., 6.], dtype=float32)
     """
     return _mse_bwd((dloss, x, target), out, (reduction,), (), workspace, stream, algo, allow)
+
+
+def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zero_infinity=False, out=None, workspace=None, stream=None,
+                 algo=None, allow=Note.NONE):
+    """Connectionist temporal classification: the negative logarithm of the probability of all alignments of a target with its input.
+
+    An alignment names a class for each step; without repetitions, and then without blanks, it is the target. Classes have the probabilities
+    ``softmax(logits)``.
+
+    Parameters
+    ----------
+    logits : array (T, N, C)
+        Steps, samples, classes; float64, float32, float16 or bfloat16, any strides. Logarithms of probabilities are logits, too.
+    targets : array (N, L) of int32 or int64
+        Labels, each a class other than blank; those behind a target's length do not count.
+    input_lengths, target_lengths : array (N,) of int32 or int64
+        Steps and labels of each sample: 0 to T, 0 to L.
+    blank : int
+        The class that stands for no label.
+    zero_infinity : bool
+        A target that no alignment fits, since it is longer than its input, costs 0 instead of infinity.
+    out : (loss, saved)
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    loss : array (N,) of float32, float64 for float64
+        Of each sample, neither summed nor divided by lengths. An empty target of an empty input costs 0.
+    saved : array (N, T, 2 * L + 2) of the loss's dtype
+        Logarithms of probabilities, what `ctc_loss_bwd` takes: of the alignments up to each of 2 * L + 1 states at each step, and last
+        the logarithm of the sum of exponentials of the step's logits.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, a blank that is no class, an `out` that overlaps an operand; under ``DNNKERN_CHECK=values`` a length that
+        does not fit, or a label that is no class or blank, with its position.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. A length that does not fit or a label that is no class gives NaN, and reads nothing outside the arrays. Mirrors
+    cudnnCTCLoss with CUDNN_LOSS_NORMALIZATION_SOFTMAX and its deterministic algorithm, and ``torch.nn.functional.ctc_loss`` of
+    ``log_softmax(logits)``. Graves, Fernandez, Gomez and Schmidhuber, "Connectionist temporal classification" (2006).
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> logits = np.zeros((3, 1, 2), np.float32)                    # three steps of two classes, all alike
+    >>> one = np.array([1])
+    >>> loss, saved = dnnkern.ctc_loss_fwd(logits, np.array([[1]]), np.array([3]), one)
+    >>> print(np.exp(-loss).round(4))                               # 6 of 8: not 000, not 101
+    [0.75]
+    """
+    return _ctc_forward((logits, targets, input_lengths, target_lengths), out, (blank, zero_infinity), (), workspace, stream, algo, allow)
+
+
+def ctc_loss_bwd(dloss, logits, targets, input_lengths, target_lengths, saved, *, blank=0, zero_infinity=False, out=None, workspace=None,
+                 stream=None, algo=None, allow=Note.NONE):
+    """The gradient of `ctc_loss_fwd` by the logits: of each class its probability, less that of its states given the target.
+
+    Parameters
+    ----------
+    dloss : array (N,) of float32, float64 for float64
+        Gradient of each sample's loss.
+    logits, targets, input_lengths, target_lengths, blank, zero_infinity
+        As given to `ctc_loss_fwd`.
+    saved : array (N, T, 2 * L + 2)
+        As `ctc_loss_fwd` returned it.
+    out : array of the logits' shape and dtype
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dlogits : array (T, N, C) of the logits' dtype, of dloss's framework
+        0 behind a sample's input. Of a sample that no alignment fits NaN, or with zero_infinity 0.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `ctc_loss_fwd` does.
+
+    Notes
+    -----
+    Deterministic: states of one class are added in their order, without atomics. Samples with a length that does not fit are NaN
+    throughout.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> logits, target, steps, one = np.zeros((2, 1, 2), np.float32), np.array([[1]]), np.array([2]), np.array([1])
+    >>> loss, saved = dnnkern.ctc_loss_fwd(logits, target, steps, one)
+    >>> dnnkern.ctc_loss_bwd(np.ones(1, np.float32), logits, target, steps, one, saved)[:, 0].round(4)
+    array([[ 0.1667, -0.1667],
+           [ 0.1667, -0.1667]], dtype=float32)
+    """
+    return _ctc_backward((dloss, logits, targets, input_lengths, target_lengths, saved), out, (blank, zero_infinity), (), workspace, stream,
+                         algo, allow)

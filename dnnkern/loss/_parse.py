@@ -1,15 +1,17 @@
-"""Losses in words, for the command line: ``8192x50257 bf16 --weight --smoothing 0.1``, ``16x21x512x512 f32 --targets soft``."""
+"""Losses in words, for the command line: ``8192x50257 bf16 --weight --smoothing 0.1``, ``16x21x512x512 f32 --targets soft``; for CTC
+``512x32x128 f32 64``: steps, samples, classes, and the most labels."""
 import functools
 
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
 from ..transform._parse import sizes_word
+from ._ctc_problem import CtcGradientProblem, CtcProblem, make_ctc_backward, make_ctc_forward
 from ._mse_problem import MseGradientProblem, MseProblem, make_mse_backward, make_mse_forward
 from ._problem import (REDUCTIONS, CrossEntropyGradientProblem, CrossEntropyProblem, NllGradientProblem, NllProblem, make_backward,
                        make_forward, make_nll_backward, make_nll_forward)
 
 PROBLEMS = {kind.op: kind for kind in (CrossEntropyProblem, CrossEntropyGradientProblem, NllProblem, NllGradientProblem, MseProblem,
-                                       MseGradientProblem)}
+                                       MseGradientProblem, CtcProblem, CtcGradientProblem)}
 
 
 def add_arguments(op, parser):
@@ -56,19 +58,50 @@ def make_mse(op, arguments):
     return forward if op == forward.op else make_mse_backward((forward.loss, x, x), None, arguments.reduction, frozenset())
 
 
+def add_ctc_arguments(parser):
+    """The words that describe a CTC loss or its gradient."""
+    parser.add_argument("shape", type=sizes_word, help="of the logits, steps x samples x classes: 512x32x128")
+    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("labels", type=int, help="of the longest target")
+    parser.add_argument("--targets", choices=("int64", "int32"), default="int64", help="dtype of labels and lengths")
+    parser.add_argument("--blank", type=int, default=0)
+    parser.add_argument("--zero-infinity", action="store_true", help="targets that no alignment fits cost nothing")
+
+
+def make_ctc(op, arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
+    a = arguments
+    if len(a.shape) != 3:
+        raise ValueError(f"{op}: logits of shape {a.shape}; expected steps x samples x classes")
+    logits, lengths = Tensor.packed(a.shape, a.dtype), Tensor.packed(a.shape[1:2], a.targets)
+    tensors = logits, Tensor.packed((a.shape[1], a.labels), a.targets), lengths, lengths
+    forward = make_ctc_forward(tensors, None, a.blank, a.zero_infinity, frozenset())
+    if op == forward.op:
+        return forward
+    return make_ctc_backward((forward.loss, *tensors, forward.saved), None, a.blank, a.zero_infinity, frozenset())
+
+
 def from_record(op, record):
     """The problem of a record; ValueError where it is something else."""
     return problem_from_record(PROBLEMS[op], op, record)
 
 
-FAMILY = {op: (add_mse_arguments, functools.partial(make_mse, op), functools.partial(from_record, op)) if op.startswith("mse") else
-          (functools.partial(add_arguments, op), functools.partial(make, op), functools.partial(from_record, op)) for op in PROBLEMS}
+_WORDS = {"mse": (add_mse_arguments, make_mse), "ctc": (add_ctc_arguments, make_ctc)}
+
+
+def _family(op):
+    add, make_it = _WORDS.get(op[:3], (functools.partial(add_arguments, op), make))
+    return add, functools.partial(make_it, op), functools.partial(from_record, op)
+
+
+FAMILY = {op: _family(op) for op in PROBLEMS}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
 _ENTROPY = ("5x100 f32", "3x777 bf16 --weight --smoothing 0.1", "2x6x5x8 f16 --targets soft", "4x9 f64 --reduction sum --targets int32")
 _NLL = ("5x100 f32", "3x777 bf16 --weight", "2x6x5x8 f16 --reduction none", "4x9 f64 --reduction sum --targets int32")
 _MSE = ("5x100 f32", "3x777 bf16 --reduction none", "4099 f16 --reduction sum", "4x9 f64")
-SMALL = {op: {"nll": _NLL, "mse": _MSE}.get(op[:3], _ENTROPY) for op in PROBLEMS}
+_CTC = ("12x3x7 f32 4", "9x2x33 bf16 3 --blank 5", "5x2x4 f16 3 --zero-infinity --targets int32", "6x1x5 f64 2")
+SMALL = {op: {"nll": _NLL, "mse": _MSE, "ctc": _CTC}.get(op[:3], _ENTROPY) for op in PROBLEMS}
 """Problems that ``python -m dnnkern check`` tries."""
 
 

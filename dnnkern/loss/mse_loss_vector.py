@@ -89,8 +89,9 @@ def kernel(dtype, compute, each, forward, config):
     put_loss, put = make_writer(compute, VECTOR, WORDS), make_writer(dtype, VECTOR, WORDS)
     reduce = make_block_reduce(add, THREADS)
     READS, TURN = each and not forward, THREADS * COUNT
+    BLOCKS = 2 if READS and COUNT * VECTOR > 16 else 4  # a third array in registers, of twice the words beside 16-bit ones
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
     def mse_loss_vector(x, target, loss, dx, size, scale):
         a, b = cuda.local.array(LENGTH, SCALAR), cuda.local.array(LENGTH, SCALAR)
         losses, some, others = cuda.local.array(LOSSES, NUMBER), cuda.local.array(VECTOR, Real), cuda.local.array(VECTOR, Real)

@@ -1,0 +1,39 @@
+"""The backward passes of PyTorch's ctc_loss and log_softmax. Its result is not compared: it takes what its own forward pass saved."""
+import torch
+
+from bench.peers import Peer
+from bench.torch_arrays import TorchContender, tensors
+
+NAME = "torch"
+
+
+def make(case, operands, clock):
+    """The case in PyTorch; None for 16-bit types, which it lacks. The check has our own result, since what ours gets is made up."""
+    if case.problem.logits.itemsize == 2:
+        return None
+    arrays = [tensors(operands, k) for k in range(len(operands))]
+    calls = [plain_call_on(case.problem, a) for a in arrays]
+    contender = TorchContender(NAME, calls, clock)
+
+    def write():
+        with contender.on_stream():
+            case.call(arrays[0], algo="naive")
+        clock.synchronize()
+    return Peer(contender, write)
+
+
+def plain_call(case, arrays):
+    """The call on torch tensors, for the host's time."""
+    return plain_call_on(case.problem, arrays)
+
+
+def plain_call_on(p, t):
+    """The call of a problem, after a forward pass of PyTorch's own."""
+    aten, logp, targets = torch.ops.aten, t["logits"].log_softmax(2), t["targets"].long()
+    lengths = t["input_lengths"].tolist(), t["target_lengths"].tolist()
+    loss, alpha = aten._ctc_loss(logp, targets, *lengths, p.blank, p.zero_infinity)
+
+    def run():
+        gradient = aten._ctc_loss_backward(t["dloss"], logp, targets, *lengths, loss, alpha, p.blank, p.zero_infinity)
+        return aten._log_softmax_backward_data(gradient, logp, 2, logp.dtype)
+    return run

@@ -1,0 +1,328 @@
+"""A block a sample, a thread a state or a few: steps follow each other by one barrier, through two rows of states in shared memory.
+
+The recursion is a chain of as many steps as the input has, so that nothing counts but the time of a step. A thread's scores of the next few
+steps are under way while it computes these; what it leaves for the gradient is written on the way. Backward a sample's block turns the
+recursion round and leaves the probability of each state at each step; then a block a step and sample writes the row of the gradient: all
+classes first, then the blank and the labels, each by the thread that has its first occurrence and follows the others, in their order.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, i32, i64
+from ..device.block import add, make_block_reduce
+from ..device.convert import element
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance
+from ..dispatch import Algorithm
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, moved_seconds
+from ._ctc import NOTHING, TYPES, count_arguments, make_sums, normalise_launch, sequence_arguments
+
+MOST_THREADS, MOST_HELD, SHARED = {"float32": 1024, "float64": 512}, 8, 64 << 10
+AHEAD = {1: 8, 2: 4, 4: 2, 8: 1}  # states of a thread -> steps whose scores it loads at once
+STEP = 0.15e-6                    # seconds of a step: a guess, from its chain of instructions
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the kernels over samples are compiled for: `held` states of a thread."""
+    dtype: str
+    threads: int
+    held: int
+
+    @property
+    def ahead(self):
+        """Steps whose scores are loaded at once."""
+        return max(1, AHEAD[self.held] // (2 if self.dtype == "float64" else 1))
+
+    def __str__(self):
+        return f"{self.threads} threads, {self.held} states"
+
+
+def supports(problem):
+    """States that a block holds."""
+    most = min(MOST_THREADS[problem.compute] * MOST_HELD, SHARED // 2 // ITEMSIZE[problem.compute] - 2)
+    if problem.states > most:
+        return f"{problem.states} states; a block holds {most}"
+    if not problem.steps:
+        return "there are no steps"
+    return None
+
+
+def _config(problem):
+    most = MOST_THREADS[problem.compute]
+    held = next(h for h in AHEAD if problem.states <= h * most)
+    return Config(problem.dtype, min(most, 32 * ceil_div(ceil_div(problem.states, held), 32)), held)
+
+
+def _columns(problem):
+    """Threads of a row of the gradient."""
+    return 32 * min(8, ceil_div(max(problem.classes, problem.labels), 64))
+
+
+def workspace(problem, device, config):
+    """Backward a number for each state of each step, and for each label where the next one like it is and whether it is the first."""
+    if problem.is_forward:
+        return 0
+    return problem.samples * (problem.steps * problem.states * ITEMSIZE[problem.compute] + 8 * problem.labels)
+
+
+def estimate(problem, device, config):
+    """The chain of steps, for as many samples as there are multiprocessors at once; and bytes."""
+    config = _config(problem)
+    resident = max(1, 2048 // config.threads) * device.sms
+    chain = problem.steps * STEP * (1 + 0.4 * (config.held - 1)) * ceil_div(problem.samples, resident)
+    states = problem.samples * problem.steps * problem.states * ITEMSIZE[problem.compute]
+    return 2 * LAUNCH + chain + moved_seconds(2 * problem.logits.nbytes + (1 if problem.is_forward else 3) * states, device)
+
+
+@functools.cache
+def make_chunk(config):
+    """Device function ``fetch(scores, x, lses, t, toward, times, classes_of, strides, states)``: the scores of a thread's states at the
+    next steps from t on, forwards or backwards, less the logarithms of the steps' sums; NaN for a label that is no class."""
+    load, compute = element(config.dtype).load, element(config.dtype).compute
+    Real, HELD, AHEAD_OF = TYPES[compute], config.held, config.ahead
+
+    @device_function
+    def fetch(scores, x, lses, t, toward, times, classes_of, strides, states):
+        for j in range(AHEAD_OF):
+            at = i32(t + toward * j)
+            if at >= 0 and at < times:
+                lse = lses[i64(i64(at) * strides[8] + i64(states) * strides[9])]
+                for k in range(HELD):
+                    score = Real(math.nan)
+                    if classes_of[k] >= 0:
+                        score = Real(load(x, i64(i64(at) * strides[0] + i64(classes_of[k]) * strides[2])) - lse)
+                    scores[j * HELD + k] = score
+    return fetch
+
+
+@functools.cache
+def forward_kernel(config):
+    """Logarithms of the probabilities of the alignments up to each state of each step, and of all."""
+    compute = element(config.dtype).compute
+    Real, do, fetch = TYPES[compute], make_sums(compute), make_chunk(config)
+    add2, add3, length, label = do.add2, do.add3, do.length, do.label
+    THREADS, HELD, AHEAD_OF = config.threads, config.held, config.ahead
+    SCORES = HELD * AHEAD_OF
+
+    @cuda.jit(launch_bounds=(THREADS, 1))
+    def ctc_fwd_block(logits, targets, input_lengths, target_lengths, saved, loss, steps, samples, classes, states, blank, strides, zero):
+        line = cuda.shared.array(0, Real)
+        scores, later = cuda.local.array(SCORES, Real), cuda.local.array(SCORES, Real)
+        classes_of, skips = cuda.local.array(HELD, i32), cuda.local.array(HELD, i32)
+        thread, n, width = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x), i32(states + 2)
+        times, fits = length(input_lengths, i64(i64(n) * strides[5]), steps)
+        count, fits_too = length(target_lengths, i64(i64(n) * strides[6]), i32(states >> 1))
+        own, first = i32(2 * count + 1), i64(i64(n) * strides[3])
+        x, row = advance(logits, i64(i64(n) * strides[1])), advance(saved, i64(i64(n) * strides[7]))
+        # state s lies at s + 2, behind two that never are; before the first step all is in the first state
+        if thread < 2:
+            line[thread] = Real(NOTHING)
+            line[i32(width + thread)] = Real(NOTHING)
+        for k in range(HELD):
+            s = i32(thread + k * THREADS)
+            classes_of[k] = i32(-1)
+            skips[k] = i32(0)
+            if s < own:
+                classes_of[k] = label(targets, first, strides[4], s, classes, blank)
+                if s > 1:
+                    if label(targets, first, strides[4], i32(s - 2), classes, blank) != classes_of[k]:
+                        skips[k] = i32(1)
+            if s < states:
+                line[i32(s + 2)] = Real(0) if s == 0 else Real(NOTHING)
+        fetch(later, x, row, i32(0), i32(1), times, classes_of, strides, states)
+        cuda.syncthreads()
+        for begin in range(i32(0), times, i32(AHEAD_OF)):
+            for k in range(SCORES):
+                scores[k] = later[k]
+            fetch(later, x, row, i32(begin + AHEAD_OF), i32(1), times, classes_of, strides, states)
+            for j in range(AHEAD_OF):
+                t = i32(begin + j)
+                if t < times:
+                    old = i32(i32(t & 1) * width)
+                    new = i32(width - old)
+                    for k in range(HELD):
+                        s = i32(thread + k * THREADS)
+                        if s < states:
+                            value = Real(NOTHING)
+                            if s < own:
+                                d = Real(NOTHING)
+                                if skips[k]:
+                                    d = line[i32(old + s)]
+                                value = Real(scores[j * HELD + k] + add3(line[i32(old + s + 2)], line[i32(old + s + 1)], d))
+                                line[i32(new + s + 2)] = value
+                            row[i64(i64(t) * strides[8] + i64(s) * strides[9])] = value
+                    cuda.syncthreads()
+        for t in range(times, i32(steps)):
+            for k in range(HELD):
+                s = i32(thread + k * THREADS)
+                if s < states:
+                    row[i64(i64(t) * strides[8] + i64(s) * strides[9])] = Real(NOTHING)
+        if thread == 0:
+            last = i32(i32(times & 1) * width + own + 1)
+            total = line[last]
+            if own > 1:
+                total = add2(total, line[i32(last - 1)])
+            value = Real(-total)
+            if zero:
+                if value == Real(math.inf):
+                    value = Real(0)
+            if not (fits and fits_too):
+                value = Real(math.nan)
+            loss[i64(i64(n) * strides[10])] = value
+    return ctc_fwd_block
+
+
+@functools.cache
+def backward_kernel(config):
+    """The probability of being in each state at each step, given the target; and chains of labels that are alike."""
+    compute = element(config.dtype).compute
+    Real, do, fetch = TYPES[compute], make_sums(compute), make_chunk(config)
+    add3, power, ending, length, label = do.add3, do.power, do.ending, do.length, do.label
+    THREADS, HELD, AHEAD_OF = config.threads, config.held, config.ahead
+    SCORES = HELD * AHEAD_OF
+
+    @cuda.jit(launch_bounds=(THREADS, 1))
+    def ctc_bwd_block(logits, targets, input_lengths, target_lengths, saved, steps, samples, classes, states, blank, strides, occupied,
+                      follow, leads):
+        line = cuda.shared.array(0, Real)
+        scores, later = cuda.local.array(SCORES, Real), cuda.local.array(SCORES, Real)
+        classes_of, skips = cuda.local.array(HELD, i32), cuda.local.array(HELD, i32)
+        thread, n, width = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x), i32(states + 2)
+        times, _ = length(input_lengths, i64(i64(n) * strides[5]), steps)
+        count, _ = length(target_lengths, i64(i64(n) * strides[6]), i32(states >> 1))
+        own, first = i32(2 * count + 1), i64(i64(n) * strides[3])
+        x, row = advance(logits, i64(i64(n) * strides[1])), advance(saved, i64(i64(n) * strides[7]))
+        into = advance(occupied, i64(i64(i64(n) * i64(steps)) * i64(states)))
+        next_of, lead_of = advance(follow, i64(i64(n) * i64(states >> 1))), advance(leads, i64(i64(n) * i64(states >> 1)))
+        # state s lies at s, before two that never are; behind the last step all is in the last state
+        for k in range(HELD):
+            s = i32(thread + k * THREADS)
+            classes_of[k] = i32(-1)
+            skips[k] = i32(0)
+            if s < own:
+                classes_of[k] = label(targets, first, strides[4], s, classes, blank)
+                if s + 2 < own:
+                    if label(targets, first, strides[4], i32(s + 2), classes, blank) != classes_of[k]:
+                        skips[k] = i32(1)
+        for s in range(thread, width, i32(THREADS)):
+            line[s] = Real(0) if s == own - 1 else Real(NOTHING)
+            line[i32(width + s)] = Real(NOTHING)
+        fetch(later, x, row, i32(times - 1), i32(-1), times, classes_of, strides, states)
+        for j in range(thread, count, i32(THREADS)):
+            lead_of[j] = i32(1)
+        total = Real(0)
+        if times > 0:
+            total = ending(advance(row, i64(i64(times - 1) * strides[8])), strides[9], own)
+        cuda.syncthreads()
+        for j in range(thread, count, i32(THREADS)):
+            c, i = label(targets, first, strides[4], i32(2 * j + 1), classes, blank), i32(j + 1)
+            while i < count and label(targets, first, strides[4], i32(2 * i + 1), classes, blank) != c:
+                i = i32(i + 1)
+            next_of[j] = i
+            if i < count:
+                lead_of[i] = i32(0)
+        for begin in range(i32(0), times, i32(AHEAD_OF)):
+            for k in range(SCORES):
+                scores[k] = later[k]
+            fetch(later, x, row, i32(times - 1 - begin - AHEAD_OF), i32(-1), times, classes_of, strides, states)
+            for j in range(AHEAD_OF):
+                t = i32(times - 1 - begin - j)
+                if t >= 0:
+                    old = i32(i32(i32(begin + j) & 1) * width)
+                    new = i32(width - old)
+                    for k in range(HELD):
+                        s = i32(thread + k * THREADS)
+                        if s < own:
+                            d = Real(NOTHING)
+                            if skips[k]:
+                                d = line[i32(old + s + 2)]
+                            rest = add3(line[i32(old + s)], line[i32(old + s + 1)], d)
+                            line[i32(new + s)] = Real(rest + scores[j * HELD + k])
+                            ahead = row[i64(i64(t) * strides[8] + i64(s) * strides[9])]
+                            into[i64(i64(t) * i64(states) + i64(s))] = power(Real(Real(ahead + rest) - total))
+                    cuda.syncthreads()
+    return ctc_bwd_block
+
+
+@functools.cache
+def gradient_kernel(dtype, threads):
+    """A row of the gradient, a block a step of a sample."""
+    load, store, compute = element(dtype).load, element(dtype).store, element(dtype).compute
+    Real, do, reduce = TYPES[compute], make_sums(compute), make_block_reduce(add, threads)
+    power, ending, length, label = do.power, do.ending, do.length, do.label
+    SCRATCH = threads // 16
+
+    @cuda.jit(launch_bounds=threads)
+    def ctc_gradient_rows(logits, targets, input_lengths, target_lengths, saved, dloss, dlogits, steps, samples, classes, states, blank,
+                          strides, occupied, follow, leads, zero, by_samples):
+        scratch, thread = cuda.shared.array(SCRATCH, Real), i32(cuda.threadIdx.x)
+        t, n = divide_remainder(i32(cuda.blockIdx.x), by_samples)
+        times, fits = length(input_lengths, i64(i64(n) * strides[5]), steps)
+        count, fits_too = length(target_lengths, i64(i64(n) * strides[6]), i32(states >> 1))
+        x = advance(logits, i64(i64(t) * strides[0] + i64(n) * strides[1]))
+        y = advance(dlogits, i64(i64(t) * strides[11] + i64(n) * strides[12]))
+        row, first = advance(saved, i64(i64(n) * strides[7])), i64(i64(n) * strides[3])
+        g, lse = Real(0), Real(0)
+        if t < times:
+            lse = row[i64(i64(t) * strides[8] + i64(states) * strides[9])]
+            total = ending(advance(row, i64(i64(times - 1) * strides[8])), strides[9], i32(2 * count + 1))
+            g = dloss[i64(i64(n) * strides[10])]
+            if total != total or total == Real(NOTHING) and not zero:
+                g = Real(math.nan)
+            elif total == Real(NOTHING):
+                g = Real(0)
+        if not (fits and fits_too):
+            g = Real(math.nan)
+        if g == Real(0) or g != g:  # the same everywhere, whatever the logits are
+            for c in range(thread, i32(classes), i32(threads)):
+                store(y, i64(i64(c) * strides[13]), g)
+        else:
+            for c in range(thread, i32(classes), i32(threads)):
+                value = power(Real(load(x, i64(i64(c) * strides[2])) - lse))
+                store(y, i64(i64(c) * strides[13]), Real(g * value))
+            state = advance(occupied, i64(i64(i64(n) * i64(steps) + i64(t)) * i64(states)))
+            blanks = Real(0)
+            for s in range(thread, i32(2 * count + 1), i32(threads)):
+                if label(targets, first, strides[4], i32(s), classes, blank) == blank:
+                    blanks = Real(blanks + state[i64(s)])
+            blanks = reduce(blanks, scratch, i32(0))
+            if thread == 0:
+                value = power(Real(load(x, i64(i64(blank) * strides[2])) - lse))
+                store(y, i64(i64(blank) * strides[13]), Real(g * Real(value - blanks)))
+            labels = i64(i64(n) * i64(states >> 1))
+            for j in range(thread, count, i32(threads)):
+                c = label(targets, first, strides[4], i32(2 * j + 1), classes, blank)
+                if c >= 0 and c != blank and leads[i64(labels + i64(j))]:
+                    value, k = power(Real(load(x, i64(i64(c) * strides[2])) - lse)), i32(j)
+                    inside = Real(0)
+                    while k < count:
+                        inside = Real(inside + state[i64(2 * k + 1)])
+                        k = i32(follow[i64(labels + i64(k))])
+                    store(y, i64(i64(c) * strides[13]), Real(g * Real(value - inside)))
+    return ctc_gradient_rows
+
+
+def build(problem, device, config):
+    """Forward the normalisation and the samples; backward the samples and the rows of the gradient."""
+    p, config, numbers, size = problem, _config(problem), f"{problem.compute}*", ITEMSIZE[problem.compute]
+    grid, block, shared = (p.samples, 1, 1), (config.threads, 1, 1), 2 * (p.states + 2) * size
+    zero = Argument("int32", int(p.zero_infinity))
+    if p.is_forward:
+        walk = (*sequence_arguments(p), Argument(numbers, "loss"), *count_arguments(p), zero)
+        return normalise_launch(p, 32), Launch(forward_kernel(config), grid, block, walk, shared=shared)
+    states, labels = p.samples * p.steps * p.states * size, 4 * p.samples * p.labels
+    kept = Argument(numbers, "workspace"), Argument("int32*", "workspace", states), Argument("int32*", "workspace", states + labels)
+    walk = (*sequence_arguments(p), *count_arguments(p), *kept)
+    rows = (*sequence_arguments(p), Argument(numbers, "dloss"), Argument(element(p.dtype).pointer, "dlogits"), *count_arguments(p), *kept,
+            zero, Argument("uint32x3", divisor(p.samples)))
+    threads = _columns(p)
+    return (Launch(backward_kernel(config), grid, block, walk, shared=shared),
+            Launch(gradient_kernel(p.dtype, threads), (p.steps * p.samples, 1, 1), (threads, 1, 1), rows))
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="block", supports=supports, workspace=workspace, estimate=estimate, build=build)
+                   for op in ("ctc_loss_fwd", "ctc_loss_bwd"))

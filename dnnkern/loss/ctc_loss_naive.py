@@ -1,0 +1,195 @@
+"""One thread a sample walks steps and states; backward one thread an element of the gradient adds up the states of its class.
+
+Straight from Graves's recursions (Graves, Fernandez, Gomez and Schmidhuber, "Connectionist temporal classification", 2006), for labels of
+any length. The samples' threads wait for memory at every state.
+"""
+import functools
+import math
+
+from ..device import cuda, i32, i64
+from ..device.convert import element
+from ..device.index import ceil_div
+from ..device.vec import advance
+from ..dispatch import Algorithm
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH
+from ._ctc import NOTHING, THREADS, TYPES, count_arguments, make_sums, normalise_launch, sequence_arguments
+
+WARP = 32
+
+
+def supports(problem):
+    """Everything."""
+    return None
+
+
+def workspace(problem, device, config):
+    """Backward a number for each state of each step, and a row of them for each sample."""
+    return 0 if problem.is_forward else problem.samples * (problem.steps + 1) * problem.states * ITEMSIZE[problem.compute]
+
+
+def estimate(problem, device, config):
+    """Each state of each step waits for memory."""
+    waves = -(-problem.samples // (1024 * device.sms))
+    own = 0.0 if problem.is_forward else problem.logits.size * problem.states * 4 / (128 * device.sms * device.clock_hz)
+    return 2 * LAUNCH + waves * problem.steps * problem.states * 0.8e-6 + own
+
+
+@functools.cache
+def forward_kernel(dtype):
+    """Logarithms of the probabilities of the alignments up to each state of each step, and of all."""
+    load, compute = element(dtype).load, element(dtype).compute
+    Real, do = TYPES[compute], make_sums(compute)
+    add3, ending, length, label = do.add3, do.ending, do.length, do.label
+
+    @cuda.jit(launch_bounds=WARP)
+    def ctc_fwd_naive(logits, targets, input_lengths, target_lengths, saved, loss, steps, samples, classes, states, blank, strides, zero):
+        n = i32(i32(cuda.blockIdx.x) * i32(WARP) + i32(cuda.threadIdx.x))
+        if n < samples:
+            times, fits = length(input_lengths, i64(i64(n) * strides[5]), steps)
+            count, fits_too = length(target_lengths, i64(i64(n) * strides[6]), i32(states >> 1))
+            own, first = i32(2 * count + 1), i64(i64(n) * strides[3])
+            x, row = advance(logits, i64(i64(n) * strides[1])), advance(saved, i64(i64(n) * strides[7]))
+            for t in range(steps):
+                lse = row[i64(i64(states) * strides[9])]
+                for s in range(states):
+                    value = Real(NOTHING)
+                    if t < times and s < own:
+                        c = label(targets, first, strides[4], i32(s), classes, blank)
+                        if c < 0:
+                            value = Real(math.nan)
+                        else:
+                            score = Real(load(x, i64(i64(t) * strides[0] + i64(c) * strides[2])) - lse)
+                            a, b, d = Real(NOTHING), Real(NOTHING), Real(NOTHING)
+                            if t == 0:
+                                if s < 2:
+                                    a = Real(0)
+                            else:
+                                old = advance(row, i64(-strides[8]))
+                                a = old[i64(i64(s) * strides[9])]
+                                if s > 0:
+                                    b = old[i64(i64(s - 1) * strides[9])]
+                                if s > 1:
+                                    if label(targets, first, strides[4], i32(s - 2), classes, blank) != c:
+                                        d = old[i64(i64(s - 2) * strides[9])]
+                            value = Real(score + add3(a, b, d))
+                    row[i64(i64(s) * strides[9])] = value
+                row = advance(row, strides[8])
+            total = Real(0) if own == 1 else Real(NOTHING)
+            if times > 0:
+                total = ending(advance(saved, i64(i64(n) * strides[7] + i64(times - 1) * strides[8])), strides[9], own)
+            value = Real(-total)
+            if zero:
+                if value == Real(math.inf):
+                    value = Real(0)
+            if not (fits and fits_too):
+                value = Real(math.nan)
+            loss[i64(i64(n) * strides[10])] = value
+    return ctc_fwd_naive
+
+
+@functools.cache
+def backward_kernel(dtype):
+    """The probability of being in each state at each step, given the target, from the alignments behind it."""
+    load, compute = element(dtype).load, element(dtype).compute
+    Real, do = TYPES[compute], make_sums(compute)
+    add3, power, ending, length, label = do.add3, do.power, do.ending, do.length, do.label
+
+    @cuda.jit(launch_bounds=WARP)
+    def ctc_bwd_naive(logits, targets, input_lengths, target_lengths, saved, steps, samples, classes, states, blank, strides, behind,
+                      occupied):
+        n = i32(i32(cuda.blockIdx.x) * i32(WARP) + i32(cuda.threadIdx.x))
+        if n < samples:
+            times, _ = length(input_lengths, i64(i64(n) * strides[5]), steps)
+            count, _ = length(target_lengths, i64(i64(n) * strides[6]), i32(states >> 1))
+            own, first = i32(2 * count + 1), i64(i64(n) * strides[3])
+            x, alpha = advance(logits, i64(i64(n) * strides[1])), advance(saved, i64(i64(n) * strides[7]))
+            beta = advance(behind, i64(i64(n) * i64(states)))
+            total = Real(0)
+            if times > 0:
+                total = ending(advance(alpha, i64(i64(times - 1) * strides[8])), strides[9], own)
+            for k in range(times):
+                t = i32(times - 1 - k)
+                row = advance(alpha, i64(i64(t) * strides[8]))
+                lse = row[i64(i64(states) * strides[9])]
+                into = advance(occupied, i64(i64(i64(n) * i64(steps) + i64(t)) * i64(states)))
+                for s in range(own):
+                    c = label(targets, first, strides[4], i32(s), classes, blank)
+                    a, b, d = Real(NOTHING), Real(NOTHING), Real(NOTHING)
+                    if k == 0:
+                        if s >= own - 2:
+                            a = Real(0)
+                    else:
+                        a = beta[s]
+                        if s + 1 < own:
+                            b = beta[i64(s + 1)]
+                        if s + 2 < own:
+                            if label(targets, first, strides[4], i32(s + 2), classes, blank) != c:
+                                d = beta[i64(s + 2)]
+                    rest, score = add3(a, b, d), Real(math.nan)
+                    into[s] = power(Real(Real(row[i64(i64(s) * strides[9])] + rest) - total))
+                    if c >= 0:
+                        score = Real(load(x, i64(i64(t) * strides[0] + i64(c) * strides[2])) - lse)
+                    beta[s] = Real(rest + score)
+    return ctc_bwd_naive
+
+
+@functools.cache
+def gradient_kernel(dtype):
+    """An element of the gradient: the class's probability less that of its states given the target."""
+    load, store, compute = element(dtype).load, element(dtype).store, element(dtype).compute
+    Real, do = TYPES[compute], make_sums(compute)
+    power, ending, length, label = do.power, do.ending, do.length, do.label
+
+    @cuda.jit(launch_bounds=THREADS)
+    def ctc_gradient_naive(logits, targets, input_lengths, target_lengths, saved, dloss, dlogits, steps, samples, classes, states, blank,
+                           strides, occupied, zero):
+        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        if i < i64(i64(steps) * i64(samples)) * i64(classes):
+            row = i64(i // i64(classes))
+            c = i32(i - row * i64(classes))
+            t = i32(row // i64(samples))
+            n = i32(row - i64(t) * i64(samples))
+            times, fits = length(input_lengths, i64(i64(n) * strides[5]), steps)
+            count, fits_too = length(target_lengths, i64(i64(n) * strides[6]), i32(states >> 1))
+            value = Real(0)
+            if t < times:
+                own, alpha = i32(2 * count + 1), advance(saved, i64(i64(n) * strides[7]))
+                total = ending(advance(alpha, i64(i64(times - 1) * strides[8])), strides[9], own)
+                if not zero or total != Real(NOTHING):
+                    lse = alpha[i64(i64(t) * strides[8] + i64(states) * strides[9])]
+                    x = load(logits, i64(i64(t) * strides[0] + i64(n) * strides[1] + i64(c) * strides[2]))
+                    value = power(Real(x - lse))
+                    own_row = advance(occupied, i64(i64(i64(n) * i64(steps) + i64(t)) * i64(states)))
+                    for s in range(own):
+                        if label(targets, i64(i64(n) * strides[3]), strides[4], i32(s), classes, blank) == c:
+                            value = Real(value - own_row[i64(s)])
+                    value = Real(value * dloss[i64(i64(n) * strides[10])])
+                    if total == Real(NOTHING) or total != total:
+                        value = Real(math.nan)
+            if not (fits and fits_too):
+                value = Real(math.nan)
+            store(dlogits, i64(i64(t) * strides[11] + i64(n) * strides[12] + i64(c) * strides[13]), value)
+    return ctc_gradient_naive
+
+
+def build(problem, device, config):
+    """Forward the normalisation and the samples; backward the samples and the elements."""
+    p, numbers = problem, f"{problem.compute}*"
+    samples = (ceil_div(p.samples, WARP), 1, 1), (WARP, 1, 1)
+    zero = Argument("int32", int(p.zero_infinity))
+    if p.is_forward:
+        walk = Launch(forward_kernel(p.dtype), *samples, (*sequence_arguments(p), Argument(numbers, "loss"), *count_arguments(p), zero))
+        return (normalise_launch(p, 1), walk) if p.steps else (walk,)
+    size = ITEMSIZE[p.compute]
+    occupied = Argument(numbers, "workspace", p.samples * p.states * size)
+    walk = Launch(backward_kernel(p.dtype), *samples,
+                  (*sequence_arguments(p), *count_arguments(p), Argument(numbers, "workspace"), occupied))
+    arguments = (*sequence_arguments(p), Argument(numbers, "dloss"), Argument(element(p.dtype).pointer, "dlogits"), *count_arguments(p),
+                 occupied, zero)
+    return walk, Launch(gradient_kernel(p.dtype), (ceil_div(p.dlogits.size, THREADS), 1, 1), (THREADS, 1, 1), arguments)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+                   for op in ("ctc_loss_fwd", "ctc_loss_bwd"))
