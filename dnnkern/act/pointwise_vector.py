@@ -54,8 +54,8 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """One chunk a thread, and two of elements of 2 bytes or fewer."""
-    return [Config(make_work(problem, n)) for n in ((1, 2) if min(t.itemsize for t in problem.arrays) <= 2 else (1,))]
+    """One chunk a thread, and two or four of elements of 2 bytes or fewer."""
+    return [Config(make_work(problem, n)) for n in ((1, 2, 4) if min(t.itemsize for t in problem.arrays) <= 2 else (1,))]
 
 
 def estimate(problem, device, config):

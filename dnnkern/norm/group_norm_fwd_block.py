@@ -2,45 +2,60 @@
 
 The planes of neighbouring channels are one row of neighbouring elements. Each thread has the mean of its elements and their squared
 distances to it, one reduction merges these, and y is written from the registers. A unit of 16 bytes may have elements of two channels: it
-loads the weights of both. Rows beyond a block's registers are left to `planes`, which reads them twice.
+loads the weights of both. Rows beyond a block's registers are left to `shared`, which holds a part in shared memory with the kernel here,
+or to `planes`, which reads them twice.
 """
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, u32
 from ..device.convert import element
 from ..device.epilogue import Activation, activation_function
 from ..device.index import ceil_div, divide, divide_remainder, divisor
-from ..device.rows import Dim, RowForm, make_row, row_unit
-from ..device.vec import advance, pin
-from ..device.warp import broadcast
+from ..device.rows import Dim, Held, RowForm, make_row, row_unit
+from ..device.vec import advance, pin, shared_address
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds, tail
 from ._channel_view import MOST, View, view_of
-from ._moments import make_inverses, make_meeting, make_merge
+from ._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
 from ._planes import Planes, make_places
 
 LANES, REGISTERS = (32, 64, 128, 256, 512, 1024), 7
 RESIDENT = 1024  # threads of a multiprocessor
+SHARED, MOST_SHARED = (64, 128, 256, 512), 24  # threads with a part in shared memory, units of each there at most
+SHARED_BYTES = 90 * 1024  # of it that every device from sm_80 on has for a block
 
 
 @dataclass(frozen=True)
 class Config:
-    """How rows are held; dtypes of gamma and beta, "" where there is none; whether a unit has elements of two channels."""
+    """How rows are held; dtypes of gamma and beta, "" where there is none; whether a unit has elements of two channels; units of a thread
+    in shared memory, of which a multiprocessor has so many bytes."""
     planes: Planes
     gamma: str
     beta: str
     activation: Activation
     split: bool
+    shared: int = 0
+    shared_per_sm: int = 0
+
+    @property
+    def held(self):
+        planes = self.planes
+        return Held(planes.dtype, planes.unit, planes.lanes, planes.registers, self.shared, planes.heads)
+
+    @property
+    def shared_bytes(self):
+        return 16 * self.shared * self.planes.threads
 
     @property
     def blocks(self):
         """Blocks that a multiprocessor should hold: 64 registers a thread hold seven units, and the weights of one channel besides."""
-        return max(1, (RESIDENT * 5 // 8 if self.split else RESIDENT) // self.planes.threads)
+        threads = RESIDENT * 5 // 8 if self.split else RESIDENT
+        return max(1, min(threads // self.planes.threads, self.shared_per_sm // (self.shared_bytes + 2048) if self.shared else RESIDENT))
 
     def __str__(self):
-        return str(self.planes)
+        return str(self.planes).replace(" x ", f" + {self.shared} x ", 1) if self.shared else str(self.planes)
 
 
 def _row(problem):
@@ -69,8 +84,8 @@ def _most(problem, lanes=LANES[-1]):
     return REGISTERS // 2 if problem.compute == "float64" or lanes == LANES[-1] and _split(problem) else REGISTERS
 
 
-def supports(problem):
-    """Groups of adjoining planes that a block's registers hold."""
+def refusal(problem):
+    """What keeps rows of adjoining planes from being held; None if nothing does."""
     if not problem.x.size:
         return "x has no elements"
     view = view_of(problem)
@@ -79,20 +94,54 @@ def supports(problem):
     for name, (_, channel, value) in view.whole.items():
         if value != 1 and view.values > 1 or channel != view.values and view.per > 1:
             return f"values of a channel are {value} elements apart in {name}, channels {channel}; expected 1 and {view.values}"
-    most = max(lanes * _most(problem, lanes) for lanes in LANES)
-    if _units(problem) > most:
-        return f"groups of {_row(problem)[0]} elements are {_units(problem)} units of {_row(problem)[1]} bytes; a block holds {most}"
     if view.values < _row(problem)[1] // problem.x.itemsize and view.per > 1:
         return f"planes of {view.values} elements; expected those of a unit at least"
     return None if view.images * view.groups < MOST else f"{view.images * view.groups} groups; expected fewer than {MOST}"
 
 
+def supports(problem):
+    """Groups of adjoining planes that a block's registers hold."""
+    if (reason := refusal(problem)) is not None:
+        return reason
+    count, most = _units(problem), max(lanes * _most(problem, lanes) for lanes in LANES)
+    return None if count <= most else f"groups of {count} units of {_row(problem)[1]} bytes; a block's registers hold {most}"
+
+
+def _config(problem, lanes, registers, shared=0, shared_per_sm=0):
+    (_, unit, heads), dtypes = _row(problem), [problem.dtype_of(name) for name in ("gamma", "beta")]
+    return Config(Planes(problem.dtype, unit, heads, lanes, registers), *dtypes, problem.activation, _split(problem), shared, shared_per_sm)
+
+
 def configs(problem, device):
     """The groups of threads that hold a row and of which not half are idle."""
-    (_, unit, heads), units, split = _row(problem), _units(problem), _split(problem)
-    dtypes = [problem.dtype_of(name) for name in ("gamma", "beta")]
-    return [Config(Planes(problem.dtype, unit, heads, lanes, ceil_div(units, lanes)), *dtypes, problem.activation, split) for lanes in LANES
+    units = _units(problem)
+    return [_config(problem, lanes, ceil_div(units, lanes)) for lanes in LANES
             if ceil_div(units, lanes) <= _most(problem, lanes) and (lanes == LANES[0] or units > lanes // 2)]
+
+
+def shared_supports(problem):
+    """Groups of which a block has a part in shared memory."""
+    if (reason := refusal(problem)) is not None:
+        return reason
+    (_, unit, _), count = _row(problem), _units(problem)
+    if unit != 16:
+        return f"groups are read {unit} bytes at a time; copies to shared memory take 16"
+    least, most = SHARED[0] * _most(problem, SHARED[0]), max(lanes * (_most(problem, lanes) + _room(lanes)) for lanes in SHARED)
+    return None if least < count <= most else f"groups of {count} units of 16 bytes; a block holds more than {least} and up to {most}"
+
+
+def _room(lanes):
+    return min(MOST_SHARED, SHARED_BYTES // (16 * lanes))
+
+
+def shared_configs(problem, device):
+    """Numbers of threads whose registers do not hold all, and whose shared memory holds the rest."""
+    units, found = _units(problem), []
+    for lanes in SHARED:
+        shared = ceil_div(units, lanes) - _most(problem, lanes)
+        if 0 < shared <= _room(lanes):
+            found.append(_config(problem, lanes, _most(problem, lanes), shared, device.shared_per_sm))
+    return found
 
 
 def workspace(problem, device, config):
@@ -105,9 +154,10 @@ def estimate(problem, device, config):
     planes, (length, unit, _) = config.planes, _row(problem)
     rows = view_of(problem).images * view_of(problem).groups
     size = problem.x.itemsize
-    fill = min(1.0, length * size / (planes.lanes * planes.registers * unit))
-    flight = planes.registers * unit * planes.threads * config.blocks * fill
+    fill = min(1.0, length * size / (planes.lanes * (planes.registers + config.shared) * unit))
+    flight = (planes.registers + config.shared) * unit * planes.threads * config.blocks * fill
     rate = min(1.0, flight / 100e3) ** 0.5 * (1.0 if unit == 16 else min(1.0, size / 5)) * (0.9 if config.split else 1.0)
+    rate *= 0.9 if config.blocks == 1 else 1.0  # nothing is under way while the block computes
     blocks = ceil_div(rows, planes.groups)
     share = min(1.0, blocks * planes.threads / (512 * device.sms))
     return LAUNCH + moved_seconds(problem.bytes, device) / (0.92 * rate * share) * tail(blocks, config.blocks, device)
@@ -116,63 +166,78 @@ def estimate(problem, device, config):
 @functools.cache
 def kernel(config):
     """y and the statistics, a row a group of threads."""
-    planes = config.planes
-    held, places = planes.held, make_places(planes)
-    row_of, act = make_row(held), activation_function(config.activation, element(planes.dtype).compute)
-    span, load, load_rest, unpack, pack, store, store_rest = row_of[:7]
+    planes, held = config.planes, config.held
+    row_of, places = make_row(held, planes.threads), make_places(planes)
+    act = activation_function(config.activation, element(planes.dtype).compute)
+    span, load, load_rest, unpack, pack, store, store_rest, copy, fetch, put, kept = row_of[:11]
     Real, E, WORDS, REST, SINGLES, REGISTERS, LANES = (held.real, held.elements, held.words, held.rest, held.singles, planes.registers,
                                                        planes.lanes)
-    meet, (inverse, inverse_root), SCRATCH = make_meeting(make_merge(Real), LANES), make_inverses(Real), max(1, 3 * LANES // 32)
+    LOG, PART, SHARED = LANES.bit_length() - 1, held.unit_words, config.shared
+    (inverse, inverse_root), merge, join = make_inverses(Real), make_merge(Real), make_join(Real, E)
+    in_warp, in_block, SCRATCH = make_pool(Real, min(LANES, 32)), make_block_pool(Real, max(1, LANES // 32)), max(1, 3 * LANES // 32)
     hold, BLOCK, BLOCKS, SPLIT = pin(WORDS), planes.threads, config.blocks, config.split
     SCALED, SHIFTED = config.gamma != "", config.beta != ""
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
 
+    @device_function
+    def finish(some, i, a, r, first, values, gamma, beta, gamma_step, beta_step):
+        """The results of the elements from number i of the row on, in their place."""
+        channel, place = divide_remainder(i, values)
+        channel = i32(first + channel)
+        left = i32(values[0]) - place
+        scale, shift, scale2, shift2 = r, Real(0), r, Real(0)
+        if SPLIT:
+            other = i32(channel + 1) if left < E else channel
+            if SCALED:
+                scale2 = Real(r * load_gamma(gamma, i64(i64(other) * gamma_step)))
+            if SHIFTED:
+                shift2 = Real(load_beta(beta, i64(i64(other) * beta_step)))
+        if SCALED:
+            scale = Real(r * load_gamma(gamma, i64(i64(channel) * gamma_step)))
+        if SHIFTED:
+            shift = Real(load_beta(beta, i64(i64(channel) * beta_step)))
+        for e in range(E):
+            if SPLIT:
+                mine = e < left
+                some[e] = act(Real(Real(some[e] - a) * (scale if mine else scale2) + (shift if mine else shift2)))
+            else:
+                some[e] = act(Real(Real(some[e] - a) * scale + shift))
+
     @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
     def group_norm_fwd_block(x, y, gamma, beta, mean, rstd, eps, rows, one, groups, length, values, per, images, steps, gamma_step,
                              beta_step, mean_steps, rstd_steps):
-        scratch = cuda.shared.array(SCRATCH, Real)
+        dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         words, some, rest = cuda.local.array(WORDS, u32), cuda.local.array(E, Real), cuda.local.array(REST, Real)
+        part, base, count = cuda.local.array(PART, u32), u32(0), i32(0)
         image, group, _, size, lane = places(rows, one, groups, length, length)
         x = advance(x, i64(i64(image) * images[0] + i64(group) * steps[0]))
         y = advance(y, i64(i64(image) * images[1] + i64(group) * steps[1]))
         head, units = span(x, size)
+        if SHARED:
+            base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(cuda.threadIdx.x))
+            copy(base, x, head, units, lane)
         load(words, x, head, units, lane, i64(1))
         load_rest(rest, x, head, units, size, lane)
-        a, n = Real(0), Real(0)
+        a, b = Real(0), Real(0)
+        mine = i32(max(i32(i32(i32(units - lane) + i32(LANES - 1)) >> LOG), i32(0)))
         for c in range(REGISTERS):
-            unpack(some, words, c)
-            for e in range(E):
-                a = Real(a + some[e])
-            if i32(lane + c * LANES) < units:
-                n = Real(n + Real(E))
-        for k in range(SINGLES):
-            j = i32(lane + k * LANES)
-            a = Real(a + rest[k])
-            if (j if j < head else i32(j + units * E)) < size:
-                n = Real(n + Real(1))
-        a = Real(a * inverse(n)) if n > Real(0) else Real(0)
-        b = Real(0)
-        hold(words)
-        for c in range(REGISTERS):
-            if i32(lane + c * LANES) < units:
+            if c < mine:
                 unpack(some, words, c)
-                for e in range(E):
-                    d = Real(some[e] - a)
-                    b = Real(b + d * d)
+                a, b = join(some, a, b, Real(E * c), Real(1) / Real(c + 1))
+        if SHARED:
+            count = kept(units, lane)
+            for c in range(count):
+                fetch(part, base, c)
+                unpack(some, part, 0)
+                before = i32(c + REGISTERS)
+                a, b = join(some, a, b, Real(i32(E * before)), inverse(Real(i32(before + 1))))
+        n = Real(i32(mine * E))
         for k in range(SINGLES):
             j = i32(lane + k * LANES)
             if (j if j < head else i32(j + units * E)) < size:
-                d = Real(rest[k] - a)
-                b = Real(b + d * d)
-        a, b, n = meet(a, b, n, scratch)
-        if LANES > 32:  # the first thread alone has merged the warps
-            if lane == 0:
-                scratch[0] = a
-                scratch[1] = b
-            cuda.syncthreads()
-            a, b = scratch[0], scratch[1]
-        else:  # lanes have rounded in orders of their own
-            a, b = broadcast(a, i32(0)), broadcast(b, i32(0))
+                a, b, n = merge(a, b, n, rest[k], Real(0), Real(1))
+        a, b, n = in_warp(a, b, n)
+        a, b, n = in_block(a, b, n, scratch, i32(0))
         r = inverse_root(Real(Real(b * inverse(Real(length))) + eps))
         if lane == 0 and size > 0:
             mean[i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])] = a
@@ -183,28 +248,17 @@ def kernel(config):
             i = i32(lane + c * LANES)
             if i < units:
                 unpack(some, words, c)
-                channel, place = divide_remainder(i32(head + i * E), values)
-                channel = i32(first + channel)
-                left = i32(values[0]) - place
-                scale, shift, scale2, shift2 = r, Real(0), r, Real(0)
-                if SPLIT:
-                    other = i32(channel + 1) if left < E else channel
-                    if SCALED:
-                        scale2 = Real(r * load_gamma(gamma, i64(i64(other) * gamma_step)))
-                    if SHIFTED:
-                        shift2 = Real(load_beta(beta, i64(i64(other) * beta_step)))
-                if SCALED:
-                    scale = Real(r * load_gamma(gamma, i64(i64(channel) * gamma_step)))
-                if SHIFTED:
-                    shift = Real(load_beta(beta, i64(i64(channel) * beta_step)))
-                for e in range(E):
-                    if SPLIT:
-                        mine = e < left
-                        some[e] = act(Real(Real(some[e] - a) * (scale if mine else scale2) + (shift if mine else shift2)))
-                    else:
-                        some[e] = act(Real(Real(some[e] - a) * scale + shift))
+                finish(some, i32(head + i * E), a, r, first, values, gamma, beta, gamma_step, beta_step)
                 pack(words, c, some)
                 store(y, words, c, head, units, lane, i64(1))
+        if SHARED:
+            for c in range(count):
+                fetch(part, base, c)
+                unpack(some, part, 0)
+                i = i32(lane + i32(c + REGISTERS) * LANES)
+                finish(some, i32(head + i * E), a, r, first, values, gamma, beta, gamma_step, beta_step)
+                pack(part, 0, some)
+                put(y, part, c, head, units, lane)
         for k in range(SINGLES):
             j = i32(lane + k * LANES)
             i = j if j < head else i32(j + units * E)
@@ -232,7 +286,8 @@ def build(problem, device, config):
                  Argument("int64x2", tuple(s[1] * view.per for s in wholes)),
                  *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")),
                  *(Argument("int64x2", view.statistic[name]) for name in ("mean", "rstd")))
-    return (Launch(kernel(config), (ceil_div(rows, config.planes.groups), 1, 1), (config.planes.threads, 1, 1), arguments),)
+    return (Launch(kernel(config), (ceil_div(rows, config.planes.groups), 1, 1), (config.planes.threads, 1, 1), arguments,
+                   shared=config.shared_bytes),)
 
 
 ALGORITHM = Algorithm(op="group_norm_fwd", name="block", supports=supports, workspace=workspace, estimate=estimate, build=build,

@@ -69,6 +69,11 @@ def table(kind):
     case("tiny", (2, 4, 3, 2), "float64", activation="leaky_relu")
     case("tiny-last", (2, 6, 4), "float64", layout="NHWC", activation="relu")
     case("tiny-instances", (2, 3, 4), "float64", groups=3, instance=True)
+    if kind is Forward:  # more than the registers of 64 threads hold
+        case("long", (1, 4, 45, 40), "float32", groups=2, activation="relu")
+        case("long", (2, 2, 61, 67), "bfloat16", groups=2)
+        case("long", (1, 4, 46, 45), "float16", groups=2)
+        case("long", (1, 2, 25, 33), "float64", groups=2)
     return found
 
 
