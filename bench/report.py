@@ -1,9 +1,9 @@
-"""Pictures and pages from JSON lines: ``python -m bench.report FILE... [--png PICTURE] [--ladder PICTURE] [--layers PICTURE]``.
+"""Pictures and pages from JSON lines: ``python -m bench.report FILE... [--png PICTURE]``, or ``--ladder``, ``--layers``, ``--shares``.
 
 Two panels: each problem's ratio to the peer, and its share of the roof measured in the same run; for the algorithm that was chosen and for
 the best. The markdown page is what bench/results/ keeps. The ladder is one panel: TFLOP/s of every algorithm and of the peers over the
 size, for problems that differ in nothing else; with it comes the table of its numbers. The layers are the time of every algorithm, and of
-the peers, on each problem.
+the peers, on each problem; the shares what of the copy rate each reaches, by the bytes of the problem.
 """
 import argparse
 import json
@@ -76,14 +76,23 @@ def kind_of(row) -> str:
 
 def ladder(rows) -> dict:
     """{algorithm: {size: TFLOP/s of its fastest configuration}}: slowest first, by the largest size each has, then the peers."""
-    timed = [r for r in rows if r["status"] == "ok"]
-    kinds = sorted({kind_of(r) for r in timed})
+    kinds = sorted({kind_of(r) for r in rows if r["status"] == "ok"})
     if len(kinds) > 1:
         raise ValueError(f"ladder: problems that differ in more than their size: {'; '.join(kinds)}; choose with --only")
+    return _rungs(rows, size_of, lambda row: row["tflops"])
+
+
+def shares(rows) -> dict:
+    """{algorithm: {bytes: share of the copy rate that its fastest configuration reaches}}, in the order of `ladder`."""
+    return _rungs(rows, lambda row: round(row["gbs"] * row["time_us"] * 1e3), lambda row: row["gbs"] * 1e9 / row["roofs"]["copy"])
+
+
+def _rungs(rows, place, value):
     rungs = {}
-    for row in timed:
-        rung = rungs.setdefault((row["is_peer"], row["algo"]), {})
-        rung[size_of(row)] = max(row["tflops"], rung.get(size_of(row), 0.0))
+    for row in rows:
+        if row["status"] == "ok":
+            rung = rungs.setdefault((row["is_peer"], row["algo"]), {})
+            rung[place(row)] = max(value(row), rung.get(place(row), 0.0))
     ordered = sorted(rungs, key=lambda key: (key[0], rungs[key][max(rungs[key])]))
     return {f"{name} (peer)" if is_peer else name: dict(sorted(rungs[is_peer, name].items())) for is_peer, name in ordered}
 
@@ -100,27 +109,45 @@ def ladder_table(rungs) -> str:
 
 def draw_ladder(rows, path):
     """Write the picture of the ladder."""
+    rungs = ladder(rows)
+    figure, axis = _draw_rungs(rungs)
+    sizes = sorted({size for rung in rungs.values() for size in rung})
+    axis.set_yscale("log")
+    axis.set_xticks(sizes, list(map(str, sizes)))
+    axis.set_xlabel("size: N of a product of N x N matrices")
+    axis.set_ylabel("TFLOP/s")
+    kind = next((kind_of(r) for r in rows if r["status"] == "ok"), "")
+    _save(figure, rows, path, f"{rows[0]['op']} {kind}, " if rows else "")
+
+
+def draw_shares(rows, path):
+    """Write the picture of the shares: one operation's."""
+    rungs = shares(rows)
+    figure, axis = _draw_rungs({name: {size / 2 ** 20: 100 * share for size, share in rung.items()} for name, rung in rungs.items()})
+    axis.axhline(100, color="gray", linewidth=0.8)
+    sizes = sorted({size / 2 ** 20 for rung in rungs.values() for size in rung})
+    axis.set_xticks(sizes, [f"{size:.{1 if size < 10 else 0}f}" for size in sizes])
+    axis.set_ylim(0, None)
+    axis.set_xlabel("MiB read and written")
+    axis.set_ylabel("% of the copy rate")
+    _save(figure, rows, path, f"{rows[0]['op']}, largest: {rows[-1]['problem']}, " if rows else "")
+
+
+def _draw_rungs(rungs):
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    rungs = ladder(rows)
     figure, axis = pyplot.subplots(figsize=(8, 5.5))
     ours = [name for name in rungs if not name.endswith(" (peer)")]
     for name, rung in rungs.items():
         style = dict(color="black", linestyle="--") if name not in ours else dict(
             color=pyplot.get_cmap("viridis")(ours.index(name) / max(len(ours) - 1, 1) * 0.9))
         axis.plot(list(rung), list(rung.values()), marker="o", markersize=4, label=name, **style)
-    sizes = sorted({size for rung in rungs.values() for size in rung})
     axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
-    axis.set_xticks(sizes, list(map(str, sizes)))
-    axis.set_xlabel("size: N of a product of N x N matrices")
-    axis.set_ylabel("TFLOP/s")
     axis.grid(alpha=0.3)
     handles, labels = axis.get_legend_handles_labels()
     axis.legend(handles[::-1], labels[::-1], fontsize=8)  # the best at the top, as in the picture
-    kind = next((kind_of(r) for r in rows if r["status"] == "ok"), "")
-    _save(figure, rows, path, f"{rows[0]['op']} {kind}, " if rows else "")
+    return figure, axis
 
 
 def layers(rows) -> dict:
@@ -181,6 +208,7 @@ def main(argv=None) -> int:
     parser.add_argument("--png", metavar="PICTURE", help="draw ratios and shares of the roof")
     parser.add_argument("--ladder", metavar="PICTURE", help="draw TFLOP/s of every algorithm and peer by size, and print them as a table")
     parser.add_argument("--layers", metavar="PICTURE", help="draw the time of every algorithm and peer on each problem")
+    parser.add_argument("--shares", metavar="PICTURE", help="draw what every algorithm and peer reaches of the copy rate, by size")
     parser.add_argument("--op", help="only this operation")
     parser.add_argument("--only", default="", metavar="WORDS", help="only problems that have all these words, say 'bfloat16 nt'")
     args = parser.parse_args(argv)
@@ -193,6 +221,8 @@ def main(argv=None) -> int:
         draw_ladder(rows, args.ladder)
     if args.layers:
         draw_layers(rows, args.layers)
+    if args.shares:
+        draw_shares(rows, args.shares)
     return 0
 
 

@@ -8,6 +8,7 @@ ACTIVATIONS = {
     "large": tuple(f"268435456 {{}} {mode}" for mode in ("gelu", "relu", "swish", "gelu_tanh", "tanh", "sigmoid", "mish")),
     "layers": ("64x256x56x56 {} relu", "32x512x28x28 {} relu upper_clip=6", "8192x14336 {} swish", "4096x11008 {} gelu"),
     "small": ("4096 {} gelu", "1048576 {} gelu", "8388608 {} relu"), "odd": ("268435455 {} gelu", "65537x1023 {} relu"),
+    "sizes": tuple(f"{4 ** k} {{}} gelu" for k in range(8, 15)),
     "slopes": ("64x256x56x56 {} prelu --slope 256x1x1", "524288x256 {} prelu --slope 256")}
 GATED = {"large": tuple(f"{rows}x{columns} {{}} {gate}" for gate in ("swish", "gelu", "sigmoid")
                         for rows, columns in ((8192, 28672), (16384, 8192))),

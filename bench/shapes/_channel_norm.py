@@ -9,6 +9,7 @@ BATCH = {
     "resnet50": tuple(f"{text} weights=float32" for text in RESNET),
     "fused": ("64x256x56x56 {} weights=float32 relu", "64x256x56x56 {} weights=float32 relu residual",
               "64x2048x7x7 {} weights=float32 relu residual"),
+    "sizes": tuple(f"{4 ** k}x256x56x56 {{}} weights=float32" for k in range(5)),
     "mobile": ("64x96x112x112 {} weights=float32", "64x144x56x56 {} weights=float32", "64x1280x7x7 {} weights=float32"),
     "others": ("8x64x16x56x56 {} weights=float32  # video", "32x256x1000 {} weights=float32  # sound", "4096x1024 {} weights=float32",
                "8x17x512x512 {} weights=float32  # odd"),

@@ -8,6 +8,7 @@ SETS = {
     "rows": tuple(f"{2 ** 26 // n}x{n} {{}}" for n in (128, 1024, 4096, 8192, 16384, 65536)),
     "hidden": ("65536x128 {}", "16384x768 {}", "16384x5120 {}", "4096x12288 {}", "8192x1000 {}  # odd", "4096x4095 {}  # odd"),
     "images": ("64x96x56x56 {} --axis 1",),
+    "sizes": tuple(f"{4 ** k}x4096 {{}}" for k in range(2, 9)),
 }
 RESIDUAL = tuple(f"{n} {{}} --residual" for n in ("65536x1024", "16384x4096", "4096x16384"))
 MORE = {"layer_norm_fwd": {"residual": RESIDUAL}, "rms_norm_fwd": {"residual": RESIDUAL},

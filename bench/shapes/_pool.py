@@ -10,6 +10,7 @@ SETS = {
                  "32x64x256x256 {} 2x2  # U-Net"),
     "overlapping": ("32x192x28x28 {} 3x3 s1 p1  # Inception", "32x512x13x13 {} 5x5 s1 p2  # SPP", "32x512x13x13 {} 13x13 s1 p6",
                     "64x480x28x28 {} 3x3 s2 ceil"),
+    "sizes": tuple(f"{4 ** k}x64x112x112 {{}} 3x3 s2 p1" for k in range(5)),
     "global": ("256x2048x7x7 {} global", "64x1280x7x7 {} global", "32x64x112x112 {} global", "4x3x1024x1024 {} global"),
     "adaptive": ("64x512x13x13 {} 7x7 adaptive", "32x2048x60x60 {} 6x6 adaptive  # pyramid", "64x256x14x14 {} 7x7 adaptive"),
     "others": ("32x64x16384 {} 4 s4", "64x128x16000 {} 3 s2 p1", "8x64x16x56x56 {} 2x2x2",

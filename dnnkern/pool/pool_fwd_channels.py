@@ -26,6 +26,7 @@ from ._chunks import refusal as chunk_refusal
 from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window
 
 THREADS = 256
+TAP = 40e-9  # seconds a tap, where a window has a million (bench/results/h200-bandwidth.md)
 MOST_LOADS = 9  # of 16 bytes under way at once: four registers each
 
 
@@ -67,13 +68,15 @@ def estimate(problem, device, config):
 def seconds(problem, channels, lines, device):
     """What a thread for so many channels of a place takes: a tap costs 6 instructions and for each channel 2, with an index 4, and `lines`
     bytes of the L1's time a thread; few threads leave memory idle. Half of what could be hidden behind the longest part is taken not to be.
+    A thread that has a whole image for a window waits for each of its taps.
     """
     units = problem.y.size // channels
     each = 80 + problem.tap_count * (6 + channels * (4 if problem.index else 2))
     cached = units * problem.tap_count * lines / (100 * device.sms * device.clock_hz)
     parts = divisions_seconds(units, each, device), cached, moved_seconds(problem.bytes, device)
     crowd = min(1.0, units / (device.sms * 512))
-    return LAUNCH + (max(parts) + sum(parts)) / 2 / max(crowd, 1e-3) * tail(ceil_div(units, THREADS), 4, device)
+    work = (max(parts) + sum(parts)) / 2 / max(crowd, 1e-3) * tail(ceil_div(units, THREADS), 4, device)
+    return LAUNCH + max(work, problem.tap_count * TAP)
 
 
 def taps_at_once(taps):
