@@ -8,6 +8,7 @@ channel; their sums lie side by side in the workspace, [split][k][tap].
 import functools
 
 from ..device import cuda, device_function, f32, f64, i32, i64, u32
+from ..device.dependent import wait_for_previous_grid
 from ..device.groups import make_reader, scalar_of
 from ..device.index import divide_remainder
 from ..device.vec import advance
@@ -17,6 +18,7 @@ from ._depthwise_data import make_columns_inside, make_window
 from ._vectors import make_finish
 
 ELEMENTS, SUMMERS = 32, 16  # of a block of the second launch: elements, and at most so many warps that share their partial sums
+FLIGHT = 4                  # partial sums that each of its threads has under way
 
 
 def _tile_reader(body, per_pixel):
@@ -203,8 +205,9 @@ def planes_sums_kernel(body):
 
 
 @functools.cache
-def total_kernel(epilogue, summers):
-    """dw = the epilogue of the sum over the splits: a warp reads neighbouring elements of one, the block's warps share the splits."""
+def total_kernel(epilogue, summers, dependent):
+    """dw = the epilogue of the sum over the splits: a warp reads neighbouring elements of one, the block's warps share the splits, and
+    have four of them under way. `dependent`: blocks begin while the sums are still made."""
     T = f64 if epilogue.accumulator == "float64" else f32
     Bias = f64 if epilogue.compute == "float64" else f32
     finish = make_finish(epilogue, 1, 0, 0)
@@ -213,12 +216,19 @@ def total_kernel(epilogue, summers):
     @cuda.jit(launch_bounds=SHARED)
     def conv_depthwise_total(partial, dw, elements, splits, taps, w_stride, tap_stride, alpha, beta):
         shared, acc, biases = cuda.shared.array(SHARED, T), cuda.local.array(1, T), cuda.local.array(1, Bias)
+        some = cuda.local.array(FLIGHT, T)
         lane, warp = i32(cuda.threadIdx.x & 31), i32(cuda.threadIdx.x >> 5)
         e = i32(i32(cuda.blockIdx.x) * ELEMENTS + lane)
         total = T(0)
+        if dependent:
+            wait_for_previous_grid()
         if e < elements:
-            for split in range(warp, i32(splits), i32(summers)):
-                total = T(total + partial[i64(i64(split) * i64(elements) + i64(e))])
+            for split in range(warp, i32(splits), i32(FLIGHT * summers)):
+                for v in range(FLIGHT):
+                    some[v] = partial[i64(i64(min(i32(split + v * summers), i32(splits - 1))) * i64(elements) + i64(e))]
+                for v in range(FLIGHT):
+                    if i32(split + v * summers) < splits:
+                        total = T(total + some[v])
         shared[i32(warp * ELEMENTS + lane)] = total
         cuda.syncthreads()
         if warp == 0 and e < elements:

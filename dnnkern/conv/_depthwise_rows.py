@@ -14,6 +14,7 @@ import functools
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device.dependent import launch_dependent_grids
 from ..device.epilogue import EpilogueSpec
 from ..device.groups import make_reader
 from ..device.index import ceil_div, ceil_divide, divide_remainder
@@ -430,6 +431,7 @@ def rows_sums_kernel(body):
         for left in range(total, i32(0), i32(-TURNS)):
             steps_of_turn(i32(0), (acc, dy, ring_at, ahead, first_stage, full, offset, offset_y, maps, warp, first, i32(left), whole,
                                    splits, height, layout))
+        launch_dependent_grids()
         mine = advance(partial, i64(i64(split) * i64(elements)))
         add_rows(i32(0), (acc, shared, tid, lane, group, lane < STRIPS, mine, first, channels, i32(0), (i32(NTAPS), i32(NTAPS))))
     return conv_depthwise_rows_sums

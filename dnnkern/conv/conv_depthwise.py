@@ -373,7 +373,7 @@ def filter_build(problem, device, config):
         splits, first = row_sums_launch(problem, device, config)
     else:
         splits, first = _sums_launch(problem, device, config)
-    return first, _total_launch(problem, splits)
+    return first, _total_launch(problem, splits, isinstance(config, RowsConfig))
 
 
 def _sums_launch(p, device, config):
@@ -403,13 +403,14 @@ def _sums_launch(p, device, config):
     return splits, first
 
 
-def _total_launch(p, splits):
-    """The launch that adds them."""
+def _total_launch(p, splits, dependent):
+    """The launch that adds them; `dependent`: behind one that lets it begin early."""
     arguments = (Argument(f"{p.compute}*", "workspace"), p.pointer("w"), _int(p.k * p.taps), _int(splits),
                  Argument("uint32x3", divisor(p.taps)), _int(p.w_strides[0]), _int(p.w_strides[4] if p.taps > 1 else 1),
                  Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"))
     summers = min(SUMMERS, splits)
-    return Launch(total_kernel(p.epilogue, summers), (ceil_div(p.k * p.taps, ELEMENTS), 1, 1), (ELEMENTS * summers, 1, 1), arguments)
+    return Launch(total_kernel(p.epilogue, summers, dependent), (ceil_div(p.k * p.taps, ELEMENTS), 1, 1), (ELEMENTS * summers, 1, 1),
+                  arguments, dependent=dependent)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="depthwise", supports=supports, workspace=workspace, estimate=estimate, build=build,
