@@ -26,7 +26,7 @@ def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, 
     x : array
         float64, float32, float16 or bfloat16; at most eight dimensions, any strides.
     p : float
-        From 0 to below 1. Elements are dropped with the nearest probability that is a multiple of 2**-16.
+        From 0 to below 1. Elements are dropped with the nearest probability below 1 that is a multiple of 2**-16.
     seed, offset : int
         Of 64 bits. Which elements are kept is a function of seed, offset and an element's position in x, in the order of its dimensions:
         calls that draw independently have different offsets.
@@ -114,14 +114,14 @@ def dropout_bwd(dy, mask, p, *, out=None, workspace=None, stream=None, algo=None
 
 
 def _probability(function, p):
-    """(random words of 16 bits below this drop an element, what the others are multiplied by)."""
+    """(random words whose upper half is below this one's drop an element, what the others are multiplied by)."""
     try:
         value = float(p)
     except (TypeError, ValueError):
         raise TypeError(f"{function}: p={p!r}; expected a number") from None
     if not 0 <= value < 1:
         raise ValueError(f"{function}: p={p}; expected a probability from 0 to below 1")
-    return math.floor(value * STEPS + 0.5), 1 / (1 - value)
+    return min(math.floor(value * STEPS + 0.5), STEPS - 1) << 16, 1 / (1 - value)
 
 
 def _word(name, value):

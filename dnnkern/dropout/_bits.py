@@ -1,4 +1,4 @@
-"""Which elements are kept: the bits that every algorithm draws, and what they do to an element."""
+"""Which elements are kept: the random words that every algorithm draws, and what they do to an element."""
 import functools
 
 from ..device import device_function, u32
@@ -10,28 +10,36 @@ GROUP = 8
 
 
 @device_function
-def _pair(word, threshold):
-    """Two bits: whether the lower and the upper half of a word are the threshold at least."""
-    low = u32(1) if u32(word & u32(0xFFFF)) >= threshold else u32(0)
-    high = u32(2) if u32(word >> u32(16)) >= threshold else u32(0)
-    return u32(low | high)
+def draw(words, j, seed, offset, group):
+    """words[j:j+4] become the random words of elements 8 * group to 8 * group + 7."""
+    a, b, c, d = philox(seed, group, offset)
+    words[j] = a
+    words[j + 1] = b
+    words[j + 2] = c
+    words[j + 3] = d
 
 
 @device_function
-def draw(seed, offset, group, threshold):
-    """The byte of the mask of elements 8 * group to 8 * group + 7."""
-    a, b, c, d = philox(seed, group, offset)
-    low = u32(_pair(a, threshold) | u32(_pair(b, threshold) << u32(2)))
-    high = u32(_pair(c, threshold) | u32(_pair(d, threshold) << u32(2)))
-    return u32(low | u32(high << u32(4)))
+def is_kept(words, k, threshold):
+    """Whether element k is kept: its half of a word, lower halves first, is the upper half of `threshold` at least."""
+    word = words[k >> 1]
+    if k & 1 == 0:
+        word = u32(word << u32(16))
+    return word >= threshold
 
 
 @functools.cache
 def make_kept(dtype):
-    """Device function ``kept(value, factor, bits, k)``: value * factor where bit k is set, else zero."""
+    """Device function ``kept(value, factor, keep)``: value * factor, or zero."""
     T = scalar_of(dtype)
 
     @device_function
-    def kept(value, factor, bits, k):
-        return T(value * factor) if u32(u32(bits >> u32(k)) & u32(1)) else T(0)
+    def kept(value, factor, keep):
+        return T(value * factor) if keep else T(0)
     return kept
+
+
+@device_function
+def bit_of(bits, k):
+    """Bit k, which says whether element k is kept."""
+    return u32(u32(bits >> u32(k)) & u32(1)) != u32(0)

@@ -11,7 +11,7 @@ from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ..transform._offsets import make_offsets64, offset_arguments64
-from ._bits import GROUP, draw, make_kept
+from ._bits import GROUP, bit_of, draw, is_kept, make_kept
 
 THREADS = 256
 
@@ -52,12 +52,16 @@ def forward_kernel(config):
         group = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         first = i64(group * GROUP)
         if first < elements:
-            count = min(i64(elements - first), i64(GROUP))
-            bits = u32(draw(seed, offset, group, threshold) & u32(u32(1 << count) - u32(1)))
+            words, bits = cuda.local.array(4, u32), u32(0)
+            draw(words, 0, seed, offset, group)
+            for k in range(GROUP):
+                if i64(first + k) < elements:
+                    keep = is_kept(words, k, threshold)
+                    x_at, y_at = offsets(i64(first + k), sizes, strides)
+                    store(y, y_at, kept(load(x, x_at), factor, keep))
+                    if keep:
+                        bits = u32(bits | u32(1 << k))
             mask[group] = u8(bits)
-            for k in range(count):
-                x_at, y_at = offsets(i64(first + k), sizes, strides)
-                store(y, y_at, kept(load(x, x_at), factor, bits, k))
     return dropout_fwd_naive
 
 
@@ -75,7 +79,7 @@ def backward_kernel(config):
             bits = u32(mask[group])
             for k in range(min(i64(elements - first), i64(GROUP))):
                 dy_at, dx_at = offsets(i64(first + k), sizes, strides)
-                store(dx, dx_at, kept(load(dy, dy_at), factor, bits, k))
+                store(dx, dx_at, kept(load(dy, dy_at), factor, bit_of(bits, k)))
     return dropout_bwd_naive
 
 

@@ -1,9 +1,9 @@
 """Sixteen bytes a load, one or two calls of Philox a thread.
 
 A thread owns as many neighbours as are two loads of 16 bytes, eight at least: 16 halves, 8 floats. All loads are under way before the
-random bits are drawn, which takes about a hundred instructions for eight elements and hides behind them; in 16-bit types that is most of
-what a copy leaves time for. Where an array is not aligned to 16 bytes its accesses are shorter, on that side alone. A run at the end of a
-row, which has fewer elements, goes one by one.
+random bits are drawn, which takes some fifty instructions for eight elements, twenty of them at half rate, and hides behind them. With all
+that is done to an element they are sixteen in 16-bit types, where a copy leaves time for some twenty-seven. Where an array is not aligned
+to 16 bytes its accesses are shorter, on that side alone. A run at the end of a row, which has fewer elements, goes one by one.
 """
 import functools
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from ..transform._offsets import LIMIT, make_offsets, offset_arguments
 from ..transform._problem import Dim
-from ._bits import GROUP, draw, make_kept
+from ._bits import GROUP, bit_of, draw, is_kept, make_kept
 
 THREADS = 256
 
@@ -75,11 +75,11 @@ def _config(problem):
 
 
 def estimate(problem, device, config):
-    """Bytes, or the instructions: 110 a call of Philox, some for each element and access."""
+    """Bytes, or the instructions: 70 a call of Philox, at its rate, some for each element and access."""
     config = _config(problem)
     accesses = sum(config.run * problem.source.itemsize / (4 * words or problem.source.itemsize)
                    for words in (config.x_words, config.y_words))
-    random = 110 * config.groups if problem.op == "dropout_fwd" else 0
+    random = 70 * config.groups if problem.op == "dropout_fwd" else 0
     issue = divisions_seconds(_count(problem), 20 + 12 * config.dims + random + 5 * config.run + 4 * accesses, device)
     return LAUNCH + max(moved_seconds(problem.bytes, device), issue) * tail(ceil_div(_count(problem), THREADS), 6, device)
 
@@ -96,38 +96,42 @@ def forward_kernel(config):
     """y and mask from x, a run a thread."""
     SCALAR, LENGTH, fetch, unpack, put, kept, T, load, store = _parts(config)
     RUN, GROUPS, offsets = config.run, config.groups, make_offsets(config.dims, config.wide)
+    WORDS, ROWS = 4 * GROUPS, config.dims > 1
 
     @cuda.jit(launch_bounds=(THREADS, 4))
     def dropout_fwd_vector(x, y, mask, count, row, runs, divisors, strides, seed, offset, threshold, factor):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < count:
-            buffer, values, bits = cuda.local.array(LENGTH, SCALAR), cuda.local.array(RUN, T), cuda.local.array(GROUPS, u32)
+            buffer, values, words = cuda.local.array(LENGTH, SCALAR), cuda.local.array(RUN, T), cuda.local.array(WORDS, u32)
             x_at, y_at = offsets(index, divisors, strides)
             x, y = advance(x, i64(x_at)), advance(y, i64(y_at))
-            _, run = divide_remainder(index, runs)
-            left, group = i32(row - i32(run * RUN)), i64(i64(index) * GROUPS)
+            run = index
+            if ROWS:
+                _, run = divide_remainder(index, runs)
+            left, group, bits = i32(row - i32(run * RUN)), i64(i64(index) * GROUPS), u32(0)
             whole = left >= RUN
             if whole:
                 fetch(buffer, 0, x, i32(0), i32(1))
             for g in range(GROUPS):
-                bits[g] = draw(seed, offset, i64(group + g), threshold)
+                draw(words, 4 * g, seed, offset, i64(group + g))
             if whole:
                 unpack(values, 0, buffer, 0)
                 for k in range(RUN):
-                    values[k] = kept(values[k], factor, bits[k >> 3], k & 7)
+                    keep = is_kept(words, k, threshold)
+                    values[k] = kept(values[k], factor, keep)
+                    if keep:
+                        bits = u32(bits | u32(1 << k))
                 put(y, i32(0), values, 0)
-                for g in range(GROUPS):
-                    mask[i64(group + g)] = u8(bits[g])
             else:
-                for g in range(GROUPS):
-                    some = i32(left - i32(g * GROUP))
-                    if some > 0:
-                        word = bits[g]
-                        if some < GROUP:
-                            word = u32(word & u32(u32(u32(1) << u32(some)) - u32(1)))
-                        mask[i64(group + g)] = u8(word)
-                        for k in range(min(some, i32(GROUP))):
-                            store(y, i32(g * GROUP + k), kept(load(x, i32(g * GROUP + k)), factor, word, k))
+                for k in range(RUN):
+                    if k < left:
+                        keep = is_kept(words, k, threshold)
+                        store(y, i32(k), kept(load(x, i32(k)), factor, keep))
+                        if keep:
+                            bits = u32(bits | u32(1 << k))
+            for g in range(GROUPS):
+                if g * GROUP < left:
+                    mask[i64(group + g)] = u8(u32(bits >> u32(8 * g)) & u32(255))
     return dropout_fwd_vector
 
 
@@ -135,7 +139,7 @@ def forward_kernel(config):
 def backward_kernel(config):
     """dx from dy and mask, a run a thread."""
     SCALAR, LENGTH, fetch, unpack, put, kept, T, load, store = _parts(config)
-    RUN, GROUPS, offsets = config.run, config.groups, make_offsets(config.dims, config.wide)
+    RUN, GROUPS, offsets, ROWS = config.run, config.groups, make_offsets(config.dims, config.wide), config.dims > 1
 
     @cuda.jit(launch_bounds=(THREADS, 4))
     def dropout_bwd_vector(dy, dx, mask, count, row, runs, divisors, strides, factor):
@@ -144,7 +148,9 @@ def backward_kernel(config):
             buffer, values, bits = cuda.local.array(LENGTH, SCALAR), cuda.local.array(RUN, T), cuda.local.array(GROUPS, u32)
             dy_at, dx_at = offsets(index, divisors, strides)
             dy, dx = advance(dy, i64(dy_at)), advance(dx, i64(dx_at))
-            _, run = divide_remainder(index, runs)
+            run = index
+            if ROWS:
+                _, run = divide_remainder(index, runs)
             left, group = i32(row - i32(run * RUN)), i64(i64(index) * GROUPS)
             if left >= RUN:
                 fetch(buffer, 0, dy, i32(0), i32(1))
@@ -152,12 +158,12 @@ def backward_kernel(config):
                     bits[g] = u32(mask[i64(group + g)])
                 unpack(values, 0, buffer, 0)
                 for k in range(RUN):
-                    values[k] = kept(values[k], factor, bits[k >> 3], k & 7)
+                    values[k] = kept(values[k], factor, bit_of(bits[k >> 3], k & 7))
                 put(dx, i32(0), values, 0)
             else:
                 for k in range(left):
                     word = u32(mask[i64(group + (k >> 3))])
-                    store(dx, i32(k), kept(load(dy, i32(k)), factor, word, k & 7))
+                    store(dx, i32(k), kept(load(dy, i32(k)), factor, bit_of(word, k & 7)))
     return dropout_bwd_vector
 
 

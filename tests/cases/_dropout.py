@@ -26,7 +26,7 @@ def keep_bits(count, p, seed, offset):
     """Whether each of `count` elements is kept."""
     words = np.array([philox(seed & 2 ** 64 - 1, g, offset & 2 ** 64 - 1) for g in range(-(-count // 8))], np.uint32)
     halves = np.ascontiguousarray(words.reshape(-1, 4)).view("<u2").reshape(-1)[:count]
-    return halves >= math.floor(p * 2 ** 16 + 0.5)
+    return halves >= min(math.floor(p * 2 ** 16 + 0.5), 2 ** 16 - 1)
 
 
 @dataclass(frozen=True)
