@@ -231,27 +231,6 @@ def test_a_part_in_shared_memory(op, shape, dtype):
         contract.check(variant, case, again=False)
 
 
-# ---- blocks that keep their weights
-
-@pytest.mark.parametrize("op, shape, dtype", [("layer_norm_fwd", (9, 1032), "float32"), ("layer_norm_fwd", (7, 2064), "bfloat16"),
-                                              ("rms_norm_fwd", (7, 4128), "float16")])
-def test_weights_stay_while_rows_pass(op, shape, dtype, monkeypatch):
-    """Two blocks or clusters go through several rows each, the last turn not full."""
-    from dnnkern.norm import _forward
-    monkeypatch.setattr(_forward, "grid_of", lambda problem, device, config, all=_forward.grid_of: 2 if config.keeps else
-                        all(problem, device, config))
-    case = next(c for c in cases.modules()[op].CASES if c.id.startswith("rows"))
-    case = dataclasses.replace(case, shape=shape, dtype=dtype, extra=False, around=3.0)
-    tried = set()
-    for algorithm in dispatch.algorithms(op):
-        if algorithm.name in ("block", "cluster"):
-            for variant in algorithm.variants(case.problem(), contract.device()):
-                if variant.config.keeps and variant.config.lanes <= 256 and variant.config.cluster <= 4:
-                    tried.add(algorithm.name)
-                    contract.check(variant, case, again=False)
-    assert tried == {"block", "cluster"}
-
-
 # ---- rows in pieces
 
 @pytest.mark.parametrize("shape, dtype, extra", [((2, 5000), "float32", False), ((1, 20011), "bfloat16", True),

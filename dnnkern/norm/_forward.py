@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, i32, i64, u32
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ..device.convert import element
-from ..device.cp_async import commit_copies, copy_async16_if, wait_copies
 from ..device.index import ceil_div
 from ..device.rows import LIMIT, Dim, Held, RowForm, make_row, make_row_places, row_arguments, row_unit
-from ..device.vec import address, advance, load_shared_4u32, pin, shared_address
+from ..device.vec import advance, pin, shared_address
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds, tail
 from ._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
@@ -49,8 +48,6 @@ class Config:
         Blocks that hold a row together.
     shared, shared_per_sm : int
         Units of a thread in shared memory; bytes of it that a multiprocessor has.
-    keeps : bool
-        Blocks go through the rows, and keep the weights of their columns in shared memory.
     """
     dtype: str
     gamma: str
@@ -70,7 +67,6 @@ class Config:
     cluster: int = 1
     shared: int = 0
     shared_per_sm: int = 0
-    keeps: bool = False
 
     @property
     def threads(self):
@@ -83,7 +79,7 @@ class Config:
 
     @property
     def shared_bytes(self):
-        return 16 * self.threads * (self.registers * (self.scaled + self.shifted) if self.keeps else self.shared)
+        return 16 * self.shared * self.threads
 
     @property
     def has_single_weights(self):
@@ -95,14 +91,14 @@ class Config:
         """Of a thread: packed words, values of a few units, addresses."""
         held, real = self.held, 2 if self.dtype == "float64" else 1
         early = (self.scaled + self.shifted) * held.elements * real * self.registers if self.rows > 1 else 0
-        words = (1 + self.residual) * (held.words * self.rows + 2 * real * held.singles) + 16 * (self.shared > 0 or self.keeps)
+        words = (1 + self.residual) * (held.words * self.rows + 2 * real * held.singles) + 16 * (self.shared > 0)
         return -(-min(255, 24 * real + words + held.elements * real + early) // 8) * 8
 
     @property
     def resident(self):
         """Blocks that a multiprocessor's registers allow, a quarter of which has 512 for each lane of a warp, and its shared memory."""
         blocks = 4 * (512 // self.registers_needed) * WARP // self.threads
-        return max(1, min(blocks, self.shared_per_sm // (self.shared_bytes + 2048)) if self.shared_bytes else blocks)
+        return max(1, min(blocks, self.shared_per_sm // (self.shared_bytes + 2048)) if self.shared else blocks)
 
     @property
     def blocks(self):
@@ -112,7 +108,7 @@ class Config:
     def __str__(self):
         where = f"{self.lanes} threads" + f" x {self.cluster} blocks" * (self.cluster > 1)
         units = f"{self.registers}{f' + {self.shared}' * (self.shared > 0)} x {self.unit} bytes"
-        return f"{where}, {units}" + f", {self.rows} rows" * (self.rows > 1) + ", heads" * self.heads + ", weights kept" * self.keeps
+        return f"{where}, {units}" + f", {self.rows} rows" * (self.rows > 1) + ", heads" * self.heads
 
 
 def _names(problem):
@@ -141,16 +137,6 @@ def most_units(lanes, problem):
     return (4 if lanes == 1024 else 8) // ((1 + (problem.compute == "float64")) * (1 + (problem.residual is not None)))
 
 
-def keeping(problem, device, lanes, registers, cluster=1):
-    """[the configuration whose blocks keep their weights], where 16 bytes of them lie beside 16 bytes of x, and there are rows enough."""
-    config = make_config(problem, lanes, registers, cluster=cluster, shared_per_sm=device.shared_per_sm, keeps=True)
-    wide = all(words == 4 for has, words in ((config.scaled, config.gamma_words), (config.shifted, config.beta_words)) if has)
-    if not (config.scaled or config.shifted) or not wide or config.unit != 16 or config.heads or lanes < THREADS:
-        return []
-    room = config.shared_bytes + 2048 <= device.shared_per_block and device.capability >= (8, 0)
-    return [config] if room and ceil_div(problem.form.rows, 2) > grid_of(problem, device, config) else []
-
-
 def refusal(problem):
     """What keeps all from a problem; None if nothing does."""
     form = problem.form
@@ -161,7 +147,7 @@ def refusal(problem):
     return None
 
 
-def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_per_sm=0, keeps=False):
+def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_per_sm=0):
     """The configuration of a problem with this way to hold a row."""
     form, unit, heads = layout(problem)
     order, count = [name for name, _, _ in problem.arrays], unit // problem.x.itemsize
@@ -170,13 +156,7 @@ def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_p
     types = [problem.dtype if t is None else t.dtype for t, _ in weights]
     return Config(problem.dtype, *types, problem.op == "layer_norm_fwd", problem.gamma is not None, problem.beta is not None,
                   problem.residual is not None, *words, unit, heads, max(1, len(form.outer)), lanes, registers, rows, cluster, shared,
-                  shared_per_sm, keeps)
-
-
-def grid_of(problem, device, config):
-    """Blocks, or clusters: one for all that is held at once, or as many as there is room for."""
-    groups = ceil_div(problem.form.rows, config.threads // config.lanes * config.rows)
-    return min(groups, max(1, device.sms * config.blocks // config.cluster)) if config.keeps else groups
+                  shared_per_sm)
 
 
 def seconds(problem, device, config):
@@ -195,20 +175,19 @@ def seconds(problem, device, config):
 
 
 def make_spread(config, Real):
-    """Device function ``spread(a, b, n, scratch, slots, turn) -> (mean, sum of squared distances to it)`` of the row, in all its threads,
-    from those of each warp and its count; without a mean `b` alone counts. `turn`, 0 or 1, is not that of the last call."""
-    LAYER, CLUSTER, HALF, SENT, AGAIN = config.layer, config.cluster, 3 * config.threads // WARP, 3 * config.cluster, config.keeps
+    """Device function ``spread(a, b, n, scratch, slots) -> (mean, sum of squared distances to it)`` of the row, in all its threads, from
+    those of each warp and its count; without a mean `b` alone counts."""
+    LAYER, CLUSTER = config.layer, config.cluster
     pool, (inverse, _) = make_block_pool(Real, max(1, config.lanes // WARP), config.layer), make_inverses(Real)
 
     @device_function
-    def spread(a, b, n, scratch, slots, turn):
-        a, b, n = pool(a, b, n, scratch, i32(turn * HALF))
+    def spread(a, b, n, scratch, slots):
+        a, b, n = pool(a, b, n, scratch)
         if CLUSTER > 1:
-            thread, here = i32(cuda.threadIdx.x), i32(turn * SENT)
-            if not AGAIN:
-                cluster_wait()
+            thread = i32(cuda.threadIdx.x)
+            cluster_wait()
             if thread < CLUSTER:
-                to = remote_address(shared_address(slots, i32(here + 3 * i32(cluster_rank()))), u32(thread))
+                to = remote_address(shared_address(slots, i32(3 * i32(cluster_rank()))), u32(thread))
                 store_remote_f32(to, a)
                 store_remote_f32(u32(to + u32(4)), b)
                 store_remote_f32(u32(to + u32(8)), n)
@@ -216,14 +195,14 @@ def make_spread(config, Real):
             a, b, n = Real(0), Real(0), Real(0)
             if LAYER:
                 for k in range(CLUSTER):
-                    n = Real(n + slots[i32(here + 3 * k + 2)])
-                    a = Real(a + Real(slots[i32(here + 3 * k)] * slots[i32(here + 3 * k + 2)]))
+                    n = Real(n + slots[3 * k + 2])
+                    a = Real(a + Real(slots[3 * k] * slots[3 * k + 2]))
                 a = Real(a * inverse(n)) if n > Real(0) else Real(0)
             for k in range(CLUSTER):
-                b = Real(b + slots[i32(here + 3 * k + 1)])
+                b = Real(b + slots[3 * k + 1])
                 if LAYER:
-                    d = Real(slots[i32(here + 3 * k)] - a)
-                    b = Real(b + Real(d * d) * slots[i32(here + 3 * k + 2)])
+                    d = Real(slots[3 * k] - a)
+                    b = Real(b + Real(d * d) * slots[3 * k + 2])
         return a, b
     return spread
 
@@ -243,30 +222,18 @@ def kernel(config):
     LANES, BLOCK, BLOCKS, CLUSTER, TOGETHER = config.lanes, config.threads, config.blocks, config.cluster, config.lanes * config.cluster
     GROUPS, LOG, CLUSTER_LOG, TOGETHER_LOG = (BLOCK // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1,
                                               TOGETHER.bit_length() - 1)
-    KEEPS, CHUNK = config.keeps, 16 * BLOCK
-    SCRATCH, SLOTS = (3 * n * (1 + KEEPS) for n in (BLOCK // 32, CLUSTER))
+    SCRATCH, SLOTS = 3 * (BLOCK // 32), 3 * CLUSTER
     LAYER, SCALED, SHIFTED, RESIDUAL, EARLY = config.layer, config.scaled, config.shifted, config.residual, ROWS > 1
     GAMMA, GAMMA_LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.gamma_words)
     BETA, BETA_LENGTH, fetch_beta, unpack_beta = make_weights(config.beta, E, config.beta_words)
     GAMMAS, BETAS = (n * (REGISTERS if EARLY else 1) for n in (GAMMA_LENGTH, BETA_LENGTH))
     hold, (inverse, inverse_root), spread = pin(WORDS), make_inverses(Real), make_spread(config, Real)
     in_warp, merge, join = make_pool(Real, min(LANES, WARP), LAYER), make_merge(Real), make_join(Real, E, LAYER)
-    places, weights_there, BETAS_AT = make_row_places(config.dims, 6), wait_copies(0), CHUNK * REGISTERS * SCALED
-
-    @device_function
-    def keep(to, weights, lane, length):
-        """Copies of the weights of a thread's columns."""
-        for c in range(REGISTERS):
-            i = i32(lane + c * TOGETHER)
-            copy_async16_if(u32(to + u32(c * CHUNK)), address(weights, 0), i64(i64(i) * 16), i32(i32(i * E) < length))
-
-    @device_function
-    def kept_weights(raw, base, c):
-        raw[0], raw[1], raw[2], raw[3] = load_shared_4u32(u32(base + u32(c * CHUNK)))
+    places = make_row_places(config.dims, 6)
 
     @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_rows(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, x_step, residual_step, y_step, summed_step,
-                      gamma_step, beta_step, turns, divisors, strides):
+                      gamma_step, beta_step, divisors, strides):
         dynamic = cuda.shared.array(0, u32, alignment=16)
         scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
         part, base, count = cuda.local.array(PART, u32), u32(0), i32(0)
@@ -281,151 +248,134 @@ def kernel(config):
             first = i32(i32(cuda.blockIdx.x) >> CLUSTER_LOG)
             lane = i32(lane + i32(cluster_rank()) * i32(LANES))
             cluster_arrive_relaxed()
-        if KEEPS:
-            base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(thread))
-            if SCALED:
-                keep(base, gamma, lane, length)
-            if SHIFTED:
-                keep(u32(base + u32(BETAS_AT)), beta, lane, length)
-            commit_copies()
-            weights_there()
-            if CLUSTER > 1:
-                cluster_wait()
-        for turn in range(turns if KEEPS else 1):
-            for k in range(ROWS):
-                row = i32(first + k * GROUPS)
-                size = i32(length) if row < rows else i32(0)
-                places(row if row < rows else i32(0), divisors, strides, offsets)
-                p, q = advance(x, offsets[0]), advance(residual, offsets[1])
-                head, units = span(p, size)
-                if SHARED:
-                    base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(thread))
-                    copy(base, p, head, units, lane)
-                for c in range(REGISTERS):
-                    i = i32(lane + c * TOGETHER)
-                    read(words, k * REGISTERS + c, advance(p, head), i, x_step, i < units)
-                    if RESIDUAL:
-                        read(more, k * REGISTERS + c, advance(q, head), i, residual_step, i < units)
-                load_rest(rest, p, head, units, size, lane)
+        for k in range(ROWS):
+            row = i32(first + k * GROUPS)
+            size = i32(length) if row < rows else i32(0)
+            places(row if row < rows else i32(0), divisors, strides, offsets)
+            p, q = advance(x, offsets[0]), advance(residual, offsets[1])
+            head, units = span(p, size)
+            if SHARED:
+                base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(thread))
+                copy(base, p, head, units, lane)
+            for c in range(REGISTERS):
+                i = i32(lane + c * TOGETHER)
+                read(words, k * REGISTERS + c, advance(p, head), i, x_step, i < units)
                 if RESIDUAL:
-                    load_rest(others, q, head, units, size, lane)
-            if EARLY:
+                    read(more, k * REGISTERS + c, advance(q, head), i, residual_step, i < units)
+            load_rest(rest, p, head, units, size, lane)
+            if RESIDUAL:
+                load_rest(others, q, head, units, size, lane)
+        if EARLY:
+            for c in range(REGISTERS):
+                i = i32(i32(lane + c * TOGETHER) * E)
+                if SCALED:
+                    fetch_gamma(gammas, c * GAMMA_LENGTH, gamma, i, gamma_step, i < length)
+                if SHIFTED:
+                    fetch_beta(betas, c * BETA_LENGTH, beta, i, beta_step, i < length)
+        for k in range(ROWS):
+            row = i32(first + k * GROUPS)
+            size = i32(length) if row < rows else i32(0)
+            places(row if row < rows else i32(0), divisors, strides, offsets)
+            q, r = advance(y, offsets[2]), advance(summed, offsets[3])
+            head, units = span(q, size)
+            if RESIDUAL:
                 for c in range(REGISTERS):
-                    i = i32(i32(lane + c * TOGETHER) * E)
-                    if SCALED:
-                        fetch_gamma(gammas, c * GAMMA_LENGTH, gamma, i, gamma_step, i < length)
-                    if SHIFTED:
-                        fetch_beta(betas, c * BETA_LENGTH, beta, i, beta_step, i < length)
-            for k in range(ROWS):
-                row = i32(first + k * GROUPS)
-                size = i32(length) if row < rows else i32(0)
-                places(row if row < rows else i32(0), divisors, strides, offsets)
-                q, r = advance(y, offsets[2]), advance(summed, offsets[3])
-                head, units = span(q, size)
-                if RESIDUAL:
-                    for c in range(REGISTERS):
-                        unpack(values, words, k * REGISTERS + c)
-                        unpack(scales, more, k * REGISTERS + c)
-                        for e in range(E):
-                            values[e] = Real(values[e] + scales[e])
-                        pack(words, k * REGISTERS + c, values)
-                        i = i32(lane + c * TOGETHER)
-                        if i < units:
-                            write(advance(r, head), i, summed_step, words, k * REGISTERS + c)
-                    for s in range(SINGLES):
-                        rest[s] = Real(widen(narrow(Real(rest[s] + others[s]))))
-                    store_rest(r, rest, head, units, size, lane)
-                    hold(words)
-                a, b = Real(0), Real(0)
-                mine = i32(max(i32(i32(i32(units - lane) + i32(TOGETHER - 1)) >> TOGETHER_LOG), i32(0)))
-                for c in range(REGISTERS):
-                    if c < mine:
-                        unpack(values, words, k * REGISTERS + c)
-                        a, b = join(values, a, b, Real(E * c), Real(1) / Real(c + 1))
-                if SHARED:
-                    count = kept(units, lane)
-                    for c in range(count):
-                        fetch(part, base, c)
-                        unpack(values, part, 0)
-                        before = i32(c + REGISTERS)
-                        a, b = join(values, a, b, Real(i32(E * before)), inverse(Real(i32(before + 1))))
-                n = Real(i32(mine * E))
-                for s in range(SINGLES):
-                    j = i32(lane + s * TOGETHER)
-                    if (j if j < head else i32(j + units * E)) < size:
-                        if LAYER:
-                            a, b, n = merge(a, b, n, rest[s], Real(0), Real(1))
-                        else:
-                            b = Real(b + rest[s] * rest[s])
-                a, b, n = in_warp(a, b, n)
-                a, b = spread(a, b, n, scratch, slots, i32(turn & i32(1)) if KEEPS else i32(0))
-                scale = Real(0)
-                if size > 0:
-                    scale = inverse_root(Real(Real(b * inverse(Real(size))) + eps))
-                    if lane == 0:
-                        if LAYER:
-                            mean[offsets[4]] = a
-                        rstd[offsets[5]] = scale
-                hold(words)
-                for c in range(REGISTERS):
+                    unpack(values, words, k * REGISTERS + c)
+                    unpack(scales, more, k * REGISTERS + c)
+                    for e in range(E):
+                        values[e] = Real(values[e] + scales[e])
+                    pack(words, k * REGISTERS + c, values)
                     i = i32(lane + c * TOGETHER)
                     if i < units:
-                        unpack(values, words, k * REGISTERS + c)
-                        j = i32(head + i * E)
-                        if SCALED:
-                            if KEEPS:
-                                kept_weights(gammas, base, c)
-                            elif not EARLY:
-                                fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
-                            unpack_gamma(scales, gammas, c * GAMMA_LENGTH if EARLY else 0)
-                        if SHIFTED:
-                            if KEEPS:
-                                kept_weights(betas, u32(base + u32(BETAS_AT)), c)
-                            elif not EARLY:
-                                fetch_beta(betas, 0, beta, j, beta_step, True)
-                            unpack_beta(shifts, betas, c * BETA_LENGTH if EARLY else 0)
-                        for e in range(E):
-                            value = Real(Real(values[e] - a) * scale)
-                            if SCALED:
-                                value = Real(value * scales[e])
-                            if SHIFTED:
-                                value = Real(value + shifts[e])
-                            values[e] = value
-                        pack(words, k * REGISTERS + c, values)
-                        write(advance(q, head), i, y_step, words, k * REGISTERS + c)
-                if SHARED:
-                    for c in range(count):
-                        fetch(part, base, c)
-                        unpack(values, part, 0)
-                        j = i32(head + i32(lane + i32(c + REGISTERS) * TOGETHER) * E)
-                        if SCALED:
-                            fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
-                            unpack_gamma(scales, gammas, 0)
-                        if SHIFTED:
-                            fetch_beta(betas, 0, beta, j, beta_step, True)
-                            unpack_beta(shifts, betas, 0)
-                        for e in range(E):
-                            value = Real(Real(values[e] - a) * scale)
-                            if SCALED:
-                                value = Real(value * scales[e])
-                            if SHIFTED:
-                                value = Real(value + shifts[e])
-                            values[e] = value
-                        pack(part, 0, values)
-                        put(q, part, c, head, units, lane)
+                        write(advance(r, head), i, summed_step, words, k * REGISTERS + c)
                 for s in range(SINGLES):
-                    j = i32(lane + s * TOGETHER)
-                    i = j if j < head else i32(j + units * E)
-                    if i < size:
-                        value = Real(Real(rest[s] - a) * scale)
+                    rest[s] = Real(widen(narrow(Real(rest[s] + others[s]))))
+                store_rest(r, rest, head, units, size, lane)
+                hold(words)
+            a, b = Real(0), Real(0)
+            mine = i32(max(i32(i32(i32(units - lane) + i32(TOGETHER - 1)) >> TOGETHER_LOG), i32(0)))
+            for c in range(REGISTERS):
+                if c < mine:
+                    unpack(values, words, k * REGISTERS + c)
+                    a, b = join(values, a, b, Real(E * c), Real(1) / Real(c + 1))
+            if SHARED:
+                count = kept(units, lane)
+                for c in range(count):
+                    fetch(part, base, c)
+                    unpack(values, part, 0)
+                    before = i32(c + REGISTERS)
+                    a, b = join(values, a, b, Real(i32(E * before)), inverse(Real(i32(before + 1))))
+            n = Real(i32(mine * E))
+            for s in range(SINGLES):
+                j = i32(lane + s * TOGETHER)
+                if (j if j < head else i32(j + units * E)) < size:
+                    if LAYER:
+                        a, b, n = merge(a, b, n, rest[s], Real(0), Real(1))
+                    else:
+                        b = Real(b + rest[s] * rest[s])
+            a, b, n = in_warp(a, b, n)
+            a, b = spread(a, b, n, scratch, slots)
+            scale = Real(0)
+            if size > 0:
+                scale = inverse_root(Real(Real(b * inverse(Real(size))) + eps))
+                if lane == 0:
+                    if LAYER:
+                        mean[offsets[4]] = a
+                    rstd[offsets[5]] = scale
+            hold(words)
+            for c in range(REGISTERS):
+                i = i32(lane + c * TOGETHER)
+                if i < units:
+                    unpack(values, words, k * REGISTERS + c)
+                    j = i32(head + i * E)
+                    if SCALED:
+                        if not EARLY:
+                            fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
+                        unpack_gamma(scales, gammas, c * GAMMA_LENGTH if EARLY else 0)
+                    if SHIFTED:
+                        if not EARLY:
+                            fetch_beta(betas, 0, beta, j, beta_step, True)
+                        unpack_beta(shifts, betas, c * BETA_LENGTH if EARLY else 0)
+                    for e in range(E):
+                        value = Real(Real(values[e] - a) * scale)
                         if SCALED:
-                            value = Real(value * load_gamma(gamma, i64(i64(i) * gamma_step)))
+                            value = Real(value * scales[e])
                         if SHIFTED:
-                            value = Real(value + load_beta(beta, i64(i64(i) * beta_step)))
-                        rest[s] = value
-                store_rest(q, rest, head, units, size, lane)
-            if KEEPS:
-                first = i32(first + i32(i32(cuda.gridDim.x) >> CLUSTER_LOG))
+                            value = Real(value + shifts[e])
+                        values[e] = value
+                    pack(words, k * REGISTERS + c, values)
+                    write(advance(q, head), i, y_step, words, k * REGISTERS + c)
+            if SHARED:
+                for c in range(count):
+                    fetch(part, base, c)
+                    unpack(values, part, 0)
+                    j = i32(head + i32(lane + i32(c + REGISTERS) * TOGETHER) * E)
+                    if SCALED:
+                        fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
+                        unpack_gamma(scales, gammas, 0)
+                    if SHIFTED:
+                        fetch_beta(betas, 0, beta, j, beta_step, True)
+                        unpack_beta(shifts, betas, 0)
+                    for e in range(E):
+                        value = Real(Real(values[e] - a) * scale)
+                        if SCALED:
+                            value = Real(value * scales[e])
+                        if SHIFTED:
+                            value = Real(value + shifts[e])
+                        values[e] = value
+                    pack(part, 0, values)
+                    put(q, part, c, head, units, lane)
+            for s in range(SINGLES):
+                j = i32(lane + s * TOGETHER)
+                i = j if j < head else i32(j + units * E)
+                if i < size:
+                    value = Real(Real(rest[s] - a) * scale)
+                    if SCALED:
+                        value = Real(value * load_gamma(gamma, i64(i64(i) * gamma_step)))
+                    if SHIFTED:
+                        value = Real(value + load_beta(beta, i64(i64(i) * beta_step)))
+                    rest[s] = value
+            store_rest(q, rest, head, units, size, lane)
     return norm_fwd_rows
 
 
@@ -448,11 +398,10 @@ def build(problem, device, config):
     divisors, strides = row_arguments(RowForm((Dim(1, (0,) * 6),), outer))
     instead = {"gamma": "x", "beta": "x", "residual": "x", "mean": "rstd", "summed": "y"}
     steps = ("x", "residual", "y", "summed", "gamma", "beta")
-    groups = grid_of(p, device, config)
     arguments = (*pointers(p, ("x", "gamma", "beta", "residual", "y", "mean", "rstd", "summed"), instead), Argument(p.compute, "eps"),
                  Argument("int32", form.rows), Argument("int32", form.length),
                  *(Argument("int64", form.steps[order.get(name, 0)]) for name in steps),
-                 Argument("int32", ceil_div(form.rows, max(1, groups))),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
-    return (Launch(kernel(config), (groups * config.cluster, 1, 1), (config.threads, 1, 1), arguments, shared=config.shared_bytes,
+    grid = ceil_div(form.rows, config.threads // config.lanes * config.rows) * config.cluster
+    return (Launch(kernel(config), (grid, 1, 1), (config.threads, 1, 1), arguments, shared=config.shared_bytes,
                    cluster=(config.cluster, 1, 1)),)

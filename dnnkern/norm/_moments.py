@@ -118,21 +118,21 @@ def make_pool(Real, lanes, layer=True):
 
 @functools.cache
 def make_block_pool(Real, warps, layer=True):
-    """Device function ``pool(a, b, n, scratch, base)``: `make_pool` over the warps of a block, in every thread; `scratch` is a shared array
-    of which 3 numbers a warp from `base` on are used by nothing else until the next barrier."""
+    """Device function ``pool(a, b, n, scratch)``: `make_pool` over the warps of a block, in every thread; `scratch` is a shared array of 3
+    numbers a warp, which nothing else uses until the next barrier."""
     whole = make_pool(Real, warps, layer)
 
     @device_function
-    def pool(a, b, n, scratch, base):
+    def pool(a, b, n, scratch):
         if warps > 1:
             thread = i32(cuda.threadIdx.x)
-            at = i32(base + 3 * i32(thread >> 5))
+            at = i32(3 * i32(thread >> 5))
             if i32(thread & 31) == 0:
                 scratch[at] = a
                 scratch[i32(at + 1)] = b
                 scratch[i32(at + 2)] = n
             cuda.syncthreads()
-            at = i32(base + 3 * i32(thread & i32(warps - 1)))
+            at = i32(3 * i32(thread & i32(warps - 1)))
             a, b, n = whole(scratch[at], scratch[i32(at + 1)], scratch[i32(at + 2)])
         return a, b, n
     return pool

@@ -115,7 +115,7 @@ def moments_kernel(config):
                         b2 = Real(b2 + d * d)
             a, b, n = merge(a, b, n, a2, b2, n2)
         a, b, n = in_warp(a, b, n)
-        a, b, n = in_block(a, b, n, scratch, i32(0))
+        a, b, n = in_block(a, b, n, scratch)
         if lane == 0:
             at = i64(3 * i64(cuda.blockIdx.x))
             partial[at] = a
@@ -155,7 +155,7 @@ def apply_kernel(config):
             at = i64(3 * i64(i64(number) * count + lane))
             a, b, n = partial[at], partial[i64(at + 1)], partial[i64(at + 2)]
         a, b, n = in_warp(a, b, n)
-        a, b, n = in_block(a, b, n, scratch, i32(0))
+        a, b, n = in_block(a, b, n, scratch)
         scale = inverse_root(Real(Real(b * inverse(Real(length))) + eps))
         places(number, divisors, strides, offsets)
         if piece == 0 and lane == 0:

@@ -237,7 +237,7 @@ def kernel(config):
             if (j if j < head else i32(j + units * E)) < size:
                 a, b, n = merge(a, b, n, rest[k], Real(0), Real(1))
         a, b, n = in_warp(a, b, n)
-        a, b, n = in_block(a, b, n, scratch, i32(0))
+        a, b, n = in_block(a, b, n, scratch)
         r = inverse_root(Real(Real(b * inverse(Real(length))) + eps))
         if lane == 0 and size > 0:
             mean[i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])] = a

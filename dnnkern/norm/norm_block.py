@@ -8,7 +8,7 @@ Longer rows than a block holds are `cluster`'s.
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
 from . import _backward
-from ._forward import WARP, build, keeping, layout, make_config, most_units, refusal, seconds, units
+from ._forward import WARP, build, layout, make_config, most_units, refusal, seconds, units
 
 LANES = (8, 16, 32, 64, 128, 256, 512, 1024)
 ROWS = 4  # of a group that are loaded at once, where they are short
@@ -35,7 +35,7 @@ def configs(problem, device):
     for lanes in LANES:
         each = ceil_div(count, lanes)
         if each <= most_units(lanes, problem) and (lanes == LANES[0] or count > lanes // 2):
-            found += [make_config(problem, lanes, each), *keeping(problem, device, lanes, each)]
+            found.append(make_config(problem, lanes, each))
             if lanes <= WARP and 2 * each <= most_units(lanes, problem) and not layout(problem)[2]:
                 found.append(make_config(problem, lanes, each, min(ROWS, most_units(lanes, problem) // each)))
     return found

@@ -9,7 +9,7 @@ clusters of up to sixteen go through the rows as `block`'s blocks do; every step
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
 from . import _backward
-from ._forward import build, keeping, layout, make_config, most_units, refusal, seconds, units
+from ._forward import build, layout, make_config, most_units, refusal, seconds, units
 
 LANES, CLUSTERS = (256, 512), (2, 4, 8)
 SHARED = (64, 128, 256, 512)  # threads with eight units in registers and others in shared memory
@@ -42,7 +42,7 @@ def configs(problem, device):
         for blocks in CLUSTERS:
             each = ceil_div(count, lanes * blocks)
             if each <= most_units(lanes, problem) and (count > lanes * blocks // 2 or (lanes, blocks) == (LANES[0], CLUSTERS[0])):
-                found += [make_config(problem, lanes, each, cluster=blocks), *keeping(problem, device, lanes, each, blocks)]
+                found.append(make_config(problem, lanes, each, cluster=blocks))
     for lanes in SHARED:
         registers = most_units(lanes, problem)
         shared = ceil_div(count, lanes) - registers
