@@ -56,6 +56,12 @@ class Device:
         """Most threads of a multiprocessor."""
         return {(7, 5): 1024, (8, 0): 2048}.get(self.capability, 1536 if self.capability[0] in (8, 12) else 2048)
 
+    def clusters(self, size, blocks=1):
+        """Clusters of `size` blocks that run at once, `blocks` on a multiprocessor: a cluster stays in one part of the chip, and not all
+        parts are multiples of it. The least that cuOccupancyMaxActiveClusters says of an H200: 66, 30, 15 and 7 of 2, 4, 8 and 16."""
+        sms = self.sms if size <= 2 else self.sms * 10 // 11 if size <= 8 else self.sms * 28 // 33
+        return max(1, sms * blocks // size)
+
     def supports(self, arch):
         """None where code for `arch` ("sm_80+", or exactly "sm_90a") runs here, else why not."""
         if arch.endswith("+"):

@@ -189,13 +189,9 @@ def make_configs(problem, device, lanes, registers, cluster=1):
 
 
 def groups(problem, device, config):
-    """Of threads that go through the rows: (blocks or clusters, groups in each).
-
-    Clusters of four blocks or more fill no more of a GPC than 16 multiprocessors; a cluster beyond those that fit would run alone.
-    """
+    """Of threads that go through the rows: (blocks or clusters, groups in each). One more than run at once would run alone."""
     each = 1 if config.cluster > 1 else config.threads // config.lanes
-    sms = device.sms if config.cluster <= 2 else max(16, device.sms // 16 * 16)
-    most = max(1, sms * config.blocks // config.cluster)
+    most = device.clusters(config.cluster, config.blocks)
     return max(1, min(most, ceil_div(problem.form.rows, each * config.rows))), each
 
 
