@@ -22,6 +22,9 @@ from ._weights import make_weights, weight_words
 
 WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
 RESIDENT = 1024          # threads of a multiprocessor that are enough
+WAITS = 1.2e-6, 0.85e-6, 1e-6, 0.15e-6
+"""Seconds of a block: at least, for each unit of a thread, in a cluster, and for each block of it: rows of 1024 to 65536
+(bench/results/h200-layer-norm-fwd.jsonl)."""
 WHOLE = "x", "residual", "y", "summed"
 
 
@@ -160,18 +163,25 @@ def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_p
 
 
 def seconds(problem, device, config):
-    """Bytes at the rate that those in flight sustain; the grid's last blocks; loads of single weights."""
+    """Bytes at the rate that those in flight sustain, the grid's last blocks, loads of single weights; or what resident blocks take one
+    after another: a block loads, waits for all of its threads, computes and stores (`WAITS`)."""
     itemsize, inputs = problem.x.itemsize, 1 + config.residual
     fill = min(1.0, problem.form.length / config.held.capacity)
-    blocks = min(2048 // config.threads, config.resident)
-    flight = inputs * config.rows * config.registers * config.unit * config.threads * blocks * fill
-    rate = min(1.0, flight / 64e3) ** 0.5 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5)) * (0.8 if blocks == 1 else 1.0)
+    blocks = config.blocks if config.shared else min(2048 // config.threads, config.resident)
+    units = inputs * config.rows * (config.registers + config.shared)
+    flight = units * config.unit * config.threads * blocks * fill
+    rate = (min(1.0, flight / 64e3) ** 0.5 if config.lanes <= WARP else 1.0) * (1.0 if config.unit == 16 else min(1.0, itemsize / 5))
     rate *= 0.5 if config.has_single_weights else 1.0
     grid = ceil_div(problem.form.rows, config.threads // config.lanes * config.rows) * config.cluster
     share = min(1.0, grid * config.threads / (512 * device.sms))
-    moved = moved_seconds(problem.bytes, device) / (rate * share)
-    many = max(0, inputs * config.registers * config.rows - 4)
-    return LAUNCH + 1e-6 * (config.cluster > 1) + moved * tail(grid, blocks, device) * 1.02 ** many
+    moved = moved_seconds(problem.bytes, device) / (rate * share) * tail(grid, blocks, device)
+    if config.lanes <= WARP:
+        return LAUNCH + moved * 1.02 ** max(0, units - 4)
+    alone, unit, together, block = WAITS
+    wait = alone + unit * units * fill + (together + block * config.cluster if config.cluster > 1 else 0)
+    wait *= 1.0 if config.layer else 0.85
+    waiting = wait * max(1.0, grid / (device.sms * blocks))
+    return LAUNCH + (moved ** 8 + waiting ** 8) ** (1 / 8)
 
 
 def make_spread(config, Real):
