@@ -25,20 +25,19 @@ from ._totals import THREADS, TYPES, bytes_of, final_launch, make_factor, make_r
 
 ELEMENTS = 16
 CHUNK = THREADS * ELEMENTS
-RESIDENT = 8
-"""Blocks of the first launch for each multiprocessor."""
 ROW = 3
 
 
 @dataclass(frozen=True)
 class Config:
-    """Element types by kind, what is computed in, dtype of the norm, whether gradients are scaled, and whether it is told if they are
-    finite."""
+    """Element types by kind, what is computed in, dtype of the norm, whether gradients are scaled, whether it is told if they are finite,
+    and blocks of the first launch that are resident."""
     dtypes: tuple
     compute: str
     norm: str
     scaled: bool
     reports: bool
+    resident: int
 
 
 def supports(problem):
@@ -56,10 +55,15 @@ def _chunks(problem):
     return sum(ceil_div(problem.grads[k].size, CHUNK) for k in problem.flat)
 
 
+def _resident(problem, device):
+    """Blocks of the first launch for each multiprocessor, all there at once: as many as registers and threads leave room for."""
+    return min(4 if problem.compute == "float64" else 6, device.threads_per_sm // THREADS)
+
+
 def _runs(problem, device):
     """(chunks of a run, runs)."""
     chunks = _chunks(problem)
-    length = ceil_div(chunks, RESIDENT * device.sms)
+    length = ceil_div(chunks, _resident(problem, device) * device.sms)
     return length, ceil_div(chunks, length)
 
 
@@ -182,10 +186,10 @@ def make_visit(bodies):
 def partial_kernel(config):
     """The sum of squares of a run of chunks a block."""
     T, compute = TYPES[config.compute], config.compute
-    visit, total, (scale_of, _) = make_visit([_squares_of(d, compute) for d in config.dtypes]), make_sum(compute), make_factor(
-        compute, config.scaled)
+    visit, total, RESIDENT = make_visit([_squares_of(d, compute) for d in config.dtypes]), make_sum(compute), config.resident
+    scale_of, _ = make_factor(compute, config.scaled)
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def grads_chunks(chunks, table, partials, count, length, grad_scale):
         scratch, other = cuda.shared.array(16, T), cuda.shared.array(16, T)
         block, runs = i32(cuda.blockIdx.x), i32(cuda.gridDim.x)
@@ -229,7 +233,8 @@ def build(problem, device, config):
     kinds = {}
     rows = [(problem.grads[k].size, 2 * kinds.setdefault(problem.grads[k].dtype, len(kinds)) + (problem.grads[k].alignment >= 16))
             for k in problem.flat]
-    config = Config(tuple(kinds), problem.compute, problem.norm_dtype, problem.grad_scale is not None, problem.found_inf is not None)
+    config = Config(tuple(kinds), problem.compute, problem.norm_dtype, problem.grad_scale is not None, problem.found_inf is not None,
+                    _resident(problem, device))
     words = chunk_words([size for size, _ in rows], CHUNK)
     length, runs = _runs(problem, device)
     tables = (Argument("uint64*", None, spec=Table(words)),
