@@ -11,7 +11,7 @@ from ..device.convert import element
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
-from ._estimate import INSTRUCTIONS
+from ._estimate import instructions
 from ._functions import SCALED, Function, make_function
 from ._lanes import scalar_arguments
 from ._offsets import ARRAYS, INPUTS, five, make_offsets, offset_arguments
@@ -45,7 +45,7 @@ def estimate(problem, device, config):
     form, total = problem.form, 0
     for k, a in enumerate(form.arrays):
         total += a.tensor.nbytes * min(32, max(abs(form.dims[-1].strides[k]), 1) * a.itemsize) // a.itemsize
-    issue = divisions_seconds(form.size, 30 + 70 * len(form.dims) + INSTRUCTIONS, device)
+    issue = divisions_seconds(form.size, 30 + 70 * len(form.dims) + instructions(problem), device)
     return LAUNCH + max(issue, moved_seconds(total, device))
 
 

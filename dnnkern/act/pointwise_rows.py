@@ -17,7 +17,7 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds, tail
 from ..transform._units import word_of
-from ._estimate import issue_seconds, sector_bytes
+from ._estimate import issue_seconds, sector_bytes, waiting
 from ._form import WIDE, Dim
 from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal, scalar_arguments
 from ._offsets import five, make_offsets, offset_arguments
@@ -88,9 +88,7 @@ def estimate(problem, device, config):
     threads = _threads(form, work)
     moved = moved_seconds(sector_bytes(problem, work.units), device)
     issue = issue_seconds(problem, threads, work, config.dims, device)
-    # what a thread has in flight: 16 bytes of each input at full occupancy are enough, twice that is better for short types
-    few = 1.04 if work.lanes * work.elements * form.arrays[form.inputs].itemsize < 32 and form.arrays[form.inputs].itemsize < 4 else 1.0
-    return LAUNCH + max(moved * few, issue) * tail(ceil_div(threads, THREADS), 8, device) * (1 + 0.01 * work.lanes)
+    return LAUNCH + max(moved * waiting(problem, work), issue) * tail(ceil_div(threads, THREADS), 8, device) * (1.005 + 0.01 * work.lanes)
 
 
 @functools.cache

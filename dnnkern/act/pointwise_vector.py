@@ -16,7 +16,7 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds, tail
 from ..transform._units import word_of
-from ._estimate import issue_seconds, sector_bytes
+from ._estimate import issue_seconds, sector_bytes, waiting
 from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal, scalar_arguments
 from ._offsets import five
 from .pointwise_naive import OPS
@@ -63,7 +63,8 @@ def estimate(problem, device, config):
     blocks = ceil_div(problem.form.size, config.tile)
     moved = moved_seconds(sector_bytes(problem, config.work.units), device)
     issue = issue_seconds(problem, blocks * THREADS, config.work, 0, device)
-    return LAUNCH + max(moved, issue) * tail(blocks, 8, device)
+    late = 2e-7 * config.work.lanes  # a block's chunks come one after another
+    return LAUNCH + late + max(moved * waiting(problem, config.work), issue) * tail(blocks, 8, device) * (1 + 0.005 * config.work.lanes)
 
 
 @functools.cache
