@@ -164,3 +164,17 @@ def test_operands():
         raw = np.zeros(128, np.uint8)
         y = raw[:96].view(numpy_dtype("float32")).reshape(3, 8)
         refused(ValueError, ["another output"], dnnkern.dropout_fwd, x, 0.5, 1, out=(y, raw[90:93]))
+
+
+# ---- beyond 32 bits
+
+@pytest.mark.parametrize("kind", [Forward, Backward])
+def test_offsets_of_64_bits(kind, simulated, monkeypatch):
+    """The kernels for large arrays, on small ones."""
+    from dnnkern.dropout import _problem
+    monkeypatch.setattr(_problem._Dropout, "is_wide", True)
+    vector = next(a for a in dispatch.algorithms(kind.op) if a.name == "vector")
+    for case in (kind("wide-137", (137,)), kind("wide-5x32", (5, 32), "bfloat16", layout={"x": {"gap": 3}})):
+        assert case.problem().is_wide
+        with contract.registered(vector) as mine:
+            contract.check_exact(mine, case)

@@ -50,9 +50,7 @@ def supports(problem):
         return f"the last dimension has strides {last.x} and {last.y}; expected 1 in both arrays"
     if len(problem.dims) > 1 and last.size % run:
         return f"rows of {last.size} elements are apart; expected a multiple of {run}"
-    if max(last.size + run, _count(problem) + 2 ** 20) >= LIMIT:
-        return f"{_count(problem)} runs in rows of {last.size} elements; expected fewer than 2**31 - 2**20 of either"
-    return None
+    return None if _count(problem) + 2 ** 20 < LIMIT else f"{_count(problem)} runs; expected fewer than 2**31 - 2**20"
 
 
 def workspace(problem, device, config):
@@ -96,7 +94,7 @@ def forward_kernel(config):
     """y and mask from x, a run a thread."""
     SCALAR, LENGTH, fetch, unpack, put, kept, T, load, store = _parts(config)
     RUN, GROUPS, offsets = config.run, config.groups, make_offsets(config.dims, config.wide)
-    WORDS, ROWS = 4 * GROUPS, config.dims > 1
+    WORDS, ROWS, Int = 4 * GROUPS, config.dims > 1, i64 if config.wide else i32
 
     @cuda.jit(launch_bounds=(THREADS, 4))
     def dropout_fwd_vector(x, y, mask, count, row, runs, divisors, strides, seed, offset, threshold, factor):
@@ -108,7 +106,7 @@ def forward_kernel(config):
             run = index
             if ROWS:
                 _, run = divide_remainder(index, runs)
-            left, group, bits = i32(row - i32(run * RUN)), i64(i64(index) * GROUPS), u32(0)
+            left, group, bits = i32(min(Int(row - Int(run) * Int(RUN)), Int(RUN))), i64(i64(index) * GROUPS), u32(0)
             whole = left >= RUN
             if whole:
                 fetch(buffer, 0, x, i32(0), i32(1))
@@ -139,7 +137,8 @@ def forward_kernel(config):
 def backward_kernel(config):
     """dx from dy and mask, a run a thread."""
     SCALAR, LENGTH, fetch, unpack, put, kept, T, load, store = _parts(config)
-    RUN, GROUPS, offsets, ROWS = config.run, config.groups, make_offsets(config.dims, config.wide), config.dims > 1
+    RUN, GROUPS, offsets = config.run, config.groups, make_offsets(config.dims, config.wide)
+    ROWS, Int = config.dims > 1, i64 if config.wide else i32
 
     @cuda.jit(launch_bounds=(THREADS, 4))
     def dropout_bwd_vector(dy, dx, mask, count, row, runs, divisors, strides, factor):
@@ -151,7 +150,7 @@ def backward_kernel(config):
             run = index
             if ROWS:
                 _, run = divide_remainder(index, runs)
-            left, group = i32(row - i32(run * RUN)), i64(i64(index) * GROUPS)
+            left, group = i32(min(Int(row - Int(run) * Int(RUN)), Int(RUN))), i64(i64(index) * GROUPS)
             if left >= RUN:
                 fetch(buffer, 0, dy, i32(0), i32(1))
                 for g in range(GROUPS):
@@ -174,7 +173,7 @@ def build(problem, device, config):
     runs = (*outer, Dim(ceil_div(last.size, config.run), config.run, config.run))
     numbers = ("seed", "offset", "threshold", "factor") if forward else ("factor",)
     arguments = (*(Argument(element(problem.dtype).pointer, name) for name in (("x", "y") if forward else ("dy", "dx"))),
-                 Argument("uint8*", "mask"), Argument("int32", _count(problem)), Argument("int32", last.size),
+                 Argument("uint8*", "mask"), Argument("int32", _count(problem)), Argument("int64" if config.wide else "int32", last.size),
                  Argument("uint32x3", divisor(runs[-1].size)), *offset_arguments(runs, config.wide),
                  *(Argument(problem.scalar_types.get(name, problem.compute), name) for name in numbers))
     kernel = (forward_kernel if forward else backward_kernel)(config)
