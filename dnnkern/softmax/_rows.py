@@ -153,7 +153,7 @@ def seconds(problem, device, config):
     alone, element_each, together = WAITS[config.arrays]
     each = alone + element_each * form.length / config.cluster + (together * config.cluster if config.cluster > 1 else 0)
     waiting = each * max(1.0, grid / (device.sms * resident)) if config.lanes > 32 else 0.0
-    return LAUNCH + 2e-6 * (config.cluster > 1) + (work ** 8 + waiting ** 8) ** (1 / 8) * (1.05 if config.shared else 1.0)
+    return LAUNCH + 2e-6 * (config.cluster > 1) + (work ** 8 + waiting ** 8) ** (1 / 8) * (1.01 if config.shared else 1.0)
 
 
 @functools.cache
