@@ -210,10 +210,14 @@ def seconds(problem, device, config):
     instructions = config.threads * config.rows * (config.held.elements * config.registers * element + 100 + 3 * config.cluster)
     clock, resident = 128 * device.clock_hz, config.blocks
     alone = instructions / (clock * min(1.0, config.threads / 512))
-    waits = (2e-6 if config.cluster > 1 and not config.lag else 0.3e-6 if config.lanes > WARP else 0.1e-6) + 0.6e-6 * (not config.stages)
+    waits = 0.3e-6 if config.lanes > WARP else 0.1e-6
+    if config.cluster > 1:
+        waits = (0.9e-6 if config.lag else 2e-6) + 0.04e-6 * config.cluster
+    waits += 0.6e-6 * (not config.stages)
     flight = max(1, config.stages - 1 - config.lag) * config.stage_bytes * resident
     rate = min(1.0, flight / 64e3) ** 0.5 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5))
-    rate *= (1.0 if resident > 1 else 0.92) / (1.05 if config.cluster > 1 else 1.0)
+    rate *= 0.96 if config.stages < 4 and (resident == 1 or not config.lag) else 1.0
+    rate /= 1.02 if config.cluster > 1 else 1.0
     busy = min(1.0, slots * config.cluster / device.sms)
     moved = moved_seconds(problem.bytes, device) / (rate * busy)
     issue = steps * resident * instructions / (clock * min(0.8, resident * config.threads / 640))
