@@ -387,6 +387,21 @@ def test_steps_count_from_one(op):
     lists = lists_of(op)
     for number, error in ((0, ValueError), (-3, ValueError), (1.5, TypeError), (None, TypeError)):
         refused(error, [f"step={number}"], getattr(dnnkern, op), lists, lr=0.1, step=number)
+    refused(TypeError, ["step is int32[1]", "float32"], getattr(dnnkern, op), lists, lr=0.1, step=array(np.ones(1), "int32"))
+    refused(ValueError, ["step is float32[2]"], getattr(dnnkern, op), lists, lr=0.1, step=array(np.ones(2)))
+
+
+@pytest.mark.parametrize("beta1, beta2", [(0.9, 0.999), (0.0, 0.99), (0.5, 0.0)])
+@pytest.mark.parametrize("number", [1, 7, 100000])
+def test_the_number_of_a_step_on_the_device(beta1, beta2, number):
+    """Corrections made in float32 on the device are those of float64 on the host, at the first step too, where 1 - beta2 is small."""
+    for op in ("adam_step", "lamb_step"):
+        for algo in ALGORITHMS:
+            there, here = (lists_of(op, zeros=False) for _ in range(2))
+            step(op, there, array([float(number)]), beta1=beta1, beta2=beta2, algo=algo)
+            step(op, here, number, beta1=beta1, beta2=beta2, algo=algo)
+            for a, b in zip(there["params"], here["params"]):
+                np.testing.assert_allclose(host(a), host(b), rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("op, name, values", [

@@ -2,7 +2,7 @@
 from ..device import device_function
 from ..dispatch import Note
 from ._frame import make_operation, missing
-from ._rule import Rule, at_least, make_arithmetic, step_number
+from ._rule import Rule, at_least, is_array, make_arithmetic, step_number
 
 
 def _make(given, flags, T):
@@ -17,7 +17,17 @@ def _make(given, flags, T):
     return update
 
 
-RULES = {"adagrad_step": Rule("adagrad_step", ("sums",), ("lr", "eps", "decay"), _make, 1)}
+def _prepare(T):
+    """The rate of this step, of the first one's and of what it loses a step."""
+    inverse, _ = make_arithmetic(T)
+
+    @device_function
+    def prepare(n, step):
+        return T(n[0] * inverse(T(T(1) + T(step - T(1)) * n[3]))), n[1], n[2], n[3], n[4], n[5], n[6], n[7]
+    return prepare
+
+
+RULES = {"adagrad_step": Rule("adagrad_step", ("sums",), ("lr", "eps", "decay", "lr_decay"), _make, 1, _prepare)}
 ADAGRAD = make_operation(RULES["adagrad_step"])
 
 
@@ -38,8 +48,8 @@ def adagrad_step(params, grads, sums, *, lr, lr_decay=0.0, eps=1e-10, weight_dec
         Sums of the squares: float32 or the parameter's dtype; float64 where it is. They begin as zeros, or a little more.
     lr, lr_decay, eps, weight_decay : float
         0 or more.
-    step : int
-        Which step it is, from 1 on.
+    step : int, or float32 array of one element
+        As `dnnkern.adam_step`'s.
     master, grad_scale, found_inf, workspace, stream, algo, allow
         As `dnnkern.sgd_step`'s.
 
@@ -61,6 +71,8 @@ def adagrad_step(params, grads, sums, *, lr, lr_decay=0.0, eps=1e-10, weight_dec
     [array([0.75, 1.25], dtype=float32)]
     """
     lr, lr_decay, eps, weight_decay = at_least("adagrad_step", lr=lr, lr_decay=lr_decay, eps=eps, weight_decay=weight_decay)
-    rate = lr / (1 + (step_number("adagrad_step", step) - 1) * lr_decay)
+    rate = lr if is_array(step) else lr / (1 + (step_number("adagrad_step", step) - 1) * lr_decay)
     missing("adagrad_step", 3, params=params, grads=grads, sums=sums)
-    ADAGRAD.step((params, grads, sums, master), (grad_scale, found_inf), (), (rate, eps, weight_decay), workspace, stream, algo, allow)
+    singles = grad_scale, found_inf, step if is_array(step) else None
+    ADAGRAD.step((params, grads, sums, master), singles, ("counted",) if is_array(step) else (), (rate, eps, weight_decay, lr_decay),
+                 workspace, stream, algo, allow)

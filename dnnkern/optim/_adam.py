@@ -2,9 +2,10 @@
 import math
 
 from ..device import device_function
+from ..device.fastmath import expm1
 from ..dispatch import Note
 from ._frame import make_operation, missing
-from ._rule import Rule, at_least, make_arithmetic, shares, step_number
+from ._rule import Rule, at_least, is_array, make_arithmetic, shares, step_number
 
 
 def _maker(decoupled):
@@ -25,17 +26,38 @@ def _maker(decoupled):
     return make
 
 
-_NUMBERS = "rate", "gain1", "beta2", "gain2", "root", "eps", "decay"
-RULES = {op: Rule(op, ("m", "v"), _NUMBERS, _maker(op == "adamw_step"), 2) for op in ("adam_step", "adamw_step")}
+def _prepare(T):
+    """Of the rate itself and the logarithms of both betas: 1 - beta**step is -expm1(step * log(beta)), which loses nothing."""
+    inverse, square_root = make_arithmetic(T)
+
+    @device_function
+    def prepare(n, step):
+        rate, log2, log1 = n[0], n[4], n[7]
+        first, second = T(-expm1(T(log1 * step))), T(-expm1(T(log2 * step)))
+        return T(rate * inverse(first)), n[1], n[2], n[3], T(inverse(square_root(second))), n[5], n[6], n[7]
+    return prepare
+
+
+_NUMBERS = "rate", "gain1", "beta2", "gain2", "root", "eps", "decay", "log1"
+RULES = {op: Rule(op, ("m", "v"), _NUMBERS, _maker(op == "adamw_step"), 2, _prepare) for op in ("adam_step", "adamw_step")}
 ADAM, ADAMW = (make_operation(rule) for rule in RULES.values())
 
 
 def moments(function, lr, beta1, beta2, eps, step):
-    """Numbers of the step: its rate, what the moments gain, and what corrects the second one, computed in float64."""
+    """Numbers of the step: its rate, what the moments gain, and what corrects the second one, computed in float64; and a last one, of no
+    use. Where the step is an array: the rate as it is, and the logarithms of the betas, of which the correction is made on the device."""
     lr, eps = at_least(function, lr=lr, eps=eps)
     beta1, beta2 = shares(function, beta1=beta1, beta2=beta2)
+    if is_array(step):
+        log1, log2 = (math.log(beta) if beta else -math.inf for beta in (beta1, beta2))
+        return lr, 1 - beta1, beta2, 1 - beta2, log2, eps, log1
     step = step_number(function, step)
-    return lr / (1 - beta1 ** step), 1 - beta1, beta2, 1 - beta2, 1 / math.sqrt(1 - beta2 ** step), eps
+    return lr / (1 - beta1 ** step), 1 - beta1, beta2, 1 - beta2, 1 / math.sqrt(1 - beta2 ** step), eps, 0.0
+
+
+def counted(step):
+    """(the array of the step's number or None, the flags)."""
+    return (step, ("counted",)) if is_array(step) else (None, ())
 
 
 def adam_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, step, master=None, grad_scale=None,
@@ -58,8 +80,9 @@ def adam_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weig
         0 or more.
     beta1, beta2 : float
         From 0 to below 1.
-    step : int
-        Which step it is, from 1 on.
+    step : int, or float32 array of one element
+        Which step it is, from 1 on. An array is on the device, for CUDA graphs, and where the host does not know which steps were skipped;
+        it is not changed.
     master, grad_scale, found_inf, workspace, stream, algo, allow
         As `dnnkern.sgd_step`'s.
 
@@ -80,10 +103,11 @@ def adam_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weig
     >>> p
     [array([0.75, 1.25], dtype=float32)]
     """
-    numbers = moments("adam_step", lr, beta1, beta2, eps, step)
+    *numbers, log1 = moments("adam_step", lr, beta1, beta2, eps, step)
     missing("adam_step", 4, params=params, grads=grads, m=m, v=v)
-    ADAM.step((params, grads, m, v, master), (grad_scale, found_inf), (), (*numbers, *at_least("adam_step", weight_decay=weight_decay)),
-              workspace, stream, algo, allow)
+    step, flags = counted(step)
+    numbers = *numbers, *at_least("adam_step", weight_decay=weight_decay), log1
+    ADAM.step((params, grads, m, v, master), (grad_scale, found_inf, step), flags, numbers, workspace, stream, algo, allow)
 
 
 def adamw_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=1e-2, step, master=None, grad_scale=None,
@@ -120,8 +144,9 @@ def adamw_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, wei
     >>> p
     [array([0.625, 1.125], dtype=float32)]
     """
-    numbers = moments("adamw_step", lr, beta1, beta2, eps, step)
+    *numbers, log1 = moments("adamw_step", lr, beta1, beta2, eps, step)
     missing("adamw_step", 4, params=params, grads=grads, m=m, v=v)
     (weight_decay,) = at_least("adamw_step", weight_decay=weight_decay)
-    ADAMW.step((params, grads, m, v, master), (grad_scale, found_inf), (), (*numbers, float(lr) * weight_decay), workspace, stream, algo,
-               allow)
+    step, flags = counted(step)
+    numbers = *numbers, float(lr) * weight_decay, log1
+    ADAMW.step((params, grads, m, v, master), (grad_scale, found_inf, step), flags, numbers, workspace, stream, algo, allow)

@@ -3,7 +3,8 @@ from dataclasses import dataclass
 
 from ..device import f32, f64
 from ..host.launch import Argument
-from ._rule import NUMBERS, STATES, rule_of
+from ._problem import SINGLES
+from ._rule import NUMBERS, STATES, rule_of, unprepared
 
 COLUMNS = 3 + STATES
 """Parameter, gradient, the states in the rule's order, master weights."""
@@ -28,6 +29,15 @@ class Kind:
     @property
     def rule(self):
         return rule_of(self.op)
+
+    def prepare(self):
+        """Device function ``prepare(numbers, step)``."""
+        return self.rule.prepare(self.scalar) if self.counted else unprepared
+
+    @property
+    def counted(self):
+        """Whether the number of the step is on the device."""
+        return "counted" in self.flags
 
     def update(self):
         """The rule's device function."""
@@ -55,7 +65,7 @@ def missing():
 
 
 def number_arguments(problem):
-    """Kernel parameters grad_scale, found_inf, and the numbers of the rule; those that are missing are null, and 0."""
-    singles = [missing() if getattr(problem, name) is None else Argument("float32*", name) for name in ("grad_scale", "found_inf")]
+    """Kernel parameters grad_scale, found_inf, step, and the numbers of the rule; those that are missing are null, and 0."""
+    singles = [missing() if getattr(problem, name) is None else Argument("float32*", name) for name in SINGLES]
     numbers = [Argument(problem.scalar_type, name) for name in problem.rule.numbers]
     return (*singles, *numbers, *[Argument(problem.scalar_type, 0.0)] * (NUMBERS - len(numbers)))

@@ -1,7 +1,8 @@
 """LAMB: Adam's direction, as long as the parameters are."""
 from ..device import device_function
+from ..device.fastmath import expm1
 from ..dispatch import Note
-from ._adam import moments
+from ._adam import counted, moments
 from ._frame import make_operation, missing
 from ._rule import Rule, at_least, make_arithmetic
 
@@ -29,7 +30,19 @@ def _make(given, flags, T):
     return advance, direction, ratio
 
 
-RULES = {"lamb_step": Rule("lamb_step", ("m", "v"), ("correction", "gain1", "beta2", "gain2", "root", "eps", "decay", "lr"), _make, 2)}
+def _prepare(T):
+    """The corrections, of the logarithms of both betas; as Adam's."""
+    inverse, root = make_arithmetic(T)
+
+    @device_function
+    def prepare(n, step):
+        first, second = T(-expm1(T(n[0] * step))), T(-expm1(T(n[4] * step)))
+        return inverse(first), n[1], n[2], n[3], T(inverse(root(second))), n[5], n[6], n[7]
+    return prepare
+
+
+_NUMBERS = "correction", "gain1", "beta2", "gain2", "root", "eps", "decay", "lr"
+RULES = {"lamb_step": Rule("lamb_step", ("m", "v"), _NUMBERS, _make, 2, _prepare)}
 LAMB = make_operation(RULES["lamb_step"])
 
 
@@ -67,8 +80,9 @@ def lamb_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-6, weig
     >>> p[0].round(3)
     array([1.5, 2.5, 1.5, 2.5], dtype=float32)
     """
-    rate, *numbers = moments("lamb_step", 1.0, beta1, beta2, eps, step)
+    correction, *numbers, log1 = moments("lamb_step", 1.0, beta1, beta2, eps, step)
     lr, weight_decay = at_least("lamb_step", lr=lr, weight_decay=weight_decay)
     missing("lamb_step", 4, params=params, grads=grads, m=m, v=v)
-    LAMB.step((params, grads, m, v, master), (grad_scale, found_inf), (), (rate, *numbers, weight_decay, lr), workspace, stream, algo,
-              allow)
+    step, flags = counted(step)
+    numbers = log1 if flags else correction, *numbers, weight_decay, lr
+    LAMB.step((params, grads, m, v, master), (grad_scale, found_inf, step), flags, numbers, workspace, stream, algo, allow)

@@ -62,5 +62,5 @@ def lion_step(params, grads, m, *, lr, beta1=0.9, beta2=0.99, weight_decay=0.0, 
     lr, weight_decay = at_least("lion_step", lr=lr, weight_decay=weight_decay)
     beta1, beta2 = shares("lion_step", beta1=beta1, beta2=beta2)
     missing("lion_step", 3, params=params, grads=grads, m=m)
-    LION.step((params, grads, m, master), (grad_scale, found_inf), (), (lr, beta1, 1 - beta1, beta2, 1 - beta2, lr * weight_decay),
+    LION.step((params, grads, m, master), (grad_scale, found_inf, None), (), (lr, beta1, 1 - beta1, beta2, 1 - beta2, lr * weight_decay),
               workspace, stream, algo, allow)

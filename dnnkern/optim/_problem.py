@@ -8,7 +8,7 @@ from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ._rule import rule_of
 
-SINGLES = ("grad_scale", "found_inf")
+SINGLES = ("grad_scale", "found_inf", "step")
 HALVES = ("float16", "bfloat16")
 
 
@@ -28,8 +28,8 @@ class StepProblem:
         The parameters in float32, where `params` are 16-bit copies of them.
     flags : tuple of str
         What makes it another kernel: see the rule.
-    grad_scale, found_inf : Tensor or None
-        A number that gradients are divided by, and one that says to do nothing.
+    grad_scale, found_inf, step : Tensor or None
+        A number that gradients are divided by, one that says to do nothing, and which step it is, where the host does not say.
     """
     op: str
     params: tuple
@@ -39,6 +39,7 @@ class StepProblem:
     flags: tuple = ()
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
+    step: Tensor | None = None
     flops = 0
     outputs = ()
 
@@ -149,7 +150,7 @@ class StepProblem:
         import numpy as np
 
         from ..host.dtypes import STORAGE, numpy_dtype
-        known = {"grad_scale": 1.0, "found_inf": 0.0, **{state: 0.5 for state, _ in self.states}}
+        known = {"grad_scale": 1.0, "found_inf": 0.0, "step": 10.0, **{state: 0.5 for state, _ in self.states}}
         value = known.get(name.rstrip("0123456789"))
         dtype = getattr(self, name).dtype
         return None if value is None else np.asarray(value).astype(numpy_dtype(dtype)).view(STORAGE[dtype])

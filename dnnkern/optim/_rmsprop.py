@@ -82,4 +82,4 @@ def rmsprop_step(params, grads, v, means=None, momenta=None, *, lr, alpha=0.99, 
         raise ValueError(f"rmsprop_step: momentum={momentum} without momenta; expected a list of arrays")
     missing("rmsprop_step", 3, params=params, grads=grads, v=v)
     numbers = lr, alpha, 1 - alpha, eps, momentum, weight_decay
-    RMSPROP.step((params, grads, v, means, momenta, master), (grad_scale, found_inf), (), numbers, workspace, stream, algo, allow)
+    RMSPROP.step((params, grads, v, means, momenta, master), (grad_scale, found_inf, None), (), numbers, workspace, stream, algo, allow)

@@ -31,12 +31,15 @@ class Rule:
         parameter, gradient, the states in their order, and the tuple of numbers. A state that is missing is 0 and ignored.
     needed : int
         How many of the states, from the first on, cannot be missing.
+    prepare : callable(T) -> device function ``prepare(n, step) -> n``, optional
+        Makes the numbers of those that are given where the number of the step is on the device (the flag "counted").
     """
     op: str
     states: tuple
     numbers: tuple
     make: Callable
     needed: int = 0
+    prepare: Callable | None = None
 
 
 _MODULES = {"sgd_step": "_sgd", "adam_step": "_adam", "adamw_step": "_adam", "rmsprop_step": "_rmsprop", "adagrad_step": "_adagrad",
@@ -89,12 +92,23 @@ def _number(function, name, value):
         raise TypeError(f"{function}: {name}={value!r}; expected a number") from None
 
 
+@device_function
+def unprepared(n, step):
+    """The numbers as they are."""
+    return n
+
+
+def is_array(step):
+    """Whether the number of a step is on the device."""
+    return hasattr(step, "shape") and hasattr(step, "dtype") or hasattr(step, "__cuda_array_interface__")
+
+
 def step_number(function, step):
     """The number of a step, from 1 on."""
     try:
         number = operator.index(step)
     except TypeError:
-        raise TypeError(f"{function}: step={step!r}; expected an integer") from None
+        raise TypeError(f"{function}: step={step!r}; expected an integer, or an array of one float32 number") from None
     if number < 1:
         raise ValueError(f"{function}: step={number}; expected 1 or more: the first step has the number 1")
     return number

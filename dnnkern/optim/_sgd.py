@@ -98,5 +98,5 @@ def sgd_step(params, grads, momenta=None, *, lr, momentum=0.0, dampening=0.0, ne
         raise ValueError(f"sgd_step: nesterov with momentum={momentum} and dampening={dampening}; expected momentum, and no dampening")
     missing("sgd_step", 2, params=params, grads=grads)
     flags = (("nesterov",) if nesterov else ()) + (("first",) if first and momenta is not None else ())
-    _step((params, grads, momenta, master), (grad_scale, found_inf), flags, (lr, momentum, 1 - dampening, weight_decay), workspace, stream,
-          algo, allow)
+    numbers = lr, momentum, 1 - dampening, weight_decay
+    _step((params, grads, momenta, master), (grad_scale, found_inf, None), flags, numbers, workspace, stream, algo, allow)

@@ -58,12 +58,12 @@ def _moments_body(kind, numbers):
     T, N, value = kind.scalar, TYPES[numbers], 0 if kind.dtypes[MASTER] is None else MASTER
     (fetch, unpack, load), (put, store), RAW = make_moves(CONFIG, kind, (value, 1, 2, 3), ((2, 2), (3, 3)))
     step, direction, _ = kind.rule.make((), (), T)
-    SCALED = kind.scaled
+    SCALED, prepare = kind.scaled, kind.prepare()
 
     @device_function
     def body(where, aligned, first, left, factor, n):
         thread, values, raw = i32(cuda.threadIdx.x), cuda.local.array(FOUR, T), cuda.local.array(RAW, u32)
-        n = (T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6]), T(n[7]))
+        n = prepare((T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6]), T(n[7])), T(n[8]))
         whole = aligned and left >= CHUNK
         if whole:
             fetch(values, raw, where, first, thread, left)
@@ -93,12 +93,12 @@ def _move_body(kind, numbers):
     """Device function ``body(where, aligned, first, left, ratio, n)``, which gives nothing of interest."""
     T, N, value = kind.scalar, TYPES[numbers], 0 if kind.dtypes[MASTER] is None else MASTER
     (fetch, unpack, load), (put, store), RAW = make_moves(CONFIG, kind, (value, 2, 3), tuple((0, c) for c in dict.fromkeys((value, 0))))
-    _, direction, _ = kind.rule.make((), (), T)
+    (_, direction, _), prepare = kind.rule.make((), (), T), kind.prepare()
 
     @device_function
     def body(where, aligned, first, left, ratio, n):
         thread, values, raw = i32(cuda.threadIdx.x), cuda.local.array(THREE, T), cuda.local.array(RAW, u32)
-        n = (T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6]), T(n[7]))
+        n = prepare((T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6]), T(n[7])), T(n[8]))
         whole = aligned and left >= CHUNK
         if whole:
             fetch(values, raw, where, first, thread, left)
@@ -149,20 +149,22 @@ def make_visit(bodies):
 @functools.cache
 def moments_kernel(kinds, numbers, skips):
     """The moments of a chunk a block, and its sums of squares."""
-    S, SCALED = {"float32": f32, "float64": f64}[numbers], kinds[0].scaled
+    S, SCALED, COUNTED = {"float32": f32, "float64": f64}[numbers], kinds[0].scaled, kinds[0].counted
     visit, total, (inverse, _) = make_visit([_moments_body(kind, numbers) for kind in kinds]), make_sum(numbers), make_arithmetic(S)
 
     @cuda.jit(launch_bounds=(THREADS, 4))
-    def lamb_chunks(chunks, table, partials, grad_scale, found_inf, n0, n1, n2, n3, n4, n5, n6, n7):
+    def lamb_chunks(chunks, table, partials, grad_scale, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
         scratch, other = cuda.shared.array(16, S), cuda.shared.array(16, S)
         block = i32(cuda.blockIdx.x)
-        word, factor, go = chunks[block], S(1), True
+        word, factor, go, count = chunks[block], S(1), True, S(0)
+        if COUNTED:
+            count = S(step[0])
         if skips:
             go = found_inf[0] == f32(0)
         if SCALED:
             factor = inverse(S(grad_scale[0]))
         if go:
-            p, d = visit(i32(u32(word)), u32(word >> u64(32)), table, factor, (n0, n1, n2, n3, n4, n5, n6, n7))
+            p, d = visit(i32(u32(word)), u32(word >> u64(32)), table, factor, (n0, n1, n2, n3, n4, n5, n6, n7, count))
             p, d = total(p, scratch), total(d, other)
             if cuda.threadIdx.x == 0:
                 partials[block] = p
@@ -173,16 +175,19 @@ def moments_kernel(kinds, numbers, skips):
 @functools.cache
 def move_kernel(kinds, numbers, skips):
     """The parameters of a chunk a block."""
-    visit = make_visit([_move_body(kind, numbers) for kind in kinds])
+    visit, COUNTED = make_visit([_move_body(kind, numbers) for kind in kinds]), kinds[0].counted
+    S = {"float32": f32, "float64": f64}[numbers]
 
     @cuda.jit(launch_bounds=(THREADS, 4))
-    def lamb_chunks_move(chunks, table, ratios, found_inf, n0, n1, n2, n3, n4, n5, n6, n7):
-        word, go = chunks[i32(cuda.blockIdx.x)], True
+    def lamb_chunks_move(chunks, table, ratios, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
+        word, go, count = chunks[i32(cuda.blockIdx.x)], True, S(0)
+        if COUNTED:
+            count = S(step[0])
         if skips:
             go = found_inf[0] == f32(0)
         if go:
             row = i32(u32(word))
-            visit(row, u32(word >> u64(32)), table, ratios[row], (n0, n1, n2, n3, n4, n5, n6, n7))
+            visit(row, u32(word >> u64(32)), table, ratios[row], (n0, n1, n2, n3, n4, n5, n6, n7, count))
     return lamb_chunks_move
 
 
@@ -191,12 +196,12 @@ def move_kernel(kinds, numbers, skips):
 def build(problem, device, config):
     """Moments, norms, parameters."""
     kinds, count, tables = tables_of(problem, CONFIG)
-    scale, found, *numbers = number_arguments(problem)
+    scale, *numbers = number_arguments(problem)
     key = kinds, problem.compute, problem.found_inf is not None
     partials, ratios = Argument(f"{problem.compute}*", "workspace"), ratios_of(problem, count)
-    return (Launch(moments_kernel(*key), (count, 1, 1), (THREADS, 1, 1), (*tables, partials, scale, found, *numbers)),
+    return (Launch(moments_kernel(*key), (count, 1, 1), (THREADS, 1, 1), (*tables, partials, scale, *numbers)),
             ratio_launch(problem, _counts(problem)),
-            Launch(move_kernel(*key), (count, 1, 1), (THREADS, 1, 1), (*tables, ratios, found, *numbers)))
+            Launch(move_kernel(*key), (count, 1, 1), (THREADS, 1, 1), (*tables, ratios, *numbers)))
 
 
 ALGORITHM = Algorithm(op="lamb_step", name="chunks", supports=supports, workspace=workspace, estimate=estimate, build=build)

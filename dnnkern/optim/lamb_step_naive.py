@@ -45,13 +45,13 @@ def moments_kernel(config, numbers):
     """One parameter's moments, and sums of squares of stretches."""
     kind, ARRAYS, T, N = config.kind, config.arrays, config.kind.scalar, TYPES[numbers]
     places, SCALED, SKIPS, MASTER = make_row_places64(config.dims, ARRAYS), kind.scaled, config.skips, kind.dtypes[-1] is not None
-    (inverse, _), M = make_arithmetic(T), ARRAYS - 1
+    (inverse, _), M, prepare, COUNTED = make_arithmetic(T), ARRAYS - 1, kind.prepare(), kind.counted
     advance, direction, _ = kind.rule.make((), (), T)
     (load_p, _), (load_g, _), (load_a, store_a), (load_b, store_b), _, (load_m, _) = map(make_column, kind.dtypes)
 
     @cuda.jit(launch_bounds=THREADS)
-    def lamb_naive(p, g, a, b, master, elements, sizes, strides, partials, first, partials_of_all, grad_scale, found_inf, n0, n1, n2, n3,
-                   n4, n5, n6, n7):
+    def lamb_naive(p, g, a, b, master, elements, sizes, strides, partials, first, partials_of_all, grad_scale, found_inf, step, n0, n1, n2,
+                   n3, n4, n5, n6, n7):
         stretch = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         begin = i64(stretch * STRETCH)
         go = begin < elements
@@ -59,7 +59,10 @@ def moments_kernel(config, numbers):
             go = go and found_inf[0] == f32(0)
         if go:
             at, p_squares, d_squares = cuda.local.array(ARRAYS, i64), T(0), T(0)
-            numbers = (T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7))
+            count = T(0)
+            if COUNTED:
+                count = T(step[0])
+            numbers = prepare((T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7)), count)
             for i in range(begin, min(i64(begin + STRETCH), elements)):
                 places(i, sizes, strides, at)
                 gradient = T(load_g(g, at[1]))
@@ -84,11 +87,12 @@ def move_kernel(config, numbers):
     """One parameter moves."""
     kind, ARRAYS, T, MASTER = config.kind, config.arrays, config.kind.scalar, config.kind.dtypes[-1] is not None
     places, SKIPS, M = make_row_places64(config.dims, ARRAYS), config.skips, ARRAYS - 1
+    prepare, COUNTED = kind.prepare(), kind.counted
     _, direction, _ = kind.rule.make((), (), T)
     (load_p, store_p), _, (load_a, _), (load_b, _), _, (load_m, store_m) = map(make_column, kind.dtypes)
 
     @cuda.jit(launch_bounds=THREADS)
-    def lamb_naive_move(p, a, b, master, elements, sizes, strides, ratios, number, found_inf, n0, n1, n2, n3, n4, n5, n6, n7):
+    def lamb_naive_move(p, a, b, master, elements, sizes, strides, ratios, number, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         go = i < elements
         if SKIPS:
@@ -96,7 +100,10 @@ def move_kernel(config, numbers):
         if go:
             at = cuda.local.array(ARRAYS, i64)
             places(i, sizes, strides, at)
-            numbers = (T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7))
+            count = T(0)
+            if COUNTED:
+                count = T(step[0])
+            numbers = prepare((T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7)), count)
             if MASTER:
                 value = T(load_m(master, at[M]))
             else:
@@ -112,7 +119,7 @@ def move_kernel(config, numbers):
 def build(problem, device, config):
     """A launch a parameter, one for the norms, and a launch a parameter."""
     counts, first, before, after = _counts(problem), 0, [], []
-    total, (scale, found, *numbers) = sum(counts), number_arguments(problem)
+    total, (scale, *numbers) = sum(counts), number_arguments(problem)
     partials, ratios = Argument(f"{problem.compute}*", "workspace"), ratios_of(problem, total)
     for number, (k, count) in enumerate(zip(problem.filled, counts)):
         columns, size = columns_of(problem, k), problem.params[k].size
@@ -122,10 +129,9 @@ def build(problem, device, config):
         p, g, a, b, _, master = (Argument(element(c[1].dtype).pointer, c[0]) if c else missing() for c in columns)
         dims = (Argument("int64", size), Argument(f"int64x{len(sizes)}", sizes), Argument(f"int64x{len(strides)}", strides))
         before.append(Launch(moments_kernel(config, problem.compute), (-(-count // THREADS), 1, 1), (THREADS, 1, 1),
-                             (p, g, a, b, master, *dims, partials, Argument("int64", first), Argument("int64", total), scale, found,
-                              *numbers)))
+                             (p, g, a, b, master, *dims, partials, Argument("int64", first), Argument("int64", total), scale, *numbers)))
         after.append(Launch(move_kernel(config, problem.compute), (-(-size // THREADS), 1, 1), (THREADS, 1, 1),
-                            (p, a, b, master, *dims, ratios, Argument("int32", number), found, *numbers)))
+                            (p, a, b, master, *dims, ratios, Argument("int32", number), *numbers)))
         first += count
     return (*before, ratio_launch(problem, counts), *after)
 

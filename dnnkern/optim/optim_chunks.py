@@ -80,7 +80,7 @@ def estimate(problem, device, config):
 def make_body(config, kind):
     """Device function ``body(table, row, aligned, first, left, scale, numbers)``: a chunk of a parameter of this kind, of which `left`
     elements are there from element `first` on; its addresses are the words of the table from `row` on."""
-    E, T, update, SCALED = config.elements, kind.scalar, kind.update(), kind.scaled
+    E, T, update, prepare, SCALED = config.elements, kind.scalar, kind.update(), kind.prepare(), kind.scaled
     last = COLUMNS - 1
     value = 0 if kind.dtypes[last] is None else last  # the column that is the parameter's value
     read = [value, 1] + [c for c in range(2, last) if kind.dtypes[c] is not None]
@@ -98,7 +98,8 @@ def make_body(config, kind):
         where, values, raw = cuda.local.array(COLUMNS, u64), cuda.local.array(VALUES, T), cuda.local.array(RAW, u32)
         for c in range(COLUMNS):
             where[c] = table[i32(row + c)]
-        n = (T(numbers[0]), T(numbers[1]), T(numbers[2]), T(numbers[3]), T(numbers[4]), T(numbers[5]), T(numbers[6]), T(numbers[7]))
+        n = prepare((T(numbers[0]), T(numbers[1]), T(numbers[2]), T(numbers[3]), T(numbers[4]), T(numbers[5]), T(numbers[6]),
+                     T(numbers[7])), T(numbers[8]))
         whole = aligned and left >= THREADS * E
         if whole:
             fetch(values, raw, where, first, thread, left)
@@ -157,23 +158,25 @@ def kernel(compiled):
     """A step on all chunks of a list."""
     config, CHUNK, SKIPS, BLOCKS = compiled.config, compiled.config.chunk, compiled.skips, compiled.blocks
     S, SCALED = {"float32": f32, "float64": f64}[compiled.scalar], compiled.kinds[0].scaled
-    inverse, _ = make_arithmetic(S)
+    (inverse, _), COUNTED = make_arithmetic(S), compiled.kinds[0].counted
     run = make_bodies([make_body(config, kind) for kind in compiled.kinds])
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS))
-    def optim_chunks(chunks, table, grad_scale, found_inf, n0, n1, n2, n3, n4, n5, n6, n7):
+    def optim_chunks(chunks, table, grad_scale, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
         word = chunks[i32(cuda.blockIdx.x)]
         row, first = i32(i32(u32(word)) * ROW), i64(i64(u32(word >> u64(32))) * CHUNK)
         go = True
         if SKIPS:
             go = found_inf[0] == f32(0)
-        scale = S(1)
+        scale, count = S(1), S(0)
+        if COUNTED:
+            count = S(step[0])
         if SCALED:
             scale = inverse(S(grad_scale[0]))
         left, code = i64(i64(table[row]) - first), i32(u32(table[i32(row + 1)]))
         if go:
             run(i32(code >> 1), table, i32(row + 2), i32(code & 1), first, i32(min(left, i64(CHUNK))), scale,
-                (n0, n1, n2, n3, n4, n5, n6, n7))
+                (n0, n1, n2, n3, n4, n5, n6, n7, count))
     return optim_chunks
 
 

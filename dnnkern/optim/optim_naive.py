@@ -61,7 +61,7 @@ def kernel(config):
     """One parameter's step."""
     kind, ARRAYS, T = config.kind, config.arrays, config.kind.scalar
     update, places, SCALED, SKIPS = kind.update(), make_row_places64(config.dims, ARRAYS), kind.scaled, config.skips
-    inverse, _ = make_arithmetic(T)
+    (inverse, _), prepare, COUNTED = make_arithmetic(T), kind.prepare(), kind.counted
     HAS_A, HAS_B, HAS_C, MASTER = (d is not None for d in kind.dtypes[2:])
     A, B = 2, 2 + HAS_A
     C, M = B + HAS_B, ARRAYS - 1
@@ -69,7 +69,7 @@ def kernel(config):
         make_column, kind.dtypes)
 
     @cuda.jit(launch_bounds=THREADS)
-    def optim_naive(p, g, a, b, c, master, elements, sizes, strides, grad_scale, found_inf, n0, n1, n2, n3, n4, n5, n6, n7):
+    def optim_naive(p, g, a, b, c, master, elements, sizes, strides, grad_scale, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         go = i < elements
         if SKIPS:
@@ -90,7 +90,10 @@ def kernel(config):
                 value = T(load_m(master, at[M]))
             else:
                 value = T(load_p(p, at[0]))
-            numbers = (T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7))
+            count = T(0)
+            if COUNTED:
+                count = T(step[0])
+            numbers = prepare((T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7)), count)
             value, x, y, z = update(value, gradient, x, y, z, numbers)
             store_p(p, at[0], value)
             if HAS_A:

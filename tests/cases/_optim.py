@@ -100,6 +100,7 @@ class Step(Case):
     more: dict = field(default_factory=dict, hash=False)
     layout: dict = field(default_factory=dict, hash=False)
     steps: int = 1
+    counted: float | None = None  # the number of the step, where it is on the device
 
     @property
     def exact(self):
@@ -140,7 +141,7 @@ class Step(Case):
 
     def inputs(self):
         found = {f"{name}{k}": self.place(name, k) for name in self.lists for k in range(len(self.shapes))}
-        for name, value in (("grad_scale", self.scale), ("found_inf", self.found)):
+        for name, value in (("grad_scale", self.scale), ("found_inf", self.found), ("step", self.counted)):
             if value is not None:
                 found[name] = lay((1,) if name == "found_inf" else (), "float32")
         return found
@@ -161,15 +162,15 @@ class Step(Case):
         tensors = {name: Tensor(p.shape, p.strides, p.dtype, p.alignment) for name, p in self.inputs().items()}
         lists = {name: tuple(tensors[f"{name}{k}"] for k in range(len(self.shapes))) if name in self.lists else None
                  for name in ("params", "grads", *STATES[self.op], "master")}
-        flags = tuple(flag for flag in ("nesterov", "first") if self.more.get(flag))
-        return make_step(self.op, lists, {name: tensors.get(name) for name in ("grad_scale", "found_inf")}, flags)
+        flags = tuple(flag for flag in ("nesterov", "first") if self.more.get(flag)) + (("counted",) if self.counted else ())
+        return make_step(self.op, lists, {name: tensors.get(name) for name in ("grad_scale", "found_inf", "step")}, flags)
 
     def call(self, arrays, out=None, **tail):
         import dnnkern
         lists = {name: [arrays[f"{name}{k}"] for k in range(len(self.shapes))] for name in self.lists}
         more = {name: arrays[name] for name in ("grad_scale", "found_inf") if name in arrays}
         for step in range(1, self.steps + 1):
-            number = {"step": step} if self.op in NUMBERED else {}
+            number = {"step": arrays["step"] if self.counted else step} if self.op in NUMBERED else {}
             getattr(dnnkern, self.op)(**lists, **self.keywords, **number, **more, **tail)
         return out
 
@@ -177,8 +178,8 @@ class Step(Case):
         found = {}
         for name, place in self.inputs().items():
             rng, kind = np.random.default_rng([*self.id.encode(), *name.encode()]), name.rstrip("0123456789")
-            if kind in ("grad_scale", "found_inf"):
-                x = np.full(place.shape, self.scale if kind == "grad_scale" else self.found)
+            if kind in ("grad_scale", "found_inf", "step"):
+                x = np.full(place.shape, {"grad_scale": self.scale, "found_inf": self.found, "step": self.counted}[kind])
             elif mode == "exact":
                 x = rng.integers(-4, 5, place.shape).astype(np.float64) * 2
             elif kind in POSITIVE:
@@ -204,7 +205,7 @@ class Step(Case):
                 for step in range(1, self.steps + 1):
                     before = p
                     jump = jump + self._jump(g, states, unit)
-                    p, states = DEFINITION[self.op](p, g, states, step, **self.keywords)
+                    p, states = DEFINITION[self.op](p, g, states, self.counted or step, **self.keywords)
                     if self.op == "lamb_step" and self.halves and p.size:  # the direction is that of the moments as they are stored
                         jump = jump + 8 * ROUNDOFF.get(self.dtype("m", k), 0) * np.abs(p - before).max()
                     size = np.maximum(size, np.abs(p) + np.abs(before) + sum(np.abs(s) for s in states.values()))
@@ -265,6 +266,10 @@ def table(op):
     case("ten-steps", ((50,), (3, 4)), steps=10)
     case("ten-steps", ((50,), (3, 4)), "float64", steps=10)
     case("ten-steps-master", ((50,), (3, 4)), "bfloat16", steps=10, master=True)
+    if op in NUMBERED:
+        for number, dtype in ((1, "float32"), (2, "bfloat16"), (1000, "float64"), (40, "float16")):
+            case(f"counted-{number}", ((50,), (1030,)), dtype, counted=float(number), found=0.0)
+        case("counted-apart", ((6, 18), (40,)), layout={"grads0": {"order": (1, 0)}}, counted=3.0)
     if op == "sgd_step":
         case("plain", SIZES, states=())
         case("plain-master", SIZES, "float16", states=(), master=True)
