@@ -106,13 +106,14 @@ def estimate(problem, device, config):
 
 
 def seconds(problem, config, lines, device):
-    """What a thread for a patch takes: a place costs 12 instructions and for each channel 1, and 2 for each pixel of the patch, and for
-    either array `lines` bytes of the L1's time a thread. Half of what could be hidden behind the longest part is taken not to be.
+    """What a thread for a patch takes: a place costs 12 instructions and for each channel 1, and 2 for each pixel of the patch (an average
+    1, and a thread 100 more), and for either array `lines` bytes of the L1's time a thread. Half of what could be hidden behind the longest part is taken not to be.
     """
     units, pixels = _units(problem, config), config.rows * config.columns
     row = ceil_div(places_of(problem, 2, config.columns), config.places) * config.places
     seen = places_of(problem, 0, 1) * places_of(problem, 1, config.rows) * row
-    each = 120 + 8 * pixels + seen * (12 + config.channels * (1 + 2 * pixels))
+    base, pixel = (120, 2) if problem.is_max else (220, 1)
+    each = base + 8 * pixels + seen * (12 + config.channels * (1 + pixel * pixels))
     accesses = 1 + (ceil_div(config.channels, 4) if problem.is_max else 0)
     cached = units * seen * accesses * lines / (100 * device.sms * device.clock_hz)
     parts = divisions_seconds(units, each, device), cached, moved_seconds(problem.bytes, device)
