@@ -106,8 +106,9 @@ def estimate(problem, device, config):
 
 
 def seconds(problem, config, lines, device):
-    """What a thread for a patch takes: a place costs 12 instructions and for each channel 1, and 2 for each pixel of the patch (an average
-    1, and a thread 100 more), and for either array `lines` bytes of the L1's time a thread. Half of what could be hidden behind the longest part is taken not to be.
+    """What a thread for a patch takes: a place costs 12 instructions and for each channel 1, and 2 for each pixel of the patch (of an
+    average 1, and a thread 100 more), and for either array `lines` bytes of the L1's time a thread. Half of what could be hidden behind the
+    longest part is taken not to be.
     """
     units, pixels = _units(problem, config), config.rows * config.columns
     row = ceil_div(places_of(problem, 2, config.columns), config.places) * config.places
