@@ -130,7 +130,7 @@ def draw_shares(rows, path):
     axis.set_ylim(0, None)
     axis.set_xlabel("MiB read and written")
     axis.set_ylabel("% of the copy rate")
-    _save(figure, rows, path, f"{rows[0]['op']}, largest: {rows[-1]['problem']}, " if rows else "")
+    _save(figure, rows, path, f"{rows[0]['op']}, largest: {rows[-1]['problem']}\n" if rows else "")
 
 
 def _draw_rungs(rungs):

@@ -1,5 +1,6 @@
 """Moves and conversions to measure: cases written in the words of the command line."""
 from dnnkern.transform._blocks_problem import BLOCKS
+from dnnkern.transform._grid_problem import AFFINES, SAMPLES
 from dnnkern.transform._parse import parse_problem
 from dnnkern.transform._resample_problem import RESAMPLES
 
@@ -32,6 +33,17 @@ class Case(_words.Case):
             wanted, given, result = (p.window, "x", "y") if p.is_forward else (p.x.shape, "dy", "dx")
             return getattr(dnnkern, self.op)(arrays[given], wanted, mode=p.mode, align_corners=p.align_corners, layout=p.layout,
                                              out=arrays[result], **keywords)
+        if self.op in SAMPLES:
+            keywords.update(mode=p.mode, padding_mode=p.padding_mode, align_corners=p.align_corners)
+            if p.is_forward:
+                return dnnkern.grid_sample_fwd(arrays["x"], arrays["grid"], out=arrays["y"], **keywords)
+            return dnnkern.grid_sample_bwd(arrays["dy"], arrays["x"], arrays["grid"], out=(arrays["dx"], arrays["dgrid"]), **keywords)
+        if self.op in AFFINES:
+            keywords["align_corners"] = p.align_corners
+            if p.is_forward:
+                size = (p.grid.shape[0], 1, *p.grid.shape[1:-1])
+                return dnnkern.affine_grid_fwd(arrays["theta"], size, out=arrays["grid"], **keywords)
+            return dnnkern.affine_grid_bwd(arrays["dgrid"], out=arrays["dtheta"], **keywords)
         more = dict(stride=p.stride, padding=p.padding, dilation=p.dilation, layout=p.layout, **keywords)
         if self.op == "im2col":
             return dnnkern.im2col(arrays["x"], p.window, out=arrays["columns"], **more)
@@ -45,6 +57,12 @@ IMAGES = {
     "smaller": ("64x3x256x256 {} 224x224 bilinear", "32x64x112x112 {} 56x56 bilinear", "32x64x112x112 {} 56x56 nearest"),
     "volumes": ("2x32x32x64x64 {} 64x128x128 bilinear",), "lines": ("64x256x4000 {} 16000 bilinear",)}
 """Images to resample: feature pyramids, decoders, segmentations, pictures."""
+
+GRIDS = {
+    "images": ("32x64x112x112 {} 112x112", "16x256x64x64 {} 64x64 --padding border", "64x3x224x224 {} 224x224 --padding reflection",
+               "8x128x100x152 {} 100x152 --corners  # optical flow"),
+    "nearest": ("32x64x112x112 {} 112x112 --mode nearest",), "volumes": ("4x16x32x64x64 {} 32x64x64",)}
+"""Images to sample at the places of a grid."""
 
 
 def shapes(op, sets, dtypes, example, layouts=()):

@@ -179,7 +179,7 @@ def seconds(problem, device, config):
         return LAUNCH + moved * 1.02 ** max(0, units - 4)
     alone, unit, together, block = WAITS
     wait = alone + unit * units * fill + (together + block * config.cluster if config.cluster > 1 else 0)
-    wait *= 1.0 if config.layer else 0.85
+    wait *= (1.0 if config.layer else 0.85) * (2.0 if config.has_single_weights else 1.0)
     waiting = wait * max(1.0, grid / (device.sms * blocks))
     return LAUNCH + (moved ** 8 + waiting ** 8) ** (1 / 8)
 
