@@ -5,6 +5,9 @@ from ..host.window import hashable
 from ._blocks_problem import BlocksProblem
 from ._cast_problem import CastProblem, make_cast_problem
 from ._concat_problem import ConcatProblem
+from ._grid_problem import AffineGridProblem, GridSampleGradientProblem, GridSampleProblem
+from ._grids import (AFFINE_GRID_BWD, AFFINE_GRID_FWD, GRID_SAMPLE_BWD, GRID_SAMPLE_FWD, affine_grid_bwd, affine_grid_fwd, grid_sample_bwd,
+                     grid_sample_fwd)
 from ._pad_problem import PadProblem, SetProblem
 from ._parts import (CONCAT, DEPTH_TO_SPACE, PAD, SET_TENSOR, SPACE_TO_DEPTH, STRIDED_SLICE, concat, depth_to_space, pad, set_tensor,
                      space_to_depth, strided_slice)
@@ -14,10 +17,12 @@ from ._resample_problem import ResampleProblem
 from ._slice_problem import SliceProblem
 from ._window import WindowProblem, make_col2im_problem, make_im2col_problem
 
-__all__ = ["CONCAT", "DEPTH_TO_SPACE", "PAD", "RESAMPLE_BWD", "RESAMPLE_FWD", "SET_TENSOR", "SPACE_TO_DEPTH", "STRIDED_SLICE",
-           "BlocksProblem", "CastProblem", "ConcatProblem", "PadProblem", "ResampleProblem", "SetProblem", "SliceProblem",
-           "TransposeProblem", "WindowProblem", "cast", "col2im", "concat", "convert_layout", "depth_to_space", "im2col", "pad",
-           "resample_bwd", "resample_fwd", "set_tensor", "space_to_depth", "strided_slice", "transpose"]
+__all__ = ["AFFINE_GRID_BWD", "AFFINE_GRID_FWD", "CONCAT", "DEPTH_TO_SPACE", "GRID_SAMPLE_BWD", "GRID_SAMPLE_FWD", "PAD", "RESAMPLE_BWD",
+           "RESAMPLE_FWD", "SET_TENSOR", "SPACE_TO_DEPTH", "STRIDED_SLICE", "AffineGridProblem", "BlocksProblem", "CastProblem",
+           "ConcatProblem", "GridSampleGradientProblem", "GridSampleProblem", "PadProblem", "ResampleProblem", "SetProblem", "SliceProblem",
+           "TransposeProblem", "WindowProblem", "affine_grid_bwd", "affine_grid_fwd", "cast", "col2im", "concat", "convert_layout",
+           "depth_to_space", "grid_sample_bwd", "grid_sample_fwd", "im2col", "pad", "resample_bwd", "resample_fwd", "set_tensor",
+           "space_to_depth", "strided_slice", "transpose"]
 
 TRANSPOSE = Operation("transpose", operands=("x",), outputs=("y",), problem=make_problem)
 _transpose = TRANSPOSE.call

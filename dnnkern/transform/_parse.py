@@ -9,6 +9,8 @@ from ._blocks_problem import BLOCKS, BlocksProblem, make_blocks_problem
 from ._borders import MODES
 from ._cast_problem import CastProblem, make_cast_problem
 from ._concat_problem import ConcatProblem, make_concat_problem
+from ._grid_problem import (AFFINES, PADDINGS, SAMPLE_MODES, SAMPLES, AffineGridProblem, GridSampleGradientProblem, GridSampleProblem,
+                            make_affine, make_affine_gradient, make_sample, make_sample_gradient)
 from ._pad_problem import PadProblem, SetProblem, make_pad_problem, make_set_problem
 from ._problem import TransposeProblem, make_layout_problem, make_problem
 from ._resample_problem import RESAMPLES, ResampleProblem, make_resample
@@ -241,6 +243,49 @@ def resample_from_record(op, record):
     return problem_from_record(ResampleProblem, op, record)
 
 
+def add_sample_arguments(parser):
+    """The words that describe images sampled at a grid."""
+    parser.add_argument("shape", type=sizes_word, help="of the images: 32x64x112x112")
+    parser.add_argument("dtype", type=dtype_word, help="float64, float32, float16 or bfloat16")
+    parser.add_argument("size", type=sizes_word, help="of the grid: 112x112")
+    parser.add_argument("--mode", choices=SAMPLE_MODES, default="bilinear")
+    parser.add_argument("--padding", choices=PADDINGS, default="zeros")
+    parser.add_argument("--corners", action="store_true", help="align_corners")
+
+
+def make_sample_words(op, arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
+    a = arguments
+    x = Tensor.packed(a.shape, a.dtype)
+    grid, more = Tensor.packed((*a.shape[:1], *a.size, len(a.size)), a.dtype), (a.mode, a.padding, a.corners, frozenset())
+    problem = make_sample((x, grid), None, *more)
+    return problem if op == SAMPLES[0] else make_sample_gradient((problem.y, x, grid), None, *more)
+
+
+def sample_from_record(op, record):
+    """The problem of a record; ValueError where it is something else."""
+    return problem_from_record(GridSampleProblem if op == SAMPLES[0] else GridSampleGradientProblem, op, record)
+
+
+def add_affine_arguments(parser):
+    """The words that describe an affine grid."""
+    parser.add_argument("shape", type=sizes_word, help="of the images that it makes: 32x3x224x224")
+    parser.add_argument("dtype", type=dtype_word, help="float64, float32, float16 or bfloat16")
+    parser.add_argument("--corners", action="store_true", help="align_corners")
+
+
+def make_affine_words(op, arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
+    a, dims = arguments, len(arguments.shape) - 2
+    problem = make_affine((Tensor.packed((*a.shape[:1], max(dims, 0), max(dims, 0) + 1), a.dtype),), None, a.shape, a.corners, frozenset())
+    return problem if op == AFFINES[0] else make_affine_gradient((problem.grid,), None, a.corners, frozenset())
+
+
+def affine_from_record(op, record):
+    """The problem of a record; ValueError where it is something else."""
+    return problem_from_record(AffineGridProblem, op, record)
+
+
 def add_cast_arguments(parser):
     """The words that describe a conversion."""
     parser.add_argument("shape", type=sizes_word, help="of x: 64x256x56x56")
@@ -269,6 +314,10 @@ FAMILY = {"transpose": (add_transpose_arguments, make_transpose, transpose_from_
           **{op: (add_blocks_arguments, functools.partial(make_blocks, op), functools.partial(blocks_from_record, op)) for op in BLOCKS},
           **{op: (add_resample_arguments, functools.partial(make_resample_words, op), functools.partial(resample_from_record, op))
              for op in RESAMPLES},
+          **{op: (add_sample_arguments, functools.partial(make_sample_words, op), functools.partial(sample_from_record, op))
+             for op in SAMPLES},
+          **{op: (add_affine_arguments, functools.partial(make_affine_words, op), functools.partial(affine_from_record, op))
+             for op in AFFINES},
           **{op: (add_window_arguments, functools.partial(make_window, op), functools.partial(window_from_record, op))
              for op in ("im2col", "col2im")}}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
@@ -281,6 +330,8 @@ SMALL = {"transpose": ("33x17x5 f32 2,0,1", "2x24x8x16 bf16 NCHW:NHWC", "3x16x16
          "set_tensor": ("1001 f32", "7x33 bf16", "9x5 i8"),
          "depth_to_space": ("2x16x5x8 f32 2", "1x27x4x9 bf16 3"), "space_to_depth": ("2x4x10x16 f32 2", "1x3x12x9 i8 3"),
          **dict.fromkeys(RESAMPLES, ("2x8x5x6 f32 10x12 bilinear", "1x16x7x9 bf16 4x20 bilinear corners nhwc", "2x3x8 f64 5 nearest")),
+         **dict.fromkeys(SAMPLES, ("2x3x5x6 f32 4x7", "1x4x6x5 bf16 3x4 --padding border --corners", "1x2x3x4x3 f64 2x3x2 --mode nearest")),
+         **dict.fromkeys(AFFINES, ("2x3x5x6 f32", "1x4x3x2x5 bf16 --corners")),
          "im2col": ("2x8x9x8 f32 3x3 p1", "1x3x17x16 bf16 5x5 s2 p2 nhwc", "1x16x30 i8 3 d2 nhwc"),
          "col2im": ("2x8x9x8 f32 3x3 p1", "1x16x7x6 bf16 3x3 s2 p1 nhwc", "1x2x4x5x6 f64 2x2x2")}
 """Problems that ``python -m dnnkern check`` tries."""

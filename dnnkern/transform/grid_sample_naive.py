@@ -1,0 +1,253 @@
+"""One thread an element: a place of the grid in one channel, or a pixel's gradient, which looks through all places of its image.
+
+Nothing is shared between threads, and each sum has one order. Any strides, any number of elements; each coordinate costs a division of
+64-bit integers. The gradient by the grid is one thread a place, which walks through the channels.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, i32, i64
+from ..device.convert import element
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ._grid import make_places
+from ._grid_problem import SAMPLES
+from ._values import COMPUTE
+from .resample_naive import divided
+
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class Config:
+    """What kernels are compiled for: types, modes, spatial dimensions."""
+    dtype: str
+    grid: str
+    compute: str
+    mode: str
+    padding: str
+    corners: bool
+    dims: int
+
+
+def config_of(problem):
+    """The configuration of a problem."""
+    p = problem
+    return Config(p.x.dtype, p.grid.dtype, p.compute, p.mode, p.padding_mode, p.align_corners, p.dims)
+
+
+def supports(problem):
+    """Everything."""
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """Loads and divisions; backward every pixel looks at every place of its image."""
+    p = problem
+    places = max(1, p.grid.size // p.dims // max(1, p.x.shape[0]))
+    issue = divisions_seconds(p.outputs[0].size, 700 if p.is_forward else 60 * places, device)
+    return LAUNCH * (2 - p.is_forward) + max(issue, moved_seconds(p.bytes, device))
+
+
+@functools.cache
+def make_corners(config):
+    """Device functions of places: ``where(grid, at, step, sizes)`` -> three places and slopes, of w, h, d, and ``mixed(x, at, steps, sizes,
+    ...)``: the image there."""
+    load, load_grid, T = element(config.dtype).load, element(config.grid).load, COMPUTE[config.compute]
+    locate, split, tent = make_places(config.mode, config.padding, config.corners, config.compute)
+    DIMS, BILINEAR = config.dims, config.mode == "bilinear"
+
+    @device_function
+    def where(grid, at, step, sizes):
+        w, w_slope = locate(T(load_grid(grid, at)), sizes[2])
+        h, h_slope = locate(T(load_grid(grid, i64(at + step))), sizes[1])
+        d, d_slope = T(0), T(0)
+        if DIMS > 2:
+            d, d_slope = locate(T(load_grid(grid, i64(at + step + step))), sizes[0])
+        return w, h, d, w_slope, h_slope, d_slope
+
+    @device_function
+    def pixel(x, at, steps, sizes, d, h, w):
+        value = T(0)
+        if w >= 0 and w < sizes[2] and h >= 0 and h < sizes[1] and d >= 0 and d < sizes[0]:
+            value = T(load(x, i64(at + i64(d) * steps[2] + i64(h) * steps[3] + i64(w) * steps[4])))
+        return value
+
+    @device_function
+    def mix(a, b, share):
+        return T(T(a * T(T(1) - share)) + T(b * share))
+
+    @device_function
+    def row(x, at, steps, sizes, d, h, w, w_share):
+        value = pixel(x, at, steps, sizes, d, h, w)
+        if BILINEAR:
+            value = mix(value, pixel(x, at, steps, sizes, d, h, i32(w + 1)), w_share)
+        return value
+
+    @device_function
+    def plane(x, at, steps, sizes, d, h, h_share, w, w_share):
+        value = row(x, at, steps, sizes, d, h, w, w_share)
+        if BILINEAR:
+            value = mix(value, row(x, at, steps, sizes, d, i32(h + 1), w, w_share), h_share)
+        return value
+
+    @device_function
+    def mixed(x, at, steps, sizes, d, d_share, h, h_share, w, w_share):
+        value = plane(x, at, steps, sizes, d, h, h_share, w, w_share)
+        if BILINEAR and DIMS > 2:
+            value = mix(value, plane(x, at, steps, sizes, i32(d + 1), h, h_share, w, w_share), d_share)
+        return value
+    return where, split, tent, pixel, mixed
+
+
+@functools.cache
+def forward_kernel(config):
+    """An element of the result a thread."""
+    where, split, _, _, mixed = make_corners(config)
+    store = element(config.dtype).store
+
+    @cuda.jit(launch_bounds=(THREADS, 2))
+    def grid_sample_naive(x, grid, y, elements, channels, sizes, out, x_strides, grid_strides, y_strides):
+        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        if i < elements:
+            i, q = divided(i, out[2])
+            i, p = divided(i, out[1])
+            i, o = divided(i, out[0])
+            n, c = divided(i, channels)
+            at = i64(n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3])
+            w, h, d, _, _, _ = where(grid, at, grid_strides[4], sizes)
+            w0, w_share = split(w)
+            h0, h_share = split(h)
+            d0, d_share = split(d)
+            value = mixed(x, i64(n * x_strides[0] + c * x_strides[1]), x_strides, sizes, d0, d_share, h0, h_share, w0, w_share)
+            store(y, i64(n * y_strides[0] + c * y_strides[1] + o * y_strides[2] + p * y_strides[3] + q * y_strides[4]), value)
+    return grid_sample_naive
+
+
+@functools.cache
+def image_kernel(config):
+    """A pixel of the image's gradient a thread: the sum over all places of the grid, in their order."""
+    where, _, tent, _, _ = make_corners(config)
+    load, store, T, DIMS = element(config.dtype).load, element(config.dtype).store, COMPUTE[config.compute], config.dims
+
+    @cuda.jit(launch_bounds=(THREADS, 2))
+    def grid_sample_dx_naive(dy, grid, dx, elements, channels, sizes, out, dy_strides, grid_strides, dx_strides):
+        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        if i < elements:
+            i, w = divided(i, sizes[2])
+            i, h = divided(i, sizes[1])
+            i, d = divided(i, sizes[0])
+            n, c = divided(i, channels)
+            total = T(0)
+            for o in range(out[0]):
+                for p in range(out[1]):
+                    for q in range(out[2]):
+                        at = i64(n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3])
+                        there_w, there_h, there_d, _, _, _ = where(grid, at, grid_strides[4], sizes)
+                        share = T(tent(there_w, i32(w)) * tent(there_h, i32(h)))
+                        if DIMS > 2:
+                            share = T(share * tent(there_d, i32(d)))
+                        if share > T(0):
+                            here = i64(n * dy_strides[0] + c * dy_strides[1] + o * dy_strides[2] + p * dy_strides[3] + q * dy_strides[4])
+                            total = T(total + share * T(load(dy, here)))
+            store(dx, i64(n * dx_strides[0] + c * dx_strides[1] + d * dx_strides[2] + h * dx_strides[3] + w * dx_strides[4]), total)
+    return grid_sample_dx_naive
+
+
+@functools.cache
+def grid_kernel(config, wide):
+    """The gradient of a place of the grid a thread: the sum over the channels, in their order. `wide`: places beyond 32 bits."""
+    where, split, _, pixel, _ = make_corners(config)
+    load, store, T = element(config.dtype).load, element(config.grid).store, COMPUTE[config.compute]
+    DIMS, BILINEAR = config.dims, config.mode == "bilinear"
+    CORNERS = 2 ** config.dims
+
+    @cuda.jit(launch_bounds=(THREADS, 2))
+    def grid_sample_dgrid(dy, x, grid, dgrid, places, depth, height, width, channels, sizes, out, dy_strides, x_strides, grid_strides,
+                          dgrid_strides):
+        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        if i < places:
+            if wide:
+                i, q = divided(i, out[2])
+                i, p = divided(i, out[1])
+                n, o = divided(i, out[0])
+            else:
+                row, place_q = divide_remainder(i32(i), width)
+                row, place_p = divide_remainder(row, height)
+                image_n, place_o = divide_remainder(row, depth)
+                n, o, p, q = i64(image_n), i64(place_o), i64(place_p), i64(place_q)
+            slope_w, slope_h, slope_d = T(0), T(0), T(0)
+            if BILINEAR:
+                at = i64(n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3])
+                w, h, d, w_slope, h_slope, d_slope = where(grid, at, grid_strides[4], sizes)
+                w0, w_share = split(w)
+                h0, h_share = split(h)
+                d0, d_share = split(d)
+                for c in range(channels):
+                    here = i64(n * dy_strides[0] + c * dy_strides[1] + o * dy_strides[2] + p * dy_strides[3] + q * dy_strides[4])
+                    image, g = i64(n * x_strides[0] + c * x_strides[1]), T(load(dy, here))
+                    for k in range(CORNERS):
+                        right, down, deep = i32(k & 1), i32(k >> 1 & 1), i32(k >> 2)
+                        value = T(g * pixel(x, image, x_strides, sizes, i32(d0 + deep), i32(h0 + down), i32(w0 + right)))
+                        in_w = w_share if right else T(T(1) - w_share)
+                        in_h = h_share if down else T(T(1) - h_share)
+                        in_d = T(1)
+                        if DIMS > 2:
+                            in_d = d_share if deep else T(T(1) - d_share)
+                            slope_d = T(slope_d + T(value * T(in_w * in_h)) * (T(1) if deep else T(-1)))
+                        slope_w = T(slope_w + T(value * T(in_h * in_d)) * (T(1) if right else T(-1)))
+                        slope_h = T(slope_h + T(value * T(in_w * in_d)) * (T(1) if down else T(-1)))
+                slope_w, slope_h, slope_d = T(slope_w * w_slope), T(slope_h * h_slope), T(slope_d * d_slope)
+            to = i64(n * dgrid_strides[0] + o * dgrid_strides[1] + p * dgrid_strides[2] + q * dgrid_strides[3])
+            store(dgrid, to, slope_w)
+            store(dgrid, i64(to + dgrid_strides[4]), slope_h)
+            if DIMS > 2:
+                store(dgrid, i64(to + 2 * dgrid_strides[4]), slope_d)
+    return grid_sample_dgrid
+
+
+def sizes_arguments(problem):
+    """Kernel parameters `channels`, `sizes` and `out`."""
+    p = problem
+    return Argument("int64", p.channels), Argument("int64x3", p.image), Argument("int64x3", p.out)
+
+
+def grid_launch(problem):
+    """The launch of the gradient by the grid."""
+    p = problem
+    pointer, numbers, places = element(p.x.dtype).pointer, element(p.grid.dtype).pointer, p.grid.size // p.dims
+    strides = p.strides_of(p.dy), p.strides_of(p.x), p.grid_strides(p.grid), p.grid_strides(p.dgrid)
+    wide = places >= 2 ** 31
+    by = (Argument("uint32x3", divisor(1 if wide else n)) for n in p.out)
+    arguments = (Argument(pointer, "dy"), Argument(pointer, "x"), Argument(numbers, "grid"), Argument(numbers, "dgrid"),
+                 Argument("int64", places), *by, *sizes_arguments(p), *(Argument("int64x5", s) for s in strides))
+    return Launch(grid_kernel(config_of(p), wide), (ceil_div(places, THREADS), 1, 1), (THREADS, 1, 1), arguments)
+
+
+def build(problem, device, config):
+    """One launch; backward one for the image and one for the grid, each where it has elements."""
+    p, config = problem, config_of(problem)
+    pointer, numbers = element(p.x.dtype).pointer, element(p.grid.dtype).pointer
+    given, result = (p.x, p.y) if p.is_forward else (p.dy, p.dx)
+    names = ("x", "y") if p.is_forward else ("dy", "dx")
+    strides = p.strides_of(given), p.grid_strides(p.grid), p.strides_of(result)
+    arguments = (Argument(pointer, names[0]), Argument(numbers, "grid"), Argument(pointer, names[1]), Argument("int64", result.size),
+                 *sizes_arguments(p), *(Argument("int64x5", s) for s in strides))
+    make = forward_kernel if p.is_forward else image_kernel
+    launches = ()
+    if result.size:
+        launches += (Launch(make(config), (ceil_div(result.size, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+    if not p.is_forward and p.dgrid.size:
+        launches += (grid_launch(p),)
+    return launches
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)
+                   for op in SAMPLES)
