@@ -169,7 +169,7 @@ def draw_layers(rows, path):
     from matplotlib import pyplot
     found = layers(rows)
     problems = list(dict.fromkeys(r["problem"] for r in rows if any(r["problem"] in times for times in found.values())))
-    figure, axis = pyplot.subplots(figsize=(10, 1.5 + 0.3 * len(problems)))
+    figure, axis = pyplot.subplots(figsize=(12, 1.5 + 0.3 * len(problems)))
     colors = iter(pyplot.get_cmap("tab10" if len(found) <= 10 else "tab20").colors)
     for name, times in found.items():
         peer = name.endswith(" (peer)")
@@ -181,7 +181,7 @@ def draw_layers(rows, path):
     axis.set_xscale("log")
     axis.set_xlabel("microseconds")
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     _save(figure, rows, path)
 
 
