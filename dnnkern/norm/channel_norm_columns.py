@@ -83,12 +83,12 @@ def estimate(problem, device, config):
     narrow = {4: 1.0, 2: 0.9, 1: 0.7, 0: 0.2 * problem.x.itemsize / 2}[config.words]
     narrow *= view.channels / (strips * config.span)
     blocks = view.images * strips * ceil_div(view.values, config.height * 4 * BATCHES)
-    share = min(1.0, blocks / (2 * device.sms))
+    share = min(1.0, 2 * blocks / device.sms)
     seconds = LAUNCH + moved_seconds(problem.bytes, device) / (0.95 * narrow * share) * tail(blocks, 4, device)
     if problem.op == "batch_norm_infer":
         return seconds
     items = items_of(problem, device, config)
-    share = min(1.0, items.slabs * view.images * strips / (2 * device.sms))
+    share = min(1.0, 2 * items.slabs * view.images * strips / device.sms)
     twice = problem.x.nbytes * (1 if problem.op.endswith("fwd") else 2)
     return seconds + 2 * LAUNCH + 2e-6 + moved_seconds(twice, device) / (0.9 * narrow * share)
 
