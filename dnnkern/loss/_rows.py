@@ -102,8 +102,8 @@ def make_config(problem, lanes, registers, split=False):
 
 
 def in_flight(problem):
-    """Units of an array that a thread may load at once: more than four of them only if nothing else takes registers."""
-    plain = not kind_of(problem).shares and problem.compute != "float64"
+    """Units of an array that a thread may load at once: more than four of them only if nothing else takes registers, as stores do."""
+    plain = problem.is_forward and not kind_of(problem).shares and problem.compute != "float64"
     return 8 if plain or problem.unit[0] < 16 and not problem.is_soft else 2 if problem.is_soft else 4
 
 

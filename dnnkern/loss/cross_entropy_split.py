@@ -62,8 +62,9 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Bytes, or instructions; two launches more forward than backward."""
-    kind, itemsize, count = kind_of(problem), problem.scores.itemsize, problem.rows * _pieces(problem, device)[0]
+    """Bytes, or instructions; two launches more forward than backward. Rows that are left whole are `rows`'s."""
+    kind, itemsize, pieces = kind_of(problem), problem.scores.itemsize, _pieces(problem, device)[0]
+    count = problem.rows * pieces
     again = problem.targets.nbytes if kind.soft and not problem.is_forward else 0
     share = min(1.0, count * THREADS / (1024 * device.sms))
     idle = max(1.0, THREADS * _config(problem).registers / units(problem)) ** 0.5
@@ -72,7 +73,8 @@ def estimate(problem, device, config):
     issue = divisions_seconds(problem.scores.size * (14 + 8 * kind.shares) + 300 * count * THREADS, 1, device)
     moved = moved_seconds(problem.bytes + again, device) * strided
     launches = 3 if problem.is_forward else 1 + (kind.soft or kind.mean)
-    return launches * LAUNCH + 2e-6 * problem.is_forward + max(moved / rate, issue) * idle / share
+    work = max(moved / rate, issue) * idle / share * (1.1 if pieces == 1 else 1.0)
+    return launches * LAUNCH + 2e-6 * problem.is_forward + work
 
 
 @functools.cache
