@@ -11,8 +11,8 @@ NAME = "torch"
 def make(case, operands, clock):
     """The case in PyTorch; None for 16-bit types, which it lacks.
 
-    What ours is given as saved is made up, so that the results differ. PyTorch's is compared with ours after a forward pass of ours, and the
-    result that the check expects is written only where they agree.
+    What ours is given as saved is made up, so that the results differ. PyTorch's is compared with ours after a forward pass of ours, and
+    the result that the check expects is written only where they agree.
     """
     p = case.problem
     if p.logits.itemsize == 2:

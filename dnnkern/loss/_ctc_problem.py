@@ -100,7 +100,7 @@ class _Ctc:
         return sum(t.nbytes for t in (*inputs, *self.outputs))
 
     def operand_values(self, name):
-        """Lengths that fit, labels other than blank; backward what the forward pass of even probabilities might have left."""
+        """Lengths that fit, labels other than blank; backward nothing that overflows in what is made of it."""
         if name == "input_lengths":
             return self.steps
         if name == "target_lengths":
@@ -109,9 +109,8 @@ class _Ctc:
             labels = np.random.default_rng(3).integers(0, max(1, self.classes - 1), self.targets.shape)
             return labels + (labels >= self.blank) if self.classes > 1 else labels
         if name == "saved":
-            steps = np.arange(self.steps)[:, None] * np.ones(self.states + 1)
-            values = -3.0 * steps
-            values[:, -1] = np.log(self.classes) + 0.6
+            values = np.zeros(self.states + 1)
+            values[-1] = np.log(self.classes) + 0.6
             return np.broadcast_to(values, self.saved.shape)
         return None
 
