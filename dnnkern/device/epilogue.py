@@ -118,7 +118,7 @@ def activation_function(activation, compute="float32", short=False):
     activation : Activation, str or None
     compute : "float32" or "float64"
     short : bool
-        Results will be rounded to 16 bits or fewer: a relative error of 2**-14 is allowed.
+        Results will be rounded to 16 bits or fewer: gelu's tail may have a relative error of 2**-16.
     """
     activation = Activation.of(activation)
     T, inverse, tail_of, far = _types(compute, short)

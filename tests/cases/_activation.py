@@ -5,7 +5,7 @@ import numpy as np
 from activations import ACTIVATIONS, SLOPES
 
 from . import lay
-from ._pointwise import EMPTY, FLOATS, LAYOUTS, SHORT, Pointwise, over
+from ._pointwise import EMPTY, FLOATS, LAYOUTS, SHORT, Pointwise, over, tail_error
 
 # name -> (mode, parameters, function, derivative), beside the defaults
 PARAMETRISED = {
@@ -97,7 +97,7 @@ class Forward(Activation):
             y = np.where(x > 0, x, values["slope"] * x)
             return self.bounded(y, np.abs(y))
         y = self.definition()[2](x)
-        return self.bounded(y, 16 * (1 + np.abs(y) + 3 * np.abs(x)))
+        return self.bounded(y, 16 * (1 + np.abs(y) + 3 * np.abs(x)) + np.minimum(np.abs(x), 1e4) * tail_error(self.mode, self.dtype, x))
 
 
 class Backward(Activation):
@@ -113,7 +113,8 @@ class Backward(Activation):
     def reference(self, values, tensor_cores=False):
         dy, x = values["dy"], values["x"]
         slope = np.where(x > 0, 1.0, values["slope"]) if self.mode == "prelu" else self.definition()[3](x)
-        return self.bounded(dy * slope, 32 * np.abs(dy) * (1 + np.abs(slope) + 0.1 * np.abs(x)))
+        error = 32 * (1 + np.abs(slope) + 0.1 * np.abs(x)) + tail_error(self.mode, self.dtype, x)
+        return self.bounded(dy * slope, np.abs(dy) * error)
 
     def gradient(self, values):
         """Against central differences; what they say of a kink is left out."""

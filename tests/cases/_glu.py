@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from activations import ACTIVATIONS, SLOPES
 
-from ._pointwise import FLOATS, SHORT, Pointwise
+from ._pointwise import FLOATS, SHORT, Pointwise, tail_error
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Forward(Glu):
     def reference(self, values, tensor_cores=False):
         value, gate = self.halves(values["x"])
         y = value * ACTIVATIONS[self.mode][0](gate)
-        return self.bounded(y, 16 * np.abs(value) * (1 + np.abs(gate)) + 2 * np.abs(y))
+        tail = np.minimum(np.abs(gate), 1e4) * tail_error(self.mode, self.dtype, gate)
+        return self.bounded(y, np.abs(value) * (16 * (1 + np.abs(gate)) + tail) + 2 * np.abs(y))
 
 
 class Backward(Glu):
@@ -66,8 +67,10 @@ class Backward(Glu):
     def reference(self, values, tensor_cores=False):
         dy, (value, gate) = values["dy"], self.halves(values["x"])
         dx = np.concatenate((dy * ACTIVATIONS[self.mode][0](gate), dy * value * SLOPES[self.mode](gate)), self.axis)
-        error = np.concatenate((np.abs(dy) * (1 + np.abs(gate)), np.abs(dy * value) * (2 + np.abs(gate))), self.axis)
-        return self.bounded(dx, 32 * error + 2 * np.abs(dx))
+        tail = tail_error(self.mode, self.dtype, gate)
+        error = np.concatenate((np.abs(dy) * (32 + 32 * np.abs(gate) + tail * np.minimum(np.abs(gate), 1e4)),
+                                np.abs(dy * value) * (64 + 32 * np.abs(gate) + tail)), self.axis)
+        return self.bounded(dx, error + 2 * np.abs(dx))
 
     def gradient(self, values):
         """Against central differences of the forward's definition."""
