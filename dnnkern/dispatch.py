@@ -3,6 +3,7 @@
 An algorithm is a file ``dnnkern/<family>/<op>_<name>.py`` that binds `ALGORITHM`, or `ALGORITHMS` where one idea serves several
 directions of an operation. The files of a family are found when one of its operations is first used; nothing lists them.
 """
+import contextlib
 import functools
 import importlib
 import logging
@@ -143,6 +144,7 @@ _discovered: set[str] = set()
 _family_of: dict[str, str] = {}
 _lock = threading.RLock()
 _listeners: list[Callable] = []
+_watching: list[list] = []
 
 
 def when_choices_change(forget: Callable):
@@ -155,6 +157,32 @@ def choices_changed():
     _chosen.cache_clear()
     for forget in _listeners:
         forget()
+
+
+@contextlib.contextmanager
+def watch():
+    """The problems of the public functions' calls while the block runs, in a list: of calls never made before, or not since
+    `choices_changed`.
+
+    >>> import numpy as np, dnnkern
+    >>> choices_changed()
+    >>> with watch() as problems:
+    ...     y = dnnkern.activation_fwd(np.zeros(4, np.float32), "relu")
+    >>> [str(problem) for problem in problems]
+    ['activation_fwd 4 float32 relu']
+    """
+    problems = []
+    _watching.append(problems)
+    try:
+        yield problems
+    finally:
+        _watching.remove(problems)
+
+
+def bound(problem):
+    """A call has become this problem: tell who watches."""
+    for problems in _watching:
+        problems.append(problem)
 
 
 def declare(op, family):

@@ -1,19 +1,24 @@
-"""The network: two convolutions and a classifier, forward and backward through the library, images as (N, H, W, C)."""
+"""The network, with nothing but calls of the library: images as (N, H, W, C), two stages of convolution, batch normalisation with ReLU and
+max pooling, then dropout and a classifier."""
 import importlib.util
 
 import numpy as np
 
 from .. import dispatch
-from ..conv import ConvBiasProblem, ConvProblem, conv_bwd_bias, conv_bwd_data, conv_bwd_filter, conv_fwd
+from ..conv import conv_bwd_data, conv_bwd_filter, conv_fwd
 from ..device import SIMULATED
-from ..device.epilogue import Activation
-from ..host.arrays import kind_of
+from ..dropout import dropout_bwd, dropout_fwd
+from ..loss import cross_entropy_bwd, cross_entropy_fwd
 from ..matmul import matmul
-from ..matmul._problem import make_problem
-from . import kernels
+from ..norm import batch_norm_bwd, batch_norm_infer, batch_norm_train_fwd
+from ..optim import adamw_step
+from ..pool import max_pool_bwd, max_pool_fwd
+from ..reduce import reduce
 
-WINDOW = dict(padding=1, layout="NHWC")  # of both convolutions, 3x3
-SIDE = 8                                 # pixels of an image's side
+LAST = dict(layout="NHWC")
+SIDE = 8           # pixels of an image's side
+EPS = 1e-5         # of the normalisations
+NAMES = ("filter1", "gamma1", "beta1", "filter2", "gamma2", "beta2", "matrix", "bias")
 
 
 class Arrays:
@@ -46,127 +51,114 @@ class Arrays:
         return a.copy_to_host() if self.framework == "numba" else a
 
 
-def initial_weights(channels, strides, classes, seed):
-    """Of two convolutions with so many filters, 3x3, and the classifier, with their biases: He's initialisation, biases 0; float32."""
+def initial_weights(channels, classes, seed):
+    """Arrays in the order of `NAMES`, float32: filters 3x3 and the classifier by He's initialisation, gamma 1, beta and bias 0."""
     rng = np.random.default_rng(seed)
-    shapes = (channels[0], 3, 3, 1), (channels[1], 3, 3, channels[0]), ((SIDE // strides[0] // strides[1]) ** 2 * channels[1], classes)
-    weights = []
-    for shape, inputs, outputs in zip(shapes, (9, 9 * channels[0], shapes[2][0]), (*channels, classes)):
-        weights += [rng.normal(0, np.sqrt(2 / inputs), shape), np.zeros(outputs)]
+    weights, before = [], 1
+    for c in channels:
+        weights += [rng.normal(0, np.sqrt(2 / (9 * before)), (c, 3, 3, before)), np.ones(c), np.zeros(c)]
+        before = c
+    features = (SIDE // 2 ** len(channels)) ** 2 * before
+    weights += [rng.normal(0, np.sqrt(2 / features), (features, classes)), np.zeros(classes)]
     return [a.astype(np.float32) for a in weights]
 
 
 class Network:
-    """Weights and velocities on the device; `train` makes one step.
+    """Weights, moments and running statistics on the device; `train` makes one step of AdamW.
 
     Attributes
     ----------
     problems : dict
-        Name of each product and convolution -> its problem, filled in as they run.
+        Name of each operation -> its problem, filled in as they run.
     """
 
-    def __init__(self, weights, arrays, strides, batch, rate, momentum):
-        self.strides = strides
-        self.arrays, self.batch, self.rate, self.momentum = arrays, batch, float(rate), float(momentum)
+    def __init__(self, weights, arrays, batch, rate, decay, dropout, seed):
+        self.arrays, self.batch, self.rate, self.decay, self.dropout, self.seed = arrays, batch, rate, decay, dropout, seed
         self.weights = [arrays.put(w) for w in weights]
-        self.velocities = [arrays.put(np.zeros_like(w)) for w in weights]
-        self.classes = weights[4].shape[1]
-        self.ones = arrays.put(np.ones(batch, np.float32))
-        self.problems = {}
+        self.gradients, self.m, self.v = ([arrays.put(np.zeros_like(w)) for w in weights] for _ in range(3))
+        self.running = [(arrays.put(np.zeros_like(g)), arrays.put(np.ones_like(g))) for g in (weights[1], weights[4])]
+        self.one = arrays.put(np.ones((), np.float32))
+        self.problems, self.spaces, self.steps = {}, {}, 0
+        dispatch.choices_changed()  # so that every call of this network is seen once
 
-    # ---- the library's operations, remembered under a name for the report
-
-    def product(self, name, a, b, **options):
-        """`matmul`."""
-        if name not in self.problems:
-            self.problems[name] = _product(a, b, **options)
-        return matmul(a, b, **options)
-
-    def convolution(self, name, x, w, bias, stride):
-        """`conv_fwd` with bias and ReLU in its epilogue."""
-        y = conv_fwd(x, w, bias, stride=stride, activation="relu", **WINDOW)
-        if name not in self.problems:
-            self.problems[name] = _convolution("conv_fwd", x, w, y, stride, bias=_tensor(bias), activation=Activation("relu"))
-        return y
-
-    def gradients(self, name, x, w, dy, stride, velocities, wanted):
-        """Those of a convolution's filter and bias, added to their velocities, and of its image where it is `wanted`.
-
-        A filter's gradient and its velocity are one operation: ``velocity = bwd_filter(x, dy) / batch + momentum * velocity``, in place.
-        """
-        v, v_bias = velocities
-        if name + " dw" not in self.problems:
-            filters = dict(scaled=True, beta=True)
-            self.problems[name + " dw"] = _convolution("conv_bwd_filter", x, w, dy, stride, **filters)
-            self.problems[name + " db"] = ConvBiasProblem(_tensor(dy), _tensor(v_bias), "NHWC")
-            if wanted:
-                self.problems[name + " dx"] = _convolution("conv_bwd_data", x, w, dy, stride)
-        conv_bwd_filter(x, dy, tuple(w.shape), stride=stride, alpha=1 / self.batch, beta=self.momentum, out=v, **WINDOW)
-        self.run(kernels.add_momentum, (v_bias, conv_bwd_bias(dy, layout="NHWC")), ("float32", self.momentum),
-                 ("float32", 1 / self.batch))
-        return conv_bwd_data(dy, w, tuple(x.shape), stride=stride, **WINDOW) if wanted else None
+    def run(self, name, function, *operands, **options):
+        """A call of the library, its problem remembered under a name for the report."""
+        if name in self.problems:
+            return function(*operands, **options)
+        with dispatch.watch() as problems:
+            result = function(*operands, **options)
+        self.problems.update({name: problem for problem in problems})
+        return result
 
     # ---- forward and backward
 
-    def logits(self, x, name=""):
-        """(first layer, second layer, logits); bias and ReLU are epilogues."""
-        w1, b1, w2, b2, w3, b3 = self.weights
-        first = self.convolution("conv1 y" + name, x, w1, b1, self.strides[0])
-        second = self.convolution("conv2 y" + name, first, w2, b2, self.strides[1])
-        return first, second, self.product("classifier y" + name, _rows(second), w3, bias=b3)
+    def stage(self, n, x):
+        """(convolution, normalised, pooled, what the gradients need besides) of stage n, 0 or 1."""
+        filters, gamma, beta = self.weights[3 * n:3 * n + 3]
+        mean, var = self.running[n]
+        y = self.run(f"conv{n + 1}", conv_fwd, x, filters, padding=1, **LAST)
+        z, *statistics = self.run(f"norm{n + 1}", batch_norm_train_fwd, y, gamma, beta, mean, var, eps=EPS, activation="relu", **LAST)
+        pooled, index = self.run(f"pool{n + 1}", max_pool_fwd, z, 2, return_index=True, **LAST)
+        return y, z, pooled, (index, *statistics)
 
-    def train(self, x, targets, losses):
-        """One step of SGD with momentum; `losses` gets the loss of each row."""
-        _, _, w2, _, w3, _ = self.weights
-        v1, vb1, v2, vb2, v3, vb3 = self.velocities
-        first, second, logits = self.logits(x)
-        d_logits = self.empty_like(logits)
-        kernels.run(kernels.softmax_cross_entropy, -(-self.batch // kernels.ROWS), (logits, targets, losses, d_logits),
-                    (("int32", self.batch), ("int32", self.classes)))
-        d_rows = self.product("classifier dx", d_logits, w3, transpose_b=True)
-        self.product("classifier dw", _rows(second), d_logits, transpose_a=True, alpha=1 / self.batch, c=v3, beta=self.momentum, out=v3)
-        self.product("classifier db", self.ones, d_logits, alpha=1 / self.batch, c=vb3, beta=self.momentum, out=vb3)
-        self.run(kernels.relu_gradient, (second, d_rows))
-        d_first = self.gradients("conv2", first, w2, d_rows.reshape(*second.shape), self.strides[1], (v2, vb2), True)
-        self.run(kernels.relu_gradient, (first, d_first))
-        self.gradients("conv1", x, self.weights[0], d_first, self.strides[0], (v1, vb1), False)
-        for w, v in zip(self.weights, self.velocities):
-            self.run(kernels.step, (w, v), ("float32", self.rate))
+    def stage_gradients(self, n, x, stage, d_pooled, wanted):
+        """Those of stage n's weights, into `gradients`, and of x where it is `wanted`."""
+        y, z, _, (index, mean, rstd) = stage
+        filters, gamma, _ = self.weights[3 * n:3 * n + 3]
+        d_filters, d_gamma, d_beta = self.gradients[3 * n:3 * n + 3]
+        dz = self.run(f"pool{n + 1} dx", max_pool_bwd, d_pooled, index, tuple(z.shape), 2, **LAST)
+        dy, _, _ = self.run(f"norm{n + 1} dx", batch_norm_bwd, dz, y, gamma, mean, rstd, activation="relu", y=z,
+                            out=(self.like(n, y), d_gamma, d_beta), **LAST)
+        self.run(f"conv{n + 1} dw", conv_bwd_filter, x, dy, tuple(filters.shape), padding=1, out=d_filters, **LAST)
+        return self.run(f"conv{n + 1} dx", conv_bwd_data, dy, filters, tuple(x.shape), padding=1, **LAST) if wanted else None
 
-    def run(self, kernel, arrays, *constants):
-        """One of the demo's kernels that take an element a thread."""
-        n = int(np.prod(arrays[0].shape))
-        kernels.run(kernel, -(-n // kernels.THREADS), arrays, (("int32", n), *constants))
+    def like(self, n, y):
+        """An array for the gradient of stage n's convolution, the same one at every step."""
+        if n not in self.spaces:
+            self.spaces[n] = self.arrays.put(np.zeros(tuple(y.shape), np.float32))
+        return self.spaces[n]
 
-    def empty_like(self, a):
-        """An uninitialised array from the framework's allocator."""
-        kind = kind_of(a)
-        device = kind.device(a)
-        return kind.empty(tuple(a.shape), "float32", device, kind.stream(device))
+    def train(self, x, targets):
+        """One step; returns the loss, on the device."""
+        self.steps += 1
+        matrix, bias = self.weights[6:]
+        d_matrix, d_bias = self.gradients[6:]
+        first = self.stage(0, x)
+        second = self.stage(1, first[2])
+        rows, mask = self.run("dropout", dropout_fwd, _rows(second[2]), self.dropout, self.seed, offset=self.steps * 2 ** 32)
+        logits = self.run("classifier", matmul, rows, matrix, bias=bias)
+        loss, lse = self.run("loss", cross_entropy_fwd, logits, targets)
+        d_logits = self.run("loss dx", cross_entropy_bwd, self.one, logits, targets, lse)
+        self.run("classifier dw", matmul, rows, d_logits, transpose_a=True, out=d_matrix)
+        self.run("classifier db", reduce, d_logits, "add", axes=0, out=d_bias)
+        d_rows = self.run("classifier dx", matmul, d_logits, matrix, transpose_b=True)
+        d_rows = self.run("dropout dx", dropout_bwd, d_rows, mask, self.dropout)
+        d_first = self.stage_gradients(1, first[2], second, d_rows.reshape(*second[2].shape), True)
+        self.stage_gradients(0, x, first, d_first, False)
+        self.run("step", adamw_step, self.weights, self.gradients, self.m, self.v, lr=self.rate, weight_decay=self.decay, step=self.steps)
+        return loss
 
     def accuracy(self, x, targets):
-        """Share of rows whose largest logit is the target's."""
-        logits = self.logits(self.arrays.put(x), " (test)")[2]
+        """Share of images whose largest logit is the target's; by the running statistics, without dropout."""
+        x = self.arrays.put(x)
+        for n in range(2):
+            filters, gamma, beta = self.weights[3 * n:3 * n + 3]
+            y = self.run(f"conv{n + 1} (test)", conv_fwd, x, filters, padding=1, **LAST)
+            z = self.run(f"norm{n + 1} (test)", batch_norm_infer, y, gamma, beta, *self.running[n], eps=EPS, activation="relu", **LAST)
+            x = self.run(f"pool{n + 1} (test)", max_pool_fwd, z, 2, **LAST)
+        logits = self.run("classifier (test)", matmul, _rows(x), self.weights[6], bias=self.weights[7])
         return float(np.mean(self.arrays.get(logits).argmax(axis=1) == targets))
+
+
+def kept(shape, dropout, seed, step):
+    """Which features dropout keeps in a step, and what it multiplies them by: a float64 array, from the call itself, on ones."""
+    ones = Arrays().put(np.ones(shape, np.float32))
+    return np.asarray(Arrays().get(dropout_fwd(ones, dropout, seed, offset=step * 2 ** 32)[0]), np.float64)
 
 
 def _rows(a):
     """An image's values as a row."""
     return a.reshape(a.shape[0], a.shape[1] * a.shape[2] * a.shape[3])
-
-
-def _tensor(a):
-    return None if a is None else kind_of(a).tensor(a)
-
-
-def _convolution(op, x, w, y, stride, **more):
-    return ConvProblem(op, _tensor(x), _tensor(w), _tensor(y), stride=stride, **WINDOW, **more)
-
-
-def _product(a, b, *, bias=None, c=None, out=None, alpha=1.0, beta=1.0, transpose_a=False, transpose_b=False, activation=None):
-    tensors = tuple(map(_tensor, (a, b, bias, c, None, None)))
-    return make_problem(tensors, _tensor(out), transpose_a, transpose_b, activation, None, None, alpha != 1,
-                        beta != 1 if c is not None else None, aliases=frozenset({"c"}) if out is not None else frozenset())
 
 
 def choices(problems):

@@ -8,6 +8,7 @@ import threading
 
 from ..device import SIMULATED
 from ..dispatch import Note, declare, get_algorithm, when_choices_change
+from ..dispatch import bound as noted
 from .arrays import KIND_OF_TYPE, kind_of
 from .device import device as device_of
 from .device import on_device
@@ -188,6 +189,7 @@ class Operation:
                 raise ValueError(f"{self.function}: out begins where {self._label(alias)} does but is {problem.outputs[0]}, "
                                  f"{self._label(alias)} is {t}; in place they must be exactly the same")
         device = device_of(index)
+        noted(problem)
         if problem.is_empty:
             algorithm, executable, need = None, None, 0
         else:
