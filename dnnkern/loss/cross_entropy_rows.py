@@ -64,7 +64,8 @@ def estimate(problem, device, config):
     waiting = (ENDS + TURN * turns) * max(1.0, grid / (device.sms * config.blocks))
     work = (max(moved, issue) * tail(grid, config.blocks, device)) ** 8 + waiting ** 8
     more = needs_totals(problem) if not problem.is_forward else problem.reduction != "none"
-    return LAUNCH * (1 + more) + work ** (1 / 8) * (1.02 if config.heads else 1.0)
+    large = 1.1 if config.lanes * config.registers >= 4096 else 1.0  # few blocks, which load and compute together
+    return LAUNCH * (1 + more) + work ** (1 / 8) * (1.02 if config.heads else 1.0) * large
 
 
 def build(problem, device, config):

@@ -74,7 +74,7 @@ def estimate(problem, device, config):
     moved = moved_seconds(problem.bytes + again, device) * strided
     launches = 3 if problem.is_forward else 1 + (kind.soft or kind.mean)
     work = max(moved / rate, issue) * idle / share * (1.1 if pieces == 1 else 1.0)
-    return launches * LAUNCH + 2e-6 * problem.is_forward + work
+    return launches * LAUNCH + (2e-6 + work if problem.is_forward else 1.12 * work)
 
 
 @functools.cache
