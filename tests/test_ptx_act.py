@@ -45,8 +45,8 @@ def shortest(code):
     ("activation_bwd", "1048576 bf16 gelu", 4, 2), ("activation_bwd", "1048576 f16 swish", 4, 2), ("unary", "1048576 f32 exp", 1, 1),
     ("binary", "1048576 1048576 f32 add", 2, 1), ("binary", "1048576 1048576 f16 max", 4, 2), ("binary", "1048576 scalar bf16 mul", 2, 2)])
 def test_runs_move_16_bytes(op, words, loads, stores, tmp_path):
-    """One chunk a thread of 4-byte types, two of 2-byte ones, all loads in flight; beside them the elements at the ends."""
-    code = assembled(op, words, "vector", tmp_path)
+    """A chunk a thread, or two of 2-byte types, all loads in flight; beside them the elements at the ends."""
+    code = assembled(op, words, "vector", tmp_path, lanes=stores)
     assert (wide(code, "LDG"), wide(code, "STG")) == (loads, stores)
     assert "f64" in words or ".f64" not in code.ptx and code.registers <= 64
     places = [k for k, line in enumerate(code.lines) if ".128" in line.split()[0]]
@@ -77,7 +77,7 @@ def test_rows_move_16_bytes(words, lanes, loads, stores, tmp_path):
     ("scale_tensor", "vector", "1048576 bf16", 2, 2), ("scale_tensor", "vector", "1048576 f32", 1, 1),
     ("add_tensor", "vector", "1048576 1048576 bf16", 4, 2), ("add_tensor", "rows", "256x1x1 64x256x56x56 f16", 1, 1)])
 def test_numbers_are_parameters(op, algo, words, loads, stores, tmp_path):
-    code = assembled(op, words, algo, tmp_path, *((1,) if algo == "rows" else ()))
+    code = assembled(op, words, algo, tmp_path, lanes=stores)
     assert (wide(code, "LDG"), wide(code, "STG")) == (loads, stores)
     assert not code.opcodes("LDG.E.128.CONSTANT", "LDG.E.64.CONSTANT") or op == "add_tensor", "x is read where it is written"
     assert ".f64" not in code.ptx and "div." not in code.ptx and code.registers <= 64
@@ -101,6 +101,7 @@ def test_in_place_reads_what_it_writes_by_plain_loads(tmp_path):
     algorithm = next(a for a in dispatch.algorithms("activation_fwd") if a.name == "vector")
     for in_place in ((), ("x",)):
         problem = ActivationProblem("activation_fwd", x, x, Activation("relu"), in_place=in_place)
-        (launch,) = algorithm.build(problem, device(TARGET), None)
+        config = next(c for c in algorithm.configs(problem, device(TARGET)) if c.work.lanes == 2)
+        (launch,) = algorithm.build(problem, device(TARGET), config)
         code = Assembled(launch.kernel, launch.signature, TARGET, tmp_path)
         assert ("ld.global.nc" in code.ptx) != bool(in_place) and wide(code, "LDG") == 2
