@@ -40,6 +40,17 @@ def test_gradients_have_no_atomics(words, tmp_path):
         assert found["grid_sample_tiles"].registers * 256 * 3 <= 65536
 
 
+@pytest.mark.parametrize("words, launches", [("32x64x112x112 f32 112x112", 3), ("32x64x112x112 bf16 112x112 --padding reflection", 4),
+                                             ("4x16x8x8x8 f64 8x8x8", 3), ("4x3x300x300 f32 300x300 --mode nearest", 3)])
+def test_additions_return_nothing(words, launches, tmp_path):
+    """One for each pixel round a place and channel of a thread, which the thread does not wait for."""
+    for config, found in kernels("grid_sample_bwd", words, "atomic", tmp_path):
+        code = found["grid_sample_scatter"]
+        assert len(found) == launches and not code.opcodes("ATOM")
+        assert code.count("RED") >= config.channels and code.count("RED") % config.channels == 0, "pixels in a loop, or one after another"
+        assert (".f64" in code.ptx) == ("f64" in words) and "div." not in code.ptx and "rem." not in code.ptx
+
+
 @pytest.mark.parametrize("op, algo", [("affine_grid_fwd", "places"), ("affine_grid_bwd", "block")])
 @pytest.mark.parametrize("words", ["32x64x112x112 f32", "2x3x4x5x6 bf16 --corners"])
 def test_affine_grids_need_no_division(op, algo, words, tmp_path):

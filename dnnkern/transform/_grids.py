@@ -184,7 +184,8 @@ def grid_sample_bwd(dy, x, grid, *, mode="bilinear", padding_mode="zeros", align
 
     Notes
     -----
-    Deterministic, without atomics, which cudnnSpatialTfSamplerBackward is not.
+    Deterministic, which cudnnSpatialTfSamplerBackward is not: without atomics, unless `allow` has `Note.NONDETERMINISTIC`, which admits an
+    algorithm that does not slow down where a grid's places lie at random.
 
     Examples
     --------

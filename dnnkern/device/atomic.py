@@ -1,0 +1,18 @@
+"""Sums that many blocks add to, in whatever order they come: ``red.global.add``, which gives nothing back.
+
+>>> @cuda.jit(launch_bounds=256)                                           # doctest: +SKIP
+... def histogram(x, counts):                                              # x: "int32*", counts: "float32*"
+...     i = i32(cuda.blockIdx.x * 256 + cuda.threadIdx.x)
+...     add_f32(advance(counts, x[i]), f32(1))
+"""
+from . import cuda, instruction
+
+
+def _add(name):
+    suffix = {"float32": "f32", "float64": "f64"}[name]
+    return instruction(f"red.relaxed.gpu.global.add.{suffix} [$0], $1;", (), ("uint64", name),
+                       twin=lambda p, value: cuda.atomic.add(p, 0, value) and None, memory=True)
+
+
+add_f32, add_f64 = _add("float32"), _add("float64")
+"""``(pointer to global memory, value)``: the element grows by the value, in one step."""

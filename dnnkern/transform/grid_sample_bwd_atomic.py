@@ -1,0 +1,199 @@
+"""The image's gradient by atomic additions: places scatter what they have to the pixels round them, in whatever order they come.
+
+One launch clears the sums, one thread a place and some channels of the next adds to them, a third is the gradient by the grid. The sums are
+the result itself where it is of their type and one run of memory, else lie in the workspace and are converted by another launch. What it
+costs follows from the places alone, not from where they lie; but sums depend on their order, so a result does not repeat to the last bit.
+
+Neighbouring threads are neighbours in memory: places along a row of the grid, or channels where these are contiguous.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from ..device import cuda, i32, i64
+from ..device.atomic import add_f32, add_f64
+from ..device.convert import element
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance
+from ..dispatch import Algorithm, Note
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ._estimate import LAUNCH, SECTOR, divisions_seconds, moved_seconds
+from ._values import COMPUTE
+from .grid_sample_naive import Config as Kind
+from .grid_sample_naive import config_of, grid_launch, make_corners, sizes_arguments
+
+THREADS, LIMIT = 256, 2 ** 31 - 2 ** 20
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the kernel is compiled for; `channels` of a thread, one where neighbouring threads have neighbouring channels."""
+    kind: Kind
+    channels: int
+
+    def __str__(self):
+        return f"{self.channels} channels"
+
+
+def _places(problem):
+    return problem.x.shape[0] * math.prod(problem.out)
+
+
+def supports(problem):
+    """Counters of 32 bits."""
+    p = problem
+    if not p.dx.size or not p.dgrid.size:
+        return "there are no pixels or no places"
+    if max(_places(p) * p.channels, p.dx.size) >= LIMIT:
+        return f"{_places(p)} places and {p.dx.size} pixels in {p.channels} channels; expected fewer of either than 2**31 - 2**20"
+    return None
+
+
+def sums_strides(problem):
+    """Strides of the sums along (n, c, d, h, w): one run of memory, in the order of the result's dimensions."""
+    p, strides = problem, problem.strides_of(problem.dx)
+    shape, found, run = (*p.x.shape[:2], *p.image), [0] * 5, 1
+    for k in sorted(range(5), key=lambda k: (abs(strides[k]), -k)):
+        if shape[k] > 1:
+            found[k], run = run, run * shape[k]
+    return tuple(found)
+
+
+def in_place(problem):
+    """Whether the result itself can hold the sums."""
+    p = problem
+    shape = (*p.x.shape[:2], *p.image)
+    return p.dx.dtype == p.compute and all(a == b for a, b, n in zip(p.strides_of(p.dx), sums_strides(p), shape) if n > 1)
+
+
+def workspace(problem, device, config):
+    """The sums."""
+    return 0 if in_place(problem) else problem.dx.size * ITEMSIZE[problem.compute]
+
+
+def _across(problem):
+    """Whether neighbouring threads have neighbouring channels."""
+    return problem.channels > 1 and sums_strides(problem)[1] == 1
+
+
+def configs(problem, device):
+    """One channel, or several of a place."""
+    most = (1,) if _across(problem) else (4, 1, 16)
+    return [Config(config_of(problem), n) for n in dict.fromkeys(min(n, problem.channels) for n in most)]
+
+
+def estimate(problem, device, config):
+    """A sector of the second-level cache for each pixel round a place, which holds what neighbouring threads add there; and the copies."""
+    p, corners = problem, 2 ** problem.dims if problem.mode == "bilinear" else 1
+    elements = _places(p) * p.channels
+    issue = divisions_seconds(elements, 60 / config.channels + 12 * corners, device)
+    sectors = elements * corners * ITEMSIZE[p.compute] / SECTOR * 2
+    copies = p.dx.size * ITEMSIZE[p.compute] * (1 if in_place(p) else 3)
+    return 4 * LAUNCH + max(issue, sectors / (device.sms * 0.25 * device.clock_hz), moved_seconds(p.bytes, device)) \
+        + moved_seconds(copies, device)
+
+
+@functools.cache
+def clear_kernel(compute):
+    """sums[...] = 0."""
+    T = COMPUTE[compute]
+
+    @cuda.jit(launch_bounds=THREADS)
+    def grid_sample_clear(sums, elements):
+        i = i32(i32(cuda.blockIdx.x) * THREADS + i32(cuda.threadIdx.x))
+        if i < elements:
+            sums[i] = T(0)
+    return grid_sample_clear
+
+
+@functools.cache
+def kernel(config, across):
+    """Each place and some channels: what its pixels get. `across`: neighbouring threads have neighbouring channels."""
+    kind, CHANNELS = config.kind, config.channels
+    where, split, _, _, _ = make_corners(kind)
+    load, T, add = element(kind.dtype).load, COMPUTE[kind.compute], add_f64 if kind.compute == "float64" else add_f32
+    DIMS, CORNERS = kind.dims, 2 ** kind.dims if kind.mode == "bilinear" else 1
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def grid_sample_scatter(dy, grid, sums, threads, depth, height, width, groups, channels, sizes, out, dy_strides, grid_strides,
+                            sums_strides):
+        i = i32(i32(cuda.blockIdx.x) * THREADS + i32(cuda.threadIdx.x))
+        if i < threads:
+            group = i32(0)
+            if across:
+                i, group = divide_remainder(i, groups)
+            i, q = divide_remainder(i, width)
+            i, p = divide_remainder(i, height)
+            n, o = divide_remainder(i, depth)
+            if not across:
+                n, group = divide_remainder(n, groups)
+            at = i64(i64(n) * grid_strides[0] + i64(o) * grid_strides[1] + i64(p) * grid_strides[2] + i64(q) * grid_strides[3])
+            w, h, d, _, _, _ = where(grid, at, grid_strides[4], sizes)
+            w0, w_share = split(w)
+            h0, h_share = split(h)
+            d0, d_share = split(d)
+            first = i64(i64(group) * CHANNELS)
+            at = i64(i64(n) * dy_strides[0] + first * dy_strides[1] + i64(o) * dy_strides[2] + i64(p) * dy_strides[3]
+                     + i64(q) * dy_strides[4])
+            values = cuda.local.array(CHANNELS, T)
+            for k in range(CHANNELS):
+                values[k] = T(load(dy, i64(at + k * dy_strides[1]))) if i64(first + k) < channels else T(0)
+            for corner in range(CORNERS):
+                right, down, deep = i32(corner & 1), i32(corner >> 1 & 1), i32(corner >> 2)
+                pixel_w, pixel_h, pixel_d = i64(w0 + right), i64(h0 + down), i64(d0 + deep)
+                share = T(T(w_share if right else T(T(1) - w_share)) * T(h_share if down else T(T(1) - h_share)))
+                if DIMS > 2:
+                    share = T(share * T(d_share if deep else T(T(1) - d_share)))
+                inside = (pixel_w >= 0 and pixel_w < sizes[2] and pixel_h >= 0 and pixel_h < sizes[1] and pixel_d >= 0
+                          and pixel_d < sizes[0])
+                if inside and share > T(0):
+                    to = i64(i64(n) * sums_strides[0] + first * sums_strides[1] + pixel_d * sums_strides[2] + pixel_h * sums_strides[3]
+                             + pixel_w * sums_strides[4])
+                    for k in range(CHANNELS):
+                        if i64(first + k) < channels:
+                            add(advance(sums, i64(to + k * sums_strides[1])), T(share * values[k]))
+    return grid_sample_scatter
+
+
+@functools.cache
+def copy_kernel(kind):
+    """dx[...] = sums[...], rounded."""
+    store = element(kind.dtype).store
+
+    @cuda.jit(launch_bounds=THREADS)
+    def grid_sample_convert(sums, dx, elements, channels, depth, height, width, sums_strides, dx_strides):
+        i = i32(i32(cuda.blockIdx.x) * THREADS + i32(cuda.threadIdx.x))
+        if i < elements:
+            i, w = divide_remainder(i, width)
+            i, h = divide_remainder(i, height)
+            i, d = divide_remainder(i, depth)
+            n, c = divide_remainder(i, channels)
+            place = i64(n), i64(c), i64(d), i64(h), i64(w)
+            at, to = i64(0), i64(0)
+            for k in range(5):
+                at, to = i64(at + place[k] * sums_strides[k]), i64(to + place[k] * dx_strides[k])
+            store(dx, to, sums[at])
+    return grid_sample_convert
+
+
+def build(problem, device, config):
+    """Three launches, or four."""
+    p, kind, pointer, direct = problem, config.kind, element(problem.x.dtype).pointer, in_place(problem)
+    sums, (channels, sizes, out) = Argument(f"{p.compute}*", "dx" if direct else "workspace"), sizes_arguments(p)
+    groups, strides = ceil_div(p.channels, config.channels), Argument("int64x5", sums_strides(p))
+    threads, whole = _places(p) * groups, (ceil_div(p.dx.size, THREADS), 1, 1)
+    scatter = (Argument(pointer, "dy"), Argument(element(p.grid.dtype).pointer, "grid"), sums, Argument("int32", threads),
+               *(Argument("uint32x3", divisor(n)) for n in (*p.out, groups)), channels, sizes, out,
+               Argument("int64x5", p.strides_of(p.dy)), Argument("int64x5", p.grid_strides(p.grid)), strides)
+    launches = (Launch(clear_kernel(p.compute), whole, (THREADS, 1, 1), (sums, Argument("int32", p.dx.size))),
+                Launch(kernel(config, _across(p)), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), scatter))
+    if not direct:
+        by = (Argument("uint32x3", divisor(n)) for n in (p.channels, *p.image))
+        copy = (sums, Argument(pointer, "dx"), Argument("int32", p.dx.size), *by, strides, Argument("int64x5", p.strides_of(p.dx)))
+        launches += (Launch(copy_kernel(kind), whole, (THREADS, 1, 1), copy),)
+    return (*launches, grid_launch(p))
+
+
+ALGORITHM = Algorithm(op="grid_sample_bwd", name="atomic", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                      configs=configs, notes=Note.NONDETERMINISTIC)
