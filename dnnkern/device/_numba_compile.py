@@ -121,8 +121,10 @@ class Compiled:
 
     def ptx(self):
         """The same as PTX, to be read."""
-        self._library._nvvm_options.pop("gen-lto", None)
-        return self._library.get_asm_str(cc=self._cc)
+        library = self._library
+        # in their place: the options are part of a key under which Numba keeps what it typed, and this kernel's would never be found again
+        library._nvvm_options = {k: v for k, v in library._nvvm_options.items() if k != "gen-lto"}
+        return library.get_asm_str(cc=self._cc)
 
 
 @contextlib.contextmanager
