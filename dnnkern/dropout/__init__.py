@@ -1,9 +1,7 @@
 """Dropout: elements set to zero at random, and the gradient, which remembers them as one bit each."""
-import math
-import operator
-
 from ..dispatch import Note
 from ..host.front import Operation
+from ._bits import drawn, word
 from ._problem import DropoutGradientProblem, DropoutProblem, make_backward, make_forward
 
 __all__ = ["DropoutGradientProblem", "DropoutProblem", "dropout_bwd", "dropout_fwd"]
@@ -14,8 +12,6 @@ _forward = FORWARD.call
 BACKWARD = Operation("dropout_bwd", operands=("dy", "mask"), outputs=("dx",), scalars=("factor",), problem=make_backward,
                      in_place=frozenset({"dy"}))
 _backward = BACKWARD.call
-STEPS = 1 << 16
-"""Probabilities are multiples of one over this: an element is kept or not by 16 random bits."""
 
 
 def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
@@ -68,7 +64,7 @@ def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, 
     array([0, 1, 1, 1, 1, 0, 1, 0, 1, 0], dtype=uint8)
     """
     threshold, factor = _probability("dropout_fwd", p)
-    scalars = _word("seed", seed), _word("offset", offset), threshold, factor
+    scalars = word("dropout_fwd", "seed", seed), word("dropout_fwd", "offset", offset), threshold, factor
     return _forward((x,), out, (), scalars, workspace, stream, algo, allow)
 
 
@@ -121,15 +117,4 @@ def _probability(function, p):
         raise TypeError(f"{function}: p={p!r}; expected a number") from None
     if not 0 <= value < 1:
         raise ValueError(f"{function}: p={p}; expected a probability from 0 to below 1")
-    return min(math.floor(value * STEPS + 0.5), STEPS - 1) << 16, 1 / (1 - value)
-
-
-def _word(name, value):
-    """An integer of 64 bits as an unsigned one."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"dropout_fwd: {name}={value!r}; expected an integer") from None
-    if not -2 ** 63 <= number < 2 ** 64:
-        raise ValueError(f"dropout_fwd: {name}={number}; expected an integer of 64 bits")
-    return number & (2 ** 64 - 1)
+    return drawn(value)

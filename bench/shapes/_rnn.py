@@ -1,0 +1,39 @@
+"""Recurrent networks to measure: cases written in the words of the command line."""
+from dnnkern.host.products import FLOATS
+from dnnkern.rnn._parse import parse_problem
+
+from . import _words
+
+_SIZES = ("128x64 512x512 {cell} {{}}", "256x64 1024x1024 {cell} {{}}", "50x16 256x256 {cell} {{}} --layers 2 --bidirectional")
+SETS = {
+    "lstm": tuple(text.format(cell="lstm") for text in _SIZES),
+    "gru": tuple(text.format(cell="gru") for text in _SIZES),
+    "plain": tuple(f"128x64 512x512 {cell} {{}}" for cell in ("relu", "tanh")),
+    "streaming": ("100x1 512x512 lstm {}", "1x1 1024x1024 gru {}"),
+    "long": ("1000x32 256x256 lstm {}",),
+    "lengths": ("128x64 512x512 lstm {} --lengths",),
+    "projection": ("128x64 512x512 lstm {} --projection 128",),
+}
+
+
+class Case(_words.Case):
+    """A problem of the family."""
+    parse = staticmethod(parse_problem)
+
+    def call(self, arrays, **keywords):
+        """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
+        import dnnkern
+        p, a = self.problem, arrays
+        keywords.update(lengths=a["lengths"], layout=p.layout)
+        out = tuple(a[name] for name in p.results if getattr(p, name) is not None)
+        if self.op == "rnn_fwd":
+            return dnnkern.rnn_fwd(p.spec, a["x"], a["h0"], a["c0"], a["weights"], training=p.training, out=out, **keywords)
+        if self.op == "rnn_bwd_data":
+            return dnnkern.rnn_bwd_data(p.spec, a["dy"], a["dhn"], a["dcn"], a["x"], a["h0"], a["c0"], a["y"], a["weights"], a["reserve"],
+                                        out=out, **keywords)
+        return dnnkern.rnn_bwd_weights(p.spec, a["x"], a["h0"], a["y"], a["reserve"], out=out[0], **keywords)
+
+
+def shapes(op):
+    """The sets of an operation."""
+    return _words.Shapes(op, SETS, FLOATS, "128x64 512x512 lstm {}", case=Case)

@@ -1,0 +1,205 @@
+"""Recurrent networks: relu, tanh, LSTM and GRU, whole sequences through all layers at once, and the gradients."""
+from ..dispatch import Note
+from ..dropout._bits import word
+from ..host.front import Operation
+from ._problem import (OPS, RnnDataProblem, RnnProblem, RnnWeightsProblem, check_lengths, make_data, make_forward, make_weights)
+from ._spec import RnnSpec
+
+__all__ = ["RnnDataProblem", "RnnProblem", "RnnSpec", "RnnWeightsProblem", "rnn_bwd_data", "rnn_bwd_weights", "rnn_fwd"]
+
+
+class _ByResults(Operation):
+    """An operation whose results depend on the problem: a front end for each set of them."""
+    others = {}
+
+    def of(self, problem):
+        """The front end with the results of this problem."""
+        return self.others[type(self).key(problem)]
+
+
+class _Forward(_ByResults):
+    key = staticmethod(lambda problem: (problem.cn is not None, problem.training))
+
+
+class _Data(_ByResults):
+    key = staticmethod(lambda problem: problem.dc0 is not None)
+
+
+_FORWARD = {"operands": ("x", "h0", "c0", "weights", "lengths"), "scalars": ("seed",), "problem": make_forward,
+            "check_values": check_lengths}
+_DATA = {"operands": ("dy", "dhn", "dcn", "x", "h0", "c0", "y", "weights", "reserve", "lengths"), "problem": make_data,
+         "updates": frozenset({"reserve"}), "check_values": check_lengths}
+_forwards = {(cell, training): _Forward(OPS[0], outputs=("y", "hn") + ("cn",) * cell + ("reserve",) * training, **_FORWARD)
+             for cell in (True, False) for training in (True, False)}
+_backwards = {cell: _Data(OPS[1], outputs=("dx", "dh0") + ("dc0",) * cell, **_DATA) for cell in (True, False)}
+_Forward.others, _Data.others = _forwards, _backwards
+FORWARD, BACKWARD_DATA = _forwards[True, True], _backwards[True]
+BACKWARD_WEIGHTS = Operation(OPS[2], operands=("x", "h0", "y", "reserve", "lengths"), outputs=("dweights",), problem=make_weights,
+                             check_values=check_lengths)
+_weights = BACKWARD_WEIGHTS.call
+
+
+def rnn_fwd(spec, x, h0, c0, weights, *, lengths=None, layout="TNC", training=False, seed=0, out=None, workspace=None, stream=None,
+            algo=None, allow=Note.NONE):
+    """Sequences through a recurrent network.
+
+    Parameters
+    ----------
+    spec : RnnSpec
+        The network; the arrays' dtype is its own.
+    x : array (T, N, input_size), or (N, T, input_size) with layout "NTC"
+        T steps of N sequences; any strides. What is behind a sequence's end is not read.
+    h0, c0 : array (num_layers * directions, N, state_size) and (..., hidden_size), or None
+        First states, by layer, then by direction; None: zeros. c0, the cell states, is LSTM's alone.
+    weights : array (weight_size,)
+        Packed; see `RnnSpec.matrices`, `RnnSpec.pack`.
+    lengths : int32 array (N,), optional
+        Steps of each sequence, 0 to T, in any order; default: T. On the device, and not looked at before the launch: see Notes.
+    layout : "TNC" or "NTC"
+    training : bool
+        Keep what the gradients need, and drop out.
+    seed : int
+        Of 64 bits; for dropout. What is dropped behind layer l is what `dropout_fwd` with this seed and ``offset=l`` drops of an array
+        (T, N, directions * state_size).
+    out : tuple (y, hn[, cn][, reserve])
+        Written and returned; y and the states have any strides.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array (T, N, directions * state_size), or (N, T, ...), of x's framework
+        States of the last layer at each step; 0 behind a sequence's end.
+    hn : array, of h0's shape
+        States behind the last step of each sequence: the first step for the direction that goes backwards; the first states where a
+        sequence has no steps.
+    cn : array of c0's shape, or None
+        LSTM alone: the cell states there.
+    reserve : array (n,), or None
+        In training what `rnn_bwd_data` and `rnn_bwd_weights` need.
+
+    Raises
+    ------
+    ValueError
+        Shapes, a cell state for a cell that has none, layouts; a length out of range under DNNKERN_CHECK=values.
+    TypeError
+        Dtypes other than the spec's, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. Sums are in float32 (float64 for float64); states are rounded to the dtype at each step, cell states are not. Lengths
+    out of range count as the nearest one in it. Mirrors cudnnRNNForward.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> spec = dnnkern.RnnSpec("relu", 1, 1, bias="none")
+    >>> x, weights = np.array([[[1]], [[2]], [[3]]], np.float32), np.array([1, 0.5], np.float32)
+    >>> y, hn, cn, reserve = dnnkern.rnn_fwd(spec, x, None, None, weights)
+    >>> y[:, 0, 0]
+    array([1.  , 2.5 , 4.25], dtype=float32)
+    """
+    _check_spec(OPS[0], spec)
+    if not isinstance(training, bool):
+        raise TypeError(f"rnn_fwd: training={training!r}; expected True or False")
+    lstm = spec.cell == "lstm"
+    results = iter(_forwards[lstm, training].call((x, h0, c0, weights, lengths), out, (spec, layout, training),
+                                                  (word("rnn_fwd", "seed", seed),), workspace, stream, algo, allow))
+    return next(results), next(results), next(results) if lstm else None, next(results) if training else None
+
+
+def rnn_bwd_data(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, *, lengths=None, layout="TNC", out=None, workspace=None, stream=None,
+                 algo=None, allow=Note.NONE):
+    """The gradients of `rnn_fwd` by x and by the first states.
+
+    Parameters
+    ----------
+    spec, x, h0, c0, weights, lengths, layout
+        As given to `rnn_fwd`.
+    dy : array of y's shape
+        What is behind a sequence's end is not read.
+    dhn, dcn : arrays of hn's and cn's shape, or None
+        None: zeros.
+    y, reserve : arrays
+        What `rnn_fwd` returned in training. The reserve is updated: gradients before the gates' functions take the gates' place, for
+        `rnn_bwd_weights`. A second backward pass needs a copy made before, as it does with cuDNN.
+    out : tuple (dx, dh0[, dc0])
+        Written and returned; any strides.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dx : array of x's shape, of dy's framework
+        0 behind a sequence's end.
+    dh0 : array of h0's shape
+    dc0 : array of c0's shape, or None
+        LSTM alone.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `rnn_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnRNNBackwardData_v8.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> spec = dnnkern.RnnSpec("relu", 1, 1, bias="none")
+    >>> x, weights = np.array([[[1]], [[2]], [[3]]], np.float32), np.array([1, 0.5], np.float32)
+    >>> y, hn, _, reserve = dnnkern.rnn_fwd(spec, x, None, None, weights, training=True)
+    >>> dx, dh0, _ = dnnkern.rnn_bwd_data(spec, np.ones_like(y), None, None, x, None, None, y, weights, reserve)
+    >>> dx[:, 0, 0], dh0[0, 0]
+    (array([1.75, 1.5 , 1.  ], dtype=float32), array([0.875], dtype=float32))
+    >>> dnnkern.rnn_bwd_weights(spec, x, None, y, reserve)
+    array([7.75, 4.  ], dtype=float32)
+    """
+    _check_spec(OPS[1], spec)
+    results = _backwards[spec.cell == "lstm"].call((dy, dhn, dcn, x, h0, c0, y, weights, reserve, lengths), out, (spec, layout), (),
+                                                   workspace, stream, algo, allow)
+    return results if len(results) == 3 else (*results, None)
+
+
+def rnn_bwd_weights(spec, x, h0, y, reserve, *, lengths=None, layout="TNC", out=None, workspace=None, stream=None, algo=None,
+                    allow=Note.NONE):
+    """The gradient of `rnn_fwd` by the weights, after `rnn_bwd_data`.
+
+    Parameters
+    ----------
+    spec, x, h0, lengths, layout
+        As given to `rnn_fwd`.
+    y : array
+        What `rnn_fwd` returned.
+    reserve : array
+        As `rnn_bwd_data` left it.
+    out : array (weight_size,), packed
+        Written and returned.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dweights : array (weight_size,), of x's framework
+        Summed over all steps and sequences in float32 (float64 for float64), rounded once; `RnnSpec.views` names its parts.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `rnn_fwd` does.
+
+    Notes
+    -----
+    Deterministic. Mirrors cudnnRNNBackwardWeights_v8; see `rnn_bwd_data` for an example.
+    """
+    _check_spec(OPS[2], spec)
+    return _weights((x, h0, y, reserve, lengths), out, (spec, layout), (), workspace, stream, algo, allow)
+
+
+def _check_spec(function, spec):
+    if not isinstance(spec, RnnSpec):
+        raise TypeError(f"{function}: spec is a {type(spec).__name__}; expected an RnnSpec")

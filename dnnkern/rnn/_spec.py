@@ -1,0 +1,310 @@
+"""What a recurrent network is: cell, sizes, layers, directions; and where its matrices lie in the one buffer of weights."""
+import functools
+import math
+from dataclasses import dataclass
+
+from ..host.dtypes import dtype_name
+from ..host.products import FLOATS
+from ..host.window import integer
+
+GATES = {"relu": 1, "tanh": 1, "lstm": 4, "gru": 3}
+"""Rows of a cell's matrices, in hidden sizes: LSTM has i, f, g, o, GRU r, z, n, in this order."""
+SLOTS = {"relu": 1, "tanh": 1, "lstm": 4, "gru": 4}
+"""Numbers of a hidden unit and step that a reserve keeps; the fourth of GRU is the recurrent half of n, before r."""
+BIASES = {"double": ("b_ih", "b_hh"), "single_input": ("b_ih",), "single_rec": ("b_hh",), "none": ()}
+INPUT_MODES = ("linear", "skip")
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix or a bias in the buffer of weights: its name, where it begins, in elements, and its shape."""
+    name: str
+    first: int
+    shape: tuple
+
+    @property
+    def size(self):
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, init=False)
+class RnnSpec:
+    """A recurrent network: everything but its weights, the length and the number of the sequences.
+
+    With W, R, b, c the matrices ``w_ih``, ``w_hh`` and biases ``b_ih``, ``b_hh`` of a layer and direction, x its input and h its state::
+
+        relu, tanh   h' = act(W x + b + R h + c)
+        lstm         i, f, o = sigmoid(W x + b + R h + c), g = tanh(same); s' = clip(f s + i g); h' = o tanh(s')
+        gru          r, z = sigmoid(W x + b + R h + c); n = tanh(W x + b + r (R h + c)); h' = (1 - z) n + z h
+
+    each gate with its rows of W, R, b, c. With a projection an LSTM's state is ``h' = w_hr (o tanh(s'))``.
+
+    Parameters
+    ----------
+    cell : "relu", "tanh", "lstm" or "gru"
+    input_size, hidden_size : int
+        1 or more.
+    num_layers : int
+        Each takes the states of the one before; of a bidirectional one, of both directions, forwards first.
+    bidirectional : bool
+        A second network goes through the sequences backwards.
+    proj_size : int
+        LSTM alone: size of the state behind the projection, below hidden_size; 0 for none.
+    bias : "double", "single_input", "single_rec" or "none"
+        Which of b and c there are.
+    input_mode : "linear" or "skip"
+        "skip": the first layer has no W, its input is added to each gate as it is; input_size is hidden_size.
+    dropout : float
+        From 0 to below 1: with this probability an element of the states between two layers is zero in training.
+    clip : float or (float, float), optional
+        LSTM alone: bounds of the cell state s'; one number c means (-c, c). The gradient is 0 where they are reached.
+    dtype : str
+        Of all arrays: float64, float32, float16 or bfloat16.
+
+    Raises
+    ------
+    ValueError, TypeError
+        What does not fit together, by name.
+
+    Notes
+    -----
+    Gates are in the order of cuDNN and PyTorch. Mirrors cudnnSetRNNDescriptor_v8 and `torch.nn.RNN`, `LSTM` and `GRU`.
+
+    Examples
+    --------
+    >>> import dnnkern
+    >>> spec = dnnkern.RnnSpec("gru", 3, 2)
+    >>> spec.weight_size
+    42
+    >>> [(m.name, m.shape) for m in spec.matrices]
+    [('w_ih_l0', (6, 3)), ('w_hh_l0', (6, 2)), ('b_ih_l0', (6,)), ('b_hh_l0', (6,))]
+    """
+    cell: str
+    input_size: int
+    hidden_size: int
+    num_layers: int = 1
+    bidirectional: bool = False
+    proj_size: int = 0
+    bias: str = "double"
+    input_mode: str = "linear"
+    dropout: float = 0.0
+    clip: object = None
+    dtype: str = "float32"
+
+    def __init__(self, cell, input_size, hidden_size, *, num_layers=1, bidirectional=False, proj_size=0, bias="double",
+                 input_mode="linear", dropout=0.0, clip=None, dtype="float32"):
+        def one_of(name, value, allowed):
+            if value not in allowed:
+                raise ValueError(f"RnnSpec: {name}={value!r}; expected one of {', '.join(map(repr, allowed))}")
+            return value
+
+        def put(name, value):
+            object.__setattr__(self, name, value)
+        put("cell", one_of("cell", cell, tuple(GATES)))
+        put("input_size", integer("RnnSpec", "input_size", input_size, 1))
+        put("hidden_size", integer("RnnSpec", "hidden_size", hidden_size, 1))
+        put("num_layers", integer("RnnSpec", "num_layers", num_layers, 1))
+        if not isinstance(bidirectional, bool):
+            raise TypeError(f"RnnSpec: bidirectional={bidirectional!r}; expected True or False")
+        put("bidirectional", bidirectional)
+        put("proj_size", integer("RnnSpec", "proj_size", proj_size, 0))
+        put("bias", one_of("bias", bias, tuple(BIASES)))
+        put("input_mode", one_of("input_mode", input_mode, INPUT_MODES))
+        put("dropout", _probability(dropout))
+        put("clip", _bounds(clip))
+        put("dtype", dtype_name(dtype))
+        if self.dtype not in FLOATS:
+            raise TypeError(f"RnnSpec: dtype is {self.dtype}; expected one of {', '.join(FLOATS)}")
+        if self.proj_size and cell != "lstm":
+            raise ValueError(f"RnnSpec: proj_size={self.proj_size} for {cell}; expected 0: only an LSTM has a projection")
+        if self.proj_size >= self.hidden_size:
+            raise ValueError(f"RnnSpec: proj_size={self.proj_size}, hidden_size={self.hidden_size}; expected a smaller projection")
+        if self.clip is not None and cell != "lstm":
+            raise ValueError(f"RnnSpec: clip={clip!r} for {cell}; expected None: only an LSTM has a cell state")
+        if input_mode == "skip" and self.input_size != self.hidden_size:
+            raise ValueError(f"RnnSpec: input_size={self.input_size}, hidden_size={self.hidden_size}; expected the same with "
+                             "input_mode='skip'")
+
+    # ---- sizes
+
+    @property
+    def directions(self):
+        """1 or 2."""
+        return 1 + self.bidirectional
+
+    @property
+    def state_size(self):
+        """Of h: of the projection, or hidden_size."""
+        return self.proj_size or self.hidden_size
+
+    @property
+    def output_size(self):
+        """Of a layer's result: states of all directions."""
+        return self.directions * self.state_size
+
+    @property
+    def gates(self):
+        """Rows of a matrix, in hidden sizes."""
+        return GATES[self.cell]
+
+    @property
+    def slots(self):
+        """Numbers kept of a hidden unit and step."""
+        return SLOTS[self.cell]
+
+    def layer_input(self, layer):
+        """Size of a layer's input."""
+        return self.output_size if layer else self.input_size
+
+    # ---- weights
+
+    @functools.cached_property
+    def matrices(self) -> tuple:
+        """All matrices and biases, in the order of the buffer, without gaps: by layer, then by direction w_ih, w_hh, b_ih, b_hh, w_hr."""
+        found, first, rows = [], 0, self.gates * self.hidden_size
+        for layer in range(self.num_layers):
+            for suffix in ("", "_reverse")[:self.directions]:
+                shapes = {"w_ih": (rows, self.layer_input(layer)), "w_hh": (rows, self.state_size),
+                          **dict.fromkeys(BIASES[self.bias], (rows,)), "w_hr": (self.proj_size, self.hidden_size)}
+                if layer == 0 and self.input_mode == "skip":
+                    del shapes["w_ih"]
+                if not self.proj_size:
+                    del shapes["w_hr"]
+                for name, shape in shapes.items():
+                    found.append(Matrix(f"{name}_l{layer}{suffix}", first, shape))
+                    first += found[-1].size
+        return tuple(found)
+
+    @property
+    def weight_size(self) -> int:
+        """Elements of the buffer of weights."""
+        return self.matrices[-1].first + self.matrices[-1].size
+
+    def matrix(self, name, layer, direction):
+        """A matrix by its name, "w_ih", layer and direction; None where there is none."""
+        return self._by_name.get(f"{name}_l{layer}" + "_reverse" * direction)
+
+    @functools.cached_property
+    def _by_name(self):
+        return {m.name: m for m in self.matrices}
+
+    def views(self, weights) -> dict:
+        """The matrices and biases in a buffer, by PyTorch's names: ``w_ih_l0``, ``w_hh_l0``, ``b_ih_l0``, ``b_hh_l0``, ``w_hr_l0``,
+        and each with ``_reverse``.
+
+        Parameters
+        ----------
+        weights : array (weight_size,)
+            Packed, of any framework.
+
+        Returns
+        -------
+        dict of str to array
+            Of the same framework, in the same memory (JAX: copies).
+
+        Examples
+        --------
+        >>> import numpy as np, dnnkern
+        >>> spec = dnnkern.RnnSpec("tanh", 2, 3, bias="none")
+        >>> spec.views(np.arange(15))["w_hh_l0"]
+        array([[ 6,  7,  8],
+               [ 9, 10, 11],
+               [12, 13, 14]])
+        """
+        if tuple(weights.shape) != (self.weight_size,):
+            raise ValueError(f"RnnSpec.views: weights has shape {tuple(weights.shape)}; expected ({self.weight_size},)")
+        return {m.name: _part(weights, m) for m in self.matrices}
+
+    def pack(self, named, *, stream=None):
+        """A buffer of weights of the matrices and biases by name.
+
+        Parameters
+        ----------
+        named : dict of str to array
+            What `views` has, and no more; of one framework, any strides and float dtypes: they are converted to the spec's. PyTorch's own
+            names, ``weight_ih_l0`` and ``bias_ih_l0``, will do too, so that a module's ``named_parameters`` can be given.
+        stream : as `dnnkern.matmul`'s
+
+        Returns
+        -------
+        weights : array (weight_size,)
+            Of the arrays' framework, of the spec's dtype.
+
+        Raises
+        ------
+        ValueError
+            Names that are missing or too many, shapes.
+
+        Examples
+        --------
+        >>> import numpy as np, dnnkern
+        >>> spec = dnnkern.RnnSpec("tanh", 2, 1, bias="none")
+        >>> spec.pack({"weight_ih_l0": np.ones((1, 2), np.float32), "w_hh_l0": np.full((1, 1), 3, np.float32)})
+        array([1., 1., 3.], dtype=float32)
+        """
+        from ..host.arrays import kind_of
+        from ..transform import cast
+        named = {_short(name): array for name, array in dict(named).items()}
+        wanted = [m.name for m in self.matrices]
+        if set(named) != set(wanted):
+            raise ValueError(f"RnnSpec.pack: missing {sorted(set(wanted) - set(named)) or 'nothing'}, unknown "
+                             f"{sorted(set(named) - set(wanted)) or 'nothing'}")
+        for m in self.matrices:
+            if tuple(named[m.name].shape) != m.shape:
+                raise ValueError(f"RnnSpec.pack: {m.name} has shape {tuple(named[m.name].shape)}; expected {m.shape}")
+        first = named[wanted[0]]
+        kind = kind_of(first)
+        device = kind.device(first)
+        stream = kind.stream(device) if stream is None else stream
+        weights = kind.empty((self.weight_size,), self.dtype, device, stream)
+        for m in self.matrices:
+            cast(named[m.name], self.dtype, out=_part(weights, m), stream=stream)
+        return kind.finish(weights, stream) if kind.finishes else weights
+
+    def __str__(self):
+        words = [self.cell, f"{self.input_size}x{self.hidden_size}"]
+        words += [f"{self.num_layers} layers"] * (self.num_layers > 1) + ["bidirectional"] * self.bidirectional
+        words += [f"projection {self.proj_size}"] * bool(self.proj_size) + [f"bias {self.bias}"] * (self.bias != "double")
+        words += ["skip"] * (self.input_mode == "skip") + [f"dropout {self.dropout:g}"] * bool(self.dropout)
+        if self.clip:
+            words.append(f"clip {self.clip[0]:g} {self.clip[1]:g}")
+        return " ".join((*words, self.dtype))
+
+
+def _part(weights, matrix):
+    """A matrix in the buffer, as an array of the buffer's framework."""
+    from ..host.arrays import View
+    if isinstance(weights, View):
+        return View(_part(weights.array, matrix), weights.dtype_name)
+    return weights[matrix.first:matrix.first + matrix.size].reshape(matrix.shape)
+
+
+def _short(name):
+    """PyTorch's name of a parameter as a matrix' name."""
+    for long, short in (("weight_", "w_"), ("bias_", "b_")):
+        if name.startswith(long):
+            return short + name[len(long):]
+    return name
+
+
+def _probability(dropout):
+    try:
+        value = float(dropout)
+    except (TypeError, ValueError):
+        raise TypeError(f"RnnSpec: dropout={dropout!r}; expected a number") from None
+    if not 0 <= value < 1:
+        raise ValueError(f"RnnSpec: dropout={dropout}; expected a probability from 0 to below 1")
+    return value
+
+
+def _bounds(clip):
+    """(low, high), or None."""
+    if clip is None:
+        return None
+    try:
+        low, high = (float(v) for v in clip) if hasattr(clip, "__len__") else (-float(clip), float(clip))
+    except (TypeError, ValueError):
+        raise TypeError(f"RnnSpec: clip={clip!r}; expected a number or a pair of numbers") from None
+    if not low < high:
+        raise ValueError(f"RnnSpec: clip={clip!r}; expected a positive number, or a pair whose first is the smaller")
+    return low, high

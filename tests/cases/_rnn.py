@@ -1,0 +1,640 @@
+"""What the cases of the three passes of recurrent networks share: the definition in float64, and the error a correct result may have.
+
+Errors are carried along step by step: each array of the reference has another of bounds, which products, slopes and roundings add to.
+"""
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import ROUNDOFF, Case, lay, rounded, rounding_error
+from ._dropout import keep_bits
+
+SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
+GATES, SLOTS = {"relu": 1, "tanh": 1, "lstm": 4, "gru": 3}, {"relu": 1, "tanh": 1, "lstm": 4, "gru": 4}
+KEYWORDS = "num_layers", "bidirectional", "proj_size", "bias", "input_mode", "dropout", "clip"
+ACTIVATION = {"float32": 2.0 ** -19, "float64": 2.0 ** -47}  # error of sigmoid and tanh
+
+
+class Bounded:
+    """Numbers, and a bound of each one's error."""
+
+    def __init__(self, value, error=0.0):
+        self.value = np.asarray(value, np.float64)
+        self.error = np.broadcast_to(np.asarray(error, np.float64), self.value.shape)
+
+    def __getitem__(self, at):
+        return Bounded(self.value[at], self.error[at])
+
+    def __add__(self, other):
+        return Bounded(self.value + other.value, self.error + other.error)
+
+    def __mul__(self, other):
+        error = np.abs(self.value) * other.error + np.abs(other.value) * self.error + self.error * other.error
+        return Bounded(self.value * other.value, error)
+
+    def one_minus(self):
+        return Bounded(1 - self.value, self.error)
+
+    def loose(self, unit):
+        """With a few roundings of its own size."""
+        return Bounded(self.value, self.error + unit * (np.abs(self.value) + self.error))
+
+    def stored(self, dtype):
+        """Rounded to a dtype."""
+        return Bounded(self.value, self.error + rounding_error(np.abs(self.value) + self.error, dtype))
+
+
+def sigmoid(a, unit):
+    """1 / (1 + exp(-a)), whose slope is a quarter at most."""
+    return Bounded(1 / (1 + np.exp(-a.value)), np.minimum(a.error / 4, 1) + unit)
+
+
+def tanh(a, unit):
+    """Its slope is 1 at most."""
+    return Bounded(np.tanh(a.value), np.minimum(a.error, 2) + unit)
+
+
+class Net:
+    """The definition for one spec, in the order of `dnnkern.rnn`; `lengths` has a length for each sequence."""
+
+    def __init__(self, spec, steps, lengths, seed, training):
+        self.spec, self.steps, self.lengths, self.samples = spec, steps, np.asarray(lengths), len(lengths)
+        self.seed, self.training, self.compute = seed, training, "float64" if spec.dtype == "float64" else "float32"
+        self.unit, self.act = ROUNDOFF[self.compute], ACTIVATION[self.compute]
+
+    # ---- parts
+
+    def matrix(self, weights, name, layer, direction):
+        """A matrix in the buffer, or None."""
+        full = f"{name}_l{layer}" + "_reverse" * direction
+        for m in self.spec.matrices:
+            if m.name == full:
+                return weights[m.first:m.first + m.size].reshape(m.shape)
+        return None
+
+    def product(self, a, w):
+        """a times the transpose of w, added up in any order."""
+        size = np.abs(a.value) + a.error
+        return Bounded(a.value @ w.T, a.error @ np.abs(w).T + self.unit * (w.shape[1] + 4) * (size @ np.abs(w).T))
+
+    def order(self, k, direction):
+        """(sequences that have a step number k, which step it is)."""
+        active = np.flatnonzero(self.lengths > k)
+        return active, self.lengths[active] - 1 - k if direction else np.full(active.shape, k)
+
+    def kept(self, layer):
+        """1 where the result of a layer is not dropped; None without dropout."""
+        s = self.spec
+        if not (self.training and s.dropout and layer + 1 < s.num_layers):
+            return None
+        size = self.steps * self.samples * s.directions * s.state_size
+        return keep_bits(size, s.dropout, self.seed, layer)[:size].reshape(self.steps, self.samples, -1).astype(float)
+
+    def dropped(self, x, layer):
+        """A layer's result as the next one's input."""
+        kept = self.kept(layer)
+        if kept is None:
+            return x
+        return Bounded(x.value * kept / (1 - self.spec.dropout), x.error * kept / (1 - self.spec.dropout)).stored(self.spec.dtype)
+
+    # ---- forward
+
+    def forward(self, x, h0, c0, weights):
+        """{y, hn, cn, reserve} as `Bounded`; the reserve as {(name, layer, direction): Bounded}."""
+        s, saved = self.spec, {}
+        hn = Bounded(np.zeros((s.num_layers * s.directions, self.samples, s.state_size)))
+        cn = Bounded(np.zeros((s.num_layers * s.directions, self.samples, s.hidden_size)))
+        here = Bounded(x)
+        for layer in range(s.num_layers):
+            results = []
+            for direction in range(s.directions):
+                of = layer * s.directions + direction
+                y, h, c = self.one_direction(here, layer, direction, h0[of], c0[of], weights, saved)
+                for whole, part in ((hn, h), (cn, c)):
+                    whole.value[of] = part.value
+                    whole.error = np.array(whole.error)
+                    whole.error[of] = part.error
+                results.append(y)
+            y = Bounded(np.concatenate([r.value for r in results], -1), np.concatenate([r.error for r in results], -1))
+            if layer + 1 < s.num_layers:
+                saved["outputs", layer, 0] = y
+                if (kept := self.kept(layer)) is not None:
+                    saved["kept", layer, 0] = Bounded(kept)
+                here = self.dropped(y, layer)
+        return y, hn, cn, saved
+
+    def one_direction(self, x, layer, direction, h0, c0, weights, saved):
+        """(states, last states, last cell states) of one layer and direction; what is kept goes to `saved`."""
+        s, H, S = self.spec, self.spec.hidden_size, self.spec.state_size
+        w_ih, w_hh, b_ih, b_hh, w_hr = (self.matrix(weights, n, layer, direction) for n in ("w_ih", "w_hh", "b_ih", "b_hh", "w_hr"))
+        empty = {"gates": SLOTS[s.cell] * H, "cells": H, "hidden": H, "projected": S}
+        kept = {n: (np.zeros((self.steps, self.samples, size)), np.zeros((self.steps, self.samples, size))) for n, size in empty.items()}
+        y, e = np.zeros((self.steps, self.samples, S)), np.zeros((self.steps, self.samples, S))
+        h, eh, c, ec = h0.copy(), np.zeros(h0.shape), c0.copy(), np.zeros(c0.shape)
+        for k in range(self.steps):
+            active, t = self.order(k, direction)
+            if not active.size:
+                break
+            line, state, cell = x[t, active], Bounded(h[active], eh[active]), Bounded(c[active], ec[active])
+            many = GATES[s.cell]
+            first = self.product(line, w_ih) if w_ih is not None else Bounded(np.tile(line.value, many), np.tile(line.error, many))
+            first, second = first.loose(4 * self.unit), self.product(state, w_hh).loose(4 * self.unit)
+            if b_ih is not None:
+                first = (first + Bounded(np.broadcast_to(b_ih, first.value.shape), 4 * self.unit * np.abs(b_ih))).loose(4 * self.unit)
+            if b_hh is not None:
+                second = (second + Bounded(np.broadcast_to(b_hh, second.value.shape), 4 * self.unit * np.abs(b_hh))).loose(4 * self.unit)
+            slots, after, out = self.cell(first, second, state, cell)
+            if s.proj_size:
+                hidden = out.stored(s.dtype)
+                out = self.product(hidden, w_hr)
+                for name, v in (("hidden", hidden), ("projected", out.stored(s.dtype))):
+                    kept[name][0][t, active], kept[name][1][t, active] = v.value, v.error
+            out = out.stored(s.dtype)
+            h[active], eh[active], y[t, active], e[t, active] = out.value, out.error, out.value, out.error
+            for name, v in (("gates", slots.stored(s.dtype)), *((("cells", after.stored(s.dtype)),) if s.cell == "lstm" else ())):
+                kept[name][0][t, active], kept[name][1][t, active] = v.value, v.error
+            if s.cell == "lstm":
+                c[active], ec[active] = after.value, after.error
+        for name, (value, error) in kept.items():
+            if name == "gates" or name == "cells" and s.cell == "lstm" or name in ("hidden", "projected") and s.proj_size:
+                saved[name, layer, direction] = Bounded(value, error)
+        return Bounded(y, e), Bounded(h, eh), Bounded(c, ec).stored(s.dtype)
+
+    def cell(self, first, second, state, cell):
+        """(slots, cell state, h before a projection) of sums' two halves."""
+        s, H, few = self.spec, self.spec.hidden_size, 8 * self.unit
+        a, b = ([v[..., g * H:(g + 1) * H] for g in range(GATES[s.cell])] for v in (first, second))
+        if s.cell in ("relu", "tanh"):
+            total = (a[0] + b[0]).loose(few)
+            out = Bounded(np.maximum(total.value, 0), total.error) if s.cell == "relu" else tanh(total, self.act)
+            return out, out, out
+        if s.cell == "gru":
+            r, z = (sigmoid((a[g] + b[g]).loose(few), self.act) for g in (0, 1))
+            n = tanh((a[2] + (r * b[2]).loose(few)).loose(few), self.act)
+            out = ((z.one_minus() * n).loose(few) + (z * state).loose(few)).loose(few)
+            return joined(r, z, n, b[2]), out, out
+        i, f, g, o = ((tanh if k == 2 else sigmoid)((a[k] + b[k]).loose(few), self.act) for k in range(4))
+        after = ((f * cell).loose(few) + (i * g).loose(few)).loose(few)
+        if s.clip is not None:
+            after = Bounded(np.clip(after.value, *s.clip), after.error)
+        return joined(i, f, g, o), after, (o * tanh(after, self.act)).loose(few)
+
+    # ---- backward
+
+    def backward(self, dy, dhn, dcn, h0, c0, y, weights, saved):
+        """(dx, dh0, dc0, the reserve afterwards); `saved` has what is given, without errors."""
+        s, after = self.spec, dict(saved)
+        states = s.num_layers * s.directions
+        dh0, dc0 = (Bounded(np.zeros((states, self.samples, n))) for n in (s.state_size, s.hidden_size))
+        given = Bounded(dy)
+        for layer in reversed(range(s.num_layers)):
+            own, parts = y if layer + 1 == s.num_layers else saved["outputs", layer, 0].value, []
+            for direction in range(s.directions):
+                of, part = layer * s.directions + direction, slice(direction * s.state_size, (direction + 1) * s.state_size)
+                dx, dh, dc = self.one_back(given[..., part], own[..., part], layer, direction, dhn[of], dcn[of], h0[of], c0[of], weights,
+                                           saved, after)
+                for whole, got in ((dh0, dh), (dc0, dc)):
+                    whole.value[of] = got.value
+                    whole.error = np.array(whole.error)
+                    whole.error[of] = got.error
+                parts.append(dx)
+            given = parts[0] if len(parts) == 1 else (parts[0] + parts[1]).loose(4 * self.unit)
+            given = given.stored(s.dtype)
+            if layer and (kept := saved.get(("kept", layer - 1, 0))) is not None:
+                given = Bounded(given.value * kept.value / (1 - s.dropout), given.error * kept.value / (1 - s.dropout)).stored(s.dtype)
+        return given, dh0.stored(s.dtype), dc0.stored(s.dtype), after
+
+    def one_back(self, dy, y, layer, direction, dhn, dcn, h0, c0, weights, saved, after):
+        """(gradient of the layer's input, of the first states, of the first cell states); gradients of gates go to `after`."""
+        s, H, dtype, few = self.spec, self.spec.hidden_size, self.spec.dtype, 16 * self.unit
+        w_ih, w_hh, w_hr = (self.matrix(weights, n, layer, direction) for n in ("w_ih", "w_hh", "w_hr"))
+        slots, cells = saved["gates", layer, direction].value, saved.get(("cells", layer, direction))
+        turned, error = np.zeros(slots.shape), np.zeros(slots.shape)
+        dh, eh, dc, ec = dhn.copy(), np.zeros(dhn.shape), dcn.copy(), np.zeros(dcn.shape)
+        through = np.zeros((2, self.steps, self.samples, s.state_size))
+        for k in reversed(range(self.steps)):
+            active, t = self.order(k, direction)
+            if not active.size:
+                continue
+            before = t + 1 if direction else t - 1
+            total = (dy[t, active] + Bounded(dh[active], eh[active])).loose(few)
+            if s.proj_size:
+                total = total.stored(dtype)
+                through[0][t, active], through[1][t, active] = total.value, total.error
+                total = self.product(total, w_hr.T)
+            kept = [slots[t, active, g * H:(g + 1) * H] for g in range(SLOTS[s.cell])]
+            first, old_h = k == 0, h0[active] if k == 0 else y[before, active]
+            if s.cell == "lstm":
+                old_c = c0[active] if first else cells.value[before, active]
+                d, rest = self.lstm_back(kept, cells.value[t, active], old_c, total, Bounded(dc[active], ec[active]))
+                dc[active], ec[active] = rest.value, rest.error
+                rest = None
+            elif s.cell == "gru":
+                d, rest = self.gru_back(kept, old_h, total)
+            else:
+                slope = (kept[0] > 0) * 1.0 if s.cell == "relu" else 1 - kept[0] ** 2
+                d, rest = [(total * Bounded(slope, few)).loose(few)], None
+            d = [v.stored(dtype) for v in d]
+            turned[t, active], error[t, active] = np.concatenate([v.value for v in d], -1), np.concatenate([v.error for v in d], -1)
+            down = self.product(joined(*((d[0], d[1], d[3]) if s.cell == "gru" else d)), w_hh.T)
+            down = (down + rest).loose(few) if rest is not None else down
+            dh[active], eh[active] = down.value, down.error
+        after["gates", layer, direction] = Bounded(turned, error)
+        if s.proj_size:
+            after["projected", layer, direction] = Bounded(*through)
+        rows = Bounded(turned, error)[..., :GATES[s.cell] * H]
+        if w_ih is not None:
+            dx = self.product(rows, w_ih.T)
+        else:
+            parts = [rows[..., g * H:(g + 1) * H] for g in range(GATES[s.cell])]
+            dx = parts[0]
+            for part in parts[1:]:
+                dx = (dx + part).loose(few)
+        return dx, Bounded(dh, eh), Bounded(dc, ec)
+
+    def lstm_back(self, kept, state, old, dh, dc):
+        """Gradients before the gates' functions, and of the cell state before."""
+        (i, f, g, o), few = kept, 16 * self.unit
+        across = Bounded(np.tanh(state), self.act)
+        d = (dc + (dh * Bounded(o) * Bounded(1 - across.value ** 2, 2 * self.act)).loose(few)).loose(few)
+        if self.spec.clip is not None:
+            inside = (state > self.spec.clip[0]) & (state < self.spec.clip[1])
+            d = Bounded(d.value * inside, d.error * inside)
+        slopes = (d * Bounded(g * i * (1 - i)), d * Bounded(old * f * (1 - f)), d * Bounded(i * (1 - g * g), few),
+                  dh * across * Bounded(o * (1 - o)))
+        return [v.loose(few) for v in slopes], (d * Bounded(f)).loose(few)
+
+    def gru_back(self, kept, old, dh):
+        """Gradients before the gates' functions and of the recurrent half of n, and of the state before without products."""
+        (r, z, n, half), few = kept, 16 * self.unit
+        d = (dh * Bounded((1 - z) * (1 - n * n), few)).loose(few)
+        first = (d * Bounded(half * r * (1 - r))).loose(few)
+        second = (dh * Bounded((old - n) * z * (1 - z), few * (np.abs(old) + np.abs(n)))).loose(few)
+        return [first, second, d, (d * Bounded(r)).loose(few)], (dh * Bounded(z)).loose(few)
+
+    # ---- weights
+
+    def weights_gradient(self, x, h0, y, saved):
+        """The gradient of all matrices, after `backward`."""
+        s, H, found = self.spec, self.spec.hidden_size, []
+        mask = np.arange(self.steps)[:, None] < self.lengths
+        for layer in range(s.num_layers):
+            own = y if layer + 1 == s.num_layers else saved["outputs", layer, 0].value
+            given = Bounded(x if layer == 0 else saved["outputs", layer - 1, 0].value)
+            if layer and ("kept", layer - 1, 0) in saved:
+                kept = saved["kept", layer - 1, 0].value / (1 - s.dropout)
+                given = Bounded(given.value * kept).stored(s.dtype)
+            given = Bounded(given.value * mask[..., None], given.error * mask[..., None])
+            for direction in range(s.directions):
+                part = slice(direction * s.state_size, (direction + 1) * s.state_size)
+                states = np.zeros((self.steps, self.samples, s.state_size))
+                for k in range(self.steps):
+                    active, t = self.order(k, direction)
+                    before = t + 1 if direction else t - 1
+                    states[t, active] = h0[layer * s.directions + direction][active] if k == 0 else own[before, active, part]
+                gates = saved["gates", layer, direction].value
+                rows = {"ih": gates[..., :GATES[s.cell] * H]}
+                rows["hh"] = np.concatenate((gates[..., :2 * H], gates[..., 3 * H:]), -1) if s.cell == "gru" else rows["ih"]
+                ones = Bounded(np.ones((self.steps, self.samples, 1)))
+                factors = {"w_ih": (rows["ih"], given), "w_hh": (rows["hh"], Bounded(states)), "b_ih": (rows["ih"], ones),
+                           "b_hh": (rows["hh"], ones)}
+                if s.proj_size:
+                    factors["w_hr"] = saved["projected", layer, direction].value, Bounded(saved["hidden", layer, direction].value)
+                for name, (a, b) in factors.items():
+                    if self.matrix(np.zeros(s.weight_size), name, layer, direction) is None:
+                        continue
+                    value, size = np.einsum("tnr,tnc->rc", a, b.value), np.einsum("tnr,tnc->rc", np.abs(a), np.abs(b.value))
+                    error = np.einsum("tnr,tnc->rc", np.abs(a), b.error) + self.unit * (self.steps * self.samples + 4) * size
+                    found.append(Bounded(value.reshape(-1), error.reshape(-1)))
+        return Bounded(np.concatenate([v.value for v in found]), np.concatenate([v.error for v in found])).stored(s.dtype)
+
+
+def joined(*parts):
+    """Side by side."""
+    return Bounded(np.concatenate([p.value for p in parts], -1), np.concatenate([p.error for p in parts], -1))
+
+
+@dataclass(frozen=True)
+class _Rnn(Case):
+    """One call; `spec` are keywords of `RnnSpec`, `absent` names of operands that are left out, layouts are keywords of `lay`."""
+    id: str
+    cell: str
+    sizes: tuple   # input, hidden
+    steps: int
+    samples: int
+    dtype: str = "float32"
+    spec_words: tuple = ()
+    lengths: tuple | None = None
+    layout: str = "TNC"
+    absent: frozenset = frozenset()
+    training: bool = True
+    arrays: dict = field(default_factory=dict, hash=False)
+    trivial = True  # states of relu, sequences without steps
+    seed = 11
+
+    @property
+    def spec(self):
+        from dnnkern.rnn import RnnSpec
+        return RnnSpec(self.cell, *self.sizes, dtype=self.dtype, **dict(self.spec_words))
+
+    @property
+    def exact(self):
+        """Sums of integers stay integers in relu alone."""
+        return self.cell == "relu" and self.dtype in ("float32", "float64")
+
+    @property
+    def net(self):
+        lengths = self.lengths if self.lengths is not None else (self.steps,) * self.samples
+        return Net(self.spec, self.steps, lengths, self.seed, self.training)
+
+    @property
+    def work(self):
+        return 3 * self.problem().flops
+
+    def states(self, size):
+        s = self.spec
+        return s.num_layers * s.directions, self.samples, size
+
+    def shapes(self):
+        """{name: shape} of all arrays."""
+        from dnnkern.rnn._problem import regions
+        s = self.spec
+        whole = (self.steps, self.samples) if self.layout == "TNC" else (self.samples, self.steps)
+        h, c, y = self.states(s.state_size), self.states(s.hidden_size), (*whole, s.output_size)
+        return {"x": (*whole, s.input_size), "h0": h, "c0": c, "weights": (s.weight_size,), "lengths": (self.samples,), "y": y, "hn": h,
+                "cn": c, "reserve": (regions(s, self.steps, self.samples)[1],), "dy": y, "dhn": h, "dcn": c, "dx": (*whole, s.input_size),
+                "dh0": h, "dc0": c, "dweights": (s.weight_size,)}
+
+    def missing(self, name):
+        lstm = self.cell == "lstm"
+        return (name in self.absent or name in ("c0", "cn", "dcn", "dc0") and not lstm or name == "lengths" and self.lengths is None
+                or name == "reserve" and not self.training)
+
+    def place_of(self, name):
+        dtype = "int32" if name == "lengths" else self.dtype
+        return lay(self.shapes()[name], dtype, **self.arrays.get(name, {}))
+
+    def inputs(self):
+        return {name: None if self.missing(name) else self.place_of(name) for name in self.names}
+
+    def outputs(self):
+        return {name: self.place_of(name) for name in self.results if not self.missing(name)}
+
+    def tensors(self, names):
+        """Descriptors by name."""
+        from dnnkern.host.tensor import Tensor
+        places = {name: None if self.missing(name) else self.place_of(name) for name in names}
+        return tuple(None if p is None else Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in places.values())
+
+    def given(self, mode):
+        """Values of x, the first states, the weights and the gradients: integers that stay small, or random ones."""
+        rng, s, found = np.random.default_rng(list(self.id.encode())), self.spec, {}
+        shapes = self.shapes()
+        for name in ("x", "h0", "c0", "dy", "dhn", "dcn"):
+            value = rng.integers(-2, 3, shapes[name]).astype(float) if mode == "exact" else rng.standard_normal(shapes[name])
+            found[name] = np.zeros(shapes[name]) if self.missing(name) else rounded(value, self.dtype)
+        weights = np.zeros(s.weight_size)
+        for m in s.matrices:
+            if mode == "float":
+                value = rng.uniform(-1, 1, m.shape) * min(1.0, 2.5 / m.shape[-1])
+            elif m.name.startswith("w_hh"):  # a permutation with signs: states neither grow nor die out
+                value = np.eye(*m.shape)[:, rng.permutation(m.shape[1])] * rng.choice([-1.0, 1.0, 1.0], m.shape[1])
+            else:
+                value = rng.integers(-1, 2, m.shape) * (rng.random(m.shape) < 0.6)
+            weights[m.first:m.first + m.size] = value.reshape(-1)
+        found["weights"] = rounded(weights, self.dtype)
+        found["lengths"] = np.asarray(self.lengths if self.lengths is not None else (), float)
+        return found
+
+    def by_steps(self, array):
+        """(T, N, ...) of an array in the case's layout, or back."""
+        return array if self.layout == "TNC" else array.swapaxes(0, 1)
+
+    def run_forward(self, given):
+        return self.net.forward(self.by_steps(given["x"]), given["h0"], given["c0"], given["weights"])
+
+    def flat(self, saved):
+        """A reserve as one array: (values, errors)."""
+        from dnnkern.rnn._problem import regions
+        where, size = regions(self.spec, self.steps, self.samples)
+        value, error = np.zeros(size), np.zeros(size)
+        assert set(where) == set(saved), (sorted(where), sorted(saved))
+        for key, first in where.items():
+            b = saved[key]
+            value[first:first + b.value.size], error[first:first + b.value.size] = b.value.reshape(-1), b.error.reshape(-1)
+        return value, error
+
+    def apart(self, reserve):
+        """The parts of a reserve that is one array."""
+        from dnnkern.rnn._problem import regions
+        s, where = self.spec, regions(self.spec, self.steps, self.samples)[0]
+        sizes = {"gates": SLOTS[s.cell] * s.hidden_size, "cells": s.hidden_size, "hidden": s.hidden_size, "projected": s.proj_size,
+                 "outputs": s.output_size, "kept": s.output_size}
+        shape = self.steps, self.samples
+        return {key: Bounded(reserve[first:first + math.prod(shape) * sizes[key[0]]].reshape(*shape, sizes[key[0]]))
+                for key, first in where.items()}
+
+    def after_forward(self, given):
+        """What the passes backward are given: {y, reserve}, rounded."""
+        y, _, _, saved = self.run_forward(given)
+        return {"y": rounded(self.by_steps(y.value), self.dtype), "reserve": rounded(self.flat(saved)[0], self.dtype)}
+
+    def run_backward(self, values):
+        """The definition's backward pass on given values."""
+        names = ("dhn", "dcn", "h0", "c0")
+        zeros = {name: values[name] if values.get(name) is not None else np.zeros(self.shapes()[name]) for name in names}
+        return self.net.backward(self.by_steps(values["dy"]), zeros["dhn"], zeros["dcn"], zeros["h0"], zeros["c0"],
+                                 self.by_steps(values["y"]), values["weights"], self.apart(values["reserve"]))
+
+    def chosen(self, values, mode):
+        """Only this operation's operands, None for those that are left out; integers in exact mode, whatever the cell makes of such."""
+        values = {name: None if self.missing(name) else values[name] for name in self.names}
+        return {name: np.rint(v) if mode == "exact" and v is not None else v for name, v in values.items()}
+
+    def loss(self, given, **changed):
+        """sum(y * dy) + sum(hn * dhn) + sum(cn * dcn), in float64."""
+        given = {**given, **changed}
+        y, hn, cn, _ = self.run_forward(given)
+        total = (self.by_steps(y.value) * given["dy"]).sum() + (hn.value * given["dhn"]).sum()
+        return total + ((cn.value * given["dcn"]).sum() if self.cell == "lstm" else 0)
+
+    def differences(self, names, analytic):
+        """Derivatives along a direction, of the operands in turn."""
+        given, rng = self.given("float"), np.random.default_rng(3)
+        for name, gradient in zip(names, analytic(given)):
+            v, step = rng.uniform(-1, 1, gradient.shape), 1e-6
+            above, below = (self.loss(given, **{name: given[name] + sign * step * v}) for sign in (1, -1))
+            bound = 1e-5 * (1 + np.abs(gradient).sum())
+            yield np.asarray((gradient * v).sum()), np.asarray((above - below) / (2 * step)), np.asarray(bound)
+
+    @property
+    def differentiable(self):
+        return self.steps * self.samples * self.spec.weight_size <= 4000 and self.samples and not self.spec.clip
+
+    def backward_of(self, given):
+        """(gradients, the reserve afterwards) in float64 from unrounded values."""
+        y, _, _, saved = self.run_forward(given)
+        exact = {key: Bounded(b.value) for key, b in saved.items()}
+        dx, dh0, dc0, after = self.net.backward(self.by_steps(given["dy"]), given["dhn"], given["dcn"], given["h0"], given["c0"], y.value,
+                                                given["weights"], exact)
+        return (self.by_steps(dx.value), dh0.value, dc0.value), y.value, {key: Bounded(b.value) for key, b in after.items()}
+
+
+class Forward(_Rnn):
+    """A sequence through a network."""
+    op = "rnn_fwd"
+    names, results = ("x", "h0", "c0", "weights", "lengths"), ("y", "hn", "cn", "reserve")
+
+    def problem(self):
+        from dnnkern.rnn._problem import make_forward
+        outs = tuple(t for t in self.tensors(self.results) if t is not None)
+        return make_forward(self.tensors(self.names), outs, self.spec, self.layout, self.training, frozenset())
+
+    def call(self, arrays, out=None, **tail):
+        from dnnkern import rnn_fwd
+        results = rnn_fwd(self.spec, arrays["x"], arrays["h0"], arrays["c0"], arrays["weights"], lengths=arrays["lengths"],
+                          layout=self.layout, training=self.training, seed=self.seed, out=out, **tail)
+        return tuple(r for r in results if r is not None)
+
+    def values(self, mode):
+        return self.chosen(self.given(mode), mode)
+
+    def reference(self, values, tensor_cores=False):
+        zeros = {name: values[name] if values[name] is not None else np.zeros(self.shapes()[name]) for name in ("h0", "c0")}
+        y, hn, cn, saved = self.run_forward({**values, **zeros})
+        y = Bounded(self.by_steps(y.value), self.by_steps(y.error))
+        found = {"y": y, "hn": hn, "cn": cn, "reserve": Bounded(*self.flat(saved)) if self.training else None}
+        return ({name: found[name].value for name in self.outputs()}, {name: found[name].error for name in self.outputs()})
+
+
+class Data(_Rnn):
+    """The gradients by x and the first states."""
+    op = "rnn_bwd_data"
+    names = ("dy", "dhn", "dcn", "x", "h0", "c0", "y", "weights", "reserve", "lengths")
+    results = ("dx", "dh0", "dc0", "reserve")
+
+    def in_place(self):
+        return {"reserve": "reserve"}
+
+    def problem(self):
+        from dnnkern.rnn._problem import make_data
+        outs = tuple(t for t in self.tensors(self.results[:3]) if t is not None)
+        return make_data(self.tensors(self.names), outs, self.spec, self.layout, frozenset())
+
+    def call(self, arrays, out=None, **tail):
+        from dnnkern import rnn_bwd_data
+        a = arrays
+        results = rnn_bwd_data(self.spec, a["dy"], a["dhn"], a["dcn"], a["x"], a["h0"], a["c0"], a["y"], a["weights"], a["reserve"],
+                               lengths=a["lengths"], layout=self.layout, out=out and out[:-1], **tail)
+        return tuple(r for r in results if r is not None)
+
+    def values(self, mode):
+        given = self.given(mode)
+        return self.chosen({**given, **self.after_forward(given)}, mode)
+
+    def reference(self, values, tensor_cores=False):
+        dx, dh0, dc0, after = self.run_backward(values)
+        dx = Bounded(self.by_steps(dx.value), self.by_steps(dx.error))
+        found = {"dx": dx, "dh0": dh0, "dc0": dc0, "reserve": Bounded(*self.flat(after))}
+        return ({name: found[name].value for name in self.outputs()}, {name: found[name].error for name in self.outputs()})
+
+    @property
+    def gradient(self):
+        if not self.differentiable:
+            return None
+        names = tuple(n for n in ("x", "h0", "c0") if not self.missing(n))
+        order = {"x": 0, "h0": 1, "c0": 2}
+        return lambda values: self.differences(names, lambda given: [self.backward_of(given)[0][order[n]] for n in names])
+
+
+class Weights(_Rnn):
+    """The gradient by the weights."""
+    op = "rnn_bwd_weights"
+    names, results = ("x", "h0", "y", "reserve", "lengths"), ("dweights",)
+
+    def problem(self):
+        from dnnkern.rnn._problem import make_weights
+        return make_weights(self.tensors(self.names), self.tensors(self.results)[0], self.spec, self.layout, frozenset())
+
+    def call(self, arrays, out=None, **tail):
+        from dnnkern import rnn_bwd_weights
+        return rnn_bwd_weights(self.spec, arrays["x"], arrays["h0"], arrays["y"], arrays["reserve"], lengths=arrays["lengths"],
+                               layout=self.layout, out=out[0] if isinstance(out, tuple) else out, **tail)
+
+    def values(self, mode):
+        given = self.given(mode)
+        given = {**given, **self.after_forward(given)}
+        *_, after = self.run_backward(given)
+        return self.chosen({**given, "reserve": rounded(self.flat(after)[0], self.dtype)}, mode)
+
+    def reference(self, values, tensor_cores=False):
+        h0 = values["h0"] if values["h0"] is not None else np.zeros(self.shapes()["h0"])
+        found = self.net.weights_gradient(self.by_steps(values["x"]), h0, self.by_steps(values["y"]), self.apart(values["reserve"]))
+        return {"dweights": found.value}, {"dweights": found.error}
+
+    @property
+    def gradient(self):
+        if not self.differentiable:
+            return None
+
+        def analytic(given):
+            _, y, after = self.backward_of(given)
+            return [self.net.weights_gradient(self.by_steps(given["x"]), given["h0"], y, after).value]
+        return lambda values: self.differences(("weights",), analytic)
+
+
+def table(kind):
+    """The cases of a pass."""
+    def case(name, cell, sizes, steps, samples, dtype="float32", training=True, **more):
+        words = {k: more.pop(k) for k in list(more) if k in KEYWORDS}
+        text = f"{name}-{cell}-t{steps}n{samples}i{sizes[0]}h{sizes[1]}" + "-inference" * (not training)
+        found.append(kind(f"{text}-{SHORT[dtype]}", cell, sizes, steps, samples, dtype, tuple(words.items()), training=training, **more))
+
+    found, dtypes = [], ("float32", "float16", "bfloat16", "float64")
+    for k, cell in enumerate(GATES):
+        for j, dtype in enumerate(dtypes):
+            case("plain", cell, (3 + j, 5), 4, 2, dtype)
+        case("two-layers-both-ways", cell, (3, 4), 3, 2, dtypes[k], num_layers=2, bidirectional=True)
+        case("lengths", cell, (2, 4), 4, 4, dtypes[(k + 1) % 4], lengths=(2, 4, 0, 3), bidirectional=k % 2 == 0)
+        case("dropout", cell, (3, 3), 3, 3, dtypes[(k + 2) % 4], num_layers=3, dropout=0.5)
+        case("ntc", cell, (3, 4), 3, 2, dtypes[(k + 3) % 4], layout="NTC", lengths=(3, 1) if k % 2 else None)
+        case("skip", cell, (4, 4), 3, 2, dtypes[k], input_mode="skip", bidirectional=k % 2 == 1)
+        case("no-states", cell, (3, 4), 3, 2, dtypes[(k + 1) % 4], absent=frozenset(("h0", "c0", "dhn", "dcn")))
+        for bias in ("none", "single_input", "single_rec"):
+            case(f"bias-{bias}", cell, (2, 3), 2, 2, dtypes[k], bias=bias)
+    for j, dtype in enumerate(dtypes):
+        case("projection", "lstm", (3, 5), 3, 2, dtype, proj_size=2, num_layers=1 + j % 2, bidirectional=j > 1)
+        case("clip", "lstm", (3, 5), 4, 2, dtype, clip=0.2 if j % 2 else (-0.1, 0.4))
+    case("projection-lengths-dropout", "lstm", (3, 5), 3, 3, proj_size=3, num_layers=2, bidirectional=True, lengths=(1, 3, 2), dropout=0.25)
+    case("one-step", "gru", (4, 8), 1, 1)
+    case("one-unit", "lstm", (1, 1), 5, 3)
+    case("wide", "gru", (16, 32), 2, 5)
+    case("wide", "lstm", (8, 40), 2, 3, "float16")
+    case("no-steps", "lstm", (3, 4), 0, 2, num_layers=2)
+    case("no-sequences", "gru", (3, 4), 3, 0)
+    strided = {"x": {"step": 2, "gap": 1}, "y": {"gap": 3}, "h0": {"step": 2}, "c0": {"gap": 1}, "hn": {"gap": 2}, "cn": {"step": 3},
+               "dy": {"order": (1, 0, 2), "gap": 2}, "dx": {"step": 2}, "dhn": {"gap": 1}, "dcn": {"flip": (1,)}, "dh0": {"gap": 5},
+               "dc0": {"gap": 1}}
+    case("strided", "lstm", (3, 4), 3, 2, arrays=strided, bidirectional=True)
+    case("backwards", "gru", (3, 4), 3, 2, "bfloat16", arrays={"x": {"flip": (0, 2)}, "dy": {"flip": (1,)}, "h0": {"flip": (0,)}})
+    case("misaligned", "lstm", (8, 8), 2, 2, "float16", arrays={name: {"misaligned": 1} for name in strided})
+    if kind is Forward:
+        for k, cell in enumerate(GATES):
+            case("plain", cell, (3, 5), 3, 2, dtypes[k], training=False, num_layers=1 + k, bidirectional=k == 2)
+        case("projection", "lstm", (3, 5), 3, 2, training=False, proj_size=2, num_layers=2, lengths=(3, 1))
+        case("no-dropout", "gru", (3, 4), 2, 2, training=False, num_layers=2, dropout=0.5)
+    return found
+
+
+def large(kind):
+    """Cases for a GPU."""
+    found = []
+    for k, cell in enumerate(GATES):
+        for dtype in ("float32", "bfloat16", "float16"):
+            for sizes, steps, samples, words in (((64, 128), 20, 33, {}), ((48, 64), 9, 7, {"num_layers": 2, "bidirectional": True}),
+                                                 ((100, 200), 5, 3, {})):
+                lengths = tuple(int(v) for v in np.random.default_rng(k).integers(0, steps + 1, samples)) if words else None
+                text = f"larger-{cell}-t{steps}n{samples}i{sizes[0]}h{sizes[1]}-{SHORT[dtype]}"
+                found.append(kind(text, cell, sizes, steps, samples, dtype, tuple(words.items()), lengths=lengths))
+    return found

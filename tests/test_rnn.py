@@ -1,0 +1,280 @@
+"""Recurrent networks: against PyTorch, weights by name, what lies behind a sequence's end, dropout, words, bad input."""
+import labs
+import numpy as np
+import pytest
+from cases import lay, numpy_dtype
+from labs import array, host
+
+import dnnkern
+from dnnkern import RnnSpec, dispatch
+from dnnkern.dispatch import NotSupported
+from dnnkern.rnn._parse import FAMILY, SMALL, parse_problem
+from dnnkern.rnn._problem import regions
+
+OPS = ("rnn_fwd", "rnn_bwd_data", "rnn_bwd_weights")
+FWD, DATA, WEIGHTS = dnnkern.rnn_fwd, dnnkern.rnn_bwd_data, dnnkern.rnn_bwd_weights
+CELLS = ("relu", "tanh", "lstm", "gru")
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def random_spec(draw):
+    """Keywords of an RnnSpec that PyTorch has too."""
+    cell = CELLS[draw.integers(4)]
+    hidden = int(draw.integers(2, 6))
+    return cell, int(draw.integers(1, 6)), hidden, {
+        "num_layers": int(draw.integers(1, 4)), "bidirectional": bool(draw.integers(2)), "bias": ("double", "none")[draw.integers(2)],
+        "proj_size": int(draw.integers(1, hidden)) if cell == "lstm" and draw.integers(2) else 0}
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_torch_agrees(seed):
+    """Outputs, and all gradients, of networks drawn at random, in float64; every second one with lengths of its own."""
+    torch = pytest.importorskip("torch")
+    draw = np.random.default_rng(seed)
+    cell, inputs, hidden, words = random_spec(draw)
+    steps, samples, first = int(draw.integers(1, 6)), int(draw.integers(1, 4)), bool(draw.integers(2))
+    spec = RnnSpec(cell, inputs, hidden, dtype="float64", **words)
+    torch.manual_seed(seed)
+    module = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(cell, torch.nn.RNN)
+    more = {"nonlinearity": cell} if module is torch.nn.RNN else {"proj_size": spec.proj_size} if cell == "lstm" else {}
+    net = module(inputs, hidden, spec.num_layers, bias=spec.bias == "double", bidirectional=spec.bidirectional, batch_first=first,
+                 **more).double()
+    named = {name: array(p.detach().numpy(), "float64") for name, p in net.named_parameters()}
+    weights = spec.pack(named)
+    states = spec.num_layers * spec.directions
+    x = torch.randn((samples, steps, inputs) if first else (steps, samples, inputs), dtype=torch.float64, requires_grad=True)
+    h0 = torch.randn(states, samples, spec.state_size, dtype=torch.float64, requires_grad=True)
+    c0 = torch.randn(states, samples, hidden, dtype=torch.float64, requires_grad=True)
+    lengths = None
+    if seed % 2:
+        lengths = draw.integers(1, steps + 1, samples)
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.from_numpy(lengths), batch_first=first, enforce_sorted=False)
+        y, last = net(packed, (h0, c0) if cell == "lstm" else h0)
+        y, _ = torch.nn.utils.rnn.pad_packed_sequence(y, batch_first=first, total_length=steps)
+    else:
+        y, last = net(x, (h0, c0) if cell == "lstm" else h0)
+    hn, cn = last if cell == "lstm" else (last, None)
+    outs = [t for t in (y, hn, cn) if t is not None]
+    gradients = [torch.randn_like(t) for t in outs]
+    sum((t * g).sum() for t, g in zip(outs, gradients)).backward()
+
+    def ours(t):
+        return None if t is None else array(t.detach().numpy(), "float64")
+    how = {"layout": "NTC" if first else "TNC", "lengths": None if lengths is None else array(lengths, "int32")}
+    given = ours(x), ours(h0), ours(c0) if cell == "lstm" else None
+    found = FWD(spec, *given, weights, training=True, **how)
+    for got, want in zip(found, outs):
+        np.testing.assert_allclose(host(got), want.detach().numpy(), rtol=1e-11, atol=1e-13)
+    dy, dhn, dcn = (*map(ours, gradients), None)[:3]
+    slopes = DATA(spec, dy, dhn, dcn, *given, found[0], weights, found[3], **how)
+    wanted = [x.grad, h0.grad] + [c0.grad] * (cell == "lstm")
+    for got, want in zip(slopes, wanted):
+        np.testing.assert_allclose(host(got), want.numpy(), rtol=1e-9, atol=1e-12)
+    dweights = spec.views(host(WEIGHTS(spec, given[0], given[1], found[0], found[3], **how)))
+    for name, p in net.named_parameters():
+        short = name.replace("weight_", "w_").replace("bias_", "b_")
+        np.testing.assert_allclose(dweights[short], p.grad.numpy(), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_what_lies_behind_a_sequence_does_not_matter(cell, bidirectional):
+    spec = RnnSpec(cell, 3, 4, num_layers=2, bidirectional=bidirectional)
+    weights, lengths = array(0.3 * numbers(spec.weight_size)), array([2, 0, 4, 1], "int32")
+    x, dy = numbers(4, 4, 3, seed=1), numbers(4, 4, spec.output_size, seed=2)
+    behind = np.arange(4)[:, None] >= np.array([2, 0, 4, 1])
+    found = []
+    for filler in (0.0, np.nan):
+        x[behind], dy[behind] = filler, filler
+        y, hn, cn, reserve = FWD(spec, array(x), None, None, weights, lengths=lengths, training=True)
+        slopes = DATA(spec, array(dy), None, None, array(x), None, None, y, weights, reserve, lengths=lengths)
+        found.append([host(t) for t in (y, hn, *slopes, WEIGHTS(spec, array(x), None, y, reserve, lengths=lengths)) if t is not None])
+    for a, b in zip(*found):
+        assert np.isfinite(a).all() and np.array_equal(a, b)
+    assert not found[0][0][behind].any() and not found[0][2][behind].any() and not found[0][1][:, 1].any()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_sequence_without_steps_keeps_its_first_states(cell):
+    spec = RnnSpec(cell, 2, 3)
+    h0, c0 = numbers(1, 2, 3), numbers(1, 2, 3, seed=1) if cell == "lstm" else None
+    weights, lengths = array(numbers(spec.weight_size)), array([0, 2], "int32")
+    given = array(numbers(2, 2, 2)), array(h0), None if c0 is None else array(c0)
+    y, hn, cn, reserve = FWD(spec, *given, weights, lengths=lengths, training=True)
+    assert np.array_equal(host(hn)[:, 0], h0.astype(np.float32)[:, 0]) and not host(y)[:, 0].any()
+    assert c0 is None or np.array_equal(host(cn)[:, 0], c0.astype(np.float32)[:, 0])
+    dhn = numbers(1, 2, 3, seed=2)
+    dx, dh0, _ = DATA(spec, array(np.zeros((2, 2, 3))), array(dhn), None, *given, y, weights, reserve, lengths=lengths)
+    assert np.array_equal(host(dh0)[:, 0], dhn.astype(np.float32)[:, 0]) and not host(dx)[:, 0].any()
+
+
+def test_dropout_between_layers_is_dropout_fwd():
+    """Two layers of dropout 0.5 are two networks with `dropout_fwd` between them."""
+    spec, one = RnnSpec("gru", 3, 4, num_layers=2, dropout=0.5), RnnSpec("gru", 3, 4)
+    two = RnnSpec("gru", 4, 4)
+    weights, x = 0.3 * numbers(spec.weight_size), array(numbers(5, 2, 3, seed=1))
+    assert one.weight_size + two.weight_size == spec.weight_size
+    first, *_ = FWD(one, x, None, None, array(weights[:one.weight_size]))
+    dropped, mask = dnnkern.dropout_fwd(first, 0.5, 9, offset=0)
+    want, *_ = FWD(two, dropped, None, None, array(weights[one.weight_size:]))
+    got, _, _, reserve = FWD(spec, x, None, None, array(weights), training=True, seed=9)
+    assert np.array_equal(host(got), host(want))
+    kept = regions(spec, 5, 2)[0]["kept", 0, 0]
+    assert np.array_equal(host(reserve)[kept:kept + 40], np.unpackbits(host(mask).astype(np.uint8), bitorder="little")[:40])
+    assert not np.array_equal(host(FWD(spec, x, None, None, array(weights), training=True, seed=10)[0]), host(got))
+    plain, *_ = FWD(spec, x, None, None, array(weights))
+    assert np.array_equal(host(plain), host(FWD(two, first, None, None, array(weights[one.weight_size:]))[0])), "inference drops nothing"
+
+
+def test_clipped_cell_states_have_no_gradient():
+    spec = RnnSpec("lstm", 1, 1, clip=0.25, bias="none")
+    x, weights = array(np.full((1, 1, 1), 3)), array(np.ones(8))
+    y, _, cn, reserve = FWD(spec, x, None, None, weights, training=True)
+    assert host(cn)[0, 0, 0] == 0.25
+    c0 = array(np.zeros((1, 1, 1)))
+    dx, _, dc0 = DATA(spec, array(np.zeros((1, 1, 1))), None, array(np.ones((1, 1, 1))), x, None, c0, y, weights, reserve)
+    assert host(dc0)[0, 0, 0] == 0 and host(dx)[0, 0, 0] == 0
+
+
+def test_values_that_are_not_finite():
+    for cell in CELLS:
+        spec = RnnSpec(cell, 2, 3)
+        x = numbers(3, 2, 2)
+        x[1, 0, 0] = np.nan
+        y, hn, *_ = FWD(spec, array(x), None, None, array(0.5 * numbers(spec.weight_size)))
+        y = host(y)
+        assert np.isfinite(y[0]).all() and np.isnan(y[1:, 0]).all() and np.isfinite(y[:, 1]).all(), cell
+        x[1, 0, 0] = np.inf
+        weights = np.ones(spec.weight_size)
+        y = host(FWD(spec, array(x), None, None, array(weights))[0])
+        assert np.isfinite(y[:, 1]).all() and not np.isnan(y).any(), cell  # infinite, or at the end of sigmoid and tanh
+
+
+def test_matrices_lie_one_behind_the_other():
+    spec = RnnSpec("lstm", 3, 5, num_layers=2, bidirectional=True, proj_size=2, bias="single_rec", input_mode="linear")
+    first = 0
+    for m in spec.matrices:
+        assert m.first == first
+        first += m.size
+    assert spec.weight_size == first
+    assert [m.name for m in spec.matrices[:8]] == ["w_ih_l0", "w_hh_l0", "b_hh_l0", "w_hr_l0", "w_ih_l0_reverse", "w_hh_l0_reverse",
+                                                   "b_hh_l0_reverse", "w_hr_l0_reverse"]
+    assert {m.name: m.shape for m in spec.matrices}["w_ih_l1"] == (20, 4) and spec.matrix("w_hr", 1, 1).shape == (2, 5)
+    skip = RnnSpec("gru", 4, 4, num_layers=2, input_mode="skip")
+    assert skip.matrix("w_ih", 0, 0) is None and skip.matrix("w_ih", 1, 0).shape == (12, 4)
+    assert hash(spec) == hash(RnnSpec("lstm", 3, 5, num_layers=2, bidirectional=True, proj_size=2, bias="single_rec"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_packing_converts_and_views_name_the_parts(dtype):
+    spec = RnnSpec("gru", 3, 4, bidirectional=True, dtype=dtype)
+    named = {m.name: numbers(*m.shape, seed=m.first) for m in spec.matrices}
+    weights = spec.pack({name: array(v, "float32") for name, v in named.items()})
+    found = spec.views(weights)
+    assert set(found) == set(named)
+    for name, v in named.items():
+        np.testing.assert_array_equal(host(found[name]), v.astype(np.float32).astype(numpy_dtype(dtype)).astype(float))
+    for words, change in (("missing \\['w_hh_l0'\\]", lambda d: d.pop("w_hh_l0")), ("unknown \\['w_xx'\\]", lambda d: d.update(w_xx=1))):
+        wrong = {name: array(v, "float32") for name, v in named.items()}
+        change(wrong)
+        with pytest.raises(ValueError, match="RnnSpec.pack: .*" + words):
+            spec.pack(wrong)
+    wrong = {name: array(v, "float32") for name, v in named.items()} | {"b_ih_l0": array(np.ones(5))}
+    with pytest.raises(ValueError, match=r"b_ih_l0 has shape \(5,\); expected \(12,\)"):
+        spec.pack(wrong)
+    with pytest.raises(ValueError, match=r"weights has shape \(3,\); expected \(\d+,\)"):
+        spec.views(array(np.ones(3)))
+
+
+def test_checked_lengths_raise_with_their_position(monkeypatch):
+    from dnnkern.host import front
+    spec = RnnSpec("tanh", 2, 3)
+    given = spec, array(np.zeros((4, 3, 2))), None, None, array(np.zeros(spec.weight_size))
+    FWD(*given, lengths=array([4, 9, -1], "int32"))  # unchecked it stays inside the arrays
+    monkeypatch.setattr(front, "CHECKS", frozenset({"values"}))
+    for lengths, words in (([4, 9, 1], r"lengths\[1\] is 9; expected 0 to 4"), ([4, 1, -1], r"lengths\[2\] is -1; expected 0 to 4")):
+        with pytest.raises(ValueError, match="rnn_fwd: " + words):
+            FWD(*given, lengths=array(lengths, "int32"))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_words_and_records(op):
+    problem = parse_problem("12x3 5x8 lstm bf16 --layers 2 --bidirectional --projection 4 --lengths --clip 2".split(), op)
+    assert (problem.steps, problem.samples, problem.spec.output_size, problem.dtype) == (12, 3, 8, "bfloat16")
+    assert problem.spec.clip == (-2.0, 2.0) and problem.lengths.shape == (3,)
+    assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
+    for text in ("4x4 f32 2", "4 4x4 lstm f32", "4x4 4x4 lsstm f32", "4x4 4x4 gru f32 --projection 2", "4x4 4x5 gru f32 --input-mode skip"):
+        words = text.split()
+        with pytest.raises((ValueError, TypeError)):
+            parse_problem(words, op)
+    for text in SMALL[op]:
+        assert parse_problem(text.split(), op).outputs[0].size
+    shapes = pytest.importorskip(f"bench.shapes.{op}")
+    for case in shapes.cases("all", ("float32", "float16")):
+        assert dispatch.get_algorithm(op, case.problem).supports(case.problem) is None
+
+
+# ---- bad input
+
+def refused(error, words, function, *args, **kwargs):
+    """The call raises `error`, whose message is one line that has all the words."""
+    with pytest.raises(error) as caught:
+        function(*args, **kwargs)
+    message = str(caught.value)
+    assert message.startswith(function.__name__ + ": ") and "\n" not in message, message
+    for word in words:
+        assert word in message, f"{word!r} is not in {message!r}"
+
+
+def test_specs():
+    for error, words, args, how in (
+            (ValueError, ["cell='gruu'", "'gru'"], ("gruu", 3, 4), {}), (ValueError, ["hidden_size is 0"], ("gru", 3, 0), {}),
+            (TypeError, ["input_size holds 2.5"], ("gru", 2.5, 4), {}),
+            (ValueError, ["num_layers is 0"], ("gru", 3, 4), {"num_layers": 0}),
+            (TypeError, ["bidirectional=1"], ("gru", 3, 4), {"bidirectional": 1}),
+            (ValueError, ["proj_size=2 for gru"], ("gru", 3, 4), {"proj_size": 2}),
+            (ValueError, ["proj_size=4, hidden_size=4"], ("lstm", 3, 4), {"proj_size": 4}),
+            (ValueError, ["bias='some'", "'single_rec'"], ("gru", 3, 4), {"bias": "some"}),
+            (ValueError, ["input_size=3, hidden_size=4", "skip"], ("gru", 3, 4), {"input_mode": "skip"}),
+            (ValueError, ["dropout=1.0"], ("gru", 3, 4), {"dropout": 1.0}), (TypeError, ["dropout='x'"], ("gru", 3, 4), {"dropout": "x"}),
+            (ValueError, ["clip=1.0 for gru"], ("gru", 3, 4), {"clip": 1.0}),
+            (ValueError, ["clip=(1, 0)"], ("lstm", 3, 4), {"clip": (1, 0)}),
+            (TypeError, ["clip='c'"], ("lstm", 3, 4), {"clip": "c"}), (TypeError, ["dtype is int32"], ("lstm", 3, 4), {"dtype": "int32"})):
+        refused(error, words, RnnSpec, *args, **how)
+
+
+def test_operands():
+    spec, plain = RnnSpec("lstm", 3, 4, proj_size=2), RnnSpec("gru", 3, 4)
+    x, h0, c0 = (array(np.ones(s)) for s in ((5, 2, 3), (1, 2, 2), (1, 2, 4)))
+    weights, lengths = array(np.ones(spec.weight_size)), array([1, 2], "int32")
+    state, few = array(np.ones((1, 2, 4))), array(np.ones(plain.weight_size))
+    refused(TypeError, ["spec is a str", "RnnSpec"], FWD, "lstm", x, h0, c0, weights)
+    refused(TypeError, ["weights", "NoneType"], FWD, spec, x, h0, c0, None)
+    refused(ValueError, ["x has shape (5, 2)", "(T, N, 3)"], FWD, spec, array(np.ones((5, 2))), h0, c0, weights)
+    refused(ValueError, ["x has shape (5, 2, 4)", "(N, T, 3)"], FWD, spec, array(np.ones((5, 2, 4))), h0, c0, weights, layout="NTC")
+    refused(ValueError, ["layout='NCT'"], FWD, spec, x, h0, c0, weights, layout="NCT")
+    refused(TypeError, ["x is float64", "float32"], FWD, spec, array(np.ones((5, 2, 3)), "float64"), h0, c0, weights)
+    refused(ValueError, ["h0 has shape (1, 2, 4)", "(1, 2, 2)"], FWD, spec, x, c0, c0, weights)
+    refused(ValueError, ["c0 has shape (1, 2, 2)", "(1, 2, 4)"], FWD, spec, x, h0, h0, weights)
+    refused(ValueError, ["c0 is given", "gru has no cell state"], FWD, plain, x, state, state, few)
+    refused(ValueError, [f"weights has shape ({plain.weight_size},)", f"({spec.weight_size},)"], FWD, spec, x, h0, c0, few)
+    refused(TypeError, ["lengths is int64", "int32"], FWD, spec, x, h0, c0, weights, lengths=array([1, 2], "int64"))
+    refused(ValueError, ["lengths has shape (3,)", "(2,)"], FWD, spec, x, h0, c0, weights, lengths=array([1, 2, 3], "int32"))
+    refused(TypeError, ["training=1"], FWD, spec, x, h0, c0, weights, training=1)
+    refused(TypeError, ["seed=0.5"], FWD, spec, x, h0, c0, weights, seed=0.5)
+    refused(ValueError, ["seed=", "64 bits"], FWD, spec, x, h0, c0, weights, seed=2 ** 64)
+    y, hn, cn, reserve = FWD(spec, x, h0, c0, weights, training=True, lengths=lengths)
+    refused(ValueError, ["out has 2 arrays", "y, hn, cn"], FWD, spec, x, h0, c0, weights, out=(y, hn))
+    refused(ValueError, ["out (hn) has shape (1, 2, 4)"], FWD, spec, x, h0, c0, weights, out=(y, cn, cn))
+    shared = labs.guarded(lay((5, 2, 2), "float32", expand=(0,))).array
+    refused(ValueError, ["share one address"], FWD, spec, x, h0, c0, weights, out=(shared, hn, cn))
+    refused(NotSupported, ["no algorithm 'fast'", "naive"], FWD, spec, x, h0, c0, weights, algo="fast")
+    refused(ValueError, ["reserve has shape (3,)"], DATA, spec, y, None, None, x, h0, c0, y, weights, array(np.ones(3)))
+    refused(ValueError, ["dy has shape (5, 2, 3)", "(5, 2, 2)"], DATA, spec, x, None, None, x, h0, c0, y, weights, reserve)
+    wide, kept = array(np.ones((5, 2, 4))), array(np.ones(regions(plain, 5, 2)[1]))
+    refused(ValueError, ["dcn is given"], DATA, plain, wide, None, state, x, None, None, wide, few, kept)
+    refused(TypeError, ["reserve", "NoneType"], WEIGHTS, spec, x, h0, y, None)
+    refused(ValueError, ["out has shape (3,)"], WEIGHTS, spec, x, h0, y, reserve, out=array(np.ones(3)))
