@@ -5,7 +5,7 @@ import contract
 import pytest
 from cases._conv import Conv
 
-from dnnkern.conv._columns import collapsed
+from dnnkern.matmul._plan import collapsed
 from dnnkern.conv._parse import parse_problem
 from dnnkern.conv.conv_im2col_gemm import ALGORITHMS, MOST_WORKSPACE, Config, configs, workspace
 

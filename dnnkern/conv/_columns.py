@@ -3,101 +3,49 @@
 Every array is seen through five dimensions whose meaning is known, and becomes an operand of a product where some of them are one dimension
 in memory (`collapsed`). Where they are not, it is packed into the workspace first.
 """
-import functools
 import math
 
 from ..host.products import check_addend
 from ..host.tensor import Tensor
-from ..matmul._embed import Place, choices, embedded, scratch_bytes, seconds
-from ..matmul._problem import MatmulProblem
+from ..matmul._embed import Place
+from ..matmul._plan import Plan as _Plan
+from ..matmul._plan import alignment_at, collapsed
 from ..transform._moves import im2col_launches, im2col_seconds, transpose_launches, transpose_seconds
 from ._col2im import col2im_launch, config_of
 from ._col2im import seconds as col2im_seconds
 
-LINE = 256  # parts of the workspace begin at multiples of it
 
-
-def collapsed(sizes, strides):
-    """The stride of one dimension that steps through all of these, the last one fastest; None where there is none."""
-    step = whole = None
-    for size, stride in reversed([v for v in zip(sizes, strides) if v[0] != 1]):
-        if step is None:
-            step = stride
-        elif stride != whole:
-            return None
-        whole = size * stride
-    return 1 if step is None else step
-
-
-def alignment_at(alignment, *offsets):
-    """The largest power of two up to 16 that divides an alignment and all offsets in bytes."""
-    found = alignment
-    for offset in offsets:
-        found = min(found, offset & -offset or 16)
-    return min(found, 16)
-
-
-class Plan:
-    """The launches of one convolution: steps are added in order, each with its predicted time; workspace is dealt out in whole lines."""
+class Plan(_Plan):
+    """The launches of one convolution."""
 
     def __init__(self, problem, device, config):
-        self.problem, self.device, self.config = problem, device, config
-        self.workspace, self.seconds, self._steps, self._scratch = 0, 0.0, [], 0
-
-    def reserve(self, nbytes) -> Place:
-        """A part of the workspace."""
-        place = Place("workspace", self.workspace)
-        self.workspace += -(-nbytes // LINE) * LINE
-        return place
-
-    @property
-    def bytes(self):
-        """Workspace with the scratch that products share, which is its end."""
-        return self.workspace + self._scratch
-
-    def launches(self) -> tuple:
-        """All of them, in order."""
-        return tuple(launch for step in self._steps for launch in step())
-
-    def _add(self, seconds_, step):
-        self.seconds += seconds_
-        self._steps.append(step)
+        super().__init__(device, problem.math, config.product)
+        self.problem, self.config = problem, config
 
     # ---- steps
 
     def packed(self, tensor, place) -> Place:
         """A copy of a tensor without gaps, in the order of its dimensions."""
         target = Tensor.packed(tensor.shape, tensor.dtype)
-        to = self.reserve(target.nbytes)
+        to = self.part(target.nbytes)
         axes = tuple(range(tensor.ndim))
-        self._add(transpose_seconds(tensor, target, axes, self.device),
-                  lambda: transpose_launches(tensor, target, axes, self.device, source=tuple(place), target=tuple(to)))
+        self.add(transpose_seconds(tensor, target, axes, self.device),
+                 lambda: transpose_launches(tensor, target, axes, self.device, source=tuple(place), target=tuple(to)))
         return to
 
     def columns(self, x, x_place, columns, place, layout):
         """im2col of some images."""
         p = self.problem
         window = p.filter, p.strides, p.pads, p.dilations, layout
-        self._add(im2col_seconds(x, columns, *window, self.device),
-                  lambda: im2col_launches(x, columns, *window, self.device, source=tuple(x_place), target=tuple(place)))
-
-    def product(self, places, scalars=(), **operands):
-        """A product; `operands` are `MatmulProblem`'s, `places` theirs."""
-        problem, device = MatmulProblem(math=self.problem.math, **operands), self.device
-        found = choices(problem, device, 2)
-        chosen = found[min(self.config.product, len(found) - 1)]
-        self._scratch = max(self._scratch, scratch_bytes(chosen, problem, device))
-
-        def step():
-            return embedded(chosen, problem, device, {"workspace": Place("workspace", self.workspace), **places}, scalars)
-        self._add(seconds(chosen, problem, device), step)
+        self.add(im2col_seconds(x, columns, *window, self.device),
+                 lambda: im2col_launches(x, columns, *window, self.device, source=tuple(x_place), target=tuple(place)))
 
     def last_pass(self, sums, target, place, first=0):
         """Sums of columns, with the convolution's epilogue."""
         p = self.problem
         config = config_of(p, sums, target, _reach(sums, target) >= 2 ** 31)
-        self._add(col2im_seconds(p, sums, target, config, self.device),
-                  lambda: (col2im_launch(p, sums, target, config, place, first),))
+        self.add(col2im_seconds(p, sums, target, config, self.device),
+                 lambda: (col2im_launch(p, sums, target, config, place, first),))
 
 
 def _reach(sums, target):
@@ -237,16 +185,6 @@ def addable(problem, dtype):
     except TypeError:
         return False
     return True
-
-
-@functools.lru_cache(maxsize=256)
-def _cached(make, problem, device, config):
-    return make(problem, device, config)
-
-
-def planned(make, problem, device, config) -> Plan:
-    """The plan, remembered: its bytes, time and launches are asked for one after the other."""
-    return _cached(make, problem, device, config)
 
 
 def slices(problem, images):

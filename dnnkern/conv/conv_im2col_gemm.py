@@ -27,7 +27,8 @@ from ..host.dtypes import ITEMSIZE
 from ..host.tensor import Tensor
 from ..matmul._embed import Place
 from ._col2im import LIMIT, Sums, Target, Window
-from ._columns import Pixels, Plan, addable, alignment_at, collapsed, filter_matrix, moved, planned, slices
+from ..matmul._plan import alignment_at, collapsed, planned
+from ._columns import Pixels, Plan, addable, filter_matrix, moved, slices
 
 MOST_WORKSPACE = 1 << 30  # that columns take where a batch can be sliced
 MOST_COPIES = 32          # launches of im2col, one for each group, with channels last
@@ -177,8 +178,8 @@ def _forward(problem, device, config):
     x, y, places, length = Pixels.of(p, "x"), _result(p), p.pixels // p.n, p.c_group * p.taps
     direct = _is_direct(p)
     w, w_place = filter_matrix(plan)
-    columns = plan.reserve(config.images * p.groups * length * places * p.x.itemsize)
-    sums = None if direct else plan.reserve(config.images * p.k * places * ITEMSIZE[p.compute])
+    columns = plan.part(config.images * p.groups * length * places * p.x.itemsize)
+    sums = None if direct else plan.part(config.images * p.k * places * ITEMSIZE[p.compute])
     for first, count in slices(p, config.images):
         merged = last and (not direct or _one(y, count) and _one(_residual(p), count))
         rows = (1, count * places) if merged else (count, places)
@@ -208,7 +209,7 @@ def _backward_data(problem, device, config):
     w, w_place = filter_matrix(plan)
     if not dy.is_matrix:
         dy = dy.packed(plan, last)
-    columns = plan.reserve(config.images * p.groups * length * places * ITEMSIZE[p.compute])
+    columns = plan.part(config.images * p.groups * length * places * ITEMSIZE[p.compute])
     for first, count in slices(p, config.images):
         merged = last and _one(dy, count)
         given, where = dy.matrices(count, config.images, last, merged), {"y": columns}
@@ -231,12 +232,12 @@ def _backward_filter(problem, device, config):
     parts = slices(p, config.images)
     if not _one(dy, p.n):
         dy = dy.packed(plan, last)
-    columns = plan.reserve(config.images * p.c * p.taps * places * p.x.itemsize)
+    columns = plan.part(config.images * p.c * p.taps * places * p.x.itemsize)
     k, c, *taps = p.w_strides
     sizes, strides = ((*p.filter, p.c_group), (*taps, c)) if last else ((p.c_group, *p.filter), (c, *taps))
     step, turned = collapsed(sizes, strides), p.flip and p.taps > 1
     direct = len(parts) == 1 and step is not None and not turned and (not p.beta or addable(p, p.w.dtype))
-    sums = None if direct else plan.reserve(p.k * length * ITEMSIZE[p.compute])
+    sums = None if direct else plan.part(p.k * length * ITEMSIZE[p.compute])
     for first, count in parts:
         given = dy.rows(count, config.images, last)
         _columns(plan, x, columns, first, count, contiguous=True)
