@@ -14,6 +14,7 @@ from dnnkern.rnn._problem import regions
 OPS = ("rnn_fwd", "rnn_bwd_data", "rnn_bwd_weights")
 FWD, DATA, WEIGHTS = dnnkern.rnn_fwd, dnnkern.rnn_bwd_data, dnnkern.rnn_bwd_weights
 CELLS = ("relu", "tanh", "lstm", "gru")
+ALGORITHMS = [a.name for a in dispatch.algorithms("rnn_fwd")]
 
 
 def numbers(*shape, seed=0):
@@ -29,8 +30,8 @@ def random_spec(draw):
         "proj_size": int(draw.integers(1, hidden)) if cell == "lstm" and draw.integers(2) else 0}
 
 
-@pytest.mark.parametrize("seed", range(16))
-def test_torch_agrees(seed):
+@pytest.mark.parametrize("algo, seed", [(algo, seed) for k, algo in enumerate(ALGORITHMS) for seed in range(12 * k, 12 * k + 12)])
+def test_torch_agrees(algo, seed):
     """Outputs, and all gradients, of networks drawn at random, in float64; every second one with lengths of its own."""
     torch = pytest.importorskip("torch")
     draw = np.random.default_rng(seed)
@@ -63,7 +64,7 @@ def test_torch_agrees(seed):
 
     def ours(t):
         return None if t is None else array(t.detach().numpy(), "float64")
-    how = {"layout": "NTC" if first else "TNC", "lengths": None if lengths is None else array(lengths, "int32")}
+    how = {"layout": "NTC" if first else "TNC", "lengths": None if lengths is None else array(lengths, "int32"), "algo": algo}
     given = ours(x), ours(h0), ours(c0) if cell == "lstm" else None
     found = FWD(spec, *given, weights, training=True, **how)
     for got, want in zip(found, outs):
@@ -79,19 +80,21 @@ def test_torch_agrees(seed):
         np.testing.assert_allclose(dweights[short], p.grad.numpy(), rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("algo", ALGORITHMS)
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_what_lies_behind_a_sequence_does_not_matter(cell, bidirectional):
+def test_what_lies_behind_a_sequence_does_not_matter(cell, bidirectional, algo):
+    how = {"lengths": array([2, 0, 4, 1], "int32"), "algo": algo}
     spec = RnnSpec(cell, 3, 4, num_layers=2, bidirectional=bidirectional)
-    weights, lengths = array(0.3 * numbers(spec.weight_size)), array([2, 0, 4, 1], "int32")
+    weights = array(0.3 * numbers(spec.weight_size))
     x, dy = numbers(4, 4, 3, seed=1), numbers(4, 4, spec.output_size, seed=2)
     behind = np.arange(4)[:, None] >= np.array([2, 0, 4, 1])
     found = []
     for filler in (0.0, np.nan):
         x[behind], dy[behind] = filler, filler
-        y, hn, cn, reserve = FWD(spec, array(x), None, None, weights, lengths=lengths, training=True)
-        slopes = DATA(spec, array(dy), None, None, array(x), None, None, y, weights, reserve, lengths=lengths)
-        found.append([host(t) for t in (y, hn, *slopes, WEIGHTS(spec, array(x), None, y, reserve, lengths=lengths)) if t is not None])
+        y, hn, cn, reserve = FWD(spec, array(x), None, None, weights, training=True, **how)
+        slopes = DATA(spec, array(dy), None, None, array(x), None, None, y, weights, reserve, **how)
+        found.append([host(t) for t in (y, hn, *slopes, WEIGHTS(spec, array(x), None, y, reserve, **how)) if t is not None])
     for a, b in zip(*found):
         assert np.isfinite(a).all() and np.array_equal(a, b)
     assert not found[0][0][behind].any() and not found[0][2][behind].any() and not found[0][1][:, 1].any()

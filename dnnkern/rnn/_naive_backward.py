@@ -8,19 +8,20 @@ from ..device.vec import advance
 from ..dropout._bits import drawn
 from ..host.launch import Argument, Launch
 from ..matmul._embed import Place
+from ..matmul._plan import Plan
 from ._cells import TYPES, make_cell
 from ._naive_forward import THREADS, kind_of, offsets, optional, state_strides
-from ._network import Lines, Scratch, numbers_bytes, outputs_of, packed_lines, pointer
+from ._network import Lines, numbers_bytes, outputs_of, packed_lines, pointer
 
 
 def data_scratch(problem):
     """(places of the gradients of h and of the cell states, of layers' results, bytes)."""
-    p, spec, scratch = problem, problem.spec, Scratch()
+    p, spec, plan = problem, problem.spec, Plan(None)
     rows = spec.directions * p.samples
-    dh = scratch.take(numbers_bytes(p, rows * spec.state_size))
-    dc = scratch.take(numbers_bytes(p, rows * spec.hidden_size)) if spec.cell == "lstm" else dh
-    inner = [scratch.take(numbers_bytes(p, p.steps * p.samples * spec.output_size)) for _ in range(min(2, spec.num_layers - 1))]
-    return dh, dc, inner, scratch.bytes
+    dh = plan.part(numbers_bytes(p, rows * spec.state_size))
+    dc = plan.part(numbers_bytes(p, rows * spec.hidden_size)) if spec.cell == "lstm" else dh
+    inner = [plan.part(numbers_bytes(p, p.steps * p.samples * spec.output_size)) for _ in range(min(2, spec.num_layers - 1))]
+    return dh, dc, inner, plan.bytes
 
 
 @functools.cache

@@ -7,8 +7,9 @@ from ..device.convert import element
 from ..device.vec import advance
 from ..host.launch import Argument, Launch
 from ..matmul._embed import Place
+from ..matmul._plan import Plan
 from ._cells import TYPES, make_cell
-from ._network import Scratch, drop_launch, forward_layers, numbers_bytes, pointer
+from ._network import drop_launch, forward_layers, numbers_bytes, pointer
 
 THREADS = 128
 PARTS = "w_ih", "w_hh", "b_ih", "b_hh", "w_hr"
@@ -65,11 +66,11 @@ def state_strides(problem, *names):
 
 def forward_scratch(problem):
     """(layers, place of the cell states, place of what a projection is of, bytes)."""
-    p, spec, scratch = problem, problem.spec, Scratch()
-    layers, units = forward_layers(p, scratch), spec.directions * p.samples * spec.hidden_size
-    cells = scratch.take(numbers_bytes(p, units)) if spec.cell == "lstm" else Place("y")
-    hidden = scratch.take(units * p.x.itemsize) if spec.proj_size and not p.training else Place("y")
-    return layers, cells, hidden, scratch.bytes
+    p, spec, plan = problem, problem.spec, Plan(None)
+    layers, units = forward_layers(p, plan), spec.directions * p.samples * spec.hidden_size
+    cells = plan.part(numbers_bytes(p, units)) if spec.cell == "lstm" else Place("y")
+    hidden = plan.part(units * p.x.itemsize) if spec.proj_size and not p.training else Place("y")
+    return layers, cells, hidden, plan.bytes
 
 
 @functools.cache

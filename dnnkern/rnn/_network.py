@@ -30,18 +30,6 @@ def pointer(place, dtype):
     return Argument(element(dtype).pointer, place.name, place.offset)
 
 
-class Scratch:
-    """Parts of a workspace, one behind the other, at multiples of 256 bytes."""
-
-    def __init__(self):
-        self.bytes = 0
-
-    def take(self, nbytes):
-        """The next part."""
-        at, self.bytes = self.bytes, self.bytes + ceil_div(nbytes, 256) * 256
-        return Place("workspace", at)
-
-
 @dataclass(frozen=True)
 class Layer:
     """A layer of a forward pass: `output` is dropped out into `dropped`, the next layer's input, where there is that."""
@@ -56,15 +44,15 @@ def packed_lines(problem, place, size):
     return Lines(place, (problem.samples * size, size, 1))
 
 
-def forward_layers(problem, scratch):
-    """The layers of a forward pass, whose results in between lie in the reserve, or without one in the workspace."""
+def forward_layers(problem, plan):
+    """The layers of a forward pass, whose results in between lie in the reserve, or without one in the workspace of the plan."""
     p, spec = problem, problem.spec
     nbytes = p.steps * p.samples * spec.output_size * p.x.itemsize
     found, here = [], Lines(Place("x"), p.strides_of(p.x))
-    parts = None if p.training or spec.num_layers == 1 else [scratch.take(nbytes) for _ in range(min(2, spec.num_layers - 1))]
+    parts = None if p.training or spec.num_layers == 1 else [plan.part(nbytes) for _ in range(min(2, spec.num_layers - 1))]
     dropped = None
     if p.training and spec.dropout and spec.num_layers > 1:
-        dropped = packed_lines(p, scratch.take(nbytes), spec.output_size)
+        dropped = packed_lines(p, plan.part(nbytes), spec.output_size)
     for number in range(spec.num_layers):
         if number + 1 == spec.num_layers:
             found.append(Layer(number, here, Lines(Place("y"), p.strides_of(p.y)), None))
