@@ -30,7 +30,7 @@ def random_spec(draw):
         "proj_size": int(draw.integers(1, hidden)) if cell == "lstm" and draw.integers(2) else 0}
 
 
-@pytest.mark.parametrize("algo, seed", [(algo, seed) for k, algo in enumerate(ALGORITHMS) for seed in range(12 * k, 12 * k + 12)])
+@pytest.mark.parametrize("algo, seed", [(algo, seed) for k, algo in enumerate(ALGORITHMS) for seed in range(10 * k, 10 * k + (6 if k else 10))])
 def test_torch_agrees(algo, seed):
     """Outputs, and all gradients, of networks drawn at random, in float64; every second one with lengths of its own."""
     torch = pytest.importorskip("torch")
@@ -81,11 +81,10 @@ def test_torch_agrees(algo, seed):
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell, bidirectional", [("tanh", True), ("lstm", False), ("gru", True)])
 def test_what_lies_behind_a_sequence_does_not_matter(cell, bidirectional, algo):
     how = {"lengths": array([2, 0, 4, 1], "int32"), "algo": algo}
-    spec = RnnSpec(cell, 3, 4, num_layers=2, bidirectional=bidirectional)
+    spec = RnnSpec(cell, 3, 2, bidirectional=bidirectional)
     weights = array(0.3 * numbers(spec.weight_size))
     x, dy = numbers(4, 4, 3, seed=1), numbers(4, 4, spec.output_size, seed=2)
     behind = np.arange(4)[:, None] >= np.array([2, 0, 4, 1])
