@@ -114,7 +114,7 @@ def test_slabs_take_every_so_many_th_tile(op, pieces, monkeypatch):
     monkeypatch.setattr("dnnkern.norm.channel_norm_columns.slabs_of", lambda tiles, wanted: min(tiles, pieces))
     kind, missing = (Train, ("residual",)) if op.endswith("fwd") else (Backward, ("y", "dresidual"))
     case = kind(f"tiles-{pieces}-f32", (1, 13, 31, 128), layout="NHWC", missing=missing, around=3.0)
-    contract.check(next(a for a in dispatch.algorithms(op) if a.name == "columns"), case, again=False)
+    contract.check(next(a for a in dispatch.algorithms(op) if a.name == "columns"), case, again=False, **contract.ONCE)
 
 
 @pytest.mark.parametrize("op", ["batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd"])
@@ -127,7 +127,7 @@ def test_large_planes_are_taken_in_pieces(op, dtype, pixels, monkeypatch):
     algorithm = next(a for a in dispatch.algorithms(op) if a.name == "planes")
     config = algorithm.configured(case.problem(), contract.device()).config
     assert config.lanes == 8 and pixels > 8 * config.registers * config.held.elements
-    contract.check(algorithm, case, again=False)
+    contract.check(algorithm, case, again=False, **contract.ONCE)
 
 
 def test_random_problems(request):

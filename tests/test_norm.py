@@ -214,7 +214,7 @@ def test_rings_go_round(op, shape, dtype, extra, monkeypatch):
             kind = (name, variant.config.rows, variant.config.kept) if name == "block" else name
             if kind not in tried and variant.config.lanes * variant.config.cluster <= 512:
                 tried.add(kind)
-                contract.check(variant, case, again=False)
+                contract.check(variant, case, again=False, **contract.ONCE)
 
 
 # ---- rows partly in shared memory
@@ -228,7 +228,7 @@ def test_a_part_in_shared_memory(op, shape, dtype):
     found = [v for v in cluster.variants(case.problem(), contract.device()) if v.config.shared and v.config.lanes <= 128]
     assert {v.config.lanes for v in found} >= {64}
     for variant in found:
-        contract.check(variant, case, again=False)
+        contract.check(variant, case, again=False, **contract.ONCE)
 
 
 # ---- rows in pieces
@@ -244,7 +244,7 @@ def test_pieces_of_rows(op, shape, dtype, extra):
     case = dataclasses.replace(case, shape=shape, dtype=dtype, extra=extra and bool(case.optional), around=3.0)
     for algorithm in dispatch.algorithms(op):
         if algorithm.name == "split":
-            contract.check(algorithm, case, again=False)
+            contract.check(algorithm, case, again=False, **contract.ONCE)
 
 
 @pytest.mark.parametrize("op", ["layer_norm_bwd", "rms_norm_bwd"])
@@ -254,4 +254,4 @@ def test_ranges_of_rows(op, monkeypatch):
     monkeypatch.setattr(_split_backward, "plan", lambda problem, device: (2, 512, 2, 2, 3))
     case = next(c for c in cases.modules()[op].CASES if c.id.startswith("rows"))
     case = dataclasses.replace(case, shape=(5, 2600), dtype="float32", weights=None)
-    contract.check(next(a for a in dispatch.algorithms(op) if a.name == "split"), case, again=False)
+    contract.check(next(a for a in dispatch.algorithms(op) if a.name == "split"), case, again=False, **contract.ONCE)

@@ -30,7 +30,7 @@ def random_spec(draw):
         "proj_size": int(draw.integers(1, hidden)) if cell == "lstm" and draw.integers(2) else 0}
 
 
-@pytest.mark.parametrize("algo, seed", [(algo, seed) for k, algo in enumerate(ALGORITHMS) for seed in range(10 * k, 10 * k + (6 if k else 10))])
+@pytest.mark.parametrize("algo, seed", [(algo, seed) for k, algo in enumerate(ALGORITHMS) for seed in range(8 * k, 8 * k + 8)])
 def test_torch_agrees(algo, seed):
     """Outputs, and all gradients, of networks drawn at random, in float64; every second one with lengths of its own."""
     torch = pytest.importorskip("torch")
