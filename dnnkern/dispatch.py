@@ -55,6 +55,8 @@ class Algorithm:
         As in the file's name.
     supports : callable(problem) -> str or None
         The first reason why it cannot, or None. Correctness alone.
+    fits : callable(problem, device) -> str or None, optional
+        The first reason why it cannot on a device that runs its code, or None: what must be resident at once, say.
     workspace : callable(problem, device, config) -> int
         Bytes.
     estimate : callable(problem, device, config) -> float
@@ -78,10 +80,16 @@ class Algorithm:
     estimate: Callable
     build: Callable
     configs: Callable | None = None
+    fits: Callable | None = None
     notes: Note = Note.NONE
     math: str = "exact"
     arch: str = "sm_70+"
     config: object = None
+
+    def refusal(self, problem, device) -> str | None:
+        """Why it cannot solve a problem on a device; None if it can."""
+        return (device.supports(self.arch) or self.supports(problem)
+                or (self.fits(problem, device) if self.fits is not None and not problem.is_empty else None))
 
     def configured(self, problem, device, workspace_limit=None) -> "Algorithm":
         """Bound to the configuration with the least estimate among those within the limit; itself where there is no choice."""
@@ -255,7 +263,7 @@ def algorithms(op: str | None = None) -> list[Algorithm]:
 
 def refusal(algorithm, problem, device, *, allow=Note.NONE, workspace_limit=None) -> str | None:
     """Why an algorithm cannot or may not solve a problem; None if it can."""
-    reason = device.supports(algorithm.arch) or algorithm.supports(problem)
+    reason = algorithm.refusal(problem, device)
     if reason:
         return reason
     if algorithm.notes & OPT_IN & ~allow:

@@ -28,7 +28,7 @@ def device():
 
 def refusal(algorithm, problem):
     """Why an algorithm cannot solve a problem on this device; None if it can."""
-    return device().supports(algorithm.arch) or algorithm.supports(problem)
+    return algorithm.refusal(problem, device())
 
 
 @contextlib.contextmanager

@@ -59,7 +59,8 @@ def _rows(full):
             if not full:  # once, on an architecture and with a kind of problem that change from algorithm to algorithm
                 rows = ((chosen[number % len(chosen)], archs[number % len(archs)]),)
             for case, arch in dict.fromkeys(rows):
-                yield pytest.param(algorithm, case, arch, id=f"{op}-{algorithm.name}-{case.id}-{arch}")
+                if algorithm.refusal(case.problem(), device(arch)) is None:
+                    yield pytest.param(algorithm, case, arch, id=f"{op}-{algorithm.name}-{case.id}-{arch}")
 
 
 def _tiles(full):

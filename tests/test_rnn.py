@@ -1,20 +1,27 @@
 """Recurrent networks: against PyTorch, weights by name, what lies behind a sequence's end, dropout, words, bad input."""
+import dataclasses
+
+import contract
 import labs
 import numpy as np
 import pytest
-from cases import lay, numpy_dtype
+from cases import lay, numpy_dtype, rnn_fwd
 from labs import array, host
 
 import dnnkern
 from dnnkern import RnnSpec, dispatch
 from dnnkern.dispatch import NotSupported
+from dnnkern.host.device import Device
+from dnnkern.rnn import _persistent_plan
 from dnnkern.rnn._parse import FAMILY, SMALL, parse_problem
 from dnnkern.rnn._problem import regions
 
 OPS = ("rnn_fwd", "rnn_bwd_data", "rnn_bwd_weights")
 FWD, DATA, WEIGHTS = dnnkern.rnn_fwd, dnnkern.rnn_bwd_data, dnnkern.rnn_bwd_weights
 CELLS = ("relu", "tanh", "lstm", "gru")
-ALGORITHMS = [a.name for a in dispatch.algorithms("rnn_fwd")]
+H200 = Device(index=0, name="H200", capability=(9, 0), arch="sm_90a", sms=132, shared_per_block=232448, shared_per_sm=233472,
+              registers_per_sm=65536, l2_bytes=60 << 20, clock_hz=1.98e9, bandwidth=4.8e12, memory=1 << 34)
+ALGORITHMS = [a.name for a in dispatch.algorithms("rnn_bwd_weights")]
 
 
 def numbers(*shape, seed=0):
@@ -30,7 +37,7 @@ def random_spec(draw):
         "proj_size": int(draw.integers(1, hidden)) if cell == "lstm" and draw.integers(2) else 0}
 
 
-@pytest.mark.parametrize("algo, seed", [(algo, seed) for k, algo in enumerate(ALGORITHMS) for seed in range(8 * k, 8 * k + 8)])
+@pytest.mark.parametrize("algo, seed", [(algo, seed) for k, algo in enumerate(ALGORITHMS) for seed in range(8 * k, 8 * k + (5 if k else 8))])
 def test_torch_agrees(algo, seed):
     """Outputs, and all gradients, of networks drawn at random, in float64; every second one with lengths of its own."""
     torch = pytest.importorskip("torch")
@@ -113,6 +120,48 @@ def test_a_sequence_without_steps_keeps_its_first_states(cell):
     assert np.array_equal(host(dh0)[:, 0], dhn.astype(np.float32)[:, 0]) and not host(dx)[:, 0].any()
 
 
+# ---- persistent layers
+
+@pytest.mark.parametrize("name", ["persistent", "cluster"])
+@pytest.mark.parametrize("case, units, samples", [("whole-units-lstm-t3n3i3h8-f32", 2, 4), ("whole-units-gru-t3n3i3h8-bf16", 2, 8),
+                                                  ("wide-gru-t2n5i16h32-f32", 8, 4), ("misaligned-lstm-t2n2i8h8-f16", 4, 8),
+                                                  ("lengths-gru-t4n4i2h4-f32", 1, 4), ("whole-units-relu-t3n3i3h8-f64", 4, 4)])
+def test_blocks_pass_states_on(name, case, units, samples):
+    """Several blocks share a sequence's units, some have sequences of their own: a read before the barrier is a race that the simulator
+    finds."""
+    case = next(c for c in rnn_fwd.CASES if c.id == case)
+    problem, algorithm = case.problem(), next(a for a in dispatch.algorithms("rnn_fwd") if a.name == name)
+    tried = 0
+    for config in _persistent_plan.shapes(problem):
+        across, groups, _ = _persistent_plan.blocks(problem, config)
+        if (config.units, config.samples) != (units, samples):
+            continue
+        config = dataclasses.replace(config, cluster=across if name == "cluster" else 0)
+        assert across > 1 and _persistent_plan.holds(config, contract.device())
+        contract.check(dataclasses.replace(algorithm, config=config), case, **contract.ONCE)
+        tried += 1
+    assert tried >= 2
+
+
+def test_what_cannot_be_resident_is_refused_with_its_numbers():
+    """Neither a hang nor a launch: too many weights for the multiprocessors, or for a cluster's registers."""
+    for words, name, numbers_of in (
+            ("9x64 2048x2048 lstm f32", "persistent", ["8192 rows of 2048 weights", "132 multiprocessors of 65536"]),
+            ("9x64 1024x1024 lstm f16", "cluster", ["4096 rows of 1024 weights", "16 blocks"])):
+        problem = parse_problem(words.split(), "rnn_fwd")
+        with pytest.raises(NotSupported) as caught:
+            dispatch.get_algorithm("rnn_fwd", problem, algo=name, device=H200)
+        assert all(n in str(caught.value) for n in numbers_of), caught.value
+    small = dataclasses.replace(H200, sms=3)
+    problem = parse_problem("9x64 256x256 lstm f32".split(), "rnn_fwd")
+    assert dispatch.get_algorithm("rnn_fwd", problem, algo="persistent", device=H200).config is not None
+    with pytest.raises(NotSupported, match="3 multiprocessors"):
+        dispatch.get_algorithm("rnn_fwd", problem, algo="persistent", device=small)
+    found = dispatch.get_algorithm("rnn_fwd", problem, algo="persistent", device=H200)
+    with pytest.raises(NotSupported, match="blocks wait for each other; H200 runs 3 at once"):
+        found.build(problem, small, found.config)
+
+
 def test_dropout_between_layers_is_dropout_fwd():
     """Two layers of dropout 0.5 are two networks with `dropout_fwd` between them."""
     spec, one = RnnSpec("gru", 3, 4, num_layers=2, dropout=0.5), RnnSpec("gru", 3, 4)
@@ -123,12 +172,13 @@ def test_dropout_between_layers_is_dropout_fwd():
     dropped, mask = dnnkern.dropout_fwd(first, 0.5, 9, offset=0)
     want, *_ = FWD(two, dropped, None, None, array(weights[one.weight_size:]))
     got, _, _, reserve = FWD(spec, x, None, None, array(weights), training=True, seed=9)
-    assert np.array_equal(host(got), host(want))
+    np.testing.assert_allclose(host(got), host(want), rtol=1e-4, atol=1e-6)
     kept = regions(spec, 5, 2)[0]["kept", 0, 0]
     assert np.array_equal(host(reserve)[kept:kept + 40], np.unpackbits(host(mask).astype(np.uint8), bitorder="little")[:40])
     assert not np.array_equal(host(FWD(spec, x, None, None, array(weights), training=True, seed=10)[0]), host(got))
     plain, *_ = FWD(spec, x, None, None, array(weights))
-    assert np.array_equal(host(plain), host(FWD(two, first, None, None, array(weights[one.weight_size:]))[0])), "inference drops nothing"
+    want, *_ = FWD(two, first, None, None, array(weights[one.weight_size:]))  # inference drops nothing
+    np.testing.assert_allclose(host(plain), host(want), rtol=1e-4, atol=1e-6)
 
 
 def test_clipped_cell_states_have_no_gradient():

@@ -606,6 +606,9 @@ def table(kind):
     for j, dtype in enumerate(dtypes):
         case("projection", "lstm", (3, 5), 3, 2, dtype, proj_size=2, num_layers=1 + j % 2, bidirectional=j > 1)
         case("clip", "lstm", (3, 5), 4, 2, dtype, clip=0.2 if j % 2 else (-0.1, 0.4))
+    for k, cell in enumerate(GATES):
+        for j, dtype in enumerate(dtypes):
+            case("whole-units", cell, (3, 8), 3, 3, dtype, bidirectional=j == k, lengths=(1, 3, 2) if (j + k) % 2 else None)
     case("projection-lengths-dropout", "lstm", (3, 5), 3, 3, proj_size=3, num_layers=2, bidirectional=True, lengths=(1, 3, 2), dropout=0.25)
     case("one-step", "gru", (4, 8), 1, 1)
     case("one-unit", "lstm", (1, 1), 5, 3)

@@ -1,0 +1,134 @@
+"""Which shapes a persistent layer can have, what they cost, and the launches round it."""
+import itertools
+from dataclasses import replace
+
+from ..device.index import ceil_div
+from ..dispatch import NotSupported
+from ..host.launch import Argument, Launch
+from ..matmul._embed import Place
+from ..matmul._plan import Plan, alignment_at
+from ._naive_forward import kind_of, offsets, optional, state_strides
+from ._network import drop_launch, forward_layers, numbers_bytes, pointer
+from ._persistent import COPY, Config, forward_kernel
+from ._spec import GATES
+from ._steps import Rows, fill, matrix_tensor, move_states, small_seconds, too_many
+
+REGISTERS, MOST_REGISTERS, STATIC, MOST_THREADS, KEPT = 65536, 255, 48 << 10, 1024, 8
+SIZES = (1, 2, 4, 8, 16)  # of clusters
+# Seconds, guesses: a barrier in global memory and of a cluster, latencies of a step's copy, product and cells.
+MEET, MEET_CLUSTER, LATENCIES = 1.2e-6, 0.5e-6, 1.5e-6
+L2_RATE = 5.5e12
+
+
+def refusal(problem):
+    """What no configuration can do."""
+    p, spec = problem, problem.spec
+    if spec.proj_size:
+        return f"a projection of {spec.proj_size}; expected none"
+    if spec.hidden_size * p.x.itemsize % COPY:
+        return f"states of {spec.hidden_size * p.x.itemsize} bytes; expected a multiple of {COPY}"
+    return too_many(p)
+
+
+def shapes(problem):
+    """Configurations that a block could have, whatever they cost."""
+    p, spec = problem, problem.spec
+    mma = p.x.itemsize == 2
+    units = [1 << k for k in range(7) if 1 << k < 2 * spec.hidden_size]
+    samples = (8, 16, 32, 64) if mma else (4, 8, 16, 32, 64)
+    for u, n in itertools.product(units, samples):
+        if n >= 2 * max(p.samples, samples[0]):
+            continue
+        for lines, splits in ((16, q) for q in (1, 2, 4, 8)) if mma else ((q, 1) for q in (16, 8, 4, 2)):
+            yield Config(spec.cell, p.dtype, mma, spec.hidden_size, u, n, lines, splits, 0)
+
+
+def holds(config, device):
+    """Whether a multiprocessor has what a block needs."""
+    static = config.sums * (8 if config.dtype == "float64" else 4)
+    most = min(MOST_REGISTERS, REGISTERS // config.threads) if config.threads <= MOST_THREADS else 0
+    return config.registers_needed <= most and static <= STATIC and config.states_bytes + static + 1024 <= device.shared_per_block
+
+
+def blocks(problem, config):
+    """Grid of a layer: blocks that share sequences, groups of sequences, directions."""
+    return ceil_div(problem.spec.hidden_size, config.units), ceil_div(problem.samples, config.samples), problem.spec.directions
+
+
+def configs_of(problem, device, clusters):
+    """The configurations of least estimate that fit the device: all blocks at once, or those of a group in a cluster."""
+    found = []
+    for config in shapes(problem):
+        across, groups, directions = blocks(problem, config)
+        if not holds(config, device):
+            continue
+        if clusters:
+            if across in SIZES:
+                found.append(replace(config, cluster=across))
+        elif across * groups * directions <= device.sms:
+            found.append(config)
+    return sorted(found, key=lambda c: step_seconds(problem, device, c))[:KEPT]
+
+
+def fits(problem, device, clusters):
+    """None, or the numbers that do not fit."""
+    if configs_of(problem, device, clusters):
+        return None
+    spec = problem.spec
+    rows = GATES[spec.cell] * spec.hidden_size * spec.directions
+    if clusters:
+        return f"{rows} rows of {spec.hidden_size} weights; a cluster of {SIZES[-1]} blocks cannot hold a direction's in its registers"
+    return (f"{rows} rows of {spec.hidden_size} weights for {problem.samples} sequences; {device.sms} multiprocessors of {REGISTERS} "
+            "registers cannot hold them at once")
+
+
+def step_seconds(problem, device, config):
+    """Predicted time of a step."""
+    across, groups, directions = blocks(problem, config)
+    total = across * groups * directions
+    rate = 1024 if config.mma else 128 if config.dtype == "float32" else 64
+    waves = ceil_div(total, device.sms if not config.cluster else device.clusters(config.cluster) * config.cluster)
+    product = config.rows * config.samples * config.inner / (rate * device.clock_hz) * (1.5 if config.mma else 1.3)
+    copied = total * config.samples * config.inner * (2 if config.mma else 4) / L2_RATE
+    meet = 0.0 if across == 1 else MEET_CLUSTER if config.cluster else MEET
+    return waves * (meet + LATENCIES + product + 0.1e-6 * config.pairs) + copied
+
+
+def forward_plan(problem, device, config):
+    """The plan of a forward pass."""
+    p, spec, plan = problem, problem.spec, Plan(device)
+    size, directions, rows = p.x.itemsize, spec.directions, spec.gates * spec.hidden_size
+    across, groups, _ = blocks(p, config)
+    if not config.cluster and across * groups * directions > device.sms:
+        raise NotSupported(f"{p}: {across} x {groups} x {directions} blocks wait for each other; {device.name} runs {device.sms} at once")
+    layers = forward_layers(p, plan)
+    sums = plan.part(numbers_bytes(p, directions * p.steps * p.samples * rows))
+    states = plan.part(2 * directions * p.samples * spec.hidden_size * size)
+    came = plan.part(4 * directions * groups)
+    lengths = Argument("int32*", "lengths" if p.lengths else "weights")
+    for layer in layers:
+        number = layer.number
+        of = Rows(p, layer.input, spec.layer_input(number))
+        alignment = alignment_at(p.x.alignment if number == 0 else 16, *(s * size for s in of.strides))
+        if spec.matrix("w_ih", number, 0):
+            for d, (w, place) in enumerate(matrix_tensor(p, "w_ih", number, False)):
+                to = Place(sums.name, sums.offset + d * numbers_bytes(p, p.steps * p.samples * rows))
+                plan.product({"a": of.place, "b": place, "y": to}, a=of.tensor(p.dtype, alignment), b=w, transpose_b=True,
+                             y=of.packed(rows, p.compute))
+        move_states(plan, p, number, spec.hidden_size, ("h0", p.h0), (states, p.dtype))
+        fill(plan, came, "float32", directions * groups, 0.0)  # whose bits are those of the integer 0
+        arguments = (Argument(f"{p.compute}*", sums.name, sums.offset), layer.input.pointer(p.dtype), pointer(Place("weights"), p.dtype),
+                     optional(p, "h0", p.dtype, "weights"), optional(p, "c0", p.dtype, "weights"), lengths, pointer(states, p.dtype),
+                     Argument("uint32*", came.name, came.offset), layer.output.pointer(p.dtype), pointer(Place("hn"), p.dtype),
+                     optional(p, "cn", p.dtype, "hn"), optional(p, "reserve", p.dtype, "hn"),
+                     *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, number * directions, across)),
+                     Argument("int64x3", (p.steps * p.samples * rows, of.order[0] * rows, of.order[1] * rows)),
+                     Argument("int64x3", layer.input.strides), Argument("int64x3", layer.output.strides),
+                     state_strides(p, "h0", "c0", "hn", "cn"), offsets(p, number, ("w_hh", "b_ih", "b_hh"), ("gates", "cells")))
+        launch = Launch(forward_kernel(config, kind_of(p, number)), (across, groups, directions), (config.threads, 1, 1), arguments,
+                        shared=config.states_bytes, cluster=(config.cluster or 1, 1, 1), cooperative=not config.cluster)
+        plan.add(p.steps * step_seconds(p, device, config), lambda launch=launch: (launch,))
+        if layer.dropped:
+            drop, elements = drop_launch(p, layer), p.steps * p.samples * spec.output_size
+            plan.add(small_seconds(elements, 3 * elements * size, device), lambda drop=drop: (drop,))
+    return plan
