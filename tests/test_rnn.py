@@ -5,7 +5,7 @@ import contract
 import labs
 import numpy as np
 import pytest
-from cases import lay, numpy_dtype, rnn_fwd
+from cases import lay, numpy_dtype, rnn_bwd_data, rnn_fwd
 from labs import array, host
 
 import dnnkern
@@ -37,7 +37,7 @@ def random_spec(draw):
         "proj_size": int(draw.integers(1, hidden)) if cell == "lstm" and draw.integers(2) else 0}
 
 
-@pytest.mark.parametrize("algo, seed", [(algo, seed) for k, algo in enumerate(ALGORITHMS) for seed in range(8 * k, 8 * k + (5 if k else 8))])
+@pytest.mark.parametrize("algo, seed", [("naive", seed) for seed in range(8)] + [("step", seed) for seed in range(8, 13)])
 def test_torch_agrees(algo, seed):
     """Outputs, and all gradients, of networks drawn at random, in float64; every second one with lengths of its own."""
     torch = pytest.importorskip("torch")
@@ -123,24 +123,23 @@ def test_a_sequence_without_steps_keeps_its_first_states(cell):
 # ---- persistent layers
 
 @pytest.mark.parametrize("name", ["persistent", "cluster"])
-@pytest.mark.parametrize("case, units, samples", [("whole-units-lstm-t3n3i3h8-f32", 2, 4), ("whole-units-gru-t3n3i3h8-bf16", 2, 8),
-                                                  ("wide-gru-t2n5i16h32-f32", 8, 4), ("misaligned-lstm-t2n2i8h8-f16", 4, 8),
-                                                  ("lengths-gru-t4n4i2h4-f32", 1, 4), ("whole-units-relu-t3n3i3h8-f64", 4, 4)])
-def test_blocks_pass_states_on(name, case, units, samples):
-    """Several blocks share a sequence's units, some have sequences of their own: a read before the barrier is a race that the simulator
-    finds."""
-    case = next(c for c in rnn_fwd.CASES if c.id == case)
-    problem, algorithm = case.problem(), next(a for a in dispatch.algorithms("rnn_fwd") if a.name == name)
-    tried = 0
-    for config in _persistent_plan.shapes(problem):
-        across, groups, _ = _persistent_plan.blocks(problem, config)
-        if (config.units, config.samples) != (units, samples):
-            continue
+@pytest.mark.parametrize("module, case, units, samples", [
+    (rnn_fwd, "whole-units-lstm-t3n3i3h8-f32", 2, 4), (rnn_fwd, "whole-units-gru-t3n3i3h8-bf16", 2, 8),
+    (rnn_fwd, "wide-gru-t2n5i16h32-f32", 8, 8), (rnn_fwd, "whole-units-relu-t3n3i3h8-f64", 4, 4),
+    (rnn_bwd_data, "whole-units-lstm-t3n3i3h8-bf16", 2, 8), (rnn_bwd_data, "whole-units-gru-t3n3i3h8-f32", 4, 4),
+    (rnn_bwd_data, "wide-gru-t2n5i16h32-f32", 8, 4), (rnn_bwd_data, "whole-units-tanh-t3n3i3h8-f16", 4, 8)])
+def test_blocks_pass_lines_on(name, module, case, units, samples):
+    """Several blocks share a sequence's units, some have sequences of their own, or bring them by parts: a read before the barrier is a
+    race that the simulator finds."""
+    case = next(c for c in module.CASES if c.id == case)
+    problem, algorithm = case.problem(), next(a for a in dispatch.algorithms(case.op) if a.name == name)
+    found = [c for c in _persistent_plan.shapes(problem) if (c.units, c.samples) == (units, samples)]
+    found = [c for c in found if _persistent_plan.holds(c, contract.device())]
+    for config in dict.fromkeys((found[0], found[-1])):
+        across = _persistent_plan.blocks(problem, config)[0]
+        assert across > 1
         config = dataclasses.replace(config, cluster=across if name == "cluster" else 0)
-        assert across > 1 and _persistent_plan.holds(config, contract.device())
         contract.check(dataclasses.replace(algorithm, config=config), case, **contract.ONCE)
-        tried += 1
-    assert tried >= 2
 
 
 def test_what_cannot_be_resident_is_refused_with_its_numbers():

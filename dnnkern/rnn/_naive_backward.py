@@ -11,7 +11,7 @@ from ..matmul._embed import Place
 from ..matmul._plan import Plan
 from ._cells import TYPES, make_cell
 from ._naive_forward import THREADS, kind_of, offsets, optional, state_strides
-from ._network import Lines, numbers_bytes, outputs_of, packed_lines, pointer
+from ._network import Lines, numbers, numbers_bytes, outputs_of, packed_lines, pointer
 
 
 def data_scratch(problem):
@@ -158,7 +158,7 @@ def data_launches(problem):
                      *(optional(p, name, dtype, "weights") for name in ("h0", "c0", "dhn", "dcn")),
                      Argument("int32*", "lengths" if p.lengths else "weights"), pointer(Place("reserve"), dtype),
                      pointer(Place("dh0"), dtype), optional(p, "dc0", dtype, "dh0"),
-                     *(Argument(f"{p.compute}*", place.name, place.offset) for place in (dh, dc)),
+                     *(numbers(place, p) for place in (dh, dc)),
                      *(Argument("int64", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, layer * spec.directions)),
                      Argument("int64x3", given.strides), Argument("int64x3", y.strides),
                      state_strides(p, "h0", "c0", "dhn", "dcn", "dh0", "dc0"),

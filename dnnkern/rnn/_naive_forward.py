@@ -9,7 +9,7 @@ from ..host.launch import Argument, Launch
 from ..matmul._embed import Place
 from ..matmul._plan import Plan
 from ._cells import TYPES, make_cell
-from ._network import drop_launch, forward_layers, numbers_bytes, pointer
+from ._network import drop_launch, forward_layers, numbers, numbers_bytes, pointer
 
 THREADS = 128
 PARTS = "w_ih", "w_hh", "b_ih", "b_hh", "w_hr"
@@ -210,7 +210,7 @@ def forward_launches(problem):
         arguments = (layer.input.pointer(dtype), pointer(Place("weights"), dtype), optional(p, "h0", dtype, "weights"),
                      optional(p, "c0", dtype, "weights"), Argument("int32*", "lengths" if p.lengths else "weights"),
                      layer.output.pointer(dtype), pointer(Place("hn"), dtype), optional(p, "cn", dtype, "hn"),
-                     optional(p, "reserve", dtype, "hn"), Argument(f"{p.compute}*", cells.name, cells.offset), pointer(hidden, dtype),
+                     optional(p, "reserve", dtype, "hn"), numbers(cells, p), pointer(hidden, dtype),
                      *(Argument("int64", v) for v in (p.steps, p.samples, spec.layer_input(number), spec.hidden_size, spec.state_size,
                                                       number * spec.directions)),
                      Argument("int64x3", layer.input.strides), Argument("int64x3", layer.output.strides),

@@ -105,3 +105,8 @@ def drop_launch(problem, layer):
 def numbers_bytes(problem, count):
     """Of so many numbers of the type that sums have."""
     return count * ITEMSIZE[problem.compute]
+
+
+def numbers(place, problem):
+    """A pointer to such numbers, as a kernel parameter."""
+    return Argument(f"{problem.compute}*", place.name, place.offset)

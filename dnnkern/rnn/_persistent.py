@@ -1,9 +1,10 @@
-"""A layer forward in one launch: recurrent weights stay in registers, states go round.
+"""All steps of a layer in one launch: recurrent weights stay in registers, what passes from step to step goes round.
 
-A block has some hidden units of a direction, all their gates, and some sequences. Before the first step its threads load the rows of R that
-belong to these units; they never leave the registers. A step: the block waits until all blocks that share its sequences have announced
-their states, copies these to shared memory and multiplies; then its threads, which have the same units and sequences at every step and
-so keep cell states in registers, write new states where the others will read them. Blocks of other sequences go their own pace.
+A block has some hidden units of a direction and some sequences. Before the first step its threads load what of R belongs to these units,
+forward the rows of all their gates, backward the columns; it never leaves the registers. A step: the block waits until all blocks that
+share its sequences have announced what they have, states or gradients of gates, copies these lines to shared memory and multiplies; then
+its threads, which have the same units and sequences at every step and so keep cell states in registers, write new lines where the others
+will read them. Blocks of other sequences go their own pace.
 
 Products are of two kinds. Ordinary units: a warp has some rows, its lanes share k, each sequence's sums are added up over the lanes. Or
 mma: a warp has 16 rows and a part of k, as fragments; parts are added up by whoever reads the sums.
@@ -11,7 +12,7 @@ mma: a warp has 16 rows and a part of k, as fragments; parts are added up by who
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, u16, u32
 from ..device.cluster import cluster_arrive, cluster_wait
 from ..device.convert import element
 from ..device.cp_async import commit_copies, copy_async16, wait_copies
@@ -19,12 +20,12 @@ from ..device.grid import announce, await_blocks
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.ldmatrix import ldmatrix_x2, ldmatrix_x4
 from ..device.mma import make_mma
-from ..device.vec import address, advance, load2, load4, shared_address
+from ..device.vec import address, load2, load4, shared_address
 from ..device.warp import shuffle_xor
 from ..host.dtypes import ITEMSIZE, compute_dtype
 from ..matmul._tile import unrolled
-from ._cells import TYPES, make_cell
-from ._spec import GATES, SLOTS
+from ._cells import TYPES
+from ._spec import GATES
 
 COPY = 16  # bytes of a copy to shared memory
 WARP = 32
@@ -39,10 +40,14 @@ class Config:
     cell, dtype : str
     mma : bool
         Products on tensor cores.
+    back : bool
+        A row is a unit's, not a gate's.
     inner : int
-        Of a product: the size of the state.
+        Of a product: forward the size of the state, backward of the gates.
     units, samples : int
         Of a block; units a power of two.
+    part : int
+        Sequences whose lines are in shared memory at once.
     lines : int
         Rows of a warp; 16 for mma.
     splits : int
@@ -53,9 +58,11 @@ class Config:
     cell: str
     dtype: str
     mma: bool
+    back: bool
     inner: int
     units: int
     samples: int
+    part: int
     lines: int
     splits: int
     cluster: int
@@ -66,9 +73,13 @@ class Config:
         return compute_dtype(self.dtype)
 
     @property
+    def rows_a_unit(self):
+        return 1 if self.back else GATES[self.cell]
+
+    @property
     def rows(self):
-        """Of R, of a block; padded to whole warps."""
-        return ceil_div(GATES[self.cell] * self.units, self.lines) * self.lines
+        """Of a block's product; padded to whole warps."""
+        return ceil_div(self.rows_a_unit * self.units, self.lines) * self.lines
 
     @property
     def warps(self):
@@ -90,7 +101,7 @@ class Config:
 
     @property
     def length(self):
-        """Elements of a line of states in shared memory: all that is multiplied, and for mma 16 bytes, which spare bank conflicts."""
+        """Elements of a line in shared memory: all that is multiplied, and for mma 16 bytes, which spare bank conflicts."""
         return self.steps * 16 * self.splits + self.vector if self.mma else self.steps * WARP * self.vector
 
     @property
@@ -99,13 +110,23 @@ class Config:
         return self.samples + 1
 
     @property
-    def states_bytes(self):
-        return self.samples * self.length * ITEMSIZE[self.dtype]
+    def lines_bytes(self):
+        return self.part * self.length * ITEMSIZE[self.dtype]
 
     @property
     def sums(self):
         """Numbers in shared memory."""
         return self.splits * self.rows * self.pitch
+
+    @property
+    def stage_pitch(self):
+        """Elements of a row of R on its way to fragments: a step of each part of k, and 16 bytes, which spare bank conflicts."""
+        return 16 * self.splits + 8
+
+    @property
+    def stage(self):
+        """Elements in shared memory of that."""
+        return self.rows * self.stage_pitch if self.mma else 1
 
     @property
     def pairs(self):
@@ -119,14 +140,15 @@ class Config:
 
     @property
     def registers_needed(self):
-        """Of a thread: what it holds, sums, a line of states, cell states and inputs, addresses."""
+        """Of a thread: what it holds, sums, a line, cell states and inputs, addresses."""
         size = 2 if self.dtype == "float64" else 1
-        product = self.samples // 2 + 8 if self.mma else (self.lines + self.steps * self.vector) * size
+        product = self.part // 2 + 8 if self.mma else (self.lines + self.steps * self.vector) * size
         return (self.held if self.mma else self.held * size) + product + self.pairs * (8 + GATES[self.cell]) * size + 56
 
     def __str__(self):
         how = f"mma, k in {self.splits}" if self.mma else f"{self.lines} rows a warp"
-        return f"{self.units} units, {self.samples} sequences, {how}" + f", clusters of {self.cluster}" * bool(self.cluster)
+        parts = f" by {self.part}" * (self.part < self.samples)
+        return f"{self.units} units, {self.samples} sequences{parts}, {how}" + f", clusters of {self.cluster}" * bool(self.cluster)
 
 
 @functools.cache
@@ -166,17 +188,36 @@ def row_of(lane, width):
 
 
 @functools.cache
-def make_scalar_product(config):
-    """Device functions ``fetch(held, weights, ...)`` and ``multiply(held, states, sums)`` on ordinary units."""
-    e, T = element(config.dtype), TYPES[config.compute]
-    load = e.load
-    LINES, STEPS, VECTOR, LENGTH, SAMPLES, PITCH = config.lines, config.steps, config.vector, config.length, config.samples, config.pitch
-    GATES_OF, UNIT_LOG, INNER = GATES[config.cell], config.units.bit_length() - 1, config.inner
-    EACH, SPAN, LOG, STAY = STEPS * VECTOR, WARP * VECTOR, LINES.bit_length() - 1, WARP // LINES - 1
-    gather = _make_gather(LINES, WARP // 2)
+def _make_place(config):
+    """Device function ``place(at, gate, unit, k, units)``: where in the weights the element k of a row is."""
+    INNER, BACK = config.inner, config.back
 
     @device_function
-    def fetch(held, weights, at, unit_count, first):
+    def place(at, gate, unit, k, units):
+        if BACK:
+            return i64(at + i64(k) * i64(units) + i64(unit))
+        return i64(at + i64(i64(gate) * i64(units) + i64(unit)) * INNER + i64(k))
+    return place
+
+
+def make_product(config):
+    """Device functions ``fetch(held, stage, weights, at, units, first)`` and ``multiply(held, lines, sums, n)``, for the block's sequences
+    from n on."""
+    return (_make_mma_product if config.mma else _make_scalar_product)(config)
+
+
+@functools.cache
+def _make_scalar_product(config):
+    """On ordinary units."""
+    e, T = element(config.dtype), TYPES[config.compute]
+    load = e.load
+    LINES, STEPS, VECTOR, LENGTH, PART, PITCH = config.lines, config.steps, config.vector, config.length, config.part, config.pitch
+    GATES_OF, UNIT_LOG, INNER = config.rows_a_unit, config.units.bit_length() - 1, config.inner
+    EACH, SPAN, LOG, STAY = STEPS * VECTOR, WARP * VECTOR, LINES.bit_length() - 1, WARP // LINES - 1
+    gather, place = _make_gather(LINES, WARP // 2), _make_place(config)
+
+    @device_function
+    def fetch(held, stage, weights, at, unit_count, first):
         lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
         for r in range(LINES):
             row = i32(warp * LINES + r)
@@ -186,17 +227,17 @@ def make_scalar_product(config):
                 for v in range(VECTOR):
                     k, value = i32(s * SPAN + lane * VECTOR + v), T(0)
                     if gate < GATES_OF and unit < unit_count and k < INNER:
-                        value = T(load(weights, i64(at + i64(i64(gate) * i64(unit_count) + i64(unit)) * INNER + i64(k))))
+                        value = T(load(weights, place(at, gate, unit, k, unit_count)))
                     held[r * EACH + s * VECTOR + v] = value
 
     @device_function
-    def multiply(held, states, sums):
+    def multiply(held, states, sums, before):
         acc, values = cuda.local.array(LINES, T), cuda.local.array(EACH, T)
         lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
         own = i32(0)
         for b in range(LOG):  # `row_of`
             own = i32(own + (i32(lane >> (4 - b)) & 1) * (LINES >> (b + 1)))
-        for n in range(SAMPLES):
+        for n in range(PART):
             for s in range(STEPS):
                 at = i32(n * LENGTH + s * SPAN + VECTOR * lane)
                 if VECTOR == 4:
@@ -209,42 +250,47 @@ def make_scalar_product(config):
                     acc[r] = T(acc[r] + held[r * EACH + j] * values[j])
             gather(acc)
             if i32(lane & STAY) == 0:
-                sums[i32(i32(warp * LINES + own) * PITCH + n)] = acc[0]
+                sums[i32(i32(warp * LINES + own) * PITCH + before + n)] = acc[0]
     return fetch, multiply
 
 
 @functools.cache
-def make_mma_product(config):
-    """The same on tensor cores: a warp has 16 rows and a part of k."""
-    mma, FRAGMENTS = make_mma(config.dtype), config.samples // 8
+def _make_mma_product(config):
+    """On tensor cores: a warp has 16 rows and a part of k."""
+    mma, FRAGMENTS = make_mma(config.dtype), config.part // 8
     STEPS, SPLITS, LENGTH, PITCH, ROWS = config.steps, config.splits, config.length, config.pitch, config.rows
-    GATES_OF, UNIT_LOG, INNER, SUMS = GATES[config.cell], config.units.bit_length() - 1, config.inner, 4 * FRAGMENTS
-    SPLIT_LOG = SPLITS.bit_length() - 1
-    PAIRS, ODD, WORDS = FRAGMENTS // 2, FRAGMENTS % 2, 4
+    GATES_OF, UNIT_LOG, INNER, SUMS = config.rows_a_unit, config.units.bit_length() - 1, config.inner, 4 * FRAGMENTS
+    SPLIT_LOG, place, THREADS, BACK = SPLITS.bit_length() - 1, _make_place(config), config.threads, config.back
+    WIDTH, PADDED, BY_ROWS = 16 * SPLITS, config.stage_pitch, divisor(ROWS)
+    WIDTH_LOG = WIDTH.bit_length() - 1
+    PAIRS, ODD = FRAGMENTS // 2, FRAGMENTS % 2
     T = TYPES["float32"]
 
     @device_function
     def fetch_step(s, places):
-        held, weights, at, unit_count, first, lane, tile, part = places
-        for r in range(WORDS):
-            row = i32(tile * 16 + i32(lane >> 2) + 8 * (r % 2))
+        held, stage, weights, at, unit_count, first, tile, part = places
+        for j in range(i32(cuda.threadIdx.x), i32(ROWS * WIDTH), i32(THREADS)):
+            row, column = i32(j >> WIDTH_LOG), i32(j & (WIDTH - 1))
+            if BACK:  # neighbours in memory are rows
+                row, column = divide_remainder(j, BY_ROWS)[1], divide_remainder(j, BY_ROWS)[0]
             gate = i32(row >> UNIT_LOG)
             unit = i32(first + row - i32(gate << UNIT_LOG))
-            k = i32(i32(part * STEPS + s) * 16 + 2 * i32(lane & 3) + 8 * (r // 2))
-            word = u32(0)
-            if gate < GATES_OF and unit < unit_count:
-                base = i64(at + i64(i64(gate) * i64(unit_count) + i64(unit)) * INNER + i64(k))
-                if k < INNER:
-                    word = u32(weights[base])
-                if k + 1 < INNER:
-                    word = u32(word | u32(u32(weights[i64(base + 1)]) << u32(16)))
-            held[i32(4 * s + r)] = word
+            k = i32(i32(i32(column >> 4) * STEPS + s) * 16 + i32(column & 15))
+            word = u16(0)
+            if gate < GATES_OF and unit < unit_count and k < INNER:
+                word = weights[place(at, gate, unit, k, unit_count)]
+            stage[i32(row * PADDED + column)] = word
+        cuda.syncthreads()
+        lane = i32(i32(cuda.threadIdx.x) & 31)
+        line = i32(tile * 16 + i32(lane & 7) + 8 * i32(i32(lane >> 3) & 1))
+        ldmatrix_x4(held, i32(4 * s), shared_address(stage, i32(line * PADDED + part * 16 + 8 * i32(lane >> 4))))
+        cuda.syncthreads()
     fetch_all = unrolled(STEPS, fetch_step)
 
     @device_function
-    def fetch(held, weights, at, unit_count, first):
-        lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
-        fetch_all(i32(0), (held, weights, at, unit_count, first, lane, i32(warp >> SPLIT_LOG), i32(warp & (SPLITS - 1))))
+    def fetch(held, stage, weights, at, unit_count, first):
+        warp = i32(i32(cuda.threadIdx.x) >> 5)
+        fetch_all(i32(0), (held, stage, weights, at, unit_count, first, i32(warp >> SPLIT_LOG), i32(warp & (SPLITS - 1))))
 
     @device_function
     def multiply_step(s, places):
@@ -259,7 +305,7 @@ def make_mma_product(config):
     multiply_all = unrolled(STEPS, multiply_step)
 
     @device_function
-    def multiply(held, states, sums):
+    def multiply(held, states, sums, before):
         acc, b = cuda.local.array(SUMS, T), cuda.local.array(4, u32)
         lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
         tile, part = i32(warp >> SPLIT_LOG), i32(warp & (SPLITS - 1))
@@ -273,141 +319,49 @@ def make_mma_product(config):
         for f in range(FRAGMENTS):
             for r in range(4):
                 line = i32(part * ROWS + tile * 16 + i32(lane >> 2) + 8 * (r // 2))
-                sums[i32(line * PITCH + 8 * f + 2 * i32(lane & 3) + r % 2)] = acc[4 * f + r]
+                sums[i32(line * PITCH + before + 8 * f + 2 * i32(lane & 3) + r % 2)] = acc[4 * f + r]
     return fetch, multiply
 
 
 @functools.cache
-def forward_kernel(config, kind):
-    """All steps of a layer."""
-    e, T, cell = element(kind.dtype), TYPES[kind.compute], make_cell(kind.cell, kind.compute, kind.clip)
-    load, store, forward = e.load, e.store, cell.forward
-    LSTM, GRU, SKIP = kind.cell == "lstm", kind.cell == "gru", kind.skip
-    GATES_OF, SLOTS_OF = GATES[kind.cell], SLOTS[kind.cell]
-    LINEAR, FIRST_BIAS, SECOND_BIAS = "w_ih" in kind.given, "b_ih" in kind.given, "b_hh" in kind.given
-    H0, C0, LENGTHS, TRAINING = (name in kind.present for name in ("h0", "c0", "lengths", "reserve"))
-    fetch, multiply = (make_mma_product if config.mma else make_scalar_product)(config)
-    THREADS, UNITS, SAMPLES, PAIRS, SPLITS = config.threads, config.units, config.samples, config.pairs, config.splits
-    ROWS, PITCH, SUMS, UNIT_LOG, CLUSTER = config.rows, config.pitch, config.sums, config.units.bit_length() - 1, config.cluster
-    HELD, HELD_TYPE, ELEMENT = config.held, u32 if config.mma else T, u32 if config.mma else T
-    VECTOR, INNER, LINE, TILE = config.vector, config.inner, config.length * ITEMSIZE[kind.dtype], config.states_bytes
-    CHUNKS, BY_CHUNKS, INPUTS = INNER // VECTOR, divisor(INNER // VECTOR), PAIRS * GATES_OF
-    COPIES, WORDS, narrow, widen, landed = SAMPLES * CHUNKS, TILE // ITEMSIZE["float32" if config.mma else kind.dtype], e.narrow, e.widen, \
-        wait_copies(0)
+def make_copy(config):
+    """Device functions ``clear(tile)``, once, and ``bring(tile, source, first, samples)``: the lines of sequences from `first` on come to
+    shared memory, and are there when it returns. What lies behind a line, and sequences that do not exist, stay 0."""
+    ELEMENT = u32 if config.mma else TYPES[config.compute]
+    VECTOR, INNER, LINE, THREADS = config.vector, config.inner, config.length * ITEMSIZE[config.dtype], config.threads
+    WORDS, CHUNKS = config.lines_bytes // (4 if config.mma else ITEMSIZE[config.dtype]), divisor(INNER // VECTOR)
+    COPIES, landed = config.part * (INNER // VECTOR), wait_copies(0)
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
-    def rnn_persistent(sums, x, weights, h0, c0, lengths, states, came, y, hn, cn, reserve, steps, samples, units, layer, blocks,
-                       sums_strides, x_strides, y_strides, s, offsets):
-        tile, products = cuda.shared.array(0, ELEMENT, alignment=16), cuda.shared.array(SUMS, T)
-        held = cuda.local.array(HELD, HELD_TYPE)
-        cells, last, slots = cuda.local.array(PAIRS, T), cuda.local.array(PAIRS, T), cuda.local.array(SLOTS_OF, T)
-        inputs, ends = cuda.local.array(INPUTS, T), cuda.local.array(PAIRS, i32)
-        thread, block, group, which = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x), i32(cuda.blockIdx.y), i32(cuda.blockIdx.z)
-        first, n0 = i32(block * UNITS), i32(group * SAMPLES)
-        w_hh = offsets[5] if which else offsets[0]
-        b_ih, b_hh = (offsets[6], offsets[7]) if which else (offsets[1], offsets[2])
-        gates_at, cells_at = (offsets[8], offsets[9]) if which else (offsets[3], offsets[4])
-        H, of = i64(units), i64(i64(layer) + i64(which))
-        base = shared_address(tile, i32(0))
-        for j in range(thread, i32(WORDS), i32(THREADS)):  # what lies behind the states, and sequences that do not exist, stay 0
+    @device_function
+    def clear(tile):
+        for j in range(i32(cuda.threadIdx.x), i32(WORDS), i32(THREADS)):
             tile[j] = ELEMENT(0)
-        fetch(held, weights, w_hh, units, first)
         cuda.syncthreads()
-        counter = advance(came, i64(i64(which) * i64(cuda.gridDim.y) + i64(group)))
-        mine, parity = advance(states, i64(i64(which) * i64(samples) * INNER)), i64(i64(cuda.gridDim.z) * i64(samples) * INNER)
-        for p in range(PAIRS):
-            pair = i32(thread + p * THREADS)
-            n, unit = i32(n0 + i32(pair >> UNIT_LOG)), i32(first + i32(pair & (UNITS - 1)))
-            ends[p], cells[p], last[p] = i32(-1), T(0), T(0)
-            if pair < UNITS * SAMPLES and n < samples and unit < units:
-                ends[p] = i32(steps)
-                if LENGTHS:
-                    ends[p] = min(max(i32(lengths[n]), i32(0)), i32(steps))
-                if H0:
-                    last[p] = T(load(h0, i64(of * s[0] + i64(n) * s[1] + i64(unit) * s[2])))
-                if C0:
-                    cells[p] = T(load(c0, i64(of * s[3] + i64(n) * s[4] + i64(unit) * s[5])))
-        for step in range(steps):
-            # what this step adds from the input is under way while the others finish
-            for p in range(PAIRS):
-                pair = i32(thread + p * THREADS)
-                n, unit = i32(n0 + i32(pair >> UNIT_LOG)), i32(first + i32(pair & (UNITS - 1)))
-                if step < ends[p]:
-                    t = i32(ends[p] - 1 - step) if which else i32(step)
-                    at = i64(i64(which) * sums_strides[0] + i64(t) * sums_strides[1] + i64(n) * sums_strides[2] + i64(unit))
-                    for g in range(GATES_OF):
-                        value = T(0)
-                        if LINEAR:
-                            value = sums[i64(at + g * H)]
-                        if SKIP:
-                            value = T(load(x, i64(i64(t) * x_strides[0] + i64(n) * x_strides[1] + i64(unit) * x_strides[2])))
-                        if FIRST_BIAS:
-                            value = T(value + T(load(weights, i64(b_ih + g * H + i64(unit)))))
-                        inputs[p * GATES_OF + g] = value
-            if step > 0:
-                if CLUSTER:
-                    cluster_wait()
-                else:
-                    await_blocks(counter, u32(i32(step) * blocks))
-            source = advance(mine, i64(i64(i32(step) & 1) * parity))
-            for j in range(thread, i32(COPIES), i32(THREADS)):
-                n, chunk = divide_remainder(j, BY_CHUNKS)
-                inside = i32(n0 + n) < samples
-                at = i64(i64(n0 + n) * INNER + i64(i32(chunk * VECTOR))) if inside else i64(0)
-                copy_async16(u32(base + u32(i32(n * LINE + chunk * COPY))), address(source, at), i64(0), u32(COPY) if inside else u32(0))
-            commit_copies()
-            landed()
-            cuda.syncthreads()
-            multiply(held, tile, products)
-            cuda.syncthreads()
-            target = advance(mine, i64(i64(i32(step + 1) & 1) * parity))
-            for p in range(PAIRS):
-                pair = i32(thread + p * THREADS)
-                sample, unit_here = i32(pair >> UNIT_LOG), i32(pair & (UNITS - 1))
-                n, unit = i32(n0 + sample), i32(first + unit_here)
-                if ends[p] >= 0:
-                    has = step < ends[p]
-                    t = i32(ends[p] - 1 - step) if which and has else i32(step)
-                    line = i64(i64(t) * i64(samples) + i64(n))
-                    to = i64(i64(t) * y_strides[0] + i64(n) * y_strides[1] + i64(i64(which) * H + i64(unit)) * y_strides[2])
-                    h = T(0)
-                    for g in range(SLOTS_OF):
-                        slots[g] = T(0)
-                    state = T(0)
-                    if has:
-                        for g in range(GATES_OF):
-                            half = T(0)
-                            for q in range(SPLITS):
-                                half = T(half + products[i32(i32(q * ROWS + g * UNITS + unit_here) * PITCH + sample)])
-                            if SECOND_BIAS:
-                                half = T(half + T(load(weights, i64(b_hh + g * H + i64(unit)))))
-                            if GRU and g == 2:
-                                slots[2] = inputs[p * GATES_OF + 2]
-                                slots[3] = half
-                            else:
-                                slots[g] = T(inputs[p * GATES_OF + g] + half)
-                        state, h = forward(slots, cells[p] if LSTM else last[p])
-                        if LSTM:
-                            cells[p] = state
-                    store(y, to, h)
-                    if has:
-                        last[p] = T(widen(narrow(h)))
-                    store(target, i64(i64(n) * INNER + i64(unit)), last[p])
-                    if TRAINING:
-                        for g in range(SLOTS_OF):
-                            store(reserve, i64(gates_at + i64(line * SLOTS_OF + g) * H + i64(unit)), slots[g])
-                        if LSTM:
-                            store(reserve, i64(cells_at + line * H + i64(unit)), state)
-            if step + 1 < steps:
-                if CLUSTER:
-                    cluster_arrive()
-                else:
-                    announce(counter)
-        for p in range(PAIRS):
-            pair = i32(thread + p * THREADS)
-            n, unit = i32(n0 + i32(pair >> UNIT_LOG)), i32(first + i32(pair & (UNITS - 1)))
-            if ends[p] >= 0:
-                store(hn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8]), last[p])
-                if LSTM:
-                    store(cn, i64(of * s[9] + i64(n) * s[10] + i64(unit) * s[11]), cells[p])
-    return rnn_persistent
+
+    @device_function
+    def bring(tile, source, first, samples):
+        base = shared_address(tile, i32(0))
+        for j in range(i32(cuda.threadIdx.x), i32(COPIES), i32(THREADS)):
+            n, chunk = divide_remainder(j, CHUNKS)
+            inside = i32(first + n) < samples
+            at = i64(i64(i32(first + n)) * INNER + i64(i32(chunk * VECTOR))) if inside else i64(0)
+            copy_async16(u32(base + u32(i32(n * LINE + chunk * COPY))), address(source, at), i64(0), u32(COPY) if inside else u32(0))
+        commit_copies()
+        landed()
+        cuda.syncthreads()
+    return clear, bring
+
+
+@functools.cache
+def make_meeting(config):
+    """Device functions ``tell(counter)`` and ``meet(counter, count)`` between steps: of a cluster, or by a counter in global memory."""
+    if config.cluster:
+        @device_function
+        def tell(counter):
+            cluster_arrive()
+
+        @device_function
+        def meet(counter, count):
+            cluster_wait()
+        return tell, meet
+    return announce, await_blocks

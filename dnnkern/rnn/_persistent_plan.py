@@ -1,5 +1,6 @@
 """Which shapes a persistent layer can have, what they cost, and the launches round it."""
 import itertools
+import math
 from dataclasses import replace
 
 from ..device.index import ceil_div
@@ -8,15 +9,19 @@ from ..host.launch import Argument, Launch
 from ..matmul._embed import Place
 from ..matmul._plan import Plan, alignment_at
 from ._naive_forward import kind_of, offsets, optional, state_strides
-from ._network import drop_launch, forward_layers, numbers_bytes, pointer
-from ._persistent import COPY, Config, forward_kernel
+from ._network import Lines, drop_launch, forward_layers, numbers, numbers_bytes, outputs_of, packed_lines, pointer
+from ._persistent import COPY, Config
+from ._persistent_backward import backward_kernel
+from ._persistent_forward import forward_kernel
+from ._problem import OPS
 from ._spec import GATES
+from ._step_backward import half_part, input_gradients
 from ._steps import Rows, fill, matrix_tensor, move_states, small_seconds, too_many
 
 REGISTERS, MOST_REGISTERS, STATIC, MOST_THREADS, KEPT = 65536, 255, 48 << 10, 1024, 8
 SIZES = (1, 2, 4, 8, 16)  # of clusters
 # Seconds, guesses: a barrier in global memory and of a cluster, latencies of a step's copy, product and cells.
-MEET, MEET_CLUSTER, LATENCIES = 1.2e-6, 0.5e-6, 1.5e-6
+MEET, MEET_CLUSTER, LATENCIES, COPY_LATENCY = 1.2e-6, 0.5e-6, 1.5e-6, 0.7e-6
 L2_RATE = 5.5e12
 
 
@@ -32,22 +37,23 @@ def refusal(problem):
 
 def shapes(problem):
     """Configurations that a block could have, whatever they cost."""
-    p, spec = problem, problem.spec
-    mma = p.x.itemsize == 2
+    p, spec, back = problem, problem.spec, problem.op == OPS[1]
+    mma, inner = p.x.itemsize == 2, spec.hidden_size * (spec.gates if back else 1)
     units = [1 << k for k in range(7) if 1 << k < 2 * spec.hidden_size]
     samples = (8, 16, 32, 64) if mma else (4, 8, 16, 32, 64)
     for u, n in itertools.product(units, samples):
         if n >= 2 * max(p.samples, samples[0]):
             continue
-        for lines, splits in ((16, q) for q in (1, 2, 4, 8)) if mma else ((q, 1) for q in (16, 8, 4, 2)):
-            yield Config(spec.cell, p.dtype, mma, spec.hidden_size, u, n, lines, splits, 0)
+        for part in (n // q for q in (1, 2, 4, 8) if n // q >= samples[0]):
+            for lines, splits in ((16, q) for q in (1, 2, 4, 8, 16)) if mma else ((q, 1) for q in (16, 8, 4, 2, 1)):
+                yield Config(spec.cell, p.dtype, mma, back, inner, u, n, part, lines, splits, 0)
 
 
 def holds(config, device):
     """Whether a multiprocessor has what a block needs."""
-    static = config.sums * (8 if config.dtype == "float64" else 4)
+    static = config.sums * (8 if config.dtype == "float64" else 4) + 2 * config.stage
     most = min(MOST_REGISTERS, REGISTERS // config.threads) if config.threads <= MOST_THREADS else 0
-    return config.registers_needed <= most and static <= STATIC and config.states_bytes + static + 1024 <= device.shared_per_block
+    return config.registers_needed <= most and static <= STATIC and config.lines_bytes + static + 1024 <= device.shared_per_block
 
 
 def blocks(problem, config):
@@ -77,9 +83,9 @@ def fits(problem, device, clusters):
     spec = problem.spec
     rows = GATES[spec.cell] * spec.hidden_size * spec.directions
     if clusters:
-        return f"{rows} rows of {spec.hidden_size} weights; a cluster of {SIZES[-1]} blocks cannot hold a direction's in its registers"
+        return f"{rows} rows of {spec.hidden_size} weights; a cluster of {SIZES[-1]} blocks cannot hold a direction's"
     return (f"{rows} rows of {spec.hidden_size} weights for {problem.samples} sequences; {device.sms} multiprocessors of {REGISTERS} "
-            "registers cannot hold them at once")
+            "registers cannot hold them, and the lines of sequences, at once")
 
 
 def step_seconds(problem, device, config):
@@ -91,7 +97,18 @@ def step_seconds(problem, device, config):
     product = config.rows * config.samples * config.inner / (rate * device.clock_hz) * (1.5 if config.mma else 1.3)
     copied = total * config.samples * config.inner * (2 if config.mma else 4) / L2_RATE
     meet = 0.0 if across == 1 else MEET_CLUSTER if config.cluster else MEET
-    return waves * (meet + LATENCIES + product + 0.1e-6 * config.pairs) + copied
+    parts = (config.samples // config.part - 1) * COPY_LATENCY
+    return waves * (meet + LATENCIES + parts + product + 0.1e-6 * config.pairs) + copied
+
+
+def _layer(plan, p, config, kernel, arguments):
+    """Add the launch of a layer; never one whose blocks would wait for some that cannot start."""
+    grid, device = blocks(p, config), plan.device
+    if not config.cluster and math.prod(grid) > device.sms:
+        raise NotSupported(f"{p}: {' x '.join(map(str, grid))} blocks wait for each other; {device.name} runs {device.sms} at once")
+    launch = Launch(kernel, grid, (config.threads, 1, 1), arguments, shared=config.lines_bytes, cluster=(config.cluster or 1, 1, 1),
+                    cooperative=not config.cluster)
+    plan.add(p.steps * step_seconds(p, device, config), lambda: (launch,))
 
 
 def forward_plan(problem, device, config):
@@ -99,8 +116,6 @@ def forward_plan(problem, device, config):
     p, spec, plan = problem, problem.spec, Plan(device)
     size, directions, rows = p.x.itemsize, spec.directions, spec.gates * spec.hidden_size
     across, groups, _ = blocks(p, config)
-    if not config.cluster and across * groups * directions > device.sms:
-        raise NotSupported(f"{p}: {across} x {groups} x {directions} blocks wait for each other; {device.name} runs {device.sms} at once")
     layers = forward_layers(p, plan)
     sums = plan.part(numbers_bytes(p, directions * p.steps * p.samples * rows))
     states = plan.part(2 * directions * p.samples * spec.hidden_size * size)
@@ -117,7 +132,7 @@ def forward_plan(problem, device, config):
                              y=of.packed(rows, p.compute))
         move_states(plan, p, number, spec.hidden_size, ("h0", p.h0), (states, p.dtype))
         fill(plan, came, "float32", directions * groups, 0.0)  # whose bits are those of the integer 0
-        arguments = (Argument(f"{p.compute}*", sums.name, sums.offset), layer.input.pointer(p.dtype), pointer(Place("weights"), p.dtype),
+        arguments = (numbers(sums, p), layer.input.pointer(p.dtype), pointer(Place("weights"), p.dtype),
                      optional(p, "h0", p.dtype, "weights"), optional(p, "c0", p.dtype, "weights"), lengths, pointer(states, p.dtype),
                      Argument("uint32*", came.name, came.offset), layer.output.pointer(p.dtype), pointer(Place("hn"), p.dtype),
                      optional(p, "cn", p.dtype, "hn"), optional(p, "reserve", p.dtype, "hn"),
@@ -125,10 +140,37 @@ def forward_plan(problem, device, config):
                      Argument("int64x3", (p.steps * p.samples * rows, of.order[0] * rows, of.order[1] * rows)),
                      Argument("int64x3", layer.input.strides), Argument("int64x3", layer.output.strides),
                      state_strides(p, "h0", "c0", "hn", "cn"), offsets(p, number, ("w_hh", "b_ih", "b_hh"), ("gates", "cells")))
-        launch = Launch(forward_kernel(config, kind_of(p, number)), (across, groups, directions), (config.threads, 1, 1), arguments,
-                        shared=config.states_bytes, cluster=(config.cluster or 1, 1, 1), cooperative=not config.cluster)
-        plan.add(p.steps * step_seconds(p, device, config), lambda launch=launch: (launch,))
+        _layer(plan, p, config, forward_kernel(config, kind_of(p, number)), arguments)
         if layer.dropped:
             drop, elements = drop_launch(p, layer), p.steps * p.samples * spec.output_size
             plan.add(small_seconds(elements, 3 * elements * size, device), lambda drop=drop: (drop,))
     return plan
+
+
+def data_plan(problem, device, config):
+    """The plan of the gradients by inputs and first states."""
+    p, spec, plan, dtype = problem, problem.spec, Plan(device), problem.dtype
+    across, groups, directions = blocks(p, config)
+    turned = plan.part(2 * directions * p.samples * spec.gates * spec.hidden_size * p.x.itemsize)
+    came = plan.part(4 * directions * groups)
+    inner = [plan.part(numbers_bytes(p, p.steps * p.samples * spec.output_size)) for _ in range(min(2, spec.num_layers - 1))]
+    half, lengths = half_part(plan, p), Argument("int32*", "lengths" if p.lengths else "weights")
+    given = Lines(Place("dy"), p.strides_of(p.dy))
+    for layer in reversed(range(spec.num_layers)):
+        is_inner, y = layer + 1 < spec.num_layers, outputs_of(p, layer)
+        fill(plan, came, "float32", directions * groups, 0.0)
+        arguments = (given.pointer(p.compute if is_inner else dtype), y.pointer(dtype), pointer(Place("weights"), dtype),
+                     *(optional(p, name, dtype, "weights") for name in ("h0", "c0", "dhn", "dcn")), lengths, pointer(turned, dtype),
+                     Argument("uint32*", came.name, came.offset), pointer(Place("reserve"), dtype), pointer(Place("dh0"), dtype),
+                     optional(p, "dc0", dtype, "dh0"),
+                     *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, layer * directions, across)),
+                     Argument("int64x3", given.strides), Argument("int64x3", y.strides),
+                     state_strides(p, "h0", "c0", "dhn", "dcn", "dh0", "dc0"), offsets(p, layer, ("w_hh",), ("gates", "cells")))
+        _layer(plan, p, config, backward_kernel(config, kind_of(p, layer), is_inner), arguments)
+        to = Lines(Place("dx"), p.strides_of(p.dx)) if layer == 0 else packed_lines(p, inner[layer % len(inner)], spec.layer_input(layer))
+        input_gradients(plan, p, layer, to, half)
+        given = to
+    return plan
+
+
+PLANS = {OPS[0]: forward_plan, OPS[1]: data_plan}

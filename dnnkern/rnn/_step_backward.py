@@ -11,7 +11,7 @@ from ..matmul._embed import Place
 from ..matmul._plan import Plan, alignment_at
 from ._cells import TYPES, make_cell
 from ._naive_forward import kind_of, offsets, optional, state_strides
-from ._network import Lines, numbers_bytes, outputs_of, packed_lines, pointer
+from ._network import Lines, numbers, numbers_bytes, outputs_of, packed_lines, pointer
 from ._spec import GATES, SLOTS
 from ._steps import THREADS, Rows, blocks, clean_inputs, fill, matrix_tensor, move_states, small_seconds, states_before
 
@@ -162,11 +162,6 @@ def kept_kernel(dtype, compute):
     return rnn_dropped_back
 
 
-def numbers(place, p):
-    """A pointer to sums."""
-    return Argument(f"{p.compute}*", place.name, place.offset)
-
-
 def data_plan(problem, device, config):
     """The plan of the gradients by inputs and first states."""
     p, spec, plan = problem, problem.spec, Plan(device)
@@ -176,10 +171,7 @@ def data_plan(problem, device, config):
     cells = plan.part(numbers_bytes(p, many * spec.hidden_size)) if spec.cell == "lstm" else rests
     inner = [plan.part(numbers_bytes(p, p.steps * p.samples * spec.output_size)) for _ in range(min(2, spec.num_layers - 1))]
     projected = (plan.part(many * spec.proj_size * size), plan.part(numbers_bytes(p, many * spec.hidden_size))) if spec.proj_size else None
-    half = None
-    if spec.bidirectional:
-        most = max((spec.layer_input(n) for n in range(spec.num_layers) if spec.matrix("w_ih", n, 0)), default=0)
-        half = plan.part(numbers_bytes(p, p.steps * p.samples * most))
+    half = half_part(plan, p)
     given = Lines(Place("dy"), p.strides_of(p.dy))
     for layer in reversed(range(spec.num_layers)):
         move_states(plan, p, layer, spec.state_size, ("dhn", p.dhn), (rests, p.compute))
@@ -193,7 +185,7 @@ def data_plan(problem, device, config):
         if spec.cell == "lstm":
             move_states(plan, p, layer, spec.hidden_size, (cells, p.compute), ("dc0", p.dc0))
         to = Lines(Place("dx"), p.strides_of(p.dx)) if layer == 0 else packed_lines(p, inner[layer % len(inner)], spec.layer_input(layer))
-        _inputs(plan, p, layer, to, half)
+        input_gradients(plan, p, layer, to, half)
         given = to
     return plan
 
@@ -248,7 +240,16 @@ def _gates(p, layer, direction, first, count):
                    alignment_at(p.reserve.alignment, offset, width * size)), Place("reserve", offset))
 
 
-def _inputs(plan, p, layer, to, half):
+def half_part(plan, p):
+    """Where the gradient of an input by one direction waits for the other's; None with one direction."""
+    spec = p.spec
+    if not spec.bidirectional:
+        return None
+    most = max((spec.layer_input(n) for n in range(spec.num_layers) if spec.matrix("w_ih", n, 0)), default=0)
+    return plan.part(numbers_bytes(p, p.steps * p.samples * most))
+
+
+def input_gradients(plan, p, layer, to, half):
     """The gradient of a layer's input: products of both directions' gates, added up; 0 where elements were dropped."""
     spec, inputs = p.spec, p.spec.layer_input(layer)
     elements, dtype = p.steps * p.samples * inputs, p.dtype if layer == 0 else p.compute

@@ -10,7 +10,7 @@ from ..matmul._embed import Place
 from ..matmul._plan import Plan, alignment_at
 from ._cells import TYPES, make_cell
 from ._naive_forward import kind_of, offsets, optional
-from ._network import drop_launch, forward_layers, numbers_bytes, pointer
+from ._network import drop_launch, forward_layers, numbers, numbers_bytes, pointer
 from ._spec import GATES, SLOTS
 from ._steps import THREADS, Rows, blocks, matrix_tensor, move_states, small_seconds
 
@@ -169,9 +169,9 @@ def _steps(plan, p, layer, order, sums, products, states, cells, hidden, outcome
                                  y=Tensor.packed((directions, p.samples, rows), p.compute))
         else:
             plan.add(*again)
-        arguments = (Argument(f"{p.compute}*", sums.name, sums.offset), Argument(f"{p.compute}*", products.name, products.offset),
+        arguments = (numbers(sums, p), numbers(products, p),
                      layer.input.pointer(dtype), pointer(Place("weights"), dtype), pointer(states, dtype),
-                     Argument(f"{p.compute}*", cells.name, cells.offset), pointer(hidden, dtype), layer.output.pointer(dtype), lengths,
+                     numbers(cells, p), pointer(hidden, dtype), layer.output.pointer(dtype), lengths,
                      optional(p, "reserve", dtype, "hn"), Argument("int32", units), Argument("uint32x3", divisor(spec.hidden_size)),
                      Argument("uint32x3", divisor(p.samples)), Argument("int32", spec.hidden_size), Argument("int32", p.steps),
                      Argument("int32", k), Argument("int64x3", (p.steps * p.samples * rows, order[0] * rows, order[1] * rows)),

@@ -6,7 +6,7 @@ the size of the state, all of whose matrix a cluster of 16 blocks must hold.
 """
 from ..dispatch import Algorithm
 from ..matmul._plan import planned
-from ._persistent_plan import configs_of, forward_plan, refusal
+from ._persistent_plan import PLANS, configs_of, refusal
 from ._persistent_plan import fits as fits_at_once
 
 
@@ -27,18 +27,18 @@ def configs(problem, device):
 
 def workspace(problem, device, config):
     """The input's sums of all steps, two sets of states."""
-    return planned(forward_plan, problem, device, config).bytes
+    return planned(PLANS[problem.op], problem, device, config).bytes
 
 
 def estimate(problem, device, config):
     """The product before, and the chain of steps."""
-    return planned(forward_plan, problem, device, config).seconds
+    return planned(PLANS[problem.op], problem, device, config).seconds
 
 
 def build(problem, device, config):
     """A few launches a layer."""
-    return planned(forward_plan, problem, device, config).launches()
+    return planned(PLANS[problem.op], problem, device, config).launches()
 
 
-ALGORITHM = Algorithm(op="rnn_fwd", name="cluster", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                      configs=configs, fits=fits, arch="sm_90+")
+ALGORITHMS = tuple(Algorithm(op=op, name="cluster", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             configs=configs, fits=fits, arch="sm_90+") for op in PLANS)

@@ -9,7 +9,7 @@ It needs all blocks resident at once, one a multiprocessor, and all of R in thei
 
 from ..dispatch import Algorithm
 from ..matmul._plan import planned
-from ._persistent_plan import configs_of, forward_plan, refusal
+from ._persistent_plan import PLANS, configs_of, refusal
 from ._persistent_plan import fits as fits_at_once
 
 
@@ -30,18 +30,18 @@ def configs(problem, device):
 
 def workspace(problem, device, config):
     """The input's sums of all steps, two sets of states, counters."""
-    return planned(forward_plan, problem, device, config).bytes
+    return planned(PLANS[problem.op], problem, device, config).bytes
 
 
 def estimate(problem, device, config):
     """The product before, and the chain of steps."""
-    return planned(forward_plan, problem, device, config).seconds
+    return planned(PLANS[problem.op], problem, device, config).seconds
 
 
 def build(problem, device, config):
     """A few launches a layer."""
-    return planned(forward_plan, problem, device, config).launches()
+    return planned(PLANS[problem.op], problem, device, config).launches()
 
 
-ALGORITHM = Algorithm(op="rnn_fwd", name="persistent", supports=supports, workspace=workspace, estimate=estimate, build=build,
-                      configs=configs, fits=fits, arch="sm_80+")
+ALGORITHMS = tuple(Algorithm(op=op, name="persistent", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             configs=configs, fits=fits, arch="sm_80+") for op in PLANS)

@@ -1,0 +1,113 @@
+"""Backward: gradients before the gates' functions go round; what a step hands to the one before is their product with R."""
+import functools
+
+from ..device import cuda, i32, i64, u16, u32
+from ..device.convert import element
+from ..device.vec import advance
+from ._cells import TYPES, make_cell
+from ._persistent import make_copy, make_meeting, make_product
+from ._spec import GATES, SLOTS
+
+
+@functools.cache
+def backward_kernel(config, kind, inner):
+    """All steps of a layer, the last one first. `inner`: the gradient of its result lies in the workspace."""
+    e, T, cell = element(kind.dtype), TYPES[kind.compute], make_cell(kind.cell, kind.compute, kind.clip)
+    load, store, backward, load_dy = e.load, e.store, cell.backward, element(kind.compute if inner else kind.dtype).load
+    LSTM, GRU = kind.cell == "lstm", kind.cell == "gru"
+    GATES_OF, SLOTS_OF = GATES[kind.cell], SLOTS[kind.cell]
+    H0, C0, DHN, DCN, LENGTHS = (name in kind.present for name in ("h0", "c0", "dhn", "dcn", "lengths"))
+    (fetch, multiply), (clear, bring), (tell, meet) = make_product(config), make_copy(config), make_meeting(config)
+    THREADS, UNITS, SAMPLES, PART, PAIRS, SPLITS = config.threads, config.units, config.samples, config.part, config.pairs, config.splits
+    ROWS, PITCH, SUMS, UNIT_LOG, INNER = config.rows, config.pitch, config.sums, config.units.bit_length() - 1, config.inner
+    HELD, HELD_TYPE, STAGE = config.held, u32 if config.mma else T, config.stage
+
+    @cuda.jit(launch_bounds=(THREADS, 1))
+    def rnn_persistent_back(dy, y, weights, h0, c0, dhn, dcn, lengths, turned, came, reserve, dh0, dc0, steps, samples, units, layer,
+                            blocks, dy_strides, y_strides, s, offsets):
+        tile, products = cuda.shared.array(0, HELD_TYPE, alignment=16), cuda.shared.array(SUMS, T)
+        held, stage = cuda.local.array(HELD, HELD_TYPE), cuda.shared.array(STAGE, u16, alignment=16)
+        cells, rests, kept = cuda.local.array(PAIRS, T), cuda.local.array(PAIRS, T), cuda.local.array(SLOTS_OF, T)
+        ends = cuda.local.array(PAIRS, i32)
+        thread, block, group, which = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x), i32(cuda.blockIdx.y), i32(cuda.blockIdx.z)
+        first, n0 = i32(block * UNITS), i32(group * SAMPLES)
+        w_hh = offsets[3] if which else offsets[0]
+        gates_at, cells_at = (offsets[4], offsets[5]) if which else (offsets[1], offsets[2])
+        H, of = i64(units), i64(i64(layer) + i64(which))
+        clear(tile)
+        fetch(held, stage, weights, w_hh, units, first)
+        counter = advance(came, i64(i64(which) * i64(cuda.gridDim.y) + i64(group)))
+        mine, parity = advance(turned, i64(i64(which) * i64(samples) * INNER)), i64(i64(cuda.gridDim.z) * i64(samples) * INNER)
+        for p in range(PAIRS):
+            pair = i32(thread + p * THREADS)
+            n, unit = i32(n0 + i32(pair >> UNIT_LOG)), i32(first + i32(pair & (UNITS - 1)))
+            ends[p], cells[p], rests[p] = i32(-1), T(0), T(0)
+            if pair < UNITS * SAMPLES and n < samples and unit < units:
+                ends[p] = i32(steps)
+                if LENGTHS:
+                    ends[p] = min(max(i32(lengths[n]), i32(0)), i32(steps))
+                if DHN:
+                    rests[p] = T(load(dhn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8])))
+                if DCN:
+                    cells[p] = T(load(dcn, i64(of * s[9] + i64(n) * s[10] + i64(unit) * s[11])))
+        for turn in range(i32(steps + 1)):
+            k = i32(steps - 1 - turn)
+            if turn > 0:
+                meet(counter, u32(i32(turn) * blocks))
+                for q in range(i32(0), i32(SAMPLES), i32(PART)):
+                    bring(tile, advance(mine, i64(i64(i32(turn - 1) & 1) * parity)), i32(n0 + q), samples)
+                    multiply(held, tile, products, q)
+                    cuda.syncthreads()
+            for p in range(PAIRS):
+                pair = i32(thread + p * THREADS)
+                sample, unit_here = i32(pair >> UNIT_LOG), i32(pair & (UNITS - 1))
+                n, unit = i32(n0 + sample), i32(first + unit_here)
+                if ends[p] >= 0:
+                    total = rests[p]
+                    if turn > 0:
+                        for q in range(SPLITS):
+                            total = T(total + products[i32(i32(q * ROWS + unit_here) * PITCH + sample)])
+                    for g in range(SLOTS_OF):
+                        kept[g] = T(0)
+                    if k >= 0 and k < ends[p]:
+                        t = i32(ends[p] - 1 - k) if which else i32(k)
+                        before = i32(t + 1) if which else i32(t - 1)
+                        line, channel = i64(i64(t) * i64(samples) + i64(n)), i64(i64(which) * H + i64(unit))
+                        line_before = i64(i64(before) * i64(samples) + i64(n))
+                        total = T(total + T(load_dy(dy, i64(i64(t) * dy_strides[0] + i64(n) * dy_strides[1] + channel * dy_strides[2]))))
+                        at = i64(gates_at + i64(line * SLOTS_OF) * H + i64(unit))
+                        for g in range(SLOTS_OF):
+                            kept[g] = T(load(reserve, i64(at + g * H)))
+                        state, old = T(0), T(0)
+                        if LSTM:
+                            state = T(load(reserve, i64(cells_at + line * H + i64(unit))))
+                            if k > 0:
+                                old = T(load(reserve, i64(cells_at + line_before * H + i64(unit))))
+                            elif C0:
+                                old = T(load(c0, i64(of * s[3] + i64(n) * s[4] + i64(unit) * s[5])))
+                        if GRU:
+                            if k > 0:
+                                old = T(load(y, i64(i64(before) * y_strides[0] + i64(n) * y_strides[1] + channel * y_strides[2])))
+                            elif H0:
+                                old = T(load(h0, i64(of * s[0] + i64(n) * s[1] + i64(unit) * s[2])))
+                        rest = backward(kept, state, old, total, cells[p])
+                        if LSTM:
+                            cells[p] = rest
+                        total = rest if GRU else T(0)
+                        for g in range(SLOTS_OF):
+                            store(reserve, i64(at + g * H), kept[g])
+                    rests[p] = total
+                    if k >= 0:
+                        to = i64(i64(i64(turn & 1) * parity) + i64(n) * INNER + i64(unit))
+                        for g in range(GATES_OF):
+                            store(mine, i64(to + g * H), kept[3] if GRU and g == 2 else kept[g])
+            if k >= 0:
+                tell(counter)
+        for p in range(PAIRS):
+            pair = i32(thread + p * THREADS)
+            n, unit = i32(n0 + i32(pair >> UNIT_LOG)), i32(first + i32(pair & (UNITS - 1)))
+            if ends[p] >= 0:
+                store(dh0, i64(of * s[12] + i64(n) * s[13] + i64(unit) * s[14]), rests[p])
+                if LSTM:
+                    store(dc0, i64(of * s[15] + i64(n) * s[16] + i64(unit) * s[17]), cells[p])
+    return rnn_persistent_back

@@ -1,0 +1,125 @@
+"""Forward: states go round."""
+import functools
+
+from ..device import cuda, i32, i64, u16, u32
+from ..device.convert import element
+from ..device.vec import advance
+from ._cells import TYPES, make_cell
+from ._persistent import make_copy, make_meeting, make_product
+from ._spec import GATES, SLOTS
+
+
+@functools.cache
+def forward_kernel(config, kind):
+    """All steps of a layer."""
+    e, T, cell = element(kind.dtype), TYPES[kind.compute], make_cell(kind.cell, kind.compute, kind.clip)
+    load, store, forward = e.load, e.store, cell.forward
+    LSTM, GRU, SKIP = kind.cell == "lstm", kind.cell == "gru", kind.skip
+    GATES_OF, SLOTS_OF = GATES[kind.cell], SLOTS[kind.cell]
+    LINEAR, FIRST_BIAS, SECOND_BIAS = "w_ih" in kind.given, "b_ih" in kind.given, "b_hh" in kind.given
+    H0, C0, LENGTHS, TRAINING = (name in kind.present for name in ("h0", "c0", "lengths", "reserve"))
+    (fetch, multiply), (clear, bring), (tell, meet) = make_product(config), make_copy(config), make_meeting(config)
+    THREADS, UNITS, SAMPLES, PART, PAIRS, SPLITS = config.threads, config.units, config.samples, config.part, config.pairs, config.splits
+    ROWS, PITCH, SUMS, UNIT_LOG, INNER = config.rows, config.pitch, config.sums, config.units.bit_length() - 1, config.inner
+    HELD, HELD_TYPE, STAGE, INPUTS, narrow, widen = config.held, u32 if config.mma else T, config.stage, PAIRS * GATES_OF, e.narrow, e.widen
+
+    @cuda.jit(launch_bounds=(THREADS, 1))
+    def rnn_persistent(sums, x, weights, h0, c0, lengths, states, came, y, hn, cn, reserve, steps, samples, units, layer, blocks,
+                       sums_strides, x_strides, y_strides, s, offsets):
+        tile, products = cuda.shared.array(0, HELD_TYPE, alignment=16), cuda.shared.array(SUMS, T)
+        held, stage = cuda.local.array(HELD, HELD_TYPE), cuda.shared.array(STAGE, u16, alignment=16)
+        cells, last, slots = cuda.local.array(PAIRS, T), cuda.local.array(PAIRS, T), cuda.local.array(SLOTS_OF, T)
+        inputs, ends = cuda.local.array(INPUTS, T), cuda.local.array(PAIRS, i32)
+        thread, block, group, which = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x), i32(cuda.blockIdx.y), i32(cuda.blockIdx.z)
+        first, n0 = i32(block * UNITS), i32(group * SAMPLES)
+        w_hh = offsets[5] if which else offsets[0]
+        b_ih, b_hh = (offsets[6], offsets[7]) if which else (offsets[1], offsets[2])
+        gates_at, cells_at = (offsets[8], offsets[9]) if which else (offsets[3], offsets[4])
+        H, of = i64(units), i64(i64(layer) + i64(which))
+        clear(tile)
+        fetch(held, stage, weights, w_hh, units, first)
+        counter = advance(came, i64(i64(which) * i64(cuda.gridDim.y) + i64(group)))
+        mine, parity = advance(states, i64(i64(which) * i64(samples) * INNER)), i64(i64(cuda.gridDim.z) * i64(samples) * INNER)
+        for p in range(PAIRS):
+            pair = i32(thread + p * THREADS)
+            n, unit = i32(n0 + i32(pair >> UNIT_LOG)), i32(first + i32(pair & (UNITS - 1)))
+            ends[p], cells[p], last[p] = i32(-1), T(0), T(0)
+            if pair < UNITS * SAMPLES and n < samples and unit < units:
+                ends[p] = i32(steps)
+                if LENGTHS:
+                    ends[p] = min(max(i32(lengths[n]), i32(0)), i32(steps))
+                if H0:
+                    last[p] = T(load(h0, i64(of * s[0] + i64(n) * s[1] + i64(unit) * s[2])))
+                if C0:
+                    cells[p] = T(load(c0, i64(of * s[3] + i64(n) * s[4] + i64(unit) * s[5])))
+        for step in range(steps):
+            # what this step adds from the input is under way while the others finish
+            for p in range(PAIRS):
+                pair = i32(thread + p * THREADS)
+                n, unit = i32(n0 + i32(pair >> UNIT_LOG)), i32(first + i32(pair & (UNITS - 1)))
+                if step < ends[p]:
+                    t = i32(ends[p] - 1 - step) if which else i32(step)
+                    at = i64(i64(which) * sums_strides[0] + i64(t) * sums_strides[1] + i64(n) * sums_strides[2] + i64(unit))
+                    for g in range(GATES_OF):
+                        value = T(0)
+                        if LINEAR:
+                            value = sums[i64(at + g * H)]
+                        if SKIP:
+                            value = T(load(x, i64(i64(t) * x_strides[0] + i64(n) * x_strides[1] + i64(unit) * x_strides[2])))
+                        if FIRST_BIAS:
+                            value = T(value + T(load(weights, i64(b_ih + g * H + i64(unit)))))
+                        inputs[p * GATES_OF + g] = value
+            if step > 0:
+                meet(counter, u32(i32(step) * blocks))
+            for q in range(i32(0), i32(SAMPLES), i32(PART)):
+                bring(tile, advance(mine, i64(i64(i32(step) & 1) * parity)), i32(n0 + q), samples)
+                multiply(held, tile, products, q)
+                cuda.syncthreads()
+            target = advance(mine, i64(i64(i32(step + 1) & 1) * parity))
+            for p in range(PAIRS):
+                pair = i32(thread + p * THREADS)
+                sample, unit_here = i32(pair >> UNIT_LOG), i32(pair & (UNITS - 1))
+                n, unit = i32(n0 + sample), i32(first + unit_here)
+                if ends[p] >= 0:
+                    has = step < ends[p]
+                    t = i32(ends[p] - 1 - step) if which and has else i32(step)
+                    line = i64(i64(t) * i64(samples) + i64(n))
+                    to = i64(i64(t) * y_strides[0] + i64(n) * y_strides[1] + i64(i64(which) * H + i64(unit)) * y_strides[2])
+                    h = T(0)
+                    for g in range(SLOTS_OF):
+                        slots[g] = T(0)
+                    state = T(0)
+                    if has:
+                        for g in range(GATES_OF):
+                            half = T(0)
+                            for q in range(SPLITS):
+                                half = T(half + products[i32(i32(q * ROWS + g * UNITS + unit_here) * PITCH + sample)])
+                            if SECOND_BIAS:
+                                half = T(half + T(load(weights, i64(b_hh + g * H + i64(unit)))))
+                            if GRU and g == 2:
+                                slots[2] = inputs[p * GATES_OF + 2]
+                                slots[3] = half
+                            else:
+                                slots[g] = T(inputs[p * GATES_OF + g] + half)
+                        state, h = forward(slots, cells[p] if LSTM else last[p])
+                        if LSTM:
+                            cells[p] = state
+                    store(y, to, h)
+                    if has:
+                        last[p] = T(widen(narrow(h)))
+                    store(target, i64(i64(n) * INNER + i64(unit)), last[p])
+                    if TRAINING:
+                        for g in range(SLOTS_OF):
+                            store(reserve, i64(gates_at + i64(line * SLOTS_OF + g) * H + i64(unit)), slots[g])
+                        if LSTM:
+                            store(reserve, i64(cells_at + line * H + i64(unit)), state)
+            if step + 1 < steps:
+                tell(counter)
+        for p in range(PAIRS):
+            pair = i32(thread + p * THREADS)
+            n, unit = i32(n0 + i32(pair >> UNIT_LOG)), i32(first + i32(pair & (UNITS - 1)))
+            if ends[p] >= 0:
+                store(hn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8]), last[p])
+                if LSTM:
+                    store(cn, i64(of * s[9] + i64(n) * s[10] + i64(unit) * s[11]), cells[p])
+    return rnn_persistent
