@@ -85,6 +85,8 @@ _NAMES = {
     "pad": "dnnkern.transform",
     "scale_tensor": "dnnkern.act",
     "set_tensor": "dnnkern.transform",
+    "sdpa_bwd": "dnnkern.attention",
+    "sdpa_fwd": "dnnkern.attention",
     "sgd_step": "dnnkern.optim",
     "softmax_bwd": "dnnkern.softmax",
     "softmax_fwd": "dnnkern.softmax",

@@ -1,0 +1,180 @@
+"""Attention: scaled dot products, their softmax and what it weighs, and the gradients."""
+import functools
+import operator
+
+from ..dispatch import Note
+from ..host.front import Operation
+from ..host.window import hashable
+from ._problem import OPTIONAL, SdpaGradientProblem, SdpaProblem, check_lengths, make_backward, make_forward
+
+__all__ = ["SdpaGradientProblem", "SdpaProblem", "sdpa_bwd", "sdpa_fwd"]
+
+
+def _bound(make, **given):
+    """A maker of problems with some arguments given, which still says where it is from."""
+    return functools.wraps(make)(functools.partial(make, **given))
+
+
+# The operation with all outputs comes first: it is what `find` takes for problems of either kind.
+_FORWARD = {"operands": ("q", "k", "v", *OPTIONAL), "scalars": ("seed",), "check_values": check_lengths}
+_BACKWARD = {**_FORWARD, "operands": ("do", "q", "k", "v", "o", "lse", *OPTIONAL)}
+SDPA_FWD = Operation("sdpa_fwd", outputs=("o", "lse"), problem=_bound(make_forward, with_lse=True), **_FORWARD)
+_with_lse = SDPA_FWD.call
+_alone = Operation("sdpa_fwd", outputs=("o",), problem=_bound(make_forward, with_lse=False), **_FORWARD).call
+SDPA_BWD = Operation("sdpa_bwd", outputs=("dq", "dk", "dv", "dbias"), problem=_bound(make_backward, with_dbias=True), **_BACKWARD)
+_with_dbias = SDPA_BWD.call
+_without_dbias = Operation("sdpa_bwd", outputs=("dq", "dk", "dv"), problem=_bound(make_backward, with_dbias=False), **_BACKWARD).call
+
+
+def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, alibi=False, seq_len_q=None,
+             seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0, sink=None, layout="BHSD",
+             return_lse=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Scaled dot-product attention: ``o = softmax(scale * q @ k.T, capped, biased, masked) @ v`` of each head; no score is written.
+
+    Parameters
+    ----------
+    q : array (B, H, S, D)
+        Queries, with layout "BSHD" (B, S, H, D), with "THD" (T, H, D): all sequences one behind the other. float64, float32, float16 or
+        bfloat16; any strides.
+    k, v : array (B, G, N, D), (B, G, N, E)
+        Keys and values of q's dtype, in the same layout. G divides H: heads ``h * G // H`` of k and v serve head h of q. E may differ
+        from D.
+    scale : float, optional
+        What products are multiplied by; default ``1 / sqrt(D)``.
+    causal : bool
+        Row i sees no key behind its own place.
+    align : "top_left" or "bottom_right"
+        The own place of row i is key i, or key ``i + N - S``, of each sequence's own lengths.
+    window : (int, int)
+        Row i sees so many keys to the left and right of its own place; -1: all.
+    bias : array, optional
+        Added to scores: of two to four dimensions that broadcast to (B, H, S, N); q's dtype, or float32 beside 16-bit ones. Not with "THD".
+    alibi : bool
+        Scores lose ``m * |distance from the own place|``, m being ``2 ** (-8 * (h + 1) / H)`` for head h; where H is no power of two, those
+        of the next lower one, and then every other one of twice as many.
+    seq_len_q, seq_len_kv : int32 array (B,), optional
+        Rows and keys of each sequence that count; the others are padding. Not with "THD".
+    cu_seqlens_q, cu_seqlens_kv : int32 array (B + 1,)
+        With "THD": where sequences begin, from 0 on, and where the last one ends.
+    dropout : float
+        From 0 to below 1: probabilities are set to zero with this probability, the nearest below 1 that is a multiple of 2**-16, the others
+        divided by one less it.
+    seed : int
+        Of 64 bits. Whether a probability is kept is a function of the seed and of the numbers of sequence, head, row and key.
+    softcap : float
+        Scores become ``softcap * tanh(score / softcap)``, before what is added; 0: they stay.
+    sink : array (H,), optional
+        A score of each head that takes part in the softmax and has no value; q's dtype, or float32 beside 16-bit ones.
+    layout : "BHSD", "BSHD" or "THD"
+    return_lse : bool
+        Return the logarithms of the sums of exponentials, too, which `sdpa_bwd` takes.
+    out : array, or with `return_lse` a tuple (o, lse)
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    o : array (B, H, S, E), in q's layout, of q's dtype and framework
+    lse : array (B, H, S), with "THD" (H, T), with `return_lse`
+        float32, float64 for float64: in whatever layout q is; with a sink it counts.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, head counts that do not divide, a probability, window, alignment or layout that there is not, an `out`
+        that overlaps an operand; under ``DNNKERN_CHECK=values`` a length or an offset beyond its tensor.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Scores are scaled, capped, biased and masked in this order, in float32 (float64 for float64). A row that sees no key, or whose scores
+    are all -inf, is 0 and its lse -inf, with a sink too; so is a row that belongs to no sequence. Lengths beyond a tensor are clipped:
+    nothing outside the arrays is read. Deterministic. Mirrors cuDNN's SDPA and ``torch.nn.functional.scaled_dot_product_attention``.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> q = k = np.eye(3, dtype=np.float32).reshape(1, 1, 3, 3)
+    >>> v = np.arange(3, dtype=np.float32).reshape(1, 1, 3, 1)
+    >>> dnnkern.sdpa_fwd(q, k, v, scale=1.0).round(3).ravel()
+    array([0.636, 1.   , 1.364], dtype=float32)
+    >>> o, lse = dnnkern.sdpa_fwd(q, k, v, scale=1.0, causal=True, return_lse=True)
+    >>> print(o.round(3).ravel(), lse.round(3).ravel())
+    [0.    0.731 1.364] [1.    1.313 1.551]
+    """
+    operands = q, k, v, bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink
+    parameters = scale, causal, align, hashable(window), alibi, dropout, softcap, layout
+    if not isinstance(return_lse, bool):
+        raise TypeError(f"sdpa_fwd: return_lse is {return_lse!r}; expected True or False")
+    return (_with_lse if return_lse else _alone)(operands, out, parameters, (_word("sdpa_fwd", seed),), workspace, stream, algo, allow)
+
+
+def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, bias_gradient=True,
+             alibi=False, seq_len_q=None, seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0,
+             sink=None, layout="BHSD", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradients of `sdpa_fwd` by q, k and v, and by the bias.
+
+    Parameters
+    ----------
+    do : array of o's shape and dtype
+        Gradient of o.
+    q, k, v
+        As given to `sdpa_fwd`, and so are scale, causal, align, window, bias, alibi, the lengths or offsets, dropout, seed, softcap, sink
+        and layout.
+    o, lse : array
+        As `sdpa_fwd` returned them.
+    bias_gradient : bool
+        Whether the gradient by a bias is wanted.
+    out : tuple (dq, dk, dv), with a bias whose gradient is wanted (dq, dk, dv, dbias)
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dq, dk, dv : arrays of the shapes and dtype of q, k, v
+        Computed in float32 (float64 for float64) and rounded once. Where heads of k and v serve several of q, their sum.
+    dbias : array of the bias's shape and dtype
+        Summed over what the bias is the same for.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `sdpa_fwd` does.
+
+    Notes
+    -----
+    Deterministic, in memory proportional to the rows. Dropout's bits are drawn again from the seed. Rows that see no key have the gradient
+    0, and so have keys that no row sees.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> q = k = np.eye(2, dtype=np.float32).reshape(1, 1, 2, 2)
+    >>> v = np.arange(2, dtype=np.float32).reshape(1, 1, 2, 1)
+    >>> o, lse = dnnkern.sdpa_fwd(q, k, v, scale=1.0, return_lse=True)
+    >>> dq, dk, dv = dnnkern.sdpa_bwd(np.ones_like(o), q, k, v, o, lse, scale=1.0)
+    >>> print(dq.round(3).ravel(), dv.round(3).ravel())
+    [-0.197  0.197 -0.197  0.197] [1. 1.]
+    """
+    operands = do, q, k, v, o, lse, bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink
+    parameters = scale, causal, align, hashable(window), alibi, dropout, softcap, layout
+    if not isinstance(bias_gradient, bool):
+        raise TypeError(f"sdpa_bwd: bias_gradient is {bias_gradient!r}; expected True or False")
+    call = _with_dbias if bias is not None and bias_gradient else _without_dbias
+    return call(operands, out, parameters, (_word("sdpa_bwd", seed),), workspace, stream, algo, allow)
+
+
+def _word(function, seed):
+    """An integer of 64 bits as an unsigned one."""
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"{function}: seed={seed!r}; expected an integer") from None
+    if not -2 ** 63 <= number < 2 ** 64:
+        raise ValueError(f"{function}: seed={number}; expected an integer of 64 bits")
+    return number & (2 ** 64 - 1)

@@ -1,0 +1,93 @@
+"""Attention in words, for the command line: ``4x16x4096x128 bf16 --causal``, ``8x32x2048x128 bf16 --kv-heads 8 --layout thd``."""
+import argparse
+import functools
+
+from ..host.tensor import Tensor
+from ..host.words import WordParser, dtype_word, problem_from_record
+from ..transform._parse import sizes_word
+from ._problem import LAYOUTS, SdpaGradientProblem, SdpaProblem, make_backward, make_forward
+
+PROBLEMS = {kind.op: kind for kind in (SdpaProblem, SdpaGradientProblem)}
+BIASES = {"full": (1, 1, 1, 1), "heads": (0, 1, 1, 1), "pairs": (0, 0, 1, 1), "keys": (1, 0, 0, 1)}
+
+
+def window_word(text):
+    """A window: two integers."""
+    try:
+        left, right = (int(word) for word in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not LEFT,RIGHT, -1 for no bound") from None
+    return left, right
+
+
+def add_arguments(op, parser):
+    """The words that describe an attention or its gradients."""
+    parser.add_argument("shape", type=sizes_word, help="batch x heads x rows x elements of a head: 4x16x4096x128")
+    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("--kv-heads", type=int, help="heads of k and v; default: as many as q has")
+    parser.add_argument("--keys", type=int, help="default: as many as rows")
+    parser.add_argument("--value-size", type=int, help="elements of a head of v; default: as q's")
+    parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--bottom-right", action="store_true", help="rows are aligned to the last key")
+    parser.add_argument("--window", type=window_word, default=(-1, -1), metavar="LEFT,RIGHT", help="--window=1024,-1")
+    parser.add_argument("--bias", choices=BIASES, help="a bias for every score; for all batches, for all heads too; of keys alone")
+    parser.add_argument("--alibi", action="store_true")
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--softcap", type=float, default=0.0)
+    parser.add_argument("--sink", action="store_true")
+    parser.add_argument("--lengths", action="store_true", help="lengths of each sequence's rows and keys")
+    parser.add_argument("--scale", type=float)
+    parser.add_argument("--layout", type=str.upper, choices=LAYOUTS, default="BHSD")
+    if op == "sdpa_fwd":
+        parser.add_argument("--lse", action="store_true", help="the logarithms of the sums are returned, too")
+
+
+def make(op, arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes, sequences of one length."""
+    a = arguments
+    if len(a.shape) != 4:
+        raise ValueError(f"{op}: {'x'.join(map(str, a.shape))}; expected batch x heads x rows x elements")
+    batch, heads, rows, d = a.shape
+    keys, kv_heads, e = (given if given is not None else other for given, other in ((a.keys, rows), (a.kv_heads, heads), (a.value_size, d)))
+
+    def array(heads, rows, elements):
+        shape = {"BHSD": (batch, heads, rows, elements), "BSHD": (batch, rows, heads, elements), "THD": (batch * rows, heads, elements)}
+        return Tensor.packed(shape[a.layout], a.dtype)
+    bias = Tensor.packed([n if all_of else 1 for n, all_of in zip((batch, heads, rows, keys), BIASES[a.bias])], a.dtype) if a.bias else None
+    lengths = Tensor.packed((batch,), "int32") if a.lengths else None
+    offsets = Tensor.packed((batch + 1,), "int32") if a.layout == "THD" else None
+    sink = Tensor.packed((heads,), a.dtype) if a.sink else None
+    given = array(heads, rows, d), array(kv_heads, keys, d), array(kv_heads, keys, e)
+    more = bias, lengths, lengths, offsets, offsets, sink
+    align = "bottom_right" if a.bottom_right else "top_left"
+    options = a.scale, a.causal, align, a.window, a.alibi, a.dropout, a.softcap, a.layout
+    forward = make_forward((*given, *more), None, *options, with_lse=op == "sdpa_bwd" or a.lse, aliases=frozenset())
+    if op == "sdpa_fwd":
+        return forward
+    saved = forward.o, *given, forward.o, forward.lse
+    return make_backward((*saved, *more), None, *options, with_dbias=bias is not None, aliases=frozenset())
+
+
+def from_record(op, record):
+    """The problem of a record; ValueError where it is something else."""
+    return problem_from_record(PROBLEMS[op], op, record)
+
+
+FAMILY = {op: tuple(functools.partial(f, op) for f in (add_arguments, make, from_record)) for op in PROBLEMS}
+"""Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
+
+_SMALL = ("1x2x9x8 f32 --causal", "2x4x7x16 bf16 --kv-heads 2 --keys 12 --causal --bottom-right", "2x2x6x8 f16 --layout thd --window=3,-1",
+          "1x2x8x5 f64 --bias full --softcap 2 --dropout 0.2", "2x2x5x8 f32 --layout bshd --alibi --sink --lengths")
+SMALL = dict.fromkeys(PROBLEMS, _SMALL)
+"""Problems that ``python -m dnnkern check`` tries."""
+
+
+def parse_problem(words, op):
+    """The problem of `op` a list of words describes; ValueError in one line where they make no sense.
+
+    >>> print(parse_problem("4x16x4096x128 bf16 --kv-heads 4 --causal".split(), "sdpa_fwd"))
+    sdpa_fwd b4 h16:4 s4096 d128 bfloat16 BHSD causal top_left
+    """
+    parser = WordParser(op, add_help=False)
+    FAMILY[op][0](parser)
+    return FAMILY[op][1](parser.parse_args(list(words)))

@@ -1,0 +1,236 @@
+"""What all algorithms of attention compute of a row, of a key and of a score, in float32 or float64."""
+import functools
+from dataclasses import dataclass
+from typing import Callable, NamedTuple
+
+from ..device import device_function, f32, f64, i32, i64, u32
+from ..device.convert import element
+from ..device.fastmath import exp2, fabs, tanh
+from ..device.philox import philox
+from ..host.launch import Argument
+
+NOTHING = -float("inf")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What kernels are compiled for, of the options.
+
+    Attributes
+    ----------
+    dtype : str
+        Of q, k and v.
+    bias, sink : str
+        dtypes; "" for none.
+    limits_rows, limits_keys : bool
+        Whether there are lengths, packed offsets, of the queries and of the keys.
+    packed, bottom, alibi, softcap, dropout : bool
+        `bottom`: rows are aligned to the last key, not to the first.
+    """
+    dtype: str
+    bias: str = ""
+    sink: str = ""
+    limits_rows: bool = False
+    limits_keys: bool = False
+    packed: bool = False
+    bottom: bool = False
+    alibi: bool = False
+    softcap: bool = False
+    dropout: bool = False
+
+    @property
+    def compute(self):
+        return element(self.dtype).compute
+
+    @property
+    def real(self):
+        """Type to compute with."""
+        return f64 if self.compute == "float64" else f32
+
+
+def kind_of(problem) -> Kind:
+    """The kind of a problem."""
+    p = problem
+    return Kind(p.dtype, p.bias.dtype if p.bias is not None else "", p.sink.dtype if p.sink is not None else "",
+                p.packed or p.seq_len_q is not None, p.packed or p.seq_len_kv is not None, p.packed, p.align == "bottom_right", p.alibi,
+                p.softcap > 0, p.dropout > 0)
+
+
+class Terms(NamedTuple):
+    """Device functions of a `Kind`.
+
+    find(t, offsets, step, batch)
+        The packed sequence that row t may belong to: the last one that begins there or before.
+    lengths(b, sequences, rows, keys)
+        (first row, rows, first key, keys) of sequence b, never outside the arrays; `sequences` is a tuple of the arguments of
+        `sequence_arguments`.
+    shift(rows, keys)
+        What a row's own place is after its number.
+    span(i, rows, keys, bounds)
+        Keys (first, behind the last) that row i of a sequence sees; none if there is no such row.
+    column(j, rows, keys, bounds)
+        Rows (first, behind the last) that see key j of a sequence.
+    slope(h, heads)
+        ALiBi's for a head; 0 without.
+    score(dot, distance, slope, bias, at, scale, softcap)
+        The score of a product of a row and a key that is `distance` after the row's own place; the bias's element is at `at`.
+    slanted(dot, ...)
+        (the score, its derivative by the product but for `scale`).
+    kept(p, seed, head, i, j, threshold, factor)
+        A probability after dropout: 0 or a multiple of it; `head` is that of all sequences.
+    """
+    find: Callable
+    lengths: Callable
+    shift: Callable
+    span: Callable
+    column: Callable
+    slope: Callable
+    score: Callable
+    slanted: Callable
+    kept: Callable
+
+
+@device_function
+def between(value, low, high):
+    """A 32-bit integer clipped to a range."""
+    return i32(min(max(i32(value), i32(low)), i32(high)))
+
+
+@device_function
+def find(t, offsets, step, batch):
+    low, high = i32(0), i32(batch)
+    while i32(high - low) > 1:
+        middle = i32(i32(low + high) >> 1)
+        if offsets[i64(i64(middle) * step)] <= t:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@functools.cache
+def make_lengths(kind):
+    """`Terms.lengths`."""
+    ROWS, KEYS, PACKED = kind.limits_rows, kind.limits_keys, kind.packed
+
+    @device_function
+    def limited(lengths, step, b, most):
+        first, count = i32(0), i32(0)
+        if PACKED:
+            first = between(lengths[i64(i64(b) * step)], 0, most)
+            count = i32(between(lengths[i64(i64(i64(b) + 1) * step)], first, most) - first)
+        else:
+            count = between(lengths[i64(i64(b) * step)], 0, most)
+        return first, count
+
+    @device_function
+    def lengths(b, sequences, rows, keys):
+        of_rows, of_keys, row_step, key_step = sequences
+        row, key, count, many = i32(0), i32(0), i32(rows), i32(keys)
+        if ROWS:
+            row, count = limited(of_rows, row_step, b, i32(rows))
+        if KEYS:
+            key, many = limited(of_keys, key_step, b, i32(keys))
+        return row, count, key, many
+    return lengths
+
+
+@functools.cache
+def make_terms(kind) -> Terms:
+    """Device functions of a kind."""
+    T, BOTTOM, ALIBI, SOFTCAP, DROPOUT = kind.real, kind.bottom, kind.alibi, kind.softcap, kind.dropout
+    BIAS = bool(kind.bias)
+    load_bias = element(kind.bias or kind.dtype).load
+
+    @device_function
+    def shift(rows, keys):
+        return i32(keys - rows) if BOTTOM else i32(0)
+
+    @device_function
+    def span(i, rows, keys, bounds):
+        first, last = i32(0), i32(0)
+        if i >= 0 and i < rows:
+            own = i32(i + shift(rows, keys))
+            first = i32(max(i32(own - i32(bounds[0])), i32(0)))
+            last = i32(max(first, i32(min(i32(own + i32(bounds[1]) + i32(1)), i32(keys)))))
+        return first, last
+
+    @device_function
+    def column(j, rows, keys, bounds):
+        first, last = i32(0), i32(0)
+        if j >= 0 and j < keys:
+            own = i32(j - shift(rows, keys))
+            first = i32(max(i32(own - i32(bounds[1])), i32(0)))
+            last = i32(max(first, i32(min(i32(own + i32(bounds[0]) + i32(1)), i32(rows)))))
+        return first, last
+
+    @device_function
+    def slope(h, heads):
+        value = T(0)
+        if ALIBI:
+            # those of the largest power of two; the others are every other one of twice as many
+            power = i32(1)
+            while i32(power * 2) <= i32(heads):
+                power = i32(power * 2)
+            step = i32(h + 1)
+            if h >= power:
+                step, power = i32(i32(2 * i32(h - power)) + 1), i32(2 * power)
+            value = exp2(T(T(T(-8) * T(step)) / T(power)))
+        return value
+
+    @device_function
+    def slanted(dot, distance, slope, bias, at, scale, softcap):
+        x, derivative = T(dot * scale), T(1)
+        if SOFTCAP:
+            level = tanh(T(x / softcap))
+            x, derivative = T(softcap * level), T(T(1) - T(level * level))
+        if BIAS:
+            x = T(x + T(load_bias(bias, at)))
+        if ALIBI:
+            x = T(x - T(slope * fabs(T(distance))))
+        return x, derivative
+
+    @device_function
+    def score(dot, distance, slope, bias, at, scale, softcap):
+        x, _ = slanted(dot, distance, slope, bias, at, scale, softcap)
+        return x
+
+    @device_function
+    def kept(p, seed, head, i, j, threshold, factor):
+        if DROPOUT:
+            a, b, c, d = philox(seed, i64(i64(i64(head) << i64(32)) + i64(i)), i64(i32(j) >> 3))
+            word, pair = a, i32(i32(i32(j) >> 1) & 3)
+            if pair == 1:
+                word = b
+            if pair == 2:
+                word = c
+            if pair == 3:
+                word = d
+            if i32(j) & 1 == 0:
+                word = u32(word << u32(16))
+            p = T(p * factor) if word >= threshold else T(0)
+        return p
+    return Terms(find, make_lengths(kind), shift, span, column, slope, score, slanted, kept)
+
+
+# ---- kernel parameters
+
+def sequence_arguments(problem):
+    """Pointers to lengths, or to offsets where sequences are packed, and their steps: `of_rows`, `of_keys`, `row_step`, `key_step`."""
+    names = ("cu_seqlens_q", "cu_seqlens_kv") if problem.packed else ("seq_len_q", "seq_len_kv")
+    steps = (t.strides[0] if (t := getattr(problem, name)) is not None else 0 for name in names)
+    return (*(Argument("int32*", name) for name in names), *(Argument("int64", s) for s in steps))
+
+
+def number_arguments(problem):
+    """Kernel parameters `bounds`, `scale`, `softcap`, `seed`, `threshold`, `factor`."""
+    p = problem
+    return (Argument("int32x2", p.bounds), Argument(p.compute, p.scale), Argument(p.compute, p.softcap), Argument("uint64", "seed"),
+            Argument("uint32", p.threshold), Argument(p.compute, p.factor))
+
+
+def added_arguments(problem):
+    """Kernel parameters `bias`, `bias_strides`, `sink`, `sink_step`."""
+    p, pointer = problem, lambda t: element(t.dtype if t is not None else problem.dtype).pointer
+    return (Argument(pointer(p.bias), "bias"), Argument("int64x4", p.bias_strides(p.bias)), Argument(pointer(p.sink), "sink"),
+            Argument("int64", p.sink.strides[0] if p.sink is not None else 0))

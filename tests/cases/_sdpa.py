@@ -1,0 +1,463 @@
+"""What the cases of attention and of its gradient share: the definition in float64, and how far rounding may lead from it."""
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import ROUNDOFF, Case, coherent, lay, rounded, rounding_error
+from ._cross_entropy import SHORT, growth, in_mode
+from ._dropout import philox
+
+OPTIONAL = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink")
+
+
+def canonical(x, layout):
+    """An array as (batch, heads, rows, elements); packed sequences are one of a batch."""
+    return x if layout == "BHSD" else x.transpose(0, 2, 1, 3) if layout == "BSHD" else x.transpose(1, 0, 2)[None]
+
+
+def native(x, layout):
+    """The other way round."""
+    return x if layout == "BHSD" else x.transpose(0, 2, 1, 3) if layout == "BSHD" else x[0].transpose(1, 0, 2)
+
+
+def slopes(heads):
+    """ALiBi's slopes, from the paper's own program."""
+    def of_power(n):
+        return [2.0 ** (-8 * (k + 1) / n) for k in range(n)]
+    power = 2 ** int(math.log2(heads))
+    return np.array(of_power(power) + of_power(2 * power)[0::2][:heads - power])
+
+
+def keeps(shape, batch, p, seed):
+    """Whether the probabilities (heads, rows, keys) of a sequence are kept."""
+    heads, rows, keys = shape
+    threshold = min(math.floor(p * 2 ** 16 + 0.5), 2 ** 16 - 1)
+    words = np.array([[[philox(seed, (batch * heads + h) << 32 | i, g) for g in range(-(-keys // 8))] for i in range(rows)]
+                      for h in range(heads)], np.uint32).reshape(heads, rows, -1)
+    return np.ascontiguousarray(words).view("<u2").reshape(heads, rows, -1)[:, :, :keys] >= threshold
+
+
+@dataclass(frozen=True)
+class Sdpa(Case):
+    """One call; `lengths` are those of the rows and keys of each sequence, None for all; layouts are keywords of `lay` by operand."""
+    id: str
+    batch: int
+    heads: int
+    kv_heads: int
+    rows: int
+    keys: int
+    d: int
+    e: int
+    dtype: str = "float32"
+    scale: float | None = None
+    causal: bool = False
+    align: str = "top_left"
+    window: tuple = (-1, -1)
+    bias: tuple | None = None
+    bias_dtype: str = ""
+    alibi: bool = False
+    of_rows: tuple | None = None
+    of_keys: tuple | None = None
+    dropout: float = 0.0
+    seed: int = 20
+    softcap: float = 0.0
+    sink: str = ""
+    order: str = "BHSD"
+    wanted: bool = True
+    trivial: bool = False
+    large: float = 1.0
+    layout: dict = field(default_factory=dict, hash=False)
+    exact = False
+
+    @property
+    def packed(self):
+        return self.order == "THD"
+
+    @property
+    def compute(self):
+        return "float64" if self.dtype == "float64" else "float32"
+
+    @property
+    def unit(self):
+        return ROUNDOFF[self.compute]
+
+    @property
+    def factor(self):
+        return self.scale if self.scale is not None else 1 / math.sqrt(self.d)
+
+    @property
+    def work(self):
+        """Each element of a result costs a row of products."""
+        return 3 * max(self.keys, 1) * (2 * self.d + self.e) * sum(p.size for p in self.outputs().values())
+
+    def shape_of(self, heads, rows, elements):
+        return {"BHSD": (self.batch, heads, rows, elements), "BSHD": (self.batch, rows, heads, elements),
+                "THD": (rows, heads, elements)}[self.order]
+
+    def place(self, name, shape, dtype):
+        return lay(shape, dtype, **self.layout.get(name, {}))
+
+    @property
+    def shapes(self):
+        q, k, v, o = ((self.heads, self.rows, self.d), (self.kv_heads, self.keys, self.d), (self.kv_heads, self.keys, self.e),
+                      (self.heads, self.rows, self.e))
+        found = {name: self.shape_of(*s) for name, s in (("q", q), ("k", k), ("v", v), ("o", o))}
+        found["lse"] = (self.heads, self.rows) if self.packed else (self.batch, self.heads, self.rows)
+        return found
+
+    def common(self):
+        """Places of the operands that both directions have."""
+        found = {name: self.place(name, self.shapes[name], self.dtype) for name in ("q", "k", "v")}
+        found.update(dict.fromkeys(OPTIONAL))
+        if self.bias is not None:
+            found["bias"] = self.place("bias", self.bias, self.bias_dtype or self.dtype)
+        for name, lengths in (("q", self.of_rows), ("kv", self.of_keys)):
+            if self.packed:
+                found["cu_seqlens_" + name] = self.place("lengths", (self.batch + 1,), "int32")
+            elif lengths is not None:
+                found["seq_len_" + name] = self.place("lengths", (self.batch,), "int32")
+        if self.sink:
+            found["sink"] = self.place("sink", (self.heads,), self.sink)
+        return found
+
+    def tensors(self):
+        """Descriptors of operands and results by name."""
+        from dnnkern.host.tensor import Tensor
+        return {name: p and Tensor(p.shape, p.strides, p.dtype, p.alignment) for name, p in {**self.inputs(), **self.outputs()}.items()}
+
+    @property
+    def options(self):
+        return self.scale, self.causal, self.align, self.window, self.alibi, self.dropout, self.softcap, self.order
+
+    def keywords(self, arrays, out, tail):
+        """Those of the public functions."""
+        return {"scale": self.scale, "causal": self.causal, "align": self.align, "window": self.window, "alibi": self.alibi,
+                "dropout": self.dropout, "seed": self.seed, "softcap": self.softcap, "layout": self.order, "out": out,
+                **{name: arrays[name] for name in OPTIONAL}, **tail}
+
+    def common_values(self):
+        """Normal numbers."""
+        rng, found = np.random.default_rng(list(self.id.encode())), {}
+        for name, p in self.common().items():
+            if p is None:
+                continue
+            if name.startswith(("seq", "cu")):
+                lengths = self.of_rows if name.endswith("_q") else self.of_keys
+                found[name] = np.concatenate([[0], np.cumsum(lengths)])[-p.size:] if self.packed else np.array(lengths, float)
+                continue
+            value = self.large * rng.standard_normal(p.shape) + (0.25 if name == "v" else 0)
+            found[name] = coherent(rounded(value, p.dtype), p)
+        return found
+
+    # ---- the definition
+
+    def sequences(self):
+        """(number, image, its rows, its keys) of each sequence, as slices."""
+        row = key = 0
+        for b in range(self.batch):
+            rows = self.rows if self.of_rows is None else self.of_rows[b]
+            keys = self.keys if self.of_keys is None else self.of_keys[b]
+            yield b, 0 if self.packed else b, slice(row, row + rows), slice(key, key + keys)
+            if self.packed:
+                row, key = row + rows, key + keys
+
+    def scores(self, q, k, bias, b):
+        """(scores of heads x rows x keys with -inf where a row does not see a key, their derivatives by the products of q and k, a bound
+        of their error) of a sequence."""
+        product, size = q @ k.transpose(0, 2, 1) * self.factor, np.abs(q) @ np.abs(k).transpose(0, 2, 1) * abs(self.factor)
+        x, derivative, error = product, np.ones(product.shape), self.unit * (growth(self.d) + 6) * size
+        if self.softcap:
+            level = np.tanh(x / self.softcap)
+            x, derivative = self.softcap * level, 1 - level ** 2
+        error = error + 8 * self.unit * np.abs(x)
+        if bias is not None:
+            bias = np.broadcast_to(bias, (self.batch, self.heads, self.rows, self.keys))[b, :, :x.shape[1], :x.shape[2]]
+            x, error = x + bias, error + 6 * self.unit * np.abs(np.where(np.isfinite(bias), bias, 0))
+        rows, keys = x.shape[1:]
+        own = np.arange(rows)[:, None] + (keys - rows if self.align == "bottom_right" else 0)
+        distance = np.arange(keys) - own
+        if self.alibi:
+            lost = slopes(self.heads)[:, None, None] * np.abs(distance)
+            x, error = x - lost, error + 16 * self.unit * lost
+        left, right = self.window[0], 0 if self.causal else self.window[1]
+        hidden = (distance > right if right >= 0 else False) | (distance < -left if left >= 0 else False)
+        return np.where(hidden, -np.inf, x), derivative * self.factor, np.where(np.isfinite(x), error, 0)
+
+    def operands(self, values, b, image, rows, keys):
+        """(q, k, v) of a sequence, each by head of q."""
+        q, k, v = (canonical(values[name], self.order)[image] for name in ("q", "k", "v"))
+        share = self.heads // max(self.kv_heads, 1)
+        return q[:, rows], np.repeat(k[:, keys], share, 0), np.repeat(v[:, keys], share, 0)
+
+    def kept(self, x, b):
+        """What probabilities are multiplied by in dropout."""
+        return keeps(x.shape, b, self.dropout, self.seed) / (1 - self.dropout) if self.dropout else np.ones(x.shape)
+
+    def forward(self, values):
+        """((o, its bound), (lse, its bound)) in the shapes of the results."""
+        images = 1 if self.packed else self.batch
+        o, o_error = np.zeros((2, images, self.heads, self.rows, self.e))
+        lse, lse_error = np.full((images, self.heads, self.rows), -np.inf), np.zeros((images, self.heads, self.rows))
+        unit = self.unit
+        for b, image, rows, keys in self.sequences():
+            q, k, v = self.operands(values, b, image, rows, keys)
+            x, _, error = self.scores(q, k, values.get("bias"), b)
+            top = x.max(2, initial=-np.inf)
+            seen = top > -np.inf
+            if self.sink:
+                top = np.maximum(top, values["sink"][:, None])
+            level = np.where(seen, top, 0)[..., None]
+            p, many = np.exp(x - level), growth(max(x.shape[2], 1)) + 16
+            total = p.sum(2) + (seen * np.exp(values["sink"][:, None] - level[..., 0]) if self.sink else 0)
+            p = p / np.where(total > 0, total, 1)[..., None]
+            used = p * self.kept(x, b)
+            o[image, :, rows] = used @ v
+            error = error + unit * (12 + 4 * np.where(np.isfinite(x), np.abs(x - level) + np.abs(x), 0))
+            o_error[image, :, rows] = ((used * error) @ np.abs(v) + (p * error).sum(2)[..., None] * np.abs(used @ v)
+                                       + unit * many * (used @ np.abs(v)))
+            if self.sink:
+                o_error[image, :, rows] += 16 * unit * np.abs(used @ v) * (1 + np.abs(values["sink"][:, None] - level[..., 0])[..., None])
+            with np.errstate(divide="ignore"):
+                lse[image, :, rows] = np.where(seen, np.log(total) + level[..., 0], -np.inf)
+            most = np.where(seen, np.abs(top), 0)
+            lse_error[image, :, rows] = (p * error).sum(2) + unit * (many + 4 * most + 4 * np.abs(np.where(seen, np.log(total + ~seen), 0)))
+        lse, lse_error = (y[0] if self.packed else y for y in (lse, lse_error))
+        return (native(o, self.order), native(o_error, self.order)), (lse, lse_error)
+
+
+class Forward(Sdpa):
+    """The result and the logarithms of the sums of exponentials."""
+    op = "sdpa_fwd"
+
+    def inputs(self):
+        return self.common()
+
+    def outputs(self):
+        found = {"o": self.place("o", self.shapes["o"], self.dtype)}
+        if self.wanted:
+            found["lse"] = self.place("lse", self.shapes["lse"], self.compute)
+        return found
+
+    def problem(self):
+        from dnnkern.attention._problem import make_forward
+        t = self.tensors()
+        out = (t["o"], t["lse"]) if self.wanted else t["o"]
+        return make_forward(tuple(t[name] for name in ("q", "k", "v", *OPTIONAL)), out, *self.options, with_lse=self.wanted,
+                            aliases=frozenset())
+
+    def call(self, arrays, out=None, **tail):
+        from dnnkern import sdpa_fwd
+        return sdpa_fwd(arrays["q"], arrays["k"], arrays["v"], return_lse=self.wanted, **self.keywords(arrays, out, tail))
+
+    def values(self, mode):
+        return in_mode(self.common_values(), mode)
+
+    def reference(self, values, tensor_cores=False):
+        (o, error), (lse, lse_error) = self.forward(values)
+        if tensor_cores and self.dtype in ("float16", "bfloat16"):  # probabilities are rounded to the dtype
+            error = error + ROUNDOFF[self.dtype] * np.abs(o).max(initial=0)
+        found, bound = {"o": o, "lse": lse}, {"o": error + rounding_error(o, self.dtype), "lse": lse_error}
+        return ({name: y[name] for name in self.outputs()} for y in (found, bound))
+
+
+class Backward(Sdpa):
+    """The gradients by q, k, v, and the bias."""
+    op = "sdpa_bwd"
+
+    def inputs(self):
+        found = self.common()
+        more = {"do": self.place("do", self.shapes["o"], self.dtype), "o": self.place("o", self.shapes["o"], self.dtype),
+                "lse": self.place("lse", self.shapes["lse"], self.compute)}
+        return {**more, **found}
+
+    @property
+    def with_dbias(self):
+        return self.bias is not None and self.wanted
+
+    def outputs(self):
+        found = {"d" + name: self.place("d" + name, self.shapes[name], self.dtype) for name in ("q", "k", "v")}
+        if self.with_dbias:
+            found["dbias"] = self.place("dbias", self.bias, self.bias_dtype or self.dtype)
+        return found
+
+    def problem(self):
+        from dnnkern.attention._problem import make_backward
+        t = self.tensors()
+        return make_backward(tuple(t[name] for name in ("do", "q", "k", "v", "o", "lse", *OPTIONAL)),
+                             tuple(t[name] for name in self.outputs()), *self.options, with_dbias=self.with_dbias, aliases=frozenset())
+
+    def call(self, arrays, out=None, **tail):
+        from dnnkern import sdpa_bwd
+        more = {"bias_gradient": self.wanted} if self.bias is not None else {}
+        return sdpa_bwd(*(arrays[name] for name in ("do", "q", "k", "v", "o", "lse")), **more, **self.keywords(arrays, out, tail))
+
+    def values(self, mode):
+        found, places = self.common_values(), self.inputs()
+        (o, _), (lse, _) = self.forward(found)
+        rng = np.random.default_rng(12)
+        found["do"] = coherent(rounded(rng.standard_normal(o.shape) + 0.25, self.dtype), places["do"])
+        found["o"], found["lse"] = coherent(rounded(o, self.dtype), places["o"]), coherent(rounded(lse, self.compute), places["lse"])
+        return in_mode(found, mode)
+
+    def gradients(self, values, tensor_cores=False):
+        """{output: (gradient, bound of its error before it is rounded)}; `o` and `lse` as given."""
+        images, share, unit = 1 if self.packed else self.batch, self.heads // max(self.kv_heads, 1), self.unit
+        half = ROUNDOFF[self.dtype] if tensor_cores and self.dtype in ("float16", "bfloat16") else 0
+        dq, dq_error = np.zeros((2, images, self.heads, self.rows, self.d))
+        dk, dk_error = np.zeros((2, images, self.kv_heads, self.keys, self.d))
+        dv, dv_error = np.zeros((2, images, self.kv_heads, self.keys, self.e))
+        full = (self.batch, self.heads, self.rows, self.keys)
+        dbias, dbias_error, dbias_size = np.zeros((3, *full)) if self.with_dbias else np.zeros((3, 1, 1, 1, 1))
+        do_all, o_all = canonical(values["do"], self.order), canonical(values["o"], self.order)
+        lse_all = values["lse"][None] if self.packed else values["lse"]
+        for b, image, rows, keys in self.sequences():
+            q, k, v = self.operands(values, b, image, rows, keys)
+            do, o, lse = do_all[image][:, rows], o_all[image][:, rows], lse_all[image][:, rows, None]
+            x, derivative, error = self.scores(q, k, values.get("bias"), b)
+            seen = np.isfinite(lse) & np.isfinite(x)
+            p = np.where(seen, np.exp(np.where(seen, x - np.where(seen, lse, 0), 0)), 0)
+            kept = self.kept(x, b)
+            dp, delta = kept * (do @ v.transpose(0, 2, 1)), (do * o).sum(2, keepdims=True)
+            of_e = unit * (growth(self.e) + 6)
+            dp_error = of_e * (kept * (np.abs(do) @ np.abs(v).transpose(0, 2, 1)) + (np.abs(do) * np.abs(o)).sum(2, keepdims=True))
+            p_error = error + unit * (12 + 4 * np.where(seen, np.abs(x) + np.abs(np.where(seen, lse, 0)), 0))
+            ds = p * (dp - delta)
+            ds_error = p * ((p_error + 6 * unit) * (np.abs(dp) + np.abs(delta)) + dp_error)
+            slant = ds * derivative
+            slant_error = ds_error * np.abs(derivative) + (6 * unit + half) * np.abs(slant)
+            if self.softcap:
+                slant_error = slant_error + np.abs(ds * self.factor) * (2 * error / self.softcap + 16 * unit)
+
+            def product(a, a_error, m):
+                return a @ m, a_error @ np.abs(m) + unit * (growth(a.shape[2]) + growth(share) + 8) * (np.abs(a) @ np.abs(m))
+
+            def grouped(a):
+                return a.reshape(self.kv_heads, share, *a.shape[1:]).sum(1)
+
+            dq[image, :, rows], dq_error[image, :, rows] = product(slant, slant_error, k)
+            turned, turned_error = slant.transpose(0, 2, 1), slant_error.transpose(0, 2, 1)
+            dk[image, :, keys], dk_error[image, :, keys] = map(grouped, product(turned, turned_error, q))
+            used = p * kept
+            used_error = used * (p_error + half)
+            dv[image, :, keys], dv_error[image, :, keys] = map(grouped, product(used.transpose(0, 2, 1), used_error.transpose(0, 2, 1), do))
+            if self.with_dbias:
+                at = b, slice(None), slice(0, x.shape[1]), slice(0, x.shape[2])
+                dbias[at], dbias_error[at], dbias_size[at] = ds, ds_error, np.abs(ds)
+        found = {"dq": (dq, dq_error), "dk": (dk, dk_error), "dv": (dv, dv_error)}
+        found = {name: tuple(native(y, self.order) for y in pair) for name, pair in found.items()}
+        if self.with_dbias:
+            shape = (1,) * (4 - len(self.bias)) + self.bias
+            over = tuple(a for a in range(4) if shape[a] == 1)
+            total, error, size = (y.sum(over, keepdims=True).reshape(self.bias) for y in (dbias, dbias_error, dbias_size))
+            found["dbias"] = total, error + unit * (growth(math.prod(full) // max(math.prod(self.bias), 1)) + 4) * size
+        return found
+
+    def reference(self, values, tensor_cores=False):
+        found, places = self.gradients(values, tensor_cores), self.outputs()
+        return ({name: y for name, (y, _) in found.items()},
+                {name: error + rounding_error(y, places[name].dtype) for name, (y, error) in found.items()})
+
+    @property
+    def gradient(self):
+        return self._differences if 0 < self.rows * self.keys * self.heads * self.batch <= 600 else None
+
+    def _differences(self, values):
+        """d(sum of o * do) along a direction of each operand, by differences in float64."""
+        (o, _), (lse, _) = self.forward(values)
+        found, rng, step = self.gradients({**values, "o": o, "lse": lse}), np.random.default_rng(3), 1e-6
+        for name, (analytic, _) in found.items():
+            of = name[1:]
+            v = rng.uniform(-1, 1, values[of].shape)
+            above, below = (self.forward({**values, of: values[of] + s * v})[0][0] for s in (step, -step))
+            numeric = ((above - below) * values["do"]).sum() / (2 * step)
+            yield np.asarray((analytic * v).sum()), np.asarray(numeric), np.asarray(1e-6 * (1 + np.abs(analytic).sum()))
+
+
+def table(kind):
+    """The cases of a direction."""
+    def case(name, batch, heads, kv_heads, rows, keys, d, e=None, dtype="float32", **more):
+        sizes = "x".join(map(str, (batch, heads, rows, keys, d)))
+        layout = more.pop("layout", {})
+        for way in ("q", "k", "v"):
+            if way in layout:
+                layout.setdefault("d" + way, layout[way])
+        found.append(kind(f"{name}-{sizes}-{SHORT[dtype]}", batch, heads, kv_heads, rows, keys, d, d if e is None else e, dtype,
+                          layout=layout, **more))
+
+    found, backward = [], kind.op == "sdpa_bwd"  # of a softmax of one score there is no gradient
+    for k, dtype in enumerate(SHORT):
+        case("plain", 2, 2, 2, 9, 11, 8, dtype=dtype)
+        case("causal", 1, 2, 1, 10, 10, 8, dtype=dtype, causal=True)
+        case("causal-bottom", 1, 4, 2, 5, 9, 6, 3, dtype, causal=True, align="bottom_right", order="BSHD")
+        case("window", 1, 2, 2, 12, 10, 4, dtype=dtype, window=(3, 2), align=("top_left", "bottom_right")[k % 2])
+        case("padded", 3, 2, 2, 7, 9, 4, dtype=dtype, of_rows=(7, 3, 0), of_keys=(9, 5, 4), causal=True, align="bottom_right")
+        case("packed", 3, 2, 1, 14, 15, 8, 5, dtype, of_rows=(5, 0, 7), of_keys=(6, 2, 7), order="THD", causal=bool(k % 2))
+        case("bias", 2, 2, 2, 6, 9, 4, dtype=dtype, bias=(2, 2, 6, 9), bias_dtype=("float32", "")[k % 2] if k > 1 else "")
+        case("alibi-capped", 1, 3, 3, 7, 8, 4, dtype=dtype, alibi=True, softcap=1.5)
+        case("dropped", 2, 2, 1, 5, 18, 4, dtype=dtype, dropout=0.3)
+        case("sink", 1, 4, 2, 6, 7, 4, dtype=dtype, sink=dtype if k != 2 else "float32")
+    for n, m in ((1, 1), (1, 65), (63, 64), (64, 63), (65, 129), (127, 1), (129, 64)):
+        case("edge", 1, 1, 1, n, m, 2 if n * m > 4000 else 4, 3, ("float32", "bfloat16", "float16")[(n + m) % 3], causal=n == m,
+             align="bottom_right" if n < m else "top_left", window=(-1, -1) if n % 2 else (40, 3), trivial=backward and m == 1)
+    for d, e in ((1, 1), (3, 17), (16, 8), (17, 33), (40, 24), (64, 64)):
+        case("width", 1, 2, 1, 4, 5, d, e, ("float32", "bfloat16")[d % 2])
+    case("scaled", 1, 2, 2, 6, 7, 4, scale=2.5)
+    case("negative-scale", 1, 2, 2, 6, 7, 4, dtype="float64", scale=-0.7)
+    case("peaked", 1, 2, 2, 8, 17, 8, large=5.0)
+    case("peaked-causal", 1, 1, 1, 20, 20, 8, dtype="bfloat16", large=5.0, causal=True)
+    case("sink-and-window", 1, 2, 2, 9, 9, 4, causal=True, window=(2, -1), sink="float32")
+    case("hidden-rows", 1, 2, 2, 9, 4, 4, causal=True, align="bottom_right")
+    case("hidden-rows-sink", 1, 2, 2, 9, 4, 4, causal=True, align="bottom_right", sink="float32", dtype="bfloat16")
+    case("hidden-from-all", 2, 1, 1, 3, 4, 4, of_keys=(0, 0), trivial=True)
+    case("window-of-itself", 1, 2, 1, 6, 8, 4, window=(0, 0), trivial=backward)
+    case("window-forwards", 1, 2, 1, 6, 8, 4, dtype="float16", window=(-1, 1))
+    case("bias-of-keys", 2, 2, 2, 5, 7, 4, bias=(2, 1, 1, 7))
+    case("bias-of-pairs", 2, 2, 1, 5, 7, 4, dtype="bfloat16", bias=(5, 7), bias_dtype="float32")
+    case("bias-of-heads", 2, 3, 3, 4, 6, 4, dtype="float16", bias=(3, 4, 6), causal=True)
+    case("bias-of-rows", 2, 2, 2, 5, 7, 4, bias=(1, 2, 5, 1), softcap=2.0)
+    case("bias-strided", 1, 2, 2, 5, 7, 4, bias=(1, 2, 5, 7), layout={"bias": {"step": 2, "gap": 1}, "dbias": {"order": (0, 1, 3, 2)}})
+    case("bias-of-padded", 2, 2, 2, 5, 7, 4, bias=(1, 2, 5, 7), of_rows=(5, 2), of_keys=(4, 7))
+    case("bias-without-gradient", 2, 2, 2, 5, 7, 4, bias=(5, 7), wanted=False)
+    case("keys-padded", 2, 2, 1, 6, 9, 4, of_keys=(9, 2))
+    case("rows-padded", 2, 2, 1, 6, 9, 4, of_rows=(6, 2), dtype="bfloat16")
+    case("packed-window", 4, 1, 1, 22, 20, 4, of_rows=(1, 9, 0, 10), of_keys=(2, 8, 1, 9), order="THD", window=(3, 1), align="bottom_right")
+    case("packed-alibi-dropped", 2, 3, 3, 9, 9, 4, of_rows=(4, 5), of_keys=(4, 5), order="THD", alibi=True, dropout=0.25, sink="float32")
+    case("alibi-window", 1, 6, 2, 7, 7, 4, alibi=True, causal=True, window=(4, -1))
+    case("alibi-bottom", 1, 2, 2, 5, 9, 4, dtype="float16", alibi=True, align="bottom_right")
+    case("dropped-causal", 1, 2, 2, 12, 12, 4, dtype="float64", dropout=0.5, seed=2 ** 63 + 5, causal=True)
+    case("everything", 2, 4, 2, 6, 10, 6, 5, "bfloat16", bias=(4, 6, 10), alibi=True, softcap=3.0, dropout=0.2, sink="bfloat16",
+         of_rows=(6, 4), of_keys=(7, 10), causal=True, align="bottom_right", window=(6, -1), order="BSHD")
+    case("everything", 2, 4, 2, 6, 10, 6, 5, "float64", bias=(2, 1, 6, 10), alibi=True, softcap=3.0, dropout=0.2, sink="float64",
+         of_rows=(5, 6), of_keys=(10, 8), causal=True, align="bottom_right", window=(6, -1))
+    case("no-batch", 0, 2, 1, 4, 5, 4)
+    case("no-heads", 2, 0, 0, 4, 5, 4, dtype="bfloat16")
+    case("no-keys", 1, 2, 1, 4, 0, 4, trivial=True)
+    case("no-rows", 1, 2, 1, 0, 5, 4, dtype="float16", trivial=True)
+    case("no-values", 1, 2, 1, 4, 5, 4, 0, trivial=backward)
+    case("alone", 1, 2, 1, 6, 5, 4, wanted=False, dtype="float16")
+    case("strided", 1, 2, 2, 6, 7, 4, layout={"q": {"step": 2}, "k": {"gap": 3}, "v": {"order": (0, 2, 1, 3)}, "o": {"gap": 1},
+                                              "lse": {"step": 2}, "do": {"step": 3}})
+    case("misaligned", 1, 2, 1, 6, 7, 8, dtype="bfloat16", layout={name: {"misaligned": 1} for name in ("q", "k", "v", "o", "do")})
+    case("rows-apart", 1, 2, 1, 6, 7, 8, dtype="float16", layout={name: {"gap": 8} for name in ("q", "k", "v", "o", "do")})
+    case("backwards", 1, 2, 2, 6, 7, 4, layout={"q": {"flip": (2, 3)}, "k": {"flip": (2,)}, "v": {"flip": (1,)}, "o": {"flip": (3,)}})
+    case("transposed", 1, 2, 2, 6, 7, 4, dtype="float64", layout={name: {"order": (0, 1, 3, 2)} for name in ("q", "k", "v", "o")})
+    if not backward:
+        case("one-key-for-all", 3, 2, 1, 4, 6, 4, layout={"k": {"expand": (0,)}, "v": {"expand": (0,)}})
+    return found
+
+
+def large(kind):
+    """Cases for a GPU."""
+    found = []
+    sizes = (("long", (2, 4, 4, 1000, 1000, 64), {}), ("long-causal", (1, 4, 1, 1024, 1024, 128), {"causal": True}),
+             ("long-window", (1, 2, 2, 1500, 1500, 80), {"causal": True, "window": (256, -1)}),
+             ("long-cross", (2, 2, 2, 129, 2049, 96), {"causal": True, "align": "bottom_right"}),
+             ("long-packed", (4, 4, 2, 1203, 1300, 64), {"of_rows": (1, 500, 0, 700), "of_keys": (64, 401, 63, 750), "order": "THD"}),
+             ("wide", (1, 2, 1, 300, 257, 256), {}), ("unlike", (1, 2, 2, 257, 300, 192, 128), {"causal": True}),
+             ("long-biased", (2, 2, 1, 257, 385, 64), {"bias": (1, 2, 257, 385), "softcap": 20.0}))
+    for dtype in SHORT:
+        for name, size, more in sizes:
+            size = (*size, size[5])[:7]
+            found.append(kind(f"{name}-{'x'.join(map(str, size))}-{SHORT[dtype]}", *size, dtype, **more))
+    return found

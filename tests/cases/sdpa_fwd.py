@@ -1,0 +1,4 @@
+"""Cases of sdpa_fwd."""
+from ._sdpa import Forward, large, table
+
+CASES, LARGE = table(Forward), large(Forward)

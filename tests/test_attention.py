@@ -1,0 +1,397 @@
+"""Attention: against PyTorch, what is defined where nothing is seen, lengths that lie, random problems, words, bad input."""
+import dataclasses
+
+import contract
+import labs
+import numpy as np
+import pytest
+from cases import lay
+from cases._sdpa import SHORT, Backward, Forward, slopes
+from labs import array, host
+
+import dnnkern
+from dnnkern import dispatch
+from dnnkern.attention._parse import FAMILY, SMALL, parse_problem
+from dnnkern.dispatch import NotSupported
+
+FWD, BWD = dnnkern.sdpa_fwd, dnnkern.sdpa_bwd
+OPS = ("sdpa_fwd", "sdpa_bwd")
+
+
+def algorithms(case):
+    """Names of those that can solve a case."""
+    return [a.name for a in dispatch.algorithms(case.op) if contract.refusal(a, case.problem()) is None]
+
+
+# ---- against PyTorch
+
+def masked(rows, keys, how):
+    """Which keys each row sees."""
+    own = np.arange(rows)[:, None] + (keys - rows if how.get("align") == "bottom_right" else 0)
+    distance, (left, right) = np.arange(keys) - own, how.get("window", (-1, -1))
+    right = 0 if how.get("causal") else right
+    return ~((distance > right) & (right >= 0) | (distance < -left) & (left >= 0))
+
+
+@pytest.mark.parametrize("how", [{}, {"causal": True}, {"causal": True, "align": "bottom_right"}, {"window": (2, 1)}, {"scale": 0.3},
+                                 {"bias": (2, 4, 7, 9)}, {"bias": (7, 9), "causal": True, "align": "bottom_right"}, {"bias": (2, 1, 1, 9)},
+                                 {"alibi": True, "align": "bottom_right"}],
+                         ids=str)
+@pytest.mark.parametrize("order", ["BHSD", "BSHD"])
+def test_results_and_gradients_are_those_of_torch(order, how):
+    torch = pytest.importorskip("torch")
+    rng, (b, h, g, s, n, d, e) = np.random.default_rng(5), (2, 4, 2, 7, 9, 5, 3)
+    how = dict(how)
+    q, k, v = (torch.from_numpy(rng.standard_normal(size)).requires_grad_() for size in ((b, h, s, d), (b, g, n, d), (b, g, n, e)))
+    mask = torch.zeros(b, h, s, n, dtype=torch.float64)
+    bias = None
+    if "bias" in how:
+        bias = torch.from_numpy(rng.standard_normal(how.pop("bias"))).requires_grad_()
+        mask = mask + bias
+    if how.get("alibi"):
+        distance = np.abs(np.arange(n) - np.arange(s)[:, None] - (n - s))
+        mask = mask - torch.from_numpy(slopes(h)[:, None, None] * distance)
+    mask = mask.masked_fill(torch.from_numpy(~masked(s, n, how)), -np.inf)
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=how.get("scale"), enable_gqa=True)
+    do = rng.standard_normal(want.shape)
+    want.backward(torch.from_numpy(do))
+
+    def ours(x):
+        x = x.detach().numpy() if hasattr(x, "detach") else x
+        return array(x if order == "BHSD" else x.transpose(0, 2, 1, 3), "float64")
+
+    def theirs(x):
+        x = host(x)
+        return x if order == "BHSD" else x.transpose(0, 2, 1, 3)
+    if bias is not None:
+        how["bias"] = array(bias.detach().numpy(), "float64")
+    given = ours(q), ours(k), ours(v)
+    o, lse = FWD(*given, layout=order, return_lse=True, **how)
+    np.testing.assert_allclose(theirs(o), want.detach().numpy(), atol=1e-13)
+    share = h // g
+    scores = (q @ k.repeat_interleave(share, 1).transpose(2, 3) * (how.get("scale") or d ** -0.5) + mask).logsumexp(-1)
+    np.testing.assert_allclose(host(lse), scores.detach().numpy(), atol=1e-13)
+    gradients = BWD(ours(do), *given, o, lse, layout=order, **how)
+    for got, x in zip(gradients, (q, k, v)):
+        np.testing.assert_allclose(theirs(got), x.grad.numpy(), atol=1e-12)
+    if bias is not None:
+        np.testing.assert_allclose(host(gradients[3]), bias.grad.numpy(), atol=1e-12)
+
+
+def test_packed_sequences_are_those_one_by_one():
+    """Dropout's bits too: they depend on the number of the sequence, not on where it lies."""
+    rng, rows, keys = np.random.default_rng(6), (5, 1, 0, 6), (7, 3, 2, 6)
+    q, k, v = (rng.standard_normal((sum(of), heads, 4)) for of, heads in ((rows, 4), (keys, 2), (keys, 2)))
+    cu_q, cu_k = (np.concatenate([[0], np.cumsum(of)]) for of in (rows, keys))
+    how = {"causal": True, "align": "bottom_right", "dropout": 0.3, "seed": 9}
+    packed = host(FWD(*(array(x, "float64") for x in (q, k, v)), cu_seqlens_q=array(cu_q, "int32"), cu_seqlens_kv=array(cu_k, "int32"),
+                      layout="THD", **how))
+    padded = [np.zeros((4, 8, *x.shape[1:])) for x in (q, k, v)]
+    for b in range(4):
+        for to, x, cu in zip(padded, (q, k, v), (cu_q, cu_k, cu_k)):
+            to[b, :cu[b + 1] - cu[b]] = x[cu[b]:cu[b + 1]]
+    whole = host(FWD(*(array(x, "float64") for x in padded), seq_len_q=array(rows, "int32"), seq_len_kv=array(keys, "int32"), layout="BSHD",
+                     **how))
+    for b in range(4):
+        np.testing.assert_array_equal(whole[b, :rows[b]], packed[cu_q[b]:cu_q[b + 1]])
+        assert not whole[b, rows[b]:].any()
+
+
+def test_the_share_that_is_dropped():
+    """With all scores alike o counts what is kept."""
+    q, v = array(np.zeros((2, 2, 40, 1))), array(np.ones((2, 2, 50, 1)))
+    o = host(FWD(q, array(np.zeros((2, 2, 50, 1))), v, dropout=0.25, seed=3))
+    kept = o * 50 * 0.75
+    np.testing.assert_allclose(kept, kept.round(), atol=1e-4)
+    assert abs(kept.sum() / (160 * 50) - 0.75) < 4 * (0.25 * 0.75 / 8000) ** 0.5
+    assert np.unique(kept.round()).size > 5
+    other = host(FWD(q, array(np.zeros((2, 2, 50, 1))), v, dropout=0.25, seed=4))
+    assert not np.array_equal(o, other)
+
+
+# ---- where nothing is seen, and what is not finite
+
+HIDDEN = (("rows-without-keys", {"causal": True, "align": "bottom_right"}), ("no-length", {"seq_len_kv": (0, 4)}),
+          ("rows-beyond", {"seq_len_q": (0, 9)}), ("sink", {"causal": True, "align": "bottom_right", "sink": (0.5, -1)}))
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+@pytest.mark.parametrize("name, how", HIDDEN, ids=[name for name, _ in HIDDEN])
+def test_rows_that_see_nothing(name, how, dtype):
+    """What they do not see may be NaN: results and gradients are zeros."""
+    rng, real = np.random.default_rng(2), "float64" if dtype == "float64" else "float32"
+    q, k, v = (rng.standard_normal((2, 2, n, 3)) for n in (9, 4, 4))
+    seen = np.ones((2, 9), bool)
+    how = {key: array(value, real if key == "sink" else "int32") if isinstance(value, tuple) else value for key, value in how.items()}
+    if "causal" in how:
+        seen[:, :5] = False
+    else:
+        seen[0] = False
+    if name == "no-length":
+        k[0] = v[0] = np.nan
+    if name == "rows-beyond":
+        q[0] = np.nan
+    given = [array(x, dtype) for x in (q, k, v)]
+    case = Forward("hidden", 2, 2, 2, 9, 4, 3, 3, dtype)
+    for algo in algorithms(case):
+        o, lse = FWD(*given, return_lse=True, algo=algo, **how)
+        for b in range(2):
+            assert not host(o)[b][:, ~seen[b]].any() and (host(lse)[b][:, ~seen[b]] == -np.inf).all(), algo
+            assert np.isfinite(host(lse)[b][:, seen[b]]).all() and np.isfinite(host(o)).all(), algo
+    do = rng.standard_normal((2, 2, 9, 3))
+    for algo in algorithms(Backward("hidden", 2, 2, 2, 9, 4, 3, 3, dtype)):
+        for gradient in BWD(array(do, dtype), *given, o, lse, algo=algo, **how):
+            assert np.isfinite(host(gradient)).all(), algo
+        dq = host(BWD(array(do, dtype), *given, o, lse, algo=algo, **how)[0])
+        assert all(not dq[b][:, ~seen[b]].any() for b in range(2)), algo
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_a_bias_of_minus_infinity_hides(dtype):
+    """Single pairs as a mask does; a row of which nothing is left is zero."""
+    rng = np.random.default_rng(4)
+    q, k, v, bias = (rng.standard_normal(size) for size in ((1, 1, 6, 4), (1, 1, 20, 4), (1, 1, 20, 3), (6, 20)))
+    bias[0], bias[1:, 0], bias[2, :19], bias[3, 7:] = -np.inf, -np.inf, -np.inf, -np.inf
+    given, added = [array(x, dtype) for x in (q, k, v)], array(bias, dtype)
+    values = {"q": host(given[0]), "k": host(given[1]), "v": host(given[2]), "bias": host(added)}
+    case = Forward("minus-infinity", 1, 1, 1, 6, 20, 4, 3, dtype, bias=(6, 20))
+    reference, bound = case.reference(values)
+    for algo in algorithms(case):
+        o, lse = FWD(*given, bias=added, return_lse=True, algo=algo)
+        contract.assert_within(host(o), reference["o"], bound["o"], algo)
+        assert host(lse)[0, 0, 0] == -np.inf and not host(o)[0, 0, 0].any()
+    do = array(np.ones((1, 1, 6, 3)), dtype)
+    for algo in algorithms(Backward("minus-infinity", 1, 1, 1, 6, 20, 4, 3, dtype, bias=(6, 20))):
+        gradients = [host(x) for x in BWD(do, *given, o, lse, bias=added, algo=algo)]
+        assert all(np.isfinite(x).all() for x in gradients), algo
+        assert not gradients[3][np.isneginf(bias)].any() and not gradients[0][0, 0, 0].any(), algo
+
+
+@pytest.mark.parametrize("where", ["q", "k", "v"])
+def test_nan_goes_where_it_is_seen(where):
+    rng = np.random.default_rng(4)
+    given = {name: rng.standard_normal((1, 1, 9, 4)) for name in "qkv"}
+    given[where][0, 0, 5, 2] = np.nan
+    arrays = [array(x) for x in given.values()]
+    for algo in algorithms(Forward("nan", 1, 1, 1, 9, 9, 4, 4)):
+        o = host(FWD(*arrays, causal=True, algo=algo))[0, 0]
+        hit = np.isnan(o)
+        assert not hit[:5].any(), algo
+        assert hit[5].all() and hit[6:].any() == (where == "k") or where == "v" and hit[5:, 2].all(), algo
+
+
+# ---- lengths that lie
+
+LIES = {"too long": (99, 4), "negative": (-5, 3), "huge": (2 ** 31 - 1, -2 ** 31)}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("name", ["seq_len_q", "seq_len_kv"])
+def test_a_wrong_length_reads_and_writes_nothing_outside(name, lie, simulated):
+    case = Forward("lies", 2, 2, 1, 6, 7, 4, 4, of_rows=(6, 6), of_keys=(7, 7))
+    back = Backward(*dataclasses.astuple(case))
+    for c in (case, back):
+        values = {**c.values("float"), name: np.array(LIES[lie], float)}
+        for algo in algorithms(c):
+            contract.Run(c, next(a for a in dispatch.algorithms(c.op) if a.name == algo), values, tight=True).check_memory()
+
+
+@pytest.mark.parametrize("offsets", [(0, 99, 6), (5, 2, 9), (-3, 4, 9), (0, 2 ** 31 - 1, -2 ** 31), (9, 9, 9)])
+@pytest.mark.parametrize("name", ["cu_seqlens_q", "cu_seqlens_kv"])
+def test_wrong_offsets_read_and_write_nothing_outside(name, offsets, simulated):
+    case = Forward("lies", 2, 2, 1, 9, 9, 4, 4, of_rows=(4, 5), of_keys=(4, 5), order="THD")
+    back = Backward(*dataclasses.astuple(case))
+    for c in (case, back):
+        values = {**c.values("float"), name: np.array(offsets, float)}
+        for algo in algorithms(c):
+            contract.Run(c, next(a for a in dispatch.algorithms(c.op) if a.name == algo), values, tight=True).check_memory()
+
+
+@pytest.mark.parametrize("name, values, words", [
+    ("seq_len_q", (3, 7), ["seq_len_q[1] is 7", "0 to 6"]), ("seq_len_kv", (-1, 2), ["seq_len_kv[0] is -1", "0 to 7"]),
+    ("cu_seqlens_q", (0, 4, 7), ["cu_seqlens_q[2] is 7", "4 to 6"]), ("cu_seqlens_kv", (0, 5, 3), ["cu_seqlens_kv[2] is 3", "5 to 7"]),
+    ("cu_seqlens_q", (1, 4, 6), ["cu_seqlens_q[0] is 1", "expected 0"])])
+def test_lengths_are_checked_on_demand(name, values, words, monkeypatch):
+    from dnnkern.host import front
+    monkeypatch.setattr(front, "CHECKS", frozenset({"values"}))
+    packed, given = name.startswith("cu"), {name: array(values, "int32")}
+    if packed:
+        given = {"cu_seqlens_q": array((0, 3, 6), "int32"), "cu_seqlens_kv": array((0, 3, 7), "int32"), "layout": "THD", **given}
+    q, k = (array(np.ones((n, 2, 4) if packed else (2, 2, n, 4))) for n in (6, 7))
+    out = labs.guarded(lay((6, 2, 4) if packed else (2, 2, 6, 4), "float32"))
+    refused(ValueError, words, FWD, q, k, k, out=out.array, **given)
+    out.assert_untouched("o")
+    o = array(np.ones((6, 2, 4) if packed else (2, 2, 6, 4)))
+    refused(ValueError, words, BWD, o, q, k, k, o, array(np.ones((2, 6) if packed else (2, 2, 6))), **given)
+
+
+# ---- random problems
+
+@pytest.mark.parametrize("kind", [Forward, Backward])
+def test_random_problems(kind, request):
+    def problems(draw):
+        st = pytest.importorskip("hypothesis").strategies
+        order, batch, kv_heads = draw(st.sampled_from(["BHSD", "BSHD", "THD"])), draw(st.integers(1, 2)), draw(st.integers(1, 2))
+        heads, dtype = kv_heads * draw(st.integers(1, 2)), draw(st.sampled_from(list(SHORT)))
+        rows, keys, d, e = (draw(st.integers(1, most)) for most in (9, 17, 9, 9))
+        lengths = {}
+        if order == "THD" or draw(st.booleans()):
+            lengths = {"of_rows": tuple(draw(st.integers(0, rows // batch if order == "THD" else rows)) for _ in range(batch)),
+                       "of_keys": tuple(draw(st.integers(0, keys // batch if order == "THD" else keys)) for _ in range(batch))}
+        bias = None
+        if order != "THD" and draw(st.booleans()):
+            bias = tuple(draw(st.sampled_from([1, n])) for n in (batch, heads, rows, keys))[draw(st.integers(0, 2)):]
+        window = draw(st.sampled_from([-1, 0, 2])), draw(st.sampled_from([-1, 0, 3]))
+        rank = 3 if order == "THD" else 4
+        layout = {name: contract.random_layout(draw, st, rank) for name in ("q", "k", "v", "o", "do", "dq", "dk", "dv")}
+        return kind("random", batch, heads, kv_heads, rows, keys, d, e, dtype, causal=draw(st.booleans()),
+                    align=draw(st.sampled_from(["top_left", "bottom_right"])), window=window, bias=bias, alibi=draw(st.booleans()),
+                    dropout=draw(st.sampled_from([0.0, 0.0, 0.3])), softcap=draw(st.sampled_from([0.0, 0.0, 2.0])),
+                    sink=draw(st.sampled_from(["", dtype])), order=order, layout=layout, trivial=True, **lengths)
+    contract.random_problems(request, problems, 12)
+
+
+# ---- words and records
+
+@pytest.mark.parametrize("op", OPS)
+def test_words_and_records(op):
+    words = "2x4x30x16 bf16 --kv-heads 2 --keys 40 --value-size 8 --window=5,-1 --bias heads --softcap 3 --dropout 0.25 --sink"
+    problem = parse_problem([*words.split(), "--layout", "bshd"], op)
+    assert (problem.batch, problem.heads, problem.kv_heads, problem.rows, problem.keys, problem.d, problem.dv) == (2, 4, 2, 30, 40, 16, 8)
+    assert (problem.left, problem.right, problem.softcap, problem.dropout, problem.bias.shape) == (5, -1, 3, 0.25, (1, 4, 30, 40))
+    assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
+    with pytest.raises(ValueError, match="not a record"):
+        FAMILY[op][2]({"q": 1})
+    for words in (["4x4", "f32"], ["2x2x3x4", "f31"], ["2x2x3x4", "f32", "--kv-heads", "3"], ["2x2x3x4", "f32", "--window", "3"],
+                  ["2x2x3x4", "int8"], ["2x2x3x4", "f32", "--dropout", "1"], ["2x2x3x4", "f32", "--layout", "thd", "--bias", "pairs"]):
+        with pytest.raises((ValueError, TypeError)):
+            parse_problem(words, op)
+    for text in SMALL[op]:
+        assert parse_problem(text.split(), op).outputs[0].size
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_problems_of_the_bench_are_problems(op):
+    shapes = pytest.importorskip(f"bench.shapes.{op}")
+    for case in shapes.cases("all", ("float64", "bfloat16")):
+        assert dispatch.get_algorithm(op, case.problem).is_deterministic
+
+
+def test_work_and_bytes():
+    plain, causal = (parse_problem(f"2x4x64x16 f32 --kv-heads 2{more}".split(), "sdpa_fwd") for more in ("", " --causal"))
+    assert plain.flops == 4 * 2 * 4 * 64 * 64 * 16 and plain.bytes == 4 * 2 * 64 * 16 * (4 + 2 + 2 + 4)
+    assert causal.flops == plain.flops * 65 / 128
+    packed = parse_problem("2x4x64x16 f32 --kv-heads 2 --causal --layout thd".split(), "sdpa_fwd")
+    assert packed.flops == causal.flops
+    window = parse_problem("1x1x100x16 f32 --window=9,0".split(), "sdpa_fwd")
+    assert window.pairs == 100 * 10 - 45
+    assert parse_problem("2x4x64x16 f32 --kv-heads 2".split(), "sdpa_bwd").flops == 2.5 * plain.flops
+
+
+def test_options_that_make_no_difference_share_a_plan():
+    a, b = (parse_problem(f"1x1x4x4 f32{more}".split(), "sdpa_fwd") for more in ("", " --bottom-right"))
+    c, d = (parse_problem(f"1x1x4x4 f32{more}".split(), "sdpa_fwd") for more in (" --causal", " --window=-1,0"))
+    assert a == b and c == d
+
+
+# ---- bad input
+
+def refused(error, words, function, *args, **kwargs):
+    """The call raises `error`, whose message is one line that has all the words."""
+    with pytest.raises(error) as caught:
+        function(*args, **kwargs)
+    message = str(caught.value)
+    assert message.startswith(function.__name__ + ": ") and "\n" not in message, message
+    for word in words:
+        assert word in message, f"{word!r} is not in {message!r}"
+
+
+def ones(*shape, dtype="float32"):
+    return array(np.ones(shape), dtype)
+
+
+@pytest.mark.parametrize("how, error, words", [
+    ({"dropout": 1.0}, ValueError, ["dropout=1.0", "0 to below 1"]), ({"dropout": -0.1}, ValueError, ["dropout=-0.1"]),
+    ({"dropout": float("nan")}, ValueError, ["dropout=nan"]), ({"dropout": "half"}, TypeError, ["dropout='half'"]),
+    ({"window": (-2, 0)}, ValueError, ["window=(-2, 0)", "-1"]), ({"window": (1, 2, 3)}, TypeError, ["window=(1, 2, 3)", "pair"]),
+    ({"window": 5}, TypeError, ["window=5"]), ({"window": (0.5, 1)}, TypeError, ["window=(0.5, 1)"]),
+    ({"window": (2 ** 31, 0)}, ValueError, ["2147483648 on the left"]), ({"causal": 1}, TypeError, ["causal=1"]),
+    ({"align": "middle"}, ValueError, ["align='middle'", "'top_left', 'bottom_right'"]), ({"alibi": 2}, TypeError, ["alibi=2"]),
+    ({"layout": "SBHD"}, ValueError, ["layout='SBHD'", "'THD'"]), ({"layout": "THD"}, ValueError, ["(2, 4, 6, 8)", "3 dimensions, THD"]),
+    ({"scale": float("inf")}, ValueError, ["scale=inf"]), ({"scale": "1"}, TypeError, ["scale='1'"]),
+    ({"softcap": -1}, ValueError, ["softcap=-1", "positive"]), ({"seed": 1.5}, TypeError, ["seed=1.5"]),
+    ({"seed": 2 ** 64}, ValueError, ["seed=18446744073709551616"])])
+def test_parameters(how, error, words):
+    q, k, out = ones(2, 4, 6, 8), ones(2, 2, 7, 8), labs.guarded(lay((2, 4, 6, 8), "float32"))
+    refused(error, words, FWD, q, k, k, out=out.array, **how)
+    refused(error, words, BWD, q, q, k, k, q, ones(2, 4, 6), **how)
+    labs.synchronize()
+    out.assert_untouched("o")
+
+
+def test_shapes():
+    q, k, out = ones(2, 4, 6, 8), ones(2, 2, 7, 8), labs.guarded(lay((2, 4, 6, 8), "float32"))
+    given = {"out": out.array}
+    refused(ValueError, ["q has 4 heads", "have 3", "divisor"], FWD, q, ones(2, 3, 7, 8), ones(2, 3, 7, 8), **given)
+    refused(ValueError, ["q has 4 heads", "have 0"], FWD, q, ones(2, 0, 7, 8), ones(2, 0, 7, 8), **given)
+    refused(ValueError, ["q has 8 elements a head, k has 9"], FWD, q, ones(2, 2, 7, 9), k, **given)
+    refused(ValueError, ["q has 0 elements a head"], FWD, ones(2, 4, 6, 0), ones(2, 2, 7, 0), k, **given)
+    refused(ValueError, ["batches of 2, 3 and 3"], FWD, q, ones(3, 2, 7, 8), ones(3, 2, 7, 8), **given)
+    refused(ValueError, ["k has shape (2, 2, 7, 8)", "v has (2, 2, 6, 8)", "same heads and keys"], FWD, q, k, ones(2, 2, 6, 8), **given)
+    refused(ValueError, ["v has shape (2, 2, 7)", "4 dimensions"], FWD, q, k, ones(2, 2, 7), **given)
+    refused(ValueError, ["q has shape (4, 6, 8)"], FWD, ones(4, 6, 8), k, k, **given)
+    refused(ValueError, ["out (o) has shape (2, 4, 6, 8)", "(2, 4, 6, 5)"], FWD, q, k, ones(2, 2, 7, 5), **given)
+    refused(ValueError, ["out has 1 arrays", "o, lse"], FWD, q, k, k, return_lse=True, **given)
+    refused(ValueError, ["out (lse) has shape (2, 6)", "(2, 4, 6)"], FWD, q, k, k, return_lse=True, out=(out.array, ones(2, 6)))
+    refused(TypeError, ["return_lse is 1"], FWD, q, k, k, return_lse=1, **given)
+    refused(ValueError, ["same memory as q"], FWD, q, k, k, out=q)
+    shared = labs.guarded(lay((2, 4, 6, 8), "float32", expand=(0,))).array
+    refused(ValueError, ["share one address"], FWD, q, k, k, out=shared)
+    refused(NotSupported, ["no algorithm 'fast'", "naive"], FWD, q, k, k, algo="fast", **given)
+    labs.synchronize()
+    out.assert_untouched("o")
+
+
+def test_dtypes():
+    q, k = ones(2, 4, 6, 8), ones(2, 2, 7, 8)
+    refused(TypeError, ["q is int32", "bfloat16"], FWD, ones(2, 4, 6, 8, dtype="int32"), k, k)
+    refused(TypeError, ["k is float16, q is float32"], FWD, q, ones(2, 2, 7, 8, dtype="float16"), k)
+    refused(TypeError, ["v is float64, q is float32"], FWD, q, k, ones(2, 2, 7, 8, dtype="float64"))
+    refused(TypeError, ["v: ", "NoneType"], FWD, q, k, None)
+    refused(TypeError, ["out (o) is float16"], FWD, q, k, k, out=ones(2, 4, 6, 8, dtype="float16"))
+    refused(TypeError, ["bias is float16", "float32"], FWD, q, k, k, bias=ones(6, 7, dtype="float16"))
+    refused(TypeError, ["sink is int32", "float32"], FWD, q, k, k, sink=ones(4, dtype="int32"))
+    refused(TypeError, ["seq_len_kv is int64", "int32"], FWD, q, k, k, seq_len_kv=ones(2, dtype="int64"))
+
+
+def test_other_operands():
+    q, k, t = ones(2, 4, 6, 8), ones(2, 2, 7, 8), ones(6, 2, 8)
+    refused(ValueError, ["bias has shape (7,)", "two to four"], FWD, q, k, k, bias=ones(7))
+    refused(ValueError, ["bias has shape (2, 2, 6, 7)", "(2, 4, 6, 7)"], FWD, q, k, k, bias=ones(2, 2, 6, 7))
+    refused(ValueError, ["sink has shape (2,)", "(4,)"], FWD, q, k, k, sink=ones(2))
+    refused(ValueError, ["seq_len_q has shape (3,)", "(2,)"], FWD, q, k, k, seq_len_q=ones(3, dtype="int32"))
+    refused(ValueError, ["seq_len_q has shape (2, 1)"], FWD, q, k, k, seq_len_q=ones(2, 1, dtype="int32"))
+    offsets = array((0, 6), "int32")
+    refused(ValueError, ["cu_seqlens_q with layout 'BHSD'"], FWD, q, k, k, cu_seqlens_q=offsets)
+    refused(ValueError, ["layout 'THD' without cu_seqlens_q"], FWD, t, t, t, layout="THD")
+    refused(ValueError, ["layout 'THD' without cu_seqlens_kv"], FWD, t, t, t, layout="THD", cu_seqlens_q=offsets)
+    packed = {"layout": "THD", "cu_seqlens_q": offsets, "cu_seqlens_kv": offsets}
+    refused(ValueError, ["seq_len_q with layout 'THD'"], FWD, t, t, t, seq_len_q=array((6,), "int32"), **packed)
+    refused(ValueError, ["bias with layout 'THD'"], FWD, t, t, t, bias=ones(6, 6), **packed)
+    refused(ValueError, ["cu_seqlens_kv has shape (3,)", "(2,)"], FWD, t, t, t, **{**packed, "cu_seqlens_kv": array((0, 3, 6), "int32")})
+    refused(ValueError, ["cu_seqlens_q has shape (0,)"], FWD, t, t, t, **{**packed, "cu_seqlens_q": array(np.zeros(0), "int32")})
+
+
+def test_operands_of_the_gradient():
+    q, k, lse = ones(2, 4, 6, 8), ones(2, 2, 7, 8), ones(2, 4, 6)
+    refused(TypeError, ["lse: ", "NoneType"], BWD, q, q, k, k, q, None)
+    refused(ValueError, ["do has shape (2, 4, 6, 7)", "(2, 4, 6, 8)"], BWD, ones(2, 4, 6, 7), q, k, k, q, lse)
+    refused(TypeError, ["do is float64", "float32"], BWD, ones(2, 4, 6, 8, dtype="float64"), q, k, k, q, lse)
+    refused(ValueError, ["o has shape (2, 4, 5, 8)"], BWD, q, q, k, k, ones(2, 4, 5, 8), lse)
+    refused(ValueError, ["lse has shape (2, 6, 4)", "(2, 4, 6)"], BWD, q, q, k, k, q, ones(2, 6, 4))
+    refused(TypeError, ["lse is float64", "float32"], BWD, q, q, k, k, q, ones(2, 4, 6, dtype="float64"))
+    refused(TypeError, ["bias_gradient is None"], BWD, q, q, k, k, q, lse, bias_gradient=None)
+    refused(ValueError, ["out has 3 arrays", "dq, dk, dv, dbias"], BWD, q, q, k, k, q, lse, bias=ones(6, 7),
+            out=(ones(2, 4, 6, 8), ones(2, 2, 7, 8), ones(2, 2, 7, 8)))
+    refused(ValueError, ["out (dv) has shape (2, 2, 6, 8)"], BWD, q, q, k, k, q, lse,
+            out=(ones(2, 4, 6, 8), ones(2, 2, 7, 8), ones(2, 2, 6, 8)))
