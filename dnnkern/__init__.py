@@ -85,6 +85,8 @@ _NAMES = {
     "pad": "dnnkern.transform",
     "scale_tensor": "dnnkern.act",
     "set_tensor": "dnnkern.transform",
+    "rope_bwd": "dnnkern.attention",
+    "rope_fwd": "dnnkern.attention",
     "sdpa_bwd": "dnnkern.attention",
     "sdpa_fwd": "dnnkern.attention",
     "sgd_step": "dnnkern.optim",

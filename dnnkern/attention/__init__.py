@@ -6,13 +6,14 @@ from ..dispatch import Note
 from ..host.front import Operation
 from ..host.window import hashable
 from ._problem import OPTIONAL, SdpaGradientProblem, SdpaProblem, check_lengths, make_backward, make_forward
+from ._rope_problem import RopeProblem, make_rope
 
-__all__ = ["SdpaGradientProblem", "SdpaProblem", "sdpa_bwd", "sdpa_fwd"]
+__all__ = ["RopeProblem", "SdpaGradientProblem", "SdpaProblem", "rope_bwd", "rope_fwd", "sdpa_bwd", "sdpa_fwd"]
 
 
-def _bound(make, **given):
+def _bound(make, *first, **given):
     """A maker of problems with some arguments given, which still says where it is from."""
-    return functools.wraps(make)(functools.partial(make, **given))
+    return functools.wraps(make)(functools.partial(make, *first, **given))
 
 
 # The operation with all outputs comes first: it is what `find` takes for problems of either kind.
@@ -23,6 +24,12 @@ _with_lse = SDPA_FWD.call
 _alone = Operation("sdpa_fwd", outputs=("o",), problem=_bound(make_forward, with_lse=False), **_FORWARD).call
 SDPA_BWD = Operation("sdpa_bwd", outputs=("dq", "dk", "dv", "dbias"), problem=_bound(make_backward, with_dbias=True), **_BACKWARD)
 _with_dbias = SDPA_BWD.call
+ROPE_FWD = Operation("rope_fwd", operands=("x", "cos", "sin"), outputs=("y",), problem=_bound(make_rope, "rope_fwd"),
+                     in_place=frozenset({"x"}))
+_rope = ROPE_FWD.call
+ROPE_BWD = Operation("rope_bwd", operands=("dy", "cos", "sin"), outputs=("dx",), problem=_bound(make_rope, "rope_bwd"),
+                     in_place=frozenset({"dy"}))
+_rope_bwd = ROPE_BWD.call
 _without_dbias = Operation("sdpa_bwd", outputs=("dq", "dk", "dv"), problem=_bound(make_backward, with_dbias=False), **_BACKWARD).call
 
 
@@ -167,6 +174,92 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
         raise TypeError(f"sdpa_bwd: bias_gradient is {bias_gradient!r}; expected True or False")
     call = _with_dbias if bias is not None and bias_gradient else _without_dbias
     return call(operands, out, parameters, (_word("sdpa_bwd", seed),), workspace, stream, algo, allow)
+
+
+def rope_fwd(x, cos, sin, *, interleaved=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Rotary embedding: pairs of elements of each row turned by angles, ``(a, b) -> (a * cos - b * sin, b * cos + a * sin)``.
+
+    Parameters
+    ----------
+    x : array (..., D)
+        float64, float32, float16 or bfloat16; up to eight dimensions, any strides.
+    cos, sin : array (..., R / 2)
+        Of the angles; they broadcast to x's dimensions but the last. x's dtype, or float32 beside 16-bit ones. For queries (B, H, S, D) the
+        angles of positions are (S, R / 2), for (B, S, H, D) they are (S, 1, R / 2). The first R elements of a row are turned, the others
+        stay.
+    interleaved : bool
+        Pairs are elements 2 k and 2 k + 1, instead of k and ``k + R / 2``.
+    out : array of x's shape and dtype
+        Written and returned; any strides. May be exactly x.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array of x's shape, dtype and framework
+        Computed in float32 (float64 for float64) and rounded once.
+
+    Raises
+    ------
+    ValueError
+        Angles of a shape that does not broadcast, or for more elements than a row has, an `out` of another shape or that overlaps an
+        operand.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. RoFormer (Su et al., 2021).
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.array([[1, 2, 3, 4, 5]], np.float32)
+    >>> quarter = np.array([0, 0], np.float32), np.array([1, 1], np.float32)
+    >>> dnnkern.rope_fwd(x, *quarter)
+    array([[-3., -4.,  1.,  2.,  5.]], dtype=float32)
+    >>> dnnkern.rope_fwd(x, *quarter, interleaved=True)
+    array([[-2.,  1., -4.,  3.,  5.]], dtype=float32)
+    """
+    return _rope((x, cos, sin), out, (interleaved,), (), workspace, stream, algo, allow)
+
+
+def rope_bwd(dy, cos, sin, *, interleaved=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradient of `rope_fwd`: pairs are turned back, ``(a, b) -> (a * cos + b * sin, b * cos - a * sin)``.
+
+    Parameters
+    ----------
+    dy : array (..., D)
+        Gradient of the result; dtypes and strides as `rope_fwd`'s x.
+    cos, sin, interleaved
+        As given to `rope_fwd`.
+    out : array of dy's shape and dtype
+        Written and returned; any strides. May be exactly dy.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    dx : array of dy's shape, dtype and framework
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `rope_fwd` does.
+
+    Notes
+    -----
+    Deterministic.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> dnnkern.rope_bwd(np.array([[-3, -4, 1, 2, 5]], np.float32), np.zeros(2, np.float32), np.ones(2, np.float32))
+    array([[1., 2., 3., 4., 5.]], dtype=float32)
+    """
+    return _rope_bwd((dy, cos, sin), out, (interleaved,), (), workspace, stream, algo, allow)
 
 
 def _word(function, seed):

@@ -1,4 +1,5 @@
-"""Attention in words, for the command line: ``4x16x4096x128 bf16 --causal``, ``8x32x2048x128 bf16 --kv-heads 8 --layout thd``."""
+"""Attention in words, for the command line: ``4x16x4096x128 bf16 --causal``, ``8x32x2048x128 bf16 --kv-heads 8 --layout thd``; rotary
+embeddings: ``4x16x4096x128 bf16 --pairs 64``."""
 import argparse
 import functools
 
@@ -6,8 +7,9 @@ from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
 from ..transform._parse import sizes_word
 from ._problem import LAYOUTS, SdpaGradientProblem, SdpaProblem, make_backward, make_forward
+from ._rope_problem import ROPES, RopeProblem, make_rope
 
-PROBLEMS = {kind.op: kind for kind in (SdpaProblem, SdpaGradientProblem)}
+PROBLEMS = {"sdpa_fwd": SdpaProblem, "sdpa_bwd": SdpaGradientProblem, **dict.fromkeys(ROPES, RopeProblem)}
 BIASES = {"full": (1, 1, 1, 1), "heads": (0, 1, 1, 1), "pairs": (0, 0, 1, 1), "keys": (1, 0, 0, 1)}
 
 
@@ -68,17 +70,41 @@ def make(op, arguments):
     return make_backward((*saved, *more), None, *options, with_dbias=bias is not None, aliases=frozenset())
 
 
+def add_rope_arguments(op, parser):
+    """The words that describe a rotary embedding or its gradient."""
+    parser.add_argument("shape", type=sizes_word, help="of x: batch x heads x rows x elements of a head, or fewer dimensions")
+    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("--pairs", type=int, help="of a row that are turned; default: all")
+    parser.add_argument("--heads-inside", action="store_true", help="the shape is batch x rows x heads x elements")
+    parser.add_argument("--interleaved", action="store_true", help="pairs are neighbours")
+    parser.add_argument("--angles", type=dtype_word, help="dtype of cosines and sines; default: x's")
+    parser.add_argument("--in-place", action="store_true", help="the result is the input's memory")
+
+
+def make_rope_of(op, arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes; angles are of the rows."""
+    a = arguments
+    if len(a.shape) < 2 + a.heads_inside:
+        raise ValueError(f"{op}: {'x'.join(map(str, a.shape))}; expected {'three' if a.heads_inside else 'two'} dimensions at least")
+    pairs = a.pairs if a.pairs is not None else a.shape[-1] // 2
+    shape = (a.shape[-3], 1, pairs) if a.heads_inside else (a.shape[-2], pairs)
+    x, angles = Tensor.packed(a.shape, a.dtype), Tensor.packed(shape, a.angles or a.dtype)
+    return make_rope(op, (x, angles, angles), None, a.interleaved, frozenset({"x"} if a.in_place else ()))
+
+
 def from_record(op, record):
     """The problem of a record; ValueError where it is something else."""
     return problem_from_record(PROBLEMS[op], op, record)
 
 
-FAMILY = {op: tuple(functools.partial(f, op) for f in (add_arguments, make, from_record)) for op in PROBLEMS}
+_WORDS = {op: (add_rope_arguments, make_rope_of) if op in ROPES else (add_arguments, make) for op in PROBLEMS}
+FAMILY = {op: tuple(functools.partial(f, op) for f in (*_WORDS[op], from_record)) for op in PROBLEMS}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
 _SMALL = ("1x2x9x8 f32 --causal", "2x4x7x16 bf16 --kv-heads 2 --keys 12 --causal --bottom-right", "2x2x6x8 f16 --layout thd --window=3,-1",
           "1x2x8x5 f64 --bias full --softcap 2 --dropout 0.2", "2x2x5x8 f32 --layout bshd --alibi --sink --lengths")
-SMALL = dict.fromkeys(PROBLEMS, _SMALL)
+_ROPES = ("2x3x5x16 f32", "3x7x20 bf16 --pairs 5 --angles f32", "2x4x3x32 f16 --heads-inside --interleaved", "4x9x8 f64 --in-place")
+SMALL = {op: _ROPES if op in ROPES else _SMALL for op in PROBLEMS}
 """Problems that ``python -m dnnkern check`` tries."""
 
 
