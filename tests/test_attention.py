@@ -270,7 +270,7 @@ def test_words_and_records(op):
         assert parse_problem(text.split(), op).outputs[0].size
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", [*OPS, "sdpa_decode"])
 def test_the_problems_of_the_bench_are_problems(op):
     shapes = pytest.importorskip(f"bench.shapes.{op}")
     for case in shapes.cases("all", ("float64", "bfloat16")):

@@ -5,10 +5,12 @@ import operator
 from ..dispatch import Note
 from ..host.front import Operation
 from ..host.window import hashable
+from ._decode_problem import DecodeProblem, check_cache, make_decode
 from ._problem import OPTIONAL, SdpaGradientProblem, SdpaProblem, check_lengths, make_backward, make_forward
 from ._rope_problem import RopeProblem, make_rope
 
-__all__ = ["RopeProblem", "SdpaGradientProblem", "SdpaProblem", "rope_bwd", "rope_fwd", "sdpa_bwd", "sdpa_fwd"]
+__all__ = ["DecodeProblem", "RopeProblem", "SdpaGradientProblem", "SdpaProblem", "rope_bwd", "rope_fwd", "sdpa_bwd", "sdpa_decode",
+           "sdpa_fwd"]
 
 
 def _bound(make, *first, **given):
@@ -24,6 +26,9 @@ _with_lse = SDPA_FWD.call
 _alone = Operation("sdpa_fwd", outputs=("o",), problem=_bound(make_forward, with_lse=False), **_FORWARD).call
 SDPA_BWD = Operation("sdpa_bwd", outputs=("dq", "dk", "dv", "dbias"), problem=_bound(make_backward, with_dbias=True), **_BACKWARD)
 _with_dbias = SDPA_BWD.call
+SDPA_DECODE = Operation("sdpa_decode", operands=("q", "k_cache", "v_cache", "seq_len_kv", "page_table", "sink"), outputs=("o",),
+                        problem=make_decode, check_values=check_cache)
+_decode = SDPA_DECODE.call
 ROPE_FWD = Operation("rope_fwd", operands=("x", "cos", "sin"), outputs=("y",), problem=_bound(make_rope, "rope_fwd"),
                      in_place=frozenset({"x"}))
 _rope = ROPE_FWD.call
@@ -174,6 +179,66 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
         raise TypeError(f"sdpa_bwd: bias_gradient is {bias_gradient!r}; expected True or False")
     call = _with_dbias if bias is not None and bias_gradient else _without_dbias
     return call(operands, out, parameters, (_word("sdpa_bwd", seed),), workspace, stream, algo, allow)
+
+
+def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, scale=None, window=(-1, -1), softcap=0.0, sink=None, layout="BHSD",
+                out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """Attention of the last rows of sequences to all their keys, which a cache holds: what `sdpa_fwd` computes with causal=True and
+    align="bottom_right".
+
+    Parameters
+    ----------
+    q : array (B, H, S, D)
+        The last S queries of each sequence, most often one; with layout "BSHD" (B, S, H, D). float64, float32, float16 or bfloat16; any
+        strides.
+    k_cache, v_cache : array (B, G, N, D), (B, G, N, E)
+        Of q's dtype, in the same layout, the new keys and values among them. G divides H. With a page table, (pages, G, keys of a page, D).
+    seq_len_kv : int32 array (B,)
+        How many keys each sequence has.
+    page_table : int32 array (B, P), optional
+        Key j of sequence b is key ``j % keys of a page`` of page ``page_table[b, j // keys of a page]``.
+    scale : float, optional
+        What products are multiplied by; default ``1 / sqrt(D)``.
+    window : (int, int)
+        A row sees so many keys before its own place; -1: all. None behind it is seen, whatever the second number is.
+    softcap, sink
+        As `sdpa_fwd`'s.
+    layout : "BHSD" or "BSHD"
+    out : array
+        Written and returned; any strides. Overlap with an operand is an error.
+    workspace, stream, algo, allow
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    o : array (B, H, S, E), in q's layout, of q's dtype and framework
+        Computed in float32 (float64 for float64) and rounded once. A row that sees no key is 0.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, head counts that do not divide, a window or a layout that there is not, an `out` that overlaps an operand;
+        under ``DNNKERN_CHECK=values`` a length beyond the cache, or a page that is used and is none of the cache.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic. Lengths beyond the cache are clipped and pages that there are not replaced: nothing outside the arrays is read.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> k = np.zeros((2, 1, 2, 1), np.float32)                            # two pages of two keys
+    >>> v = np.array([1, 2, 3, 4], np.float32).reshape(2, 1, 2, 1)
+    >>> length, table = np.array([3], np.int32), np.array([[1, 0]], np.int32)
+    >>> dnnkern.sdpa_decode(np.ones((1, 1, 1, 1), np.float32), k, v, length, page_table=table).round(3).ravel()
+    array([2.667], dtype=float32)
+    """
+    operands = q, k_cache, v_cache, seq_len_kv, page_table, sink
+    return _decode(operands, out, (scale, hashable(window), softcap, layout), (), workspace, stream, algo, allow)
 
 
 def rope_fwd(x, cos, sin, *, interleaved=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):

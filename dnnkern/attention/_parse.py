@@ -1,15 +1,16 @@
-"""Attention in words, for the command line: ``4x16x4096x128 bf16 --causal``, ``8x32x2048x128 bf16 --kv-heads 8 --layout thd``; rotary
-embeddings: ``4x16x4096x128 bf16 --pairs 64``."""
+"""Attention in words, for the command line: ``4x16x4096x128 bf16 --causal``, ``8x32x2048x128 bf16 --kv-heads 8 --layout thd``; a cache
+``64x32x8192x128 bf16 --kv-heads 8 --page 64``; rotary embeddings ``4x16x4096x128 bf16 --pairs 64``."""
 import argparse
 import functools
 
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
 from ..transform._parse import sizes_word
+from ._decode_problem import DecodeProblem, make_decode
 from ._problem import LAYOUTS, SdpaGradientProblem, SdpaProblem, make_backward, make_forward
 from ._rope_problem import ROPES, RopeProblem, make_rope
 
-PROBLEMS = {"sdpa_fwd": SdpaProblem, "sdpa_bwd": SdpaGradientProblem, **dict.fromkeys(ROPES, RopeProblem)}
+PROBLEMS = {"sdpa_fwd": SdpaProblem, "sdpa_bwd": SdpaGradientProblem, "sdpa_decode": DecodeProblem, **dict.fromkeys(ROPES, RopeProblem)}
 BIASES = {"full": (1, 1, 1, 1), "heads": (0, 1, 1, 1), "pairs": (0, 0, 1, 1), "keys": (1, 0, 0, 1)}
 
 
@@ -70,6 +71,43 @@ def make(op, arguments):
     return make_backward((*saved, *more), None, *options, with_dbias=bias is not None, aliases=frozenset())
 
 
+def add_decode_arguments(op, parser):
+    """The words that describe attention to a cache."""
+    parser.add_argument("shape", type=sizes_word, help="batch x heads x keys of a sequence x elements of a head: 64x32x8192x128")
+    parser.add_argument("dtype", type=dtype_word, help="float32, bf16, ...")
+    parser.add_argument("--kv-heads", type=int, help="heads of the caches; default: as many as q has")
+    parser.add_argument("--rows", type=int, default=1, help="queries of a sequence")
+    parser.add_argument("--value-size", type=int, help="elements of a head of v; default: as q's")
+    parser.add_argument("--page", type=int, help="keys of a page; default: no pages")
+    parser.add_argument("--window", type=int, default=-1, help="keys before its own place that a row sees")
+    parser.add_argument("--softcap", type=float, default=0.0)
+    parser.add_argument("--sink", action="store_true")
+    parser.add_argument("--scale", type=float)
+    parser.add_argument("--layout", type=str.upper, choices=LAYOUTS[:2], default="BHSD")
+
+
+def make_decode_of(op, arguments):
+    """The problem that parsed words describe: packed arrays, aligned to 16 bytes; the cache has just the pages of all sequences."""
+    a = arguments
+    if len(a.shape) != 4:
+        raise ValueError(f"{op}: {'x'.join(map(str, a.shape))}; expected batch x heads x keys x elements")
+    batch, heads, keys, d = a.shape
+    kv_heads, e = (given if given is not None else other for given, other in ((a.kv_heads, heads), (a.value_size, d)))
+
+    def array(images, heads, rows, elements):
+        return Tensor.packed((images, heads, rows, elements) if a.layout == "BHSD" else (images, rows, heads, elements), a.dtype)
+    lengths, sink, table, images, rows = Tensor.packed((batch,), "int32"), None, None, batch, keys
+    if a.page is not None:
+        if a.page < 1:
+            raise ValueError(f"{op}: pages of {a.page} keys; expected one at least")
+        table = Tensor.packed((batch, -(-keys // a.page)), "int32")
+        images, rows = table.size, a.page
+    if a.sink:
+        sink = Tensor.packed((heads,), a.dtype)
+    given = array(batch, heads, a.rows, d), array(images, kv_heads, rows, d), array(images, kv_heads, rows, e)
+    return make_decode((*given, lengths, table, sink), None, a.scale, (a.window, -1), a.softcap, a.layout, frozenset())
+
+
 def add_rope_arguments(op, parser):
     """The words that describe a rotary embedding or its gradient."""
     parser.add_argument("shape", type=sizes_word, help="of x: batch x heads x rows x elements of a head, or fewer dimensions")
@@ -97,14 +135,17 @@ def from_record(op, record):
     return problem_from_record(PROBLEMS[op], op, record)
 
 
-_WORDS = {op: (add_rope_arguments, make_rope_of) if op in ROPES else (add_arguments, make) for op in PROBLEMS}
+_WORDS = {**dict.fromkeys(PROBLEMS, (add_arguments, make)), **dict.fromkeys(ROPES, (add_rope_arguments, make_rope_of)),
+          "sdpa_decode": (add_decode_arguments, make_decode_of)}
 FAMILY = {op: tuple(functools.partial(f, op) for f in (*_WORDS[op], from_record)) for op in PROBLEMS}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
 _SMALL = ("1x2x9x8 f32 --causal", "2x4x7x16 bf16 --kv-heads 2 --keys 12 --causal --bottom-right", "2x2x6x8 f16 --layout thd --window=3,-1",
           "1x2x8x5 f64 --bias full --softcap 2 --dropout 0.2", "2x2x5x8 f32 --layout bshd --alibi --sink --lengths")
 _ROPES = ("2x3x5x16 f32", "3x7x20 bf16 --pairs 5 --angles f32", "2x4x3x32 f16 --heads-inside --interleaved", "4x9x8 f64 --in-place")
-SMALL = {op: _ROPES if op in ROPES else _SMALL for op in PROBLEMS}
+_DECODES = ("2x4x20x16 f32 --kv-heads 2", "2x4x17x8 bf16 --kv-heads 1 --page 4 --window 9", "1x2x9x5 f64 --rows 2 --softcap 2 --sink",
+            "3x2x12x8 f16 --layout bshd --page 16")
+SMALL = {**dict.fromkeys(PROBLEMS, _SMALL), **dict.fromkeys(ROPES, _ROPES), "sdpa_decode": _DECODES}
 """Problems that ``python -m dnnkern check`` tries."""
 
 

@@ -80,12 +80,7 @@ class _Attention:
                                 + f" or {self.compute}" * (self.compute != self.dtype))
             if not 2 <= self.bias.ndim <= 4 or any(n not in (1, m) for n, m in zip(self.bias.shape[::-1], full[::-1])):
                 raise ValueError(f"{self.op}: bias has shape {self.bias.shape}; expected two to four dimensions that broadcast to {full}")
-        if self.sink is not None:
-            if self.sink.dtype not in (self.dtype, self.compute):
-                raise TypeError(f"{self.op}: sink is {self.sink.dtype}; expected {self.dtype}"
-                                + f" or {self.compute}" * (self.compute != self.dtype))
-            if self.sink.shape != (self.heads,):
-                raise ValueError(f"{self.op}: sink has shape {self.sink.shape}; expected one for each head, ({self.heads},)")
+        check_sink(self)
 
     def _check_numbers(self):
         op = self.op
@@ -396,6 +391,15 @@ def check_number(op, name, value):
         raise TypeError(f"{op}: {name}={value!r}; expected a number")
     if not math.isfinite(value):
         raise ValueError(f"{op}: {name}={value!r}; expected a finite number")
+
+
+def check_sink(problem):
+    """Raise unless a sink, if it is there, is a number a head."""
+    p, t = problem, problem.sink
+    if t is not None and t.dtype not in (p.dtype, p.compute):
+        raise TypeError(f"{p.op}: sink is {t.dtype}; expected {p.dtype}" + f" or {p.compute}" * (p.compute != p.dtype))
+    if t is not None and t.shape != (p.heads,):
+        raise ValueError(f"{p.op}: sink has shape {t.shape}; expected one for each head, ({p.heads},)")
 
 
 def present(op, names, tensors):

@@ -1,0 +1,196 @@
+"""The problem of attention to a cache: few rows of each sequence, its last ones, and keys that may lie in pages."""
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..device.index import LIMIT
+from ..host.dtypes import compute_dtype
+from ..host.products import FLOATS
+from ..host.tensor import Tensor
+from ._problem import UNBOUNDED, check_number, check_sink, expect, normal_window, present, sizes_of
+
+LAYOUTS = ("BHSD", "BSHD")
+
+
+@dataclass(frozen=True)
+class DecodeProblem:
+    """softmax(scale * q @ k.T, capped and masked) @ v with the keys of a cache.
+
+    Attributes
+    ----------
+    q, k_cache, v_cache : Tensor
+    seq_len_kv : Tensor
+    page_table, sink : Tensor or None
+    o : Tensor
+    scale : float
+    left : int
+        Keys before a row's own place that it sees; -1: all.
+    softcap : float
+    layout : str
+    """
+    q: Tensor
+    k_cache: Tensor
+    v_cache: Tensor
+    seq_len_kv: Tensor
+    page_table: Tensor | None
+    sink: Tensor | None
+    o: Tensor
+    scale: float
+    left: int = -1
+    softcap: float = 0.0
+    layout: str = "BHSD"
+    op = "sdpa_decode"
+    scalar_type = "float32"
+
+    def __post_init__(self):
+        op, q, k, v = self.op, self.q, self.k_cache, self.v_cache
+        for name, t in (("q", q), ("k_cache", k), ("v_cache", v)):
+            if t.dtype not in FLOATS:
+                raise TypeError(f"{op}: {name} is {t.dtype}; expected one of {', '.join(FLOATS)}")
+            if t.ndim != 4:
+                raise ValueError(f"{op}: {name} has shape {t.shape}; expected four dimensions, {self.layout}")
+            if t.dtype != q.dtype:
+                raise TypeError(f"{op}: {name} is {t.dtype}, q is {q.dtype}; expected the same dtype")
+        if sizes_of(k.shape, self.layout)[:3] != sizes_of(v.shape, self.layout)[:3]:
+            raise ValueError(f"{op}: k_cache has shape {k.shape}, v_cache has {v.shape} ({self.layout}); expected the same but for the "
+                             "last dimension")
+        if self.heads % max(self.kv_heads, 1) or self.heads and not self.kv_heads:
+            raise ValueError(f"{op}: q has {self.heads} heads, the caches have {self.kv_heads}; expected a divisor")
+        if k.shape[-1] != self.d or not self.d:
+            raise ValueError(f"{op}: q has {self.d} elements a head, k_cache has {k.shape[-1]}; expected the same, one at least")
+        if self.page_table is None and k.shape[0] != self.batch:
+            raise ValueError(f"{op}: q has a batch of {self.batch}, the caches of {k.shape[0]}; expected the same, or a page_table")
+        for name, t, wanted in (("seq_len_kv", self.seq_len_kv, "(B,)"), ("page_table", self.page_table, "(B, pages of a sequence)")):
+            if t is None:
+                continue
+            if t.dtype != "int32":
+                raise TypeError(f"{op}: {name} is {t.dtype}; expected int32")
+            if t.ndim != wanted.count(",") + (name == "page_table") or t.shape[0] != self.batch:
+                raise ValueError(f"{op}: {name} has shape {t.shape}; expected {wanted} with B={self.batch}")
+        if self.capacity >= LIMIT:
+            raise ValueError(f"{op}: {self.capacity} keys of a sequence; expected fewer than 2**31")
+        check_sink(self)
+        check_number(op, "scale", self.scale)
+        check_number(op, "softcap", self.softcap)
+        if self.softcap < 0:
+            raise ValueError(f"{op}: softcap={self.softcap}; expected 0 for none, or a positive number")
+        if not -1 <= self.left < UNBOUNDED:
+            raise ValueError(f"{op}: window has {self.left} on the left; expected -1 for no bound, or 0 to {UNBOUNDED - 1}")
+        expect(op, "out", self.o, self.dtype, (*q.shape[:-1], self.dv))
+        if self.o.size and any(s == 0 for n, s in zip(self.o.shape, self.o.strides) if n > 1):
+            raise ValueError(f"{op}: out has shape {self.o.shape} and strides {self.o.strides}; several elements share one address")
+
+    # ---- what algorithms ask
+
+    def strides(self, t):
+        """Element strides along batch (pages), heads, rows and elements."""
+        return sizes_of(t.strides, self.layout)
+
+    batch = property(lambda self: self.q.shape[0])
+    heads = property(lambda self: sizes_of(self.q.shape, self.layout)[1])
+    rows = property(lambda self: sizes_of(self.q.shape, self.layout)[2])
+    kv_heads = property(lambda self: sizes_of(self.k_cache.shape, self.layout)[1])
+    d = property(lambda self: self.q.shape[-1])
+    dv = property(lambda self: self.v_cache.shape[-1])
+    dtype = property(lambda self: self.q.dtype)
+    outputs = property(lambda self: (self.o,))
+    is_empty = property(lambda self: not self.o.size)
+
+    @property
+    def group(self):
+        """Heads of q that share a head of the caches."""
+        return self.heads // max(self.kv_heads, 1)
+
+    @property
+    def page(self):
+        """Keys of a page; without pages of a sequence."""
+        return sizes_of(self.k_cache.shape, self.layout)[2]
+
+    @property
+    def pages(self):
+        return self.k_cache.shape[0]
+
+    @property
+    def capacity(self):
+        """Keys that a sequence can have."""
+        if self.page_table is None:
+            return self.page
+        return self.page_table.shape[1] * self.page if self.pages else 0
+
+    @property
+    def bounds(self):
+        """How many keys to the left and right of its own place a row sees at most."""
+        return UNBOUNDED if self.left < 0 else self.left, 0
+
+    @property
+    def compute(self):
+        """Type of scores, exponentials and sums."""
+        return compute_dtype(self.dtype)
+
+    @property
+    def seen(self):
+        """Keys of a sequence that are read, where the cache is full."""
+        return self.capacity if self.left < 0 else min(self.capacity, self.left + self.rows)
+
+    @property
+    def flops(self):
+        return 2 * self.batch * self.heads * self.rows * self.seen * (self.d + self.dv)
+
+    @property
+    def bytes(self):
+        """Bytes that must move: of full caches the keys that are seen."""
+        return self.batch * self.kv_heads * self.seen * (self.d + self.dv) * self.q.itemsize + self.q.nbytes + self.o.nbytes
+
+    def operand_values(self, name):
+        """Full caches, and pages in a disorder."""
+        if name == "seq_len_kv":
+            return self.capacity
+        if name == "page_table":
+            order = np.random.default_rng(5).permutation(max(self.page_table.size, 1))
+            return order[:self.page_table.size].reshape(self.page_table.shape) % max(self.pages, 1)
+        return None
+
+    def __str__(self):
+        heads = f"h{self.heads}" if self.group == 1 else f"h{self.heads}:{self.kv_heads}"
+        paged = "" if self.page_table is None else f" pages of {self.page}"
+        d = f"d{self.d}" + f":{self.dv}" * (self.dv != self.d)
+        more = f" window {self.left}" * (self.left >= 0) + f" softcap {self.softcap:g}" * (self.softcap > 0)
+        more += " sink" * (self.sink is not None)
+        return f"{self.op} b{self.batch} {heads} s{self.rows}:{self.capacity} {d} {self.dtype} {self.layout}{paged}{more}"
+
+
+def make_decode(tensors, out, scale, window, softcap, layout, aliases):
+    """`DecodeProblem` of a call."""
+    op = "sdpa_decode"
+    present(op, ("q", "k_cache", "v_cache", "seq_len_kv"), tensors)
+    if layout not in LAYOUTS:
+        raise ValueError(f"{op}: layout={layout!r}; expected one of {', '.join(map(repr, LAYOUTS))}")
+    q, k, v = tensors[:3]
+    for name, t in (("q", q), ("k_cache", k), ("v_cache", v)):
+        if t.ndim != 4:
+            raise ValueError(f"{op}: {name} has shape {t.shape}; expected four dimensions, {layout}")
+    left, _ = normal_window(op, window, True)
+    for name, value in (("scale", scale), ("softcap", softcap)):
+        if value is not None or name != "scale":
+            check_number(op, name, value)
+    o = out if out is not None else Tensor.packed((*q.shape[:-1], v.shape[-1]), q.dtype)
+    scale = float(scale) if scale is not None else 1 / math.sqrt(max(q.shape[-1], 1))
+    return DecodeProblem(*tensors, o, scale, left, float(softcap), layout)
+
+
+def check_cache(problem, arrays):
+    """ValueError where a length is beyond the cache, or a page that is used is none of it; waits for the device."""
+    from ..host.check import to_host
+    lengths = to_host(arrays["seq_len_kv"])
+    wrong = np.flatnonzero((lengths < 0) | (lengths > problem.capacity))
+    if wrong.size:
+        raise ValueError(f"{problem.op}: seq_len_kv[{wrong[0]}] is {lengths[wrong[0]]}; expected 0 to {problem.capacity}")
+    if arrays.get("page_table") is None or not problem.page:
+        return
+    table = to_host(arrays["page_table"])
+    used = np.arange(table.shape[1]) * problem.page < lengths[:, None]
+    wrong = np.argwhere(used & ((table < 0) | (table >= problem.pages)))
+    if wrong.size:
+        b, n = (int(i) for i in wrong[0])
+        raise ValueError(f"{problem.op}: page_table[{b}, {n}] is {table[b, n]}; expected a page, 0 to {problem.pages - 1}")

@@ -1,0 +1,140 @@
+"""One thread eight elements of a row of the result: two passes over the keys of the cache that the row sees, from the definition.
+
+Where the cache has pages, each key's place is looked up. Any strides and sizes, every option; each sum has one order.
+"""
+import functools
+
+from ..device import cuda, device_function, i32, i64
+from ..device.convert import element
+from ..device.fastmath import exp, maximum
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..dispatch import Algorithm
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ..transform.resample_naive import divided
+from ._scores import NOTHING, Kind, between, make_terms
+from .sdpa_naive import CHUNK, THREADS, chunks_of, make_dot
+
+
+def supports(problem):
+    """Everything."""
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """Two passes, in which every thread of a row computes its products again; few rows keep few threads busy."""
+    p = problem
+    chunks = chunks_of(p.dv)
+    threads = p.batch * p.heads * p.rows * chunks
+    issue = divisions_seconds(threads * p.seen * 2 * p.d, 8, device)
+    waves = ceil_div(threads, 1024 * device.sms)
+    return LAUNCH + max(issue, moved_seconds(p.bytes, device), waves * 2 * p.seen * p.d * 4e-9)
+
+
+def decode_kind(problem) -> Kind:
+    """The kind of a problem: rows are the last ones of their sequence, whose lengths are known on the device."""
+    p = problem
+    return Kind(p.dtype, sink=p.sink.dtype if p.sink is not None else "", limits_keys=True, bottom=True, softcap=p.softcap > 0)
+
+
+@functools.cache
+def make_place(paged):
+    """Device function ``place(b, j, table, table_strides, page, pages)`` -> (page, key in it) of key j of sequence b; a page that there is
+    not is the first or the last one."""
+    @device_function
+    def place(b, j, table, table_strides, page, pages):
+        if paged:
+            number, row = divide_remainder(i32(j), page)
+            held = table[i64(i64(b) * table_strides[0] + i64(number) * table_strides[1])]
+            return between(held, 0, i32(pages - 1)), row
+        return i32(b), i32(j)
+    return place
+
+
+@functools.cache
+def kernel(kind, paged):
+    """`CHUNK` elements of a row of o a thread."""
+    terms, place, T = make_terms(kind), make_place(paged), kind.real
+    dot, load, store = make_dot(kind.dtype, T), element(kind.dtype).load, element(kind.dtype).store
+    load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
+
+    @cuda.jit(launch_bounds=THREADS)
+    def sdpa_decode_naive(q, k, v, o, of_keys, table, sink, threads, sizes, page, q_strides, k_strides, v_strides, o_strides, key_step,
+                          table_strides, sink_step, bounds, scale, softcap):
+        index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        if index < threads:
+            rest, chunk = divided(index, sizes[7])
+            rest, i = divided(rest, sizes[2])
+            b, h = divided(rest, sizes[0])
+            g, rows = i64(h // sizes[1]), i32(sizes[2])
+            _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), rows, sizes[3])
+            first, last = terms.span(i32(i), rows, keys, bounds)
+            q_at = i64(b * q_strides[0] + h * q_strides[1] + i * q_strides[2])
+
+            most = T(NOTHING)
+            for j in range(first, last):
+                there, row = place(b, j, table, table_strides, page, sizes[6])
+                at = i64(i64(there) * k_strides[0] + g * k_strides[1] + i64(row) * k_strides[2])
+                product = dot(q, q_at, q_strides[3], k, at, k_strides[3], sizes[4])
+                most = maximum(most, terms.score(product, i32(0), T(0), q, i64(0), scale, softcap))
+            level, total = T(0), T(0)
+            if most != T(NOTHING):
+                level = most
+                if SINK:
+                    own = T(load_sink(sink, i64(h * sink_step)))
+                    level = maximum(most, own)
+                    total = exp(T(own - level))
+
+            sums = cuda.local.array(CHUNK, T)
+            for c in range(CHUNK):
+                sums[c] = T(0)
+            begin = i64(chunk * CHUNK)
+            for j in range(first, last):
+                there, row = place(b, j, table, table_strides, page, sizes[6])
+                at = i64(i64(there) * k_strides[0] + g * k_strides[1] + i64(row) * k_strides[2])
+                product = dot(q, q_at, q_strides[3], k, at, k_strides[3], sizes[4])
+                p = exp(T(terms.score(product, i32(0), T(0), q, i64(0), scale, softcap) - level))
+                total = T(total + p)
+                at = i64(i64(there) * v_strides[0] + g * v_strides[1] + i64(row) * v_strides[2])
+                for c in range(CHUNK):
+                    if i64(begin + c) < sizes[5]:
+                        sums[c] = T(sums[c] + p * T(load(v, i64(at + i64(begin + c) * v_strides[3]))))
+            o_at = i64(b * o_strides[0] + h * o_strides[1] + i * o_strides[2])
+            for c in range(CHUNK):
+                if i64(begin + c) < sizes[5]:
+                    value = T(0)
+                    if total != T(0):
+                        value = T(sums[c] / total)
+                    store(o, i64(o_at + i64(begin + c) * o_strides[3]), value)
+    return sdpa_decode_naive
+
+
+def cache_arguments(problem):
+    """Kernel parameters of what kernels of this operation read besides: strides of the lengths, of the page table and of the sink, bounds,
+    scale and cap."""
+    p = problem
+    table = p.page_table.strides if p.page_table is not None else (0, 0)
+    return (Argument("int64", p.seq_len_kv.strides[0]), Argument("int64x2", table),
+            Argument("int64", p.sink.strides[0] if p.sink is not None else 0), Argument("int32x2", p.bounds), Argument(p.compute, p.scale),
+            Argument(p.compute, p.softcap))
+
+
+def build(problem, device, config):
+    """One launch."""
+    p, pointer, chunks = problem, element(problem.dtype).pointer, chunks_of(problem.dv)
+    threads = p.batch * p.heads * p.rows * chunks
+    sizes = p.heads, p.group, p.rows, p.capacity, p.d, p.dv, p.pages, chunks
+    arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), Argument("int32*", "seq_len_kv"),
+                 Argument("int32*", "page_table"), Argument(element(p.sink.dtype).pointer if p.sink is not None else pointer, "sink"),
+                 Argument("int64", threads), Argument("int64x8", sizes), Argument("uint32x3", divisor(max(p.page, 1))),
+                 *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
+    kernel_of = kernel(decode_kind(p), p.page_table is not None)
+    return (Launch(kernel_of, (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHM = Algorithm(op="sdpa_decode", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)

@@ -1,0 +1,161 @@
+"""The cases of attention to a cache: the definition is that of attention to the keys that the pages name, in their order."""
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import Case, coherent, lay, rounded, rounding_error
+from ._cross_entropy import SHORT, in_mode
+from ._sdpa import Forward, canonical, native
+
+
+@dataclass(frozen=True)
+class Decode(Case):
+    """One call; `lengths` are those of the keys, `page` the keys of a page, 0 for none, of which there are `pages` in the cache and `table`
+    in a row of the table; layouts are keywords of `lay` by operand."""
+    id: str
+    heads: int
+    kv_heads: int
+    rows: int
+    lengths: tuple
+    d: int
+    e: int
+    dtype: str = "float32"
+    capacity: int = 0
+    page: int = 0
+    pages: int = 0
+    table: int = 0
+    scale: float | None = None
+    window: tuple = (-1, -1)
+    softcap: float = 0.0
+    sink: str = ""
+    order: str = "BHSD"
+    trivial: bool = False
+    layout: dict = field(default_factory=dict, hash=False)
+    op, exact = "sdpa_decode", False
+
+    @property
+    def batch(self):
+        return len(self.lengths)
+
+    @property
+    def most(self):
+        """Keys that a sequence can have."""
+        return self.table * self.page if self.page else self.capacity
+
+    @property
+    def whole(self):
+        """Attention to all keys that the cache could hold."""
+        return Forward(self.id, self.batch, self.heads, self.kv_heads, self.rows, self.most, self.d, self.e, self.dtype, scale=self.scale,
+                       causal=True, align="bottom_right", window=(self.window[0], -1), of_keys=self.lengths, softcap=self.softcap,
+                       sink=self.sink)
+
+    @property
+    def work(self):
+        return 3 * max(self.most, 1) * (2 * self.d + self.e) * self.outputs()["o"].size
+
+    def place(self, name, images, heads, rows, elements):
+        shape = (images, heads, rows, elements) if self.order == "BHSD" else (images, rows, heads, elements)
+        return lay(shape, self.dtype, **self.layout.get(name, {}))
+
+    def inputs(self):
+        images, keys = (self.pages, self.page) if self.page else (self.batch, self.capacity)
+        return {"q": self.place("q", self.batch, self.heads, self.rows, self.d),
+                "k_cache": self.place("k", images, self.kv_heads, keys, self.d),
+                "v_cache": self.place("v", images, self.kv_heads, keys, self.e),
+                "seq_len_kv": lay((self.batch,), "int32", **self.layout.get("lengths", {})),
+                "page_table": lay((self.batch, self.table), "int32", **self.layout.get("table", {})) if self.page else None,
+                "sink": lay((self.heads,), self.sink) if self.sink else None}
+
+    def outputs(self):
+        return {"o": self.place("o", self.batch, self.heads, self.rows, self.e)}
+
+    def problem(self):
+        from dnnkern.attention._decode_problem import make_decode
+        from dnnkern.host.tensor import Tensor
+        *given, out = (p and Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in (*self.inputs().values(), *self.outputs().values()))
+        return make_decode(tuple(given), out, self.scale, self.window, self.softcap, self.order, frozenset())
+
+    def call(self, arrays, out=None, **tail):
+        from dnnkern import sdpa_decode
+        out = out[0] if isinstance(out, tuple) else out
+        return sdpa_decode(arrays["q"], arrays["k_cache"], arrays["v_cache"], arrays["seq_len_kv"], page_table=arrays["page_table"],
+                           scale=self.scale, window=self.window, softcap=self.softcap, sink=arrays["sink"], layout=self.order, out=out,
+                           **tail)
+
+    def values(self, mode):
+        """Normal numbers; what lies behind the lengths is not of interest, and the pages are in any order, some of them shared."""
+        rng, found = np.random.default_rng(list(self.id.encode())), {}
+        for name, p in self.inputs().items():
+            if name == "seq_len_kv":
+                found[name] = np.array(self.lengths, float)
+            elif name == "page_table" and p is not None:
+                found[name] = rng.integers(0, max(self.pages, 1), p.shape).astype(float)
+            elif p is not None:
+                found[name] = coherent(rounded(rng.standard_normal(p.shape) + 0.25 * (name == "v_cache"), p.dtype), p)
+        return in_mode(found, mode)
+
+    def gathered(self, values, name):
+        """The keys or values of each sequence, in their order."""
+        x = canonical(values[name], self.order)
+        if not self.page:
+            return x
+        table = values["page_table"].astype(int)
+        return x[table].transpose(0, 2, 1, 3, 4).reshape(self.batch, self.kv_heads, self.most, x.shape[-1])
+
+    def reference(self, values, tensor_cores=False):
+        given = {"q": canonical(values["q"], self.order), **{n: self.gathered(values, f"{n}_cache") for n in ("k", "v")}}
+        (o, error), _ = self.whole.forward({**given, "sink": values.get("sink")})
+        o, error = (native(y, self.order) for y in (o, error))
+        return {"o": o}, {"o": error + rounding_error(o, self.dtype)}
+
+
+def table():
+    """All small cases."""
+    def case(name, heads, kv_heads, rows, lengths, d, e=None, dtype="float32", **more):
+        found.append(Decode(f"{name}-{len(lengths)}x{heads}x{rows}x{max(lengths, default=0)}x{d}-{SHORT[dtype]}", heads, kv_heads, rows,
+                            lengths, d, d if e is None else e, dtype, **more))
+
+    found = []
+    for dtype in SHORT:
+        case("plain", 4, 2, 1, (7, 0, 12), 8, dtype=dtype, capacity=12)
+        case("paged", 4, 1, 1, (9, 3), 8, dtype=dtype, page=4, pages=7, table=3)
+        case("rows", 2, 2, 3, (10, 2), 8, 5, dtype, capacity=11, order="BSHD")
+        case("paged-rows", 4, 2, 2, (10, 5), 16, 8, dtype, page=3, pages=5, table=4, order="BSHD", window=(3, -1))
+        case("sink-and-cap", 4, 2, 1, (6, 9), 4, dtype=dtype, capacity=9, softcap=2.0, sink=dtype)
+    for n in (1, 63, 64, 65, 127, 129):
+        case("length", 2, 1, 1, (n,), 8, dtype=("float32", "bfloat16")[n % 2], capacity=n + n % 3)
+        case("length-paged", 1, 1, 1, (n,), 4, dtype=("float16", "float32")[n % 2], page=16, pages=9, table=9)
+    for d, e in ((1, 1), (3, 17), (40, 24), (64, 64), (128, 128)):
+        case("width", 4, 1, 1, (5,), d, e, ("float32", "bfloat16")[d % 2], capacity=6)
+    case("window", 2, 2, 1, (9, 4), 8, capacity=9, window=(4, -1))
+    case("window-of-itself", 2, 1, 1, (9, 4), 8, capacity=9, window=(0, 5))
+    case("many-heads", 16, 1, 1, (9,), 8, dtype="bfloat16", capacity=9)
+    case("heads-of-three", 6, 2, 1, (9,), 8, capacity=9, scale=0.5)
+    case("pages-of-one", 2, 1, 1, (5, 2), 8, dtype="float16", page=1, pages=4, table=6)
+    case("one-page", 2, 1, 1, (5, 2), 8, page=32, pages=1, table=1)
+    case("no-lengths", 2, 1, 1, (0, 0), 8, capacity=4, trivial=True)
+    case("no-room", 2, 1, 1, (0,), 8, capacity=0, trivial=True)
+    case("no-pages", 2, 1, 1, (0,), 8, page=4, pages=0, table=0, trivial=True)
+    case("no-batch", 2, 1, 1, (), 8, capacity=4)
+    case("strided", 2, 1, 2, (6, 4), 4, capacity=7, layout={"q": {"step": 2}, "k": {"gap": 3}, "v": {"order": (0, 2, 1, 3)},
+                                                            "o": {"gap": 1}, "lengths": {"step": 2}})
+    case("misaligned", 2, 1, 1, (6, 4), 8, dtype="bfloat16", capacity=7, layout={name: {"misaligned": 1} for name in ("q", "k", "v", "o")})
+    case("backwards", 2, 2, 1, (6, 4), 4, capacity=7, layout={"q": {"flip": (3,)}, "k": {"flip": (2,)}, "v": {"flip": (1,)}})
+    case("table-apart", 2, 1, 1, (6, 4), 8, page=2, pages=5, table=4, layout={"table": {"gap": 3}, "lengths": {"flip": (0,)}})
+    case("cache-apart", 2, 1, 1, (6, 4), 8, dtype="float16", page=4, pages=3, table=2,
+         layout={"k": {"gap": 8}, "v": {"order": (0, 2, 1, 3)}})
+    return found
+
+
+def large():
+    """Cases for a GPU."""
+    found = []
+    for dtype in SHORT:
+        for name, heads, kv, lengths, d, more in (
+                ("cache", 32, 8, (1024, 700, 1, 0, 513), 128, {"capacity": 1024}), ("one", 8, 8, (8192,), 64, {"capacity": 8192}),
+                ("paged", 32, 8, (1000, 2047, 33), 128, {"page": 64, "pages": 100, "table": 32}),
+                ("wide", 8, 1, (300, 500), 256, {"capacity": 512}),
+                ("windowed", 8, 2, (4000, 3), 64, {"capacity": 4096, "window": (512, -1)})):
+            sizes = f"{len(lengths)}x{heads}x{max(lengths)}x{d}"
+            found.append(Decode(f"{name}-{sizes}-{SHORT[dtype]}", heads, kv, 1, lengths, d, d, dtype, **more))
+    return found

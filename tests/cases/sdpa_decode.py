@@ -1,0 +1,4 @@
+"""Cases of sdpa_decode."""
+from ._decode import large, table
+
+CASES, LARGE = table(), large()

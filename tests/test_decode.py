@@ -1,0 +1,115 @@
+"""Attention to caches: as attention to the last rows, lengths and pages that lie, random problems, words, bad input."""
+import contract
+import labs
+import numpy as np
+import pytest
+from cases import lay
+from cases._decode import Decode
+from cases._sdpa import SHORT
+from labs import array, host
+
+import dnnkern
+from dnnkern import dispatch
+from dnnkern.attention._parse import FAMILY, parse_problem
+from test_attention import ones, refused
+
+FWD, DECODE = dnnkern.sdpa_fwd, dnnkern.sdpa_decode
+
+
+def test_a_cache_in_pages_is_a_cache():
+    """In any order of the pages, and as `sdpa_fwd` on the last rows."""
+    rng, lengths = np.random.default_rng(7), (13, 5)
+    q, k, v = rng.standard_normal((2, 4, 3, 6)), rng.standard_normal((2, 2, 16, 6)), rng.standard_normal((2, 2, 16, 3))
+    given, of_keys = [array(x, "float64") for x in (q, k, v)], array(lengths, "int32")
+    want = host(FWD(*given, seq_len_kv=of_keys, causal=True, align="bottom_right", window=(6, -1)))
+    order = rng.permutation(8)
+    table = order.reshape(2, 4)
+    pages = [np.zeros((8, 2, 4, x.shape[3])) for x in (k, v)]
+    for to, x in zip(pages, (k, v)):
+        to[order] = x.reshape(2, 2, 4, 4, -1).transpose(0, 2, 1, 3, 4).reshape(8, 2, 4, -1)
+    for a in dispatch.algorithms("sdpa_decode"):
+        plain = DECODE(*given, of_keys, window=(6, -1), algo=a.name)
+        paged = DECODE(given[0], *(array(x, "float64") for x in pages), of_keys, page_table=array(table, "int32"), window=(6, -1),
+                       algo=a.name)
+        np.testing.assert_allclose(host(plain), want, atol=1e-14, err_msg=a.name)
+        np.testing.assert_allclose(host(paged), want, atol=1e-14, err_msg=a.name)
+
+
+@pytest.mark.parametrize("lengths", [(99, 4), (-5, 3), (2 ** 31 - 1, -2 ** 31)])
+@pytest.mark.parametrize("pages", [(0, 99, 1), (-7, 2, 1), (2 ** 31 - 1, -2 ** 31, 0)])
+def test_a_cache_is_not_left(lengths, pages, simulated):
+    for case in (Decode("lies", 2, 1, 1, (9, 9), 4, 4, page=3, pages=5, table=3), Decode("lies", 2, 1, 1, (9, 9), 4, 4, capacity=9)):
+        values = {**case.values("float"), "seq_len_kv": np.array(lengths, float)}
+        if case.page:
+            values["page_table"] = np.array([pages, pages], float)
+        for a in dispatch.algorithms(case.op):
+            if contract.refusal(a, case.problem()) is None:
+                contract.Run(case, a, values, tight=True).check_memory()
+
+
+def test_caches_are_checked_on_demand(monkeypatch):
+    from dnnkern.host import front
+    monkeypatch.setattr(front, "CHECKS", frozenset({"values"}))
+    q, pages, out = ones(2, 2, 1, 4), ones(5, 1, 3, 4), labs.guarded(lay((2, 2, 1, 4), "float32"))
+    table = array([[0, 1], [4, 7]], "int32")
+    refused(ValueError, ["seq_len_kv[1] is 7", "0 to 6"], DECODE, q, pages, pages, array((6, 7), "int32"), page_table=table, out=out.array)
+    refused(ValueError, ["page_table[1, 1] is 7", "0 to 4"], DECODE, q, pages, pages, array((6, 4), "int32"), page_table=table,
+            out=out.array)
+    refused(ValueError, ["seq_len_kv[0] is -1"], DECODE, q, ones(2, 1, 3, 4), ones(2, 1, 3, 4), array((-1, 2), "int32"), out=out.array)
+    out.assert_untouched("o")
+    DECODE(q, pages, pages, array((6, 3), "int32"), page_table=table)
+
+
+def test_bad_caches():
+    q, k, lengths, out = ones(2, 4, 1, 8), ones(2, 2, 7, 8), array((3, 4), "int32"), labs.guarded(lay((2, 4, 1, 8), "float32"))
+    given = {"out": out.array}
+    refused(TypeError, ["k_cache: ", "NoneType"], DECODE, q, None, k, lengths, **given)
+    refused(TypeError, ["seq_len_kv: ", "NoneType"], DECODE, q, k, k, None, **given)
+    refused(TypeError, ["seq_len_kv is float32", "int32"], DECODE, q, k, k, ones(2), **given)
+    refused(TypeError, ["k_cache is float16, q is float32"], DECODE, q, ones(2, 2, 7, 8, dtype="float16"), k, lengths, **given)
+    refused(ValueError, ["seq_len_kv has shape (3,)", "(B,) with B=2"], DECODE, q, k, k, array((1, 2, 3), "int32"), **given)
+    refused(ValueError, ["page_table has shape (2,)"], DECODE, q, k, k, lengths, page_table=lengths, **given)
+    refused(ValueError, ["page_table has shape (3, 1)"], DECODE, q, k, k, lengths, page_table=array([[0], [1], [0]], "int32"), **given)
+    refused(TypeError, ["page_table is int64"], DECODE, q, k, k, lengths, page_table=array([[0], [1]], "int64"), **given)
+    refused(ValueError, ["batch of 2, the caches of 3", "page_table"], DECODE, q, ones(3, 2, 7, 8), ones(3, 2, 7, 8), lengths, **given)
+    refused(ValueError, ["q has 4 heads, the caches have 3"], DECODE, q, ones(2, 3, 7, 8), ones(2, 3, 7, 8), lengths, **given)
+    refused(ValueError, ["q has 8 elements a head, k_cache has 9"], DECODE, q, ones(2, 2, 7, 9), k, lengths, **given)
+    refused(ValueError, ["k_cache has shape (2, 2, 7, 8), v_cache has (2, 2, 6, 8)"], DECODE, q, k, ones(2, 2, 6, 8), lengths, **given)
+    refused(ValueError, ["v_cache has shape (2, 2, 7)"], DECODE, q, k, ones(2, 2, 7), lengths, **given)
+    refused(ValueError, ["layout='THD'", "'BHSD', 'BSHD'"], DECODE, q, k, k, lengths, layout="THD", **given)
+    refused(ValueError, ["window=(-3, 0)"], DECODE, q, k, k, lengths, window=(-3, 0), **given)
+    refused(ValueError, ["softcap=-1"], DECODE, q, k, k, lengths, softcap=-1, **given)
+    refused(ValueError, ["sink has shape (3,)"], DECODE, q, k, k, lengths, sink=ones(3), **given)
+    refused(ValueError, ["out has shape (2, 4, 1, 8)", "(2, 4, 1, 5)"], DECODE, q, k, ones(2, 2, 7, 5), lengths, **given)
+    labs.synchronize()
+    out.assert_untouched("o")
+
+
+def test_words_of_caches():
+    op = "sdpa_decode"
+    problem = parse_problem("3x8x100x16 bf16 --kv-heads 2 --page 16 --window 20 --rows 2 --value-size 8 --sink --layout bshd".split(), op)
+    assert (problem.batch, problem.heads, problem.kv_heads, problem.rows) == (3, 8, 2, 2)
+    assert (problem.capacity, problem.page, problem.pages) == (112, 16, 21)
+    assert (problem.d, problem.dv, problem.left, problem.seen) == (16, 8, 20, 22)
+    assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
+    for words in (["4x4", "f32"], ["2x2x3x4", "f31"], ["2x2x3x4", "f32", "--kv-heads", "3"], ["2x2x3x4", "f32", "--page", "0"],
+                  ["2x2x3x4", "int8"], ["2x2x3x4", "f32", "--layout", "thd"]):
+        with pytest.raises((ValueError, TypeError)):
+            parse_problem(words, op)
+    assert parse_problem("3x8x100x16 bf16 --kv-heads 2".split(), op).bytes == 3 * 2 * 100 * 32 * 2 + 2 * 2 * 3 * 8 * 16
+
+
+def test_random_caches(request):
+    def problems(draw):
+        st = pytest.importorskip("hypothesis").strategies
+        kv_heads, dtype, paged = draw(st.integers(1, 2)), draw(st.sampled_from(list(SHORT))), draw(st.booleans())
+        heads, rows, d, e = (draw(st.integers(1, most)) for most in (3, 3, 9, 9))
+        room = {"page": draw(st.integers(1, 5)), "pages": draw(st.integers(1, 6)), "table": draw(st.integers(0, 5))} if paged else {
+            "capacity": draw(st.integers(0, 20))}
+        most = room["page"] * room["table"] if paged else room["capacity"]
+        lengths = tuple(draw(st.integers(0, most)) for _ in range(draw(st.integers(1, 2))))
+        layout = {name: contract.random_layout(draw, st, 4) for name in ("q", "k", "v", "o")}
+        window, softcap = (draw(st.sampled_from([-1, 0, 4])), -1), draw(st.sampled_from([0.0, 2.0]))
+        return Decode("random", heads * kv_heads, kv_heads, rows, lengths, d, e, dtype, **room, window=window, softcap=softcap,
+                      sink=draw(st.sampled_from(["", dtype])), order=draw(st.sampled_from(["BHSD", "BSHD"])), layout=layout, trivial=True)
+    contract.random_problems(request, problems, 15)
