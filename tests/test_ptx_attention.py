@@ -32,3 +32,18 @@ def test_rows_are_turned_16_bytes_at_a_time(words, loads, tmp_path):
     assert accesses(code, "LDG") == {128: loads} and accesses(code, "STG") == {128: 2}
     assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
     assert code.registers <= 64
+
+
+@pytest.mark.parametrize("words, most", [("4x16x2048x64 f32 --causal", 2), ("4x16x2048x128 bf16 --kv-heads 4 --lse", 1),
+                                         ("2x4x512x80 f16 --layout thd --window=100,0 --alibi --sink", 1),
+                                         ("2x4x500x33 bf16 --bias full --softcap 3 --dropout 0.1", 1)])
+def test_scores_stay_in_registers(words, most, tmp_path):
+    """Products of 16-byte groups from shared memory, two barriers a tile of keys and one before, nothing is divided."""
+    for variant, ((_, code, launch),) in assembled("sdpa_fwd", words, "flash_simt", tmp_path, most):
+        threads = variant.config.threads
+        loads = [line for line in code.lines if line.startswith("LDS") and "[RZ]" not in line]  # which asynchronous copies leave
+        assert len(loads) >= 2 * (threads.rows + threads.columns) and all(line.startswith("LDS.128") for line in loads), variant
+        assert code.count("FFMA") >= 4 * threads.rows * threads.columns and ".f64" not in code.ptx, variant
+        assert code.count("BAR.SYNC") <= 3, variant
+        assert code.registers * threads.count <= 65536 and launch.shared <= 232448
+        assert (code.count("LDGSTS") > 0) == ("f32" in words), "aligned rows pass no register"

@@ -75,7 +75,7 @@ class Terms(NamedTuple):
     score(dot, distance, slope, bias, at, scale, softcap)
         The score of a product of a row and a key that is `distance` after the row's own place; the bias's element is at `at`.
     slanted(dot, ...)
-        (the score, its derivative by the product but for `scale`).
+        (the score, its derivative by the product but for `scale`, which with a cap is a multiple of the cap).
     kept(p, seed, head, i, j, threshold, factor)
         A probability after dropout: 0 or a multiple of it; `head` is that of all sequences.
     """
@@ -169,21 +169,21 @@ def make_terms(kind) -> Terms:
         value = T(0)
         if ALIBI:
             # those of the largest power of two; the others are every other one of twice as many
-            power = i32(1)
+            power, part = i32(1), T(8)
             while i32(power * 2) <= i32(heads):
-                power = i32(power * 2)
+                power, part = i32(power * 2), T(part * T(0.5))
             step = i32(h + 1)
             if h >= power:
-                step, power = i32(i32(2 * i32(h - power)) + 1), i32(2 * power)
-            value = exp2(T(T(T(-8) * T(step)) / T(power)))
+                step, part = i32(i32(2 * i32(h - power)) + 1), T(part * T(0.5))
+            value = exp2(-T(T(step) * part))
         return value
 
     @device_function
     def slanted(dot, distance, slope, bias, at, scale, softcap):
         x, derivative = T(dot * scale), T(1)
         if SOFTCAP:
-            level = tanh(T(x / softcap))
-            x, derivative = T(softcap * level), T(T(1) - T(level * level))
+            level = tanh(x)
+            x, derivative = T(softcap * level), T(softcap * T(T(1) - T(level * level)))
         if BIAS:
             x = T(x + T(load_bias(bias, at)))
         if ALIBI:
@@ -225,8 +225,13 @@ def sequence_arguments(problem):
 def number_arguments(problem):
     """Kernel parameters `bounds`, `scale`, `softcap`, `seed`, `threshold`, `factor`."""
     p = problem
-    return (Argument("int32x2", p.bounds), Argument(p.compute, p.scale), Argument(p.compute, p.softcap), Argument("uint64", "seed"),
+    return (Argument("int32x2", p.bounds), Argument(p.compute, steepness(p)), Argument(p.compute, p.softcap), Argument("uint64", "seed"),
             Argument("uint32", p.threshold), Argument(p.compute, p.factor))
+
+
+def steepness(problem):
+    """What products are multiplied by: the scale, with a cap as a multiple of it."""
+    return problem.scale / problem.softcap if problem.softcap else problem.scale
 
 
 def added_arguments(problem):

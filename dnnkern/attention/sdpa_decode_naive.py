@@ -12,7 +12,7 @@ from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ..transform.resample_naive import divided
-from ._scores import NOTHING, Kind, between, make_terms
+from ._scores import NOTHING, Kind, between, make_terms, steepness
 from .sdpa_naive import CHUNK, THREADS, chunks_of, make_dot
 
 
@@ -120,8 +120,8 @@ def cache_arguments(problem):
     p = problem
     table = p.page_table.strides if p.page_table is not None else (0, 0)
     return (Argument("int64", p.seq_len_kv.strides[0]), Argument("int64x2", table),
-            Argument("int64", p.sink.strides[0] if p.sink is not None else 0), Argument("int32x2", p.bounds), Argument(p.compute, p.scale),
-            Argument(p.compute, p.softcap))
+            Argument("int64", p.sink.strides[0] if p.sink is not None else 0), Argument("int32x2", p.bounds),
+            Argument(p.compute, steepness(p)), Argument(p.compute, p.softcap))
 
 
 def build(problem, device, config):

@@ -1,0 +1,145 @@
+"""What the tiled algorithms of attention share: which rows a block has, how exponentials are taken, launches and configurations."""
+import functools
+from typing import Callable, NamedTuple
+
+from ..device import device_function, f32, f64, i32, i64
+from ..device.fastmath import ex2, exp, fma, lg2, log, rcp
+from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ..host.launch import Argument
+from ._scores import NOTHING, between, make_terms
+
+LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
+WIDEST = 256
+
+
+class Powers(NamedTuple):
+    """Device functions of exponentials, in float32 by powers of two: a product and a sum in one instruction, and the exponential.
+
+    level(top)
+        What `rise` takes for the largest score so far; 0 where there is none.
+    rise(x, level)
+        exp(x - top).
+    fall(before, level)
+        What sums by a former level are multiplied by.
+    total(level, sum)
+        The logarithm of a sum of `rise`.
+    inverse(x)
+        1 / x.
+    """
+    level: Callable
+    rise: Callable
+    fall: Callable
+    total: Callable
+    inverse: Callable
+
+
+@functools.cache
+def make_powers(compute):
+    """`Powers` of float32 or float64."""
+    T, DOUBLE = (f64, True) if compute == "float64" else (f32, False)
+
+    @device_function
+    def level(top):
+        if top == T(NOTHING):
+            return T(0)
+        return top if DOUBLE else T(top * T(LOG2E))
+
+    @device_function
+    def rise(x, level):
+        if DOUBLE:
+            return exp(T(x - level))
+        return ex2(fma(x, T(LOG2E), -level))
+
+    @device_function
+    def fall(before, level):
+        if DOUBLE:
+            return exp(T(before - level))
+        return ex2(T(before - level))
+
+    @device_function
+    def total(level, sum_):
+        if DOUBLE:
+            return T(level + log(sum_))
+        return T(T(level + lg2(sum_)) * T(LN2))
+
+    @device_function
+    def inverse(x):
+        return T(T(1) / x) if DOUBLE else rcp(x)
+    return Powers(level, rise, fall, total, inverse)
+
+
+def tiles_of(problem, count, height):
+    """Tiles of one head with `count` rows, or keys. Of packed sequences those of any lengths, and of the rows behind the last one."""
+    return count // height + problem.batch + 1 if problem.packed else ceil_div(count, height)
+
+
+@functools.cache
+def make_tile(packed, height):
+    """Device function ``tile_of(image, tile, offsets, step, batch, count)`` -> (sequence, row that its tile begins with). What lies behind
+    the packed sequences is one more.
+
+    Packed sequence b has the tiles from ``offset[b] // height + b`` on: never fewer than it needs, and found without a look at the others.
+    """
+    SIZE, MULTIPLIER, SHIFT = divisor(height)
+
+    @device_function
+    def begins(b, offsets, step, count):
+        whole, _ = divide_remainder(between(offsets[i64(i64(b) * step)], 0, count), (SIZE, MULTIPLIER, SHIFT))
+        return i32(whole + b)
+
+    @device_function
+    def tile_of(image, tile, offsets, step, batch, count):
+        if not packed:
+            return i32(image), i32(tile * height)
+        low, high = i32(0), i32(batch + 1)
+        while i32(high - low) > 1:
+            middle = i32(i32(low + high) >> 1)
+            if begins(middle, offsets, step, count) <= tile:
+                low = middle
+            else:
+                high = middle
+        return low, i32(i32(tile - begins(low, offsets, step, count)) * height)
+    return tile_of
+
+
+@functools.cache
+def make_extent(kind):
+    """Device function ``extent(b, sequences, batch, rows, keys)`` -> (first row, rows, first key, keys) of a sequence, or of what lies
+    behind the packed ones."""
+    lengths, PACKED = make_terms(kind).lengths, kind.packed
+
+    @device_function
+    def extent(b, sequences, batch, rows, keys):
+        first_row, count, first_key, many = i32(0), i32(rows), i32(0), i32(keys)
+        if not PACKED or b < batch:
+            first_row, count, first_key, many = lengths(b, sequences, rows, keys)
+        else:
+            of_rows, of_keys, row_step, key_step = sequences
+            first_row, first_key = between(of_rows[i64(i64(b) * row_step)], 0, rows), between(of_keys[i64(i64(b) * key_step)], 0, keys)
+            count, many = i32(i32(rows) - first_row), i32(i32(keys) - first_key)
+        return first_row, count, first_key, many
+    return extent
+
+
+@functools.cache
+def make_seen(kind):
+    """Device function ``seen(i, j, shift, keys, bounds)``: whether row i, which exists, sees key j of its sequence."""
+    @device_function
+    def seen(i, j, shift, keys, bounds):
+        distance = i32(j - i32(i + shift))
+        return j < keys and distance <= i32(bounds[1]) and distance >= i32(-i32(bounds[0]))
+    return seen
+
+
+def lines_arguments(problem, heads, tiles):
+    """Kernel parameters `lines` and `heads_of`: heads of all images, and of one, as divisors; and `tiles`."""
+    return (Argument("uint32x3", divisor(problem.images * heads)), Argument("uint32x3", divisor(heads)), Argument("int32", tiles))
+
+
+def fits(problem, height):
+    """Why a grid of tiles of so many rows, and of keys, cannot be counted; None if it can."""
+    p = problem
+    blocks = p.images * p.heads * max(tiles_of(p, p.rows, height), tiles_of(p, p.keys, height))
+    if max(p.d, p.dv) > WIDEST:
+        return f"heads of {p.d} and {p.dv} elements; expected {WIDEST} at most"
+    return None if blocks < LIMIT else f"{blocks} tiles of {height} rows; expected fewer than 2**31"
