@@ -136,10 +136,18 @@ def lines_arguments(problem, heads, tiles):
     return (Argument("uint32x3", divisor(problem.images * heads)), Argument("uint32x3", divisor(heads)), Argument("int32", tiles))
 
 
-def fits(problem, height):
-    """Why a grid of tiles of so many rows, and of keys, cannot be counted; None if it can."""
+def blocks_seconds(blocks, work, threads, shared, registers, rate, device):
+    """Time of blocks of `work` multiply-adds each, at `rate` a second for the whole device where eight warps are on a multiprocessor."""
+    resident = max(1, min(device.shared_per_sm // (shared + 1024), device.registers_per_sm // (max(registers, 32) * threads.count),
+                          device.threads_per_sm // threads.count, ceil_div(blocks, device.sms)))
+    share = min(1.0, resident * threads.count / 256)
+    return max(1.0, blocks / (resident * device.sms)) * resident * work / (rate / device.sms * share)
+
+
+def fits(problem, height, widest=WIDEST):
+    """Why heads are too wide, or a grid of tiles of so many rows, and of keys, cannot be counted; None if it can."""
     p = problem
     blocks = p.images * p.heads * max(tiles_of(p, p.rows, height), tiles_of(p, p.keys, height))
-    if max(p.d, p.dv) > WIDEST:
-        return f"heads of {p.d} and {p.dv} elements; expected {WIDEST} at most"
+    if max(p.d, p.dv) > widest:
+        return f"heads of {p.d} and {p.dv} elements; expected {widest} at most"
     return None if blocks < LIMIT else f"{blocks} tiles of {height} rows; expected fewer than 2**31"

@@ -12,7 +12,7 @@ from ..device import cuda, device_function, f32, f64, i32, i64, u32
 from ..device.convert import element
 from ..device.cp_async import copy_async16
 from ..device.dot import make_outer
-from ..device.groups import access_words, make_reader
+from ..device.groups import access_words, make_reader, make_writer
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import (address, advance, load_shared_2f64, load_shared_4f32, store_shared_2f64, store_shared_4f32)
 
@@ -194,3 +194,28 @@ def make_products(threads, dtype):
                     outer(sums, of_a, g * ROWS, of_b, 0)
         return product
     return turned, straight
+
+
+def words_of(t, strides):
+    """32-bit words of a store of 16 bytes' elements of shared memory to rows of a tensor; 0: element by element."""
+    group = group_of(t.dtype)
+    return access_words(t, group, strides[:-1]) if strides[-1] == 1 and t.shape[-1] % group == 0 else 0
+
+
+@functools.cache
+def make_row_store(dtype, elements, words, lanes, count):
+    """Device function ``store(row, step, lane, sums, k)``: sums[k:k+count], a thread's columns of a row, which is `elements` long."""
+    GROUP, put, store_one = group_of(dtype), make_writer(dtype, group_of(dtype), words), element(dtype).store
+
+    @device_function
+    def store(row, step, lane, sums, k):
+        for c in range(0, count, GROUP):
+            column = i32(i32(lane * GROUP) + c * lanes)
+            if words:
+                if column < elements:
+                    put(row, column, sums, k + c)
+            else:
+                for e in range(GROUP):
+                    if i32(column + e) < elements:
+                        store_one(row, i64(i64(column + e) * step), sums[k + c + e])
+    return store

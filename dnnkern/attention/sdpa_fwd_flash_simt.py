@@ -21,7 +21,6 @@ from ..device import cuda, device_function, i32, i64, u32
 from ..device.convert import element
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.fastmath import maximum
-from ..device.groups import access_words, make_writer
 from ..device.index import divide_remainder, divisor
 from ..device.vec import advance, shared_address
 from ..device.warp import add, make_reduce
@@ -29,11 +28,13 @@ from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..matmul._tile import unrolled
 from ..transform._estimate import LAUNCH, moved_seconds
-from ._flash import fits, lines_arguments, make_extent, make_powers, make_seen, make_tile, tiles_of
+from ._flash import blocks_seconds, fits, lines_arguments, make_extent, make_powers, make_seen, make_tile, tiles_of
 from ._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
-from ._tiles import Source, Threads, group_of, item_of, make_loader, make_products, padded, pitch_of, source_of
+from ._tiles import (Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of,
+                     words_of)
 
-SHAPES = (Threads(8, 4, 16, 16), Threads(4, 4, 16, 16), Threads(4, 4, 16, 8), Threads(4, 4, 8, 8), Threads(2, 2, 8, 4))
+SHAPES = (Threads(8, 4, 16, 16), Threads(4, 4, 16, 16), Threads(4, 4, 16, 8), Threads(4, 4, 8, 8), Threads(2, 2, 16, 4),
+          Threads(2, 2, 8, 4))
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,7 @@ def configs(problem, device):
     """Tiles whose sums fit registers and shared memory."""
     p, found = problem, []
     sources = [source_of(t, p.strides(t)) for t in (p.q, p.k, p.v)]
-    put = access_words(p.o, group_of(p.dtype), p.strides(p.o)[:-1])
-    if p.strides(p.o)[-1] != 1 or p.dv % group_of(p.dtype):
-        put = 0
+    put = words_of(p.o, p.strides(p.o))
     for threads in SHAPES:
         config = Config(kind_of(p), *sources, threads, put, p.lse is not None)
         if config.shared <= device.shared_per_block and config.registers <= 240:
@@ -111,18 +110,13 @@ def estimate(problem, device, config):
     p, t = problem, config.threads
     blocks = p.images * p.heads * tiles_of(p, p.rows, t.height)
     rate = (device.fp64_rate if p.compute == "float64" else device.fp32_rate) / 2
-    resident = max(1, min(device.shared_per_sm // (config.shared + 1024), 65536 // (max(config.registers, 32) * t.count),
-                          device.threads_per_sm // t.count))
     keys = p.pairs * p.heads / max(blocks, 1) / t.height + t.width / 2  # of a block
     work = t.height * keys * (config.depth + config.width)
     # of a thread's products and loads of 16 bytes, and of the exponentials, some 20 instructions each
     loads = (t.rows + t.columns) / (t.rows * t.columns) * 2
     issue = 1 + loads + 24 / (config.depth + config.width) * (2 if p.dropout else 1)
-    warps = resident * t.count / 32
-    waves = max(1.0, blocks / (resident * device.sms))
-    share = min(1.0, warps / 8)
-    seconds = waves * resident * work * issue / (rate / device.sms * share * 0.85)
-    return LAUNCH + max(seconds, moved_seconds(p.bytes, device))
+    return LAUNCH + max(blocks_seconds(blocks, work * issue, t, config.shared, config.registers, rate * 0.85, device),
+                        moved_seconds(p.bytes, device))
 
 
 @functools.cache
@@ -137,15 +131,14 @@ def kernel(config):
     K_AT, GROUPS, SUMS, SCORES = HEIGHT * PITCH, DEPTH // G, ROWS * VALUES // LANES, ROWS * COLUMNS
     V_AT = K_AT + WIDTH * PITCH
     P_AT = V_AT + WIDTH * VALUES
-    OWN, ELEMENTS, WITH_LSE, PUT, PACKED, BIAS = (VALUES // LANES, config.v.elements, config.lse, config.put, kind.packed,
-                                                  bool(kind.bias))
+    OWN, WITH_LSE, PACKED, BIAS = VALUES // LANES, config.lse, kind.packed, bool(kind.bias)
     load_q = make_loader(config.q, HEIGHT, DEPTH, PITCH, THREADS)
     load_k = make_loader(config.k, WIDTH, DEPTH, PITCH, THREADS)
     load_v = make_loader(config.v, WIDTH, VALUES, VALUES, THREADS)
     turned, straight = make_products(t, kind.dtype)
     scores, weigh = turned(0), straight(VALUES)
     most, total = make_reduce(maximum, LANES), make_reduce(add, LANES)
-    put, store_one, landed = make_writer(kind.dtype, G, config.put), element(kind.dtype).store, wait_copies(0)
+    store, landed = make_row_store(kind.dtype, config.v.elements, config.put, LANES, OWN), wait_copies(0)
     load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
 
     @device_function
@@ -195,16 +188,7 @@ def kernel(config):
         for c in range(OWN):
             sums[r * OWN + c] = T(sums[r * OWN + c] * share) if exists else T(0)
         if i < written:
-            row = advance(of_o, i64(i64(i) * o_strides[2]))
-            for c in range(0, OWN, G):
-                column = i32(i32(lane * G) + c * LANES)
-                if PUT:
-                    if column < ELEMENTS:
-                        put(row, column, sums, r * OWN + c)
-                else:
-                    for e in range(G):
-                        if i32(column + e) < ELEMENTS:
-                            store_one(row, i64(i64(column + e) * o_strides[3]), sums[r * OWN + c + e])
+            store(advance(of_o, i64(i64(i) * o_strides[2])), o_strides[3], lane, sums, r * OWN)
             if WITH_LSE and lane == 0:
                 value = T(NOTHING)
                 if exists:
@@ -235,6 +219,8 @@ def kernel(config):
             last_row = i32(min(i32(i0 + HEIGHT), rows) - 1)
             first, first_end = terms.span(i0, rows, keys, bounds)
             last_begin, last = terms.span(last_row, rows, keys, bounds)
+            if i0 >= rows:
+                last = first
             shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), i32(b * i32(heads_of[0]) + h)
             of_q = advance(q, i64(i64(image) * q_strides[0] + i64(h) * q_strides[1] + i64(first_row) * q_strides[2]))
             of_k = advance(k, i64(i64(image) * k_strides[0] + i64(g) * k_strides[1] + i64(first_key) * k_strides[2]))
