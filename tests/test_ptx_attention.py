@@ -63,3 +63,17 @@ def test_gradients_stay_in_registers(words, tmp_path):
         assert code.count("LDS.128") >= (products - 1) * (threads.rows + threads.columns)
         assert code.count("BAR.SYNC") <= 2 and ".f64" not in code.ptx and not code.opcodes("RED.", "REDG", "ATOM"), name
         assert code.registers * threads.count <= 65536 and launch.shared <= 232448
+
+
+@pytest.mark.parametrize("words", ["64x32x8192x128 bf16 --kv-heads 8 --page 16", "4x16x4096x64 f32"])
+def test_caches_are_read_once_by_16_bytes(words, tmp_path):
+    """The keys and values that are under way together, and the queries; the ranges' launch and the merge."""
+    for variant, kernels in assembled("sdpa_decode", words, "split_kv", tmp_path):
+        assert [name for name, _, _ in kernels] == ["sdpa_decode_split_kv", "sdpa_decode_merge"] and variant.config.splits > 1
+        _, code, launch = kernels[0]
+        wide, config = accesses(code, "LDG"), variant.config
+        assert wide[128] >= 2 * config.ahead * config.held + config.rows
+        assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+        # bytes under way in a multiprocessor: a copy's rate takes 32 KB at least
+        resident = min(65536 // (code.registers * launch.block[0]), 16)
+        assert 32 * config.ahead * config.held * launch.block[0] * resident >= 48 << 10

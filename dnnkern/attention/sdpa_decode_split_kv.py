@@ -1,0 +1,398 @@
+"""The keys of a sequence cut into ranges, a block each: every key and value is read once, 16 bytes a thread, by a part of a warp a key.
+
+- The rows that share a head of the cache, of all heads of its group, are one tile of up to eight rows: a thread has its 16 bytes' part of
+  every row's query and of every row's sums in registers, and a product takes a few shuffles within the part of the warp.
+- A part of a warp has several keys under way and its own largest scores and sums, so that nothing is exchanged before the end, when the
+  parts meet once in shared memory.
+- A sequence has as many ranges as fill the device. What they leave, a largest score, a sum and a row of sums each, a second launch merges.
+  With one range there is one launch.
+- Where the cache has pages, a key's place is looked up on the way.
+
+Memory bounds it: with tiles of up to four rows a multiprocessor has more instructions to spare than this takes.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, i32, i64
+from ..device.convert import element
+from ..device.fastmath import maximum
+from ..device.groups import access_words, make_reader
+from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ..device.vec import advance
+from ..device.warp import add, make_reduce
+from ..dispatch import Algorithm
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ..matmul._tile import unrolled
+from ..transform._estimate import LAUNCH, moved_seconds
+from ._flash import make_powers
+from ._scores import NOTHING, Kind, make_terms
+from .sdpa_decode_naive import cache_arguments, decode_kind, make_place
+
+THREADS, TILE, LANES = 128, 8, 32
+WIDEST = 4 * LANES  # chunks of 16 bytes of a row
+BLOCKS = 4  # of a multiprocessor, to have enough bytes under way
+
+
+@dataclass(frozen=True)
+class Config:
+    """What kernels are compiled for: 32-bit words of an access to q, k and v, sizes of the heads, rows of a tile; and into how many ranges
+    the keys are cut."""
+    kind: Kind
+    paged: bool
+    words: tuple
+    d: int
+    e: int
+    rows: int
+    splits: int
+
+    @property
+    def chunk(self):
+        """Elements in 16 bytes."""
+        return 16 // ITEMSIZE[self.kind.dtype]
+
+    @property
+    def chunks(self):
+        """Of a row, the longer of q's and v's."""
+        return max(self.d, self.e) // self.chunk
+
+    @property
+    def held(self):
+        """Chunks of a row that a thread has."""
+        return ceil_div(self.chunks, LANES)
+
+    @property
+    def lanes(self):
+        """Threads of a key: a power of two."""
+        return 1 << (ceil_div(self.chunks, self.held) - 1).bit_length()
+
+    @property
+    def groups(self):
+        """Keys of a block at a time."""
+        return THREADS // self.lanes
+
+    @property
+    def ahead(self):
+        """Keys of a part of a warp whose loads are under way together."""
+        return max(1, 4 // self.held // (2 if self.rows * self.held > 4 else 1))
+
+    @property
+    def width(self):
+        """Columns of a tile."""
+        return self.lanes * self.held * self.chunk
+
+    @property
+    def shared(self):
+        """Bytes in which the parts of a block meet."""
+        return ITEMSIZE[self.kind.compute] * self.groups * self.rows * (self.width + 2)
+
+    def __str__(self):
+        return f"{self.rows} rows, {self.lanes} lanes a key, {self.splits} ranges"
+
+
+def supports(problem):
+    """Rows of whole accesses."""
+    p, per = problem, 16 // problem.q.itemsize
+    if max(p.d, p.dv) > WIDEST * per:
+        return f"heads of {p.d} and {p.dv} elements; expected {WIDEST * per} at most"
+    if p.d % per or p.dv % per or not p.dv:
+        return f"heads of {p.d} and {p.dv} elements; expected multiples of {per}"
+    if any(t.strides[-1] != 1 for t in (p.q, p.k_cache, p.v_cache)):
+        return "the elements of a head are not contiguous"
+    elements = p.batch * p.kv_heads * (p.group * p.rows + TILE) * 2 * max(p.d, p.dv, 1024)
+    return None if elements < LIMIT else f"{p.batch} sequences of {p.heads} heads; expected fewer than 2**31 elements of tiles"
+
+
+def _tile(problem):
+    """Rows of a tile: a power of two, eight at most, fewer of wide heads."""
+    p = problem
+    most = TILE // max(1, ceil_div(max(p.d, p.dv) * p.q.itemsize, 512)) // (2 if p.q.itemsize == 8 else 1)
+    return min(max(most, 1), 1 << (p.group * p.rows - 1).bit_length())
+
+
+def configs(problem, device):
+    """Ranges by powers of two, as long as each has a few keys for every part of a warp."""
+    p, per = problem, 16 // problem.q.itemsize
+    words = tuple(access_words(t, per, p.strides(t)[:-1]) for t in (p.q, p.k_cache, p.v_cache))
+    found, splits = [], 1
+    while not found or splits <= 1024 and p.seen >= 32 * splits:
+        found.append(Config(decode_kind(p), p.page_table is not None, words, p.d, p.dv, _tile(p), splits))
+        splits *= 2
+    return found
+
+
+def _lines(problem):
+    """Tiles of rows."""
+    p = problem
+    return p.batch * p.kv_heads * ceil_div(p.group * p.rows, _tile(p))
+
+
+def workspace(problem, device, config):
+    """What ranges leave, where there are several."""
+    if config.splits == 1:
+        return 0
+    return ITEMSIZE[problem.compute] * _lines(problem) * config.splits * config.rows * (config.width + 2)
+
+
+def estimate(problem, device, config):
+    """Bytes, where enough blocks are there to have them under way; each block has a beginning and an end; and the merge."""
+    p = problem
+    blocks = _lines(p) * config.splits
+    tiles = ceil_div(p.group * p.rows, config.rows)
+    moved = moved_seconds(p.bytes + (tiles - 1) * p.bytes / 4, device) / min(1.0, blocks / (BLOCKS * device.sms))
+    waves = ceil_div(blocks, BLOCKS * 2 * device.sms)
+    merge = 0 if config.splits == 1 else LAUNCH + moved_seconds(2 * workspace(p, device, config), device)
+    return LAUNCH + max(moved, waves * 1.5e-6) + 1.5e-6 + merge
+
+
+@functools.cache
+def make_merge(kind):
+    """Device function ``joined(values, at, step, tops, top_at, totals, total_at, own_step, count)`` -> (top, total, sum) of `count` parts,
+    each with a largest score, a sum of exponentials by it, and a sum that they weigh."""
+    powers, T = make_powers(kind.compute), kind.real
+
+    @device_function
+    def joined(values, at, step, tops, top_at, totals, total_at, own_step, count):
+        top, total, value = T(NOTHING), T(0), T(0)
+        for part in range(count):
+            top = maximum(top, T(tops[i64(top_at + part * own_step)]))
+        level = powers.level(top)
+        for part in range(count):
+            own = T(tops[i64(top_at + part * own_step)])
+            if own != T(NOTHING):
+                fall = powers.fall(powers.level(own), level)
+                total = T(total + T(totals[i64(total_at + part * own_step)]) * fall)
+                value = T(value + T(values[i64(at + part * step)]) * fall)
+        return top, total, value
+    return joined
+
+
+@functools.cache
+def make_result(config):
+    """Device function ``result(o, b, g, row, many, column, top, total, value, ...)``: an element of o from a sum and that of the
+    exponentials; 0 where nothing is seen."""
+    kind, T, E = config.kind, config.kind.real, config.e
+    powers, SINK, store = make_powers(kind.compute), bool(kind.sink), element(kind.dtype).store
+    load_sink = element(kind.sink or kind.dtype).load
+
+    @device_function
+    def result(o, b, g, row, many, column, top, total, value, group, per, o_strides, sink, sink_step):
+        if row < many and column < E:
+            member, i = divide_remainder(row, per)
+            h = i64(i32(i32(g * group) + member))
+            if SINK and top != T(NOTHING):
+                own = T(load_sink(sink, i64(h * sink_step)))
+                level = powers.level(maximum(top, own))
+                fall = powers.fall(powers.level(top), level)
+                total, value = T(T(total * fall) + powers.rise(own, level)), T(value * fall)
+            if total != T(0):
+                value = T(value * powers.inverse(total))
+            else:
+                value = T(0)
+            store(o, i64(i64(b) * o_strides[0] + h * o_strides[1] + i64(i) * o_strides[2] + i64(column) * o_strides[3]), value)
+    return result
+
+
+@functools.cache
+def range_kernel(config):
+    """A tile of rows and a range of keys a block."""
+    kind, T = config.kind, config.kind.real
+    terms, powers, place = make_terms(kind), make_powers(kind.compute), make_place(config.paged)
+    joined, result = make_merge(kind), make_result(config)
+    ROWS, LANES_OF, HELD, CHUNK, GROUPS, AHEAD = config.rows, config.lanes, config.held, config.chunk, config.groups, config.ahead
+    WIDTH, D, E, SPLITS = config.width, config.d, config.e, config.splits
+    OWN, STEP = HELD * CHUNK, AHEAD * GROUPS
+    Q, Q_LENGTH, fetch_q, unpack_q = make_reader(kind.dtype, CHUNK, config.words[0])
+    K, K_LENGTH, fetch_k, unpack_k = make_reader(kind.dtype, CHUNK, config.words[1])
+    V, V_LENGTH, fetch_v, unpack_v = make_reader(kind.dtype, CHUNK, config.words[2])
+    SUMS, SCORES, K_ALL, V_ALL, ITEM = ROWS * OWN, ROWS * AHEAD, AHEAD * HELD * K_LENGTH, AHEAD * HELD * V_LENGTH, ROWS * WIDTH
+    TOPS, TOTALS = GROUPS * ITEM, GROUPS * (ITEM + ROWS)
+    SIZE, MULTIPLIER, SHIFT = divisor(WIDTH)
+    total_of = make_reduce(add, LANES_OF)
+
+    @device_function
+    def query(r, s):
+        """A row's query, in the threads of each key; and the keys that it sees."""
+        q, queries, lows, highs, b, g, row0, many, sizes, per, q_strides, lane, keys, last, bounds = s
+        row = i32(row0 + r)
+        there = row < many
+        member, i = divide_remainder(row if there else i32(0), per)
+        lows[r], highs[r] = i32(0), i32(0)
+        if there:
+            low, high = terms.span(i, i32(per[0]), keys, bounds)
+            lows[r], highs[r] = low, i32(min(high, last))
+        at = i64(i64(b) * q_strides[0] + i64(i32(i32(g * i32(sizes[1])) + member)) * q_strides[1] + i64(i) * q_strides[2])
+        raw = cuda.local.array(Q_LENGTH, Q)
+        for c in range(HELD):
+            column = i32(i32(lane + c * LANES_OF) * CHUNK)
+            fetch_q(raw, 0, advance(q, at), column, i32(there and column < D))
+            unpack_q(queries, r * OWN + c * CHUNK, raw, 0)
+    queries_all = unrolled(ROWS, query)
+
+    @device_function
+    def multiply(r, s):
+        """Products of a row with a key."""
+        queries, keys, scores, u = s
+        total = T(0)
+        for c in range(OWN):
+            total = T(total + queries[r * OWN + c] * keys[c])
+        scores[r * AHEAD + u] = total_of(total)
+    multiply_all = unrolled(ROWS, multiply)
+
+    @device_function
+    def absorb(r, s):
+        """The largest score of a row, what that makes of its sums, and probabilities in place of scores."""
+        scores, sums, tops, totals, lows, highs, j0, q, scale, softcap = s
+        top = tops[r]
+        for u in range(AHEAD):
+            j, x = i32(j0 + u * GROUPS), T(NOTHING)
+            if j >= lows[r] and j < highs[r]:
+                x = terms.score(scores[r * AHEAD + u], i32(0), T(0), q, i64(0), scale, softcap)
+            scores[r * AHEAD + u] = x
+            top = maximum(top, x)
+        level = powers.level(top)
+        if tops[r] != T(NOTHING):
+            fall = powers.fall(powers.level(tops[r]), level)
+            totals[r] = T(totals[r] * fall)
+            for c in range(OWN):
+                sums[r * OWN + c] = T(sums[r * OWN + c] * fall)
+        tops[r] = top
+        for u in range(AHEAD):
+            p = powers.rise(scores[r * AHEAD + u], level)
+            scores[r * AHEAD + u] = p
+            totals[r] = T(totals[r] + p)
+    absorb_all = unrolled(ROWS, absorb)
+
+    @device_function
+    def weigh(r, s):
+        """A key's values, weighed by a row's probability."""
+        sums, values, scores, u = s
+        for c in range(OWN):
+            sums[r * OWN + c] = T(sums[r * OWN + c] + scores[r * AHEAD + u] * values[c])
+    weigh_all = unrolled(ROWS, weigh)
+
+    @device_function
+    def leave(r, s):
+        """A part's sums, for the block."""
+        memory, sums, tops, totals, group, lane = s
+        for c in range(HELD):
+            for e in range(CHUNK):
+                memory[i32(group * ITEM + r * WIDTH + i32(lane + c * LANES_OF) * CHUNK + e)] = sums[r * OWN + c * CHUNK + e]
+        if lane == 0:
+            memory[i32(TOPS + group * ROWS + r)] = tops[r]
+            memory[i32(TOTALS + group * ROWS + r)] = totals[r]
+    leave_all = unrolled(ROWS, leave)
+
+    @cuda.jit(launch_bounds=(THREADS, 1))
+    def sdpa_decode_split_kv(q, k, v, o, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, width, q_strides,
+                             k_strides, v_strides, o_strides, key_step, table_strides, sink_step, bounds, scale, softcap):
+        memory = cuda.shared.array(0, T)
+        thread = i32(cuda.threadIdx.x)
+        lane, group = i32(thread % LANES_OF), i32(thread // LANES_OF)
+        split, line = divide_remainder(i32(cuda.blockIdx.x), lines)
+        place_of, tile = divide_remainder(line, tiles)
+        b, g = divide_remainder(place_of, heads_of)
+        row0, many = i32(tile * ROWS), i32(sizes[2])
+        _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
+
+        # the keys of this range, of those that any row sees
+        oldest, _ = terms.span(i32(0), i32(per[0]), keys, bounds)
+        first = i32(oldest + split * i32(width))
+        last = i32(min(i32(first + i32(width)), keys))
+        queries, sums = cuda.local.array(SUMS, T), cuda.local.array(SUMS, T)
+        tops, totals, scores = cuda.local.array(ROWS, T), cuda.local.array(ROWS, T), cuda.local.array(SCORES, T)
+        lows, highs = cuda.local.array(ROWS, i32), cuda.local.array(ROWS, i32)
+        of_k, of_v, some = cuda.local.array(K_ALL, K), cuda.local.array(V_ALL, V), cuda.local.array(OWN, T)
+        for c in range(SUMS):
+            sums[c] = T(0)
+        for r in range(ROWS):
+            tops[r], totals[r] = T(NOTHING), T(0)
+        queries_all(0, (q, queries, lows, highs, b, g, row0, many, sizes, per, q_strides, lane, keys, last, bounds))
+        for start in range(first, last, STEP):
+            j0 = i32(start + group)
+            for u in range(AHEAD):
+                j = i32(j0 + u * GROUPS)
+                there = j < last
+                number, row = place(b, j if there else i32(0), table, table_strides, page, sizes[3])
+                k_at = i64(i64(number) * k_strides[0] + i64(g) * k_strides[1] + i64(row) * k_strides[2])
+                v_at = i64(i64(number) * v_strides[0] + i64(g) * v_strides[1] + i64(row) * v_strides[2])
+                for c in range(HELD):
+                    column = i32(i32(lane + c * LANES_OF) * CHUNK)
+                    inside = there and column < D
+                    fetch_k(of_k, (u * HELD + c) * K_LENGTH, advance(k, k_at), column, i32(inside))
+                    inside = there and column < E
+                    fetch_v(of_v, (u * HELD + c) * V_LENGTH, advance(v, v_at), column, i32(inside))
+            for u in range(AHEAD):
+                for c in range(HELD):
+                    unpack_k(some, c * CHUNK, of_k, (u * HELD + c) * K_LENGTH)
+                multiply_all(0, (queries, some, scores, u))
+            absorb_all(0, (scores, sums, tops, totals, lows, highs, j0, q, scale, softcap))
+            for u in range(AHEAD):
+                for c in range(HELD):
+                    unpack_v(some, c * CHUNK, of_v, (u * HELD + c) * V_LENGTH)
+                weigh_all(0, (sums, some, scores, u))
+        leave_all(0, (memory, sums, tops, totals, group, lane))
+        cuda.syncthreads()
+
+        for item in range(thread, ITEM, THREADS):
+            r, column = divide_remainder(i32(item), (SIZE, MULTIPLIER, SHIFT))
+            top, total, value = joined(memory, i64(item), i64(ITEM), memory, i64(TOPS + r), memory, i64(TOTALS + r), i64(ROWS), i32(GROUPS))
+            if SPLITS == 1:
+                result(o, b, g, i32(row0 + r), many, column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step)
+            else:
+                part = i64(i64(i64(line) * SPLITS) + split)
+                partial[i64(part * ITEM + item)] = value
+                if column == 0:
+                    own = i64(i64(i64(lines[0]) * SPLITS) * ITEM + part * ROWS + r)
+                    partial[own] = top
+                    partial[i64(own + i64(i64(lines[0]) * SPLITS) * ROWS)] = total
+    return sdpa_decode_split_kv
+
+
+@functools.cache
+def merge_kernel(config):
+    """An element of a tile a thread: what the ranges have left."""
+    joined, result = make_merge(config.kind), make_result(config)
+    ROWS, WIDTH, SPLITS = config.rows, config.width, config.splits
+    ITEM = ROWS * WIDTH
+    SIZE, MULTIPLIER, SHIFT = divisor(WIDTH)
+    OF_ROWS, OF_ROWS_BY, OF_ROWS_SHIFT = divisor(ROWS)
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def sdpa_decode_merge(partial, o, sink, lines, tiles, heads_of, per, sizes, o_strides, sink_step):
+        index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        if index < i64(i64(lines[0]) * ITEM):
+            number, column = divide_remainder(i32(index), (SIZE, MULTIPLIER, SHIFT))
+            line, r = divide_remainder(number, (OF_ROWS, OF_ROWS_BY, OF_ROWS_SHIFT))
+            place_of, tile = divide_remainder(line, tiles)
+            b, g = divide_remainder(place_of, heads_of)
+            part, parts = i64(i64(line) * SPLITS), i64(i64(lines[0]) * SPLITS)
+            top_at = i64(parts * ITEM + part * ROWS + r)
+            top, total, value = joined(partial, i64(part * ITEM + r * WIDTH + column), i64(ITEM), partial, top_at, partial,
+                                       i64(top_at + parts * ROWS), i64(ROWS), i32(SPLITS))
+            result(o, b, g, i32(tile * ROWS + r), i32(sizes[2]), column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step)
+    return sdpa_decode_merge
+
+
+def build(problem, device, config):
+    """One launch, or two."""
+    p, pointer, lines = problem, element(problem.dtype).pointer, _lines(problem)
+    tiles = ceil_div(p.group * p.rows, config.rows)
+    sink = Argument(element(p.sink.dtype).pointer if p.sink is not None else pointer, "sink")
+    shape = (Argument("uint32x3", divisor(lines)), Argument("uint32x3", divisor(tiles)), Argument("uint32x3", divisor(p.kv_heads)),
+             Argument("uint32x3", divisor(p.rows)), Argument("int32x4", (p.capacity, p.group, p.group * p.rows, p.pages)))
+    left = Argument(f"{p.compute}*", "workspace")
+    arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), left, Argument("int32*", "seq_len_kv"),
+                 Argument("int32*", "page_table"), sink, *shape, Argument("uint32x3", divisor(max(p.page, 1))),
+                 Argument("int32", max(ceil_div(p.seen, config.splits), 1)),
+                 *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
+    launches = (Launch(range_kernel(config), (lines * config.splits, 1, 1), (THREADS, 1, 1), arguments, shared=config.shared),)
+    if config.splits == 1:
+        return launches
+    merged = (left, Argument(pointer, "o"), sink, *shape, Argument("int64x4", p.strides(p.o)),
+              Argument("int64", p.sink.strides[0] if p.sink is not None else 0))
+    return (*launches, Launch(merge_kernel(config), (ceil_div(lines * config.rows * config.width, THREADS), 1, 1), (THREADS, 1, 1), merged))
+
+
+ALGORITHM = Algorithm(op="sdpa_decode", name="split_kv", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
+                      build=build)
