@@ -19,7 +19,7 @@ FWD, DECODE = dnnkern.sdpa_fwd, dnnkern.sdpa_decode
 def test_a_cache_in_pages_is_a_cache():
     """In any order of the pages, and as `sdpa_fwd` on the last rows."""
     rng, lengths = np.random.default_rng(7), (13, 5)
-    q, k, v = rng.standard_normal((2, 4, 3, 6)), rng.standard_normal((2, 2, 16, 6)), rng.standard_normal((2, 2, 16, 3))
+    q, k, v = rng.standard_normal((2, 4, 3, 8)), rng.standard_normal((2, 2, 16, 8)), rng.standard_normal((2, 2, 16, 4))
     given, of_keys = [array(x, "float64") for x in (q, k, v)], array(lengths, "int32")
     want = host(FWD(*given, seq_len_kv=of_keys, causal=True, align="bottom_right", window=(6, -1)))
     order = rng.permutation(8)
