@@ -26,8 +26,7 @@ def assembled(op, words, algo, folder, most=1, arch="sm_90a"):
                         for name, launch in launches]
 
 
-@pytest.mark.parametrize("words, loads", [("4x32x4096x128 bf16", 4), ("4x4096x32x128 bf16 --heads-inside --interleaved", 4),
-                                          ("4x32x4096x128 f32 --in-place", 4), ("4x32x4096x128 f16 --angles f32", 6)])
+@pytest.mark.parametrize("words, loads", [("4x4096x32x128 bf16 --heads-inside --interleaved", 4), ("4x32x4096x128 f16 --angles f32", 6)])
 def test_rows_are_turned_16_bytes_at_a_time(words, loads, tmp_path):
     """Two halves of a row, cosines and sines: each once; nothing is divided."""
     (_, [(_, code, _)]), = assembled("rope_fwd", words, "rows", tmp_path)

@@ -26,7 +26,7 @@ from ._tiles import (Source, Threads, group_of, item_of, make_loader, make_produ
                      words_of)
 from .sdpa_naive import bias_launch, delta_launch, workspace
 
-SHAPES = (Threads(4, 4, 16, 16), Threads(4, 4, 16, 8), Threads(4, 4, 8, 8), Threads(2, 2, 16, 4), Threads(2, 2, 8, 4))
+SHAPES = (Threads(4, 4, 16, 16), Threads(4, 4, 16, 8), Threads(4, 4, 8, 8), Threads(2, 4, 16, 8), Threads(2, 2, 16, 4), Threads(2, 2, 8, 4))
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def configs(problem, device):
     puts = tuple(words_of(t, p.strides(t)) for t in (p.dq, p.dk, p.dv_out))
     for threads in SHAPES:
         config = Config(kind_of(p), *sources, threads, puts)
-        if config.shared(2) <= device.shared_per_block and config.registers <= 240:
+        if config.shared(2) <= device.shared_per_block and config.registers <= 210:
             found.append(config)
     return found
 

@@ -100,7 +100,7 @@ def configs(problem, device):
     put = words_of(p.o, p.strides(p.o))
     for threads in SHAPES:
         config = Config(kind_of(p), *sources, threads, put, p.lse is not None)
-        if config.shared <= device.shared_per_block and config.registers <= 240:
+        if config.shared <= device.shared_per_block and config.registers <= 220:
             found.append(config)
     return found
 

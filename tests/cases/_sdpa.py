@@ -461,3 +461,25 @@ def large(kind):
             size = (*size, size[5])[:7]
             found.append(kind(f"{name}-{'x'.join(map(str, size))}-{SHORT[dtype]}", *size, dtype, **more))
     return found
+
+
+def beyond(kind):
+    """More than 2**31 elements of q and o."""
+    return [kind("many-rows-2**31-bf16", 2 ** 12 + 1, 1, 1, 2 ** 11, 3, 2 ** 8, 2 ** 8, "bfloat16", wanted=False)]
+
+
+def check_beyond_int32(case, algo, allow):
+    """Every element compared with torch's float32 result, some sequences at a time."""
+    import torch
+    generator = torch.Generator("cuda").manual_seed(7)
+    arrays = dict.fromkeys(OPTIONAL)
+    for name in ("q", "k", "v"):
+        arrays[name] = torch.empty(case.shapes[name], dtype=torch.bfloat16, device="cuda")
+        for part in arrays[name].view(-1).split(1 << 26):
+            part.copy_(torch.randn(part.shape, generator=generator, device="cuda"))
+    assert arrays["q"].numel() > 2 ** 31
+    o = case.call(arrays, algo=algo, allow=allow)
+    for first in range(0, case.batch, 128):
+        q, k, v = (arrays[name][first:first + 128].float() for name in ("q", "k", "v"))
+        want = torch.softmax(q @ k.transpose(2, 3) * case.factor, -1) @ v
+        torch.testing.assert_close(o[first:first + 128].float(), want, rtol=1e-2, atol=1e-2)

@@ -1,4 +1,4 @@
 """Cases of sdpa_fwd."""
-from ._sdpa import Forward, large, table
+from ._sdpa import Forward, beyond, check_beyond_int32, large, table  # noqa: F401
 
-CASES, LARGE = table(Forward), large(Forward)
+CASES, LARGE, BEYOND_INT32 = table(Forward), large(Forward), beyond(Forward)
