@@ -122,7 +122,7 @@ def test_a_sequence_without_steps_keeps_its_first_states(cell):
 
 # ---- persistent layers
 
-@pytest.mark.parametrize("name", ["persistent", "cluster"])
+@pytest.mark.parametrize("name", ["persistent", "cluster", "fused_step"])
 @pytest.mark.parametrize("module, case, units, samples", [
     (rnn_fwd, "whole-units-lstm-t3n3i3h8-f32", 2, 4), (rnn_fwd, "whole-units-gru-t3n3i3h8-bf16", 2, 8),
     (rnn_fwd, "wide-gru-t2n5i16h32-f32", 8, 8), (rnn_fwd, "whole-units-relu-t3n3i3h8-f64", 4, 4),
@@ -138,7 +138,7 @@ def test_blocks_pass_lines_on(name, module, case, units, samples):
     for config in dict.fromkeys((found[0], found[-1])):
         across = _persistent_plan.blocks(problem, config)[0]
         assert across > 1
-        config = dataclasses.replace(config, cluster=across if name == "cluster" else 0)
+        config = dataclasses.replace(config, cluster=across if name == "cluster" else 0, single=name == "fused_step")
         contract.check(dataclasses.replace(algorithm, config=config), case, **contract.ONCE)
 
 

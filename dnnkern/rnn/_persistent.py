@@ -54,6 +54,8 @@ class Config:
         Parts of k, for mma.
     cluster : int
         Blocks that share sequences are a cluster of so many; 0: they meet in global memory.
+    single : bool
+        A launch is a step, and nobody meets.
     """
     cell: str
     dtype: str
@@ -65,7 +67,8 @@ class Config:
     part: int
     lines: int
     splits: int
-    cluster: int
+    cluster: int = 0
+    single: bool = False
 
     @property
     def compute(self):

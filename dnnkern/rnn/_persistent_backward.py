@@ -11,7 +11,8 @@ from ._spec import GATES, SLOTS
 
 @functools.cache
 def backward_kernel(config, kind, inner):
-    """All steps of a layer, the last one first. `inner`: the gradient of its result lies in the workspace."""
+    """Turns `begin` to `end` of a layer, the last step first, and one for what is left for the first states: all of them, or one, and then
+    gradients of states pass through `carried`. `inner`: the gradient of the layer's result lies in the workspace."""
     e, T, cell = element(kind.dtype), TYPES[kind.compute], make_cell(kind.cell, kind.compute, kind.clip)
     load, store, backward, load_dy = e.load, e.store, cell.backward, element(kind.compute if inner else kind.dtype).load
     LSTM, GRU = kind.cell == "lstm", kind.cell == "gru"
@@ -23,8 +24,8 @@ def backward_kernel(config, kind, inner):
     HELD, HELD_TYPE, STAGE = config.held, u32 if config.mma else T, config.stage
 
     @cuda.jit(launch_bounds=(THREADS, 1))
-    def rnn_persistent_back(dy, y, weights, h0, c0, dhn, dcn, lengths, turned, came, reserve, dh0, dc0, steps, samples, units, layer,
-                            blocks, dy_strides, y_strides, s, offsets):
+    def rnn_persistent_back(dy, y, weights, h0, c0, dhn, dcn, lengths, turned, came, carried, reserve, dh0, dc0, steps, samples, units,
+                            layer, blocks, dy_strides, y_strides, s, offsets, begin, end):
         tile, products = cuda.shared.array(0, HELD_TYPE, alignment=16), cuda.shared.array(SUMS, T)
         held, stage = cuda.local.array(HELD, HELD_TYPE), cuda.shared.array(STAGE, u16, alignment=16)
         cells, rests, kept = cuda.local.array(PAIRS, T), cuda.local.array(PAIRS, T), cuda.local.array(SLOTS_OF, T)
@@ -46,14 +47,20 @@ def backward_kernel(config, kind, inner):
                 ends[p] = i32(steps)
                 if LENGTHS:
                     ends[p] = min(max(i32(lengths[n]), i32(0)), i32(steps))
-                if DHN:
+                own = i64(i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))
+                if begin > 0:
+                    rests[p] = carried[own]
+                    if LSTM:
+                        cells[p] = carried[i64(own + i64(cuda.gridDim.z) * i64(samples) * H)]
+                elif DHN:
                     rests[p] = T(load(dhn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8])))
-                if DCN:
+                if DCN and begin == 0:
                     cells[p] = T(load(dcn, i64(of * s[9] + i64(n) * s[10] + i64(unit) * s[11])))
-        for turn in range(i32(steps + 1)):
+        for turn in range(begin, end):
             k = i32(steps - 1 - turn)
-            if turn > 0:
+            if turn > begin:
                 meet(counter, u32(i32(turn) * blocks))
+            if turn > 0:
                 for q in range(i32(0), i32(SAMPLES), i32(PART)):
                     bring(tile, advance(mine, i64(i64(i32(turn - 1) & 1) * parity)), i32(n0 + q), samples)
                     multiply(held, tile, products, q)
@@ -101,12 +108,17 @@ def backward_kernel(config, kind, inner):
                         to = i64(i64(i64(turn & 1) * parity) + i64(n) * INNER + i64(unit))
                         for g in range(GATES_OF):
                             store(mine, i64(to + g * H), kept[3] if GRU and g == 2 else kept[g])
-            if k >= 0:
+            if turn + 1 < end:
                 tell(counter)
         for p in range(PAIRS):
             pair = i32(thread + p * THREADS)
             n, unit = i32(n0 + i32(pair >> UNIT_LOG)), i32(first + i32(pair & (UNITS - 1)))
-            if ends[p] >= 0:
+            if ends[p] >= 0 and end <= steps:
+                own = i64(i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))
+                carried[own] = rests[p]
+                if LSTM:
+                    carried[i64(own + i64(cuda.gridDim.z) * i64(samples) * H)] = cells[p]
+            elif ends[p] >= 0:
                 store(dh0, i64(of * s[12] + i64(n) * s[13] + i64(unit) * s[14]), rests[p])
                 if LSTM:
                     store(dc0, i64(of * s[15] + i64(n) * s[16] + i64(unit) * s[17]), cells[p])

@@ -11,7 +11,7 @@ from ._spec import GATES, SLOTS
 
 @functools.cache
 def forward_kernel(config, kind):
-    """All steps of a layer."""
+    """Steps `begin` to `end` of a layer: all of them, or one, and then cell states pass through `carried`."""
     e, T, cell = element(kind.dtype), TYPES[kind.compute], make_cell(kind.cell, kind.compute, kind.clip)
     load, store, forward = e.load, e.store, cell.forward
     LSTM, GRU, SKIP = kind.cell == "lstm", kind.cell == "gru", kind.skip
@@ -24,8 +24,8 @@ def forward_kernel(config, kind):
     HELD, HELD_TYPE, STAGE, INPUTS, narrow, widen = config.held, u32 if config.mma else T, config.stage, PAIRS * GATES_OF, e.narrow, e.widen
 
     @cuda.jit(launch_bounds=(THREADS, 1))
-    def rnn_persistent(sums, x, weights, h0, c0, lengths, states, came, y, hn, cn, reserve, steps, samples, units, layer, blocks,
-                       sums_strides, x_strides, y_strides, s, offsets):
+    def rnn_persistent(sums, x, weights, h0, c0, lengths, states, came, carried, y, hn, cn, reserve, steps, samples, units, layer, blocks,
+                       sums_strides, x_strides, y_strides, s, offsets, begin, end):
         tile, products = cuda.shared.array(0, HELD_TYPE, alignment=16), cuda.shared.array(SUMS, T)
         held, stage = cuda.local.array(HELD, HELD_TYPE), cuda.shared.array(STAGE, u16, alignment=16)
         cells, last, slots = cuda.local.array(PAIRS, T), cuda.local.array(PAIRS, T), cuda.local.array(SLOTS_OF, T)
@@ -48,11 +48,16 @@ def forward_kernel(config, kind):
                 ends[p] = i32(steps)
                 if LENGTHS:
                     ends[p] = min(max(i32(lengths[n]), i32(0)), i32(steps))
-                if H0:
+                own = i64(i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))
+                if begin > 0:
+                    last[p] = T(load(states, i64(i64(i32(begin) & 1) * parity + own)))
+                    if LSTM:
+                        cells[p] = carried[own]
+                elif H0:
                     last[p] = T(load(h0, i64(of * s[0] + i64(n) * s[1] + i64(unit) * s[2])))
-                if C0:
+                if C0 and begin == 0:
                     cells[p] = T(load(c0, i64(of * s[3] + i64(n) * s[4] + i64(unit) * s[5])))
-        for step in range(steps):
+        for step in range(begin, end):
             # what this step adds from the input is under way while the others finish
             for p in range(PAIRS):
                 pair = i32(thread + p * THREADS)
@@ -69,7 +74,7 @@ def forward_kernel(config, kind):
                         if FIRST_BIAS:
                             value = T(value + T(load(weights, i64(b_ih + g * H + i64(unit)))))
                         inputs[p * GATES_OF + g] = value
-            if step > 0:
+            if step > begin:
                 meet(counter, u32(i32(step) * blocks))
             for q in range(i32(0), i32(SAMPLES), i32(PART)):
                 bring(tile, advance(mine, i64(i64(i32(step) & 1) * parity)), i32(n0 + q), samples)
@@ -113,12 +118,15 @@ def forward_kernel(config, kind):
                             store(reserve, i64(gates_at + i64(line * SLOTS_OF + g) * H + i64(unit)), slots[g])
                         if LSTM:
                             store(reserve, i64(cells_at + line * H + i64(unit)), state)
-            if step + 1 < steps:
+            if step + 1 < end:
                 tell(counter)
         for p in range(PAIRS):
             pair = i32(thread + p * THREADS)
             n, unit = i32(n0 + i32(pair >> UNIT_LOG)), i32(first + i32(pair & (UNITS - 1)))
-            if ends[p] >= 0:
+            if ends[p] >= 0 and end < steps:
+                if LSTM:
+                    carried[i64(i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))] = cells[p]
+            elif ends[p] >= 0:
                 store(hn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8]), last[p])
                 if LSTM:
                     store(cn, i64(of * s[9] + i64(n) * s[10] + i64(unit) * s[11]), cells[p])

@@ -8,6 +8,7 @@ from ..dispatch import NotSupported
 from ..host.launch import Argument, Launch
 from ..matmul._embed import Place
 from ..matmul._plan import Plan, alignment_at
+from ..transform._estimate import LAUNCH
 from ._naive_forward import kind_of, offsets, optional, state_strides
 from ._network import Lines, drop_launch, forward_layers, numbers, numbers_bytes, outputs_of, packed_lines, pointer
 from ._persistent import COPY, Config
@@ -19,6 +20,7 @@ from ._step_backward import half_part, input_gradients
 from ._steps import Rows, fill, matrix_tensor, move_states, small_seconds, too_many
 
 REGISTERS, MOST_REGISTERS, STATIC, MOST_THREADS, KEPT = 65536, 255, 48 << 10, 1024, 8
+ALL, CLUSTERS, SINGLE = "all", "clusters", "single"
 SIZES = (1, 2, 4, 8, 16)  # of clusters
 # Seconds, guesses: a barrier in global memory and of a cluster, latencies of a step's copy, product and cells.
 MEET, MEET_CLUSTER, LATENCIES, COPY_LATENCY = 1.2e-6, 0.5e-6, 1.5e-6, 0.7e-6
@@ -46,7 +48,7 @@ def shapes(problem):
             continue
         for part in (n // q for q in (1, 2, 4, 8) if n // q >= samples[0]):
             for lines, splits in ((16, q) for q in (1, 2, 4, 8, 16)) if mma else ((q, 1) for q in (16, 8, 4, 2, 1)):
-                yield Config(spec.cell, p.dtype, mma, back, inner, u, n, part, lines, splits, 0)
+                yield Config(spec.cell, p.dtype, mma, back, inner, u, n, part, lines, splits)
 
 
 def holds(config, device):
@@ -61,28 +63,33 @@ def blocks(problem, config):
     return ceil_div(problem.spec.hidden_size, config.units), ceil_div(problem.samples, config.samples), problem.spec.directions
 
 
-def configs_of(problem, device, clusters):
-    """The configurations of least estimate that fit the device: all blocks at once, or those of a group in a cluster."""
+def configs_of(problem, device, how):
+    """The configurations of least estimate that fit the device: of `ALL` blocks at once, of those of a group in a cluster (`CLUSTERS`), or
+    of any number, for a step a launch (`SINGLE`)."""
     found = []
     for config in shapes(problem):
         across, groups, directions = blocks(problem, config)
         if not holds(config, device):
             continue
-        if clusters:
+        if how == CLUSTERS:
             if across in SIZES:
                 found.append(replace(config, cluster=across))
+        elif how == SINGLE:
+            found.append(replace(config, single=True))
         elif across * groups * directions <= device.sms:
             found.append(config)
     return sorted(found, key=lambda c: step_seconds(problem, device, c))[:KEPT]
 
 
-def fits(problem, device, clusters):
+def fits(problem, device, how):
     """None, or the numbers that do not fit."""
-    if configs_of(problem, device, clusters):
+    if configs_of(problem, device, how):
         return None
     spec = problem.spec
     rows = GATES[spec.cell] * spec.hidden_size * spec.directions
-    if clusters:
+    if how == SINGLE:
+        return f"lines of {spec.hidden_size} hidden units; a block holds no few rows of their matrix"
+    if how == CLUSTERS:
         return f"{rows} rows of {spec.hidden_size} weights; a cluster of {SIZES[-1]} blocks cannot hold a direction's"
     return (f"{rows} rows of {spec.hidden_size} weights for {problem.samples} sequences; {device.sms} multiprocessors of {REGISTERS} "
             "registers cannot hold them, and the lines of sequences, at once")
@@ -96,19 +103,23 @@ def step_seconds(problem, device, config):
     waves = ceil_div(total, device.sms if not config.cluster else device.clusters(config.cluster) * config.cluster)
     product = config.rows * config.samples * config.inner / (rate * device.clock_hz) * (1.5 if config.mma else 1.3)
     copied = total * config.samples * config.inner * (2 if config.mma else 4) / L2_RATE
-    meet = 0.0 if across == 1 else MEET_CLUSTER if config.cluster else MEET
     parts = (config.samples // config.part - 1) * COPY_LATENCY
+    if config.single:
+        rows = config.rows_a_unit * config.units * config.inner * problem.x.itemsize * total
+        return LAUNCH + waves * (LATENCIES + parts + product + 0.1e-6 * config.pairs) + copied + rows / L2_RATE
+    meet = 0.0 if across == 1 else MEET_CLUSTER if config.cluster else MEET
     return waves * (meet + LATENCIES + parts + product + 0.1e-6 * config.pairs) + copied
 
 
-def _layer(plan, p, config, kernel, arguments):
-    """Add the launch of a layer; never one whose blocks would wait for some that cannot start."""
-    grid, device = blocks(p, config), plan.device
-    if not config.cluster and math.prod(grid) > device.sms:
+def _layer(plan, p, config, kernel, turns, arguments):
+    """Add the launch of a layer, or one for each turn; never one whose blocks would wait for some that cannot start."""
+    grid, device, cooperative = blocks(p, config), plan.device, not config.cluster and not config.single
+    if cooperative and math.prod(grid) > device.sms:
         raise NotSupported(f"{p}: {' x '.join(map(str, grid))} blocks wait for each other; {device.name} runs {device.sms} at once")
-    launch = Launch(kernel, grid, (config.threads, 1, 1), arguments, shared=config.lines_bytes, cluster=(config.cluster or 1, 1, 1),
-                    cooperative=not config.cluster)
-    plan.add(p.steps * step_seconds(p, device, config), lambda: (launch,))
+    for begin, end in ((k, k + 1) for k in range(turns)) if config.single else ((0, turns),):
+        launch = Launch(kernel, grid, (config.threads, 1, 1), (*arguments, Argument("int32", begin), Argument("int32", end)),
+                        shared=config.lines_bytes, cluster=(config.cluster or 1, 1, 1), cooperative=cooperative)
+        plan.add((end - begin) * step_seconds(p, device, config), lambda launch=launch: (launch,))
 
 
 def forward_plan(problem, device, config):
@@ -120,6 +131,7 @@ def forward_plan(problem, device, config):
     sums = plan.part(numbers_bytes(p, directions * p.steps * p.samples * rows))
     states = plan.part(2 * directions * p.samples * spec.hidden_size * size)
     came = plan.part(4 * directions * groups)
+    carried = plan.part(numbers_bytes(p, directions * p.samples * spec.hidden_size))
     lengths = Argument("int32*", "lengths" if p.lengths else "weights")
     for layer in layers:
         number = layer.number
@@ -134,13 +146,13 @@ def forward_plan(problem, device, config):
         fill(plan, came, "float32", directions * groups, 0.0)  # whose bits are those of the integer 0
         arguments = (numbers(sums, p), layer.input.pointer(p.dtype), pointer(Place("weights"), p.dtype),
                      optional(p, "h0", p.dtype, "weights"), optional(p, "c0", p.dtype, "weights"), lengths, pointer(states, p.dtype),
-                     Argument("uint32*", came.name, came.offset), layer.output.pointer(p.dtype), pointer(Place("hn"), p.dtype),
-                     optional(p, "cn", p.dtype, "hn"), optional(p, "reserve", p.dtype, "hn"),
+                     Argument("uint32*", came.name, came.offset), numbers(carried, p), layer.output.pointer(p.dtype),
+                     pointer(Place("hn"), p.dtype), optional(p, "cn", p.dtype, "hn"), optional(p, "reserve", p.dtype, "hn"),
                      *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, number * directions, across)),
                      Argument("int64x3", (p.steps * p.samples * rows, of.order[0] * rows, of.order[1] * rows)),
                      Argument("int64x3", layer.input.strides), Argument("int64x3", layer.output.strides),
                      state_strides(p, "h0", "c0", "hn", "cn"), offsets(p, number, ("w_hh", "b_ih", "b_hh"), ("gates", "cells")))
-        _layer(plan, p, config, forward_kernel(config, kind_of(p, number)), arguments)
+        _layer(plan, p, config, forward_kernel(config, kind_of(p, number)), p.steps, arguments)
         if layer.dropped:
             drop, elements = drop_launch(p, layer), p.steps * p.samples * spec.output_size
             plan.add(small_seconds(elements, 3 * elements * size, device), lambda drop=drop: (drop,))
@@ -153,6 +165,7 @@ def data_plan(problem, device, config):
     across, groups, directions = blocks(p, config)
     turned = plan.part(2 * directions * p.samples * spec.gates * spec.hidden_size * p.x.itemsize)
     came = plan.part(4 * directions * groups)
+    carried = plan.part(2 * numbers_bytes(p, directions * p.samples * spec.hidden_size))
     inner = [plan.part(numbers_bytes(p, p.steps * p.samples * spec.output_size)) for _ in range(min(2, spec.num_layers - 1))]
     half, lengths = half_part(plan, p), Argument("int32*", "lengths" if p.lengths else "weights")
     given = Lines(Place("dy"), p.strides_of(p.dy))
@@ -161,12 +174,12 @@ def data_plan(problem, device, config):
         fill(plan, came, "float32", directions * groups, 0.0)
         arguments = (given.pointer(p.compute if is_inner else dtype), y.pointer(dtype), pointer(Place("weights"), dtype),
                      *(optional(p, name, dtype, "weights") for name in ("h0", "c0", "dhn", "dcn")), lengths, pointer(turned, dtype),
-                     Argument("uint32*", came.name, came.offset), pointer(Place("reserve"), dtype), pointer(Place("dh0"), dtype),
-                     optional(p, "dc0", dtype, "dh0"),
+                     Argument("uint32*", came.name, came.offset), numbers(carried, p), pointer(Place("reserve"), dtype),
+                     pointer(Place("dh0"), dtype), optional(p, "dc0", dtype, "dh0"),
                      *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, layer * directions, across)),
                      Argument("int64x3", given.strides), Argument("int64x3", y.strides),
                      state_strides(p, "h0", "c0", "dhn", "dcn", "dh0", "dc0"), offsets(p, layer, ("w_hh",), ("gates", "cells")))
-        _layer(plan, p, config, backward_kernel(config, kind_of(p, layer), is_inner), arguments)
+        _layer(plan, p, config, backward_kernel(config, kind_of(p, layer), is_inner), p.steps + 1, arguments)
         to = Lines(Place("dx"), p.strides_of(p.dx)) if layer == 0 else packed_lines(p, inner[layer % len(inner)], spec.layer_input(layer))
         input_gradients(plan, p, layer, to, half)
         given = to

@@ -6,7 +6,7 @@ the size of the state, all of whose matrix a cluster of 16 blocks must hold.
 """
 from ..dispatch import Algorithm
 from ..matmul._plan import planned
-from ._persistent_plan import PLANS, configs_of, refusal
+from ._persistent_plan import CLUSTERS, PLANS, configs_of, refusal
 from ._persistent_plan import fits as fits_at_once
 
 
@@ -17,12 +17,12 @@ def supports(problem):
 
 def fits(problem, device):
     """A direction's weights in the registers of a cluster."""
-    return fits_at_once(problem, device, True)
+    return fits_at_once(problem, device, CLUSTERS)
 
 
 def configs(problem, device):
     """Units and sequences of a block, most promising first."""
-    return configs_of(problem, device, True)
+    return configs_of(problem, device, CLUSTERS)
 
 
 def workspace(problem, device, config):

@@ -9,7 +9,7 @@ It needs all blocks resident at once, one a multiprocessor, and all of R in thei
 
 from ..dispatch import Algorithm
 from ..matmul._plan import planned
-from ._persistent_plan import PLANS, configs_of, refusal
+from ._persistent_plan import ALL, PLANS, configs_of, refusal
 from ._persistent_plan import fits as fits_at_once
 
 
@@ -20,12 +20,12 @@ def supports(problem):
 
 def fits(problem, device):
     """All blocks at once."""
-    return fits_at_once(problem, device, False)
+    return fits_at_once(problem, device, ALL)
 
 
 def configs(problem, device):
     """Units and sequences of a block, most promising first."""
-    return configs_of(problem, device, False)
+    return configs_of(problem, device, ALL)
 
 
 def workspace(problem, device, config):
