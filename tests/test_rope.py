@@ -45,7 +45,7 @@ def test_random_problems(kind, request):
         real = "float64" if dtype == "float64" else "float32"
         return kind("random", (*lead, length), (*angles, draw(st.integers(0, length // 2))), dtype, draw(st.sampled_from(["", real])),
                     draw(st.booleans()), draw(st.booleans()), layout)
-    contract.random_problems(request, problems, 25)
+    contract.random_problems(request, problems, 15)
 
 
 @pytest.mark.parametrize("op", OPS)
