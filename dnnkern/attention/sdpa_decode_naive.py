@@ -63,7 +63,7 @@ def kernel(kind, paged):
     dot, load, store = make_dot(kind.dtype, T), element(kind.dtype).load, element(kind.dtype).store
     load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_decode_naive(q, k, v, o, of_keys, table, sink, threads, sizes, page, q_strides, k_strides, v_strides, o_strides, key_step,
                           table_strides, sink_step, bounds, scale, softcap):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)

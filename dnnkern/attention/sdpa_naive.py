@@ -64,16 +64,19 @@ def make_dot(dtype, real):
 
 
 @functools.cache
-def make_row(kind):
-    """Device function ``row(image, t, sequences, sizes)`` -> (sequence, first row, rows, first key, keys): of row t of an image."""
+def make_row(kind, of_keys=False):
+    """Device function ``row(image, t, sequences, sizes)`` -> (sequence, first row, rows, first key, keys): of row t, or of key t, of an
+    image."""
     terms, PACKED = make_terms(kind), kind.packed
 
     @device_function
     def row(image, t, sequences, sizes):
-        b = i32(image)
+        b, first, rows, key, keys = i32(image), i32(0), i32(0), i32(0), i32(0)
         if PACKED:
-            b = terms.find(i32(t), sequences[0], sequences[2], i32(sizes[0]))
-        first, rows, key, keys = terms.lengths(b, sequences, sizes[3], sizes[4])
+            rows_offsets, keys_offsets, row_step, key_step = sequences
+            b = terms.find(i32(t), keys_offsets if of_keys else rows_offsets, key_step if of_keys else row_step, i32(sizes[0]))
+        if b < sizes[0]:  # there may be rows, and no sequence
+            first, rows, key, keys = terms.lengths(b, sequences, sizes[3], sizes[4])
         return b, first, rows, key, keys
     return row
 
@@ -85,7 +88,7 @@ def forward_kernel(kind, with_lse):
     dot, load, store = make_dot(kind.dtype, T), element(kind.dtype).load, element(kind.dtype).store
     load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_fwd_naive(q, k, v, o, lse, threads, sizes, q_strides, k_strides, v_strides, o_strides, lse_strides, of_rows, of_keys, row_step,
                        key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
@@ -150,7 +153,7 @@ def delta_kernel(kind):
     """The sum of do * o of a row a thread."""
     T, dot = kind.real, make_dot(kind.dtype, kind.real)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_delta(do, o, delta, count, sizes, do_strides, o_strides):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if index < count:
@@ -190,7 +193,7 @@ def rows_kernel(kind):
     terms, row, pair, T = make_terms(kind), make_row(kind), make_pair(kind), kind.real
     load, store = element(kind.dtype).load, element(kind.dtype).store
 
-    @cuda.jit(launch_bounds=THREADS)
+    @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_dq_naive(q, k, v, do, dq, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dq_strides, lse_strides,
                       of_rows, of_keys, row_step, key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap, seed, threshold,
                       factor):
@@ -233,10 +236,10 @@ def rows_kernel(kind):
 @functools.cache
 def keys_kernel(kind):
     """`CHUNK` elements of a row of dk and of dv a thread: the sum over the heads of the group and the rows that see the key."""
-    terms, pair, T, PACKED = make_terms(kind), make_pair(kind), kind.real, kind.packed
+    terms, row, pair, T = make_terms(kind), make_row(kind, of_keys=True), make_pair(kind), kind.real
     load, store = element(kind.dtype).load, element(kind.dtype).store
 
-    @cuda.jit(launch_bounds=THREADS)
+    @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_dkv_naive(q, k, v, do, dk, dv, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
                        lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap, seed,
                        threshold, factor):
@@ -245,10 +248,7 @@ def keys_kernel(kind):
             rest, chunk = divided(index, sizes[7])
             rest, t = divided(rest, sizes[4])
             image, g = divided(rest, i64(sizes[1] // sizes[2]))
-            b = i32(image)
-            if PACKED:
-                b = terms.find(i32(t), of_keys, key_step, i32(sizes[0]))
-            first_row, rows, first_key, keys = terms.lengths(b, (of_rows, of_keys, row_step, key_step), sizes[3], sizes[4])
+            b, first_row, rows, first_key, keys = row(image, t, (of_rows, of_keys, row_step, key_step), sizes)
             j, shift = i32(t - first_key), terms.shift(rows, keys)
             first, last = terms.column(j, rows, keys, bounds)
             k_at = i64(image * k_strides[0] + g * k_strides[1] + t * k_strides[2])
@@ -293,7 +293,7 @@ def bias_kernel(kind):
     terms, pair, T = make_terms(kind), make_pair(kind), kind.real
     store = element(kind.bias).store
 
-    @cuda.jit(launch_bounds=THREADS)
+    @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_dbias_naive(q, k, v, do, dbias, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dbias_strides, shape,
                          lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap,
                          seed, threshold, factor):

@@ -422,6 +422,8 @@ def table(kind):
     case("keys-padded", 2, 2, 1, 6, 9, 4, of_keys=(9, 2))
     case("rows-padded", 2, 2, 1, 6, 9, 4, of_rows=(6, 2), dtype="bfloat16")
     case("packed-window", 4, 1, 1, 22, 20, 4, of_rows=(1, 9, 0, 10), of_keys=(2, 8, 1, 9), order="THD", window=(3, 1), align="bottom_right")
+    case("packed-nothing", 0, 2, 1, 5, 6, 4, of_rows=(), of_keys=(), order="THD", trivial=True)
+    case("packed-rows-left", 1, 2, 1, 20, 18, 4, dtype="float16", of_rows=(3,), of_keys=(4,), order="THD", trivial=True)
     case("packed-alibi-dropped", 2, 3, 3, 9, 9, 4, of_rows=(4, 5), of_keys=(4, 5), order="THD", alibi=True, dropout=0.25, sink="float32")
     case("alibi-window", 1, 6, 2, 7, 7, 4, alibi=True, causal=True, window=(4, -1))
     case("alibi-bottom", 1, 2, 2, 5, 9, 4, dtype="float16", alibi=True, align="bottom_right")
