@@ -5,12 +5,16 @@
 - a GPU: everything but the simulator's own tests and doctests. What runs kernels there is marked `gpu`.
 """
 import atexit
+import gc
 import os
 import shutil
 import tempfile
 import warnings
 
 import pytest
+
+# Simulated kernels and compilers make many objects and few cycles: the collector's usual pace costs a fifth of the time.
+gc.set_threshold(200_000, 50, 100)
 
 # Before dnnkern is imported: what an earlier run compiled or measured must not decide anything here. Each xdist worker has its own, unless
 # DNNKERN_TESTS_CACHE_DIR names one for several runs of the same sources: compiling is most of a run on a GPU.
