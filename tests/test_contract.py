@@ -101,11 +101,11 @@ def _sample(op):
 
 
 def _thorough(rows):
-    """Which rows of a sample, by number, the simulator runs in every way."""
+    """Which rows of a sample, by number, the simulator runs in every way; those of empty problems, which launch nothing, are none."""
     costs = {}
     for k, (variant, case) in enumerate(rows):
-        problem = case.problem()
-        costs.setdefault(variant.name, []).append((0 if problem.is_empty else _seconds(variant, problem, case), k))
+        if not (problem := case.problem()).is_empty:
+            costs.setdefault(variant.name, []).append((_seconds(variant, problem, case), k))
     return {k for some in costs.values() for _, k in sorted(some)[:AGAIN]}
 
 
