@@ -23,7 +23,8 @@ from .host.timing import Clock, Contender, race
 
 FORMAT = 1
 CONFIGURATIONS = 6  # of one algorithm that are measured, the most promising first
-LONG_REFERENCE = 0.3  # seconds of the naive algorithm beyond which the tiled one says what is right
+LONG_REFERENCE = 0.3  # seconds of the naive algorithm beyond which one of these says what is right:
+INSTEAD_OF_NAIVE = "tiled", "rows", "flash_simt", "step"
 FIRST_ROUNDS, FINALISTS = 3, 4  # every candidate has three turns; the fastest four then run against each other again
 
 
@@ -83,14 +84,15 @@ def candidates(op, problem, device, *, allow=Note.NONE, configurations=CONFIGURA
 
 
 def reference_of(op, problem, device):
-    """The algorithm whose result counts: naive, or tiled or rows, as exact and simple, where naive would take long and they can."""
+    """The algorithm whose result counts: naive, or one as exact and nearly as simple, where naive would take long and that one can."""
     by_name = {a.name: a for a in dispatch.algorithms(op)}
     if "naive" not in by_name:
         raise ValueError(f"{op} has no naive algorithm to compare with")
-    naive, tiled = by_name["naive"].configured(problem, device), by_name.get("tiled") or by_name.get("rows")
-    if tiled is None or naive.estimate(problem, device, naive.config) < LONG_REFERENCE or tiled.supports(problem):
+    naive = by_name["naive"].configured(problem, device)
+    instead = next((by_name[name] for name in INSTEAD_OF_NAIVE if name in by_name), None)
+    if instead is None or naive.estimate(problem, device, naive.config) < LONG_REFERENCE or instead.supports(problem):
         return naive
-    return tiled.configured(problem, device)
+    return instead.configured(problem, device)
 
 
 def set_reference(operation, problem, operands, device, clock):
