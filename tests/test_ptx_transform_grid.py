@@ -30,6 +30,16 @@ def test_pixels_of_four_channels_are_under_way(words, tmp_path):
         assert code.count("LDG") >= 4 * corners and ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
 
 
+@pytest.mark.parametrize("words", ["32x64x112x112 f32 112x112", "32x64x112x112 f16 112x112 --padding reflection --corners",
+                                   "4x16x8x8x8 bf16 32x64x64 --padding border"])
+def test_a_pixel_in_shared_memory_is_one_load(words, tmp_path):
+    corners = 8 if "32x64x64 " in words else 4
+    for config, found in kernels("grid_sample_fwd", words, "planes", tmp_path):
+        code = found["grid_sample_planes"]
+        assert len(code.opcodes("LDS" + {4: "", 8: ".64", 16: ".128"}[config.unit])) >= corners
+        assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx and code.count("LDL") == 0
+
+
 @pytest.mark.parametrize("words", ["32x64x112x112 f32 112x112", "32x64x112x112 bf16 112x112 --padding reflection", "4x16x8x8 f64 8x8",
                                    "4x3x300x300 f32 300x300 --mode nearest"])
 def test_gradients_have_no_atomics(words, tmp_path):

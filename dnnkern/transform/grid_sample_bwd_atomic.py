@@ -111,7 +111,7 @@ def clear_kernel(compute):
 def kernel(config, across):
     """Each place and some channels: what its pixels get. `across`: neighbouring threads have neighbouring channels."""
     kind, CHANNELS = config.kind, config.channels
-    where, split, _, _, _ = make_corners(kind)
+    where, split = make_corners(kind).where, make_corners(kind).split
     load, T, add = element(kind.dtype).load, COMPUTE[kind.compute], add_f64 if kind.compute == "float64" else add_f32
     DIMS, CORNERS = kind.dims, 2 ** kind.dims if kind.mode == "bilinear" else 1
 

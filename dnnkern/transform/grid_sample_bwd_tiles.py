@@ -83,7 +83,7 @@ def estimate(problem, device, config):
 @functools.cache
 def box_kernel(kind):
     """The least and the greatest place of a tile of the grid, along the width and the height of the image."""
-    where, T = make_corners(kind)[0], COMPUTE[kind.compute]
+    where, T = make_corners(kind).where, COMPUTE[kind.compute]
     least, most, SCRATCH = make_block_reduce(minimum, THREADS), make_block_reduce(maximum, THREADS), 2 * WARPS
 
     @cuda.jit(launch_bounds=THREADS)
@@ -129,7 +129,7 @@ def placed(hit, counts):
 def kernel(config):
     """The gradient of a tile of pixels in some channels."""
     kind, CHANNELS = config.kind, config.channels
-    where, _, tent, _, _ = make_corners(kind)
+    where, tent = make_corners(kind).where, make_corners(kind).tent
     load, store, T = element(kind.dtype).load, element(kind.dtype).store, COMPUTE[kind.compute]
 
     @cuda.jit(launch_bounds=(THREADS, 3))

@@ -68,7 +68,8 @@ def estimate(problem, device, config):
 def kernel(config):
     """y at the places of a grid."""
     kind, CHANNELS = config.kind, config.channels
-    where, split, _, _, mixed = make_corners(kind)
+    corners = make_corners(kind)
+    where, split, mixed = corners.where, corners.split, corners.mixed
     store, T = element(kind.dtype).store, COMPUTE[kind.compute]
 
     @cuda.jit(launch_bounds=(THREADS, 4))

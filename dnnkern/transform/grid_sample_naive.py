@@ -5,6 +5,7 @@ Nothing is shared between threads, and each sum has one order. Any strides, any 
 """
 import functools
 from dataclasses import dataclass
+from typing import Callable, NamedTuple
 
 from ..device import cuda, device_function, i32, i64
 from ..device.convert import element
@@ -56,10 +57,30 @@ def estimate(problem, device, config):
     return LAUNCH * (2 - p.is_forward) + max(issue, moved_seconds(p.bytes, device))
 
 
+class Corners(NamedTuple):
+    """Device functions of places and of the pixels round them.
+
+    where(grid, at, step, sizes) -> three places and three slopes, of w, h, d
+    split, tent
+        Those of `Places`.
+    pixel(x, at, steps, sizes, d, h, w)
+        One of the image, 0 outside it.
+    mix(a, b, share)
+        Between two values.
+    mixed(x, at, steps, sizes, d, d_share, h, h_share, w, w_share)
+        The image at a place.
+    """
+    where: Callable
+    split: Callable
+    tent: Callable
+    pixel: Callable
+    mix: Callable
+    mixed: Callable
+
+
 @functools.cache
-def make_corners(config):
-    """Device functions of places: ``where(grid, at, step, sizes)`` -> three places and slopes, of w, h, d, and ``mixed(x, at, steps, sizes,
-    ...)``: the image there."""
+def make_corners(config) -> Corners:
+    """The device functions of a configuration."""
     load, load_grid, T = element(config.dtype).load, element(config.grid).load, COMPUTE[config.compute]
     locate, split, tent = make_places(config.mode, config.padding, config.corners, config.compute)
     DIMS, BILINEAR = config.dims, config.mode == "bilinear"
@@ -104,13 +125,14 @@ def make_corners(config):
         if BILINEAR and DIMS > 2:
             value = mix(value, plane(x, at, steps, sizes, i32(d + 1), h, h_share, w, w_share), d_share)
         return value
-    return where, split, tent, pixel, mixed
+    return Corners(where, split, tent, pixel, mix, mixed)
 
 
 @functools.cache
 def forward_kernel(config):
     """An element of the result a thread."""
-    where, split, _, _, mixed = make_corners(config)
+    corners = make_corners(config)
+    where, split, mixed = corners.where, corners.split, corners.mixed
     store = element(config.dtype).store
 
     @cuda.jit(launch_bounds=(THREADS, 2))
@@ -134,7 +156,7 @@ def forward_kernel(config):
 @functools.cache
 def image_kernel(config):
     """A pixel of the image's gradient a thread: the sum over all places of the grid, in their order."""
-    where, _, tent, _, _ = make_corners(config)
+    where, tent = make_corners(config).where, make_corners(config).tent
     load, store, T, DIMS = element(config.dtype).load, element(config.dtype).store, COMPUTE[config.compute], config.dims
 
     @cuda.jit(launch_bounds=(THREADS, 2))
@@ -164,7 +186,8 @@ def image_kernel(config):
 @functools.cache
 def grid_kernel(config, wide):
     """The gradient of a place of the grid a thread: the sum over the channels, in their order. `wide`: places beyond 32 bits."""
-    where, split, _, pixel, _ = make_corners(config)
+    corners = make_corners(config)
+    where, split, pixel = corners.where, corners.split, corners.pixel
     load, store, T = element(config.dtype).load, element(config.grid).store, COMPUTE[config.compute]
     DIMS, BILINEAR = config.dims, config.mode == "bilinear"
     CORNERS = 2 ** config.dims
