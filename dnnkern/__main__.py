@@ -39,10 +39,7 @@ def devices(arguments):
 def list_algorithms(arguments):
     """Print the algorithms of one operation, or of all."""
     from . import dispatch
-    rows = []
-    for a in dispatch.algorithms(arguments.op):
-        summary = (sys.modules[a.build.__module__].__doc__ or "").strip().split("\n")[0].rstrip(".")
-        rows.append((a.op, a.name, a.arch, a.math, _notes(a.notes), summary))
+    rows = [(a.op, a.name, a.arch, a.math, _notes(a.notes), a.idea) for a in dispatch.algorithms(arguments.op)]
     show(("operation", "algorithm", "runs on", "math", "notes", "idea"), rows)
     return 0
 

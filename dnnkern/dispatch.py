@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import threading
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Flag, auto
 from pathlib import Path
 from typing import Callable
@@ -72,6 +72,8 @@ class Algorithm:
         "sm_70+", or an exact "sm_90a".
     config : Config or None
         The configuration this object is bound to; `configured` binds it.
+    idea : str
+        One line; discovery takes it from its file's docstring.
     """
     op: str
     name: str
@@ -85,6 +87,7 @@ class Algorithm:
     math: str = "exact"
     arch: str = "sm_70+"
     config: object = None
+    idea: str = field(default="", compare=False)
 
     def refusal(self, problem, device) -> str | None:
         """Why it cannot solve a problem on a device; None if it can."""
@@ -217,7 +220,7 @@ def _discover(family):
             for algorithm in found:
                 if len(found) == 1 and path.stem != f"{algorithm.op}_{algorithm.name}" or not path.stem.endswith(f"_{algorithm.name}"):
                     raise ImportError(f"{path.name} holds {algorithm}; its name must be {algorithm.op}_{algorithm.name}.py")
-                whole.append(algorithm)
+                whole.append(replace(algorithm, idea=(module.__doc__ or "").strip().split("\n")[0].rstrip(".")))
         for algorithm in whole:
             register(algorithm)
         _discovered.add(family)

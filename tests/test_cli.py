@@ -33,6 +33,13 @@ def test_list_names_every_algorithm(capsys):
     assert run(capsys, "list", "matmul")[1].out == got.out or len({a.op for a in dispatch.algorithms()}) > 1
 
 
+def test_list_gives_the_first_line_of_an_algorithms_file(capsys):
+    """Wherever its functions are."""
+    for op, file in (("rnn_fwd", "rnn.rnn_cluster"), ("group_norm_fwd", "norm.group_norm_fwd_shared")):
+        line = importlib.import_module(f"dnnkern.{file}").__doc__.split("\n")[0].rstrip(".")
+        assert any(row.split()[1:2] == [file.split("_")[-1]] and line in row for row in run(capsys, "list", op)[1].out.splitlines()), line
+
+
 def test_explain_marks_what_get_chooses(capsys):
     words = "128x64x96 bf16 tn --bias --activation gelu".split()
     code, got = run(capsys, "explain", "matmul", *words)

@@ -368,3 +368,26 @@ def make_meeting(config):
             cluster_wait()
         return tell, meet
     return announce, await_blocks
+
+
+@functools.cache
+def make_pairs(config, lengths_given):
+    """Device functions ``pair(p)``: (unit, sequence) of a thread's p-th pair, of the layer; and ``ends_of(ends, lengths, steps, samples,
+    units)``: how many steps the sequence of each pair has, -1 where there is no such pair."""
+    THREADS, UNITS, SAMPLES, PAIRS, LOG = config.threads, config.units, config.samples, config.pairs, config.units.bit_length() - 1
+
+    @device_function
+    def pair(p):
+        j = i32(i32(cuda.threadIdx.x) + p * THREADS)
+        return i32(i32(i32(cuda.blockIdx.x) * UNITS) + i32(j & (UNITS - 1))), i32(i32(i32(cuda.blockIdx.y) * SAMPLES) + i32(j >> LOG))
+
+    @device_function
+    def ends_of(ends, lengths, steps, samples, units):
+        for p in range(PAIRS):
+            unit, n = pair(p)
+            ends[p] = i32(-1)
+            if i32(i32(cuda.threadIdx.x) + p * THREADS) < UNITS * SAMPLES and n < samples and unit < units:
+                ends[p] = i32(steps)
+                if lengths_given:
+                    ends[p] = min(max(i32(lengths[n]), i32(0)), i32(steps))
+    return pair, ends_of

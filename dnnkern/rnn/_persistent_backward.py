@@ -5,7 +5,7 @@ from ..device import cuda, i32, i64, u16, u32
 from ..device.convert import element
 from ..device.vec import advance
 from ._cells import TYPES, make_cell
-from ._persistent import make_copy, make_meeting, make_product
+from ._persistent import make_copy, make_meeting, make_pairs, make_product
 from ._spec import GATES, SLOTS
 
 
@@ -19,8 +19,9 @@ def backward_kernel(config, kind, inner):
     GATES_OF, SLOTS_OF = GATES[kind.cell], SLOTS[kind.cell]
     H0, C0, DHN, DCN, LENGTHS = (name in kind.present for name in ("h0", "c0", "dhn", "dcn", "lengths"))
     (fetch, multiply), (clear, bring), (tell, meet) = make_product(config), make_copy(config), make_meeting(config)
+    pair, ends_of = make_pairs(config, LENGTHS)
     THREADS, UNITS, SAMPLES, PART, PAIRS, SPLITS = config.threads, config.units, config.samples, config.part, config.pairs, config.splits
-    ROWS, PITCH, SUMS, UNIT_LOG, INNER = config.rows, config.pitch, config.sums, config.units.bit_length() - 1, config.inner
+    ROWS, PITCH, SUMS, INNER = config.rows, config.pitch, config.sums, config.inner
     HELD, HELD_TYPE, STAGE = config.held, u32 if config.mma else T, config.stage
 
     @cuda.jit(launch_bounds=(THREADS, 1))
@@ -30,8 +31,8 @@ def backward_kernel(config, kind, inner):
         held, stage = cuda.local.array(HELD, HELD_TYPE), cuda.shared.array(STAGE, u16, alignment=16)
         cells, rests, kept = cuda.local.array(PAIRS, T), cuda.local.array(PAIRS, T), cuda.local.array(SLOTS_OF, T)
         ends = cuda.local.array(PAIRS, i32)
-        thread, block, group, which = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x), i32(cuda.blockIdx.y), i32(cuda.blockIdx.z)
-        first, n0 = i32(block * UNITS), i32(group * SAMPLES)
+        group, which = i32(cuda.blockIdx.y), i32(cuda.blockIdx.z)
+        first, n0 = i32(i32(cuda.blockIdx.x) * UNITS), i32(group * SAMPLES)
         w_hh = offsets[3] if which else offsets[0]
         gates_at, cells_at = (offsets[4], offsets[5]) if which else (offsets[1], offsets[2])
         H, of = i64(units), i64(i64(layer) + i64(which))
@@ -39,14 +40,11 @@ def backward_kernel(config, kind, inner):
         fetch(held, stage, weights, w_hh, units, first)
         counter = advance(came, i64(i64(which) * i64(cuda.gridDim.y) + i64(group)))
         mine, parity = advance(turned, i64(i64(which) * i64(samples) * INNER)), i64(i64(cuda.gridDim.z) * i64(samples) * INNER)
+        ends_of(ends, lengths, steps, samples, units)
         for p in range(PAIRS):
-            pair = i32(thread + p * THREADS)
-            n, unit = i32(n0 + i32(pair >> UNIT_LOG)), i32(first + i32(pair & (UNITS - 1)))
-            ends[p], cells[p], rests[p] = i32(-1), T(0), T(0)
-            if pair < UNITS * SAMPLES and n < samples and unit < units:
-                ends[p] = i32(steps)
-                if LENGTHS:
-                    ends[p] = min(max(i32(lengths[n]), i32(0)), i32(steps))
+            unit, n = pair(p)
+            cells[p], rests[p] = T(0), T(0)
+            if ends[p] >= 0:
                 own = i64(i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))
                 if begin > 0:
                     rests[p] = carried[own]
@@ -66,9 +64,8 @@ def backward_kernel(config, kind, inner):
                     multiply(held, tile, products, q)
                     cuda.syncthreads()
             for p in range(PAIRS):
-                pair = i32(thread + p * THREADS)
-                sample, unit_here = i32(pair >> UNIT_LOG), i32(pair & (UNITS - 1))
-                n, unit = i32(n0 + sample), i32(first + unit_here)
+                unit, n = pair(p)
+                unit_here, sample = i32(unit - first), i32(n - n0)
                 if ends[p] >= 0:
                     total = rests[p]
                     if turn > 0:
@@ -111,8 +108,7 @@ def backward_kernel(config, kind, inner):
             if turn + 1 < end:
                 tell(counter)
         for p in range(PAIRS):
-            pair = i32(thread + p * THREADS)
-            n, unit = i32(n0 + i32(pair >> UNIT_LOG)), i32(first + i32(pair & (UNITS - 1)))
+            unit, n = pair(p)
             if ends[p] >= 0 and end <= steps:
                 own = i64(i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))
                 carried[own] = rests[p]

@@ -1,13 +1,14 @@
-"""Which shapes a persistent layer can have, what they cost, and the launches round it."""
+"""Which shapes a persistent layer can have, what they cost, the launches round it, and the algorithms: ways for blocks to meet."""
+import functools
 import itertools
 import math
 from dataclasses import replace
 
 from ..device.index import ceil_div
-from ..dispatch import NotSupported
+from ..dispatch import Algorithm, NotSupported
 from ..host.launch import Argument, Launch
 from ..matmul._embed import Place
-from ..matmul._plan import Plan, alignment_at
+from ..matmul._plan import Plan, alignment_at, planned
 from ..transform._estimate import LAUNCH
 from ._naive_forward import kind_of, offsets, optional, state_strides
 from ._network import Lines, drop_launch, forward_layers, numbers, numbers_bytes, outputs_of, packed_lines, pointer
@@ -63,9 +64,10 @@ def blocks(problem, config):
     return ceil_div(problem.spec.hidden_size, config.units), ceil_div(problem.samples, config.samples), problem.spec.directions
 
 
+@functools.lru_cache(maxsize=256)
 def configs_of(problem, device, how):
     """The configurations of least estimate that fit the device: of `ALL` blocks at once, of those of a group in a cluster (`CLUSTERS`), or
-    of any number, for a step a launch (`SINGLE`)."""
+    of any number, for a step a launch (`SINGLE`). Remembered: `fits` and `configs` ask one after the other."""
     found = []
     for config in shapes(problem):
         across, groups, directions = blocks(problem, config)
@@ -78,7 +80,7 @@ def configs_of(problem, device, how):
             found.append(replace(config, single=True))
         elif across * groups * directions <= device.sms:
             found.append(config)
-    return sorted(found, key=lambda c: step_seconds(problem, device, c))[:KEPT]
+    return tuple(sorted(found, key=lambda c: step_seconds(problem, device, c))[:KEPT])
 
 
 def fits(problem, device, how):
@@ -187,3 +189,29 @@ def data_plan(problem, device, config):
 
 
 PLANS = {OPS[0]: forward_plan, OPS[1]: data_plan}
+
+
+def _plan(problem, device, config):
+    return planned(PLANS[problem.op], problem, device, config)
+
+
+def workspace(problem, device, config):
+    """The input's sums of all steps, two sets of states or gradients, counters."""
+    return _plan(problem, device, config).bytes
+
+
+def estimate(problem, device, config):
+    """The products over all steps, and the chain of steps."""
+    return _plan(problem, device, config).seconds
+
+
+def build(problem, device, config):
+    """A few launches a layer, or one a step."""
+    return _plan(problem, device, config).launches()
+
+
+def algorithms(name, how, arch):
+    """Both directions, for blocks that meet in one of the ways of `configs_of`."""
+    fits_so, configs = (functools.partial(f, how=how) for f in (fits, configs_of))
+    return tuple(Algorithm(op=op, name=name, supports=refusal, workspace=workspace, estimate=estimate, build=build, configs=configs,
+                           fits=fits_so, arch=arch) for op in PLANS)
