@@ -7,6 +7,7 @@ from dataclasses import replace
 from ..device.index import ceil_div
 from ..dispatch import Algorithm, NotSupported
 from ..host.launch import Argument, Launch
+from ..host.tensor import Tensor
 from ..matmul._embed import Place
 from ..matmul._plan import Plan, alignment_at, planned
 from ..transform._estimate import LAUNCH
@@ -145,7 +146,7 @@ def forward_plan(problem, device, config):
                 plan.product({"a": of.place, "b": place, "y": to}, a=of.tensor(p.dtype, alignment), b=w, transpose_b=True,
                              y=of.packed(rows, p.compute))
         move_states(plan, p, number, spec.hidden_size, ("h0", p.h0), (states, p.dtype))
-        fill(plan, came, "float32", directions * groups, 0.0)  # whose bits are those of the integer 0
+        fill(plan, came, Tensor.packed((directions * groups,), "float32"), 0.0)  # whose bits are those of the integer 0
         arguments = (numbers(sums, p), layer.input.pointer(p.dtype), pointer(Place("weights"), p.dtype),
                      optional(p, "h0", p.dtype, "weights"), optional(p, "c0", p.dtype, "weights"), lengths, pointer(states, p.dtype),
                      Argument("uint32*", came.name, came.offset), numbers(carried, p), layer.output.pointer(p.dtype),
@@ -173,7 +174,7 @@ def data_plan(problem, device, config):
     given = Lines(Place("dy"), p.strides_of(p.dy))
     for layer in reversed(range(spec.num_layers)):
         is_inner, y = layer + 1 < spec.num_layers, outputs_of(p, layer)
-        fill(plan, came, "float32", directions * groups, 0.0)
+        fill(plan, came, Tensor.packed((directions * groups,), "float32"), 0.0)
         arguments = (given.pointer(p.compute if is_inner else dtype), y.pointer(dtype), pointer(Place("weights"), dtype),
                      *(optional(p, name, dtype, "weights") for name in ("h0", "c0", "dhn", "dcn")), lengths, pointer(turned, dtype),
                      Argument("uint32*", came.name, came.offset), numbers(carried, p), pointer(Place("reserve"), dtype),

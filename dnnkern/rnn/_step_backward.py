@@ -291,7 +291,7 @@ def weights_plan(problem, device, config):
     size, count, ones = p.x.itemsize, p.steps * p.samples, None
     if spec.bias != "none":
         ones = plan.part(count * size)
-        fill(plan, ones, p.dtype, count, 1.0)
+        fill(plan, ones, Tensor.packed((count,), p.dtype), 1.0)
 
     def product(m, first, rows, left, right, columns):
         """Rows of a matrix' gradient: the transpose of `left` times `right`, (Tensor, Place) each."""

@@ -12,6 +12,7 @@ from ..host.tensor import Tensor
 from ..matmul._embed import Place
 from ..matmul._plan import alignment_at, collapsed
 from ..transform._estimate import LAUNCH, moved_seconds
+from ..transform._moves import cast_launches, cast_seconds, fill_launches, fill_seconds
 from ._cells import TYPES
 from ._network import Lines, pointer
 from ._problem import LIMIT
@@ -81,43 +82,29 @@ def blocks(elements):
     return ceil_div(elements, THREADS), 1, 1
 
 
-# ---- states in and out
+# ---- constants, and states in and out
 
-@functools.cache
-def move_states_kernel(source, target):
-    """Packed states to strided ones, or back: (d, n, unit) of one layer."""
-    load, store, T = element(source).load, element(target).store, TYPES[element(source).compute]
-
-    @cuda.jit(launch_bounds=THREADS)
-    def rnn_move_states(x, y, elements, units, samples, x_strides, y_strides, given):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
-        if i < elements:
-            row, j = divide_remainder(i, units)
-            d, n = divide_remainder(row, samples)
-            value = T(0)
-            if given:
-                value = T(load(x, i64(i64(d) * x_strides[0] + i64(n) * x_strides[1] + i64(j) * x_strides[2])))
-            store(y, i64(i64(d) * y_strides[0] + i64(n) * y_strides[1] + i64(j) * y_strides[2]), value)
-    return rnn_move_states
+def fill(plan, place, y, value):
+    """Add a step that fills an array."""
+    plan.add(fill_seconds(y, plan.device), lambda: fill_launches(y, value, plan.device, tuple(place)))
 
 
 def move_states(plan, problem, layer, size, source, target):
     """Add a step that copies a layer's states, zeros from None; source and target are (name or place, Tensor or dtype)."""
-    p, directions = problem, problem.spec.directions
-    elements = directions * p.samples * size
+    directions, device = problem.spec.directions, plan.device
+    shape = (directions, problem.samples, size)
 
-    def side(what):
-        where, t = what
-        if isinstance(t, Tensor):
-            return Place(where, layer * directions * t.strides[0] * t.itemsize), t.dtype, t.strides
-        return where, t, (p.samples * size, size, 1)
-    to, to_dtype, to_strides = side(target)
-    at, at_dtype, at_strides = (to, to_dtype, to_strides) if source[1] is None else side(source)
-    arguments = (pointer(at, at_dtype), pointer(to, to_dtype), Argument("int32", elements), Argument("uint32x3", divisor(size)),
-                 Argument("uint32x3", divisor(p.samples)), Argument("int64x3", at_strides), Argument("int64x3", to_strides),
-                 Argument("int32", int(source[1] is not None)))
-    launch = Launch(move_states_kernel(at_dtype, to_dtype), blocks(elements), (THREADS, 1, 1), arguments)
-    plan.add(small_seconds(elements, 8 * elements, plan.device), lambda: (launch,))
+    def side(where, t):
+        if not isinstance(t, Tensor):
+            return where, Tensor.packed(shape, t)
+        offset = layer * directions * t.strides[0] * t.itemsize
+        return Place(where, offset), Tensor(shape, t.strides, t.dtype, alignment_at(t.alignment, offset))
+    to, y = side(*target)
+    if source[1] is None:
+        fill(plan, to, y, 0.0)
+    else:
+        at, x = side(*source)
+        plan.add(cast_seconds(x, y, device), lambda: cast_launches(x, y, device, tuple(at), tuple(to)))
 
 
 # ---- inputs without what lies behind the ends of sequences, and after dropout
@@ -199,25 +186,3 @@ def states_before(plan, problem, lines, layer, direction):
     launch = Launch(before_kernel(p.dtype, p.lengths is not None, p.h0 is not None), blocks(elements), (THREADS, 1, 1), arguments)
     plan.add(small_seconds(elements, 2 * elements * p.x.itemsize, plan.device), lambda: (launch,))
     return to
-
-
-# ---- constants
-
-@functools.cache
-def fill_kernel(dtype):
-    """All elements the same."""
-    store, T = element(dtype).store, TYPES[element(dtype).compute]
-
-    @cuda.jit(launch_bounds=THREADS)
-    def rnn_fill(y, elements, value):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
-        if i < elements:
-            store(y, i, T(value))
-    return rnn_fill
-
-
-def fill(plan, place, dtype, elements, value):
-    """Add a step that fills a packed array."""
-    launch = Launch(fill_kernel(dtype), blocks(elements), (THREADS, 1, 1),
-                    (pointer(place, dtype), Argument("int32", elements), Argument(element(dtype).compute, value)))
-    plan.add(small_seconds(elements, elements * 4, plan.device), lambda: (launch,))

@@ -1,4 +1,4 @@
-"""Launches that move an array for another operation: between its operands, its output and places in its workspace.
+"""Launches that move, convert or fill an array for another operation: between its operands, its output and places in its workspace.
 
 An algorithm of another family that needs a transposition or the columns of a convolution puts these launches between its own::
 
@@ -8,14 +8,18 @@ An algorithm of another family that needs a transposition or the columns of a co
 A source or target is the name of a dynamic pointer of the plan and a byte offset to it. In a workspace, which begins at a multiple of 16,
 the offset is to be one too, or the tensor must say what alignment it has.
 """
-from . import col2im_gather, col2im_naive, im2col_gather, im2col_naive, im2col_tiled, transpose_copy, transpose_few, transpose_naive
-from . import transpose_rows, transpose_tiled
+from . import cast_naive, cast_vector, col2im_gather, col2im_naive, im2col_gather, im2col_naive, im2col_tiled, pad_naive, pad_rows
+from . import transpose_copy, transpose_few, transpose_naive, transpose_rows, transpose_tiled
+from ._cast_problem import CastProblem
+from ._pad_problem import SetProblem
 from ._problem import TransposeProblem
 from ._window import WindowProblem
 
 _TRANSPOSE = tuple(m.ALGORITHMS[0] for m in (transpose_copy, transpose_tiled, transpose_few, transpose_rows, transpose_naive))
 _WINDOW = {op: tuple(m.ALGORITHM for m in some) for op, some in (("im2col", (im2col_tiled, im2col_gather, im2col_naive)),
                                                                  ("col2im", (col2im_gather, col2im_naive)))}
+_CAST = (cast_vector.ALGORITHM, cast_naive.ALGORITHM)
+_SET = tuple(a for m in (pad_rows, pad_naive) for a in m.ALGORITHMS if a.op == SetProblem.op)
 
 
 def transpose_launches(x, y, axes, device, source, target) -> tuple:
@@ -55,9 +59,29 @@ def move_seconds(problem, device) -> float:
     return _best(_TRANSPOSE, problem, device)[1]
 
 
-def _launches(algorithms, problem, device, source, target):
+def cast_launches(x, y, device, source, target) -> tuple:
+    """``y[...] = x[...]`` in y's dtype."""
+    return _launches(_CAST, CastProblem(x, y), device, source, target)
+
+
+def cast_seconds(x, y, device) -> float:
+    """Predicted time of `cast_launches`."""
+    return _best(_CAST, CastProblem(x, y), device)[1]
+
+
+def fill_launches(y, value, device, target) -> tuple:
+    """``y[...] = value``, a number."""
+    return _launches(_SET, SetProblem(y, y), device, target, target, value=value)
+
+
+def fill_seconds(y, device) -> float:
+    """Predicted time of `fill_launches`."""
+    return _best(_SET, SetProblem(y, y), device)[1]
+
+
+def _launches(algorithms, problem, device, source, target, **more):
     best, _ = _best(algorithms, problem, device)
-    return best.build(problem, device, best.config, source=source, target=target)
+    return best.build(problem, device, best.config, source=source, target=target, **more)
 
 
 def _best(algorithms, problem, device):

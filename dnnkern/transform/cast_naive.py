@@ -59,12 +59,13 @@ def kernel(config):
     return cast_naive
 
 
-def build(problem, device, config):
+def build(problem, device, config, source=("x", 0), target=("y", 0)):
     """One launch."""
     form = problem.canonical
-    arguments = (Argument(element(problem.x.dtype).pointer, "x"), Argument(element(problem.y.dtype).pointer, "y"),
+    arguments = (*(Argument(element(t.dtype).pointer, name, offset=offset)
+                   for t, (name, offset) in ((problem.x, source), (problem.y, target))),
                  Argument("int64", form.size), Argument("int64", form.x_first), Argument("int64", form.y_first),
-                 *offset_arguments64(form.dims), Argument(problem.compute, "scale"))
+                 *offset_arguments64(form.dims), Argument(problem.compute, "scale" if problem.scale else 1.0))
     config = Config(problem.x.dtype, problem.y.dtype, problem.scale, len(form.dims))
     return (Launch(kernel(config), (-(-form.size // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 

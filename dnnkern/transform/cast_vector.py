@@ -168,14 +168,15 @@ def kernel(config):
     return cast_vector
 
 
-def build(problem, device, config):
+def build(problem, device, config, source=("x", 0), target=("y", 0)):
     """One launch."""
     form, config, runs = problem.canonical, _config(problem), _runs(problem)
-    arguments = (*(Argument(word_of(t.itemsize)[1] + "*", name) for name, t in (("x", problem.x), ("y", problem.y))),
+    arguments = (*(Argument(word_of(t.itemsize)[1] + "*", name, offset=offset)
+                   for t, (name, offset) in ((problem.x, source), (problem.y, target))),
                  Argument("int32", _count(problem)), Argument("int32", form.dims[-1].size), Argument("uint32x3", divisor(runs[-1].size)),
                  *(Argument("int64", first * word_of(t.itemsize)[2])
                    for first, t in ((form.x_first, problem.x), (form.y_first, problem.y))),
-                 *offset_arguments(runs, config.wide), Argument(problem.compute, "scale"))
+                 *offset_arguments(runs, config.wide), Argument(problem.compute, "scale" if problem.scale else 1.0))
     return (Launch(kernel(config), (ceil_div(_count(problem), THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 

@@ -18,7 +18,9 @@ from ..device.vec import advance
 from ..dispatch import Algorithm, Note
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
+from ..host.tensor import Tensor
 from ._estimate import LAUNCH, SECTOR, divisions_seconds, moved_seconds
+from ._moves import cast_launches, fill_launches
 from ._values import COMPUTE
 from .grid_sample_naive import Config as Kind
 from .grid_sample_naive import config_of, grid_launch, make_corners, sizes_arguments
@@ -50,21 +52,19 @@ def supports(problem):
     return None
 
 
-def sums_strides(problem):
-    """Strides of the sums along (n, c, d, h, w): one run of memory, in the order of the result's dimensions."""
-    p, strides = problem, problem.strides_of(problem.dx)
-    shape, found, run = (*p.x.shape[:2], *p.image), [0] * 5, 1
-    for k in sorted(range(5), key=lambda k: (abs(strides[k]), -k)):
-        if shape[k] > 1:
-            found[k], run = run, run * shape[k]
-    return tuple(found)
+def sums(problem):
+    """What is added to: one run of memory, in the order of the result's dimensions."""
+    dx, strides, run = problem.dx, [0] * problem.dx.ndim, 1
+    for k in sorted(range(dx.ndim), key=lambda k: (abs(dx.strides[k]), -k)):
+        if dx.shape[k] > 1:
+            strides[k], run = run, run * dx.shape[k]
+    return Tensor(dx.shape, tuple(strides), problem.compute)
 
 
 def in_place(problem):
     """Whether the result itself can hold the sums."""
-    p = problem
-    shape = (*p.x.shape[:2], *p.image)
-    return p.dx.dtype == p.compute and all(a == b for a, b, n in zip(p.strides_of(p.dx), sums_strides(p), shape) if n > 1)
+    dx, added = problem.dx, sums(problem)
+    return dx.dtype == added.dtype and all(a == b for a, b, n in zip(dx.strides, added.strides, dx.shape) if n > 1)
 
 
 def workspace(problem, device, config):
@@ -74,7 +74,7 @@ def workspace(problem, device, config):
 
 def _across(problem):
     """Whether neighbouring threads have neighbouring channels."""
-    return problem.channels > 1 and sums_strides(problem)[1] == 1
+    return problem.channels > 1 and sums(problem).strides[1] == 1
 
 
 def configs(problem, device):
@@ -92,19 +92,6 @@ def estimate(problem, device, config):
     copies = p.dx.size * ITEMSIZE[p.compute] * (1 if in_place(p) else 3)
     return 4 * LAUNCH + max(issue, sectors / (device.sms * 0.25 * device.clock_hz), moved_seconds(p.bytes, device)) \
         + moved_seconds(copies, device)
-
-
-@functools.cache
-def clear_kernel(compute):
-    """sums[...] = 0."""
-    T = COMPUTE[compute]
-
-    @cuda.jit(launch_bounds=THREADS)
-    def grid_sample_clear(sums, elements):
-        i = i32(i32(cuda.blockIdx.x) * THREADS + i32(cuda.threadIdx.x))
-        if i < elements:
-            sums[i] = T(0)
-    return grid_sample_clear
 
 
 @functools.cache
@@ -156,43 +143,18 @@ def kernel(config, across):
     return grid_sample_scatter
 
 
-@functools.cache
-def copy_kernel(kind):
-    """dx[...] = sums[...], rounded."""
-    store = element(kind.dtype).store
-
-    @cuda.jit(launch_bounds=THREADS)
-    def grid_sample_convert(sums, dx, elements, channels, depth, height, width, sums_strides, dx_strides):
-        i = i32(i32(cuda.blockIdx.x) * THREADS + i32(cuda.threadIdx.x))
-        if i < elements:
-            i, w = divide_remainder(i, width)
-            i, h = divide_remainder(i, height)
-            i, d = divide_remainder(i, depth)
-            n, c = divide_remainder(i, channels)
-            place = i64(n), i64(c), i64(d), i64(h), i64(w)
-            at, to = i64(0), i64(0)
-            for k in range(5):
-                at, to = i64(at + place[k] * sums_strides[k]), i64(to + place[k] * dx_strides[k])
-            store(dx, to, sums[at])
-    return grid_sample_convert
-
-
 def build(problem, device, config):
     """Three launches, or four."""
-    p, kind, pointer, direct = problem, config.kind, element(problem.x.dtype).pointer, in_place(problem)
-    sums, (channels, sizes, out) = Argument(f"{p.compute}*", "dx" if direct else "workspace"), sizes_arguments(p)
-    groups, strides = ceil_div(p.channels, config.channels), Argument("int64x5", sums_strides(p))
-    threads, whole = _places(p) * groups, (ceil_div(p.dx.size, THREADS), 1, 1)
-    scatter = (Argument(pointer, "dy"), Argument(element(p.grid.dtype).pointer, "grid"), sums, Argument("int32", threads),
-               *(Argument("uint32x3", divisor(n)) for n in (*p.out, groups)), channels, sizes, out,
-               Argument("int64x5", p.strides_of(p.dy)), Argument("int64x5", p.grid_strides(p.grid)), strides)
-    launches = (Launch(clear_kernel(p.compute), whole, (THREADS, 1, 1), (sums, Argument("int32", p.dx.size))),
-                Launch(kernel(config, _across(p)), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), scatter))
-    if not direct:
-        by = (Argument("uint32x3", divisor(n)) for n in (p.channels, *p.image))
-        copy = (sums, Argument(pointer, "dx"), Argument("int32", p.dx.size), *by, strides, Argument("int64x5", p.strides_of(p.dx)))
-        launches += (Launch(copy_kernel(kind), whole, (THREADS, 1, 1), copy),)
-    return (*launches, grid_launch(p))
+    p, pointer, direct = problem, element(problem.x.dtype).pointer, in_place(problem)
+    added, place = (p.dx, ("dx", 0)) if direct else (sums(p), ("workspace", 0))
+    (channels, sizes, out), groups = sizes_arguments(p), ceil_div(p.channels, config.channels)
+    threads = _places(p) * groups
+    scatter = (Argument(pointer, "dy"), Argument(element(p.grid.dtype).pointer, "grid"), Argument(f"{p.compute}*", place[0]),
+               Argument("int32", threads), *(Argument("uint32x3", divisor(n)) for n in (*p.out, groups)), channels, sizes, out,
+               *(Argument("int64x5", s) for s in (p.strides_of(p.dy), p.grid_strides(p.grid), p.strides_of(added))))
+    return (*fill_launches(added, 0.0, device, place),
+            Launch(kernel(config, _across(p)), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), scatter),
+            *(() if direct else cast_launches(added, p.dx, device, place, ("dx", 0))), grid_launch(p))
 
 
 ALGORITHM = Algorithm(op="grid_sample_bwd", name="atomic", supports=supports, workspace=workspace, estimate=estimate, build=build,

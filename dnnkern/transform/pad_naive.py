@@ -68,12 +68,13 @@ def kernel(config):
     return pad_naive
 
 
-def build(problem, device, config):
+def build(problem, device, config, source=("x", 0), target=("y", 0), value="value"):
     """One launch."""
     form, elements = problem.form, problem.y.size
     pointer = word_of(form.itemsize)[1] + "*"
-    arguments = (Argument(pointer, "x"), Argument(pointer, "y"), Argument("int64", elements), Argument("int64", form.x_first),
-                 Argument("int64", form.y_first), *place_arguments64(form.dims), Argument(problem.scalar_type, "value"))
+    arguments = (*(Argument(pointer, name, offset=offset) for name, offset in (source, target)), Argument("int64", elements),
+                 Argument("int64", form.x_first), Argument("int64", form.y_first), *place_arguments64(form.dims),
+                 Argument(problem.scalar_type, value))
     config = Config(form.itemsize, problem.filled, problem.mode, len(form.dims))
     return (Launch(kernel(config), (-(-elements // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 

@@ -34,12 +34,12 @@ def estimate(problem, device, config):
     return LAUNCH + rows_seconds(problem.form, problem.alignment, config, problem.read_bytes, device)
 
 
-def build(problem, device, config):
+def build(problem, device, config, source=("x", 0), target=("y", 0), value="value"):
     """One launch."""
     form = problem.form
     last = form.dims[-1]
     return (rows_launch(config, form, problem.alignment, problem.x.extent, (last.before, last.inner),
-                        Argument(problem.scalar_type, "value"), ("x", 0), ("y", 0)),)
+                        Argument(problem.scalar_type, value), source, target),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
