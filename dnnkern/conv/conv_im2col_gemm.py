@@ -26,8 +26,8 @@ from ..dispatch import Algorithm, Note
 from ..host.dtypes import ITEMSIZE
 from ..host.tensor import Tensor
 from ..matmul._embed import Place
-from ._col2im import LIMIT, Sums, Target, Window
 from ..matmul._plan import alignment_at, collapsed, planned
+from ._col2im import LIMIT, Sums, Target, Window
 from ._columns import Pixels, Plan, addable, filter_matrix, moved, slices
 
 MOST_WORKSPACE = 1 << 30  # that columns take where a batch can be sliced
