@@ -11,8 +11,8 @@
   cp.async where rows are aligned, others through registers, where they are widened. Two barriers a tile of keys.
 - A row's scores lie in a part of one warp: its maximum takes shuffles, and probabilities pass through shared memory by warps alone.
 
-Multiply-adds bound it: with 8 x 4 or 4 x 4 products a thread 16 bytes from shared memory serve 11 or 8 of them. Tensor cores, where the
-types have them, are an order of magnitude faster.
+Multiply-adds bound it: with 8 x 4 or 4 x 4 products a thread 16 bytes from shared memory serve 11 or 8 of them. Tensor cores have no
+part in it.
 """
 import functools
 from dataclasses import dataclass
