@@ -15,7 +15,7 @@ from ..device.vec import advance, pin
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds
-from ._backward import layout, units
+from ._backward_config import layout, units
 from ._forward import pointers
 from ._sums import sums_launch
 from ._weights import make_weights, weight_words
@@ -26,7 +26,7 @@ SCRATCH = THREADS // 8
 
 @dataclass(frozen=True)
 class Config:
-    """What the kernels are compiled for; attributes as `_backward.Config`'s. `registers` are units of a thread and array at once."""
+    """What the kernels are compiled for; attributes as `_backward_config.Config`'s. `registers` are units of a thread and array at once."""
     dtype: str
     gamma: str
     layer: bool

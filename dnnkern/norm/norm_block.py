@@ -7,7 +7,7 @@ Longer rows than a block holds are `cluster`'s.
 """
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
-from . import _backward
+from . import _backward, _backward_config
 from ._forward import WARP, build, layout, make_config, most_units, refusal, seconds, units
 
 LANES = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -43,9 +43,10 @@ def configs(problem, device):
 
 def backward_supports(problem):
     """Rows whose columns' sums a block's registers hold."""
-    if (reason := _backward.refusal(problem)) is not None:
+    if (reason := _backward_config.refusal(problem)) is not None:
         return reason
-    count, most, (_, unit) = _backward.units(problem), LANES[-2] * _backward.most_units(problem), _backward.layout(problem)
+    count, most = _backward_config.units(problem), LANES[-2] * _backward_config.most_units(problem)
+    _, unit = _backward_config.layout(problem)
     if count > most:
         return f"rows of {problem.form.length} elements are {count} units of {unit} bytes; a block holds {most}"
     return None
@@ -53,11 +54,11 @@ def backward_supports(problem):
 
 def backward_configs(problem, device):
     """As forward, each with several numbers of rows under way."""
-    count, most, found = _backward.units(problem), _backward.most_units(problem), []
+    count, most, found = _backward_config.units(problem), _backward_config.most_units(problem), []
     for lanes in LANES[:-1]:
         each = ceil_div(count, lanes)
         if each <= (most if lanes > WARP else min(4, most)) and (lanes == LANES[0] or count > lanes // 2):
-            found += _backward.make_configs(problem, device, lanes, each)
+            found += _backward_config.make_configs(problem, device, lanes, each)
     return found
 
 

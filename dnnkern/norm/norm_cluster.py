@@ -8,7 +8,7 @@ clusters of up to sixteen go through the rows as `block`'s blocks do; every step
 """
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
-from . import _backward
+from . import _backward, _backward_config
 from ._forward import build, layout, make_config, most_units, refusal, seconds, units
 
 LANES, CLUSTERS = (256, 512), (2, 4, 8)
@@ -56,9 +56,10 @@ def backward_supports(problem):
     """float32 sums of rows whose columns' sums eight blocks hold."""
     if problem.compute != "float32":
         return f"sums of {problem.dtype} are float64; blocks exchange float32"
-    if (reason := _backward.refusal(problem)) is not None:
+    if (reason := _backward_config.refusal(problem)) is not None:
         return reason
-    count, most, (_, unit) = _backward.units(problem), LANES[-1] * CLUSTERS[-1] * _backward.most_units(problem), _backward.layout(problem)
+    count, most = _backward_config.units(problem), LANES[-1] * CLUSTERS[-1] * _backward_config.most_units(problem)
+    _, unit = _backward_config.layout(problem)
     if count > most:
         return f"rows of {problem.form.length} elements are {count} units of {unit} bytes; a cluster holds {most}"
     return None
@@ -66,12 +67,12 @@ def backward_supports(problem):
 
 def backward_configs(problem, device):
     """Clusters of which not half is idle, each with several numbers of rows under way."""
-    count, most, found = _backward.units(problem), _backward.most_units(problem), []
+    count, most, found = _backward_config.units(problem), _backward_config.most_units(problem), []
     for lanes in LANES:
         for blocks in CLUSTERS + ((2 * CLUSTERS[-1],) if device.capability in SIXTEEN else ()):
             each = ceil_div(count, lanes * blocks)
             if each <= most and (count > lanes * blocks // 2 or (lanes, blocks) == (LANES[0], CLUSTERS[0])):
-                found += _backward.make_configs(problem, device, lanes, each, blocks)
+                found += _backward_config.make_configs(problem, device, lanes, each, blocks)
     return found
 
 
