@@ -1,5 +1,6 @@
 """The benches' arithmetic, tables and gate, in the simulator."""
 import dataclasses
+import importlib
 import json
 import math
 
@@ -56,6 +57,16 @@ def arguments(*words):
 
 
 # ---- arithmetic
+
+@pytest.mark.parametrize("op, short, long, name", [
+    ("matmul", "64x64x64", "16384x16384x16384", "tiled"), ("rnn_fwd", "8x4 16x16 lstm {}", "256x64 1024x1024 lstm {}", "step"),
+    ("rnn_bwd_data", "8x4 16x16 gru {}", "256x64 1024x1024 lstm {}", "step"),
+    ("sdpa_fwd", "1x2x64x32 {}", "2x16x8192x128 {}", "flash_simt"), ("sdpa_bwd", "1x2x64x32 {}", "2x16x8192x128 {}", "flash_simt")])
+def test_a_reference_that_would_take_long_has_a_stand_in(op, short, long, name, simulated):
+    for words, wanted in ((short, "naive"), (long, name)):
+        (case,) = importlib.import_module(f"bench.shapes.{op}").parse(words, ("float32",))
+        assert find.reference_of(op, case.problem, dispatch.device_of(0)).name == wanted
+
 
 def test_geomean():
     assert table.geomean([2.0, 8.0]) == pytest.approx(4.0)
