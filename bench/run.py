@@ -169,8 +169,12 @@ class CaseBench:
             set_reference(self.operation, self.problem, operands, self.device, clock)
             good = [t for t in trials if t.prepare(self.operation, operands, clock)]
             peers = self._peers(operands)
-            contenders = [t.contender(operands, clock) for t in good] + [p.contender for p, error in peers.values() if error is None]
+            right = [p for p, error in peers.values() if error is None]
+            contenders = [t.contender(operands, clock) for t in good] + [c for p in right for c in (p.contender, p.less) if c is not None]
             times = race(contenders, clock)
+            for p in right:
+                if p.less is not None:
+                    times[p.contender.name] = times[p.contender.name].less(times.pop(p.less.name).median)
             host = self._host_times(operands, good, times)
             best_peer = min((times[name].median for name in peers if name in times), default=None)
             ours = [self._row(t, times.get(t), best_peer, host.get(t.algorithm.name)) for t in trials]

@@ -3,11 +3,14 @@ import dataclasses
 import importlib
 import json
 import math
+import time
+import types
 
 import pytest
 
 from dnnkern import _bench, dispatch, find
 from dnnkern.device import SIMULATED
+from dnnkern.host import timing
 from dnnkern.host.launch import Argument, Launch
 from test_find import writes_seven
 
@@ -254,6 +257,18 @@ def test_rows_are_written_as_json_lines(tmp_path, capsys):
 def test_grouped_products_are_measured(capsys):
     assert run.main(["grouped_matmul", "--no-peers", "--problem", "3x5x4x3", "--dtype", "float32,float8_e4m3fn", "--algo", "naive"]) == 0
     assert "3 groups of 5x4x3 float8_e4m3fn nt -> bfloat16 + scales by tensor and tensor" in capsys.readouterr().out
+
+
+def test_what_a_peer_cannot_leave_out_is_taken_off(monkeypatch, tmp_path, simulated):
+    """The part is timed in the same race, and has no row."""
+    def make(case, operands, clock):
+        whole, part = (timing.Contender(name, lambda k, s=s: time.sleep(s)) for name, s in (("lib", 0.03), ("lib's part", 0.02)))
+        return peers.Peer(whole, lambda: None, results=(), less=part)
+    monkeypatch.setattr(run, "peers_of", lambda op: ([types.SimpleNamespace(NAME="lib", make=make)], []))
+    path = tmp_path / "rows.jsonl"
+    assert run.main(["matmul", "--problem", "5x4x3", "--algo", "naive", "--json", str(path)]) == 0
+    rows = {r["algo"]: r for r in map(json.loads, path.read_text().splitlines())}
+    assert set(rows) == {"naive", "lib"} and 0 < rows["lib"]["time_us"] < 20e3
 
 
 def test_what_get_answers_is_always_measured(monkeypatch, capsys):

@@ -9,9 +9,9 @@ SETS = {
     "lstm": tuple(text.format(cell="lstm") for text in _SIZES),
     "gru": tuple(text.format(cell="gru") for text in _SIZES),
     "plain": tuple(f"128x64 512x512 {cell} {{}}" for cell in ("relu", "tanh")),
-    "streaming": ("100x1 512x512 lstm {}", "1x1 1024x1024 gru {}"),
-    "long": ("1000x32 256x256 lstm {}",),
-    "lengths": ("128x64 512x512 lstm {} --lengths",),
+    "streaming": ("100x1 512x512 lstm {}", "100x1 512x512 gru {}", "1x1 1024x1024 gru {}"),
+    "long": ("1000x32 256x256 lstm {}", "1000x32 256x256 gru {}"),
+    "lengths": ("128x64 512x512 lstm {} --lengths", "128x64 512x512 gru {} --lengths"),
     "projection": ("128x64 512x512 lstm {} --projection 128",),
 }
 
@@ -35,5 +35,6 @@ class Case(_words.Case):
 
 
 def shapes(op):
-    """The sets of an operation."""
-    return _words.Shapes(op, SETS, FLOATS, "128x64 512x512 lstm {}", case=Case)
+    """The sets of an operation; "training" are forward passes before the gradients of all others."""
+    training = {"training": tuple(f"{text} --training" for some in SETS.values() for text in some)} if op == "rnn_fwd" else {}
+    return _words.Shapes(op, {**SETS, **training}, FLOATS, "128x64 512x512 lstm {}", case=Case)

@@ -1,0 +1,7 @@
+"""cuDNN's gradients by weights, through PyTorch, which computes those by data with them, in TF32, its default."""
+import functools
+
+from ._torch_rnn import make_peer
+
+NAME = "torch tf32"
+make = functools.partial(make_peer, NAME, True)
