@@ -5,9 +5,9 @@ from bench.torch_arrays import TorchContender, tensors
 NAME = "torch"
 
 
-def make_peer(bind, output, case, operands, clock):
+def make_peer(bind, output, case, operands, clock, name=NAME, **how):
     """The peer whose call on one set of tensors is ``bind(problem, tensors)``; None where PyTorch refuses it. `output` is the name of
-    the result, or a tuple of names where the call gives several."""
+    the result, or a tuple of names where the call gives several; `how` are keywords of `TorchContender`."""
     names = (output,) if isinstance(output, str) else output
     arrays = [tensors(operands, k) for k in range(len(operands))]
     calls = [bind(case.problem, a) for a in arrays]
@@ -15,7 +15,7 @@ def make_peer(bind, output, case, operands, clock):
         calls[0]()
     except (RuntimeError, NotImplementedError):  # a dtype that its kernel lacks
         return None
-    contender = TorchContender(NAME, calls, clock)
+    contender = TorchContender(name, calls, clock, **how)
 
     def write():
         with contender.on_stream():

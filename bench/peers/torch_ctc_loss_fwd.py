@@ -6,7 +6,12 @@ def make(case, operands, clock):
     """The case in PyTorch; None for 16-bit types, which it lacks. What it does not save is put beside its loss for the check."""
     if case.problem.logits.itemsize == 2:
         return None
-    peer = make_peer(plain_call_on, "loss", case, operands, clock)
+    return loss_peer(plain_call_on, case, operands, clock, captured=False)
+
+
+def loss_peer(bind, case, operands, clock, **how):
+    """The peer that computes the loss alone as `bind` says; what ours saves is put beside it."""
+    peer = make_peer(bind, "loss", case, operands, clock, **how)
     if peer is not None:
         from dnnkern import ctc_loss_fwd
 

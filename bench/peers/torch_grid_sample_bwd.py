@@ -3,8 +3,11 @@ from ._torch_moves import NAME, make_peer  # noqa: F401
 
 
 def make(case, operands, clock):
-    """The case in PyTorch."""
-    return make_peer(bind, ("dx", "dgrid"), case, operands, clock)
+    """The case in PyTorch. It adds float16 to float16: a few places on one pixel, and its sums are a tenth off."""
+    peer = make_peer(bind, ("dx", "dgrid"), case, operands, clock)
+    if peer is not None and case.problem.dx.dtype == "float16":
+        peer.tolerance = 0.15
+    return peer
 
 
 def plain_call(case, arrays):
