@@ -1,4 +1,4 @@
-"""cuDNN's CTC loss through PyTorch, which takes log_softmax of the logits and gives the gradients at once: its forward pass is both of ours."""
+"""cuDNN's CTC loss through PyTorch, of log_softmax of the logits; it gives the gradients at once: what both passes of ours do."""
 import torch
 
 from .torch_ctc_loss_fwd import loss_peer
