@@ -29,6 +29,8 @@ class Layout:
             piece = byte % swizzle // 16 ^ self._pattern(r, swizzle)
             self.place = byte // swizzle * (rows * swizzle) + r * swizzle + piece * 16 + byte % 16
             self.stride, self.step = 8 * swizzle, 32 if steps * 32 <= swizzle else rows * swizzle
+            if steps * 32 > swizzle > 32:
+                self.step = tuple(32 * s // swizzle * rows * swizzle + 32 * s % swizzle for s in range(steps))
         elif not swizzle:  # 8 k of 16 bytes of rows, then the next 8 rows, then the next 8 of k
             self.stride, self.leading = 128, 16 * rows
             self.place = k // 8 * self.leading + r // 8 * 128 + k % 8 * 16 + r % 8 * size
@@ -89,6 +91,11 @@ def small(rng, shape, dtype):
     return rng.integers(0 if dtype == "uint8" else -3, 4, shape).astype(NUMPY[dtype])
 
 
+def pieces_of(step):
+    """Bytes, or those of each step, in units of 16."""
+    return tuple(nbytes // 16 for nbytes in step) if isinstance(step, tuple) else step // 16
+
+
 def multiply(a, b, *, n, dtype, b_dtype=None, sums=None, registers=False, left=None, right=None, **options):
     """[rows, n] sums of the kernel for A [rows, k] and B [n, k], from `sums` on, or from zero over sums that are NaN."""
     tiles, steps = len(a) // 64, a.shape[1] * SIZE[dtype] // 32
@@ -96,8 +103,8 @@ def multiply(a, b, *, n, dtype, b_dtype=None, sums=None, registers=False, left=N
     right = right or Layout(n, steps, SIZE[dtype], options.get("b_major", "k"))
     count, kind = tiles * n // 2, np.int32 if "int" in dtype else np.float32
     a_tile = int(left.place[64, 0]) // 16 if tiles > 1 else 0
-    mma = make_wgmma(n, dtype, b_dtype, steps=steps, tiles=tiles, a="registers" if registers else "shared", a_step=left.step // 16,
-                     b_step=right.step // 16, a_tile=a_tile, **options)
+    mma = make_wgmma(n, dtype, b_dtype, steps=steps, tiles=tiles, a="registers" if registers else "shared",
+                     a_step=pieces_of(left.step), b_step=pieces_of(right.step), a_tile=a_tile, **options)
     image = np.concatenate([left.bytes(a), right.bytes(b)]).view(np.uint32)
     thread, k = np.ogrid[:128, :count]
     rows, columns = accumulator_place(n, thread, k)
@@ -165,8 +172,15 @@ LAYOUTS = [("k", 0), ("k", 32), ("k", 64), ("k", 128), ("mn", 0), ("mn", 32), ("
 
 
 def steps_of(major, swizzle):
-    """How many there are at one distance."""
+    """Those of one box where steps are at one distance."""
     return 2 if (major, swizzle) == ("k", 64) else 4
+
+
+@pytest.mark.parametrize("steps, registers", [(5, False), (8, False), (8, True), (16, False)])
+def test_k_goes_on_in_other_boxes(rng, steps, registers):
+    check(rng, 48, "float16", steps=steps, registers=registers)
+    with pytest.raises(ValueError, match="not for 4 steps"):
+        make_wgmma(64, "float16", b_step=(0, 2, 4))
 
 
 @pytest.mark.parametrize("major, swizzle", LAYOUTS)

@@ -1,4 +1,4 @@
-"""Sums that many blocks add to, in whatever order they come: ``red.global.add``, which gives nothing back.
+"""Sums that many blocks add to, in whatever order they come: ``red.global.add``, which gives nothing back, and ``atom.global.add``.
 
 >>> @cuda.jit(launch_bounds=256)                                           # doctest: +SKIP
 ... def histogram(x, counts):                                              # x: "int32*", counts: "float32*"
@@ -16,3 +16,7 @@ def _add(name):
 
 add_f32, add_f64 = _add("float32"), _add("float64")
 """``(pointer to global memory, value)``: the element grows by the value, in one step."""
+
+fetch_add_u32 = instruction("atom.relaxed.gpu.global.add.u32 $0, [$1], $2;", ("uint32",), ("uint64", "uint32"),
+                            twin=lambda p, value: cuda.atomic.add(p, 0, value), memory=True)
+"""``(pointer, value)``: what the element was before it grew by the value: each who asks gets a number of its own."""

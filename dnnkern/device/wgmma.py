@@ -67,8 +67,8 @@ if SIMULATED:
 else:
     from ._numba_tensor import array_instruction
 
-    def make_product(n, dtype, b_dtype, steps, tiles, a, majors, a_step, b_step, a_tile):
-        text = _text(n, dtype, b_dtype, steps, tiles, a, majors, a_step, b_step, a_tile)
+    def make_product(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile):
+        text = _text(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile)
         accumulators = "int32" if "int" in dtype else "float32", tiles * n // 2, True
         if a == "shared":
             return array_instruction(text, (accumulators,), ("uint64", "uint64", "int32"))
@@ -104,7 +104,7 @@ def _check(n, dtype, b_dtype, steps, tiles, a, a_major, b_major):
                          "together at most 240 registers")
 
 
-def _text(n, dtype, b_dtype, steps, tiles, a, majors, a_step, b_step, a_tile):
+def _text(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile):
     """PTX of a block. Its operands: the sums, the same tied, A (words or a descriptor), B, accumulate."""
     count = tiles * n // 2
     words = 4 * tiles * steps if a == "registers" else 1
@@ -119,11 +119,11 @@ def _text(n, dtype, b_dtype, steps, tiles, a, majors, a_step, b_step, a_tile):
         acc = ", ".join(f"${tile * n // 2 + k}" for k in range(n // 2))
         for step in range(steps):
             if a == "shared":
-                lines.append(f"add.s64 da, ${at_a}, {tile * a_tile + step * a_step};")
+                lines.append(f"add.s64 da, ${at_a}, {tile * a_tile + a_steps[step]};")
                 left = "da"
             else:
                 left = "{" + ", ".join(f"${at_a + 4 * (tile * steps + step) + k}" for k in range(4)) + "}"
-            lines.append(f"add.s64 db, ${at_b}, {step * b_step};")
+            lines.append(f"add.s64 db, ${at_b}, {b_steps[step]};")
             lines.append(f"wgmma.mma_async.sync.aligned.{kind} {{{acc}}}, {left}, db, {'later' if step else 'first'}{tail};")
     return "\n".join(lines + ["wgmma.commit_group.sync.aligned; }"])
 
@@ -148,12 +148,18 @@ def make_wgmma(n, dtype, b_dtype=None, *, steps=4, tiles=1, a="shared", a_major=
         Where A is. In registers it is uint32[4 * tiles * steps] and must be left alone until the wait.
     a_major, b_major : "k" or "mn"
         The contiguous dimension in shared memory; "mn" takes 16-bit types.
-    a_step, b_step, a_tile : int
-        What a step, a tile, adds to a descriptor's address, in units of 16 bytes.
+    a_step, b_step : int or tuple of int
+        What a step adds to a descriptor's address, in units of 16 bytes; or what each adds to that of the first, which is 0, for k that
+        goes on in another box.
+    a_tile : int
+        What a tile adds.
     """
     b_dtype = b_dtype or dtype
     _check(n, dtype, b_dtype, steps, tiles, a, a_major, b_major)
-    return make_product(n, dtype, b_dtype, steps, tiles, a, (a_major, b_major), a_step, b_step, a_tile)
+    a_steps, b_steps = (step if isinstance(step, tuple) else tuple(step * s for s in range(steps)) for step in (a_step, b_step))
+    if len(a_steps) != steps or len(b_steps) != steps:
+        raise ValueError(f"make_wgmma: a_step={a_step}, b_step={b_step} are not for {steps} steps")
+    return make_product(n, dtype, b_dtype, steps, tiles, a, (a_major, b_major), a_steps, b_steps, a_tile)
 
 
 @functools.cache

@@ -51,9 +51,9 @@ def pieces(descriptor, rows, mn):
 class Spec:
     """What kind of block: the parameters of `make_wgmma`."""
 
-    def __init__(self, n, dtype, b_dtype, steps, tiles, a, majors, a_step, b_step, a_tile):
+    def __init__(self, n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile):
         self.n, self.dtypes, self.steps, self.tiles = n, (dtype, b_dtype), steps, tiles
-        self.registers, self.majors, self.moves = a == "registers", tuple(m == "mn" for m in majors), (a_step, b_step, a_tile)
+        self.registers, self.majors, self.moves = a == "registers", tuple(m == "mn" for m in majors), (a_steps, b_steps, a_tile)
         self.count, self.words = tiles * n // 2, 4 * tiles * steps
         self.integer = "int" in dtype
         self.accumulators = np.dtype(np.int32 if self.integer else np.float32)
@@ -62,10 +62,10 @@ class Spec:
     @lru_cache(maxsize=1024)
     def operands(self, a, b):
         """Pieces of A, [tile, step, ...] (None from registers), of B, [step, ...], and all of them once."""
-        a_step, b_step, a_tile = self.moves
-        right = np.stack([pieces(b + s * b_step, self.n, self.majors[1]) for s in range(self.steps)])
+        a_steps, b_steps, a_tile = self.moves
+        right = np.stack([pieces(b + s, self.n, self.majors[1]) for s in b_steps])
         left = None if self.registers else np.stack([
-            np.stack([pieces(a + t * a_tile + s * a_step, 64, self.majors[0]) for s in range(self.steps)]) for t in range(self.tiles)])
+            np.stack([pieces(a + t * a_tile + s, 64, self.majors[0]) for s in a_steps]) for t in range(self.tiles)])
         return left, right, np.unique(right if left is None else np.append(left, right))
 
     def multiply(self, words, left, right):

@@ -1,0 +1,187 @@
+"""The softmax of scores that tensor cores left in registers: what the algorithms with wgmma and with mma.sync share.
+
+A thread has parts of two rows, r and r + 8, of a tile of scores (`device.wgmma.accumulator_place`, `device.mma`)::
+
+    x[4 j + 2 h + e] = score of row r + 8 h and key 8 j + column + e         h, e < 2;  column = 2 (lane % 4)
+
+and the four lanes of a quad have those rows together. Rounded to 16 bits in pairs, in this order, they are the left operand of the
+product with v: no score passes through shared memory.
+
+Of each of its two rows a thread keeps, in arrays of two: `tops`, a score that the largest one so far exceeds by `SLACK` at most, once
+scaled; `levels`, that score scaled, 0 where there is none; `totals`, its share of the sum of exponentials by the level. Exponentials are
+powers of two: `scale` has the factor log2(e) in it, and is positive.
+"""
+import functools
+
+from ..device import device_function, f32, i32, u32
+from ..device.convert import element
+from ..device.fastmath import ex2, fma, fmax, lg2, rcp
+from ..device.warp import add, any_lane, make_reduce
+from ._flash import LN2, LOG2E
+from ._scores import NOTHING
+
+SLACK = 8.0
+"""Probabilities may grow to 2**SLACK before sums are scaled down: neither float32 sums nor 16-bit floats lose anything by that, and of
+random scores hardly any tile changes them."""
+
+quad_most, quad_sum = make_reduce(fmax, 4), make_reduce(add, 4)
+
+
+@functools.cache
+def make_absorb(width, first):
+    """Device function ``absorb(x, tops, levels, totals, falls, scale, slack)`` -> whether sums have to be scaled, by `falls`.
+
+    The scores of a tile of `width` keys become exponentials by the rows' levels, which rise only where a score exceeds them by the slack,
+    SLACK / scale. The largest scores of the first `first` keys are looked at first, then those of the others, so that exponentials of the
+    first, which other units compute, are under way meanwhile; lanes exchange nothing unless some level rises.
+    """
+    @device_function
+    def rise(tops, levels, totals, falls, most, scale):
+        """The levels that the largest scores of the quads give; gives what exponentials by the former ones are multiplied by."""
+        for h in range(2):
+            top = quad_most(fmax(tops[h], most[h]))
+            level = f32(0) if top == f32(NOTHING) else f32(top * scale)
+            fall = ex2(fma(tops[h], scale, -level))
+            tops[h], levels[h] = top, level
+            totals[h] = f32(totals[h] * fall)
+            falls[h] = f32(falls[h] * fall)
+            most[h] = fall
+
+    def part(low, high):
+        """Of the columns 8 low to 8 high."""
+        @device_function
+        def largest(x, h):
+            a = fmax(x[4 * low + 2 * h], x[4 * low + 2 * h + 1])
+            b = fmax(x[4 * low + 4 + 2 * h], x[4 * low + 4 + 2 * h + 1])
+            for j in range(low + 2, high):
+                if (j - low) % 2:
+                    b = fmax(fmax(b, x[4 * j + 2 * h]), x[4 * j + 2 * h + 1])
+                else:
+                    a = fmax(fmax(a, x[4 * j + 2 * h]), x[4 * j + 2 * h + 1])
+            return fmax(a, b)
+
+        @device_function
+        def exponentials(x, levels, totals, h, scale):
+            level, even, odd = f32(-levels[h]), totals[h], f32(0)
+            for j in range(low, high):
+                x[4 * j + 2 * h] = ex2(fma(x[4 * j + 2 * h], scale, level))
+                x[4 * j + 2 * h + 1] = ex2(fma(x[4 * j + 2 * h + 1], scale, level))
+                even = f32(even + x[4 * j + 2 * h])
+                odd = f32(odd + x[4 * j + 2 * h + 1])
+            totals[h] = f32(even + odd)
+        return largest, exponentials
+    if not 16 <= first <= width - 16 or first % 8 or width % 8:
+        raise ValueError(f"tile of {width} keys, of which {first} first; expected multiples of 8, 16 at least in each part")
+    largest_first, first_exponentials = part(0, first // 8)
+    largest_last, last_exponentials = part(first // 8, width // 8)
+    EARLIER = first // 8
+
+    @device_function
+    def absorb(x, most, tops, levels, totals, falls, scale, slack):
+        falls[0], falls[1], grown = f32(1), f32(1), False
+        most[0], most[1] = largest_first(x, 0), largest_first(x, 1)
+        if any_lane(most[0] > f32(tops[0] + slack) or most[1] > f32(tops[1] + slack)):
+            rise(tops, levels, totals, falls, most, scale)
+            grown = True
+        first_exponentials(x, levels, totals, 0, scale)
+        first_exponentials(x, levels, totals, 1, scale)
+        most[0], most[1] = largest_last(x, 0), largest_last(x, 1)
+        if any_lane(most[0] > f32(tops[0] + slack) or most[1] > f32(tops[1] + slack)):
+            rise(tops, levels, totals, falls, most, scale)
+            multiply_rows(x, EARLIER, most)
+            grown = True
+        last_exponentials(x, levels, totals, 0, scale)
+        last_exponentials(x, levels, totals, 1, scale)
+        return grown
+    return absorb
+
+
+@device_function
+def multiply_rows(x, groups, factors):
+    """The first `groups` times 8 columns of a fragment, row by row."""
+    for j in range(groups):
+        x[4 * j] = f32(x[4 * j] * factors[0])
+        x[4 * j + 1] = f32(x[4 * j + 1] * factors[0])
+        x[4 * j + 2] = f32(x[4 * j + 2] * factors[1])
+        x[4 * j + 3] = f32(x[4 * j + 3] * factors[1])
+
+
+@functools.cache
+def make_hide(width, left, right):
+    """Device function ``hide(x, own, at, column, keys, bounds)``: scores of keys that a row does not see become -inf.
+
+    `own` is the place of row r among the keys of its sequence, `at` the tile's first key, `keys` how many there are; `left` and `right` say
+    which of the bounds there are.
+    """
+    @device_function
+    def hide(x, own, at, column, keys, bounds):
+        before = i32(at + column)
+        end0 = i32(keys - before)
+        end1, begin0, begin1 = end0, i32(0), i32(0)
+        if right:
+            last = i32(i32(own - before) + i32(bounds[1]))
+            end0, end1 = i32(min(end0, i32(last + 1))), i32(min(end1, i32(last + 9)))
+        if left:
+            begin0 = i32(i32(own - before) - i32(bounds[0]))
+            begin1 = i32(begin0 + 8)
+        for j in range(width // 8):
+            for e in range(2):
+                if i32(8 * j + e) >= end0 or (left and i32(8 * j + e) < begin0):
+                    x[4 * j + e] = f32(NOTHING)
+                if i32(8 * j + e) >= end1 or (left and i32(8 * j + e) < begin1):
+                    x[4 * j + 2 + e] = f32(NOTHING)
+    return hide
+
+
+@functools.cache
+def make_pack(dtype, count):
+    """Device function ``pack(words, x)``: x[:2 * count] rounded to 16 bits in pairs."""
+    both = element(dtype).pack
+
+    @device_function
+    def pack(words, x):
+        for i in range(count):
+            words[i] = both(x[2 * i], x[2 * i + 1])
+    return pack
+
+
+@functools.cache
+def make_shares(sink):
+    """Device function ``shares(levels, totals, factors, own)``: what sums are divided by, as `factors`; totals become the logarithms.
+
+    Where there is none, the factor is 0 and the logarithm -inf. `sink`: `own` is one more score, of every row that sees a key.
+    """
+    @device_function
+    def shares(levels, totals, factors, own):
+        for h in range(2):
+            total, level, share, logarithm = quad_sum(totals[h]), levels[h], f32(1), f32(NOTHING)
+            if total != f32(0):
+                if sink:
+                    more = f32(own * f32(LOG2E))
+                    top = fmax(level, more)
+                    share = ex2(f32(level - top))
+                    total = f32(f32(total * share) + ex2(f32(more - top)))
+                    level = top
+                share = f32(share * rcp(total))
+                logarithm = f32(f32(level + lg2(total)) * f32(LN2))
+            else:
+                share = f32(0)
+            factors[h], totals[h] = share, logarithm
+    return shares
+
+
+@functools.cache
+def make_row_words(dtype, count):
+    """Device function ``row_words(x, j, factors)`` -> the words of rows r and r + 8, columns 8 j and on, times their factors; 0 stays 0
+    whatever x is."""
+    both = element(dtype).pack
+
+    @device_function
+    def row_words(x, j, factors):
+        low, high = u32(0), u32(0)
+        if factors[0] != f32(0):
+            low = both(f32(x[4 * j] * factors[0]), f32(x[4 * j + 1] * factors[0]))
+        if factors[1] != f32(0):
+            high = both(f32(x[4 * j + 2] * factors[1]), f32(x[4 * j + 3] * factors[1]))
+        return low, high
+    return row_words

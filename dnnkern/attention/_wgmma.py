@@ -1,0 +1,244 @@
+"""Attention on Hopper's tensor cores: which operands TMA can read, what lies where in shared memory, the order of tiles, their costs."""
+import functools
+from dataclasses import dataclass
+
+from ..device import device_function, i32
+from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ..device.registers import check_register_budget
+from ..host.launch import Argument
+from ..host.tensormap import TensorMap
+from ..matmul._engine_hopper import ROW, SHARED_LIMIT
+from ._flash import WIDEST
+from ._scores import Kind
+
+COLUMNS = 64        # of a box: rows of 128 bytes, the widest swizzle
+ALIGNMENT = 1024    # of boxes: the swizzle's pattern repeats there
+BARRIERS = 256      # bytes set apart for barriers and tile numbers
+MOST_STAGES = 4
+SECTION_BYTES = 32 << 20
+"""Of keys and values that heads which are worked on at once may have: they are to stay in the L2."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A block's tile: `groups` warpgroups of 64 rows, `width` keys at a time, of which `first` are looked at first; whether q is held in
+    registers."""
+    groups: int
+    width: int
+    first: int
+    held: bool = False
+
+    @property
+    def height(self):
+        return 64 * self.groups
+
+    @property
+    def threads(self):
+        """Of the producer's warpgroup and the others."""
+        return 128 * (1 + self.groups)
+
+    @property
+    def registers(self):
+        """(of a producer thread, of a consumer thread)."""
+        return {1: (40, 240), 2: (40, 232), 3: (32, 160)}[self.groups]
+
+    def __str__(self):
+        return f"{self.height}x{self.width}" + " q held" * self.held
+
+
+@dataclass(frozen=True)
+class Config:
+    """The options, sizes of heads, and a shape; whether the window has a left and a right bound, whether blocks draw their tiles from a
+    counter, whether o leaves through TMA, otherwise by pairs or single elements."""
+    kind: Kind
+    d: int
+    e: int
+    shape: Shape
+    left: bool
+    right: bool
+    lse: bool
+    drawn: bool
+    by_tma: bool
+    pairs: bool
+
+    def __post_init__(self):
+        s = self.shape
+        check_register_budget(s.threads, ((128, s.registers[0]), (128 * s.groups, s.registers[1])))
+        if self.live > s.registers[1]:
+            raise ValueError(f"tile {s} of heads of {self.d} and {self.e}: a thread needs {self.live} registers, it has {s.registers[1]}")
+        if self.stages < 2:
+            raise ValueError(f"tile {s} of heads of {self.d} and {self.e}: {SHARED_LIMIT} bytes of shared memory hold {self.stages} "
+                             "stages; the least is 2")
+
+    @property
+    def steps(self):
+        """Of 16 elements of a row of q and k."""
+        return ceil_div(self.d, 16)
+
+    @property
+    def columns(self):
+        """Of the sums: e in whole groups of 8."""
+        return ceil_div(self.e, 8) * 8
+
+    @property
+    def live(self):
+        """About how many registers a thread needs."""
+        s = self.shape
+        return s.width // 2 + self.columns // 2 + s.width // 4 + 4 * self.steps * s.held + 32
+
+    @property
+    def boxes(self):
+        """Boxes of 64 columns of q and k, and of v and o."""
+        return ceil_div(self.d, COLUMNS), ceil_div(self.e, COLUMNS)
+
+    @property
+    def stage(self):
+        """Bytes of a tile of k and of one of v."""
+        return tuple(n * self.shape.width * ROW for n in self.boxes)
+
+    @property
+    def tiles(self):
+        """Bytes of the tile of q and of that of o."""
+        return self.boxes[0] * self.shape.height * ROW, self.boxes[1] * self.shape.height * ROW * self.by_tma
+
+    def _fitting(self, tiles):
+        return min((SHARED_LIMIT - ALIGNMENT - BARRIERS - tiles) // sum(self.stage), MOST_STAGES)
+
+    @property
+    def apart(self):
+        """Whether o has memory of its own, not q's."""
+        return self._fitting(sum(self.tiles)) >= 2
+
+    @property
+    def stages(self):
+        return self._fitting(sum(self.tiles) if self.apart else max(self.tiles))
+
+    @property
+    def places(self):
+        """Bytes before the tile of o, the ring of k, that of v, and the barriers."""
+        of_q, of_o = self.tiles
+        k = of_q + of_o if self.apart else max(of_q, of_o)
+        v = k + self.stages * self.stage[0]
+        return of_q if self.apart else 0, k, v, v + self.stages * self.stage[1]
+
+    @property
+    def shared(self):
+        """Dynamic shared memory, bytes."""
+        return self.places[3] + BARRIERS + ALIGNMENT
+
+    def __str__(self):
+        return str(self.shape) + " drawn" * self.drawn
+
+
+def addressable(problem, t):
+    """Whether TMA can read rows of q, k or v: 16 bytes, or a multiple, from one to the next along every dimension."""
+    *steps, step = problem.strides(t)
+    *sizes, size = problem.sizes(t)
+    return (t.alignment % 16 == 0 and (step == 1 or size == 1)
+            and all(n == 1 or s > 0 and s % 8 == 0 and s * t.itemsize < 2 ** 40 for s, n in zip(steps, sizes)))
+
+
+def array_map(problem, name, t, height):
+    """Kernel parameter: the tensor map of q, k, v or o, of `height` rows by 64 elements."""
+    sizes, strides = problem.sizes(t), problem.strides(t)
+    strides = tuple(s if n > 1 else 8 for s, n in zip(strides[:3], sizes[:3]))
+    return Argument("tensormap", name, spec=TensorMap(t.dtype, sizes, (*strides, 1), (1, 1, height, COLUMNS), 128, l2_promotion=256))
+
+
+def refusal(problem):
+    """Why this way of attention cannot solve a problem, or None."""
+    p = problem
+    if p.dtype not in ("float16", "bfloat16"):
+        return f"dtype {p.dtype}; expected float16 or bfloat16"
+    if p.packed:
+        return "packed sequences: a box of TMA reaches into the next one"
+    for name, given in (("bias", p.bias is not None), ("alibi", p.alibi), ("softcap", p.softcap > 0), ("dropout", p.dropout > 0)):
+        if given:
+            return f"{name}: scores are only scaled and masked"
+    if not 2.0 ** -60 < p.scale < 2.0 ** 60:
+        return f"scale {p.scale:g}; expected a positive number, 2**-60 to 2**60"
+    if max(p.d, p.dv) > WIDEST or not p.dv:
+        return f"heads of {p.d} and {p.dv} elements; expected 1 to {WIDEST}"
+    if not p.keys:
+        return "no keys"
+    for name, t in (("q", p.q), ("k", p.k), ("v", p.v)):
+        if not addressable(p, t):
+            return f"{name} has strides {t.strides} and alignment {t.alignment}: TMA takes rows that lie 16 bytes, or multiples, apart"
+    tiles = p.batch * p.heads * ceil_div(p.rows, 64)
+    return None if tiles < LIMIT else f"{tiles} tiles of 64 rows; expected fewer than 2**31"
+
+
+def stored_by_tma(problem):
+    """Whether TMA can write o: it writes 16 bytes at a time, those behind the end of a row too."""
+    return addressable(problem, problem.o) and problem.dv % 8 == 0
+
+
+# ---- the order of tiles
+
+def is_uneven(problem):
+    """Whether some tiles of rows see fewer keys than others."""
+    p = problem
+    return p.left >= 0 or p.right >= 0 or p.seq_len_q is not None or p.seq_len_kv is not None
+
+
+@functools.cache
+def make_locate(height):
+    """Device function ``locate(t, order)`` -> (image, head, head of k and v, first row) of tile number t; `order` are `order_arguments`.
+
+    Where tiles have unlike numbers of keys, those of some heads, whose keys and values stay in the L2 together, come one behind the other,
+    those with the last rows first: with a causal mask they have the most keys. Otherwise they come head by head.
+    """
+    @device_function
+    def locate(t, order):
+        per_section, several, rest, last, heads_of, group_of, tiles = order
+        section, inside = divide_remainder(t, per_section)
+        if section == last:
+            below, place = divide_remainder(inside, rest)
+        else:
+            below, place = divide_remainder(inside, several)
+        image, h = divide_remainder(i32(section * several[0] + place), heads_of)
+        g, _ = divide_remainder(h, group_of)
+        return image, h, g, i32(i32(tiles - 1 - below) * height)
+    return locate
+
+
+def tile_count(problem, height):
+    """Tiles of all heads."""
+    return problem.batch * problem.heads * ceil_div(problem.rows, height)
+
+
+def order_arguments(problem, height):
+    """Kernel parameters that make up `order`."""
+    p, tiles = problem, ceil_div(problem.rows, height)
+    lines = p.batch * p.heads
+    fitting = SECTION_BYTES * p.group // (p.keys * (p.d + p.dv) * p.k.itemsize) if is_uneven(p) else 1
+    several = max(1, min(lines, fitting))
+    sections = ceil_div(lines, several)
+    rest = lines - (sections - 1) * several
+    first, second, third, fifth, sixth = (Argument("uint32x3", divisor(n)) for n in (several * tiles, several, rest, p.heads, p.group))
+    return first, second, third, Argument("int32", sections - 1), fifth, sixth, Argument("int32", tiles)
+
+
+# ---- what it should take
+
+LAUNCH, TILE_CYCLES, CLOCK_SHARE = 3e-6, 2500, 0.82
+PRODUCT_SHARE, EXPONENTIAL_SHARE = 0.73, 0.85
+"""Seconds of a launch; cycles of a tile of rows before its first and after its last product, a guess; the clock under load as a share of
+the nominal one. And what a step takes, in parts of the tensor cores' cycles and of those of the units for exponentials: what gives the 559
+and 765 TFLOP/s that a prototype reached with heads of 64 and 128 elements on an H200."""
+
+
+def tile_seconds(problem, config, device):
+    """Predicted time: steps of the block with the most of them."""
+    p, s = problem, config.shape
+    products = 2 * s.height * s.width * (config.steps * 16 + config.columns) / 4096
+    step = max(PRODUCT_SHARE * products + EXPONENTIAL_SHARE * s.height * s.width / 16, 1.05 * products)
+    step *= 1 + 0.12 * (3 - s.groups)  # fewer warpgroups leave more gaps, a guess
+    tiles = tile_count(p, s.height)
+    seen = p.pairs / max(p.batch * p.rows, 1)
+    spread = s.height / 2 if p.left >= 0 or p.right >= 0 else 0
+    steps = min(seen + spread, p.keys) / s.width + 0.5 if spread else ceil_div(p.keys, s.width)
+    each = steps * step + TILE_CYCLES
+    busiest = tiles / min(tiles, device.sms) + 0.5 * (tiles > device.sms) if config.drawn else ceil_div(tiles, device.sms)
+    work = busiest * each / (CLOCK_SHARE * device.clock_hz)
+    return LAUNCH * (1 + 0.5 * config.drawn) + max(work, p.bytes / (0.8 * device.bandwidth))

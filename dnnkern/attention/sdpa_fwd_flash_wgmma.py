@@ -1,0 +1,418 @@
+"""Tensor cores of Hopper: a warp feeds tiles of q, k and v through TMA, warpgroups multiply, and scores never leave registers.
+
+    producer (one lane)     tile number -> q; k and v, tile by tile of keys from the last to the first, into two rings
+    consumers (64 rows)     s = q k' (wgmma) -> exponentials in registers -> 16 bits, in the order in which wgmma takes them from there
+                            -> sums += p v (wgmma) -> at the end divided, through shared memory and TMA to o
+
+- The sums of a tile of keys run while the exponentials of the next one are computed: a step of a warpgroup issues both products, waits for
+  the scores, takes their exponentials, and only then waits for the sums. Two or three warpgroups fill each other's gaps.
+- The level that exponentials are taken by may lag behind the largest score by 2**8 (`_fragments`): sums are hardly ever scaled.
+- Tiles of keys that no row of a tile sees are left out, and masks are applied only where some row sees a part.
+- Blocks persist. Where tiles have unlike numbers of keys they come longest first and blocks draw them from a counter, which a first launch
+  sets to zero; which block has a tile makes no difference to its result.
+
+What a mask hides takes no part, but a tile's values that are not finite reach all its rows: 0 times them is NaN. Sources: FlashAttention-3
+(Shah et al., 2024) for the overlap, FlashAttention-4's lazy scaling.
+"""
+import functools
+
+from ..device import cuda, device_function, f32, i32, i64, u16, u32
+from ..device.atomic import fetch_add_u32
+from ..device.barrier import barrier_sync
+from ..device.convert import element
+from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
+from ..device.fastmath import rcp
+from ..device.index import divide_remainder, divisor
+from ..device.ldmatrix import ldmatrix_x4
+from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init,
+                               mbarrier_wait)
+from ..device.registers import make_register_claim, make_register_release
+from ..device.stmatrix import stmatrix_x4
+from ..device.tma import (bulk_commit, make_bulk_wait, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_4d,
+                          tma_store_4d)
+from ..device.vec import advance, as_u32, load_shared_u32, pin, shared_address, store_shared_u32
+from ..device.warp import elect, redux_max, uniform
+from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
+from ..dispatch import Algorithm, Note
+from ..host.launch import Argument, Launch
+from ..matmul._engine_hopper import GROUP, ROW
+from ._flash import LOG2E
+from ._fragments import SLACK, make_absorb, make_hide, make_pack, make_row_words, make_shares, multiply_rows
+from ._scores import NOTHING, kind_of, make_terms, sequence_arguments
+from ._wgmma import (ALIGNMENT, COLUMNS, Config, Shape, array_map, is_uneven, make_locate, order_arguments, refusal, stored_by_tma,
+                     tile_count, tile_seconds)
+
+SHAPES = (Shape(3, 80, 64), Shape(3, 128, 48), Shape(2, 128, 48, held=True), Shape(2, 128, 48), Shape(2, 80, 48), Shape(2, 64, 32),
+          Shape(1, 64, 32))
+
+
+def supports(problem):
+    """16-bit rows that TMA can read; scores that are scaled, masked and nothing else."""
+    return refusal(problem)
+
+
+def configs(problem, device):
+    """Shapes whose fragments fit registers and whose rings fit shared memory."""
+    p, found, by_tma = problem, [], stored_by_tma(problem)
+    pairs = p.o.alignment % 4 == 0 and p.strides(p.o)[3] == 1 and all(s % 2 == 0 for s in (*p.strides(p.o)[:3], p.dv))
+    for shape in SHAPES:
+        drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
+        try:
+            found.append(Config(kind_of(p), p.d, p.dv, shape, p.left >= 0, p.right >= 0, p.lse is not None, drawn, by_tma,
+                                pairs and not by_tma))
+        except ValueError:
+            continue
+    return found
+
+
+def workspace(problem, device, config):
+    """The number of the next tile, where blocks draw them."""
+    return 4 * config.drawn
+
+
+def estimate(problem, device, config):
+    """Steps of the busiest block."""
+    return tile_seconds(problem, config, device)
+
+
+@functools.cache
+def counter_kernel():
+    """Tiles are counted from zero."""
+    @cuda.jit(launch_bounds=32)
+    def sdpa_fwd_tiles(counter):
+        launch_dependent_grids()
+        wait_for_previous_grid()
+        if cuda.threadIdx.x == 0:
+            counter[0] = u32(0)
+    return sdpa_fwd_tiles
+
+
+@functools.cache
+def kernel(config):
+    """Tiles of 64 rows a warpgroup."""
+    kind, s = config.kind, config.shape
+    terms, locate = make_terms(kind), make_locate(s.height)
+    GROUPS, WIDTH, HEIGHT, THREADS, STAGES = s.groups, s.width, s.height, s.threads, config.stages
+    STEPS, E, K_BYTES, V_BYTES, Q_BYTES = config.steps, config.columns, *config.stage, config.tiles[0]
+    K_BOXES, V_BOXES = config.boxes
+    O_AT, K_AT, V_AT, BARS = config.places
+    APART, HELD, DRAWN, BY_TMA, PAIRS, WITH_LSE = config.apart, s.held, config.drawn, config.by_tma, config.pairs, config.lse
+    SCORES, SUMS, WORDS, HELD_WORDS = WIDTH // 2, E // 2, WIDTH // 4, 4 * STEPS * HELD
+    Q_BOX, BOX = HEIGHT * ROW, WIDTH * ROW
+    EARLY, SINK, LIMITED, REAL_E = HELD and APART, bool(kind.sink), kind.limits_rows, config.e
+    WARPS, PARTS, RING = 4 * GROUPS, divisor(WIDTH), 8 * STAGES
+    by_row = matrix_descriptor(16, 1024, 128)
+    V_CONST = matrix_descriptor(BOX, 1024, 128)
+    k_steps = tuple(step // 4 * (BOX // 16) + step % 4 * 2 for step in range(STEPS))
+    q_steps = tuple(step // 4 * (Q_BOX // 16) + step % 4 * 2 for step in range(STEPS))
+    multiply_k = make_wgmma(WIDTH, kind.dtype, steps=STEPS, a="registers" if HELD else "shared", a_step=q_steps, b_step=k_steps)
+    multiply_v = make_wgmma(E, kind.dtype, steps=WIDTH // 16, a="registers", b_major="mn", b_step=128)
+    scores_alone, scores_first, sums_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SUMS)
+    release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), s.registers))
+    absorb, hide, shares = make_absorb(WIDTH, s.first), make_hide(WIDTH, config.left, config.right), make_shares(SINK)
+    pack, hold_scores, row_words = make_pack(kind.dtype, WORDS), pin(SCORES), make_row_words(kind.dtype, SUMS)
+    load_sink, drained, source_free = element(kind.sink or kind.dtype).load, make_bulk_wait(0), make_bulk_wait_read(0)
+
+    @device_function
+    def advanced(slot, phase):
+        slot = u32(slot + u32(1))
+        if slot == u32(STAGES):
+            return u32(0), u32(phase ^ u32(1))
+        return slot, phase
+
+    @device_function
+    def extent(i0, image, numbers):
+        """(rows, a row's own place less its number, keys, first key, tiles of keys, first key of all rows, behind the last key of all)."""
+        sequences, all_rows, all_keys, bounds = numbers
+        _, rows, _, keys = terms.lengths(image, sequences, all_rows, all_keys)
+        first, every_end = terms.span(i0, rows, keys, bounds)
+        every_begin, last = terms.span(i32(min(i32(i0 + HEIGHT), rows) - 1), rows, keys, bounds)
+        tiles, _ = divide_remainder(i32(max(i32(min(last, keys) - first), i32(1)) + i32(WIDTH - 1)), PARTS)
+        return rows, terms.shift(rows, keys), keys, first, tiles, every_begin, every_end
+
+    @device_function
+    def load_tile(to, boxes, box, array, bar, row, h, image):
+        for b in range(boxes):
+            tma_load_4d(u32(to + u32(b * box)), array, bar, i32(b * COLUMNS), row, h, image)
+
+    @device_function
+    def produce(q_map, k_map, v_map, base, bars, tiles, order, numbers, counter):
+        q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
+        k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(1), u32(0), u32(1), u32(1), u32(0), u32(1)
+        t = i32(cuda.blockIdx.x)
+        while t < tiles:
+            after = i32(t + i32(cuda.gridDim.x))
+            if DRAWN:  # the consumers learn this tile's number, and the next one is on its way
+                mbarrier_wait(u32(t_empty + u32(8) * t_slot), t_phase)
+                store_shared_u32(u32(numbers_at + u32(4) * t_slot), u32(t))
+                mbarrier_arrive(u32(t_full + u32(8) * t_slot))
+                t_slot = u32(t_slot ^ u32(1))
+                t_phase = u32(t_phase ^ u32(t_slot == u32(0)))
+                after = i32(i32(fetch_add_u32(counter, u32(1))) + i32(cuda.gridDim.x))
+            image, h, g, i0 = locate(t, order)
+            _, _, _, first, count, _, _ = extent(i0, image, numbers)
+            left = count
+            at = i32(first + i32(i32(count - 1) * WIDTH))
+            while left >= 0:
+                if left > 0:
+                    mbarrier_wait(u32(k_empty + u32(8) * k_slot), k_phase)
+                    bar = u32(k_full + u32(8) * k_slot)
+                    mbarrier_arrive_expect(bar, u32(K_BYTES))
+                    load_tile(u32(base + u32(K_AT) + k_slot * u32(K_BYTES)), K_BOXES, BOX, k_map, bar, at, g, image)
+                    k_slot, k_phase = advanced(k_slot, k_phase)
+                if left == count:
+                    mbarrier_wait(q_empty, q_phase)
+                    q_phase = u32(q_phase ^ u32(1))
+                    mbarrier_arrive_expect(q_full, u32(Q_BYTES))
+                    load_tile(base, K_BOXES, Q_BOX, q_map, q_full, i0, h, image)
+                else:  # values are needed a step later than their keys
+                    mbarrier_wait(u32(v_empty + u32(8) * v_slot), v_phase)
+                    bar = u32(v_full + u32(8) * v_slot)
+                    mbarrier_arrive_expect(bar, u32(V_BYTES))
+                    load_tile(u32(base + u32(V_AT) + v_slot * u32(V_BYTES)), V_BOXES, BOX, v_map, bar, i32(at + WIDTH), g, image)
+                    v_slot, v_phase = advanced(v_slot, v_phase)
+                left, at = i32(left - 1), i32(at - WIDTH)
+            t = after
+        if DRAWN:  # there are no more
+            mbarrier_wait(u32(t_empty + u32(8) * t_slot), t_phase)
+            store_shared_u32(u32(numbers_at + u32(4) * t_slot), u32(tiles))
+            mbarrier_arrive(u32(t_full + u32(8) * t_slot))
+
+    @device_function
+    def store_boxes(sums, factors, o_map, staging, row, h, image, warp, lane, thread, group):
+        """The 64 rows through shared memory and TMA, which reads whole boxes."""
+        mine, none = i32(warp * 16 + (lane & 15)), u32(0)
+        for i in range(4 * V_BOXES):
+            a, b, c, d = none, none, none, none
+            if 16 * i < E:
+                a, b = row_words(sums, 2 * i, factors)
+            if 16 * i + 8 < E:
+                c, d = row_words(sums, 2 * i + 1, factors)
+            piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(mine & 7)) * u32(16))
+            stmatrix_x4(u32(staging + u32(i // 4 * Q_BOX) + u32(mine * ROW) + piece), a, b, c, d)
+        fence_async_shared()
+        barrier_sync(u32(group + 1), u32(128))
+        if thread == 0:
+            for b in range(V_BOXES):
+                tma_store_4d(o_map, u32(staging + u32(b * Q_BOX)), i32(b * COLUMNS), row, h, image)
+            bulk_commit()
+
+    @device_function
+    def store_row(o, step, column, low):
+        """Two neighbours of a row."""
+        if PAIRS:
+            if column < REAL_E:
+                as_u32(advance(o, i64(column)))[0] = low
+        else:
+            if column < REAL_E:
+                o[i64(i64(column) * step)] = u16(low & u32(0xFFFF))
+            if i32(column + 1) < REAL_E:
+                o[i64(i64(column + 1) * step)] = u16(low >> u32(16))
+
+    @device_function
+    def store_elements(sums, factors, o, o_strides, row, rows, h, image, column):
+        """Rows r and r + 8 of the thread, where there are such."""
+        at = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1] + i64(row) * o_strides[2]))
+        for j in range(E // 8):
+            low, high = row_words(sums, j, factors)
+            if row < rows:
+                store_row(at, o_strides[3], i32(column + 8 * j), low)
+            if i32(row + 8) < rows:
+                store_row(advance(at, i64(8 * o_strides[2])), o_strides[3], i32(column + 8 * j), high)
+
+    @device_function
+    def consume(o_map, o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scale, group, thread):
+        q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
+        bounds, all_rows = numbers[3], numbers[1]
+        scores, sums = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32)
+        words, held = cuda.local.array(WORDS, u32), cuda.local.array(HELD_WORDS or 1, u32)
+        tops, levels, totals = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
+        falls, most = cuda.local.array(2, f32), cuda.local.array(2, f32)
+        lane, warp = i32(thread & 31), i32(thread >> 5)
+        own_row, column = i32(group * 64 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
+        mine = i32(warp * 16 + (lane & 15))
+        q_at = u32(base + u32(group) * u32(GROUP))
+        staging = u32(q_at + u32(O_AT))
+        slack = f32(f32(SLACK) * rcp(scale))
+        k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(0), u32(0), u32(0), u32(0), u32(0), u32(0)
+        t = i32(cuda.blockIdx.x)
+        while True:
+            if DRAWN:
+                mbarrier_wait(u32(t_full + u32(8) * t_slot), t_phase)
+                t = i32(0)
+                if lane == 0:
+                    t = i32(load_shared_u32(u32(numbers_at + u32(4) * t_slot)))
+                    mbarrier_arrive(u32(t_empty + u32(8) * t_slot))
+                t = redux_max(t)
+                t_slot = u32(t_slot ^ u32(1))
+                t_phase = u32(t_phase ^ u32(t_slot == u32(0)))
+            if t >= tiles:
+                break
+            image, h, _, i0 = locate(t, order)
+            rows, shift, keys, first, count, every_begin, every_end = extent(i0, image, numbers)
+            left, every_begin, every_end = uniform(count), uniform(every_begin), uniform(every_end)
+            at = i32(first + i32(i32(left - 1) * WIDTH))
+            row = i32(i0 + own_row)
+            own = i32(row + shift)
+            for i in range(SUMS):
+                sums[i] = f32(0)
+            for r in range(2):
+                tops[r], levels[r], totals[r] = f32(NOTHING), f32(0), f32(0)
+            mbarrier_wait(q_full, q_phase)
+            q_phase = u32(q_phase ^ u32(1))
+            if HELD:
+                for i in range(STEPS):
+                    piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(mine & 7)) * u32(16))
+                    ldmatrix_x4(held, 4 * i, u32(q_at + u32(i // 4 * Q_BOX) + u32(mine * ROW) + piece))
+                if EARLY:
+                    cuda.syncwarp()
+                    if lane == 0:
+                        mbarrier_arrive(q_empty)
+
+            # the last tile of keys: nothing to add it to yet
+            mbarrier_wait(u32(k_full + u32(8) * k_slot), k_phase)
+            of_k = descriptor(by_row, u32(base + u32(K_AT) + k_slot * u32(K_BYTES)))
+            if HELD:
+                multiply_k(scores, held, of_k, i32(0))
+            else:
+                multiply_k(scores, descriptor(by_row, q_at), of_k, i32(0))
+            scores_alone(scores)
+            if thread == 0:
+                mbarrier_arrive(u32(k_empty + u32(8) * k_slot))
+            k_slot, k_phase = advanced(k_slot, k_phase)
+            if at < every_begin or i32(at + WIDTH) > every_end:
+                hide(scores, own, at, column, keys, bounds)
+            absorb(scores, most, tops, levels, totals, falls, scale, slack)
+            pack(words, scores)
+            left = i32(left - 1)
+            while left > 0:
+                at = i32(at - WIDTH)
+                mbarrier_wait(u32(k_full + u32(8) * k_slot), k_phase)
+                of_k = descriptor(by_row, u32(base + u32(K_AT) + k_slot * u32(K_BYTES)))
+                if HELD:
+                    multiply_k(scores, held, of_k, i32(0))
+                else:
+                    multiply_k(scores, descriptor(by_row, q_at), of_k, i32(0))
+                mbarrier_wait(u32(v_full + u32(8) * v_slot), v_phase)
+                multiply_v(sums, words, descriptor(V_CONST, u32(base + u32(V_AT) + v_slot * u32(V_BYTES))), i32(1))
+                scores_first(scores)
+                if thread == 0:
+                    mbarrier_arrive(u32(k_empty + u32(8) * k_slot))
+                k_slot, k_phase = advanced(k_slot, k_phase)
+                if at < every_begin or i32(at + WIDTH) > every_end:
+                    hide(scores, own, at, column, keys, bounds)
+                grown = absorb(scores, most, tops, levels, totals, falls, scale, slack)
+                sums_done(sums)
+                if thread == 0:
+                    mbarrier_arrive(u32(v_empty + u32(8) * v_slot))
+                v_slot, v_phase = advanced(v_slot, v_phase)
+                hold_scores(scores)  # the words were the product's until now
+                pack(words, scores)
+                if grown:
+                    multiply_rows(sums, E // 8, falls)
+                left = i32(left - 1)
+
+            if BY_TMA and APART and thread == 0:
+                if not EARLY:
+                    mbarrier_arrive(q_empty)
+                source_free()  # what the tile before left from
+            mbarrier_wait(u32(v_full + u32(8) * v_slot), v_phase)
+            multiply_v(sums, words, descriptor(V_CONST, u32(base + u32(V_AT) + v_slot * u32(V_BYTES))), i32(1))
+            own_score = f32(0)
+            if SINK:
+                own_score = f32(load_sink(sink, i64(i64(h) * sink_step)))
+            shares(levels, totals, falls, own_score)
+            sums_done(sums)
+            if thread == 0:
+                mbarrier_arrive(u32(v_empty + u32(8) * v_slot))
+            v_slot, v_phase = advanced(v_slot, v_phase)
+            if LIMITED:  # rows beyond the sequence's last
+                if row >= rows:
+                    falls[0], totals[0] = f32(0), f32(NOTHING)
+                if i32(row + 8) >= rows:
+                    falls[1], totals[1] = f32(0), f32(NOTHING)
+            barrier_sync(u32(group + 1), u32(128))
+            if BY_TMA:
+                store_boxes(sums, falls, o_map, staging, i32(i0 + group * 64), h, image, warp, lane, thread, group)
+                if not APART and thread == 0:
+                    source_free()
+                    mbarrier_arrive(q_empty)
+            else:
+                if not EARLY and thread == 0:
+                    mbarrier_arrive(q_empty)
+                store_elements(sums, falls, o, o_strides, row, all_rows, h, image, column)
+            if WITH_LSE and column == 0:
+                lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(row) * lse_strides[2])
+                if row < all_rows:
+                    lse[lse_at] = totals[0]
+                if i32(row + 8) < all_rows:
+                    lse[i64(lse_at + 8 * lse_strides[2])] = totals[1]
+            if not DRAWN:
+                t = i32(t + i32(cuda.gridDim.x))
+        if BY_TMA and thread == 0:
+            drained()
+
+    @cuda.jit(launch_bounds=(THREADS, 1))
+    def sdpa_fwd_flash_wgmma(q, k, v, o_map, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, per_section, several, rest,
+                             last, heads_of, group_of, row_tiles, rows, keys, of_rows, of_keys, row_step, key_step, bounds, scale):
+        shared = cuda.shared.array(0, u32)
+        q_map, k_map, v_map = tensor_map_address(q), tensor_map_address(k), tensor_map_address(v)
+        to_o = tensor_map_address(o_map)
+        base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
+        first = u32(base + u32(BARS))
+        rings = u32(first + u32(48))
+        bars = (first, u32(first + u32(8)), rings, u32(rings + u32(RING)), u32(rings + u32(2 * RING)), u32(rings + u32(3 * RING)),
+                u32(first + u32(16)), u32(first + u32(32)), u32(rings + u32(4 * RING)))
+        tid = i32(cuda.threadIdx.x)
+        if tid == 0:
+            prefetch_tensor_map(q_map)
+            prefetch_tensor_map(k_map)
+            prefetch_tensor_map(v_map)
+            mbarrier_init(bars[0], u32(1))
+            mbarrier_init(bars[1], u32(WARPS if EARLY else GROUPS))
+            for stage in range(STAGES):
+                for ring in range(4):
+                    mbarrier_init(u32(rings + u32(ring * RING + 8 * stage)), u32(GROUPS if ring % 2 else 1))
+            if DRAWN:
+                for slot in range(2):
+                    mbarrier_init(u32(bars[6] + u32(8 * slot)), u32(1))
+                    mbarrier_init(u32(bars[7] + u32(8 * slot)), u32(WARPS))
+            fence_mbarrier_init()
+        cuda.syncthreads()
+        launch_dependent_grids()
+        wait_for_previous_grid()
+        order = (per_section, several, rest, last, heads_of, group_of, row_tiles)
+        numbers = ((of_rows, of_keys, row_step, key_step), rows, keys, bounds)
+        role = uniform(i32(tid >> 7))
+        if role == 0:
+            release_registers()
+            if tid < 32:
+                if elect():
+                    produce(q_map, k_map, v_map, base, bars, tiles, order, numbers, counter)
+        else:
+            claim_registers()
+            consume(to_o, o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scale, i32(role - 1),
+                    i32(tid & 127))
+    return sdpa_fwd_flash_wgmma
+
+
+def build(problem, device, config):
+    """A launch that sets the counter, where there is one, and as many blocks as the device holds, or as there are tiles."""
+    p, s = problem, config.shape
+    tiles = tile_count(p, s.height)
+    q, counter = array_map(p, "q", p.q, s.height), Argument("uint32*", "workspace" if config.drawn else "q")
+    arguments = (q, array_map(p, "k", p.k, s.width), array_map(p, "v", p.v, s.width),
+                 array_map(p, "o", p.o, 64) if config.by_tma else q, Argument("uint16*", "o"), Argument("int64x4", p.strides(p.o)),
+                 Argument("float32*", "lse" if p.lse else "o"), Argument("int64x3", p.lse_strides), counter,
+                 Argument(element(p.sink.dtype if p.sink is not None else p.dtype).pointer, "sink"),
+                 Argument("int64", p.sink.strides[0] if p.sink is not None else 0), Argument("int32", tiles),
+                 *order_arguments(p, s.height), Argument("int32", p.rows), Argument("int32", p.keys), *sequence_arguments(p),
+                 Argument("int32x2", p.bounds), Argument("float32", p.scale * LOG2E))
+    main = Launch(kernel(config), (min(tiles, device.sms), 1, 1), (s.threads, 1, 1), arguments, shared=config.shared, dependent=True)
+    if not config.drawn:
+        return (main,)
+    return Launch(counter_kernel(), (1, 1, 1), (32, 1, 1), (counter,), dependent=True), main
+
+
+ALGORITHM = Algorithm(op="sdpa_fwd", name="flash_wgmma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
+                      build=build, notes=Note.TENSOR_CORE, arch="sm_90a")

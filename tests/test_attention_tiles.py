@@ -1,0 +1,53 @@
+"""Attention on tensor cores: edges of tiles, in every option that moves them, and blocks that take several tiles."""
+import contract
+import pytest
+from cases._sdpa import Forward
+
+from dnnkern import dispatch
+from dnnkern.device import SIMULATED
+from dnnkern.dispatch import Note
+
+CASES = [Forward("edges", 1, 1, 1, n, m, 16, e, ("float16", "bfloat16")[n % 2])
+         for n, m, e in ((1, 64, 16), (63, 1, 24), (64, 65, 16), (65, 127, 40), (127, 63, 16), (129, 129, 64))]
+CASES += [
+    Forward("causal", 1, 2, 1, 129, 129, 8, 8, "bfloat16", causal=True),
+    Forward("causal-bottom", 1, 2, 2, 65, 140, 8, 8, "float16", causal=True, align="bottom_right", order="BSHD"),
+    Forward("hidden-rows", 1, 1, 1, 140, 65, 8, 8, "bfloat16", causal=True, align="bottom_right"),
+    Forward("rows-beyond-keys", 1, 1, 1, 140, 65, 8, 8, "bfloat16", causal=True, window=(20, -1)),
+    Forward("window", 1, 1, 1, 150, 150, 8, 8, "float16", window=(30, 3)),
+    Forward("window-causal", 1, 1, 1, 70, 260, 16, 16, "bfloat16", window=(100, 0), align="bottom_right"),
+    Forward("padded", 3, 1, 1, 66, 130, 16, 16, "float16", of_rows=(66, 1, 0), of_keys=(130, 65, 3)),
+    Forward("padded-causal", 2, 2, 1, 66, 70, 8, 16, "bfloat16", of_keys=(64, 0), causal=True, align="bottom_right"),
+    Forward("sink", 1, 2, 1, 65, 66, 16, 16, "bfloat16", sink="float32", causal=True, window=(40, -1)),
+    Forward("peaked", 1, 1, 1, 64, 200, 16, 16, "bfloat16", large=6.0),
+    Forward("peaked-causal", 1, 1, 1, 100, 200, 16, 16, "float16", large=6.0, causal=True, align="bottom_right"),
+    Forward("wide", 1, 1, 1, 10, 70, 144, 200, "float16"),
+    Forward("unlike", 1, 1, 1, 70, 10, 192, 128, "bfloat16"),
+    Forward("odd-heads", 1, 1, 1, 66, 20, 9, 7, "bfloat16",
+            layout={name: {"gap": 7 if name in "qk" else 1} for name in ("q", "k", "v", "o")}),
+    Forward("o-strided", 1, 1, 1, 66, 20, 16, 16, "float16", layout={"o": {"step": 2}}),
+    Forward("o-in-pairs", 1, 1, 1, 66, 20, 16, 12, "float16", layout={"v": {"gap": 4}}),
+]
+
+
+def check(case, turn):
+    """On a GPU every configuration of every algorithm on tensor cores, in the simulator three of each, by turns."""
+    problem = case.problem()
+    able = [a for a in dispatch.algorithms(case.op) if Note.TENSOR_CORE in a.notes and contract.refusal(a, problem) is None]
+    assert able
+    for algorithm in able:
+        found = algorithm.variants(problem, contract.device())
+        for variant in [found[(turn + k) % len(found)] for k in range(min(3, len(found)))] if SIMULATED else found:
+            contract.check(variant, case, **contract.ONCE)
+
+
+@pytest.mark.parametrize("turn, case", list(enumerate(CASES)), ids=lambda x: f"{x.id}-{x.rows}-{x.keys}" if isinstance(x, Forward) else "")
+def test_edges_of_tiles(turn, case):
+    check(case, turn)
+
+
+@pytest.mark.parametrize("few_multiprocessors", [1, 2], indirect=True)
+@pytest.mark.parametrize("how", [{}, {"causal": True}, {"of_rows": (70, 35), "of_keys": (60, 100), "window": (80, -1)}], ids=str)
+def test_blocks_take_many_tiles(how, few_multiprocessors, request):
+    """In order, or drawn from a counter."""
+    check(Forward("tiles", 2, 2, 1, 70, 100, 8, 8, "bfloat16", **how), request.node.callspec.indices["few_multiprocessors"] * 3)
