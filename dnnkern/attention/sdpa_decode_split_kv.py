@@ -11,10 +11,11 @@
 Memory bounds it: with tiles of up to four rows a multiprocessor has more instructions to spare than this takes.
 """
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..device import cuda, device_function, i32, i64
 from ..device.convert import element
+from ..device.dependent import launch_dependent_grids
 from ..device.fastmath import maximum
 from ..device.groups import access_words, make_reader
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
@@ -25,6 +26,8 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..matmul._tile import unrolled
 from ..transform._estimate import LAUNCH, moved_seconds
+from ._decode_ranges import (Parts, lines_of, make_joined, make_leave, make_range, make_result, merge_launch, parts_bytes,
+                             shape_arguments, sink_arguments, tiles_of)
 from ._flash import make_powers
 from ._scores import NOTHING, Kind, make_terms
 from .sdpa_decode_naive import cache_arguments, decode_kind, make_place
@@ -82,6 +85,11 @@ class Config:
         return self.lanes * self.held * self.chunk
 
     @property
+    def parts(self):
+        """What its ranges leave."""
+        return Parts(self.kind, self.rows, self.width, self.e)
+
+    @property
     def shared(self):
         """Bytes in which the parts of a block meet."""
         return ITEMSIZE[self.kind.compute] * self.groups * self.rows * (self.width + 2)
@@ -123,22 +131,19 @@ def configs(problem, device):
 
 def _lines(problem):
     """Tiles of rows."""
-    p = problem
-    return p.batch * p.kv_heads * ceil_div(p.group * p.rows, _tile(p))
+    return lines_of(problem, _tile(problem))
 
 
 def workspace(problem, device, config):
     """What ranges leave, where there are several."""
-    if config.splits == 1:
-        return 0
-    return ITEMSIZE[problem.compute] * _lines(problem) * config.splits * config.rows * (config.width + 2)
+    return parts_bytes(problem, config.parts, config.splits)
 
 
 def estimate(problem, device, config):
     """Bytes, where enough blocks are there to have them under way; each block has a beginning and an end; and the merge."""
     p = problem
     blocks = _lines(p) * config.splits
-    tiles = ceil_div(p.group * p.rows, config.rows)
+    tiles = tiles_of(p, config.rows)
     moved = moved_seconds(p.bytes + (tiles - 1) * p.bytes / 4, device) / min(1.0, blocks / (BLOCKS * device.sms))
     waves = ceil_div(blocks, BLOCKS * 2 * device.sms)
     merge = 0 if config.splits == 1 else LAUNCH + moved_seconds(2 * workspace(p, device, config), device)
@@ -146,61 +151,14 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def make_merge(kind):
-    """Device function ``joined(values, at, step, tops, top_at, totals, total_at, own_step, count)`` -> (top, total, sum) of `count` parts,
-    each with a largest score, a sum of exponentials by it, and a sum that they weigh."""
-    powers, T = make_powers(kind.compute), kind.real
-
-    @device_function
-    def joined(values, at, step, tops, top_at, totals, total_at, own_step, count):
-        top, total, value = T(NOTHING), T(0), T(0)
-        for part in range(count):
-            top = maximum(top, T(tops[i64(top_at + part * own_step)]))
-        level = powers.level(top)
-        for part in range(count):
-            own = T(tops[i64(top_at + part * own_step)])
-            if own != T(NOTHING):
-                fall = powers.fall(powers.level(own), level)
-                total = T(total + T(totals[i64(total_at + part * own_step)]) * fall)
-                value = T(value + T(values[i64(at + part * step)]) * fall)
-        return top, total, value
-    return joined
-
-
-@functools.cache
-def make_result(config):
-    """Device function ``result(o, b, g, row, many, column, top, total, value, ...)``: an element of o from a sum and that of the
-    exponentials; 0 where nothing is seen."""
-    kind, T, E = config.kind, config.kind.real, config.e
-    powers, SINK, store = make_powers(kind.compute), bool(kind.sink), element(kind.dtype).store
-    load_sink = element(kind.sink or kind.dtype).load
-
-    @device_function
-    def result(o, b, g, row, many, column, top, total, value, group, per, o_strides, sink, sink_step):
-        if row < many and column < E:
-            member, i = divide_remainder(row, per)
-            h = i64(i32(i32(g * group) + member))
-            if SINK and top != T(NOTHING):
-                own = T(load_sink(sink, i64(h * sink_step)))
-                level = powers.level(maximum(top, own))
-                fall = powers.fall(powers.level(top), level)
-                total, value = T(T(total * fall) + powers.rise(own, level)), T(value * fall)
-            if total != T(0):
-                value = T(value * powers.inverse(total))
-            else:
-                value = T(0)
-            store(o, i64(i64(b) * o_strides[0] + h * o_strides[1] + i64(i) * o_strides[2] + i64(column) * o_strides[3]), value)
-    return result
-
-
-@functools.cache
-def range_kernel(config):
+def range_kernel(config, dependent):
     """A tile of rows and a range of keys a block."""
     kind, T = config.kind, config.kind.real
     terms, powers, place = make_terms(kind), make_powers(kind.compute), make_place(config.paged)
-    joined, result = make_merge(kind), make_result(config)
+    joined, result, leave_part = make_joined(kind), make_result(config.parts), make_leave(config.parts)
+    range_of, DEPENDENT = make_range(1), dependent
     ROWS, LANES_OF, HELD, CHUNK, GROUPS, AHEAD = config.rows, config.lanes, config.held, config.chunk, config.groups, config.ahead
-    WIDTH, D, E, SPLITS = config.width, config.d, config.e, config.splits
+    WIDTH, D, E, SPLIT = config.width, config.d, config.e, config.splits > 1
     OWN, STEP = HELD * CHUNK, AHEAD * GROUPS
     Q, Q_LENGTH, fetch_q, unpack_q = make_reader(kind.dtype, CHUNK, config.words[0])
     K, K_LENGTH, fetch_k, unpack_k = make_reader(kind.dtype, CHUNK, config.words[1])
@@ -284,8 +242,10 @@ def range_kernel(config):
     leave_all = unrolled(ROWS, leave)
 
     @cuda.jit(launch_bounds=(THREADS, 1))
-    def sdpa_decode_split_kv(q, k, v, o, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, width, q_strides,
+    def sdpa_decode_split_kv(q, k, v, o, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, q_strides,
                              k_strides, v_strides, o_strides, key_step, table_strides, sink_step, bounds, scale, softcap):
+        if DEPENDENT:
+            launch_dependent_grids()
         memory = cuda.shared.array(0, T)
         thread = i32(cuda.threadIdx.x)
         lane, group = i32(thread % LANES_OF), i32(thread // LANES_OF)
@@ -297,8 +257,7 @@ def range_kernel(config):
 
         # the keys of this range, of those that any row sees
         oldest, _ = terms.span(i32(0), i32(per[0]), keys, bounds)
-        first = i32(oldest + split * i32(width))
-        last = i32(min(i32(first + i32(width)), keys))
+        first, last = range_of(split, splits, oldest, keys)
         queries, sums = cuda.local.array(SUMS, T), cuda.local.array(SUMS, T)
         tops, totals, scores = cuda.local.array(ROWS, T), cuda.local.array(ROWS, T), cuda.local.array(SCORES, T)
         lows, highs = cuda.local.array(ROWS, i32), cuda.local.array(ROWS, i32)
@@ -336,62 +295,27 @@ def range_kernel(config):
 
         for item in range(thread, ITEM, THREADS):
             r, column = divide_remainder(i32(item), (SIZE, MULTIPLIER, SHIFT))
-            top, total, value = joined(memory, i64(item), i64(ITEM), memory, i64(TOPS + r), memory, i64(TOTALS + r), i64(ROWS), i32(GROUPS))
-            if SPLITS == 1:
-                result(o, b, g, i32(row0 + r), many, column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step)
+            top, total, value = joined(memory, i32(item), i32(ITEM), memory, i32(TOPS + r), memory, i32(TOTALS + r), i32(ROWS), i32(GROUPS))
+            if SPLIT:
+                part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
+                leave_part(partial, part, count, r, column, top, total, value)
             else:
-                part = i64(i64(i64(line) * SPLITS) + split)
-                partial[i64(part * ITEM + item)] = value
-                if column == 0:
-                    own = i64(i64(i64(lines[0]) * SPLITS) * ITEM + part * ROWS + r)
-                    partial[own] = top
-                    partial[i64(own + i64(i64(lines[0]) * SPLITS) * ROWS)] = total
+                result(o, b, g, i32(row0 + r), many, column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step)
     return sdpa_decode_split_kv
-
-
-@functools.cache
-def merge_kernel(config):
-    """An element of a tile a thread: what the ranges have left."""
-    joined, result = make_merge(config.kind), make_result(config)
-    ROWS, WIDTH, SPLITS = config.rows, config.width, config.splits
-    ITEM = ROWS * WIDTH
-    SIZE, MULTIPLIER, SHIFT = divisor(WIDTH)
-    OF_ROWS, OF_ROWS_BY, OF_ROWS_SHIFT = divisor(ROWS)
-
-    @cuda.jit(launch_bounds=(THREADS, 4))
-    def sdpa_decode_merge(partial, o, sink, lines, tiles, heads_of, per, sizes, o_strides, sink_step):
-        index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
-        if index < i64(i64(lines[0]) * ITEM):
-            number, column = divide_remainder(i32(index), (SIZE, MULTIPLIER, SHIFT))
-            line, r = divide_remainder(number, (OF_ROWS, OF_ROWS_BY, OF_ROWS_SHIFT))
-            place_of, tile = divide_remainder(line, tiles)
-            b, g = divide_remainder(place_of, heads_of)
-            part, parts = i64(i64(line) * SPLITS), i64(i64(lines[0]) * SPLITS)
-            top_at = i64(parts * ITEM + part * ROWS + r)
-            top, total, value = joined(partial, i64(part * ITEM + r * WIDTH + column), i64(ITEM), partial, top_at, partial,
-                                       i64(top_at + parts * ROWS), i64(ROWS), i32(SPLITS))
-            result(o, b, g, i32(tile * ROWS + r), i32(sizes[2]), column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step)
-    return sdpa_decode_merge
 
 
 def build(problem, device, config):
     """One launch, or two."""
-    p, pointer, lines = problem, element(problem.dtype).pointer, _lines(problem)
-    tiles = ceil_div(p.group * p.rows, config.rows)
-    sink = Argument(element(p.sink.dtype).pointer if p.sink is not None else pointer, "sink")
-    shape = (Argument("uint32x3", divisor(lines)), Argument("uint32x3", divisor(tiles)), Argument("uint32x3", divisor(p.kv_heads)),
-             Argument("uint32x3", divisor(p.rows)), Argument("int32x4", (p.capacity, p.group, p.group * p.rows, p.pages)))
-    left = Argument(f"{p.compute}*", "workspace")
-    arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), left, Argument("int32*", "seq_len_kv"),
-                 Argument("int32*", "page_table"), sink, *shape, Argument("uint32x3", divisor(max(p.page, 1))),
-                 Argument("int32", max(ceil_div(p.seen, config.splits), 1)),
+    p, pointer, splits = problem, element(problem.dtype).pointer, config.splits
+    dependent = splits > 1 and device.capability >= (9, 0)
+    sink, sink_step = sink_arguments(p)
+    arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), Argument(f"{p.compute}*", "workspace"),
+                 Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink, *shape_arguments(p, config.rows),
+                 Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
                  *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
-    launches = (Launch(range_kernel(config), (lines * config.splits, 1, 1), (THREADS, 1, 1), arguments, shared=config.shared),)
-    if config.splits == 1:
-        return launches
-    merged = (left, Argument(pointer, "o"), sink, *shape, Argument("int64x4", p.strides(p.o)),
-              Argument("int64", p.sink.strides[0] if p.sink is not None else 0))
-    return (*launches, Launch(merge_kernel(config), (ceil_div(lines * config.rows * config.width, THREADS), 1, 1), (THREADS, 1, 1), merged))
+    kernel = range_kernel(replace(config, splits=min(splits, 2)), dependent)
+    launch = Launch(kernel, (_lines(p) * splits, 1, 1), (THREADS, 1, 1), arguments, shared=config.shared)
+    return (launch, merge_launch(p, config.parts, splits, dependent)) if splits > 1 else (launch,)
 
 
 ALGORITHM = Algorithm(op="sdpa_decode", name="split_kv", supports=supports, workspace=workspace, configs=configs, estimate=estimate,

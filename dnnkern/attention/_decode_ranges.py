@@ -1,0 +1,220 @@
+"""Ranges of the keys of a sequence: which keys each has, what it leaves of every row, and the launch that merges that.
+
+The workspace holds sums [tile][range][row][width], then largest scores and then sums of exponentials [tile][range][row].
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, i32, i64
+from ..device.convert import element
+from ..device.dependent import wait_for_previous_grid
+from ..device.fastmath import maximum
+from ..device.groups import make_reader
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.warp import add, make_reduce
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ._flash import make_powers
+from ._scores import NOTHING, Kind
+
+LANES, MOST_WARPS = 32, 8
+AHEAD = 4  # ranges of a warp whose sums are under way together
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What ranges leave: `rows` of a tile, `width` sums of each, of which `e` are an output's."""
+    kind: Kind
+    rows: int
+    width: int
+    e: int
+
+
+def tiles_of(problem, rows):
+    """Tiles of so many rows that share a head of the cache."""
+    return ceil_div(problem.group * problem.rows, rows)
+
+
+def lines_of(problem, rows):
+    """Tiles of all sequences and heads of the cache."""
+    return problem.batch * problem.kv_heads * tiles_of(problem, rows)
+
+
+def parts_bytes(problem, parts, splits):
+    """Workspace for what ranges leave; none where one range has all keys."""
+    return ITEMSIZE[problem.compute] * lines_of(problem, parts.rows) * splits * parts.rows * (parts.width + 2) if splits > 1 else 0
+
+
+@functools.cache
+def make_range(step):
+    """Device function ``range_of(split, splits, oldest, keys)`` -> (first, behind the last) of the keys of a range, of `oldest` to `keys`.
+    Ranges begin at multiples of `step` and are as long as each other, however few keys a sequence has of those that it could have."""
+    @device_function
+    def range_of(split, splits, oldest, keys):
+        base = i32(oldest & -step)
+        whole, left = divide_remainder(i32(keys - base), splits)
+        width = i64(i64(i64(whole) + (step if left else step - 1)) & -step)
+        first = i64(min(i64(i64(base) + i64(split) * width), i64(keys)))
+        return i32(first), i32(min(i64(first + width), i64(keys)))
+    return range_of
+
+
+@functools.cache
+def make_joined(kind):
+    """Device function ``joined(values, at, step, tops, top_at, totals, total_at, own_step, count)`` -> (top, total, sum) of `count` parts,
+    each with a largest score, a sum of exponentials by it, and a sum that they weigh."""
+    powers, T = make_powers(kind.compute), kind.real
+
+    @device_function
+    def joined(values, at, step, tops, top_at, totals, total_at, own_step, count):
+        top, total, value = T(NOTHING), T(0), T(0)
+        for part in range(count):
+            top = maximum(top, T(tops[i32(top_at + part * own_step)]))
+        level = powers.level(top)
+        for part in range(count):
+            own = T(tops[i32(top_at + part * own_step)])
+            if own != T(NOTHING):
+                fall = powers.fall(powers.level(own), level)
+                total = T(total + T(totals[i32(total_at + part * own_step)]) * fall)
+                value = T(value + T(values[i32(at + part * step)]) * fall)
+        return top, total, value
+    return joined
+
+
+@functools.cache
+def make_leave(parts):
+    """Device function ``leave(partial, part, count, r, column, top, total, value)``: of part number `part` of `count`, for the merge."""
+    ROWS, WIDTH = parts.rows, parts.width
+    ITEM = ROWS * WIDTH
+
+    @device_function
+    def leave(partial, part, count, r, column, top, total, value):
+        partial[i64(i64(part) * ITEM + i64(r * WIDTH + column))] = value
+        if column == 0:
+            own = i64(i64(count) * ITEM + i64(part) * ROWS + i64(r))
+            partial[own] = top
+            partial[i64(own + i64(count) * ROWS)] = total
+    return leave
+
+
+@functools.cache
+def make_result(parts):
+    """Device function ``result(o, b, g, row, many, column, top, total, value, ...)``: an element of o from a sum and that of the
+    exponentials; 0 where nothing is seen."""
+    kind, T, E = parts.kind, parts.kind.real, parts.e
+    powers, SINK, store = make_powers(kind.compute), bool(kind.sink), element(kind.dtype).store
+    load_sink = element(kind.sink or kind.dtype).load
+
+    @device_function
+    def result(o, b, g, row, many, column, top, total, value, group, per, o_strides, sink, sink_step):
+        if row < many and column < E:
+            member, i = divide_remainder(row, per)
+            h = i64(i32(i32(g * group) + member))
+            if SINK and top != T(NOTHING):
+                own = T(load_sink(sink, i64(h * sink_step)))
+                level = powers.level(maximum(top, own))
+                fall = powers.fall(powers.level(top), level)
+                total, value = T(T(total * fall) + powers.rise(own, level)), T(value * fall)
+            if total != T(0):
+                value = T(value * powers.inverse(total))
+            else:
+                value = T(0)
+            store(o, i64(i64(b) * o_strides[0] + h * o_strides[1] + i64(i) * o_strides[2] + i64(column) * o_strides[3]), value)
+    return result
+
+
+@functools.cache
+def merge_kernel(parts, warps, dependent):
+    """A row a block, 16 bytes of it a lane; its warps share the ranges, several of each under way, and meet in shared memory."""
+    kind, T, THREADS, WARPS = parts.kind, parts.kind.real, LANES * warps, warps
+    powers, result, ROWS, WIDTH = make_powers(kind.compute), make_result(parts), parts.rows, parts.width
+    VECTOR = 16 // ITEMSIZE[kind.compute]
+    ITEM, SPAN, STEP, DEPENDENT = ROWS * WIDTH, LANES * VECTOR, AHEAD * warps, dependent
+    SCRATCH, SIZE, MULTIPLIER, SHIFT = warps * SPAN, *divisor(ROWS)
+    RAW, LENGTH, fetch, unpack = make_reader(kind.compute, VECTOR, 4, constant=False)
+    BUFFER = AHEAD * LENGTH
+    reduce_top, reduce_total = make_reduce(maximum), make_reduce(add)
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def sdpa_decode_merge(partial, o, sink, rows, across, lines, tiles, heads_of, per, sizes, splits, o_strides, sink_step):
+        scratch = cuda.shared.array(SCRATCH, T)
+        thread = i32(cuda.threadIdx.x)
+        lane, warp = i32(thread % LANES), i32(thread // LANES)
+        rest, portion = divide_remainder(i32(cuda.blockIdx.x), across)
+        place_of, row = divide_remainder(rest, rows)
+        b, g = divide_remainder(place_of, heads_of)
+        tile, r = divide_remainder(row, (SIZE, MULTIPLIER, SHIFT))
+        column = i32(portion * SPAN + lane * VECTOR)
+        part, count = i64(i64(i32(i32(place_of * i32(tiles[0])) + tile)) * splits), i64(i64(lines[0]) * splits)
+        at, top_at = i64(part * ITEM + i64(r * WIDTH + column)), i64(count * ITEM + part * ROWS + i64(r))
+        total_at = i64(top_at + count * ROWS)
+        raw, values, sums = cuda.local.array(BUFFER, RAW), cuda.local.array(VECTOR, T), cuda.local.array(VECTOR, T)
+        for e in range(VECTOR):
+            sums[e] = T(0)
+        if DEPENDENT:
+            wait_for_previous_grid()
+        for u in range(AHEAD):
+            s = i32(warp + u * WARPS)
+            fetch(raw, u * LENGTH, partial, i64(at + i64(s) * ITEM), i32(s < splits and column < WIDTH))
+
+        # what all ranges are measured by, the same in every warp
+        top, total = T(NOTHING), T(0)
+        for s in range(lane, splits, LANES):
+            top = maximum(top, T(partial[i64(top_at + i64(s) * ROWS)]))
+        top = reduce_top(top)
+        level = powers.level(top)
+        for s in range(lane, splits, LANES):
+            own = T(partial[i64(top_at + i64(s) * ROWS)])
+            if own != T(NOTHING):
+                total = T(total + T(partial[i64(total_at + i64(s) * ROWS)]) * powers.fall(powers.level(own), level))
+        total = reduce_total(total)
+        for start in range(warp, splits, STEP):
+            for u in range(AHEAD):
+                s = i32(start + u * WARPS)
+                own = T(NOTHING)
+                if s < splits:
+                    own = T(partial[i64(top_at + i64(s) * ROWS)])
+                if own != T(NOTHING):
+                    fall = powers.fall(powers.level(own), level)
+                    unpack(values, 0, raw, u * LENGTH)
+                    for e in range(VECTOR):
+                        sums[e] = T(sums[e] + values[e] * fall)
+                s = i32(s + STEP)
+                fetch(raw, u * LENGTH, partial, i64(at + i64(s) * ITEM), i32(s < splits and column < WIDTH))
+        for e in range(VECTOR):
+            scratch[i32(i32(warp * SPAN + lane * VECTOR) + e)] = sums[e]
+        cuda.syncthreads()
+        for place in range(thread, SPAN, THREADS):
+            value = T(0)
+            for w in range(WARPS):
+                value = T(value + scratch[i32(w * SPAN + place)])
+            result(o, b, g, row, i32(sizes[2]), i32(portion * SPAN + place), top, total, value, i32(sizes[1]), per, o_strides, sink,
+                   sink_step)
+    return sdpa_decode_merge
+
+
+def shape_arguments(problem, rows):
+    """Kernel parameters `lines`, `tiles`, `heads_of`, `per`, `sizes`: divisors, and (keys, heads of a group, its rows, pages)."""
+    p = problem
+    return (*(Argument("uint32x3", divisor(n)) for n in (lines_of(p, rows), tiles_of(p, rows), p.kv_heads, p.rows)),
+            Argument("int32x4", (p.capacity, p.group, p.group * p.rows, p.pages)))
+
+
+def sink_arguments(problem):
+    """Kernel parameters `sink` and `sink_step`."""
+    p = problem
+    pointer = element((p.sink or p.q).dtype).pointer
+    return Argument(pointer, "sink"), Argument("int64", p.sink.strides[0] if p.sink is not None else 0)
+
+
+def merge_launch(problem, parts, splits, dependent):
+    """The launch that makes o of what `splits` ranges have left; `dependent` (sm_90) lets it begin while they are at work."""
+    p, many = problem, problem.group * problem.rows
+    warps = min(MOST_WARPS, 1 << max(ceil_div(splits, AHEAD) - 1, 0).bit_length())
+    across = ceil_div(parts.width, LANES * 16 // ITEMSIZE[p.compute])
+    sink, sink_step = sink_arguments(p)
+    arguments = (Argument(f"{p.compute}*", "workspace"), Argument(element(p.dtype).pointer, "o"), sink, Argument("uint32x3", divisor(many)),
+                 Argument("uint32x3", divisor(across)), *shape_arguments(p, parts.rows), Argument("int32", splits),
+                 Argument("int64x4", p.strides(p.o)), sink_step)
+    return Launch(merge_kernel(parts, warps, dependent), (p.batch * p.kv_heads * many * across, 1, 1), (LANES * warps, 1, 1), arguments,
+                  dependent=dependent)
