@@ -16,23 +16,24 @@ from test_attention import ones, refused
 FWD, DECODE = dnnkern.sdpa_fwd, dnnkern.sdpa_decode
 
 
-def test_a_cache_in_pages_is_a_cache():
+@pytest.mark.parametrize("dtype, able, error", [("float64", ["naive", "split_kv"], 1e-14),
+                                                ("float16", ["naive", "split_kv", "split_kv_mma"], 2e-3)])
+def test_a_cache_in_pages_is_a_cache(dtype, able, error):
     """In any order of the pages, and as `sdpa_fwd` on the last rows."""
-    rng, lengths = np.random.default_rng(7), (13, 5)
-    q, k, v = rng.standard_normal((2, 4, 3, 8)), rng.standard_normal((2, 2, 16, 8)), rng.standard_normal((2, 2, 16, 4))
-    given, of_keys = [array(x, "float64") for x in (q, k, v)], array(lengths, "int32")
-    want = host(FWD(*given, seq_len_kv=of_keys, causal=True, align="bottom_right", window=(6, -1)))
+    rng, lengths = np.random.default_rng(7), (53, 21)
+    q, k, v = (rng.standard_normal(shape).astype(dtype) for shape in ((2, 4, 3, 8), (2, 2, 64, 8), (2, 2, 64, 16)))
+    given, of_keys = [array(x, dtype) for x in (q, k, v)], array(lengths, "int32")
+    want = host(FWD(*given, seq_len_kv=of_keys, causal=True, align="bottom_right", window=(19, -1), algo="naive"))
     order = rng.permutation(8)
     table = order.reshape(2, 4)
-    pages = [np.zeros((8, 2, 4, x.shape[3])) for x in (k, v)]
+    pages = [np.zeros((8, 2, 16, x.shape[3]), dtype) for x in (k, v)]
     for to, x in zip(pages, (k, v)):
-        to[order] = x.reshape(2, 2, 4, 4, -1).transpose(0, 2, 1, 3, 4).reshape(8, 2, 4, -1)
-    for a in dispatch.algorithms("sdpa_decode"):
-        plain = DECODE(*given, of_keys, window=(6, -1), algo=a.name)
-        paged = DECODE(given[0], *(array(x, "float64") for x in pages), of_keys, page_table=array(table, "int32"), window=(6, -1),
-                       algo=a.name)
-        np.testing.assert_allclose(host(plain), want, atol=1e-14, err_msg=a.name)
-        np.testing.assert_allclose(host(paged), want, atol=1e-14, err_msg=a.name)
+        to[order] = x.reshape(2, 2, 4, 16, -1).transpose(0, 2, 1, 3, 4).reshape(8, 2, 16, -1)
+    for name in able:
+        plain = DECODE(*given, of_keys, window=(19, -1), algo=name)
+        paged = DECODE(given[0], *(array(x, dtype) for x in pages), of_keys, page_table=array(table, "int32"), window=(19, -1), algo=name)
+        np.testing.assert_allclose(host(plain), want, atol=error, err_msg=name)
+        np.testing.assert_allclose(host(paged), want, atol=error, err_msg=name)
 
 
 @pytest.mark.parametrize("lengths", [(99, 4), (-5, 3), (2 ** 31 - 1, -2 ** 31)])

@@ -1,0 +1,378 @@
+"""`split_kv` on tensor cores: a warp takes 16 keys at a time straight from the cache into the registers that its products read.
+
+- The rows that share a head of the cache are the eight columns, or sixteen, of both products: scores [key][row] = K q^T, and sums [element]
+  [row] = V^T p, so that a few rows waste nothing, and a row's largest score and factors are in the threads that have its sums.
+- Which element of a head is which k of an instruction is anybody's choice, as long as it is the same for q and K: a thread has 16 bytes of
+  a row, which are k of two instructions. Of V it has 16 bytes of each of four keys; pairs of keys share a word after a permutation of
+  bytes. Nothing passes through shared memory on its way.
+- Loads of the next keys replace those of K as soon as the scores are there, and those of V as soon as they are weighed: a warp always has
+  one of the two under way. Warps meet once, at the end of their range; ranges in a second launch.
+- A probability is the sum of two halves, what the first leaves out being in the second: it is as exact as a float32 to 16 bits, or more.
+
+Memory bounds it.
+"""
+import functools
+from dataclasses import dataclass, replace
+
+from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device.convert import element, permute_bytes
+from ..device.dependent import launch_dependent_grids
+from ..device.fastmath import maximum
+from ..device.groups import access_words, make_reader
+from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ..device.mma import make_mma
+from ..device.vec import advance, shared_address, store_shared_4f32
+from ..device.warp import broadcast, shuffle_xor
+from ..dispatch import Algorithm, Note
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, moved_seconds
+from ._decode_ranges import (Parts, lines_of, make_joined, make_leave, make_range, make_result, merge_launch, parts_bytes,
+                             shape_arguments, sink_arguments, tiles_of)
+from ._flash import make_powers
+from ._scores import NOTHING, Kind, make_terms
+from .sdpa_decode_naive import cache_arguments, decode_kind, make_place
+
+WARPS, LANES, KEYS, EIGHT = 4, 32, 16, 8
+THREADS = WARPS * LANES
+CHUNK = 8  # elements in 16 bytes
+WIDEST = 128
+RAW_WORDS = 64  # of a thread's keys and values under way
+HALVES = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Config:
+    """What kernels are compiled for: 32-bit words of an access to q, k and v, sizes of the heads, eights of rows of a tile; and into how
+    many ranges the keys are cut."""
+    kind: Kind
+    paged: bool
+    words: tuple
+    d: int
+    e: int
+    eights: int
+    splits: int
+
+    @property
+    def k_chunks(self):
+        """A thread's 16 bytes of a row of K, which four threads share."""
+        return ceil_div(self.d, 4 * CHUNK)
+
+    @property
+    def v_chunks(self):
+        """Of a row of V, which eight share."""
+        return ceil_div(self.e, EIGHT * CHUNK)
+
+    @property
+    def tiles(self):
+        """Of 16 keys that a warp takes at a time."""
+        return 1 << (max(1, RAW_WORDS // (8 * self.k_chunks + 16 * self.v_chunks)).bit_length() - 1)
+
+    @property
+    def rows(self):
+        return EIGHT * self.eights
+
+    @property
+    def width(self):
+        return EIGHT * CHUNK * self.v_chunks
+
+    @property
+    def parts(self):
+        """What its ranges leave."""
+        return Parts(self.kind, self.rows, self.width, self.e)
+
+    @property
+    def blocks(self):
+        """Of a multiprocessor."""
+        return 3 if self.eights == 1 else 2
+
+    @property
+    def pitch(self):
+        """Elements from a row of a warp's sums in shared memory to the next, in other banks."""
+        return self.width + 4
+
+    @property
+    def shared(self):
+        """Bytes in which the warps of a block meet."""
+        return 4 * WARPS * self.rows * (self.pitch + 2)
+
+    def __str__(self):
+        return f"{self.rows} rows, {self.tiles * KEYS} keys a warp, {self.splits} ranges"
+
+
+def supports(problem):
+    """Halves, rows of whole accesses, and pages of whole tiles."""
+    p = problem
+    if p.dtype not in HALVES:
+        return f"{p.dtype}; expected {' or '.join(HALVES)}"
+    if max(p.d, p.dv) > WIDEST or p.d % CHUNK or p.dv % CHUNK or not p.dv:
+        return f"heads of {p.d} and {p.dv} elements; expected multiples of {CHUNK}, {WIDEST} at most"
+    if any(t.strides[-1] != 1 for t in (p.q, p.k_cache, p.v_cache)):
+        return "the elements of a head are not contiguous"
+    if not all(_words(p)):
+        return f"{p.q}, {p.k_cache}, {p.v_cache}; expected rows of whole words of four bytes"
+    if p.page_table is not None and p.page % KEYS:
+        return f"pages of {p.page} keys; expected multiples of {KEYS}"
+    elements = p.batch * p.kv_heads * (p.group * p.rows + 2 * EIGHT) * 2 * max(p.d, p.dv, 1024)
+    return None if elements < LIMIT else f"{p.batch} sequences of {p.heads} heads; expected fewer than 2**31 elements of tiles"
+
+
+def _words(problem):
+    """32-bit words of an access to q, k and v."""
+    return tuple(access_words(t, CHUNK, problem.strides(t)[:-1]) for t in (problem.q, problem.k_cache, problem.v_cache))
+
+
+def configs(problem, device):
+    """One range, and as many as make whole waves of the blocks that fit the device, as long as each warp of them has some keys."""
+    p = problem
+    whole = Config(decode_kind(p), p.page_table is not None, _words(p), p.d, p.dv, 1 if p.group * p.rows <= EIGHT else 2, 1)
+    slots, lines = whole.blocks * device.sms, lines_of(p, whole.rows)
+    most = max(1, min(1024, p.seen // (WARPS * KEYS)))
+    wanted = {min(most, slots * waves // (2 * lines)) for waves in (1, 2, 3, 4, 6, 8, 12, 16)}
+    return [replace(whole, splits=splits) for splits in sorted({1, *(w for w in wanted if w > 1)})]
+
+
+def workspace(problem, device, config):
+    """What ranges leave, where there are several."""
+    return parts_bytes(problem, config.parts, config.splits)
+
+
+def estimate(problem, device, config):
+    """Bytes by whole waves of blocks at the memory's rate, the blocks behind them at what each has under way; and the merge."""
+    p = problem
+    blocks, slots = lines_of(p, config.rows) * config.splits, config.blocks * device.sms
+    each = p.bytes * (1 + 0.25 * (tiles_of(p, config.rows) - 1)) / blocks
+    whole, rest = divmod(blocks, slots)
+    alone = each / (THREADS * 4 * RAW_WORDS / 1.2e-6)
+    moved = whole * moved_seconds(slots * each, device) + (max(moved_seconds(rest * each, device), alone) if rest else 0)
+    merge = 0 if config.splits == 1 else 1.5e-6 + 1e-8 * config.splits + moved_seconds(2 * workspace(p, device, config), device)
+    return LAUNCH + moved + 1.5e-6 + merge
+
+
+@functools.cache
+def kernel(config, dependent):
+    """A tile of rows and a range of keys a block, every `WARPS`-th 16 of them a warp."""
+    kind = config.kind
+    terms, powers, place = make_terms(kind), make_powers(kind.compute), make_place(config.paged)
+    range_of, joined, result, leave = make_range(KEYS), make_joined(kind), make_result(config.parts), make_leave(config.parts)
+    EIGHTS, ROWS, WIDTH, PITCH, D, E = config.eights, config.rows, config.width, config.pitch, config.d, config.e
+    KC, VC, TILES, SPLIT, DEPENDENT = config.k_chunks, config.v_chunks, config.tiles, config.splits > 1, dependent
+    K_WHOLE, V_WHOLE = D == 4 * CHUNK * KC, E == WIDTH
+    OWN, SPAN, STEP = 2 * EIGHTS, TILES * KEYS, WARPS * TILES * KEYS  # a thread's rows; a warp's keys, a block's
+    _, _, fetch_q, _ = make_reader(kind.dtype, CHUNK, config.words[0])
+    _, _, fetch_k, _ = make_reader(kind.dtype, CHUNK, config.words[1])
+    _, _, fetch_v, _ = make_reader(kind.dtype, CHUNK, config.words[2])
+    mma, pack, split = make_mma(kind.dtype), element(kind.dtype).pack, element(kind.dtype).unpack
+    K_TILE, V_TILE, QUERIES = 2 * KC * 4, 4 * VC * 4, EIGHTS * KC * 4
+    K_ALL, V_ALL, SCORES, SUMS = TILES * K_TILE, TILES * V_TILE, TILES * EIGHTS * 4, EIGHTS * VC * 16
+    WEIGHTS = TILES * EIGHTS * 2
+    ITEM, TOPS = ROWS * PITCH, WARPS * ROWS * PITCH
+    TOTALS = TOPS + WARPS * ROWS
+    SIZE, MULTIPLIER, SHIFT = divisor(WIDTH)
+
+    @device_function
+    def fetch_keys(raw, k, j0, first, last, group, numbers, rows, g, lane_column, strides):
+        """Both rows of a thread of each tile of 16 keys."""
+        for u in range(TILES):
+            at = i64(i64(numbers[u]) * strides[0] + i64(g) * strides[1] + i64(i32(rows[u] + group)) * strides[2] + i64(lane_column))
+            for half in range(2):
+                j = i32(j0 + u * KEYS + half * EIGHT + group)
+                there = j >= first and j < last
+                row = advance(k, i64(at + i64(half * EIGHT) * strides[2]))
+                for c in range(KC):
+                    inside = there
+                    if not K_WHOLE:
+                        inside = there and i32(lane_column + c * 4 * CHUNK) < D
+                    fetch_k(raw, u * K_TILE + (half * KC + c) * 4, row, i32(c * 4 * CHUNK), i32(inside))
+
+    @device_function
+    def fetch_values(raw, v, j0, first, last, pair, numbers, rows, g, lane_column, strides):
+        """The four keys of a thread of each tile: two neighbours of the first eight, two of the last."""
+        for u in range(TILES):
+            at = i64(i64(numbers[u]) * strides[0] + i64(g) * strides[1] + i64(i32(rows[u] + pair)) * strides[2] + i64(lane_column))
+            for n in range(4):
+                j = i32(j0 + u * KEYS + (n // 2) * EIGHT + n % 2 + pair)
+                there = j >= first and j < last
+                row = advance(v, i64(at + i64((n // 2) * EIGHT + n % 2) * strides[2]))
+                for c in range(VC):
+                    inside = there
+                    if not V_WHOLE:
+                        inside = there and i32(lane_column + c * EIGHT * CHUNK) < E
+                    fetch_v(raw, u * V_TILE + (n * VC + c) * 4, row, i32(c * EIGHT * CHUNK), i32(inside))
+
+    @device_function
+    def find(numbers, rows, b, j0, last, table, table_strides, page, pages):
+        """Where tiles of keys lie."""
+        for u in range(TILES):
+            j = i32(j0 + u * KEYS)
+            numbers[u], rows[u] = place(b, j if j < last else i32(0), table, table_strides, page, pages)
+
+    @device_function
+    def turned(word, from_, selector):
+        """Of words of two rows of a key, with keys along the groups of four lanes, those of two keys of a row, with rows along them."""
+        return permute_bytes(broadcast(word, from_), broadcast(word, i32(from_ + 4)), selector)
+
+    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    def sdpa_decode_split_kv_mma(q, k, v, o, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, q_strides,
+                                 k_strides, v_strides, o_strides, key_step, table_strides, sink_step, bounds, scale, softcap):
+        if DEPENDENT:
+            launch_dependent_grids()
+        memory = cuda.shared.array(0, f32)
+        thread = i32(cuda.threadIdx.x)
+        lane, warp = i32(thread & 31), i32(thread >> 5)
+        group, quad = i32(lane >> 2), i32(lane & 3)
+        number, line = divide_remainder(i32(cuda.blockIdx.x), lines)
+        place_of, tile = divide_remainder(line, tiles)
+        b, g = divide_remainder(place_of, heads_of)
+        row0, many = i32(tile * ROWS), i32(sizes[2])
+        _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
+        oldest, _ = terms.span(i32(0), i32(per[0]), keys, bounds)
+        first, last = range_of(number, splits, oldest, keys)
+        j0 = i32(first + warp * SPAN)
+        least = i32(max(first, oldest))  # what is before nobody sees, be it what it may
+
+        # keys and values of the first tiles, where those of the next ones lie, and the queries
+        k_column, v_column, pair = i32(quad * CHUNK), i32(group * CHUNK), i32(2 * quad)
+        of_k, of_v, queries = cuda.local.array(K_ALL, u32), cuda.local.array(V_ALL, u32), cuda.local.array(QUERIES, u32)
+        numbers, rows = cuda.local.array(TILES, i32), cuda.local.array(TILES, i32)
+        find(numbers, rows, b, j0, last, table, table_strides, page, sizes[3])
+        fetch_keys(of_k, k, j0, least, last, group, numbers, rows, g, k_column, k_strides)
+        fetch_values(of_v, v, j0, least, last, pair, numbers, rows, g, v_column, v_strides)
+        find(numbers, rows, b, i32(j0 + STEP), last, table, table_strides, page, sizes[3])
+        for n in range(EIGHTS):
+            row = i32(row0 + n * EIGHT + group)
+            there = row < many
+            member, i = divide_remainder(row if there else i32(0), per)
+            at = i64(i64(b) * q_strides[0] + i64(i32(i32(g * i32(sizes[1])) + member)) * q_strides[1] + i64(i) * q_strides[2])
+            for c in range(KC):
+                column = i32(k_column + c * 4 * CHUNK)
+                fetch_q(queries, (n * KC + c) * 4, advance(q, at), column, i32(there and column < D))
+
+        sums, scores = cuda.local.array(SUMS, f32), cuda.local.array(SCORES, f32)
+        tops, totals, falls = cuda.local.array(OWN, f32), cuda.local.array(OWN, f32), cuda.local.array(OWN, f32)
+        lows, highs = cuda.local.array(OWN, i32), cuda.local.array(OWN, i32)
+        high, low = cuda.local.array(WEIGHTS, u32), cuda.local.array(WEIGHTS, u32)
+        fragment = cuda.local.array(4, u32)
+        for s in range(SUMS):
+            sums[s] = f32(0)
+        for r in range(OWN):
+            tops[r], totals[r] = f32(NOTHING), f32(0)
+            lows[r], highs[r] = i32(0), i32(0)
+            row = i32(row0 + (r // 2) * EIGHT + pair + r % 2)
+            if row < many:
+                _, i = divide_remainder(row, per)
+                begin, end = terms.span(i, i32(per[0]), keys, bounds)
+                lows[r], highs[r] = i32(max(begin, least)), i32(min(end, last))
+        source = i32(8 * quad + i32(group >> 1))
+        selector = u32(0x7632) if group & 1 else u32(0x5410)
+
+        for start in range(j0, last, STEP):
+            # scores [key][row]
+            for s in range(SCORES):
+                scores[s] = f32(0)
+            for u in range(TILES):
+                for c in range(KC):
+                    for half in range(2):
+                        for w in range(2):
+                            fragment[2 * w] = of_k[u * K_TILE + c * 4 + 2 * half + w]
+                            fragment[2 * w + 1] = of_k[u * K_TILE + (KC + c) * 4 + 2 * half + w]
+                        for n in range(EIGHTS):
+                            mma(scores, (u * EIGHTS + n) * 4, fragment, 0, queries, (n * KC + c) * 4 + 2 * half)
+            fetch_keys(of_k, k, i32(start + STEP), least, last, group, numbers, rows, g, k_column, k_strides)
+
+            # the largest score of each row, and probabilities in place of scores
+            for n in range(EIGHTS):
+                for p in range(2):
+                    r = 2 * n + p
+                    top = tops[r]
+                    for u in range(TILES):
+                        for half in range(2):
+                            s = (u * EIGHTS + n) * 4 + 2 * half + p
+                            j, x = i32(start + (u * KEYS + half * EIGHT) + group), f32(NOTHING)
+                            if j >= lows[r] and j < highs[r]:
+                                x = terms.score(scores[s], i32(0), f32(0), q, i64(0), scale, softcap)
+                            scores[s] = x
+                            top = maximum(top, x)
+                    top = maximum(top, shuffle_xor(top, i32(16)))
+                    top = maximum(top, shuffle_xor(top, i32(8)))
+                    top = maximum(top, shuffle_xor(top, i32(4)))
+                    level = powers.level(top)
+                    falls[r] = f32(1)
+                    if tops[r] != f32(NOTHING):
+                        falls[r] = powers.fall(powers.level(tops[r]), level)
+                    tops[r] = top
+                    totals[r] = f32(totals[r] * falls[r])
+                    for u in range(TILES):
+                        for half in range(2):
+                            s = (u * EIGHTS + n) * 4 + 2 * half + p
+                            scores[s] = powers.rise(scores[s], level)
+                            totals[r] = f32(totals[r] + scores[s])
+                for u in range(TILES):
+                    for half in range(2):
+                        s = (u * EIGHTS + n) * 4 + 2 * half
+                        word = u32(pack(scores[s], scores[s + 1]))
+                        x, y = split(word)
+                        rest = u32(pack(f32(scores[s] - x), f32(scores[s + 1] - y)))
+                        high[(u * EIGHTS + n) * 2 + half] = turned(word, source, selector)
+                        low[(u * EIGHTS + n) * 2 + half] = turned(rest, source, selector)
+                for s in range(VC * 16):
+                    sums[n * VC * 16 + s] = f32(sums[n * VC * 16 + s] * falls[2 * n + s % 2])
+
+            # sums [element][row]
+            for u in range(TILES):
+                for c in range(VC):
+                    for w in range(4):
+                        for m in range(2):
+                            x, y = of_v[u * V_TILE + (2 * m * VC + c) * 4 + w], of_v[u * V_TILE + ((2 * m + 1) * VC + c) * 4 + w]
+                            fragment[2 * m] = permute_bytes(x, y, u32(0x5410))
+                            fragment[2 * m + 1] = permute_bytes(x, y, u32(0x7632))
+                        for n in range(EIGHTS):
+                            mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, high, (u * EIGHTS + n) * 2)
+                            mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, low, (u * EIGHTS + n) * 2)
+            fetch_values(of_v, v, i32(start + STEP), least, last, pair, numbers, rows, g, v_column, v_strides)
+            find(numbers, rows, b, i32(start + 2 * STEP), last, table, table_strides, page, sizes[3])
+
+        # the warps' sums, for the block
+        for n in range(EIGHTS):
+            for p in range(2):
+                r = i32(n * EIGHT + pair + p)
+                total = totals[2 * n + p]
+                total = f32(total + shuffle_xor(total, i32(16)))
+                total = f32(total + shuffle_xor(total, i32(8)))
+                total = f32(total + shuffle_xor(total, i32(4)))
+                if group == 0:
+                    memory[i32(TOPS + warp * ROWS + r)] = tops[2 * n + p]
+                    memory[i32(TOTALS + warp * ROWS + r)] = total
+                for c in range(VC):
+                    at = shared_address(memory, i32(i32(warp * ITEM + r * PITCH) + i32(v_column + c * EIGHT * CHUNK)))
+                    for w in range(2):
+                        s = ((n * VC + c) * 4 + 2 * w) * 4 + p
+                        store_shared_4f32(u32(at + u32(16 * w)), sums[s], sums[s + 2], sums[s + 4], sums[s + 6])
+        cuda.syncthreads()
+        for item in range(thread, i32(min(i32(many - row0), i32(ROWS)) * WIDTH), THREADS):
+            r, column = divide_remainder(i32(item), (SIZE, MULTIPLIER, SHIFT))
+            top, total, value = joined(memory, i32(r * PITCH + column), i32(ITEM), memory, i32(TOPS + r), memory, i32(TOTALS + r),
+                                       i32(ROWS), i32(WARPS))
+            if SPLIT:
+                part, count = i64(i64(i64(line) * splits[0]) + number), i64(i64(lines[0]) * splits[0])
+                leave(partial, part, count, r, column, top, total, value)
+            else:
+                result(o, b, g, i32(row0 + r), many, column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step)
+    return sdpa_decode_split_kv_mma
+
+
+def build(problem, device, config):
+    """One launch, or two."""
+    p, pointer, splits = problem, element(problem.dtype).pointer, config.splits
+    dependent = splits > 1 and device.capability >= (9, 0)
+    sink, sink_step = sink_arguments(p)
+    arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), Argument(f"{p.compute}*", "workspace"),
+                 Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink, *shape_arguments(p, config.rows),
+                 Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
+                 *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
+    launch = Launch(kernel(replace(config, splits=min(splits, 2)), dependent), (lines_of(p, config.rows) * splits, 1, 1), (THREADS, 1, 1),
+                    arguments, shared=config.shared)
+    return (launch, merge_launch(p, config.parts, splits, dependent)) if splits > 1 else (launch,)
+
+
+ALGORITHM = Algorithm(op="sdpa_decode", name="split_kv_mma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
+                      build=build, notes=Note.TENSOR_CORE, arch="sm_80+")
