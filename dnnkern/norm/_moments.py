@@ -99,17 +99,22 @@ def make_join(Real, elements, layer=True):
 
 
 @functools.cache
-def make_pool(Real, lanes, layer=True):
+def make_pool(Real, lanes, layer=True, even=False):
     """Device function ``pool(a, b, n)``: means, sums of squared distances and counts of aligned groups of `lanes` lanes, as of all, in
-    every lane: one sum for the mean, then one for the squares. Without `layer` there are no means, and `b` alone counts."""
+    every lane: one sum for the mean, then one for the squares. Without `layer` there are no means, and `b` alone counts. `even`: all lanes
+    have the same count, which is not 0."""
     whole, (inverse, _) = make_reduce(add, lanes), make_inverses(Real)
+    SHARE = 1 / lanes
 
     @device_function
     def pool(a, b, n):
         if layer:
             count = n
-            n = whole(count)
-            mean = Real(whole(Real(a * count)) * inverse(n)) if n > Real(0) else Real(0)
+            if even:
+                n, mean = Real(count * Real(lanes)), Real(whole(a) * Real(SHARE))
+            else:
+                n = whole(count)
+                mean = Real(whole(Real(a * count)) * inverse(n)) if n > Real(0) else Real(0)
             d = Real(a - mean)
             a, b = mean, Real(b + Real(d * d) * count)
         return a, whole(b), n

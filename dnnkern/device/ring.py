@@ -1,0 +1,198 @@
+"""Rows that stream through shared memory: a ring that bulk copies fill, and sums that blocks send each other a step before they use them.
+
+A block, or a cluster of blocks with an equal share of the columns each, goes through rows for good. Shares lie in a ring of *stages*, a
+step's rows each, which one thread fills by bulk copies as they become free, so that memory is busy whatever the other threads do. A
+*step* has two halves: threads reduce the newest rows, and send their block's sums to all blocks of the cluster; then they finish the rows
+of the step before, whose sums have come meanwhile and which are still in the ring. There is one barrier of the block a step, before the
+send; behind it everyone is done with the stage of two steps ago, and it is filled again.
+
+Unit u of a block's share is the thread's number ``u % threads``: `Ring.units` of 16 bytes for each thread.
+
+Host functions
+    `rings`           the rings that a device has room for
+    `make_ring`       the device functions of a `Ring`
+    `make_turns`      those of the sums alone
+
+>>> ring = Ring(threads=256, units=4, inputs=1, rows=1, stages=6, cluster=8, resident=2, whole=True)
+>>> ring.stage_bytes, ring.shared_bytes
+(16384, 98304)
+"""
+import functools
+from dataclasses import dataclass
+from typing import Callable, NamedTuple
+
+from . import cuda, device_function, i32, i64, u32, u64
+from .cluster import cluster_rank, cluster_sync, remote_address, store_remote_f32
+from .index import ceil_div
+from .mbarrier import fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_arrive_remote, mbarrier_init, mbarrier_wait_cluster
+from .rows import make_row_places
+from .tma import bulk_load
+from .vec import address, load_shared_4u32, shared_address
+
+TURNS = 4                          # sets of slots and barriers: a block may be two steps ahead of what another has read
+STATIC = 4096                      # bytes of shared memory for everything but the ring, and what the system takes
+LEAST, MOST = 4, 12                # stages: two are in use
+FLIGHT = 65536                     # bytes of a multiprocessor's rings that should be under way
+SIXTEEN = (9, 0), (10, 0), (10, 3)  # compute capabilities of devices with clusters of sixteen blocks
+
+
+@dataclass(frozen=True)
+class Ring:
+    """How blocks go through rows.
+
+    Attributes
+    ----------
+    threads : int
+        Of a block.
+    units : int
+        Of 16 bytes that a thread has of a row.
+    inputs : int
+        Arrays that are read: 1 or 2.
+    rows : int
+        Of a step.
+    stages : int
+        Of the ring, a step's rows each.
+    cluster : int
+        Blocks that share a row.
+    resident : int
+        Blocks of a multiprocessor.
+    whole : bool
+        Every thread has all of its units.
+    """
+    threads: int
+    units: int
+    inputs: int
+    rows: int
+    stages: int
+    cluster: int
+    resident: int
+    whole: bool
+
+    @property
+    def chunk_bytes(self):
+        """Of a share of a row of an array."""
+        return 16 * self.units * self.threads
+
+    @property
+    def stage_bytes(self):
+        return self.chunk_bytes * self.inputs * self.rows
+
+    @property
+    def shared_bytes(self):
+        return self.stage_bytes * self.stages
+
+    def __str__(self):
+        where = f"{self.threads} threads" + f" x {self.cluster} blocks" * (self.cluster > 1)
+        steps = f", {self.rows} rows" * (self.rows > 1) + f", ring of {self.stages}"
+        return f"{where}, {self.units} x 16 bytes{steps}, {self.resident} a multiprocessor"
+
+
+def rings(count, inputs, device, most_units):
+    """The rings for rows of `count` units, threads of which not half are idle. Host function."""
+    found = []
+    for cluster in (1, 2, 4, 8) + ((16,) if device.capability in SIXTEEN else ()):
+        share = ceil_div(count, cluster)
+        for threads in (128, 256, 512):
+            units = ceil_div(share, threads)
+            if units > most_units or share <= threads * units // 2 and (cluster, threads) != (1, 128) or cluster > count:
+                continue
+            for resident in (1, 2, 3, 4):
+                for rows in (1, 2):
+                    stage = 16 * units * threads * inputs * rows
+                    room = min(device.shared_per_block, device.shared_per_sm // resident) - STATIC
+                    stages = min(MOST, room // stage)
+                    if resident * threads <= 1024 and stages >= LEAST and (stages - 2) * resident * stage >= min(FLIGHT, 2 * room):
+                        found.append(Ring(threads, units, inputs, rows, stages, cluster, resident, units * threads * cluster == count))
+    return found
+
+
+def clusters(ring, device, rows):
+    """How many go through `rows` rows: all that run at once. Host function."""
+    return max(1, min(device.clusters(ring.cluster, ring.resident), ceil_div(rows, ring.rows)))
+
+
+class RingFunctions(NamedTuple):
+    """Device functions of a `Ring`; `landed` is a shared array of ``stages`` int64, `met` one of `TURNS`, `slots` one of ``TURNS * values
+    * cluster`` float32.
+
+    prepare(landed, met)
+        All threads of the cluster; before all else.
+    start(base, landed, stage, p, q, row, step, rows, begin, count, divisors, strides, offsets)
+        One thread: the copies of rows `row`, ``row + step``, ..., below `rows`, `count` units from number `begin` on, of the arrays p and,
+        where there are two, q, to the stage of that number; `base` is the shared address of the ring.
+    fetch(words, at, k, a, c)
+        Unit c of this thread, of row k of array a: `at` is the stage's shared address and 16 bytes for each thread before.
+    send(sums, slots, met, turn), wait(met, turn)
+        As `make_turns`'s.
+    """
+    prepare: Callable
+    start: Callable
+    fetch: Callable
+    send: Callable
+    wait: Callable
+
+
+@functools.cache
+def make_turns(values, cluster):
+    """Device functions ``send(sums, slots, met, turn)``, of a local array of `values` float32, by the threads of one warp: to all blocks of
+    the cluster; and ``wait(met, turn) -> place``, by all threads: ``slots[place + values * k + v]`` is number v of block k. `turn` counts
+    the calls."""
+    SENT, LOG = values * cluster, TURNS.bit_length() - 1
+
+    @device_function
+    def send(sums, slots, met, turn):
+        thread, which = i32(cuda.threadIdx.x), i32(turn & i32(TURNS - 1))
+        if thread < cluster:
+            to = remote_address(shared_address(slots, i32(i32(which * SENT) + i32(cluster_rank()) * values)), u32(thread))
+            for v in range(values):
+                store_remote_f32(u32(to + u32(4 * v)), sums[v])
+            mbarrier_arrive_remote(shared_address(met, which), u32(thread))
+
+    @device_function
+    def wait(met, turn):
+        which = i32(turn & i32(TURNS - 1))
+        mbarrier_wait_cluster(shared_address(met, which), u32(i32(turn >> LOG) & i32(1)))
+        return i32(which * SENT)
+    return send, wait
+
+
+@functools.cache
+def make_ring(ring, values, dims, arrays) -> RingFunctions:
+    """The device functions for sums of `values` numbers a step, and rows of `dims` dimensions of `arrays` arrays, the inputs first."""
+    STAGES, ROWS, TWO, CHUNK, STAGE = ring.stages, ring.rows, ring.inputs == 2, ring.chunk_bytes, ring.stage_bytes
+    CLUSTER, LINE, PIECES = ring.cluster, 16 * ring.threads, 16 * ring.inputs
+    places = make_row_places(dims, arrays)
+    send, wait = make_turns(values, ring.cluster)
+
+    @device_function
+    def prepare(landed, met):
+        if i32(cuda.threadIdx.x) == 0:
+            for k in range(STAGES):
+                mbarrier_init(shared_address(landed, i32(k)), u32(1))
+            for k in range(TURNS):
+                mbarrier_init(shared_address(met, i32(k)), u32(CLUSTER))
+            fence_mbarrier_init()
+        cluster_sync()
+
+    @device_function
+    def start(base, landed, stage, p, q, row, step, rows, begin, count, divisors, strides, offsets):
+        if row < rows and count > 0:
+            bar, to, first = shared_address(landed, stage), u32(base + u32(stage) * u32(STAGE)), u64(u64(begin) * u64(16))
+            there, nbytes = i32(1), u32(u32(count) * u32(16))
+            for k in range(1, ROWS):
+                there = i32(there + 1) if i32(row + k * step) < rows else there
+            mbarrier_arrive_expect(bar, u32(u32(there * count) * u32(PIECES)))
+            for k in range(ROWS):
+                n = i32(row + k * step)
+                if n < rows:
+                    places(n, divisors, strides, offsets)
+                    bulk_load(to, u64(address(p, offsets[0]) + first), nbytes, bar)
+                    if TWO:
+                        bulk_load(u32(to + u32(CHUNK)), u64(address(q, offsets[1]) + first), nbytes, bar)
+                to = u32(to + u32(PIECES // 16 * CHUNK))
+
+    @device_function
+    def fetch(words, at, k, a, c):
+        place = u32(at + u32((k * (PIECES // 16) + a) * CHUNK + c * LINE))
+        words[0], words[1], words[2], words[3] = load_shared_4u32(place)
+    return RingFunctions(prepare, start, fetch, send, wait)

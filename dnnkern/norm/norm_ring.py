@@ -1,0 +1,262 @@
+"""Rows that come through a ring in shared memory: blocks, or clusters of them, go through the rows and keep their columns' weights.
+
+The other algorithms hold a row and read nothing while its threads meet; and their blocks read gamma and beta from the L2 for every row,
+which for layer normalisation is twice what they read of x. Here each block has its columns for good, gamma and beta of them in registers,
+and bulk copies bring later rows while this one's moments meet (`device.ring`). Rows are read once from memory, and twice from the ring.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device.cluster import cluster_rank, cluster_sync
+from ..device.convert import element
+from ..device.index import ceil_div
+from ..device.mbarrier import mbarrier_wait
+from ..device.ring import TURNS, Ring, clusters, make_ring, rings
+from ..device.rows import Dim, Held, RowForm, make_row, make_row_places, row_arguments
+from ..device.vec import advance, as_u32, pin, shared_address, store4_from
+from ..dispatch import Algorithm
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ..transform._estimate import LAUNCH, moved_seconds
+from ._forward import layout, pointers, refusal, units
+from ._moments import make_inverses, make_join, make_pool
+from ._weights import make_weights, weight_words
+
+MOST_UNITS = 4                # of a thread, with its weights in registers
+WIDEST = (2, 4, 8, 16)[-1]    # blocks of a cluster
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the kernel is compiled for.
+
+    Attributes
+    ----------
+    dtype, gamma, beta : str
+    layer, scaled, shifted : bool
+        Whether there is a mean, gamma, beta.
+    gamma_words, beta_words : int
+        Of one load; 0: element by element.
+    dims : int
+        Dimensions besides the row, 1 at least.
+    ring : Ring
+    """
+    dtype: str
+    gamma: str
+    beta: str
+    layer: bool
+    scaled: bool
+    shifted: bool
+    gamma_words: int
+    beta_words: int
+    dims: int
+    ring: Ring
+
+    @property
+    def elements(self):
+        """Of a unit."""
+        return 16 // ITEMSIZE[self.dtype]
+
+    @property
+    def registers_needed(self):
+        """Of a thread: weights, a few units as packed words and as values, addresses."""
+        wide = [ITEMSIZE[t] if words else 4 for t, words in ((self.gamma, self.gamma_words), (self.beta, self.beta_words))]
+        weights = self.ring.units * self.elements * (self.scaled * wide[0] + self.shifted * wide[1]) // 4
+        return weights + 8 + 2 * self.elements + 32
+
+    def __str__(self):
+        return str(self.ring)
+
+
+def supports(problem):
+    """Rows of whole units of 16 bytes, which bulk copies can bring, and float32 sums, which blocks can exchange."""
+    if problem.compute != "float32":
+        return f"sums of {problem.dtype} are float64; blocks exchange float32"
+    if problem.residual is not None:
+        return "a residual; rows come from one array"
+    if (reason := refusal(problem)) is not None:
+        return reason
+    _, unit, heads = layout(problem)
+    if unit != 16 or heads:
+        return f"rows begin or end off a multiple of 16 bytes; units are {unit} bytes{', with heads' * heads}"
+    if units(problem) > WIDEST * 512 * MOST_UNITS:
+        return f"rows of {problem.form.length} elements are {units(problem)} units of 16 bytes; a cluster has {WIDEST * 512 * MOST_UNITS}"
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def configs(problem, device):
+    """Rings whose blocks' registers hold their columns' weights."""
+    p, order, count = problem, [name for name, _, _ in problem.arrays], 16 // problem.x.itemsize
+    weights = [(t, p.form.steps[order.index(name)]) for name, t in (("gamma", p.gamma), ("beta", p.beta))]
+    words = [weight_words(t, step, count, False) for t, step in weights]
+    types = [p.dtype if t is None else t.dtype for t, _ in weights]
+    found = [Config(p.dtype, *types, p.op == "layer_norm_fwd", p.gamma is not None, p.beta is not None, *words,
+                    max(1, len(layout(p)[0].outer)), ring) for ring in rings(units(p), 1, device, MOST_UNITS)]
+    return [c for c in found if -(-c.registers_needed // 8) * 8 * c.ring.threads * c.ring.resident <= 65536]
+
+
+def seconds(problem, device, config):
+    """Bytes, at the rate of a copy, or what a step takes, of which there are as many as the clusters with the most rows have."""
+    ring = config.ring
+    slots = clusters(ring, device, problem.form.rows)
+    steps = ceil_div(problem.form.rows, slots * ring.rows)
+    moved = moved_seconds(problem.bytes, device) * steps * slots * ring.rows / problem.form.rows
+    share = min(1.0, slots * ring.cluster * ring.threads / (256 * device.sms))
+    waits = 1.2e-6 + 0.03e-6 * ring.cluster
+    work = ring.rows * ring.units * ring.threads * config.elements * 14 / (128 * device.clock_hz) * (2 if ring.threads < 512 else 1.4)
+    return LAUNCH + 2e-6 + max(moved / share, steps * max(waits + work / ring.resident, work * ring.resident))
+
+
+@functools.cache
+def kernel(config):
+    """y and the statistics."""
+    ring, held = config.ring, Held(config.dtype, 16, config.ring.threads, config.ring.units)
+    row_of, E, Real = make_row(held), config.elements, f32
+    unpack, pack = row_of.unpack, row_of.pack
+    UNITS, ROWS, STAGES, STAGE, CLUSTER, WHOLE = ring.units, ring.rows, ring.stages, ring.stage_bytes, ring.cluster, ring.whole
+    BLOCK, BLOCKS, WARPS, CLUSTER_LOG = ring.threads, ring.resident, ring.threads // 32, ring.cluster.bit_length() - 1
+    LAYER, SCALED, SHIFTED, VALUES = config.layer, config.scaled, config.shifted, 1 + config.layer
+    GAMMA, GAMMA_LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.gamma_words)
+    BETA, BETA_LENGTH, fetch_beta, unpack_beta = make_weights(config.beta, E, config.beta_words)
+    GAMMAS, BETAS = UNITS * GAMMA_LENGTH, UNITS * BETA_LENGTH
+    SENT, LAST = VALUES * ROWS, i32(BLOCK - 32)
+    HALF, SLOTS = 3 * WARPS * ROWS, TURNS * SENT * CLUSTER
+    SCRATCH = 2 * HALF
+    prepare, start, fetch, send, wait = make_ring(ring, SENT, config.dims, 4)
+    in_warp, in_block, in_cluster = (make_pool(Real, n, LAYER, WHOLE) for n in (32, WARPS, CLUSTER))
+    places, join, (inverse, inverse_root) = make_row_places(config.dims, 4), make_join(Real, E, LAYER), make_inverses(Real)
+    hold_gamma, hold_beta = pin(GAMMAS), pin(BETAS)
+
+    @device_function
+    def share_of(rank, units, share):
+        """Units of a block."""
+        return i32(min(max(i32(units - i32(rank * share)), i32(0)), i32(share)))
+
+    @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
+    def norm_fwd_ring(x, gamma, beta, y, mean, rstd, eps, rows, length, units, share, step, gamma_step, beta_step, divisors, strides):
+        dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
+        slots, landed, met = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
+        gammas, betas, part = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA), cuda.local.array(4, u32)
+        values, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        sums, offsets = cuda.local.array(SENT, Real), cuda.local.array(4, i64)
+        thread, rank = i32(cuda.threadIdx.x), i32(cluster_rank())
+        first, stride = i32(i32(cuda.blockIdx.x) >> CLUSTER_LOG), i32(step * i32(ROWS))
+        begin, count = i32(rank * share), share_of(rank, units, share)
+        prepare(landed, met)
+        base = u32(shared_address(dynamic, i32(0)))
+        mine = u32(base + u32(16) * u32(thread))
+        if thread == LAST:
+            for s in range(STAGES):
+                start(base, landed, i32(s), x, x, i32(first + s * stride), step, rows, begin, count, divisors, strides, offsets)
+        n_mine = i32(0)
+        for c in range(UNITS):
+            i = i32(thread + c * BLOCK)
+            inside = WHOLE or i < count
+            n_mine = i32(n_mine + E) if inside else n_mine
+            if SCALED:
+                fetch_gamma(gammas, c * GAMMA_LENGTH, gamma, i32(i32(begin + i) * E), gamma_step, inside)
+            if SHIFTED:
+                fetch_beta(betas, c * BETA_LENGTH, beta, i32(i32(begin + i) * E), beta_step, inside)
+        other = i32(thread & i32(CLUSTER - 1))
+        n_other, n_inverse = Real(i32(share_of(other, units, share) * i32(E))), inverse(Real(length))
+        turn, here, last, free, parity = i32(0), i32(0), i32(0), i32(0), u32(0)
+        for row in range(first, i32(rows + stride), stride):
+            was = u32(mine + u32(last) * u32(STAGE))
+            if row < rows:
+                if WHOLE or count > 0:
+                    mbarrier_wait(shared_address(landed, here), parity)
+                at, half = u32(mine + u32(here) * u32(STAGE)), i32(i32(turn & i32(1)) * i32(HALF))
+                for k in range(ROWS):
+                    a, b, n = Real(0), Real(0), Real(n_mine)
+                    if ROWS == 1 or i32(row + k * step) < rows:
+                        for c in range(UNITS):
+                            if WHOLE or i32(thread + c * BLOCK) < count:
+                                fetch(part, at, k, 0, c)
+                                unpack(values, part, 0)
+                                a, b = join(values, a, b, Real(E * c), Real(1) / Real(c + 1))
+                    a, b, n = in_warp(a, b, n)
+                    if i32(thread & 31) == 0:
+                        place = i32(half + 3 * (WARPS * k) + 3 * i32(thread >> 5))
+                        scratch[place] = a
+                        scratch[i32(place + 1)] = b
+                        scratch[i32(place + 2)] = n
+                cuda.syncthreads()
+                if thread == LAST and turn >= 2:
+                    start(base, landed, free, x, x, i32(row + (STAGES - 2) * stride), step, rows, begin, count, divisors, strides, offsets)
+                if thread < 32:
+                    for k in range(ROWS):
+                        place = i32(half + 3 * (WARPS * k) + 3 * i32(thread & i32(WARPS - 1)))
+                        a, b, n = in_block(scratch[place], scratch[i32(place + 1)], scratch[i32(place + 2)])
+                        sums[k * VALUES] = b
+                        if LAYER:
+                            sums[k * VALUES + 1] = a
+                    send(sums, slots, met, turn)
+            if turn > 0:
+                place = i32(wait(met, i32(turn - 1)) + other * i32(SENT))
+                if SCALED:
+                    hold_gamma(gammas)
+                if SHIFTED:
+                    hold_beta(betas)
+                for k in range(ROWS):
+                    line = i32(i32(row - stride) + k * step)
+                    if ROWS == 1 or line < rows:
+                        a, b = Real(0), slots[i32(place + k * VALUES)]
+                        if LAYER:
+                            a = slots[i32(place + k * VALUES + 1)]
+                        a, b, n = in_cluster(a, b, n_other)
+                        scale = inverse_root(Real(Real(b * n_inverse) + eps))
+                        places(line, divisors, strides, offsets)
+                        if thread == 0 and rank == 0:
+                            if LAYER:
+                                mean[offsets[2]] = a
+                            rstd[offsets[3]] = scale
+                        q = as_u32(advance(y, i64(offsets[1] + i64(begin) * i64(E))))
+                        for c in range(UNITS):
+                            i = i32(thread + c * BLOCK)
+                            if WHOLE or i < count:
+                                fetch(part, was, k, 0, c)
+                                unpack(values, part, 0)
+                                if SCALED:
+                                    unpack_gamma(scales, gammas, c * GAMMA_LENGTH)
+                                if SHIFTED:
+                                    unpack_beta(shifts, betas, c * BETA_LENGTH)
+                                for e in range(E):
+                                    value = Real(Real(values[e] - a) * scale) if LAYER else Real(values[e] * scale)
+                                    if SCALED:
+                                        value = Real(value * scales[e])
+                                    if SHIFTED:
+                                        value = Real(value + shifts[e])
+                                    values[e] = value
+                                pack(part, 0, values)
+                                store4_from(q, i32(4 * i), part, 0)
+            turn, free, last, here = i32(turn + 1), last, here, i32(here + 1)
+            if here == i32(STAGES):
+                here, parity = i32(0), u32(parity ^ u32(1))
+        cluster_sync()
+    return norm_fwd_ring
+
+
+def build(problem, device, config):
+    """One launch."""
+    p, form, ring = problem, problem.form, config.ring
+    order = {name: k for k, (name, _, _) in enumerate(p.arrays)}
+    outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in ("x", "y", "mean", "rstd"))) for d in form.outer)
+    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * 4),), outer))
+    slots, count = clusters(ring, device, form.rows), units(p)
+    arguments = (*pointers(p, ("x", "gamma", "beta", "y", "mean", "rstd"), {"gamma": "x", "beta": "x", "mean": "rstd"}),
+                 Argument(p.compute, "eps"), Argument("int32", form.rows), Argument("int32", form.length), Argument("int32", count),
+                 Argument("int32", ceil_div(count, ring.cluster)), Argument("int32", slots),
+                 *(Argument("int64", form.steps[order.get(name, 0)]) for name in ("gamma", "beta")),
+                 Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
+    return (Launch(kernel(config), (slots * ring.cluster, 1, 1), (ring.threads, 1, 1), arguments, shared=ring.shared_bytes,
+                   cluster=(ring.cluster, 1, 1)),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="ring", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,
+                             arch="sm_90+") for op in ("layer_norm_fwd", "rms_norm_fwd"))
