@@ -1,9 +1,10 @@
 """A block a sample, a thread a state or a few: steps follow each other by one barrier, through two rows of states in shared memory.
 
-The recursion is a chain of as many steps as the input has, so that nothing counts but the time of a step. A thread's scores of the next few
-steps are under way while it computes these; what it leaves for the gradient is written on the way. Backward a sample's block turns the
-recursion round and leaves the probability of each state at each step; then a block a step and sample writes the row of the gradient: all
-classes first, then the blank and the labels, each by the thread that has its first occurrence and follows the others, in their order.
+The recursion is a chain of as many steps as the input has, so that nothing counts but the time of a step. What a thread reads of the next
+few steps is under way while it computes these, and not touched before; what it leaves for the gradient is written on the way. Backward a
+of the gradient: all classes first, then the blank and the labels, each by the thread that has its first occurrence and follows the others in
+their order.
+in their order.
 """
 import functools
 import math
@@ -80,30 +81,54 @@ def estimate(problem, device, config):
 
 @functools.cache
 def make_chunk(config):
-    """Device function ``fetch(scores, x, lses, t, toward, times, classes_of, strides, states)``: the scores of a thread's states at the
-    next steps from t on, forwards or backwards, less the logarithms of the steps' sums; NaN for a label that is no class."""
+    """Device functions of a thread's states at the next steps from t on, forwards or backwards.
+
+    fetch(scores, lses, x, row, t, toward, times, classes_of, strides, states)
+        Scores, NaN for a label that is no class, and the logarithms of the steps' sums.
+    reached(found, row, t, times, own, strides)
+        Backwards: how probable the alignments up to there are.
+    take(scores, later, lses)
+        Scores less these logarithms: what waits for the loads.
+    """
     load, compute = element(config.dtype).load, element(config.dtype).compute
-    Real, HELD, AHEAD_OF = TYPES[compute], config.held, config.ahead
+    Real, THREADS, HELD, AHEAD_OF = TYPES[compute], config.threads, config.held, config.ahead
 
     @device_function
-    def fetch(scores, x, lses, t, toward, times, classes_of, strides, states):
+    def fetch(scores, lses, x, row, t, toward, times, classes_of, strides, states):
         for j in range(AHEAD_OF):
             at = i32(t + toward * j)
             if at >= 0 and at < times:
-                lse = lses[i64(i64(at) * strides[8] + i64(states) * strides[9])]
+                lses[j] = row[i64(i64(at) * strides[8] + i64(states) * strides[9])]
                 for k in range(HELD):
                     score = Real(math.nan)
                     if classes_of[k] >= 0:
-                        score = Real(load(x, i64(i64(at) * strides[0] + i64(classes_of[k]) * strides[2])) - lse)
+                        score = Real(load(x, i64(i64(at) * strides[0] + i64(classes_of[k]) * strides[2])))
                     scores[j * HELD + k] = score
-    return fetch
+
+    @device_function
+    def reached(found, row, t, times, own, strides):
+        thread = i32(cuda.threadIdx.x)
+        for j in range(AHEAD_OF):
+            at = i32(t - j)
+            if at >= 0 and at < times:
+                for k in range(HELD):
+                    s = i32(thread + k * THREADS)
+                    if s < own:
+                        found[j * HELD + k] = row[i64(i64(at) * strides[8] + i64(s) * strides[9])]
+
+    @device_function
+    def take(scores, later, lses):
+        for j in range(AHEAD_OF):
+            for k in range(HELD):
+                scores[j * HELD + k] = Real(later[j * HELD + k] - lses[j])
+    return fetch, reached, take
 
 
 @functools.cache
 def forward_kernel(config):
     """Logarithms of the probabilities of the alignments up to each state of each step, and of all."""
     compute = element(config.dtype).compute
-    Real, do, fetch = TYPES[compute], make_sums(compute), make_chunk(config)
+    Real, do, (fetch, _, take) = TYPES[compute], make_sums(compute), make_chunk(config)
     add2, add3, length, label = do.add2, do.add3, do.length, do.label
     THREADS, HELD, AHEAD_OF = config.threads, config.held, config.ahead
     SCORES = HELD * AHEAD_OF
@@ -111,7 +136,7 @@ def forward_kernel(config):
     @cuda.jit(launch_bounds=(THREADS, 1))
     def ctc_fwd_block(logits, targets, input_lengths, target_lengths, saved, loss, steps, samples, classes, states, blank, strides, zero):
         line = cuda.shared.array(0, Real)
-        scores, later = cuda.local.array(SCORES, Real), cuda.local.array(SCORES, Real)
+        scores, later, lses = cuda.local.array(SCORES, Real), cuda.local.array(SCORES, Real), cuda.local.array(AHEAD_OF, Real)
         classes_of, skips = cuda.local.array(HELD, i32), cuda.local.array(HELD, i32)
         thread, n, width = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x), i32(states + 2)
         times, fits = length(input_lengths, i64(i64(n) * strides[5]), steps)
@@ -133,12 +158,11 @@ def forward_kernel(config):
                         skips[k] = i32(1)
             if s < states:
                 line[i32(s + 2)] = Real(0) if s == 0 else Real(NOTHING)
-        fetch(later, x, row, i32(0), i32(1), times, classes_of, strides, states)
+        fetch(later, lses, x, row, i32(0), i32(1), times, classes_of, strides, states)
         cuda.syncthreads()
         for begin in range(i32(0), times, i32(AHEAD_OF)):
-            for k in range(SCORES):
-                scores[k] = later[k]
-            fetch(later, x, row, i32(begin + AHEAD_OF), i32(1), times, classes_of, strides, states)
+            take(scores, later, lses)
+            fetch(later, lses, x, row, i32(begin + AHEAD_OF), i32(1), times, classes_of, strides, states)
             for j in range(AHEAD_OF):
                 t = i32(begin + j)
                 if t < times:
@@ -180,7 +204,7 @@ def forward_kernel(config):
 def backward_kernel(config):
     """The probability of being in each state at each step, given the target; and chains of labels that are alike."""
     compute = element(config.dtype).compute
-    Real, do, fetch = TYPES[compute], make_sums(compute), make_chunk(config)
+    Real, do, (fetch, reached, take) = TYPES[compute], make_sums(compute), make_chunk(config)
     add3, power, ending, length, label = do.add3, do.power, do.ending, do.length, do.label
     THREADS, HELD, AHEAD_OF = config.threads, config.held, config.ahead
     SCORES = HELD * AHEAD_OF
@@ -189,7 +213,8 @@ def backward_kernel(config):
     def ctc_bwd_block(logits, targets, input_lengths, target_lengths, saved, steps, samples, classes, states, blank, strides, occupied,
                       follow, leads):
         line = cuda.shared.array(0, Real)
-        scores, later = cuda.local.array(SCORES, Real), cuda.local.array(SCORES, Real)
+        scores, later, lses = cuda.local.array(SCORES, Real), cuda.local.array(SCORES, Real), cuda.local.array(AHEAD_OF, Real)
+        before, coming = cuda.local.array(SCORES, Real), cuda.local.array(SCORES, Real)
         classes_of, skips = cuda.local.array(HELD, i32), cuda.local.array(HELD, i32)
         thread, n, width = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x), i32(states + 2)
         times, _ = length(input_lengths, i64(i64(n) * strides[5]), steps)
@@ -211,7 +236,8 @@ def backward_kernel(config):
         for s in range(thread, width, i32(THREADS)):
             line[s] = Real(0) if s == own - 1 else Real(NOTHING)
             line[i32(width + s)] = Real(NOTHING)
-        fetch(later, x, row, i32(times - 1), i32(-1), times, classes_of, strides, states)
+        fetch(later, lses, x, row, i32(times - 1), i32(-1), times, classes_of, strides, states)
+        reached(coming, row, i32(times - 1), times, own, strides)
         for j in range(thread, count, i32(THREADS)):
             lead_of[j] = i32(1)
         total = Real(0)
@@ -226,9 +252,11 @@ def backward_kernel(config):
             if i < count:
                 lead_of[i] = i32(0)
         for begin in range(i32(0), times, i32(AHEAD_OF)):
+            take(scores, later, lses)
             for k in range(SCORES):
-                scores[k] = later[k]
-            fetch(later, x, row, i32(times - 1 - begin - AHEAD_OF), i32(-1), times, classes_of, strides, states)
+                before[k] = coming[k]
+            fetch(later, lses, x, row, i32(times - 1 - begin - AHEAD_OF), i32(-1), times, classes_of, strides, states)
+            reached(coming, row, i32(times - 1 - begin - AHEAD_OF), times, own, strides)
             for j in range(AHEAD_OF):
                 t = i32(times - 1 - begin - j)
                 if t >= 0:
@@ -242,8 +270,7 @@ def backward_kernel(config):
                                 d = line[i32(old + s + 2)]
                             rest = add3(line[i32(old + s)], line[i32(old + s + 1)], d)
                             line[i32(new + s)] = Real(rest + scores[j * HELD + k])
-                            ahead = row[i64(i64(t) * strides[8] + i64(s) * strides[9])]
-                            into[i64(i64(t) * i64(states) + i64(s))] = power(Real(Real(ahead + rest) - total))
+                            into[i64(i64(t) * i64(states) + i64(s))] = power(Real(Real(before[j * HELD + k] + rest) - total))
                     cuda.syncthreads()
     return ctc_bwd_block
 

@@ -6,7 +6,7 @@ as the grid leaves them neighbours. The pixels of all corners of a few channels 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64
+from ..device import cuda, device_function, i32, i64
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..dispatch import Algorithm
@@ -65,37 +65,59 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def kernel(config):
-    """y at the places of a grid."""
-    kind, CHANNELS = config.kind, config.channels
-    corners = make_corners(kind)
-    where, split, mixed = corners.where, corners.split, corners.mixed
-    store, T = element(kind.dtype).store, COMPUTE[kind.compute]
+def kernel(config, wide):
+    """y at the places of a grid. `wide`: offsets of 64 bits."""
+    kind, CHANNELS, BILINEAR = config.kind, config.channels, config.kind.mode == "bilinear"
+    corners, T, Int = make_corners(kind), COMPUTE[kind.compute], i64 if wide else i32
+    where, split, mix = corners.where, corners.split, corners.mix
+    load, store, CORNERS = element(kind.dtype).load, element(kind.dtype).store, 2 ** kind.dims if BILINEAR else 1
+    HELD = TOGETHER * CORNERS
+
+    @device_function
+    def find(offsets, inside, sizes, strides, d0, h0, w0):
+        for k in range(CORNERS):
+            w, h, d = i32(w0 + i32(k & 1)), i32(h0 + i32(k >> 1 & 1)), i32(d0 + i32(k >> 2))
+            inside[k] = i32(w >= 0 and w < sizes[2] and h >= 0 and h < sizes[1] and d >= 0 and d < sizes[0])
+            offsets[k] = Int(Int(d) * strides[2] + Int(h) * strides[3] + Int(w) * strides[4])
+
+    @device_function
+    def mixed(values, k, w_share, h_share, d_share):
+        if not BILINEAR:
+            return values[k]
+        near = mix(mix(values[k], values[k + 1], w_share), mix(values[k + 2], values[k + 3], w_share), h_share)
+        if CORNERS > 4:
+            far = mix(mix(values[k + 4], values[k + 5], w_share), mix(values[k + 6], values[k + 7], w_share), h_share)
+            near = mix(near, far, d_share)
+        return near
 
     @cuda.jit(launch_bounds=(THREADS, 4))
     def grid_sample_pixels(x, grid, y, places, channels, blocks, groups, height, width, sizes, x_strides, grid_strides, y_strides):
-        values = cuda.local.array(TOGETHER, T)
+        values = cuda.local.array(HELD, T)
+        offsets, inside = cuda.local.array(CORNERS, Int), cuda.local.array(CORNERS, i32)
         rest, part = divide_remainder(i32(cuda.blockIdx.x), blocks)
         n, group = divide_remainder(rest, groups)
         i = i32(part * i32(THREADS) + i32(cuda.threadIdx.x))
         if i < places:
             row, q = divide_remainder(i, width)
             o, p = divide_remainder(row, height)
-            at = i64(i64(n) * grid_strides[0] + i64(o) * grid_strides[1] + i64(p) * grid_strides[2] + i64(q) * grid_strides[3])
-            w, h, d, _, _, _ = where(grid, at, grid_strides[4], sizes)
+            at = Int(Int(n) * grid_strides[0] + Int(o) * grid_strides[1] + Int(p) * grid_strides[2] + Int(q) * grid_strides[3])
+            w, h, d, _, _, _ = where(grid, i64(at), i64(grid_strides[4]), sizes)
             w0, w_share = split(w)
             h0, h_share = split(h)
             d0, d_share = split(d)
-            to = i64(i64(n) * y_strides[0] + i64(o) * y_strides[2] + i64(p) * y_strides[3] + i64(q) * y_strides[4])
-            start, first = i64(i64(n) * x_strides[0]), i32(group * i32(CHANNELS))
+            find(offsets, inside, sizes, x_strides, d0, h0, w0)
+            to = Int(Int(n) * y_strides[0] + Int(o) * y_strides[2] + Int(p) * y_strides[3] + Int(q) * y_strides[4])
+            start, first = Int(Int(n) * x_strides[0]), i32(group * i32(CHANNELS))
             for c in range(first, min(i32(first + CHANNELS), i32(channels)), TOGETHER):
                 for k in range(TOGETHER):
-                    if i32(c + k) < channels:
-                        image = i64(start + i64(c + k) * x_strides[1])
-                        values[k] = mixed(x, image, x_strides, sizes, d0, d_share, h0, h_share, w0, w_share)
+                    image = Int(start + Int(c + k) * x_strides[1])
+                    for j in range(CORNERS):
+                        values[k * CORNERS + j] = T(0)
+                        if inside[j] and i32(c + k) < channels:
+                            values[k * CORNERS + j] = T(load(x, Int(image + offsets[j])))
                 for k in range(TOGETHER):
                     if i32(c + k) < channels:
-                        store(y, i64(to + i64(c + k) * y_strides[1]), values[k])
+                        store(y, Int(to + Int(c + k) * y_strides[1]), mixed(values, k * CORNERS, w_share, h_share, d_share))
     return grid_sample_pixels
 
 
@@ -108,8 +130,8 @@ def build(problem, device, config):
     arguments = (Argument(pointer, "x"), Argument(element(p.grid.dtype).pointer, "grid"), Argument(pointer, "y"), Argument("int32", places),
                  Argument("int32", p.channels), Argument("uint32x3", divisor(blocks)), Argument("uint32x3", divisor(groups)),
                  Argument("uint32x3", divisor(p.out[1])), Argument("uint32x3", divisor(p.out[2])), Argument("int32x3", p.image),
-                 *(Argument("int64x5", s) for s in strides))
-    return (Launch(kernel(config), (blocks * groups * p.x.shape[0], 1, 1), (THREADS, 1, 1), arguments),)
+                 *(Argument("int64x5" if p.is_wide else "int32x5", s) for s in strides))
+    return (Launch(kernel(config, p.is_wide), (blocks * groups * p.x.shape[0], 1, 1), (THREADS, 1, 1), arguments),)
 
 
 ALGORITHM = Algorithm(op="grid_sample_fwd", name="pixels", supports=supports, workspace=workspace, estimate=estimate, build=build,
