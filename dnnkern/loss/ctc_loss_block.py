@@ -1,10 +1,11 @@
 """A block a sample, a thread a state or a few: steps follow each other by one barrier, through two rows of states in shared memory.
 
 The recursion is a chain of as many steps as the input has, so that nothing counts but the time of a step. What a thread reads of the next
-few steps is under way while it computes these, and not touched before; what it leaves for the gradient is written on the way. Backward a
-of the gradient: all classes first, then the blank and the labels, each by the thread that has its first occurrence and follows the others in
-their order.
-in their order.
+few steps is under way while it computes these, and not touched before; what it leaves for the gradient is written on the way.
+
+Backward a sample's block turns the recursion round and leaves the probability of each state at each step; then a block a step and sample
+writes the row of the gradient: all classes first, then the blank and the labels, each by the thread that has its first occurrence and
+follows the others, in their order.
 """
 import functools
 import math
