@@ -25,6 +25,12 @@ CASES += [
     Forward("unlike", 1, 1, 1, 70, 10, 192, 128, "bfloat16"),
     Forward("odd-heads", 1, 1, 1, 66, 20, 9, 7, "bfloat16",
             layout={name: {"gap": 7 if name in "qk" else 1} for name in ("q", "k", "v", "o")}),
+    Forward("negative-scale", 1, 2, 1, 20, 70, 8, 8, "bfloat16", scale=-0.4, window=(60, -1)),
+    Forward("bias", 1, 2, 1, 66, 70, 8, 8, "bfloat16", bias=(2, 66, 70), bias_dtype="float32", causal=True),
+    Forward("alibi-capped", 1, 3, 3, 20, 70, 8, 8, "float16", alibi=True, softcap=1.5, align="bottom_right", bias=(1, 1, 1, 70)),
+    Forward("dropped", 2, 1, 1, 20, 140, 8, 8, "bfloat16", dropout=0.3, seed=2 ** 63 + 5, window=(90, -1), align="bottom_right"),
+    Forward("dropped-padded", 2, 2, 1, 20, 70, 8, 8, "float16", dropout=0.2, softcap=2.0, of_rows=(20, 3), of_keys=(7, 70), causal=True,
+            align="bottom_right"),
     Forward("o-strided", 1, 1, 1, 66, 20, 16, 16, "float16", layout={"o": {"step": 2}}),
     Forward("o-in-pairs", 1, 1, 1, 66, 20, 16, 12, "float16", layout={"v": {"gap": 4}}),
 ]
@@ -51,3 +57,17 @@ def test_edges_of_tiles(turn, case):
 def test_blocks_take_many_tiles(how, few_multiprocessors, request):
     """In order, or drawn from a counter."""
     check(Forward("tiles", 2, 2, 1, 70, 100, 8, 8, "bfloat16", **how), request.node.callspec.indices["few_multiprocessors"] * 3)
+
+
+def test_values_behind_a_sequence_do_not_matter():
+    """Not even where they are NaN; nor do keys there, nor rows."""
+    case = Forward("nan", 2, 1, 1, 20, 140, 8, 8, "bfloat16", of_rows=(20, 9), of_keys=(70, 140))
+    values = {name: x if x is None else x.copy() for name, x in case.values("float").items()}
+    reference, bound = case.reference(values, True)
+    for name in ("k", "v"):
+        values[name][0, :, 70:] = float("nan")
+    values["q"][1, :, 9:] = float("nan")
+    for algorithm in dispatch.algorithms(case.op):
+        if contract.refusal(algorithm, case.problem()) is None:
+            with contract.registered(algorithm) as mine:
+                contract.Run(case, mine, values).check_values(reference, bound)

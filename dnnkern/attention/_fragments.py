@@ -13,12 +13,13 @@ powers of two: `scale` has the factor log2(e) in it, and is positive.
 """
 import functools
 
-from ..device import device_function, f32, i32, u32
+from ..device import device_function, f32, i32, i64, u32
 from ..device.convert import element
 from ..device.fastmath import ex2, fma, fmax, lg2, rcp
-from ..device.warp import add, any_lane, make_reduce
+from ..device.philox import philox
+from ..device.warp import add, any_lane, make_reduce, shuffle_xor
 from ._flash import LN2, LOG2E
-from ._scores import NOTHING
+from ._scores import NOTHING, make_terms
 
 SLACK = 8.0
 """Probabilities may grow to 2**SLACK before sums are scaled down: neither float32 sums nor 16-bit floats lose anything by that, and of
@@ -131,6 +132,61 @@ def make_hide(width, left, right):
                 if i32(8 * j + e) >= end1 or (left and i32(8 * j + e) < begin1):
                     x[4 * j + 2 + e] = f32(NOTHING)
     return hide
+
+
+@functools.cache
+def make_adjust(kind, width):
+    """Device function ``adjust(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides)``: products
+    become scores with a cap, a bias and ALiBi.
+
+    `bias_at` is where the head's bias begins; beyond the last row and key it is not read.
+    """
+    score, BIAS = make_terms(kind).score, bool(kind.bias)
+
+    @device_function
+    def adjust(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides):
+        for h in range(2):
+            before, line = i32(at + column - own - 8 * h), i64(0)
+            if BIAS:
+                line = i64(bias_at + i64(min(i32(row + 8 * h), i32(last_row))) * bias_strides[2])
+            for j in range(width // 8):
+                for e in range(2):
+                    where = line
+                    if BIAS:
+                        where = i64(line + i64(min(i32(at + column + 8 * j + e), i32(last_key))) * bias_strides[3])
+                    x[4 * j + 2 * h + e] = score(x[4 * j + 2 * h + e], i32(before + 8 * j + e), slope, bias, where, scale, softcap)
+    return adjust
+
+
+@functools.cache
+def make_drop(width):
+    """Device function ``drop(x, seed, head, row, at, lane, threshold, factor)``: probabilities of a tile of `width` keys, the first of
+    which, `at`, is a multiple of 8, become 0 or the factor's multiple, as `Terms.kept` says.
+
+    Four random words are eight keys' of a row, and a thread of the quad needs one of them: each makes those of every fourth eight keys, and
+    they are exchanged.
+    """
+    @device_function
+    def pick(k, words):
+        low = words[1] if k & 1 else words[0]
+        high = words[3] if k & 1 else words[2]
+        return high if k & 2 else low
+
+    @device_function
+    def drop(x, seed, head, row, at, lane, threshold, factor):
+        own = i32(lane & 3)
+        for h in range(2):
+            line = i64(i64(i64(head) << i64(32)) + i64(i32(row + 8 * h)))
+            for first in range(0, width // 8, 4):
+                words = philox(seed, line, i64(i32(i32(at >> 3) + first) + own))
+                got = (pick(own, words), shuffle_xor(pick(i32(own ^ 1), words), 1), shuffle_xor(pick(i32(own ^ 2), words), 2),
+                       shuffle_xor(pick(i32(own ^ 3), words), 3))  # of the eight keys number own ^ 0, 1, 2, 3
+                for s in range(4):
+                    if first + s < width // 8:
+                        word, k = pick(i32(own ^ s), got), 4 * (first + s) + 2 * h
+                        x[k] = f32(x[k] * factor) if u32(word << u32(16)) >= threshold else f32(0)
+                        x[k + 1] = f32(x[k + 1] * factor) if word >= threshold else f32(0)
+    return drop
 
 
 @functools.cache

@@ -48,14 +48,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class Config:
-    """The options, sizes of heads, and a shape; whether the window has a left and a right bound, whether blocks draw their tiles from a
-    counter, whether o leaves through TMA, otherwise by pairs or single elements."""
+    """The options, sizes of heads, and a shape; whether the window has a left and a right bound, whether scores are more than scaled
+    products, whether blocks draw their tiles from a counter, whether o leaves through TMA, otherwise by pairs or single elements."""
     kind: Kind
     d: int
     e: int
     shape: Shape
     left: bool
     right: bool
+    adjusted: bool
     lse: bool
     drawn: bool
     by_tma: bool
@@ -64,6 +65,8 @@ class Config:
     def __post_init__(self):
         s = self.shape
         check_register_budget(s.threads, ((128, s.registers[0]), (128 * s.groups, s.registers[1])))
+        if self.kind.dropout and s.width % 32:
+            raise ValueError(f"tile {s}: with dropout expected a multiple of 32 keys")
         if self.live > s.registers[1]:
             raise ValueError(f"tile {s} of heads of {self.d} and {self.e}: a thread needs {self.live} registers, it has {s.registers[1]}")
         if self.stages < 2:
@@ -84,7 +87,8 @@ class Config:
     def live(self):
         """About how many registers a thread needs."""
         s = self.shape
-        return s.width // 2 + self.columns // 2 + s.width // 4 + 4 * self.steps * s.held + 32
+        return s.width // 2 + self.columns // 2 + s.width // 4 + 4 * self.steps * s.held + 32 + (
+            60 if self.kind.bias else 24 * (self.adjusted or self.kind.dropout))
 
     @property
     def boxes(self):
@@ -152,11 +156,6 @@ def refusal(problem):
         return f"dtype {p.dtype}; expected float16 or bfloat16"
     if p.packed:
         return "packed sequences: a box of TMA reaches into the next one"
-    for name, given in (("bias", p.bias is not None), ("alibi", p.alibi), ("softcap", p.softcap > 0), ("dropout", p.dropout > 0)):
-        if given:
-            return f"{name}: scores are only scaled and masked"
-    if not 2.0 ** -60 < p.scale < 2.0 ** 60:
-        return f"scale {p.scale:g}; expected a positive number, 2**-60 to 2**60"
     if max(p.d, p.dv) > WIDEST or not p.dv:
         return f"heads of {p.d} and {p.dv} elements; expected 1 to {WIDEST}"
     if not p.keys:
@@ -171,6 +170,12 @@ def refusal(problem):
 def stored_by_tma(problem):
     """Whether TMA can write o: it writes 16 bytes at a time, those behind the end of a row too."""
     return addressable(problem, problem.o) and problem.dv % 8 == 0
+
+
+def is_adjusted(problem):
+    """Whether scores are more than products times a positive number, which their maximum and their exponentials go by."""
+    p = problem
+    return p.bias is not None or p.alibi or p.softcap > 0 or not 2.0 ** -60 < p.scale < 2.0 ** 60
 
 
 # ---- the order of tiles
@@ -228,11 +233,17 @@ the nominal one. And what a step takes, in parts of the tensor cores' cycles and
 and 765 TFLOP/s that a prototype reached with heads of 64 and 128 elements on an H200."""
 
 
+BIAS_ISSUES, ALIBI_ISSUES, CAP_ISSUES, DROPOUT_ISSUES = 12, 4, 25, 14
+"""Instructions that an option takes for each score, counted in machine code."""
+
+
 def tile_seconds(problem, config, device):
     """Predicted time: steps of the block with the most of them."""
     p, s = problem, config.shape
     products = 2 * s.height * s.width * (config.steps * 16 + config.columns) / 4096
     step = max(PRODUCT_SHARE * products + EXPONENTIAL_SHARE * s.height * s.width / 16, 1.05 * products)
+    issues = BIAS_ISSUES * bool(config.kind.bias) + ALIBI_ISSUES * p.alibi + CAP_ISSUES * (p.softcap > 0) + DROPOUT_ISSUES * (p.dropout > 0)
+    step += issues * s.height * s.width / 128
     step *= 1 + 0.12 * (3 - s.groups)  # fewer warpgroups leave more gaps, a guess
     tiles = tile_count(p, s.height)
     seen = p.pairs / max(p.batch * p.rows, 1)

@@ -30,24 +30,25 @@ from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import (bulk_commit, make_bulk_wait, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_4d,
                           tma_store_4d)
-from ..device.vec import advance, as_u32, load_shared_u32, pin, shared_address, store_shared_u32
+from ..device.vec import advance, as_u32, load_shared_u32, pin, shared_address, store_shared_4u32, store_shared_u32
 from ..device.warp import elect, redux_max, uniform
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..matmul._engine_hopper import GROUP, ROW
 from ._flash import LOG2E
-from ._fragments import SLACK, make_absorb, make_hide, make_pack, make_row_words, make_shares, multiply_rows
-from ._scores import NOTHING, kind_of, make_terms, sequence_arguments
-from ._wgmma import (ALIGNMENT, COLUMNS, Config, Shape, array_map, is_uneven, make_locate, order_arguments, refusal, stored_by_tma,
-                     tile_count, tile_seconds)
+from ._fragments import (SLACK, make_absorb, make_adjust, make_drop, make_hide, make_pack, make_row_words, make_shares,
+                         multiply_rows)
+from ._scores import NOTHING, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+from ._wgmma import (ALIGNMENT, COLUMNS, Config, Shape, array_map, is_adjusted, is_uneven, make_locate, order_arguments, refusal,
+                     stored_by_tma, tile_count, tile_seconds)
 
 SHAPES = (Shape(3, 80, 64), Shape(3, 128, 48), Shape(2, 128, 48, held=True), Shape(2, 128, 48), Shape(2, 80, 48), Shape(2, 64, 32),
           Shape(1, 64, 32))
 
 
 def supports(problem):
-    """16-bit rows that TMA can read; scores that are scaled, masked and nothing else."""
+    """16-bit rows that TMA can read, not packed."""
     return refusal(problem)
 
 
@@ -58,7 +59,7 @@ def configs(problem, device):
     for shape in SHAPES:
         drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
         try:
-            found.append(Config(kind_of(p), p.d, p.dv, shape, p.left >= 0, p.right >= 0, p.lse is not None, drawn, by_tma,
+            found.append(Config(kind_of(p), p.d, p.dv, shape, p.left >= 0, p.right >= 0, is_adjusted(p), p.lse is not None, drawn, by_tma,
                                 pairs and not by_tma))
         except ValueError:
             continue
@@ -100,6 +101,7 @@ def kernel(config):
     SCORES, SUMS, WORDS, HELD_WORDS = WIDTH // 2, E // 2, WIDTH // 4, 4 * STEPS * HELD
     Q_BOX, BOX = HEIGHT * ROW, WIDTH * ROW
     EARLY, SINK, LIMITED, REAL_E = HELD and APART, bool(kind.sink), kind.limits_rows, config.e
+    ADJUSTED, DROPOUT, PADDED = config.adjusted, kind.dropout, kind.limits_keys
     WARPS, PARTS, RING = 4 * GROUPS, divisor(WIDTH), 8 * STAGES
     by_row = matrix_descriptor(16, 1024, 128)
     V_CONST = matrix_descriptor(BOX, 1024, 128)
@@ -110,6 +112,7 @@ def kernel(config):
     scores_alone, scores_first, sums_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SUMS)
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), s.registers))
     absorb, hide, shares = make_absorb(WIDTH, s.first), make_hide(WIDTH, config.left, config.right), make_shares(SINK)
+    adjust, drop = make_adjust(kind, WIDTH) if ADJUSTED else None, make_drop(WIDTH) if DROPOUT else None
     pack, hold_scores, row_words = make_pack(kind.dtype, WORDS), pin(SCORES), make_row_words(kind.dtype, SUMS)
     load_sink, drained, source_free = element(kind.sink or kind.dtype).load, make_bulk_wait(0), make_bulk_wait_read(0)
 
@@ -126,6 +129,8 @@ def kernel(config):
         sequences, all_rows, all_keys, bounds = numbers
         _, rows, _, keys = terms.lengths(image, sequences, all_rows, all_keys)
         first, every_end = terms.span(i0, rows, keys, bounds)
+        if DROPOUT:
+            first = i32(first & -8)
         every_begin, last = terms.span(i32(min(i32(i0 + HEIGHT), rows) - 1), rows, keys, bounds)
         tiles, _ = divide_remainder(i32(max(i32(min(last, keys) - first), i32(1)) + i32(WIDTH - 1)), PARTS)
         return rows, terms.shift(rows, keys), keys, first, tiles, every_begin, every_end
@@ -221,9 +226,34 @@ def kernel(config):
                 store_row(advance(at, i64(8 * o_strides[2])), o_strides[3], i32(column + 8 * j), high)
 
     @device_function
-    def consume(o_map, o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scale, group, thread):
+    def to_scores(x, row, own, at, column, keys, every, numbers, scaling):
+        """Of the products: what they are beside the scale, and which of them there are."""
+        every_begin, every_end = every
+        if ADJUSTED:
+            scale, slope, softcap, bias, bias_at, bias_strides = scaling
+            adjust(x, row, own, at, column, i32(numbers[1] - 1), i32(numbers[2] - 1), scale, slope, softcap, bias, bias_at, bias_strides)
+        if at < every_begin or i32(at + WIDTH) > every_end:
+            hide(x, own, at, column, keys, numbers[3])
+
+    @device_function
+    def clear_values(bar, phase, to, at, keys, thread):
+        """Values behind a sequence's last key become zero: what they are must not matter, and zero times NaN is NaN."""
+        if i32(at + WIDTH) > keys:
+            mbarrier_wait(bar, phase)
+            for part in range(i32(max(i32(keys - at), i32(0)) * 8 + thread), WIDTH * 8, 128 * GROUPS):
+                for box in range(V_BOXES):
+                    store_shared_4u32(u32(to + u32(box * BOX) + u32(i32(part) * 16)), u32(0), u32(0), u32(0), u32(0))
+            fence_async_shared()
+            barrier_sync(u32(GROUPS + 1), u32(128 * GROUPS))
+
+    @device_function
+    def consume(o_map, o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scaling, dropping, group,
+                thread):
         q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
-        bounds, all_rows = numbers[3], numbers[1]
+        all_rows, heads = numbers[1], i32(order[4][0])
+        scale, softcap, bias, bias_strides = scaling
+        seed, threshold, factor = dropping
+        steepness = f32(LOG2E) if ADJUSTED else scale
         scores, sums = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32)
         words, held = cuda.local.array(WORDS, u32), cuda.local.array(HELD_WORDS or 1, u32)
         tops, levels, totals = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
@@ -233,7 +263,7 @@ def kernel(config):
         mine = i32(warp * 16 + (lane & 15))
         q_at = u32(base + u32(group) * u32(GROUP))
         staging = u32(q_at + u32(O_AT))
-        slack = f32(f32(SLACK) * rcp(scale))
+        slack = f32(f32(SLACK) * rcp(steepness))
         k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(0), u32(0), u32(0), u32(0), u32(0), u32(0)
         t = i32(cuda.blockIdx.x)
         while True:
@@ -254,6 +284,9 @@ def kernel(config):
             at = i32(first + i32(i32(left - 1) * WIDTH))
             row = i32(i0 + own_row)
             own = i32(row + shift)
+            slope, bias_at = terms.slope(h, heads), i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
+            scoring, every = (scale, slope, softcap, bias, bias_at, bias_strides), (every_begin, every_end)
+            head = i32(image * heads + h)
             for i in range(SUMS):
                 sums[i] = f32(0)
             for r in range(2):
@@ -280,10 +313,14 @@ def kernel(config):
             if thread == 0:
                 mbarrier_arrive(u32(k_empty + u32(8) * k_slot))
             k_slot, k_phase = advanced(k_slot, k_phase)
-            if at < every_begin or i32(at + WIDTH) > every_end:
-                hide(scores, own, at, column, keys, bounds)
-            absorb(scores, most, tops, levels, totals, falls, scale, slack)
+            to_scores(scores, row, own, at, column, keys, every, numbers, scoring)
+            absorb(scores, most, tops, levels, totals, falls, steepness, slack)
+            if DROPOUT:
+                drop(scores, seed, head, row, at, lane, threshold, factor)
             pack(words, scores)
+            if PADDED:
+                clear_values(u32(v_full + u32(8) * v_slot), v_phase, u32(base + u32(V_AT) + v_slot * u32(V_BYTES)), at, keys,
+                             i32(group * 128 + thread))
             left = i32(left - 1)
             while left > 0:
                 at = i32(at - WIDTH)
@@ -299,9 +336,10 @@ def kernel(config):
                 if thread == 0:
                     mbarrier_arrive(u32(k_empty + u32(8) * k_slot))
                 k_slot, k_phase = advanced(k_slot, k_phase)
-                if at < every_begin or i32(at + WIDTH) > every_end:
-                    hide(scores, own, at, column, keys, bounds)
-                grown = absorb(scores, most, tops, levels, totals, falls, scale, slack)
+                to_scores(scores, row, own, at, column, keys, every, numbers, scoring)
+                grown = absorb(scores, most, tops, levels, totals, falls, steepness, slack)
+                if DROPOUT:
+                    drop(scores, seed, head, row, at, lane, threshold, factor)
                 sums_done(sums)
                 if thread == 0:
                     mbarrier_arrive(u32(v_empty + u32(8) * v_slot))
@@ -354,7 +392,8 @@ def kernel(config):
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def sdpa_fwd_flash_wgmma(q, k, v, o_map, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, per_section, several, rest,
-                             last, heads_of, group_of, row_tiles, rows, keys, of_rows, of_keys, row_step, key_step, bounds, scale):
+                             last, heads_of, group_of, row_tiles, rows, keys, of_rows, of_keys, row_step, key_step, bias, bias_strides,
+                             bounds, scale, softcap, seed, threshold, factor):
         shared = cuda.shared.array(0, u32)
         q_map, k_map, v_map = tensor_map_address(q), tensor_map_address(k), tensor_map_address(v)
         to_o = tensor_map_address(o_map)
@@ -391,8 +430,8 @@ def kernel(config):
                     produce(q_map, k_map, v_map, base, bars, tiles, order, numbers, counter)
         else:
             claim_registers()
-            consume(to_o, o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scale, i32(role - 1),
-                    i32(tid & 127))
+            consume(to_o, o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers,
+                    (scale, softcap, bias, bias_strides), (seed, threshold, factor), i32(role - 1), i32(tid & 127))
     return sdpa_fwd_flash_wgmma
 
 
@@ -401,13 +440,15 @@ def build(problem, device, config):
     p, s = problem, config.shape
     tiles = tile_count(p, s.height)
     q, counter = array_map(p, "q", p.q, s.height), Argument("uint32*", "workspace" if config.drawn else "q")
+    bias, bias_strides, *of_sink = added_arguments(p)
+    bounds, scale, *others = number_arguments(p)
+    if not config.adjusted:
+        scale = Argument("float32", p.scale * LOG2E)
     arguments = (q, array_map(p, "k", p.k, s.width), array_map(p, "v", p.v, s.width),
                  array_map(p, "o", p.o, 64) if config.by_tma else q, Argument("uint16*", "o"), Argument("int64x4", p.strides(p.o)),
-                 Argument("float32*", "lse" if p.lse else "o"), Argument("int64x3", p.lse_strides), counter,
-                 Argument(element(p.sink.dtype if p.sink is not None else p.dtype).pointer, "sink"),
-                 Argument("int64", p.sink.strides[0] if p.sink is not None else 0), Argument("int32", tiles),
-                 *order_arguments(p, s.height), Argument("int32", p.rows), Argument("int32", p.keys), *sequence_arguments(p),
-                 Argument("int32x2", p.bounds), Argument("float32", p.scale * LOG2E))
+                 Argument("float32*", "lse" if p.lse else "o"), Argument("int64x3", p.lse_strides), counter, *of_sink,
+                 Argument("int32", tiles), *order_arguments(p, s.height), Argument("int32", p.rows), Argument("int32", p.keys),
+                 *sequence_arguments(p), bias, bias_strides, bounds, scale, *others)
     main = Launch(kernel(config), (min(tiles, device.sms), 1, 1), (s.threads, 1, 1), arguments, shared=config.shared, dependent=True)
     if not config.drawn:
         return (main,)
