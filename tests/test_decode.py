@@ -114,3 +114,20 @@ def test_random_caches(request):
         return Decode("random", heads * kv_heads, kv_heads, rows, lengths, d, e, dtype, **room, window=window, softcap=softcap,
                       sink=draw(st.sampled_from(["", dtype])), order=draw(st.sampled_from(["BHSD", "BSHD"])), layout=layout, trivial=True)
     contract.random_problems(request, problems, 10)
+
+
+@pytest.mark.parametrize("name, case", [
+    ("split_kv", Decode("ranges", 3, 1, 1, (130, 17, 0), 8, 8, capacity=140)),
+    ("split_kv_mma", Decode("ranges", 4, 1, 1, (600, 83, 0), 64, 128, "bfloat16", capacity=601)),
+    ("split_kv_mma", Decode("ranges-rows", 5, 1, 4, (300, 3), 40, 24, "float16", capacity=333, order="BSHD")),
+    ("split_kv_mma", Decode("ranges-paged", 4, 2, 1, (470, 90), 128, 64, "float16", page=48, pages=9, table=10, sink="float16")),
+    ("split_kv_mma", Decode("ranges-window", 2, 1, 3, (555, 250), 32, 32, "bfloat16", page=16, pages=40, table=35, window=(201, -1),
+                            softcap=2.0))], ids=lambda x: getattr(x, "id", x))
+def test_every_number_of_ranges(name, case):
+    """A few keys of a range, and none; tiles that a window cuts; more rows than a tile has."""
+    algorithm, = (a for a in dispatch.algorithms("sdpa_decode") if a.name == name)
+    variants = algorithm.variants(case.problem(), contract.device())
+    assert len(variants) > 1
+    for variant in variants:
+        with contract.registered(variant) as a:
+            contract.check(a, case, **contract.ONCE)

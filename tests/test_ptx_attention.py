@@ -96,3 +96,17 @@ def test_caches_are_read_once_by_16_bytes(words, tmp_path):
         # bytes under way in a multiprocessor: a copy's rate takes 32 KB at least
         resident = min(65536 // (code.registers * launch.block[0]), 16)
         assert 32 * config.ahead * config.held * launch.block[0] * resident >= 48 << 10
+
+
+@pytest.mark.parametrize("words", ["64x32x8192x128 bf16 --kv-heads 8", "4x64x4096x64 f16 --kv-heads 8 --page 16 --window 128 --sink",
+                                   "4x32x4096x128 bf16 --kv-heads 2"])
+def test_caches_go_straight_into_products(words, tmp_path):
+    """Keys and values of the first tiles and of the next ones, each 16 bytes of a thread, and the queries; two halves of a probability."""
+    (variant, ((_, code, launch), *_)), = assembled("sdpa_decode", words, "split_kv_mma", tmp_path)
+    c = variant.config
+    tile = c.tiles * (2 * c.k_chunks + 4 * c.v_chunks)
+    assert accesses(code, "LDG")[128] == 2 * tile + c.eights * c.k_chunks
+    assert code.count("HMMA.16816") == c.tiles * c.eights * (2 * c.k_chunks + 8 * c.v_chunks) and not code.count("LDSM")
+    assert code.count("BAR.SYNC") == 1 + c.shares_queries and ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+    resident = 65536 // (-(-code.registers // 8) * 8 * launch.block[0])
+    assert resident >= c.blocks and 16 * tile * launch.block[0] * resident >= 64 << 10, "bytes under way in a multiprocessor"

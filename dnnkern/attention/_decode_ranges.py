@@ -14,6 +14,7 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.warp import add, make_reduce
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
+from ..transform._estimate import moved_seconds
 from ._flash import make_powers
 from ._scores import NOTHING, Kind
 
@@ -43,6 +44,13 @@ def lines_of(problem, rows):
 def parts_bytes(problem, parts, splits):
     """Workspace for what ranges leave; none where one range has all keys."""
     return ITEMSIZE[problem.compute] * lines_of(problem, parts.rows) * splits * parts.rows * (parts.width + 2) if splits > 1 else 0
+
+
+def merge_seconds(problem, parts, splits, device):
+    """About how long the merge takes, whose launch waits where the ranges' ends."""
+    if splits == 1:
+        return 0.0
+    return 1.5e-6 + ceil_div(splits, AHEAD * MOST_WARPS) * 0.7e-6 + moved_seconds(2 * parts_bytes(problem, parts, splits), device)
 
 
 @functools.cache
@@ -149,6 +157,7 @@ def merge_kernel(parts, warps, dependent):
         at, top_at = i64(part * ITEM + i64(r * WIDTH + column)), i64(count * ITEM + part * ROWS + i64(r))
         total_at = i64(top_at + count * ROWS)
         raw, values, sums = cuda.local.array(BUFFER, RAW), cuda.local.array(VECTOR, T), cuda.local.array(VECTOR, T)
+        owns = cuda.local.array(AHEAD, T)
         for e in range(VECTOR):
             sums[e] = T(0)
         if DEPENDENT:
@@ -156,31 +165,34 @@ def merge_kernel(parts, warps, dependent):
         for u in range(AHEAD):
             s = i32(warp + u * WARPS)
             fetch(raw, u * LENGTH, partial, i64(at + i64(s) * ITEM), i32(s < splits and column < WIDTH))
+            owns[u] = T(partial[i64(top_at + i64(s if s < splits else i32(0)) * ROWS)])
 
         # what all ranges are measured by, the same in every warp
         top, total = T(NOTHING), T(0)
         for s in range(lane, splits, LANES):
-            top = maximum(top, T(partial[i64(top_at + i64(s) * ROWS)]))
-        top = reduce_top(top)
-        level = powers.level(top)
-        for s in range(lane, splits, LANES):
-            own = T(partial[i64(top_at + i64(s) * ROWS)])
+            own, part_total = T(partial[i64(top_at + i64(s) * ROWS)]), T(partial[i64(total_at + i64(s) * ROWS)])
             if own != T(NOTHING):
-                total = T(total + T(partial[i64(total_at + i64(s) * ROWS)]) * powers.fall(powers.level(own), level))
+                most = maximum(top, own)
+                level = powers.level(most)
+                if top != T(NOTHING):
+                    total = T(total * powers.fall(powers.level(top), level))
+                total = T(total + part_total * powers.fall(powers.level(own), level))
+                top = most
+        most = reduce_top(top)
+        level = powers.level(most)
+        if top != T(NOTHING):
+            total = T(total * powers.fall(powers.level(top), level))
         total = reduce_total(total)
         for start in range(warp, splits, STEP):
             for u in range(AHEAD):
-                s = i32(start + u * WARPS)
-                own = T(NOTHING)
-                if s < splits:
-                    own = T(partial[i64(top_at + i64(s) * ROWS)])
-                if own != T(NOTHING):
-                    fall = powers.fall(powers.level(own), level)
+                if i32(start + u * WARPS) < splits and owns[u] != T(NOTHING):
+                    fall = powers.fall(powers.level(owns[u]), level)
                     unpack(values, 0, raw, u * LENGTH)
                     for e in range(VECTOR):
                         sums[e] = T(sums[e] + values[e] * fall)
-                s = i32(s + STEP)
+                s = i32(start + u * WARPS + STEP)
                 fetch(raw, u * LENGTH, partial, i64(at + i64(s) * ITEM), i32(s < splits and column < WIDTH))
+                owns[u] = T(partial[i64(top_at + i64(s if s < splits else i32(0)) * ROWS)])
         for e in range(VECTOR):
             scratch[i32(i32(warp * SPAN + lane * VECTOR) + e)] = sums[e]
         cuda.syncthreads()
@@ -188,7 +200,7 @@ def merge_kernel(parts, warps, dependent):
             value = T(0)
             for w in range(WARPS):
                 value = T(value + scratch[i32(w * SPAN + place)])
-            result(o, b, g, row, i32(sizes[2]), i32(portion * SPAN + place), top, total, value, i32(sizes[1]), per, o_strides, sink,
+            result(o, b, g, row, i32(sizes[2]), i32(portion * SPAN + place), most, total, value, i32(sizes[1]), per, o_strides, sink,
                    sink_step)
     return sdpa_decode_merge
 

@@ -8,14 +8,14 @@
   With one range there is one launch.
 - Where the cache has pages, a key's place is looked up on the way.
 
-Memory bounds it: with tiles of up to four rows a multiprocessor has more instructions to spare than this takes.
+Memory bounds it where an element has four bytes or more; with halves the conversions and shuffles of each key do.
 """
 import functools
 from dataclasses import dataclass, replace
 
 from ..device import cuda, device_function, i32, i64
 from ..device.convert import element
-from ..device.dependent import launch_dependent_grids
+from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import maximum
 from ..device.groups import access_words, make_reader
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
@@ -25,8 +25,8 @@ from ..dispatch import Algorithm
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..matmul._tile import unrolled
-from ..transform._estimate import LAUNCH, moved_seconds
-from ._decode_ranges import (Parts, lines_of, make_joined, make_leave, make_range, make_result, merge_launch, parts_bytes,
+from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ._decode_ranges import (Parts, lines_of, make_joined, make_leave, make_range, make_result, merge_launch, merge_seconds, parts_bytes,
                              shape_arguments, sink_arguments, tiles_of)
 from ._flash import make_powers
 from ._scores import NOTHING, Kind, make_terms
@@ -140,14 +140,16 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Bytes, where enough blocks are there to have them under way; each block has a beginning and an end; and the merge."""
-    p = problem
-    blocks = _lines(p) * config.splits
-    tiles = tiles_of(p, config.rows)
-    moved = moved_seconds(p.bytes + (tiles - 1) * p.bytes / 4, device) / min(1.0, blocks / (BLOCKS * device.sms))
+    """Bytes, where enough blocks are there to have them under way, or instructions, of which half of what could be is issued; each block
+    has a beginning and an end; and the merge."""
+    p, c = problem, config
+    blocks, tiles = _lines(p) * c.splits, tiles_of(p, c.rows)
+    share = min(1.0, blocks / (BLOCKS * device.sms))
+    moved = moved_seconds(p.bytes + (tiles - 1) * p.bytes / 4, device)
+    each = c.held * c.chunk * (2 * c.rows + 2) + c.rows * (2 * c.lanes.bit_length() + 10)
+    issue = divisions_seconds(p.batch * p.kv_heads * tiles * p.seen * c.lanes, 2 * each, device)
     waves = ceil_div(blocks, BLOCKS * 2 * device.sms)
-    merge = 0 if config.splits == 1 else LAUNCH + moved_seconds(2 * workspace(p, device, config), device)
-    return LAUNCH + max(moved, waves * 1.5e-6) + 1.5e-6 + merge
+    return LAUNCH + max(moved / share, issue / share, waves * 1.5e-6) + 1.5e-6 + merge_seconds(p, c.parts, c.splits, device)
 
 
 @functools.cache
@@ -244,8 +246,6 @@ def range_kernel(config, dependent):
     @cuda.jit(launch_bounds=(THREADS, 1))
     def sdpa_decode_split_kv(q, k, v, o, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, q_strides,
                              k_strides, v_strides, o_strides, key_step, table_strides, sink_step, bounds, scale, softcap):
-        if DEPENDENT:
-            launch_dependent_grids()
         memory = cuda.shared.array(0, T)
         thread = i32(cuda.threadIdx.x)
         lane, group = i32(thread % LANES_OF), i32(thread // LANES_OF)
@@ -253,6 +253,9 @@ def range_kernel(config, dependent):
         place_of, tile = divide_remainder(line, tiles)
         b, g = divide_remainder(place_of, heads_of)
         row0, many = i32(tile * ROWS), i32(sizes[2])
+        if DEPENDENT:
+            wait_for_previous_grid()
+            launch_dependent_grids()
         _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
 
         # the keys of this range, of those that any row sees
@@ -307,14 +310,14 @@ def range_kernel(config, dependent):
 def build(problem, device, config):
     """One launch, or two."""
     p, pointer, splits = problem, element(problem.dtype).pointer, config.splits
-    dependent = splits > 1 and device.capability >= (9, 0)
+    dependent = device.capability >= (9, 0)
     sink, sink_step = sink_arguments(p)
     arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), Argument(f"{p.compute}*", "workspace"),
                  Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink, *shape_arguments(p, config.rows),
                  Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
                  *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
     kernel = range_kernel(replace(config, splits=min(splits, 2)), dependent)
-    launch = Launch(kernel, (_lines(p) * splits, 1, 1), (THREADS, 1, 1), arguments, shared=config.shared)
+    launch = Launch(kernel, (_lines(p) * splits, 1, 1), (THREADS, 1, 1), arguments, shared=config.shared, dependent=dependent)
     return (launch, merge_launch(p, config.parts, splits, dependent)) if splits > 1 else (launch,)
 
 

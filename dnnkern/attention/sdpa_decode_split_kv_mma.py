@@ -16,17 +16,17 @@ from dataclasses import dataclass, replace
 
 from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.convert import element, permute_bytes
-from ..device.dependent import launch_dependent_grids
+from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import maximum
 from ..device.groups import access_words, make_reader
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
 from ..device.mma import make_mma
-from ..device.vec import advance, shared_address, store_shared_4f32
+from ..device.vec import advance, load_shared_4u32, shared_address, store_shared_4f32, store_shared_4u32
 from ..device.warp import broadcast, shuffle_xor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds
-from ._decode_ranges import (Parts, lines_of, make_joined, make_leave, make_range, make_result, merge_launch, parts_bytes,
+from ._decode_ranges import (Parts, lines_of, make_joined, make_leave, make_range, make_result, merge_launch, merge_seconds, parts_bytes,
                              shape_arguments, sink_arguments, tiles_of)
 from ._flash import make_powers
 from ._scores import NOTHING, Kind, make_terms
@@ -91,9 +91,19 @@ class Config:
         return self.width + 4
 
     @property
-    def shared(self):
-        """Bytes in which the warps of a block meet."""
+    def meeting(self):
+        """Bytes of shared memory in which the warps of a block meet."""
         return 4 * WARPS * self.rows * (self.pitch + 2)
+
+    @property
+    def shares_queries(self):
+        """Whether the queries are in shared memory, for want of registers."""
+        return self.eights > 1
+
+    @property
+    def shared(self):
+        """Bytes of shared memory."""
+        return self.meeting + self.shares_queries * 16 * LANES * self.eights * self.k_chunks
 
     def __str__(self):
         return f"{self.rows} rows, {self.tiles * KEYS} keys a warp, {self.splits} ranges"
@@ -144,8 +154,7 @@ def estimate(problem, device, config):
     whole, rest = divmod(blocks, slots)
     alone = each / (THREADS * 4 * RAW_WORDS / 1.2e-6)
     moved = whole * moved_seconds(slots * each, device) + (max(moved_seconds(rest * each, device), alone) if rest else 0)
-    merge = 0 if config.splits == 1 else 1.5e-6 + 1e-8 * config.splits + moved_seconds(2 * workspace(p, device, config), device)
-    return LAUNCH + moved + 1.5e-6 + merge
+    return LAUNCH + moved + 1.5e-6 + merge_seconds(p, config.parts, config.splits, device)
 
 
 @functools.cache
@@ -164,7 +173,8 @@ def kernel(config, dependent):
     mma, pack, split = make_mma(kind.dtype), element(kind.dtype).pack, element(kind.dtype).unpack
     K_TILE, V_TILE, QUERIES = 2 * KC * 4, 4 * VC * 4, EIGHTS * KC * 4
     K_ALL, V_ALL, SCORES, SUMS = TILES * K_TILE, TILES * V_TILE, TILES * EIGHTS * 4, EIGHTS * VC * 16
-    WEIGHTS = TILES * EIGHTS * 2
+    WEIGHTS, SHARES, MEETING = TILES * EIGHTS * 2, config.shares_queries, config.meeting
+    SOME = EIGHTS * 4 if SHARES else QUERIES  # queries that are in registers
     ITEM, TOPS = ROWS * PITCH, WARPS * ROWS * PITCH
     TOTALS = TOPS + WARPS * ROWS
     SIZE, MULTIPLIER, SHIFT = divisor(WIDTH)
@@ -214,8 +224,6 @@ def kernel(config, dependent):
     @cuda.jit(launch_bounds=(THREADS, config.blocks))
     def sdpa_decode_split_kv_mma(q, k, v, o, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, q_strides,
                                  k_strides, v_strides, o_strides, key_step, table_strides, sink_step, bounds, scale, softcap):
-        if DEPENDENT:
-            launch_dependent_grids()
         memory = cuda.shared.array(0, f32)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)
@@ -224,6 +232,9 @@ def kernel(config, dependent):
         place_of, tile = divide_remainder(line, tiles)
         b, g = divide_remainder(place_of, heads_of)
         row0, many = i32(tile * ROWS), i32(sizes[2])
+        if DEPENDENT:
+            wait_for_previous_grid()
+            launch_dependent_grids()
         _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
         oldest, _ = terms.span(i32(0), i32(per[0]), keys, bounds)
         first, last = range_of(number, splits, oldest, keys)
@@ -232,12 +243,13 @@ def kernel(config, dependent):
 
         # keys and values of the first tiles, where those of the next ones lie, and the queries
         k_column, v_column, pair = i32(quad * CHUNK), i32(group * CHUNK), i32(2 * quad)
-        of_k, of_v, queries = cuda.local.array(K_ALL, u32), cuda.local.array(V_ALL, u32), cuda.local.array(QUERIES, u32)
+        of_k, of_v, queries = cuda.local.array(K_ALL, u32), cuda.local.array(V_ALL, u32), cuda.local.array(SOME, u32)
         numbers, rows = cuda.local.array(TILES, i32), cuda.local.array(TILES, i32)
         find(numbers, rows, b, j0, last, table, table_strides, page, sizes[3])
         fetch_keys(of_k, k, j0, least, last, group, numbers, rows, g, k_column, k_strides)
         fetch_values(of_v, v, j0, least, last, pair, numbers, rows, g, v_column, v_strides)
         find(numbers, rows, b, i32(j0 + STEP), last, table, table_strides, page, sizes[3])
+        own_queries = u32(shared_address(memory, i32(0)) + u32(i32(MEETING + 16 * lane)))
         for n in range(EIGHTS):
             row = i32(row0 + n * EIGHT + group)
             there = row < many
@@ -245,7 +257,14 @@ def kernel(config, dependent):
             at = i64(i64(b) * q_strides[0] + i64(i32(i32(g * i32(sizes[1])) + member)) * q_strides[1] + i64(i) * q_strides[2])
             for c in range(KC):
                 column = i32(k_column + c * 4 * CHUNK)
-                fetch_q(queries, (n * KC + c) * 4, advance(q, at), column, i32(there and column < D))
+                if SHARES:
+                    fetch_q(queries, 0, advance(q, at), column, i32(there and column < D))
+                    if warp == 0:
+                        store_shared_4u32(u32(own_queries + u32((n * KC + c) * 16 * LANES)), queries[0], queries[1], queries[2], queries[3])
+                else:
+                    fetch_q(queries, (n * KC + c) * 4, advance(q, at), column, i32(there and column < D))
+        if SHARES:
+            cuda.syncthreads()
 
         sums, scores = cuda.local.array(SUMS, f32), cuda.local.array(SCORES, f32)
         tops, totals, falls = cuda.local.array(OWN, f32), cuda.local.array(OWN, f32), cuda.local.array(OWN, f32)
@@ -271,12 +290,16 @@ def kernel(config, dependent):
                 scores[s] = f32(0)
             for u in range(TILES):
                 for c in range(KC):
+                    if SHARES:
+                        for n in range(EIGHTS):
+                            queries[4 * n], queries[4 * n + 1], queries[4 * n + 2], queries[4 * n + 3] = load_shared_4u32(
+                                u32(own_queries + u32((n * KC + c) * 16 * LANES)))
                     for half in range(2):
                         for w in range(2):
                             fragment[2 * w] = of_k[u * K_TILE + c * 4 + 2 * half + w]
                             fragment[2 * w + 1] = of_k[u * K_TILE + (KC + c) * 4 + 2 * half + w]
                         for n in range(EIGHTS):
-                            mma(scores, (u * EIGHTS + n) * 4, fragment, 0, queries, (n * KC + c) * 4 + 2 * half)
+                            mma(scores, (u * EIGHTS + n) * 4, fragment, 0, queries, (4 * n if SHARES else (n * KC + c) * 4) + 2 * half)
             fetch_keys(of_k, k, i32(start + STEP), least, last, group, numbers, rows, g, k_column, k_strides)
 
             # the largest score of each row, and probabilities in place of scores
@@ -363,14 +386,14 @@ def kernel(config, dependent):
 def build(problem, device, config):
     """One launch, or two."""
     p, pointer, splits = problem, element(problem.dtype).pointer, config.splits
-    dependent = splits > 1 and device.capability >= (9, 0)
+    dependent = device.capability >= (9, 0)
     sink, sink_step = sink_arguments(p)
     arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), Argument(f"{p.compute}*", "workspace"),
                  Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink, *shape_arguments(p, config.rows),
                  Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
                  *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
     launch = Launch(kernel(replace(config, splits=min(splits, 2)), dependent), (lines_of(p, config.rows) * splits, 1, 1), (THREADS, 1, 1),
-                    arguments, shared=config.shared)
+                    arguments, shared=config.shared, dependent=dependent)
     return (launch, merge_launch(p, config.parts, splits, dependent)) if splits > 1 else (launch,)
 
 
