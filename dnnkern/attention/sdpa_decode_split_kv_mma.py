@@ -6,7 +6,8 @@
   a row, which are k of two instructions. Of V it has 16 bytes of each of four keys; pairs of keys share a word after a permutation of
   bytes. Nothing passes through shared memory on its way.
 - Loads of the next keys replace those of K as soon as the scores are there, and those of V as soon as they are weighed: a warp always has
-  one of the two under way. Warps meet once, at the end of their range; ranges in a second launch.
+  one of the two under way. (Of heads of more than 128 elements either is loaded when the other is done.) Warps meet once, at the end of
+  their range; ranges in a second launch.
 - A probability is the sum of two halves, what the first leaves out being in the second: it is as exact as a float32 to 16 bits, or more.
 
 Memory bounds it.
@@ -21,7 +22,7 @@ from ..device.fastmath import maximum
 from ..device.groups import access_words, make_reader
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
 from ..device.mma import make_mma
-from ..device.vec import advance, load_shared_4u32, shared_address, store_shared_4f32, store_shared_4u32
+from ..device.vec import advance, load_shared_4u32, pin, shared_address, store_shared_4f32, store_shared_4u32
 from ..device.warp import broadcast, shuffle_xor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
@@ -35,7 +36,7 @@ from .sdpa_decode_naive import cache_arguments, decode_kind, make_place
 WARPS, LANES, KEYS, EIGHT = 4, 32, 16, 8
 THREADS = WARPS * LANES
 CHUNK = 8  # elements in 16 bytes
-WIDEST = 128
+WIDEST = 256
 RAW_WORDS = 64  # of a thread's keys and values under way
 HALVES = ("float16", "bfloat16")
 
@@ -63,9 +64,20 @@ class Config:
         return ceil_div(self.e, EIGHT * CHUNK)
 
     @property
+    def raw(self):
+        """A thread's words of 16 keys and their values."""
+        return 8 * self.k_chunks + 16 * self.v_chunks
+
+    @property
+    def overlaps(self):
+        """Whether the next keys are loaded while values are weighed, and the next values while keys are multiplied; otherwise a thread has
+        registers for either."""
+        return self.raw <= RAW_WORDS
+
+    @property
     def tiles(self):
         """Of 16 keys that a warp takes at a time."""
-        return 1 << (max(1, RAW_WORDS // (8 * self.k_chunks + 16 * self.v_chunks)).bit_length() - 1)
+        return 1 << (max(1, RAW_WORDS // self.raw).bit_length() - 1)
 
     @property
     def rows(self):
@@ -83,7 +95,7 @@ class Config:
     @property
     def blocks(self):
         """Of a multiprocessor."""
-        return 3 if self.eights == 1 else 2
+        return 3 if self.eights == 1 and self.overlaps else 2
 
     @property
     def pitch(self):
@@ -96,14 +108,9 @@ class Config:
         return 4 * WARPS * self.rows * (self.pitch + 2)
 
     @property
-    def shares_queries(self):
-        """Whether the queries are in shared memory, for want of registers."""
-        return self.eights > 1
-
-    @property
     def shared(self):
-        """Bytes of shared memory."""
-        return self.meeting + self.shares_queries * 16 * LANES * self.eights * self.k_chunks
+        """Bytes of shared memory, with the queries."""
+        return self.meeting + 16 * LANES * self.eights * self.k_chunks
 
     def __str__(self):
         return f"{self.rows} rows, {self.tiles * KEYS} keys a warp, {self.splits} ranges"
@@ -134,7 +141,9 @@ def _words(problem):
 def configs(problem, device):
     """One range, and as many as make whole waves of the blocks that fit the device, as long as each warp of them has some keys."""
     p = problem
-    whole = Config(decode_kind(p), p.page_table is not None, _words(p), p.d, p.dv, 1 if p.group * p.rows <= EIGHT else 2, 1)
+    whole = Config(decode_kind(p), p.page_table is not None, _words(p), p.d, p.dv, 1, 1)
+    if p.group * p.rows > EIGHT and whole.overlaps:
+        whole = replace(whole, eights=2)
     slots, lines = whole.blocks * device.sms, lines_of(p, whole.rows)
     most = max(1, min(1024, p.seen // (WARPS * KEYS)))
     wanted = {min(most, slots * waves // (2 * lines)) for waves in (1, 2, 3, 4, 6, 8, 12, 16)}
@@ -152,7 +161,7 @@ def estimate(problem, device, config):
     blocks, slots = lines_of(p, config.rows) * config.splits, config.blocks * device.sms
     each = p.bytes * (1 + 0.25 * (tiles_of(p, config.rows) - 1)) / blocks
     whole, rest = divmod(blocks, slots)
-    alone = each / (THREADS * 4 * RAW_WORDS / 1.2e-6)
+    alone = each / (THREADS * 4 * config.raw * config.tiles / 1.8e-6)
     moved = whole * moved_seconds(slots * each, device) + (max(moved_seconds(rest * each, device), alone) if rest else 0)
     return LAUNCH + moved + 1.5e-6 + merge_seconds(p, config.parts, config.splits, device)
 
@@ -165,16 +174,16 @@ def kernel(config, dependent):
     range_of, joined, result, leave = make_range(KEYS), make_joined(kind), make_result(config.parts), make_leave(config.parts)
     EIGHTS, ROWS, WIDTH, PITCH, D, E = config.eights, config.rows, config.width, config.pitch, config.d, config.e
     KC, VC, TILES, SPLIT, DEPENDENT = config.k_chunks, config.v_chunks, config.tiles, config.splits > 1, dependent
-    K_WHOLE, V_WHOLE = D == 4 * CHUNK * KC, E == WIDTH
+    OVERLAPS, K_WHOLE, V_WHOLE = config.overlaps, D == 4 * CHUNK * KC, E == WIDTH
     OWN, SPAN, STEP = 2 * EIGHTS, TILES * KEYS, WARPS * TILES * KEYS  # a thread's rows; a warp's keys, a block's
     _, _, fetch_q, _ = make_reader(kind.dtype, CHUNK, config.words[0])
     _, _, fetch_k, _ = make_reader(kind.dtype, CHUNK, config.words[1])
     _, _, fetch_v, _ = make_reader(kind.dtype, CHUNK, config.words[2])
-    mma, pack, split = make_mma(kind.dtype), element(kind.dtype).pack, element(kind.dtype).unpack
-    K_TILE, V_TILE, QUERIES = 2 * KC * 4, 4 * VC * 4, EIGHTS * KC * 4
+    forget = pin(TILES)
+    mma, pack, unpack = make_mma(kind.dtype), element(kind.dtype).pack, element(kind.dtype).unpack
+    K_TILE, V_TILE, QUERIES = 2 * KC * 4, 4 * VC * 4, EIGHTS * 4
     K_ALL, V_ALL, SCORES, SUMS = TILES * K_TILE, TILES * V_TILE, TILES * EIGHTS * 4, EIGHTS * VC * 16
-    WEIGHTS, SHARES, MEETING = TILES * EIGHTS * 2, config.shares_queries, config.meeting
-    SOME = EIGHTS * 4 if SHARES else QUERIES  # queries that are in registers
+    WEIGHTS, MEETING = TILES * EIGHTS * 2, config.meeting
     ITEM, TOPS = ROWS * PITCH, WARPS * ROWS * PITCH
     TOTALS = TOPS + WARPS * ROWS
     SIZE, MULTIPLIER, SHIFT = divisor(WIDTH)
@@ -215,6 +224,8 @@ def kernel(config, dependent):
         for u in range(TILES):
             j = i32(j0 + u * KEYS)
             numbers[u], rows[u] = place(b, j if j < last else i32(0), table, table_strides, page, pages)
+        forget(numbers)  # or each address would have registers of its own, to be stepped
+        forget(rows)
 
     @device_function
     def turned(word, from_, selector):
@@ -228,7 +239,7 @@ def kernel(config, dependent):
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)
         group, quad = i32(lane >> 2), i32(lane & 3)
-        number, line = divide_remainder(i32(cuda.blockIdx.x), lines)
+        split, line = divide_remainder(i32(cuda.blockIdx.x), lines)
         place_of, tile = divide_remainder(line, tiles)
         b, g = divide_remainder(place_of, heads_of)
         row0, many = i32(tile * ROWS), i32(sizes[2])
@@ -237,18 +248,19 @@ def kernel(config, dependent):
             launch_dependent_grids()
         _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
         oldest, _ = terms.span(i32(0), i32(per[0]), keys, bounds)
-        first, last = range_of(number, splits, oldest, keys)
+        first, last = range_of(split, splits, oldest, keys)
         j0 = i32(first + warp * SPAN)
         least = i32(max(first, oldest))  # what is before nobody sees, be it what it may
 
         # keys and values of the first tiles, where those of the next ones lie, and the queries
         k_column, v_column, pair = i32(quad * CHUNK), i32(group * CHUNK), i32(2 * quad)
-        of_k, of_v, queries = cuda.local.array(K_ALL, u32), cuda.local.array(V_ALL, u32), cuda.local.array(SOME, u32)
+        of_k, of_v, queries = cuda.local.array(K_ALL, u32), cuda.local.array(V_ALL, u32), cuda.local.array(QUERIES, u32)
         numbers, rows = cuda.local.array(TILES, i32), cuda.local.array(TILES, i32)
         find(numbers, rows, b, j0, last, table, table_strides, page, sizes[3])
         fetch_keys(of_k, k, j0, least, last, group, numbers, rows, g, k_column, k_strides)
-        fetch_values(of_v, v, j0, least, last, pair, numbers, rows, g, v_column, v_strides)
-        find(numbers, rows, b, i32(j0 + STEP), last, table, table_strides, page, sizes[3])
+        if OVERLAPS:
+            fetch_values(of_v, v, j0, least, last, pair, numbers, rows, g, v_column, v_strides)
+            find(numbers, rows, b, i32(j0 + STEP), last, table, table_strides, page, sizes[3])
         own_queries = u32(shared_address(memory, i32(0)) + u32(i32(MEETING + 16 * lane)))
         for n in range(EIGHTS):
             row = i32(row0 + n * EIGHT + group)
@@ -257,14 +269,10 @@ def kernel(config, dependent):
             at = i64(i64(b) * q_strides[0] + i64(i32(i32(g * i32(sizes[1])) + member)) * q_strides[1] + i64(i) * q_strides[2])
             for c in range(KC):
                 column = i32(k_column + c * 4 * CHUNK)
-                if SHARES:
+                if warp == 0:
                     fetch_q(queries, 0, advance(q, at), column, i32(there and column < D))
-                    if warp == 0:
-                        store_shared_4u32(u32(own_queries + u32((n * KC + c) * 16 * LANES)), queries[0], queries[1], queries[2], queries[3])
-                else:
-                    fetch_q(queries, (n * KC + c) * 4, advance(q, at), column, i32(there and column < D))
-        if SHARES:
-            cuda.syncthreads()
+                    store_shared_4u32(u32(own_queries + u32((n * KC + c) * 16 * LANES)), queries[0], queries[1], queries[2], queries[3])
+        cuda.syncthreads()
 
         sums, scores = cuda.local.array(SUMS, f32), cuda.local.array(SCORES, f32)
         tops, totals, falls = cuda.local.array(OWN, f32), cuda.local.array(OWN, f32), cuda.local.array(OWN, f32)
@@ -290,17 +298,17 @@ def kernel(config, dependent):
                 scores[s] = f32(0)
             for u in range(TILES):
                 for c in range(KC):
-                    if SHARES:
-                        for n in range(EIGHTS):
-                            queries[4 * n], queries[4 * n + 1], queries[4 * n + 2], queries[4 * n + 3] = load_shared_4u32(
-                                u32(own_queries + u32((n * KC + c) * 16 * LANES)))
+                    for n in range(EIGHTS):
+                        queries[4 * n], queries[4 * n + 1], queries[4 * n + 2], queries[4 * n + 3] = load_shared_4u32(
+                            u32(own_queries + u32((n * KC + c) * 16 * LANES)))
                     for half in range(2):
                         for w in range(2):
                             fragment[2 * w] = of_k[u * K_TILE + c * 4 + 2 * half + w]
                             fragment[2 * w + 1] = of_k[u * K_TILE + (KC + c) * 4 + 2 * half + w]
                         for n in range(EIGHTS):
-                            mma(scores, (u * EIGHTS + n) * 4, fragment, 0, queries, (4 * n if SHARES else (n * KC + c) * 4) + 2 * half)
-            fetch_keys(of_k, k, i32(start + STEP), least, last, group, numbers, rows, g, k_column, k_strides)
+                            mma(scores, (u * EIGHTS + n) * 4, fragment, 0, queries, 4 * n + 2 * half)
+            if OVERLAPS:
+                fetch_keys(of_k, k, i32(start + STEP), least, last, group, numbers, rows, g, k_column, k_strides)
 
             # the largest score of each row, and probabilities in place of scores
             for n in range(EIGHTS):
@@ -333,12 +341,16 @@ def kernel(config, dependent):
                     for half in range(2):
                         s = (u * EIGHTS + n) * 4 + 2 * half
                         word = u32(pack(scores[s], scores[s + 1]))
-                        x, y = split(word)
+                        x, y = unpack(word)
                         rest = u32(pack(f32(scores[s] - x), f32(scores[s + 1] - y)))
                         high[(u * EIGHTS + n) * 2 + half] = turned(word, source, selector)
                         low[(u * EIGHTS + n) * 2 + half] = turned(rest, source, selector)
                 for s in range(VC * 16):
                     sums[n * VC * 16 + s] = f32(sums[n * VC * 16 + s] * falls[2 * n + s % 2])
+
+            if not OVERLAPS:
+                fetch_values(of_v, v, start, least, last, pair, numbers, rows, g, v_column, v_strides)
+                find(numbers, rows, b, i32(start + STEP), last, table, table_strides, page, sizes[3])
 
             # sums [element][row]
             for u in range(TILES):
@@ -351,8 +363,11 @@ def kernel(config, dependent):
                         for n in range(EIGHTS):
                             mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, high, (u * EIGHTS + n) * 2)
                             mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, low, (u * EIGHTS + n) * 2)
-            fetch_values(of_v, v, i32(start + STEP), least, last, pair, numbers, rows, g, v_column, v_strides)
-            find(numbers, rows, b, i32(start + 2 * STEP), last, table, table_strides, page, sizes[3])
+            if OVERLAPS:
+                fetch_values(of_v, v, i32(start + STEP), least, last, pair, numbers, rows, g, v_column, v_strides)
+                find(numbers, rows, b, i32(start + 2 * STEP), last, table, table_strides, page, sizes[3])
+            else:
+                fetch_keys(of_k, k, i32(start + STEP), least, last, group, numbers, rows, g, k_column, k_strides)
 
         # the warps' sums, for the block
         for n in range(EIGHTS):
@@ -376,7 +391,7 @@ def kernel(config, dependent):
             top, total, value = joined(memory, i32(r * PITCH + column), i32(ITEM), memory, i32(TOPS + r), memory, i32(TOTALS + r),
                                        i32(ROWS), i32(WARPS))
             if SPLIT:
-                part, count = i64(i64(i64(line) * splits[0]) + number), i64(i64(lines[0]) * splits[0])
+                part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
                 leave(partial, part, count, r, column, top, total, value)
             else:
                 result(o, b, g, i32(row0 + r), many, column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step)
