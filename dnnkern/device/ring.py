@@ -21,7 +21,8 @@ import functools
 from dataclasses import dataclass
 from typing import Callable, NamedTuple
 
-from . import cuda, device_function, i32, i64, u32, u64
+from ..transform._estimate import LAUNCH, moved_seconds
+from . import cuda, device_function, i32, u32, u64
 from .cluster import cluster_rank, cluster_sync, remote_address, store_remote_f32
 from .index import ceil_div
 from .mbarrier import fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_arrive_remote, mbarrier_init, mbarrier_wait_cluster
@@ -31,6 +32,7 @@ from .vec import address, load_shared_4u32, shared_address
 
 TURNS = 4                          # sets of slots and barriers: a block may be two steps ahead of what another has read
 STATIC = 4096                      # bytes of shared memory for everything but the ring, and what the system takes
+UNITS = 4                          # of a thread
 LEAST, MOST = 4, 12                # stages: two are in use
 FLIGHT = 65536                     # bytes of a multiprocessor's rings that should be under way
 SIXTEEN = (9, 0), (10, 0), (10, 3)  # compute capabilities of devices with clusters of sixteen blocks
@@ -87,21 +89,21 @@ class Ring:
         return f"{where}, {self.units} x 16 bytes{steps}, {self.resident} a multiprocessor"
 
 
-def rings(count, inputs, device, most_units):
+def rings(count, inputs, device):
     """The rings for rows of `count` units, threads of which not half are idle. Host function."""
     found = []
     for cluster in (1, 2, 4, 8) + ((16,) if device.capability in SIXTEEN else ()):
         share = ceil_div(count, cluster)
         for threads in (128, 256, 512):
             units = ceil_div(share, threads)
-            if units > most_units or share <= threads * units // 2 and (cluster, threads) != (1, 128) or cluster > count:
+            if units > UNITS or share <= threads * units // 2 and (cluster, threads) != (1, 128) or cluster > count:
                 continue
             for resident in (1, 2, 3, 4):
                 for rows in (1, 2):
                     stage = 16 * units * threads * inputs * rows
                     room = min(device.shared_per_block, device.shared_per_sm // resident) - STATIC
                     stages = min(MOST, room // stage)
-                    if resident * threads <= 1024 and stages >= LEAST and (stages - 2) * resident * stage >= min(FLIGHT, 2 * room):
+                    if resident * threads <= 1024 and stages >= LEAST and (stages - 2) * resident * stage >= FLIGHT:
                         found.append(Ring(threads, units, inputs, rows, stages, cluster, resident, units * threads * cluster == count))
     return found
 
@@ -109,6 +111,19 @@ def rings(count, inputs, device, most_units):
 def clusters(ring, device, rows):
     """How many go through `rows` rows: all that run at once. Host function."""
     return max(1, min(device.clusters(ring.cluster, ring.resident), ceil_div(rows, ring.rows)))
+
+
+def ring_seconds(ring, device, rows, nbytes, instructions):
+    """Bytes at the rate of a copy, or steps, of which there are as many as the clusters with the most rows have: what a step waits for, and
+    the instructions of its units. Host function.
+    """
+    slots = clusters(ring, device, rows)
+    steps = ceil_div(rows, slots * ring.rows)
+    moved = moved_seconds(nbytes, device) * steps * slots * ring.rows / rows
+    share = min(1.0, slots * ring.cluster * ring.threads / (256 * device.sms))
+    work = ring.rows * ring.units * ring.threads * instructions / (128 * device.clock_hz) * (2 if ring.threads < 512 else 1.4)
+    waits = 1.2e-6 + 0.03e-6 * ring.cluster
+    return LAUNCH + 2e-6 + max(moved / share, steps * max(waits + work, work * ring.resident))
 
 
 class RingFunctions(NamedTuple):
@@ -120,8 +135,8 @@ class RingFunctions(NamedTuple):
     start(base, landed, stage, p, q, row, step, rows, begin, count, divisors, strides, offsets)
         One thread: the copies of rows `row`, ``row + step``, ..., below `rows`, `count` units from number `begin` on, of the arrays p and,
         where there are two, q, to the stage of that number; `base` is the shared address of the ring.
-    fetch(words, at, k, a, c)
-        Unit c of this thread, of row k of array a: `at` is the stage's shared address and 16 bytes for each thread before.
+    fetch(words, j, at, k, a, c)
+        Unit c of this thread, of row k of array a, as ``words[j:j + 4]``; `at`: the stage's shared address, 16 bytes on for each thread.
     send(sums, slots, met, turn), wait(met, turn)
         As `make_turns`'s.
     """
@@ -159,8 +174,8 @@ def make_turns(values, cluster):
 @functools.cache
 def make_ring(ring, values, dims, arrays) -> RingFunctions:
     """The device functions for sums of `values` numbers a step, and rows of `dims` dimensions of `arrays` arrays, the inputs first."""
-    STAGES, ROWS, TWO, CHUNK, STAGE = ring.stages, ring.rows, ring.inputs == 2, ring.chunk_bytes, ring.stage_bytes
-    CLUSTER, LINE, PIECES = ring.cluster, 16 * ring.threads, 16 * ring.inputs
+    STAGES, ROWS, CHUNK, STAGE = ring.stages, ring.rows, ring.chunk_bytes, ring.stage_bytes
+    CLUSTER, INPUTS, LINE = ring.cluster, ring.inputs, 16 * ring.threads
     places = make_row_places(dims, arrays)
     send, wait = make_turns(values, ring.cluster)
 
@@ -181,18 +196,18 @@ def make_ring(ring, values, dims, arrays) -> RingFunctions:
             there, nbytes = i32(1), u32(u32(count) * u32(16))
             for k in range(1, ROWS):
                 there = i32(there + 1) if i32(row + k * step) < rows else there
-            mbarrier_arrive_expect(bar, u32(u32(there * count) * u32(PIECES)))
+            mbarrier_arrive_expect(bar, u32(u32(there * count) * u32(16 * INPUTS)))
             for k in range(ROWS):
                 n = i32(row + k * step)
                 if n < rows:
                     places(n, divisors, strides, offsets)
                     bulk_load(to, u64(address(p, offsets[0]) + first), nbytes, bar)
-                    if TWO:
+                    if INPUTS == 2:
                         bulk_load(u32(to + u32(CHUNK)), u64(address(q, offsets[1]) + first), nbytes, bar)
-                to = u32(to + u32(PIECES // 16 * CHUNK))
+                to = u32(to + u32(INPUTS * CHUNK))
 
     @device_function
-    def fetch(words, at, k, a, c):
-        place = u32(at + u32((k * (PIECES // 16) + a) * CHUNK + c * LINE))
-        words[0], words[1], words[2], words[3] = load_shared_4u32(place)
+    def fetch(words, j, at, k, a, c):
+        place = u32(at + u32((k * INPUTS + a) * CHUNK + c * LINE))
+        words[j], words[j + 1], words[j + 2], words[j + 3] = load_shared_4u32(place)
     return RingFunctions(prepare, start, fetch, send, wait)

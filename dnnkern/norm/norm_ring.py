@@ -9,22 +9,19 @@ from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.cluster import cluster_rank, cluster_sync
-from ..device.convert import element
 from ..device.index import ceil_div
 from ..device.mbarrier import mbarrier_wait
-from ..device.ring import TURNS, Ring, clusters, make_ring, rings
+from ..device.ring import TURNS, Ring, clusters, make_ring, ring_seconds, rings
 from ..device.rows import Dim, Held, RowForm, make_row, make_row_places, row_arguments
 from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..dispatch import Algorithm
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, moved_seconds
 from ._forward import layout, pointers, refusal, units
 from ._moments import make_inverses, make_join, make_pool
 from ._weights import make_weights, weight_words
 
-MOST_UNITS = 4                # of a thread, with its weights in registers
-WIDEST = (2, 4, 8, 16)[-1]    # blocks of a cluster
+MOST = 16 * 512 * 4  # units of a row: blocks of a cluster, threads of a block, units of a thread
 
 
 @dataclass(frozen=True)
@@ -80,8 +77,8 @@ def supports(problem):
     _, unit, heads = layout(problem)
     if unit != 16 or heads:
         return f"rows begin or end off a multiple of 16 bytes; units are {unit} bytes{', with heads' * heads}"
-    if units(problem) > WIDEST * 512 * MOST_UNITS:
-        return f"rows of {problem.form.length} elements are {units(problem)} units of 16 bytes; a cluster has {WIDEST * 512 * MOST_UNITS}"
+    if units(problem) > MOST:
+        return f"rows of {problem.form.length} elements are {units(problem)} units of 16 bytes; a cluster has {MOST}"
     return None
 
 
@@ -97,20 +94,13 @@ def configs(problem, device):
     words = [weight_words(t, step, count, False) for t, step in weights]
     types = [p.dtype if t is None else t.dtype for t, _ in weights]
     found = [Config(p.dtype, *types, p.op == "layer_norm_fwd", p.gamma is not None, p.beta is not None, *words,
-                    max(1, len(layout(p)[0].outer)), ring) for ring in rings(units(p), 1, device, MOST_UNITS)]
+                    max(1, len(layout(p)[0].outer)), ring) for ring in rings(units(p), 1, device)]
     return [c for c in found if -(-c.registers_needed // 8) * 8 * c.ring.threads * c.ring.resident <= 65536]
 
 
 def seconds(problem, device, config):
-    """Bytes, at the rate of a copy, or what a step takes, of which there are as many as the clusters with the most rows have."""
-    ring = config.ring
-    slots = clusters(ring, device, problem.form.rows)
-    steps = ceil_div(problem.form.rows, slots * ring.rows)
-    moved = moved_seconds(problem.bytes, device) * steps * slots * ring.rows / problem.form.rows
-    share = min(1.0, slots * ring.cluster * ring.threads / (256 * device.sms))
-    waits = 1.2e-6 + 0.03e-6 * ring.cluster
-    work = ring.rows * ring.units * ring.threads * config.elements * 14 / (128 * device.clock_hz) * (2 if ring.threads < 512 else 1.4)
-    return LAUNCH + 2e-6 + max(moved / share, steps * max(waits + work / ring.resident, work * ring.resident))
+    """See `ring_seconds`."""
+    return ring_seconds(config.ring, device, problem.form.rows, problem.bytes, (14 if config.layer else 10) * config.elements)
 
 
 @functools.cache
@@ -177,7 +167,7 @@ def kernel(config):
                     if ROWS == 1 or i32(row + k * step) < rows:
                         for c in range(UNITS):
                             if WHOLE or i32(thread + c * BLOCK) < count:
-                                fetch(part, at, k, 0, c)
+                                fetch(part, 0, at, k, 0, c)
                                 unpack(values, part, 0)
                                 a, b = join(values, a, b, Real(E * c), Real(1) / Real(c + 1))
                     a, b, n = in_warp(a, b, n)
@@ -220,7 +210,7 @@ def kernel(config):
                         for c in range(UNITS):
                             i = i32(thread + c * BLOCK)
                             if WHOLE or i < count:
-                                fetch(part, was, k, 0, c)
+                                fetch(part, 0, was, k, 0, c)
                                 unpack(values, part, 0)
                                 if SCALED:
                                     unpack_gamma(scales, gammas, c * GAMMA_LENGTH)
@@ -250,8 +240,8 @@ def build(problem, device, config):
     divisors, strides = row_arguments(RowForm((Dim(1, (0,) * 4),), outer))
     slots, count = clusters(ring, device, form.rows), units(p)
     arguments = (*pointers(p, ("x", "gamma", "beta", "y", "mean", "rstd"), {"gamma": "x", "beta": "x", "mean": "rstd"}),
-                 Argument(p.compute, "eps"), Argument("int32", form.rows), Argument("int32", form.length), Argument("int32", count),
-                 Argument("int32", ceil_div(count, ring.cluster)), Argument("int32", slots),
+                 Argument(p.compute, "eps"),
+                 *(Argument("int32", n) for n in (form.rows, form.length, count, ceil_div(count, ring.cluster), slots)),
                  *(Argument("int64", form.steps[order.get(name, 0)]) for name in ("gamma", "beta")),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
     return (Launch(kernel(config), (slots * ring.cluster, 1, 1), (ring.threads, 1, 1), arguments, shared=ring.shared_bytes,

@@ -1,0 +1,234 @@
+"""Rows that come through a ring in shared memory: blocks, or clusters of them, go through the rows.
+
+`block` and `cluster` hold a row, and read nothing while its threads meet. Here bulk copies bring later rows meanwhile (`device.ring`), and
+what the blocks of a cluster tell each other is a step old when it is used. Rows are read once from memory, and twice from the ring.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device.block import add
+from ..device.cluster import cluster_rank, cluster_sync
+from ..device.convert import element
+from ..device.fastmath import maximum
+from ..device.index import ceil_div
+from ..device.mbarrier import mbarrier_wait
+from ..device.ring import TURNS, Ring, clusters, make_ring, ring_seconds, rings
+from ..device.rows import Held, make_row, make_row_places, row_arguments
+from ..device.vec import advance, as_u32, pin, shared_address, store4_from
+from ..device.warp import make_reduce
+from ..dispatch import Algorithm
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from ._math import arithmetic
+from ._rows import refusal, units
+
+MOST = 16 * 512 * 4  # units of a row: blocks of a cluster, threads of a block, units of a thread
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the kernel is compiled for.
+
+    Attributes
+    ----------
+    dtype, log
+        As the problem's.
+    dims : int
+        Dimensions besides the axis, 1 at least.
+    ring : Ring
+    """
+    dtype: str
+    log: bool
+    dims: int
+    ring: Ring
+
+    def __str__(self):
+        return str(self.ring)
+
+
+def supports(problem):
+    """Rows of whole units of 16 bytes, which bulk copies can bring, and float32 sums, which blocks can exchange."""
+    if problem.compute != "float32":
+        return f"sums of {problem.dtype} are float64; blocks exchange float32"
+    unit, heads = problem.unit
+    if unit != 16 or heads:
+        return f"rows begin or end off a multiple of 16 bytes; units are {unit} bytes{', with heads' * heads}"
+    if units(problem) > MOST:
+        return f"rows of {problem.form.length} elements are {units(problem)} units of 16 bytes; a cluster has {MOST}"
+    return refusal(problem)
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def configs(problem, device):
+    """All rings."""
+    return [Config(problem.dtype, problem.log, max(1, len(problem.form.outer)), ring)
+            for ring in rings(units(problem), len(problem.arrays) - 1, device)]
+
+
+def seconds(problem, device, config):
+    """See `ring_seconds`."""
+    forward = len(problem.arrays) == 2
+    return ring_seconds(config.ring, device, problem.form.rows, problem.bytes, (13 if forward else 9) * 16 // ITEMSIZE[problem.dtype])
+
+
+@functools.cache
+def kernel(config):
+    """y = softmax(x), or its logarithm; or dx from dy and y."""
+    ring, held, do = config.ring, Held(config.dtype, 16, config.ring.threads, config.ring.units), arithmetic("float32", config.log)
+    row_of, Real, E = make_row(held), f32, held.elements
+    unpack, pack = row_of.unpack, row_of.pack
+    power, shift, finish, result, product, gradient = do
+    UNITS, ROWS, STAGES, STAGE, CLUSTER, WHOLE = ring.units, ring.rows, ring.stages, ring.stage_bytes, ring.cluster, ring.whole
+    BLOCK, BLOCKS, WARPS, CLUSTER_LOG = ring.threads, ring.resident, ring.threads // 32, ring.cluster.bit_length() - 1
+    FORWARD, ARRAYS, VALUES = ring.inputs == 1, ring.inputs + 1, 3 - ring.inputs
+    SENT, LAST, OUT, WORDS, NOTHING = VALUES * ROWS, i32(BLOCK - 32), ring.inputs, 4 * UNITS, -math.inf
+    HALF, SLOTS = SENT * WARPS, TURNS * SENT * CLUSTER
+    SCRATCH = 2 * HALF
+    prepare, start, fetch, send, wait = make_ring(ring, SENT, config.dims, ARRAYS)
+    places, hold, widest = make_row_places(config.dims, ARRAYS), pin(WORDS), make_reduce(maximum)
+
+    def make_meeting(lanes):
+        """Device function ``meet(m, total)``: maxima, and sums of exponentials below them, of aligned lanes as of all, in every lane;
+        backward sums alone."""
+        top_of, whole = make_reduce(maximum, lanes), make_reduce(add, lanes)
+
+        @device_function
+        def meet(m, total):
+            if FORWARD:
+                top = top_of(m)
+                total, m = Real(total * power(Real(m - shift(top)))), top
+            return m, whole(total)
+        return meet
+    in_block, in_cluster, whole = make_meeting(WARPS), make_meeting(CLUSTER), make_reduce(add)
+
+    @device_function
+    def maximum_and_sum(words, values, at, k, mine):
+        m, total = Real(NOTHING), Real(0)
+        for c in range(UNITS):
+            if WHOLE or c < mine:
+                fetch(words, 4 * c, at, k, 0, c)
+                unpack(values, words, c)
+                for e in range(E):
+                    m = maximum(m, values[e])
+        m = widest(m)
+        low = shift(m)
+        hold(words)
+        for c in range(UNITS):
+            if WHOLE or c < mine:
+                unpack(values, words, c)
+                for e in range(E):
+                    total = Real(total + power(Real(values[e] - low)))
+        return m, whole(total)
+
+    @device_function
+    def sum_of_products(part, values, others, at, k, mine):
+        total = Real(0)
+        for c in range(UNITS):
+            if WHOLE or c < mine:
+                fetch(part, 0, at, k, 0, c)
+                unpack(values, part, 0)
+                fetch(part, 0, at, k, 1, c)
+                unpack(others, part, 0)
+                for e in range(E):
+                    total = Real(total + product(values[e], others[e]))
+        return whole(total)
+
+    @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
+    def softmax_ring(a, b, out, rows, units, share, step, divisors, strides):
+        dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
+        slots, landed, met = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
+        words, part, sums = cuda.local.array(WORDS, u32), cuda.local.array(4, u32), cuda.local.array(SENT, Real)
+        values, others, offsets = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(ARRAYS, i64)
+        thread, rank = i32(cuda.threadIdx.x), i32(cluster_rank())
+        first, stride = i32(i32(cuda.blockIdx.x) >> CLUSTER_LOG), i32(step * i32(ROWS))
+        begin = i32(rank * share)
+        count = i32(min(max(i32(units - begin), i32(0)), i32(share)))
+        mine = i32(0)
+        for c in range(UNITS):
+            mine = i32(c + 1) if i32(thread + c * BLOCK) < count else mine
+        prepare(landed, met)
+        base = u32(shared_address(dynamic, i32(0)))
+        corner = u32(base + u32(16) * u32(thread))
+        if thread == LAST:
+            for s in range(STAGES):
+                start(base, landed, i32(s), a, b, i32(first + s * stride), step, rows, begin, count, divisors, strides, offsets)
+        turn, here, last, free, parity = i32(0), i32(0), i32(0), i32(0), u32(0)
+        for row in range(first, i32(rows + stride), stride):
+            was = u32(corner + u32(last) * u32(STAGE))
+            if row < rows:
+                if WHOLE or count > 0:
+                    mbarrier_wait(shared_address(landed, here), parity)
+                at, half = u32(corner + u32(here) * u32(STAGE)), i32(i32(turn & i32(1)) * i32(HALF))
+                for k in range(ROWS):
+                    m, total = Real(NOTHING), Real(0)
+                    if ROWS == 1 or i32(row + k * step) < rows:
+                        if FORWARD:
+                            m, total = maximum_and_sum(words, values, at, k, mine)
+                        else:
+                            total = sum_of_products(part, values, others, at, k, mine)
+                    if i32(thread & 31) == 0:
+                        place = i32(half + VALUES * (WARPS * k) + VALUES * i32(thread >> 5))
+                        scratch[place] = total
+                        if FORWARD:
+                            scratch[i32(place + 1)] = m
+                cuda.syncthreads()
+                if thread == LAST and turn >= 2:
+                    start(base, landed, free, a, b, i32(row + (STAGES - 2) * stride), step, rows, begin, count, divisors, strides, offsets)
+                if thread < 32:
+                    for k in range(ROWS):
+                        place = i32(half + VALUES * (WARPS * k) + VALUES * i32(thread & i32(WARPS - 1)))
+                        m, total = in_block(scratch[i32(place + 1)] if FORWARD else Real(0), scratch[place])
+                        sums[k * VALUES] = total
+                        if FORWARD:
+                            sums[k * VALUES + 1] = m
+                    send(sums, slots, met, turn)
+            if turn > 0:
+                place = i32(wait(met, i32(turn - 1)) + i32(thread & i32(CLUSTER - 1)) * i32(SENT))
+                for k in range(ROWS):
+                    line = i32(i32(row - stride) + k * step)
+                    if ROWS == 1 or line < rows:
+                        m, total = in_cluster(slots[i32(place + k * VALUES + 1)] if FORWARD else Real(0), slots[i32(place + k * VALUES)])
+                        z = finish(total) if FORWARD else total
+                        places(line, divisors, strides, offsets)
+                        q = as_u32(advance(out, i64(offsets[OUT] + i64(begin) * i64(E))))
+                        for c in range(UNITS):
+                            if WHOLE or c < mine:
+                                fetch(part, 0, was, k, 0, c)
+                                unpack(values, part, 0)
+                                if FORWARD:
+                                    for e in range(E):
+                                        values[e] = result(values[e], m, z)
+                                else:
+                                    fetch(part, 0, was, k, 1, c)
+                                    unpack(others, part, 0)
+                                    for e in range(E):
+                                        values[e] = gradient(values[e], others[e], z)
+                                pack(part, 0, values)
+                                store4_from(q, i32(4 * i32(thread + c * BLOCK)), part, 0)
+            turn, free, last, here = i32(turn + 1), last, here, i32(here + 1)
+            if here == i32(STAGES):
+                here, parity = i32(0), u32(parity ^ u32(1))
+        cluster_sync()
+    return softmax_ring
+
+
+def build(problem, device, config):
+    """One launch."""
+    form, ring, names = problem.form, config.ring, ("x", "x", "y") if len(problem.arrays) == 2 else ("dy", "y", "dx")
+    divisors, strides = row_arguments(form)
+    slots, count = clusters(ring, device, form.rows), units(problem)
+    arguments = (*(Argument(element(problem.dtype).pointer, name) for name in names),
+                 *(Argument("int32", n) for n in (form.rows, count, ceil_div(count, ring.cluster), slots)),
+                 Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
+    return (Launch(kernel(config), (slots * ring.cluster, 1, 1), (ring.threads, 1, 1), arguments, shared=ring.shared_bytes,
+                   cluster=(ring.cluster, 1, 1)),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="ring", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,
+                             arch="sm_90+") for op in ("softmax_fwd", "softmax_bwd"))
