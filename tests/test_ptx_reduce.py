@@ -78,8 +78,11 @@ def test_exponentials_are_one_an_element(tmp_path):
     assert walk <= code.count("MUFU.EX2") <= walk + merges + 4
 
 
-def test_the_second_launch_is_small(tmp_path):
-    _, launches = assembled("65536x1024 bf16 add 0", "two_stage", tmp_path)
+@pytest.mark.parametrize("words", ["65536x1024 bf16 add 0", "134217728 bf16 add"])
+def test_the_second_launch_is_small(words, tmp_path):
+    """And prepared while the first runs."""
+    first, launches = assembled(words, "two_stage", tmp_path)
     code = Assembled(launches[1].kernel, launches[1].signature, "sm_90a", tmp_path)
     assert code.registers <= 40 and ".f64" not in code.ptx
+    assert first.count("PREEXIT") == 1 == code.count("ACQBULK") and launches[1].dependent
     assert launches[1].grid[0] * launches[1].block[0] <= 1 << 16 < launches[0].grid[0] * launches[0].block[0]

@@ -8,6 +8,7 @@ import functools
 from dataclasses import dataclass
 
 from ..device import cuda, i32, i64
+from ..device.dependent import launch_dependent_grids
 from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
@@ -62,8 +63,8 @@ def columns_refusal(problem):
 
 
 @functools.cache
-def columns_kernel(fold, dtype, compute, words, across, kept, reduced, wide, partial):
-    """The states of columns, stored as results or, `partial`, in the workspace."""
+def columns_kernel(fold, dtype, compute, words, across, kept, reduced, wide, partial, dependent):
+    """The states of columns, stored as results or, `partial`, in the workspace; `dependent`: while the next launch is prepared."""
     f, T = make_fold(fold, compute), TYPES[compute]
     begin, push, put, get = f.begin, f.push, f.put, f.get
     COUNT = FLIGHT if words else FLIGHT_OF_ELEMENTS
@@ -113,6 +114,8 @@ def columns_kernel(fold, dtype, compute, words, across, kept, reduced, wide, par
                     for v in range(VECTOR):
                         state = push(get(own_numbers, own_places, v, VECTOR), some[v], i32(n + u * HEIGHT))
                         put(own_numbers, own_places, v, VECTOR, state)
+        if dependent:
+            launch_dependent_grids()
         gather(all_numbers, all_places, own_numbers, own_places)
         cuda.syncthreads()
         for c in range(t, i32(WIDTH), i32(THREADS)):
@@ -122,13 +125,13 @@ def columns_kernel(fold, dtype, compute, words, across, kept, reduced, wide, par
     return reduce_columns
 
 
-def columns_launch(problem, how):
-    """The launch that reads x."""
+def columns_launch(problem, how, dependent=False):
+    """The launch that reads x; `dependent`: so is the next one."""
     form, words = problem.form, how.words
     columns, walk = form.kept[-1].size, [Dim(d.size, d.x, 0) for d in form.reduced]
     wide = len(walk) == 1 or form.is_wide
     kernel = columns_kernel(problem.fold, problem.x.dtype, problem.compute, words, how.across, len(form.kept), len(walk), wide,
-                            how.splits > 1)
+                            how.splits > 1, dependent)
     blocks = ceil_div(columns, how.across * per_load(problem, words))
     kept_divisors, _, y_strides = kept_arguments(form)
     arguments = (x_argument(problem), *target_arguments(problem, how.splits), Argument("int32", form.outputs), Argument("int32", columns),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, i32, i64
 from ..device.convert import element
+from ..device.dependent import launch_dependent_grids
 from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import address, advance
@@ -87,8 +88,8 @@ def rows_refusal(problem):
 
 
 @functools.cache
-def rows_kernel(fold, dtype, compute, words, ragged, width, threads, kept, reduced, wide, contiguous, partial):
-    """The states of rows, stored as results or, `partial`, in the workspace."""
+def rows_kernel(fold, dtype, compute, words, ragged, width, threads, kept, reduced, wide, contiguous, partial, dependent):
+    """The states of rows, stored as results or, `partial`, in the workspace; `dependent`: while the next launch is prepared."""
     f, T = make_fold(fold, compute), TYPES[compute]
     begin, lift, merge, settle, put, get, swap = f.begin, f.lift, f.merge, f.settle, f.put, f.get, f.swap
     COUNT = FLIGHT if words else FLIGHT_OF_ELEMENTS
@@ -142,6 +143,8 @@ def rows_kernel(fold, dtype, compute, words, ragged, width, threads, kept, reduc
                 if ALWAYS or i32(n + u * width) < last:
                     values(some, buffer, u)
                     absorb(own_numbers, own_places, some, i32(n + u * width))
+        if dependent:
+            launch_dependent_grids()
         # states of the thread, elements at the ends, states of the row
         state = settle(get(own_numbers, own_places, 0, STATES), VECTOR, head)
         for v in range(1, STATES):
@@ -168,8 +171,8 @@ def rows_kernel(fold, dtype, compute, words, ragged, width, threads, kept, reduc
     return reduce_rows
 
 
-def rows_launch(problem, how):
-    """The launch that reads x."""
+def rows_launch(problem, how, dependent=False):
+    """The launch that reads x; `dependent`: so is the next one."""
     form = problem.form
     vector, last = per_load(problem, how.words), form.reduced[-1]
     units = form.length // vector
@@ -177,7 +180,7 @@ def rows_launch(problem, how):
     wide = len(walk) == 1 or form.is_wide
     steps = offset_arguments([Dim(1, walk[0].x, 0)] if len(walk) == 1 else walk, wide)
     kernel = rows_kernel(problem.fold, problem.x.dtype, problem.compute, how.words, how.ragged, how.width, how.threads, len(form.kept),
-                         len(walk), wide, last.x == 1, how.splits > 1)
+                         len(walk), wide, last.x == 1, how.splits > 1, dependent)
     groups = ceil_div(form.outputs, how.threads // how.width)
     arguments = (x_argument(problem), *target_arguments(problem, how.splits), Argument("int32", form.outputs),
                  Argument("int64", form.length), Argument("int32", units), Argument("int32", max(1, ceil_div(units, how.splits))),

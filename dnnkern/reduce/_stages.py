@@ -8,6 +8,7 @@ import functools
 
 from ..device import cuda, device_function, f32, f64, i32
 from ..device.convert import element
+from ..device.dependent import wait_for_previous_grid
 from ..device.index import ceil_div
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
@@ -121,7 +122,7 @@ def workspace_bytes(problem, splits):
 # ---- the second launch
 
 @functools.cache
-def finish_kernel(fold, dtype, compute, kept, across, threads):
+def finish_kernel(fold, dtype, compute, kept, across, threads, dependent):
     """Results out of partial states: `across` of them side by side in a block, whose other threads divide the splits."""
     f, T = make_fold(fold, compute), TYPES[compute]
     empty, merge, put, get = f.empty, f.merge, f.put, f.get
@@ -138,6 +139,8 @@ def finish_kernel(fold, dtype, compute, kept, across, threads):
         first = i32(i32(cuda.blockIdx.x) * i32(across))
         output = i32(first + (t & i32(across - 1)))
         state, plane = empty(), i32(splits * outputs)
+        if dependent:
+            wait_for_previous_grid()
         if output < outputs:
             for s in range(i32(t >> SHIFT), i32(splits), i32(HEIGHT)):
                 state = merge(state, get(partial, partial_places, i32(s * outputs + output), plane))
@@ -159,13 +162,13 @@ def finish_threads(outputs, splits):
     return 1024 if splits * finish_across(outputs) > 8 * THREADS else THREADS
 
 
-def finish_launch(problem, splits):
-    """The second launch."""
+def finish_launch(problem, splits, dependent):
+    """The second launch; `dependent`: prepared while the first runs."""
     form = problem.form
     across = finish_across(form.outputs)
     threads = finish_threads(form.outputs, splits)
     divisors, _, y_strides = kept_arguments(form)
     arguments = (*target_arguments(problem, splits), *target_arguments(problem, 1), Argument("int32", form.outputs),
                  Argument("int32", splits), divisors, y_strides, factor_argument(problem))
-    kernel = finish_kernel(problem.fold, problem.x.dtype, problem.compute, len(form.kept), across, threads)
-    return Launch(kernel, (ceil_div(form.outputs, across), 1, 1), (threads, 1, 1), arguments)
+    kernel = finish_kernel(problem.fold, problem.x.dtype, problem.compute, len(form.kept), across, threads, dependent)
+    return Launch(kernel, (ceil_div(form.outputs, across), 1, 1), (threads, 1, 1), arguments, dependent=dependent)

@@ -12,6 +12,7 @@ from ._stages import finish_launch, workspace_bytes
 
 # Elements of a result below which there is nothing to divide.
 LEAST = 4096
+DEPENDENT = (9, 0)  # compute capability from which the second launch is prepared while the first runs
 
 
 def supports(problem):
@@ -35,8 +36,8 @@ def workspace(problem, device, config):
 
 def build(problem, device, config):
     """Two launches."""
-    launch = columns_launch if isinstance(config, Columns) else rows_launch
-    return launch(problem, config), finish_launch(problem, config.splits)
+    launch, dependent = columns_launch if isinstance(config, Columns) else rows_launch, device.capability >= DEPENDENT
+    return launch(problem, config, dependent), finish_launch(problem, config.splits, dependent)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="two_stage", supports=supports, configs=configs, workspace=workspace, estimate=seconds,
