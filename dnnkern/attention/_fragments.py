@@ -13,10 +13,11 @@ powers of two: `scale` has the factor log2(e) in it, and is positive.
 """
 import functools
 
-from ..device import device_function, f32, i32, i64, u32
+from ..device import device_function, f32, i32, i64, u16, u32
 from ..device.convert import element
 from ..device.fastmath import ex2, fma, fmax, lg2, rcp
 from ..device.philox import philox
+from ..device.vec import advance, as_u32
 from ..device.warp import add, any_lane, make_reduce, shuffle_xor
 from ._flash import LN2, LOG2E
 from ._scores import NOTHING, make_terms
@@ -241,3 +242,46 @@ def make_row_words(dtype, count):
             high = both(f32(x[4 * j + 2] * factors[1]), f32(x[4 * j + 3] * factors[1]))
         return low, high
     return row_words
+
+
+@functools.cache
+def make_store(dtype, columns, elements, pairs):
+    """Device function ``store(sums, factors, o, o_strides, row, rows, column)``: rows r and r + 8, if they are below `rows`, to o, whose
+    row r is at row `row`; `columns` there are in the fragment, `elements` of them are stored, as words of two where there are `pairs`."""
+    row_words = make_row_words(dtype, columns // 2)
+
+    @device_function
+    def put(o, step, column, word):
+        if pairs:
+            if column < elements:
+                as_u32(advance(o, i64(column)))[0] = word
+        else:
+            if column < elements:
+                o[i64(i64(column) * step)] = u16(word & u32(0xFFFF))
+            if i32(column + 1) < elements:
+                o[i64(i64(column + 1) * step)] = u16(word >> u32(16))
+
+    @device_function
+    def store(sums, factors, o, o_strides, row, rows, column):
+        at = advance(o, i64(i64(row) * o_strides[2]))
+        below = advance(at, i64(8 * o_strides[2]))
+        for j in range(columns // 8):
+            low, high = row_words(sums, j, factors)
+            if row < rows:
+                put(at, o_strides[3], i32(column + 8 * j), low)
+            if i32(row + 8) < rows:
+                put(below, o_strides[3], i32(column + 8 * j), high)
+    return store
+
+
+def stored_in_pairs(problem):
+    """Whether two neighbours of o are a word of four bytes."""
+    p = problem
+    *steps, step = p.strides(p.o)
+    return p.o.alignment % 4 == 0 and step == 1 and all(s % 2 == 0 for s in (*steps, p.dv))
+
+
+def is_adjusted(problem):
+    """Whether scores are more than products times a positive number, which their maximum and their exponentials go by."""
+    p = problem
+    return p.bias is not None or p.alibi or p.softcap > 0 or not 2.0 ** -60 < p.scale < 2.0 ** 60

@@ -172,12 +172,6 @@ def stored_by_tma(problem):
     return addressable(problem, problem.o) and problem.dv % 8 == 0
 
 
-def is_adjusted(problem):
-    """Whether scores are more than products times a positive number, which their maximum and their exponentials go by."""
-    p = problem
-    return p.bias is not None or p.alibi or p.softcap > 0 or not 2.0 ** -60 < p.scale < 2.0 ** 60
-
-
 # ---- the order of tiles
 
 def is_uneven(problem):

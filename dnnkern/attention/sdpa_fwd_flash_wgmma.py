@@ -16,7 +16,7 @@ What a mask hides takes no part, but a tile's values that are not finite reach a
 """
 import functools
 
-from ..device import cuda, device_function, f32, i32, i64, u16, u32
+from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.atomic import fetch_add_u32
 from ..device.barrier import barrier_sync
 from ..device.convert import element
@@ -30,17 +30,17 @@ from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import (bulk_commit, make_bulk_wait, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_4d,
                           tma_store_4d)
-from ..device.vec import advance, as_u32, load_shared_u32, pin, shared_address, store_shared_4u32, store_shared_u32
+from ..device.vec import advance, load_shared_u32, pin, shared_address, store_shared_4u32, store_shared_u32
 from ..device.warp import elect, redux_max, uniform
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..matmul._engine_hopper import GROUP, ROW
 from ._flash import LOG2E
-from ._fragments import (SLACK, make_absorb, make_adjust, make_drop, make_hide, make_pack, make_row_words, make_shares,
-                         multiply_rows)
+from ._fragments import (SLACK, is_adjusted, make_absorb, make_adjust, make_drop, make_hide, make_pack, make_row_words, make_shares,
+                         make_store, multiply_rows, stored_in_pairs)
 from ._scores import NOTHING, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
-from ._wgmma import (ALIGNMENT, COLUMNS, Config, Shape, array_map, is_adjusted, is_uneven, make_locate, order_arguments, refusal,
+from ._wgmma import (ALIGNMENT, COLUMNS, Config, Shape, array_map, is_uneven, make_locate, order_arguments, refusal,
                      stored_by_tma, tile_count, tile_seconds)
 
 SHAPES = (Shape(3, 80, 64), Shape(3, 128, 48), Shape(2, 128, 48, held=True), Shape(2, 128, 48), Shape(2, 80, 48), Shape(2, 64, 32),
@@ -55,12 +55,12 @@ def supports(problem):
 def configs(problem, device):
     """Shapes whose fragments fit registers and whose rings fit shared memory."""
     p, found, by_tma = problem, [], stored_by_tma(problem)
-    pairs = p.o.alignment % 4 == 0 and p.strides(p.o)[3] == 1 and all(s % 2 == 0 for s in (*p.strides(p.o)[:3], p.dv))
+    pairs = stored_in_pairs(p) and not by_tma
     for shape in SHAPES:
         drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
         try:
             found.append(Config(kind_of(p), p.d, p.dv, shape, p.left >= 0, p.right >= 0, is_adjusted(p), p.lse is not None, drawn, by_tma,
-                                pairs and not by_tma))
+                                pairs))
         except ValueError:
             continue
     return found
@@ -97,10 +97,10 @@ def kernel(config):
     STEPS, E, K_BYTES, V_BYTES, Q_BYTES = config.steps, config.columns, *config.stage, config.tiles[0]
     K_BOXES, V_BOXES = config.boxes
     O_AT, K_AT, V_AT, BARS = config.places
-    APART, HELD, DRAWN, BY_TMA, PAIRS, WITH_LSE = config.apart, s.held, config.drawn, config.by_tma, config.pairs, config.lse
+    APART, HELD, DRAWN, BY_TMA, WITH_LSE = config.apart, s.held, config.drawn, config.by_tma, config.lse
     SCORES, SUMS, WORDS, HELD_WORDS = WIDTH // 2, E // 2, WIDTH // 4, 4 * STEPS * HELD
     Q_BOX, BOX = HEIGHT * ROW, WIDTH * ROW
-    EARLY, SINK, LIMITED, REAL_E = HELD and APART, bool(kind.sink), kind.limits_rows, config.e
+    EARLY, SINK, LIMITED = HELD and APART, bool(kind.sink), kind.limits_rows
     ADJUSTED, DROPOUT, PADDED = config.adjusted, kind.dropout, kind.limits_keys
     WARPS, PARTS, RING = 4 * GROUPS, divisor(WIDTH), 8 * STAGES
     by_row = matrix_descriptor(16, 1024, 128)
@@ -114,6 +114,7 @@ def kernel(config):
     absorb, hide, shares = make_absorb(WIDTH, s.first), make_hide(WIDTH, config.left, config.right), make_shares(SINK)
     adjust, drop = make_adjust(kind, WIDTH) if ADJUSTED else None, make_drop(WIDTH) if DROPOUT else None
     pack, hold_scores, row_words = make_pack(kind.dtype, WORDS), pin(SCORES), make_row_words(kind.dtype, SUMS)
+    store_elements = make_store(kind.dtype, E, config.e, config.pairs)
     load_sink, drained, source_free = element(kind.sink or kind.dtype).load, make_bulk_wait(0), make_bulk_wait_read(0)
 
     @device_function
@@ -201,29 +202,6 @@ def kernel(config):
             for b in range(V_BOXES):
                 tma_store_4d(o_map, u32(staging + u32(b * Q_BOX)), i32(b * COLUMNS), row, h, image)
             bulk_commit()
-
-    @device_function
-    def store_row(o, step, column, low):
-        """Two neighbours of a row."""
-        if PAIRS:
-            if column < REAL_E:
-                as_u32(advance(o, i64(column)))[0] = low
-        else:
-            if column < REAL_E:
-                o[i64(i64(column) * step)] = u16(low & u32(0xFFFF))
-            if i32(column + 1) < REAL_E:
-                o[i64(i64(column + 1) * step)] = u16(low >> u32(16))
-
-    @device_function
-    def store_elements(sums, factors, o, o_strides, row, rows, h, image, column):
-        """Rows r and r + 8 of the thread, where there are such."""
-        at = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1] + i64(row) * o_strides[2]))
-        for j in range(E // 8):
-            low, high = row_words(sums, j, factors)
-            if row < rows:
-                store_row(at, o_strides[3], i32(column + 8 * j), low)
-            if i32(row + 8) < rows:
-                store_row(advance(at, i64(8 * o_strides[2])), o_strides[3], i32(column + 8 * j), high)
 
     @device_function
     def to_scores(x, row, own, at, column, keys, every, numbers, scaling):
@@ -378,7 +356,8 @@ def kernel(config):
             else:
                 if not EARLY and thread == 0:
                     mbarrier_arrive(q_empty)
-                store_elements(sums, falls, o, o_strides, row, all_rows, h, image, column)
+                of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1]))
+                store_elements(sums, falls, of_o, o_strides, row, all_rows, column)
             if WITH_LSE and column == 0:
                 lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(row) * lse_strides[2])
                 if row < all_rows:

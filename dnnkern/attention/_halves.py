@@ -1,0 +1,125 @@
+"""Tiles of 16-bit elements in shared memory, and the products of them by a warp (mma.sync): what attention on Ampere's tensor cores shares.
+
+A tile lies row by row, `pitch` bytes from one to the next, an odd number of 16: eight rows that a matrix load reads lie in different banks.
+Rows are whole steps of 16 elements; what is beyond the array is zero. A warp has 16 rows of a product, as fragments of `_fragments`.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import device_function, i32, i64, u32
+from ..device.cp_async import copy_async16
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
+from ..device.mma import make_mma
+from ..device.vec import address, store_shared_4u32
+
+CHUNK, STEP = 8, 16  # elements of 16 bytes; of a step of k
+
+
+@dataclass(frozen=True)
+class Source:
+    """How rows of `elements` come to shared memory: 16 bytes at a time, asynchronously, where they are `wide`, otherwise one by one."""
+    elements: int
+    wide: bool
+
+    @property
+    def width(self):
+        """Elements of a row there."""
+        return max(ceil_div(self.elements, STEP), 1) * STEP
+
+    @property
+    def pitch(self):
+        """Bytes."""
+        return 2 * self.width + 16
+
+
+def source_of(t, strides):
+    """That of tiles of a tensor, whose last stride is that of a row's elements."""
+    wide = t.alignment % 16 == 0 and strides[-1] == 1 and all(s % CHUNK == 0 for s in strides[:-1])
+    return Source(t.shape[-1], wide)
+
+
+@functools.cache
+def make_loader(source, height, threads):
+    """Device function ``load(to, p, first, left, steps, thread)``: rows first, ... of those at p to the shared address `to`; those from row
+    `left` on are zeros. `steps` are the strides of rows and elements."""
+    ELEMENTS, PITCH, WIDE = source.elements, source.pitch, source.wide
+    CHUNKS = source.width // CHUNK
+    COUNT, BY_CHUNKS = height * CHUNKS, divisor(CHUNKS)
+
+    @device_function
+    def word(p, at, column, step, there):
+        low = u32(p[i64(at)]) if there and column < ELEMENTS else u32(0)
+        high = u32(p[i64(at + step)]) if there and i32(column + 1) < ELEMENTS else u32(0)
+        return u32(low | u32(high << u32(16)))
+
+    @device_function
+    def load(to, p, first, left, steps, thread):
+        for index in range(thread, COUNT, threads):
+            row, chunk = divide_remainder(i32(index), BY_CHUNKS)
+            column, there = i32(chunk * CHUNK), i32(first + row) < left
+            target = u32(to + u32(row * PITCH) + u32(column * 2))
+            at = i64(i64(i32(first + row)) * steps[0] + i64(column) * steps[1])
+            if WIDE:
+                inside = there and column < ELEMENTS
+                count = u32(min(i32(ELEMENTS - column), i32(CHUNK)) * 2)
+                copy_async16(target, address(p, at if inside else i64(0)), i64(0), count if inside else u32(0))
+            else:
+                two = i64(2 * steps[1])
+                store_shared_4u32(target, word(p, at, column, steps[1], there), word(p, i64(at + two), i32(column + 2), steps[1], there),
+                                  word(p, i64(at + 2 * two), i32(column + 4), steps[1], there),
+                                  word(p, i64(at + 3 * two), i32(column + 6), steps[1], there))
+    return load
+
+
+@device_function
+def left_place(lane, pitch):
+    """Byte offset of what a lane reads of the left operand: 16 rows, two halves of a step."""
+    return u32(u32(i32(lane & 15) * pitch) + u32(i32(lane >> 4) * 16))
+
+
+@device_function
+def right_place(lane, pitch):
+    """Of a right operand whose rows have k: 16 rows, two halves of a step."""
+    return u32(u32(i32(i32(lane >> 4) * 8 + i32(lane & 7)) * pitch) + u32(i32(i32(lane >> 3) & 1) * 16))
+
+
+@device_function
+def turned_place(lane, pitch):
+    """Of a right operand whose rows are k: 16 rows, two groups of 8 columns."""
+    return u32(u32(i32(lane & 15) * pitch) + u32(i32(lane >> 4) * 16))
+
+
+@functools.cache
+def make_outer(dtype, steps, columns, pitches):
+    """Device function ``product(x, a, b)``: x[:columns / 2] += 16 rows at a times `columns` rows at b, both with `steps` steps of k.
+
+    `a` and `b` are shared addresses plus a lane's `left_place` and `right_place`. The fragment of a step of a is read again for each call.
+    """
+    mma, PITCH = make_mma(dtype), pitches
+
+    @device_function
+    def product(x, left, right, a, b):
+        for step in range(steps):
+            ldmatrix_x4(left, 0, u32(a + u32(32 * step)))
+            for j in range(columns // 16):
+                ldmatrix_x4(right, 0, u32(b + u32(32 * step + 16 * j * PITCH)))
+                mma(x, 8 * j, left, 0, right, 0)
+                mma(x, 8 * j + 4, left, 0, right, 2)
+    return product
+
+
+@functools.cache
+def make_weigh(dtype, steps, columns, pitch):
+    """Device function ``weigh(sums, words, right, b)``: sums[:columns / 2] += the left operand of `steps` steps, which is words, times as
+    many rows at b, a shared address plus a lane's `turned_place`; `columns` is a multiple of 16."""
+    mma = make_mma(dtype)
+
+    @device_function
+    def weigh(sums, words, right, b):
+        for step in range(steps):
+            for j in range(columns // 16):
+                ldmatrix_x4_trans(right, 0, u32(b + u32(16 * step * pitch + 32 * j)))
+                mma(sums, 8 * j, words, 4 * step, right, 0)
+                mma(sums, 8 * j + 4, words, 4 * step, right, 2)
+    return weigh
