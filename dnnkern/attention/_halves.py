@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..device import device_function, i32, i64, u32
 from ..device.cp_async import copy_async16
-from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.index import ceil_div
 from ..device.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from ..device.mma import make_mma
 from ..device.vec import address, store_shared_4u32
@@ -43,9 +43,10 @@ def source_of(t, strides):
 def make_loader(source, height, threads):
     """Device function ``load(to, p, first, left, steps, thread)``: rows first, ... of those at p to the shared address `to`; those from row
     `left` on are zeros. `steps` are the strides of rows and elements."""
-    ELEMENTS, PITCH, WIDE = source.elements, source.pitch, source.wide
-    CHUNKS = source.width // CHUNK
-    COUNT, BY_CHUNKS = height * CHUNKS, divisor(CHUNKS)
+    ELEMENTS, PITCH, WIDE, WIDTH = source.elements, source.pitch, source.wide, source.width
+    LOG_LANES = (WIDTH // CHUNK - 1).bit_length()  # threads of a row
+    ROWS = threads >> LOG_LANES
+    TURNS, PARTIAL = ceil_div(height, ROWS), height % ROWS != 0
 
     @device_function
     def word(p, at, column, step, there):
@@ -55,20 +56,22 @@ def make_loader(source, height, threads):
 
     @device_function
     def load(to, p, first, left, steps, thread):
-        for index in range(thread, COUNT, threads):
-            row, chunk = divide_remainder(i32(index), BY_CHUNKS)
-            column, there = i32(chunk * CHUNK), i32(first + row) < left
-            target = u32(to + u32(row * PITCH) + u32(column * 2))
-            at = i64(i64(i32(first + row)) * steps[0] + i64(column) * steps[1])
-            if WIDE:
-                inside = there and column < ELEMENTS
-                count = u32(min(i32(ELEMENTS - column), i32(CHUNK)) * 2)
-                copy_async16(target, address(p, at if inside else i64(0)), i64(0), count if inside else u32(0))
-            else:
-                two = i64(2 * steps[1])
-                store_shared_4u32(target, word(p, at, column, steps[1], there), word(p, i64(at + two), i32(column + 2), steps[1], there),
-                                  word(p, i64(at + 2 * two), i32(column + 4), steps[1], there),
-                                  word(p, i64(at + 3 * two), i32(column + 6), steps[1], there))
+        row, column = i32(thread >> LOG_LANES), i32((thread & ((1 << LOG_LANES) - 1)) * CHUNK)
+        at = i64(i64(i32(first + row)) * steps[0] + i64(column) * steps[1])
+        target = u32(to + u32(row * PITCH) + u32(column * 2))
+        count = u32(min(i32(ELEMENTS - column), i32(CHUNK)) * 2)
+        for turn in range(TURNS):
+            there = i32(first + row + turn * ROWS) < left and column < ELEMENTS
+            if column < WIDTH and (not PARTIAL or i32(row + turn * ROWS) < height):
+                if WIDE:
+                    copy_async16(u32(target + u32(turn * ROWS * PITCH)), address(p, at), i64(0), count if there else u32(0))
+                else:
+                    two = i64(2 * steps[1])
+                    store_shared_4u32(u32(target + u32(turn * ROWS * PITCH)), word(p, at, column, steps[1], there),
+                                      word(p, i64(at + two), i32(column + 2), steps[1], there),
+                                      word(p, i64(at + 2 * two), i32(column + 4), steps[1], there),
+                                      word(p, i64(at + 3 * two), i32(column + 6), steps[1], there))
+            at = i64(at + ROWS * steps[0])
     return load
 
 
