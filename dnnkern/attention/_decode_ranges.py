@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, device_function, i32, i64
 from ..device.convert import element
-from ..device.dependent import wait_for_previous_grid
+from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import maximum
 from ..device.groups import make_reader
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -90,19 +90,21 @@ def make_joined(kind):
 
 
 @functools.cache
-def make_leave(parts):
-    """Device function ``leave(partial, part, count, r, column, top, total, value)``: of part number `part` of `count`, for the merge."""
+def make_places(parts):
+    """Device functions ``sum_at(part, r, column)`` and ``score_at(part, count, r)`` -> (of the largest score, of the sum of exponentials):
+    where in the workspace range number `part` of `count` leaves row r."""
     ROWS, WIDTH = parts.rows, parts.width
     ITEM = ROWS * WIDTH
 
     @device_function
-    def leave(partial, part, count, r, column, top, total, value):
-        partial[i64(i64(part) * ITEM + i64(r * WIDTH + column))] = value
-        if column == 0:
-            own = i64(i64(count) * ITEM + i64(part) * ROWS + i64(r))
-            partial[own] = top
-            partial[i64(own + i64(count) * ROWS)] = total
-    return leave
+    def sum_at(part, r, column):
+        return i64(i64(part) * ITEM + i64(i32(r * WIDTH + column)))
+
+    @device_function
+    def score_at(part, count, r):
+        at = i64(i64(count) * ITEM + i64(part) * ROWS + i64(r))
+        return at, i64(at + i64(count) * ROWS)
+    return sum_at, score_at
 
 
 @functools.cache
@@ -137,6 +139,7 @@ def merge_kernel(parts, warps, dependent):
     kind, T, THREADS, WARPS = parts.kind, parts.kind.real, LANES * warps, warps
     powers, result, ROWS, WIDTH = make_powers(kind.compute), make_result(parts), parts.rows, parts.width
     VECTOR = 16 // ITEMSIZE[kind.compute]
+    sum_at, score_at = make_places(parts)
     ITEM, SPAN, STEP, DEPENDENT = ROWS * WIDTH, LANES * VECTOR, AHEAD * warps, dependent
     SCRATCH, SIZE, MULTIPLIER, SHIFT = warps * SPAN, *divisor(ROWS)
     RAW, LENGTH, fetch, unpack = make_reader(kind.compute, VECTOR, 4, constant=False)
@@ -154,14 +157,15 @@ def merge_kernel(parts, warps, dependent):
         tile, r = divide_remainder(row, (SIZE, MULTIPLIER, SHIFT))
         column = i32(portion * SPAN + lane * VECTOR)
         part, count = i64(i64(i32(i32(place_of * i32(tiles[0])) + tile)) * splits), i64(i64(lines[0]) * splits)
-        at, top_at = i64(part * ITEM + i64(r * WIDTH + column)), i64(count * ITEM + part * ROWS + i64(r))
-        total_at = i64(top_at + count * ROWS)
+        at = sum_at(part, r, column)
+        top_at, total_at = score_at(part, count, r)
         raw, values, sums = cuda.local.array(BUFFER, RAW), cuda.local.array(VECTOR, T), cuda.local.array(VECTOR, T)
         owns = cuda.local.array(AHEAD, T)
         for e in range(VECTOR):
             sums[e] = T(0)
         if DEPENDENT:
             wait_for_previous_grid()
+            launch_dependent_grids()
         for u in range(AHEAD):
             s = i32(warp + u * WARPS)
             fetch(raw, u * LENGTH, partial, i64(at + i64(s) * ITEM), i32(s < splits and column < WIDTH))

@@ -26,7 +26,7 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..matmul._tile import unrolled
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
-from ._decode_ranges import (Parts, lines_of, make_joined, make_leave, make_range, make_result, merge_launch, merge_seconds, parts_bytes,
+from ._decode_ranges import (Parts, lines_of, make_joined, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes,
                              shape_arguments, sink_arguments, tiles_of)
 from ._flash import make_powers
 from ._scores import NOTHING, Kind, make_terms
@@ -157,7 +157,7 @@ def range_kernel(config, dependent):
     """A tile of rows and a range of keys a block."""
     kind, T = config.kind, config.kind.real
     terms, powers, place = make_terms(kind), make_powers(kind.compute), make_place(config.paged)
-    joined, result, leave_part = make_joined(kind), make_result(config.parts), make_leave(config.parts)
+    joined, result, (sum_at, score_at) = make_joined(kind), make_result(config.parts), make_places(config.parts)
     range_of, DEPENDENT = make_range(1), dependent
     ROWS, LANES_OF, HELD, CHUNK, GROUPS, AHEAD = config.rows, config.lanes, config.held, config.chunk, config.groups, config.ahead
     WIDTH, D, E, SPLIT = config.width, config.d, config.e, config.splits > 1
@@ -301,7 +301,10 @@ def range_kernel(config, dependent):
             top, total, value = joined(memory, i32(item), i32(ITEM), memory, i32(TOPS + r), memory, i32(TOTALS + r), i32(ROWS), i32(GROUPS))
             if SPLIT:
                 part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
-                leave_part(partial, part, count, r, column, top, total, value)
+                partial[sum_at(part, r, column)] = value
+                if column == 0:
+                    top_at, total_at = score_at(part, count, r)
+                    partial[top_at], partial[total_at] = top, total
             else:
                 result(o, b, g, i32(row0 + r), many, column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step)
     return sdpa_decode_split_kv

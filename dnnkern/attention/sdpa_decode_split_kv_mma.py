@@ -22,12 +22,13 @@ from ..device.fastmath import maximum
 from ..device.groups import access_words, make_reader
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
 from ..device.mma import make_mma
-from ..device.vec import advance, load_shared_4u32, pin, shared_address, store_shared_4f32, store_shared_4u32
+from ..device.vec import (advance, load_shared_4f32, load_shared_4u32, pin, shared_address, store4_from, store_shared_4f32,
+                          store_shared_4u32)
 from ..device.warp import broadcast, shuffle_xor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds
-from ._decode_ranges import (Parts, lines_of, make_joined, make_leave, make_range, make_result, merge_launch, merge_seconds, parts_bytes,
+from ._decode_ranges import (Parts, lines_of, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes,
                              shape_arguments, sink_arguments, tiles_of)
 from ._flash import make_powers
 from ._scores import NOTHING, Kind, make_terms
@@ -171,7 +172,7 @@ def kernel(config, dependent):
     """A tile of rows and a range of keys a block, every `WARPS`-th 16 of them a warp."""
     kind = config.kind
     terms, powers, place = make_terms(kind), make_powers(kind.compute), make_place(config.paged)
-    range_of, joined, result, leave = make_range(KEYS), make_joined(kind), make_result(config.parts), make_leave(config.parts)
+    range_of, result, (sum_at, score_at) = make_range(KEYS), make_result(config.parts), make_places(config.parts)
     EIGHTS, ROWS, WIDTH, PITCH, D, E = config.eights, config.rows, config.width, config.pitch, config.d, config.e
     KC, VC, TILES, SPLIT, DEPENDENT = config.k_chunks, config.v_chunks, config.tiles, config.splits > 1, dependent
     OVERLAPS, K_WHOLE, V_WHOLE = config.overlaps, D == 4 * CHUNK * KC, E == WIDTH
@@ -186,7 +187,8 @@ def kernel(config, dependent):
     WEIGHTS, MEETING = TILES * EIGHTS * 2, config.meeting
     ITEM, TOPS = ROWS * PITCH, WARPS * ROWS * PITCH
     TOTALS = TOPS + WARPS * ROWS
-    SIZE, MULTIPLIER, SHIFT = divisor(WIDTH)
+    FOURS = WIDTH // 4
+    SIZE, MULTIPLIER, SHIFT = divisor(FOURS)
 
     @device_function
     def fetch_keys(raw, k, j0, first, last, group, numbers, rows, g, lane_column, strides):
@@ -369,32 +371,54 @@ def kernel(config, dependent):
             else:
                 fetch_keys(of_k, k, i32(start + STEP), least, last, group, numbers, rows, g, k_column, k_strides)
 
-        # the warps' sums, for the block
+        # the warps' sums, by the block's largest scores
+        for r in range(OWN):
+            if group == 0:
+                memory[i32(TOPS + warp * ROWS + i32(pair + (r // 2) * EIGHT + r % 2))] = tops[r]
+        cuda.syncthreads()
         for n in range(EIGHTS):
             for p in range(2):
-                r = i32(n * EIGHT + pair + p)
-                total = totals[2 * n + p]
+                row, top = i32(pair + n * EIGHT + p), tops[2 * n + p]
+                for w in range(WARPS):
+                    top = maximum(top, memory[i32(TOPS + w * ROWS + row)])
+                fall = f32(0)
+                if tops[2 * n + p] != f32(NOTHING):
+                    fall = powers.fall(powers.level(tops[2 * n + p]), powers.level(top))
+                total = f32(totals[2 * n + p] * fall)
                 total = f32(total + shuffle_xor(total, i32(16)))
                 total = f32(total + shuffle_xor(total, i32(8)))
                 total = f32(total + shuffle_xor(total, i32(4)))
                 if group == 0:
-                    memory[i32(TOPS + warp * ROWS + r)] = tops[2 * n + p]
-                    memory[i32(TOTALS + warp * ROWS + r)] = total
+                    memory[i32(TOTALS + warp * ROWS + row)] = total
                 for c in range(VC):
-                    at = shared_address(memory, i32(i32(warp * ITEM + r * PITCH) + i32(v_column + c * EIGHT * CHUNK)))
+                    at = shared_address(memory, i32(i32(warp * ITEM + row * PITCH) + i32(v_column + c * EIGHT * CHUNK)))
                     for w in range(2):
                         s = ((n * VC + c) * 4 + 2 * w) * 4 + p
-                        store_shared_4f32(u32(at + u32(16 * w)), sums[s], sums[s + 2], sums[s + 4], sums[s + 6])
+                        store_shared_4f32(u32(at + u32(16 * w)), f32(sums[s] * fall), f32(sums[s + 2] * fall), f32(sums[s + 4] * fall),
+                                          f32(sums[s + 6] * fall))
         cuda.syncthreads()
-        for item in range(thread, i32(min(i32(many - row0), i32(ROWS)) * WIDTH), THREADS):
-            r, column = divide_remainder(i32(item), (SIZE, MULTIPLIER, SHIFT))
-            top, total, value = joined(memory, i32(r * PITCH + column), i32(ITEM), memory, i32(TOPS + r), memory, i32(TOTALS + r),
-                                       i32(ROWS), i32(WARPS))
+        whole = cuda.local.array(4, f32)
+        for item in range(thread, i32(min(i32(many - row0), i32(ROWS)) * FOURS), THREADS):
+            r, four = divide_remainder(i32(item), (SIZE, MULTIPLIER, SHIFT))
+            column, top, total = i32(4 * four), f32(NOTHING), f32(0)
+            for e in range(4):
+                whole[e] = f32(0)
+            for w in range(WARPS):
+                top = maximum(top, memory[i32(TOPS + w * ROWS + r)])
+                total = f32(total + memory[i32(TOTALS + w * ROWS + r)])
+                values = load_shared_4f32(shared_address(memory, i32(w * ITEM + i32(r * PITCH + column))))
+                for e in range(4):
+                    whole[e] = f32(whole[e] + values[e])
             if SPLIT:
                 part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
-                leave(partial, part, count, r, column, top, total, value)
+                store4_from(partial, sum_at(part, r, column), whole, 0)
+                if column == 0:
+                    top_at, total_at = score_at(part, count, r)
+                    partial[top_at], partial[total_at] = top, total
             else:
-                result(o, b, g, i32(row0 + r), many, column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step)
+                for e in range(4):
+                    result(o, b, g, i32(row0 + r), many, i32(column + e), top, total, whole[e], i32(sizes[1]), per, o_strides, sink,
+                           sink_step)
     return sdpa_decode_split_kv_mma
 
 
