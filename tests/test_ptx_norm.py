@@ -74,6 +74,21 @@ def test_gradients_read_rows_once_through_the_ring(op, words, algo, tmp_path):
         assert code.count("LDG") == 8 and ".f64" not in code.ptx
 
 
+@pytest.mark.parametrize("op, words", [("layer_norm_fwd", "999x65536 bf16"), ("layer_norm_fwd", "999x65536 f32"),
+                                       ("rms_norm_fwd", "999x65536 bf16 --weights float32")])
+def test_rings_read_rows_by_bulk_copies(op, words, tmp_path):
+    """The first ones, and one a row of each step; weights are loaded once, rows come from shared memory twice."""
+    for config, (launch,) in variants(op, words, "ring")[:2]:
+        code, ring = assembled(launch, tmp_path), config.ring
+        wide = 2 if "float32" in words and "bf16" in words else 1
+        assert code.count("UBLKCP") >= 2 * ring.rows and not code.count("LDGSTS")
+        assert accesses(code, "LDG") == {128: (config.scaled + config.shifted) * wide * ring.units}, config
+        assert accesses(code, "STG")[128] == ring.units * ring.rows and accesses(code, "LDS")[128] == 2 * ring.units * ring.rows, config
+        assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+        assert -(-code.registers // 8) * 8 * ring.threads * ring.resident <= 65536, config
+        assert launch.shared == ring.shared_bytes
+
+
 def test_before_ampere_rows_come_into_registers(tmp_path):
     config, (launch, _) = variants("layer_norm_bwd", "16384x1024 f32", "block", "sm_75")[0]
     code = assembled(launch, tmp_path, "sm_75")

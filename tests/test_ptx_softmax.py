@@ -36,6 +36,21 @@ def test_rows_are_read_once_by_16_bytes(op, words, algo, tmp_path):
         assert code.registers * config.threads * config.blocks <= 65536, variant
 
 
+@pytest.mark.parametrize("op, words", [("softmax_fwd", "999x65536 bf16"), ("softmax_fwd", "999x65536 f32 --log"),
+                                       ("softmax_bwd", "999x65536 bf16"), ("softmax_bwd", "999x32768 f16")])
+def test_rings_read_rows_by_bulk_copies(op, words, tmp_path):
+    """The first ones, and those of each step; rows come from shared memory twice, and nothing is loaded otherwise."""
+    problem, some = variants(op, words, "ring")
+    for variant in some[:2]:
+        code, launch = assembled(problem, "ring", tmp_path, config=variant.config)
+        ring = variant.config.ring
+        assert code.count("UBLKCP") >= 2 * ring.inputs * ring.rows and not code.count("LDG")
+        assert accesses(code, "STG") == {128: ring.units * ring.rows}, variant
+        assert accesses(code, "LDS")[128] == 2 * ring.inputs * ring.units * ring.rows, variant
+        assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+        assert -(-code.registers // 8) * 8 * ring.threads * ring.resident <= 65536 and launch.shared == ring.shared_bytes, variant
+
+
 def test_heads_and_tails_cost_one_element_a_thread(tmp_path):
     problem, (first, *_) = variants("softmax_fwd", "4095x4095 bf16", "block")
     code, _ = assembled(problem, "block", tmp_path, config=first.config)

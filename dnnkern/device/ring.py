@@ -21,7 +21,6 @@ import functools
 from dataclasses import dataclass
 from typing import Callable, NamedTuple
 
-from ..transform._estimate import LAUNCH, moved_seconds
 from . import cuda, device_function, i32, u32, u64
 from .cluster import cluster_rank, cluster_sync, remote_address, store_remote_f32
 from .index import ceil_div
@@ -111,19 +110,6 @@ def rings(count, inputs, device):
 def clusters(ring, device, rows):
     """How many go through `rows` rows: all that run at once. Host function."""
     return max(1, min(device.clusters(ring.cluster, ring.resident), ceil_div(rows, ring.rows)))
-
-
-def ring_seconds(ring, device, rows, nbytes, instructions):
-    """Bytes at the rate of a copy, or steps, of which there are as many as the clusters with the most rows have: what a step waits for, and
-    the instructions of its units. Host function.
-    """
-    slots = clusters(ring, device, rows)
-    steps = ceil_div(rows, slots * ring.rows)
-    moved = moved_seconds(nbytes, device) * steps * slots * ring.rows / rows
-    share = min(1.0, slots * ring.cluster * ring.threads / (256 * device.sms))
-    work = ring.rows * ring.units * ring.threads * instructions / (128 * device.clock_hz) * (2 if ring.threads < 512 else 1.4)
-    waits = 1.2e-6 + 0.03e-6 * ring.cluster
-    return LAUNCH + 2e-6 + max(moved / share, steps * max(waits + work, work * ring.resident))
 
 
 class RingFunctions(NamedTuple):

@@ -14,12 +14,13 @@ At its end a block leaves one row of partial sums in the workspace; a second lau
 import functools
 
 from ..device import cuda, device_function, i32, i64, u32
-from ..device.cluster import cluster_rank, cluster_sync, remote_address, store_remote_f32
+from ..device.cluster import cluster_rank, cluster_sync
 from ..device.cp_async import commit_copies, copy_async16, wait_copies
 from ..device.dependent import launch_dependent_grids
 from ..device.groups import make_writer
 from ..device.index import ceil_div
-from ..device.mbarrier import fence_mbarrier_init, mbarrier_arrive_remote, mbarrier_init, mbarrier_wait_cluster
+from ..device.mbarrier import fence_mbarrier_init, mbarrier_init
+from ..device.ring import TURNS, make_turns
 from ..device.rows import Dim, RowForm, make_row, make_row_places, row_arguments
 from ..device.vec import address, advance, load1_nc_if, load_shared_4u32, pin, shared_address
 from ..device.warp import shuffle_xor
@@ -30,8 +31,6 @@ from ._backward_config import WARP, units
 from ._forward import pointers
 from ._sums import sums_launch
 from ._weights import make_weights
-
-TURNS = 4  # sets of slots and barriers of a cluster: a block may be two steps ahead of what another has read
 
 
 def groups(problem, device, config):
@@ -78,8 +77,8 @@ def _make_totals(config, Real):
     the last time, in a cluster the last `TURNS` - 1 times."""
     VALUES, LANES, CLUSTER = config.rows * (1 + config.layer), config.lanes, config.cluster
     STEPS, WARPS = min(LANES, WARP).bit_length() - 1, LANES // WARP
-    WARP_STEPS, ACROSS, HALF, SENT = max(1, WARPS).bit_length() - 1, max(1, WARPS) - 1, VALUES * WARPS, VALUES * CLUSTER
-    LOG, ALL = TURNS.bit_length() - 1, CLUSTER == 1
+    WARP_STEPS, ACROSS, HALF, ALL = max(1, WARPS).bit_length() - 1, max(1, WARPS) - 1, VALUES * WARPS, CLUSTER == 1
+    send_to_all, wait_for_all = make_turns(VALUES, CLUSTER)
 
     @device_function
     def send(sums, scratch, slots, bars, turn):
@@ -99,19 +98,13 @@ def _make_totals(config, Real):
                 for s in range(WARP_STEPS):
                     for v in range(VALUES):
                         sums[v] = Real(sums[v] + shuffle_xor(sums[v], i32(1 << s)))
-        if CLUSTER > 1 and thread < CLUSTER:
-            which = i32(turn & i32(TURNS - 1))
-            to = remote_address(shared_address(slots, i32(i32(which * SENT) + i32(cluster_rank()) * VALUES)), u32(thread))
-            for v in range(VALUES):
-                store_remote_f32(u32(to + u32(4 * v)), sums[v])
-            mbarrier_arrive_remote(shared_address(bars, which), u32(thread))
+        if CLUSTER > 1:
+            send_to_all(sums, slots, bars, turn)
 
     @device_function
     def receive(sums, slots, bars, turn):
         if CLUSTER > 1:
-            which = i32(turn & i32(TURNS - 1))
-            base = i32(which * SENT)
-            mbarrier_wait_cluster(shared_address(bars, which), u32(i32(turn >> LOG) & i32(1)))
+            base = wait_for_all(bars, turn)
             for v in range(VALUES):
                 sums[v] = slots[i32(base + v)]
             for k in range(1, CLUSTER):

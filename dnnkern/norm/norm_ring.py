@@ -11,12 +11,13 @@ from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.cluster import cluster_rank, cluster_sync
 from ..device.index import ceil_div
 from ..device.mbarrier import mbarrier_wait
-from ..device.ring import TURNS, Ring, clusters, make_ring, ring_seconds, rings
+from ..device.ring import TURNS, Ring, clusters, make_ring, rings
 from ..device.rows import Dim, Held, RowForm, make_row, make_row_places, row_arguments
 from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..dispatch import Algorithm
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
+from ..transform._estimate import ring_seconds
 from ._forward import layout, pointers, refusal, units
 from ._moments import make_inverses, make_join, make_pool
 from ._weights import make_weights, weight_words
@@ -100,7 +101,9 @@ def configs(problem, device):
 
 def seconds(problem, device, config):
     """See `ring_seconds`."""
-    return ring_seconds(config.ring, device, problem.form.rows, problem.bytes, (14 if config.layer else 10) * config.elements)
+    ring, rows = config.ring, problem.form.rows
+    instructions = (14 if config.layer else 10) * config.elements
+    return ring_seconds(ring, clusters(ring, device, rows), rows, problem.bytes, instructions, device)
 
 
 @functools.cache
@@ -129,7 +132,8 @@ def kernel(config):
         return i32(min(max(i32(units - i32(rank * share)), i32(0)), i32(share)))
 
     @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
-    def norm_fwd_ring(x, gamma, beta, y, mean, rstd, eps, rows, length, units, share, step, gamma_step, beta_step, divisors, strides):
+    def norm_fwd_ring(x, gamma, beta, y, mean, rstd, eps, rows, length, units, share, step, steps, gamma_step, beta_step, divisors,
+                      strides):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots, landed, met = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
         gammas, betas, part = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA), cuda.local.array(4, u32)
@@ -155,8 +159,8 @@ def kernel(config):
                 fetch_beta(betas, c * BETA_LENGTH, beta, i32(i32(begin + i) * E), beta_step, inside)
         other = i32(thread & i32(CLUSTER - 1))
         n_other, n_inverse = Real(i32(share_of(other, units, share) * i32(E))), inverse(Real(length))
-        turn, here, last, free, parity = i32(0), i32(0), i32(0), i32(0), u32(0)
-        for row in range(first, i32(rows + stride), stride):
+        row, here, last, free, parity = first, i32(0), i32(0), i32(0), u32(0)
+        for turn in range(i32(steps + 1)):
             was = u32(mine + u32(last) * u32(STAGE))
             if row < rows:
                 if WHOLE or count > 0:
@@ -186,8 +190,8 @@ def kernel(config):
                         sums[k * VALUES] = b
                         if LAYER:
                             sums[k * VALUES + 1] = a
-                    send(sums, slots, met, turn)
-            if turn > 0:
+                    send(sums, slots, met, i32(turn))
+            if turn > 0 and i32(row - stride) < rows:
                 place = i32(wait(met, i32(turn - 1)) + other * i32(SENT))
                 if SCALED:
                     hold_gamma(gammas)
@@ -225,7 +229,7 @@ def kernel(config):
                                     values[e] = value
                                 pack(part, 0, values)
                                 store4_from(q, i32(4 * i), part, 0)
-            turn, free, last, here = i32(turn + 1), last, here, i32(here + 1)
+            row, free, last, here = i32(row + stride), last, here, i32(here + 1)
             if here == i32(STAGES):
                 here, parity = i32(0), u32(parity ^ u32(1))
         cluster_sync()
@@ -239,9 +243,10 @@ def build(problem, device, config):
     outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in ("x", "y", "mean", "rstd"))) for d in form.outer)
     divisors, strides = row_arguments(RowForm((Dim(1, (0,) * 4),), outer))
     slots, count = clusters(ring, device, form.rows), units(p)
+    steps = ceil_div(form.rows, slots * ring.rows)
     arguments = (*pointers(p, ("x", "gamma", "beta", "y", "mean", "rstd"), {"gamma": "x", "beta": "x", "mean": "rstd"}),
                  Argument(p.compute, "eps"),
-                 *(Argument("int32", n) for n in (form.rows, form.length, count, ceil_div(count, ring.cluster), slots)),
+                 *(Argument("int32", n) for n in (form.rows, form.length, count, ceil_div(count, ring.cluster), slots, steps)),
                  *(Argument("int64", form.steps[order.get(name, 0)]) for name in ("gamma", "beta")),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
     return (Launch(kernel(config), (slots * ring.cluster, 1, 1), (ring.threads, 1, 1), arguments, shared=ring.shared_bytes,

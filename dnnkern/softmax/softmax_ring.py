@@ -14,13 +14,14 @@ from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.index import ceil_div
 from ..device.mbarrier import mbarrier_wait
-from ..device.ring import TURNS, Ring, clusters, make_ring, ring_seconds, rings
+from ..device.ring import TURNS, Ring, clusters, make_ring, rings
 from ..device.rows import Held, make_row, make_row_places, row_arguments
 from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..device.warp import make_reduce
 from ..dispatch import Algorithm
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
+from ..transform._estimate import ring_seconds
 from ._math import arithmetic
 from ._rows import refusal, units
 
@@ -73,8 +74,9 @@ def configs(problem, device):
 
 def seconds(problem, device, config):
     """See `ring_seconds`."""
-    forward = len(problem.arrays) == 2
-    return ring_seconds(config.ring, device, problem.form.rows, problem.bytes, (13 if forward else 9) * 16 // ITEMSIZE[problem.dtype])
+    ring, rows = config.ring, problem.form.rows
+    instructions = (13 if ring.inputs == 1 else 9) * 16 // ITEMSIZE[problem.dtype]
+    return ring_seconds(ring, clusters(ring, device, rows), rows, problem.bytes, instructions, device)
 
 
 @functools.cache
@@ -140,7 +142,7 @@ def kernel(config):
         return whole(total)
 
     @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
-    def softmax_ring(a, b, out, rows, units, share, step, divisors, strides):
+    def softmax_ring(a, b, out, rows, units, share, step, steps, divisors, strides):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots, landed, met = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
         words, part, sums = cuda.local.array(WORDS, u32), cuda.local.array(4, u32), cuda.local.array(SENT, Real)
@@ -158,8 +160,8 @@ def kernel(config):
         if thread == LAST:
             for s in range(STAGES):
                 start(base, landed, i32(s), a, b, i32(first + s * stride), step, rows, begin, count, divisors, strides, offsets)
-        turn, here, last, free, parity = i32(0), i32(0), i32(0), i32(0), u32(0)
-        for row in range(first, i32(rows + stride), stride):
+        row, here, last, free, parity = first, i32(0), i32(0), i32(0), u32(0)
+        for turn in range(i32(steps + 1)):
             was = u32(corner + u32(last) * u32(STAGE))
             if row < rows:
                 if WHOLE or count > 0:
@@ -187,8 +189,8 @@ def kernel(config):
                         sums[k * VALUES] = total
                         if FORWARD:
                             sums[k * VALUES + 1] = m
-                    send(sums, slots, met, turn)
-            if turn > 0:
+                    send(sums, slots, met, i32(turn))
+            if turn > 0 and i32(row - stride) < rows:
                 place = i32(wait(met, i32(turn - 1)) + i32(thread & i32(CLUSTER - 1)) * i32(SENT))
                 for k in range(ROWS):
                     line = i32(i32(row - stride) + k * step)
@@ -211,7 +213,7 @@ def kernel(config):
                                         values[e] = gradient(values[e], others[e], z)
                                 pack(part, 0, values)
                                 store4_from(q, i32(4 * i32(thread + c * BLOCK)), part, 0)
-            turn, free, last, here = i32(turn + 1), last, here, i32(here + 1)
+            row, free, last, here = i32(row + stride), last, here, i32(here + 1)
             if here == i32(STAGES):
                 here, parity = i32(0), u32(parity ^ u32(1))
         cluster_sync()
@@ -223,8 +225,9 @@ def build(problem, device, config):
     form, ring, names = problem.form, config.ring, ("x", "x", "y") if len(problem.arrays) == 2 else ("dy", "y", "dx")
     divisors, strides = row_arguments(form)
     slots, count = clusters(ring, device, form.rows), units(problem)
+    steps = ceil_div(form.rows, slots * ring.rows)
     arguments = (*(Argument(element(problem.dtype).pointer, name) for name in names),
-                 *(Argument("int32", n) for n in (form.rows, count, ceil_div(count, ring.cluster), slots)),
+                 *(Argument("int32", n) for n in (form.rows, count, ceil_div(count, ring.cluster), slots, steps)),
                  Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
     return (Launch(kernel(config), (slots * ring.cluster, 1, 1), (ring.threads, 1, 1), arguments, shared=ring.shared_bytes,
                    cluster=(ring.cluster, 1, 1)),)

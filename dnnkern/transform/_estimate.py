@@ -26,3 +26,14 @@ def sector_waste(run, unit):
 def tail(blocks, per_multiprocessor, device):
     """How much longer a grid takes than its bytes because its last blocks run alone."""
     return 1 + 0.5 * min(1.0, per_multiprocessor * device.sms / blocks)
+
+
+def ring_seconds(ring, slots, rows, nbytes, instructions, device):
+    """Time of `slots` blocks or clusters that go through rows as `ring` says (`device.ring`): bytes at the rate of a copy, or steps, of
+    which there are as many as those with the most rows have: what a step waits for, and the instructions of its units of 16 bytes."""
+    steps = -(-rows // (slots * ring.rows))
+    share = min(1.0, slots * ring.cluster * ring.threads / (256 * device.sms))
+    moved = moved_seconds(nbytes, device) * steps * slots * ring.rows / (rows * share)
+    work = ring.rows * ring.units * ring.threads * instructions / (128 * device.clock_hz) * (2 if ring.threads < 512 else 1.4)
+    waits = 1.2e-6 + 0.03e-6 * ring.cluster
+    return LAUNCH + 2e-6 + max(moved, steps * max(waits + work, work * ring.resident))
