@@ -2,16 +2,17 @@
 
 A launch with a cluster of several blocks runs these together, on multiprocessors that reach each other's shared memory.
 
-=============================================  ========================================================================================
-cluster_rank(), cluster_size()                  number of the block in its cluster, x fastest, and how many there are: int32
-cluster_arrive()                                the thread is there; what it did is known to all who wait
-cluster_arrive_relaxed()                        the thread is there, nothing more
-cluster_wait()                                  until all threads of the cluster that have not returned are there
-cluster_sync()                                  both
-remote_address(address, rank)                   the place of a shared address in the block `rank`, as an address in the cluster's window
-load_remote_u32, load_remote_f32(address)       the word there
-store_remote_u32, store_remote_f32(address, v)  write it
-=============================================  ========================================================================================
+===============================================  ==========================================================================================
+cluster_rank(), cluster_size()                   number of the block in its cluster, x fastest, and how many there are: int32
+cluster_arrive()                                 the thread is there; what it did is known to all who wait
+cluster_arrive_relaxed()                         the thread is there, nothing more
+cluster_wait()                                   until all threads of the cluster that have not returned are there
+cluster_sync()                                   both
+remote_address(address, rank)                    the place of a shared address in the block `rank`, as an address in the cluster's window
+load_remote_u32, load_remote_f32(address)        the word there
+store_remote_u32, store_remote_f32(address, v)   write it
+store_async_f32(address, v, bar)                 start to write it; the mbarrier at `bar`, in that block, is told 4 bytes when it is there
+===============================================  ==========================================================================================
 
 Between two arrivals of a thread must be a wait; what lies between arrival and wait is not covered by the barrier. The lanes of a warp
 arrive and wait as one. A block may be accessed from others only after it has started and before it ends: a barrier of the cluster comes
@@ -22,7 +23,9 @@ before the first remote access, ::
     cluster_wait()
 
 and one behind the last, so that no block leaves while its memory is in use. Remote accesses are ordinary ones in the order of memory,
-which the simulator checks; a plain access to a remote address is an error there. Without a cluster launch a block is a cluster of its own.
+which the simulator checks; a plain access to a remote address is an error there. But an arrival that makes them known waits for all that
+its warp has stored, to global memory too. `store_async_f32` does not: who waits at the mbarrier sees what it wrote, and that what its
+thread read before is read, nothing more. Without a cluster launch a block is a cluster of its own.
 """
 from . import SIMULATED, device_function, instruction
 
@@ -65,3 +68,6 @@ def _remote(scalar):
 
 load_remote_u32, store_remote_u32 = _remote("uint32")
 load_remote_f32, store_remote_f32 = _remote("float32")
+store_async_f32 = instruction("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [$0], $1, [$2];", (),
+                              ("uint32", "float32", "uint32"), memory=True,
+                              twin=lambda address, value, bar: _twins.store_async(address, value, bar, as_dtype("float32")))

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Callable, NamedTuple
 
 from . import cuda, device_function, i32, u32, u64
-from .cluster import cluster_rank, cluster_sync, remote_address, store_remote_f32
+from .cluster import cluster_rank, cluster_sync, remote_address, store_async_f32
 from .index import ceil_div
-from .mbarrier import fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_arrive_remote, mbarrier_init, mbarrier_wait_cluster
+from .mbarrier import fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 from .rows import make_row_places
 from .tma import bulk_load
 from .vec import address, load_shared_4u32, shared_address
@@ -144,15 +144,18 @@ def make_turns(values, cluster):
     def send(sums, slots, met, turn):
         thread, which = i32(cuda.threadIdx.x), i32(turn & i32(TURNS - 1))
         if thread < cluster:
+            bar = shared_address(met, which)
+            if thread == 0:
+                mbarrier_arrive_expect(bar, u32(4 * SENT))
             to = remote_address(shared_address(slots, i32(i32(which * SENT) + i32(cluster_rank()) * values)), u32(thread))
+            bar = remote_address(bar, u32(thread))
             for v in range(values):
-                store_remote_f32(u32(to + u32(4 * v)), sums[v])
-            mbarrier_arrive_remote(shared_address(met, which), u32(thread))
+                store_async_f32(u32(to + u32(4 * v)), sums[v], bar)
 
     @device_function
     def wait(met, turn):
         which = i32(turn & i32(TURNS - 1))
-        mbarrier_wait_cluster(shared_address(met, which), u32(i32(turn >> LOG) & i32(1)))
+        mbarrier_wait(shared_address(met, which), u32(i32(turn >> LOG) & i32(1)))
         return i32(which * SENT)
     return send, wait
 
@@ -161,7 +164,7 @@ def make_turns(values, cluster):
 def make_ring(ring, values, dims, arrays) -> RingFunctions:
     """The device functions for sums of `values` numbers a step, and rows of `dims` dimensions of `arrays` arrays, the inputs first."""
     STAGES, ROWS, CHUNK, STAGE = ring.stages, ring.rows, ring.chunk_bytes, ring.stage_bytes
-    CLUSTER, INPUTS, LINE = ring.cluster, ring.inputs, 16 * ring.threads
+    INPUTS, LINE = ring.inputs, 16 * ring.threads
     places = make_row_places(dims, arrays)
     send, wait = make_turns(values, ring.cluster)
 
@@ -171,7 +174,7 @@ def make_ring(ring, values, dims, arrays) -> RingFunctions:
             for k in range(STAGES):
                 mbarrier_init(shared_address(landed, i32(k)), u32(1))
             for k in range(TURNS):
-                mbarrier_init(shared_address(met, i32(k)), u32(CLUSTER))
+                mbarrier_init(shared_address(met, i32(k)), u32(1))
             fence_mbarrier_init()
         cluster_sync()
 

@@ -191,7 +191,7 @@ def kernel(config):
             lane = i32(lane + i32(cluster_rank()) * i32(LANES))
             if thread == 0:
                 for k in range(TURNS):
-                    mbarrier_init(shared_address(bars, i32(k)), u32(CLUSTER))
+                    mbarrier_init(shared_address(bars, i32(k)), u32(1))
                 fence_mbarrier_init()
             cluster_sync()
         for j in range(COLUMNS):

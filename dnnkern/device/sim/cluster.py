@@ -5,10 +5,14 @@ is an address of the block itself. Accesses to another block's memory are in its
 come after its start and before its end: the accessing thread knows of something the block did or announced, and some thread of the block,
 when it ends, of the access.
 """
-from . import engine, order
+import numpy as np
+
+from . import engine, order, proxy
+from .arrays import POISON
 from .collective import threads_of, together
 from .engine import park, wake
 from .errors import Misuse, Race
+from .mbarrier import barrier_at, released
 
 WINDOW = 24
 _NOWHERE = type("Nowhere", (), {"base": 0, "size": 0})  # in the place of the memory of a block that has ended
@@ -194,3 +198,36 @@ def store(address, value, dtype):
     k = byte // dtype.itemsize
     engine.CURRENT.writes.append(k + code(memory, dtype))
     memory.elements(dtype)[k] = value
+
+
+class Sent:
+    """A store under way to the shared memory of a block; it lands when somebody waits at the barrier that it reports to."""
+    arrivals = 0
+
+    def __init__(self, barrier, memory, k, value, dtype, clock):
+        self.barrier, self.memory, self.k, self.value, self.dtype, self.clock = barrier, memory, k, value, dtype, clock
+        self.phase, self.nbytes = barrier.phase, dtype.itemsize
+
+    def __str__(self):
+        return f"a store of {self.nbytes} bytes"
+
+    def land(self):
+        """The value arrives, and that its sender's reads are over."""
+        self.memory.elements(self.dtype)[self.k] = self.value
+        self.barrier.reads = self.barrier.block.clocks.join(self.barrier.reads, self.clock)
+
+
+def store_async(address, value, bar, dtype):
+    """Twin of st.async."""
+    what, thread = "store_async", engine.CURRENT
+    memory, byte = locate(address, dtype.itemsize, what)
+    block, rank = memory.block, int(bar) >> WINDOW
+    if rank != int(address) >> WINDOW:
+        raise Misuse(f"{what}: address {int(address):#x} and barrier {int(bar):#x} are in different blocks")
+    barrier = barrier_at(block, int(bar) & (1 << WINDOW) - 1, what, fenced=block is not thread.block)
+    clock = released(thread)
+    proxy.Access(block, barrier.slot, [clock], generic=True).runs("write", memory, np.array([byte]), dtype.itemsize)
+    memory.raw[byte:byte + dtype.itemsize] = POISON
+    if block is not thread.block:
+        barrier.visits[thread] = barrier.phase, block.launch.now
+    barrier.enqueue(what, Sent(barrier, memory, byte // dtype.itemsize, value, dtype, clock))
