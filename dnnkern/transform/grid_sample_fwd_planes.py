@@ -93,13 +93,14 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """Bytes, the image's again for each part, and instructions: of a pixel moved, a place, and each of its channels."""
+    """Bytes, the image's again for each part, and what a pixel moved, a place, and each of its channels take, in instructions; fitted to
+    H200."""
     p, channels = problem, _channels(problem, config.unit)
     groups, taps = ceil_div(p.channels, channels), 2 ** p.dims if p.mode == "bilinear" else 1
     slots, blocks = _resident(p, config.unit, device) * device.sms, p.x.shape[0] * groups * config.parts
     rounds = ceil_div(blocks, slots) * slots / blocks
-    work = p.x.shape[0] * groups * (config.parts * math.prod(p.image) * (12 + 6 * channels)
-                                    + _places(p) * (80 + 12 * taps + channels * (6 + 4 * taps)))
+    work = p.x.shape[0] * groups * (config.parts * math.prod(p.image) * (30 + 18 * channels)
+                                    + _places(p) * (60 + 10 * taps + channels * (10 + 10 * taps)))
     moved = moved_seconds(p.bytes + (groups - 1) * p.grid.nbytes + (config.parts - 1) * p.x.nbytes, device)
     return LAUNCH + max(1.2 * moved, divisions_seconds(work, 1, device)) * rounds
 
