@@ -1,8 +1,10 @@
 """What a kernel compiles to, down to machine code: for the tests that need no GPU, only the linker and nvdisasm."""
+import functools
 import importlib.util
 import pathlib
 import re
 import subprocess
+import tempfile
 
 import pytest
 
@@ -52,3 +54,10 @@ class Assembled:
     def count(self, beginning):
         """How many instructions have names that begin so."""
         return len(self.opcodes(beginning))
+
+
+@functools.cache
+def assembled(kernel, signature, arch):
+    """`Assembled`, once a process: the small launches that many configurations share."""
+    with tempfile.TemporaryDirectory() as folder:
+        return Assembled(kernel, signature, arch, pathlib.Path(folder))

@@ -7,7 +7,7 @@ from dnnkern.device import SIMULATED
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
-from sass import Assembled  # noqa: E402
+from sass import assembled  # noqa: E402
 from test_ptx import device  # noqa: E402
 from test_ptx_transform import accesses  # noqa: E402
 
@@ -16,22 +16,22 @@ from dnnkern.loss._parse import parse_problem  # noqa: E402
 VOCABULARY = "8192x50257 bf16"
 
 
-def assembled(op, words, algo, folder, most=2, arch="sm_90a"):
+def variants(op, words, algo, most=2, arch="sm_90a"):
     """(algorithm bound to a configuration, [(name of a kernel, its code, launch), ...]) of the most promising configurations."""
     problem, target = parse_problem(words.split(), op), device(arch)
     algorithm = next(a for a in dispatch.algorithms(op) if a.name == algo)
     assert algorithm.supports(problem) is None
     for variant in algorithm.variants(problem, target)[:most]:
-        yield variant, [(launch.kernel.py_func.__name__, Assembled(launch.kernel, launch.signature, arch, folder), launch)
+        yield variant, [(launch.kernel.py_func.__name__, assembled(launch.kernel, launch.signature, arch), launch)
                         for launch in variant.build(problem, target, variant.config)]
 
 
 @pytest.mark.parametrize("op", ["cross_entropy_fwd", "cross_entropy_bwd"])
 @pytest.mark.parametrize("words", [VOCABULARY, "4096x128256 f32", "8192x50257 f16 --smoothing 0.1 --weight", "65536x10 f32",
                                    "8192x32000 bf16 --targets soft", "1048576x128 bf16 --smoothing 0.1"])
-def test_rows_are_read_by_16_bytes(op, words, tmp_path):
+def test_rows_are_read_by_16_bytes(op, words):
     """Registers are what the configuration promises the multiprocessor; probabilities are read twice backward, all else once."""
-    for variant, kernels in assembled(op, words, "rows", tmp_path):
+    for variant, kernels in variants(op, words, "rows"):
         code = next(code for name, code, _ in kernels if name.endswith("rows"))
         config, times = variant.config, 1 if "soft" not in words else 2 if op.endswith("fwd") else 3
         assert accesses(code, "LDG.").get(128, 0) >= config.registers * times, variant
@@ -42,9 +42,9 @@ def test_rows_are_read_by_16_bytes(op, words, tmp_path):
 
 
 @pytest.mark.parametrize("op", ["cross_entropy_fwd", "cross_entropy_bwd"])
-def test_a_vocabulary_has_many_loads_under_way(op, tmp_path):
+def test_a_vocabulary_has_many_loads_under_way(op):
     """48 KB in a multiprocessor at least, and few enough instructions for an element: 8 of them a unit, 32 or 64 a turn."""
-    for variant, kernels in assembled(op, VOCABULARY, "rows", tmp_path):
+    for variant, kernels in variants(op, VOCABULARY, "rows"):
         name, code, launch = next(k for k in kernels if k[0].endswith("rows"))
         config = variant.config
         assert config.registers * 16 * config.threads * config.blocks >= 48 << 10, variant
@@ -52,17 +52,17 @@ def test_a_vocabulary_has_many_loads_under_way(op, tmp_path):
         assert len(code.lines) <= 16 * 8 * config.registers + 420, (variant, len(code.lines))
 
 
-def test_exponentials_are_two_instructions(tmp_path):
+def test_exponentials_are_two_instructions():
     """A product and a sum in one, and the exponential."""
-    _, kernels = next(assembled("cross_entropy_fwd", "4096x4096 f32", "rows", tmp_path))
+    _, kernels = next(variants("cross_entropy_fwd", "4096x4096 f32", "rows"))
     code = next(code for name, code, _ in kernels if name.endswith("rows"))
     assert code.count("FFMA") >= 4 * 4 and "ex2.approx.ftz" in code.ptx
 
 
 @pytest.mark.parametrize("op", ["cross_entropy_fwd", "cross_entropy_bwd"])
 @pytest.mark.parametrize("words", ["16x21x512x512 bf16", "8x19x512x1024 f32 --weight --smoothing 0.1", "4x21x128x128 f16 --targets soft"])
-def test_columns_are_16_bytes_a_thread(op, words, tmp_path):
-    for variant, kernels in assembled(op, words, "columns", tmp_path):
+def test_columns_are_16_bytes_a_thread(op, words):
+    for variant, kernels in variants(op, words, "columns"):
         code = next(code for name, code, _ in kernels if name.endswith("columns"))
         assert accesses(code, "LDG.").get(128, 0) >= variant.config.batch
         assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
@@ -72,8 +72,8 @@ def test_columns_are_16_bytes_a_thread(op, words, tmp_path):
 
 @pytest.mark.parametrize("op", ["cross_entropy_fwd", "cross_entropy_bwd"])
 @pytest.mark.parametrize("words", ["1x1048576 bf16", "3x1048573 f32 --targets soft --weight"])
-def test_pieces_of_rows(op, words, tmp_path):
-    _, kernels = next(assembled(op, words, "split", tmp_path))
+def test_pieces_of_rows(op, words):
+    _, kernels = next(variants(op, words, "split"))
     names = [name for name, _, _ in kernels]
     assert names == (["cross_entropy_fwd_rows", "cross_entropy_fwd_merge", "loss_fold"] if op.endswith("fwd") else
                      ["cross_entropy_aims" if "soft" in words else "loss_weights", "cross_entropy_bwd_rows"])
@@ -84,8 +84,8 @@ def test_pieces_of_rows(op, words, tmp_path):
 
 @pytest.mark.parametrize("op", ["mse_loss_fwd", "mse_loss_bwd"])
 @pytest.mark.parametrize("words", ["16777216 bf16", "16777216 f32 --reduction none", "16777216 f16 --reduction none"])
-def test_squared_differences_move_16_bytes(op, words, tmp_path):
-    for variant, kernels in assembled(op, words, "vector", tmp_path):
+def test_squared_differences_move_16_bytes(op, words):
+    for variant, kernels in variants(op, words, "vector"):
         code = kernels[0][1]
         assert accesses(code, "LDG.")[128] >= 2 * variant.config.count, variant
         assert ".f64" not in code.ptx and "div." not in code.ptx
@@ -95,9 +95,9 @@ def test_squared_differences_move_16_bytes(op, words, tmp_path):
 
 @pytest.mark.parametrize("op", ["ctc_loss_fwd", "ctc_loss_bwd"])
 @pytest.mark.parametrize("words", ["512x32x128 f32 64", "512x32x128 bf16 900", "512x4x128 f32 3800", "100x2x40 f64 1000"])
-def test_states_stay_in_registers(op, words, tmp_path):
+def test_states_stay_in_registers(op, words):
     """Whatever a thread holds; and one barrier a step: as many as steps are computed at once, and one before them."""
-    (variant, kernels), = assembled(op, words, "block", tmp_path, most=1)
+    (variant, kernels), = variants(op, words, "block", most=1)
     walk = next(k for k in kernels if k[0].endswith("_block"))
     _, code, launch = walk
     assert code.registers * launch.block[0] <= 65536

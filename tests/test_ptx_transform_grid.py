@@ -7,34 +7,34 @@ from dnnkern.device import SIMULATED
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
-from sass import Assembled  # noqa: E402
+from sass import assembled  # noqa: E402
 from test_ptx import device  # noqa: E402
 
 from dnnkern.transform._parse import parse_problem  # noqa: E402
 
 
-def kernels(op, words, algo, folder):
+def kernels(op, words, algo):
     """{name: code} of the launches of each of its configurations, and the configuration."""
     problem, target = parse_problem(words.split(), op), device("sm_90a")
     for variant in next(a for a in dispatch.algorithms(op) if a.name == algo).variants(problem, target):
         launches = variant.build(problem, target, variant.config)
-        yield variant.config, {k.kernel.py_func.__name__: Assembled(k.kernel, k.signature, "sm_90a", folder) for k in launches}
+        yield variant.config, {k.kernel.py_func.__name__: assembled(k.kernel, k.signature, "sm_90a") for k in launches}
 
 
 @pytest.mark.parametrize("words", ["32x64x112x112 f32 112x112", "32x64x112x112 f16 112x112 --padding reflection --corners",
                                    "4x16x32x64x64 bf16 32x64x64 --padding border"])
-def test_pixels_of_four_channels_are_under_way(words, tmp_path):
+def test_pixels_of_four_channels_are_under_way(words):
     corners = 8 if "32x64x64 " in words else 4
-    for _, found in kernels("grid_sample_fwd", words, "pixels", tmp_path):
+    for _, found in kernels("grid_sample_fwd", words, "pixels"):
         code = found["grid_sample_pixels"]
         assert code.count("LDG") >= 4 * corners and ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
 
 
 @pytest.mark.parametrize("words", ["32x64x112x112 f32 112x112", "32x64x112x112 f16 112x112 --padding reflection --corners",
                                    "4x16x8x8x8 bf16 32x64x64 --padding border"])
-def test_a_pixel_in_shared_memory_is_one_load(words, tmp_path):
+def test_a_pixel_in_shared_memory_is_one_load(words):
     corners = 8 if "32x64x64 " in words else 4
-    for config, found in kernels("grid_sample_fwd", words, "planes", tmp_path):
+    for config, found in kernels("grid_sample_fwd", words, "planes"):
         code = found["grid_sample_planes"]
         assert len(code.opcodes("LDS" + {4: "", 8: ".64", 16: ".128"}[config.unit])) >= corners
         assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx and code.count("LDL") == 0
@@ -42,8 +42,8 @@ def test_a_pixel_in_shared_memory_is_one_load(words, tmp_path):
 
 @pytest.mark.parametrize("words", ["32x64x112x112 f32 112x112", "32x64x112x112 bf16 112x112 --padding reflection", "4x16x8x8 f64 8x8",
                                    "4x3x300x300 f32 300x300 --mode nearest"])
-def test_gradients_have_no_atomics(words, tmp_path):
-    for _, found in kernels("grid_sample_bwd", words, "tiles", tmp_path):
+def test_gradients_have_no_atomics(words):
+    for _, found in kernels("grid_sample_bwd", words, "tiles"):
         assert list(found) == ["grid_sample_boxes", "grid_sample_tiles", "grid_sample_dgrid"]
         for code in found.values():
             assert not code.opcodes("RED.", "ATOM") and (".f64" in code.ptx) == ("f64" in words)
@@ -52,9 +52,9 @@ def test_gradients_have_no_atomics(words, tmp_path):
 
 @pytest.mark.parametrize("words, launches", [("32x64x112x112 f32 112x112", 3), ("32x64x112x112 bf16 112x112 --padding reflection", 4),
                                              ("4x16x8x8x8 f64 8x8x8", 3), ("4x3x300x300 f32 300x300 --mode nearest", 3)])
-def test_additions_return_nothing(words, launches, tmp_path):
+def test_additions_return_nothing(words, launches):
     """One for each pixel round a place and channel of a thread, which the thread does not wait for."""
-    for config, found in kernels("grid_sample_bwd", words, "atomic", tmp_path):
+    for config, found in kernels("grid_sample_bwd", words, "atomic"):
         code = found["grid_sample_scatter"]
         assert len(found) == launches and not code.opcodes("ATOM")
         assert code.count("RED") >= config.channels and code.count("RED") % config.channels == 0, "pixels in a loop, or one after another"
@@ -63,7 +63,7 @@ def test_additions_return_nothing(words, launches, tmp_path):
 
 @pytest.mark.parametrize("op, algo", [("affine_grid_fwd", "places"), ("affine_grid_bwd", "block")])
 @pytest.mark.parametrize("words", ["32x64x112x112 f32", "2x3x4x5x6 bf16 --corners"])
-def test_affine_grids_need_no_division(op, algo, words, tmp_path):
-    for _, found in kernels(op, words, algo, tmp_path):
+def test_affine_grids_need_no_division(op, algo, words):
+    for _, found in kernels(op, words, algo):
         for code in found.values():
             assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
