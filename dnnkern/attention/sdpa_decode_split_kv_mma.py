@@ -24,7 +24,7 @@ from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
 from ..device.mma import make_mma
 from ..device.vec import (advance, load_shared_4f32, load_shared_4u32, pin, shared_address, store4_from, store_shared_4f32,
                           store_shared_4u32)
-from ..device.warp import broadcast, shuffle_xor
+from ..device.warp import any_lane, broadcast, shuffle_xor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds
@@ -178,9 +178,9 @@ def kernel(config, dependent):
     OVERLAPS, K_WHOLE, V_WHOLE = config.overlaps, D == 4 * CHUNK * KC, E == WIDTH
     OWN, SPAN, STEP = 2 * EIGHTS, TILES * KEYS, WARPS * TILES * KEYS  # a thread's rows; a warp's keys, a block's
     _, _, fetch_q, _ = make_reader(kind.dtype, CHUNK, config.words[0])
-    _, _, fetch_k, _ = make_reader(kind.dtype, CHUNK, config.words[1])
-    _, _, fetch_v, _ = make_reader(kind.dtype, CHUNK, config.words[2])
-    forget = pin(TILES)
+    _, _, fetch_k, _ = make_reader(kind.dtype, CHUNK, config.words[1], constant=False)
+    _, _, fetch_v, _ = make_reader(kind.dtype, CHUNK, config.words[2], constant=False)
+    forget, forget_lane = pin(TILES), pin(1)
     mma, pack, unpack = make_mma(kind.dtype), element(kind.dtype).pack, element(kind.dtype).unpack
     K_TILE, V_TILE, QUERIES = 2 * KC * 4, 4 * VC * 4, EIGHTS * 4
     K_ALL, V_ALL, SCORES, SUMS = TILES * K_TILE, TILES * V_TILE, TILES * EIGHTS * 4, EIGHTS * VC * 16
@@ -191,8 +191,10 @@ def kernel(config, dependent):
     SIZE, MULTIPLIER, SHIFT = divisor(FOURS)
 
     @device_function
-    def fetch_keys(raw, k, j0, first, last, group, numbers, rows, g, lane_column, strides):
+    def fetch_keys(raw, k, j0, first, last, own, numbers, rows, g, strides):
         """Both rows of a thread of each tile of 16 keys."""
+        forget_lane(own)
+        group, lane_column = i32(own[0] >> 2), i32(i32(own[0] & 3) * CHUNK)
         for u in range(TILES):
             at = i64(i64(numbers[u]) * strides[0] + i64(g) * strides[1] + i64(i32(rows[u] + group)) * strides[2] + i64(lane_column))
             for half in range(2):
@@ -206,8 +208,10 @@ def kernel(config, dependent):
                     fetch_k(raw, u * K_TILE + (half * KC + c) * 4, row, i32(c * 4 * CHUNK), i32(inside))
 
     @device_function
-    def fetch_values(raw, v, j0, first, last, pair, numbers, rows, g, lane_column, strides):
+    def fetch_values(raw, v, j0, first, last, own, numbers, rows, g, strides):
         """The four keys of a thread of each tile: two neighbours of the first eight, two of the last."""
+        forget_lane(own)
+        pair, lane_column = i32(2 * i32(own[0] & 3)), i32(i32(own[0] >> 2) * CHUNK)
         for u in range(TILES):
             at = i64(i64(numbers[u]) * strides[0] + i64(g) * strides[1] + i64(i32(rows[u] + pair)) * strides[2] + i64(lane_column))
             for n in range(4):
@@ -255,13 +259,14 @@ def kernel(config, dependent):
         least = i32(max(first, oldest))  # what is before nobody sees, be it what it may
 
         # keys and values of the first tiles, where those of the next ones lie, and the queries
-        k_column, v_column, pair = i32(quad * CHUNK), i32(group * CHUNK), i32(2 * quad)
+        pair, own = i32(2 * quad), cuda.local.array(1, i32)
+        own[0] = lane  # what follows from it is computed again in every turn, for want of registers
         of_k, of_v, queries = cuda.local.array(K_ALL, u32), cuda.local.array(V_ALL, u32), cuda.local.array(QUERIES, u32)
         numbers, rows = cuda.local.array(TILES, i32), cuda.local.array(TILES, i32)
         find(numbers, rows, b, j0, last, table, table_strides, page, sizes[3])
-        fetch_keys(of_k, k, j0, least, last, group, numbers, rows, g, k_column, k_strides)
+        fetch_keys(of_k, k, j0, least, last, own, numbers, rows, g, k_strides)
         if OVERLAPS:
-            fetch_values(of_v, v, j0, least, last, pair, numbers, rows, g, v_column, v_strides)
+            fetch_values(of_v, v, j0, least, last, own, numbers, rows, g, v_strides)
             find(numbers, rows, b, i32(j0 + STEP), last, table, table_strides, page, sizes[3])
         own_queries = u32(shared_address(memory, i32(0)) + u32(i32(MEETING + 16 * lane)))
         for n in range(EIGHTS):
@@ -270,29 +275,27 @@ def kernel(config, dependent):
             member, i = divide_remainder(row if there else i32(0), per)
             at = i64(i64(b) * q_strides[0] + i64(i32(i32(g * i32(sizes[1])) + member)) * q_strides[1] + i64(i) * q_strides[2])
             for c in range(KC):
-                column = i32(k_column + c * 4 * CHUNK)
+                column = i32(i32(quad + c * 4) * CHUNK)
                 if warp == 0:
                     fetch_q(queries, 0, advance(q, at), column, i32(there and column < D))
                     store_shared_4u32(u32(own_queries + u32((n * KC + c) * 16 * LANES)), queries[0], queries[1], queries[2], queries[3])
         cuda.syncthreads()
 
         sums, scores = cuda.local.array(SUMS, f32), cuda.local.array(SCORES, f32)
-        tops, totals, falls = cuda.local.array(OWN, f32), cuda.local.array(OWN, f32), cuda.local.array(OWN, f32)
-        lows, highs = cuda.local.array(OWN, i32), cuda.local.array(OWN, i32)
+        tops, totals, news = cuda.local.array(OWN, f32), cuda.local.array(OWN, f32), cuda.local.array(OWN, f32)
+        lows, highs = cuda.local.array(OWN, i32), cuda.local.array(OWN, i32)  # less the thread's own key of a tile
         high, low = cuda.local.array(WEIGHTS, u32), cuda.local.array(WEIGHTS, u32)
         fragment = cuda.local.array(4, u32)
         for s in range(SUMS):
             sums[s] = f32(0)
         for r in range(OWN):
             tops[r], totals[r] = f32(NOTHING), f32(0)
-            lows[r], highs[r] = i32(0), i32(0)
+            lows[r], highs[r] = i32(0), i32(-LANES)
             row = i32(row0 + (r // 2) * EIGHT + pair + r % 2)
             if row < many:
                 _, i = divide_remainder(row, per)
                 begin, end = terms.span(i, i32(per[0]), keys, bounds)
-                lows[r], highs[r] = i32(max(begin, least)), i32(min(end, last))
-        source = i32(8 * quad + i32(group >> 1))
-        selector = u32(0x7632) if group & 1 else u32(0x5410)
+                lows[r], highs[r] = i32(i32(max(begin, least)) - group), i32(i32(min(end, last)) - group)
 
         for start in range(j0, last, STEP):
             # scores [key][row]
@@ -310,35 +313,52 @@ def kernel(config, dependent):
                         for n in range(EIGHTS):
                             mma(scores, (u * EIGHTS + n) * 4, fragment, 0, queries, 4 * n + 2 * half)
             if OVERLAPS:
-                fetch_keys(of_k, k, i32(start + STEP), least, last, group, numbers, rows, g, k_column, k_strides)
+                fetch_keys(of_k, k, i32(start + STEP), least, last, own, numbers, rows, g, k_strides)
+                if EIGHTS == 1:
+                    cuda.syncwarp()  # or ptxas moves the loads to the end of the loop
 
-            # the largest score of each row, and probabilities in place of scores
+            # the largest score of each row; sums shrink where one has grown
+            grown = i32(0)
             for n in range(EIGHTS):
                 for p in range(2):
-                    r = 2 * n + p
-                    top = tops[r]
+                    top = f32(NOTHING)
                     for u in range(TILES):
                         for half in range(2):
                             s = (u * EIGHTS + n) * 4 + 2 * half + p
-                            j, x = i32(start + (u * KEYS + half * EIGHT) + group), f32(NOTHING)
-                            if j >= lows[r] and j < highs[r]:
+                            j, x = i32(start + (u * KEYS + half * EIGHT)), f32(NOTHING)
+                            if j >= lows[2 * n + p] and j < highs[2 * n + p]:
                                 x = terms.score(scores[s], i32(0), f32(0), q, i64(0), scale, softcap)
                             scores[s] = x
                             top = maximum(top, x)
                     top = maximum(top, shuffle_xor(top, i32(16)))
                     top = maximum(top, shuffle_xor(top, i32(8)))
                     top = maximum(top, shuffle_xor(top, i32(4)))
-                    level = powers.level(top)
-                    falls[r] = f32(1)
-                    if tops[r] != f32(NOTHING):
-                        falls[r] = powers.fall(powers.level(tops[r]), level)
-                    tops[r] = top
-                    totals[r] = f32(totals[r] * falls[r])
+                    news[2 * n + p] = maximum(tops[2 * n + p], top)
+                    if news[2 * n + p] != tops[2 * n + p]:
+                        grown = i32(1)
+            if any_lane(grown):
+                for n in range(EIGHTS):
+                    for p in range(2):
+                        r = 2 * n + p
+                        fall = f32(1)
+                        if tops[r] != f32(NOTHING):
+                            fall = powers.fall(powers.level(tops[r]), powers.level(news[r]))
+                        tops[r], totals[r] = news[r], f32(totals[r] * fall)
+                        for s in range(VC * 8):
+                            sums[n * VC * 16 + 2 * s + p] = f32(sums[n * VC * 16 + 2 * s + p] * fall)
+
+            # probabilities, with keys where scores have rows
+            forget_lane(own)
+            source = i32(i32(8 * i32(own[0] & 3)) + i32(own[0] >> 3))
+            selector = u32(0x7632) if own[0] & 4 else u32(0x5410)
+            for n in range(EIGHTS):
+                for p in range(2):
+                    level = powers.level(tops[2 * n + p])
                     for u in range(TILES):
                         for half in range(2):
                             s = (u * EIGHTS + n) * 4 + 2 * half + p
                             scores[s] = powers.rise(scores[s], level)
-                            totals[r] = f32(totals[r] + scores[s])
+                            totals[2 * n + p] = f32(totals[2 * n + p] + scores[s])
                 for u in range(TILES):
                     for half in range(2):
                         s = (u * EIGHTS + n) * 4 + 2 * half
@@ -347,11 +367,9 @@ def kernel(config, dependent):
                         rest = u32(pack(f32(scores[s] - x), f32(scores[s + 1] - y)))
                         high[(u * EIGHTS + n) * 2 + half] = turned(word, source, selector)
                         low[(u * EIGHTS + n) * 2 + half] = turned(rest, source, selector)
-                for s in range(VC * 16):
-                    sums[n * VC * 16 + s] = f32(sums[n * VC * 16 + s] * falls[2 * n + s % 2])
 
             if not OVERLAPS:
-                fetch_values(of_v, v, start, least, last, pair, numbers, rows, g, v_column, v_strides)
+                fetch_values(of_v, v, start, least, last, own, numbers, rows, g, v_strides)
                 find(numbers, rows, b, i32(start + STEP), last, table, table_strides, page, sizes[3])
 
             # sums [element][row]
@@ -366,12 +384,14 @@ def kernel(config, dependent):
                             mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, high, (u * EIGHTS + n) * 2)
                             mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, low, (u * EIGHTS + n) * 2)
             if OVERLAPS:
-                fetch_values(of_v, v, i32(start + STEP), least, last, pair, numbers, rows, g, v_column, v_strides)
+                fetch_values(of_v, v, i32(start + STEP), least, last, own, numbers, rows, g, v_strides)
                 find(numbers, rows, b, i32(start + 2 * STEP), last, table, table_strides, page, sizes[3])
             else:
-                fetch_keys(of_k, k, i32(start + STEP), least, last, group, numbers, rows, g, k_column, k_strides)
+                fetch_keys(of_k, k, i32(start + STEP), least, last, own, numbers, rows, g, k_strides)
 
         # the warps' sums, by the block's largest scores
+        forget_lane(own)
+        group, pair = i32(own[0] >> 2), i32(2 * i32(own[0] & 3))
         for r in range(OWN):
             if group == 0:
                 memory[i32(TOPS + warp * ROWS + i32(pair + (r // 2) * EIGHT + r % 2))] = tops[r]
@@ -391,7 +411,7 @@ def kernel(config, dependent):
                 if group == 0:
                     memory[i32(TOTALS + warp * ROWS + row)] = total
                 for c in range(VC):
-                    at = shared_address(memory, i32(i32(warp * ITEM + row * PITCH) + i32(v_column + c * EIGHT * CHUNK)))
+                    at = shared_address(memory, i32(i32(warp * ITEM + row * PITCH) + i32(i32(group + c * EIGHT) * CHUNK)))
                     for w in range(2):
                         s = ((n * VC + c) * 4 + 2 * w) * 4 + p
                         store_shared_4f32(u32(at + u32(16 * w)), f32(sums[s] * fall), f32(sums[s + 2] * fall), f32(sums[s + 4] * fall),
