@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from kit import launch, needs
 
-from dnnkern.device import SIMULATED, cluster, cuda, f32, i32, u32
+from dnnkern.device import SIMULATED, cluster, cuda, f32, i32, i64, u32
 from dnnkern.device.cluster import (cluster_arrive, cluster_arrive_relaxed, cluster_rank, cluster_size, cluster_sync, cluster_wait,
                                     remote_address)
+from dnnkern.device.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 from dnnkern.device.vec import load_shared_f32, shared_address
 
 pytestmark = needs(9)
@@ -97,6 +98,39 @@ def test_threads_that_have_returned_are_not_waited_for():
     np.testing.assert_array_equal(y.reshape(2, 32), x.reshape(2, N)[::-1, :32])
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_stores_that_a_barrier_counts(size):
+    """Blocks send each other a number a step, to slots of two steps by turns; whoever has received a step may send the next but one."""
+    STEPS, SLOTS = 5, 2 * size
+
+    @cuda.jit(launch_bounds=N)
+    def kernel(x, y):
+        slots, bars = cuda.shared.array(SLOTS, f32), cuda.shared.array(2, i64)
+        t, rank, blocks = i32(cuda.threadIdx.x), cluster_rank(), cluster_size()
+        if t == 0:
+            for k in range(2):
+                mbarrier_init(shared_address(bars, i32(k)), u32(1))
+            fence_mbarrier_init()
+        cluster_sync()
+        for step in range(STEPS):
+            half = i32(step & 1)
+            cuda.syncthreads()
+            if t == 0:
+                mbarrier_arrive_expect(shared_address(bars, half), u32(4 * size))
+            if t < blocks:
+                to = remote_address(shared_address(slots, i32(half * size + rank)), t)
+                cluster.store_async_f32(to, x[i32(STEPS * cuda.blockIdx.x + step)], remote_address(shared_address(bars, half), t))
+            mbarrier_wait(shared_address(bars, half), u32(i32(step >> 1) & 1))
+            if t < size:
+                y[i32((STEPS * cuda.blockIdx.x + step) * size + t)] = slots[i32(half * size + t)]
+        cluster_sync()
+    x = np.arange(8 * STEPS, dtype=np.float32)
+    y = np.zeros(8 * STEPS * size, np.float32)
+    launch(kernel, 8, N, x, y, cluster=size)
+    got = y.reshape(8 // size, size, STEPS, size)
+    np.testing.assert_array_equal(got, np.broadcast_to(x.reshape(-1, 1, size, STEPS).swapaxes(2, 3), got.shape))
+
+
 def _remote(tile, t):
     return remote_address(shared_address(tile, t), i32(1 - cluster_rank()))
 
@@ -140,8 +174,26 @@ def _twice(tile, t):
     cluster_arrive()
 
 
+def _sent(tile, t, to, wait):
+    bars = cuda.shared.array(1, i64)
+    bar = shared_address(bars, i32(0))
+    if t == 0:
+        mbarrier_init(bar, u32(1))
+        fence_mbarrier_init()
+    cluster_sync()
+    if t == 0:
+        mbarrier_arrive_expect(bar, u32(4))
+        cluster.store_async_f32(_remote(tile, t), f32(1), remote_address(bar, to))
+    if wait:
+        mbarrier_wait(bar, u32(0))
+    tile[t] = tile[t]
+    cluster_sync()
+
+
 @simulated
 @pytest.mark.parametrize("body, error, words", [
+    (lambda tile, t: _sent(tile, t, i32(1 - cluster_rank()), False), "Race", "a copy to mbarrier"),
+    (lambda tile, t: _sent(tile, t, cluster_rank(), True), "Misuse", "are in different blocks"),
     (_before_the_start, "Race", "nothing says that it has started"),
     (_before_the_end, "Race", "a cluster barrier is missing behind the access"),
     (_no_order, "Race", "between blocks of a cluster it takes a cluster barrier"), (_relaxed, "Race", "of block"),

@@ -4,12 +4,12 @@ import re
 import pytest
 from sass import Assembled
 
-from dnnkern.device import SIMULATED, cuda, i32, i64, u32
+from dnnkern.device import SIMULATED, cuda, f32, i32, i64, u32
 
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
-from dnnkern.device import device_function, mbarrier, tma, vec  # noqa: E402
+from dnnkern.device import cluster, device_function, mbarrier, tma, vec  # noqa: E402
 from dnnkern.device.tma import make_bulk_wait, make_bulk_wait_read, make_tma_load, make_tma_reduce_add, make_tma_store  # noqa: E402
 
 HOPPER = ["sm_90a", "sm_100a", "sm_120a"]
@@ -42,6 +42,9 @@ BARRIERS = {  # what is called: the PTX, the machine code for sm_90a
                       "SYNCS.ARRIVE.TRANS64.RED.A1T0"),
     "free_remote": (lambda bar, y: mbarrier.mbarrier_free_remote(bar, u32(1)), "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _,",
                     "SYNCS.ARRIVE.TRANS64.RED.A1T0"),
+    "store_async": (lambda bar, y: cluster.store_async_f32(cluster.remote_address(u32(bar + u32(8)), u32(1)), f32(1),
+                                                           cluster.remote_address(bar, u32(1))),
+                    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32", "STAS"),
     "arrive_copies": (lambda bar, y: mbarrier.mbarrier_arrive_copies(bar), "cp.async.mbarrier.arrive.noinc.shared::cta.b64",
                       "ARRIVES.LDGSTSBAR"),
     "wait": (lambda bar, y: mbarrier.mbarrier_wait(bar, u32(0)), "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64",
@@ -61,11 +64,11 @@ def test_barriers_are_one_instruction(name, tmp_path):
     assert sass is None or code.count(sass) == 1, code.lines
 
 
-def test_the_relaxed_arrival_has_no_fence(tmp_path):
+def test_the_relaxed_arrival_and_the_counted_store_have_no_fence(tmp_path):
     """The other's waits until all of the thread's stores have been performed."""
     fences = {name: Assembled(barriers(BARRIERS[name][0]), ("int32*",), "sm_90a", tmp_path).count("MEMBAR")
-              for name in ("arrive_remote", "free_remote")}
-    assert fences["arrive_remote"] >= 1 and fences["free_remote"] == 0
+              for name in ("arrive_remote", "free_remote", "store_async")}
+    assert fences["arrive_remote"] >= 1 and fences["free_remote"] == fences["store_async"] == 0
 
 
 @pytest.mark.parametrize("arch", ["sm_80"] + HOPPER)
