@@ -170,11 +170,12 @@ def seconds(problem, device, config):
     blocks = config.blocks if config.shared else min(2048 // config.threads, config.resident)
     units = inputs * config.rows * (config.registers + config.shared)
     flight = units * config.unit * config.threads * blocks * fill
-    rate = (min(1.0, flight / 64e3) ** 0.5 if config.lanes <= WARP else 1.0) * (1.0 if config.unit == 16 else min(1.0, itemsize / 5))
+    rate = (min(1.0, flight / 32e3) ** 0.5 if config.lanes <= WARP else 1.0) * (1.0 if config.unit == 16 else min(1.0, itemsize / 5))
     rate *= 0.5 if config.has_single_weights else 1.0
     grid = ceil_div(problem.form.rows, config.threads // config.lanes * config.rows) * config.cluster
     share = min(1.0, grid * config.threads / (512 * device.sms))
-    moved = moved_seconds(problem.bytes, device) / (rate * share) * tail(grid, blocks, device)
+    end = tail(grid, blocks, device) if config.lanes > WARP else (1 + tail(grid, blocks, device)) / 2
+    moved = moved_seconds(problem.bytes, device) / (rate * share) * end
     if config.lanes <= WARP:
         return LAUNCH + moved * 1.02 ** max(0, units - 4)
     alone, unit, together, block = WAITS
