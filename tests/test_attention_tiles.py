@@ -1,7 +1,7 @@
 """Attention on tensor cores: edges of tiles, in every option that moves them, and blocks that take several tiles."""
 import contract
 import pytest
-from cases._sdpa import Forward
+from cases._sdpa import Backward, Forward
 
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
@@ -36,6 +36,19 @@ CASES += [
 ]
 
 
+GRADIENTS = [
+    Backward("edges", 1, 1, 1, 65, 66, 16, 24, "bfloat16"),
+    Backward("edges", 1, 2, 1, 9, 129, 8, 8, "float16", causal=True, align="bottom_right"),
+    Backward("edges", 1, 2, 1, 70, 9, 24, 16, "bfloat16", window=(20, 3)),
+    Backward("padded", 2, 1, 1, 40, 70, 8, 8, "float16", of_rows=(40, 3), of_keys=(70, 33), causal=True, align="bottom_right"),
+    Backward("packed", 3, 2, 1, 50, 80, 8, 8, "bfloat16", of_rows=(35, 0, 9), of_keys=(66, 2, 7), order="THD", window=(30, -1)),
+    Backward("capped", 1, 2, 1, 20, 40, 8, 8, "bfloat16", bias=(2, 20, 40), alibi=True, softcap=2.0, causal=True),
+    Backward("dropped", 1, 2, 2, 20, 70, 8, 8, "float16", dropout=0.3, window=(-1, 30)),
+    Backward("wide", 1, 1, 1, 20, 33, 128, 112, "bfloat16"),
+    Backward("strided", 1, 1, 1, 20, 33, 9, 7, "float16", scale=-0.3, layout={"q": {"step": 2}, "dk": {"step": 2}, "do": {"gap": 1}}),
+]
+
+
 def check(case, turn):
     """On a GPU every configuration of every algorithm on tensor cores, in the simulator three of each, by turns."""
     problem = case.problem()
@@ -47,7 +60,8 @@ def check(case, turn):
             contract.check(variant, case, **contract.ONCE)
 
 
-@pytest.mark.parametrize("turn, case", list(enumerate(CASES)), ids=lambda x: f"{x.id}-{x.rows}-{x.keys}" if isinstance(x, Forward) else "")
+@pytest.mark.parametrize("turn, case", list(enumerate(CASES + GRADIENTS)),
+                         ids=lambda x: "" if isinstance(x, int) else f"{x.op}-{x.id}-{x.rows}-{x.keys}")
 def test_edges_of_tiles(turn, case):
     check(case, turn)
 

@@ -98,6 +98,18 @@ def test_gradients_stay_in_registers(words, tmp_path):
         assert code.registers * threads.count <= 65536 and launch.shared <= 232448
 
 
+@pytest.mark.parametrize("words", ["4x16x2048x128 bf16 --kv-heads 4", "4x16x2048x64 f16 --causal"])
+def test_gradients_stay_in_the_registers_of_mma(words, tmp_path):
+    """Three and four products a tile; p and ds never pass through memory, nor are there atomics."""
+    (variant, kernels), = assembled("sdpa_bwd", words, "flash_mma", tmp_path)
+    config = variant.config
+    width, d, e = config.threads.width, config.q.width, config.v.width
+    for (name, code, launch), products in zip(kernels[1:], (2 * d + e, 2 * d + 2 * e)):
+        assert code.count("HMMA.16816.F32") == products * width // 128 and code.count("BAR.SYNC") <= 2, name
+        assert not [line for line in code.lines if line.startswith("STS") and not line.startswith("STS [")] and ".f64" not in code.ptx, name
+        assert not code.opcodes("RED.", "REDG", "ATOM") and code.registers * launch.block[0] * config.threads.blocks <= 65536, name
+
+
 @pytest.mark.parametrize("words", ["64x32x8192x128 bf16 --kv-heads 8 --page 16", "4x16x4096x64 f32"])
 def test_caches_are_read_once_by_16_bytes(words, tmp_path):
     """The keys and values that are under way together, and the queries; the ranges' launch and the merge."""

@@ -115,24 +115,56 @@ def make_hide(width, left, right):
     `own` is the place of row r among the keys of its sequence, `at` the tile's first key, `keys` how many there are; `left` and `right` say
     which of the bounds there are.
     """
+    keep = _make_keep(width, left)
+
     @device_function
     def hide(x, own, at, column, keys, bounds):
         before = i32(at + column)
         end0 = i32(keys - before)
-        end1, begin0, begin1 = end0, i32(0), i32(0)
+        end1, begin0 = end0, i32(0)
         if right:
             last = i32(i32(own - before) + i32(bounds[1]))
             end0, end1 = i32(min(end0, i32(last + 1))), i32(min(end1, i32(last + 9)))
         if left:
             begin0 = i32(i32(own - before) - i32(bounds[0]))
-            begin1 = i32(begin0 + 8)
+        keep(x, begin0, end0, i32(begin0 + 8), end1)
+    return hide
+
+
+@functools.cache
+def make_hide_turned(width, left, right):
+    """Device function ``hide(x, own, at, column, exist, bounds)`` for a tile whose rows are keys and whose columns are rows: `own` is the
+    number of the row whose place is that of key r, `at` the tile's first row, `exist` how many keys there are from key r on."""
+    keep = _make_keep(width, right)
+
+    @device_function
+    def hide(x, own, at, column, exist, bounds):
+        before = i32(own - at - column)
+        end0, end1, begin0 = i32(width), i32(width), i32(0)
+        if left:
+            end0 = i32(before + i32(bounds[0]) + 1)
+            end1 = i32(end0 + 8)
+        if right:
+            begin0 = i32(before - i32(bounds[1]))
+        if exist <= 0:
+            end0 = i32(0)
+        if exist <= 8:
+            end1 = i32(0)
+        keep(x, begin0, end0, i32(begin0 + 8), end1)
+    return hide
+
+
+def _make_keep(width, begins):
+    """Device function ``keep(x, begin0, end0, begin1, end1)``: what is outside of these columns becomes -inf, in the thread's two rows."""
+    @device_function
+    def keep(x, begin0, end0, begin1, end1):
         for j in range(width // 8):
             for e in range(2):
-                if i32(8 * j + e) >= end0 or (left and i32(8 * j + e) < begin0):
+                if i32(8 * j + e) >= end0 or (begins and i32(8 * j + e) < begin0):
                     x[4 * j + e] = f32(NOTHING)
-                if i32(8 * j + e) >= end1 or (left and i32(8 * j + e) < begin1):
+                if i32(8 * j + e) >= end1 or (begins and i32(8 * j + e) < begin1):
                     x[4 * j + 2 + e] = f32(NOTHING)
-    return hide
+    return keep
 
 
 @functools.cache
@@ -274,11 +306,10 @@ def make_store(dtype, columns, elements, pairs):
     return store
 
 
-def stored_in_pairs(problem):
-    """Whether two neighbours of o are a word of four bytes."""
-    p = problem
-    *steps, step = p.strides(p.o)
-    return p.o.alignment % 4 == 0 and step == 1 and all(s % 2 == 0 for s in (*steps, p.dv))
+def stored_in_pairs(problem, t):
+    """Whether two neighbours of a result are a word of four bytes."""
+    *steps, step = problem.strides(t)
+    return t.alignment % 4 == 0 and step == 1 and all(s % 2 == 0 for s in (*steps, t.shape[-1]))
 
 
 def is_adjusted(problem):

@@ -94,7 +94,7 @@ def configs(problem, device):
     p, found = problem, []
     sources = [source_of(t, p.strides(t)) for t in (p.q, p.k, p.v)]
     for t in SHAPES:
-        config = Config(kind_of(p), *sources, t, p.left >= 0, p.right >= 0, is_adjusted(p), p.lse is not None, stored_in_pairs(p))
+        config = Config(kind_of(p), *sources, t, p.left >= 0, p.right >= 0, is_adjusted(p), p.lse is not None, stored_in_pairs(p, p.o))
         if (config.shared <= device.shared_per_block and t.blocks * (config.shared + 1024) <= device.shared_per_sm
                 and config.registers <= min(65536 // (t.blocks * t.count), 255)):
             found.append(config)

@@ -55,7 +55,7 @@ def supports(problem):
 def configs(problem, device):
     """Shapes whose fragments fit registers and whose rings fit shared memory."""
     p, found, by_tma = problem, [], stored_by_tma(problem)
-    pairs = stored_in_pairs(p) and not by_tma
+    pairs = stored_in_pairs(p, p.o) and not by_tma
     for shape in SHAPES:
         drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
         try:

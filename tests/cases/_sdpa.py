@@ -34,8 +34,8 @@ def keeps(shape, batch, p, seed):
     heads, rows, keys = shape
     threshold = min(math.floor(p * 2 ** 16 + 0.5), 2 ** 16 - 1)
     words = np.array([[[philox(seed, (batch * heads + h) << 32 | i, g) for g in range(-(-keys // 8))] for i in range(rows)]
-                      for h in range(heads)], np.uint32).reshape(heads, rows, -1)
-    return np.ascontiguousarray(words).view("<u2").reshape(heads, rows, -1)[:, :, :keys] >= threshold
+                      for h in range(heads)], np.uint32).reshape(heads, rows, 4 * -(-keys // 8))
+    return words.view("<u2")[:, :, :keys] >= threshold
 
 
 @dataclass(frozen=True)
@@ -194,12 +194,14 @@ class Sdpa(Case):
         """What probabilities are multiplied by in dropout."""
         return keeps(x.shape, b, self.dropout, self.seed) / (1 - self.dropout) if self.dropout else np.ones(x.shape)
 
-    def forward(self, values):
-        """((o, its bound), (lse, its bound)) in the shapes of the results."""
+    def forward(self, values, tensor_cores=False):
+        """((o, its bound), (lse, its bound)) in the shapes of the results; tensor cores have probabilities rounded to 16 bits."""
         images = 1 if self.packed else self.batch
         o, o_error = np.zeros((2, images, self.heads, self.rows, self.e))
         lse, lse_error = np.full((images, self.heads, self.rows), -np.inf), np.zeros((images, self.heads, self.rows))
-        unit = self.unit
+        unit, half, least = self.unit, 0, 0
+        if tensor_cores and self.dtype in ("float16", "bfloat16"):
+            half, least = ROUNDOFF[self.dtype], 2.0 ** -24 * (self.dtype == "float16")
         for b, image, rows, keys in self.sequences():
             q, k, v = self.operands(values, b, image, rows, keys)
             x, _, error = self.scores(q, k, values.get("bias"), b)
@@ -215,7 +217,7 @@ class Sdpa(Case):
             o[image, :, rows] = used @ v
             error = error + unit * (12 + 4 * np.where(np.isfinite(x), np.abs(x - level) + np.abs(x), 0))
             o_error[image, :, rows] = ((used * error) @ np.abs(v) + (p * error).sum(2)[..., None] * np.abs(used @ v)
-                                       + unit * many * (used @ np.abs(v)))
+                                       + (unit * many + half) * (used @ np.abs(v)) + least * np.abs(v).sum(1, keepdims=True))
             if self.sink:
                 o_error[image, :, rows] += 16 * unit * np.abs(used @ v) * (1 + np.abs(values["sink"][:, None] - level[..., 0])[..., None])
             with np.errstate(divide="ignore"):
@@ -254,9 +256,7 @@ class Forward(Sdpa):
         return in_mode(self.common_values(), mode)
 
     def reference(self, values, tensor_cores=False):
-        (o, error), (lse, lse_error) = self.forward(values)
-        if tensor_cores and self.dtype in ("float16", "bfloat16"):  # probabilities are rounded to the dtype
-            error = error + ROUNDOFF[self.dtype] * np.abs(o).max(initial=0)
+        (o, error), (lse, lse_error) = self.forward(values, tensor_cores)
         found, bound = {"o": o, "lse": lse}, {"o": error + rounding_error(o, self.dtype), "lse": lse_error}
         return ({name: y[name] for name in self.outputs()} for y in (found, bound))
 
