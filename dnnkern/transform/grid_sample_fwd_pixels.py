@@ -14,7 +14,7 @@ from ..host.launch import Argument, Launch
 from ._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from ._values import COMPUTE
 from .grid_sample_naive import Config as Kind
-from .grid_sample_naive import config_of, make_corners
+from .grid_sample_naive import config_of, make_corners, make_find
 
 THREADS, TOGETHER, LIMIT = 128, 4, 2 ** 31 - 2 ** 20
 
@@ -70,16 +70,9 @@ def kernel(config, wide):
     """y at the places of a grid. `wide`: offsets of 64 bits."""
     kind, CHANNELS, BILINEAR = config.kind, config.channels, config.kind.mode == "bilinear"
     corners, T, Int = make_corners(kind), COMPUTE[kind.compute], i64 if wide else i32
-    where, split, mix = corners.where, corners.split, corners.mix
+    where, split, mix, find = corners.where, corners.split, corners.mix, make_find(kind, Int)
     load, store, CORNERS = element(kind.dtype).load, element(kind.dtype).store, 2 ** kind.dims if BILINEAR else 1
     HELD = TOGETHER * CORNERS
-
-    @device_function
-    def find(offsets, inside, sizes, strides, d0, h0, w0):
-        for k in range(CORNERS):
-            w, h, d = i32(w0 + i32(k & 1)), i32(h0 + i32(k >> 1 & 1)), i32(d0 + i32(k >> 2))
-            inside[k] = i32(w >= 0 and w < sizes[2] and h >= 0 and h < sizes[1] and d >= 0 and d < sizes[0])
-            offsets[k] = Int(Int(d) * strides[2] + Int(h) * strides[3] + Int(w) * strides[4])
 
     @device_function
     def mixed(values, k, w_share, h_share, d_share):

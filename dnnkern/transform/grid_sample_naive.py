@@ -184,17 +184,36 @@ def image_kernel(config):
 
 
 @functools.cache
+def make_find(config, Int):
+    """Device function ``find(offsets, inside, sizes, strides, d0, h0, w0)``: of the pixels round a place, from its first one on, where they
+    lie in their image, and whether they do."""
+    CORNERS = 2 ** config.dims if config.mode == "bilinear" else 1
+
+    @device_function
+    def find(offsets, inside, sizes, strides, d0, h0, w0):
+        for k in range(CORNERS):
+            w, h, d = i32(w0 + i32(k & 1)), i32(h0 + i32(k >> 1 & 1)), i32(d0 + i32(k >> 2))
+            inside[k] = i32(w >= 0 and w < sizes[2] and h >= 0 and h < sizes[1] and d >= 0 and d < sizes[0])
+            offsets[k] = Int(Int(d) * strides[2] + Int(h) * strides[3] + Int(w) * strides[4])
+    return find
+
+
+@functools.cache
 def grid_kernel(config, wide):
-    """The gradient of a place of the grid a thread: the sum over the channels, in their order. `wide`: places beyond 32 bits."""
+    """The gradient of a place of the grid a thread: the sum over the channels, in their order, of which two are under way together.
+    `wide`: places beyond 32 bits."""
     corners = make_corners(config)
-    where, split, pixel = corners.where, corners.split, corners.pixel
+    where, split, find = corners.where, corners.split, make_find(config, i64)
     load, store, T = element(config.dtype).load, element(config.grid).store, COMPUTE[config.compute]
     DIMS, BILINEAR = config.dims, config.mode == "bilinear"
     CORNERS = 2 ** config.dims
+    BOTH = 2 * CORNERS
 
     @cuda.jit(launch_bounds=(THREADS, 2))
     def grid_sample_dgrid(dy, x, grid, dgrid, places, depth, height, width, channels, sizes, out, dy_strides, x_strides, grid_strides,
                           dgrid_strides):
+        values, offsets, inside = cuda.local.array(BOTH, T), cuda.local.array(CORNERS, i64), cuda.local.array(CORNERS, i32)
+        slopes = cuda.local.array(3, T)
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < places:
             if wide:
@@ -206,33 +225,43 @@ def grid_kernel(config, wide):
                 row, place_p = divide_remainder(row, height)
                 image_n, place_o = divide_remainder(row, depth)
                 n, o, p, q = i64(image_n), i64(place_o), i64(place_p), i64(place_q)
-            slope_w, slope_h, slope_d = T(0), T(0), T(0)
+            slopes[0], slopes[1], slopes[2] = T(0), T(0), T(0)
             if BILINEAR:
                 at = i64(n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3])
                 w, h, d, w_slope, h_slope, d_slope = where(grid, at, grid_strides[4], sizes)
                 w0, w_share = split(w)
                 h0, h_share = split(h)
                 d0, d_share = split(d)
-                for c in range(channels):
-                    here = i64(n * dy_strides[0] + c * dy_strides[1] + o * dy_strides[2] + p * dy_strides[3] + q * dy_strides[4])
-                    image, g = i64(n * x_strides[0] + c * x_strides[1]), T(load(dy, here))
+                find(offsets, inside, sizes, x_strides, d0, h0, w0)
+                here = i64(n * dy_strides[0] + o * dy_strides[2] + p * dy_strides[3] + q * dy_strides[4])
+                image = i64(n * x_strides[0])
+                for c in range(0, channels, 2):
+                    given, other = T(load(dy, here)), T(0)
+                    if c + 1 < channels:
+                        other = T(load(dy, i64(here + dy_strides[1])))
                     for k in range(CORNERS):
-                        right, down, deep = i32(k & 1), i32(k >> 1 & 1), i32(k >> 2)
-                        value = T(g * pixel(x, image, x_strides, sizes, i32(d0 + deep), i32(h0 + down), i32(w0 + right)))
-                        in_w = w_share if right else T(T(1) - w_share)
-                        in_h = h_share if down else T(T(1) - h_share)
-                        in_d = T(1)
-                        if DIMS > 2:
-                            in_d = d_share if deep else T(T(1) - d_share)
-                            slope_d = T(slope_d + T(value * T(in_w * in_h)) * (T(1) if deep else T(-1)))
-                        slope_w = T(slope_w + T(value * T(in_h * in_d)) * (T(1) if right else T(-1)))
-                        slope_h = T(slope_h + T(value * T(in_w * in_d)) * (T(1) if down else T(-1)))
-                slope_w, slope_h, slope_d = T(slope_w * w_slope), T(slope_h * h_slope), T(slope_d * d_slope)
+                        values[k], values[CORNERS + k] = T(0), T(0)
+                        if inside[k]:
+                            values[k] = T(load(x, i64(image + offsets[k])))
+                            if c + 1 < channels:
+                                values[CORNERS + k] = T(load(x, i64(image + x_strides[1] + offsets[k])))
+                    for two in range(2):
+                        g = other if two else given
+                        for k in range(CORNERS):
+                            value = T(g * values[two * CORNERS + k])
+                            in_w = w_share if k & 1 else T(T(1) - w_share)
+                            in_h = h_share if k >> 1 & 1 else T(T(1) - h_share)
+                            in_d = T(1)
+                            if DIMS > 2:
+                                in_d = d_share if k >> 2 else T(T(1) - d_share)
+                                slopes[2] = T(slopes[2] + T(value * T(in_w * in_h)) * (T(1) if k >> 2 else T(-1)))
+                            slopes[0] = T(slopes[0] + T(value * T(in_h * in_d)) * (T(1) if k & 1 else T(-1)))
+                            slopes[1] = T(slopes[1] + T(value * T(in_w * in_d)) * (T(1) if k >> 1 & 1 else T(-1)))
+                    here, image = i64(here + 2 * dy_strides[1]), i64(image + 2 * x_strides[1])
+                slopes[0], slopes[1], slopes[2] = T(slopes[0] * w_slope), T(slopes[1] * h_slope), T(slopes[2] * d_slope)
             to = i64(n * dgrid_strides[0] + o * dgrid_strides[1] + p * dgrid_strides[2] + q * dgrid_strides[3])
-            store(dgrid, to, slope_w)
-            store(dgrid, i64(to + dgrid_strides[4]), slope_h)
-            if DIMS > 2:
-                store(dgrid, i64(to + 2 * dgrid_strides[4]), slope_d)
+            for k in range(DIMS):
+                store(dgrid, i64(to + k * dgrid_strides[4]), slopes[k])
     return grid_sample_dgrid
 
 
