@@ -43,6 +43,8 @@ GRADIENTS = [
     Backward("padded", 2, 1, 1, 40, 70, 8, 8, "float16", of_rows=(40, 3), of_keys=(70, 33), causal=True, align="bottom_right"),
     Backward("packed", 3, 2, 1, 50, 80, 8, 8, "bfloat16", of_rows=(35, 0, 9), of_keys=(66, 2, 7), order="THD", window=(30, -1)),
     Backward("capped", 1, 2, 1, 20, 40, 8, 8, "bfloat16", bias=(2, 20, 40), alibi=True, softcap=2.0, causal=True),
+    Backward("grouped", 1, 6, 2, 66, 130, 8, 16, "bfloat16", causal=True, align="bottom_right", order="BSHD"),
+    Backward("long", 1, 1, 1, 200, 9, 16, 8, "float16", window=(100, 50)),
     Backward("dropped", 1, 2, 2, 20, 70, 8, 8, "float16", dropout=0.3, window=(-1, 30)),
     Backward("wide", 1, 1, 1, 20, 33, 128, 112, "bfloat16"),
     Backward("strided", 1, 1, 1, 20, 33, 9, 7, "float16", scale=-0.3, layout={"q": {"step": 2}, "dk": {"step": 2}, "do": {"gap": 1}}),
@@ -81,6 +83,21 @@ def test_values_behind_a_sequence_do_not_matter():
     for name in ("k", "v"):
         values[name][0, :, 70:] = float("nan")
     values["q"][1, :, 9:] = float("nan")
+    for algorithm in dispatch.algorithms(case.op):
+        if contract.refusal(algorithm, case.problem()) is None:
+            with contract.registered(algorithm) as mine:
+                contract.Run(case, mine, values).check_values(reference, bound)
+
+
+def test_what_lies_behind_a_sequence_reaches_no_gradient():
+    """NaN there in every operand."""
+    case = Backward("nan", 2, 2, 1, 70, 140, 8, 8, "bfloat16", of_rows=(70, 9), of_keys=(70, 140))
+    values = {name: x if x is None else x.copy() for name, x in case.values("float").items()}
+    reference, bound = case.reference(values, True)
+    for name in ("k", "v"):
+        values[name][0, :, 70:] = float("nan")
+    for name in ("q", "do", "o", "lse"):
+        values[name][1, :, 9:] = float("nan")
     for algorithm in dispatch.algorithms(case.op):
         if contract.refusal(algorithm, case.problem()) is None:
             with contract.registered(algorithm) as mine:

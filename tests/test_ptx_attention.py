@@ -110,6 +110,20 @@ def test_gradients_stay_in_the_registers_of_mma(words, tmp_path):
         assert not code.opcodes("RED.", "REDG", "ATOM") and code.registers * launch.block[0] * config.threads.blocks <= 65536, name
 
 
+@pytest.mark.parametrize("words, most", [("4x16x4096x128 bf16 --kv-heads 4", 2), ("4x32x4096x64 f16 --causal", 2),
+                                         ("2x4x512x64 bf16 --bias full --softcap 3 --dropout 0.1 --alibi", 1)])
+def test_gradients_stay_in_the_registers_of_wgmma(words, most, tmp_path):
+    """Three and four products a step, as asynchronous as they are written."""
+    for variant, kernels in assembled("sdpa_bwd", words, "flash_wgmma", tmp_path, most):
+        config = variant.config
+        steps, width = config.steps, config.shape.width
+        found = [code for name, code, _ in kernels if name == "sdpa_bwd_flash_wgmma"]
+        for code, products in zip(found, (sum(steps) + width // 16, sum(steps) + 2 * (width // 16))):
+            assert code.count("HGMMA") == products and code.count("USETMAXREG") == 2, variant
+            assert ".f64" not in code.ptx and not code.opcodes("RED.", "REDG", "ATOM", "MEMBAR.ALL.GPU"), variant
+        assert len(found) == 2
+
+
 @pytest.mark.parametrize("words", ["64x32x8192x128 bf16 --kv-heads 8 --page 16", "4x16x4096x64 f32"])
 def test_caches_are_read_once_by_16_bytes(words, tmp_path):
     """The keys and values that are under way together, and the queries; the ranges' launch and the merge."""

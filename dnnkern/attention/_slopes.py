@@ -17,6 +17,9 @@ from ..device.vec import load_shared_2f32
 from ._flash import LOG2E
 from ._scores import NOTHING, make_terms
 
+WIDEST_DROPPED = 32
+"""Columns of a tile with dropout: with more, loops have too many instructions to be unrolled, and arrays leave registers."""
+
 
 @device_function
 def row_level(lse, at, exists):

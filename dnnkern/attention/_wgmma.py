@@ -220,13 +220,12 @@ def order_arguments(problem, height):
 
 # ---- what it should take
 
-LAUNCH, TILE_CYCLES, CLOCK_SHARE = 3e-6, 2500, 0.82
-PRODUCT_SHARE, EXPONENTIAL_SHARE = 0.73, 0.85
-"""Seconds of a launch; cycles of a tile of rows before its first and after its last product, a guess; the clock under load as a share of
-the nominal one. And what a step takes, in parts of the tensor cores' cycles and of those of the units for exponentials: what gives the 559
-and 765 TFLOP/s that a prototype reached with heads of 64 and 128 elements on an H200."""
-
-
+LAUNCH, TILE_CYCLES, STEP_CYCLES, CLOCK_SHARE = 3e-6, 1000, 150, 0.83
+PRODUCT_SHARE, EXPONENTIAL_SHARE, GAPS = 0.57, 0.835, {1: 1.2, 2: 1.06, 3: 1.0}
+"""Seconds of a launch; cycles of a tile of rows before its first and after its last product and of a step of it; the clock under load as a
+share of the nominal one. What a step takes, in parts of the tensor cores' cycles and of those of the units for exponentials, and what
+gaps one, two and three warpgroups leave: what gives the 1168, 1180 and 1623 thousand cycles that a prototype took for 4x16x4096x128 with
+tiles of 192x80 and 128x128, and for 4x32x4096x64 with 192x128. A single warpgroup is a guess."""
 BIAS_ISSUES, ALIBI_ISSUES, CAP_ISSUES, DROPOUT_ISSUES = 12, 4, 25, 14
 """Instructions that an option takes for each score, counted in machine code."""
 
@@ -235,10 +234,10 @@ def tile_seconds(problem, config, device):
     """Predicted time: steps of the block with the most of them."""
     p, s = problem, config.shape
     products = 2 * s.height * s.width * (config.steps * 16 + config.columns) / 4096
-    step = max(PRODUCT_SHARE * products + EXPONENTIAL_SHARE * s.height * s.width / 16, 1.05 * products)
+    step = max(PRODUCT_SHARE * products + EXPONENTIAL_SHARE * s.height * s.width / 16 + STEP_CYCLES, 1.05 * products)
     issues = BIAS_ISSUES * bool(config.kind.bias) + ALIBI_ISSUES * p.alibi + CAP_ISSUES * (p.softcap > 0) + DROPOUT_ISSUES * (p.dropout > 0)
     step += issues * s.height * s.width / 128
-    step *= 1 + 0.12 * (3 - s.groups)  # fewer warpgroups leave more gaps, a guess
+    step *= GAPS[s.groups]
     tiles = tile_count(p, s.height)
     seen = p.pairs / max(p.batch * p.rows, 1)
     spread = s.height / 2 if p.left >= 0 or p.right >= 0 else 0

@@ -19,13 +19,14 @@ from ..device.vec import advance, shared_address, store_shared_f32
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ._delta import delta_launch
 from ._flash import LOG2E, blocks_seconds, fits, lines_arguments, make_extent, make_tile, tiles_of
 from ._fragments import is_adjusted, make_hide, make_hide_turned, make_pack, make_store, stored_in_pairs
 from ._halves import Source, left_place, make_loader, make_outer, make_weigh, right_place, source_of, turned_place
 from ._scores import Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
-from ._slopes import make_slopes, row_level
+from ._slopes import WIDEST_DROPPED, make_slopes, row_level
 from .sdpa_fwd_flash_mma import HALVES, Threads
-from .sdpa_naive import bias_launch, delta_launch, workspace
+from .sdpa_naive import bias_launch, workspace
 
 SHAPES = (Threads(4, 64, 2), Threads(4, 32, 2), Threads(8, 32, 1))
 MOST_COLUMNS = 256  # of the sums of dk and dv
@@ -81,7 +82,7 @@ def configs(problem, device):
     for t in SHAPES:
         config = Config(kind_of(p), *sources, t, p.left >= 0, p.right >= 0, is_adjusted(p), pairs)
         if t.blocks * (config.shared + 1024) <= device.shared_per_sm and config.shared <= device.shared_per_block and (
-                config.registers <= 255 or t is SHAPES[-1]):
+                config.registers <= 255 or t is SHAPES[-1]) and (not p.dropout or t.width <= WIDEST_DROPPED):
             found.append(config)
     return found
 

@@ -20,11 +20,12 @@ from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..matmul._tile import unrolled
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ._delta import delta_launch
 from ._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_extent, make_powers, make_seen, make_tile, tiles_of
 from ._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
 from ._tiles import (Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of,
                      words_of)
-from .sdpa_naive import bias_launch, delta_launch, workspace
+from .sdpa_naive import bias_launch, workspace
 
 SHAPES = (Threads(4, 4, 16, 16), Threads(4, 4, 16, 8), Threads(4, 4, 8, 8), Threads(2, 4, 16, 8), Threads(2, 2, 16, 4), Threads(2, 2, 8, 4))
 
