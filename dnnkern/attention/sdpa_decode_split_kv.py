@@ -149,7 +149,7 @@ def estimate(problem, device, config):
     each = c.held * c.chunk * (2 * c.rows + 2) + c.rows * (2 * c.lanes.bit_length() + 10)
     issue = divisions_seconds(p.batch * p.kv_heads * tiles * p.seen * c.lanes, 2 * each, device)
     waves = ceil_div(blocks, BLOCKS * 2 * device.sms)
-    return LAUNCH + max(moved / share, issue / share, waves * 1.5e-6) + 1.5e-6 + merge_seconds(p, c.parts, c.splits, device)
+    return LAUNCH + max(moved / share, issue / share, waves * 1.5e-6) + 5e-6 + merge_seconds(p, c.parts, c.splits, device)
 
 
 @functools.cache

@@ -8,6 +8,8 @@
 - Loads of the next keys replace those of K as soon as the scores are there, and those of V as soon as they are weighed: a warp always has
   one of the two under way. (Of heads of more than 128 elements either is loaded when the other is done.) Warps meet once, at the end of
   their range; ranges in a second launch.
+- All blocks are on the device at once, and go through equally many ranges: the loads of the next range are issued before the warps of this
+  one meet.
 - A probability is the sum of two halves, what the first leaves out being in the second: it is as exact as a float32 to 16 bits, or more.
 
 Memory bounds it.
@@ -27,7 +29,7 @@ from ..device.vec import (advance, load_shared_4f32, load_shared_4u32, pin, shar
 from ..device.warp import any_lane, broadcast, shuffle_xor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, moved_seconds
+from ..transform._estimate import LAUNCH
 from ._decode_ranges import (Parts, lines_of, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes,
                              shape_arguments, sink_arguments, tiles_of)
 from ._flash import make_powers
@@ -40,6 +42,7 @@ CHUNK = 8  # elements in 16 bytes
 WIDEST = 256
 RAW_WORDS = 64  # of a thread's keys and values under way
 HALVES = ("float16", "bfloat16")
+READ_RATE = 0.94  # of the nominal bandwidth, where nothing is written
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Config:
     @property
     def blocks(self):
         """Of a multiprocessor."""
-        return 3 if self.eights == 1 and self.overlaps else 2
+        return 3 if self.eights == 1 and self.overlaps and not (self.paged and self.tiles > 1) else 2
 
     @property
     def pitch(self):
@@ -156,25 +159,33 @@ def workspace(problem, device, config):
     return parts_bytes(problem, config.parts, config.splits)
 
 
+def _shape(problem, config, device):
+    """Blocks, all of which are on the device at once, and ranges that each has, one after the other: as few as can be, as equally many."""
+    items = lines_of(problem, config.rows) * config.splits
+    turns = ceil_div(items, config.blocks * device.sms)
+    return ceil_div(items, turns), turns
+
+
 def estimate(problem, device, config):
-    """Bytes by whole waves of blocks at the memory's rate, the blocks behind them at what each has under way; and the merge."""
+    """Bytes at the rate at which memory is read, or at what the blocks have under way; each range has a beginning and an end; and the
+    merge."""
     p = problem
-    blocks, slots = lines_of(p, config.rows) * config.splits, config.blocks * device.sms
-    each = p.bytes * (1 + 0.25 * (tiles_of(p, config.rows) - 1)) / blocks
-    whole, rest = divmod(blocks, slots)
-    alone = each / (THREADS * 4 * config.raw * config.tiles / 1.8e-6)
-    moved = whole * moved_seconds(slots * each, device) + (max(moved_seconds(rest * each, device), alone) if rest else 0)
-    return LAUNCH + moved + 1.5e-6 + merge_seconds(p, config.parts, config.splits, device)
+    blocks, turns = _shape(p, config, device)
+    uneven = blocks * turns / (lines_of(p, config.rows) * config.splits)
+    moved = p.bytes * (1 + 0.25 * (tiles_of(p, config.rows) - 1)) * uneven
+    rate = min(READ_RATE * device.bandwidth, blocks * THREADS * 4 * config.raw * config.tiles / 1.5e-6)
+    return LAUNCH + 4e-6 + turns * 0.7e-6 + moved / rate + merge_seconds(p, config.parts, config.splits, device)
 
 
 @functools.cache
 def kernel(config, dependent):
-    """A tile of rows and a range of keys a block, every `WARPS`-th 16 of them a warp."""
+    """Tiles of rows and ranges of keys, a block every so many of them; a warp has every `WARPS`-th 16 keys of a range, or 32, or 64."""
     kind = config.kind
     terms, powers, place = make_terms(kind), make_powers(kind.compute), make_place(config.paged)
     range_of, result, (sum_at, score_at) = make_range(KEYS), make_result(config.parts), make_places(config.parts)
     EIGHTS, ROWS, WIDTH, PITCH, D, E = config.eights, config.rows, config.width, config.pitch, config.d, config.e
     KC, VC, TILES, SPLIT, DEPENDENT = config.k_chunks, config.v_chunks, config.tiles, config.splits > 1, dependent
+    EARLY = EIGHTS == 1  # where there are registers for it
     OVERLAPS, K_WHOLE, V_WHOLE = config.overlaps, D == 4 * CHUNK * KC, E == WIDTH
     OWN, SPAN, STEP = 2 * EIGHTS, TILES * KEYS, WARPS * TILES * KEYS  # a thread's rows; a warp's keys, a block's
     _, _, fetch_q, _ = make_reader(kind.dtype, CHUNK, config.words[0])
@@ -194,7 +205,7 @@ def kernel(config, dependent):
     def fetch_keys(raw, k, j0, first, last, own, numbers, rows, g, strides):
         """Both rows of a thread of each tile of 16 keys."""
         forget_lane(own)
-        group, lane_column = i32(own[0] >> 2), i32(i32(own[0] & 3) * CHUNK)
+        group, lane_column = i32(i32(own[0] >> 2) & 7), i32(i32(own[0] & 3) * CHUNK)
         for u in range(TILES):
             at = i64(i64(numbers[u]) * strides[0] + i64(g) * strides[1] + i64(i32(rows[u] + group)) * strides[2] + i64(lane_column))
             for half in range(2):
@@ -211,7 +222,7 @@ def kernel(config, dependent):
     def fetch_values(raw, v, j0, first, last, own, numbers, rows, g, strides):
         """The four keys of a thread of each tile: two neighbours of the first eight, two of the last."""
         forget_lane(own)
-        pair, lane_column = i32(2 * i32(own[0] & 3)), i32(i32(own[0] >> 2) * CHUNK)
+        pair, lane_column = i32(2 * i32(own[0] & 3)), i32(i32(i32(own[0] >> 2) & 7) * CHUNK)
         for u in range(TILES):
             at = i64(i64(numbers[u]) * strides[0] + i64(g) * strides[1] + i64(i32(rows[u] + pair)) * strides[2] + i64(lane_column))
             for n in range(4):
@@ -234,211 +245,243 @@ def kernel(config, dependent):
         forget(rows)
 
     @device_function
+    def where(item, lines, tiles, heads_of):
+        """(range, tile of rows, sequence, head of the cache, first row) of an item."""
+        split, line = divide_remainder(i32(item), lines)
+        place_of, tile = divide_remainder(line, tiles)
+        b, g = divide_remainder(place_of, heads_of)
+        return split, line, b, g, i32(tile * ROWS)
+
+    @device_function
+    def extent(split, splits, keys, per, bounds):
+        """(first, behind the last) of a range, and the first one that is seen: what is before may be anything."""
+        oldest, _ = terms.span(i32(0), i32(per[0]), keys, bounds)
+        first, last = range_of(split, splits, oldest, keys)
+        return first, last, i32(max(first, oldest))
+
+    @device_function
     def turned(word, from_, selector):
         """Of words of two rows of a key, with keys along the groups of four lanes, those of two keys of a row, with rows along them."""
         return permute_bytes(broadcast(word, from_), broadcast(word, i32(from_ + 4)), selector)
 
     @cuda.jit(launch_bounds=(THREADS, config.blocks))
-    def sdpa_decode_split_kv_mma(q, k, v, o, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, q_strides,
-                                 k_strides, v_strides, o_strides, key_step, table_strides, sink_step, bounds, scale, softcap):
+    def sdpa_decode_split_kv_mma(q, k, v, o, partial, of_keys, table, sink, items, lines, tiles, heads_of, per, sizes, page, splits,
+                                 q_strides, k_strides, v_strides, o_strides, key_step, table_strides, sink_step, bounds, scale, softcap):
         memory = cuda.shared.array(0, f32)
-        thread = i32(cuda.threadIdx.x)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        group, quad = i32(lane >> 2), i32(lane & 3)
-        split, line = divide_remainder(i32(cuda.blockIdx.x), lines)
-        place_of, tile = divide_remainder(line, tiles)
-        b, g = divide_remainder(place_of, heads_of)
-        row0, many = i32(tile * ROWS), i32(sizes[2])
+        item, many = cuda.local.array(1, i32), i32(sizes[2])
+        item[0] = i32(cuda.blockIdx.x)
+        split, line, b, g, row0 = where(item[0], lines, tiles, heads_of)
         if DEPENDENT:
             wait_for_previous_grid()
             launch_dependent_grids()
         _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
-        oldest, _ = terms.span(i32(0), i32(per[0]), keys, bounds)
-        first, last = range_of(split, splits, oldest, keys)
-        j0 = i32(first + warp * SPAN)
-        least = i32(max(first, oldest))  # what is before nobody sees, be it what it may
+        first, last, least = extent(split, splits, keys, per, bounds)
 
-        # keys and values of the first tiles, where those of the next ones lie, and the queries
-        pair, own = i32(2 * quad), cuda.local.array(1, i32)
-        own[0] = lane  # what follows from it is computed again in every turn, for want of registers
+        # keys and values of the first tiles, and where those of the next ones lie
+        own = cuda.local.array(1, i32)
+        own[0] = i32(cuda.threadIdx.x)  # what follows from it is computed again in every turn, for want of registers
         of_k, of_v, queries = cuda.local.array(K_ALL, u32), cuda.local.array(V_ALL, u32), cuda.local.array(QUERIES, u32)
         numbers, rows = cuda.local.array(TILES, i32), cuda.local.array(TILES, i32)
+        j0 = i32(first + i32(own[0] >> 5) * SPAN)
         find(numbers, rows, b, j0, last, table, table_strides, page, sizes[3])
         fetch_keys(of_k, k, j0, least, last, own, numbers, rows, g, k_strides)
         if OVERLAPS:
             fetch_values(of_v, v, j0, least, last, own, numbers, rows, g, v_strides)
             find(numbers, rows, b, i32(j0 + STEP), last, table, table_strides, page, sizes[3])
-        own_queries = u32(shared_address(memory, i32(0)) + u32(i32(MEETING + 16 * lane)))
-        for n in range(EIGHTS):
-            row = i32(row0 + n * EIGHT + group)
-            there = row < many
-            member, i = divide_remainder(row if there else i32(0), per)
-            at = i64(i64(b) * q_strides[0] + i64(i32(i32(g * i32(sizes[1])) + member)) * q_strides[1] + i64(i) * q_strides[2])
-            for c in range(KC):
-                column = i32(i32(quad + c * 4) * CHUNK)
-                if warp == 0:
-                    fetch_q(queries, 0, advance(q, at), column, i32(there and column < D))
-                    store_shared_4u32(u32(own_queries + u32((n * KC + c) * 16 * LANES)), queries[0], queries[1], queries[2], queries[3])
-        cuda.syncthreads()
-
         sums, scores = cuda.local.array(SUMS, f32), cuda.local.array(SCORES, f32)
         tops, totals, news = cuda.local.array(OWN, f32), cuda.local.array(OWN, f32), cuda.local.array(OWN, f32)
         lows, highs = cuda.local.array(OWN, i32), cuda.local.array(OWN, i32)  # less the thread's own key of a tile
         high, low = cuda.local.array(WEIGHTS, u32), cuda.local.array(WEIGHTS, u32)
-        fragment = cuda.local.array(4, u32)
-        for s in range(SUMS):
-            sums[s] = f32(0)
-        for r in range(OWN):
-            tops[r], totals[r] = f32(NOTHING), f32(0)
-            lows[r], highs[r] = i32(0), i32(-LANES)
-            row = i32(row0 + (r // 2) * EIGHT + pair + r % 2)
-            if row < many:
-                _, i = divide_remainder(row, per)
-                begin, end = terms.span(i, i32(per[0]), keys, bounds)
-                lows[r], highs[r] = i32(i32(max(begin, least)) - group), i32(i32(min(end, last)) - group)
-
-        for start in range(j0, last, STEP):
-            # scores [key][row]
-            for s in range(SCORES):
-                scores[s] = f32(0)
-            for u in range(TILES):
-                for c in range(KC):
-                    for n in range(EIGHTS):
-                        queries[4 * n], queries[4 * n + 1], queries[4 * n + 2], queries[4 * n + 3] = load_shared_4u32(
-                            u32(own_queries + u32((n * KC + c) * 16 * LANES)))
-                    for half in range(2):
-                        for w in range(2):
-                            fragment[2 * w] = of_k[u * K_TILE + c * 4 + 2 * half + w]
-                            fragment[2 * w + 1] = of_k[u * K_TILE + (KC + c) * 4 + 2 * half + w]
-                        for n in range(EIGHTS):
-                            mma(scores, (u * EIGHTS + n) * 4, fragment, 0, queries, 4 * n + 2 * half)
-            if OVERLAPS:
-                fetch_keys(of_k, k, i32(start + STEP), least, last, own, numbers, rows, g, k_strides)
-                if EIGHTS == 1:
-                    cuda.syncwarp()  # or ptxas moves the loads to the end of the loop
-
-            # the largest score of each row; sums shrink where one has grown
-            grown = i32(0)
+        fragment, whole = cuda.local.array(4, u32), cuda.local.array(4, f32)
+        while item[0] < items:
+            # the queries, and the keys that each row sees
+            forget_lane(own)
+            group, pair = i32(i32(own[0] >> 2) & 7), i32(2 * i32(own[0] & 3))
+            own_queries = u32(shared_address(memory, i32(0)) + u32(i32(MEETING + 16 * i32(own[0] & 31))))
             for n in range(EIGHTS):
-                for p in range(2):
-                    top = f32(NOTHING)
-                    for u in range(TILES):
+                row = i32(row0 + n * EIGHT + group)
+                there = row < many
+                member, i = divide_remainder(row if there else i32(0), per)
+                at = i64(i64(b) * q_strides[0] + i64(i32(i32(g * i32(sizes[1])) + member)) * q_strides[1] + i64(i) * q_strides[2])
+                for c in range(KC):
+                    column = i32(i32(pair + c * EIGHT) * (CHUNK // 2))
+                    if own[0] < LANES:
+                        fetch_q(queries, 0, advance(q, at), column, i32(there and column < D))
+                        store_shared_4u32(u32(own_queries + u32((n * KC + c) * 16 * LANES)), queries[0], queries[1], queries[2],
+                                          queries[3])
+            for s in range(SUMS):
+                sums[s] = f32(0)
+            for r in range(OWN):
+                tops[r], totals[r] = f32(NOTHING), f32(0)
+                lows[r], highs[r] = i32(0), i32(-LANES)
+                row = i32(row0 + (r // 2) * EIGHT + pair + r % 2)
+                if row < many:
+                    _, i = divide_remainder(row, per)
+                    begin, end = terms.span(i, i32(per[0]), keys, bounds)
+                    lows[r], highs[r] = i32(i32(max(begin, least)) - group), i32(i32(min(end, last)) - group)
+            following = i32(item[0] + i32(cuda.gridDim.x))
+            _, _, next_b, _, _ = where(following if following < items else item[0], lines, tiles, heads_of)
+            _, _, _, keys = terms.lengths(next_b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])  # the next one's, early
+            cuda.syncthreads()
+
+            for start in range(j0, last, STEP):
+                # scores [key][row]
+                for s in range(SCORES):
+                    scores[s] = f32(0)
+                for u in range(TILES):
+                    for c in range(KC):
+                        for n in range(EIGHTS):
+                            queries[4 * n], queries[4 * n + 1], queries[4 * n + 2], queries[4 * n + 3] = load_shared_4u32(
+                                u32(own_queries + u32((n * KC + c) * 16 * LANES)))
                         for half in range(2):
-                            s = (u * EIGHTS + n) * 4 + 2 * half + p
-                            j, x = i32(start + (u * KEYS + half * EIGHT)), f32(NOTHING)
-                            if j >= lows[2 * n + p] and j < highs[2 * n + p]:
-                                x = terms.score(scores[s], i32(0), f32(0), q, i64(0), scale, softcap)
-                            scores[s] = x
-                            top = maximum(top, x)
-                    top = maximum(top, shuffle_xor(top, i32(16)))
-                    top = maximum(top, shuffle_xor(top, i32(8)))
-                    top = maximum(top, shuffle_xor(top, i32(4)))
-                    news[2 * n + p] = maximum(tops[2 * n + p], top)
-                    if news[2 * n + p] != tops[2 * n + p]:
-                        grown = i32(1)
-            if any_lane(grown):
+                            for w in range(2):
+                                fragment[2 * w] = of_k[u * K_TILE + c * 4 + 2 * half + w]
+                                fragment[2 * w + 1] = of_k[u * K_TILE + (KC + c) * 4 + 2 * half + w]
+                            for n in range(EIGHTS):
+                                mma(scores, (u * EIGHTS + n) * 4, fragment, 0, queries, 4 * n + 2 * half)
+                if OVERLAPS:
+                    fetch_keys(of_k, k, i32(start + STEP), least, last, own, numbers, rows, g, k_strides)
+                    if EARLY:
+                        cuda.syncwarp()  # or ptxas moves the loads to the end of the loop
+
+                # the largest score of each row; sums shrink where one has grown
+                grown = i32(0)
                 for n in range(EIGHTS):
                     for p in range(2):
-                        r = 2 * n + p
-                        fall = f32(1)
-                        if tops[r] != f32(NOTHING):
-                            fall = powers.fall(powers.level(tops[r]), powers.level(news[r]))
-                        tops[r], totals[r] = news[r], f32(totals[r] * fall)
-                        for s in range(VC * 8):
-                            sums[n * VC * 16 + 2 * s + p] = f32(sums[n * VC * 16 + 2 * s + p] * fall)
+                        top = f32(NOTHING)
+                        for u in range(TILES):
+                            for half in range(2):
+                                s = (u * EIGHTS + n) * 4 + 2 * half + p
+                                j, x = i32(start + (u * KEYS + half * EIGHT)), f32(NOTHING)
+                                if j >= lows[2 * n + p] and j < highs[2 * n + p]:
+                                    x = terms.score(scores[s], i32(0), f32(0), q, i64(0), scale, softcap)
+                                scores[s] = x
+                                top = maximum(top, x)
+                        top = maximum(top, shuffle_xor(top, i32(16)))
+                        top = maximum(top, shuffle_xor(top, i32(8)))
+                        top = maximum(top, shuffle_xor(top, i32(4)))
+                        news[2 * n + p] = maximum(tops[2 * n + p], top)
+                        if news[2 * n + p] != tops[2 * n + p]:
+                            grown = i32(1)
+                if any_lane(grown):
+                    for n in range(EIGHTS):
+                        for p in range(2):
+                            r = 2 * n + p
+                            fall = f32(1)
+                            if tops[r] != f32(NOTHING):
+                                fall = powers.fall(powers.level(tops[r]), powers.level(news[r]))
+                            tops[r], totals[r] = news[r], f32(totals[r] * fall)
+                            for s in range(VC * 8):
+                                sums[n * VC * 16 + 2 * s + p] = f32(sums[n * VC * 16 + 2 * s + p] * fall)
 
-            # probabilities, with keys where scores have rows
-            forget_lane(own)
-            source = i32(i32(8 * i32(own[0] & 3)) + i32(own[0] >> 3))
-            selector = u32(0x7632) if own[0] & 4 else u32(0x5410)
-            for n in range(EIGHTS):
-                for p in range(2):
-                    level = powers.level(tops[2 * n + p])
+                # probabilities, with keys where scores have rows
+                forget_lane(own)
+                source = i32(i32(8 * i32(own[0] & 3)) + i32(i32(own[0] >> 3) & 3))
+                selector = u32(0x7632) if own[0] & 4 else u32(0x5410)
+                for n in range(EIGHTS):
+                    for p in range(2):
+                        level = powers.level(tops[2 * n + p])
+                        for u in range(TILES):
+                            for half in range(2):
+                                s = (u * EIGHTS + n) * 4 + 2 * half + p
+                                scores[s] = powers.rise(scores[s], level)
+                                totals[2 * n + p] = f32(totals[2 * n + p] + scores[s])
                     for u in range(TILES):
                         for half in range(2):
-                            s = (u * EIGHTS + n) * 4 + 2 * half + p
-                            scores[s] = powers.rise(scores[s], level)
-                            totals[2 * n + p] = f32(totals[2 * n + p] + scores[s])
+                            s = (u * EIGHTS + n) * 4 + 2 * half
+                            word = u32(pack(scores[s], scores[s + 1]))
+                            x, y = unpack(word)
+                            rest = u32(pack(f32(scores[s] - x), f32(scores[s + 1] - y)))
+                            high[(u * EIGHTS + n) * 2 + half] = turned(word, source, selector)
+                            low[(u * EIGHTS + n) * 2 + half] = turned(rest, source, selector)
+
+                if not OVERLAPS:
+                    fetch_values(of_v, v, start, least, last, own, numbers, rows, g, v_strides)
+                    find(numbers, rows, b, i32(start + STEP), last, table, table_strides, page, sizes[3])
+
+                # sums [element][row]
                 for u in range(TILES):
-                    for half in range(2):
-                        s = (u * EIGHTS + n) * 4 + 2 * half
-                        word = u32(pack(scores[s], scores[s + 1]))
-                        x, y = unpack(word)
-                        rest = u32(pack(f32(scores[s] - x), f32(scores[s + 1] - y)))
-                        high[(u * EIGHTS + n) * 2 + half] = turned(word, source, selector)
-                        low[(u * EIGHTS + n) * 2 + half] = turned(rest, source, selector)
+                    for c in range(VC):
+                        for w in range(4):
+                            for m in range(2):
+                                x, y = of_v[u * V_TILE + (2 * m * VC + c) * 4 + w], of_v[u * V_TILE + ((2 * m + 1) * VC + c) * 4 + w]
+                                fragment[2 * m] = permute_bytes(x, y, u32(0x5410))
+                                fragment[2 * m + 1] = permute_bytes(x, y, u32(0x7632))
+                            for n in range(EIGHTS):
+                                mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, high, (u * EIGHTS + n) * 2)
+                                mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, low, (u * EIGHTS + n) * 2)
+                if OVERLAPS:
+                    fetch_values(of_v, v, i32(start + STEP), least, last, own, numbers, rows, g, v_strides)
+                    find(numbers, rows, b, i32(start + 2 * STEP), last, table, table_strides, page, sizes[3])
+                else:
+                    fetch_keys(of_k, k, i32(start + STEP), least, last, own, numbers, rows, g, k_strides)
 
-            if not OVERLAPS:
-                fetch_values(of_v, v, start, least, last, own, numbers, rows, g, v_strides)
-                find(numbers, rows, b, i32(start + STEP), last, table, table_strides, page, sizes[3])
-
-            # sums [element][row]
-            for u in range(TILES):
-                for c in range(VC):
-                    for w in range(4):
-                        for m in range(2):
-                            x, y = of_v[u * V_TILE + (2 * m * VC + c) * 4 + w], of_v[u * V_TILE + ((2 * m + 1) * VC + c) * 4 + w]
-                            fragment[2 * m] = permute_bytes(x, y, u32(0x5410))
-                            fragment[2 * m + 1] = permute_bytes(x, y, u32(0x7632))
-                        for n in range(EIGHTS):
-                            mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, high, (u * EIGHTS + n) * 2)
-                            mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, low, (u * EIGHTS + n) * 2)
+            # keys and values of the next range's first tiles
+            forget_lane(item)
+            following = i32(item[0] + i32(cuda.gridDim.x))
+            split, _, b, g, row0 = where(following if following < items else item[0], lines, tiles, heads_of)
+            first, last, least = extent(split, splits, keys, per, bounds)
+            if following >= items:
+                last = first
+            j0 = i32(first + i32(own[0] >> 5) * SPAN)
+            find(numbers, rows, b, j0, last, table, table_strides, page, sizes[3])
+            fetch_keys(of_k, k, j0, least, last, own, numbers, rows, g, k_strides)
             if OVERLAPS:
-                fetch_values(of_v, v, i32(start + STEP), least, last, own, numbers, rows, g, v_strides)
-                find(numbers, rows, b, i32(start + 2 * STEP), last, table, table_strides, page, sizes[3])
-            else:
-                fetch_keys(of_k, k, i32(start + STEP), least, last, own, numbers, rows, g, k_strides)
+                fetch_values(of_v, v, j0, least, last, own, numbers, rows, g, v_strides)
+                find(numbers, rows, b, i32(j0 + STEP), last, table, table_strides, page, sizes[3])
 
-        # the warps' sums, by the block's largest scores
-        forget_lane(own)
-        group, pair = i32(own[0] >> 2), i32(2 * i32(own[0] & 3))
-        for r in range(OWN):
-            if group == 0:
-                memory[i32(TOPS + warp * ROWS + i32(pair + (r // 2) * EIGHT + r % 2))] = tops[r]
-        cuda.syncthreads()
-        for n in range(EIGHTS):
-            for p in range(2):
-                row, top = i32(pair + n * EIGHT + p), tops[2 * n + p]
-                for w in range(WARPS):
-                    top = maximum(top, memory[i32(TOPS + w * ROWS + row)])
-                fall = f32(0)
-                if tops[2 * n + p] != f32(NOTHING):
-                    fall = powers.fall(powers.level(tops[2 * n + p]), powers.level(top))
-                total = f32(totals[2 * n + p] * fall)
-                total = f32(total + shuffle_xor(total, i32(16)))
-                total = f32(total + shuffle_xor(total, i32(8)))
-                total = f32(total + shuffle_xor(total, i32(4)))
+            # the warps' sums, by the block's largest scores
+            forget_lane(own)
+            group, pair, warp = i32(i32(own[0] >> 2) & 7), i32(2 * i32(own[0] & 3)), i32(own[0] >> 5)
+            for r in range(OWN):
                 if group == 0:
-                    memory[i32(TOTALS + warp * ROWS + row)] = total
-                for c in range(VC):
-                    at = shared_address(memory, i32(i32(warp * ITEM + row * PITCH) + i32(i32(group + c * EIGHT) * CHUNK)))
-                    for w in range(2):
-                        s = ((n * VC + c) * 4 + 2 * w) * 4 + p
-                        store_shared_4f32(u32(at + u32(16 * w)), f32(sums[s] * fall), f32(sums[s + 2] * fall), f32(sums[s + 4] * fall),
-                                          f32(sums[s + 6] * fall))
-        cuda.syncthreads()
-        whole = cuda.local.array(4, f32)
-        for item in range(thread, i32(min(i32(many - row0), i32(ROWS)) * FOURS), THREADS):
-            r, four = divide_remainder(i32(item), (SIZE, MULTIPLIER, SHIFT))
-            column, top, total = i32(4 * four), f32(NOTHING), f32(0)
-            for e in range(4):
-                whole[e] = f32(0)
-            for w in range(WARPS):
-                top = maximum(top, memory[i32(TOPS + w * ROWS + r)])
-                total = f32(total + memory[i32(TOTALS + w * ROWS + r)])
-                values = load_shared_4f32(shared_address(memory, i32(w * ITEM + i32(r * PITCH + column))))
+                    memory[i32(TOPS + warp * ROWS + i32(pair + (r // 2) * EIGHT + r % 2))] = tops[r]
+            cuda.syncthreads()
+            for n in range(EIGHTS):
+                for p in range(2):
+                    row, top = i32(pair + n * EIGHT + p), tops[2 * n + p]
+                    for w in range(WARPS):
+                        top = maximum(top, memory[i32(TOPS + w * ROWS + row)])
+                    fall = f32(0)
+                    if tops[2 * n + p] != f32(NOTHING):
+                        fall = powers.fall(powers.level(tops[2 * n + p]), powers.level(top))
+                    total = f32(totals[2 * n + p] * fall)
+                    total = f32(total + shuffle_xor(total, i32(16)))
+                    total = f32(total + shuffle_xor(total, i32(8)))
+                    total = f32(total + shuffle_xor(total, i32(4)))
+                    if group == 0:
+                        memory[i32(TOTALS + warp * ROWS + row)] = total
+                    for c in range(VC):
+                        at = shared_address(memory, i32(i32(warp * ITEM + row * PITCH) + i32(i32(group + c * EIGHT) * CHUNK)))
+                        for w in range(2):
+                            s = ((n * VC + c) * 4 + 2 * w) * 4 + p
+                            store_shared_4f32(u32(at + u32(16 * w)), f32(sums[s] * fall), f32(sums[s + 2] * fall), f32(sums[s + 4] * fall),
+                                              f32(sums[s + 6] * fall))
+            cuda.syncthreads()
+            forget_lane(item)
+            split, line, done_b, done_g, done_row = where(item[0], lines, tiles, heads_of)
+            for spot in range(own[0], i32(min(i32(many - done_row), i32(ROWS)) * FOURS), THREADS):
+                r, four = divide_remainder(i32(spot), (SIZE, MULTIPLIER, SHIFT))
+                column, top, total = i32(4 * four), f32(NOTHING), f32(0)
                 for e in range(4):
-                    whole[e] = f32(whole[e] + values[e])
-            if SPLIT:
-                part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
-                store4_from(partial, sum_at(part, r, column), whole, 0)
-                if column == 0:
-                    top_at, total_at = score_at(part, count, r)
-                    partial[top_at], partial[total_at] = top, total
-            else:
-                for e in range(4):
-                    result(o, b, g, i32(row0 + r), many, i32(column + e), top, total, whole[e], i32(sizes[1]), per, o_strides, sink,
-                           sink_step)
+                    whole[e] = f32(0)
+                for w in range(WARPS):
+                    top = maximum(top, memory[i32(TOPS + w * ROWS + r)])
+                    total = f32(total + memory[i32(TOTALS + w * ROWS + r)])
+                    values = load_shared_4f32(shared_address(memory, i32(w * ITEM + i32(r * PITCH + column))))
+                    for e in range(4):
+                        whole[e] = f32(whole[e] + values[e])
+                if SPLIT:
+                    part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
+                    store4_from(partial, sum_at(part, r, column), whole, 0)
+                    if column == 0:
+                        top_at, total_at = score_at(part, count, r)
+                        partial[top_at], partial[total_at] = top, total
+                else:
+                    for e in range(4):
+                        result(o, done_b, done_g, i32(done_row + r), many, i32(column + e), top, total, whole[e], i32(sizes[1]), per,
+                               o_strides, sink, sink_step)
+            item[0] = i32(item[0] + i32(cuda.gridDim.x))
     return sdpa_decode_split_kv_mma
 
 
@@ -447,11 +490,12 @@ def build(problem, device, config):
     p, pointer, splits = problem, element(problem.dtype).pointer, config.splits
     dependent = device.capability >= (9, 0)
     sink, sink_step = sink_arguments(p)
+    items = lines_of(p, config.rows) * splits
     arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), Argument(f"{p.compute}*", "workspace"),
-                 Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink, *shape_arguments(p, config.rows),
-                 Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
+                 Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink, Argument("int32", items),
+                 *shape_arguments(p, config.rows), Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
                  *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
-    launch = Launch(kernel(replace(config, splits=min(splits, 2)), dependent), (lines_of(p, config.rows) * splits, 1, 1), (THREADS, 1, 1),
+    launch = Launch(kernel(replace(config, splits=min(splits, 2)), dependent), (_shape(p, config, device)[0], 1, 1), (THREADS, 1, 1),
                     arguments, shared=config.shared, dependent=dependent)
     return (launch, merge_launch(p, config.parts, splits, dependent)) if splits > 1 else (launch,)
 
