@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Callable, NamedTuple
 
 from . import cuda, device_function, i32, u32, u64
-from .cluster import cluster_rank, cluster_sync, remote_address, store_async_f32
+from .cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait, remote_address, store_async_f32
 from .index import ceil_div
 from .mbarrier import fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 from .rows import make_row_places
@@ -31,7 +31,8 @@ from .vec import address, load_shared_4u32, shared_address
 
 TURNS = 4                          # sets of slots and barriers: a block may be two steps ahead of what another has read
 STATIC = 4096                      # bytes of shared memory for everything but the ring, and what the system takes
-UNITS = 4                          # of a thread
+UNITS = 8                          # of a thread at most
+CLUSTERS = 4, 8                    # blocks; shorter rows than fill four have blocks of their own in other algorithms
 LEAST, MOST = 4, 12                # stages: two are in use
 FLIGHT = 65536                     # bytes of a multiprocessor's rings that should be under way
 SIXTEEN = (9, 0), (10, 0), (10, 3)  # compute capabilities of devices with clusters of sixteen blocks
@@ -91,11 +92,11 @@ class Ring:
 def rings(count, inputs, device):
     """The rings for rows of `count` units, threads of which not half are idle. Host function."""
     found = []
-    for cluster in (1, 2, 4, 8) + ((16,) if device.capability in SIXTEEN else ()):
+    for cluster in CLUSTERS + ((16,) if device.capability in SIXTEEN else ()):
         share = ceil_div(count, cluster)
         for threads in (128, 256, 512):
             units = ceil_div(share, threads)
-            if units > UNITS or share <= threads * units // 2 and (cluster, threads) != (1, 128) or cluster > count:
+            if units > UNITS or share <= threads * units // 2 and (cluster, threads) != (CLUSTERS[0], 128):
                 continue
             for resident in (1, 2, 3, 4):
                 for rows in (1, 2):
@@ -117,20 +118,24 @@ class RingFunctions(NamedTuple):
     * cluster`` float32.
 
     prepare(landed, met)
-        All threads of the cluster; before all else.
+        All threads of the cluster; before all else. It arrives at the cluster's barrier, for which they must wait (`cluster_wait`) before
+        the first send; thread ``threads - 32``, which alone calls `start`, may do so earlier.
     start(base, landed, stage, p, q, row, step, rows, begin, count, divisors, strides, offsets)
         One thread: the copies of rows `row`, ``row + step``, ..., below `rows`, `count` units from number `begin` on, of the arrays p and,
         where there are two, q, to the stage of that number; `base` is the shared address of the ring.
     fetch(words, j, at, k, a, c)
-        Unit c of this thread, of row k of array a, as ``words[j:j + 4]``; `at`: the stage's shared address, 16 bytes on for each thread.
+        Unit c of this thread, of row k of array a, as ``words[j:j + 4]``; `at`: the stage's shared address, 16 bytes on a thread.
     send(sums, slots, met, turn), wait(met, turn)
         As `make_turns`'s.
+    leave()
+        All threads of the cluster; behind all else.
     """
     prepare: Callable
     start: Callable
     fetch: Callable
     send: Callable
     wait: Callable
+    leave: Callable
 
 
 @functools.cache
@@ -164,19 +169,24 @@ def make_turns(values, cluster):
 def make_ring(ring, values, dims, arrays) -> RingFunctions:
     """The device functions for sums of `values` numbers a step, and rows of `dims` dimensions of `arrays` arrays, the inputs first."""
     STAGES, ROWS, CHUNK, STAGE = ring.stages, ring.rows, ring.chunk_bytes, ring.stage_bytes
-    INPUTS, LINE = ring.inputs, 16 * ring.threads
+    INPUTS, LINE, LAST = ring.inputs, 16 * ring.threads, ring.threads - 32
     places = make_row_places(dims, arrays)
     send, wait = make_turns(values, ring.cluster)
 
     @device_function
     def prepare(landed, met):
-        if i32(cuda.threadIdx.x) == 0:
+        if i32(cuda.threadIdx.x) == LAST:
             for k in range(STAGES):
                 mbarrier_init(shared_address(landed, i32(k)), u32(1))
             for k in range(TURNS):
                 mbarrier_init(shared_address(met, i32(k)), u32(1))
             fence_mbarrier_init()
-        cluster_sync()
+        cluster_arrive_relaxed()
+
+    @device_function
+    def leave():
+        cluster_arrive_relaxed()
+        cluster_wait()
 
     @device_function
     def start(base, landed, stage, p, q, row, step, rows, begin, count, divisors, strides, offsets):
@@ -199,4 +209,4 @@ def make_ring(ring, values, dims, arrays) -> RingFunctions:
     def fetch(words, j, at, k, a, c):
         place = u32(at + u32((k * INPUTS + a) * CHUNK + c * LINE))
         words[j], words[j + 1], words[j + 2], words[j + 3] = load_shared_4u32(place)
-    return RingFunctions(prepare, start, fetch, send, wait)
+    return RingFunctions(prepare, start, fetch, send, wait, leave)

@@ -8,7 +8,7 @@ import functools
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, i32, i64, u32
-from ..device.cluster import cluster_rank, cluster_sync
+from ..device.cluster import cluster_rank, cluster_wait
 from ..device.index import ceil_div
 from ..device.mbarrier import mbarrier_wait
 from ..device.ring import TURNS, Ring, clusters, make_ring, rings
@@ -22,7 +22,8 @@ from ._forward import layout, pointers, refusal, units
 from ._moments import make_inverses, make_join, make_pool
 from ._weights import make_weights, weight_words
 
-MOST = 16 * 512 * 4  # units of a row: blocks of a cluster, threads of a block, units of a thread
+MOST = 8 * 512 * 4  # units of a row: blocks of a cluster, threads of a block, units of a thread
+UNROLLED = 128      # elements and weights of a thread that the compiler keeps in registers
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,11 @@ def supports(problem):
     return None
 
 
+def fits(problem, device):
+    """Shared memory for a ring."""
+    return None if configs(problem, device) else f"rows of {problem.form.length} elements: no ring of four stages fits shared memory"
+
+
 def workspace(problem, device, config):
     """None."""
     return 0
@@ -96,13 +102,14 @@ def configs(problem, device):
     types = [p.dtype if t is None else t.dtype for t, _ in weights]
     found = [Config(p.dtype, *types, p.op == "layer_norm_fwd", p.gamma is not None, p.beta is not None, *words,
                     max(1, len(layout(p)[0].outer)), ring) for ring in rings(units(p), 1, device)]
-    return [c for c in found if -(-c.registers_needed // 8) * 8 * c.ring.threads * c.ring.resident <= 65536]
+    return [c for c in found if -(-c.registers_needed // 8) * 8 * c.ring.threads * c.ring.resident <= 65536
+            and c.ring.units * c.elements * (1 + c.scaled + c.shifted) <= UNROLLED]
 
 
 def seconds(problem, device, config):
     """See `ring_seconds`."""
     ring, rows = config.ring, problem.form.rows
-    instructions = (14 if config.layer else 10) * config.elements
+    instructions = (12 if config.layer else 6) * config.elements
     return ring_seconds(ring, clusters(ring, device, rows), rows, problem.bytes, instructions, device)
 
 
@@ -121,7 +128,7 @@ def kernel(config):
     SENT, LAST = VALUES * ROWS, i32(BLOCK - 32)
     HALF, SLOTS = 3 * WARPS * ROWS, TURNS * SENT * CLUSTER
     SCRATCH = 2 * HALF
-    prepare, start, fetch, send, wait = make_ring(ring, SENT, config.dims, 4)
+    prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, 4)
     in_warp, in_block, in_cluster = (make_pool(Real, n, LAYER, WHOLE) for n in (32, WARPS, CLUSTER))
     places, join, (inverse, inverse_root) = make_row_places(config.dims, 4), make_join(Real, E, LAYER), make_inverses(Real)
     hold_gamma, hold_beta = pin(GAMMAS), pin(BETAS)
@@ -159,6 +166,7 @@ def kernel(config):
                 fetch_beta(betas, c * BETA_LENGTH, beta, i32(i32(begin + i) * E), beta_step, inside)
         other = i32(thread & i32(CLUSTER - 1))
         n_other, n_inverse = Real(i32(share_of(other, units, share) * i32(E))), inverse(Real(length))
+        cluster_wait()
         row, here, last, free, parity = first, i32(0), i32(0), i32(0), u32(0)
         for turn in range(i32(steps + 1)):
             was = u32(mine + u32(last) * u32(STAGE))
@@ -232,7 +240,7 @@ def kernel(config):
             row, free, last, here = i32(row + stride), last, here, i32(here + 1)
             if here == i32(STAGES):
                 here, parity = i32(0), u32(parity ^ u32(1))
-        cluster_sync()
+        leave()
     return norm_fwd_ring
 
 
@@ -254,4 +262,4 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="ring", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,
-                             arch="sm_90+") for op in ("layer_norm_fwd", "rms_norm_fwd"))
+                             fits=fits, arch="sm_90+") for op in ("layer_norm_fwd", "rms_norm_fwd"))

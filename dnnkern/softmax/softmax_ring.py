@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.block import add
-from ..device.cluster import cluster_rank, cluster_sync
+from ..device.cluster import cluster_rank, cluster_wait
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.index import ceil_div
@@ -25,7 +25,7 @@ from ..transform._estimate import ring_seconds
 from ._math import arithmetic
 from ._rows import refusal, units
 
-MOST = 16 * 512 * 4  # units of a row: blocks of a cluster, threads of a block, units of a thread
+MOST = 8 * 512 * 4  # units of a row: blocks of a cluster, threads of a block, units of a thread
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,11 @@ def supports(problem):
     return refusal(problem)
 
 
+def fits(problem, device):
+    """Shared memory for a ring."""
+    return None if configs(problem, device) else f"rows of {problem.form.length} elements: no ring of four stages fits shared memory"
+
+
 def workspace(problem, device, config):
     """None."""
     return 0
@@ -75,7 +80,7 @@ def configs(problem, device):
 def seconds(problem, device, config):
     """See `ring_seconds`."""
     ring, rows = config.ring, problem.form.rows
-    instructions = (13 if ring.inputs == 1 else 9) * 16 // ITEMSIZE[problem.dtype]
+    instructions = (13 if ring.inputs == 1 else 2) * 16 // ITEMSIZE[problem.dtype]
     return ring_seconds(ring, clusters(ring, device, rows), rows, problem.bytes, instructions, device)
 
 
@@ -92,7 +97,7 @@ def kernel(config):
     SENT, LAST, OUT, WORDS, NOTHING = VALUES * ROWS, i32(BLOCK - 32), ring.inputs, 4 * UNITS, -math.inf
     HALF, SLOTS = SENT * WARPS, TURNS * SENT * CLUSTER
     SCRATCH = 2 * HALF
-    prepare, start, fetch, send, wait = make_ring(ring, SENT, config.dims, ARRAYS)
+    prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, ARRAYS)
     places, hold, widest = make_row_places(config.dims, ARRAYS), pin(WORDS), make_reduce(maximum)
 
     def make_meeting(lanes):
@@ -160,6 +165,7 @@ def kernel(config):
         if thread == LAST:
             for s in range(STAGES):
                 start(base, landed, i32(s), a, b, i32(first + s * stride), step, rows, begin, count, divisors, strides, offsets)
+        cluster_wait()
         row, here, last, free, parity = first, i32(0), i32(0), i32(0), u32(0)
         for turn in range(i32(steps + 1)):
             was = u32(corner + u32(last) * u32(STAGE))
@@ -216,7 +222,7 @@ def kernel(config):
             row, free, last, here = i32(row + stride), last, here, i32(here + 1)
             if here == i32(STAGES):
                 here, parity = i32(0), u32(parity ^ u32(1))
-        cluster_sync()
+        leave()
     return softmax_ring
 
 
@@ -234,4 +240,4 @@ def build(problem, device, config):
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="ring", supports=supports, workspace=workspace, estimate=seconds, build=build, configs=configs,
-                             arch="sm_90+") for op in ("softmax_fwd", "softmax_bwd"))
+                             fits=fits, arch="sm_90+") for op in ("softmax_fwd", "softmax_bwd"))

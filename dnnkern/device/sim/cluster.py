@@ -129,8 +129,9 @@ def remote_address(address, rank):
     return int(address) & (1 << WINDOW) - 1 | rank + 1 << WINDOW
 
 
-def reach(block, what):
-    """The running thread accesses the shared memory of `block`, which must have started, and will have to outlive that."""
+def reach(block, what, counted=False):
+    """The running thread accesses the shared memory of `block`, which must have started, and will have to outlive that; `counted`: a
+    barrier there does the latter."""
     thread = engine.CURRENT
     if block is thread.block:
         return
@@ -140,6 +141,8 @@ def reach(block, what):
     if not block.live:
         raise Race(f"{what}: {thread} accesses the shared memory of block {block.index}, which has ended: a cluster barrier is missing "
                    "behind the access, in both blocks")
+    if counted:
+        return
     block.visits[thread] = block.launch.now + 1, what  # a later examination than any so far, so whoever knows of that knows of this
 
 
@@ -156,8 +159,9 @@ def leave(block):
         launch.memories[block.shared.number] = _NOWHERE
 
 
-def locate(address, nbytes, what):
-    """Shared memory, the first byte in it, and what turns an element number there into a log entry is ``code(memory, dtype)``."""
+def locate(address, nbytes, what, counted=False):
+    """Shared memory and the first byte in it, of an access that a barrier of the block counts or not; what turns an element number there
+    into a log entry is ``code(memory, dtype)``."""
     thread, address = engine.CURRENT, int(address)
     rank = address >> WINDOW
     if rank > len(thread.block.cluster):
@@ -168,7 +172,7 @@ def locate(address, nbytes, what):
     if byte % nbytes or not 0 <= byte <= memory.used - nbytes:
         raise Misuse(f"{what}: {nbytes} bytes at address {memory.base + byte:#x} of block {block.index} are misaligned or outside its "
                      f"{memory.base:#x} .. {memory.base + memory.used:#x}")
-    reach(block, what)
+    reach(block, what, counted)
     return memory, byte
 
 
@@ -220,7 +224,9 @@ class Sent:
 def store_async(address, value, bar, dtype):
     """Twin of st.async."""
     what, thread = "store_async", engine.CURRENT
-    memory, byte = locate(address, dtype.itemsize, what)
+    if len(thread.block.cluster) == 1:
+        raise Misuse(f"{what}: the launch has no clusters")
+    memory, byte = locate(address, dtype.itemsize, what, counted=True)
     block, rank = memory.block, int(bar) >> WINDOW
     if rank != int(address) >> WINDOW:
         raise Misuse(f"{what}: address {int(address):#x} and barrier {int(bar):#x} are in different blocks")
