@@ -22,7 +22,7 @@ from ._weights import make_weights, weight_words
 
 WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
 RESIDENT = 1024          # threads of a multiprocessor that are enough
-WAITS = 1.2e-6, 0.85e-6, 1e-6, 0.15e-6
+WAITS = 1.3e-6, 0.78e-6, 2e-6, 0.1e-6
 """Seconds of a block: at least, for each unit of a thread, in a cluster, and for each block of it: rows of 1024 to 65536
 (bench/results/h200-layer-norm-fwd.jsonl)."""
 WHOLE = "x", "residual", "y", "summed"
@@ -182,7 +182,7 @@ def seconds(problem, device, config):
     wait = alone + unit * units * fill + (together + block * config.cluster if config.cluster > 1 else 0)
     wait *= (1.0 if config.layer else 0.85) * (2.0 if config.has_single_weights else 1.0)
     waiting = wait * max(1.0, grid / (device.sms * blocks))
-    return LAUNCH + (moved ** 8 + waiting ** 8) ** (1 / 8)
+    return LAUNCH + (moved ** 12 + waiting ** 12) ** (1 / 12)
 
 
 def make_spread(config, Real):

@@ -36,10 +36,10 @@ def split_ways(problem, device):
     """Ways to read with splits: pieces of a few lengths, and as many as there is room for at once."""
     found, form = [], problem.form
     if columns_refusal(problem) is None:
-        for way in columns_ways(problem)[:2]:
-            vector, height = per_load(problem, way.words), THREADS // way.across
-            blocks = form.outputs // form.kept[-1].size * ceil_div(form.kept[-1].size, vector * way.across)
-            found += [Columns(way.words, way.across, s) for s in _splits(ceil_div(form.length, height), blocks, device)]
+        way = columns_ways(problem)[0]
+        vector, height = per_load(problem, way.words), THREADS // way.across
+        blocks = form.outputs // form.kept[-1].size * ceil_div(form.kept[-1].size, vector * way.across)
+        found += [Columns(way.words, way.across, s) for s in _splits(ceil_div(form.length, height), blocks, device)]
     if rows_refusal(problem) is None:
         words, ragged = loads_of(problem)
         units = form.length // per_load(problem, words)

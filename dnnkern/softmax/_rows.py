@@ -22,10 +22,11 @@ from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sect
 from ._math import arithmetic
 
 RESIDENT = {(7, 5): 1024, (8, 0): 2048}  # threads of a multiprocessor, by compute capability, where not 1536 (8.x, 12.x) or 2048
-WAITS = {2: (2.7e-6, 0.15e-9, 0.2e-6), 3: (1.5e-6, 0.1e-9, 0.2e-6)}
-"""Arrays -> seconds of a block: at least, for each of its elements, and for each block of its cluster: rows of 1024 to 65536
-(bench/results/h200-softmax-fwd-rows.jsonl, h200-softmax-bwd-rows.jsonl)."""
-TOGETHER = 0.025  # of the memory's time, for each block of a cluster, forward: all of them begin and end together
+WAITS = {2: (1.05e-6, 55e-9, 3.2e-9, 0.0, 0.17e-6), 3: (1.5e-6, 0.0, 0.0, 0.1e-9, 0.12e-6)}
+"""Arrays -> seconds of a block: at least, for each element of a thread, for each thread, twice that where a part of the row is in shared
+memory, for each element, and for each block of its cluster: rows of 1024 to 65536 (bench/results/h200-softmax-fwd-rows.jsonl,
+h200-softmax-bwd-rows.jsonl)."""
+TOGETHER = 0.065  # of the memory's time, for each block of a cluster, forward: all of them begin and end together
 
 
 @dataclass(frozen=True)
@@ -150,10 +151,13 @@ def seconds(problem, device, config):
     work = max(moved, issue) * tail(grid, resident, device) * (1.03 if config.heads else 1)
     if config.cluster > 1 and config.arrays == 2:
         work *= 1 + TOGETHER * config.cluster
-    alone, element_each, together = WAITS[config.arrays]
-    each = alone + element_each * form.length / config.cluster + (together * config.cluster if config.cluster > 1 else 0)
+    if config.lanes <= 32:
+        work *= 1.01 ** max(0, config.registers - 4)
+    alone, of_thread, thread, of_block, together = WAITS[config.arrays]
+    each = alone + (of_thread / config.lanes + of_block) * form.length / config.cluster
+    each += thread * config.threads * (1 + (config.shared > 0)) + (together * config.cluster if config.cluster > 1 else 0)
     waiting = each * max(1.0, grid / (device.sms * resident)) if config.lanes > 32 else 0.0
-    return LAUNCH + 2e-6 * (config.cluster > 1) + (work ** 8 + waiting ** 8) ** (1 / 8) * (1.01 if config.shared else 1.0)
+    return LAUNCH + 2e-6 * (config.cluster > 1) + (work ** 12 + waiting ** 12) ** (1 / 12) * (1.01 if config.shared else 1.0)
 
 
 @functools.cache

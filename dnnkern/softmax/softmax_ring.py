@@ -26,6 +26,7 @@ from ._math import arithmetic
 from ._rows import refusal, units
 
 MOST = 8 * 512 * 4  # units of a row: blocks of a cluster, threads of a block, units of a thread
+UNROLLED = 32       # elements of a thread that the compiler keeps in registers
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,9 @@ def workspace(problem, device, config):
 
 
 def configs(problem, device):
-    """All rings."""
+    """Rings with few enough elements of a thread."""
     return [Config(problem.dtype, problem.log, max(1, len(problem.form.outer)), ring)
-            for ring in rings(units(problem), len(problem.arrays) - 1, device)]
+            for ring in rings(units(problem), len(problem.arrays) - 1, device) if ring.units * 16 // ITEMSIZE[problem.dtype] <= UNROLLED]
 
 
 def seconds(problem, device, config):

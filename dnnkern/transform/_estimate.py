@@ -31,10 +31,11 @@ def tail(blocks, per_multiprocessor, device):
 def ring_seconds(ring, slots, rows, nbytes, instructions, device):
     """Time of `slots` clusters that go through rows as `ring` says (`device.ring`). Steps take the memory's time for all that is under way
     together, the time to issue what they compute, `instructions` a unit of 16 bytes and 100 a row in each warp, and what a block waits
-    for; none of them hides another quite: rows of 65536 (bench/results/h200-ring.jsonl)."""
+    for; none of them hides another quite, and the first and the last steps hide nothing: rows of 65536
+    (bench/results/h200-bandwidth.md)."""
     together = slots * ring.rows
     share = min(1.0, slots * ring.cluster * ring.threads / (256 * device.sms))
     moved = moved_seconds(nbytes, device) * together / (rows * share)
     issue = ring.resident * ring.threads * ring.rows * (ring.units * instructions + 100) / (128 * device.clock_hz)
     wait = 0.34e-6 + 0.3e-6 * ring.threads / 256
-    return LAUNCH + 2e-6 + max(1.0, rows / together) * (moved ** 2 + issue ** 2 + wait ** 2) ** 0.5
+    return LAUNCH + 2e-6 + max(5.0, rows / together) * (moved ** 2 + issue ** 2 + wait ** 2) ** 0.5
