@@ -63,6 +63,10 @@ def test_longer_rows_wait_in_shared_memory(tmp_path):
     assert (config.registers, config.shared, config.shared_bytes) == (4, 12, 196608)
     code, launch = assembled(problem, "cluster", tmp_path, config=config)
     assert code.count("LDGSTS") == 12 and launch.shared == 196608 and code.registers <= 64
+    problem, some = variants("softmax_fwd", "999x65536 bf16", "cluster")
+    config = next(v.config for v in some if (v.config.lanes, v.config.registers) == (512, 2))
+    code, launch = assembled(problem, "cluster", tmp_path, config=config)
+    assert (config.shared, config.blocks) == (14, 2) and code.registers <= 64
 
 
 def test_one_wave_of_barriers(tmp_path):

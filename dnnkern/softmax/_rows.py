@@ -26,6 +26,7 @@ WAITS = {2: (1.05e-6, 55e-9, 3.2e-9, 0.0, 0.17e-6), 3: (1.5e-6, 0.0, 0.0, 0.1e-9
 """Arrays -> seconds of a block: at least, for each element of a thread, for each thread, twice that where a part of the row is in shared
 memory, for each element, and for each block of its cluster: rows of 1024 to 65536 (bench/results/h200-softmax-fwd-rows.jsonl,
 h200-softmax-bwd-rows.jsonl)."""
+STATIC = 2048     # bytes of shared memory of a block for everything but rows, and what the system takes
 TOGETHER = 0.065  # of the memory's time, for each block of a cluster, forward: all of them begin and end together
 
 
@@ -90,7 +91,7 @@ class Config:
     def blocks(self):
         """Resident ones that registers and shared memory allow: the compiler's bound on registers."""
         registers = 65536 // (-(-self.registers_needed // 8) * 8 * self.threads)
-        return max(1, min(16, self.resident // self.threads, registers, self.shared_per_sm // (self.shared_bytes + 4096)))
+        return max(1, min(16, self.resident // self.threads, registers, self.shared_per_sm // (self.shared_bytes + STATIC)))
 
     def __str__(self):
         where = f"{self.lanes} threads" + (f" x {self.cluster} blocks" if self.cluster > 1 else "")

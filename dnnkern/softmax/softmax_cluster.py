@@ -10,7 +10,8 @@ from ..dispatch import Algorithm
 from ._rows import build, make_config, most_units, refusal, seconds, units
 
 LANES, CLUSTERS = (128, 256, 512), (2, 4, 8)
-SHARED = ((64, 8), (128, 8), (256, 8), (512, 8), (1024, 4))  # threads, and units in registers where others are in shared memory
+SHARED = (*((lanes, registers) for lanes in (64, 128, 256, 512) for registers in (8, 2)), (1024, 4))
+"""Threads, and units of each in registers where others are in shared memory: many, or few for the sake of more threads."""
 MOST_SHARED = 24                # units of a thread there
 RESERVED = 8192                 # bytes of shared memory for everything else
 
