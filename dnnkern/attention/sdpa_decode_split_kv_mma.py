@@ -47,14 +47,15 @@ READ_RATE = 0.94  # of the nominal bandwidth, where nothing is written
 
 @dataclass(frozen=True)
 class Config:
-    """What kernels are compiled for: 32-bit words of an access to q, k and v, sizes of the heads, eights of rows of a tile; and into how
-    many ranges the keys are cut."""
+    """What kernels are compiled for: 32-bit words of an access to q, k and v, sizes of the heads, eights of rows of a tile, blocks of a
+    multiprocessor; and into how many ranges the keys are cut."""
     kind: Kind
     paged: bool
     words: tuple
     d: int
     e: int
     eights: int
+    blocks: int
     splits: int
 
     @property
@@ -95,11 +96,6 @@ class Config:
     def parts(self):
         """What its ranges leave."""
         return Parts(self.kind, self.rows, self.width, self.e)
-
-    @property
-    def blocks(self):
-        """Of a multiprocessor."""
-        return 3 if self.eights == 1 and self.overlaps and not (self.paged and self.tiles > 1) else 2
 
     @property
     def pitch(self):
@@ -145,9 +141,11 @@ def _words(problem):
 def configs(problem, device):
     """One range, and as many as make whole waves of the blocks that fit the device, as long as each warp of them has some keys."""
     p = problem
-    whole = Config(decode_kind(p), p.page_table is not None, _words(p), p.d, p.dv, 1, 1)
+    whole = Config(decode_kind(p), p.page_table is not None, _words(p), p.d, p.dv, 1, 2, 1)
     if p.group * p.rows > EIGHT and whole.overlaps:
         whole = replace(whole, eights=2)
+    elif whole.overlaps and not (whole.paged and whole.tiles > 1) and device.capability >= (9, 0):  # 168 registers are enough
+        whole = replace(whole, blocks=3)
     slots, lines = whole.blocks * device.sms, lines_of(p, whole.rows)
     most = max(1, min(1024, p.seen // (WARPS * KEYS)))
     wanted = {min(most, slots * waves // (2 * lines)) for waves in (1, 2, 3, 4, 6, 8, 12, 16)}
