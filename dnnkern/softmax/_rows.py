@@ -22,10 +22,10 @@ from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, sect
 from ._math import arithmetic
 
 RESIDENT = {(7, 5): 1024, (8, 0): 2048}  # threads of a multiprocessor, by compute capability, where not 1536 (8.x, 12.x) or 2048
-WAITS = {2: (1.05e-6, 55e-9, 3.2e-9, 0.0, 0.17e-6), 3: (1.5e-6, 0.0, 0.0, 0.1e-9, 0.12e-6)}
+WAITS = {2: (1.05e-6, 55e-9, 3.2e-9, 0.17e-6, 0.0), 3: (1.0e-6, 50e-9, 0.0, 0.08e-6, 60e-9)}
 """Arrays -> seconds of a block: at least, for each element of a thread, for each thread, twice that where a part of the row is in shared
-memory, for each element, and for each block of its cluster: rows of 1024 to 65536 (bench/results/h200-softmax-fwd-rows.jsonl,
-h200-softmax-bwd-rows.jsonl)."""
+memory, for each block of its cluster, and in a cluster for each element of a thread once more: rows of 1024 to 65536
+(bench/results/h200-softmax-fwd-rows.jsonl, h200-softmax-bwd-rows.jsonl)."""
 STATIC = 2048     # bytes of shared memory of a block for everything but rows, and what the system takes
 TOGETHER = 0.065  # of the memory's time, for each block of a cluster, forward: all of them begin and end together
 
@@ -154,9 +154,10 @@ def seconds(problem, device, config):
         work *= 1 + TOGETHER * config.cluster
     if config.lanes <= 32:
         work *= 1.01 ** max(0, config.registers - 4)
-    alone, of_thread, thread, of_block, together = WAITS[config.arrays]
-    each = alone + (of_thread / config.lanes + of_block) * form.length / config.cluster
-    each += thread * config.threads * (1 + (config.shared > 0)) + (together * config.cluster if config.cluster > 1 else 0)
+    alone, element_each, thread, block, together = WAITS[config.arrays]
+    elements = form.length / (config.lanes * config.cluster)
+    each = alone + element_each * elements + thread * config.threads * (1 + (config.shared > 0))
+    each += block * config.cluster + together * elements if config.cluster > 1 else 0
     waiting = each * max(1.0, grid / (device.sms * resident)) if config.lanes > 32 else 0.0
     return LAUNCH + 2e-6 * (config.cluster > 1) + (work ** 12 + waiting ** 12) ** (1 / 12) * (1.01 if config.shared else 1.0)
 
