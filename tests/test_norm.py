@@ -111,12 +111,12 @@ def test_the_longest_rows_have_a_configuration(capability, shared):
                     for weights in (dtype, "float64" if dtype == "float64" else "float32"):
                         words = f"70x{length} {dtype} --weights {weights}"
                         problem = parse_problem(words.split(), op)
-                        if device.supports(algorithm.arch) is None and algorithm.supports(problem) is None:
+                        if algorithm.refusal(problem, device) is None:
                             reached.add(length)
                             for variant in algorithm.variants(problem, device):
                                 assert variant.workspace(problem, device, variant.config) >= 0
                             assert algorithm.variants(problem, device), f"{algorithm} has nothing for {words}"
-            assert len(reached) > 30 or device.supports(algorithm.arch)
+            assert len(reached) > 20 or device.supports(algorithm.arch)
 
 
 # ---- words and records

@@ -18,7 +18,8 @@ Host functions
 (16384, 98304)
 """
 import functools
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 from typing import Callable, NamedTuple
 
 from . import cuda, device_function, i32, u32, u64
@@ -89,22 +90,23 @@ class Ring:
         return f"{where}, {self.units} x 16 bytes{steps}, {self.resident} a multiprocessor"
 
 
-def rings(count, inputs, device):
-    """The rings for rows of `count` units, threads of which not half are idle. Host function."""
+def rings(rows, count, inputs, device):
+    """The rings for `rows` rows of `count` units, half of whose threads at least have work; no more stages than steps. Host function."""
     found = []
     for cluster in CLUSTERS + ((16,) if device.capability in SIXTEEN else ()):
         share = ceil_div(count, cluster)
-        for threads in (128, 256, 512):
+        for threads in (64, 128, 256, 512):
             units = ceil_div(share, threads)
-            if units > UNITS or share <= threads * units // 2 and (cluster, threads) != (CLUSTERS[0], 128):
+            if units > (UNITS if threads > 64 else 1) or share <= threads * units // 2 and (cluster, threads) != (CLUSTERS[0], 64):
                 continue
-            for resident in (1, 2, 3, 4):
-                for rows in (1, 2):
-                    stage = 16 * units * threads * inputs * rows
-                    room = min(device.shared_per_block, device.shared_per_sm // resident) - STATIC
-                    stages = min(MOST, room // stage)
-                    if resident * threads <= 1024 and stages >= LEAST and (stages - 2) * resident * stage >= FLIGHT:
-                        found.append(Ring(threads, units, inputs, rows, stages, cluster, resident, units * threads * cluster == count))
+            for resident, step in itertools.product((1, 2, 3, 4), (1, 2)):
+                stage = 16 * units * threads * inputs * step
+                room = min(device.shared_per_block, device.shared_per_sm // resident) - STATIC
+                stages = min(MOST, room // stage)
+                if resident * threads <= 1024 and stages >= LEAST and (stages - 2) * resident * stage >= FLIGHT:
+                    ring = Ring(threads, units, inputs, step, stages, cluster, resident, units * threads * cluster == count)
+                    steps = ceil_div(rows, clusters(ring, device, rows) * step)
+                    found.append(replace(ring, stages=min(stages, max(LEAST, steps))))
     return found
 
 

@@ -101,7 +101,7 @@ def configs(problem, device):
     words = [weight_words(t, step, count, False) for t, step in weights]
     types = [p.dtype if t is None else t.dtype for t, _ in weights]
     found = [Config(p.dtype, *types, p.op == "layer_norm_fwd", p.gamma is not None, p.beta is not None, *words,
-                    max(1, len(layout(p)[0].outer)), ring) for ring in rings(units(p), 1, device)]
+                    max(1, len(layout(p)[0].outer)), ring) for ring in rings(p.form.rows, units(p), 1, device)]
     return [c for c in found if -(-c.registers_needed // 8) * 8 * c.ring.threads * c.ring.resident <= 65536
             and c.ring.units * c.elements * (1 + c.scaled + c.shifted) <= UNROLLED]
 

@@ -74,8 +74,9 @@ def workspace(problem, device, config):
 
 def configs(problem, device):
     """Rings with few enough elements of a thread."""
-    return [Config(problem.dtype, problem.log, max(1, len(problem.form.outer)), ring)
-            for ring in rings(units(problem), len(problem.arrays) - 1, device) if ring.units * 16 // ITEMSIZE[problem.dtype] <= UNROLLED]
+    found = rings(problem.form.rows, units(problem), len(problem.arrays) - 1, device)
+    return [Config(problem.dtype, problem.log, max(1, len(problem.form.outer)), ring) for ring in found
+            if ring.units * 16 // ITEMSIZE[problem.dtype] <= UNROLLED]
 
 
 def seconds(problem, device, config):
