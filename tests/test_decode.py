@@ -132,15 +132,3 @@ def test_every_number_of_ranges(name, case):
     for variant in variants:
         with contract.registered(variant) as a:
             contract.check(a, case, **contract.ONCE)
-
-
-def test_several_ranges_of_a_block(monkeypatch):
-    """Of sequences of any lengths, one after the other."""
-    from dnnkern.attention import sdpa_decode_split_kv_mma as module
-    monkeypatch.setattr(module, "_shape", lambda problem, config, device: (3, 1))
-    case = Decode("several", 4, 2, 1, (130, 0, 64, 7), 32, 64, "float16", page=16, pages=12, table=9)
-    algorithm, = (a for a in dispatch.algorithms("sdpa_decode") if a.name == "split_kv_mma")
-    for variant in algorithm.variants(case.problem(), contract.device()):
-        assert variant.build(case.problem(), contract.device(), variant.config)[0].grid == (3, 1, 1)
-        with contract.registered(variant) as a:
-            contract.check(a, case, **contract.ONCE)

@@ -8,8 +8,8 @@
 - Loads of the next keys replace those of K as soon as the scores are there, and those of V as soon as they are weighed: a warp always has
   one of the two under way. (Of heads of more than 128 elements either is loaded when the other is done.) Warps meet once, at the end of
   their range; ranges in a second launch.
-- All blocks are on the device at once, and go through equally many ranges: the loads of the next range are issued before the warps of this
-  one meet.
+- Warps begin with different keys of their ranges and go around, so that blocks do not walk in step through caches that are a power of two
+  apart.
 - A probability is the sum of two halves, what the first leaves out being in the second: it is as exact as a float32 to 16 bits, or more.
 
 Memory bounds it.
@@ -42,15 +42,17 @@ CHUNK = 8  # elements in 16 bytes
 WIDEST = 256
 RAW_WORDS = 64  # of a thread's keys and values under way
 HALVES = ("float16", "bfloat16")
+GOLDEN = 0x9E3779B1  # 2**32 by the golden ratio: multiples of it are spread evenly
 READ_RATE = 0.94  # of the nominal bandwidth, where nothing is written
 
 
 @dataclass(frozen=True)
 class Config:
-    """What kernels are compiled for: 32-bit words of an access to q, k and v, sizes of the heads, eights of rows of a tile, blocks of a
-    multiprocessor; and into how many ranges the keys are cut."""
+    """What kernels are compiled for: whether all rows see all keys, 32-bit words of an access to q, k and v, sizes of the heads, eights of
+    rows of a tile, blocks of a multiprocessor; and into how many ranges the keys are cut."""
     kind: Kind
     paged: bool
+    alike: bool
     words: tuple
     d: int
     e: int
@@ -121,6 +123,8 @@ def supports(problem):
     p = problem
     if p.dtype not in HALVES:
         return f"{p.dtype}; expected {' or '.join(HALVES)}"
+    if p.capacity >= LIMIT // 2:
+        return f"{p.capacity} keys of a sequence; expected fewer than 2**30"
     if max(p.d, p.dv) > WIDEST or p.d % CHUNK or p.dv % CHUNK or not p.dv:
         return f"heads of {p.d} and {p.dv} elements; expected multiples of {CHUNK}, {WIDEST} at most"
     if any(t.strides[-1] != 1 for t in (p.q, p.k_cache, p.v_cache)):
@@ -141,7 +145,7 @@ def _words(problem):
 def configs(problem, device):
     """One range, and as many as make whole waves of the blocks that fit the device, as long as each warp of them has some keys."""
     p = problem
-    whole = Config(decode_kind(p), p.page_table is not None, _words(p), p.d, p.dv, 1, 2, 1)
+    whole = Config(decode_kind(p), p.page_table is not None, p.left < 0 and p.rows == 1, _words(p), p.d, p.dv, 1, 2, 1)
     if p.group * p.rows > EIGHT and whole.overlaps:
         whole = replace(whole, eights=2)
     elif whole.overlaps and not (whole.paged and whole.tiles > 1) and device.capability >= (9, 0):  # 168 registers are enough
@@ -157,58 +161,53 @@ def workspace(problem, device, config):
     return parts_bytes(problem, config.parts, config.splits)
 
 
-def _shape(problem, config, device):
-    """Blocks, all of which are on the device at once, and ranges that each has, one after the other: as few as can be, as equally many."""
-    items = lines_of(problem, config.rows) * config.splits
-    turns = ceil_div(items, config.blocks * device.sms)
-    return ceil_div(items, turns), turns
-
-
 def estimate(problem, device, config):
-    """Bytes at the rate at which memory is read, or at what the blocks have under way; each range has a beginning and an end; and the
-    merge."""
+    """Bytes at the rate at which memory is read, those of the last blocks at what these have under way; each wave of blocks has a beginning
+    and an end; and the merge."""
     p = problem
-    blocks, turns = _shape(p, config, device)
-    uneven = blocks * turns / (lines_of(p, config.rows) * config.splits)
-    moved = p.bytes * (1 + 0.25 * (tiles_of(p, config.rows) - 1)) * uneven
-    rate = min(READ_RATE * device.bandwidth, blocks * THREADS * 4 * config.raw * config.tiles / 2.1e-6)  # 256 blocks: 3.6 TB/s measured
-    return LAUNCH + 4e-6 + turns * 0.7e-6 + moved / rate + merge_seconds(p, config.parts, config.splits, device)
+    blocks, slots = lines_of(p, config.rows) * config.splits, config.blocks * device.sms
+    each = p.bytes * (1 + 0.25 * (tiles_of(p, config.rows) - 1)) / blocks
+    waves, rest = divmod(blocks, slots)
+    rate, alone = READ_RATE * device.bandwidth, THREADS * 4 * config.raw * config.tiles / 1.5e-6
+    moved = waves * slots * each / rate + rest * each / min(rate, max(rest, 1) * alone)
+    return LAUNCH + 3e-6 + ceil_div(blocks, slots) * 1.8e-6 + moved + merge_seconds(p, config.parts, config.splits, device)
 
 
 @functools.cache
 def kernel(config, dependent):
-    """Tiles of rows and ranges of keys, a block every so many of them; a warp has every `WARPS`-th 16 keys of a range, or 32, or 64."""
+    """A tile of rows and a range of keys a block, every `WARPS`-th 16 of them a warp."""
     kind = config.kind
     terms, powers, place = make_terms(kind), make_powers(kind.compute), make_place(config.paged)
     range_of, result, (sum_at, score_at) = make_range(KEYS), make_result(config.parts), make_places(config.parts)
     EIGHTS, ROWS, WIDTH, PITCH, D, E = config.eights, config.rows, config.width, config.pitch, config.d, config.e
     KC, VC, TILES, SPLIT, DEPENDENT = config.k_chunks, config.v_chunks, config.tiles, config.splits > 1, dependent
-    EARLY = EIGHTS == 1  # where there are registers for it
-    OVERLAPS, K_WHOLE, V_WHOLE = config.overlaps, D == 4 * CHUNK * KC, E == WIDTH
+    PAGED, OVERLAPS, ALIKE, K_WHOLE, V_WHOLE = config.paged, config.overlaps, config.alike, D == 4 * CHUNK * KC, E == WIDTH
     OWN, SPAN, STEP = 2 * EIGHTS, TILES * KEYS, WARPS * TILES * KEYS  # a thread's rows; a warp's keys, a block's
     _, _, fetch_q, _ = make_reader(kind.dtype, CHUNK, config.words[0])
     _, _, fetch_k, _ = make_reader(kind.dtype, CHUNK, config.words[1], constant=False)
     _, _, fetch_v, _ = make_reader(kind.dtype, CHUNK, config.words[2], constant=False)
-    forget, forget_lane = pin(TILES), pin(1)
+    forget, forget_own = pin(TILES), pin(2)
     mma, pack, unpack = make_mma(kind.dtype), element(kind.dtype).pack, element(kind.dtype).unpack
     K_TILE, V_TILE, QUERIES = 2 * KC * 4, 4 * VC * 4, EIGHTS * 4
     K_ALL, V_ALL, SCORES, SUMS = TILES * K_TILE, TILES * V_TILE, TILES * EIGHTS * 4, EIGHTS * VC * 16
     WEIGHTS, MEETING = TILES * EIGHTS * 2, config.meeting
     ITEM, TOPS = ROWS * PITCH, WARPS * ROWS * PITCH
     TOTALS = TOPS + WARPS * ROWS
-    FOURS = WIDTH // 4
+    FOURS, STEP_LOG = WIDTH // 4, STEP.bit_length() - 1
     SIZE, MULTIPLIER, SHIFT = divisor(FOURS)
 
     @device_function
-    def fetch_keys(raw, k, j0, first, last, own, numbers, rows, g, strides):
+    def fetch_keys(raw, k, j0, first, last, own, numbers, rows, strides):
         """Both rows of a thread of each tile of 16 keys."""
-        forget_lane(own)
+        forget_own(own)
         group, lane_column = i32(i32(own[0] >> 2) & 7), i32(i32(own[0] & 3) * CHUNK)
         for u in range(TILES):
-            at = i64(i64(numbers[u]) * strides[0] + i64(g) * strides[1] + i64(i32(rows[u] + group)) * strides[2] + i64(lane_column))
+            at = i64(i64(numbers[u]) * strides[0] + i64(own[1]) * strides[1] + i64(i32(rows[u] + group)) * strides[2] + i64(lane_column))
             for half in range(2):
                 j = i32(j0 + u * KEYS + half * EIGHT + group)
-                there = j >= first and j < last
+                there = j < last
+                if not ALIKE:
+                    there = there and j >= first
                 row = advance(k, i64(at + i64(half * EIGHT) * strides[2]))
                 for c in range(KC):
                     inside = there
@@ -217,15 +216,17 @@ def kernel(config, dependent):
                     fetch_k(raw, u * K_TILE + (half * KC + c) * 4, row, i32(c * 4 * CHUNK), i32(inside))
 
     @device_function
-    def fetch_values(raw, v, j0, first, last, own, numbers, rows, g, strides):
+    def fetch_values(raw, v, j0, first, last, own, numbers, rows, strides):
         """The four keys of a thread of each tile: two neighbours of the first eight, two of the last."""
-        forget_lane(own)
+        forget_own(own)
         pair, lane_column = i32(2 * i32(own[0] & 3)), i32(i32(i32(own[0] >> 2) & 7) * CHUNK)
         for u in range(TILES):
-            at = i64(i64(numbers[u]) * strides[0] + i64(g) * strides[1] + i64(i32(rows[u] + pair)) * strides[2] + i64(lane_column))
+            at = i64(i64(numbers[u]) * strides[0] + i64(own[1]) * strides[1] + i64(i32(rows[u] + pair)) * strides[2] + i64(lane_column))
             for n in range(4):
                 j = i32(j0 + u * KEYS + (n // 2) * EIGHT + n % 2 + pair)
-                there = j >= first and j < last
+                there = j < last
+                if not ALIKE:
+                    there = there and j >= first
                 row = advance(v, i64(at + i64((n // 2) * EIGHT + n % 2) * strides[2]))
                 for c in range(VC):
                     inside = there
@@ -239,23 +240,15 @@ def kernel(config, dependent):
         for u in range(TILES):
             j = i32(j0 + u * KEYS)
             numbers[u], rows[u] = place(b, j if j < last else i32(0), table, table_strides, page, pages)
-        forget(numbers)  # or each address would have registers of its own, to be stepped
-        forget(rows)
+            if not PAGED:
+                numbers[u] = broadcast(numbers[u], i32(0))  # the same, but ptxas does not know that, and keeps no addresses of it
+        forget(rows)  # or each address would have registers of its own, to be stepped
 
     @device_function
-    def where(item, lines, tiles, heads_of):
-        """(range, tile of rows, sequence, head of the cache, first row) of an item."""
-        split, line = divide_remainder(i32(item), lines)
-        place_of, tile = divide_remainder(line, tiles)
-        b, g = divide_remainder(place_of, heads_of)
-        return split, line, b, g, i32(tile * ROWS)
-
-    @device_function
-    def extent(split, splits, keys, per, bounds):
-        """(first, behind the last) of a range, and the first one that is seen: what is before may be anything."""
-        oldest, _ = terms.span(i32(0), i32(per[0]), keys, bounds)
-        first, last = range_of(split, splits, oldest, keys)
-        return first, last, i32(max(first, oldest))
+    def after(j, j0, last):
+        """Where a warp goes on: at its first keys behind its last ones."""
+        following = i32(j + STEP)
+        return following if following < last else j0
 
     @device_function
     def turned(word, from_, selector):
@@ -263,223 +256,216 @@ def kernel(config, dependent):
         return permute_bytes(broadcast(word, from_), broadcast(word, i32(from_ + 4)), selector)
 
     @cuda.jit(launch_bounds=(THREADS, config.blocks))
-    def sdpa_decode_split_kv_mma(q, k, v, o, partial, of_keys, table, sink, items, lines, tiles, heads_of, per, sizes, page, splits,
-                                 q_strides, k_strides, v_strides, o_strides, key_step, table_strides, sink_step, bounds, scale, softcap):
+    def sdpa_decode_split_kv_mma(q, k, v, o, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, q_strides,
+                                 k_strides, v_strides, o_strides, key_step, table_strides, sink_step, bounds, scale, softcap):
         memory = cuda.shared.array(0, f32)
-        item, many = cuda.local.array(1, i32), i32(sizes[2])
-        item[0] = i32(cuda.blockIdx.x)
-        split, line, b, g, row0 = where(item[0], lines, tiles, heads_of)
+        thread = i32(cuda.threadIdx.x)
+        lane, warp = i32(thread & 31), i32(thread >> 5)
+        group, quad = i32(lane >> 2), i32(lane & 3)
+        split, line = divide_remainder(i32(cuda.blockIdx.x), lines)
+        place_of, tile = divide_remainder(line, tiles)
+        b, g = divide_remainder(place_of, heads_of)
+        row0, many = i32(tile * ROWS), i32(sizes[2])
         if DEPENDENT:
             wait_for_previous_grid()
             launch_dependent_grids()
         _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
-        first, last, least = extent(split, splits, keys, per, bounds)
+        oldest, _ = terms.span(i32(0), i32(per[0]), keys, bounds)
+        first, last = range_of(split, splits, oldest, keys)
+        j0 = i32(first + warp * SPAN)
+        least = i32(max(first, oldest))  # what is before nobody sees, be it what it may
+        turns = i32(i32(max(i32(last - j0), i32(0)) + (STEP - 1)) >> STEP_LOG)
+        spread = i64(i64(i64(cuda.blockIdx.x) * i64(GOLDEN)) & i64(0xFFFFFFFF))  # a 2**32th of the turns, as if by chance
+        start = i32(j0 + i32(i64(spread * i64(turns)) >> i64(32)) * STEP)
 
-        # keys and values of the first tiles, and where those of the next ones lie
-        own = cuda.local.array(1, i32)
-        own[0] = i32(cuda.threadIdx.x)  # what follows from it is computed again in every turn, for want of registers
+        # keys and values of the first tiles, where those of the next ones lie, and the queries
+        pair, own = i32(2 * quad), cuda.local.array(2, i32)
+        own[0], own[1] = thread, g  # what follows from it is computed again in every turn, for want of registers
         of_k, of_v, queries = cuda.local.array(K_ALL, u32), cuda.local.array(V_ALL, u32), cuda.local.array(QUERIES, u32)
         numbers, rows = cuda.local.array(TILES, i32), cuda.local.array(TILES, i32)
-        j0 = i32(first + i32(own[0] >> 5) * SPAN)
-        find(numbers, rows, b, j0, last, table, table_strides, page, sizes[3])
-        fetch_keys(of_k, k, j0, least, last, own, numbers, rows, g, k_strides)
+        find(numbers, rows, b, start, last, table, table_strides, page, sizes[3])
+        fetch_keys(of_k, k, start, least, last, own, numbers, rows, k_strides)
         if OVERLAPS:
-            fetch_values(of_v, v, j0, least, last, own, numbers, rows, g, v_strides)
-            find(numbers, rows, b, i32(j0 + STEP), last, table, table_strides, page, sizes[3])
+            fetch_values(of_v, v, start, least, last, own, numbers, rows, v_strides)
+            find(numbers, rows, b, after(start, j0, last), last, table, table_strides, page, sizes[3])
+        own_queries = u32(shared_address(memory, i32(0)) + u32(i32(MEETING + 16 * lane)))
+        for n in range(EIGHTS):
+            row = i32(row0 + n * EIGHT + group)
+            there = row < many
+            member, i = divide_remainder(row if there else i32(0), per)
+            at = i64(i64(b) * q_strides[0] + i64(i32(i32(g * i32(sizes[1])) + member)) * q_strides[1] + i64(i) * q_strides[2])
+            for c in range(KC):
+                column = i32(i32(quad + c * 4) * CHUNK)
+                if warp == 0:
+                    fetch_q(queries, 0, advance(q, at), column, i32(there and column < D))
+                    store_shared_4u32(u32(own_queries + u32((n * KC + c) * 16 * LANES)), queries[0], queries[1], queries[2], queries[3])
+        cuda.syncthreads()
+
         sums, scores = cuda.local.array(SUMS, f32), cuda.local.array(SCORES, f32)
         tops, totals, news = cuda.local.array(OWN, f32), cuda.local.array(OWN, f32), cuda.local.array(OWN, f32)
         lows, highs = cuda.local.array(OWN, i32), cuda.local.array(OWN, i32)  # less the thread's own key of a tile
         high, low = cuda.local.array(WEIGHTS, u32), cuda.local.array(WEIGHTS, u32)
-        fragment, whole = cuda.local.array(4, u32), cuda.local.array(4, f32)
-        while item[0] < items:
-            # the queries, and the keys that each row sees
-            forget_lane(own)
-            group, pair = i32(i32(own[0] >> 2) & 7), i32(2 * i32(own[0] & 3))
-            own_queries = u32(shared_address(memory, i32(0)) + u32(i32(MEETING + 16 * i32(own[0] & 31))))
-            for n in range(EIGHTS):
-                row = i32(row0 + n * EIGHT + group)
-                there = row < many
-                member, i = divide_remainder(row if there else i32(0), per)
-                at = i64(i64(b) * q_strides[0] + i64(i32(i32(g * i32(sizes[1])) + member)) * q_strides[1] + i64(i) * q_strides[2])
+        fragment = cuda.local.array(4, u32)
+        for s in range(SUMS):
+            sums[s] = f32(0)
+        for r in range(OWN):
+            tops[r], totals[r] = f32(NOTHING), f32(0)
+            lows[r], highs[r] = i32(0), i32(-LANES)
+            row = i32(row0 + (r // 2) * EIGHT + pair + r % 2)
+            if row < many:
+                _, i = divide_remainder(row, per)
+                begin, end = terms.span(i, i32(per[0]), keys, bounds)
+                lows[r], highs[r] = i32(i32(max(begin, least)) - group), i32(i32(min(end, last)) - group)
+
+        while turns > 0:
+            turns = i32(turns - 1)
+            following = after(start, j0, last) if turns > 0 else last
+            # scores [key][row]
+            for s in range(SCORES):
+                scores[s] = f32(0)
+            for u in range(TILES):
                 for c in range(KC):
-                    column = i32(i32(pair + c * EIGHT) * (CHUNK // 2))
-                    if own[0] < LANES:
-                        fetch_q(queries, 0, advance(q, at), column, i32(there and column < D))
-                        store_shared_4u32(u32(own_queries + u32((n * KC + c) * 16 * LANES)), queries[0], queries[1], queries[2],
-                                          queries[3])
-            for s in range(SUMS):
-                sums[s] = f32(0)
-            for r in range(OWN):
-                tops[r], totals[r] = f32(NOTHING), f32(0)
-                lows[r], highs[r] = i32(0), i32(-LANES)
-                row = i32(row0 + (r // 2) * EIGHT + pair + r % 2)
-                if row < many:
-                    _, i = divide_remainder(row, per)
-                    begin, end = terms.span(i, i32(per[0]), keys, bounds)
-                    lows[r], highs[r] = i32(i32(max(begin, least)) - group), i32(i32(min(end, last)) - group)
-            following = i32(item[0] + i32(cuda.gridDim.x))
-            _, _, next_b, _, _ = where(following if following < items else item[0], lines, tiles, heads_of)
-            _, _, _, keys = terms.lengths(next_b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])  # the next one's, early
-            cuda.syncthreads()
-
-            for start in range(j0, last, STEP):
-                # scores [key][row]
-                for s in range(SCORES):
-                    scores[s] = f32(0)
-                for u in range(TILES):
-                    for c in range(KC):
-                        for n in range(EIGHTS):
-                            queries[4 * n], queries[4 * n + 1], queries[4 * n + 2], queries[4 * n + 3] = load_shared_4u32(
-                                u32(own_queries + u32((n * KC + c) * 16 * LANES)))
-                        for half in range(2):
-                            for w in range(2):
-                                fragment[2 * w] = of_k[u * K_TILE + c * 4 + 2 * half + w]
-                                fragment[2 * w + 1] = of_k[u * K_TILE + (KC + c) * 4 + 2 * half + w]
-                            for n in range(EIGHTS):
-                                mma(scores, (u * EIGHTS + n) * 4, fragment, 0, queries, 4 * n + 2 * half)
-                if OVERLAPS:
-                    fetch_keys(of_k, k, i32(start + STEP), least, last, own, numbers, rows, g, k_strides)
-                    if EARLY:
-                        cuda.syncwarp()  # or ptxas moves the loads to the end of the loop
-
-                # the largest score of each row; sums shrink where one has grown
-                grown = i32(0)
-                for n in range(EIGHTS):
-                    for p in range(2):
-                        top = f32(NOTHING)
-                        for u in range(TILES):
-                            for half in range(2):
-                                s = (u * EIGHTS + n) * 4 + 2 * half + p
-                                j, x = i32(start + (u * KEYS + half * EIGHT)), f32(NOTHING)
-                                if j >= lows[2 * n + p] and j < highs[2 * n + p]:
-                                    x = terms.score(scores[s], i32(0), f32(0), q, i64(0), scale, softcap)
-                                scores[s] = x
-                                top = maximum(top, x)
-                        top = maximum(top, shuffle_xor(top, i32(16)))
-                        top = maximum(top, shuffle_xor(top, i32(8)))
-                        top = maximum(top, shuffle_xor(top, i32(4)))
-                        news[2 * n + p] = maximum(tops[2 * n + p], top)
-                        if news[2 * n + p] != tops[2 * n + p]:
-                            grown = i32(1)
-                if any_lane(grown):
                     for n in range(EIGHTS):
-                        for p in range(2):
-                            r = 2 * n + p
-                            fall = f32(1)
-                            if tops[r] != f32(NOTHING):
-                                fall = powers.fall(powers.level(tops[r]), powers.level(news[r]))
-                            tops[r], totals[r] = news[r], f32(totals[r] * fall)
-                            for s in range(VC * 8):
-                                sums[n * VC * 16 + 2 * s + p] = f32(sums[n * VC * 16 + 2 * s + p] * fall)
-
-                # probabilities, with keys where scores have rows
-                forget_lane(own)
-                source = i32(i32(8 * i32(own[0] & 3)) + i32(i32(own[0] >> 3) & 3))
-                selector = u32(0x7632) if own[0] & 4 else u32(0x5410)
-                for n in range(EIGHTS):
-                    for p in range(2):
-                        level = powers.level(tops[2 * n + p])
-                        for u in range(TILES):
-                            for half in range(2):
-                                s = (u * EIGHTS + n) * 4 + 2 * half + p
-                                scores[s] = powers.rise(scores[s], level)
-                                totals[2 * n + p] = f32(totals[2 * n + p] + scores[s])
-                    for u in range(TILES):
-                        for half in range(2):
-                            s = (u * EIGHTS + n) * 4 + 2 * half
-                            word = u32(pack(scores[s], scores[s + 1]))
-                            x, y = unpack(word)
-                            rest = u32(pack(f32(scores[s] - x), f32(scores[s + 1] - y)))
-                            high[(u * EIGHTS + n) * 2 + half] = turned(word, source, selector)
-                            low[(u * EIGHTS + n) * 2 + half] = turned(rest, source, selector)
-
-                if not OVERLAPS:
-                    fetch_values(of_v, v, start, least, last, own, numbers, rows, g, v_strides)
-                    find(numbers, rows, b, i32(start + STEP), last, table, table_strides, page, sizes[3])
-
-                # sums [element][row]
-                for u in range(TILES):
-                    for c in range(VC):
-                        for w in range(4):
-                            for m in range(2):
-                                x, y = of_v[u * V_TILE + (2 * m * VC + c) * 4 + w], of_v[u * V_TILE + ((2 * m + 1) * VC + c) * 4 + w]
-                                fragment[2 * m] = permute_bytes(x, y, u32(0x5410))
-                                fragment[2 * m + 1] = permute_bytes(x, y, u32(0x7632))
-                            for n in range(EIGHTS):
-                                mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, high, (u * EIGHTS + n) * 2)
-                                mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, low, (u * EIGHTS + n) * 2)
-                if OVERLAPS:
-                    fetch_values(of_v, v, i32(start + STEP), least, last, own, numbers, rows, g, v_strides)
-                    find(numbers, rows, b, i32(start + 2 * STEP), last, table, table_strides, page, sizes[3])
-                else:
-                    fetch_keys(of_k, k, i32(start + STEP), least, last, own, numbers, rows, g, k_strides)
-
-            # keys and values of the next range's first tiles
-            forget_lane(item)
-            following = i32(item[0] + i32(cuda.gridDim.x))
-            split, _, b, g, row0 = where(following if following < items else item[0], lines, tiles, heads_of)
-            first, last, least = extent(split, splits, keys, per, bounds)
-            if following >= items:
-                last = first
-            j0 = i32(first + i32(own[0] >> 5) * SPAN)
-            find(numbers, rows, b, j0, last, table, table_strides, page, sizes[3])
-            fetch_keys(of_k, k, j0, least, last, own, numbers, rows, g, k_strides)
+                        queries[4 * n], queries[4 * n + 1], queries[4 * n + 2], queries[4 * n + 3] = load_shared_4u32(
+                            u32(own_queries + u32((n * KC + c) * 16 * LANES)))
+                    for half in range(2):
+                        for w in range(2):
+                            fragment[2 * w] = of_k[u * K_TILE + c * 4 + 2 * half + w]
+                            fragment[2 * w + 1] = of_k[u * K_TILE + (KC + c) * 4 + 2 * half + w]
+                        for n in range(EIGHTS):
+                            mma(scores, (u * EIGHTS + n) * 4, fragment, 0, queries, 4 * n + 2 * half)
             if OVERLAPS:
-                fetch_values(of_v, v, j0, least, last, own, numbers, rows, g, v_strides)
-                find(numbers, rows, b, i32(j0 + STEP), last, table, table_strides, page, sizes[3])
+                fetch_keys(of_k, k, following, least, last, own, numbers, rows, k_strides)
+                if EIGHTS == 1:
+                    cuda.syncwarp()  # or ptxas moves the loads to the end of the loop
 
-            # the warps' sums, by the block's largest scores
-            forget_lane(own)
-            group, pair, warp = i32(i32(own[0] >> 2) & 7), i32(2 * i32(own[0] & 3)), i32(own[0] >> 5)
-            for r in range(OWN):
-                if group == 0:
-                    memory[i32(TOPS + warp * ROWS + i32(pair + (r // 2) * EIGHT + r % 2))] = tops[r]
-            cuda.syncthreads()
+            # the largest score of each row; sums shrink where one has grown
+            forget_own(own)
+            group, grown = i32(i32(own[0] >> 2) & 7), i32(0)
             for n in range(EIGHTS):
                 for p in range(2):
-                    row, top = i32(pair + n * EIGHT + p), tops[2 * n + p]
-                    for w in range(WARPS):
-                        top = maximum(top, memory[i32(TOPS + w * ROWS + row)])
-                    fall = f32(0)
-                    if tops[2 * n + p] != f32(NOTHING):
-                        fall = powers.fall(powers.level(tops[2 * n + p]), powers.level(top))
-                    total = f32(totals[2 * n + p] * fall)
-                    total = f32(total + shuffle_xor(total, i32(16)))
-                    total = f32(total + shuffle_xor(total, i32(8)))
-                    total = f32(total + shuffle_xor(total, i32(4)))
-                    if group == 0:
-                        memory[i32(TOTALS + warp * ROWS + row)] = total
-                    for c in range(VC):
-                        at = shared_address(memory, i32(i32(warp * ITEM + row * PITCH) + i32(i32(group + c * EIGHT) * CHUNK)))
-                        for w in range(2):
-                            s = ((n * VC + c) * 4 + 2 * w) * 4 + p
-                            store_shared_4f32(u32(at + u32(16 * w)), f32(sums[s] * fall), f32(sums[s + 2] * fall), f32(sums[s + 4] * fall),
-                                              f32(sums[s + 6] * fall))
-            cuda.syncthreads()
-            forget_lane(item)
-            split, line, done_b, done_g, done_row = where(item[0], lines, tiles, heads_of)
-            for spot in range(own[0], i32(min(i32(many - done_row), i32(ROWS)) * FOURS), THREADS):
-                r, four = divide_remainder(i32(spot), (SIZE, MULTIPLIER, SHIFT))
-                column, top, total = i32(4 * four), f32(NOTHING), f32(0)
-                for e in range(4):
-                    whole[e] = f32(0)
+                    top = f32(NOTHING)
+                    for u in range(TILES):
+                        for half in range(2):
+                            s = (u * EIGHTS + n) * 4 + 2 * half + p
+                            j, x = i32(start + (u * KEYS + half * EIGHT)), f32(NOTHING)
+                            seen = i32(j + group) < last
+                            if not ALIKE:
+                                seen = j >= lows[2 * n + p] and j < highs[2 * n + p]
+                            if seen:
+                                x = terms.score(scores[s], i32(0), f32(0), q, i64(0), scale, softcap)
+                            scores[s] = x
+                            top = maximum(top, x)
+                    top = maximum(top, shuffle_xor(top, i32(16)))
+                    top = maximum(top, shuffle_xor(top, i32(8)))
+                    top = maximum(top, shuffle_xor(top, i32(4)))
+                    news[2 * n + p] = maximum(tops[2 * n + p], top)
+                    if news[2 * n + p] != tops[2 * n + p]:
+                        grown = i32(1)
+            if any_lane(grown):
+                for n in range(EIGHTS):
+                    for p in range(2):
+                        r = 2 * n + p
+                        fall = f32(1)
+                        if tops[r] != f32(NOTHING):
+                            fall = powers.fall(powers.level(tops[r]), powers.level(news[r]))
+                        tops[r], totals[r] = news[r], f32(totals[r] * fall)
+                        for s in range(VC * 8):
+                            sums[n * VC * 16 + 2 * s + p] = f32(sums[n * VC * 16 + 2 * s + p] * fall)
+
+            # probabilities, with keys where scores have rows
+            forget_own(own)
+            source = i32(i32(8 * i32(own[0] & 3)) + i32(i32(own[0] >> 3) & 3))
+            selector = u32(0x7632) if own[0] & 4 else u32(0x5410)
+            for n in range(EIGHTS):
+                for p in range(2):
+                    level = powers.level(tops[2 * n + p])
+                    for u in range(TILES):
+                        for half in range(2):
+                            s = (u * EIGHTS + n) * 4 + 2 * half + p
+                            scores[s] = powers.rise(scores[s], level)
+                            totals[2 * n + p] = f32(totals[2 * n + p] + scores[s])
+                for u in range(TILES):
+                    for half in range(2):
+                        s = (u * EIGHTS + n) * 4 + 2 * half
+                        word = u32(pack(scores[s], scores[s + 1]))
+                        x, y = unpack(word)
+                        rest = u32(pack(f32(scores[s] - x), f32(scores[s + 1] - y)))
+                        high[(u * EIGHTS + n) * 2 + half] = turned(word, source, selector)
+                        low[(u * EIGHTS + n) * 2 + half] = turned(rest, source, selector)
+
+            if not OVERLAPS:
+                fetch_values(of_v, v, start, least, last, own, numbers, rows, v_strides)
+                find(numbers, rows, b, following, last, table, table_strides, page, sizes[3])
+
+            # sums [element][row]
+            for u in range(TILES):
+                for c in range(VC):
+                    for w in range(4):
+                        for m in range(2):
+                            x, y = of_v[u * V_TILE + (2 * m * VC + c) * 4 + w], of_v[u * V_TILE + ((2 * m + 1) * VC + c) * 4 + w]
+                            fragment[2 * m] = permute_bytes(x, y, u32(0x5410))
+                            fragment[2 * m + 1] = permute_bytes(x, y, u32(0x7632))
+                        for n in range(EIGHTS):
+                            mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, high, (u * EIGHTS + n) * 2)
+                            mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, low, (u * EIGHTS + n) * 2)
+            if OVERLAPS:
+                fetch_values(of_v, v, following, least, last, own, numbers, rows, v_strides)
+                find(numbers, rows, b, after(following, j0, last), last, table, table_strides, page, sizes[3])
+            else:
+                fetch_keys(of_k, k, following, least, last, own, numbers, rows, k_strides)
+            start = following
+
+        # the warps' sums, by the block's largest scores
+        forget_own(own)
+        group, pair, warp = i32(i32(own[0] >> 2) & 7), i32(2 * i32(own[0] & 3)), i32(own[0] >> 5)
+        for r in range(OWN):
+            if group == 0:
+                memory[i32(TOPS + warp * ROWS + i32(pair + (r // 2) * EIGHT + r % 2))] = tops[r]
+        cuda.syncthreads()
+        for n in range(EIGHTS):
+            for p in range(2):
+                row, top = i32(pair + n * EIGHT + p), tops[2 * n + p]
                 for w in range(WARPS):
-                    top = maximum(top, memory[i32(TOPS + w * ROWS + r)])
-                    total = f32(total + memory[i32(TOTALS + w * ROWS + r)])
-                    values = load_shared_4f32(shared_address(memory, i32(w * ITEM + i32(r * PITCH + column))))
-                    for e in range(4):
-                        whole[e] = f32(whole[e] + values[e])
-                if SPLIT:
-                    part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
-                    store4_from(partial, sum_at(part, r, column), whole, 0)
-                    if column == 0:
-                        top_at, total_at = score_at(part, count, r)
-                        partial[top_at], partial[total_at] = top, total
-                else:
-                    for e in range(4):
-                        result(o, done_b, done_g, i32(done_row + r), many, i32(column + e), top, total, whole[e], i32(sizes[1]), per,
-                               o_strides, sink, sink_step)
-            item[0] = i32(item[0] + i32(cuda.gridDim.x))
+                    top = maximum(top, memory[i32(TOPS + w * ROWS + row)])
+                fall = f32(0)
+                if tops[2 * n + p] != f32(NOTHING):
+                    fall = powers.fall(powers.level(tops[2 * n + p]), powers.level(top))
+                total = f32(totals[2 * n + p] * fall)
+                total = f32(total + shuffle_xor(total, i32(16)))
+                total = f32(total + shuffle_xor(total, i32(8)))
+                total = f32(total + shuffle_xor(total, i32(4)))
+                if group == 0:
+                    memory[i32(TOTALS + warp * ROWS + row)] = total
+                for c in range(VC):
+                    at = shared_address(memory, i32(i32(warp * ITEM + row * PITCH) + i32(i32(group + c * EIGHT) * CHUNK)))
+                    for w in range(2):
+                        s = ((n * VC + c) * 4 + 2 * w) * 4 + p
+                        store_shared_4f32(u32(at + u32(16 * w)), f32(sums[s] * fall), f32(sums[s + 2] * fall), f32(sums[s + 4] * fall),
+                                          f32(sums[s + 6] * fall))
+        cuda.syncthreads()
+        whole = cuda.local.array(4, f32)
+        for item in range(own[0], i32(min(i32(many - row0), i32(ROWS)) * FOURS), THREADS):
+            r, four = divide_remainder(i32(item), (SIZE, MULTIPLIER, SHIFT))
+            column, top, total = i32(4 * four), f32(NOTHING), f32(0)
+            for e in range(4):
+                whole[e] = f32(0)
+            for w in range(WARPS):
+                top = maximum(top, memory[i32(TOPS + w * ROWS + r)])
+                total = f32(total + memory[i32(TOTALS + w * ROWS + r)])
+                values = load_shared_4f32(shared_address(memory, i32(w * ITEM + i32(r * PITCH + column))))
+                for e in range(4):
+                    whole[e] = f32(whole[e] + values[e])
+            if SPLIT:
+                part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
+                store4_from(partial, sum_at(part, r, column), whole, 0)
+                if column == 0:
+                    top_at, total_at = score_at(part, count, r)
+                    partial[top_at], partial[total_at] = top, total
+            else:
+                for e in range(4):
+                    result(o, b, g, i32(row0 + r), many, i32(column + e), top, total, whole[e], i32(sizes[1]), per, o_strides, sink,
+                           sink_step)
     return sdpa_decode_split_kv_mma
 
 
@@ -488,12 +474,11 @@ def build(problem, device, config):
     p, pointer, splits = problem, element(problem.dtype).pointer, config.splits
     dependent = device.capability >= (9, 0)
     sink, sink_step = sink_arguments(p)
-    items = lines_of(p, config.rows) * splits
     arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), Argument(f"{p.compute}*", "workspace"),
-                 Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink, Argument("int32", items),
-                 *shape_arguments(p, config.rows), Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
+                 Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink, *shape_arguments(p, config.rows),
+                 Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
                  *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
-    launch = Launch(kernel(replace(config, splits=min(splits, 2)), dependent), (_shape(p, config, device)[0], 1, 1), (THREADS, 1, 1),
+    launch = Launch(kernel(replace(config, splits=min(splits, 2)), dependent), (lines_of(p, config.rows) * splits, 1, 1), (THREADS, 1, 1),
                     arguments, shared=config.shared, dependent=dependent)
     return (launch, merge_launch(p, config.parts, splits, dependent)) if splits > 1 else (launch,)
 
