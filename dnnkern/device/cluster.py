@@ -25,7 +25,8 @@ before the first remote access, ::
 and one behind the last, so that no block leaves while its memory is in use. Remote accesses are ordinary ones in the order of memory,
 which the simulator checks; a plain access to a remote address is an error there. But an arrival that makes them known waits for all that
 its warp has stored, to global memory too. `store_async_f32` does not: who waits at the mbarrier sees what it wrote, and that what its
-thread read before is read, nothing more. Without a cluster launch a block is a cluster of its own, which has no `store_async_f32`.
+thread read before is read, nothing more. Without a cluster launch a block is a cluster of its own; the simulator allows no
+`store_async_f32` there.
 """
 from . import SIMULATED, device_function, instruction
 

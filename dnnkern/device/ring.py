@@ -1,6 +1,6 @@
 """Rows that stream through shared memory: a ring that bulk copies fill, and sums that blocks send each other a step before they use them.
 
-A block, or a cluster of blocks with an equal share of the columns each, goes through rows for good. Shares lie in a ring of *stages*, a
+A cluster of blocks, with an equal share of the columns each, goes through rows for good. Shares lie in a ring of *stages*, a
 step's rows each, which one thread fills by bulk copies as they become free, so that memory is busy whatever the other threads do. A
 *step* has two halves: threads reduce the newest rows, and send their block's sums to all blocks of the cluster; then they finish the rows
 of the step before, whose sums have come meanwhile and which are still in the ring. There is one barrier of the block a step, before the
@@ -33,7 +33,7 @@ from .vec import address, load_shared_4u32, shared_address
 TURNS = 4                          # sets of slots and barriers: a block may be two steps ahead of what another has read
 STATIC = 4096                      # bytes of shared memory for everything but the ring, and what the system takes
 UNITS = 8                          # of a thread at most
-CLUSTERS = 4, 8                    # blocks; shorter rows than fill four have blocks of their own in other algorithms
+CLUSTERS = 4, 8                    # blocks whose sums go by st.async: with one or two a GPU met an illegal instruction; why is not known
 LEAST, MOST = 4, 12                # stages: two are in use
 FLIGHT = 65536                     # bytes of a multiprocessor's rings that should be under way
 SIXTEEN = (9, 0), (10, 0), (10, 3)  # compute capabilities of devices with clusters of sixteen blocks
@@ -85,15 +85,19 @@ class Ring:
         return self.stage_bytes * self.stages
 
     def __str__(self):
-        where = f"{self.threads} threads" + f" x {self.cluster} blocks" * (self.cluster > 1)
         steps = f", {self.rows} rows" * (self.rows > 1) + f", ring of {self.stages}"
-        return f"{where}, {self.units} x 16 bytes{steps}, {self.resident} a multiprocessor"
+        return f"{self.threads} threads x {self.cluster} blocks, {self.units} x 16 bytes{steps}, {self.resident} a multiprocessor"
+
+
+def cluster_sizes(device):
+    """Blocks of the clusters that a device has for sums sent so. Host function."""
+    return CLUSTERS + ((16,) if device.capability in SIXTEEN else ())
 
 
 def rings(rows, count, inputs, device):
     """The rings for `rows` rows of `count` units, half of whose threads at least have work; no more stages than steps. Host function."""
     found = []
-    for cluster in CLUSTERS + ((16,) if device.capability in SIXTEEN else ()):
+    for cluster in cluster_sizes(device):
         share = ceil_div(count, cluster)
         for threads in (64, 128, 256, 512):
             units = ceil_div(share, threads)

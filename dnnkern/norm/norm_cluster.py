@@ -6,17 +6,16 @@ cluster lets them read, and each merges the parts in the order of the blocks: on
 as well, where shared memory has room: its threads bring further units there by cp.async and read them back one at a time. Backward,
 clusters of up to sixteen go through the rows as `block`'s blocks do; every step they send each other two sums a row.
 """
+from ..device import ring
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
 from . import _backward, _backward_config
 from ._forward import build, layout, make_config, most_units, refusal, seconds, units
 
 LANES, CLUSTERS = (256, 512), (2, 4, 8)
-BACKWARD = 4, 8  # sums go by st.async there, which has run in clusters of four blocks and more alone
 SHARED = (64, 128, 256, 512)  # threads with eight units in registers and others in shared memory
 MOST_SHARED = 24              # units of a thread there
 RESERVED = 8192               # bytes of shared memory for everything else
-SIXTEEN = (9, 0), (10, 0), (10, 3)  # compute capabilities of devices with clusters of sixteen blocks
 
 
 def supports(problem):
@@ -59,7 +58,7 @@ def backward_supports(problem):
         return f"sums of {problem.dtype} are float64; blocks exchange float32"
     if (reason := _backward_config.refusal(problem)) is not None:
         return reason
-    count, most = _backward_config.units(problem), LANES[-1] * BACKWARD[-1] * _backward_config.most_units(problem)
+    count, most = _backward_config.units(problem), LANES[-1] * ring.CLUSTERS[-1] * _backward_config.most_units(problem)
     _, unit = _backward_config.layout(problem)
     if count > most:
         return f"rows of {problem.form.length} elements are {count} units of {unit} bytes; a cluster holds {most}"
@@ -70,9 +69,9 @@ def backward_configs(problem, device):
     """Clusters of which not half is idle, each with several numbers of rows under way."""
     count, most, found = _backward_config.units(problem), _backward_config.most_units(problem), []
     for lanes in LANES:
-        for blocks in BACKWARD + ((2 * BACKWARD[-1],) if device.capability in SIXTEEN else ()):
+        for blocks in ring.cluster_sizes(device):
             each = ceil_div(count, lanes * blocks)
-            if each <= most and (count > lanes * blocks // 2 or (lanes, blocks) == (LANES[0], BACKWARD[0])):
+            if each <= most and (count > lanes * blocks // 2 or (lanes, blocks) == (LANES[0], ring.CLUSTERS[0])):
                 found += _backward_config.make_configs(problem, device, lanes, each, blocks)
     return found
 
