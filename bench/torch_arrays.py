@@ -21,6 +21,11 @@ def tensors(operands, k) -> dict:
     return found
 
 
+def on_clock(clock):
+    """Context in which torch works on the clock's stream."""
+    return torch.cuda.stream(torch.cuda.ExternalStream(clock.stream, device=clock.index))
+
+
 class TorchContender(Contender):
     """Calls into torch, one for each set, captured with torch's own graphs: its allocator has to know of the capture.
 

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch.nn.attention import sdpa_kernel
 
 from bench.peers import Peer
-from bench.torch_arrays import TorchContender, tensors
+from bench.torch_arrays import TorchContender, on_clock, tensors
 
 
 def masked(p):
@@ -39,7 +39,8 @@ def forward_call(backend, p, t):
 
 
 def backward_call(backend, p, t):
-    """A callable that computes the gradients from what a forward pass has left; its own, as it keeps more than ours."""
+    """A callable that computes the gradients from what a forward pass has left; its own, as it keeps more than ours. Gradients run on
+    their forward pass's stream, which has to be the one that is captured."""
     q, k, v = (x.detach().requires_grad_() for x in operands(p, t))
     do = t["do"] if p.layout == "BHSD" else t["do"].transpose(1, 2)
     with torch.enable_grad(), sdpa_kernel(backend):
@@ -54,8 +55,10 @@ def make_peer(name, backend, case, given, clock):
         return None
     arrays, bind = [tensors(given, k) for k in range(len(given))], forward_call if p.is_forward else backward_call
     try:
-        calls = [bind(backend, p, t) for t in arrays]
-        calls[0]()
+        with on_clock(clock):
+            calls = [bind(backend, p, t) for t in arrays]
+            calls[0]()
+        clock.synchronize()
     except RuntimeError:  # no kernel of this backend
         return None
     contender = TorchContender(name, calls, clock)
