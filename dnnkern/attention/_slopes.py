@@ -11,9 +11,12 @@ deltas are those of columns, and come from shared memory.
 import functools
 import math
 
-from ..device import device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.fastmath import ex2, fma
+from ..device.index import ceil_div
+from ..device.philox import philox
 from ..device.vec import load_shared_2f32
+from ..device.warp import FULL, shuffle_sync
 from ._flash import LOG2E
 from ._scores import NOTHING, make_terms
 
@@ -87,3 +90,100 @@ def make_slopes(kind, width, turned):
                         value = f32(value * derivatives[k])
                     x[k], y[k] = f32(p * share), value
     return adjust, slopes
+
+
+@functools.cache
+def make_turned_steps(kind, width):
+    """Device functions of a turned tile, in two steps between which the product of do and v may still be under way:
+    ``exponentials(x, levels, column, steepness)``, x becomes p, and ``slopes(x, y, deltas, column, dropping, line, at, lane)``; with a cap,
+    whose derivative takes the score, one step, ``capped(x, y, levels, deltas, line, at, column, scoring, dropping, lane)``.
+
+    With a cap x are the products, -inf where a row does not see a key. Otherwise `adjust` of `make_slopes` made scores of them.
+    """
+    terms, BIAS, DROPOUT = make_terms(kind), bool(kind.bias), kind.dropout
+    find_kept = make_turned_kept(width) if kind.dropout else None
+    MASKS = ceil_div(width, 64)
+
+    @device_function
+    def exponentials(x, levels, column, steepness):
+        for j in range(width // 8):
+            pair = load_shared_2f32(u32(levels + u32(4 * (8 * j + column))))
+            for h in range(2):
+                for e in range(2):
+                    x[4 * j + 2 * h + e] = ex2(fma(x[4 * j + 2 * h + e], steepness, f32(-pair[e])))
+
+    @device_function
+    def slopes(x, y, deltas, column, dropping, line, at, lane):
+        if DROPOUT:
+            kept = cuda.local.array(MASKS, u32)
+            find_kept(kept, dropping, line, at, lane)
+        for j in range(width // 8):
+            pair = load_shared_2f32(u32(deltas + u32(4 * (8 * j + column))))
+            for h in range(2):
+                for e in range(2):
+                    k = 4 * j + 2 * h + e
+                    if DROPOUT:
+                        share = dropping[3] if (kept[k // 32] >> u32(k % 32)) & u32(1) else f32(0)
+                        y[k] = f32(x[k] * fma(y[k], share, f32(-pair[e])))
+                        x[k] = f32(x[k] * share)
+                    else:
+                        y[k] = f32(x[k] * f32(y[k] - pair[e]))
+
+    @device_function
+    def capped(x, y, levels, deltas, line, at, column, scoring, dropping, lane):
+        shift, slope, bias, bias_at, strides, last_row, last_key, scale, softcap = scoring
+        if DROPOUT:
+            kept = cuda.local.array(MASKS, u32)
+            find_kept(kept, dropping, line, at, lane)
+        for j in range(width // 8):
+            level_pair = load_shared_2f32(u32(levels + u32(4 * (8 * j + column))))
+            delta_pair = load_shared_2f32(u32(deltas + u32(4 * (8 * j + column))))
+            for h in range(2):
+                for e in range(2):
+                    k, where, share = 4 * j + 2 * h + e, i64(0), f32(1)
+                    row, key = i32(at + column + 8 * j + e), i32(line + 8 * h)
+                    if BIAS:
+                        where = i64(bias_at + i64(min(row, last_row)) * strides[2] + i64(min(key, last_key)) * strides[3])
+                    score, derivative = terms.slanted(x[k], i32(key - row - shift), slope, bias, where, scale, softcap)
+                    if DROPOUT:
+                        share = dropping[3] if (kept[k // 32] >> u32(k % 32)) & u32(1) else f32(0)
+                    p = ex2(fma(score, f32(LOG2E), f32(-level_pair[e])))
+                    p = f32(0) if x[k] == f32(NOTHING) else p
+                    y[k] = f32(f32(p * fma(y[k], share, f32(-delta_pair[e]))) * derivative)
+                    x[k] = f32(p * share)
+    return exponentials, slopes, capped
+
+
+@functools.cache
+def make_turned_kept(width):
+    """Device function ``find(kept, dropping, line, at, lane)``: which probabilities of a turned tile dropout keeps, as `Terms.kept` says:
+    bit k of the words is that of element k.
+
+    Eight keys of a row have their random words together, and the eight lanes that have these keys of a tile need the same: each makes
+    those of every eighth row, and they are exchanged.
+    """
+    MASKS = ceil_div(width, 64)
+
+    @device_function
+    def find(kept, dropping, line, at, lane):
+        seed, head, threshold, _ = dropping
+        own, t = i32(lane >> 2), i32(lane & 3)
+        for word in range(MASKS):
+            kept[word] = u32(0)
+        for h in range(2):
+            group = i64(i32(line + 8 * h) >> 3)
+            for first in range(0, width // 8, 4):
+                row = i32(at + 8 * (first + i32(own >> 1)) + 2 * t + i32(own & 1))
+                words = philox(seed, i64(i64(i64(head) << i64(32)) + i64(row)), group)
+                for j in range(min(4, width // 8 - first)):
+                    for e in range(2):
+                        source, k = i32(i32((2 * j + e) * 4) + t), 4 * (first + j) + 2 * h + e
+                        a, b = shuffle_sync(u32(FULL), words[0], source), shuffle_sync(u32(FULL), words[1], source)
+                        c, d = shuffle_sync(u32(FULL), words[2], source), shuffle_sync(u32(FULL), words[3], source)
+                        low, high = (b if own & 2 else a), (d if own & 2 else c)
+                        drawn = high if own & 4 else low
+                        if own & 1 == 0:
+                            drawn = u32(drawn << u32(16))
+                        if drawn >= threshold:
+                            kept[k // 32] = u32(kept[k // 32] | u32(1 << (k % 32)))
+    return find

@@ -1,53 +1,65 @@
-"""The gradients on Hopper's tensor cores, in `flash_simt`'s order: a block a tile of rows for dq, and one of keys for dk and dv.
+"""The gradients on Hopper's tensor cores, each product once: a block a tile of keys, which the rows that see it pass.
 
-    rows:  q, do stay | k, v pass --> x = q k', y = do v' (wgmma) -- ds in registers --> dq += ds k (wgmma)
-    keys:  k, v stay | q, do pass --> x = k q', y = v do' (wgmma) -- p, ds in registers --> dv += p do, dk += ds q (wgmma)
+    k, v stay | q, do pass --> x = k q', y = v do' --> p, ds in registers --> dv += p do, dk += ds q
+                                                        ds in shared memory --> dq += ds' k
 
-- Both are one kernel: two tiles stay in shared memory, a warp feeds a ring of two others through TMA, and warpgroups of 64 rows, or keys,
-  multiply. What sums are made of is a left operand in registers and, as it lies, the tile that scores were made of.
-- The sums of a step are under way while the scores of the next one are multiplied; two warpgroups fill the gaps that derivatives leave.
-- With delta = sum(do * o) of each row, which a launch leaves in the workspace, no sum goes over more than one block: no atomics, and each
-  sum has one order, for seven products instead of five. Another warp of the producer's brings levels and deltas of the rows that pass.
+- Two tiles stay in shared memory, a thread feeds a ring of two others, and of their rows' levels and deltas, through TMA, and warpgroups of
+  64 keys multiply (wgmma). The probabilities are taken while y is multiplied, dk while the next x and y are under way.
+- ds is a left operand in registers for dk. For dq its sum goes over the keys of all warpgroups, so it passes through shared memory, in two
+  buffers by turns; each warpgroup then has some columns, or rows, of what this tile of keys adds to dq.
+- dq is added up in the workspace, in float32, by bulk copies that add, which a thread of the producer's issues: 16 bytes a thread in the
+  order of registers. A last launch rounds it (`_dq`).
+- `flash_wgmma` adds in one order, that of the keys: what is added to a tile of rows waits until the tiles of keys before have been added.
+  Blocks take tiles of keys in that order from a counter, so that each waits only for blocks that have begun; rows come from the last one
+  down, so that with a causal mask the first keys, with the most rows, begin first, and others follow a step behind one another.
+  `flash_wgmma_atomic` adds as it comes.
 - The bias's gradient is `naive`'s launch.
 """
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device.atomic import fetch_add_u32
 from ..device.barrier import barrier_sync
+from ..device.grid import add_released, load_acquired
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init,
-                               mbarrier_wait)
+from ..device.mbarrier import (fence_async, fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect,
+                               mbarrier_init, mbarrier_wait)
 from ..device.registers import check_register_budget, make_register_claim, make_register_release
-from ..device.tma import prefetch_tensor_map, tensor_map_address, tma_load_4d
-from ..device.vec import advance, shared_address, store_shared_4u32, store_shared_f32
+from ..device.stmatrix import stmatrix_x4
+from ..device.tma import (bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read,
+                          prefetch_tensor_map, tensor_map_address, tma_load_4d)
+from ..device.vec import address, advance, load_shared_u32, shared_address, store_shared_4f32, store_shared_4u32, store_shared_u32
 from ..device.warp import elect, uniform
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
-from ..matmul._engine_hopper import GROUP, ROW, SHARED_LIMIT
+from ..matmul._engine_hopper import ROW, SHARED_LIMIT
 from ..transform._estimate import divisions_seconds, moved_seconds
 from ._delta import delta_launch
-from ._flash import LOG2E, lines_arguments
-from ._fragments import is_adjusted, make_hide, make_hide_turned, make_pack, make_store, stored_in_pairs
+from ._dq import countable, dq_launch, numbers_launch, space_of
+from ._flash import LOG2E
+from ._fragments import is_adjusted, make_hide_turned, make_pack, make_store, stored_in_pairs
 from ._scores import Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
-from ._slopes import WIDEST_DROPPED, make_slopes, row_level
-from ._wgmma import ALIGNMENT, BARRIERS, CLOCK_SHARE, COLUMNS, LAUNCH, MOST_STAGES, Shape, addressable, array_map, refusal
-from .sdpa_naive import bias_launch, workspace
+from ._slopes import make_slopes, make_turned_steps
+from ._wgmma import ALIGNMENT, BARRIERS, CLOCK_SHARE, COLUMNS, LAUNCH, Shape, addressable, array_map, make_locate, refusal
+from .sdpa_naive import bias_launch
 
-SHAPES = (Shape(2, 64, 0), Shape(2, 48, 0), Shape(2, 32, 0), Shape(1, 64, 0), Shape(1, 32, 0))
+SHAPES = (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))
 MOST_COLUMNS = 256  # of the sums of dk and dv
+MOST_STAGES = 3
 
 
 @dataclass(frozen=True)
 class Config:
-    """The options, sizes of heads, and a shape; whether sums are under way with the next scores, or those wait for them, which takes fewer
-    registers; whether the window has a left and a right bound, whether scores are more than scaled products, and whether dq, dk and dv are
-    stored by pairs."""
+    """The options, sizes of heads, and a shape; whether additions to dq have an order, whether dk is under way with the next scores;
+    whether the window has a left and a right bound, whether scores are more than scaled products, and whether dk and dv are stored by
+    pairs."""
     kind: Kind
     d: int
     e: int
     shape: Shape
+    ordered: bool
     ahead: bool
     left: bool
     right: bool
@@ -56,8 +68,6 @@ class Config:
 
     def __post_init__(self):
         s, (producer, consumer) = self.shape, self.registers
-        if self.kind.dropout and s.width > WIDEST_DROPPED:
-            raise ValueError(f"tile {s}: with dropout expected {WIDEST_DROPPED} columns at most")
         check_register_budget(s.threads, ((128, producer), (128 * s.groups, consumer)))
         if self.live > consumer:
             raise ValueError(f"tile {s} of heads of {self.d} and {self.e}: a thread needs {self.live} registers, it has {consumer}")
@@ -67,8 +77,8 @@ class Config:
 
     @property
     def registers(self):
-        """(of a producer thread, of a consumer thread); levels and deltas take more than copies do."""
-        return {1: (80, 240), 2: (72, 216)}[self.shape.groups]
+        """(of a producer thread, of a consumer thread)."""
+        return {1: (40, 240), 2: (24, 240)}[self.shape.groups]
 
     @property
     def steps(self):
@@ -81,10 +91,21 @@ class Config:
         return ceil_div(self.d, 8) * 8, ceil_div(self.e, 8) * 8
 
     @property
+    def parts(self):
+        """What a warpgroup has of a tile's part of dq: of each (blocks of 64 rows before, columns before, columns)."""
+        groups, columns = self.shape.groups, self.columns[0]
+        if self.shape.width == 64 * groups:
+            return tuple((g, 0, columns) for g in range(groups))
+        each = min(ceil_div(self.boxes[0], groups) * COLUMNS, columns)
+        return tuple((0, g * each, max(0, min(each, columns - g * each))) for g in range(groups))
+
+    @property
     def live(self):
-        """About how many registers a thread needs for dk and dv."""
-        extra = self.shape.width // 2 * self.kind.softcap + (40 if self.kind.bias else 24 * (self.adjusted or self.kind.dropout))
-        return sum(self.columns) // 2 + self.shape.width + (self.shape.width // 2 + 34 if self.ahead else 26) + extra
+        """About how many registers a thread needs: while scores become slopes, or while their products are under way."""
+        sums, width = sum(self.columns) // 2, self.shape.width
+        slopes = width + 32 + width // 4 * self.ahead + 8 * (self.adjusted or self.kind.dropout)
+        products = width // 2 + max(n for _, _, n in self.parts) // 2 + 30
+        return sums + max(slopes, products)
 
     @property
     def boxes(self):
@@ -107,21 +128,33 @@ class Config:
         return 8 * self.shape.width
 
     @property
+    def slopes(self):
+        """Bytes of a tile of ds."""
+        return self.shape.width * self.shape.height * 2
+
+    @property
+    def part(self):
+        """Bytes of a tile's part of dq."""
+        return 4 * self.shape.width * self.columns[0]
+
+    @property
     def stages(self):
-        rest = SHARED_LIMIT - ALIGNMENT - BARRIERS - sum(self.resident)
+        rest = SHARED_LIMIT - ALIGNMENT - BARRIERS - sum(self.resident) - 2 * self.slopes - self.part
         return min(rest // (sum(self.passing) + self.numbers), MOST_STAGES)
 
     @property
     def places(self):
-        """Bytes before the second tile that stays, the ring, the numbers, the barriers."""
+        """Bytes before the second tile that stays, the ring, the tiles of ds, the part of dq, the numbers, the barriers."""
         ring = sum(self.resident)
-        numbers = ring + self.stages * sum(self.passing)
-        return self.resident[0], ring, numbers, numbers + self.stages * self.numbers
+        slopes = ring + self.stages * sum(self.passing)
+        part = slopes + 2 * self.slopes
+        numbers = part + self.part
+        return self.resident[0], ring, slopes, part, numbers, numbers + self.stages * self.numbers
 
     @property
     def shared(self):
         """Dynamic shared memory, bytes."""
-        return self.places[3] + BARRIERS + ALIGNMENT
+        return self.places[5] + BARRIERS + ALIGNMENT
 
     def __str__(self):
         return str(self.shape) + " ahead" * self.ahead
@@ -130,7 +163,7 @@ class Config:
 def supports(problem):
     """16-bit rows that TMA can read, not packed; heads of q and v together up to 256 elements."""
     p = problem
-    reason = refusal(p)
+    reason = refusal(p) or countable(p)
     if reason:
         return reason
     if not addressable(p, p.do):
@@ -142,63 +175,77 @@ def supports(problem):
     return None
 
 
-def configs(problem, device):
+def configs(problem, device, ordered=True):
     """Shapes whose fragments fit registers and whose rings fit shared memory."""
     p, found = problem, []
-    pairs = tuple(stored_in_pairs(p, t) for t in (p.dq, p.dk, p.dv_out))
+    pairs = tuple(stored_in_pairs(p, t) for t in (p.dk, p.dv_out))
     for shape in SHAPES:
-        # NOTE: with more between two products than scaling and masks ptxas moves sums that are under way, and waits for each
-        for ahead in (False,) if is_adjusted(p) or p.dropout else (True, False):
+        for ahead in (True, False):
             try:
-                found.append(Config(kind_of(p), p.d, p.dv, shape, ahead, p.left >= 0, p.right >= 0, is_adjusted(p), pairs))
+                found.append(Config(kind_of(p), p.d, p.dv, shape, ordered, ahead, p.left >= 0, p.right >= 0, is_adjusted(p), pairs))
             except ValueError:
                 continue
     return found
 
 
+def workspace(problem, device, config):
+    """What `_dq` says."""
+    return space_of(problem, config.shape.width, config.ordered).bytes
+
+
 def estimate(problem, device, config):
-    """Steps of both kernels: products, and the instructions for derivatives, which two warpgroups overlap in part."""
+    """Steps of the kernel: products, and the instructions for slopes, which they overlap in part; before and after it, what it reads."""
     p, s = problem, config.shape
     spread = (s.height + s.width) / 2 * (p.left >= 0 or p.right >= 0)
-    pairs = p.pairs / max(p.batch * p.rows, 1) + spread  # keys of a row, or the other way round
-    steps = p.batch * p.heads * ceil_div(p.rows, s.height) * (min(pairs, p.keys) / s.width + 0.5)
-    products = 2 * s.height * s.width * (4 * config.steps[0] + 3 * config.steps[1]) * 16 / 4096
-    issues = 2 * (20 + 12 * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0) + 80 * (p.dropout > 0))
-    overlap = 0.6 if config.ahead else 0.8
-    step = (products + overlap * issues * s.height * s.width / 128 + 500) * (1.3 if s.groups == 1 else 1)
+    seen = min(p.pairs / max(p.batch * p.keys, 1) + spread, p.rows)  # rows of a key
+    blocks = p.batch * p.kv_heads * ceil_div(p.keys, s.height)
+    steps = p.group * (seen / s.width + 0.5)
+    products = 2 * s.height * s.width * (3 * 16 * config.steps[0] + 2 * 16 * config.steps[1]) / 4096
+    issues = 20 + 12 * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0) + 10 * (p.dropout > 0)
+    step = (products + (0.8 if config.ahead else 1.0) * issues * s.height * s.width / 128 + 500) * (1.3 if s.groups == 1 else 1)
     bias = divisions_seconds(p.pairs * p.heads * (p.d + p.dv), 8, device) if p.dbias is not None else 0
-    waves = max(steps / device.sms, steps / max(p.batch * p.heads * ceil_div(p.rows, s.height), 1))
-    return 3 * LAUNCH + bias + max(waves * step / (CLOCK_SHARE * device.clock_hz), moved_seconds(p.bytes, device))
+    waves = max(blocks * steps / device.sms, steps)
+    around = p.batch * p.heads * p.rows * (4 * p.dv + (6 if config.ordered else 10) * p.d)
+    work = max(waves * step / (CLOCK_SHARE * device.clock_hz), moved_seconds(p.bytes, device))
+    return 4 * LAUNCH + bias + around / (0.8 * device.bandwidth) + work
 
 
 @functools.cache
-def kernel(config, turned):
-    """dq of a tile of rows of one head a block; turned, dk and dv of a tile of keys of one head of theirs."""
+def kernel(config):
+    """dk and dv of a tile of keys of one head of theirs a block, and its part of dq."""
     kind, s = config.kind, config.shape
-    terms, hide = make_terms(kind), (make_hide_turned if turned else make_hide)(s.width, config.left, config.right)
-    adjust, slopes = make_slopes(kind, s.width, turned)
+    terms, locate, hide = make_terms(kind), make_locate(s.height), make_hide_turned(s.width, config.left, config.right)
+    CAPPED = kind.softcap
+    adjust, _ = make_slopes(replace(kind, softcap=False), s.width, True)
+    exponentials, slopes, capped = make_turned_steps(kind, s.width)
     HEIGHT, WIDTH, THREADS, STAGES, GROUPS = s.height, s.width, s.threads, config.stages, s.groups
     (Q_STEPS, V_STEPS), (Q_COLUMNS, V_COLUMNS), (Q_BOXES, V_BOXES) = config.steps, config.columns, config.boxes
-    SECOND, RING, NUMBERS, BARS = config.places
+    SECOND, RING, SLOPES, PART, NUMBERS, BARS = config.places
     FIRST_BYTES, STAGE, RESIDENT = config.passing[0], sum(config.passing), sum(config.resident)
-    SCORES, SUMS, SUMS_V, WORDS = WIDTH // 2, Q_COLUMNS // 2, V_COLUMNS // 2 if turned else 1, WIDTH // 4
-    STAY, PASS = HEIGHT * ROW, WIDTH * ROW
-    AHEAD = config.ahead
-    LIMITED, ADJUSTED, CAPS = kind.limits_rows if turned else kind.limits_keys, config.adjusted, SCORES if kind.softcap else 1
-    BY_WIDTH = divisor(WIDTH)
+    SLOPE_BYTES, PART_BYTES, NUMBER_BYTES = config.slopes, config.part, config.numbers
+    SCORES, SUMS, SUMS_V, WORDS, PARTS = WIDTH // 2, Q_COLUMNS // 2, V_COLUMNS // 2, WIDTH // 4, config.parts[0][2] // 2
+    STAY, PASS, SLOPE_BOX = HEIGHT * ROW, WIDTH * ROW, HEIGHT * ROW
+    AHEAD, ORDERED, ADJUSTED = config.ahead, config.ordered, config.adjusted and not CAPPED
+    LIMITED_ROWS, LIMITED_KEYS, BY_WIDTH, BY_HEIGHT = kind.limits_rows, kind.limits_keys, divisor(WIDTH), divisor(HEIGHT)
     by_row, by_column = matrix_descriptor(16, 1024, 128), matrix_descriptor(PASS, 1024, 128)
+    OF_SLOPES, OF_KEYS = matrix_descriptor(SLOPE_BOX, 1024, 128), matrix_descriptor(STAY, 1024, 128)
+    BLOCKS = Q_COLUMNS // 8
 
     def places(steps, box):
         return tuple(step // 4 * (box // 16) + step % 4 * 2 for step in range(steps))
-    score = make_wgmma(WIDTH, kind.dtype, steps=Q_STEPS, a_step=places(Q_STEPS, STAY), b_step=places(Q_STEPS, PASS))
-    value = make_wgmma(WIDTH, kind.dtype, steps=V_STEPS, a_step=places(V_STEPS, STAY), b_step=places(V_STEPS, PASS))
+    score = make_wgmma(WIDTH, kind.dtype, steps=Q_STEPS, a_step=places(Q_STEPS, STAY), b_step=places(Q_STEPS, PASS), fresh=True)
+    value = make_wgmma(WIDTH, kind.dtype, steps=V_STEPS, a_step=places(V_STEPS, STAY), b_step=places(V_STEPS, PASS), fresh=True)
     by_first = make_wgmma(Q_COLUMNS, kind.dtype, steps=WIDTH // 16, a="registers", b_major="mn", b_step=128)
     by_second = make_wgmma(V_COLUMNS, kind.dtype, steps=WIDTH // 16, a="registers", b_major="mn", b_step=128)
-    scores_done, sums_done, values_done = (make_wgmma_wait(0, n) for n in (SCORES, SUMS, SUMS_V))
+    BY_ROWS, (_, COLUMNS_BEFORE, _), COUNTS = WIDTH == 64 * GROUPS, config.parts[-1], tuple(n for _, _, n in config.parts)
+    by_keys = make_wgmma(2 * PARTS, kind.dtype, steps=HEIGHT // 16, a_major="mn", b_major="mn", a_step=128, b_step=128, fresh=True)
+    scores_first, slopes_done = make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SCORES)
+    part_first, sums_done, values_done = make_wgmma_wait(1, PARTS), make_wgmma_wait(0, SUMS), make_wgmma_wait(0, SUMS_V)
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), config.registers))
+    source_free, drained = make_bulk_wait_read(0), make_bulk_wait(0)
     pack = make_pack(kind.dtype, WORDS)
-    store = make_store(kind.dtype, Q_COLUMNS, config.d, config.pairs[1 if turned else 0])
-    store_values = make_store(kind.dtype, V_COLUMNS, config.e, config.pairs[2])
+    store = make_store(kind.dtype, Q_COLUMNS, config.d, config.pairs[0])
+    store_values = make_store(kind.dtype, V_COLUMNS, config.e, config.pairs[1])
 
     @device_function
     def advanced(slot, phase):
@@ -220,8 +267,8 @@ def kernel(config, turned):
             tma_load_4d(u32(to + u32(b * box)), array, bar, i32(b * COLUMNS), row, h, image)
 
     @device_function
-    def produce(maps, base, bars, where, members):
-        resident, full, empty = bars
+    def produce(maps, base, bars, where, members, numbers, padded, heads):
+        resident, full, empty, _, _ = bars
         stay, stay_second, passing, passing_second = maps
         image, line_head, other_head, start, first, count = where
         mbarrier_arrive_expect(resident, u32(RESIDENT))
@@ -229,222 +276,276 @@ def kernel(config, turned):
         load_tile(u32(base + u32(SECOND)), V_BOXES, STAY, stay_second, resident, start, line_head, image)
         slot, phase = u32(0), u32(1)
         for member in range(members):
-            for step in range(count):
+            h = i32(other_head + member)
+            line = i64(i64(i64(i32(image * heads + h)) * i64(padded)) * i64(2))
+            at = i32(first + i32(count - 1) * WIDTH)
+            while at >= first:
                 mbarrier_wait(u32(empty + u32(8) * slot), phase)
-                bar = u32(full + u32(8) * slot)
-                mbarrier_arrive_expect(bar, u32(STAGE))
-                to, at = u32(base + u32(RING) + slot * u32(STAGE)), i32(first + step * WIDTH)
-                load_tile(to, Q_BOXES, PASS, passing, bar, at, i32(other_head + member), image)
-                load_tile(u32(to + u32(FIRST_BYTES)), V_BOXES, PASS, passing_second, bar, at, i32(other_head + member), image)
+                bar, to = u32(full + u32(8) * slot), u32(base + u32(RING) + slot * u32(STAGE))
+                mbarrier_arrive_expect(bar, u32(STAGE + NUMBER_BYTES))
+                load_tile(to, Q_BOXES, PASS, passing, bar, at, h, image)
+                bulk_load(u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES)), address(numbers, i64(line + i64(2 * at))), u32(NUMBER_BYTES),
+                          bar)
+                load_tile(u32(to + u32(FIRST_BYTES)), V_BOXES, PASS, passing_second, bar, at, h, image)
                 slot, phase = advanced(slot, phase)
+                at = i32(at - WIDTH)
 
     @device_function
-    def bring_numbers(base, bars, where, members, saved, rows, lane):
-        """Levels and deltas of the rows that pass."""
-        _, full, empty = bars
-        image, _, head, _, first, count = where
-        lse, lse_strides, delta, heads, all_rows = saved
-        slot, phase = u32(0), u32(1)
+    def add_parts(base, bars, where, members, sums, counts, tiles_of_rows, sizes):
+        """What this block adds to dq, a tile of rows after another."""
+        _, _, _, part_full, part_empty = bars
+        image, _, other_head, start, first, count = where
+        heads, rows, keys, bounds = sizes
+        mine, _ = divide_remainder(start, BY_HEIGHT)
+        phase, source = u32(0), u32(base + u32(PART))
         for member in range(members):
-            h = i32(head + member)
-            lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1])
-            delta_at = i64(i64(i64(image) * heads + h) * i64(all_rows))
-            for step in range(count):
-                mbarrier_wait(u32(empty + u32(8) * slot), phase)
-                to = u32(base + u32(NUMBERS) + slot * u32(8 * WIDTH))
-                for c in range(lane, WIDTH, 32):
-                    i, own = i32(first + step * WIDTH + c), f32(0)
-                    level = row_level(lse, i64(lse_at + i64(i) * lse_strides[2]), i < rows)
-                    if i < rows:
-                        own = delta[i64(delta_at + i64(i))]
-                    store_shared_f32(u32(to + u32(4 * i32(c))), level)
-                    store_shared_f32(u32(to + u32(4 * WIDTH) + u32(4 * i32(c))), own)
-                mbarrier_arrive(u32(full + u32(8) * slot))
-                slot, phase = advanced(slot, phase)
+            line = i32(i32(image * heads + i32(other_head + member)) * tiles_of_rows)  # of all tiles of rows the first one of this head's
+            at = i32(first + i32(count - 1) * WIDTH)
+            while at >= first:
+                m, _ = divide_remainder(at, BY_WIDTH)
+                m = i32(line + m)
+                mbarrier_wait(part_full, phase)
+                phase = u32(phase ^ u32(1))
+                to = address(sums, i64(i64(m) * i64(PART_BYTES // 4)))
+                if ORDERED:
+                    begin, _ = terms.span(at, rows, keys, bounds)
+                    before, _ = divide_remainder(begin, BY_HEIGHT)
+                    while load_acquired(advance(counts, i64(m))) != u32(mine - before):
+                        pass
+                    fence_async()
+                    if mine == before:
+                        bulk_store(to, source, u32(PART_BYTES))
+                    else:
+                        bulk_reduce_add_f32(to, source, u32(PART_BYTES))
+                    bulk_commit()
+                    source_free()
+                    mbarrier_arrive(part_empty)
+                    drained()
+                    fence_async()
+                    add_released(advance(counts, i64(m)), u32(1))
+                else:
+                    bulk_reduce_add_f32(to, source, u32(PART_BYTES))
+                    bulk_commit()
+                    source_free()
+                    mbarrier_arrive(part_empty)
+                at = i32(at - WIDTH)
+        drained()
 
     @device_function
-    def clear_rows(to, boxes, at, end, thread):
-        """Rows of a tile that passes from `end` on become zero: zero times what is there might be NaN."""
-        for part in range(i32(max(i32(end - at), i32(0)) * 8 + thread), WIDTH * 8, 128 * GROUPS):
-            for box in range(boxes):
-                store_shared_4u32(u32(to + u32(box * PASS) + u32(i32(part) * 16)), u32(0), u32(0), u32(0), u32(0))
+    def clear_rows(to, boxes, box, behind, rows, thread):
+        """Rows of a tile of so many become zero from `behind` on: zero times what is there might be NaN."""
+        for piece in range(i32(max(behind, i32(0)) * 8 + thread), rows * 8, 128 * GROUPS):
+            for b in range(boxes):
+                store_shared_4u32(u32(to + u32(b * box) + u32(i32(piece) * 16)), u32(0), u32(0), u32(0), u32(0))
 
     @device_function
-    def consume(outs, base, bars, where, members, saved, numbers, scaling, dropping, group, thread):
-        resident, full, empty = bars
+    def put_slopes(words, to, group, warp, lane):
+        """ds as columns of 64 rows, a row of memory a key."""
+        key = i32(group * 64 + warp * 16 + (lane & 15))
+        for i in range(WIDTH // 16):
+            piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(key & 7)) * u32(16))
+            stmatrix_x4(u32(to + u32(i // 4 * SLOPE_BOX) + u32(key * ROW) + piece), words[4 * i], words[4 * i + 1], words[4 * i + 2],
+                        words[4 * i + 3])
+
+    @device_function
+    def put_part(part, to, count, thread):
+        """A warpgroup's columns of the part of dq, block after block."""
+        for j in range(count // 8):
+            store_shared_4f32(u32(to + u32(2048 * j) + u32(thread * 16)), part[4 * j], part[4 * j + 1], part[4 * j + 2], part[4 * j + 3])
+
+    @device_function
+    def consume(outs, base, bars, where, members, limits, scaling, dropping, group, thread):
+        resident, full, empty, part_full, part_empty = bars
         image, line_head, other_head, start, first, count = where
-        lse, lse_strides, delta, heads, all_rows = saved
-        rows, keys, shift, bounds, every_begin, every_end = numbers
+        rows, keys, all_rows, all_keys, shift, bounds, heads = limits
         scale, softcap, bias, bias_strides = scaling
         seed, threshold, factor = dropping
         lane, warp = i32(thread & 31), i32(thread >> 5)
         line, column = i32(start + group * 64 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
         steepness = f32(LOG2E) if ADJUSTED else f32(scale * f32(LOG2E))
-        x, y, derivatives = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32), cuda.local.array(CAPS, f32)
-        sums, values = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32)
-        words, words_p = cuda.local.array(WORDS, u32), cuda.local.array(WORDS if turned else 1, u32)
-        levels, deltas, factors = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
+        x, y = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32)
+        sums, values, part = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32), cuda.local.array(PARTS, f32)
+        words, words_p = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
+        factors, nothing = cuda.local.array(2, f32), cuda.local.array(1, f32)
         for c in range(SUMS):
             sums[c] = f32(0)
         for c in range(SUMS_V):
             values[c] = f32(0)
-        for r in range(2):
-            levels[r], deltas[r] = f32(0), f32(0)
-        if not turned:
-            lse_at = i64(i64(image) * lse_strides[0] + i64(line_head) * lse_strides[1])
-            delta_at = i64(i64(i64(image) * heads + line_head) * i64(all_rows))
-            for r in range(2):
-                i = i32(line + 8 * r)
-                levels[r] = row_level(lse, i64(lse_at + i64(i) * lse_strides[2]), i < rows)
-                if i < rows:
-                    deltas[r] = delta[i64(delta_at + i64(i))]
-        end = rows if turned else keys
-        slot, phase, before = u32(0), u32(0), u32(0)
+        slot, phase, before, turn = u32(0), u32(0), u32(0), u32(1)
         mbarrier_wait(resident, u32(0))
-        mine = u32(base + u32(group) * u32(GROUP))
+        if LIMITED_KEYS and i32(start + HEIGHT) > keys:  # what is behind the last key is multiplied for dq, by zeros
+            clear_rows(base, Q_BOXES, STAY, i32(keys - start), HEIGHT, i32(group * 128 + thread))
+            clear_rows(u32(base + u32(SECOND)), V_BOXES, STAY, i32(keys - start), HEIGHT, i32(group * 128 + thread))
+            fence_async_shared()
+            barrier_sync(u32(1), u32(128 * GROUPS))
+        mine = u32(base + u32(group) * u32(64 * ROW))
+        own_keys = u32(base + u32(group) * u32(COLUMNS_BEFORE // COLUMNS * STAY)) if COUNTS[-1] else base
         a, a_second = descriptor(by_row, mine), descriptor(by_row, u32(mine + u32(SECOND)))
         for member in range(members):
-            h = i32(other_head + member) if turned else line_head
+            h = i32(other_head + member)
             slope, head = terms.slope(h, heads), i32(image * heads + h)
             bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
-            scoring = (shift, slope, bias, bias_at, bias_strides, i32(rows - 1), i32(keys - 1), scale, softcap)
+            scoring = (shift, slope, bias, bias_at, bias_strides, i32(all_rows - 1), i32(all_keys - 1), scale, softcap)
+            drawing = (seed, head, threshold, factor)
             for step in range(count):
-                at = i32(first + step * WIDTH)
+                at = i32(first + i32(i32(count - 1) - step) * WIDTH)
                 mbarrier_wait(u32(full + u32(8) * slot), phase)
                 tile = u32(base + u32(RING) + slot * u32(STAGE))
                 second = u32(tile + u32(FIRST_BYTES))
-                if LIMITED and i32(at + WIDTH) > end:
-                    clear_rows(tile, Q_BOXES, at, end, i32(group * 128 + thread))
-                    clear_rows(second, V_BOXES, at, end, i32(group * 128 + thread))
+                if LIMITED_ROWS and i32(at + WIDTH) > rows:
+                    clear_rows(tile, Q_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
+                    clear_rows(second, V_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
                     fence_async_shared()
                     barrier_sync(u32(1), u32(128 * GROUPS))
-                score(x, a, descriptor(by_row, tile), i32(0))
-                value(y, a_second, descriptor(by_row, second), i32(0))
-                scores_done(x)
-                scores_done(y)
-                if AHEAD and (step > 0 or member > 0):  # the sums of the step before are done too
+                score(x, a, descriptor(by_row, tile))
+                value(y, a_second, descriptor(by_row, second))
+                if CAPPED:
+                    slopes_done(x)
+                else:
+                    scores_first(x)
+                if AHEAD and (step > 0 or member > 0):  # dk of the step before is done too
                     release(empty, before, lane)
                 if ADJUSTED:
-                    adjust(x, derivatives, line, at, column, scoring)
-                if turned:
-                    begin, _ = terms.span(i32(min(i32(at + WIDTH), rows) - 1), rows, keys, bounds)
-                    _, last = terms.span(at, rows, keys, bounds)
-                    if begin > start or last < i32(start + HEIGHT):
-                        hide(x, i32(line - shift), at, column, i32(keys - line), bounds)
-                    of_stage = u32(base + u32(NUMBERS) + slot * u32(8 * WIDTH))
-                    slopes(x, y, of_stage, u32(of_stage + u32(4 * WIDTH)), derivatives, line, at, column, steepness,
-                           (seed, head, threshold, factor))
-                    pack(words_p, x)
-                    pack(words, y)
-                    by_second(values, words_p, descriptor(by_column, second), i32(1))
+                    adjust(x, nothing, line, at, column, scoring)
+                begin, _ = terms.span(i32(min(i32(at + WIDTH), rows) - 1), rows, keys, bounds)
+                _, last = terms.span(at, rows, keys, bounds)
+                if begin > start or last < i32(start + HEIGHT):
+                    hide(x, i32(line - shift), at, column, i32(keys - line), bounds)
+                levels = u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES))
+                deltas = u32(levels + u32(NUMBER_BYTES // 2))
+                if CAPPED:
+                    slopes_done(y)
+                    capped(x, y, levels, deltas, line, at, column, scoring, drawing, lane)
                 else:
-                    if at < every_begin or i32(at + WIDTH) > every_end:
-                        hide(x, i32(line + shift), at, column, keys, bounds)
-                    slopes(x, y, levels, deltas, derivatives, line, at, column, steepness, (seed, head, threshold, factor))
-                    pack(words, y)
+                    exponentials(x, levels, column, steepness)
+                    slopes_done(y)
+                    slopes(x, y, deltas, column, drawing, line, at, lane)
+                pack(words_p, x)
+                pack(words, y)
+                by_second(values, words_p, descriptor(by_column, second), i32(1))
+                of_ds = u32(base + u32(SLOPES) + turn * u32(SLOPE_BYTES))
+                put_slopes(words, of_ds, group, warp, lane)
+                fence_async_shared()
+                barrier_sync(u32(1), u32(128 * GROUPS))
+                if BY_ROWS:
+                    by_keys(part, descriptor(OF_SLOPES, u32(of_ds + u32(group) * u32(SLOPE_BOX))), descriptor(OF_KEYS, base))
+                else:  # where a warpgroup has fewer columns, or none, it multiplies as many and leaves them
+                    by_keys(part, descriptor(OF_SLOPES, of_ds), descriptor(OF_KEYS, own_keys))
                 by_first(sums, words, descriptor(by_column, tile), i32(1))
+                part_first(part)
+                mbarrier_wait(part_empty, turn)
+                turn = u32(turn ^ u32(1))
+                to = u32(base + u32(PART))
+                if BY_ROWS:
+                    put_part(part, u32(to + u32(group) * u32(BLOCKS * 2048)), COUNTS[0], thread)
+                elif group == 0:
+                    put_part(part, to, COUNTS[0], thread)
+                else:
+                    put_part(part, u32(to + u32(COLUMNS_BEFORE // 8 * 2048)), COUNTS[-1], thread)
+                fence_async_shared()
+                release(part_full, u32(0), lane)
                 if not AHEAD:
                     sums_done(sums)
-                    if turned:
-                        values_done(values)
+                    values_done(values)
                     release(empty, slot, lane)
                 before = slot
                 slot, phase = advanced(slot, phase)
         sums_done(sums)
-        out, out_strides, out_second, second_strides, written = outs
+        values_done(values)
+        out, out_strides, out_second, second_strides = outs
         for r in range(2):
-            factors[r] = scale if i32(line + 8 * r) < (keys if turned else rows) else f32(0)
-        to = advance(out, i64(i64(image) * out_strides[0] + i64(line_head) * out_strides[1]))
-        store(sums, factors, to, out_strides, line, written, column)
-        if turned:
-            values_done(values)
-            for r in range(2):
-                factors[r] = f32(1) if i32(line + 8 * r) < keys else f32(0)
-            to = advance(out_second, i64(i64(image) * second_strides[0] + i64(line_head) * second_strides[1]))
-            store_values(values, factors, to, second_strides, line, written, column)
+            factors[r] = scale if i32(line + 8 * r) < keys else f32(0)
+        to_keys = advance(out, i64(i64(image) * out_strides[0] + i64(line_head) * out_strides[1]))
+        store(sums, factors, to_keys, out_strides, line, all_keys, column)
+        for r in range(2):
+            factors[r] = f32(1) if i32(line + 8 * r) < keys else f32(0)
+        to_values = advance(out_second, i64(i64(image) * second_strides[0] + i64(line_head) * second_strides[1]))
+        store_values(values, factors, to_values, second_strides, line, all_keys, column)
 
     @cuda.jit(launch_bounds=(THREADS, 1))
-    def sdpa_bwd_flash_wgmma(stay, stay_second, passing, passing_second, out, out_strides, out_second, second_strides, lse, lse_strides,
-                             delta, sizes, lines, heads_of, tiles, group, group_of, of_rows, of_keys, row_step, key_step, bias,
-                             bias_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor):
+    def sdpa_bwd_flash_wgmma(k_map, v_map, q_map, do_map, dk, dk_strides, dv, dv_strides, brought, sums, counts, ticket, sizes,
+                             per_section, several, rest, last_section, heads_of, group_of, tiles, group, of_rows, of_keys, row_step,
+                             key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor):
         shared = cuda.shared.array(0, u32)
-        maps = (tensor_map_address(stay), tensor_map_address(stay_second), tensor_map_address(passing), tensor_map_address(passing_second))
+        maps = (tensor_map_address(k_map), tensor_map_address(v_map), tensor_map_address(q_map), tensor_map_address(do_map))
         base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
         resident = u32(base + u32(BARS))
-        bars = (resident, u32(resident + u32(8)), u32(resident + u32(8 + 8 * STAGES)))
+        bars = (resident, u32(resident + u32(8)), u32(resident + u32(8 + 8 * STAGES)), u32(resident + u32(8 + 16 * STAGES)),
+                u32(resident + u32(16 + 16 * STAGES)))
+        number = u32(resident + u32(24 + 16 * STAGES))
         tid = i32(cuda.threadIdx.x)
         if tid == 0:
             for k in range(4):
                 prefetch_tensor_map(maps[k])
             mbarrier_init(resident, u32(1))
             for stage in range(STAGES):
-                mbarrier_init(u32(bars[1] + u32(8 * stage)), u32(33 if turned else 1))
+                mbarrier_init(u32(bars[1] + u32(8 * stage)), u32(1))
                 mbarrier_init(u32(bars[2] + u32(8 * stage)), u32(4 * GROUPS))
+            mbarrier_init(bars[3], u32(4 * GROUPS))
+            mbarrier_init(bars[4], u32(1))
             fence_mbarrier_init()
+            store_shared_u32(number, fetch_add_u32(ticket, u32(1)))
         cuda.syncthreads()
-        rank, place = divide_remainder(i32(cuda.blockIdx.x), lines)
-        image, own_head = divide_remainder(place, heads_of)
-        all_rows, all_keys = i32(sizes[1]), i32(sizes[2])
+        order = (per_section, several, rest, last_section, heads_of, group_of, tiles)
+        image, own_head, _, from_end = locate(i32(load_shared_u32(number)), order)
+        start = i32(i32(i32(tiles - 1) * HEIGHT) - from_end)
+        all_rows, all_keys, padded = i32(sizes[0]), i32(sizes[1]), i32(sizes[2])
         _, rows, _, keys = terms.lengths(image, (of_rows, of_keys, row_step, key_step), all_rows, all_keys)
-        shift, every_begin, every_end = terms.shift(rows, keys), i32(0), i32(0)
-        if turned:
-            start, members, heads = i32(rank * HEIGHT), i32(group), i32(i32(heads_of[0]) * i32(group))
-            other_head = i32(own_head * members)
-            first, _ = terms.column(start, rows, keys, bounds)
-            _, last = terms.column(i32(min(i32(start + HEIGHT), keys) - 1), rows, keys, bounds)
-            last = i32(min(last, rows))
-            exists, written = start < keys, all_keys
-        else:
-            start, members, heads = i32(i32(tiles - 1 - rank) * HEIGHT), i32(1), i32(heads_of[0])
-            other_head, _ = divide_remainder(own_head, group_of)
-            first, every_end = terms.span(start, rows, keys, bounds)
-            every_begin, last = terms.span(i32(min(i32(start + HEIGHT), rows) - 1), rows, keys, bounds)
-            last = i32(min(last, keys))
-            exists, written = start < rows, all_rows
-        count = i32(0)
-        if exists and first < last:
+        members, heads = i32(group), i32(i32(heads_of[0]) * i32(group))
+        other_head = i32(own_head * members)
+        first, _ = terms.column(start, rows, keys, bounds)
+        _, last = terms.column(i32(min(i32(start + HEIGHT), keys) - 1), rows, keys, bounds)
+        begin, _ = divide_remainder(first, BY_WIDTH)
+        first, count = i32(begin * WIDTH), i32(0)
+        if start < keys and first < last:
             count, _ = divide_remainder(i32(i32(last - first) + i32(WIDTH - 1)), BY_WIDTH)
         where = (image, own_head, other_head, start, first, uniform(count))
-        saved = (lse, lse_strides, delta, heads, all_rows)
         role = uniform(i32(tid >> 7))
         if role == 0:
             release_registers()
             if tid < 32:
                 if elect():
-                    produce(maps, base, bars, where, members)
-            elif turned and tid < 64:
-                bring_numbers(base, bars, where, members, saved, rows, i32(tid & 31))
+                    produce(maps, base, bars, where, members, brought, padded, heads)
+            elif tid < 64:
+                if elect():
+                    add_parts(base, bars, where, members, sums, counts, i32(sizes[3]), (heads, rows, keys, bounds))
         else:
             claim_registers()
-            consume((out, out_strides, out_second, second_strides, written), base, bars, where, members, saved,
-                    (rows, keys, shift, bounds, every_begin, every_end), (scale, softcap, bias, bias_strides), (seed, threshold, factor),
-                    i32(role - 1), i32(tid & 127))
+            limits = (rows, keys, all_rows, all_keys, terms.shift(rows, keys), bounds, heads)
+            consume((dk, dk_strides, dv, dv_strides), base, bars, where, members, limits, (scale, softcap, bias, bias_strides),
+                    (seed, threshold, factor), i32(role - 1), i32(tid & 127))
     return sdpa_bwd_flash_wgmma
 
 
+def order_arguments(problem, height, device):
+    """Kernel parameters that make up `order`: tiles of keys of some heads, as many as fill the device, come one behind the other, the first
+    ones of all of them first."""
+    p, tiles, lines = problem, ceil_div(problem.keys, height), problem.batch * problem.kv_heads
+    several = max(1, min(lines, ceil_div(device.sms, tiles)))
+    sections = max(1, ceil_div(lines, several))
+    rest = lines - (sections - 1) * several
+    first, second, third, fifth, sixth = (Argument("uint32x3", divisor(n)) for n in (several * tiles, several, max(rest, 1), p.kv_heads, 1))
+    return first, second, third, Argument("int32", sections - 1), fifth, sixth, Argument("int32", tiles)
+
+
 def build(problem, device, config):
-    """Three launches, each where its result has elements, and that of the bias's gradient."""
+    """Levels and deltas, the kernel, dq, and the bias's gradient."""
     p, s = problem, config.shape
-    saved = (Argument("float32*", "lse"), Argument("int64x3", p.lse_strides), Argument("float32*", "workspace"),
-             Argument("int32x3", (p.batch, p.rows, p.keys)))
-    common = (*sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+    space = space_of(p, s.width, config.ordered)
 
-    def maps(height, *names):
-        return tuple(array_map(p, name, getattr(p, name), height) for name in names)
-
-    def launch(turned, tiles, heads, names, outs):
-        stay, passing = (names[:2], names[2:])
-        stores = [x for name, t in outs for x in (Argument("uint16*", name), Argument("int64x4", p.strides(t)))]
-        arguments = (*maps(s.height, *stay), *maps(s.width, *passing), *stores, *saved, *lines_arguments(p, heads, tiles),
-                     Argument("int32", p.group), Argument("uint32x3", divisor(p.group)), *common)
-        return Launch(kernel(config, turned), (tiles * p.batch * heads, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)
-    launches = (delta_launch(p),)
-    if p.dq.size:
-        launches += (launch(False, ceil_div(p.rows, s.height), p.heads, ("q", "do", "k", "v"), (("dq", p.dq), ("dq", p.dq))),)
-    if p.dk.size or p.dv_out.size:
-        launches += (launch(True, ceil_div(p.keys, s.height), p.kv_heads, ("k", "v", "q", "do"), (("dk", p.dk), ("dv", p.dv_out))),)
+    def in_space(kind, offset):
+        return Argument(kind, "workspace", offset)
+    maps = (*(array_map(p, name, getattr(p, name), s.height) for name in ("k", "v")),
+            *(array_map(p, name, getattr(p, name), s.width) for name in ("q", "do")))
+    stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument("uint16*", name), Argument("int64x4", p.strides(t)))]
+    arguments = (*maps, *stores, in_space("float32*", space.numbers), in_space("float32*", space.sums), in_space("uint32*", space.counts),
+                 in_space("uint32*", space.ticket), Argument("int32x4", (p.rows, p.keys, space.rows, space.tiles)),
+                 *order_arguments(p, s.height, device), Argument("int32", p.group), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+    blocks = p.batch * p.kv_heads * ceil_div(p.keys, s.height)
+    launches = (numbers_launch(p, space), Launch(kernel(config), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared),
+                dq_launch(p, space))
     if p.dbias is not None and p.dbias.size:
-        launches += (bias_launch(p),)
+        launches += (delta_launch(p), bias_launch(p))
     return launches
 
 

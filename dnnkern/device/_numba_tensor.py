@@ -13,38 +13,42 @@ def array_instruction(text, arrays, scalars, early=True):
     """A volatile intrinsic that is one PTX text over the first elements of local arrays.
 
     Every element is loaded from a constant index, passes through the one instruction and is stored back, so LLVM keeps the arrays in
-    registers; a written element is an output tied to the input of the same number, hence one register.
+    registers; a written element is an output tied to the input of the same number, hence one register. Where it is only written no input is
+    tied to it, and what the array had before lives no longer than its last use.
 
     Parameters
     ----------
     text : str
         ``$0 ...`` number the elements written, the same elements as inputs, the elements only read, then the scalars.
-    arrays : tuple of (dtype names, int, bool)
-        Element types to choose from ("float32 int32"), how many elements, whether they are written; the written arrays come first.
+    arrays : tuple of (dtype names, int, bool or "only")
+        Element types to choose from ("float32 int32"), how many elements, whether they are written, or only written; the written arrays
+        come first, and are all of one kind.
     scalars : tuple of str
         Types of the remaining arguments, which are cast to them.
     early : bool
         The text writes outputs before it has read all inputs: they may share no register but the tied one.
     """
     def codegen(context, builder, signature, args):
-        places, constraints, tied = [], [], sum(count for _, count, written in arrays if written)
+        places, constraints, outs = [], [], sum(count for _, count, written in arrays if written)
+        tied = 0 if any(written == "only" for *_, written in arrays) else outs
         for t, value, (_, count, written) in zip(signature.args, args, arrays):
-            if len(places) == tied:
+            if len(places) == outs:
                 constraints += map(str, range(tied))
             places += _elements(context, builder, t, value, count)
-            constraints += [f"={'&' * early}" * written + _CONSTRAINT[str(t.dtype)]] * count
-        if len(places) == tied:
+            constraints += [f"={'&' * early}" * bool(written) + _CONSTRAINT[str(t.dtype)]] * count
+        if len(places) == outs:
             constraints += map(str, range(tied))
-        values = [builder.load(place) for place in places]
+        values = [builder.load(place) for place in places[outs - tied:]]
         values += [context.cast(builder, value, t, SCALARS[s])
                    for value, t, s in zip(args[len(arrays):], signature.args[len(arrays):], scalars)]
         constraints += [_CONSTRAINT[s] for s in scalars] + ["~{memory}"]
-        outputs = [value.type for value in values[:tied]]
-        result = ir.LiteralStructType(outputs) if tied > 1 else outputs[0] if tied else ir.VoidType()
+        outputs = [context.get_value_type(t.dtype) for t, (_, count, written) in zip(signature.args, arrays) if written
+                   for _ in range(count)]
+        result = ir.LiteralStructType(outputs) if outs > 1 else outputs[0] if outs else ir.VoidType()
         function = ir.FunctionType(result, [v.type for v in values])
         out = builder.call(ir.InlineAsm(function, text, ",".join(constraints), side_effect=True), values)
-        for n, place in enumerate(places[:tied]):
-            builder.store(builder.extract_value(out, n) if tied > 1 else out, place)
+        for n, place in enumerate(places[:outs]):
+            builder.store(builder.extract_value(out, n) if outs > 1 else out, place)
         return context.get_dummy_value()
 
     def check(given):

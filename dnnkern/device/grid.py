@@ -26,8 +26,11 @@ if SIMULATED:
 else:
     _add_twin = _load_twin = None
 
-_add = instruction("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [$0], $1;", (), ("uint64", "uint32"), twin=_add_twin, memory=True)
-_load = instruction("ld.acquire.gpu.global.u32 $0, [$1];", ("uint32",), ("uint64",), twin=_load_twin, memory=True)
+add_released = instruction("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [$0], $1;", (), ("uint64", "uint32"), twin=_add_twin,
+                           memory=True)
+load_acquired = instruction("ld.acquire.gpu.global.u32 $0, [$1];", ("uint32",), ("uint64",), twin=_load_twin, memory=True)
+"""``add_released(counter, value)`` says that what this thread knows of is there, ``load_acquired(counter)`` learns of all that was said
+before the value it gives: what the two below are made of, for single threads."""
 
 
 @device_function
@@ -35,13 +38,13 @@ def announce(came):
     """What this block has written so far is there. All threads of the block call it."""
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
-        _add(came, u32(1))
+        add_released(came, u32(1))
 
 
 @device_function
 def await_blocks(came, count):
     """Wait until `count` announcements have been made. All threads of the block call it."""
     if cuda.threadIdx.x == 0:
-        while _load(came) < count:
+        while load_acquired(came) < count:
             pass
     cuda.syncthreads()

@@ -67,12 +67,13 @@ if SIMULATED:
 else:
     from ._numba_tensor import array_instruction
 
-    def make_product(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile):
-        text = _text(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile)
-        accumulators = "int32" if "int" in dtype else "float32", tiles * n // 2, True
+    def make_product(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile, fresh):
+        text = _text(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile, fresh)
+        accumulators = "int32" if "int" in dtype else "float32", tiles * n // 2, "only" if fresh else True
+        flag = ("int32",) * (not fresh)
         if a == "shared":
-            return array_instruction(text, (accumulators,), ("uint64", "uint64", "int32"))
-        return array_instruction(text, (accumulators, ("uint32", 4 * tiles * steps, False)), ("uint64", "int32"))
+            return array_instruction(text, (accumulators,), ("uint64", "uint64", *flag))
+        return array_instruction(text, (accumulators, ("uint32", 4 * tiles * steps, False)), ("uint64", *flag))
 
     def make_wait(pending, count):
         return array_instruction(f"wgmma.wait_group.sync.aligned {pending};", (("float32 int32", count, True),), (), early=False)
@@ -104,17 +105,18 @@ def _check(n, dtype, b_dtype, steps, tiles, a, a_major, b_major):
                          "together at most 240 registers")
 
 
-def _text(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile):
-    """PTX of a block. Its operands: the sums, the same tied, A (words or a descriptor), B, accumulate."""
+def _text(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile, fresh):
+    """PTX of a block. Its operands: the sums, the same tied, A (words or a descriptor), B, accumulate; fresh: the sums, A, B."""
     count = tiles * n // 2
     words = 4 * tiles * steps if a == "registers" else 1
-    at_a, at_b, at_flag = 2 * count, 2 * count + words, 2 * count + words + 1
+    at_a = count if fresh else 2 * count
+    at_b, flag = at_a + words, "0" if fresh else f"${at_a + words + 1}"
     kind = f"m64n{n}k{_DEPTH.get(dtype, 32)}.{'s32' if 'int' in dtype else 'f32'}.{_PTX[dtype]}.{_PTX[b_dtype]}"
     tail = "" if "int" in dtype else ", 1, 1"
     if _DEPTH.get(dtype) == 16:
         tail += f", {int(majors[0] == 'mn')}" * (a == "shared") + f", {int(majors[1] == 'mn')}"
     lines = ["{ .reg .pred first, later; .reg .b64 da, db;",
-             f"setp.ne.b32 first, ${at_flag}, 0; setp.eq.b32 later, 0, 0;", "wgmma.fence.sync.aligned;"]
+             f"setp.ne.b32 first, {flag}, 0; setp.eq.b32 later, 0, 0;", "wgmma.fence.sync.aligned;"]
     for tile in range(tiles):
         acc = ", ".join(f"${tile * n // 2 + k}" for k in range(n // 2))
         for step in range(steps):
@@ -129,7 +131,8 @@ def _text(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile):
 
 
 @functools.cache
-def make_wgmma(n, dtype, b_dtype=None, *, steps=4, tiles=1, a="shared", a_major="k", b_major="k", a_step=2, b_step=2, a_tile=0):
+def make_wgmma(n, dtype, b_dtype=None, *, steps=4, tiles=1, a="shared", a_major="k", b_major="k", a_step=2, b_step=2, a_tile=0,
+               fresh=False):
     """Device function ``mma(acc, a, b, accumulate)``: acc (+)= A B, as one group of products. Host function.
 
     `acc` is a local array whose first `tiles` * n / 2 elements are the sums; it starts from zero where `accumulate` is 0. `b` is a
@@ -153,13 +156,15 @@ def make_wgmma(n, dtype, b_dtype=None, *, steps=4, tiles=1, a="shared", a_major=
         goes on in another box.
     a_tile : int
         What a tile adds.
+    fresh : bool
+        ``mma(acc, a, b)``: acc = A B. No register keeps what acc was until then; with `accumulate` 0 the compiler cannot know.
     """
     b_dtype = b_dtype or dtype
     _check(n, dtype, b_dtype, steps, tiles, a, a_major, b_major)
     a_steps, b_steps = (step if isinstance(step, tuple) else tuple(step * s for s in range(steps)) for step in (a_step, b_step))
     if len(a_steps) != steps or len(b_steps) != steps:
         raise ValueError(f"make_wgmma: a_step={a_step}, b_step={b_step} are not for {steps} steps")
-    return make_product(n, dtype, b_dtype, steps, tiles, a, (a_major, b_major), a_steps, b_steps, a_tile)
+    return make_product(n, dtype, b_dtype, steps, tiles, a, (a_major, b_major), a_steps, b_steps, a_tile, fresh=fresh)
 
 
 @functools.cache

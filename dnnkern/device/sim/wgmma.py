@@ -319,14 +319,14 @@ def _warpgroup(thread):
     return group
 
 
-def make_product(*parameters):
+def make_product(*parameters, fresh):
     """Twin of the function that `make_wgmma` makes."""
     spec = Spec(*parameters)
 
     def mma(acc, a, b, accumulate):
         thread = engine.CURRENT
         _warpgroup(thread).issue(thread, spec, acc, a, b, accumulate)
-    return mma
+    return (lambda acc, a, b: mma(acc, a, b, 0)) if fresh else mma
 
 
 def make_wait(pending, count):

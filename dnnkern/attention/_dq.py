@@ -1,0 +1,193 @@
+"""What gradients by tiles of keys need beside their kernel: levels and deltas of rows before it; after it dq, from what it added up.
+
+The workspace has, for each head of each image, rows up to a whole number of `PAD`::
+
+    numbers      float32, of each tile of rows their levels, then their deltas: what probabilities and their derivatives take (`_slopes`);
+                 of rows that are not there, what gives 0
+    sums         float32, dq but for the scale: blocks of 64 rows by 8 columns, of 2 KB, by rows and columns; in a block the four floats
+                 of each thread of a warpgroup as wgmma leaves them (`device.wgmma.accumulator_place`)
+    counts       uint32, of each tile of rows how many tiles of keys have been added to it
+    ticket       uint32, how many tiles of keys have been taken
+
+So a warpgroup's fragment goes to memory as it lies in registers, 16 bytes a thread, and four lanes' pieces are eight neighbours of two rows.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device.convert import element
+from ..device.groups import access_words, make_reader, make_writer
+from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ..device.vec import advance, store4
+from ..host.launch import Argument, Launch
+from ._delta import THREADS, TURNS, dots_of
+from ._scores import kind_of, make_terms, sequence_arguments, steepness
+from ._slopes import row_level
+
+PAD = 128          # rows of a head are a multiple of it
+CONVERTERS = 256   # threads of a block that converts
+
+
+@dataclass(frozen=True)
+class Space:
+    """Where the workspace has what, in bytes, from `begin` on; tiles of rows have `width`. Sums begin from zero unless the first tile of
+    keys is `stored`."""
+    lines: int
+    rows: int
+    columns: int
+    width: int
+    stored: bool
+    begin: int
+
+    @property
+    def tiles(self):
+        """Of rows of a head."""
+        return self.rows // self.width
+
+    @property
+    def numbers(self):
+        return self.begin
+
+    @property
+    def sums(self):
+        return self.numbers + 8 * self.lines * self.rows
+
+    @property
+    def counts(self):
+        return self.sums + 4 * self.lines * self.rows * self.columns
+
+    @property
+    def ticket(self):
+        return self.counts + 4 * ceil_div(self.lines * self.tiles, 4) * 4
+
+    @property
+    def bytes(self):
+        return self.ticket + 16
+
+    @property
+    def cleared(self):
+        """(first byte, units of 16 bytes) of what is zero before the kernel begins."""
+        begin = self.counts if self.stored else self.sums
+        return begin, (self.bytes - begin) // 16
+
+
+def space_of(problem, width, stored):
+    """The space of a problem; before it are the deltas that the bias's gradient takes, as `_delta` orders them."""
+    p = problem
+    begin = ceil_div(4 * p.batch * p.heads * p.rows, 16) * 16 if p.dbias is not None else 0
+    return Space(p.batch * p.heads, ceil_div(p.rows, PAD) * PAD, ceil_div(p.d, 8) * 8, width, stored, begin)
+
+
+def countable(problem):
+    """Why the sums cannot be counted by 32-bit integers, or None."""
+    p = problem
+    units = p.batch * p.heads * ceil_div(p.rows, PAD) * PAD * ceil_div(p.d, 8)
+    return None if units < LIMIT else f"dq of {units} groups of 8 elements; expected fewer than 2**31"
+
+
+def numbers_launch(problem, space):
+    """The launch that leaves levels and deltas, and clears what is added to."""
+    p, dots, pointer = problem, dots_of(problem), element(problem.dtype).pointer
+    tiles = ceil_div(space.rows, dots.per_block)
+    first, units = space.cleared
+    arguments = (Argument(pointer, "do"), Argument(pointer, "o"), Argument("float32*", "lse"),
+                 Argument("float32*", "workspace", space.numbers), Argument("uint32*", "workspace", first), Argument("int64", units),
+                 Argument("int32x4", (p.rows, p.keys, space.rows, p.dv)), Argument("uint32x3", divisor(tiles)),
+                 Argument("uint32x3", divisor(p.heads)), *(Argument("int64x4", p.strides(t)) for t in (p.do, p.o)),
+                 Argument("int64x3", p.lse_strides), *sequence_arguments(p))
+    return Launch(numbers_kernel(kind_of(p), dots, space.width), (tiles * space.lines, 1, 1), (THREADS, 1, 1), arguments)
+
+
+@functools.cache
+def numbers_kernel(kind, dots, width):
+    """Rows of one head a block."""
+    LANES, total, terms = dots.lanes, dots.total, make_terms(kind)
+    ROWS = THREADS // LANES
+
+    @cuda.jit(launch_bounds=(THREADS, 4))
+    def sdpa_bwd_numbers(do, o, lse, numbers, cleared, units, sizes, tiles, heads_of, do_strides, o_strides, lse_strides, of_rows,
+                         of_keys, row_step, key_step):
+        place, tile = divide_remainder(i32(cuda.blockIdx.x), tiles)
+        image, h = divide_remainder(place, heads_of)
+        _, rows, _, _ = terms.lengths(image, (of_rows, of_keys, row_step, key_step), i32(sizes[0]), i32(sizes[1]))
+        padded, elements = i32(sizes[2]), i32(sizes[3])
+        lane, line = i32(cuda.threadIdx.x % LANES), i32(cuda.threadIdx.x // LANES)
+        unit = i64(i64(cuda.blockIdx.x) * i64(THREADS) + i64(cuda.threadIdx.x))
+        while unit < units:
+            store4(cleared, i64(4 * unit), (u32(0), u32(0), u32(0), u32(0)))
+            unit = i64(unit + i64(cuda.gridDim.x) * i64(THREADS))
+        of_do = advance(do, i64(i64(image) * do_strides[0] + i64(h) * do_strides[1]))
+        of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1]))
+        of_lse = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1])
+        for turn in range(TURNS):
+            i = i32(i32(i32(tile * TURNS) + turn) * ROWS + line)
+            delta = total(of_do, of_o, i, i < rows, elements, do_strides, o_strides, lane)
+            if lane == 0 and i < padded:
+                at = i64(i64(i64(place) * i64(padded) + i64(i32(i & -width))) * i64(2) + i64(i32(i & (width - 1))))
+                numbers[at] = row_level(lse, i64(of_lse + i64(i) * lse_strides[2]), i < rows)
+                numbers[i64(at + i64(width))] = delta
+    return sdpa_bwd_numbers
+
+
+def dq_launch(problem, space):
+    """The launch that rounds the sums, times the scale, to dq."""
+    p, t = problem, problem.dq
+    groups = space.columns // 8
+    words = access_words(t, 8, p.strides(t)[:-1]) if p.strides(t)[-1] == 1 and p.d % 8 == 0 else 0
+    per_block = divisor(ceil_div(32 * groups, CONVERTERS))
+    blocks = space.lines * (ceil_div(p.rows, 64)) * per_block[0]
+    arguments = (Argument("float32*", "workspace", space.sums), Argument("uint32*", "workspace", space.counts),
+                 Argument(element(t.dtype).pointer, "dq"), Argument("int64x4", p.strides(t)),
+                 Argument("int32x4", (p.rows, p.keys, space.rows, p.d)), Argument("uint32x3", per_block),
+                 Argument("uint32x3", divisor(groups)), Argument("uint32x3", divisor(ceil_div(p.rows, 64))),
+                 Argument("uint32x3", divisor(p.heads)), *sequence_arguments(p), Argument("float32", steepness(p)))
+    return Launch(dq_kernel(kind_of(p), words, space.width, space.stored), (blocks, 1, 1), (CONVERTERS, 1, 1), arguments)
+
+
+@functools.cache
+def dq_kernel(kind, words, width, stored):
+    """A thread eight neighbours of two rows, or single elements where they are no group of whole words."""
+    RAW, LENGTH, fetch, unpack = make_reader("float32", 16, 4, constant=False)
+    put, store, terms = make_writer(kind.dtype, 8, words), element(kind.dtype).store, make_terms(kind)
+    SHIFT = width // 64 - 1  # blocks of 64 rows of a tile: one or two
+
+    @device_function
+    def write(dq, strides, row, column, elements, values, scale):
+        for c in range(8):
+            values[c] = f32(values[c] * scale)
+        if words:
+            put(advance(dq, i64(row * strides[2] + i64(column))), i32(0), values, 0)
+        else:
+            for c in range(8):
+                if i32(column + c) < elements:
+                    store(dq, i64(row * strides[2] + i64(column + c) * strides[3]), values[c])
+
+    @cuda.jit(launch_bounds=(CONVERTERS, 2))
+    def sdpa_bwd_dq(sums, counts, dq, dq_strides, sizes, per_block, groups_of, blocks_of, heads_of, of_rows, of_keys, row_step, key_step,
+                    scale):
+        place, part = divide_remainder(i32(cuda.blockIdx.x), per_block)
+        line, block = divide_remainder(place, blocks_of)
+        image, h = divide_remainder(line, heads_of)
+        _, rows, _, _ = terms.lengths(image, (of_rows, of_keys, row_step, key_step), i32(sizes[0]), i32(sizes[1]))
+        pair, group = divide_remainder(i32(part * CONVERTERS + i32(cuda.threadIdx.x)), groups_of)
+        if pair < 32:
+            row, column = i32(block * 64 + i32(pair >> 3) * 16 + i32(pair & 7)), i32(group * 8)
+            own = i64(i64(line) * i64(i32(sizes[2]) >> 6) + i64(block))  # the block of 64 rows
+            there = i32(1)
+            if stored:
+                there = i32(counts[i64(own >> i64(SHIFT))] > u32(0))
+            raw, values = cuda.local.array(LENGTH, RAW), cuda.local.array(16, f32)
+            upper, lower = cuda.local.array(8, f32), cuda.local.array(8, f32)
+            at = i64(i64(own * i64(groups_of[0]) + i64(group)) * i64(512) + i64(pair * 16))
+            fetch(raw, 0, advance(sums, at), i32(0), there)
+            unpack(values, 0, raw, 0)
+            for lane in range(4):
+                for e in range(2):
+                    upper[2 * lane + e] = values[4 * lane + e] if row < rows else f32(0)
+                    lower[2 * lane + e] = values[4 * lane + 2 + e] if i32(row + 8) < rows else f32(0)
+            to = advance(dq, i64(i64(image) * dq_strides[0] + i64(h) * dq_strides[1]))
+            if row < i32(sizes[0]):
+                write(to, dq_strides, i64(row), column, i32(sizes[3]), upper, scale)
+            if i32(row + 8) < i32(sizes[0]):
+                write(to, dq_strides, i64(i64(row) + i64(8)), column, i32(sizes[3]), lower, scale)
+    return sdpa_bwd_dq
