@@ -110,18 +110,29 @@ def test_gradients_stay_in_the_registers_of_mma(words, tmp_path):
         assert not code.opcodes("RED.", "REDG", "ATOM") and code.registers * launch.block[0] * config.threads.blocks <= 65536, name
 
 
-@pytest.mark.parametrize("words, most", [("4x16x4096x128 bf16 --kv-heads 4", 2), ("4x32x4096x64 f16 --causal", 2),
+@pytest.mark.parametrize("algo", ["flash_wgmma", "flash_wgmma_atomic"])
+@pytest.mark.parametrize("words, most", [("4x16x4096x128 bf16 --kv-heads 4", 2), ("4x32x4096x64 f16 --causal", 5),
+                                         ("4x16x2048x96 bf16 --bottom-right --window=100,0", 1), ("2x4x512x128 f16 --alibi --softcap 3", 1),
                                          ("2x4x512x64 bf16 --bias full --softcap 3 --dropout 0.1 --alibi", 1)])
-def test_gradients_stay_in_the_registers_of_wgmma(words, most, tmp_path):
-    """Three and four products a step, as asynchronous as they are written."""
-    for variant, kernels in assembled("sdpa_bwd", words, "flash_wgmma", tmp_path, most):
-        config = variant.config
-        steps, width = config.steps, config.shape.width
-        found = [code for name, code, _ in kernels if name == "sdpa_bwd_flash_wgmma"]
-        for code, products in zip(found, (sum(steps) + width // 16, sum(steps) + 2 * (width // 16))):
-            assert code.count("HGMMA") == products and code.count("USETMAXREG") == 2, variant
-            assert ".f64" not in code.ptx and not code.opcodes("RED.", "REDG", "ATOM", "MEMBAR.ALL.GPU"), variant
-        assert len(found) == 2
+def test_gradients_are_multiplied_once_from_registers(words, most, algo, tmp_path):
+    """Five products a step, as asynchronous as they are written; ds is the only thing that leaves registers for a product, and what is
+    added to dq leaves in bulk. An order of additions takes a fence for each."""
+    problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
+    algorithm = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == algo)
+    assert algorithm.supports(problem) is None
+    for variant in algorithm.variants(problem, target)[:most]:
+        config, launches = variant.config, variant.build(problem, target, variant.config)
+        names = [launch.kernel.py_func.__name__ for launch in launches]
+        assert names[:3] == ["sdpa_bwd_numbers", "sdpa_bwd_flash_wgmma", "sdpa_bwd_dq"] and len(names) == 3 + 2 * ("bias" in words)
+        before, code, after = (Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path) for launch in launches[:3])
+        s, ordered = config.shape, algo == "flash_wgmma"
+        assert code.count("HGMMA") == sum(config.steps) + 2 * (s.width // 16) + s.height // 16, variant
+        assert code.count("STSM") == s.width // 16 and code.count("USETMAXREG") == 2 and code.count("ATOMG") == 1, variant
+        assert code.count("UBLKRED") == 1 and code.count("UBLKCP") >= 1, variant
+        assert len(code.opcodes("MEMBAR.ALL.GPU")) == ordered, variant
+        assert launches[1].shared <= 232448 and code.registers * s.threads <= 65536
+        assert all(".f64" not in c.ptx and "div." not in c.ptx for c in (before, code, after)), variant
+        assert accesses(after, "LDG")[128] >= 4
 
 
 @pytest.mark.parametrize("words", ["64x32x8192x128 bf16 --kv-heads 8 --page 16", "4x16x4096x64 f32"])

@@ -52,6 +52,7 @@ BARRIERS = {  # what is called: the PTX, the machine code for sm_90a
     "wait_cluster": (lambda bar, y: mbarrier.mbarrier_wait_cluster(bar, u32(0)), "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64",
                      "SYNCS.PHASECHK.TRANS64.TRYWAIT"),
     "fence_async": (lambda bar, y: mbarrier.fence_async(), "fence.proxy.async;", "FENCE.VIEW.ASYNC"),
+    "fence_async_global": (lambda bar, y: mbarrier.fence_async_global(), "fence.proxy.async.global;", "FENCE.VIEW.ASYNC.G"),
     "fence_async_shared": (lambda bar, y: mbarrier.fence_async_shared(), "fence.proxy.async.shared::cta;", "FENCE.VIEW.ASYNC.S"),
 }
 

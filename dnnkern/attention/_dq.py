@@ -2,10 +2,10 @@
 
 The workspace has, for each head of each image, rows up to a whole number of `PAD`::
 
-    numbers      float32, of each tile of rows their levels, then their deltas: what probabilities and their derivatives take (`_slopes`);
-                 of rows that are not there, what gives 0
-    sums         float32, dq but for the scale: blocks of 64 rows by 8 columns, of 2 KB, by rows and columns; in a block the four floats
-                 of each thread of a warpgroup as wgmma leaves them (`device.wgmma.accumulator_place`)
+    numbers      float32, of each tile of rows their levels, then their deltas: what probabilities and their slopes take (`_slopes`); of
+                 rows that are not there, what gives 0
+    sums         float32, dq but for the scale: blocks of 64 rows by 8 columns, of 2 KB, by rows and columns; in a block the
+                 four floats of each thread of a warpgroup as wgmma leaves them (`device.wgmma.accumulator_place`)
     counts       uint32, of each tile of rows how many tiles of keys have been added to it
     ticket       uint32, how many tiles of keys have been taken
 
@@ -92,6 +92,7 @@ def numbers_launch(problem, space):
     first, units = space.cleared
     arguments = (Argument(pointer, "do"), Argument(pointer, "o"), Argument("float32*", "lse"),
                  Argument("float32*", "workspace", space.numbers), Argument("uint32*", "workspace", first), Argument("int64", units),
+                 Argument("int32", ceil_div(units, tiles * space.lines * THREADS)),
                  Argument("int32x4", (p.rows, p.keys, space.rows, p.dv)), Argument("uint32x3", divisor(tiles)),
                  Argument("uint32x3", divisor(p.heads)), *(Argument("int64x4", p.strides(t)) for t in (p.do, p.o)),
                  Argument("int64x3", p.lse_strides), *sequence_arguments(p))
@@ -105,17 +106,17 @@ def numbers_kernel(kind, dots, width):
     ROWS = THREADS // LANES
 
     @cuda.jit(launch_bounds=(THREADS, 4))
-    def sdpa_bwd_numbers(do, o, lse, numbers, cleared, units, sizes, tiles, heads_of, do_strides, o_strides, lse_strides, of_rows,
+    def sdpa_bwd_numbers(do, o, lse, numbers, cleared, units, clears, sizes, tiles, heads_of, do_strides, o_strides, lse_strides, of_rows,
                          of_keys, row_step, key_step):
         place, tile = divide_remainder(i32(cuda.blockIdx.x), tiles)
         image, h = divide_remainder(place, heads_of)
         _, rows, _, _ = terms.lengths(image, (of_rows, of_keys, row_step, key_step), i32(sizes[0]), i32(sizes[1]))
         padded, elements = i32(sizes[2]), i32(sizes[3])
         lane, line = i32(cuda.threadIdx.x % LANES), i32(cuda.threadIdx.x // LANES)
-        unit = i64(i64(cuda.blockIdx.x) * i64(THREADS) + i64(cuda.threadIdx.x))
-        while unit < units:
-            store4(cleared, i64(4 * unit), (u32(0), u32(0), u32(0), u32(0)))
-            unit = i64(unit + i64(cuda.gridDim.x) * i64(THREADS))
+        for turn in range(clears):
+            unit = i64(i64(i64(i64(turn) * i64(cuda.gridDim.x) + i64(cuda.blockIdx.x)) * i64(THREADS)) + i64(cuda.threadIdx.x))
+            if unit < units:
+                store4(cleared, i64(4 * unit), (u32(0), u32(0), u32(0), u32(0)))
         of_do = advance(do, i64(i64(image) * do_strides[0] + i64(h) * do_strides[1]))
         of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1]))
         of_lse = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1])

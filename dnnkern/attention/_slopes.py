@@ -11,12 +11,13 @@ deltas are those of columns, and come from shared memory.
 import functools
 import math
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import device_function, f32, i32, i64, u32
 from ..device.fastmath import ex2, fma
 from ..device.index import ceil_div
 from ..device.philox import philox
 from ..device.vec import load_shared_2f32
 from ..device.warp import FULL, shuffle_sync
+from ..matmul._tile import unrolled
 from ._flash import LOG2E
 from ._scores import NOTHING, make_terms
 
@@ -95,14 +96,19 @@ def make_slopes(kind, width, turned):
 @functools.cache
 def make_turned_steps(kind, width):
     """Device functions of a turned tile, in two steps between which the product of do and v may still be under way:
-    ``exponentials(x, levels, column, steepness)``, x becomes p, and ``slopes(x, y, deltas, column, dropping, line, at, lane)``; with a cap,
-    whose derivative takes the score, one step, ``capped(x, y, levels, deltas, line, at, column, scoring, dropping, lane)``.
+    ``exponentials(x, levels, column, steepness)``, x becomes p, and ``slopes(x, y, deltas, column, kept, factor)``; with a cap, whose
+    derivative takes the score, one step, ``capped(x, y, levels, deltas, line, at, column, scoring, kept, factor)``.
 
-    With a cap x are the products, -inf where a row does not see a key. Otherwise `adjust` of `make_slopes` made scores of them.
+    With a cap x are the products, -inf where a row does not see a key. Otherwise `adjust` of `make_slopes` made scores of them. With
+    dropout `kept` is what `make_turned_kept` found.
     """
     terms, BIAS, DROPOUT = make_terms(kind), bool(kind.bias), kind.dropout
-    find_kept = make_turned_kept(width) if kind.dropout else None
-    MASKS = ceil_div(width, 64)
+
+    @device_function
+    def share(k, kept, factor):
+        if DROPOUT:
+            return factor if (kept[k >> 5] >> u32(k & 31)) & u32(1) else f32(0)
+        return f32(1)
 
     @device_function
     def exponentials(x, levels, column, steepness):
@@ -113,44 +119,41 @@ def make_turned_steps(kind, width):
                     x[4 * j + 2 * h + e] = ex2(fma(x[4 * j + 2 * h + e], steepness, f32(-pair[e])))
 
     @device_function
-    def slopes(x, y, deltas, column, dropping, line, at, lane):
-        if DROPOUT:
-            kept = cuda.local.array(MASKS, u32)
-            find_kept(kept, dropping, line, at, lane)
+    def slopes(x, y, deltas, column, kept, factor):
         for j in range(width // 8):
             pair = load_shared_2f32(u32(deltas + u32(4 * (8 * j + column))))
             for h in range(2):
                 for e in range(2):
                     k = 4 * j + 2 * h + e
                     if DROPOUT:
-                        share = dropping[3] if (kept[k // 32] >> u32(k % 32)) & u32(1) else f32(0)
-                        y[k] = f32(x[k] * fma(y[k], share, f32(-pair[e])))
-                        x[k] = f32(x[k] * share)
+                        part = share(k, kept, factor)
+                        y[k] = f32(x[k] * fma(y[k], part, f32(-pair[e])))
+                        x[k] = f32(x[k] * part)
                     else:
                         y[k] = f32(x[k] * f32(y[k] - pair[e]))
 
     @device_function
-    def capped(x, y, levels, deltas, line, at, column, scoring, dropping, lane):
+    def capped_columns(j, s):
+        x, y, levels, deltas, line, at, column, scoring, kept, factor = s
         shift, slope, bias, bias_at, strides, last_row, last_key, scale, softcap = scoring
-        if DROPOUT:
-            kept = cuda.local.array(MASKS, u32)
-            find_kept(kept, dropping, line, at, lane)
-        for j in range(width // 8):
-            level_pair = load_shared_2f32(u32(levels + u32(4 * (8 * j + column))))
-            delta_pair = load_shared_2f32(u32(deltas + u32(4 * (8 * j + column))))
-            for h in range(2):
-                for e in range(2):
-                    k, where, share = 4 * j + 2 * h + e, i64(0), f32(1)
-                    row, key = i32(at + column + 8 * j + e), i32(line + 8 * h)
-                    if BIAS:
-                        where = i64(bias_at + i64(min(row, last_row)) * strides[2] + i64(min(key, last_key)) * strides[3])
-                    score, derivative = terms.slanted(x[k], i32(key - row - shift), slope, bias, where, scale, softcap)
-                    if DROPOUT:
-                        share = dropping[3] if (kept[k // 32] >> u32(k % 32)) & u32(1) else f32(0)
-                    p = ex2(fma(score, f32(LOG2E), f32(-level_pair[e])))
-                    p = f32(0) if x[k] == f32(NOTHING) else p
-                    y[k] = f32(f32(p * fma(y[k], share, f32(-delta_pair[e]))) * derivative)
-                    x[k] = f32(p * share)
+        level_pair = load_shared_2f32(u32(levels + u32(4 * i32(8 * j + column))))
+        delta_pair = load_shared_2f32(u32(deltas + u32(4 * i32(8 * j + column))))
+        for h in range(2):
+            for e in range(2):
+                k, where = i32(4 * j + 2 * h + e), i64(0)
+                row, key = i32(at + column + 8 * j + e), i32(line + 8 * h)
+                if BIAS:
+                    where = i64(bias_at + i64(min(row, last_row)) * strides[2] + i64(min(key, last_key)) * strides[3])
+                score, derivative = terms.slanted(x[k], i32(key - row - shift), slope, bias, where, scale, softcap)
+                p = f32(0) if x[k] == f32(NOTHING) else ex2(fma(score, f32(LOG2E), f32(-level_pair[e])))
+                part = share(k, kept, factor)
+                y[k] = f32(f32(p * fma(y[k], part, f32(-delta_pair[e]))) * derivative)
+                x[k] = f32(p * part)
+    columns = unrolled(width // 8, capped_columns)
+
+    @device_function
+    def capped(x, y, levels, deltas, line, at, column, scoring, kept, factor):
+        columns(i32(0), (x, y, levels, deltas, line, at, column, scoring, kept, factor))
     return exponentials, slopes, capped
 
 

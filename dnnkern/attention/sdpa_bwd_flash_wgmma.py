@@ -7,8 +7,8 @@
   64 keys multiply (wgmma). The probabilities are taken while y is multiplied, dk while the next x and y are under way.
 - ds is a left operand in registers for dk. For dq its sum goes over the keys of all warpgroups, so it passes through shared memory, in two
   buffers by turns; each warpgroup then has some columns, or rows, of what this tile of keys adds to dq.
-- dq is added up in the workspace, in float32, by bulk copies that add, which a thread of the producer's issues: 16 bytes a thread in the
-  order of registers. A last launch rounds it (`_dq`).
+- dq is added up in the workspace, in float32, by bulk copies that add, which threads of the producer's issue: 16 bytes a thread in the
+  order of registers; two of them, by turns. A last launch rounds it (`_dq`).
 - `flash_wgmma` adds in one order, that of the keys: what is added to a tile of rows waits until the tiles of keys before have been added.
   Blocks take tiles of keys in that order from a counter, so that each waits only for blocks that have begun; rows come from the last one
   down, so that with a causal mask the first keys, with the most rows, begin first, and others follow a step behind one another.
@@ -23,7 +23,7 @@ from ..device.atomic import fetch_add_u32
 from ..device.barrier import barrier_sync
 from ..device.grid import add_released, load_acquired
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.mbarrier import (fence_async, fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect,
+from ..device.mbarrier import (fence_async_global, fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect,
                                mbarrier_init, mbarrier_wait)
 from ..device.registers import check_register_budget, make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
@@ -41,7 +41,7 @@ from ._dq import countable, dq_launch, numbers_launch, space_of
 from ._flash import LOG2E
 from ._fragments import is_adjusted, make_hide_turned, make_pack, make_store, stored_in_pairs
 from ._scores import Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
-from ._slopes import make_slopes, make_turned_steps
+from ._slopes import make_slopes, make_turned_kept, make_turned_steps
 from ._wgmma import ALIGNMENT, BARRIERS, CLOCK_SHARE, COLUMNS, LAUNCH, Shape, addressable, array_map, make_locate, refusal
 from .sdpa_naive import bias_launch
 
@@ -103,7 +103,9 @@ class Config:
     def live(self):
         """About how many registers a thread needs: while scores become slopes, or while their products are under way."""
         sums, width = sum(self.columns) // 2, self.shape.width
-        slopes = width + 32 + width // 4 * self.ahead + 8 * (self.adjusted or self.kind.dropout)
+        k = self.kind
+        options = 20 if k.bias or k.dropout else 8 * self.adjusted
+        slopes = width + 32 + width // 4 * self.ahead + options + 8 * (k.softcap and width > 64)
         products = width // 2 + max(n for _, _, n in self.parts) // 2 + 30
         return sums + max(slopes, products)
 
@@ -180,7 +182,8 @@ def configs(problem, device, ordered=True):
     p, found = problem, []
     pairs = tuple(stored_in_pairs(p, t) for t in (p.dk, p.dv_out))
     for shape in SHAPES:
-        for ahead in (True, False):
+        # NOTE: with more between two products than scaling and masks ptxas moves sums that are under way, and waits for each
+        for ahead in (False,) if is_adjusted(p) or p.dropout else (True, False):
             try:
                 found.append(Config(kind_of(p), p.d, p.dv, shape, ordered, ahead, p.left >= 0, p.right >= 0, is_adjusted(p), pairs))
             except ValueError:
@@ -218,6 +221,8 @@ def kernel(config):
     CAPPED = kind.softcap
     adjust, _ = make_slopes(replace(kind, softcap=False), s.width, True)
     exponentials, slopes, capped = make_turned_steps(kind, s.width)
+    DROPOUT, MASKS = kind.dropout, ceil_div(s.width, 64)
+    find_kept = make_turned_kept(s.width) if DROPOUT else None
     HEIGHT, WIDTH, THREADS, STAGES, GROUPS = s.height, s.width, s.threads, config.stages, s.groups
     (Q_STEPS, V_STEPS), (Q_COLUMNS, V_COLUMNS), (Q_BOXES, V_BOXES) = config.steps, config.columns, config.boxes
     SECOND, RING, SLOPES, PART, NUMBERS, BARS = config.places
@@ -291,44 +296,46 @@ def kernel(config):
                 at = i32(at - WIDTH)
 
     @device_function
-    def add_parts(base, bars, where, members, sums, counts, tiles_of_rows, sizes):
-        """What this block adds to dq, a tile of rows after another."""
+    def add_parts(base, bars, where, members, sums, counts, tiles_of_rows, sizes, own):
+        """What this block adds to dq, every other tile of rows: until an addition has come through and been announced the other thread has
+        begun the next one."""
         _, _, _, part_full, part_empty = bars
         image, _, other_head, start, first, count = where
         heads, rows, keys, bounds = sizes
         mine, _ = divide_remainder(start, BY_HEIGHT)
-        phase, source = u32(0), u32(base + u32(PART))
+        turn, phase, source = i32(0), u32(0), u32(base + u32(PART))
         for member in range(members):
             line = i32(i32(image * heads + i32(other_head + member)) * tiles_of_rows)  # of all tiles of rows the first one of this head's
             at = i32(first + i32(count - 1) * WIDTH)
             while at >= first:
-                m, _ = divide_remainder(at, BY_WIDTH)
-                m = i32(line + m)
-                mbarrier_wait(part_full, phase)
-                phase = u32(phase ^ u32(1))
-                to = address(sums, i64(i64(m) * i64(PART_BYTES // 4)))
-                if ORDERED:
-                    begin, _ = terms.span(at, rows, keys, bounds)
-                    before, _ = divide_remainder(begin, BY_HEIGHT)
-                    while load_acquired(advance(counts, i64(m))) != u32(mine - before):
-                        pass
-                    fence_async()
-                    if mine == before:
-                        bulk_store(to, source, u32(PART_BYTES))
+                if turn == own:
+                    m, _ = divide_remainder(at, BY_WIDTH)
+                    m = i32(line + m)
+                    mbarrier_wait(u32(part_full + u32(8 * own)), phase)
+                    phase = u32(phase ^ u32(1))
+                    to = address(sums, i64(i64(m) * i64(PART_BYTES // 4)))
+                    if ORDERED:
+                        begin, _ = terms.span(at, rows, keys, bounds)
+                        before, _ = divide_remainder(begin, BY_HEIGHT)
+                        while load_acquired(advance(counts, i64(m))) != u32(mine - before):
+                            pass
+                        fence_async_global()
+                        if mine == before:
+                            bulk_store(to, source, u32(PART_BYTES))
+                        else:
+                            bulk_reduce_add_f32(to, source, u32(PART_BYTES))
+                        bulk_commit()
+                        source_free()
+                        mbarrier_arrive(part_empty)
+                        drained()
+                        fence_async_global()
+                        add_released(advance(counts, i64(m)), u32(1))
                     else:
                         bulk_reduce_add_f32(to, source, u32(PART_BYTES))
-                    bulk_commit()
-                    source_free()
-                    mbarrier_arrive(part_empty)
-                    drained()
-                    fence_async()
-                    add_released(advance(counts, i64(m)), u32(1))
-                else:
-                    bulk_reduce_add_f32(to, source, u32(PART_BYTES))
-                    bulk_commit()
-                    source_free()
-                    mbarrier_arrive(part_empty)
-                at = i32(at - WIDTH)
+                        bulk_commit()
+                        source_free()
+                        mbarrier_arrive(part_empty)
+                turn, at = i32(turn ^ 1), i32(at - WIDTH)
         drained()
 
     @device_function
@@ -366,12 +373,12 @@ def kernel(config):
         x, y = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32)
         sums, values, part = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32), cuda.local.array(PARTS, f32)
         words, words_p = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
-        factors, nothing = cuda.local.array(2, f32), cuda.local.array(1, f32)
+        factors, nothing, kept = cuda.local.array(2, f32), cuda.local.array(1, f32), cuda.local.array(MASKS, u32)
         for c in range(SUMS):
             sums[c] = f32(0)
         for c in range(SUMS_V):
             values[c] = f32(0)
-        slot, phase, before, turn = u32(0), u32(0), u32(0), u32(1)
+        slot, phase, before, turn = u32(0), u32(0), u32(STAGES), u32(1)
         mbarrier_wait(resident, u32(0))
         if LIMITED_KEYS and i32(start + HEIGHT) > keys:  # what is behind the last key is multiplied for dq, by zeros
             clear_rows(base, Q_BOXES, STAY, i32(keys - start), HEIGHT, i32(group * 128 + thread))
@@ -387,8 +394,8 @@ def kernel(config):
             bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
             scoring = (shift, slope, bias, bias_at, bias_strides, i32(all_rows - 1), i32(all_keys - 1), scale, softcap)
             drawing = (seed, head, threshold, factor)
-            for step in range(count):
-                at = i32(first + i32(i32(count - 1) - step) * WIDTH)
+            at = i32(first + i32(count - 1) * WIDTH)
+            while at >= first:
                 mbarrier_wait(u32(full + u32(8) * slot), phase)
                 tile = u32(base + u32(RING) + slot * u32(STAGE))
                 second = u32(tile + u32(FIRST_BYTES))
@@ -397,14 +404,18 @@ def kernel(config):
                     clear_rows(second, V_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
                     fence_async_shared()
                     barrier_sync(u32(1), u32(128 * GROUPS))
+                if DROPOUT:
+                    find_kept(kept, drawing, line, at, lane)
                 score(x, a, descriptor(by_row, tile))
                 value(y, a_second, descriptor(by_row, second))
                 if CAPPED:
                     slopes_done(x)
                 else:
                     scores_first(x)
-                if AHEAD and (step > 0 or member > 0):  # dk of the step before is done too
-                    release(empty, before, lane)
+                if AHEAD:  # dk of the step before is done too, if there was one
+                    if before < u32(STAGES):
+                        release(empty, before, lane)
+                    before = slot
                 if ADJUSTED:
                     adjust(x, nothing, line, at, column, scoring)
                 begin, _ = terms.span(i32(min(i32(at + WIDTH), rows) - 1), rows, keys, bounds)
@@ -415,11 +426,11 @@ def kernel(config):
                 deltas = u32(levels + u32(NUMBER_BYTES // 2))
                 if CAPPED:
                     slopes_done(y)
-                    capped(x, y, levels, deltas, line, at, column, scoring, drawing, lane)
+                    capped(x, y, levels, deltas, line, at, column, scoring, kept, factor)
                 else:
                     exponentials(x, levels, column, steepness)
                     slopes_done(y)
-                    slopes(x, y, deltas, column, drawing, line, at, lane)
+                    slopes(x, y, deltas, column, kept, factor)
                 pack(words_p, x)
                 pack(words, y)
                 by_second(values, words_p, descriptor(by_column, second), i32(1))
@@ -434,7 +445,6 @@ def kernel(config):
                 by_first(sums, words, descriptor(by_column, tile), i32(1))
                 part_first(part)
                 mbarrier_wait(part_empty, turn)
-                turn = u32(turn ^ u32(1))
                 to = u32(base + u32(PART))
                 if BY_ROWS:
                     put_part(part, u32(to + u32(group) * u32(BLOCKS * 2048)), COUNTS[0], thread)
@@ -443,13 +453,14 @@ def kernel(config):
                 else:
                     put_part(part, u32(to + u32(COLUMNS_BEFORE // 8 * 2048)), COUNTS[-1], thread)
                 fence_async_shared()
-                release(part_full, u32(0), lane)
+                turn = u32(turn ^ u32(1))
+                release(part_full, turn, lane)
                 if not AHEAD:
                     sums_done(sums)
                     values_done(values)
                     release(empty, slot, lane)
-                before = slot
                 slot, phase = advanced(slot, phase)
+                at = i32(at - WIDTH)
         sums_done(sums)
         values_done(values)
         out, out_strides, out_second, second_strides = outs
@@ -471,8 +482,8 @@ def kernel(config):
         base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
         resident = u32(base + u32(BARS))
         bars = (resident, u32(resident + u32(8)), u32(resident + u32(8 + 8 * STAGES)), u32(resident + u32(8 + 16 * STAGES)),
-                u32(resident + u32(16 + 16 * STAGES)))
-        number = u32(resident + u32(24 + 16 * STAGES))
+                u32(resident + u32(24 + 16 * STAGES)))
+        number = u32(resident + u32(32 + 16 * STAGES))
         tid = i32(cuda.threadIdx.x)
         if tid == 0:
             for k in range(4):
@@ -481,7 +492,8 @@ def kernel(config):
             for stage in range(STAGES):
                 mbarrier_init(u32(bars[1] + u32(8 * stage)), u32(1))
                 mbarrier_init(u32(bars[2] + u32(8 * stage)), u32(4 * GROUPS))
-            mbarrier_init(bars[3], u32(4 * GROUPS))
+            for k in range(2):
+                mbarrier_init(u32(bars[3] + u32(8 * k)), u32(4 * GROUPS))
             mbarrier_init(bars[4], u32(1))
             fence_mbarrier_init()
             store_shared_u32(number, fetch_add_u32(ticket, u32(1)))
@@ -506,9 +518,9 @@ def kernel(config):
             if tid < 32:
                 if elect():
                     produce(maps, base, bars, where, members, brought, padded, heads)
-            elif tid < 64:
+            elif tid < 96:
                 if elect():
-                    add_parts(base, bars, where, members, sums, counts, i32(sizes[3]), (heads, rows, keys, bounds))
+                    add_parts(base, bars, where, members, sums, counts, i32(sizes[3]), (heads, rows, keys, bounds), i32(i32(tid >> 5) - 1))
         else:
             claim_registers()
             limits = (rows, keys, all_rows, all_keys, terms.shift(rows, keys), bounds, heads)
@@ -540,10 +552,11 @@ def build(problem, device, config):
     stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument("uint16*", name), Argument("int64x4", p.strides(t)))]
     arguments = (*maps, *stores, in_space("float32*", space.numbers), in_space("float32*", space.sums), in_space("uint32*", space.counts),
                  in_space("uint32*", space.ticket), Argument("int32x4", (p.rows, p.keys, space.rows, space.tiles)),
-                 *order_arguments(p, s.height, device), Argument("int32", p.group), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+                 *order_arguments(p, s.height, device), Argument("int32", p.group), *sequence_arguments(p), *added_arguments(p),
+                 *number_arguments(p))
     blocks = p.batch * p.kv_heads * ceil_div(p.keys, s.height)
-    launches = (numbers_launch(p, space), Launch(kernel(config), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared),
-                dq_launch(p, space))
+    main = Launch(kernel(config), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)
+    launches = (numbers_launch(p, space), main, dq_launch(p, space))
     if p.dbias is not None and p.dbias.size:
         launches += (delta_launch(p), bias_launch(p))
     return launches

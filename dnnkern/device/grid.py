@@ -26,8 +26,7 @@ if SIMULATED:
 else:
     _add_twin = _load_twin = None
 
-add_released = instruction("fence.acq_rel.gpu; red.relaxed.gpu.global.add.u32 [$0], $1;", (), ("uint64", "uint32"), twin=_add_twin,
-                           memory=True)
+add_released = instruction("red.release.gpu.global.add.u32 [$0], $1;", (), ("uint64", "uint32"), twin=_add_twin, memory=True)
 load_acquired = instruction("ld.acquire.gpu.global.u32 $0, [$1];", ("uint32",), ("uint64",), twin=_load_twin, memory=True)
 """``add_released(counter, value)`` says that what this thread knows of is there, ``load_acquired(counter)`` learns of all that was said
 before the value it gives: what the two below are made of, for single threads."""

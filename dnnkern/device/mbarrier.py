@@ -29,7 +29,7 @@ mbarrier_wait(bar, parity)                    until the phase of this parity is 
 mbarrier_wait_cluster(bar, parity)            the same for arrivals of the whole cluster
 mbarrier_test(bar, parity)                    whether it is complete, without waiting
 fence_async()                                 what this thread wrote or knows of is visible to asynchronous copies from here on
-fence_async_shared()                          the same for shared memory alone
+fence_async_shared(), fence_async_global()    the same for shared, or global, memory alone
 ===========================================  ==========================================================================================
 
 `bar` is a 32-bit address in the shared window. sm_90, but for init, arrive, arrive_copies and test: sm_80. A thread that only waits now and
@@ -77,3 +77,4 @@ mbarrier_test = _operation("test", "{ .reg .pred p; mbarrier.test_wait.parity.sh
                            "uint32", "uint32", results=("int32",))
 fence_async = _operation("fence_async", "fence.proxy.async;")
 fence_async_shared = _operation("fence_async_shared", "fence.proxy.async.shared::cta;")
+fence_async_global = _operation("fence_async_global", "fence.proxy.async.global;")

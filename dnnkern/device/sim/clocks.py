@@ -19,12 +19,12 @@ ASYNCHRONOUS = 1 << 40
 class Fences:
     """What asynchronous agents may rely on of what threads did: times by agent, for each block's number.
 
-    `everywhere` came from fences for all memory, `shared` from those and the ones for shared memory alone; up to `floor` it is everything.
+    `elsewhere` came from fences for all memory, `shared` from those and the ones for shared memory alone; up to `floor` it is everything.
     """
-    __slots__ = "shared", "everywhere", "floor"
+    __slots__ = "shared", "elsewhere", "floor"
 
-    def __init__(self, shared, everywhere, floor):
-        self.shared, self.everywhere, self.floor = shared, everywhere, floor
+    def __init__(self, shared, elsewhere, floor):
+        self.shared, self.elsewhere, self.floor = shared, elsewhere, floor
 
     def join(self, other):
         """Both together."""
@@ -33,8 +33,8 @@ class Fences:
         if self is NO_FENCES:
             return other
         shared = later_by_block(self.shared, other.shared)
-        everywhere = later_by_block(self.everywhere, other.everywhere)
-        return Fences(shared, everywhere, max(self.floor, other.floor))
+        elsewhere = later_by_block(self.elsewhere, other.elsewhere)
+        return Fences(shared, elsewhere, max(self.floor, other.floor))
 
 
 NO_FENCES = Fences({}, {}, 0)
@@ -62,10 +62,12 @@ class Clock:
         times[agents] = time
         return self.replaced(times)
 
-    def fenced(self, shared, floor):
-        """The same, all of it visible to asynchronous agents; in shared memory only, or everywhere, where everybody knows `floor`."""
+    def fenced(self, where, floor):
+        """The same, all of it visible to asynchronous agents; in "shared" or in "global" memory, or in "all", where everybody knows
+        `floor`."""
         known = {self.block: self.times, **self.remote}
-        return self.replaced(fences=self.fences.join(Fences(known, {} if shared else known, 0 if shared else floor)))
+        fences = Fences({} if where == "global" else known, {} if where == "shared" else known, floor if where == "all" else 0)
+        return self.replaced(fences=self.fences.join(fences))
 
     def freeing(self, other):
         """The same, and that the reads `other` knows of are over."""
@@ -138,7 +140,7 @@ class Clocks:
 def _join_all(clocks):
     """What is known by any of several clocks of one block."""
     fences = list({id(c.fences): c.fences for c in clocks}.values())
-    together = Fences(_latest([f.shared for f in fences]), _latest([f.everywhere for f in fences]), max(f.floor for f in fences))
+    together = Fences(_latest([f.shared for f in fences]), _latest([f.elsewhere for f in fences]), max(f.floor for f in fences))
     times = np.maximum.reduce(list({id(c.times): c.times for c in clocks}.values()))
     return Clock(clocks[0].block, times, _latest([c.remote for c in clocks]), together if fences != [NO_FENCES] else NO_FENCES,
                  _latest([c.freed for c in clocks]))

@@ -252,18 +252,23 @@ def _mark_fenced(thread):
 
 def fence_async():
     """Twin of fence.proxy.async."""
-    _fence(False)
+    _fence("all")
 
 
 def fence_async_shared():
     """Twin of fence.proxy.async for shared memory."""
-    _fence(True)
+    _fence("shared")
 
 
-def _fence(shared):
+def fence_async_global():
+    """Twin of fence.proxy.async for global memory."""
+    proxy.fence(engine.current(), "global")
+
+
+def _fence(where):
     thread = engine.current()
     _mark_fenced(thread)
-    proxy.fence(thread, shared)
+    proxy.fence(thread, where)
 
 
 def released(thread):

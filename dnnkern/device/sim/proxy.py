@@ -21,12 +21,13 @@ def agent(block, name, remedy=""):
     return agents[name]
 
 
-def fence(thread, shared=False):
-    """fence.proxy.async: agents started from here on, by whoever knows of it, see all that `thread` knows of; or in shared memory only."""
+def fence(thread, where="all"):
+    """fence.proxy.async: agents started from here on, by whoever knows of it, see all that `thread` knows of; or what is in "shared" or
+    "global" memory only."""
     block, launch = thread.block, thread.block.launch
     launch.asynchronous = True
     order.examine(block, (thread,))
-    thread.clock = block.clocks.release(thread.clock, thread.tid, launch.now, block.floor).fenced(shared, launch.floor)
+    thread.clock = block.clocks.release(thread.clock, thread.tid, launch.now, block.floor).fenced(where, launch.floor)
     block.uniform = False
 
 
@@ -89,7 +90,7 @@ class Starters(order.Knowledge):
         if self.reads:
             return plain, plain
         fences = clock.fences
-        fenced = (fences.shared if self.shared else fences.everywhere).get(owner)
+        fenced = (fences.shared if self.shared else fences.elsewhere).get(owner)
         return plain, np.where(threads, fences.floor if fenced is None else np.maximum(fenced[who], fences.floor), plain)
 
     def remedy(self, tid, agent):
