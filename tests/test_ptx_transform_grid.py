@@ -50,6 +50,36 @@ def test_gradients_have_no_atomics(words):
         assert found["grid_sample_tiles"].registers * 256 * 3 <= 65536
 
 
+@pytest.mark.parametrize("words", ["32x64x112x112 f32 112x112", "8x128x100x152 bf16 100x152 --padding reflection",
+                                   "4x16x32x64x64 f64 32x64x64", "2x40x2000x2000 f16 20x20 --mode nearest --padding border"])
+def test_gradients_of_sorted_places(words):
+    for config, found in kernels("grid_sample_bwd", words, "cells"):
+        assert list(found) == ["grid_sample_locate", "grid_sample_starts", "grid_sample_spread", "grid_sample_order", "grid_sample_cells",
+                               "grid_sample_dgrid"]
+        for name, code in found.items():
+            assert not code.opcodes("RED.", "ATOMG", "ATOM.") and "div." not in code.ptx and "rem." not in code.ptx
+            assert (".f64" in code.ptx) <= ("f64" in words), "double precision"
+        gather, channels = found["grid_sample_cells"], config.share.channels
+        assert gather.registers * 256 * (3 if channels <= 16 else 2) <= 65536
+        assert gather.count("LDG") >= 2 * channels, "channels of a place one after another"
+        assert "nearest" in words or found["grid_sample_dgrid"].count("LDG") >= 5 * min(channels, 2)
+        assert found["grid_sample_dgrid"].registers * 128 * 5 <= 65536
+
+
+def test_channels_that_are_neighbours_are_loaded_together():
+    from dataclasses import replace
+
+    from dnnkern.host.tensor import Tensor
+    problem, target = parse_problem("32x64x112x112 f16 112x112".split(), "grid_sample_bwd"), device("sm_90a")
+    shape, strides = problem.x.shape, (112 * 112 * 64, 1, 112 * 64, 64)
+    last = Tensor(shape, strides, "float16")
+    problem = replace(problem, x=last, dy=last, dx=last)
+    algorithm = next(a for a in dispatch.algorithms("grid_sample_bwd") if a.name == "cells")
+    (variant,) = algorithm.variants(problem, target)
+    found = {k.kernel.py_func.__name__: assembled(k.kernel, k.signature, "sm_90a") for k in variant.build(problem, target, variant.config)}
+    assert found["grid_sample_cells"].opcodes("LDG.E.128", "STG.E.128") and len(found["grid_sample_dgrid"].opcodes("LDG.E.128")) >= 5
+
+
 @pytest.mark.parametrize("words, launches", [("32x64x112x112 f32 112x112", 3), ("32x64x112x112 bf16 112x112 --padding reflection", 4),
                                              ("4x16x8x8x8 f64 8x8x8", 3), ("4x3x300x300 f32 300x300 --mode nearest", 3)])
 def test_additions_return_nothing(words, launches):

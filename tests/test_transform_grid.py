@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from cases._grid import SampleBackward, SampleForward
 from cases._resample import SHORT
-from contract import ALLOW, Run, random_layout, random_problems, refusal
-from labs import array, host
+from contract import ALLOW, Run, device, random_layout, random_problems, refusal, registered
+from labs import array, elsewhere, host
 
 import dnnkern
 from dnnkern import dispatch
@@ -34,7 +34,7 @@ def test_samples_and_gradients_are_those_of_torch(image, size, mode, padding, co
     given = array(x.detach().numpy(), "float64"), array(grid.detach().numpy(), "float64")
     for algo in names("grid_sample_fwd"):
         np.testing.assert_allclose(host(FWD(*given, algo=algo, **how)), y.detach().numpy(), atol=1e-12, err_msg=algo)
-    for algo in names("grid_sample_bwd") if len(size) == 2 else ("naive", "atomic"):
+    for algo in names("grid_sample_bwd") if len(size) == 2 else ("naive", "atomic", "cells"):
         dx, dgrid = BWD(array(dy, "float64"), *given, algo=algo, allow=ALLOW, **how)
         np.testing.assert_allclose(host(dx), x.grad.numpy(), atol=1e-12, err_msg=algo)
         np.testing.assert_allclose(host(dgrid), grid.grad.numpy(), atol=1e-12, err_msg=algo)
@@ -113,6 +113,48 @@ def test_a_grid_that_leads_everywhere_to_one_pixel():
             run = Run(case, algorithm, values)
             run.check_memory()
             run.check_values(reference, tolerance)
+
+
+LAST = {name: {"order": (0, 2, 3, 1)} for name in ("x", "dx", "dy")}
+LISTS = [
+    SampleBackward("several-parts-and-buckets-f32", (1, 3, 13, 17), (33, 37)),
+    SampleBackward("several-images-in-two-rows-f64", (2, 1, 2, 130), (9, 13), "float64", corners=True, wide=1.1),
+    SampleBackward("piles-at-the-border-bf16", (1, 5, 6, 5), (25, 26), "bfloat16", padding="border", wide=20.0),
+    SampleBackward("piles-channels-last-f16", (1, 16, 5, 4), (25, 26), "float16", padding="border", wide=20.0, layout=LAST),
+    SampleBackward("piles-odd-channels-last-f32", (1, 5, 5, 4), (25, 26), padding="border", wide=20.0, layout=LAST),
+    SampleBackward("many-odd-channels-last-f32", (1, 37, 3, 3), (3, 5), padding="reflection", layout=LAST),
+    SampleBackward("piles-in-a-volume-f64", (1, 3, 3, 2, 4), (12, 11, 10), "float64", padding="border", wide=20.0),
+    SampleBackward("piles-at-the-nearest-f32", (1, 2, 4, 7), (25, 26), mode="nearest", padding="border", wide=20.0),
+    SampleBackward("all-outside-f32", (1, 2, 4, 5), (5, 7), wide=0.0),
+    SampleBackward("more-channels-than-a-turn-f32", (1, 70, 2, 3), (4, 3))]
+"""Lists of every length, of tiles that are cut, in each of the ways that threads share channels."""
+
+
+def outside(case, values):
+    """Places that all lie outside, for a case of width 0."""
+    return values if case.wide else {**values, "grid": values["grid"] + 3}
+
+
+@pytest.mark.parametrize("case", LISTS, ids=lambda case: case.id)
+def test_gradients_of_lists_of_every_length(case):
+    """The second run in another order of threads, with another one's numbers in the workspace: not a bit changes."""
+    values = outside(case, case.values("float"))
+    (reference, tolerance), (algorithm,) = case.reference(values), [a for a in dispatch.algorithms(case.op) if a.name == "cells"]
+    for variant in algorithm.variants(case.problem(), device()):
+        with registered(variant) as mine:
+            run = Run(case, mine, values)
+            run.check_memory()
+            run.check_values(reference, tolerance)
+            with elsewhere() as stream:
+                again = Run(case, mine, values, dirt=np.full(7, 0x55, np.uint8), stream=stream)
+            assert all((run.raw()[name] == again.raw()[name]).all() for name in ("dx", "dgrid"))
+    assert case.wide or not any(v.any() for v in reference.values())
+
+
+def test_images_with_too_many_cells_are_refused():
+    algorithm = next(a for a in dispatch.algorithms("grid_sample_bwd") if a.name == "cells")
+    assert "16777216" in refusal(algorithm, parse_problem("1x1x4100x4100 f32 2x2".split(), "grid_sample_bwd"))
+    assert refusal(algorithm, parse_problem("1x1x4000x4000 f32 2x2".split(), "grid_sample_bwd")) is None
 
 
 @pytest.mark.parametrize("op", SAMPLES + AFFINES)

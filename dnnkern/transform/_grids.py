@@ -173,7 +173,8 @@ def grid_sample_bwd(dy, x, grid, *, mode="bilinear", padding_mode="zeros", align
     Returns
     -------
     dx : array of x's shape and dtype, of dy's framework
-        Each pixel gathers what the places round it give it, in the grid's order; summed in float32 (float64 for float64), rounded once.
+        Each pixel gathers what the places round it give it, in an order that follows from the grid; summed in float32 (float64 for
+        float64), rounded once.
     dgrid : array of the grid's shape and dtype
         0 with "nearest", and where a coordinate was brought back to the border.
 

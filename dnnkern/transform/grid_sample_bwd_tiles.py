@@ -17,10 +17,11 @@ from ..device.warp import ballot
 from ..dispatch import Algorithm
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
+from . import _grid_gradient
 from ._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._values import COMPUTE
 from .grid_sample_naive import Config as Kind
-from .grid_sample_naive import config_of, grid_launch, make_corners
+from .grid_sample_naive import config_of, make_corners
 
 SIDE, THREADS, LIMIT = 16, 256, 2 ** 31 - 2 ** 20
 WARPS, FAR = THREADS // 32, 3e9
@@ -51,7 +52,7 @@ def supports(problem):
     (rows, columns), groups = _tiles(p.image), ceil_div(p.channels, 4)
     if max(rows * columns * groups * p.x.shape[0], p.dgrid.size, *p.image) >= LIMIT or max(p.image) >= 2 ** 23:
         return f"images {p.image}, {p.x.shape[0]} of {p.channels} channels; expected fewer tiles than 2**31 - 2**20, extents below 2**23"
-    return None
+    return _grid_gradient.supports(p)
 
 
 def _boxes(problem):
@@ -71,13 +72,14 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """Of each block the boxes, and the places of those that a smooth grid makes it look at."""
+    """Of each block the boxes, and the places of those that a smooth grid makes it look at; fitted to H200. The gradient by the grid."""
     p, (rows, columns) = problem, _tiles(problem.image)
     boxes, blocks = _boxes(p) // max(1, p.x.shape[0]), rows * columns * p.x.shape[0] * ceil_div(p.channels, config.channels)
     near = min(boxes, 4 + 2 * ceil_div(boxes, rows * columns))
-    each = boxes / THREADS * 60 + near * (300 + 5 * THREADS / 2) + config.channels * 60
+    each = boxes / THREADS * 60 + near * (1000 + 5 * THREADS / 2) + config.channels * 880
     issue = divisions_seconds(blocks * THREADS * each, 1, device)
-    return 3 * LAUNCH + max(1.3 * moved_seconds(p.bytes, device), issue / min(1.0, blocks / (4 * device.sms)))
+    moved = moved_seconds(p.dy.nbytes + p.dx.nbytes, device)
+    return 2 * LAUNCH + max(moved, issue / min(1.0, blocks / (4 * device.sms))) + _grid_gradient.seconds(p, device)
 
 
 @functools.cache
@@ -205,7 +207,7 @@ def build(problem, device, config):
               *extents, Argument("int64x5", p.strides_of(p.dy)), grid_strides, Argument("int64x5", p.strides_of(p.dx)))
     blocks = rows * columns * groups * p.x.shape[0]
     return (Launch(box_kernel(kind), (_boxes(p), 1, 1), (THREADS, 1, 1), find),
-            Launch(kernel(config), (blocks, 1, 1), (THREADS, 1, 1), gather), grid_launch(p))
+            Launch(kernel(config), (blocks, 1, 1), (THREADS, 1, 1), gather), _grid_gradient.launch(p, device))
 
 
 ALGORITHM = Algorithm(op="grid_sample_bwd", name="tiles", supports=supports, workspace=workspace, estimate=estimate, build=build,

@@ -9,7 +9,7 @@ from typing import Callable, NamedTuple
 
 from ..device import cuda, device_function, i32, i64
 from ..device.convert import element
-from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.index import ceil_div
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ._estimate import LAUNCH, divisions_seconds, moved_seconds
@@ -199,32 +199,22 @@ def make_find(config, Int):
 
 
 @functools.cache
-def grid_kernel(config, wide):
-    """The gradient of a place of the grid a thread: the sum over the channels, in their order, of which two are under way together.
-    `wide`: places beyond 32 bits."""
+def grid_kernel(config):
+    """The gradient of a place of the grid a thread: the sum over the channels, in their order."""
     corners = make_corners(config)
-    where, split, find = corners.where, corners.split, make_find(config, i64)
+    where, split, pixel = corners.where, corners.split, corners.pixel
     load, store, T = element(config.dtype).load, element(config.grid).store, COMPUTE[config.compute]
     DIMS, BILINEAR = config.dims, config.mode == "bilinear"
     CORNERS = 2 ** config.dims
-    BOTH = 2 * CORNERS
 
     @cuda.jit(launch_bounds=(THREADS, 2))
-    def grid_sample_dgrid(dy, x, grid, dgrid, places, depth, height, width, channels, sizes, out, dy_strides, x_strides, grid_strides,
-                          dgrid_strides):
-        values, offsets, inside = cuda.local.array(BOTH, T), cuda.local.array(CORNERS, i64), cuda.local.array(CORNERS, i32)
+    def grid_sample_dgrid_naive(dy, x, grid, dgrid, places, channels, sizes, out, dy_strides, x_strides, grid_strides, dgrid_strides):
         slopes = cuda.local.array(3, T)
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < places:
-            if wide:
-                i, q = divided(i, out[2])
-                i, p = divided(i, out[1])
-                n, o = divided(i, out[0])
-            else:
-                row, place_q = divide_remainder(i32(i), width)
-                row, place_p = divide_remainder(row, height)
-                image_n, place_o = divide_remainder(row, depth)
-                n, o, p, q = i64(image_n), i64(place_o), i64(place_p), i64(place_q)
+            i, q = divided(i, out[2])
+            i, p = divided(i, out[1])
+            n, o = divided(i, out[0])
             slopes[0], slopes[1], slopes[2] = T(0), T(0), T(0)
             if BILINEAR:
                 at = i64(n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3])
@@ -232,37 +222,24 @@ def grid_kernel(config, wide):
                 w0, w_share = split(w)
                 h0, h_share = split(h)
                 d0, d_share = split(d)
-                find(offsets, inside, sizes, x_strides, d0, h0, w0)
                 here = i64(n * dy_strides[0] + o * dy_strides[2] + p * dy_strides[3] + q * dy_strides[4])
-                image = i64(n * x_strides[0])
-                for c in range(0, channels, 2):
-                    given, other = T(load(dy, here)), T(0)
-                    if c + 1 < channels:
-                        other = T(load(dy, i64(here + dy_strides[1])))
+                for c in range(channels):
+                    given, image = T(load(dy, i64(here + c * dy_strides[1]))), i64(n * x_strides[0] + c * x_strides[1])
                     for k in range(CORNERS):
-                        values[k], values[CORNERS + k] = T(0), T(0)
-                        if inside[k]:
-                            values[k] = T(load(x, i64(image + offsets[k])))
-                            if c + 1 < channels:
-                                values[CORNERS + k] = T(load(x, i64(image + x_strides[1] + offsets[k])))
-                    for two in range(2):
-                        g = other if two else given
-                        for k in range(CORNERS):
-                            value = T(g * values[two * CORNERS + k])
-                            in_w = w_share if k & 1 else T(T(1) - w_share)
-                            in_h = h_share if k >> 1 & 1 else T(T(1) - h_share)
-                            in_d = T(1)
-                            if DIMS > 2:
-                                in_d = d_share if k >> 2 else T(T(1) - d_share)
-                                slopes[2] = T(slopes[2] + T(value * T(in_w * in_h)) * (T(1) if k >> 2 else T(-1)))
-                            slopes[0] = T(slopes[0] + T(value * T(in_h * in_d)) * (T(1) if k & 1 else T(-1)))
-                            slopes[1] = T(slopes[1] + T(value * T(in_w * in_d)) * (T(1) if k >> 1 & 1 else T(-1)))
-                    here, image = i64(here + 2 * dy_strides[1]), i64(image + 2 * x_strides[1])
+                        value = T(given * pixel(x, image, x_strides, sizes, i32(d0 + (k >> 2)), i32(h0 + (k >> 1 & 1)), i32(w0 + (k & 1))))
+                        in_w = w_share if k & 1 else T(T(1) - w_share)
+                        in_h = h_share if k >> 1 & 1 else T(T(1) - h_share)
+                        in_d = T(1)
+                        if DIMS > 2:
+                            in_d = d_share if k >> 2 else T(T(1) - d_share)
+                            slopes[2] = T(slopes[2] + T(value * T(in_w * in_h)) * (T(1) if k >> 2 else T(-1)))
+                        slopes[0] = T(slopes[0] + T(value * T(in_h * in_d)) * (T(1) if k & 1 else T(-1)))
+                        slopes[1] = T(slopes[1] + T(value * T(in_w * in_d)) * (T(1) if k >> 1 & 1 else T(-1)))
                 slopes[0], slopes[1], slopes[2] = T(slopes[0] * w_slope), T(slopes[1] * h_slope), T(slopes[2] * d_slope)
             to = i64(n * dgrid_strides[0] + o * dgrid_strides[1] + p * dgrid_strides[2] + q * dgrid_strides[3])
             for k in range(DIMS):
                 store(dgrid, i64(to + k * dgrid_strides[4]), slopes[k])
-    return grid_sample_dgrid
+    return grid_sample_dgrid_naive
 
 
 def sizes_arguments(problem):
@@ -276,11 +253,9 @@ def grid_launch(problem):
     p = problem
     pointer, numbers, places = element(p.x.dtype).pointer, element(p.grid.dtype).pointer, p.grid.size // p.dims
     strides = p.strides_of(p.dy), p.strides_of(p.x), p.grid_strides(p.grid), p.grid_strides(p.dgrid)
-    wide = places >= 2 ** 31
-    by = (Argument("uint32x3", divisor(1 if wide else n)) for n in p.out)
     arguments = (Argument(pointer, "dy"), Argument(pointer, "x"), Argument(numbers, "grid"), Argument(numbers, "dgrid"),
-                 Argument("int64", places), *by, *sizes_arguments(p), *(Argument("int64x5", s) for s in strides))
-    return Launch(grid_kernel(config_of(p), wide), (ceil_div(places, THREADS), 1, 1), (THREADS, 1, 1), arguments)
+                 Argument("int64", places), *sizes_arguments(p), *(Argument("int64x5", s) for s in strides))
+    return Launch(grid_kernel(config_of(p)), (ceil_div(places, THREADS), 1, 1), (THREADS, 1, 1), arguments)
 
 
 def build(problem, device, config):
