@@ -200,3 +200,15 @@ def test_resampled_images_move_16_bytes(op, words, loads, dtype, tmp_path):
     if op == "resample_fwd":
         assert accesses(code, "LDG") == {8 * ITEMSIZE[dtype]: loads * 16 // ITEMSIZE[dtype]} and accesses(code, "STG")[128] == 1
     assert "div." not in code.ptx and "rem." not in code.ptx and (dtype == "float64" or ".f64" not in code.ptx)
+
+
+@pytest.mark.parametrize("words", ["16x256x64x64 {} 128x128 bilinear", "16x256x64x64 {} 128x128", "32x21x65x65 {} 513x513 bilinear"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_gradients_of_resampled_images_share_their_weights(words, dtype, tmp_path):
+    """A load for each of the channels of a place, all under way together."""
+    code, _ = assembled(parse_problem(words.format(dtype).split(), "resample_bwd"), "chunks", tmp_path)
+    channels = {"3": 11, "1": 16}[words[0]] if dtype != "float64" else {"3": 7, "1": 8}[words[0]]
+    ((width, loads),) = accesses(code, "LDG").items()  # of one place, or more in a turn of the loop
+    assert width == 8 * ITEMSIZE[dtype] and loads % channels == 0 and accesses(code, "STG") == {width: channels}
+    assert code.registers * 256 * 3 <= 65536
+    assert "div." not in code.ptx and "rem." not in code.ptx and (dtype == "float64" or ".f64" not in code.ptx)

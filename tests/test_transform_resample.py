@@ -4,12 +4,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from cases._resample import MODES, SHORT, Resample
-from contract import random_layout, random_problems
+from cases.resample_bwd import CASES
+from contract import Run, random_layout, random_problems, registered
 from labs import array, host
 from test_transform import refused
 
 import dnnkern
+from dnnkern import dispatch
 from dnnkern.host.tensor import Tensor
+from dnnkern.transform import resample_chunks
 from dnnkern.transform._parse import parse_problem
 from dnnkern.transform._resample_problem import make_axis, make_resample
 from dnnkern.transform.resample_chunks import _config
@@ -68,7 +71,10 @@ def test_what_a_thread_takes():
     assert config("2x64x8x8 f16 16x16 bilinear nhwc") == config("2x64x8x8 f16 16x16 nhwc", "resample_bwd") == (True, 8, 16)
     assert config("2x6x8x8 f16 16x16 nhwc") == (True, 2, 4) and config("2x3x8x8 f32 16x16 nhwc") == (True, 1, 4)
     assert config("2x64x8x8 f16 16x16 bilinear") == (False, 8, 16) and config("2x64x8x8 f32 16x17") == (False, 4, 4)
-    assert config("2x64x8x8 f32 16x16", "resample_bwd") == (False, 1, 4)
+    assert config("2x64x8x8 f32 16x16", "resample_bwd") == (False, 1, 4), "threads are few"
+    assert config("32x64x64x64 f16 128x128", "resample_bwd") == (False, 16, 2)
+    assert config("8x21x256x256 f32 512x512", "resample_bwd") == (False, 11, 4)
+    assert config("32x64x64x64 f64 128x128", "resample_bwd") == (False, 8, 8)
     last = Tensor((2, 64, 8, 8), (64 * 64, 1, 8 * 64, 64), "float16")
     wide = Tensor((2, 64, 16, 16), (256 * 64, 1, 16 * 64, 64), "float16")
     problem = make_resample("resample_fwd", (last,), wide, (16, 16), "bilinear", False, "NCHW", frozenset())
@@ -117,3 +123,16 @@ def test_bad_gradients():
     refused(ValueError, ["out has shape (1, 2, 3, 4)", "(1, 2, 6, 6)"], "resample_bwd", dy, (1, 2, 6, 6), out=((1, 2, 3, 4), "float32"))
     refused(TypeError, ["dy: got NoneType"], "resample_bwd", None, (1, 2, 3, 4))
     refused(TypeError, ["dy is int32"], "resample_bwd", array(np.ones((1, 2, 3, 4)), "int32"), (1, 2, 6, 6))
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.id.startswith("no-")], ids=lambda case: case.id)
+def test_gradients_of_channels_that_lie_apart(case, monkeypatch):
+    """Chunks of several channels, the last one not whole, as larger images have them."""
+    monkeypatch.setattr(resample_chunks, "FEW", 1)
+    monkeypatch.setattr(resample_chunks, "MOST_APART", 4)
+    algorithm = next(a for a in dispatch.algorithms("resample_bwd") if a.name == "chunks")
+    with registered(algorithm) as mine:
+        values = case.values("float")
+        run = Run(case, mine, values)
+        run.check_memory()
+        run.check_values(*case.reference(values))

@@ -1,10 +1,12 @@
-"""A thread makes a chunk of neighbours: of a pixel's channels where these are contiguous, else of pixels of a row.
+"""A thread makes a chunk: of a pixel's channels where these are contiguous, else of pixels of a row; of a gradient always of channels.
 
 Channels share their pixel's place: a thread loads up to 16 bytes of each of the pixels round it, all of a plane's before the first is used,
 and stores as many. Pixels of a row share the rows that they lie between: what a place costs is computed once for the row, and per pixel
-only along it; their elements are loaded one by one, out of lines that neighbours have in the L1, and stored 16 bytes at once. A gradient of
-pixels of a row is made one pixel a thread; for each the places that it is a part of are a few in a row, known without a search, and are
-loaded two at a time.
+only along it; their elements are loaded one by one, out of lines that neighbours have in the L1, and stored 16 bytes at once.
+
+Of a gradient the places that a pixel is a part of are a few in a row, known without a search. Which they are, and what they count, is
+computed once for all channels of a thread: those of 16 bytes, loaded at two places at a time; or up to 16 that lie apart, one by one, which
+neighbouring threads, neighbouring pixels, load and store side by side.
 
 Where a place lies follows by multiplications alone (`_taps`).
 """
@@ -13,11 +15,13 @@ import math
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, i32, i64, u32
+from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
+from ._channels import Share, make_channels
 from ._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
 from ._offsets import LIMIT
 from ._resample_problem import RESAMPLES
@@ -25,13 +29,13 @@ from ._taps import axis_arguments, make_mix, make_reach, make_source, make_weigh
 from ._units import make_unit_moves, unit_of, word_of
 from ._values import COMPUTE, make_unpack, make_words
 
-THREADS = 256
+THREADS, MOST_APART, FEW = 256, 16, 2 ** 17
 
 
 @dataclass(frozen=True)
 class Config:
-    """Direction, element type, what it is computed in, mode, spatial dimensions, whether a chunk is of channels, its elements, bytes of a
-    store (and, of channels, of a load), 64-bit offsets."""
+    """Direction, element type, what it is computed in, mode, spatial dimensions, whether a chunk is of contiguous channels, its elements,
+    bytes of a store (and, of channels, of a load), 64-bit offsets, whether every chunk is whole."""
     forward: bool
     dtype: str
     compute: str
@@ -41,11 +45,21 @@ class Config:
     elements: int
     unit: int
     wide: bool
+    whole: bool = True
 
     @property
     def taps(self):
         """Dimensions along which a place lies between two pixels."""
         return self.dims if self.mode == "bilinear" else 0
+
+
+def _apart(problem):
+    """Channels of a thread where they lie apart: as many as sums have registers for, fewer where threads are few."""
+    elements = min(MOST_APART, max(1, problem.c)) if problem.compute == "float32" else min(MOST_APART // 2, max(1, problem.c))
+    elements = ceil_div(problem.c, ceil_div(problem.c, elements)) if problem.c else 1
+    while elements > 1 and problem.n * math.prod(problem.image) * ceil_div(problem.c, elements) < FEW:
+        elements = ceil_div(elements, 2)
+    return elements
 
 
 def _config(problem):
@@ -57,17 +71,23 @@ def _config(problem):
     unit = unit_of(alignment, problem.c, *strides, itemsize=size) if channels else size
     if unit > size or problem.layout == "NHWC":
         return Config(channels=True, elements=unit // size, unit=unit, **common)
-    if not problem.is_forward or problem.y_strides[4] != 1:
+    if not problem.is_forward:
+        elements = _apart(problem)
+        return Config(channels=False, elements=elements, unit=size, whole=problem.c % elements == 0, **common)
+    if problem.y_strides[4] != 1:
         return Config(channels=False, elements=1, unit=size, **common)
     aligned = unit_of(problem.y.alignment, *problem.y_strides[:4], itemsize=size) == 16
     return Config(channels=False, elements=16 // size, unit=16 if aligned else size, **common)
 
 
 def _sizes(problem, config):
-    """What a thread's index counts within an image: pixels, then chunks of channels; or channels and rows, then chunks of pixels."""
+    """What a thread's index counts within an image: pixels, then chunks of channels; or channels and rows, then chunks of pixels; or chunks
+    of channels that lie apart, then pixels."""
     image = problem.out if problem.is_forward else problem.image
     if config.channels:
         return (*image, problem.c // config.elements)
+    if not config.forward:
+        return (ceil_div(problem.c, config.elements), *image)
     return (problem.c, *image[:2], ceil_div(image[2], config.elements))
 
 
@@ -96,7 +116,7 @@ def estimate(problem, device, config):
     taps = 2 ** config.taps
     if not problem.is_forward:
         taps = math.prod(max(1, (1 + (config.taps > 0)) * axis.outer / axis.inner) for axis in problem.axes)
-    an_element = 4 * taps if config.channels else 12 + 6 * taps
+    an_element = 4 * taps if config.channels else 12 + 6 * taps if config.forward else 6 + 5 * taps
     a_chunk = 90 + 20 * config.dims + an_element * config.elements + (0 if problem.is_forward else 30 * taps)
     issue = divisions_seconds(count, a_chunk, device)
     return LAUNCH + max(moved, issue) * tail(ceil_div(count, THREADS), 6, device)
@@ -257,10 +277,9 @@ def forward_pixels(config):
 
 
 @functools.cache
-def backward(config):
-    """dx[...] = the gradient, a chunk of channels or a pixel a thread."""
-    size, V, Int = ITEMSIZE[config.dtype], config.elements, i64 if config.wide else i32
-    T, CHANNELS = COMPUTE[config.compute], config.channels
+def backward_channels(config):
+    """dx[...] = the gradient, a chunk of contiguous channels a thread."""
+    size, V, T, Int = ITEMSIZE[config.dtype], config.elements, COMPUTE[config.compute], i64 if config.wide else i32
     load, store, _, _, W = make_unit_moves(config.unit, size)
     take, put = make_take(config.dtype, V)
     reach, weight, HELD = make_reach(config.mode), make_weight(config.mode, config.compute), 2 * W
@@ -278,10 +297,8 @@ def backward(config):
         if index < count:
             total, words, made = cuda.local.array(V, T), cuda.local.array(HELD, u32), cuda.local.array(W, u32)
             inverses = in_d, in_h, in_w
-            n, e0, e1, e2, e3 = split(index, sizes)
-            c, d, h, w = e0, e1, e2, e3
-            if CHANNELS:
-                c, d, h, w = i32(e3 * V), e0, e1, e2
+            n, d, h, w, chunk = split(index, sizes)
+            c = i32(chunk * V)
             o0, o1 = reach(d, 0, lines, divisors)
             p0, p1 = reach(h, 1, lines, divisors)
             q0, q1 = reach(w, 2, lines, divisors)
@@ -307,16 +324,60 @@ def backward(config):
     return resample_gradient
 
 
+@functools.cache
+def backward_apart(config):
+    """dx[...] = the gradient, a chunk of channels that lie apart a thread."""
+    V, T, Int = config.elements, COMPUTE[config.compute], i64 if config.wide else i32
+    fetch, put = make_channels(config.dtype, config.compute, Share(V, 1, 0, config.whole), config.wide)
+    reach, weight = make_reach(config.mode), make_weight(config.mode, config.compute)
+
+    @cuda.jit(launch_bounds=(THREADS, 3))
+    def resample_gradient_apart(dy, dx, count, channels, sizes, dy_strides, dx_strides, lines, divisors, in_d, in_h, in_w):
+        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        if index < count:
+            total, values, inverses = cuda.local.array(V, T), cuda.local.array(V, T), (in_d, in_h, in_w)
+            n, chunk, d, h, w = split(index, sizes)
+            first = i32(chunk * V)
+            left = i32(channels - first)
+            o0, o1 = reach(d, 0, lines, divisors)
+            p0, p1 = reach(h, 1, lines, divisors)
+            q0, q1 = reach(w, 2, lines, divisors)
+            for v in range(V):
+                total[v] = T(0)
+            dy = advance(dy, Int(Int(n) * dy_strides[0] + Int(first) * dy_strides[1]))
+            for o in range(o0, o1):
+                d_share = weight(i32(o), d, 0, lines, divisors, inverses)
+                for p in range(p0, p1):
+                    h_share = d_share * weight(i32(p), h, 1, lines, divisors, inverses)
+                    row = advance(dy, Int(Int(o) * dy_strides[2] + Int(p) * dy_strides[3]))
+                    for q in range(q0, q1):
+                        share = h_share * weight(i32(q), w, 2, lines, divisors, inverses)
+                        if share != 0:
+                            fetch(values, advance(row, Int(Int(q) * dy_strides[4])), Int(dy_strides[1]), left)
+                            for v in range(V):
+                                total[v] = T(total[v] + share * values[v])
+            at = Int(Int(n) * dx_strides[0] + Int(first) * dx_strides[1] + Int(d) * dx_strides[2] + Int(h) * dx_strides[3]
+                     + Int(w) * dx_strides[4])
+            put(advance(dx, at), total, Int(dx_strides[1]), left)
+    return resample_gradient_apart
+
+
 def build(problem, device, config):
     """One launch."""
     config = _config(problem)
-    kernel = backward if not config.forward else forward_channels if config.channels else forward_pixels
+    if config.forward:
+        kernel = forward_channels if config.channels else forward_pixels
+    else:
+        kernel = backward_channels if config.channels else backward_apart
     sizes, (_, name, scale) = _sizes(problem, config), word_of(problem.x.itemsize)
+    pointer, channels = name + "*", ()
+    if kernel is backward_apart:  # which takes elements, not their words
+        pointer, scale, channels = element(problem.x.dtype).pointer, 1, (Argument("int32", problem.c),)
     count, integer = problem.n * math.prod(sizes), "int64" if config.wide else "int32"
     names, strides = ("x", "y"), (problem.x_strides, problem.y_strides)
     if not config.forward:
         names, strides = ("dy", "dx"), strides[::-1]
-    arguments = (*(Argument(name + "*", operand) for operand in names), Argument("int32", count),
+    arguments = (*(Argument(pointer, operand) for operand in names), Argument("int32", count), *channels,
                  Argument("uint32x12", tuple(v for n in sizes for v in divisor(n))),
                  *(Argument(f"{integer}x5", tuple(v * scale for v in s)) for s in strides), *axis_arguments(problem))
     return (Launch(kernel(config), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
