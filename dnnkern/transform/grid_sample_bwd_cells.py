@@ -9,6 +9,7 @@ A pixel of many places, as at a border that everything outside is brought back t
 lanes share its list, in turns, and a fixed tree of shuffles adds up what they have.
 """
 import functools
+import math
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, i32, i64, u32
@@ -19,7 +20,7 @@ from ..device.warp import ballot, broadcast, lane_id, shuffle_xor
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from . import _cells, _grid_gradient
-from ._channels import Share, make_channels, make_pixel, share_of, tile_of
+from ._channels import Share, Tile, make_channels, make_pixel, share_of, tile_of
 from ._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._values import COMPUTE
 from .grid_sample_naive import Config as Kind
@@ -44,8 +45,9 @@ def supports(problem):
     p = problem
     if not p.dx.size or not p.dgrid.size:
         return "there are no pixels or no places"
-    if p.dx.size >= 2 ** 31 - 2 ** 20:
-        return f"{p.dx.size} pixels in {p.channels} channels; expected fewer than 2**31 - 2**20"
+    blocks = p.x.shape[0] * p.channels * math.prod(Tile(16, 16).counts(p.image))
+    if blocks >= 2 ** 31:
+        return f"{blocks} tiles of 16 by 16 pixels in all channels; expected fewer than 2**31"
     return _grid_gradient.supports(p) or _cells.refusal(p)
 
 
@@ -83,7 +85,8 @@ def estimate(problem, device, config):
     work = 1.2 * taps * places * p.channels * (35 / share.channels + a_load) + p.dx.size * (5 + 60 / (share.channels * config.turns))
     _, rows, columns = _grid(p, share)
     blocks = rows * columns * p.x.shape[0] * ceil_div(p.channels, share.step * config.turns)
-    gather = divisions_seconds(work, 1, device) / min(1.0, blocks / (2 * device.sms))
+    warps = 1.1 if _blocks_resident(config.kind, share) < 3 else 1.0  # too few to have the L1 busy all the time
+    gather = divisions_seconds(work, 1, device) * warps / min(1.0, blocks / (2 * device.sms))
     return (LAUNCH + _cells.seconds(p, device) + max(gather, moved_seconds(p.dy.nbytes + p.dx.nbytes, device))
             + _grid_gradient.seconds(p, device))
 
