@@ -32,6 +32,7 @@ def test_fragments_stay_in_registers(op, words, algo, tmp_path):
     config, launch, code = layer(op, words, algo, tmp_path)
     assert config.mma and code.count("HMMA") == config.steps * config.part // 8
     assert code.count("LDSM") == config.steps * (1 + -(-config.part // 16)), "R once, lines of sixteen sequences a step"
+    assert code.count("LDGSTS") > config.steps, "16 bytes of R a lane and step of k, all as far as there is room on their way at once"
     assert config.held <= code.registers and code.registers * config.threads <= 65536
     assert code.count("RED") == (not config.cluster), "one thread announces, once a step"
     assert ".f64" not in code.ptx and launch.cooperative != bool(config.cluster)

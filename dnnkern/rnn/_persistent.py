@@ -12,13 +12,13 @@ mma: a warp has 16 rows and a part of k, as fragments; parts are added up by who
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u16, u32
+from ..device import cuda, device_function, i32, i64, u32
 from ..device.cluster import cluster_arrive, cluster_wait
 from ..device.convert import element
 from ..device.cp_async import commit_copies, copy_async16, wait_copies
 from ..device.grid import announce, await_blocks
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.ldmatrix import ldmatrix_x2, ldmatrix_x4
+from ..device.ldmatrix import ldmatrix_x2, ldmatrix_x4, ldmatrix_x4_trans
 from ..device.mma import make_mma
 from ..device.vec import address, load2, load4, shared_address
 from ..device.warp import shuffle_xor
@@ -29,6 +29,8 @@ from ._spec import GATES
 
 COPY = 16  # bytes of a copy to shared memory
 WARP = 32
+TILE = COPY * WARP  # bytes of 16 rows of R and 16 elements along k: a copy each lane
+RING = 64 << 10  # bytes of R that are on their way to a block
 
 
 @dataclass(frozen=True)
@@ -122,14 +124,14 @@ class Config:
         return self.splits * self.rows * self.pitch
 
     @property
-    def stage_pitch(self):
-        """Elements of a row of R on its way to fragments: a step of each part of k, and 16 bytes, which spare bank conflicts."""
-        return 16 * self.splits + 8
+    def ring(self):
+        """For mma: steps of R that are on their way to a warp's fragments at once, 512 bytes each."""
+        return min(self.steps, max(1, RING // (TILE * self.warps)))
 
     @property
-    def stage(self):
-        """Elements in shared memory of that."""
-        return self.rows * self.stage_pitch if self.mma else 1
+    def shared_bytes(self):
+        """Dynamic: lines, and before the first step R on its way."""
+        return max(self.lines_bytes, self.ring * self.warps * TILE if self.mma else 0)
 
     @property
     def pairs(self):
@@ -204,8 +206,8 @@ def _make_place(config):
 
 
 def make_product(config):
-    """Device functions ``fetch(held, stage, weights, at, units, first)`` and ``multiply(held, lines, sums, n)``, for the block's sequences
-    from n on."""
+    """Device functions ``fetch(held, tile, weights, at, units, first)``, through shared memory that is free afterwards, and
+    ``multiply(held, lines, sums, n)``, for the block's sequences from n on."""
     return (_make_mma_product if config.mma else _make_scalar_product)(config)
 
 
@@ -220,7 +222,7 @@ def _make_scalar_product(config):
     gather, place = _make_gather(LINES, WARP // 2), _make_place(config)
 
     @device_function
-    def fetch(held, stage, weights, at, unit_count, first):
+    def fetch(held, tile, weights, at, unit_count, first):
         lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
         for r in range(LINES):
             row = i32(warp * LINES + r)
@@ -263,37 +265,55 @@ def _make_mma_product(config):
     mma, FRAGMENTS = make_mma(config.dtype), config.part // 8
     STEPS, SPLITS, LENGTH, PITCH, ROWS = config.steps, config.splits, config.length, config.pitch, config.rows
     GATES_OF, UNIT_LOG, INNER, SUMS = config.rows_a_unit, config.units.bit_length() - 1, config.inner, 4 * FRAGMENTS
-    SPLIT_LOG, place, THREADS, BACK = SPLITS.bit_length() - 1, _make_place(config), config.threads, config.back
-    WIDTH, PADDED, BY_ROWS = 16 * SPLITS, config.stage_pitch, divisor(ROWS)
-    WIDTH_LOG = WIDTH.bit_length() - 1
+    CHAINS = 2 if FRAGMENTS == 1 else 1  # of products that wait for each other
+    ALL_SUMS = SUMS * CHAINS
+    SPLIT_LOG, place, BACK, UNITS = SPLITS.bit_length() - 1, _make_place(config), config.back, config.units
+    RING_STEPS, BYTES = config.ring, config.ring * TILE
     PAIRS, ODD = FRAGMENTS // 2, FRAGMENTS % 2
-    T = TYPES["float32"]
+    T, load, arrived = TYPES["float32"], ldmatrix_x4_trans if BACK else ldmatrix_x4, wait_copies(RING_STEPS - 1)
 
     @device_function
-    def fetch_step(s, places):
-        held, stage, weights, at, unit_count, first, tile, part = places
-        for j in range(i32(cuda.threadIdx.x), i32(ROWS * WIDTH), i32(THREADS)):
-            row, column = i32(j >> WIDTH_LOG), i32(j & (WIDTH - 1))
-            if BACK:  # neighbours in memory are rows
-                row, column = divide_remainder(j, BY_ROWS)[1], divide_remainder(j, BY_ROWS)[0]
+    def bring_step(s, places):
+        """A lane's copy: half a row of the step, of 16 elements along k, or backward of 16 units. Halves change places in every second
+        group of four rows, which spares ldmatrix bank conflicts."""
+        if s < STEPS:
+            ring, weights, at, unit_count, first, tile, part = places
+            lane = i32(i32(cuda.threadIdx.x) & 31)
+            line, half = i32(lane >> 1), i32(lane & 1)
+            if BACK:
+                row, k = i32(tile * 16 + 8 * half), i32(i32(part * STEPS + s) * 16 + line)
+            else:
+                row, k = i32(tile * 16 + line), i32(i32(part * STEPS + s) * 16 + 8 * half)
             gate = i32(row >> UNIT_LOG)
-            unit = i32(first + row - i32(gate << UNIT_LOG))
-            k = i32(i32(i32(column >> 4) * STEPS + s) * 16 + i32(column & 15))
-            word = u16(0)
-            if gate < GATES_OF and unit < unit_count and k < INNER:
-                word = weights[place(at, gate, unit, k, unit_count)]
-            stage[i32(row * PADDED + column)] = word
-        cuda.syncthreads()
-        lane = i32(i32(cuda.threadIdx.x) & 31)
-        line = i32(tile * 16 + i32(lane & 7) + 8 * i32(i32(lane >> 3) & 1))
-        ldmatrix_x4(held, i32(4 * s), shared_address(stage, i32(line * PADDED + part * 16 + 8 * i32(lane >> 4))))
-        cuda.syncthreads()
+            unit = i32(first + i32(row & (UNITS - 1)))
+            inside = gate < GATES_OF and unit < unit_count and k < INNER
+            to = i32(i32(s % RING_STEPS) * TILE + 32 * line + COPY * i32(half ^ i32(i32(line >> 2) & 1)))
+            copy_async16(u32(ring + u32(to)), address(weights, place(at, gate, unit, k, unit_count) if inside else i64(0)), i64(0),
+                         u32(COPY) if inside else u32(0))
+        commit_copies()
+    bring_first = unrolled(RING_STEPS, bring_step)
+
+    @device_function
+    def fetch_step(s, state):
+        held, places = state
+        ring, lane = places[0], i32(i32(cuda.threadIdx.x) & 31)
+        above, right = i32(i32(lane >> 3) & 1), i32(lane >> 4)  # which of the four 8 x 8 the lane's address is of
+        line, half = (i32(i32(lane & 7) + 8 * right), above) if BACK else (i32(i32(lane & 7) + 8 * above), right)
+        arrived()
+        cuda.syncwarp()
+        load(held, i32(4 * s), u32(ring + u32(i32(i32(s % RING_STEPS) * TILE + 32 * line + COPY * i32(half ^ i32(i32(line >> 2) & 1))))))
+        cuda.syncwarp()
+        bring_step(i32(s + RING_STEPS), places)
     fetch_all = unrolled(STEPS, fetch_step)
 
     @device_function
-    def fetch(held, stage, weights, at, unit_count, first):
+    def fetch(held, tile, weights, at, unit_count, first):
         warp = i32(i32(cuda.threadIdx.x) >> 5)
-        fetch_all(i32(0), (held, stage, weights, at, unit_count, first, i32(warp >> SPLIT_LOG), i32(warp & (SPLITS - 1))))
+        ring = u32(shared_address(tile, i32(0)) + u32(i32(warp * BYTES)))
+        places = ring, weights, at, unit_count, first, i32(warp >> SPLIT_LOG), i32(warp & (SPLITS - 1))
+        bring_first(i32(0), places)
+        fetch_all(i32(0), (held, places))
+        cuda.syncthreads()
 
     @device_function
     def multiply_step(s, places):
@@ -304,21 +324,24 @@ def _make_mma_product(config):
             mma(acc, 8 * f + 4, held, i32(4 * s), b, 2)
         if ODD:
             ldmatrix_x2(b, 0, u32(odd + u32(i32(s * 32))))
-            mma(acc, 8 * PAIRS, held, i32(4 * s), b, 0)
+            mma(acc, i32(8 * PAIRS + 4 * i32(s & (CHAINS - 1))), held, i32(4 * s), b, 0)
     multiply_all = unrolled(STEPS, multiply_step)
 
     @device_function
     def multiply(held, states, sums, before):
-        acc, b = cuda.local.array(SUMS, T), cuda.local.array(4, u32)
+        acc, b = cuda.local.array(ALL_SUMS, T), cuda.local.array(4, u32)
         lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
         tile, part = i32(warp >> SPLIT_LOG), i32(warp & (SPLITS - 1))
-        for j in range(SUMS):
+        for j in range(ALL_SUMS):
             acc[j] = T(0)
         # a lane's line of two times eight sequences, or of eight, and its half of 16 elements along k
         base = u32(shared_address(states, i32(0)) + u32(i32(i32(part * (32 * STEPS)) + 16 * i32(i32(lane >> 3) & 1))))
         even = u32(base + u32(i32(2 * LENGTH * i32(i32(lane & 7) + 8 * i32(lane >> 4)))))
         odd = u32(base + u32(i32(2 * LENGTH * i32(16 * PAIRS + i32(lane & 7)))))
         multiply_all(i32(0), (acc, held, b, even, odd))
+        if CHAINS == 2:
+            for j in range(SUMS):
+                acc[j] = T(acc[j] + acc[SUMS + j])
         for f in range(FRAGMENTS):
             for r in range(4):
                 line = i32(part * ROWS + tile * 16 + i32(lane >> 2) + 8 * (r // 2))

@@ -1,7 +1,7 @@
 """Backward: gradients before the gates' functions go round; what a step hands to the one before is their product with R."""
 import functools
 
-from ..device import cuda, i32, i64, u16, u32
+from ..device import cuda, i32, i64, u32
 from ..device.convert import element
 from ..device.vec import advance
 from ._cells import TYPES, make_cell
@@ -22,13 +22,13 @@ def backward_kernel(config, kind, inner):
     pair, ends_of = make_pairs(config, LENGTHS)
     THREADS, UNITS, SAMPLES, PART, PAIRS, SPLITS = config.threads, config.units, config.samples, config.part, config.pairs, config.splits
     ROWS, PITCH, SUMS, INNER = config.rows, config.pitch, config.sums, config.inner
-    HELD, HELD_TYPE, STAGE = config.held, u32 if config.mma else T, config.stage
+    HELD, HELD_TYPE = config.held, u32 if config.mma else T
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def rnn_persistent_back(dy, y, weights, h0, c0, dhn, dcn, lengths, turned, came, carried, reserve, dh0, dc0, steps, samples, units,
                             layer, blocks, dy_strides, y_strides, s, offsets, begin, end):
         tile, products = cuda.shared.array(0, HELD_TYPE, alignment=16), cuda.shared.array(SUMS, T)
-        held, stage = cuda.local.array(HELD, HELD_TYPE), cuda.shared.array(STAGE, u16, alignment=16)
+        held = cuda.local.array(HELD, HELD_TYPE)
         cells, rests, kept = cuda.local.array(PAIRS, T), cuda.local.array(PAIRS, T), cuda.local.array(SLOTS_OF, T)
         ends = cuda.local.array(PAIRS, i32)
         group, which = i32(cuda.blockIdx.y), i32(cuda.blockIdx.z)
@@ -36,8 +36,8 @@ def backward_kernel(config, kind, inner):
         w_hh = offsets[3] if which else offsets[0]
         gates_at, cells_at = (offsets[4], offsets[5]) if which else (offsets[1], offsets[2])
         H, of = i64(units), i64(i64(layer) + i64(which))
+        fetch(held, tile, weights, w_hh, units, first)
         clear(tile)
-        fetch(held, stage, weights, w_hh, units, first)
         counter = advance(came, i64(i64(which) * i64(cuda.gridDim.y) + i64(group)))
         mine, parity = advance(turned, i64(i64(which) * i64(samples) * INNER)), i64(i64(cuda.gridDim.z) * i64(samples) * INNER)
         ends_of(ends, lengths, steps, samples, units)

@@ -1,7 +1,7 @@
 """Forward: states go round."""
 import functools
 
-from ..device import cuda, i32, i64, u16, u32
+from ..device import cuda, i32, i64, u32
 from ..device.convert import element
 from ..device.vec import advance
 from ._cells import TYPES, make_cell
@@ -22,13 +22,13 @@ def forward_kernel(config, kind):
     pair, ends_of = make_pairs(config, LENGTHS)
     THREADS, UNITS, SAMPLES, PART, PAIRS, SPLITS = config.threads, config.units, config.samples, config.part, config.pairs, config.splits
     ROWS, PITCH, SUMS, INNER = config.rows, config.pitch, config.sums, config.inner
-    HELD, HELD_TYPE, STAGE, INPUTS, narrow, widen = config.held, u32 if config.mma else T, config.stage, PAIRS * GATES_OF, e.narrow, e.widen
+    HELD, HELD_TYPE, INPUTS, narrow, widen = config.held, u32 if config.mma else T, PAIRS * GATES_OF, e.narrow, e.widen
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def rnn_persistent(sums, x, weights, h0, c0, lengths, states, came, carried, y, hn, cn, reserve, steps, samples, units, layer, blocks,
                        sums_strides, x_strides, y_strides, s, offsets, begin, end):
         tile, products = cuda.shared.array(0, HELD_TYPE, alignment=16), cuda.shared.array(SUMS, T)
-        held, stage = cuda.local.array(HELD, HELD_TYPE), cuda.shared.array(STAGE, u16, alignment=16)
+        held = cuda.local.array(HELD, HELD_TYPE)
         cells, last, slots = cuda.local.array(PAIRS, T), cuda.local.array(PAIRS, T), cuda.local.array(SLOTS_OF, T)
         inputs, ends = cuda.local.array(INPUTS, T), cuda.local.array(PAIRS, i32)
         group, which = i32(cuda.blockIdx.y), i32(cuda.blockIdx.z)
@@ -37,8 +37,8 @@ def forward_kernel(config, kind):
         b_ih, b_hh = (offsets[6], offsets[7]) if which else (offsets[1], offsets[2])
         gates_at, cells_at = (offsets[8], offsets[9]) if which else (offsets[3], offsets[4])
         H, of = i64(units), i64(i64(layer) + i64(which))
+        fetch(held, tile, weights, w_hh, units, first)
         clear(tile)
-        fetch(held, stage, weights, w_hh, units, first)
         counter = advance(came, i64(i64(which) * i64(cuda.gridDim.y) + i64(group)))
         mine, parity = advance(states, i64(i64(which) * i64(samples) * INNER)), i64(i64(cuda.gridDim.z) * i64(samples) * INNER)
         ends_of(ends, lengths, steps, samples, units)

@@ -3,6 +3,7 @@ import functools
 import itertools
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 from ..device.index import ceil_div
 from ..dispatch import Algorithm, NotSupported
@@ -23,10 +24,28 @@ from ._steps import Rows, fill, matrix_tensor, move_states, small_seconds, too_m
 REGISTERS, MOST_REGISTERS, STATIC, MOST_THREADS, KEPT = 65536, 255, 48 << 10, 1024, 8
 ALL, CLUSTERS, SINGLE = "all", "clusters", "single"
 SIZES = (1, 2, 4, 8, 16)  # of clusters
-# Seconds of a step, fitted to 80 layers on an H200: where a block has no other to wait for, where blocks meet through global memory, as a
-# cluster, and by the next launch; what each further part of the lines and each further pair of a thread adds.
-ALONE, MEET, MEET_CLUSTER, LAUNCHED, PART, PAIR = 1.0e-6, 1.3e-6, 1.2e-6, 5.1e-6, 0.5e-6, 0.9e-6
 L2_RATE = 5.5e12
+
+
+class Cost(NamedTuple):
+    """Seconds of a step, fitted to 160 layers on an H200: where blocks meet through global memory, as a cluster, or have nobody to wait
+    for; what each further part of the lines adds, a pair of a thread, backward once more, a load and product that wait for the ones
+    before, and each part of k, whose sums are added up; how much longer than at full rate products take, and copies."""
+    meet: float
+    cluster: float
+    alone: float
+    part: float
+    pair: float
+    back: float
+    chain: float
+    split: float
+    product: float
+    copies: float
+
+
+MMA = Cost(0.85e-6, 0.55e-6, 0.5e-6, 0.6e-6, 0.95e-6, 0.8e-6, 8e-9, 0.05e-6, 1.5, 0.7)
+SCALAR = Cost(0.7e-6, 0.6e-6, 0.5e-6, 0.5e-6, 1.6e-6, 0.0, 22e-9, 0.0, 1.5, 1.0)
+LAUNCHED, FETCH = 2.0e-6, 1.5e-6  # a launch, and the first of R to arrive
 
 
 def refusal(problem):
@@ -36,6 +55,8 @@ def refusal(problem):
         return f"a projection of {spec.proj_size}; expected none"
     if spec.hidden_size * p.x.itemsize % COPY:
         return f"states of {spec.hidden_size * p.x.itemsize} bytes; expected a multiple of {COPY}"
+    if p.x.itemsize == 2 and p.weights.alignment < COPY:
+        return f"weights aligned to {p.weights.alignment} bytes; expected {COPY}"
     return too_many(p)
 
 
@@ -46,7 +67,7 @@ def shapes(problem):
     units = [1 << k for k in range(7) if 1 << k < 2 * spec.hidden_size]
     samples = (8, 16, 32, 64) if mma else (4, 8, 16, 32, 64)
     for u, n in itertools.product(units, samples):
-        if n >= 2 * max(p.samples, samples[0]):
+        if n >= 2 * max(p.samples, samples[0]) or mma and back and u < 8:  # a copy is eight units
             continue
         for part in (n // q for q in (1, 2, 4, 8) if n // q >= samples[0]):
             for lines, splits in ((16, q) for q in (1, 2, 4, 8, 16)) if mma else ((q, 1) for q in (16, 8, 4, 2, 1)):
@@ -55,9 +76,9 @@ def shapes(problem):
 
 def holds(config, device):
     """Whether a multiprocessor has what a block needs."""
-    static = config.sums * (8 if config.dtype == "float64" else 4) + 2 * config.stage
+    static = config.sums * (8 if config.dtype == "float64" else 4)
     most = min(MOST_REGISTERS, REGISTERS // config.threads) if config.threads <= MOST_THREADS else 0
-    return config.registers_needed <= most and static <= STATIC and config.lines_bytes + static + 1024 <= device.shared_per_block
+    return config.registers_needed <= most and static <= STATIC and config.shared_bytes + static + 1024 <= device.shared_per_block
 
 
 def blocks(problem, config):
@@ -101,28 +122,40 @@ def fits(problem, device, how):
 def step_seconds(problem, device, config):
     """Predicted time of a step."""
     across, groups, directions = blocks(problem, config)
-    total = across * groups * directions
+    total, cost = across * groups * directions, MMA if config.mma else SCALAR
     rate = 1024 if config.mma else 128 if config.dtype == "float32" else 64
     waves = ceil_div(total, device.sms if not config.cluster else device.clusters(config.cluster) * config.cluster)
-    product = config.rows * config.samples * config.inner / (rate * device.clock_hz) * (1.5 if config.mma else 1.4)
+    parts = config.samples // config.part
+    product = config.rows * config.samples * config.inner / (rate * device.clock_hz) * cost.product + config.steps * parts * cost.chain
     copied = 2 * total * config.samples * config.inner * (2 if config.mma else 4) / L2_RATE
-    more = (config.samples // config.part - 1) * PART + config.pairs * PAIR
+    more = (parts - 1) * cost.part + config.pairs * (cost.pair + config.back * cost.back) + config.splits * cost.split
+    meet = cost.alone if across == 1 else cost.cluster if config.cluster else cost.meet
     if config.single:
-        rows = config.rows_a_unit * config.units * config.inner * problem.x.itemsize * total
-        return waves * (LAUNCHED + product + more) + copied + 3.6 * rows / L2_RATE
-    meet = ALONE if across == 1 else MEET_CLUSTER if config.cluster else MEET
-    return waves * (meet + product + more) + copied
+        meet = LAUNCHED + fetch_seconds(problem, device, config)
+    return waves * (meet + product + more) + copied * cost.copies
+
+
+def fetch_seconds(problem, device, config):
+    """Predicted time until R has come to the registers: from memory, or as a step of many from the L2. Ordinary units go through columns
+    of R, whose neighbours are in other lanes' lines."""
+    across, groups, directions = blocks(problem, config)
+    matrix = config.rows_a_unit * config.units * across * config.inner * problem.x.itemsize * directions
+    from_l2 = matrix * groups / L2_RATE * (2.6 if config.back and not config.mma else 1.0)
+    return FETCH + (from_l2 if config.single else max(from_l2, matrix / device.bandwidth))
 
 
 def _layer(plan, p, config, kernel, turns, arguments):
     """Add the launch of a layer, or one for each turn; never one whose blocks would wait for some that cannot start."""
     grid, device, cooperative = blocks(p, config), plan.device, not config.cluster and not config.single
+    seconds = step_seconds(p, device, config)
+    if not config.single:
+        seconds = LAUNCHED + fetch_seconds(p, device, config) + turns * seconds
     if cooperative and math.prod(grid) > device.sms:
         raise NotSupported(f"{p}: {' x '.join(map(str, grid))} blocks wait for each other; {device.name} runs {device.sms} at once")
     for begin, end in ((k, k + 1) for k in range(turns)) if config.single else ((0, turns),):
         launch = Launch(kernel, grid, (config.threads, 1, 1), (*arguments, Argument("int32", begin), Argument("int32", end)),
-                        shared=config.lines_bytes, cluster=(config.cluster or 1, 1, 1), cooperative=cooperative)
-        plan.add((end - begin) * step_seconds(p, device, config), lambda launch=launch: (launch,))
+                        shared=config.shared_bytes, cluster=(config.cluster or 1, 1, 1), cooperative=cooperative)
+        plan.add(seconds, lambda launch=launch: (launch,))
 
 
 def forward_plan(problem, device, config):
