@@ -25,16 +25,20 @@ def layer(op, words, algo, folder):
 
 @pytest.mark.parametrize("op, words, algo", [
     ("rnn_fwd", "128x64 512x512 lstm f16", "cluster"), ("rnn_fwd", "128x64 512x512 gru bf16 --training", "persistent"),
+    ("rnn_fwd", "128x64 512x512 lstm f16 --projection 128", "persistent"),
+    ("rnn_bwd_data", "128x64 512x512 lstm f16 --projection 128", "persistent"),
     ("rnn_fwd", "256x64 1024x1024 lstm f16", "persistent"), ("rnn_bwd_data", "128x64 512x512 lstm bf16", "cluster"),
     ("rnn_bwd_data", "256x64 1024x1024 gru f16", "persistent")])
 def test_fragments_stay_in_registers(op, words, algo, tmp_path):
     """A step multiplies all of them: as many mma as steps of k and groups of eight sequences, from fragments that were loaded once."""
     config, launch, code = layer(op, words, algo, tmp_path)
-    assert config.mma and code.count("HMMA") == config.steps * config.part // 8
-    assert code.count("LDSM") == config.steps * (1 + -(-config.part // 16)), "R once, lines of sixteen sequences a step"
-    assert code.count("LDGSTS") > config.steps, "16 bytes of R a lane and step of k, all as far as there is room on their way at once"
+    products = [c for c in (config, config.second) if c]
+    steps = sum(c.steps for c in products)
+    assert config.mma and code.count("HMMA") == steps * config.part // 8
+    assert code.count("LDSM") == steps * (1 + -(-config.part // 16)), "R once, lines of sixteen sequences a step"
+    assert code.count("LDGSTS") > steps, "16 bytes of R a lane and step of k, all as far as there is room on their way at once"
     assert config.held <= code.registers and code.registers * config.threads <= 65536
-    assert code.count("RED") == (not config.cluster), "one thread announces, once a step"
+    assert code.count("RED") == (not config.cluster) * len(products), "one thread announces, once a product"
     assert ".f64" not in code.ptx and launch.cooperative != bool(config.cluster)
 
 

@@ -8,152 +8,26 @@ will read them. Blocks of other sequences go their own pace.
 
 Products are of two kinds. Ordinary units: a warp has some rows, its lanes share k, each sequence's sums are added up over the lanes. Or
 mma: a warp has 16 rows and a part of k, as fragments; parts are added up by whoever reads the sums.
+
+With a projection a step is two products, of the same threads, each with a part of its matrix in registers and lines that go round before
+it: forward h, then the hidden units it is of; backward the gates' gradients, then that of h.
 """
 import functools
-from dataclasses import dataclass
 
 from ..device import cuda, device_function, i32, i64, u32
 from ..device.cluster import cluster_arrive, cluster_wait
 from ..device.convert import element
 from ..device.cp_async import commit_copies, copy_async16, wait_copies
 from ..device.grid import announce, await_blocks
-from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.index import divide_remainder, divisor
 from ..device.ldmatrix import ldmatrix_x2, ldmatrix_x4, ldmatrix_x4_trans
 from ..device.mma import make_mma
 from ..device.vec import address, load2, load4, shared_address
 from ..device.warp import shuffle_xor
-from ..host.dtypes import ITEMSIZE, compute_dtype
+from ..host.dtypes import ITEMSIZE
 from ..matmul._tile import unrolled
 from ._cells import TYPES
-from ._spec import GATES
-
-COPY = 16  # bytes of a copy to shared memory
-WARP = 32
-TILE = COPY * WARP  # bytes of 16 rows of R and 16 elements along k: a copy each lane
-RING = 64 << 10  # bytes of R that are on their way to a block
-
-
-@dataclass(frozen=True)
-class Config:
-    """What a layer's kernel is compiled for.
-
-    Attributes
-    ----------
-    cell, dtype : str
-    mma : bool
-        Products on tensor cores.
-    back : bool
-        A row is a unit's, not a gate's.
-    inner : int
-        Of a product: forward the size of the state, backward of the gates.
-    units, samples : int
-        Of a block; units a power of two.
-    part : int
-        Sequences whose lines are in shared memory at once.
-    lines : int
-        Rows of a warp; 16 for mma.
-    splits : int
-        Parts of k, for mma.
-    cluster : int
-        Blocks that share sequences are a cluster of so many; 0: they meet in global memory.
-    single : bool
-        A launch is a step, and nobody meets.
-    """
-    cell: str
-    dtype: str
-    mma: bool
-    back: bool
-    inner: int
-    units: int
-    samples: int
-    part: int
-    lines: int
-    splits: int
-    cluster: int = 0
-    single: bool = False
-
-    @property
-    def compute(self):
-        """What is summed in."""
-        return compute_dtype(self.dtype)
-
-    @property
-    def rows_a_unit(self):
-        return 1 if self.back else GATES[self.cell]
-
-    @property
-    def rows(self):
-        """Of a block's product; padded to whole warps."""
-        return ceil_div(self.rows_a_unit * self.units, self.lines) * self.lines
-
-    @property
-    def warps(self):
-        return self.rows // self.lines * self.splits
-
-    @property
-    def threads(self):
-        return WARP * self.warps
-
-    @property
-    def vector(self):
-        """Elements of a copy."""
-        return COPY // ITEMSIZE[self.dtype]
-
-    @property
-    def steps(self):
-        """Of a warp's part of k: 16 wide for mma; else a load of 16 bytes by each lane."""
-        return ceil_div(self.inner, 16 * self.splits) if self.mma else ceil_div(self.inner, WARP * self.vector)
-
-    @property
-    def length(self):
-        """Elements of a line in shared memory: all that is multiplied, and for mma 16 bytes, which spare bank conflicts."""
-        return self.steps * 16 * self.splits + self.vector if self.mma else self.steps * WARP * self.vector
-
-    @property
-    def pitch(self):
-        """Numbers of a row of sums."""
-        return self.samples + 1
-
-    @property
-    def lines_bytes(self):
-        return self.part * self.length * ITEMSIZE[self.dtype]
-
-    @property
-    def sums(self):
-        """Numbers in shared memory."""
-        return self.splits * self.rows * self.pitch
-
-    @property
-    def ring(self):
-        """For mma: steps of R that are on their way to a warp's fragments at once, 512 bytes each."""
-        return min(self.steps, max(1, RING // (TILE * self.warps)))
-
-    @property
-    def shared_bytes(self):
-        """Dynamic: lines, and before the first step R on its way."""
-        return max(self.lines_bytes, self.ring * self.warps * TILE if self.mma else 0)
-
-    @property
-    def pairs(self):
-        """Of a unit and a sequence, of a thread."""
-        return ceil_div(self.units * self.samples, self.threads)
-
-    @property
-    def held(self):
-        """Words, or numbers, of R that a thread has."""
-        return 4 * self.steps if self.mma else self.lines * self.steps * self.vector
-
-    @property
-    def registers_needed(self):
-        """Of a thread: what it holds, sums, a line, cell states and inputs, addresses."""
-        size = 2 if self.dtype == "float64" else 1
-        product = self.part // 2 + 8 if self.mma else (self.lines + self.steps * self.vector) * size
-        return (self.held if self.mma else self.held * size) + product + self.pairs * (8 + GATES[self.cell]) * size + 56
-
-    def __str__(self):
-        how = f"mma, k in {self.splits}" if self.mma else f"{self.lines} rows a warp"
-        parts = f" by {self.part}" * (self.part < self.samples)
-        return f"{self.units} units, {self.samples} sequences{parts}, {how}" + f", clusters of {self.cluster}" * bool(self.cluster)
+from ._persistent_config import COPY, TILE, WARP
 
 
 @functools.cache
@@ -218,12 +92,15 @@ def _make_scalar_product(config):
     load = e.load
     LINES, STEPS, VECTOR, LENGTH, PART, PITCH = config.lines, config.steps, config.vector, config.length, config.part, config.pitch
     GATES_OF, UNIT_LOG, INNER = config.rows_a_unit, config.units.bit_length() - 1, config.inner
+    WARPS, BEFORE, IDLE = config.warps, config.before // ITEMSIZE[config.dtype], config.threads > WARP * config.warps
     EACH, SPAN, LOG, STAY = STEPS * VECTOR, WARP * VECTOR, LINES.bit_length() - 1, WARP // LINES - 1
     gather, place = _make_gather(LINES, WARP // 2), _make_place(config)
 
     @device_function
     def fetch(held, tile, weights, at, unit_count, first):
         lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
+        if IDLE and warp >= WARPS:
+            return
         for r in range(LINES):
             row = i32(warp * LINES + r)
             gate = i32(row >> UNIT_LOG)
@@ -239,12 +116,14 @@ def _make_scalar_product(config):
     def multiply(held, states, sums, before):
         acc, values = cuda.local.array(LINES, T), cuda.local.array(EACH, T)
         lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
+        if IDLE and warp >= WARPS:
+            return
         own = i32(0)
         for b in range(LOG):  # `row_of`
             own = i32(own + (i32(lane >> (4 - b)) & 1) * (LINES >> (b + 1)))
         for n in range(PART):
             for s in range(STEPS):
-                at = i32(n * LENGTH + s * SPAN + VECTOR * lane)
+                at = i32(BEFORE + n * LENGTH + s * SPAN + VECTOR * lane)
                 if VECTOR == 4:
                     values[4 * s], values[4 * s + 1], values[4 * s + 2], values[4 * s + 3] = load4(states, at)
                 else:
@@ -269,6 +148,7 @@ def _make_mma_product(config):
     ALL_SUMS = SUMS * CHAINS
     SPLIT_LOG, place, BACK, UNITS = SPLITS.bit_length() - 1, _make_place(config), config.back, config.units
     RING_STEPS, BYTES = config.ring, config.ring * TILE
+    WARPS, BEFORE, IDLE = config.warps, config.before, config.threads > WARP * config.warps
     PAIRS, ODD = FRAGMENTS // 2, FRAGMENTS % 2
     T, load, arrived = TYPES["float32"], ldmatrix_x4_trans if BACK else ldmatrix_x4, wait_copies(RING_STEPS - 1)
 
@@ -311,8 +191,9 @@ def _make_mma_product(config):
         warp = i32(i32(cuda.threadIdx.x) >> 5)
         ring = u32(shared_address(tile, i32(0)) + u32(i32(warp * BYTES)))
         places = ring, weights, at, unit_count, first, i32(warp >> SPLIT_LOG), i32(warp & (SPLITS - 1))
-        bring_first(i32(0), places)
-        fetch_all(i32(0), (held, places))
+        if not IDLE or warp < WARPS:
+            bring_first(i32(0), places)
+            fetch_all(i32(0), (held, places))
         cuda.syncthreads()
 
     @device_function
@@ -332,10 +213,12 @@ def _make_mma_product(config):
         acc, b = cuda.local.array(ALL_SUMS, T), cuda.local.array(4, u32)
         lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
         tile, part = i32(warp >> SPLIT_LOG), i32(warp & (SPLITS - 1))
+        if IDLE and warp >= WARPS:
+            return
         for j in range(ALL_SUMS):
             acc[j] = T(0)
         # a lane's line of two times eight sequences, or of eight, and its half of 16 elements along k
-        base = u32(shared_address(states, i32(0)) + u32(i32(i32(part * (32 * STEPS)) + 16 * i32(i32(lane >> 3) & 1))))
+        base = u32(shared_address(states, i32(0)) + u32(i32(i32(BEFORE + part * (32 * STEPS)) + 16 * i32(i32(lane >> 3) & 1))))
         even = u32(base + u32(i32(2 * LENGTH * i32(i32(lane & 7) + 8 * i32(lane >> 4)))))
         odd = u32(base + u32(i32(2 * LENGTH * i32(16 * PAIRS + i32(lane & 7)))))
         multiply_all(i32(0), (acc, held, b, even, odd))
@@ -355,8 +238,8 @@ def make_copy(config):
     shared memory, and are there when it returns. What lies behind a line, and sequences that do not exist, stay 0."""
     ELEMENT = u32 if config.mma else TYPES[config.compute]
     VECTOR, INNER, LINE, THREADS = config.vector, config.inner, config.length * ITEMSIZE[config.dtype], config.threads
-    WORDS, CHUNKS = config.lines_bytes // (4 if config.mma else ITEMSIZE[config.dtype]), divisor(INNER // VECTOR)
-    COPIES, landed = config.part * (INNER // VECTOR), wait_copies(0)
+    WORDS, CHUNKS = config.lines_end // (4 if config.mma else ITEMSIZE[config.dtype]), divisor(INNER // VECTOR)
+    BEFORE, COPIES, landed = config.before, config.part * (INNER // VECTOR), wait_copies(0)
 
     @device_function
     def clear(tile):
@@ -366,7 +249,7 @@ def make_copy(config):
 
     @device_function
     def bring(tile, source, first, samples):
-        base = shared_address(tile, i32(0))
+        base = u32(shared_address(tile, i32(0)) + u32(BEFORE))
         for j in range(i32(cuda.threadIdx.x), i32(COPIES), i32(THREADS)):
             n, chunk = divide_remainder(j, CHUNKS)
             inside = i32(first + n) < samples

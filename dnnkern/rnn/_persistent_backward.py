@@ -1,4 +1,5 @@
-"""Backward: gradients before the gates' functions go round; what a step hands to the one before is their product with R."""
+"""Backward: gradients before the gates' functions go round; what a step hands to the one before is their product with R. With a projection
+that is the gradient of its result, which goes round too, and its product with W_hr comes to the cells."""
 import functools
 
 from ..device import cuda, i32, i64, u32
@@ -19,24 +20,32 @@ def backward_kernel(config, kind, inner):
     GATES_OF, SLOTS_OF = GATES[kind.cell], SLOTS[kind.cell]
     H0, C0, DHN, DCN, LENGTHS = (name in kind.present for name in ("h0", "c0", "dhn", "dcn", "lengths"))
     (fetch, multiply), (clear, bring), (tell, meet) = make_product(config), make_copy(config), make_meeting(config)
-    pair, ends_of = make_pairs(config, LENGTHS)
-    THREADS, UNITS, SAMPLES, PART, PAIRS, SPLITS = config.threads, config.units, config.samples, config.part, config.pairs, config.splits
-    ROWS, PITCH, SUMS, INNER = config.rows, config.pitch, config.sums, config.inner
-    HELD, HELD_TYPE = config.held, u32 if config.mma else T
+    THREADS, SAMPLES, PART, PITCH, SUMS, INNER = config.threads, config.samples, config.part, config.pitch, config.sums, config.inner
+    HELD, HELD_TYPE, SPLITS, ROWS = config.held, u32 if config.mma else T, config.splits, config.rows
+    # before a projection a thread's pairs are of h, and its cells' sums those of the second product
+    PROJECTED, MEETINGS, after = kind.projected, 1 + kind.projected, config.second or config
+    (fetch_w, unproject), bring_small, (pair_of_h, ends_of_h) = make_product(after), make_copy(after)[1], make_pairs(config, LENGTHS)
+    pair, ends_of = make_pairs(after, LENGTHS)
+    UNITS, PAIRS, CELL_SPLITS, CELL_ROWS, W_HELD = after.units, after.pairs, after.splits, after.rows, after.held
+    STATE_UNITS, OF_STATES = config.units, config.pairs
 
     @cuda.jit(launch_bounds=(THREADS, 1))
-    def rnn_persistent_back(dy, y, weights, h0, c0, dhn, dcn, lengths, turned, came, carried, reserve, dh0, dc0, steps, samples, units,
-                            layer, blocks, dy_strides, y_strides, s, offsets, begin, end):
+    def rnn_persistent_back(dy, y, weights, h0, c0, dhn, dcn, lengths, turned, small, came, carried, reserve, dh0, dc0, steps,
+                            samples, units, size, layer, blocks, dy_strides, y_strides, s, offsets, begin, end):
         tile, products = cuda.shared.array(0, HELD_TYPE, alignment=16), cuda.shared.array(SUMS, T)
         held = cuda.local.array(HELD, HELD_TYPE)
         cells, rests, kept = cuda.local.array(PAIRS, T), cuda.local.array(PAIRS, T), cuda.local.array(SLOTS_OF, T)
-        ends = cuda.local.array(PAIRS, i32)
+        ends, state_ends = cuda.local.array(PAIRS, i32), cuda.local.array(OF_STATES, i32)
+        projection, waiting = cuda.local.array(W_HELD, HELD_TYPE), cuda.local.array(OF_STATES, T)
         group, which = i32(cuda.blockIdx.y), i32(cuda.blockIdx.z)
         first, n0 = i32(i32(cuda.blockIdx.x) * UNITS), i32(group * SAMPLES)
-        w_hh = offsets[3] if which else offsets[0]
-        gates_at, cells_at = (offsets[4], offsets[5]) if which else (offsets[1], offsets[2])
-        H, of = i64(units), i64(i64(layer) + i64(which))
-        fetch(held, tile, weights, w_hh, units, first)
+        first_state = i32(i32(cuda.blockIdx.x) * STATE_UNITS)
+        w_hh, w_hr = (offsets[6], offsets[7]) if which else (offsets[0], offsets[1])
+        gates_at, cells_at, projected_at = (offsets[8], offsets[9], offsets[11]) if which else (offsets[2], offsets[3], offsets[5])
+        H, S, of = i64(units), i64(size), i64(i64(layer) + i64(which))
+        fetch(held, tile, weights, w_hh, size, first_state)
+        if PROJECTED:
+            fetch_w(projection, tile, weights, w_hr, units, first)
         clear(tile)
         counter = advance(came, i64(i64(which) * i64(cuda.gridDim.y) + i64(group)))
         mine, parity = advance(turned, i64(i64(which) * i64(samples) * INNER)), i64(i64(cuda.gridDim.z) * i64(samples) * INNER)
@@ -50,27 +59,57 @@ def backward_kernel(config, kind, inner):
                     rests[p] = carried[own]
                     if LSTM:
                         cells[p] = carried[i64(own + i64(cuda.gridDim.z) * i64(samples) * H)]
-                elif DHN:
+                elif DHN and not PROJECTED:
                     rests[p] = T(load(dhn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8])))
                 if DCN and begin == 0:
                     cells[p] = T(load(dcn, i64(of * s[9] + i64(n) * s[10] + i64(unit) * s[11])))
+        if PROJECTED:
+            ends_of_h(state_ends, lengths, steps, samples, size)
+            for p in range(OF_STATES):
+                unit, n = pair_of_h(p)
+                waiting[p] = T(0)
+                if DHN and state_ends[p] >= 0:
+                    waiting[p] = T(load(dhn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8])))
         for turn in range(begin, end):
             k = i32(steps - 1 - turn)
             if turn > begin:
-                meet(counter, u32(i32(turn) * blocks))
+                meet(counter, u32(i32(turn * MEETINGS) * blocks))
             if turn > 0:
                 for q in range(i32(0), i32(SAMPLES), i32(PART)):
                     bring(tile, advance(mine, i64(i64(i32(turn - 1) & 1) * parity)), i32(n0 + q), samples)
                     multiply(held, tile, products, q)
                     cuda.syncthreads()
+            if PROJECTED:
+                for p in range(OF_STATES):
+                    unit, n = pair_of_h(p)
+                    if state_ends[p] >= 0:
+                        total, d = waiting[p], T(0)
+                        if turn > 0:
+                            for q in range(SPLITS):
+                                total = T(total + products[i32(i32(q * ROWS + unit - first_state) * PITCH + i32(n - n0))])
+                        if k >= 0 and k < state_ends[p]:
+                            t = i32(state_ends[p] - 1 - k) if which else i32(k)
+                            channel = i64(i64(which) * S + i64(unit))
+                            d = T(total + T(load_dy(dy, i64(i64(t) * dy_strides[0] + i64(n) * dy_strides[1] + channel * dy_strides[2]))))
+                            total = T(0)
+                            store(reserve, i64(projected_at + i64(i64(t) * i64(samples) + i64(n)) * S + i64(unit)), d)
+                        waiting[p] = total
+                        store(small, i64(i64(i64(which) * i64(samples) + i64(n)) * S + i64(unit)), d)
+                if k >= 0:
+                    tell(counter)
+                    meet(counter, u32(i32(2 * turn + 1) * blocks))
+                    for q in range(i32(0), i32(SAMPLES), i32(PART)):
+                        bring_small(tile, advance(small, i64(i64(which) * i64(samples) * S)), i32(n0 + q), samples)
+                        unproject(projection, tile, products, q)
+                        cuda.syncthreads()
             for p in range(PAIRS):
                 unit, n = pair(p)
                 unit_here, sample = i32(unit - first), i32(n - n0)
                 if ends[p] >= 0:
-                    total = rests[p]
-                    if turn > 0:
-                        for q in range(SPLITS):
-                            total = T(total + products[i32(i32(q * ROWS + unit_here) * PITCH + sample)])
+                    total = T(0) if PROJECTED else rests[p]
+                    if turn > 0 or PROJECTED:
+                        for q in range(CELL_SPLITS):
+                            total = T(total + products[i32(i32(q * CELL_ROWS + unit_here) * PITCH + sample)])
                     for g in range(SLOTS_OF):
                         kept[g] = T(0)
                     if k >= 0 and k < ends[p]:
@@ -78,7 +117,9 @@ def backward_kernel(config, kind, inner):
                         before = i32(t + 1) if which else i32(t - 1)
                         line, channel = i64(i64(t) * i64(samples) + i64(n)), i64(i64(which) * H + i64(unit))
                         line_before = i64(i64(before) * i64(samples) + i64(n))
-                        total = T(total + T(load_dy(dy, i64(i64(t) * dy_strides[0] + i64(n) * dy_strides[1] + channel * dy_strides[2]))))
+                        if not PROJECTED:
+                            from_y = i64(i64(t) * dy_strides[0] + i64(n) * dy_strides[1] + channel * dy_strides[2])
+                            total = T(total + T(load_dy(dy, from_y)))
                         at = i64(gates_at + i64(line * SLOTS_OF) * H + i64(unit))
                         for g in range(SLOTS_OF):
                             kept[g] = T(load(reserve, i64(at + g * H)))
@@ -115,7 +156,13 @@ def backward_kernel(config, kind, inner):
                 if LSTM:
                     carried[i64(own + i64(cuda.gridDim.z) * i64(samples) * H)] = cells[p]
             elif ends[p] >= 0:
-                store(dh0, i64(of * s[12] + i64(n) * s[13] + i64(unit) * s[14]), rests[p])
+                if not PROJECTED:
+                    store(dh0, i64(of * s[12] + i64(n) * s[13] + i64(unit) * s[14]), rests[p])
                 if LSTM:
                     store(dc0, i64(of * s[15] + i64(n) * s[16] + i64(unit) * s[17]), cells[p])
+        if PROJECTED:
+            for p in range(OF_STATES):
+                unit, n = pair_of_h(p)
+                if state_ends[p] >= 0:
+                    store(dh0, i64(of * s[12] + i64(n) * s[13] + i64(unit) * s[14]), waiting[p])
     return rnn_persistent_back

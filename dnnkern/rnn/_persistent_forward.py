@@ -1,4 +1,4 @@
-"""Forward: states go round."""
+"""Forward: states go round; with a projection what they are of too, in the middle of a step."""
 import functools
 
 from ..device import cuda, i32, i64, u32
@@ -22,22 +22,30 @@ def forward_kernel(config, kind):
     pair, ends_of = make_pairs(config, LENGTHS)
     THREADS, UNITS, SAMPLES, PART, PAIRS, SPLITS = config.threads, config.units, config.samples, config.part, config.pairs, config.splits
     ROWS, PITCH, SUMS, INNER = config.rows, config.pitch, config.sums, config.inner
+    PROJECTED, MEETINGS, after = kind.projected, 1 + kind.projected, config.second or config
+    (fetch_w, project), bring_hidden, (pair_of_h, ends_of_h) = make_product(after), make_copy(after)[1], make_pairs(after, LENGTHS)
+    STATES, OF_STATES, STATE_UNITS, STATE_ROWS, STATE_SPLITS = after.held, after.pairs, after.units, after.rows, after.splits
     HELD, HELD_TYPE, INPUTS, narrow, widen = config.held, u32 if config.mma else T, PAIRS * GATES_OF, e.narrow, e.widen
 
     @cuda.jit(launch_bounds=(THREADS, 1))
-    def rnn_persistent(sums, x, weights, h0, c0, lengths, states, came, carried, y, hn, cn, reserve, steps, samples, units, layer, blocks,
-                       sums_strides, x_strides, y_strides, s, offsets, begin, end):
+    def rnn_persistent(sums, x, weights, h0, c0, lengths, states, hidden, came, carried, y, hn, cn, reserve, steps, samples, units, size,
+                       layer, blocks, sums_strides, x_strides, y_strides, s, offsets, begin, end):
         tile, products = cuda.shared.array(0, HELD_TYPE, alignment=16), cuda.shared.array(SUMS, T)
         held = cuda.local.array(HELD, HELD_TYPE)
         cells, last, slots = cuda.local.array(PAIRS, T), cuda.local.array(PAIRS, T), cuda.local.array(SLOTS_OF, T)
         inputs, ends = cuda.local.array(INPUTS, T), cuda.local.array(PAIRS, i32)
+        projection, state_ends = cuda.local.array(STATES, HELD_TYPE), cuda.local.array(OF_STATES, i32)
+        kept = cuda.local.array(OF_STATES, T)
         group, which = i32(cuda.blockIdx.y), i32(cuda.blockIdx.z)
         first, n0 = i32(i32(cuda.blockIdx.x) * UNITS), i32(group * SAMPLES)
-        w_hh = offsets[5] if which else offsets[0]
-        b_ih, b_hh = (offsets[6], offsets[7]) if which else (offsets[1], offsets[2])
-        gates_at, cells_at = (offsets[8], offsets[9]) if which else (offsets[3], offsets[4])
+        w_hh, w_hr = (offsets[8], offsets[11]) if which else (offsets[0], offsets[3])
+        b_ih, b_hh = (offsets[9], offsets[10]) if which else (offsets[1], offsets[2])
+        gates_at, cells_at = (offsets[12], offsets[13]) if which else (offsets[4], offsets[5])
+        hidden_at, projected_at = (offsets[14], offsets[15]) if which else (offsets[6], offsets[7])
         H, of = i64(units), i64(i64(layer) + i64(which))
         fetch(held, tile, weights, w_hh, units, first)
+        if PROJECTED:
+            fetch_w(projection, tile, weights, w_hr, size, i32(i32(cuda.blockIdx.x) * STATE_UNITS))
         clear(tile)
         counter = advance(came, i64(i64(which) * i64(cuda.gridDim.y) + i64(group)))
         mine, parity = advance(states, i64(i64(which) * i64(samples) * INNER)), i64(i64(cuda.gridDim.z) * i64(samples) * INNER)
@@ -51,10 +59,17 @@ def forward_kernel(config, kind):
                     last[p] = T(load(states, i64(i64(i32(begin) & 1) * parity + own)))
                     if LSTM:
                         cells[p] = carried[own]
-                elif H0:
+                elif H0 and not PROJECTED:
                     last[p] = T(load(h0, i64(of * s[0] + i64(n) * s[1] + i64(unit) * s[2])))
                 if C0 and begin == 0:
                     cells[p] = T(load(c0, i64(of * s[3] + i64(n) * s[4] + i64(unit) * s[5])))
+        if PROJECTED:
+            ends_of_h(state_ends, lengths, steps, samples, size)
+            for p in range(OF_STATES):
+                unit, n = pair_of_h(p)
+                kept[p] = T(0)
+                if H0 and state_ends[p] >= 0:
+                    kept[p] = T(load(h0, i64(of * s[0] + i64(n) * s[1] + i64(unit) * s[2])))
         for step in range(begin, end):
             # what this step adds from the input is under way while the others finish
             for p in range(PAIRS):
@@ -72,7 +87,7 @@ def forward_kernel(config, kind):
                             value = T(value + T(load(weights, i64(b_ih + g * H + i64(unit)))))
                         inputs[p * GATES_OF + g] = value
             if step > begin:
-                meet(counter, u32(i32(step) * blocks))
+                meet(counter, u32(i32(step * MEETINGS) * blocks))
             for q in range(i32(0), i32(SAMPLES), i32(PART)):
                 bring(tile, advance(mine, i64(i64(i32(step) & 1) * parity)), i32(n0 + q), samples)
                 multiply(held, tile, products, q)
@@ -105,15 +120,43 @@ def forward_kernel(config, kind):
                         state, h = forward(slots, cells[p] if LSTM else last[p])
                         if LSTM:
                             cells[p] = state
-                    store(y, to, h)
-                    if has:
-                        last[p] = T(widen(narrow(h)))
-                    store(target, i64(i64(n) * INNER + i64(unit)), last[p])
+                    if PROJECTED:
+                        store(hidden, i64(i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit)), h)
+                        if TRAINING:
+                            store(reserve, i64(hidden_at + line * H + i64(unit)), h)
+                    else:
+                        store(y, to, h)
+                        if has:
+                            last[p] = T(widen(narrow(h)))
+                        store(target, i64(i64(n) * INNER + i64(unit)), last[p])
                     if TRAINING:
                         for g in range(SLOTS_OF):
                             store(reserve, i64(gates_at + i64(line * SLOTS_OF + g) * H + i64(unit)), slots[g])
                         if LSTM:
                             store(reserve, i64(cells_at + line * H + i64(unit)), state)
+            if PROJECTED:
+                tell(counter)
+                meet(counter, u32(i32(2 * step + 1) * blocks))
+                for q in range(i32(0), i32(SAMPLES), i32(PART)):
+                    bring_hidden(tile, advance(hidden, i64(i64(which) * i64(samples) * H)), i32(n0 + q), samples)
+                    project(projection, tile, products, q)
+                    cuda.syncthreads()
+                for p in range(OF_STATES):
+                    unit, n = pair_of_h(p)
+                    if state_ends[p] >= 0:
+                        has = step < state_ends[p]
+                        t = i32(state_ends[p] - 1 - step) if which and has else i32(step)
+                        h = T(0)
+                        if has:
+                            for q in range(STATE_SPLITS):
+                                row = i32(q * STATE_ROWS + unit - i32(i32(cuda.blockIdx.x) * STATE_UNITS))
+                                h = T(h + products[i32(row * PITCH + i32(n - n0))])
+                            kept[p] = T(widen(narrow(h)))
+                        store(target, i64(i64(n) * INNER + i64(unit)), kept[p])
+                        channel = i64(i64(which) * INNER + i64(unit))
+                        store(y, i64(i64(t) * y_strides[0] + i64(n) * y_strides[1] + channel * y_strides[2]), h)
+                        if TRAINING:
+                            store(reserve, i64(projected_at + i64(i64(t) * i64(samples) + i64(n)) * INNER + i64(unit)), h)
             if step + 1 < end:
                 tell(counter)
         for p in range(PAIRS):
@@ -122,7 +165,13 @@ def forward_kernel(config, kind):
                 if LSTM:
                     carried[i64(i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))] = cells[p]
             elif ends[p] >= 0:
-                store(hn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8]), last[p])
+                if not PROJECTED:
+                    store(hn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8]), last[p])
                 if LSTM:
                     store(cn, i64(of * s[9] + i64(n) * s[10] + i64(unit) * s[11]), cells[p])
+        if PROJECTED:
+            for p in range(OF_STATES):
+                unit, n = pair_of_h(p)
+                if state_ends[p] >= 0:
+                    store(hn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8]), kept[p])
     return rnn_persistent

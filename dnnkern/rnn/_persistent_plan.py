@@ -11,9 +11,9 @@ from ..host.launch import Argument, Launch
 from ..host.tensor import Tensor
 from ..matmul._embed import Place
 from ..matmul._plan import Plan, alignment_at, planned
-from ._naive_forward import kind_of, offsets, optional, state_strides
+from ._naive_forward import PARTS, kind_of, offsets, optional, state_strides
 from ._network import Lines, drop_launch, forward_layers, numbers, numbers_bytes, outputs_of, packed_lines, pointer
-from ._persistent import COPY, Config
+from ._persistent_config import COPY, Config
 from ._persistent_backward import backward_kernel
 from ._persistent_forward import forward_kernel
 from ._problem import OPS
@@ -48,13 +48,14 @@ SCALAR = Cost(0.7e-6, 0.6e-6, 0.5e-6, 0.5e-6, 1.6e-6, 0.0, 22e-9, 0.0, 1.5, 1.0)
 LAUNCHED, FETCH = 2.0e-6, 1.5e-6  # a launch, and the first of R to arrive
 
 
-def refusal(problem):
+def refusal(problem, how):
     """What no configuration can do."""
     p, spec = problem, problem.spec
-    if spec.proj_size:
-        return f"a projection of {spec.proj_size}; expected none"
-    if spec.hidden_size * p.x.itemsize % COPY:
-        return f"states of {spec.hidden_size * p.x.itemsize} bytes; expected a multiple of {COPY}"
+    if spec.proj_size and how == SINGLE:
+        return f"a projection of {spec.proj_size}; expected none: a step is two products"
+    for size in (spec.hidden_size, spec.state_size):
+        if size * p.x.itemsize % COPY:
+            return f"states of {size * p.x.itemsize} bytes; expected a multiple of {COPY}"
     if p.x.itemsize == 2 and p.weights.alignment < COPY:
         return f"weights aligned to {p.weights.alignment} bytes; expected {COPY}"
     return too_many(p)
@@ -63,7 +64,7 @@ def refusal(problem):
 def shapes(problem):
     """Configurations that a block could have, whatever they cost."""
     p, spec, back = problem, problem.spec, problem.op == OPS[1]
-    mma, inner = p.x.itemsize == 2, spec.hidden_size * (spec.gates if back else 1)
+    mma, inner = p.x.itemsize == 2, spec.hidden_size * spec.gates if back else spec.state_size
     units = [1 << k for k in range(7) if 1 << k < 2 * spec.hidden_size]
     samples = (8, 16, 32, 64) if mma else (4, 8, 16, 32, 64)
     for u, n in itertools.product(units, samples):
@@ -71,7 +72,17 @@ def shapes(problem):
             continue
         for part in (n // q for q in (1, 2, 4, 8) if n // q >= samples[0]):
             for lines, splits in ((16, q) for q in (1, 2, 4, 8, 16)) if mma else ((q, 1) for q in (16, 8, 4, 2, 1)):
-                yield Config(spec.cell, p.dtype, mma, back, inner, u, n, part, lines, splits)
+                if not spec.proj_size:
+                    yield Config(spec.cell, p.dtype, mma, back, inner, u, n, part, lines, splits)
+                    continue
+                share = 1 << (ceil_div(spec.proj_size, ceil_div(spec.hidden_size, u)) - 1).bit_length()
+                if back:  # the gates' gradients are multiplied to those of h, which are multiplied to those of its hidden units
+                    share = max(share, 8 if mma else 1)
+                    config = Config(spec.cell, p.dtype, mma, back, inner, share, n, part, lines, splits).beside(back, spec.proj_size, u)
+                else:
+                    config = Config(spec.cell, p.dtype, mma, back, inner, u, n, part, lines, splits).beside(back, spec.hidden_size, share)
+                if config:
+                    yield config
 
 
 def holds(config, device):
@@ -83,7 +94,7 @@ def holds(config, device):
 
 def blocks(problem, config):
     """Grid of a layer: blocks that share sequences, groups of sequences, directions."""
-    return ceil_div(problem.spec.hidden_size, config.units), ceil_div(problem.samples, config.samples), problem.spec.directions
+    return ceil_div(problem.spec.hidden_size, config.cells.units), ceil_div(problem.samples, config.samples), problem.spec.directions
 
 
 @functools.lru_cache(maxsize=256)
@@ -125,21 +136,25 @@ def step_seconds(problem, device, config):
     total, cost = across * groups * directions, MMA if config.mma else SCALAR
     rate = 1024 if config.mma else 128 if config.dtype == "float32" else 64
     waves = ceil_div(total, device.sms if not config.cluster else device.clusters(config.cluster) * config.cluster)
-    parts = config.samples // config.part
-    product = config.rows * config.samples * config.inner / (rate * device.clock_hz) * cost.product + config.steps * parts * cost.chain
-    copied = 2 * total * config.samples * config.inner * (2 if config.mma else 4) / L2_RATE
-    more = (parts - 1) * cost.part + config.pairs * (cost.pair + config.back * cost.back) + config.splits * cost.split
     meet = cost.alone if across == 1 else cost.cluster if config.cluster else cost.meet
     if config.single:
         meet = LAUNCHED + fetch_seconds(problem, device, config)
-    return waves * (meet + product + more) + copied * cost.copies
+
+    def product(c):
+        parts = c.samples // c.part
+        seconds = c.rows * c.samples * c.inner / (rate * device.clock_hz) * cost.product + c.steps * parts * cost.chain
+        pair = cost.pair + c.back * cost.back if c is config.cells else cost.pair / 2  # a store or two, nothing to wait for
+        copied = 2 * total * c.samples * c.inner * (2 if c.mma else 4) / L2_RATE * cost.copies
+        return waves * (meet + seconds + (parts - 1) * cost.part + c.splits * cost.split + c.pairs * pair) + copied
+    return sum(product(c) for c in (config, config.second) if c)
 
 
 def fetch_seconds(problem, device, config):
     """Predicted time until R has come to the registers: from memory, or as a step of many from the L2. Ordinary units go through columns
     of R, whose neighbours are in other lanes' lines."""
     across, groups, directions = blocks(problem, config)
-    matrix = config.rows_a_unit * config.units * across * config.inner * problem.x.itemsize * directions
+    rows = sum(c.rows_a_unit * c.units * c.inner for c in (config, config.second) if c)
+    matrix = rows * across * problem.x.itemsize * directions
     from_l2 = matrix * groups / L2_RATE * (2.6 if config.back and not config.mma else 1.0)
     return FETCH + (from_l2 if config.single else max(from_l2, matrix / device.bandwidth))
 
@@ -165,7 +180,8 @@ def forward_plan(problem, device, config):
     across, groups, _ = blocks(p, config)
     layers = forward_layers(p, plan)
     sums = plan.part(numbers_bytes(p, directions * p.steps * p.samples * rows))
-    states = plan.part(2 * directions * p.samples * spec.hidden_size * size)
+    states = plan.part(2 * directions * p.samples * spec.state_size * size)
+    hidden = plan.part(directions * p.samples * spec.hidden_size * size) if spec.proj_size else states
     came = plan.part(4 * directions * groups)
     carried = plan.part(numbers_bytes(p, directions * p.samples * spec.hidden_size))
     lengths = Argument("int32*", "lengths" if p.lengths else "weights")
@@ -178,16 +194,17 @@ def forward_plan(problem, device, config):
                 to = Place(sums.name, sums.offset + d * numbers_bytes(p, p.steps * p.samples * rows))
                 plan.product({"a": of.place, "b": place, "y": to}, a=of.tensor(p.dtype, alignment), b=w, transpose_b=True,
                              y=of.packed(rows, p.compute))
-        move_states(plan, p, number, spec.hidden_size, ("h0", p.h0), (states, p.dtype))
+        move_states(plan, p, number, spec.state_size, ("h0", p.h0), (states, p.dtype))
         fill(plan, came, Tensor.packed((directions * groups,), "float32"), 0.0)  # whose bits are those of the integer 0
         arguments = (numbers(sums, p), layer.input.pointer(p.dtype), pointer(Place("weights"), p.dtype),
                      optional(p, "h0", p.dtype, "weights"), optional(p, "c0", p.dtype, "weights"), lengths, pointer(states, p.dtype),
-                     Argument("uint32*", came.name, came.offset), numbers(carried, p), layer.output.pointer(p.dtype),
-                     pointer(Place("hn"), p.dtype), optional(p, "cn", p.dtype, "hn"), optional(p, "reserve", p.dtype, "hn"),
-                     *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, number * directions, across)),
+                     pointer(hidden, p.dtype), Argument("uint32*", came.name, came.offset), numbers(carried, p),
+                     layer.output.pointer(p.dtype), pointer(Place("hn"), p.dtype), optional(p, "cn", p.dtype, "hn"),
+                     optional(p, "reserve", p.dtype, "hn"),
+                     *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, number * directions, across)),
                      Argument("int64x3", (p.steps * p.samples * rows, of.order[0] * rows, of.order[1] * rows)),
                      Argument("int64x3", layer.input.strides), Argument("int64x3", layer.output.strides),
-                     state_strides(p, "h0", "c0", "hn", "cn"), offsets(p, number, ("w_hh", "b_ih", "b_hh"), ("gates", "cells")))
+                     state_strides(p, "h0", "c0", "hn", "cn"), offsets(p, number, PARTS[1:]))
         _layer(plan, p, config, forward_kernel(config, kind_of(p, number)), p.steps, arguments)
         if layer.dropped:
             drop, elements = drop_launch(p, layer), p.steps * p.samples * spec.output_size
@@ -200,6 +217,7 @@ def data_plan(problem, device, config):
     p, spec, plan, dtype = problem, problem.spec, Plan(device), problem.dtype
     across, groups, directions = blocks(p, config)
     turned = plan.part(2 * directions * p.samples * spec.gates * spec.hidden_size * p.x.itemsize)
+    small = plan.part(directions * p.samples * spec.proj_size * p.x.itemsize) if spec.proj_size else turned
     came = plan.part(4 * directions * groups)
     carried = plan.part(2 * numbers_bytes(p, directions * p.samples * spec.hidden_size))
     inner = [plan.part(numbers_bytes(p, p.steps * p.samples * spec.output_size)) for _ in range(min(2, spec.num_layers - 1))]
@@ -210,11 +228,11 @@ def data_plan(problem, device, config):
         fill(plan, came, Tensor.packed((directions * groups,), "float32"), 0.0)
         arguments = (given.pointer(p.compute if is_inner else dtype), y.pointer(dtype), pointer(Place("weights"), dtype),
                      *(optional(p, name, dtype, "weights") for name in ("h0", "c0", "dhn", "dcn")), lengths, pointer(turned, dtype),
-                     Argument("uint32*", came.name, came.offset), numbers(carried, p), pointer(Place("reserve"), dtype),
-                     pointer(Place("dh0"), dtype), optional(p, "dc0", dtype, "dh0"),
-                     *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, layer * directions, across)),
+                     pointer(small, dtype), Argument("uint32*", came.name, came.offset), numbers(carried, p),
+                     pointer(Place("reserve"), dtype), pointer(Place("dh0"), dtype), optional(p, "dc0", dtype, "dh0"),
+                     *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, layer * directions, across)),
                      Argument("int64x3", given.strides), Argument("int64x3", y.strides),
-                     state_strides(p, "h0", "c0", "dhn", "dcn", "dh0", "dc0"), offsets(p, layer, ("w_hh",), ("gates", "cells")))
+                     state_strides(p, "h0", "c0", "dhn", "dcn", "dh0", "dc0"), offsets(p, layer, ("w_hh", "w_hr")))
         _layer(plan, p, config, backward_kernel(config, kind_of(p, layer), is_inner), p.steps + 1, arguments)
         to = Lines(Place("dx"), p.strides_of(p.dx)) if layer == 0 else packed_lines(p, inner[layer % len(inner)], spec.layer_input(layer))
         input_gradients(plan, p, layer, to, half)
@@ -246,6 +264,6 @@ def build(problem, device, config):
 
 def algorithms(name, how, arch):
     """Both directions, for blocks that meet in one of the ways of `configs_of`."""
-    fits_so, configs = (functools.partial(f, how=how) for f in (fits, configs_of))
-    return tuple(Algorithm(op=op, name=name, supports=refusal, workspace=workspace, estimate=estimate, build=build, configs=configs,
+    supports, fits_so, configs = (functools.partial(f, how=how) for f in (refusal, fits, configs_of))
+    return tuple(Algorithm(op=op, name=name, supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
                            fits=fits_so, arch=arch) for op in PLANS)

@@ -311,6 +311,8 @@ def table(kind):
     case("wide", "gru", (16, 32), 2, 5)
     case("wide", "lstm", (8, 40), 2, 3, "float16")
     case("wide", "gru", (8, 16), 2, 3, "bfloat16", bidirectional=True, lengths=(2, 0, 1))
+    case("wide-projection", "lstm", (5, 32), 3, 3, "float16", proj_size=16, bidirectional=True, lengths=(3, 0, 2))
+    case("wide-projection", "lstm", (4, 16), 3, 2, proj_size=8, num_layers=2)
     case("no-steps", "lstm", (3, 4), 0, 2, num_layers=2)
     case("no-sequences", "gru", (3, 4), 3, 0)
     strided = {"x": {"step": 2, "gap": 1}, "y": {"gap": 3}, "h0": {"step": 2}, "c0": {"gap": 1}, "hn": {"gap": 2}, "cn": {"step": 3},
