@@ -27,16 +27,17 @@ def backward_kernel(config, kind, inner):
     (fetch_w, unproject), bring_small, (pair_of_h, ends_of_h) = make_product(after), make_copy(after)[1], make_pairs(config, LENGTHS)
     pair, ends_of = make_pairs(after, LENGTHS)
     UNITS, PAIRS, CELL_SPLITS, CELL_ROWS, W_HELD = after.units, after.pairs, after.splits, after.rows, after.held
-    STATE_UNITS, OF_STATES = config.units, config.pairs
+    STATE_UNITS, OF_STATES, KEPT = config.units, config.pairs, after.pairs * SLOTS_OF
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def rnn_persistent_back(dy, y, weights, h0, c0, dhn, dcn, lengths, turned, small, came, carried, reserve, dh0, dc0, steps,
                             samples, units, size, layer, blocks, dy_strides, y_strides, s, offsets, begin, end):
         tile, products = cuda.shared.array(0, HELD_TYPE, alignment=16), cuda.shared.array(SUMS, T)
         held = cuda.local.array(HELD, HELD_TYPE)
-        cells, rests, kept = cuda.local.array(PAIRS, T), cuda.local.array(PAIRS, T), cuda.local.array(SLOTS_OF, T)
-        ends, state_ends = cuda.local.array(PAIRS, i32), cuda.local.array(OF_STATES, i32)
-        projection, waiting = cuda.local.array(W_HELD, HELD_TYPE), cuda.local.array(OF_STATES, T)
+        cells, now, past = cuda.local.array(PAIRS, T), cuda.local.array(PAIRS, T), cuda.local.array(PAIRS, T)
+        kept, slots, ends = cuda.local.array(KEPT, T), cuda.local.array(SLOTS_OF, T), cuda.local.array(PAIRS, i32)
+        rests, given, dh = cuda.local.array(OF_STATES, T), cuda.local.array(OF_STATES, T), cuda.local.array(OF_STATES, T)
+        projection, state_ends = cuda.local.array(W_HELD, HELD_TYPE), cuda.local.array(OF_STATES, i32)
         group, which = i32(cuda.blockIdx.y), i32(cuda.blockIdx.z)
         first, n0 = i32(i32(cuda.blockIdx.x) * UNITS), i32(group * SAMPLES)
         first_state = i32(i32(cuda.blockIdx.x) * STATE_UNITS)
@@ -47,31 +48,59 @@ def backward_kernel(config, kind, inner):
         if PROJECTED:
             fetch_w(projection, tile, weights, w_hr, units, first)
         clear(tile)
+        beyond = i64(i64(cuda.gridDim.z) * i64(samples) * H)  # cells are carried behind the states
         counter = advance(came, i64(i64(which) * i64(cuda.gridDim.y) + i64(group)))
         mine, parity = advance(turned, i64(i64(which) * i64(samples) * INNER)), i64(i64(cuda.gridDim.z) * i64(samples) * INNER)
         ends_of(ends, lengths, steps, samples, units)
+        ends_of_h(state_ends, lengths, steps, samples, size)
+        for p in range(OF_STATES):
+            unit, n = pair_of_h(p)
+            rests[p] = T(0)
+            if state_ends[p] >= 0:
+                if begin > 0:
+                    rests[p] = carried[i64(i64(i64(which) * i64(samples) + i64(n)) * S + i64(unit))]
+                elif DHN:
+                    rests[p] = T(load(dhn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8])))
         for p in range(PAIRS):
             unit, n = pair(p)
-            cells[p], rests[p] = T(0), T(0)
-            if ends[p] >= 0:
-                own = i64(i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))
+            cells[p] = T(0)
+            if LSTM and ends[p] >= 0:
                 if begin > 0:
-                    rests[p] = carried[own]
-                    if LSTM:
-                        cells[p] = carried[i64(own + i64(cuda.gridDim.z) * i64(samples) * H)]
-                elif DHN and not PROJECTED:
-                    rests[p] = T(load(dhn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8])))
-                if DCN and begin == 0:
+                    cells[p] = carried[i64(beyond + i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))]
+                elif DCN:
                     cells[p] = T(load(dcn, i64(of * s[9] + i64(n) * s[10] + i64(unit) * s[11])))
-        if PROJECTED:
-            ends_of_h(state_ends, lengths, steps, samples, size)
-            for p in range(OF_STATES):
-                unit, n = pair_of_h(p)
-                waiting[p] = T(0)
-                if DHN and state_ends[p] >= 0:
-                    waiting[p] = T(load(dhn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8])))
         for turn in range(begin, end):
             k = i32(steps - 1 - turn)
+            # what this turn needs of the forward pass is under way while the others finish
+            for p in range(OF_STATES):
+                unit, n = pair_of_h(p)
+                if k >= 0 and k < state_ends[p]:
+                    t = i32(state_ends[p] - 1 - k) if which else i32(k)
+                    channel = i64(i64(which) * S + i64(unit))
+                    given[p] = T(load_dy(dy, i64(i64(t) * dy_strides[0] + i64(n) * dy_strides[1] + channel * dy_strides[2])))
+            for p in range(PAIRS):
+                unit, n = pair(p)
+                if k >= 0 and k < ends[p]:
+                    t = i32(ends[p] - 1 - k) if which else i32(k)
+                    before = i32(t + 1) if which else i32(t - 1)
+                    line, channel = i64(i64(t) * i64(samples) + i64(n)), i64(i64(which) * H + i64(unit))
+                    line_before = i64(i64(before) * i64(samples) + i64(n))
+                    at = i64(gates_at + i64(line * SLOTS_OF) * H + i64(unit))
+                    for g in range(SLOTS_OF):
+                        kept[p * SLOTS_OF + g] = T(load(reserve, i64(at + g * H)))
+                    old = T(0)
+                    if LSTM:
+                        now[p] = T(load(reserve, i64(cells_at + line * H + i64(unit))))
+                        if k > 0:
+                            old = T(load(reserve, i64(cells_at + line_before * H + i64(unit))))
+                        elif C0:
+                            old = T(load(c0, i64(of * s[3] + i64(n) * s[4] + i64(unit) * s[5])))
+                    if GRU:
+                        if k > 0:
+                            old = T(load(y, i64(i64(before) * y_strides[0] + i64(n) * y_strides[1] + channel * y_strides[2])))
+                        elif H0:
+                            old = T(load(h0, i64(of * s[0] + i64(n) * s[1] + i64(unit) * s[2])))
+                    past[p] = old
             if turn > begin:
                 meet(counter, u32(i32(turn * MEETINGS) * blocks))
             if turn > 0:
@@ -79,90 +108,67 @@ def backward_kernel(config, kind, inner):
                     bring(tile, advance(mine, i64(i64(i32(turn - 1) & 1) * parity)), i32(n0 + q), samples)
                     multiply(held, tile, products, q)
                     cuda.syncthreads()
-            if PROJECTED:
-                for p in range(OF_STATES):
-                    unit, n = pair_of_h(p)
-                    if state_ends[p] >= 0:
-                        total, d = waiting[p], T(0)
-                        if turn > 0:
-                            for q in range(SPLITS):
-                                total = T(total + products[i32(i32(q * ROWS + unit - first_state) * PITCH + i32(n - n0))])
-                        if k >= 0 and k < state_ends[p]:
-                            t = i32(state_ends[p] - 1 - k) if which else i32(k)
-                            channel = i64(i64(which) * S + i64(unit))
-                            d = T(total + T(load_dy(dy, i64(i64(t) * dy_strides[0] + i64(n) * dy_strides[1] + channel * dy_strides[2]))))
-                            total = T(0)
-                            store(reserve, i64(projected_at + i64(i64(t) * i64(samples) + i64(n)) * S + i64(unit)), d)
-                        waiting[p] = total
-                        store(small, i64(i64(i64(which) * i64(samples) + i64(n)) * S + i64(unit)), d)
-                if k >= 0:
-                    tell(counter)
-                    meet(counter, u32(i32(2 * turn + 1) * blocks))
-                    for q in range(i32(0), i32(SAMPLES), i32(PART)):
-                        bring_small(tile, advance(small, i64(i64(which) * i64(samples) * S)), i32(n0 + q), samples)
-                        unproject(projection, tile, products, q)
-                        cuda.syncthreads()
-            for p in range(PAIRS):
-                unit, n = pair(p)
-                unit_here, sample = i32(unit - first), i32(n - n0)
-                if ends[p] >= 0:
-                    total = T(0) if PROJECTED else rests[p]
-                    if turn > 0 or PROJECTED:
-                        for q in range(CELL_SPLITS):
-                            total = T(total + products[i32(i32(q * CELL_ROWS + unit_here) * PITCH + sample)])
-                    for g in range(SLOTS_OF):
-                        kept[g] = T(0)
-                    if k >= 0 and k < ends[p]:
-                        t = i32(ends[p] - 1 - k) if which else i32(k)
-                        before = i32(t + 1) if which else i32(t - 1)
-                        line, channel = i64(i64(t) * i64(samples) + i64(n)), i64(i64(which) * H + i64(unit))
-                        line_before = i64(i64(before) * i64(samples) + i64(n))
-                        if not PROJECTED:
-                            from_y = i64(i64(t) * dy_strides[0] + i64(n) * dy_strides[1] + channel * dy_strides[2])
-                            total = T(total + T(load_dy(dy, from_y)))
-                        at = i64(gates_at + i64(line * SLOTS_OF) * H + i64(unit))
-                        for g in range(SLOTS_OF):
-                            kept[g] = T(load(reserve, i64(at + g * H)))
-                        state, old = T(0), T(0)
-                        if LSTM:
-                            state = T(load(reserve, i64(cells_at + line * H + i64(unit))))
-                            if k > 0:
-                                old = T(load(reserve, i64(cells_at + line_before * H + i64(unit))))
-                            elif C0:
-                                old = T(load(c0, i64(of * s[3] + i64(n) * s[4] + i64(unit) * s[5])))
-                        if GRU:
-                            if k > 0:
-                                old = T(load(y, i64(i64(before) * y_strides[0] + i64(n) * y_strides[1] + channel * y_strides[2])))
-                            elif H0:
-                                old = T(load(h0, i64(of * s[0] + i64(n) * s[1] + i64(unit) * s[2])))
-                        rest = backward(kept, state, old, total, cells[p])
-                        if LSTM:
-                            cells[p] = rest
-                        total = rest if GRU else T(0)
-                        for g in range(SLOTS_OF):
-                            store(reserve, i64(at + g * H), kept[g])
-                    rests[p] = total
-                    if k >= 0:
-                        to = i64(i64(i64(turn & 1) * parity) + i64(n) * INNER + i64(unit))
-                        for g in range(GATES_OF):
-                            store(mine, i64(to + g * H), kept[3] if GRU and g == 2 else kept[g])
-            if turn + 1 < end:
-                tell(counter)
-        for p in range(PAIRS):
-            unit, n = pair(p)
-            if ends[p] >= 0 and end <= steps:
-                own = i64(i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))
-                carried[own] = rests[p]
-                if LSTM:
-                    carried[i64(own + i64(cuda.gridDim.z) * i64(samples) * H)] = cells[p]
-            elif ends[p] >= 0:
-                if not PROJECTED:
-                    store(dh0, i64(of * s[12] + i64(n) * s[13] + i64(unit) * s[14]), rests[p])
-                if LSTM:
-                    store(dc0, i64(of * s[15] + i64(n) * s[16] + i64(unit) * s[17]), cells[p])
-        if PROJECTED:
             for p in range(OF_STATES):
                 unit, n = pair_of_h(p)
+                dh[p] = T(0)
                 if state_ends[p] >= 0:
-                    store(dh0, i64(of * s[12] + i64(n) * s[13] + i64(unit) * s[14]), waiting[p])
+                    if turn > 0:
+                        for q in range(SPLITS):
+                            rests[p] = T(rests[p] + products[i32(i32(q * ROWS + unit - first_state) * PITCH + i32(n - n0))])
+                    if k >= 0 and k < state_ends[p]:
+                        dh[p], rests[p] = T(rests[p] + given[p]), T(0)
+                        if PROJECTED:
+                            t = i32(state_ends[p] - 1 - k) if which else i32(k)
+                            store(reserve, i64(projected_at + i64(i64(t) * i64(samples) + i64(n)) * S + i64(unit)), dh[p])
+                    if PROJECTED:
+                        store(small, i64(i64(i64(which) * i64(samples) + i64(n)) * S + i64(unit)), dh[p])
+            if PROJECTED and k >= 0:
+                tell(counter)
+                meet(counter, u32(i32(2 * turn + 1) * blocks))
+                for q in range(i32(0), i32(SAMPLES), i32(PART)):
+                    bring_small(tile, advance(small, i64(i64(which) * i64(samples) * S)), i32(n0 + q), samples)
+                    unproject(projection, tile, products, q)
+                    cuda.syncthreads()
+            for p in range(PAIRS):
+                unit, n = pair(p)
+                if k >= 0 and ends[p] >= 0:
+                    for g in range(SLOTS_OF):
+                        slots[g] = T(0)
+                    if k < ends[p]:
+                        total = T(0)
+                        if PROJECTED:
+                            for q in range(CELL_SPLITS):
+                                total = T(total + products[i32(i32(q * CELL_ROWS + unit - first) * PITCH + i32(n - n0))])
+                        else:
+                            total = dh[p]
+                        t = i32(ends[p] - 1 - k) if which else i32(k)
+                        at = i64(gates_at + i64(i64(i64(t) * i64(samples) + i64(n)) * SLOTS_OF) * H + i64(unit))
+                        for g in range(SLOTS_OF):
+                            slots[g] = kept[p * SLOTS_OF + g]
+                        rest = backward(slots, now[p], past[p], total, cells[p])
+                        if LSTM:
+                            cells[p] = rest
+                        if GRU:
+                            rests[p] = rest
+                        for g in range(SLOTS_OF):
+                            store(reserve, i64(at + g * H), slots[g])
+                    to = i64(i64(i64(turn & 1) * parity) + i64(n) * INNER + i64(unit))
+                    for g in range(GATES_OF):
+                        store(mine, i64(to + g * H), slots[3] if GRU and g == 2 else slots[g])
+            if turn + 1 < end:
+                tell(counter)
+        for p in range(OF_STATES):
+            unit, n = pair_of_h(p)
+            if state_ends[p] >= 0:
+                if end <= steps:
+                    carried[i64(i64(i64(which) * i64(samples) + i64(n)) * S + i64(unit))] = rests[p]
+                else:
+                    store(dh0, i64(of * s[12] + i64(n) * s[13] + i64(unit) * s[14]), rests[p])
+        for p in range(PAIRS):
+            unit, n = pair(p)
+            if LSTM and ends[p] >= 0:
+                if end <= steps:
+                    carried[i64(beyond + i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))] = cells[p]
+                else:
+                    store(dc0, i64(of * s[15] + i64(n) * s[16] + i64(unit) * s[17]), cells[p])
     return rnn_persistent_back
