@@ -1,4 +1,5 @@
 """Descriptors, dtypes, the adapters of frameworks' arrays, streams, and how arguments are packed."""
+import contextlib
 import ctypes
 import struct
 
@@ -7,6 +8,7 @@ import pytest
 
 import dnnkern
 from dnnkern.device import SIMULATED, cuda, f32
+from dnnkern.host import graphs
 from dnnkern.host import launch as launch_module
 from dnnkern.host.arrays import View, alignment, kind_of
 from dnnkern.host.dtypes import ITEMSIZE, ROUNDOFF, STORAGE, compute_dtype, dtype_name, numpy_dtype
@@ -278,7 +280,6 @@ class _Executable(launch_module.Executable):
 
             def __init__(self, *ignored):
                 pass
-        import contextlib
         monkeypatch.setattr(launch_module, "Function", NoFunction)
         monkeypatch.setattr(launch_module, "compile_kernel", lambda *ignored: None)
         monkeypatch.setattr(launch_module, "on_device", lambda index: contextlib.nullcontext())
@@ -318,6 +319,37 @@ def test_what_a_launch_is_given(monkeypatch):
     seen.clear()
     plan.execute((0x3000, 0x4000, -1.0), 0)
     assert seen[0][5][0] == struct.pack("<Q", 0x3000) and seen[0][5][3] == struct.pack("<Q", 0x4030) and not seen[0][3]
+
+
+def test_plans_of_many_launches_are_replayed_once_their_values_come_again(monkeypatch):
+    """Launched, captured, replayed; what another stream captures is launched; graphs of values that came long ago are given back."""
+    seen, capturing = [], set()
+    monkeypatch.setattr(launch_module, "LAUNCH", lambda config, *_: seen.append(launch_module._Config.from_address(config).stream) or 0)
+    monkeypatch.setattr(graphs, "is_capturing", lambda stream: stream in capturing)
+    monkeypatch.setattr(graphs, "on_device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(graphs, "_captured_aside", lambda enqueue: enqueue(7) or f"graph {len(seen)}")
+    monkeypatch.setattr(graphs, "replay", lambda graph, stream: seen.append((graph, stream)))
+    monkeypatch.setattr(graphs, "destroy", lambda graph: seen.append(f"no {graph}"))
+    launch = Launch(_kernel, (1, 1, 1), (32, 1, 1), (Argument("float32*", "x", 16),))
+
+    def enqueued(plan, x, stream):
+        seen.clear()
+        plan.execute((x,), stream)
+        return list(seen)
+    few, many = (_Executable((launch,) * n, (("x", "pointer"),), monkeypatch) for n in (graphs.LEAST - 1, graphs.LEAST))
+    for _ in range(3):
+        assert enqueued(few, 16, 5) == [5] * (graphs.LEAST - 1)
+    graph = f"graph {graphs.LEAST}"
+    assert enqueued(many, 16, 5) == [5] * graphs.LEAST
+    assert enqueued(many, 16, 5) == [7] * graphs.LEAST + [(graph, 5)]
+    assert enqueued(many, 16, 6) == [(graph, 6)]
+    capturing.add(6)
+    assert enqueued(many, 16, 6) == [6] * graphs.LEAST
+    for x in range(32, 32 + graphs.REMEMBERED - 1):
+        assert enqueued(many, x, 5) == [5] * graphs.LEAST
+    assert enqueued(many, 16, 5) == [(graph, 5)]
+    for x in range(64, 64 + graphs.REMEMBERED):
+        assert enqueued(many, x, 5) == [f"no {graph}"] * (x == 63 + graphs.REMEMBERED) + [5] * graphs.LEAST
 
 
 def test_pointers_that_are_null_in_every_call(monkeypatch):

@@ -116,6 +116,35 @@ def test_dependent_launch_sees_its_predecessor():
     np.testing.assert_array_equal(to_host(y), 2 * np.arange(THREADS, dtype=np.float32))
 
 
+@on_gpu
+def test_replayed_plans_do_what_launches_do():
+    """A plan of many launches, on two arrays in turn and again: launched, captured, replayed."""
+    from dnnkern.host import graphs
+    from dnnkern.host.check import to_host
+    from dnnkern.host.launch import Executable
+    from dnnkern.host.memory import numba_array
+
+    @cuda.jit(launch_bounds=THREADS)
+    def step(y, scale, k):
+        t = i32(cuda.threadIdx.x)
+        y[t] = f32(f32(y[t] * scale) + f32(k))
+    given = Argument("float32*", "y"), Argument("float32", "scale")
+    launches = [Launch(step, (1, 1, 1), (THREADS, 1, 1), (*given, Argument("int32", k % 3))) for k in range(graphs.LEAST)]
+    plan = Executable(launches, [("y", "pointer"), ("scale", "float32")], 0)
+    arrays, wanted = [numba_array((THREADS,), np.dtype(np.float32), 0, 0) for _ in range(2)], [np.zeros(THREADS, np.float32)] * 2
+    for y in arrays:
+        y.copy_to_device(np.zeros(THREADS, np.float32))
+    for turn in range(8):
+        which, scale = turn % 2, np.float32(0.5 if turn < 6 else 0.25)
+        plan.execute((arrays[which].device_ctypes_pointer.value, float(scale)), 0)
+        for k in range(graphs.LEAST):
+            wanted[which] = np.float32(wanted[which] * scale) + np.float32(k % 3)
+        cuda.synchronize()
+        np.testing.assert_array_equal(to_host(arrays[which]), wanted[which])
+    known = plan.local.frame.replays.known
+    assert sum(g is not None for g in known.values()) == 2 and len(known) == 4
+
+
 def _box_kernel():
     @cuda.jit(launch_bounds=THREADS)
     def kernel(tensor_map, y, row, column):

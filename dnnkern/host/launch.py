@@ -1,4 +1,5 @@
-"""Launching: arguments packed into one buffer a thread and plan, then one cuLaunchKernelEx a kernel.
+"""Launching: arguments packed into one buffer a thread and plan, then one cuLaunchKernelEx a kernel; plans of many kernels are replayed as
+graphs once their values come again.
 
 A kernel argument is a constant of the plan, or *dynamic*: named, and given at each execution (pointers, and scalars such as alpha).
 """
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from .compile import compile_kernel
 from .device import CudaError, check, device, on_device, set_current
+from .graphs import LEAST, Replays
 from .table import DeviceTable, Slot, Table
 from .tensormap import Im2colMap, TensorMap
 
@@ -139,6 +141,7 @@ class _Frame:
             self.configs.append(config)
             self.calls.append((ctypes.addressof(config), function.handle, ctypes.addressof(parameters), None))
         self.stream = None
+        self.replays = Replays(executable.index) if len(self.calls) >= LEAST else None
 
     def set_stream(self, stream):
         """Launch on this stream from now on."""
@@ -227,7 +230,7 @@ class Executable:
         self.local = threading.local()
 
     def execute(self, values, stream):
-        """Launch on a stream: pack the values, one driver call a kernel. Nothing is allocated, checked or waited for."""
+        """Launch on a stream: pack the values, one driver call a kernel, or one for all. Nothing is allocated, checked or waited for."""
         try:
             frame = self.local.frame
         except AttributeError:
@@ -241,6 +244,10 @@ class Executable:
                 tensor_map.set(values[tensor_map.position])
         for table in frame.tables:
             table.set(storage, values, stream)
+        if frame.replays is None or not frame.replays.run(storage.raw, stream, functools.partial(self._enqueue, frame)):
+            self._enqueue(frame, stream)
+
+    def _enqueue(self, frame, stream):
         if stream != frame.stream:
             frame.set_stream(stream)
         for call in frame.calls:

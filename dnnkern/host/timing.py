@@ -5,12 +5,14 @@ into a CUDA graph and its replay is timed between two events, so that the host's
 measured apart. The contenders take turns, with a short pause before each turn: under a power cap the order alone moves a number by a tenth.
 In the simulator the same code measures wall-clock time.
 """
+import functools
 import statistics
 import time
 from dataclasses import dataclass, replace
 
 from ..device import SIMULATED
 from .device import check, on_device
+from .graphs import captured, destroy, replay
 
 WINDOW = 5e-3   # seconds of device work in one timed batch
 PAUSE = 25e-3   # seconds before each turn
@@ -125,26 +127,15 @@ class Clock:
         """A callable that replays, as a CUDA graph, what `enqueue` enqueues on the stream; in the simulator `enqueue` itself."""
         if SIMULATED:
             return enqueue
-        from cuda.bindings import driver
-        check(driver.cuStreamBeginCapture(self._handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
-        try:
-            enqueue()
-        except BaseException:
-            driver.cuStreamEndCapture(self._handle)  # a stream left in capture is of no more use to anyone
-            raise
-        graph = check(driver.cuStreamEndCapture(self._handle))
-        executable = check(driver.cuGraphInstantiate(graph, 0))
-        check(driver.cuGraphDestroy(graph))
-        self._graphs.append(executable)
-        return lambda: check(driver.cuGraphLaunch(executable, self._handle))
+        self._graphs.append(captured(enqueue, self._handle))
+        return functools.partial(replay, self._graphs[-1], self._handle)
 
     def release(self):
         """Destroy the graphs captured so far."""
         if self._graphs:
-            from cuda.bindings import driver
             self.synchronize()
-            for executable in self._graphs:
-                driver.cuGraphExecDestroy(executable)
+            for graph in self._graphs:
+                destroy(graph)
             self._graphs.clear()
 
 

@@ -9,7 +9,8 @@ Sequences that are over keep their states: a step's product has a row for each s
 a sequence goes through the forward product like any input, and nobody reads what comes of it; for the weights, where it would be
 multiplied by zeros, it is left out of a copy.
 
-Two launches a step, each a few microseconds: with few sequences or small states that is all the time it takes.
+Two launches a step, each a few microseconds: with few sequences or small states that is all the time it takes. They are captured once and
+replayed as a graph (`host.graphs`), or the host would take longer than the device.
 """
 from ..dispatch import Algorithm
 from ..matmul._plan import planned
