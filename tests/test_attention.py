@@ -291,7 +291,7 @@ def test_words_and_records(op):
 @pytest.mark.parametrize("op", [*OPS, "sdpa_decode"])
 def test_the_problems_of_the_bench_are_problems(op):
     shapes = pytest.importorskip(f"bench.shapes.{op}")
-    for case in shapes.cases("all", ("float64", "bfloat16")):
+    for case in shapes.cases("all", ("float64", "bfloat16") + ("float8_e4m3fn",) * (op == "sdpa_fwd")):
         assert dispatch.get_algorithm(op, case.problem).is_deterministic
 
 
@@ -380,6 +380,33 @@ def test_dtypes():
     refused(TypeError, ["bias is float16", "float32"], FWD, q, k, k, bias=ones(6, 7, dtype="float16"))
     refused(TypeError, ["sink is int32", "float32"], FWD, q, k, k, sink=ones(4, dtype="int32"))
     refused(TypeError, ["seq_len_kv is int64", "int32"], FWD, q, k, k, seq_len_kv=ones(2, dtype="int64"))
+
+
+def test_bytes():
+    """What 8-bit floats may have beside them, and other operands may not."""
+    e4m3, e5m2 = "float8_e4m3fn", "float8_e5m2"
+    q, k, q8, k8 = ones(2, 4, 6, 8), ones(2, 2, 7, 8), ones(2, 4, 6, 8, dtype=e4m3), ones(2, 2, 7, 8, dtype=e4m3)
+    refused(TypeError, ["k is float8_e5m2, q is float8_e4m3fn"], FWD, q8, ones(2, 2, 7, 8, dtype=e5m2), k8)
+    refused(TypeError, ["q is float8_e4m3fn", "bfloat16"], BWD, q8, q8, k8, k8, q8, ones(2, 4, 6))
+    refused(TypeError, ["scale_k is for operands of float8_e4m3fn", "float32"], FWD, q, k, k, scale_k=ones(1))
+    refused(TypeError, ["scale_q is float16", "float32"], FWD, q8, k8, k8, scale_q=ones(1, dtype="float16"))
+    refused(TypeError, ["scale_v: got float"], FWD, q8, k8, k8, scale_v=2.0)
+    refused(ValueError, ["scale_v has shape (2,)", "one element"], FWD, q8, k8, k8, scale_v=ones(2))
+    refused(TypeError, ["out (o) is float64", "bfloat16 or float32"], FWD, q8, k8, k8, out_dtype="float64")
+    refused(TypeError, ["out (o) is bfloat16", "asks for float16"], FWD, q8, k8, k8, out=ones(2, 4, 6, 8, dtype="bfloat16"),
+            out_dtype="float16")
+    refused(TypeError, ["out (o) is float16", "expected float32"], FWD, q, k, k, out_dtype="float16")
+    refused(TypeError, ["bias is float8_e4m3fn", "bfloat16 or float32 or float16"], FWD, q8, k8, k8, bias=ones(6, 7, dtype=e4m3))
+    refused(TypeError, ["sink is float64"], FWD, q8, k8, k8, sink=ones(4, dtype="float64"))
+    assert FWD(q8, k8, k8).dtype == ones(1, dtype="bfloat16").dtype
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_scales_are_checked_on_demand(value, monkeypatch):
+    from dnnkern.host import front
+    monkeypatch.setattr(front, "CHECKS", frozenset({"values"}))
+    q, scale = ones(1, 1, 6, 8, dtype="float8_e4m3fn"), array(np.array([value]))
+    refused(ValueError, [f"scale_k is {value}", "positive"], FWD, q, q, q, scale_k=scale)
 
 
 def test_other_operands():

@@ -1,6 +1,6 @@
 """Attention to measure: cases written in the words of the command line."""
 from dnnkern.attention._parse import parse_problem
-from dnnkern.host.products import FLOATS
+from dnnkern.host.products import FLOATS, FP8
 
 from . import _words
 
@@ -26,7 +26,8 @@ class Case(_words.Case):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
         import dnnkern
         p, a = self.problem, arrays
-        names = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink")
+        names = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink",
+                 *(("scale_q", "scale_k", "scale_v") if p.is_forward else ()))
         keywords.update({name: a.get(name) for name in names}, scale=p.scale, window=(p.left, p.right), align=p.align, alibi=p.alibi,
                         dropout=p.dropout, seed=20, softcap=p.softcap, layout=p.layout)
         if p.is_forward:
@@ -38,4 +39,4 @@ class Case(_words.Case):
 
 def shapes(op):
     """The sets of an operation."""
-    return _words.Shapes(op, SETS, FLOATS, "4x16x4096x128 {} --causal", case=Case)
+    return _words.Shapes(op, SETS, (*FLOATS, *FP8) if op == "sdpa_fwd" else FLOATS, "4x16x4096x128 {} --causal", case=Case)

@@ -5,8 +5,9 @@ import operator
 from ..dispatch import Note
 from ..host.front import Operation
 from ..host.window import hashable
+from ._checks import SCALES, check_lengths
 from ._decode_problem import DecodeProblem, check_cache, make_decode
-from ._problem import OPTIONAL, SdpaGradientProblem, SdpaProblem, check_lengths, make_backward, make_forward
+from ._problem import OPTIONAL, SdpaGradientProblem, SdpaProblem, make_backward, make_forward
 from ._rope_problem import RopeProblem, make_rope
 
 __all__ = ["DecodeProblem", "RopeProblem", "SdpaGradientProblem", "SdpaProblem", "rope_bwd", "rope_fwd", "sdpa_bwd", "sdpa_decode",
@@ -19,7 +20,7 @@ def _bound(make, *first, **given):
 
 
 # The operation with all outputs comes first: it is what `find` takes for problems of either kind.
-_FORWARD = {"operands": ("q", "k", "v", *OPTIONAL), "scalars": ("seed",), "check_values": check_lengths}
+_FORWARD = {"operands": ("q", "k", "v", *OPTIONAL, *SCALES), "scalars": ("seed",), "check_values": check_lengths}
 _BACKWARD = {**_FORWARD, "operands": ("do", "q", "k", "v", "o", "lse", *OPTIONAL)}
 SDPA_FWD = Operation("sdpa_fwd", outputs=("o", "lse"), problem=_bound(make_forward, with_lse=True), **_FORWARD)
 _with_lse = SDPA_FWD.call
@@ -40,14 +41,15 @@ _without_dbias = Operation("sdpa_bwd", outputs=("dq", "dk", "dv"), problem=_boun
 
 def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, alibi=False, seq_len_q=None,
              seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0, sink=None, layout="BHSD",
-             return_lse=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+             return_lse=False, out_dtype=None, scale_q=None, scale_k=None, scale_v=None, out=None, workspace=None, stream=None, algo=None,
+             allow=Note.NONE):
     """Scaled dot-product attention: ``o = softmax(scale * q @ k.T, capped, biased, masked) @ v`` of each head; no score is written.
 
     Parameters
     ----------
     q : array (B, H, S, D)
-        Queries, with layout "BSHD" (B, S, H, D), with "THD" (T, H, D): all sequences one behind the other. float64, float32, float16 or
-        bfloat16; any strides.
+        Queries, with layout "BSHD" (B, S, H, D), with "THD" (T, H, D): all sequences one behind the other. float64, float32, float16,
+        bfloat16, float8_e4m3fn or float8_e5m2; any strides.
     k, v : array (B, G, N, D), (B, G, N, E)
         Keys and values of q's dtype, in the same layout. G divides H: heads ``h * G // H`` of k and v serve head h of q. E may differ
         from D.
@@ -60,7 +62,8 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     window : (int, int)
         Row i sees so many keys to the left and right of its own place; -1: all.
     bias : array, optional
-        Added to scores: of two to four dimensions that broadcast to (B, H, S, N); q's dtype, or float32 beside 16-bit ones. Not with "THD".
+        Added to scores: of two to four dimensions that broadcast to (B, H, S, N); q's dtype, or float32 beside 16-bit ones; float32,
+        bfloat16 or float16 beside 8-bit ones. Not with "THD".
     alibi : bool
         Scores lose ``m * |distance from the own place|``, m being ``2 ** (-8 * (h + 1) / H)`` for head h; where H is no power of two, those
         of the next lower one, and then every other one of twice as many.
@@ -76,10 +79,15 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     softcap : float
         Scores become ``softcap * tanh(score / softcap)``, before what is added; 0: they stay.
     sink : array (H,), optional
-        A score of each head that takes part in the softmax and has no value; q's dtype, or float32 beside 16-bit ones.
+        A score of each head that takes part in the softmax and has no value; of the dtypes of a bias.
     layout : "BHSD", "BSHD" or "THD"
     return_lse : bool
         Return the logarithms of the sums of exponentials, too, which `sdpa_bwd` takes.
+    out_dtype : dtype
+        q's, and of 8-bit floats any of bfloat16, the default, float16, float32, float8_e4m3fn and float8_e5m2, which saturate.
+    scale_q, scale_k, scale_v : float32 array of one element, optional
+        Positive factors of 8-bit floating operands: what is computed is the attention of ``scale_q * q``, ``scale_k * k`` and
+        ``scale_v * v``. None is 1.
     out : array, or with `return_lse` a tuple (o, lse)
         Written and returned; any strides. Overlap with an operand is an error.
     workspace, stream, algo, allow
@@ -87,7 +95,7 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
 
     Returns
     -------
-    o : array (B, H, S, E), in q's layout, of q's dtype and framework
+    o : array (B, H, S, E), in q's layout, of q's framework, and of its dtype or `out_dtype`
     lse : array (B, H, S), with "THD" (H, T), with `return_lse`
         float32, float64 for float64: in whatever layout q is; with a sink it counts.
 
@@ -106,6 +114,8 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     Scores are scaled, capped, biased and masked in this order, in float32 (float64 for float64). A row that sees no key, or whose scores
     are all -inf, is 0 and its lse -inf, with a sink too; so is a row that belongs to no sequence. Lengths beyond a tensor are clipped:
     nothing outside the arrays is read. Deterministic. Mirrors cuDNN's SDPA and ``torch.nn.functional.scaled_dot_product_attention``.
+    With 8-bit floats an algorithm on tensor cores (``Note.TENSOR_CORE``) rounds probabilities to e4m3, of which the least is 2**-16 of the
+    largest, and adds up to 128 products at once with 13 bits.
 
     Examples
     --------
@@ -119,7 +129,9 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     [0.    0.731 1.364] [1.    1.313 1.551]
     """
     operands = q, k, v, bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink
-    parameters = scale, causal, align, hashable(window), alibi, dropout, softcap, layout
+    if scale_q is not None or scale_k is not None or scale_v is not None:
+        operands += scale_q, scale_k, scale_v
+    parameters = out_dtype, scale, causal, align, hashable(window), alibi, dropout, softcap, layout
     if not isinstance(return_lse, bool):
         raise TypeError(f"sdpa_fwd: return_lse is {return_lse!r}; expected True or False")
     return (_with_lse if return_lse else _alone)(operands, out, parameters, (_word("sdpa_fwd", seed),), workspace, stream, algo, allow)

@@ -8,7 +8,8 @@ from ..device.index import LIMIT
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
-from ._problem import UNBOUNDED, check_number, check_sink, expect, normal_window, present, sizes_of
+from ._checks import check_number, check_sink, expect, present
+from ._problem import UNBOUNDED, normal_window, sizes_of
 
 LAYOUTS = ("BHSD", "BSHD")
 
@@ -77,7 +78,7 @@ class DecodeProblem:
             raise ValueError(f"{op}: softcap={self.softcap}; expected 0 for none, or a positive number")
         if not -1 <= self.left < UNBOUNDED:
             raise ValueError(f"{op}: window has {self.left} on the left; expected -1 for no bound, or 0 to {UNBOUNDED - 1}")
-        expect(op, "out", self.o, self.dtype, (*q.shape[:-1], self.dv))
+        expect(op, "out", self.o, (self.dtype,), (*q.shape[:-1], self.dv))
         if self.o.size and any(s == 0 for n, s in zip(self.o.shape, self.o.strides) if n > 1):
             raise ValueError(f"{op}: out has shape {self.o.shape} and strides {self.o.strides}; several elements share one address")
 

@@ -3,9 +3,11 @@
 import argparse
 import functools
 
+from ..host.products import default_output
 from ..host.tensor import Tensor
-from ..host.words import WordParser, dtype_word, problem_from_record
+from ..host.words import WordParser, addend_dtype, dtype_word, problem_from_record
 from ..transform._parse import sizes_word
+from ._checks import SCALES
 from ._decode_problem import DecodeProblem, make_decode
 from ._problem import LAYOUTS, SdpaGradientProblem, SdpaProblem, make_backward, make_forward
 from ._rope_problem import ROPES, RopeProblem, make_rope
@@ -43,6 +45,8 @@ def add_arguments(op, parser):
     parser.add_argument("--layout", type=str.upper, choices=LAYOUTS, default="BHSD")
     if op == "sdpa_fwd":
         parser.add_argument("--lse", action="store_true", help="the logarithms of the sums are returned, too")
+        parser.add_argument("--out-dtype", type=dtype_word, help="of 8-bit floats; default: bf16")
+        parser.add_argument("--scales", action="store_true", help="factors of q, k and v, of 8-bit floats")
 
 
 def make(op, arguments):
@@ -56,17 +60,19 @@ def make(op, arguments):
     def array(heads, rows, elements):
         shape = {"BHSD": (batch, heads, rows, elements), "BSHD": (batch, rows, heads, elements), "THD": (batch * rows, heads, elements)}
         return Tensor.packed(shape[a.layout], a.dtype)
-    bias = Tensor.packed([n if all_of else 1 for n, all_of in zip((batch, heads, rows, keys), BIASES[a.bias])], a.dtype) if a.bias else None
+    addend = addend_dtype(default_output(a.dtype))
+    bias = Tensor.packed([n if all_of else 1 for n, all_of in zip((batch, heads, rows, keys), BIASES[a.bias])], addend) if a.bias else None
     lengths = Tensor.packed((batch,), "int32") if a.lengths else None
     offsets = Tensor.packed((batch + 1,), "int32") if a.layout == "THD" else None
-    sink = Tensor.packed((heads,), a.dtype) if a.sink else None
+    sink = Tensor.packed((heads,), addend) if a.sink else None
     given = array(heads, rows, d), array(kv_heads, keys, d), array(kv_heads, keys, e)
     more = bias, lengths, lengths, offsets, offsets, sink
     align = "bottom_right" if a.bottom_right else "top_left"
     options = a.scale, a.causal, align, a.window, a.alibi, a.dropout, a.softcap, a.layout
-    forward = make_forward((*given, *more), None, *options, with_lse=op == "sdpa_bwd" or a.lse, aliases=frozenset())
     if op == "sdpa_fwd":
-        return forward
+        scales = [Tensor.packed((1,), "float32")] * len(SCALES) if a.scales else ()
+        return make_forward((*given, *more, *scales), None, a.out_dtype, *options, with_lse=a.lse, aliases=frozenset())
+    forward = make_forward((*given, *more), None, None, *options, with_lse=True, aliases=frozenset())
     saved = forward.o, *given, forward.o, forward.lse
     return make_backward((*saved, *more), None, *options, with_dbias=bias is not None, aliases=frozenset())
 
@@ -142,10 +148,11 @@ FAMILY = {op: tuple(functools.partial(f, op) for f in (*_WORDS[op], from_record)
 
 _SMALL = ("1x2x9x8 f32 --causal", "2x4x7x16 bf16 --kv-heads 2 --keys 12 --causal --bottom-right", "2x2x6x8 f16 --layout thd --window=3,-1",
           "1x2x8x5 f64 --bias full --softcap 2 --dropout 0.2", "2x2x5x8 f32 --layout bshd --alibi --sink --lengths")
+_BYTES = ("2x2x70x64 e4m3 --scales --causal", "1x2x20x32 e5m2 --kv-heads 1 --keys 40 --lse --out-dtype f32")
 _ROPES = ("2x3x5x16 f32", "3x7x20 bf16 --pairs 5 --angles f32", "2x4x3x32 f16 --heads-inside --interleaved", "4x9x8 f64 --in-place")
 _DECODES = ("2x4x20x16 f32 --kv-heads 2", "2x4x17x8 bf16 --kv-heads 1 --page 4 --window 9", "1x2x9x5 f64 --rows 2 --softcap 2 --sink",
             "3x2x12x8 f16 --layout bshd --page 16")
-SMALL = {**dict.fromkeys(PROBLEMS, _SMALL), **dict.fromkeys(ROPES, _ROPES), "sdpa_decode": _DECODES}
+SMALL = {**dict.fromkeys(PROBLEMS, _SMALL), "sdpa_fwd": (*_SMALL, *_BYTES), **dict.fromkeys(ROPES, _ROPES), "sdpa_decode": _DECODES}
 """Problems that ``python -m dnnkern check`` tries."""
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..host.dtypes import compute_dtype
-from ..host.products import FLOATS
+from ..host.dtypes import compute_dtype, dtype_name
+from ..host.products import FLOATS, FP8, OUTPUTS, default_output
 from ..host.tensor import Tensor
+from ._checks import SCALES, check_beside, check_number, check_sink, expect, present
 
 LAYOUTS = ("BHSD", "BSHD", "THD")
 ALIGNMENTS = ("top_left", "bottom_right")
@@ -28,8 +29,8 @@ class _Attention:
         self._check_lengths()
         self._check_bias()
         self._check_numbers()
-        expect(self.op, "lse" if not self.is_forward else "out (lse)", self.lse, self.compute, self.lse_shape)
-        expect(self.op, "out (o)" if self.is_forward else "o", self.o, self.dtype, self.o_shape)
+        expect(self.op, "lse" if not self.is_forward else "out (lse)", self.lse, (self.compute,), self.lse_shape)
+        expect(self.op, "out (o)" if self.is_forward else "o", self.o, self.o_dtypes, self.o_shape)
         for out in self.outputs:
             if out.size and any(s == 0 for n, s in zip(out.shape, out.strides) if n > 1):
                 raise ValueError(f"{self.op}: out has shape {out.shape} and strides {out.strides}; several elements share one address")
@@ -39,8 +40,8 @@ class _Attention:
         if self.layout not in LAYOUTS:
             raise ValueError(f"{op}: layout={self.layout!r}; expected one of {', '.join(map(repr, LAYOUTS))}")
         for name, t in (("q", q), ("k", k), ("v", v)):
-            if t.dtype not in FLOATS:
-                raise TypeError(f"{op}: {name} is {t.dtype}; expected one of {', '.join(FLOATS)}")
+            if t.dtype not in self.dtypes:
+                raise TypeError(f"{op}: {name} is {t.dtype}; expected one of {', '.join(self.dtypes)}")
             if t.ndim != len(self.layout):
                 raise ValueError(f"{op}: {name} has shape {t.shape}; expected {len(self.layout)} dimensions, {self.layout}")
             if t.dtype != q.dtype:
@@ -75,9 +76,7 @@ class _Attention:
         if self.bias is not None:
             if self.packed:
                 raise ValueError(f"{self.op}: bias with layout 'THD'; expected it with BHSD and BSHD only")
-            if self.bias.dtype not in (self.dtype, self.compute):
-                raise TypeError(f"{self.op}: bias is {self.bias.dtype}; expected {self.dtype}"
-                                + f" or {self.compute}" * (self.compute != self.dtype))
+            check_beside(self, "bias", self.bias)
             if not 2 <= self.bias.ndim <= 4 or any(n not in (1, m) for n, m in zip(self.bias.shape[::-1], full[::-1])):
                 raise ValueError(f"{self.op}: bias has shape {self.bias.shape}; expected two to four dimensions that broadcast to {full}")
         check_sink(self)
@@ -194,6 +193,16 @@ class _Attention:
         return self.q.dtype
 
     @property
+    def dtypes(self):
+        """What q, k and v may be."""
+        return (*FLOATS, *FP8) if self.is_forward else FLOATS
+
+    @property
+    def o_dtypes(self):
+        """What o may be."""
+        return OUTPUTS[self.dtype] if self.dtype in FP8 else (self.dtype,)
+
+    @property
     def compute(self):
         """Type of scores, exponentials and sums."""
         return compute_dtype(self.dtype)
@@ -235,7 +244,9 @@ class _Attention:
         return sum(t.nbytes for t in (*given, *self.outputs) if t is not None)
 
     def operand_values(self, name):
-        """Full lengths, offsets of equally long sequences, sums of exponentials as of normal scores."""
+        """Full lengths, offsets of equally long sequences, sums of exponentials as of normal scores, factors of 1."""
+        if name in SCALES:
+            return 1.0
         if name in ("seq_len_q", "seq_len_kv"):
             return self.rows if name.endswith("q") else self.keys
         if name.startswith("cu_seqlens"):
@@ -254,6 +265,7 @@ class _Attention:
             t = getattr(self, name)
             if t is not None and not name.startswith("cu"):
                 found += f" {name}" + f" {t.shape}" * (name == "bias")
+        found += "".join(f" {name}" for name in SCALES if getattr(self, name, None) is not None)
         found += " alibi" * self.alibi + f" softcap {self.softcap:g}" * (self.softcap > 0)
         return found + f" dropout {self.dropout:g}" * (self.dropout > 0)
 
@@ -262,12 +274,13 @@ class _Attention:
         s = f"{'t' if self.packed else 's'}{self.rows}" + f":{self.keys}" * (self.keys != self.rows)
         d = f"d{self.d}" + f":{self.dv}" * (self.dv != self.d)
         strided = "".join(f", {name} strides {t.strides}" for name, t in (("q", self.q), ("k", self.k), ("v", self.v)) if not t.is_packed)
-        return f"{self.op} {b} {s} {d} {self.dtype} {self.layout}{self.words}{strided}"
+        out = f" -> {self.o.dtype}" * (self.o.dtype != self.dtype)
+        return f"{self.op} {b} {s} {d} {self.dtype} {self.layout}{out}{self.words}{strided}"
 
 
 @dataclass(frozen=True)
 class SdpaProblem(_Attention):
-    """softmax(scale * q @ k.T, capped, biased and masked) @ v.
+    """softmax(scale * q @ k.T, capped, biased and masked) @ v, of 8-bit floats times their factors.
 
     Attributes
     ----------
@@ -283,6 +296,7 @@ class SdpaProblem(_Attention):
     alibi : bool
     dropout, softcap : float
     layout : str
+    scale_q, scale_k, scale_v : Tensor or None
     """
     q: Tensor
     k: Tensor
@@ -303,10 +317,21 @@ class SdpaProblem(_Attention):
     dropout: float = 0.0
     softcap: float = 0.0
     layout: str = "BHSD"
+    scale_q: Tensor | None = None
+    scale_k: Tensor | None = None
+    scale_v: Tensor | None = None
     op = "sdpa_fwd"
 
     def __post_init__(self):
         self._check()
+        for name in SCALES:
+            if (t := getattr(self, name)) is None:
+                continue
+            if self.dtype not in FP8:
+                raise TypeError(f"{self.op}: {name} is for operands of {' or '.join(FP8)}, they are {self.dtype}")
+            expect(self.op, name, t, ("float32",), t.shape)
+            if t.size != 1:
+                raise ValueError(f"{self.op}: {name} has shape {t.shape}; expected one element")
 
     @property
     def outputs(self):
@@ -355,16 +380,16 @@ class SdpaGradientProblem(_Attention):
 
     def __post_init__(self):
         self._check()
-        expect(self.op, "do", self.do, self.dtype, self.o_shape)
+        expect(self.op, "do", self.do, (self.dtype,), self.o_shape)
         for name, out, like in zip(("dq", "dk", "dv", "dbias"), self.outputs, (self.q, self.k, self.v, self.bias)):
-            expect(self.op, f"out ({name})", out, like.dtype, like.shape)
+            expect(self.op, f"out ({name})", out, (like.dtype,), like.shape)
 
     @property
     def outputs(self):
         return (self.dq, self.dk, self.dv_out) if self.dbias is None else (self.dq, self.dk, self.dv_out, self.dbias)
 
 
-# ---- what is checked, and problems from calls
+# ---- problems from calls
 
 def sizes_of(values, layout):
     """Values along the dimensions of a layout, in the order batch, heads, rows, elements; packed 0 for the batch."""
@@ -373,40 +398,6 @@ def sizes_of(values, layout):
     if layout == "BSHD":
         return values[0], values[2], values[1], values[3]
     return 0, values[1], values[0], values[2]
-
-
-def expect(op, name, t, dtype, shape):
-    """Raise unless a tensor, if it is there, has this dtype and shape."""
-    if t is None:
-        return
-    if t.dtype != dtype:
-        raise TypeError(f"{op}: {name} is {t.dtype}; expected {dtype}")
-    if t.shape != tuple(shape):
-        raise ValueError(f"{op}: {name} has shape {t.shape}; expected {tuple(shape)}")
-
-
-def check_number(op, name, value):
-    """Raise unless it is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{op}: {name}={value!r}; expected a number")
-    if not math.isfinite(value):
-        raise ValueError(f"{op}: {name}={value!r}; expected a finite number")
-
-
-def check_sink(problem):
-    """Raise unless a sink, if it is there, is a number a head."""
-    p, t = problem, problem.sink
-    if t is not None and t.dtype not in (p.dtype, p.compute):
-        raise TypeError(f"{p.op}: sink is {t.dtype}; expected {p.dtype}" + f" or {p.compute}" * (p.compute != p.dtype))
-    if t is not None and t.shape != (p.heads,):
-        raise ValueError(f"{p.op}: sink has shape {t.shape}; expected one for each head, ({p.heads},)")
-
-
-def present(op, names, tensors):
-    """TypeError where an operand is None that may not be."""
-    for name, t in zip(names, tensors):
-        if t is None:
-            raise TypeError(f"{op}: {name}: got NoneType; expected an array")
 
 
 def normal_window(op, window, causal):
@@ -440,21 +431,24 @@ def normal_options(op, q, k, scale, causal, align, window, alibi, dropout, softc
             "softcap": float(softcap), "layout": layout}
 
 
-def make_forward(tensors, out, *options, with_lse, aliases):
-    """The problem of a forward call; `out` is o, or (o, lse)."""
-    op = "sdpa_fwd"
+def make_forward(tensors, out, out_dtype, *options, with_lse, aliases):
+    """The problem of a forward call, of `tensors` q, k, v, those of `OPTIONAL` and, if given, of `SCALES`; `out` is o, or (o, lse)."""
+    op, count = "sdpa_fwd", 3 + len(OPTIONAL)
     q, k, v = tensors[:3]
     present(op, ("q", "k", "v"), (q, k, v))
-    fields = normal_options(op, q, k, *options)
+    fields = {**normal_options(op, q, k, *options), **dict(zip(SCALES, tensors[count:]))}
+    wanted = None if out_dtype is None else dtype_name(out_dtype)
     if out is not None:
         o, lse = out if with_lse else (out, None)
+        if wanted is not None and o.dtype != wanted:
+            raise TypeError(f"{op}: out (o) is {o.dtype}, out_dtype asks for {wanted}")
     else:
-        o, lse = Tensor.packed((*q.shape[:-1], *v.shape[-1:]), q.dtype), None
+        o, lse = Tensor.packed((*q.shape[:-1], *v.shape[-1:]), wanted or default_output(q.dtype)), None
         if with_lse:
             batch, heads, rows, _ = sizes_of(q.shape, fields["layout"])
-            compute = compute_dtype(q.dtype) if q.dtype in FLOATS else "float32"
+            compute = compute_dtype(q.dtype) if q.dtype in (*FLOATS, *FP8) else "float32"
             lse = Tensor.packed((heads, rows) if fields["layout"] == "THD" else (batch, heads, rows), compute)
-    return SdpaProblem(*tensors, o, lse, **fields)
+    return SdpaProblem(*tensors[:count], o, lse, **fields)
 
 
 def make_backward(tensors, out, *options, with_dbias, aliases):
@@ -467,22 +461,3 @@ def make_backward(tensors, out, *options, with_dbias, aliases):
         likes = (q, k, v, tensors[6]) if with_dbias else (q, k, v)
         out = tuple(Tensor.packed(t.shape, t.dtype) for t in likes)
     return SdpaGradientProblem(*tensors, *out, *(() if with_dbias else (None,)), **fields)
-
-
-def check_lengths(problem, arrays):
-    """ValueError where a length or an offset points beyond its tensor; waits for the device."""
-    from ..host.check import to_host
-    for name, most in (("seq_len_q", problem.rows), ("seq_len_kv", problem.keys)):
-        if arrays.get(name) is not None:
-            lengths = to_host(arrays[name])
-            wrong = np.flatnonzero((lengths < 0) | (lengths > most))
-            if wrong.size:
-                raise ValueError(f"{problem.op}: {name}[{wrong[0]}] is {lengths[wrong[0]]}; expected 0 to {most}")
-    for name, most in (("cu_seqlens_q", problem.rows), ("cu_seqlens_kv", problem.keys)):
-        if arrays.get(name) is not None:
-            offsets = to_host(arrays[name]).astype(np.int64)
-            before = np.concatenate([[0], offsets[:-1]])
-            wrong = np.flatnonzero((offsets < before) | (offsets > most) | (np.arange(offsets.size) == 0) & (offsets != 0))
-            if wrong.size:
-                k = int(wrong[0])
-                raise ValueError(f"{problem.op}: {name}[{k}] is {offsets[k]}; expected " + (f"{before[k]} to {most}" if k else "0"))

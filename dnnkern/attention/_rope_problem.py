@@ -7,7 +7,7 @@ from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ..transform._problem import MOST_DIMENSIONS, sizes_text
-from ._problem import present
+from ._checks import present
 
 ROPES = ("rope_fwd", "rope_bwd")
 

@@ -8,6 +8,7 @@ from ..device.convert import element
 from ..device.fastmath import exp2, fabs, tanh
 from ..device.philox import philox
 from ..host.launch import Argument
+from ._checks import SCALES
 
 NOTHING = -float("inf")
 
@@ -227,6 +228,16 @@ def number_arguments(problem):
     p = problem
     return (Argument("int32x2", p.bounds), Argument(p.compute, steepness(p)), Argument(p.compute, p.softcap), Argument("uint64", "seed"),
             Argument("uint32", p.threshold), Argument(p.compute, p.factor))
+
+
+def scaled(problem):
+    """Which of q, k and v have a factor."""
+    return tuple(getattr(problem, name) is not None for name in SCALES)
+
+
+def scale_arguments():
+    """Kernel parameters `scale_q`, `scale_k`, `scale_v`, null where there is none."""
+    return tuple(Argument("float32*", name) for name in SCALES)
 
 
 def steepness(problem):

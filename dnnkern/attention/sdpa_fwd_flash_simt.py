@@ -26,6 +26,7 @@ from ..device.vec import advance, shared_address
 from ..device.warp import add, make_reduce
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
+from ..host.products import FLOATS
 from ..matmul._tile import unrolled
 from ..transform._estimate import LAUNCH, moved_seconds
 from ._flash import blocks_seconds, fits, lines_arguments, make_extent, make_powers, make_seen, make_tile, tiles_of
@@ -84,7 +85,9 @@ class Config:
 
 
 def supports(problem):
-    """Heads of up to 256 elements."""
+    """Heads of up to 256 elements, of 16 bits and more."""
+    if problem.dtype not in FLOATS:
+        return f"dtype {problem.dtype}; expected one of {', '.join(FLOATS)}"
     return fits(problem, SHAPES[-1].height)
 
 

@@ -16,7 +16,7 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ..transform.resample_naive import divided
-from ._scores import NOTHING, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+from ._scores import (NOTHING, added_arguments, kind_of, make_terms, number_arguments, scale_arguments, scaled, sequence_arguments)
 
 THREADS, CHUNK = 128, 8
 
@@ -82,17 +82,26 @@ def make_row(kind, of_keys=False):
 
 
 @functools.cache
-def forward_kernel(kind, with_lse):
-    """`CHUNK` elements of a row of o a thread; the first one of a row also writes lse."""
+def forward_kernel(kind, out, with_lse, scaled):
+    """`CHUNK` elements of a row of o a thread; the first one of a row also writes lse. `scaled` are which of q, k and v have a factor."""
     terms, row, T = make_terms(kind), make_row(kind), kind.real
-    dot, load, store = make_dot(kind.dtype, T), element(kind.dtype).load, element(kind.dtype).store
+    dot, load, store = make_dot(kind.dtype, T), element(kind.dtype).load, element(out).store
+    OF_Q, OF_K, OF_V = scaled
     load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
 
     @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_fwd_naive(q, k, v, o, lse, threads, sizes, q_strides, k_strides, v_strides, o_strides, lse_strides, of_rows, of_keys, row_step,
-                       key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor):
+                       key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor, scale_q, scale_k,
+                       scale_v):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if index < threads:
+            of_v = T(1)
+            if OF_Q:
+                scale = T(scale * scale_q[0])
+            if OF_K:
+                scale = T(scale * scale_k[0])
+            if OF_V:
+                of_v = T(scale_v[0])
             rest, chunk = divided(index, sizes[7])
             rest, t = divided(rest, sizes[3])
             image, h = divided(rest, sizes[1])
@@ -138,7 +147,7 @@ def forward_kernel(kind, with_lse):
                 if i64(begin + c) < sizes[6]:
                     value = T(0)
                     if total != T(0):
-                        value = T(sums[c] / total)
+                        value = T(T(sums[c] / total) * of_v)
                     store(o, i64(o_at + i64(begin + c) * o_strides[3]), value)
             if with_lse and chunk == 0:
                 value = T(NOTHING)
@@ -380,9 +389,10 @@ def build(problem, device, config):
     if p.is_forward:
         chunks = chunks_of(p.dv)
         threads = rows_of(p) * chunks
-        arguments = (*(Argument(pointer, name) for name in ("q", "k", "v", "o")), Argument(f"{p.compute}*", "lse" if p.lse else "o"),
-                     Argument("int64", threads), sizes_argument(p, chunks), *stride_arguments(p, p.q, p.k, p.v, p.o), *common)
-        return (launch(forward_kernel(kind, p.lse is not None), threads, arguments),)
+        arguments = (*(Argument(pointer, name) for name in ("q", "k", "v")), Argument(element(p.o.dtype).pointer, "o"),
+                     Argument(f"{p.compute}*", "lse" if p.lse else "o"), Argument("int64", threads), sizes_argument(p, chunks),
+                     *stride_arguments(p, p.q, p.k, p.v, p.o), *common, *scale_arguments())
+        return (launch(forward_kernel(kind, p.o.dtype, p.lse is not None, scaled(p)), threads, arguments),)
     launches = (delta_launch(p),) if rows_of(p) else ()
     if p.dq.size:
         threads = rows_of(p) * chunks_of(p.d)

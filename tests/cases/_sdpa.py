@@ -4,11 +4,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from . import ROUNDOFF, Case, coherent, lay, rounded, rounding_error
+from . import LARGEST, ROUNDOFF, Case, coherent, lay, rounded, rounding_error
 from ._cross_entropy import SHORT, growth, in_mode
 from ._dropout import philox
 
 OPTIONAL = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink")
+SCALES = ("scale_q", "scale_k", "scale_v")
+NAMES = {**SHORT, "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 
 
 def canonical(x, layout):
@@ -40,7 +42,8 @@ def keeps(shape, batch, p, seed):
 
 @dataclass(frozen=True)
 class Sdpa(Case):
-    """One call; `lengths` are those of the rows and keys of each sequence, None for all; layouts are keywords of `lay` by operand."""
+    """One call; `lengths` are those of the rows and keys of each sequence, None for all; layouts are keywords of `lay` by operand; `scales`
+    are those of `SCALES` that 8-bit floats have."""
     id: str
     batch: int
     heads: int
@@ -68,6 +71,8 @@ class Sdpa(Case):
     trivial: bool = False
     large: float = 1.0
     layout: dict = field(default_factory=dict, hash=False)
+    out_dtype: str | None = None
+    scales: tuple = ()
     exact = False
 
     @property
@@ -77,6 +82,10 @@ class Sdpa(Case):
     @property
     def compute(self):
         return "float64" if self.dtype == "float64" else "float32"
+
+    @property
+    def o_dtype(self):
+        return self.out_dtype or ("bfloat16" if self.dtype in LARGEST else self.dtype)
 
     @property
     def unit(self):
@@ -119,6 +128,7 @@ class Sdpa(Case):
                 found["seq_len_" + name] = self.place("lengths", (self.batch,), "int32")
         if self.sink:
             found["sink"] = self.place("sink", (self.heads,), self.sink)
+        found.update({name: self.place(name, (1,), "float32") for name in self.scales})
         return found
 
     def tensors(self):
@@ -147,6 +157,8 @@ class Sdpa(Case):
                 found[name] = np.concatenate([[0], np.cumsum(lengths)])[-p.size:] if self.packed else np.array(lengths, float)
                 continue
             value = self.large * rng.standard_normal(p.shape) + (0.25 if name == "v" else 0)
+            if name in SCALES:
+                value = rng.uniform(0.5, 2, p.shape)
             found[name] = coherent(rounded(value, p.dtype), p)
         return found
 
@@ -186,7 +198,7 @@ class Sdpa(Case):
 
     def operands(self, values, b, image, rows, keys):
         """(q, k, v) of a sequence, each by head of q."""
-        q, k, v = (canonical(values[name], self.order)[image] for name in ("q", "k", "v"))
+        q, k, v = (canonical(values[name], self.order)[image] * values.get("scale_" + name, 1) for name in ("q", "k", "v"))
         share = self.heads // max(self.kv_heads, 1)
         return q[:, rows], np.repeat(k[:, keys], share, 0), np.repeat(v[:, keys], share, 0)
 
@@ -195,16 +207,22 @@ class Sdpa(Case):
         return keeps(x.shape, b, self.dropout, self.seed) / (1 - self.dropout) if self.dropout else np.ones(x.shape)
 
     def forward(self, values, tensor_cores=False):
-        """((o, its bound), (lse, its bound)) in the shapes of the results; tensor cores have probabilities rounded to 16 bits."""
+        """((o, its bound), (lse, its bound)) in the shapes of the results; tensor cores have probabilities rounded to 16 bits, beside 8-bit
+        floats to e4m3, the largest as 2**7 at least, and add products of those with 13 bits."""
         images = 1 if self.packed else self.batch
         o, o_error = np.zeros((2, images, self.heads, self.rows, self.e))
         lse, lse_error = np.full((images, self.heads, self.rows), -np.inf), np.zeros((images, self.heads, self.rows))
-        unit, half, least = self.unit, 0, 0
+        unit, half, least, eighth, cut = self.unit, 0, 0, 0, 0
+        if tensor_cores and self.dtype in LARGEST:
+            eighth, least, cut = ROUNDOFF["float8_e4m3fn"], 2.0 ** -17 / (1 - self.dropout), 2.0 ** -13
         if tensor_cores and self.dtype in ("float16", "bfloat16"):
             half, least = ROUNDOFF[self.dtype], 2.0 ** -24 * (self.dtype == "float16")
         for b, image, rows, keys in self.sequences():
             q, k, v = self.operands(values, b, image, rows, keys)
             x, _, error = self.scores(q, k, values.get("bias"), b)
+            if cut:
+                sizes = np.abs(q) @ np.abs(k).transpose(0, 2, 1) * abs(self.factor)
+                error = np.where(np.isfinite(x), error + cut * -(-self.d // 32) * sizes, 0)
             top = x.max(2, initial=-np.inf)
             seen = top > -np.inf
             if self.sink:
@@ -217,7 +235,9 @@ class Sdpa(Case):
             o[image, :, rows] = used @ v
             error = error + unit * (12 + 4 * np.where(np.isfinite(x), np.abs(x - level) + np.abs(x), 0))
             o_error[image, :, rows] = ((used * error) @ np.abs(v) + (p * error).sum(2)[..., None] * np.abs(used @ v)
-                                       + (unit * many + half) * (used @ np.abs(v)) + least * np.abs(v).sum(1, keepdims=True))
+                                       + (unit * many + half + 4 * cut) * (used @ np.abs(v)) + least * np.abs(v).sum(1, keepdims=True))
+            if eighth:  # errors of random signs
+                o_error[image, :, rows] += eighth * np.minimum(used @ np.abs(v), 6 * np.sqrt(used ** 2 @ v ** 2))
             if self.sink:
                 o_error[image, :, rows] += 16 * unit * np.abs(used @ v) * (1 + np.abs(values["sink"][:, None] - level[..., 0])[..., None])
             with np.errstate(divide="ignore"):
@@ -236,7 +256,7 @@ class Forward(Sdpa):
         return self.common()
 
     def outputs(self):
-        found = {"o": self.place("o", self.shapes["o"], self.dtype)}
+        found = {"o": self.place("o", self.shapes["o"], self.o_dtype)}
         if self.wanted:
             found["lse"] = self.place("lse", self.shapes["lse"], self.compute)
         return found
@@ -245,19 +265,21 @@ class Forward(Sdpa):
         from dnnkern.attention._problem import make_forward
         t = self.tensors()
         out = (t["o"], t["lse"]) if self.wanted else t["o"]
-        return make_forward(tuple(t[name] for name in ("q", "k", "v", *OPTIONAL)), out, *self.options, with_lse=self.wanted,
-                            aliases=frozenset())
+        return make_forward(tuple(t.get(name) for name in ("q", "k", "v", *OPTIONAL, *SCALES)), out, self.out_dtype, *self.options,
+                            with_lse=self.wanted, aliases=frozenset())
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import sdpa_fwd
-        return sdpa_fwd(arrays["q"], arrays["k"], arrays["v"], return_lse=self.wanted, **self.keywords(arrays, out, tail))
+        scales = {name: arrays[name] for name in self.scales}
+        return sdpa_fwd(arrays["q"], arrays["k"], arrays["v"], return_lse=self.wanted, out_dtype=self.out_dtype, **scales,
+                        **self.keywords(arrays, out, tail))
 
     def values(self, mode):
         return in_mode(self.common_values(), mode)
 
     def reference(self, values, tensor_cores=False):
         (o, error), (lse, lse_error) = self.forward(values, tensor_cores)
-        found, bound = {"o": o, "lse": lse}, {"o": error + rounding_error(o, self.dtype), "lse": lse_error}
+        found, bound = {"o": o, "lse": lse}, {"o": error + rounding_error(o, self.o_dtype), "lse": lse_error}
         return ({name: y[name] for name in self.outputs()} for y in (found, bound))
 
 
@@ -382,7 +404,7 @@ def table(kind):
         for way in ("q", "k", "v"):
             if way in layout:
                 layout.setdefault("d" + way, layout[way])
-        found.append(kind(f"{name}-{sizes}-{SHORT[dtype]}", batch, heads, kv_heads, rows, keys, d, d if e is None else e, dtype,
+        found.append(kind(f"{name}-{sizes}-{NAMES[dtype]}", batch, heads, kv_heads, rows, keys, d, d if e is None else e, dtype,
                           layout=layout, **more))
 
     found, backward = [], kind.op == "sdpa_bwd"  # of a softmax of one score there is no gradient
@@ -449,6 +471,16 @@ def table(kind):
     case("backwards", 1, 2, 2, 6, 7, 4, layout={"q": {"flip": (2, 3)}, "k": {"flip": (2,)}, "v": {"flip": (1,)}, "o": {"flip": (3,)}})
     case("transposed", 1, 2, 2, 6, 7, 4, dtype="float64", layout={name: {"order": (0, 1, 3, 2)} for name in ("q", "k", "v", "o")})
     if not backward:
+        e4m3, e5m2 = LARGEST
+        case("bytes", 2, 4, 2, 9, 40, 16, dtype=e4m3, scales=SCALES)
+        case("bytes", 1, 2, 2, 10, 10, 32, 16, e5m2, causal=True, scales=SCALES[:1], out_dtype="float16")
+        case("bytes-padded", 2, 2, 1, 7, 70, 16, dtype=e4m3, of_rows=(7, 3), of_keys=(50, 33), causal=True, align="bottom_right")
+        case("bytes-window", 1, 2, 1, 40, 75, 16, 32, e4m3, window=(35, 3), align="bottom_right", order="BSHD", scales=SCALES[1:])
+        case("bytes-packed", 2, 2, 1, 12, 15, 8, 5, e5m2, of_rows=(5, 7), of_keys=(6, 9), order="THD", scales=SCALES[2:])
+        case("bytes-everything", 2, 4, 2, 6, 40, 16, 8, e4m3, bias=(4, 6, 40), bias_dtype="bfloat16", alibi=True, softcap=3.0, dropout=0.2,
+             sink="float32", of_rows=(6, 4), of_keys=(37, 40), causal=True, align="bottom_right", scales=SCALES)
+        case("bytes-saturated", 1, 2, 1, 5, 9, 7, 3, e4m3, scales=SCALES, out_dtype=e4m3)
+        case("bytes-strided", 1, 1, 1, 5, 9, 9, 6, e5m2, out_dtype="float32", layout={"q": {"step": 2}, "v": {"flip": (2,)}})
         case("one-key-for-all", 3, 2, 1, 4, 6, 4, layout={"k": {"expand": (0,)}, "v": {"expand": (0,)}})
     return found
 
@@ -466,6 +498,10 @@ def large(kind):
         for name, size, more in sizes:
             size = (*size, size[5])[:7]
             found.append(kind(f"{name}-{'x'.join(map(str, size))}-{SHORT[dtype]}", *size, dtype, **more))
+    for name, size, more in sizes * (kind.op == "sdpa_fwd"):
+        size, bias = (*size, size[5])[:7], {"bias_dtype": "float32"} if "bias" in more else {}
+        for dtype in LARGEST:
+            found.append(kind(f"{name}-{'x'.join(map(str, size))}-{NAMES[dtype]}", *size, dtype, scales=SCALES, **more, **bias))
     return found
 
 

@@ -1,0 +1,74 @@
+"""What the problems of attention check, and what is checked of the values of arrays on demand."""
+import math
+
+import numpy as np
+
+from ..host.products import FP8, OUTPUTS
+
+SCALES = ("scale_q", "scale_k", "scale_v")
+"""Factors of 8-bit floating operands, forward."""
+
+
+def expect(op, name, t, dtypes, shape):
+    """Raise unless a tensor, if it is there, has one of these dtypes and this shape."""
+    if t is None:
+        return
+    if t.dtype not in dtypes:
+        raise TypeError(f"{op}: {name} is {t.dtype}; expected {' or '.join(dtypes)}")
+    if t.shape != tuple(shape):
+        raise ValueError(f"{op}: {name} has shape {t.shape}; expected {tuple(shape)}")
+
+
+def check_number(op, name, value):
+    """Raise unless it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{op}: {name}={value!r}; expected a number")
+    if not math.isfinite(value):
+        raise ValueError(f"{op}: {name}={value!r}; expected a finite number")
+
+
+def check_beside(problem, name, t):
+    """TypeError where a bias or a sink is not of the operands' dtype, or of that which scores are computed in; beside 8-bit floats any of
+    16 bits and more."""
+    p = problem
+    allowed = OUTPUTS[p.dtype][:3] if p.dtype in FP8 else dict.fromkeys((p.dtype, p.compute))
+    if t.dtype not in allowed:
+        raise TypeError(f"{p.op}: {name} is {t.dtype}; expected {' or '.join(allowed)}")
+
+
+def check_sink(problem):
+    """Raise unless a sink, if it is there, is a number a head."""
+    p, t = problem, problem.sink
+    if t is not None:
+        check_beside(p, "sink", t)
+    if t is not None and t.shape != (p.heads,):
+        raise ValueError(f"{p.op}: sink has shape {t.shape}; expected one for each head, ({p.heads},)")
+
+
+def present(op, names, tensors):
+    """TypeError where an operand is None that may not be."""
+    for name, t in zip(names, tensors):
+        if t is None:
+            raise TypeError(f"{op}: {name}: got NoneType; expected an array")
+
+
+def check_lengths(problem, arrays):
+    """ValueError where a length or an offset points beyond its tensor, or a factor is not positive; waits for the device."""
+    from ..host.check import to_host
+    for name in SCALES:
+        if arrays.get(name) is not None and not 0 < (value := to_host(arrays[name]).item()) < math.inf:
+            raise ValueError(f"{problem.op}: {name} is {value}; expected a positive number")
+    for name, most in (("seq_len_q", problem.rows), ("seq_len_kv", problem.keys)):
+        if arrays.get(name) is not None:
+            lengths = to_host(arrays[name])
+            wrong = np.flatnonzero((lengths < 0) | (lengths > most))
+            if wrong.size:
+                raise ValueError(f"{problem.op}: {name}[{wrong[0]}] is {lengths[wrong[0]]}; expected 0 to {most}")
+    for name, most in (("cu_seqlens_q", problem.rows), ("cu_seqlens_kv", problem.keys)):
+        if arrays.get(name) is not None:
+            offsets = to_host(arrays[name]).astype(np.int64)
+            before = np.concatenate([[0], offsets[:-1]])
+            wrong = np.flatnonzero((offsets < before) | (offsets > most) | (np.arange(offsets.size) == 0) & (offsets != 0))
+            if wrong.size:
+                k = int(wrong[0])
+                raise ValueError(f"{problem.op}: {name}[{k}] is {offsets[k]}; expected " + (f"{before[k]} to {most}" if k else "0"))
