@@ -1,7 +1,7 @@
 """Attention on tensor cores: edges of tiles, in every option that moves them, and blocks that take several tiles."""
 import contract
 import pytest
-from cases._sdpa import Backward, Forward
+from cases._sdpa import SCALES, Backward, Forward
 
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
@@ -35,6 +35,28 @@ CASES += [
     Forward("o-in-pairs", 1, 1, 1, 66, 20, 16, 12, "float16", layout={"v": {"gap": 4}}),
 ]
 
+
+E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+CASES += [Forward("bytes", 1, 1, 1, n, m, 16, e, (E4M3, E5M2)[n % 2], scales=SCALES[:n % 4], out_dtype=("float16", None)[m % 2])
+          for n, m, e in ((1, 64, 16), (63, 1, 24), (64, 65, 16), (65, 127, 40), (127, 63, 16), (129, 129, 64), (10, 230, 128))]
+CASES += [
+    Forward("bytes-causal", 1, 2, 1, 129, 129, 16, 16, E4M3, causal=True, scales=SCALES),
+    Forward("bytes-causal-bottom", 1, 2, 2, 65, 140, 32, 8, E4M3, causal=True, align="bottom_right", order="BSHD"),
+    Forward("bytes-hidden-rows", 1, 1, 1, 140, 65, 16, 8, E5M2, causal=True, align="bottom_right"),
+    Forward("bytes-window", 1, 1, 1, 150, 150, 16, 8, E4M3, window=(30, 3)),
+    Forward("bytes-window-causal", 1, 1, 1, 70, 260, 16, 16, E4M3, window=(101, 0), align="bottom_right", scales=SCALES[1:]),
+    Forward("bytes-padded", 3, 1, 1, 66, 130, 16, 16, E4M3, of_rows=(66, 1, 0), of_keys=(130, 65, 3)),
+    Forward("bytes-padded-causal", 2, 2, 1, 66, 70, 16, 16, E5M2, of_keys=(64, 0), causal=True, align="bottom_right"),
+    Forward("bytes-sink", 1, 2, 1, 65, 66, 16, 16, E4M3, sink="float32", causal=True, window=(40, -1)),
+    Forward("bytes-peaked", 1, 1, 1, 64, 300, 16, 16, E4M3, large=4.0),
+    Forward("bytes-unlike", 1, 1, 1, 70, 40, 192, 128, E4M3),
+    Forward("bytes-odd-values", 1, 2, 1, 66, 40, 16, 7, E4M3, layout={"v": {"step": 2}, "o": {"gap": 1}}),
+    Forward("bytes-values-apart", 1, 2, 1, 66, 40, 40, 12, E5M2, layout={"q": {"gap": 8}, "k": {"gap": 8}, "v": {"order": (0, 1, 3, 2)}}),
+    Forward("bytes-negative-scale", 1, 2, 1, 20, 70, 16, 8, E4M3, scale=-0.4, scales=SCALES),
+    Forward("bytes-bias", 1, 2, 1, 66, 70, 16, 8, E4M3, bias=(2, 66, 70), bias_dtype="float32", causal=True, scales=SCALES),
+    Forward("bytes-capped", 1, 3, 3, 20, 70, 16, 8, E4M3, alibi=True, softcap=1.5, align="bottom_right", scales=SCALES),
+    Forward("bytes-dropped", 2, 2, 1, 20, 140, 16, 8, E4M3, dropout=0.3, seed=2 ** 63 + 5, of_keys=(7, 140), sink="bfloat16"),
+]
 
 GRADIENTS = [
     Backward("edges", 1, 1, 1, 65, 66, 16, 24, "bfloat16"),
@@ -72,12 +94,15 @@ def test_edges_of_tiles(turn, case):
 @pytest.mark.parametrize("how", [{}, {"causal": True}, {"of_rows": (70, 35), "of_keys": (60, 100), "window": (80, -1)}], ids=str)
 def test_blocks_take_many_tiles(how, few_multiprocessors, request):
     """In order, or drawn from a counter."""
-    check(Forward("tiles", 2, 2, 1, 70, 100, 8, 8, "bfloat16", **how), request.node.callspec.indices["few_multiprocessors"] * 3)
+    turn = request.node.callspec.indices["few_multiprocessors"] * 3
+    check(Forward("tiles", 2, 2, 1, 70, 100, 8, 8, "bfloat16", **how), turn)
+    check(Forward("tiles", 2, 2, 1, 70, 100, 16, 8, E4M3, **how), turn)
 
 
-def test_values_behind_a_sequence_do_not_matter():
+@pytest.mark.parametrize("dtype", ["bfloat16", E4M3])
+def test_values_behind_a_sequence_do_not_matter(dtype):
     """Not even where they are NaN; nor do keys there, nor rows."""
-    case = Forward("nan", 2, 1, 1, 20, 140, 8, 8, "bfloat16", of_rows=(20, 9), of_keys=(70, 140))
+    case = Forward("nan", 2, 1, 1, 20, 140, 16, 8, dtype, of_rows=(20, 9), of_keys=(70, 140))
     values = {name: x if x is None else x.copy() for name, x in case.values("float").items()}
     reference, bound = case.reference(values, True)
     for name in ("k", "v"):

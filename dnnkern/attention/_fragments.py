@@ -30,12 +30,13 @@ quad_most, quad_sum = make_reduce(fmax, 4), make_reduce(add, 4)
 
 
 @functools.cache
-def make_absorb(width, first):
+def make_absorb(width, first, raised=0.0):
     """Device function ``absorb(x, tops, levels, totals, falls, scale, slack)`` -> whether sums have to be scaled, by `falls`.
 
     The scores of a tile of `width` keys become exponentials by the rows' levels, which rise only where a score exceeds them by the slack,
     SLACK / scale. The largest scores of the first `first` keys are looked at first, then those of the others, so that exponentials of the
-    first, which other units compute, are under way meanwhile; lanes exchange nothing unless some level rises.
+    first, which other units compute, are under way meanwhile; lanes exchange nothing unless some level rises. Exponentials, and the totals,
+    are 2**raised times as large as their levels say.
     """
     @device_function
     def rise(tops, levels, totals, falls, most, scale):
@@ -64,7 +65,7 @@ def make_absorb(width, first):
 
         @device_function
         def exponentials(x, levels, totals, h, scale):
-            level, even, odd = f32(-levels[h]), totals[h], f32(0)
+            level, even, odd = f32(-levels[h]) if raised == 0 else f32(f32(raised) - levels[h]), totals[h], f32(0)
             for j in range(low, high):
                 x[4 * j + 2 * h] = ex2(fma(x[4 * j + 2 * h], scale, level))
                 x[4 * j + 2 * h + 1] = ex2(fma(x[4 * j + 2 * h + 1], scale, level))

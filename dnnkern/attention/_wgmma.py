@@ -139,29 +139,30 @@ def addressable(problem, t):
     *steps, step = problem.strides(t)
     *sizes, size = problem.sizes(t)
     return (t.alignment % 16 == 0 and (step == 1 or size == 1)
-            and all(n == 1 or s > 0 and s % 8 == 0 and s * t.itemsize < 2 ** 40 for s, n in zip(steps, sizes)))
+            and all(n == 1 or s > 0 and s * t.itemsize % 16 == 0 and s * t.itemsize < 2 ** 40 for s, n in zip(steps, sizes)))
 
 
 def array_map(problem, name, t, height):
-    """Kernel parameter: the tensor map of q, k, v or o, of `height` rows by 64 elements."""
+    """Kernel parameter: the tensor map of q, k, v or o, of `height` rows by 128 bytes."""
     sizes, strides = problem.sizes(t), problem.strides(t)
-    strides = tuple(s if n > 1 else 8 for s, n in zip(strides[:3], sizes[:3]))
-    return Argument("tensormap", name, spec=TensorMap(t.dtype, sizes, (*strides, 1), (1, 1, height, COLUMNS), 128, l2_promotion=256))
+    strides = tuple(s if n > 1 else 16 for s, n in zip(strides[:3], sizes[:3]))
+    return Argument("tensormap", name, spec=TensorMap(t.dtype, sizes, (*strides, 1), (1, 1, height, ROW // t.itemsize), 128,
+                                                      l2_promotion=256))
 
 
-def refusal(problem):
-    """Why this way of attention cannot solve a problem, or None."""
+def refusal(problem, dtypes=("float16", "bfloat16"), by_tma=("q", "k", "v")):
+    """Why this way of attention cannot solve a problem, of which TMA reads some operands, or None."""
     p = problem
-    if p.dtype not in ("float16", "bfloat16"):
-        return f"dtype {p.dtype}; expected float16 or bfloat16"
+    if p.dtype not in dtypes:
+        return f"dtype {p.dtype}; expected {' or '.join(dtypes)}"
     if p.packed:
         return "packed sequences: a box of TMA reaches into the next one"
     if max(p.d, p.dv) > WIDEST or not p.dv:
         return f"heads of {p.d} and {p.dv} elements; expected 1 to {WIDEST}"
     if not p.keys:
         return "no keys"
-    for name, t in (("q", p.q), ("k", p.k), ("v", p.v)):
-        if not addressable(p, t):
+    for name in by_tma:
+        if not addressable(p, t := getattr(p, name)):
             return f"{name} has strides {t.strides} and alignment {t.alignment}: TMA takes rows that lie 16 bytes, or multiples, apart"
     tiles = p.batch * p.heads * ceil_div(p.rows, 64)
     return None if tiles < LIMIT else f"{tiles} tiles of 64 rows; expected fewer than 2**31"
@@ -229,10 +230,10 @@ BIAS_ISSUES, ALIBI_ISSUES, CAP_ISSUES, DROPOUT_ISSUES = 12, 4, 25, 14
 """Instructions that an option takes for each score, counted in machine code."""
 
 
-def tile_seconds(problem, config, device):
-    """Predicted time: steps of the block with the most of them."""
+def tile_seconds(problem, config, device, itemsize=2):
+    """Predicted time: steps of the block with the most of them. Tensor cores take 4096 bytes of products a cycle and multiprocessor."""
     p, s = problem, config.shape
-    products = 2 * s.height * s.width * (config.steps * 16 + config.columns) / 4096
+    products = itemsize * s.height * s.width * (config.steps * 32 // itemsize + config.columns) / 4096
     step = max(PRODUCT_SHARE * products + EXPONENTIAL_SHARE * s.height * s.width / 16 + STEP_CYCLES, 1.05 * products)
     issues = BIAS_ISSUES * bool(config.kind.bias) + ALIBI_ISSUES * p.alibi + CAP_ISSUES * (p.softcap > 0) + DROPOUT_ISSUES * (p.dropout > 0)
     step += issues * s.height * s.width / 128
