@@ -70,6 +70,36 @@ def test_scores_never_leave_the_registers_of_wgmma(words, most, tmp_path):
         assert code.count("ATOMG") == config.drawn, variant
 
 
+@pytest.mark.parametrize("words, most", [("4x16x4096x128 e4m3 --lse --scales", 3), ("4x32x4096x64 e5m2 --causal", 3),
+                                         ("4x16x2048x192 e4m3 --value-size 128 --kv-heads 4 --window=1000,0", 1),
+                                         ("2x4x512x64 e4m3 --bias full --softcap 3 --dropout 0.1 --alibi --sink --lengths", 1)])
+def test_scores_of_bytes_never_leave_the_registers_of_wgmma(words, most, tmp_path):
+    """As with 16 bits, but four probabilities a word, rounded and put together by two instructions."""
+    for variant, ((*_, (_, code, launch))) in assembled("sdpa_fwd", words, "flash_wgmma_fp8", tmp_path, most):
+        config = variant.config
+        shape, name = config.shape, "E4M3" if "e4m3" in words else "E5M2"
+        products = [f"QGMMA.64x{n}x32.F32.{left}.{name}" for n, left, steps in (
+            (shape.width, name, config.steps), (config.columns, "E4M3", shape.width // 32)) for _ in range(2 * steps)]
+        assert sorted(code.opcodes("QGMMA")) == sorted(products), variant
+        assert code.count("USETMAXREG") == 2 and code.registers * launch.block[0] <= 65536 and launch.shared <= 232448
+        assert code.count("F2FP.SATFINITE.E4M3") == shape.width // 2 and ("bias" in words or not code.count("PRMT")), variant
+        assert code.count("MUFU.EX2") <= shape.width + 16 or "softcap" in words, variant
+        assert ".f64" not in code.ptx and "div." not in code.ptx, variant
+        assert code.count("UBLKCP") > 0 and code.opcodes("MEMBAR") in ([], ["MEMBAR.ALL.CTA"]), variant
+        assert code.count("ATOMG") == config.drawn, variant
+
+
+def test_values_of_bytes_are_turned_by_words(tmp_path):
+    """Sixteen rows read by words, four pieces of 16 bytes written."""
+    problem, target = parse_problem("4x16x4096x128 e4m3".split(), "sdpa_fwd"), device("sm_90a")
+    algorithm = next(a for a in dispatch.algorithms("sdpa_fwd") if a.name == "flash_wgmma_fp8")
+    variant = algorithm.variants(problem, target)[0]
+    launch = variant.build(problem, target, variant.config)[0]
+    code = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path)
+    assert accesses(code, "LDG") == {32: 16} and accesses(code, "STG") == {32: 1, 128: 4} and code.count("PRMT") == 32
+    assert code.registers <= 64 and ".f64" not in code.ptx
+
+
 @pytest.mark.parametrize("words", ["4x16x4096x128 bf16 --lse", "4x16x2048x64 f16 --causal --dropout 0.1"])
 def test_scores_never_leave_the_registers_of_mma(words, tmp_path):
     """Each matrix load of 16 columns serves two products; the left one's serves all columns."""

@@ -337,6 +337,11 @@ class SdpaProblem(_Attention):
     def outputs(self):
         return (self.o,) if self.lse is None else (self.o, self.lse)
 
+    @property
+    def loose(self):
+        """How far results may be from those of `naive`, beside the largest: probabilities may be rounded to e4m3."""
+        return 2.0 ** -4 if self.dtype in FP8 else 0.0
+
 
 @dataclass(frozen=True)
 class SdpaGradientProblem(_Attention):

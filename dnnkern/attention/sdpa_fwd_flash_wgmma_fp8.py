@@ -93,7 +93,7 @@ class Config:
     def live(self):
         """About how many registers a thread needs."""
         s = self.shape
-        return s.width // 2 + s.width // 8 + self.columns + 32 + (60 if self.kind.bias else 24 * (self.adjusted or self.kind.dropout))
+        return s.width // 2 + s.width // 8 + self.columns + 32 + (80 if self.kind.bias else 24 * (self.adjusted or self.kind.dropout))
 
     @property
     def boxes(self):

@@ -323,7 +323,8 @@ class Operands:
     def tolerance(self, dtype):
         """Largest relative difference from the naive result, for an output of this dtype."""
         bound = TOLERANCE.get(dtype, 0.0)
-        return max(bound, LOOSE) if bound and getattr(self.problem, "math", None) else bound
+        loose = LOOSE if getattr(self.problem, "math", None) else getattr(self.problem, "loose", 0.0)
+        return max(bound, loose) if bound else bound
 
 
 class _Interface:
