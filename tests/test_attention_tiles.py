@@ -1,5 +1,6 @@
 """Attention on tensor cores: edges of tiles, in every option that moves them, and blocks that take several tiles."""
 import contract
+import numpy as np
 import pytest
 from cases._sdpa import SCALES, Backward, Forward
 
@@ -31,6 +32,14 @@ CASES += [
     Forward("dropped", 2, 1, 1, 20, 140, 8, 8, "bfloat16", dropout=0.3, seed=2 ** 63 + 5, window=(90, -1), align="bottom_right"),
     Forward("dropped-padded", 2, 2, 1, 20, 70, 8, 8, "float16", dropout=0.2, softcap=2.0, of_rows=(20, 3), of_keys=(7, 70), causal=True,
             align="bottom_right"),
+    Forward("packed", 5, 2, 1, 208, 205, 16, 24, "bfloat16", of_rows=(64, 0, 65, 1, 70), of_keys=(65, 1, 63, 0, 70), order="THD"),
+    Forward("packed-causal", 3, 2, 1, 257, 193, 16, 16, "float16", of_rows=(129, 127, 1), of_keys=(63, 65, 65), order="THD", causal=True,
+            align="bottom_right"),
+    Forward("packed-window", 3, 4, 2, 140, 210, 8, 8, "bfloat16", of_rows=(64, 9, 50), of_keys=(130, 9, 67), order="THD", window=(40, 3)),
+    Forward("packed-all", 3, 3, 1, 90, 150, 8, 16, "float16", of_rows=(10, 0, 70), of_keys=(66, 3, 70), order="THD", alibi=True,
+            softcap=2.0, sink="float32", dropout=0.2, causal=True, align="bottom_right"),
+    Forward("packed-odd", 2, 1, 1, 75, 80, 8, 12, "bfloat16", of_rows=(9, 66), of_keys=(70, 10), order="THD", layout={"v": {"gap": 4}}),
+    Forward("packed-wide", 2, 1, 1, 70, 70, 72, 136, "float16", of_rows=(60, 9), of_keys=(9, 60), order="THD"),
     Forward("o-strided", 1, 1, 1, 66, 20, 16, 16, "float16", layout={"o": {"step": 2}}),
     Forward("o-in-pairs", 1, 1, 1, 66, 20, 16, 12, "float16", layout={"v": {"gap": 4}}),
 ]
@@ -91,7 +100,8 @@ def test_edges_of_tiles(turn, case):
 
 
 @pytest.mark.parametrize("few_multiprocessors", [1, 2], indirect=True)
-@pytest.mark.parametrize("how", [{}, {"causal": True}, {"of_rows": (70, 35), "of_keys": (60, 100), "window": (80, -1)}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"causal": True}, {"order": "THD", "of_rows": (3, 67), "of_keys": (66, 34), "causal": True},
+                                 {"of_rows": (70, 35), "of_keys": (60, 100), "window": (80, -1)}], ids=str)
 def test_blocks_take_many_tiles(how, few_multiprocessors, request):
     """In order, or drawn from a counter."""
     turn = request.node.callspec.indices["few_multiprocessors"] * 3
@@ -112,6 +122,24 @@ def test_values_behind_a_sequence_do_not_matter(dtype):
         if contract.refusal(algorithm, case.problem()) is None:
             with contract.registered(algorithm) as mine:
                 contract.Run(case, mine, values).check_values(reference, bound)
+
+
+def test_neighbours_of_a_packed_sequence_do_not_matter():
+    """Not even where every row of them is NaN, those behind the last sequence too."""
+    case = Forward("nan", 4, 2, 1, 150, 150, 8, 8, "bfloat16", of_rows=(30, 33, 20, 40), of_keys=(33, 30, 0, 67), order="THD", causal=True)
+    values = {name: x if x is None else x.copy() for name, x in case.values("float").items()}
+    reference, bound = case.reference(values, True)
+    for name in ("k", "v"):
+        values[name][30 + 3:30 + 33], values[name][130:] = float("nan"), float("inf")
+    values["q"][30:63], values["q"][123:] = float("nan"), float("nan")
+    others = np.r_[0:30, 63:150]
+    for algorithm in dispatch.algorithms(case.op):
+        if contract.refusal(algorithm, case.problem()) is None:
+            with contract.registered(algorithm) as mine:
+                run = contract.Run(case, mine, values)
+                for name, axis in (("o", 0), ("lse", 1)):
+                    got, wanted, error = (np.take(y, others, axis) for y in (run.outputs[name].read(), reference[name], bound[name]))
+                    contract.assert_within(got, wanted, error, f"{algorithm.name}: {name}")
 
 
 def test_what_lies_behind_a_sequence_reaches_no_gradient():

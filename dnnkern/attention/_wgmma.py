@@ -8,7 +8,7 @@ from ..device.registers import check_register_budget
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
 from ..matmul._engine_hopper import ROW, SHARED_LIMIT
-from ._flash import WIDEST
+from ._flash import WIDEST, tiles_of
 from ._scores import Kind
 
 COLUMNS = 64        # of a box: rows of 128 bytes, the widest swizzle
@@ -49,7 +49,8 @@ class Shape:
 @dataclass(frozen=True)
 class Config:
     """The options, sizes of heads, and a shape; whether the window has a left and a right bound, whether scores are more than scaled
-    products, whether blocks draw their tiles from a counter, whether o leaves through TMA, otherwise by pairs or single elements."""
+    products, whether blocks draw their tiles from a counter, whether o leaves through shared memory and TMA, packed by 16 bytes of a
+    thread, or from registers, by pairs or single elements."""
     kind: Kind
     d: int
     e: int
@@ -155,7 +156,7 @@ def refusal(problem, dtypes=("float16", "bfloat16"), by_tma=("q", "k", "v")):
     p = problem
     if p.dtype not in dtypes:
         return f"dtype {p.dtype}; expected {' or '.join(dtypes)}"
-    if p.packed:
+    if p.packed and not (p.is_forward and p.dtype in ("float16", "bfloat16")):
         return "packed sequences: a box of TMA reaches into the next one"
     if max(p.d, p.dv) > WIDEST or not p.dv:
         return f"heads of {p.d} and {p.dv} elements; expected 1 to {WIDEST}"
@@ -164,7 +165,7 @@ def refusal(problem, dtypes=("float16", "bfloat16"), by_tma=("q", "k", "v")):
     for name in by_tma:
         if not addressable(p, t := getattr(p, name)):
             return f"{name} has strides {t.strides} and alignment {t.alignment}: TMA takes rows that lie 16 bytes, or multiples, apart"
-    tiles = p.batch * p.heads * ceil_div(p.rows, 64)
+    tiles = tile_count(p, 64)
     return None if tiles < LIMIT else f"{tiles} tiles of 64 rows; expected fewer than 2**31"
 
 
@@ -178,7 +179,7 @@ def stored_by_tma(problem):
 def is_uneven(problem):
     """Whether some tiles of rows see fewer keys than others."""
     p = problem
-    return p.left >= 0 or p.right >= 0 or p.seq_len_q is not None or p.seq_len_kv is not None
+    return p.left >= 0 or p.right >= 0 or p.packed or p.seq_len_q is not None or p.seq_len_kv is not None
 
 
 @functools.cache
@@ -203,15 +204,20 @@ def make_locate(height):
 
 
 def tile_count(problem, height):
-    """Tiles of all heads."""
-    return problem.batch * problem.heads * ceil_div(problem.rows, height)
+    """Tiles of all heads; of packed sequences those that any lengths may need."""
+    return problem.images * problem.heads * tiles_of(problem, problem.rows, height)
+
+
+def _of_a_sequence(problem, count):
+    """Rows or keys of a sequence; of packed ones, which may have any lengths, as if they were equally long."""
+    return ceil_div(count, max(problem.batch, 1)) if problem.packed else count
 
 
 def order_arguments(problem, height):
     """Kernel parameters that make up `order`."""
-    p, tiles = problem, ceil_div(problem.rows, height)
-    lines = p.batch * p.heads
-    fitting = SECTION_BYTES * p.group // (p.keys * (p.d + p.dv) * p.k.itemsize) if is_uneven(p) else 1
+    p, tiles = problem, tiles_of(problem, problem.rows, height)
+    lines, keys = p.images * p.heads, _of_a_sequence(p, p.keys)
+    fitting = SECTION_BYTES * p.group // (keys * (p.d + p.dv) * p.k.itemsize) if is_uneven(p) else 1
     several = max(1, min(lines, fitting))
     sections = ceil_div(lines, several)
     rest = lines - (sections - 1) * several
@@ -238,11 +244,11 @@ def tile_seconds(problem, config, device, itemsize=2):
     issues = BIAS_ISSUES * bool(config.kind.bias) + ALIBI_ISSUES * p.alibi + CAP_ISSUES * (p.softcap > 0) + DROPOUT_ISSUES * (p.dropout > 0)
     step += issues * s.height * s.width / 128
     step *= GAPS[s.groups]
-    tiles = tile_count(p, s.height)
-    seen = p.pairs / max(p.batch * p.rows, 1)
+    tiles, keys = p.batch * p.heads * ceil_div(_of_a_sequence(p, p.rows), s.height), _of_a_sequence(p, p.keys)
+    seen = p.pairs / max(p.images * p.rows, 1)
     spread = s.height / 2 if p.left >= 0 or p.right >= 0 else 0
-    steps = min(seen + spread, p.keys) / s.width + 0.5 if spread else ceil_div(p.keys, s.width)
+    steps = min(seen + spread, keys) / s.width + 0.5 if spread else ceil_div(keys, s.width)
     each = steps * step + TILE_CYCLES
-    busiest = tiles / min(tiles, device.sms) + 0.5 * (tiles > device.sms) if config.drawn else ceil_div(tiles, device.sms)
+    busiest = tiles / max(min(tiles, device.sms), 1) + 0.5 * (tiles > device.sms) if config.drawn else ceil_div(tiles, device.sms)
     work = busiest * each / (CLOCK_SHARE * device.clock_hz)
     return LAUNCH * (1 + 0.5 * config.drawn) + max(work, p.bytes / (0.8 * device.bandwidth))

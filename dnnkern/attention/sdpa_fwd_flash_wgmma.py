@@ -10,6 +10,8 @@
 - Tiles of keys that no row of a tile sees are left out, and masks are applied only where some row sees a part.
 - Blocks persist. Where tiles have unlike numbers of keys they come longest first and blocks draw them from a counter, which a first launch
   sets to zero; which block has a tile makes no difference to its result.
+- Of packed sequences TMA reads what lies behind a sequence too, the next one: masks hide its keys, its values are set to zero in shared
+  memory, and results leave by threads, which know where its rows begin.
 
 What a mask hides takes no part, but a tile's values that are not finite reach all its rows: 0 times them is NaN. Sources: FlashAttention-3
 (Shah et al., 2024) for the overlap, FlashAttention-4's lazy scaling.
@@ -30,13 +32,13 @@ from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import (bulk_commit, make_bulk_wait, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_4d,
                           tma_store_4d)
-from ..device.vec import advance, load_shared_u32, pin, shared_address, store_shared_4u32, store_shared_u32
-from ..device.warp import elect, redux_max, uniform
+from ..device.vec import advance, as_u32, load_shared_4u32, pin, shared_address, store4, store_shared_4u32
+from ..device.warp import elect, uniform
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..matmul._engine_hopper import GROUP, ROW
-from ._flash import LOG2E
+from ._flash import LOG2E, make_extent, make_tile
 from ._fragments import (SLACK, is_adjusted, make_absorb, make_adjust, make_drop, make_hide, make_pack, make_row_words, make_shares,
                          make_store, multiply_rows, stored_in_pairs)
 from ._scores import NOTHING, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
@@ -48,7 +50,7 @@ SHAPES = (Shape(3, 80, 64), Shape(3, 128, 48), Shape(2, 128, 48, held=True), Sha
 
 
 def supports(problem):
-    """16-bit rows that TMA can read, not packed."""
+    """16-bit rows that TMA can read."""
     return refusal(problem)
 
 
@@ -92,7 +94,7 @@ def counter_kernel():
 def kernel(config):
     """Tiles of 64 rows a warpgroup."""
     kind, s = config.kind, config.shape
-    terms, locate = make_terms(kind), make_locate(s.height)
+    terms, locate, tile_of, lengths = make_terms(kind), make_locate(1), make_tile(kind.packed, s.height), make_extent(kind)
     GROUPS, WIDTH, HEIGHT, THREADS, STAGES = s.groups, s.width, s.height, s.threads, config.stages
     STEPS, E, K_BYTES, V_BYTES, Q_BYTES = config.steps, config.columns, *config.stage, config.tiles[0]
     K_BOXES, V_BOXES = config.boxes
@@ -101,8 +103,9 @@ def kernel(config):
     SCORES, SUMS, WORDS, HELD_WORDS = WIDTH // 2, E // 2, WIDTH // 4, 4 * STEPS * HELD
     Q_BOX, BOX = HEIGHT * ROW, WIDTH * ROW
     EARLY, SINK, LIMITED = HELD and APART, bool(kind.sink), kind.limits_rows
-    ADJUSTED, DROPOUT, PADDED = config.adjusted, kind.dropout, kind.limits_keys
-    WARPS, PARTS, RING = 4 * GROUPS, divisor(WIDTH), 8 * STAGES
+    ADJUSTED, DROPOUT, PADDED, PACKED = config.adjusted, kind.dropout, kind.limits_keys, kind.packed
+    TOLD = DRAWN or PACKED
+    CHUNKS, WARPS, PARTS, RING = config.e // 8, 4 * GROUPS, divisor(WIDTH), 8 * STAGES
     by_row = matrix_descriptor(16, 1024, 128)
     V_CONST = matrix_descriptor(BOX, 1024, 128)
     k_steps = tuple(step // 4 * (BOX // 16) + step % 4 * 2 for step in range(STEPS))
@@ -125,21 +128,41 @@ def kernel(config):
         return slot, phase
 
     @device_function
-    def extent(i0, image, numbers):
-        """(rows, a row's own place less its number, keys, first key, tiles of keys, first key of all rows, behind the last key of all)."""
-        sequences, all_rows, all_keys, bounds = numbers
-        _, rows, _, keys = terms.lengths(image, sequences, all_rows, all_keys)
+    def place_of(t, order, numbers):
+        """(sequence, head, head of k and v, first row) of tile number t."""
+        sequences, all_rows, _, _, batch = numbers
+        image, h, g, tile = locate(t, order)
+        sequence, i0 = tile_of(image, tile, sequences[0], sequences[2], batch, all_rows)
+        return sequence, h, g, i0
+
+    @device_function
+    def extent(i0, sequence, numbers):
+        """(first row and key of the sequence, its rows, a row's own place less its number, keys, first key, tiles of keys, first key of all
+        rows, behind the last key of all)."""
+        sequences, all_rows, all_keys, bounds, batch = numbers
+        row, rows, key, keys = lengths(sequence, sequences, batch, all_rows, all_keys)
+        if PACKED and sequence == batch:
+            keys = i32(0)
         first, every_end = terms.span(i0, rows, keys, bounds)
         if DROPOUT:
             first = i32(first & -8)
         every_begin, last = terms.span(i32(min(i32(i0 + HEIGHT), rows) - 1), rows, keys, bounds)
         tiles, _ = divide_remainder(i32(max(i32(min(last, keys) - first), i32(1)) + i32(WIDTH - 1)), PARTS)
-        return rows, terms.shift(rows, keys), keys, first, tiles, every_begin, every_end
+        return (row, key), rows, terms.shift(rows, keys), keys, first, tiles, every_begin, every_end
 
     @device_function
     def load_tile(to, boxes, box, array, bar, row, h, image):
         for b in range(boxes):
             tma_load_4d(u32(to + u32(b * box)), array, bar, i32(b * COLUMNS), row, h, image)
+
+    @device_function
+    def tell(full, empty, to, slot, phase, t, sequence, i0):
+        """The consumers' next tile; gives the next slot and its phase."""
+        mbarrier_wait(u32(empty + u32(8) * slot), phase)
+        store_shared_4u32(u32(to + u32(16) * slot), u32(t), u32(sequence), u32(i0), u32(0))
+        mbarrier_arrive(u32(full + u32(8) * slot))
+        slot = u32(slot ^ u32(1))
+        return slot, u32(phase ^ u32(slot == u32(0)))
 
     @device_function
     def produce(q_map, k_map, v_map, base, bars, tiles, order, numbers, counter):
@@ -148,17 +171,16 @@ def kernel(config):
         t = i32(cuda.blockIdx.x)
         while t < tiles:
             after = i32(t + i32(cuda.gridDim.x))
-            if DRAWN:  # the consumers learn this tile's number, and the next one is on its way
-                mbarrier_wait(u32(t_empty + u32(8) * t_slot), t_phase)
-                store_shared_u32(u32(numbers_at + u32(4) * t_slot), u32(t))
-                mbarrier_arrive(u32(t_full + u32(8) * t_slot))
-                t_slot = u32(t_slot ^ u32(1))
-                t_phase = u32(t_phase ^ u32(t_slot == u32(0)))
+            sequence, h, g, i0 = place_of(t, order, numbers)
+            (row, key), rows, _, _, first, count, _, _ = extent(i0, sequence, numbers)
+            image, left = i32(0) if PACKED else sequence, count
+            if PACKED and (i0 < 0 or i0 >= rows):  # more tiles are counted than sequences have
+                left = i32(-1)
+            elif TOLD:  # the consumers learn this tile's number
+                t_slot, t_phase = tell(t_full, t_empty, numbers_at, t_slot, t_phase, t, sequence, i0)
+            if DRAWN:
                 after = i32(i32(fetch_add_u32(counter, u32(1))) + i32(cuda.gridDim.x))
-            image, h, g, i0 = locate(t, order)
-            _, _, _, first, count, _, _ = extent(i0, image, numbers)
-            left = count
-            at = i32(first + i32(i32(count - 1) * WIDTH))
+            at = i32(key + first + i32(i32(count - 1) * WIDTH))
             while left >= 0:
                 if left > 0:
                     mbarrier_wait(u32(k_empty + u32(8) * k_slot), k_phase)
@@ -170,7 +192,7 @@ def kernel(config):
                     mbarrier_wait(q_empty, q_phase)
                     q_phase = u32(q_phase ^ u32(1))
                     mbarrier_arrive_expect(q_full, u32(Q_BYTES))
-                    load_tile(base, K_BOXES, Q_BOX, q_map, q_full, i0, h, image)
+                    load_tile(base, K_BOXES, Q_BOX, q_map, q_full, i32(row + i0), h, image)
                 else:  # values are needed a step later than their keys
                     mbarrier_wait(u32(v_empty + u32(8) * v_slot), v_phase)
                     bar = u32(v_full + u32(8) * v_slot)
@@ -179,14 +201,12 @@ def kernel(config):
                     v_slot, v_phase = advanced(v_slot, v_phase)
                 left, at = i32(left - 1), i32(at - WIDTH)
             t = after
-        if DRAWN:  # there are no more
-            mbarrier_wait(u32(t_empty + u32(8) * t_slot), t_phase)
-            store_shared_u32(u32(numbers_at + u32(4) * t_slot), u32(tiles))
-            mbarrier_arrive(u32(t_full + u32(8) * t_slot))
+        if TOLD:  # there are no more
+            tell(t_full, t_empty, numbers_at, t_slot, t_phase, tiles, i32(0), i32(0))
 
     @device_function
-    def store_boxes(sums, factors, o_map, staging, row, h, image, warp, lane, thread, group):
-        """The 64 rows through shared memory and TMA, which reads whole boxes."""
+    def store_boxes(sums, factors, o_map, o, o_strides, staging, row, left, h, image, warp, lane, thread, group):
+        """The 64 rows through shared memory and TMA, which reads whole boxes; packed, 16 bytes a thread at a time, those that are left."""
         mine, none = i32(warp * 16 + (lane & 15)), u32(0)
         for i in range(4 * V_BOXES):
             a, b, c, d = none, none, none, none
@@ -198,10 +218,22 @@ def kernel(config):
             stmatrix_x4(u32(staging + u32(i // 4 * Q_BOX) + u32(mine * ROW) + piece), a, b, c, d)
         fence_async_shared()
         barrier_sync(u32(group + 1), u32(128))
-        if thread == 0:
+        if not PACKED:
+            if thread == 0:
+                for b in range(V_BOXES):
+                    tma_store_4d(o_map, u32(staging + u32(b * Q_BOX)), i32(b * COLUMNS), row, h, image)
+                bulk_commit()
+        else:
+            line, chunk = i32(thread >> 3), i32(thread & 7)
+            source = u32(staging + u32(line * ROW) + u32(u32(chunk ^ i32(line & 7)) * u32(16)))
+            to = advance(o, i64(i64(h) * o_strides[1] + i64(i32(row + line)) * o_strides[2] + i64(i32(chunk * 8))))
             for b in range(V_BOXES):
-                tma_store_4d(o_map, u32(staging + u32(b * Q_BOX)), i32(b * COLUMNS), row, h, image)
-            bulk_commit()
+                for r in range(0, 64, 16):
+                    if i32(line + r) < left and i32(chunk + b * 8) < CHUNKS:
+                        store4(as_u32(advance(to, i64(i64(r) * o_strides[2] + i64(b * COLUMNS)))), i32(0),
+                               load_shared_4u32(u32(source + u32(b * Q_BOX + r * ROW))))
+            if not APART:
+                barrier_sync(u32(group + 1), u32(128))  # q may come
 
     @device_function
     def to_scores(x, row, own, at, column, keys, every, numbers, scaling):
@@ -245,26 +277,29 @@ def kernel(config):
         k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(0), u32(0), u32(0), u32(0), u32(0), u32(0)
         t = i32(cuda.blockIdx.x)
         while True:
-            if DRAWN:
+            if TOLD:
                 mbarrier_wait(u32(t_full + u32(8) * t_slot), t_phase)
-                t = i32(0)
+                told = load_shared_4u32(u32(numbers_at + u32(16) * t_slot))
+                cuda.syncwarp()
                 if lane == 0:
-                    t = i32(load_shared_u32(u32(numbers_at + u32(4) * t_slot)))
                     mbarrier_arrive(u32(t_empty + u32(8) * t_slot))
-                t = redux_max(t)
+                t = uniform(i32(told[0]))
                 t_slot = u32(t_slot ^ u32(1))
                 t_phase = u32(t_phase ^ u32(t_slot == u32(0)))
             if t >= tiles:
                 break
-            image, h, _, i0 = locate(t, order)
-            rows, shift, keys, first, count, every_begin, every_end = extent(i0, image, numbers)
+            sequence, h, _, tile = locate(t, order)
+            i0, image = i32(tile * HEIGHT), sequence
+            if PACKED:
+                sequence, i0, image = uniform(i32(told[1])), uniform(i32(told[2])), i32(0)
+            (first_row, _), rows, shift, keys, first, count, every_begin, every_end = extent(i0, sequence, numbers)
             left, every_begin, every_end = uniform(count), uniform(every_begin), uniform(every_end)
             at = i32(first + i32(i32(left - 1) * WIDTH))
             row = i32(i0 + own_row)
             own = i32(row + shift)
             slope, bias_at = terms.slope(h, heads), i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
             scoring, every = (scale, slope, softcap, bias, bias_at, bias_strides), (every_begin, every_end)
-            head = i32(image * heads + h)
+            head, written = i32(sequence * heads + h), rows if PACKED else all_rows
             for i in range(SUMS):
                 sums[i] = f32(0)
             for r in range(2):
@@ -349,29 +384,31 @@ def kernel(config):
                     falls[1], totals[1] = f32(0), f32(NOTHING)
             barrier_sync(u32(group + 1), u32(128))
             if BY_TMA:
-                store_boxes(sums, falls, o_map, staging, i32(i0 + group * 64), h, image, warp, lane, thread, group)
+                begin = i32(i0 + group * 64)
+                store_boxes(sums, falls, o_map, o, o_strides, staging, i32(first_row + begin), i32(rows - begin), h, image, warp, lane,
+                            thread, group)
                 if not APART and thread == 0:
                     source_free()
                     mbarrier_arrive(q_empty)
             else:
                 if not EARLY and thread == 0:
                     mbarrier_arrive(q_empty)
-                of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1]))
-                store_elements(sums, falls, of_o, o_strides, row, all_rows, column)
+                of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1] + i64(first_row) * o_strides[2]))
+                store_elements(sums, falls, of_o, o_strides, row, written, column)
             if WITH_LSE and column == 0:
-                lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(row) * lse_strides[2])
-                if row < all_rows:
+                lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(i32(first_row + row)) * lse_strides[2])
+                if row < written:
                     lse[lse_at] = totals[0]
-                if i32(row + 8) < all_rows:
+                if i32(row + 8) < written:
                     lse[i64(lse_at + 8 * lse_strides[2])] = totals[1]
-            if not DRAWN:
+            if not TOLD:
                 t = i32(t + i32(cuda.gridDim.x))
         if BY_TMA and thread == 0:
             drained()
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def sdpa_fwd_flash_wgmma(q, k, v, o_map, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, per_section, several, rest,
-                             last, heads_of, group_of, row_tiles, rows, keys, of_rows, of_keys, row_step, key_step, bias, bias_strides,
+                             last, heads_of, group_of, row_tiles, sizes, of_rows, of_keys, row_step, key_step, bias, bias_strides,
                              bounds, scale, softcap, seed, threshold, factor):
         shared = cuda.shared.array(0, u32)
         q_map, k_map, v_map = tensor_map_address(q), tensor_map_address(k), tensor_map_address(v)
@@ -391,7 +428,7 @@ def kernel(config):
             for stage in range(STAGES):
                 for ring in range(4):
                     mbarrier_init(u32(rings + u32(ring * RING + 8 * stage)), u32(GROUPS if ring % 2 else 1))
-            if DRAWN:
+            if TOLD:
                 for slot in range(2):
                     mbarrier_init(u32(bars[6] + u32(8 * slot)), u32(1))
                     mbarrier_init(u32(bars[7] + u32(8 * slot)), u32(WARPS))
@@ -400,7 +437,7 @@ def kernel(config):
         launch_dependent_grids()
         wait_for_previous_grid()
         order = (per_section, several, rest, last, heads_of, group_of, row_tiles)
-        numbers = ((of_rows, of_keys, row_step, key_step), rows, keys, bounds)
+        numbers = ((of_rows, of_keys, row_step, key_step), i32(sizes[1]), i32(sizes[2]), bounds, i32(sizes[0]))
         role = uniform(i32(tid >> 7))
         if role == 0:
             release_registers()
@@ -426,7 +463,7 @@ def build(problem, device, config):
     arguments = (q, array_map(p, "k", p.k, s.width), array_map(p, "v", p.v, s.width),
                  array_map(p, "o", p.o, 64) if config.by_tma else q, Argument("uint16*", "o"), Argument("int64x4", p.strides(p.o)),
                  Argument("float32*", "lse" if p.lse else "o"), Argument("int64x3", p.lse_strides), counter, *of_sink,
-                 Argument("int32", tiles), *order_arguments(p, s.height), Argument("int32", p.rows), Argument("int32", p.keys),
+                 Argument("int32", tiles), *order_arguments(p, s.height), Argument("int32x3", (p.batch, p.rows, p.keys)),
                  *sequence_arguments(p), bias, bias_strides, bounds, scale, *others)
     main = Launch(kernel(config), (min(tiles, device.sms), 1, 1), (s.threads, 1, 1), arguments, shared=config.shared, dependent=True)
     if not config.drawn:
