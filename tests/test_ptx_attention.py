@@ -53,7 +53,7 @@ def test_scores_stay_in_registers(words, most, tmp_path):
 @pytest.mark.parametrize("words, most", [("4x16x4096x128 bf16 --lse", 3), ("4x32x4096x64 f16 --causal", 3),
                                          ("4x16x2048x256 bf16 --causal --bottom-right", 1), ("2x8x1000x72 f16 --window=100,3 --sink", 1),
                                          ("4x16x2048x192 bf16 --value-size 128 --kv-heads 4", 1),
-                                         ("8x16x1024x128 bf16 --layout thd --causal", 3),
+                                         ("8x16x1024x128 bf16 --layout thd --causal", 3), ("4x16x2048x64 bf16 --bias heads", 3),
                                          ("2x4x512x64 bf16 --bias full --softcap 3 --dropout 0.1 --alibi", 1)])
 def test_scores_never_leave_the_registers_of_wgmma(words, most, tmp_path):
     """Two products a step, before the loop and in it, as asynchronous as they are written; the exponentials and little else."""
@@ -68,7 +68,8 @@ def test_scores_never_leave_the_registers_of_wgmma(words, most, tmp_path):
         assert ".f64" not in code.ptx and "div." not in code.ptx, variant
         stores = (0, 4 * config.boxes[1]) if config.kind.packed else (config.boxes[1], 0)
         assert (code.count("UTMASTG"), accesses(code, "STG").get(128, 0)) == stores, variant
-        assert code.count("LDSM") == shape.held * config.steps
+        assert code.count("LDSM") == shape.held * config.steps + shape.width // 8 * config.staged
+        assert not config.staged or not code.count("LDG"), variant
         assert set(code.opcodes("MEMBAR")) <= {"MEMBAR.ALL.CTA"}, variant
         assert code.count("ATOMG") == config.drawn, variant
 

@@ -13,11 +13,12 @@ powers of two: `scale` has the factor log2(e) in it, and is positive.
 """
 import functools
 
-from ..device import device_function, f32, i32, i64, u16, u32
+from ..device import cuda, device_function, f32, i32, i64, u16, u32
 from ..device.convert import element
 from ..device.fastmath import ex2, fma, fmax, lg2, rcp
+from ..device.ldmatrix import ldmatrix_x4
 from ..device.philox import philox
-from ..device.vec import advance, as_u32
+from ..device.vec import advance, as_u32, load_shared_2f32
 from ..device.warp import add, any_lane, make_reduce, shuffle_xor
 from ._flash import LN2, LOG2E
 from ._scores import NOTHING, make_terms
@@ -190,6 +191,35 @@ def make_adjust(kind, width):
                         where = i64(line + i64(min(i32(at + column + 8 * j + e), i32(last_key))) * bias_strides[3])
                     x[4 * j + 2 * h + e] = score(x[4 * j + 2 * h + e], i32(before + 8 * j + e), slope, bias, where, scale, softcap)
     return adjust
+
+
+@functools.cache
+def make_add_bias(dtype, width, box):
+    """Device function ``add(x, at, row, lane)``: adds a tile of a bias in shared memory, which lies in boxes of `box` bytes with rows of
+    128, swizzled; `row` is the first of the warp's 16."""
+    unpack = element(dtype).unpack
+
+    @device_function
+    def add_halves(x, at, row, lane):
+        words, mine = cuda.local.array(4, u32), i32(row + (lane & 15))
+        for i in range(width // 16):
+            piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(mine & 7)) * u32(16))
+            ldmatrix_x4(words, 0, u32(at + u32(i // 4 * box) + u32(mine * 128) + piece))
+            for k in range(4):
+                low, high = unpack(words[k])
+                x[8 * i + 2 * k] = f32(x[8 * i + 2 * k] + low)
+                x[8 * i + 2 * k + 1] = f32(x[8 * i + 2 * k + 1] + high)
+
+    @device_function
+    def add_floats(x, at, row, lane):
+        line = i32(lane >> 2)
+        for j in range(width // 8):
+            piece = u32(u32(i32(j % 4 * 2 + (lane >> 1 & 1)) ^ line) * u32(16) + u32(lane & 1) * u32(8))
+            for h in range(2):
+                low, high = load_shared_2f32(u32(at + u32(j // 4 * box) + u32(i32(row + line + 8 * h) * 128) + piece))
+                x[4 * j + 2 * h] = f32(x[4 * j + 2 * h] + low)
+                x[4 * j + 2 * h + 1] = f32(x[4 * j + 2 * h + 1] + high)
+    return add_floats if dtype == "float32" else add_halves
 
 
 @functools.cache

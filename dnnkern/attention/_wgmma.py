@@ -2,9 +2,12 @@
 import functools
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..device import device_function, i32
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
 from ..device.registers import check_register_budget
+from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
 from ..matmul._engine_hopper import ROW, SHARED_LIMIT
@@ -50,7 +53,8 @@ class Shape:
 class Config:
     """The options, sizes of heads, and a shape; whether the window has a left and a right bound, whether scores are more than scaled
     products, whether blocks draw their tiles from a counter, whether o leaves through shared memory and TMA, packed by 16 bytes of a
-    thread, or from registers, by pairs or single elements."""
+    thread, or from registers, by pairs or single elements; whether tiles of the bias come through TMA, and whether images of a head come
+    one behind the other."""
     kind: Kind
     d: int
     e: int
@@ -62,12 +66,16 @@ class Config:
     drawn: bool
     by_tma: bool
     pairs: bool
+    staged: bool = False
+    by_head: bool = False
 
     def __post_init__(self):
         s = self.shape
         check_register_budget(s.threads, ((128, s.registers[0]), (128 * s.groups, s.registers[1])))
         if self.kind.dropout and s.width % 32:
             raise ValueError(f"tile {s}: with dropout expected a multiple of 32 keys")
+        if self.staged and s.width % (ROW // ITEMSIZE[self.kind.bias]):
+            raise ValueError(f"tile {s}: with a bias of {self.kind.bias} expected a multiple of {ROW // ITEMSIZE[self.kind.bias]} keys")
         if self.live > s.registers[1]:
             raise ValueError(f"tile {s} of heads of {self.d} and {self.e}: a thread needs {self.live} registers, it has {s.registers[1]}")
         if self.stages < 2:
@@ -89,7 +97,7 @@ class Config:
         """About how many registers a thread needs."""
         s = self.shape
         return s.width // 2 + self.columns // 2 + s.width // 4 + 4 * self.steps * s.held + 32 + (
-            60 if self.kind.bias else 24 * (self.adjusted or self.kind.dropout))
+            60 if self.kind.bias and not self.staged else 24 * (self.adjusted or self.kind.dropout))
 
     @property
     def boxes(self):
@@ -102,12 +110,17 @@ class Config:
         return tuple(n * self.shape.width * ROW for n in self.boxes)
 
     @property
+    def bias_stage(self):
+        """Bytes of a tile of the bias."""
+        return self.shape.height * self.shape.width * ITEMSIZE[self.kind.bias] if self.staged else 0
+
+    @property
     def tiles(self):
         """Bytes of the tile of q and of that of o."""
         return self.boxes[0] * self.shape.height * ROW, self.boxes[1] * self.shape.height * ROW * self.by_tma
 
     def _fitting(self, tiles):
-        return min((SHARED_LIMIT - ALIGNMENT - BARRIERS - tiles) // sum(self.stage), MOST_STAGES)
+        return min((SHARED_LIMIT - ALIGNMENT - BARRIERS - tiles) // (sum(self.stage) + self.bias_stage), MOST_STAGES)
 
     @property
     def apart(self):
@@ -124,7 +137,12 @@ class Config:
         of_q, of_o = self.tiles
         k = of_q + of_o if self.apart else max(of_q, of_o)
         v = k + self.stages * self.stage[0]
-        return of_q if self.apart else 0, k, v, v + self.stages * self.stage[1]
+        return of_q if self.apart else 0, k, v, v + self.stages * (self.stage[1] + self.bias_stage)
+
+    @property
+    def bias_place(self):
+        """Bytes before the ring of the bias."""
+        return self.places[2] + self.stages * self.stage[1]
 
     @property
     def shared(self):
@@ -143,6 +161,24 @@ def addressable(problem, t):
             and all(n == 1 or s > 0 and s * t.itemsize % 16 == 0 and s * t.itemsize < 2 ** 40 for s, n in zip(steps, sizes)))
 
 
+def bias_staged(problem):
+    """Whether TMA can read tiles of the bias: there is one for each row and key, those of a row side by side."""
+    p, t = problem, problem.bias
+    if t is None or t.shape[-2:] != (p.rows, p.keys) or t.alignment % 16:
+        return False
+    *steps, step = t.strides
+    return (step == 1 or p.keys == 1) and all(n == 1 or s > 0 and s * t.itemsize % 16 == 0 and s * t.itemsize < 2 ** 40
+                                              for s, n in zip(steps, t.shape))
+
+
+def bias_map(problem, height):
+    """Kernel parameter: the tensor map of a bias that is staged, of `height` rows by 128 bytes."""
+    t, missing = problem.bias, 4 - problem.bias.ndim
+    strides = (16,) * missing + tuple(s if n > 1 else 16 for s, n in zip(t.strides[:-1], t.shape))
+    return Argument("tensormap", "bias", spec=TensorMap(t.dtype, (1,) * missing + t.shape, (*strides, 1),
+                                                        (1, 1, height, ROW // t.itemsize), 128, l2_promotion=256))
+
+
 def array_map(problem, name, t, height):
     """Kernel parameter: the tensor map of q, k, v or o, of `height` rows by 128 bytes."""
     sizes, strides = problem.sizes(t), problem.strides(t)
@@ -151,12 +187,12 @@ def array_map(problem, name, t, height):
                                                       l2_promotion=256))
 
 
-def refusal(problem, dtypes=("float16", "bfloat16"), by_tma=("q", "k", "v")):
-    """Why this way of attention cannot solve a problem, of which TMA reads some operands, or None."""
+def refusal(problem, dtypes=("float16", "bfloat16"), by_tma=("q", "k", "v"), packed=False):
+    """Why this way of attention, of which TMA reads some operands, and which may know packed sequences, cannot solve a problem, or None."""
     p = problem
     if p.dtype not in dtypes:
         return f"dtype {p.dtype}; expected {' or '.join(dtypes)}"
-    if p.packed and not (p.is_forward and p.dtype in ("float16", "bfloat16")):
+    if p.packed and not packed:
         return "packed sequences: a box of TMA reaches into the next one"
     if max(p.d, p.dv) > WIDEST or not p.dv:
         return f"heads of {p.d} and {p.dv} elements; expected 1 to {WIDEST}"
@@ -182,22 +218,31 @@ def is_uneven(problem):
     return p.left >= 0 or p.right >= 0 or p.packed or p.seq_len_q is not None or p.seq_len_kv is not None
 
 
+def is_by_head(problem):
+    """Whether images of a head come one behind the other: they read the same bias, which is read from memory once then."""
+    t = problem.bias
+    return t is not None and t.ndim > 2 and t.shape[-3] > 1 and (t.ndim == 3 or t.shape[0] == 1)
+
+
 @functools.cache
-def make_locate(height):
+def make_locate(height, by_head=False):
     """Device function ``locate(t, order)`` -> (image, head, head of k and v, first row) of tile number t; `order` are `order_arguments`.
 
     Where tiles have unlike numbers of keys, those of some heads, whose keys and values stay in the L2 together, come one behind the other,
-    those with the last rows first: with a causal mask they have the most keys. Otherwise they come head by head.
+    those with the last rows first: with a causal mask they have the most keys. Otherwise they come head by head. `by_head`: heads come one
+    behind the other, each in all images, not images with all heads.
     """
     @device_function
     def locate(t, order):
-        per_section, several, rest, last, heads_of, group_of, tiles = order
+        per_section, several, rest, last, inner_of, group_of, tiles = order
         section, inside = divide_remainder(t, per_section)
         if section == last:
             below, place = divide_remainder(inside, rest)
         else:
             below, place = divide_remainder(inside, several)
-        image, h = divide_remainder(i32(section * several[0] + place), heads_of)
+        image, h = divide_remainder(i32(section * several[0] + place), inner_of)
+        if by_head:
+            image, h = h, image
         g, _ = divide_remainder(h, group_of)
         return image, h, g, i32(i32(tiles - 1 - below) * height)
     return locate
@@ -213,7 +258,7 @@ def _of_a_sequence(problem, count):
     return ceil_div(count, max(problem.batch, 1)) if problem.packed else count
 
 
-def order_arguments(problem, height):
+def order_arguments(problem, height, by_head=False):
     """Kernel parameters that make up `order`."""
     p, tiles = problem, tiles_of(problem, problem.rows, height)
     lines, keys = p.images * p.heads, _of_a_sequence(p, p.keys)
@@ -221,34 +266,54 @@ def order_arguments(problem, height):
     several = max(1, min(lines, fitting))
     sections = ceil_div(lines, several)
     rest = lines - (sections - 1) * several
-    first, second, third, fifth, sixth = (Argument("uint32x3", divisor(n)) for n in (several * tiles, several, rest, p.heads, p.group))
+    inner = p.batch if by_head else p.heads
+    first, second, third, fifth, sixth = (Argument("uint32x3", divisor(n)) for n in (several * tiles, several, rest, inner, p.group))
     return first, second, third, Argument("int32", sections - 1), fifth, sixth, Argument("int32", tiles)
 
 
 # ---- what it should take
 
-LAUNCH, TILE_CYCLES, STEP_CYCLES, CLOCK_SHARE = 3e-6, 2130, 370, 0.83
-PRODUCT_SHARE, EXPONENTIAL_SHARE, GAPS = 0.51, 0.794, {1: 1.06, 2: 1.01, 3: 1.0}
-"""Seconds of a launch; cycles of a tile of rows before its first and after its last product and of a step of it; the clock under load as a
-share of the nominal one. What a step takes, in parts of the tensor cores' cycles and of those of the units for exponentials, and what
-gaps one, two and three warpgroups leave: fitted to 38 times of seven shapes on an H200, bfloat16, widths of 64 and 128."""
-BIAS_ISSUES, ALIBI_ISSUES, CAP_ISSUES, DROPOUT_ISSUES = 12, 4, 25, 14
-"""Instructions that an option takes for each score, counted in machine code."""
+LAUNCH, TILE_CYCLES, STEP_CYCLES, LEAST_CYCLES, CLOCK_SHARE = 3e-6, 2130, 370, 320, 0.83
+PRODUCT_SHARE, EXPONENTIAL_SHARE, HELD_SHARE, GAPS = 0.566, 0.79, 0.955, {1: 1.04, 2: 1.0, 3: 0.943}
+"""Seconds of a launch; cycles of a tile of rows before its first and after its last product and of a step of it, those that a step takes at
+least beside its products; the clock under load as a share of the nominal one. What a step takes, in parts of the tensor cores' cycles and
+of those of the units for exponentials, the share of it where q is held, and what gaps one, two and three warpgroups leave: fitted to 91
+times of 17 problems on an H200, bfloat16, widths of 64 to 256; off by 4 % (root mean square)."""
+MASK_ISSUES, LEFT_ISSUES = 2.5, 1.25
+"""Instructions of each score that is looked at by a mask, and those of a window's left bound: from the same fit."""
+STAGED_ISSUES, BIAS_ISSUES, ALIBI_ISSUES, CAP_ISSUES, DROPOUT_ISSUES = 3, 43, 4, 21, 14
+"""Instructions that an option takes for each score, counted in machine code; of a bias that each thread reads for itself as many as take
+the time that its accesses, eight rows in each, took on an H200 with heads of 64."""
 
 
-def tile_seconds(problem, config, device, itemsize=2):
-    """Predicted time: steps of the block with the most of them. Tensor cores take 4096 bytes of products a cycle and multiprocessor."""
+def _steps(problem, height, width):
+    """(steps of a tile of rows, those of them that are masked), on average; packed sequences count as equally long."""
+    p = problem
+    rows, keys, (left, right) = _of_a_sequence(p, p.rows), _of_a_sequence(p, p.keys), p.bounds
+    start = np.arange(0, max(rows, 1), height, dtype=np.int64)
+    ends = (start, np.minimum(start + height, rows) - 1)
+    own = keys - rows if p.align == "bottom_right" else 0
+    (first, every_begin), (every_end, last) = zip(*((begin, np.maximum(begin, np.minimum(i + own + right + 1, keys)))
+                                                    for i in ends for begin in (np.maximum(i + own - left, 0),)))
+    steps = -(-np.maximum(np.minimum(last, keys) - first, 1) // width)
+    before = np.minimum(-(-np.maximum(every_begin - first, 0) // width), steps)
+    whole = np.clip((every_end - first) // width - before, 0, steps - before)
+    return steps.mean(), (steps - whole).mean()
+
+
+def tile_seconds(problem, config, device, itemsize=2, staged=False):
+    """Predicted time: steps of the block with the most of them. Tensor cores take 4096 bytes of products a cycle and multiprocessor.
+    `staged`: tiles of the bias come through TMA."""
     p, s = problem, config.shape
     products = itemsize * s.height * s.width * (config.steps * 32 // itemsize + config.columns) / 4096
-    step = max(PRODUCT_SHARE * products + EXPONENTIAL_SHARE * s.height * s.width / 16 + STEP_CYCLES, 1.05 * products)
-    issues = BIAS_ISSUES * bool(config.kind.bias) + ALIBI_ISSUES * p.alibi + CAP_ISSUES * (p.softcap > 0) + DROPOUT_ISSUES * (p.dropout > 0)
+    step = max(PRODUCT_SHARE * products + EXPONENTIAL_SHARE * s.height * s.width / 16 + STEP_CYCLES, products + LEAST_CYCLES)
+    issues = ((STAGED_ISSUES if staged else BIAS_ISSUES) * bool(config.kind.bias) + ALIBI_ISSUES * p.alibi + CAP_ISSUES * (p.softcap > 0)
+              + DROPOUT_ISSUES * (p.dropout > 0))
     step += issues * s.height * s.width / 128
-    step *= GAPS[s.groups]
-    tiles, keys = p.batch * p.heads * ceil_div(_of_a_sequence(p, p.rows), s.height), _of_a_sequence(p, p.keys)
-    seen = p.pairs / max(p.images * p.rows, 1)
-    spread = s.height / 2 if p.left >= 0 or p.right >= 0 else 0
-    steps = min(seen + spread, keys) / s.width + 0.5 if spread else ceil_div(keys, s.width)
-    each = steps * step + TILE_CYCLES
+    steps, masked = _steps(p, s.height, s.width)
+    of_masks = masked * (MASK_ISSUES + LEFT_ISSUES * (p.left >= 0)) * s.height * s.width / 128
+    each = (steps * step + of_masks) * GAPS[s.groups] * (HELD_SHARE if s.held else 1) + TILE_CYCLES
+    tiles = p.batch * p.heads * ceil_div(_of_a_sequence(p, p.rows), s.height)
     busiest = tiles / max(min(tiles, device.sms), 1) + 0.5 * (tiles > device.sms) if config.drawn else ceil_div(tiles, device.sms)
     work = busiest * each / (CLOCK_SHARE * device.clock_hz)
     return LAUNCH * (1 + 0.5 * config.drawn) + max(work, p.bytes / (0.8 * device.bandwidth))

@@ -10,6 +10,7 @@
 - Tiles of keys that no row of a tile sees are left out, and masks are applied only where some row sees a part.
 - Blocks persist. Where tiles have unlike numbers of keys they come longest first and blocks draw them from a counter, which a first launch
   sets to zero; which block has a tile makes no difference to its result.
+- A bias of every row and key comes by tiles with those of k; heads of images that share one are worked on together.
 - Of packed sequences TMA reads what lies behind a sequence too, the next one: masks hide its keys, its values are set to zero in shared
   memory, and results leave by threads, which know where its rows begin.
 
@@ -17,6 +18,7 @@ What a mask hides takes no part, but a tile's values that are not finite reach a
 (Shah et al., 2024) for the overlap, FlashAttention-4's lazy scaling.
 """
 import functools
+from dataclasses import replace
 
 from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.atomic import fetch_add_u32
@@ -36,14 +38,15 @@ from ..device.vec import advance, as_u32, load_shared_4u32, pin, shared_address,
 from ..device.warp import elect, uniform
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ..dispatch import Algorithm, Note
+from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..matmul._engine_hopper import GROUP, ROW
 from ._flash import LOG2E, make_extent, make_tile
-from ._fragments import (SLACK, is_adjusted, make_absorb, make_adjust, make_drop, make_hide, make_pack, make_row_words, make_shares,
-                         make_store, multiply_rows, stored_in_pairs)
+from ._fragments import (SLACK, is_adjusted, make_absorb, make_add_bias, make_adjust, make_drop, make_hide, make_pack, make_row_words,
+                         make_shares, make_store, multiply_rows, stored_in_pairs)
 from ._scores import NOTHING, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
-from ._wgmma import (ALIGNMENT, COLUMNS, Config, Shape, array_map, is_uneven, make_locate, order_arguments, refusal,
-                     stored_by_tma, tile_count, tile_seconds)
+from ._wgmma import (ALIGNMENT, COLUMNS, Config, Shape, array_map, bias_map, bias_staged, is_by_head, is_uneven, make_locate,
+                     order_arguments, refusal, stored_by_tma, tile_count, tile_seconds)
 
 SHAPES = (Shape(3, 80, 64), Shape(3, 128, 48), Shape(2, 128, 48, held=True), Shape(2, 128, 48), Shape(2, 80, 48), Shape(2, 64, 32),
           Shape(1, 64, 32))
@@ -51,7 +54,7 @@ SHAPES = (Shape(3, 80, 64), Shape(3, 128, 48), Shape(2, 128, 48, held=True), Sha
 
 def supports(problem):
     """16-bit rows that TMA can read."""
-    return refusal(problem)
+    return refusal(problem, packed=True)
 
 
 def configs(problem, device):
@@ -62,7 +65,7 @@ def configs(problem, device):
         drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
         try:
             found.append(Config(kind_of(p), p.d, p.dv, shape, p.left >= 0, p.right >= 0, is_adjusted(p), p.lse is not None, drawn, by_tma,
-                                pairs))
+                                pairs, bias_staged(p), is_by_head(p)))
         except ValueError:
             continue
     return found
@@ -75,7 +78,7 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Steps of the busiest block."""
-    return tile_seconds(problem, config, device)
+    return tile_seconds(problem, config, device, config.staged)
 
 
 @functools.cache
@@ -94,7 +97,7 @@ def counter_kernel():
 def kernel(config):
     """Tiles of 64 rows a warpgroup."""
     kind, s = config.kind, config.shape
-    terms, locate, tile_of, lengths = make_terms(kind), make_locate(1), make_tile(kind.packed, s.height), make_extent(kind)
+    terms, locate, tile_of, lengths = make_terms(kind), make_locate(1, config.by_head), make_tile(kind.packed, s.height), make_extent(kind)
     GROUPS, WIDTH, HEIGHT, THREADS, STAGES = s.groups, s.width, s.height, s.threads, config.stages
     STEPS, E, K_BYTES, V_BYTES, Q_BYTES = config.steps, config.columns, *config.stage, config.tiles[0]
     K_BOXES, V_BOXES = config.boxes
@@ -104,7 +107,9 @@ def kernel(config):
     Q_BOX, BOX = HEIGHT * ROW, WIDTH * ROW
     EARLY, SINK, LIMITED = HELD and APART, bool(kind.sink), kind.limits_rows
     ADJUSTED, DROPOUT, PADDED, PACKED = config.adjusted, kind.dropout, kind.limits_keys, kind.packed
-    TOLD = DRAWN or PACKED
+    TOLD, STAGED, BIAS_AT, BIAS_BYTES, BIAS_BOX = DRAWN or PACKED, config.staged, config.bias_place, config.bias_stage, HEIGHT * ROW
+    BIAS_COLUMNS = ROW // ITEMSIZE[kind.bias] if STAGED else 1
+    BIAS_BOXES = WIDTH // BIAS_COLUMNS
     CHUNKS, WARPS, PARTS, RING = config.e // 8, 4 * GROUPS, divisor(WIDTH), 8 * STAGES
     by_row = matrix_descriptor(16, 1024, 128)
     V_CONST = matrix_descriptor(BOX, 1024, 128)
@@ -115,7 +120,9 @@ def kernel(config):
     scores_alone, scores_first, sums_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SUMS)
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), s.registers))
     absorb, hide, shares = make_absorb(WIDTH, s.first), make_hide(WIDTH, config.left, config.right), make_shares(SINK)
-    adjust, drop = make_adjust(kind, WIDTH) if ADJUSTED else None, make_drop(WIDTH) if DROPOUT else None
+    add_bias = make_add_bias(kind.bias, WIDTH, BIAS_BOX) if STAGED else None
+    adjust = make_adjust(replace(kind, bias="") if STAGED else kind, WIDTH) if ADJUSTED else None
+    drop = make_drop(WIDTH) if DROPOUT else None
     pack, hold_scores, row_words = make_pack(kind.dtype, WORDS), pin(SCORES), make_row_words(kind.dtype, SUMS)
     store_elements = make_store(kind.dtype, E, config.e, config.pairs)
     load_sink, drained, source_free = element(kind.sink or kind.dtype).load, make_bulk_wait(0), make_bulk_wait_read(0)
@@ -130,7 +137,7 @@ def kernel(config):
     @device_function
     def place_of(t, order, numbers):
         """(sequence, head, head of k and v, first row) of tile number t."""
-        sequences, all_rows, _, _, batch = numbers
+        sequences, all_rows, _, _, batch, _ = numbers
         image, h, g, tile = locate(t, order)
         sequence, i0 = tile_of(image, tile, sequences[0], sequences[2], batch, all_rows)
         return sequence, h, g, i0
@@ -139,12 +146,12 @@ def kernel(config):
     def extent(i0, sequence, numbers):
         """(first row and key of the sequence, its rows, a row's own place less its number, keys, first key, tiles of keys, first key of all
         rows, behind the last key of all)."""
-        sequences, all_rows, all_keys, bounds, batch = numbers
+        sequences, all_rows, all_keys, bounds, batch, _ = numbers
         row, rows, key, keys = lengths(sequence, sequences, batch, all_rows, all_keys)
         if PACKED and sequence == batch:
             keys = i32(0)
         first, every_end = terms.span(i0, rows, keys, bounds)
-        if DROPOUT:
+        if DROPOUT or STAGED:  # TMA begins at multiples of 16 bytes
             first = i32(first & -8)
         every_begin, last = terms.span(i32(min(i32(i0 + HEIGHT), rows) - 1), rows, keys, bounds)
         tiles, _ = divide_remainder(i32(max(i32(min(last, keys) - first), i32(1)) + i32(WIDTH - 1)), PARTS)
@@ -165,7 +172,7 @@ def kernel(config):
         return slot, u32(phase ^ u32(slot == u32(0)))
 
     @device_function
-    def produce(q_map, k_map, v_map, base, bars, tiles, order, numbers, counter):
+    def produce(q_map, k_map, v_map, bias_map, bias_strides, base, bars, tiles, order, numbers, counter):
         q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
         k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(1), u32(0), u32(1), u32(1), u32(0), u32(1)
         t = i32(cuda.blockIdx.x)
@@ -181,12 +188,17 @@ def kernel(config):
             if DRAWN:
                 after = i32(i32(fetch_add_u32(counter, u32(1))) + i32(cuda.gridDim.x))
             at = i32(key + first + i32(i32(count - 1) * WIDTH))
+            bias_image, bias_head = i32(image if bias_strides[0] else 0), i32(h if bias_strides[1] else 0)
             while left >= 0:
                 if left > 0:
                     mbarrier_wait(u32(k_empty + u32(8) * k_slot), k_phase)
                     bar = u32(k_full + u32(8) * k_slot)
-                    mbarrier_arrive_expect(bar, u32(K_BYTES))
+                    mbarrier_arrive_expect(bar, u32(K_BYTES + BIAS_BYTES))
                     load_tile(u32(base + u32(K_AT) + k_slot * u32(K_BYTES)), K_BOXES, BOX, k_map, bar, at, g, image)
+                    if STAGED:
+                        to = u32(base + u32(BIAS_AT) + k_slot * u32(BIAS_BYTES))
+                        for b in range(BIAS_BOXES):
+                            tma_load_4d(u32(to + u32(b * BIAS_BOX)), bias_map, bar, i32(at + b * BIAS_COLUMNS), i0, bias_head, bias_image)
                     k_slot, k_phase = advanced(k_slot, k_phase)
                 if left == count:
                     mbarrier_wait(q_empty, q_phase)
@@ -236,12 +248,18 @@ def kernel(config):
                 barrier_sync(u32(group + 1), u32(128))  # q may come
 
     @device_function
-    def to_scores(x, row, own, at, column, keys, every, numbers, scaling):
+    def to_scores(x, row, own, at, column, keys, every, numbers, scaling, bias_tile, empty):
         """Of the products: what they are beside the scale, and which of them there are."""
         every_begin, every_end = every
         if ADJUSTED:
             scale, slope, softcap, bias, bias_at, bias_strides = scaling
             adjust(x, row, own, at, column, i32(numbers[1] - 1), i32(numbers[2] - 1), scale, slope, softcap, bias, bias_at, bias_strides)
+        if STAGED:
+            tile, first_row, lane = bias_tile
+            add_bias(x, tile, first_row, lane)
+            cuda.syncwarp()
+            if lane == 0:
+                mbarrier_arrive(empty)
         if at < every_begin or i32(at + WIDTH) > every_end:
             hide(x, own, at, column, keys, numbers[3])
 
@@ -260,7 +278,7 @@ def kernel(config):
     def consume(o_map, o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scaling, dropping, group,
                 thread):
         q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
-        all_rows, heads = numbers[1], i32(order[4][0])
+        all_rows, heads = numbers[1], numbers[5]
         scale, softcap, bias, bias_strides = scaling
         seed, threshold, factor = dropping
         steepness = f32(LOG2E) if ADJUSTED else scale
@@ -269,7 +287,8 @@ def kernel(config):
         tops, levels, totals = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
         falls, most = cuda.local.array(2, f32), cuda.local.array(2, f32)
         lane, warp = i32(thread & 31), i32(thread >> 5)
-        own_row, column = i32(group * 64 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
+        first_of_warp, column = i32(group * 64 + warp * 16), i32((lane & 3) * 2)
+        own_row = i32(first_of_warp + (lane >> 2))
         mine = i32(warp * 16 + (lane & 15))
         q_at = u32(base + u32(group) * u32(GROUP))
         staging = u32(q_at + u32(O_AT))
@@ -323,10 +342,12 @@ def kernel(config):
             else:
                 multiply_k(scores, descriptor(by_row, q_at), of_k, i32(0))
             scores_alone(scores)
-            if thread == 0:
-                mbarrier_arrive(u32(k_empty + u32(8) * k_slot))
+            k_free = u32(k_empty + u32(8) * k_slot)
+            if not STAGED and thread == 0:
+                mbarrier_arrive(k_free)
+            bias_tile = (u32(base + u32(BIAS_AT) + k_slot * u32(BIAS_BYTES)), first_of_warp, lane)
             k_slot, k_phase = advanced(k_slot, k_phase)
-            to_scores(scores, row, own, at, column, keys, every, numbers, scoring)
+            to_scores(scores, row, own, at, column, keys, every, numbers, scoring, bias_tile, k_free)
             absorb(scores, most, tops, levels, totals, falls, steepness, slack)
             if DROPOUT:
                 drop(scores, seed, head, row, at, lane, threshold, factor)
@@ -346,10 +367,12 @@ def kernel(config):
                 mbarrier_wait(u32(v_full + u32(8) * v_slot), v_phase)
                 multiply_v(sums, words, descriptor(V_CONST, u32(base + u32(V_AT) + v_slot * u32(V_BYTES))), i32(1))
                 scores_first(scores)
-                if thread == 0:
-                    mbarrier_arrive(u32(k_empty + u32(8) * k_slot))
+                k_free = u32(k_empty + u32(8) * k_slot)
+                if not STAGED and thread == 0:
+                    mbarrier_arrive(k_free)
+                bias_tile = (u32(base + u32(BIAS_AT) + k_slot * u32(BIAS_BYTES)), first_of_warp, lane)
                 k_slot, k_phase = advanced(k_slot, k_phase)
-                to_scores(scores, row, own, at, column, keys, every, numbers, scoring)
+                to_scores(scores, row, own, at, column, keys, every, numbers, scoring, bias_tile, k_free)
                 grown = absorb(scores, most, tops, levels, totals, falls, steepness, slack)
                 if DROPOUT:
                     drop(scores, seed, head, row, at, lane, threshold, factor)
@@ -408,11 +431,11 @@ def kernel(config):
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def sdpa_fwd_flash_wgmma(q, k, v, o_map, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, per_section, several, rest,
-                             last, heads_of, group_of, row_tiles, sizes, of_rows, of_keys, row_step, key_step, bias, bias_strides,
-                             bounds, scale, softcap, seed, threshold, factor):
+                             last, heads_of, group_of, row_tiles, sizes, of_rows, of_keys, row_step, key_step, bias, bias_tiles,
+                             bias_strides, bounds, scale, softcap, seed, threshold, factor):
         shared = cuda.shared.array(0, u32)
         q_map, k_map, v_map = tensor_map_address(q), tensor_map_address(k), tensor_map_address(v)
-        to_o = tensor_map_address(o_map)
+        to_o, bias_map = tensor_map_address(o_map), tensor_map_address(bias_tiles)
         base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
         first = u32(base + u32(BARS))
         rings = u32(first + u32(48))
@@ -427,7 +450,8 @@ def kernel(config):
             mbarrier_init(bars[1], u32(WARPS if EARLY else GROUPS))
             for stage in range(STAGES):
                 for ring in range(4):
-                    mbarrier_init(u32(rings + u32(ring * RING + 8 * stage)), u32(GROUPS if ring % 2 else 1))
+                    readers = WARPS if STAGED and ring == 1 else GROUPS
+                    mbarrier_init(u32(rings + u32(ring * RING + 8 * stage)), u32(readers if ring % 2 else 1))
             if TOLD:
                 for slot in range(2):
                     mbarrier_init(u32(bars[6] + u32(8 * slot)), u32(1))
@@ -437,13 +461,13 @@ def kernel(config):
         launch_dependent_grids()
         wait_for_previous_grid()
         order = (per_section, several, rest, last, heads_of, group_of, row_tiles)
-        numbers = ((of_rows, of_keys, row_step, key_step), i32(sizes[1]), i32(sizes[2]), bounds, i32(sizes[0]))
+        numbers = ((of_rows, of_keys, row_step, key_step), i32(sizes[2]), i32(sizes[3]), bounds, i32(sizes[0]), i32(sizes[1]))
         role = uniform(i32(tid >> 7))
         if role == 0:
             release_registers()
             if tid < 32:
                 if elect():
-                    produce(q_map, k_map, v_map, base, bars, tiles, order, numbers, counter)
+                    produce(q_map, k_map, v_map, bias_map, bias_strides, base, bars, tiles, order, numbers, counter)
         else:
             claim_registers()
             consume(to_o, o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers,
@@ -457,14 +481,16 @@ def build(problem, device, config):
     tiles = tile_count(p, s.height)
     q, counter = array_map(p, "q", p.q, s.height), Argument("uint32*", "workspace" if config.drawn else "q")
     bias, bias_strides, *of_sink = added_arguments(p)
+    of_bias = bias_map(p, s.height) if config.staged else q
     bounds, scale, *others = number_arguments(p)
     if not config.adjusted:
         scale = Argument("float32", p.scale * LOG2E)
     arguments = (q, array_map(p, "k", p.k, s.width), array_map(p, "v", p.v, s.width),
                  array_map(p, "o", p.o, 64) if config.by_tma else q, Argument("uint16*", "o"), Argument("int64x4", p.strides(p.o)),
                  Argument("float32*", "lse" if p.lse else "o"), Argument("int64x3", p.lse_strides), counter, *of_sink,
-                 Argument("int32", tiles), *order_arguments(p, s.height), Argument("int32x3", (p.batch, p.rows, p.keys)),
-                 *sequence_arguments(p), bias, bias_strides, bounds, scale, *others)
+                 Argument("int32", tiles), *order_arguments(p, s.height, config.by_head),
+                 Argument("int32x4", (p.batch, p.heads, p.rows, p.keys)), *sequence_arguments(p), bias, of_bias, bias_strides, bounds,
+                 scale, *others)
     main = Launch(kernel(config), (min(tiles, device.sms), 1, 1), (s.threads, 1, 1), arguments, shared=config.shared, dependent=True)
     if not config.drawn:
         return (main,)
