@@ -9,7 +9,7 @@ The workspace has, for each head of each image, rows up to a whole number of `PA
     counts       uint32, of each tile of rows how many tiles of keys have been added to it
     ticket       uint32, how many tiles of keys have been taken
 
-So a warpgroup's fragment goes to memory as it lies in registers, 16 bytes a thread, and four lanes' pieces are eight neighbours of two rows.
+So a warpgroup's fragment goes to memory as it lies in registers, 16 bytes a thread; four lanes' pieces are eight neighbours of two rows.
 """
 import functools
 from dataclasses import dataclass

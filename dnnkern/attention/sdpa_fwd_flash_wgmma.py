@@ -78,7 +78,7 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Steps of the busiest block."""
-    return tile_seconds(problem, config, device, config.staged)
+    return tile_seconds(problem, config, device, staged=config.staged)
 
 
 @functools.cache
