@@ -27,6 +27,7 @@ def layer(op, words, algo, folder):
     ("rnn_fwd", "128x64 512x512 lstm f16", "cluster"), ("rnn_fwd", "128x64 512x512 gru bf16 --training", "persistent"),
     ("rnn_fwd", "128x64 512x512 lstm f16 --projection 128", "persistent"),
     ("rnn_bwd_data", "128x64 512x512 lstm f16 --projection 128", "persistent"),
+    ("rnn_fwd", "100x1 512x512 lstm f16 --layers 4", "wavefront"),
     ("rnn_fwd", "256x64 1024x1024 lstm f16", "persistent"), ("rnn_bwd_data", "128x64 512x512 lstm bf16", "cluster"),
     ("rnn_bwd_data", "256x64 1024x1024 gru f16", "persistent")])
 def test_fragments_stay_in_registers(op, words, algo, tmp_path):

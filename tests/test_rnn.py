@@ -151,11 +151,26 @@ def test_blocks_pass_lines_on(name, module, case, units, samples):
         contract.check(dataclasses.replace(algorithm, config=config), case, **contract.ONCE)
 
 
+@pytest.mark.parametrize("case, units, samples", [("layers-lstm-t4n3i5h16-f16", 8, 8), ("layers-gru-t3n2i6h8-f32", 4, 4),
+                                                  ("layers-gru-t3n2i4h16-inference-bf16", 8, 8)])
+def test_layers_wait_for_the_one_below(case, units, samples):
+    """Blocks of several layers, whose results pass from one to the next while both are under way."""
+    case = next(c for c in rnn_fwd.CASES if c.id == case)
+    problem, algorithm = case.problem(), next(a for a in dispatch.algorithms(case.op) if a.name == "wavefront")
+    found = [c for c in _persistent_plan.shapes(problem, problem.spec.num_layers) if (c.units, c.samples) == (units, samples)]
+    found = [c for c in found if _persistent_plan.holds(c, contract.device())]
+    for config in dict.fromkeys((found[0], found[-1])):
+        assert _persistent_plan.blocks(problem, config)[::2] == (2, problem.spec.num_layers)
+        contract.check(dataclasses.replace(algorithm, config=config), case, **contract.ONCE)
+
+
 def test_what_cannot_be_resident_is_refused_with_its_numbers():
     """Neither a hang nor a launch: too many weights for the multiprocessors, or for a cluster's registers."""
     for words, name, numbers_of in (
             ("9x64 2048x2048 lstm f32", "persistent", ["8192 rows of 2048 weights", "132 multiprocessors of 65536"]),
-            ("9x64 1024x1024 lstm f16", "cluster", ["4096 rows of 1024 weights", "16 blocks"])):
+            ("9x64 1024x1024 lstm f16", "cluster", ["4096 rows of 1024 weights", "16 blocks"]),
+            ("9x64 1024x1024 lstm f16 --layers 2", "wavefront", ["8192 rows of 2048 weights", "132 multiprocessors of 65536"]),
+            ("9x64 64x64 lstm f16 --layers 2 --bidirectional", "wavefront", ["bidirectional", "several layers of one direction"])):
         problem = parse_problem(words.split(), "rnn_fwd")
         with pytest.raises(NotSupported) as caught:
             dispatch.get_algorithm("rnn_fwd", problem, algo=name, device=H200)

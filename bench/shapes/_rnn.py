@@ -12,6 +12,7 @@ SETS = {
     "streaming": ("100x1 512x512 lstm {}", "100x1 512x512 gru {}", "1x1 1024x1024 gru {}"),
     "long": ("1000x32 256x256 lstm {}", "1000x32 256x256 gru {}"),
     "lengths": ("128x64 512x512 lstm {} --lengths", "128x64 512x512 gru {} --lengths"),
+    "layers": ("100x1 512x512 lstm {} --layers 4", "50x16 256x256 lstm {} --layers 2", "128x64 512x512 gru {} --layers 2"),
     "projection": ("128x64 512x512 lstm {} --projection 128",),
 }
 

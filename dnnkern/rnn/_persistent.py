@@ -68,20 +68,32 @@ def row_of(lane, width):
 
 @functools.cache
 def _make_place(config):
-    """Device function ``place(at, gate, unit, k, units)``: where in the weights the element k of a row is."""
-    INNER, BACK = config.inner, config.back
+    """Device functions ``place(at, gate, unit, k, units)``, where in the weights the element k of a row is, and ``has(gate, unit, k, units,
+    inner)``, whether there is one. Beside other layers the second half of a row is in W, which lies before R and is as large."""
+    WIDTH, BACK, LAYERS, ROWS = config.width, config.back, config.layers, config.rows_a_unit
+    SPLIT, MATRIX = config.splits_n, (config.rows_a_unit - config.splits_n) * config.width
 
     @device_function
     def place(at, gate, unit, k, units):
         if BACK:
             return i64(at + i64(k) * i64(units) + i64(unit))
-        return i64(at + i64(i64(gate) * i64(units) + i64(unit)) * INNER + i64(k))
-    return place
+        which = i32(2) if SPLIT and gate == 3 else gate
+        row = i64(at + i64(i64(which) * i64(units) + i64(unit)) * WIDTH + i64(k))
+        if LAYERS and k >= WIDTH:
+            return i64(row - i64(MATRIX * i64(units)) - WIDTH)
+        return row
+
+    @device_function
+    def has(gate, unit, k, units, inner):
+        if SPLIT and (gate == 2 and k < WIDTH or gate == 3 and k >= WIDTH):
+            return False
+        return gate < ROWS and unit < units and k < inner
+    return place, has
 
 
 def make_product(config):
-    """Device functions ``fetch(held, tile, weights, at, units, first)``, through shared memory that is free afterwards, and
-    ``multiply(held, lines, sums, n)``, for the block's sequences from n on."""
+    """Device functions ``fetch(held, tile, weights, at, units, first, inner)``, of rows of `inner` elements, through shared memory that is
+    free afterwards, and ``multiply(held, lines, sums, n)``, for the block's sequences from n on."""
     return (_make_mma_product if config.mma else _make_scalar_product)(config)
 
 
@@ -91,13 +103,13 @@ def _make_scalar_product(config):
     e, T = element(config.dtype), TYPES[config.compute]
     load = e.load
     LINES, STEPS, VECTOR, LENGTH, PART, PITCH = config.lines, config.steps, config.vector, config.length, config.part, config.pitch
-    GATES_OF, UNIT_LOG, INNER = config.rows_a_unit, config.units.bit_length() - 1, config.inner
+    UNIT_LOG = config.units.bit_length() - 1
     WARPS, BEFORE, IDLE = config.warps, config.before // ITEMSIZE[config.dtype], config.threads > WARP * config.warps
     EACH, SPAN, LOG, STAY = STEPS * VECTOR, WARP * VECTOR, LINES.bit_length() - 1, WARP // LINES - 1
-    gather, place = _make_gather(LINES, WARP // 2), _make_place(config)
+    gather, (place, has) = _make_gather(LINES, WARP // 2), _make_place(config)
 
     @device_function
-    def fetch(held, tile, weights, at, unit_count, first):
+    def fetch(held, tile, weights, at, unit_count, first, inner):
         lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
         if IDLE and warp >= WARPS:
             return
@@ -108,7 +120,7 @@ def _make_scalar_product(config):
             for s in range(STEPS):
                 for v in range(VECTOR):
                     k, value = i32(s * SPAN + lane * VECTOR + v), T(0)
-                    if gate < GATES_OF and unit < unit_count and k < INNER:
+                    if has(gate, unit, k, unit_count, inner):
                         value = T(load(weights, place(at, gate, unit, k, unit_count)))
                     held[r * EACH + s * VECTOR + v] = value
 
@@ -143,10 +155,10 @@ def _make_mma_product(config):
     """On tensor cores: a warp has 16 rows and a part of k."""
     mma, FRAGMENTS = make_mma(config.dtype), config.part // 8
     STEPS, SPLITS, LENGTH, PITCH, ROWS = config.steps, config.splits, config.length, config.pitch, config.rows
-    GATES_OF, UNIT_LOG, INNER, SUMS = config.rows_a_unit, config.units.bit_length() - 1, config.inner, 4 * FRAGMENTS
+    UNIT_LOG, SUMS = config.units.bit_length() - 1, 4 * FRAGMENTS
     CHAINS = 2 if FRAGMENTS == 1 else 1  # of products that wait for each other
     ALL_SUMS = SUMS * CHAINS
-    SPLIT_LOG, place, BACK, UNITS = SPLITS.bit_length() - 1, _make_place(config), config.back, config.units
+    SPLIT_LOG, (place, has), BACK, UNITS = SPLITS.bit_length() - 1, _make_place(config), config.back, config.units
     RING_STEPS, BYTES = config.ring, config.ring * TILE
     WARPS, BEFORE, IDLE = config.warps, config.before, config.threads > WARP * config.warps
     PAIRS, ODD = FRAGMENTS // 2, FRAGMENTS % 2
@@ -157,7 +169,7 @@ def _make_mma_product(config):
         """A lane's copy: half a row of the step, of 16 elements along k, or backward of 16 units. Halves change places in every second
         group of four rows, which spares ldmatrix bank conflicts."""
         if s < STEPS:
-            ring, weights, at, unit_count, first, tile, part = places
+            ring, weights, at, unit_count, first, inner, tile, part = places
             lane = i32(i32(cuda.threadIdx.x) & 31)
             line, half = i32(lane >> 1), i32(lane & 1)
             if BACK:
@@ -166,7 +178,7 @@ def _make_mma_product(config):
                 row, k = i32(tile * 16 + line), i32(i32(part * STEPS + s) * 16 + 8 * half)
             gate = i32(row >> UNIT_LOG)
             unit = i32(first + i32(row & (UNITS - 1)))
-            inside = gate < GATES_OF and unit < unit_count and k < INNER
+            inside = has(gate, unit, k, unit_count, inner)
             to = i32(i32(s % RING_STEPS) * TILE + 32 * line + COPY * i32(half ^ i32(i32(line >> 2) & 1)))
             copy_async16(u32(ring + u32(to)), address(weights, place(at, gate, unit, k, unit_count) if inside else i64(0)), i64(0),
                          u32(COPY) if inside else u32(0))
@@ -187,10 +199,10 @@ def _make_mma_product(config):
     fetch_all = unrolled(STEPS, fetch_step)
 
     @device_function
-    def fetch(held, tile, weights, at, unit_count, first):
+    def fetch(held, tile, weights, at, unit_count, first, inner):
         warp = i32(i32(cuda.threadIdx.x) >> 5)
         ring = u32(shared_address(tile, i32(0)) + u32(i32(warp * BYTES)))
-        places = ring, weights, at, unit_count, first, i32(warp >> SPLIT_LOG), i32(warp & (SPLITS - 1))
+        places = ring, weights, at, unit_count, first, inner, i32(warp >> SPLIT_LOG), i32(warp & (SPLITS - 1))
         if not IDLE or warp < WARPS:
             bring_first(i32(0), places)
             fetch_all(i32(0), (held, places))
@@ -233,13 +245,14 @@ def _make_mma_product(config):
 
 
 @functools.cache
-def make_copy(config):
-    """Device functions ``clear(tile)``, once, and ``bring(tile, source, first, samples)``: the lines of sequences from `first` on come to
-    shared memory, and are there when it returns. What lies behind a line, and sequences that do not exist, stay 0."""
-    ELEMENT = u32 if config.mma else TYPES[config.compute]
-    VECTOR, INNER, LINE, THREADS = config.vector, config.inner, config.length * ITEMSIZE[config.dtype], config.threads
-    WORDS, CHUNKS = config.lines_end // (4 if config.mma else ITEMSIZE[config.dtype]), divisor(INNER // VECTOR)
-    BEFORE, COPIES, landed = config.before, config.part * (INNER // VECTOR), wait_copies(0)
+def make_copy(config, half=0):
+    """Device functions ``clear(tile)``, once, and ``start(tile, source, first, samples)`` and ``bring`` of the same: the lines of sequences
+    from `first` on are under way to shared memory, or with what is under way are there, when they return; a half of the line, where it has
+    two. What lies behind a line, and sequences that do not exist, stay 0."""
+    ELEMENT, ITEM = u32 if config.mma else TYPES[config.compute], ITEMSIZE[config.dtype]
+    VECTOR, WIDTH, LINE, THREADS = config.vector, config.width, config.length * ITEM, config.threads
+    WORDS, CHUNKS = config.lines_end // (4 if config.mma else ITEM), divisor(WIDTH // VECTOR)
+    BEFORE, COPIES, landed = config.before + half * WIDTH * ITEM, config.part * (WIDTH // VECTOR), wait_copies(0)
 
     @device_function
     def clear(tile):
@@ -248,17 +261,21 @@ def make_copy(config):
         cuda.syncthreads()
 
     @device_function
-    def bring(tile, source, first, samples):
+    def start(tile, source, first, samples):
         base = u32(shared_address(tile, i32(0)) + u32(BEFORE))
         for j in range(i32(cuda.threadIdx.x), i32(COPIES), i32(THREADS)):
             n, chunk = divide_remainder(j, CHUNKS)
             inside = i32(first + n) < samples
-            at = i64(i64(i32(first + n)) * INNER + i64(i32(chunk * VECTOR))) if inside else i64(0)
+            at = i64(i64(i32(first + n)) * WIDTH + i64(i32(chunk * VECTOR))) if inside else i64(0)
             copy_async16(u32(base + u32(i32(n * LINE + chunk * COPY))), address(source, at), i64(0), u32(COPY) if inside else u32(0))
+
+    @device_function
+    def bring(tile, source, first, samples):
+        start(tile, source, first, samples)
         commit_copies()
         landed()
         cuda.syncthreads()
-    return clear, bring
+    return clear, start, bring
 
 
 @functools.cache

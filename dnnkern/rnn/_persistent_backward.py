@@ -19,12 +19,12 @@ def backward_kernel(config, kind, inner):
     LSTM, GRU = kind.cell == "lstm", kind.cell == "gru"
     GATES_OF, SLOTS_OF = GATES[kind.cell], SLOTS[kind.cell]
     H0, C0, DHN, DCN, LENGTHS = (name in kind.present for name in ("h0", "c0", "dhn", "dcn", "lengths"))
-    (fetch, multiply), (clear, bring), (tell, meet) = make_product(config), make_copy(config), make_meeting(config)
+    (fetch, multiply), (clear, _, bring), (tell, meet) = make_product(config), make_copy(config), make_meeting(config)
     THREADS, SAMPLES, PART, PITCH, SUMS, INNER = config.threads, config.samples, config.part, config.pitch, config.sums, config.inner
     HELD, HELD_TYPE, SPLITS, ROWS = config.held, u32 if config.mma else T, config.splits, config.rows
     # before a projection a thread's pairs are of h, and its cells' sums those of the second product
     PROJECTED, MEETINGS, after = kind.projected, 1 + kind.projected, config.second or config
-    (fetch_w, unproject), bring_small, (pair_of_h, ends_of_h) = make_product(after), make_copy(after)[1], make_pairs(config, LENGTHS)
+    (fetch_w, unproject), bring_small, (pair_of_h, ends_of_h) = make_product(after), make_copy(after)[2], make_pairs(config, LENGTHS)
     pair, ends_of = make_pairs(after, LENGTHS)
     UNITS, PAIRS, CELL_SPLITS, CELL_ROWS, W_HELD = after.units, after.pairs, after.splits, after.rows, after.held
     STATE_UNITS, OF_STATES, KEPT = config.units, config.pairs, after.pairs * SLOTS_OF
@@ -44,9 +44,9 @@ def backward_kernel(config, kind, inner):
         w_hh, w_hr = (offsets[6], offsets[7]) if which else (offsets[0], offsets[1])
         gates_at, cells_at, projected_at = (offsets[8], offsets[9], offsets[11]) if which else (offsets[2], offsets[3], offsets[5])
         H, S, of = i64(units), i64(size), i64(i64(layer) + i64(which))
-        fetch(held, tile, weights, w_hh, size, first_state)
+        fetch(held, tile, weights, w_hh, size, first_state, i32(INNER))
         if PROJECTED:
-            fetch_w(projection, tile, weights, w_hr, units, first)
+            fetch_w(projection, tile, weights, w_hr, units, first, size)
         clear(tile)
         beyond = i64(i64(cuda.gridDim.z) * i64(samples) * H)  # cells are carried behind the states
         counter = advance(came, i64(i64(which) * i64(cuda.gridDim.y) + i64(group)))

@@ -40,6 +40,8 @@ class Config:
         Of the second product of a step: the block's threads, and the bytes of shared memory before its lines.
     second : Config
         That product, with a projection.
+    layers : int
+        Forward: so many go side by side, each behind the one before. A line is then a state and the state of the layer below.
     """
     cell: str
     dtype: str
@@ -56,6 +58,7 @@ class Config:
     least_threads: int = 0
     before: int = 0
     second: "Config | None" = None
+    layers: int = 0
 
     @property
     def compute(self):
@@ -63,8 +66,18 @@ class Config:
         return compute_dtype(self.dtype)
 
     @property
+    def width(self):
+        """Elements of a line from one place."""
+        return self.inner // 2 if self.layers else self.inner
+
+    @property
+    def splits_n(self):
+        """Whether GRU's n has a row for the input and one for the state, which r keeps apart."""
+        return self.cell == "gru" and bool(self.layers)
+
+    @property
     def rows_a_unit(self):
-        return 1 if self.back else GATES[self.cell]
+        return 1 if self.back else GATES[self.cell] + self.splits_n
 
     @property
     def rows(self):

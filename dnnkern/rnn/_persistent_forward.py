@@ -1,4 +1,4 @@
-"""Forward: states go round; with a projection what they are of too, in the middle of a step."""
+"""Forward: states go round; with a projection what they are of too, in the middle of a step. Layers side by side wait for the one below."""
 import functools
 
 from ..device import cuda, i32, i64, u32
@@ -18,43 +18,48 @@ def forward_kernel(config, kind):
     GATES_OF, SLOTS_OF = GATES[kind.cell], SLOTS[kind.cell]
     LINEAR, FIRST_BIAS, SECOND_BIAS = "w_ih" in kind.given, "b_ih" in kind.given, "b_hh" in kind.given
     H0, C0, LENGTHS, TRAINING = (name in kind.present for name in ("h0", "c0", "lengths", "reserve"))
-    (fetch, multiply), (clear, bring), (tell, meet) = make_product(config), make_copy(config), make_meeting(config)
+    (fetch, multiply), (clear, _, bring), (tell, meet) = make_product(config), make_copy(config), make_meeting(config)
     pair, ends_of = make_pairs(config, LENGTHS)
     THREADS, UNITS, SAMPLES, PART, PAIRS, SPLITS = config.threads, config.units, config.samples, config.part, config.pairs, config.splits
-    ROWS, PITCH, SUMS, INNER = config.rows, config.pitch, config.sums, config.inner
+    ROWS, PITCH, SUMS, INNER = config.rows, config.pitch, config.sums, config.width
+    LAYERS, SPLIT_N, start_below = config.layers, config.splits_n, make_copy(config, 1)[1]
     PROJECTED, MEETINGS, after = kind.projected, 1 + kind.projected, config.second or config
-    (fetch_w, project), bring_hidden, (pair_of_h, ends_of_h) = make_product(after), make_copy(after)[1], make_pairs(after, LENGTHS)
+    (fetch_w, project), bring_hidden, (pair_of_h, ends_of_h) = make_product(after), make_copy(after)[2], make_pairs(after, LENGTHS)
     STATES, OF_STATES, STATE_UNITS, STATE_ROWS, STATE_SPLITS = after.held, after.pairs, after.units, after.rows, after.splits
     HELD, HELD_TYPE, INPUTS, narrow, widen = config.held, u32 if config.mma else T, PAIRS * GATES_OF, e.narrow, e.widen
 
     @cuda.jit(launch_bounds=(THREADS, 1))
-    def rnn_persistent(sums, x, weights, h0, c0, lengths, states, hidden, came, carried, y, hn, cn, reserve, steps, samples, units, size,
-                       layer, blocks, sums_strides, x_strides, y_strides, s, offsets, begin, end):
+    def rnn_persistent(sums, x, weights, h0, c0, lengths, states, hidden, came, carried, between, y, hn, cn, reserve, steps, samples, units,
+                       size, layer, blocks, sums_strides, x_strides, y_strides, s, offsets, begin, end):
         tile, products = cuda.shared.array(0, HELD_TYPE, alignment=16), cuda.shared.array(SUMS, T)
         held = cuda.local.array(HELD, HELD_TYPE)
         cells, last, slots = cuda.local.array(PAIRS, T), cuda.local.array(PAIRS, T), cuda.local.array(SLOTS_OF, T)
         inputs, ends = cuda.local.array(INPUTS, T), cuda.local.array(PAIRS, i32)
         projection, state_ends = cuda.local.array(STATES, HELD_TYPE), cuda.local.array(OF_STATES, i32)
         kept = cuda.local.array(OF_STATES, T)
-        group, which = i32(cuda.blockIdx.y), i32(cuda.blockIdx.z)
+        group, slot = i32(cuda.blockIdx.y), i32(cuda.blockIdx.z)  # the slot of a direction, or of a layer
+        which, more = i32(0) if LAYERS else slot, i64(max(i32(slot - 1), i32(0)))
         first, n0 = i32(i32(cuda.blockIdx.x) * UNITS), i32(group * SAMPLES)
-        w_hh, w_hr = (offsets[8], offsets[11]) if which else (offsets[0], offsets[3])
-        b_ih, b_hh = (offsets[9], offsets[10]) if which else (offsets[1], offsets[2])
-        gates_at, cells_at = (offsets[12], offsets[13]) if which else (offsets[4], offsets[5])
-        hidden_at, projected_at = (offsets[14], offsets[15]) if which else (offsets[6], offsets[7])
-        H, of = i64(units), i64(i64(layer) + i64(which))
-        fetch(held, tile, weights, w_hh, units, first)
+        in_weights, in_reserve = i64(more * offsets[16]), i64(more * offsets[17])
+        w_hh, w_hr = (offsets[8] + in_weights, offsets[11] + in_weights) if slot else (offsets[0], offsets[3])
+        b_ih, b_hh = (offsets[9] + in_weights, offsets[10] + in_weights) if slot else (offsets[1], offsets[2])
+        gates_at, cells_at = (offsets[12] + in_reserve, offsets[13] + in_reserve) if slot else (offsets[4], offsets[5])
+        hidden_at, projected_at = (offsets[14], offsets[15]) if slot else (offsets[6], offsets[7])
+        H, of = i64(units), i64(i64(layer) + i64(slot))
+        fetch(held, tile, weights, w_hh, units, first, i32(2 * INNER) if LAYERS and slot else i32(INNER))
         if PROJECTED:
-            fetch_w(projection, tile, weights, w_hr, size, i32(i32(cuda.blockIdx.x) * STATE_UNITS))
+            fetch_w(projection, tile, weights, w_hr, size, i32(i32(cuda.blockIdx.x) * STATE_UNITS), units)
         clear(tile)
-        counter = advance(came, i64(i64(which) * i64(cuda.gridDim.y) + i64(group)))
-        mine, parity = advance(states, i64(i64(which) * i64(samples) * INNER)), i64(i64(cuda.gridDim.z) * i64(samples) * INNER)
+        counter = advance(came, i64(i64(slot) * i64(cuda.gridDim.y) + i64(group)))
+        mine, parity = advance(states, i64(i64(slot) * i64(samples) * INNER)), i64(i64(cuda.gridDim.z) * i64(samples) * INNER)
+        counter_below = advance(came, i64(more * i64(cuda.gridDim.y) + i64(group)))
+        below, above = advance(between, i64(more * offsets[18])), advance(between, i64(i64(slot) * offsets[18]))
         ends_of(ends, lengths, steps, samples, units)
         for p in range(PAIRS):
             unit, n = pair(p)
             cells[p], last[p] = T(0), T(0)
             if ends[p] >= 0:
-                own = i64(i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))
+                own = i64(i64(i64(slot) * i64(samples) + i64(n)) * H + i64(unit))
                 if begin > 0:
                     last[p] = T(load(states, i64(i64(i32(begin) & 1) * parity + own)))
                     if LSTM:
@@ -79,7 +84,7 @@ def forward_kernel(config, kind):
                     at = i64(i64(which) * sums_strides[0] + i64(t) * sums_strides[1] + i64(n) * sums_strides[2] + i64(unit))
                     for g in range(GATES_OF):
                         value = T(0)
-                        if LINEAR:
+                        if LINEAR and not (LAYERS and slot):
                             value = sums[i64(at + g * H)]
                         if SKIP:
                             value = T(load(x, i64(i64(t) * x_strides[0] + i64(n) * x_strides[1] + i64(unit) * x_strides[2])))
@@ -88,7 +93,11 @@ def forward_kernel(config, kind):
                         inputs[p * GATES_OF + g] = value
             if step > begin:
                 meet(counter, u32(i32(step * MEETINGS) * blocks))
+            if LAYERS and slot:
+                meet(counter_below, u32(i32(step + 1) * blocks))
             for q in range(i32(0), i32(SAMPLES), i32(PART)):
+                if LAYERS and slot:
+                    start_below(tile, advance(below, i64(i64(step) * i64(samples) * H)), i32(n0 + q), samples)
                 bring(tile, advance(mine, i64(i64(i32(step) & 1) * parity)), i32(n0 + q), samples)
                 multiply(held, tile, products, q)
                 cuda.syncthreads()
@@ -107,13 +116,17 @@ def forward_kernel(config, kind):
                     state = T(0)
                     if has:
                         for g in range(GATES_OF):
-                            half = T(0)
+                            half, below_n = T(0), T(0)
                             for q in range(SPLITS):
-                                half = T(half + products[i32(i32(q * ROWS + g * UNITS + unit_here) * PITCH + sample)])
+                                row = i32(q * ROWS + g * UNITS + unit_here)
+                                if SPLIT_N and g == 2:
+                                    below_n = T(below_n + products[i32(row * PITCH + sample)])
+                                    row = i32(row + UNITS)
+                                half = T(half + products[i32(row * PITCH + sample)])
                             if SECOND_BIAS:
                                 half = T(half + T(load(weights, i64(b_hh + g * H + i64(unit)))))
                             if GRU and g == 2:
-                                slots[2] = inputs[p * GATES_OF + 2]
+                                slots[2] = T(inputs[p * GATES_OF + 2] + below_n)
                                 slots[3] = half
                             else:
                                 slots[g] = T(inputs[p * GATES_OF + g] + half)
@@ -125,7 +138,10 @@ def forward_kernel(config, kind):
                         if TRAINING:
                             store(reserve, i64(hidden_at + line * H + i64(unit)), h)
                     else:
-                        store(y, to, h)
+                        if LAYERS and slot < LAYERS - 1:
+                            store(above, i64(line * H + i64(unit)), h)
+                        else:
+                            store(y, to, h)
                         if has:
                             last[p] = T(widen(narrow(h)))
                         store(target, i64(i64(n) * INNER + i64(unit)), last[p])
@@ -157,13 +173,13 @@ def forward_kernel(config, kind):
                         store(y, i64(i64(t) * y_strides[0] + i64(n) * y_strides[1] + channel * y_strides[2]), h)
                         if TRAINING:
                             store(reserve, i64(projected_at + i64(i64(t) * i64(samples) + i64(n)) * INNER + i64(unit)), h)
-            if step + 1 < end:
+            if LAYERS or step + 1 < end:
                 tell(counter)
         for p in range(PAIRS):
             unit, n = pair(p)
             if ends[p] >= 0 and end < steps:
                 if LSTM:
-                    carried[i64(i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))] = cells[p]
+                    carried[i64(i64(i64(slot) * i64(samples) + i64(n)) * H + i64(unit))] = cells[p]
             elif ends[p] >= 0:
                 if not PROJECTED:
                     store(hn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8]), last[p])

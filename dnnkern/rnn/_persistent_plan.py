@@ -12,7 +12,7 @@ from ..host.tensor import Tensor
 from ..matmul._embed import Place
 from ..matmul._plan import Plan, alignment_at, planned
 from ._naive_forward import PARTS, kind_of, offsets, optional, state_strides
-from ._network import Lines, drop_launch, forward_layers, numbers, numbers_bytes, outputs_of, packed_lines, pointer
+from ._network import Layer, Lines, drop_launch, forward_layers, numbers, numbers_bytes, outputs_of, packed_lines, pointer
 from ._persistent_config import COPY, Config
 from ._persistent_backward import backward_kernel
 from ._persistent_forward import forward_kernel
@@ -22,7 +22,7 @@ from ._step_backward import half_part, input_gradients
 from ._steps import Rows, fill, matrix_tensor, move_states, small_seconds, too_many
 
 REGISTERS, MOST_REGISTERS, STATIC, MOST_THREADS, KEPT = 65536, 255, 48 << 10, 1024, 8
-ALL, CLUSTERS, SINGLE = "all", "clusters", "single"
+ALL, CLUSTERS, SINGLE, LAYERS = "all", "clusters", "single", "layers"
 SIZES = (1, 2, 4, 8, 16)  # of clusters
 L2_RATE = 5.5e12
 
@@ -53,6 +53,9 @@ def refusal(problem, how):
     p, spec = problem, problem.spec
     if spec.proj_size and how == SINGLE:
         return f"a projection of {spec.proj_size}; expected none: a step is two products"
+    if how == LAYERS:
+        if spec.num_layers == 1 or spec.bidirectional or spec.proj_size or spec.input_mode == "skip" or p.training and spec.dropout:
+            return f"{spec}; expected several layers of one direction, nothing but their states between them"
     for size in (spec.hidden_size, spec.state_size):
         if size * p.x.itemsize % COPY:
             return f"states of {size * p.x.itemsize} bytes; expected a multiple of {COPY}"
@@ -61,8 +64,8 @@ def refusal(problem, how):
     return too_many(p)
 
 
-def shapes(problem):
-    """Configurations that a block could have, whatever they cost."""
+def shapes(problem, layers=0):
+    """Configurations that a block could have, whatever they cost; with so many layers side by side."""
     p, spec, back = problem, problem.spec, problem.op == OPS[1]
     mma, inner = p.x.itemsize == 2, spec.hidden_size * spec.gates if back else spec.state_size
     units = [1 << k for k in range(7) if 1 << k < 2 * spec.hidden_size]
@@ -73,7 +76,8 @@ def shapes(problem):
         for part in (n // q for q in (1, 2, 4, 8) if n // q >= samples[0]):
             for lines, splits in ((16, q) for q in (1, 2, 4, 8, 16)) if mma else ((q, 1) for q in (16, 8, 4, 2, 1)):
                 if not spec.proj_size:
-                    yield Config(spec.cell, p.dtype, mma, back, inner, u, n, part, lines, splits)
+                    whole = inner * (2 if layers else 1)
+                    yield Config(spec.cell, p.dtype, mma, back, whole, u, n, part, lines, splits, layers=layers)
                     continue
                 share = 1 << (ceil_div(spec.proj_size, ceil_div(spec.hidden_size, u)) - 1).bit_length()
                 if back:  # the gates' gradients are multiplied to those of h, which are multiplied to those of its hidden units
@@ -93,8 +97,9 @@ def holds(config, device):
 
 
 def blocks(problem, config):
-    """Grid of a layer: blocks that share sequences, groups of sequences, directions."""
-    return ceil_div(problem.spec.hidden_size, config.cells.units), ceil_div(problem.samples, config.samples), problem.spec.directions
+    """Grid of a launch: blocks that share sequences, groups of sequences, directions or layers."""
+    across, groups = ceil_div(problem.spec.hidden_size, config.cells.units), ceil_div(problem.samples, config.samples)
+    return across, groups, config.layers or problem.spec.directions
 
 
 @functools.lru_cache(maxsize=256)
@@ -102,7 +107,7 @@ def configs_of(problem, device, how):
     """The configurations of least estimate that fit the device: of `ALL` blocks at once, of those of a group in a cluster (`CLUSTERS`), or
     of any number, for a step a launch (`SINGLE`). Remembered: `fits` and `configs` ask one after the other."""
     found = []
-    for config in shapes(problem):
+    for config in shapes(problem, problem.spec.num_layers if how == LAYERS else 0):
         across, groups, directions = blocks(problem, config)
         if not holds(config, device):
             continue
@@ -121,13 +126,14 @@ def fits(problem, device, how):
     if configs_of(problem, device, how):
         return None
     spec = problem.spec
-    rows = GATES[spec.cell] * spec.hidden_size * spec.directions
+    rows = GATES[spec.cell] * spec.hidden_size * (spec.num_layers if how == LAYERS else spec.directions)
     if how == SINGLE:
         return f"lines of {spec.hidden_size} hidden units; a block holds no few rows of their matrix"
     if how == CLUSTERS:
         return f"{rows} rows of {spec.hidden_size} weights; a cluster of {SIZES[-1]} blocks cannot hold a direction's"
-    return (f"{rows} rows of {spec.hidden_size} weights for {problem.samples} sequences; {device.sms} multiprocessors of {REGISTERS} "
-            "registers cannot hold them, and the lines of sequences, at once")
+    inner = spec.state_size * (2 if how == LAYERS else 1)
+    return (f"{rows} rows of {inner} weights for {problem.samples} sequences; {device.sms} multiprocessors of {REGISTERS} registers cannot "
+            "hold them, and the lines of sequences, at once")
 
 
 def step_seconds(problem, device, config):
@@ -164,7 +170,7 @@ def _layer(plan, p, config, kernel, turns, arguments):
     grid, device, cooperative = blocks(p, config), plan.device, not config.cluster and not config.single
     seconds = step_seconds(p, device, config)
     if not config.single:
-        seconds = LAUNCHED + fetch_seconds(p, device, config) + turns * seconds
+        seconds = LAUNCHED + fetch_seconds(p, device, config) + (turns + max(0, config.layers - 1)) * seconds
     if cooperative and math.prod(grid) > device.sms:
         raise NotSupported(f"{p}: {' x '.join(map(str, grid))} blocks wait for each other; {device.name} runs {device.sms} at once")
     for begin, end in ((k, k + 1) for k in range(turns)) if config.single else ((0, turns),):
@@ -177,13 +183,21 @@ def forward_plan(problem, device, config):
     """The plan of a forward pass."""
     p, spec, plan = problem, problem.spec, Plan(device)
     size, directions, rows = p.x.itemsize, spec.directions, spec.gates * spec.hidden_size
-    across, groups, _ = blocks(p, config)
-    layers = forward_layers(p, plan)
+    across, groups, slots = blocks(p, config)
+    between, apart = Place("hn"), (0, 0, 0)
+    if config.layers:  # one launch for all, whose layers lie equally far apart from the second on
+        layers = [Layer(0, Lines(Place("x"), p.strides_of(p.x)), Lines(Place("y"), p.strides_of(p.y)), None)]
+        kept = (p.region("gates", 1) - p.region("gates", 0)) // size if p.training else p.steps * p.samples * spec.hidden_size
+        between = Place("reserve", p.region("outputs", 0)) if p.training else plan.part((spec.num_layers - 1) * kept * size)
+        last, before = (spec.matrix("w_hh", n, 0).first for n in (spec.num_layers - 1, max(1, spec.num_layers - 2)))
+        apart = last - before, kept, kept
+    else:
+        layers = forward_layers(p, plan)
     sums = plan.part(numbers_bytes(p, directions * p.steps * p.samples * rows))
-    states = plan.part(2 * directions * p.samples * spec.state_size * size)
+    states = plan.part(2 * slots * p.samples * spec.state_size * size)
     hidden = plan.part(directions * p.samples * spec.hidden_size * size) if spec.proj_size else states
-    came = plan.part(4 * directions * groups)
-    carried = plan.part(numbers_bytes(p, directions * p.samples * spec.hidden_size))
+    came = plan.part(4 * slots * groups)
+    carried = plan.part(numbers_bytes(p, slots * p.samples * spec.hidden_size))
     lengths = Argument("int32*", "lengths" if p.lengths else "weights")
     for layer in layers:
         number = layer.number
@@ -194,17 +208,20 @@ def forward_plan(problem, device, config):
                 to = Place(sums.name, sums.offset + d * numbers_bytes(p, p.steps * p.samples * rows))
                 plan.product({"a": of.place, "b": place, "y": to}, a=of.tensor(p.dtype, alignment), b=w, transpose_b=True,
                              y=of.packed(rows, p.compute))
-        move_states(plan, p, number, spec.state_size, ("h0", p.h0), (states, p.dtype))
-        fill(plan, came, Tensor.packed((directions * groups,), "float32"), 0.0)  # whose bits are those of the integer 0
+        move_states(plan, p, number, spec.state_size, ("h0", p.h0), (states, p.dtype), config.layers or 1)
+        fill(plan, came, Tensor.packed((slots * groups,), "float32"), 0.0)  # whose bits are those of the integer 0
+        places = [v for n in ((0, 1) if config.layers else (number,)) for v in offsets(p, n, PARTS[1:]).value]
+        if config.layers:
+            places = places[:8] + places[16:24]
         arguments = (numbers(sums, p), layer.input.pointer(p.dtype), pointer(Place("weights"), p.dtype),
                      optional(p, "h0", p.dtype, "weights"), optional(p, "c0", p.dtype, "weights"), lengths, pointer(states, p.dtype),
                      pointer(hidden, p.dtype), Argument("uint32*", came.name, came.offset), numbers(carried, p),
-                     layer.output.pointer(p.dtype), pointer(Place("hn"), p.dtype), optional(p, "cn", p.dtype, "hn"),
-                     optional(p, "reserve", p.dtype, "hn"),
+                     pointer(between, p.dtype), layer.output.pointer(p.dtype), pointer(Place("hn"), p.dtype),
+                     optional(p, "cn", p.dtype, "hn"), optional(p, "reserve", p.dtype, "hn"),
                      *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, number * directions, across)),
                      Argument("int64x3", (p.steps * p.samples * rows, of.order[0] * rows, of.order[1] * rows)),
                      Argument("int64x3", layer.input.strides), Argument("int64x3", layer.output.strides),
-                     state_strides(p, "h0", "c0", "hn", "cn"), offsets(p, number, PARTS[1:]))
+                     state_strides(p, "h0", "c0", "hn", "cn"), Argument("int64x19", (*places, *apart)))
         _layer(plan, p, config, forward_kernel(config, kind_of(p, number)), p.steps, arguments)
         if layer.dropped:
             drop, elements = drop_launch(p, layer), p.steps * p.samples * spec.output_size
@@ -262,8 +279,8 @@ def build(problem, device, config):
     return _plan(problem, device, config).launches()
 
 
-def algorithms(name, how, arch):
-    """Both directions, for blocks that meet in one of the ways of `configs_of`."""
+def algorithms(name, how, arch, ops=tuple(PLANS)):
+    """Both directions, or one, for blocks that meet in one of the ways of `configs_of`."""
     supports, fits_so, configs = (functools.partial(f, how=how) for f in (refusal, fits, configs_of))
     return tuple(Algorithm(op=op, name=name, supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
-                           fits=fits_so, arch=arch) for op in PLANS)
+                           fits=fits_so, arch=arch) for op in ops)

@@ -89,10 +89,10 @@ def fill(plan, place, y, value):
     plan.add(fill_seconds(y, plan.device), lambda: fill_launches(y, value, plan.device, tuple(place)))
 
 
-def move_states(plan, problem, layer, size, source, target):
-    """Add a step that copies a layer's states, zeros from None; source and target are (name or place, Tensor or dtype)."""
+def move_states(plan, problem, layer, size, source, target, layers=1):
+    """Add a step that copies the states of some layers, zeros from None; source and target are (name or place, Tensor or dtype)."""
     directions, device = problem.spec.directions, plan.device
-    shape = (directions, problem.samples, size)
+    shape = (directions * layers, problem.samples, size)
 
     def side(where, t):
         if not isinstance(t, Tensor):

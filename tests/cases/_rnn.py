@@ -313,6 +313,8 @@ def table(kind):
     case("wide", "gru", (8, 16), 2, 3, "bfloat16", bidirectional=True, lengths=(2, 0, 1))
     case("wide-projection", "lstm", (5, 32), 3, 3, "float16", proj_size=16, bidirectional=True, lengths=(3, 0, 2))
     case("wide-projection", "lstm", (4, 16), 3, 2, proj_size=8, num_layers=2)
+    case("layers", "lstm", (5, 16), 4, 3, "float16", num_layers=3, lengths=(4, 0, 2))
+    case("layers", "gru", (6, 8), 3, 2, num_layers=2)
     case("no-steps", "lstm", (3, 4), 0, 2, num_layers=2)
     case("no-sequences", "gru", (3, 4), 3, 0)
     strided = {"x": {"step": 2, "gap": 1}, "y": {"gap": 3}, "h0": {"step": 2}, "c0": {"gap": 1}, "hn": {"gap": 2}, "cn": {"step": 3},
@@ -325,6 +327,7 @@ def table(kind):
         for k, cell in enumerate(GATES):
             case("plain", cell, (3, 5), 3, 2, dtypes[k], training=False, num_layers=1 + k, bidirectional=k == 2)
         case("projection", "lstm", (3, 5), 3, 2, training=False, proj_size=2, num_layers=2, lengths=(3, 1))
+        case("layers", "gru", (4, 16), 3, 2, "bfloat16", training=False, num_layers=4)
         case("no-dropout", "gru", (3, 4), 2, 2, training=False, num_layers=2, dropout=0.5)
     return found
 
