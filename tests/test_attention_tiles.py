@@ -34,6 +34,8 @@ CASES += [
     Forward("bias-tiles", 2, 1, 1, 70, 136, 8, 8, "bfloat16", bias=(70, 136), of_rows=(9, 70), of_keys=(67, 136), softcap=2.0, alibi=True),
     Forward("bias-tiles", 1, 2, 1, 20, 136, 72, 200, "float16", bias=(1, 2, 20, 136), bias_dtype="float32", dropout=0.2, window=(-1, 100)),
     Forward("bias-of-heads", 2, 2, 1, 66, 70, 8, 8, "float16", bias=(2, 66, 70), layout={"bias": {"gap": 2}}),
+    Forward("capped", 2, 2, 1, 70, 140, 16, 16, "bfloat16", softcap=30.0, causal=True, align="bottom_right"),
+    Forward("capped-partly", 1, 2, 1, 70, 140, 16, 16, "float16", softcap=4.0, alibi=True),
     Forward("alibi-capped", 1, 3, 3, 20, 70, 8, 8, "float16", alibi=True, softcap=1.5, align="bottom_right", bias=(1, 1, 1, 70)),
     Forward("dropped", 2, 1, 1, 20, 140, 8, 8, "bfloat16", dropout=0.3, seed=2 ** 63 + 5, window=(90, -1), align="bottom_right"),
     Forward("dropped-padded", 2, 2, 1, 20, 70, 8, 8, "float16", dropout=0.2, softcap=2.0, of_rows=(20, 3), of_keys=(7, 70), causal=True,

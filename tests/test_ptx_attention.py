@@ -54,6 +54,7 @@ def test_scores_stay_in_registers(words, most, tmp_path):
                                          ("4x16x2048x256 bf16 --causal --bottom-right", 1), ("2x8x1000x72 f16 --window=100,3 --sink", 1),
                                          ("4x16x2048x192 bf16 --value-size 128 --kv-heads 4", 1),
                                          ("8x16x1024x128 bf16 --layout thd --causal", 3), ("4x16x2048x64 bf16 --bias heads", 3),
+                                         ("4x16x2048x64 bf16 --softcap 30 --causal", 2),
                                          ("2x4x512x64 bf16 --bias full --softcap 3 --dropout 0.1 --alibi", 1)])
 def test_scores_never_leave_the_registers_of_wgmma(words, most, tmp_path):
     """Two products a step, before the loop and in it, as asynchronous as they are written; the exponentials and little else."""

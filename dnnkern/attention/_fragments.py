@@ -12,10 +12,11 @@ scaled; `levels`, that score scaled, 0 where there is none; `totals`, its share 
 powers of two: `scale` has the factor log2(e) in it, and is positive.
 """
 import functools
+from dataclasses import replace
 
 from ..device import cuda, device_function, f32, i32, i64, u16, u32
 from ..device.convert import element
-from ..device.fastmath import ex2, fma, fmax, lg2, rcp
+from ..device.fastmath import ex2, fabs, fma, fmax, lg2, rcp, tanh
 from ..device.ldmatrix import ldmatrix_x4
 from ..device.philox import philox
 from ..device.vec import advance, as_u32, load_shared_2f32
@@ -169,6 +170,32 @@ def _make_keep(width, begins):
     return keep
 
 
+TANH_LIMIT = 0.75
+T1, T2, T3, T4, T5 = -0.33332958817481995, 0.1332540661096573, -0.053344424813985825, 0.019582897424697876, -0.004716250114142895
+"""tanh(y) = y (1 + T1 y**2 + T2 y**4 ...) up to this |y|: minimax, relative error 2**-22.5 with float32's rounding."""
+
+
+@functools.cache
+def make_cap(width):
+    """Device function ``cap(x, scale, softcap)``: products become scores with a cap, which few of them come near: where all of a warp are
+    below three quarters of it a polynomial is tanh, with no exponential and no division."""
+    @device_function
+    def cap(x, scale, softcap):
+        most = f32(0)
+        for k in range(width // 2):
+            x[k] = f32(x[k] * scale)
+            most = fmax(most, fabs(x[k]))
+        if any_lane(most > f32(TANH_LIMIT)):
+            for k in range(width // 2):
+                x[k] = f32(softcap * tanh(x[k]))
+        else:
+            for k in range(width // 2):
+                square = f32(x[k] * x[k])
+                series = fma(fma(fma(f32(T5), square, f32(T4)), square, f32(T3)), square, f32(T2))
+                x[k] = f32(f32(x[k] * softcap) * fma(fma(series, square, f32(T1)), square, f32(1)))
+    return cap
+
+
 @functools.cache
 def make_adjust(kind, width):
     """Device function ``adjust(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides)``: products
@@ -176,10 +203,11 @@ def make_adjust(kind, width):
 
     `bias_at` is where the head's bias begins; beyond the last row and key it is not read.
     """
-    score, BIAS = make_terms(kind).score, bool(kind.bias)
+    score, cap, BIAS = make_terms(replace(kind, softcap=False)).score, make_cap(width), bool(kind.bias)
+    CAPPED, MORE = kind.softcap, not kind.softcap or bool(kind.bias) or kind.alibi
 
     @device_function
-    def adjust(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides):
+    def add(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides):
         for h in range(2):
             before, line = i32(at + column - own - 8 * h), i64(0)
             if BIAS:
@@ -190,6 +218,15 @@ def make_adjust(kind, width):
                     if BIAS:
                         where = i64(line + i64(min(i32(at + column + 8 * j + e), i32(last_key))) * bias_strides[3])
                     x[4 * j + 2 * h + e] = score(x[4 * j + 2 * h + e], i32(before + 8 * j + e), slope, bias, where, scale, softcap)
+
+    @device_function
+    def adjust(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides):
+        factor = scale
+        if CAPPED:
+            cap(x, scale, softcap)
+            factor = f32(1)
+        if MORE:
+            add(x, row, own, at, column, last_row, last_key, factor, slope, softcap, bias, bias_at, bias_strides)
     return adjust
 
 

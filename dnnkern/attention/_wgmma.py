@@ -281,7 +281,7 @@ of those of the units for exponentials, the share of it where q is held, and wha
 times of 17 problems on an H200, bfloat16, widths of 64 to 256; off by 4 % (root mean square)."""
 MASK_ISSUES, LEFT_ISSUES = 2.5, 1.25
 """Instructions of each score that is looked at by a mask, and those of a window's left bound: from the same fit."""
-STAGED_ISSUES, BIAS_ISSUES, ALIBI_ISSUES, CAP_ISSUES, DROPOUT_ISSUES = 3, 43, 4, 21, 14
+STAGED_ISSUES, BIAS_ISSUES, ALIBI_ISSUES, CAP_ISSUES, DROPOUT_ISSUES = 3, 43, 4, 10, 14
 """Instructions that an option takes for each score, counted in machine code; of a bias that each thread reads for itself as many as take
 the time that its accesses, eight rows in each, took on an H200 with heads of 64."""
 

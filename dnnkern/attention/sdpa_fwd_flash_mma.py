@@ -112,7 +112,7 @@ def estimate(problem, device, config):
     blocks = p.images * p.heads * tiles_of(p, p.rows, t.height)
     keys = p.pairs * p.heads / max(blocks, 1) / t.height + t.width / 2  # of a block
     rate = (1280 if device.capability == (9, 0) else 1024 if device.capability == (8, 0) else 512) * device.sms * device.clock_hz
-    issues = 12 + 12 * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0) + 14 * (p.dropout > 0)  # of a score
+    issues = 12 + 12 * bool(config.kind.bias) + 4 * p.alibi + 10 * (p.softcap > 0) + 14 * (p.dropout > 0)  # of a score
     work = t.height * keys * ((config.q.width + config.v.width) / 0.6 + issues * rate / (128 * device.sms * device.clock_hz))
     slow = sum(4 * not_wide * s.width for s, not_wide in ((s, not s.wide) for s in (config.k, config.v)))
     return LAUNCH + max(blocks_seconds(blocks, work + keys * slow * 8, t, config.shared, config.registers, rate, device),
