@@ -298,7 +298,7 @@ def _steps(problem, height, width):
     steps = -(-np.maximum(np.minimum(last, keys) - first, 1) // width)
     before = np.minimum(-(-np.maximum(every_begin - first, 0) // width), steps)
     whole = np.clip((every_end - first) // width - before, 0, steps - before)
-    return steps.mean(), (steps - whole).mean()
+    return float(steps.mean()), float((steps - whole).mean())
 
 
 def tile_seconds(problem, config, device, itemsize=2, staged=False):
