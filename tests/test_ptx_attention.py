@@ -77,6 +77,7 @@ def test_scores_never_leave_the_registers_of_wgmma(words, most, tmp_path):
 
 @pytest.mark.parametrize("words, most", [("4x16x4096x128 e4m3 --lse --scales", 3), ("4x32x4096x64 e5m2 --causal", 3),
                                          ("4x16x2048x192 e4m3 --value-size 128 --kv-heads 4 --window=1000,0", 1),
+                                         ("4x16x2048x256 e4m3 --causal --lse", 2), ("2x8x1000x96 e4m3 --out-dtype f32", 2),
                                          ("2x4x512x64 e4m3 --bias full --softcap 3 --dropout 0.1 --alibi --sink --lengths", 1)])
 def test_scores_of_bytes_never_leave_the_registers_of_wgmma(words, most, tmp_path):
     """As with 16 bits, but four probabilities a word, rounded and put together by two instructions."""
@@ -84,7 +85,8 @@ def test_scores_of_bytes_never_leave_the_registers_of_wgmma(words, most, tmp_pat
         config = variant.config
         shape, name = config.shape, "E4M3" if "e4m3" in words else "E5M2"
         products = [f"QGMMA.64x{n}x32.F32.{left}.{name}" for n, left, steps in (
-            (shape.width, name, config.steps), (config.columns, "E4M3", shape.width // 32)) for _ in range(2 * steps)]
+            (shape.width, name, config.steps), (config.columns // config.parts, "E4M3", shape.width // 32 * config.parts))
+            for _ in range(2 * steps)]
         assert sorted(code.opcodes("QGMMA")) == sorted(products), variant
         assert code.count("USETMAXREG") == 2 and code.registers * launch.block[0] <= 65536 and launch.shared <= 232448
         assert code.count("F2FP.SATFINITE.E4M3") == shape.width // 2 and ("bias" in words or not code.count("PRMT")), variant

@@ -303,6 +303,19 @@ def make_pack(dtype, count):
 
 
 @functools.cache
+def make_pack_bytes(dtype, count):
+    """Device function ``pack(words, x)``: x[:4 * count] rounded to 8-bit floats, four to a word, in the order of keys of `_turned`."""
+    four = element(dtype).pack
+
+    @device_function
+    def pack(words, x):
+        for i in range(count):
+            k = 8 * (i // 2) + 2 * (i % 2)
+            words[i] = four(x[k], x[k + 1], x[k + 4], x[k + 5])
+    return pack
+
+
+@functools.cache
 def make_shares(sink):
     """Device function ``shares(levels, totals, factors, own)``: what sums are divided by, as `factors`; totals become the logarithms.
 
@@ -371,6 +384,26 @@ def make_store(dtype, columns, elements, pairs):
                 put(at, o_strides[3], i32(column + 8 * j), low)
             if i32(row + 8) < rows:
                 put(below, o_strides[3], i32(column + 8 * j), high)
+    return store
+
+
+@functools.cache
+def make_single_store(dtype, columns, elements):
+    """`make_store` for other types than those of 16 bits: element by element."""
+    put = element(dtype).store
+
+    @device_function
+    def store(sums, factors, o, o_strides, row, rows, column):
+        for h in range(2):
+            if i32(row + 8 * h) < rows:
+                at = advance(o, i64(i64(i32(row + 8 * h)) * o_strides[2]))
+                for j in range(columns // 8):
+                    for e in range(2):
+                        value = f32(0)  # whatever the sums of a row that sees nothing are
+                        if factors[h] != f32(0):
+                            value = f32(sums[4 * j + 2 * h + e] * factors[h])
+                        if i32(column + 8 * j + e) < elements:
+                            put(at, i64(i64(i32(column + 8 * j + e)) * o_strides[3]), value)
     return store
 
 

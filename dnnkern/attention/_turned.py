@@ -10,6 +10,7 @@ operand as they are (`_fragments`)::
 What lies behind a sequence's last key, and beyond the array, is zero.
 """
 import functools
+from dataclasses import dataclass
 
 from ..device import cuda, device_function, i32, i64, u32
 from ..device.convert import permute_bytes
@@ -23,19 +24,28 @@ BLOCK = 32      # keys: a step of wgmma
 THREADS = 128
 
 
-def columns_of(problem):
-    """Elements of a value, in whole groups of 8."""
-    return ceil_div(problem.dv, 8) * 8
+@dataclass(frozen=True)
+class Turned:
+    """How values lie: in `columns` columns, those of v and zeros, for tiles of `width` keys, which may begin with any block."""
+    problem: object
+    columns: int
+    width: int
 
+    @property
+    def blocks(self):
+        """Of a head."""
+        return ceil_div(self.problem.keys, BLOCK) + self.width // BLOCK - 1
 
-def blocks_of(problem, width):
-    """Blocks of a head: a tile of `width` keys may begin with any that has a key."""
-    return ceil_div(problem.keys, BLOCK) + width // BLOCK - 1
+    @property
+    def steps(self):
+        """Bytes from one image to the next, and from one head to the next."""
+        head = self.blocks * BLOCK * self.columns
+        return self.problem.kv_heads * head, head
 
-
-def bytes_of(problem, width):
-    """Of all heads; followed by a counter."""
-    return problem.batch * problem.kv_heads * blocks_of(problem, width) * BLOCK * columns_of(problem)
+    @property
+    def nbytes(self):
+        """Of all heads; a counter follows."""
+        return self.problem.batch * self.steps[0]
 
 
 @functools.cache
@@ -86,14 +96,14 @@ def kernel(kind, elements, words):
     return sdpa_turn_values
 
 
-def turn(problem, width):
-    """The launch, for tiles of `width` keys."""
-    p = problem
+def turn(turned):
+    """The launch."""
+    p = turned.problem
     *steps, step = p.strides(p.v)
     words = p.v.alignment % 4 == 0 and step == 1 and all(s % 4 == 0 for s in steps) and p.dv % 4 == 0
-    groups, halves = columns_of(p) // 4, 2 * blocks_of(p, width)
+    groups, halves = turned.columns // 4, 2 * turned.blocks
     count = p.batch * p.kv_heads * halves * groups
-    arguments = (Argument("uint8*", "v"), Argument("uint32*", "workspace"), Argument("uint32*", "workspace", offset=bytes_of(p, width)),
+    arguments = (Argument("uint8*", "v"), Argument("uint32*", "workspace"), Argument("uint32*", "workspace", offset=turned.nbytes),
                  Argument("int32", count), Argument("uint32x3", divisor(groups)), Argument("uint32x3", divisor(halves)),
                  Argument("uint32x3", divisor(p.kv_heads)), Argument("int64x4", p.strides(p.v)), Argument("int32", p.rows),
                  Argument("int32", p.keys), *sequence_arguments(p))

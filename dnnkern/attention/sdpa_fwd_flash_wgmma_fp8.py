@@ -35,31 +35,37 @@ from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..host.products import FP8
 from ..matmul._engine_hopper import GROUP, ROW, SHARED_LIMIT
-from ._flash import LOG2E
-from ._fragments import is_adjusted, make_absorb, make_adjust, make_drop, make_hide, make_shares, make_store, stored_in_pairs
+from ..matmul._tile import unrolled
+from ._flash import LOG2E, WIDEST
+from ._fragments import (is_adjusted, make_absorb, make_adjust, make_drop, make_hide, make_pack_bytes, make_shares,
+                         make_single_store, make_store, stored_in_pairs)
 from ._scores import (NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, scale_arguments, scaled, sequence_arguments)
-from ._turned import BLOCK, blocks_of, bytes_of, columns_of, turn
+from ._turned import BLOCK, Turned, turn
 from ._wgmma import (ALIGNMENT, BARRIERS, LAUNCH, MOST_STAGES, Shape, array_map, is_uneven, make_locate, order_arguments, refusal,
                      tile_count, tile_seconds)
 
-SHAPES = (Shape(3, 96, 48), Shape(3, 64, 32), Shape(2, 192, 96), Shape(2, 128, 48), Shape(2, 96, 48), Shape(2, 64, 32), Shape(1, 128, 48),
-          Shape(1, 64, 32))
-PROBABILITIES = "float8_e4m3fn"
+SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
+    (1, ((3, 96, 48), (3, 64, 32), (2, 192, 96), (2, 128, 48), (2, 96, 48), (2, 64, 32), (1, 128, 48), (1, 64, 32))),
+    (2, ((2, 160, 80), (2, 128, 48), (2, 64, 32), (1, 64, 32))), (4, ((2, 64, 32), (1, 64, 32)))) for shape in shapes)
+PROBABILITIES, HALVES = "float8_e4m3fn", ("float16", "bfloat16")
 RAISED, SLACK = 7.0, 1.75
-"""Levels may lag 2**SLACK behind the largest score: 2**8.75 is 431. Nothing is gained by more, since sums are multiplied anyway."""
-WIDEST_VALUES = 160     # two sets of sums
+"""Levels may lag 2**SLACK behind the largest score: 2**8.75 is 431. More would only spare exchanges between threads: sums are multiplied
+anyway."""
+PART_CYCLES = 100
+"""Of a part of the sums behind the first one, whose products nothing else of the warpgroup hides. Not measured."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """The options, o's dtype, sizes of heads, and a shape; whether the window has a left and a right bound, whether scores are more than
-    scaled products, whether lse is wanted, whether blocks draw their tiles from a counter, whether o is stored by pairs; which of q, k and
-    v have a factor."""
+    """The options, o's dtype, sizes of heads, a shape, and in how many parts the columns of a tile's sums are computed one behind the
+    other; whether the window has a left and a right bound, whether scores are more than scaled products, whether lse is wanted, whether
+    blocks draw their tiles from a counter, whether o is stored by pairs; which of q, k and v have a factor."""
     kind: Kind
     out: str
     d: int
     e: int
     shape: Shape
+    parts: int
     left: bool
     right: bool
     adjusted: bool
@@ -73,6 +79,8 @@ class Config:
         check_register_budget(s.threads, ((128, s.registers[0]), (128 * s.groups, s.registers[1])))
         if s.width % BLOCK:
             raise ValueError(f"tile {s}: expected a multiple of {BLOCK} keys")
+        if self.parts > 1 and self.e <= 32 * self.parts:
+            raise ValueError(f"{self.parts} parts of values of {self.e} elements; expected more than {32 * self.parts}")
         if self.live > s.registers[1]:
             raise ValueError(f"tile {s} of heads of {self.d} and {self.e}: a thread needs {self.live} registers, it has {s.registers[1]}")
         if self.stages < 2:
@@ -86,14 +94,15 @@ class Config:
 
     @property
     def columns(self):
-        """Of the sums: e in whole groups of 8."""
-        return ceil_div(self.e, 8) * 8
+        """Of the sums: each part has whole groups of 8."""
+        return ceil_div(self.e, 8 * self.parts) * 8 * self.parts
 
     @property
     def live(self):
         """About how many registers a thread needs."""
         s = self.shape
-        return s.width // 2 + s.width // 8 + self.columns + 32 + (80 if self.kind.bias else 24 * (self.adjusted or self.kind.dropout))
+        sums = self.columns // 2 + self.columns // 2 // self.parts
+        return s.width // 2 + s.width // 8 + sums + 32 + (80 if self.kind.bias else 24 * (self.adjusted or self.kind.dropout))
 
     @property
     def boxes(self):
@@ -122,58 +131,47 @@ class Config:
         return self.places[2] + BARRIERS + ALIGNMENT
 
     def __str__(self):
-        return str(self.shape) + " drawn" * self.drawn
+        return str(self.shape) + f" in {self.parts} parts" * (self.parts > 1) + " drawn" * self.drawn
 
 
 def supports(problem):
-    """Rows of q and k that TMA can read, any values of up to 160 elements, not packed."""
+    """Rows of q and k that TMA can read, any values, not packed."""
     p = problem
     reason = refusal(p, FP8, ("q", "k"))
     if reason:
         return reason
-    if p.dv > WIDEST_VALUES:
-        return f"values of {p.dv} elements; expected {WIDEST_VALUES} at most, of which registers hold two sets of sums"
-    if p.o.dtype not in ("float16", "bfloat16"):
-        return f"o of {p.o.dtype}; expected float16 or bfloat16"
-    units = bytes_of(p, max(s.width for s in SHAPES)) // 64
+    units = Turned(p, WIDEST, max(s.width for s, _ in SHAPES)).nbytes // 64
     return None if units < LIMIT else f"{units} pieces of v to turn; expected fewer than 2**31"
 
 
 def configs(problem, device):
     """Shapes whose fragments fit registers and whose rings fit shared memory."""
     p, found = problem, []
-    for shape in SHAPES:
+    for shape, parts in SHAPES:
         drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
         try:
-            found.append(Config(kind_of(p), p.o.dtype, p.d, p.dv, shape, p.left >= 0, p.right >= 0, is_adjusted(p), p.lse is not None,
-                                drawn, stored_in_pairs(p, p.o), scaled(p)))
+            found.append(Config(kind_of(p), p.o.dtype, p.d, p.dv, shape, parts, p.left >= 0, p.right >= 0, is_adjusted(p),
+                                p.lse is not None, drawn, p.o.dtype in HALVES and stored_in_pairs(p, p.o), scaled(p)))
         except ValueError:
             continue
     return found
 
 
+def turned_of(problem, config):
+    """How the values lie in the workspace."""
+    return Turned(problem, config.columns, config.shape.width)
+
+
 def workspace(problem, device, config):
     """The turned values, and the number of the next tile."""
-    return bytes_of(problem, config.shape.width) + 16
+    return turned_of(problem, config).nbytes + 16
 
 
 def estimate(problem, device, config):
-    """Steps of the busiest block, after v has been read and written."""
-    moved = problem.v.nbytes + bytes_of(problem, config.shape.width)
-    return LAUNCH + moved / (0.8 * device.bandwidth) + tile_seconds(problem, config, device, itemsize=1)
-
-
-@functools.cache
-def make_pack(count):
-    """Device function ``pack(words, x)``: x[:4 * count] rounded to e4m3, four to a word, in the order of turned values."""
-    four = element(PROBABILITIES).pack
-
-    @device_function
-    def pack(words, x):
-        for i in range(count):
-            k = 8 * (i // 2) + 2 * (i % 2)
-            words[i] = four(x[k], x[k + 1], x[k + 4], x[k + 5])
-    return pack
+    """Steps of the busiest block, after v has been read and written; a step as with 16 bits, but for the instructions that add up sums."""
+    moved, collected = problem.v.nbytes + turned_of(problem, config).nbytes, config.shape.height * config.columns / 128
+    more = collected + PART_CYCLES * (config.parts - 1)
+    return LAUNCH + moved / (0.8 * device.bandwidth) + tile_seconds(problem, config, device, itemsize=1, more=more)
 
 
 @functools.cache
@@ -187,20 +185,21 @@ def kernel(config):
     DRAWN, WITH_LSE, ADJUSTED = config.drawn, config.lse, config.adjusted
     SINK, LIMITED, DROPOUT = bool(kind.sink), kind.limits_rows, kind.dropout
     OF_Q, OF_K, OF_V = config.scaled
-    SCORES, SUMS, WORDS = WIDTH // 2, E // 2, WIDTH // 8
+    SCORES, SUMS, WORDS, COUNT = WIDTH // 2, E // 2, WIDTH // 8, config.parts
+    PART = SUMS // COUNT
     Q_BOX, BOX = HEIGHT * ROW, WIDTH * ROW
     WARPS, PARTS, RING = 4 * GROUPS, divisor(WIDTH), 8 * STAGES
     by_row = matrix_descriptor(16, 1024, 128)
     V_CONST = matrix_descriptor(16 * E, 128, 0)
     q_steps, k_steps = (tuple(step // 4 * (box // 16) + step % 4 * 2 for step in range(STEPS)) for box in (Q_BOX, BOX))
     multiply_k = make_wgmma(WIDTH, kind.dtype, steps=STEPS, a_step=q_steps, b_step=k_steps)
-    multiply_v = make_wgmma(E, PROBABILITIES, kind.dtype, steps=WIDTH // BLOCK, a="registers", b_step=BLOCK * E // 16)
-    scores_alone, scores_first, sums_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SUMS)
+    multiply_v = make_wgmma(2 * PART, PROBABILITIES, kind.dtype, steps=WIDTH // BLOCK, a="registers", b_step=BLOCK * E // 16)
+    scores_alone, scores_first, sums_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, PART)
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), s.registers))
     absorb, hide, shares = make_absorb(WIDTH, s.first, RAISED), make_hide(WIDTH, config.left, config.right), make_shares(SINK)
     adjust, drop = make_adjust(kind, WIDTH) if ADJUSTED else None, make_drop(WIDTH) if DROPOUT else None
-    pack, hold_scores = make_pack(WORDS), pin(SCORES)
-    store_elements = make_store(config.out, E, config.e, config.pairs)
+    pack, hold_scores = make_pack_bytes(PROBABILITIES, WORDS), pin(SCORES)
+    store = make_store(config.out, E, config.e, config.pairs) if config.out in HALVES else make_single_store(config.out, E, config.e)
     load_sink = element(kind.sink or kind.dtype).load
 
     @device_function
@@ -283,11 +282,28 @@ def kernel(config):
             hide(x, own, at, column, keys, numbers[3])
 
     @device_function
-    def collect(sums, before, tile):
+    def collect(part, sums, before, tile):
         """A tile's sums join the others, which are multiplied by what its levels fell by."""
-        for j in range(E // 8):
+        for j in range(PART // 4):
             for k in range(4):
-                sums[4 * j + k] = fma(sums[4 * j + k], before[k // 2], tile[4 * j + k])
+                i = part * PART + 4 * j + k
+                sums[i] = fma(sums[i], before[k // 2], tile[4 * j + k])
+
+    @device_function
+    def next_part(part, state):
+        """The sums of one more part of the columns, in the registers of the one before."""
+        sums, before, tile, words, of_values = state
+        collect(part - 1, sums, before, tile)
+        multiply_v(tile, words, descriptor(V_CONST, u32(of_values + u32(i32(part) * (32 * PART)))), i32(0))
+        sums_done(tile)
+    next_parts = unrolled(COUNT - 1, next_part) if COUNT > 1 else None
+
+    @device_function
+    def finish(sums, before, tile, words, of_values):
+        """What is under way, and further parts; the last one is left to `collect`."""
+        sums_done(tile)
+        if COUNT > 1:
+            next_parts(i32(1), (sums, before, tile, words, of_values))
 
     @device_function
     def consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scaling, dropping, of_v, group, thread):
@@ -296,7 +312,7 @@ def kernel(config):
         scale, softcap, bias, bias_strides = scaling
         seed, threshold = dropping
         steepness = f32(LOG2E) if ADJUSTED else scale
-        scores, sums, tile = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(SUMS, f32)
+        scores, sums, tile = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(PART, f32)
         words = cuda.local.array(WORDS, u32)
         tops, levels, totals = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
         falls, before, most = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
@@ -352,7 +368,8 @@ def kernel(config):
                 mbarrier_wait(u32(k_full + u32(8) * k_slot), k_phase)
                 multiply_k(scores, of_q, descriptor(by_row, u32(base + u32(K_AT) + k_slot * u32(K_BYTES))), i32(0))
                 mbarrier_wait(u32(v_full + u32(8) * v_slot), v_phase)
-                multiply_v(tile, words, descriptor(V_CONST, u32(base + u32(V_AT) + v_slot * u32(V_BYTES))), i32(0))
+                of_values = u32(base + u32(V_AT) + v_slot * u32(V_BYTES))
+                multiply_v(tile, words, descriptor(V_CONST, of_values), i32(0))
                 scores_first(scores)
                 if thread == 0:
                     mbarrier_arrive(u32(k_empty + u32(8) * k_slot))
@@ -361,31 +378,32 @@ def kernel(config):
                 absorb(scores, most, tops, levels, totals, falls, steepness, slack)
                 if DROPOUT:
                     drop(scores, seed, head, row, at, lane, threshold, f32(1))
-                sums_done(tile)
+                finish(sums, before, tile, words, of_values)
                 if thread == 0:
                     mbarrier_arrive(u32(v_empty + u32(8) * v_slot))
                 v_slot, v_phase = advanced(v_slot, v_phase)
-                hold_scores(scores)  # the words were the product's until now
+                hold_scores(scores)  # the words were the products' until now
                 pack(words, scores)
-                collect(sums, before, tile)
+                collect(COUNT - 1, sums, before, tile)
                 before[0], before[1] = falls[0], falls[1]
                 left = i32(left - 1)
 
             if thread == 0:
                 mbarrier_arrive(q_empty)
             mbarrier_wait(u32(v_full + u32(8) * v_slot), v_phase)
-            multiply_v(tile, words, descriptor(V_CONST, u32(base + u32(V_AT) + v_slot * u32(V_BYTES))), i32(0))
+            of_values = u32(base + u32(V_AT) + v_slot * u32(V_BYTES))
+            multiply_v(tile, words, descriptor(V_CONST, of_values), i32(0))
             own_score = f32(0)
             if SINK:
                 own_score = f32(load_sink(sink, i64(i64(h) * sink_step)))
             for r in range(2):
                 levels[r] = f32(levels[r] - f32(RAISED))
             shares(levels, totals, falls, own_score)
-            sums_done(tile)
+            finish(sums, before, tile, words, of_values)
             if thread == 0:
                 mbarrier_arrive(u32(v_empty + u32(8) * v_slot))
             v_slot, v_phase = advanced(v_slot, v_phase)
-            collect(sums, before, tile)
+            collect(COUNT - 1, sums, before, tile)
             for r in range(2):
                 falls[r] = f32(falls[r] * of_v)
             if LIMITED:  # rows beyond the sequence's last
@@ -394,7 +412,7 @@ def kernel(config):
                 if i32(row + 8) >= rows:
                     falls[1], totals[1] = f32(0), f32(NOTHING)
             of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1]))
-            store_elements(sums, falls, of_o, o_strides, row, all_rows, column)
+            store(sums, falls, of_o, o_strides, row, all_rows, column)
             if WITH_LSE and column == 0:
                 lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(row) * lse_strides[2])
                 if row < all_rows:
@@ -462,15 +480,15 @@ def build(problem, device, config):
     bounds, scale, *others = number_arguments(p)
     if not config.adjusted:
         scale = Argument("float32", p.scale * LOG2E)
-    per_head = blocks_of(p, s.width) * BLOCK * columns_of(p)
+    turned = turned_of(p, config)
     arguments = (array_map(p, "q", p.q, s.height), array_map(p, "k", p.k, s.width), Argument("uint8*", "workspace"),
-                 Argument("int64x2", (p.kv_heads * per_head, per_head)), Argument("uint16*", "o"), Argument("int64x4", p.strides(p.o)),
+                 Argument("int64x2", turned.steps), Argument(element(p.o.dtype).pointer, "o"), Argument("int64x4", p.strides(p.o)),
                  Argument("float32*", "lse" if p.lse else "o"), Argument("int64x3", p.lse_strides),
-                 Argument("uint32*", "workspace", offset=bytes_of(p, s.width)), *of_sink, Argument("int32", tiles),
+                 Argument("uint32*", "workspace", offset=turned.nbytes), *of_sink, Argument("int32", tiles),
                  *order_arguments(p, s.height), Argument("int32", p.rows), Argument("int32", p.keys), *sequence_arguments(p), bias,
                  bias_strides, bounds, scale, *others, *scale_arguments())
     main = Launch(kernel(config), (min(tiles, device.sms), 1, 1), (s.threads, 1, 1), arguments, shared=config.shared, dependent=True)
-    return turn(p, s.width), main
+    return turn(turned), main
 
 
 ALGORITHM = Algorithm(op="sdpa_fwd", name="flash_wgmma_fp8", supports=supports, workspace=workspace, configs=configs, estimate=estimate,

@@ -474,8 +474,10 @@ def table(kind):
         e4m3, e5m2 = LARGEST
         case("bytes", 2, 4, 2, 9, 40, 16, dtype=e4m3, scales=SCALES)
         case("bytes", 1, 2, 2, 10, 10, 32, 16, e5m2, causal=True, scales=SCALES[:1], out_dtype="float16")
+        for n, m in ((1, 16), (9, 12), (20, 6), (66, 3)):  # of one tile; more of them in test_attention_tiles.py
+            case("bytes", 1, 1, 1, n, m, 16, 8, (e4m3, e5m2)[n % 2], causal=n == 9, scales=SCALES[n % 2:])
         case("bytes-padded", 2, 2, 1, 7, 70, 16, dtype=e4m3, of_rows=(7, 3), of_keys=(50, 33), causal=True, align="bottom_right")
-        case("bytes-window", 1, 2, 1, 40, 75, 16, 32, e4m3, window=(35, 3), align="bottom_right", order="BSHD", scales=SCALES[1:])
+        case("bytes-window", 1, 2, 1, 20, 55, 16, 16, e4m3, window=(17, 3), align="bottom_right", order="BSHD", scales=SCALES[1:])
         case("bytes-packed", 2, 2, 1, 12, 15, 8, 5, e5m2, of_rows=(5, 7), of_keys=(6, 9), order="THD", scales=SCALES[2:])
         case("bytes-everything", 2, 4, 2, 6, 40, 16, 8, e4m3, bias=(4, 6, 40), bias_dtype="bfloat16", alibi=True, softcap=3.0, dropout=0.2,
              sink="float32", of_rows=(6, 4), of_keys=(37, 40), causal=True, align="bottom_right", scales=SCALES)
