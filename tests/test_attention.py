@@ -6,7 +6,7 @@ import labs
 import numpy as np
 import pytest
 from cases import lay
-from cases._sdpa import SHORT, Backward, Forward, slopes
+from cases._sdpa import NAMES, SCALES, SHORT, Backward, Forward, slopes
 from labs import array, host
 
 import dnnkern
@@ -250,7 +250,9 @@ def test_random_problems(kind, request):
     def problems(draw):
         st = pytest.importorskip("hypothesis").strategies
         order, batch, kv_heads = draw(st.sampled_from(["BHSD", "BSHD", "THD"])), draw(st.integers(1, 2)), draw(st.integers(1, 2))
-        heads, dtype = kv_heads * draw(st.integers(1, 2)), draw(st.sampled_from(list(SHORT)))
+        heads, dtype = kv_heads * draw(st.integers(1, 2)), draw(st.sampled_from(list(NAMES if kind is Forward else SHORT)))
+        scales = () if dtype in SHORT else tuple(name for name in SCALES if draw(st.booleans()))
+        real = dtype if dtype in SHORT else "float32"
         rows, keys, d, e = (draw(st.integers(1, most)) for most in (9, 17, 9, 9))
         lengths = {}
         if order == "THD" or draw(st.booleans()):
@@ -265,7 +267,8 @@ def test_random_problems(kind, request):
         return kind("random", batch, heads, kv_heads, rows, keys, d, e, dtype, causal=draw(st.booleans()),
                     align=draw(st.sampled_from(["top_left", "bottom_right"])), window=window, bias=bias, alibi=draw(st.booleans()),
                     dropout=draw(st.sampled_from([0.0, 0.0, 0.3])), softcap=draw(st.sampled_from([0.0, 0.0, 2.0])),
-                    sink=draw(st.sampled_from(["", dtype])), order=order, layout=layout, trivial=True, **lengths)
+                    sink=draw(st.sampled_from(["", real])), order=order, layout=layout, trivial=True, bias_dtype=real, scales=scales,
+                    **lengths)
     contract.random_problems(request, problems, 6)
 
 
