@@ -117,7 +117,8 @@ def test_blocks_take_many_tiles(how, few_multiprocessors, request):
     """In order, or drawn from a counter."""
     turn = request.node.callspec.indices["few_multiprocessors"] * 3
     check(Forward("tiles", 2, 2, 1, 70, 100, 8, 8, "bfloat16", **how), turn)
-    check(Forward("tiles", 2, 2, 1, 70, 100, 16, 8, E4M3, **how), turn)
+    if "order" not in how:  # of packed bytes there is but naive
+        check(Forward("tiles", 2, 2, 1, 70, 100, 16, 8, E4M3, **how), turn)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", E4M3])
