@@ -9,10 +9,11 @@
   buffers by turns; each warpgroup then has some columns, or rows, of what this tile of keys adds to dq.
 - dq is added up in the workspace, in float32, by bulk copies that add, which threads of the producer's issue: 16 bytes a thread in the
   order of registers; two of them, by turns. A last launch rounds it (`_dq`).
-- `flash_wgmma` adds in one order, that of the keys: what is added to a tile of rows waits until the tiles of keys before have been added.
-  Blocks take tiles of keys in that order from a counter, so that each waits only for blocks that have begun; rows come from the last one
-  down, so that with a causal mask the first keys, with the most rows, begin first, and others follow a step behind one another.
-  `flash_wgmma_atomic` adds as it comes.
+- `flash_wgmma` adds in one order, from the last keys to the first: what is added to a tile of rows waits until the tiles of keys behind
+  have been added. Blocks take tiles of keys in that order from a counter, so that each waits only for blocks that have begun. With a causal
+  mask a block begins with the rows beside its keys, which those before are the last to reach: none has to wait. Without one they begin
+  with the same rows, follow a step behind one another, and later ones find that order. `flash_wgmma_atomic` adds as it comes, and the first
+  keys, which with a causal mask the most rows see, come first.
 - The bias's gradient is `naive`'s launch.
 """
 import functools
@@ -48,6 +49,9 @@ from .sdpa_naive import bias_launch
 SHAPES = (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))
 MOST_COLUMNS = 256  # of the sums of dk and dv
 MOST_STAGES = 3
+STEP_CYCLES, WAIT_CYCLES, SCORE_ISSUES, ORDER_CYCLES = 590, 60, 8, 1900
+"""Of a step, beside its products: cycles, those where dk is waited for, instructions of each score that products do not cover, and cycles
+that a step takes at least where additions have an order: fitted to 30 times of six problems on an H200, bfloat16, heads of 64 and 128."""
 
 
 @dataclass(frozen=True)
@@ -202,10 +206,11 @@ def estimate(problem, device, config):
     spread = (s.height + s.width) / 2 * (p.left >= 0 or p.right >= 0)
     seen = min(p.pairs / max(p.batch * p.keys, 1) + spread, p.rows)  # rows of a key
     blocks = p.batch * p.kv_heads * ceil_div(p.keys, s.height)
-    steps = p.group * (seen / s.width + 0.5)
+    steps = p.group * (seen / s.width + 0.5 * bool(spread))
     products = 2 * s.height * s.width * (3 * 16 * config.steps[0] + 2 * 16 * config.steps[1]) / 4096
-    issues = 20 + 12 * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0) + 10 * (p.dropout > 0)
-    step = (products + (0.8 if config.ahead else 1.0) * issues * s.height * s.width / 128 + 500) * (1.3 if s.groups == 1 else 1)
+    issues = SCORE_ISSUES + 12 * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0) + 10 * (p.dropout > 0)
+    step = products + STEP_CYCLES + WAIT_CYCLES * (not config.ahead) + issues * s.height * s.width / 128
+    step = max(step, ORDER_CYCLES * config.ordered)
     bias = divisions_seconds(p.pairs * p.heads * (p.d + p.dv), 8, device) if p.dbias is not None else 0
     waves = max(blocks * steps / device.sms, steps)
     around = p.batch * p.heads * p.rows * (4 * p.dv + (6 if config.ordered else 10) * p.d)
@@ -275,7 +280,7 @@ def kernel(config):
     def produce(maps, base, bars, where, members, numbers, padded, heads):
         resident, full, empty, _, _ = bars
         stay, stay_second, passing, passing_second = maps
-        image, line_head, other_head, start, first, count = where
+        image, line_head, other_head, start, first, end = where
         mbarrier_arrive_expect(resident, u32(RESIDENT))
         load_tile(base, Q_BOXES, STAY, stay, resident, start, line_head, image)
         load_tile(u32(base + u32(SECOND)), V_BOXES, STAY, stay_second, resident, start, line_head, image)
@@ -283,8 +288,8 @@ def kernel(config):
         for member in range(members):
             h = i32(other_head + member)
             line = i64(i64(i64(i32(image * heads + h)) * i64(padded)) * i64(2))
-            at = i32(first + i32(count - 1) * WIDTH)
-            while at >= first:
+            at = first
+            while at < end:
                 mbarrier_wait(u32(empty + u32(8) * slot), phase)
                 bar, to = u32(full + u32(8) * slot), u32(base + u32(RING) + slot * u32(STAGE))
                 mbarrier_arrive_expect(bar, u32(STAGE + NUMBER_BYTES))
@@ -293,21 +298,21 @@ def kernel(config):
                           bar)
                 load_tile(u32(to + u32(FIRST_BYTES)), V_BOXES, PASS, passing_second, bar, at, h, image)
                 slot, phase = advanced(slot, phase)
-                at = i32(at - WIDTH)
+                at = i32(at + WIDTH)
 
     @device_function
     def add_parts(base, bars, where, members, sums, counts, tiles_of_rows, sizes, own):
         """What this block adds to dq, every other tile of rows: until an addition has come through and been announced the other thread has
         begun the next one."""
         _, _, _, part_full, part_empty = bars
-        image, _, other_head, start, first, count = where
+        image, _, other_head, start, first, end = where
         heads, rows, keys, bounds = sizes
         mine, _ = divide_remainder(start, BY_HEIGHT)
         turn, phase, source = i32(0), u32(0), u32(base + u32(PART))
         for member in range(members):
             line = i32(i32(image * heads + i32(other_head + member)) * tiles_of_rows)  # of all tiles of rows the first one of this head's
-            at = i32(first + i32(count - 1) * WIDTH)
-            while at >= first:
+            at = first
+            while at < end:
                 if turn == own:
                     m, _ = divide_remainder(at, BY_WIDTH)
                     m = i32(line + m)
@@ -315,12 +320,12 @@ def kernel(config):
                     phase = u32(phase ^ u32(1))
                     to = address(sums, i64(i64(m) * i64(PART_BYTES // 4)))
                     if ORDERED:
-                        begin, _ = terms.span(at, rows, keys, bounds)
-                        before, _ = divide_remainder(begin, BY_HEIGHT)
-                        while load_acquired(advance(counts, i64(m))) != u32(mine - before):
+                        _, seen = terms.span(i32(min(i32(at + WIDTH), rows) - 1), rows, keys, bounds)
+                        last, _ = divide_remainder(i32(min(seen, keys) - 1), BY_HEIGHT)
+                        while load_acquired(advance(counts, i64(m))) != u32(last - mine):
                             pass
                         fence_async_global()
-                        if mine == before:
+                        if mine == last:
                             bulk_store(to, source, u32(PART_BYTES))
                         else:
                             bulk_reduce_add_f32(to, source, u32(PART_BYTES))
@@ -335,7 +340,7 @@ def kernel(config):
                         bulk_commit()
                         source_free()
                         mbarrier_arrive(part_empty)
-                turn, at = i32(turn ^ 1), i32(at - WIDTH)
+                turn, at = i32(turn ^ 1), i32(at + WIDTH)
         drained()
 
     @device_function
@@ -363,7 +368,7 @@ def kernel(config):
     @device_function
     def consume(outs, base, bars, where, members, limits, scaling, dropping, group, thread):
         resident, full, empty, part_full, part_empty = bars
-        image, line_head, other_head, start, first, count = where
+        image, line_head, other_head, start, first, end = where
         rows, keys, all_rows, all_keys, shift, bounds, heads = limits
         scale, softcap, bias, bias_strides = scaling
         seed, threshold, factor = dropping
@@ -394,8 +399,8 @@ def kernel(config):
             bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
             scoring = (shift, slope, bias, bias_at, bias_strides, i32(all_rows - 1), i32(all_keys - 1), scale, softcap)
             drawing = (seed, head, threshold, factor)
-            at = i32(first + i32(count - 1) * WIDTH)
-            while at >= first:
+            at = first
+            while at < end:
                 mbarrier_wait(u32(full + u32(8) * slot), phase)
                 tile = u32(base + u32(RING) + slot * u32(STAGE))
                 second = u32(tile + u32(FIRST_BYTES))
@@ -460,7 +465,7 @@ def kernel(config):
                     values_done(values)
                     release(empty, slot, lane)
                 slot, phase = advanced(slot, phase)
-                at = i32(at - WIDTH)
+                at = i32(at + WIDTH)
         sums_done(sums)
         values_done(values)
         out, out_strides, out_second, second_strides = outs
@@ -499,8 +504,9 @@ def kernel(config):
             store_shared_u32(number, fetch_add_u32(ticket, u32(1)))
         cuda.syncthreads()
         order = (per_section, several, rest, last_section, heads_of, group_of, tiles)
-        image, own_head, _, from_end = locate(i32(load_shared_u32(number)), order)
-        start = i32(i32(i32(tiles - 1) * HEIGHT) - from_end)
+        image, own_head, _, start = locate(i32(load_shared_u32(number)), order)
+        if not ORDERED:  # the first keys first
+            start = i32(i32(i32(tiles - 1) * HEIGHT) - start)
         all_rows, all_keys, padded = i32(sizes[0]), i32(sizes[1]), i32(sizes[2])
         _, rows, _, keys = terms.lengths(image, (of_rows, of_keys, row_step, key_step), all_rows, all_keys)
         members, heads = i32(group), i32(i32(heads_of[0]) * i32(group))
@@ -508,10 +514,9 @@ def kernel(config):
         first, _ = terms.column(start, rows, keys, bounds)
         _, last = terms.column(i32(min(i32(start + HEIGHT), keys) - 1), rows, keys, bounds)
         begin, _ = divide_remainder(first, BY_WIDTH)
-        first, count = i32(begin * WIDTH), i32(0)
-        if start < keys and first < last:
-            count, _ = divide_remainder(i32(i32(last - first) + i32(WIDTH - 1)), BY_WIDTH)
-        where = (image, own_head, other_head, start, first, uniform(count))
+        first = i32(begin * WIDTH)
+        end = last if start < keys else first
+        where = (image, own_head, other_head, start, first, uniform(end))
         role = uniform(i32(tid >> 7))
         if role == 0:
             release_registers()
@@ -530,8 +535,8 @@ def kernel(config):
 
 
 def order_arguments(problem, height, device):
-    """Kernel parameters that make up `order`: tiles of keys of some heads, as many as fill the device, come one behind the other, the first
-    ones of all of them first."""
+    """Kernel parameters that make up `order`: tiles of keys of some heads, as many as fill the device, come one behind the other, those of
+    one place of all of these heads together."""
     p, tiles, lines = problem, ceil_div(problem.keys, height), problem.batch * problem.kv_heads
     several = max(1, min(lines, ceil_div(device.sms, tiles)))
     sections = max(1, ceil_div(lines, several))
