@@ -167,3 +167,28 @@ def test_what_lies_behind_a_sequence_reaches_no_gradient():
         if contract.refusal(algorithm, case.problem()) is None:
             with contract.registered(algorithm) as mine:
                 contract.Run(case, mine, values).check_values(reference, bound)
+
+
+@pytest.mark.skipif(not SIMULATED, reason="of the host")
+@pytest.mark.parametrize("bottom", [False, True])
+@pytest.mark.parametrize("height, width", [(128, 128), (128, 64), (64, 64)])
+def test_every_tile_of_keys_is_waited_for_as_often_as_it_comes(height, width, bottom):
+    """What a tile of keys adds to dq waits for all behind it that add to the same rows: one that did not come would be waited for forever.
+    Tiles that touch a tile of rows follow one another, and `last_tile` is the last of them."""
+    from dnnkern.attention._scores import Kind
+    from dnnkern.attention.sdpa_bwd_flash_wgmma import make_ranges
+    rows_of, last_tile = make_ranges(Kind("float16", bottom=bottom), height, width)
+    for seed in range(400):
+        draw = np.random.default_rng((seed, height, width, bottom))
+        rows, keys = (int(n) for n in draw.integers(1, 700, 2))
+        bounds = tuple(2 ** 30 if draw.random() < 0.4 else int(draw.integers(0, 400)) for _ in range(2))
+        ranges = [rows_of(start, rows, keys, bounds) for start in range(0, keys + height, height)]
+        for at in range(0, rows, width):
+            touching = [n for n, (first, end) in enumerate(ranges) if first <= at < end]
+            assert touching == list(range(touching[0], touching[-1] + 1)) if touching else True, (rows, keys, bounds, at)
+            assert not touching or last_tile(at, rows, keys, bounds) == touching[-1], (rows, keys, bounds, at)
+        shift = keys - rows if bottom else 0
+        for i in draw.integers(0, rows, 20):  # a row's keys are in tiles that it passes
+            for j in range(max(0, i + shift - bounds[0]), min(keys, i + shift + bounds[1] + 1)):
+                first, end = ranges[j // height]
+                assert first <= i // width * width < end, (rows, keys, bounds, i, j)

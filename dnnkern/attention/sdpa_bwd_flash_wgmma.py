@@ -219,12 +219,38 @@ def estimate(problem, device, config):
 
 
 @functools.cache
+def make_ranges(kind, height, width):
+    """Device functions ``rows_of(start, rows, keys, bounds)`` -> (first, behind the last) of the rows that pass the tile of keys from
+    `start` on, the first one a multiple of `width`, and ``last_tile(at, rows, keys, bounds)``: of the tiles of keys that the tile of rows
+    from `at` on passes, which follow one another, the number of the last."""
+    terms, BY_WIDTH, BY_HEIGHT = make_terms(kind), divisor(width), divisor(height)
+
+    @device_function
+    def rows_of(start, rows, keys, bounds):
+        first, _ = terms.column(start, rows, keys, bounds)
+        _, last = terms.column(i32(min(i32(start + height), keys) - 1), rows, keys, bounds)
+        last = i32(min(last, rows))
+        tile, _ = divide_remainder(first, BY_WIDTH)
+        if start < keys and first < last:
+            return i32(tile * width), last
+        return i32(0), i32(0)
+
+    @device_function
+    def last_tile(at, rows, keys, bounds):
+        _, seen = terms.span(i32(min(i32(at + width), rows) - 1), rows, keys, bounds)
+        tile, _ = divide_remainder(i32(min(seen, keys) - 1), BY_HEIGHT)
+        return tile
+    return rows_of, last_tile
+
+
+@functools.cache
 def kernel(config):
     """dk and dv of a tile of keys of one head of theirs a block, and its part of dq."""
     kind, s = config.kind, config.shape
     terms, locate, hide = make_terms(kind), make_locate(s.height), make_hide_turned(s.width, config.left, config.right)
     CAPPED = kind.softcap
     adjust, _ = make_slopes(replace(kind, softcap=False), s.width, True)
+    rows_of, last_tile = make_ranges(kind, s.height, s.width)
     exponentials, slopes, capped = make_turned_steps(kind, s.width)
     DROPOUT, MASKS = kind.dropout, ceil_div(s.width, 64)
     find_kept = make_turned_kept(s.width) if DROPOUT else None
@@ -320,8 +346,7 @@ def kernel(config):
                     phase = u32(phase ^ u32(1))
                     to = address(sums, i64(i64(m) * i64(PART_BYTES // 4)))
                     if ORDERED:
-                        _, seen = terms.span(i32(min(i32(at + WIDTH), rows) - 1), rows, keys, bounds)
-                        last, _ = divide_remainder(i32(min(seen, keys) - 1), BY_HEIGHT)
+                        last = last_tile(at, rows, keys, bounds)
                         while load_acquired(advance(counts, i64(m))) != u32(last - mine):
                             pass
                         fence_async_global()
@@ -366,7 +391,23 @@ def kernel(config):
             store_shared_4f32(u32(to + u32(2048 * j) + u32(thread * 16)), part[4 * j], part[4 * j + 1], part[4 * j + 2], part[4 * j + 3])
 
     @device_function
-    def consume(outs, base, bars, where, members, limits, scaling, dropping, group, thread):
+    def place_of(number, order):
+        """(image, head of keys, first key) of the block's tile."""
+        image, own_head, _, start = locate(i32(load_shared_u32(number)), order)
+        if not ORDERED:  # the first keys first
+            start = i32(i32(i32(order[6] - 1) * HEIGHT) - start)
+        return image, own_head, start
+
+    @device_function
+    def work_of(number, order, sequences, sizes, members, bounds):
+        """((image, head of keys, first head of rows, first key, first row, behind the last row) of the block's tile, rows, keys)."""
+        image, own_head, start = place_of(number, order)
+        _, rows, _, keys = terms.lengths(image, sequences, i32(sizes[0]), i32(sizes[1]))
+        first, end = rows_of(start, rows, keys, bounds)
+        return (image, own_head, i32(own_head * members), start, first, end), rows, keys
+
+    @device_function
+    def consume(outs, base, bars, where, members, limits, scaling, dropping, group, thread, number, order):
         resident, full, empty, part_full, part_empty = bars
         image, line_head, other_head, start, first, end = where
         rows, keys, all_rows, all_keys, shift, bounds, heads = limits
@@ -469,6 +510,8 @@ def kernel(config):
         sums_done(sums)
         values_done(values)
         out, out_strides, out_second, second_strides = outs
+        image, line_head, start = place_of(number, order)  # once more: nothing of it is kept in registers until here
+        line = i32(start + group * 64 + warp * 16 + (lane >> 2))
         for r in range(2):
             factors[r] = scale if i32(line + 8 * r) < keys else f32(0)
         to_keys = advance(out, i64(i64(image) * out_strides[0] + i64(line_head) * out_strides[1]))
@@ -503,34 +546,26 @@ def kernel(config):
             fence_mbarrier_init()
             store_shared_u32(number, fetch_add_u32(ticket, u32(1)))
         cuda.syncthreads()
-        order = (per_section, several, rest, last_section, heads_of, group_of, tiles)
-        image, own_head, _, start = locate(i32(load_shared_u32(number)), order)
-        if not ORDERED:  # the first keys first
-            start = i32(i32(i32(tiles - 1) * HEIGHT) - start)
-        all_rows, all_keys, padded = i32(sizes[0]), i32(sizes[1]), i32(sizes[2])
-        _, rows, _, keys = terms.lengths(image, (of_rows, of_keys, row_step, key_step), all_rows, all_keys)
+        order, sequences = (per_section, several, rest, last_section, heads_of, group_of, tiles), (of_rows, of_keys, row_step, key_step)
         members, heads = i32(group), i32(i32(heads_of[0]) * i32(group))
-        other_head = i32(own_head * members)
-        first, _ = terms.column(start, rows, keys, bounds)
-        _, last = terms.column(i32(min(i32(start + HEIGHT), keys) - 1), rows, keys, bounds)
-        begin, _ = divide_remainder(first, BY_WIDTH)
-        first = i32(begin * WIDTH)
-        end = last if start < keys else first
-        where = (image, own_head, other_head, start, first, uniform(end))
+        # each role finds its tile for itself: what all had in common would be kept in memory, producers have few registers
         role = uniform(i32(tid >> 7))
         if role == 0:
             release_registers()
             if tid < 32:
                 if elect():
-                    produce(maps, base, bars, where, members, brought, padded, heads)
+                    where, _, _ = work_of(number, order, sequences, sizes, members, bounds)
+                    produce(maps, base, bars, where, members, brought, i32(sizes[2]), heads)
             elif tid < 96:
                 if elect():
+                    where, rows, keys = work_of(number, order, sequences, sizes, members, bounds)
                     add_parts(base, bars, where, members, sums, counts, i32(sizes[3]), (heads, rows, keys, bounds), i32(i32(tid >> 5) - 1))
         else:
             claim_registers()
-            limits = (rows, keys, all_rows, all_keys, terms.shift(rows, keys), bounds, heads)
+            where, rows, keys = work_of(number, order, sequences, sizes, members, bounds)
+            limits = (rows, keys, i32(sizes[0]), i32(sizes[1]), terms.shift(rows, keys), bounds, heads)
             consume((dk, dk_strides, dv, dv_strides), base, bars, where, members, limits, (scale, softcap, bias, bias_strides),
-                    (seed, threshold, factor), i32(role - 1), i32(tid & 127))
+                    (seed, threshold, factor), i32(role - 1), i32(tid & 127), number, order)
     return sdpa_bwd_flash_wgmma
 
 
