@@ -10,6 +10,9 @@ The workspace has, for each head of each image, rows up to a whole number of `PA
     ticket       uint32, how many tiles of keys have been taken
 
 So a warpgroup's fragment goes to memory as it lies in registers, 16 bytes a thread; four lanes' pieces are eight neighbours of two rows.
+
+Tiles of fewer rows than a product has, 64, are *turned*: fragments of columns by rows. A block is what a warp has of one, 16 columns by 8
+rows, of 512 bytes; those of the first columns come first. Of eight lanes' pieces 8 bytes each are eight neighbours of two rows.
 """
 import functools
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.convert import element
 from ..device.groups import access_words, make_reader, make_writer
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
-from ..device.vec import advance, store4
+from ..device.vec import advance, load2_if, store4
 from ..host.launch import Argument, Launch
 from ._delta import THREADS, TURNS, dots_of
 from ._scores import kind_of, make_terms, sequence_arguments, steepness
@@ -43,6 +46,10 @@ class Space:
     def tiles(self):
         """Of rows of a head."""
         return self.rows // self.width
+
+    @property
+    def turned(self):
+        return self.width < 64
 
     @property
     def numbers(self):
@@ -75,13 +82,19 @@ def space_of(problem, width, stored):
     """The space of a problem; before it are the deltas that the bias's gradient takes, as `_delta` orders them."""
     p = problem
     begin = ceil_div(4 * p.batch * p.heads * p.rows, 16) * 16 if p.dbias is not None else 0
-    return Space(p.batch * p.heads, ceil_div(p.rows, PAD) * PAD, ceil_div(p.d, 8) * 8, width, stored, begin)
+    return Space(p.batch * p.heads, ceil_div(p.rows, PAD) * PAD, columns_of(p.d, width), width, stored, begin)
+
+
+def columns_of(d, width):
+    """Columns of the sums of heads of d elements: whole blocks."""
+    block = 16 if width < 64 else 8
+    return ceil_div(d, block) * block
 
 
 def countable(problem):
     """Why the sums cannot be counted by 32-bit integers, or None."""
     p = problem
-    units = p.batch * p.heads * ceil_div(p.rows, PAD) * PAD * ceil_div(p.d, 8)
+    units = p.batch * p.heads * ceil_div(p.rows, PAD) * PAD * (columns_of(p.d, 32) // 8)
     return None if units < LIMIT else f"dq of {units} groups of 8 elements; expected fewer than 2**31"
 
 
@@ -133,9 +146,9 @@ def numbers_kernel(kind, dots, width):
 def dq_launch(problem, space):
     """The launch that rounds the sums, times the scale, to dq."""
     p, t = problem, problem.dq
-    groups = space.columns // 8
+    groups = space.columns // (16 if space.turned else 8)
     words = access_words(t, 8, p.strides(t)[:-1]) if p.strides(t)[-1] == 1 and p.d % 8 == 0 else 0
-    per_block = divisor(ceil_div(32 * groups, CONVERTERS))
+    per_block = divisor(ceil_div(4 * space.columns, CONVERTERS))
     blocks = space.lines * (ceil_div(p.rows, 64)) * per_block[0]
     arguments = (Argument("float32*", "workspace", space.sums), Argument("uint32*", "workspace", space.counts),
                  Argument(element(t.dtype).pointer, "dq"), Argument("int64x4", p.strides(t)),
@@ -150,18 +163,49 @@ def dq_kernel(kind, words, width, stored):
     """A thread eight neighbours of two rows, or single elements where they are no group of whole words."""
     RAW, LENGTH, fetch, unpack = make_reader("float32", 16, 4, constant=False)
     put, store, terms = make_writer(kind.dtype, 8, words), element(kind.dtype).store, make_terms(kind)
-    SHIFT = width // 64 - 1  # blocks of 64 rows of a tile: one or two
+    TURNED, APART, LOG_WIDTH = width < 64, 1 if width < 64 else 8, width.bit_length() - 1  # a thread's two rows are so far apart
 
     @device_function
     def write(dq, strides, row, column, elements, values, scale):
         for c in range(8):
             values[c] = f32(values[c] * scale)
         if words:
-            put(advance(dq, i64(row * strides[2] + i64(column))), i32(0), values, 0)
+            if column < elements:
+                put(advance(dq, i64(row * strides[2] + i64(column))), i32(0), values, 0)
         else:
             for c in range(8):
                 if i32(column + c) < elements:
                     store(dq, i64(row * strides[2] + i64(column + c) * strides[3]), values[c])
+
+    @device_function
+    def place_of(index, groups):
+        """(the first row of 64, the first column) of a thread."""
+        if TURNED:
+            eight, group = divide_remainder(i32(index >> 3), groups)
+            return i32(eight * 8 + (index >> 1 & 3) * 2), i32(group * 16 + (index & 1) * 8)
+        pair, group = divide_remainder(index, groups)
+        return i32((pair >> 3) * 16 + (pair & 7)), i32(group * 8)
+
+    @device_function
+    def tile_of(own, row):
+        """The tile of a row of block `own` of 64 rows."""
+        return i64(i64(own * i64(64) + i64(row)) >> i64(LOG_WIDTH))
+
+    @device_function
+    def read(upper, lower, sums, own, row, column, groups, there):
+        if TURNED:
+            block = i64(tile_of(own, row) * i64(groups) + i64(column >> 4))
+            at = i64(block * i64(16 * width) + i64(i32(((row & (width - 1)) >> 3) * 128) + i32((row & 6) * 2) + i32((column & 8) >> 2)))
+            for c in range(8):
+                upper[c], lower[c] = load2_if(sums, i64(at + i64(16 * c)), there)
+        else:
+            raw, values = cuda.local.array(LENGTH, RAW), cuda.local.array(16, f32)
+            at = i64(i64(own * i64(groups) + i64(column >> 3)) * i64(512) + i64(i32((row >> 4) * 128) + i32((row & 7) * 16)))
+            fetch(raw, 0, advance(sums, at), i32(0), there)
+            unpack(values, 0, raw, 0)
+            for lane in range(4):
+                for e in range(2):
+                    upper[2 * lane + e], lower[2 * lane + e] = values[4 * lane + e], values[4 * lane + 2 + e]
 
     @cuda.jit(launch_bounds=(CONVERTERS, 2))
     def sdpa_bwd_dq(sums, counts, dq, dq_strides, sizes, per_block, groups_of, blocks_of, heads_of, of_rows, of_keys, row_step, key_step,
@@ -170,25 +214,20 @@ def dq_kernel(kind, words, width, stored):
         line, block = divide_remainder(place, blocks_of)
         image, h = divide_remainder(line, heads_of)
         _, rows, _, _ = terms.lengths(image, (of_rows, of_keys, row_step, key_step), i32(sizes[0]), i32(sizes[1]))
-        pair, group = divide_remainder(i32(part * CONVERTERS + i32(cuda.threadIdx.x)), groups_of)
-        if pair < 32:
-            row, column = i32(block * 64 + i32(pair >> 3) * 16 + i32(pair & 7)), i32(group * 8)
-            own = i64(i64(line) * i64(i32(sizes[2]) >> 6) + i64(block))  # the block of 64 rows
+        first, column = place_of(i32(part * CONVERTERS + i32(cuda.threadIdx.x)), groups_of)
+        if first < 64:
+            row, own = i32(block * 64 + first), i64(i64(line) * i64(i32(sizes[2]) >> 6) + i64(block))
             there = i32(1)
             if stored:
-                there = i32(counts[i64(own >> i64(SHIFT))] > u32(0))
-            raw, values = cuda.local.array(LENGTH, RAW), cuda.local.array(16, f32)
+                there = i32(counts[tile_of(own, first)] > u32(0))
             upper, lower = cuda.local.array(8, f32), cuda.local.array(8, f32)
-            at = i64(i64(own * i64(groups_of[0]) + i64(group)) * i64(512) + i64(pair * 16))
-            fetch(raw, 0, advance(sums, at), i32(0), there)
-            unpack(values, 0, raw, 0)
-            for lane in range(4):
-                for e in range(2):
-                    upper[2 * lane + e] = values[4 * lane + e] if row < rows else f32(0)
-                    lower[2 * lane + e] = values[4 * lane + 2 + e] if i32(row + 8) < rows else f32(0)
+            read(upper, lower, sums, own, first, column, groups_of[0], there)
+            for c in range(8):
+                upper[c] = upper[c] if row < rows else f32(0)
+                lower[c] = lower[c] if i32(row + APART) < rows else f32(0)
             to = advance(dq, i64(i64(image) * dq_strides[0] + i64(h) * dq_strides[1]))
             if row < i32(sizes[0]):
                 write(to, dq_strides, i64(row), column, i32(sizes[3]), upper, scale)
-            if i32(row + 8) < i32(sizes[0]):
-                write(to, dq_strides, i64(i64(row) + i64(8)), column, i32(sizes[3]), lower, scale)
+            if i32(row + APART) < i32(sizes[0]):
+                write(to, dq_strides, i64(i64(row) + i64(APART)), column, i32(sizes[3]), lower, scale)
     return sdpa_bwd_dq

@@ -7,6 +7,8 @@
   64 keys multiply (wgmma). The probabilities are taken while y is multiplied, dk while the next x and y are under way.
 - ds is a left operand in registers for dk. For dq its sum goes over the keys of all warpgroups, so it passes through shared memory, in two
   buffers by turns; each warpgroup then has some columns, or rows, of what this tile of keys adds to dq.
+- Of wide heads the sums of dk and dv leave a thread registers for tiles of 32 rows only, fewer than a product has. There the part of dq is
+  computed as its transpose, k' ds, columns by rows, and warpgroups have boxes of 64 columns.
 - dq is added up in the workspace, in float32, by bulk copies that add, which threads of the producer's issue: 16 bytes a thread in the
   order of registers; two of them, by turns. A last launch rounds it (`_dq`).
 - `flash_wgmma` adds in one order, from the last keys to the first: what is added to a tile of rows waits until the tiles of keys behind
@@ -38,7 +40,7 @@ from ..host.launch import Argument, Launch
 from ..matmul._engine_hopper import ROW, SHARED_LIMIT
 from ..transform._estimate import divisions_seconds, moved_seconds
 from ._delta import delta_launch
-from ._dq import countable, dq_launch, numbers_launch, space_of
+from ._dq import columns_of, countable, dq_launch, numbers_launch, space_of
 from ._flash import LOG2E
 from ._fragments import is_adjusted, make_hide_turned, make_pack, make_store, stored_in_pairs
 from ._scores import Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
@@ -47,7 +49,8 @@ from ._wgmma import ALIGNMENT, BARRIERS, CLOCK_SHARE, COLUMNS, LAUNCH, Shape, ad
 from .sdpa_naive import bias_launch
 
 SHAPES = (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))
-MOST_COLUMNS = 256  # of the sums of dk and dv
+WIDE_SHAPES, WIDE_COLUMNS = (Shape(2, 32, 0),), 256  # where dk and dv have more columns
+MOST_COLUMNS = 320
 MOST_STAGES = 3
 STEP_CYCLES, WAIT_CYCLES, SCORE_ISSUES, ORDER_CYCLES = 590, 60, 8, 1900
 """Of a step, beside its products: cycles, those where dk is waited for, instructions of each score that products do not cover, and cycles
@@ -95,6 +98,16 @@ class Config:
         return ceil_div(self.d, 8) * 8, ceil_div(self.e, 8) * 8
 
     @property
+    def turned(self):
+        """Whether the part of dq is computed as its transpose, columns by rows: a product has 64 rows at least."""
+        return self.shape.width < 64
+
+    @property
+    def line(self):
+        """Bytes of a line of ds in shared memory, which has a key's rows, and of its swizzle."""
+        return min(2 * self.shape.width, ROW)
+
+    @property
     def parts(self):
         """What a warpgroup has of a tile's part of dq: of each (blocks of 64 rows before, columns before, columns)."""
         groups, columns = self.shape.groups, self.columns[0]
@@ -108,9 +121,9 @@ class Config:
         """About how many registers a thread needs: while scores become slopes, or while their products are under way."""
         sums, width = sum(self.columns) // 2, self.shape.width
         k = self.kind
-        options = 20 if k.bias or k.dropout else 8 * self.adjusted
-        slopes = width + 32 + width // 4 * self.ahead + options + 8 * (k.softcap and width > 64)
-        products = width // 2 + max(n for _, _, n in self.parts) // 2 + 30
+        options = (16 if self.turned else 20) if k.bias or k.dropout else 8 * self.adjusted
+        slopes = width + 32 + width // 4 * self.ahead + options + 8 * (k.softcap and width != 64)
+        products = width // 2 + max(n for _, _, n in self.parts) * min(width, 64) // 128 + 30
         return sums + max(slopes, products)
 
     @property
@@ -141,7 +154,7 @@ class Config:
     @property
     def part(self):
         """Bytes of a tile's part of dq."""
-        return 4 * self.shape.width * self.columns[0]
+        return 4 * self.shape.width * columns_of(self.d, self.shape.width)
 
     @property
     def stages(self):
@@ -166,8 +179,13 @@ class Config:
         return str(self.shape) + " ahead" * self.ahead
 
 
+def sums_of(problem):
+    """Columns of dk and dv."""
+    return sum(ceil_div(n, 8) * 8 for n in (problem.d, problem.dv))
+
+
 def supports(problem):
-    """16-bit rows that TMA can read, not packed; heads of q and v together up to 256 elements."""
+    """16-bit rows that TMA can read, not packed; heads of q and v together up to `MOST_COLUMNS`."""
     p = problem
     reason = refusal(p) or countable(p)
     if reason:
@@ -176,16 +194,18 @@ def supports(problem):
         return f"do has strides {p.do.strides} and alignment {p.do.alignment}: TMA takes rows that lie 16 bytes, or multiples, apart"
     if not p.rows:
         return "no rows"
-    if sum(ceil_div(n, 8) * 8 for n in (p.d, p.dv)) > MOST_COLUMNS:
+    if sums_of(p) > MOST_COLUMNS:
         return f"heads of {p.d} and {p.dv} elements; expected {MOST_COLUMNS} together at most"
+    if not configs(p):
+        return f"heads of {p.d} and {p.dv} elements with a cap and a bias or dropout: registers do not hold them"
     return None
 
 
-def configs(problem, device, ordered=True):
+def configs(problem, device=None, ordered=True):
     """Shapes whose fragments fit registers and whose rings fit shared memory."""
     p, found = problem, []
     pairs = tuple(stored_in_pairs(p, t) for t in (p.dk, p.dv_out))
-    for shape in SHAPES:
+    for shape in WIDE_SHAPES if sums_of(p) > WIDE_COLUMNS else SHAPES:
         # NOTE: with more between two products than scaling and masks ptxas moves sums that are under way, and waits for each
         for ahead in (False,) if is_adjusted(p) or p.dropout else (True, False):
             try:
@@ -259,13 +279,15 @@ def kernel(config):
     SECOND, RING, SLOPES, PART, NUMBERS, BARS = config.places
     FIRST_BYTES, STAGE, RESIDENT = config.passing[0], sum(config.passing), sum(config.resident)
     SLOPE_BYTES, PART_BYTES, NUMBER_BYTES = config.slopes, config.part, config.numbers
-    SCORES, SUMS, SUMS_V, WORDS, PARTS = WIDTH // 2, Q_COLUMNS // 2, V_COLUMNS // 2, WIDTH // 4, config.parts[0][2] // 2
-    STAY, PASS, SLOPE_BOX = HEIGHT * ROW, WIDTH * ROW, HEIGHT * ROW
+    TURNED, LINE, TILES = config.turned, config.line, ceil_div(config.parts[0][2], COLUMNS)
+    SCORES, SUMS, SUMS_V, WORDS = WIDTH // 2, Q_COLUMNS // 2, V_COLUMNS // 2, WIDTH // 4
+    PARTS = TILES * SCORES if TURNED else config.parts[0][2] // 2
+    STAY, PASS, SLOPE_BOX = HEIGHT * ROW, WIDTH * ROW, HEIGHT * LINE
     AHEAD, ORDERED, ADJUSTED = config.ahead, config.ordered, config.adjusted and not CAPPED
     LIMITED_ROWS, LIMITED_KEYS, BY_WIDTH, BY_HEIGHT = kind.limits_rows, kind.limits_keys, divisor(WIDTH), divisor(HEIGHT)
     by_row, by_column = matrix_descriptor(16, 1024, 128), matrix_descriptor(PASS, 1024, 128)
-    OF_SLOPES, OF_KEYS = matrix_descriptor(SLOPE_BOX, 1024, 128), matrix_descriptor(STAY, 1024, 128)
-    BLOCKS = Q_COLUMNS // 8
+    OF_SLOPES, OF_KEYS = matrix_descriptor(SLOPE_BOX, 8 * LINE, LINE), matrix_descriptor(STAY, 1024, 128)
+    BLOCKS, BLOCKS_TURNED = Q_COLUMNS // 8, config.part // 2048
 
     def places(steps, box):
         return tuple(step // 4 * (box // 16) + step % 4 * 2 for step in range(steps))
@@ -274,7 +296,11 @@ def kernel(config):
     by_first = make_wgmma(Q_COLUMNS, kind.dtype, steps=WIDTH // 16, a="registers", b_major="mn", b_step=128)
     by_second = make_wgmma(V_COLUMNS, kind.dtype, steps=WIDTH // 16, a="registers", b_major="mn", b_step=128)
     BY_ROWS, (_, COLUMNS_BEFORE, _), COUNTS = WIDTH == 64 * GROUPS, config.parts[-1], tuple(n for _, _, n in config.parts)
-    by_keys = make_wgmma(2 * PARTS, kind.dtype, steps=HEIGHT // 16, a_major="mn", b_major="mn", a_step=128, b_step=128, fresh=True)
+    if TURNED:
+        by_keys = make_wgmma(WIDTH, kind.dtype, steps=HEIGHT // 16, tiles=TILES, a_major="mn", b_major="mn", a_step=128, b_step=LINE,
+                             a_tile=STAY // 16, fresh=True)
+    else:
+        by_keys = make_wgmma(2 * PARTS, kind.dtype, steps=HEIGHT // 16, a_major="mn", b_major="mn", a_step=128, b_step=128, fresh=True)
     scores_first, slopes_done = make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SCORES)
     part_first, sums_done, values_done = make_wgmma_wait(1, PARTS), make_wgmma_wait(0, SUMS), make_wgmma_wait(0, SUMS_V)
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), config.registers))
@@ -377,11 +403,11 @@ def kernel(config):
 
     @device_function
     def put_slopes(words, to, group, warp, lane):
-        """ds as columns of 64 rows, a row of memory a key."""
+        """ds as columns of 64 rows, or of all, a line of memory a key."""
         key = i32(group * 64 + warp * 16 + (lane & 15))
         for i in range(WIDTH // 16):
-            piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(key & 7)) * u32(16))
-            stmatrix_x4(u32(to + u32(i // 4 * SLOPE_BOX) + u32(key * ROW) + piece), words[4 * i], words[4 * i + 1], words[4 * i + 2],
+            piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(key * LINE >> 7 & (LINE // 16 - 1))) * u32(16))
+            stmatrix_x4(u32(to + u32(i // 4 * SLOPE_BOX) + u32(key * LINE) + piece), words[4 * i], words[4 * i + 1], words[4 * i + 2],
                         words[4 * i + 3])
 
     @device_function
@@ -389,6 +415,17 @@ def kernel(config):
         """A warpgroup's columns of the part of dq, block after block."""
         for j in range(count // 8):
             store_shared_4f32(u32(to + u32(2048 * j) + u32(thread * 16)), part[4 * j], part[4 * j + 1], part[4 * j + 2], part[4 * j + 3])
+
+    @device_function
+    def put_turned(part, to, first, warp, lane):
+        """The same of a transposed part, warp after warp: a block of shared memory has 16 columns, and box number `first` begins."""
+        for tile in range(TILES):
+            block = i32(4 * (first + tile) + warp)
+            if block < BLOCKS_TURNED:
+                for j in range(WIDTH // 8):
+                    k = tile * SCORES + 4 * j
+                    store_shared_4f32(u32(to + u32(block * 2048) + u32(512 * j) + u32(lane * 16)), part[k], part[k + 1], part[k + 2],
+                                      part[k + 3])
 
     @device_function
     def place_of(number, order):
@@ -484,7 +521,9 @@ def kernel(config):
                 put_slopes(words, of_ds, group, warp, lane)
                 fence_async_shared()
                 barrier_sync(u32(1), u32(128 * GROUPS))
-                if BY_ROWS:
+                if TURNED:
+                    by_keys(part, descriptor(OF_KEYS, own_keys), descriptor(OF_SLOPES, of_ds))
+                elif BY_ROWS:
                     by_keys(part, descriptor(OF_SLOPES, u32(of_ds + u32(group) * u32(SLOPE_BOX))), descriptor(OF_KEYS, base))
                 else:  # where a warpgroup has fewer columns, or none, it multiplies as many and leaves them
                     by_keys(part, descriptor(OF_SLOPES, of_ds), descriptor(OF_KEYS, own_keys))
@@ -492,7 +531,9 @@ def kernel(config):
                 part_first(part)
                 mbarrier_wait(part_empty, turn)
                 to = u32(base + u32(PART))
-                if BY_ROWS:
+                if TURNED:
+                    put_turned(part, to, i32(group * TILES), warp, lane)
+                elif BY_ROWS:
                     put_part(part, u32(to + u32(group) * u32(BLOCKS * 2048)), COUNTS[0], thread)
                 elif group == 0:
                     put_part(part, to, COUNTS[0], thread)
