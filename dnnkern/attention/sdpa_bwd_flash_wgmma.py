@@ -49,8 +49,8 @@ from ._wgmma import ALIGNMENT, BARRIERS, CLOCK_SHARE, COLUMNS, LAUNCH, Shape, ad
 from .sdpa_naive import bias_launch
 
 SHAPES = (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))
-WIDE_SHAPES, WIDE_COLUMNS = (Shape(2, 32, 0),), 256  # where dk and dv have more columns
-MOST_COLUMNS = 320
+WIDE = Shape(2, 32, 0)
+MOST_COLUMNS = 320  # of dk and dv together
 MOST_STAGES = 3
 STEP_CYCLES, WAIT_CYCLES, SCORE_ISSUES, ORDER_CYCLES = 590, 60, 8, 1900
 """Of a step, beside its products: cycles, those where dk is waited for, instructions of each score that products do not cover, and cycles
@@ -202,10 +202,12 @@ def supports(problem):
 
 
 def configs(problem, device=None, ordered=True):
-    """Shapes whose fragments fit registers and whose rings fit shared memory."""
+    """Shapes whose fragments fit registers and whose rings fit shared memory; that of wide heads where there is no other."""
     p, found = problem, []
     pairs = tuple(stored_in_pairs(p, t) for t in (p.dk, p.dv_out))
-    for shape in WIDE_SHAPES if sums_of(p) > WIDE_COLUMNS else SHAPES:
+    for shape in (*SHAPES, WIDE):
+        if shape == WIDE and found:
+            break
         # NOTE: with more between two products than scaling and masks ptxas moves sums that are under way, and waits for each
         for ahead in (False,) if is_adjusted(p) or p.dropout else (True, False):
             try:
