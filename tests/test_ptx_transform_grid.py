@@ -40,16 +40,6 @@ def test_a_pixel_in_shared_memory_is_one_load(words):
         assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx and code.count("LDL") == 0
 
 
-@pytest.mark.parametrize("words", ["32x64x112x112 f32 112x112", "32x64x112x112 bf16 112x112 --padding reflection", "4x16x8x8 f64 8x8",
-                                   "4x3x300x300 f32 300x300 --mode nearest"])
-def test_gradients_have_no_atomics(words):
-    for _, found in kernels("grid_sample_bwd", words, "tiles"):
-        assert list(found) == ["grid_sample_boxes", "grid_sample_tiles", "grid_sample_dgrid"]
-        for code in found.values():
-            assert not code.opcodes("RED.", "ATOM") and (".f64" in code.ptx) == ("f64" in words)
-        assert found["grid_sample_tiles"].registers * 256 * 3 <= 65536
-
-
 @pytest.mark.parametrize("words", ["32x64x112x112 f32 112x112", "8x128x100x152 bf16 100x152 --padding reflection",
                                    "4x16x32x64x64 f64 32x64x64", "2x40x2000x2000 f16 20x20 --mode nearest --padding border"])
 def test_gradients_of_sorted_places(words):

@@ -42,8 +42,8 @@ def seconds(problem, device):
     """Time of the launch: bytes, or what a place takes and each of its channels, of which a load is mostly the L1's time."""
     p, share = problem, grid_share(problem, device)
     places, taps = p.grid.size // p.dims, 2 ** p.dims if p.mode == "bilinear" else 0
-    a_load = 6 + 20 / share.channels if share.unit else 28
-    issue = divisions_seconds(places * (200 + p.channels * (1 + taps) * a_load), 1, device)
+    a_load = 6 + 20 / share.channels if share.unit else 22
+    issue = divisions_seconds(places * (700 + p.channels * (1 + taps) * a_load), 1, device)
     return LAUNCH + max(issue, moved_seconds(p.bytes - p.dx.nbytes, device))
 
 

@@ -77,12 +77,13 @@ def configs(problem, device):
 
 
 def estimate(problem, device, config):
-    """Counted, not fitted yet (docs/notes/grids.md): for each place that a pixel gathers what finding it takes, and for each channel a
-    load, mostly the L1's time; sorting, and the gradient by the grid."""
+    """For each place that a pixel gathers what finding it takes, and for each channel a load, mostly the L1's time; sorting, and the
+    gradient by the grid. Counted, then fitted roughly to an H200 as a whole (docs/notes/grids.md); channels that are neighbours were not
+    timed."""
     p, share, dims = problem, config.share, problem.dims
     taps, places = (2 ** dims if p.mode == "bilinear" else 1), p.grid.size // dims
-    a_load = 6 + 20 / share.channels if share.unit else 28
-    work = 1.2 * taps * places * p.channels * (35 / share.channels + a_load) + p.dx.size * (5 + 60 / (share.channels * config.turns))
+    a_load = 6 + 20 / share.channels if share.unit else 22
+    work = 1.2 * taps * places * p.channels * (60 / share.channels + a_load) + p.dx.size * (5 + 60 / (share.channels * config.turns))
     _, rows, columns = _grid(p, share)
     blocks = rows * columns * p.x.shape[0] * ceil_div(p.channels, share.step * config.turns)
     warps = 1.1 if _blocks_resident(config.kind, share) < 3 else 1.0  # too few to have the L1 busy all the time
