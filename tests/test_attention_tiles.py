@@ -180,10 +180,10 @@ def test_what_lies_behind_a_sequence_reaches_no_gradient():
 @pytest.mark.parametrize("height, width", [(128, 128), (128, 64), (64, 64)])
 def test_every_tile_of_keys_is_waited_for_as_often_as_it_comes(height, width, bottom):
     """What a tile of keys adds to dq waits for all behind it that add to the same rows: one that did not come would be waited for forever.
-    Tiles that touch a tile of rows follow one another, and `last_tile` is the last of them."""
+    Tiles that touch a tile of rows follow one another, and `tiles_of` are the first and the last of them."""
     from dnnkern.attention._scores import Kind
     from dnnkern.attention.sdpa_bwd_flash_wgmma import make_ranges
-    rows_of, last_tile = make_ranges(Kind("float16", bottom=bottom), height, width)
+    rows_of, tiles_of = make_ranges(Kind("float16", bottom=bottom), height, width)
     for seed in range(400):
         draw = np.random.default_rng((seed, height, width, bottom))
         rows, keys = (int(n) for n in draw.integers(1, 700, 2))
@@ -192,7 +192,7 @@ def test_every_tile_of_keys_is_waited_for_as_often_as_it_comes(height, width, bo
         for at in range(0, rows, width):
             touching = [n for n, (first, end) in enumerate(ranges) if first <= at < end]
             assert touching == list(range(touching[0], touching[-1] + 1)) if touching else True, (rows, keys, bounds, at)
-            assert not touching or last_tile(at, rows, keys, bounds) == touching[-1], (rows, keys, bounds, at)
+            assert not touching or tiles_of(at, rows, keys, bounds) == (touching[0], touching[-1]), (rows, keys, bounds, at)
         shift = keys - rows if bottom else 0
         for i in draw.integers(0, rows, 20):  # a row's keys are in tiles that it passes
             for j in range(max(0, i + shift - bounds[0]), min(keys, i + shift + bounds[1] + 1)):

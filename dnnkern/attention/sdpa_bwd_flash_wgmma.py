@@ -14,8 +14,8 @@
 - `flash_wgmma` adds in one order, from the last keys to the first: what is added to a tile of rows waits until the tiles of keys behind
   have been added. Blocks take tiles of keys in that order from a counter, so that each waits only for blocks that have begun. With a causal
   mask a block begins with the rows beside its keys, which those before are the last to reach: none has to wait. Without one they begin
-  with the same rows, follow a step behind one another, and later ones find that order. `flash_wgmma_atomic` adds as it comes, and the first
-  keys, which with a causal mask the most rows see, come first.
+  with the same rows, follow a step behind one another, and later ones find that order. Where the first keys' blocks, the longest, would end
+  last, all of this is the other way round, `down`. `flash_wgmma_atomic` adds as it comes.
 - The bias's gradient is `naive`'s launch.
 """
 import functools
@@ -243,8 +243,8 @@ def estimate(problem, device, config):
 @functools.cache
 def make_ranges(kind, height, width):
     """Device functions ``rows_of(start, rows, keys, bounds)`` -> (first, behind the last) of the rows that pass the tile of keys from
-    `start` on, the first one a multiple of `width`, and ``last_tile(at, rows, keys, bounds)``: of the tiles of keys that the tile of rows
-    from `at` on passes, which follow one another, the number of the last."""
+    `start` on, the first one a multiple of `width`, and ``tiles_of(at, rows, keys, bounds)``: of the tiles of keys that the tile of rows
+    from `at` on passes, which follow one another, the numbers of the first and the last."""
     terms, BY_WIDTH, BY_HEIGHT = make_terms(kind), divisor(width), divisor(height)
 
     @device_function
@@ -258,21 +258,24 @@ def make_ranges(kind, height, width):
         return i32(0), i32(0)
 
     @device_function
-    def last_tile(at, rows, keys, bounds):
+    def tiles_of(at, rows, keys, bounds):
+        begin, _ = terms.span(at, rows, keys, bounds)
         _, seen = terms.span(i32(min(i32(at + width), rows) - 1), rows, keys, bounds)
-        tile, _ = divide_remainder(i32(min(seen, keys) - 1), BY_HEIGHT)
-        return tile
-    return rows_of, last_tile
+        first, _ = divide_remainder(begin, BY_HEIGHT)
+        last, _ = divide_remainder(i32(min(seen, keys) - 1), BY_HEIGHT)
+        return first, last
+    return rows_of, tiles_of
 
 
 @functools.cache
-def kernel(config):
+def kernel(config, down):
     """dk and dv of a tile of keys of one head of theirs a block, and its part of dq."""
     kind, s = config.kind, config.shape
     terms, locate, hide = make_terms(kind), make_locate(s.height), make_hide_turned(s.width, config.left, config.right)
     CAPPED = kind.softcap
     adjust, _ = make_slopes(replace(kind, softcap=False), s.width, True)
-    rows_of, last_tile = make_ranges(kind, s.height, s.width)
+    rows_of, tiles_of = make_ranges(kind, s.height, s.width)
+    DOWN, STEP = down, -s.width if down else s.width
     exponentials, slopes, capped = make_turned_steps(kind, s.width)
     DROPOUT, MASKS = kind.dropout, ceil_div(s.width, 64)
     find_kept = make_turned_kept(s.width) if DROPOUT else None
@@ -334,7 +337,7 @@ def kernel(config):
     def produce(maps, base, bars, where, members, numbers, padded, heads):
         resident, full, empty, _, _ = bars
         stay, stay_second, passing, passing_second = maps
-        image, line_head, other_head, start, first, end = where
+        image, line_head, other_head, start, begin, end = where
         mbarrier_arrive_expect(resident, u32(RESIDENT))
         load_tile(base, Q_BOXES, STAY, stay, resident, start, line_head, image)
         load_tile(u32(base + u32(SECOND)), V_BOXES, STAY, stay_second, resident, start, line_head, image)
@@ -342,8 +345,8 @@ def kernel(config):
         for member in range(members):
             h = i32(other_head + member)
             line = i64(i64(i64(i32(image * heads + h)) * i64(padded)) * i64(2))
-            at = first
-            while at < end:
+            at = begin
+            while at != end:
                 mbarrier_wait(u32(empty + u32(8) * slot), phase)
                 bar, to = u32(full + u32(8) * slot), u32(base + u32(RING) + slot * u32(STAGE))
                 mbarrier_arrive_expect(bar, u32(STAGE + NUMBER_BYTES))
@@ -352,21 +355,21 @@ def kernel(config):
                           bar)
                 load_tile(u32(to + u32(FIRST_BYTES)), V_BOXES, PASS, passing_second, bar, at, h, image)
                 slot, phase = advanced(slot, phase)
-                at = i32(at + WIDTH)
+                at = i32(at + STEP)
 
     @device_function
     def add_parts(base, bars, where, members, sums, counts, tiles_of_rows, sizes, own):
         """What this block adds to dq, every other tile of rows: until an addition has come through and been announced the other thread has
         begun the next one."""
         _, _, _, part_full, part_empty = bars
-        image, _, other_head, start, first, end = where
+        image, _, other_head, start, begin, end = where
         heads, rows, keys, bounds = sizes
         mine, _ = divide_remainder(start, BY_HEIGHT)
         turn, phase, source = i32(0), u32(0), u32(base + u32(PART))
         for member in range(members):
             line = i32(i32(image * heads + i32(other_head + member)) * tiles_of_rows)  # of all tiles of rows the first one of this head's
-            at = first
-            while at < end:
+            at = begin
+            while at != end:
                 if turn == own:
                     m, _ = divide_remainder(at, BY_WIDTH)
                     m = i32(line + m)
@@ -374,11 +377,12 @@ def kernel(config):
                     phase = u32(phase ^ u32(1))
                     to = address(sums, i64(i64(m) * i64(PART_BYTES // 4)))
                     if ORDERED:
-                        last = last_tile(at, rows, keys, bounds)
-                        while load_acquired(advance(counts, i64(m))) != u32(last - mine):
+                        low, high = tiles_of(at, rows, keys, bounds)
+                        before = i32(mine - low) if DOWN else i32(high - mine)
+                        while load_acquired(advance(counts, i64(m))) != u32(before):
                             pass
                         fence_async_global()
-                        if mine == last:
+                        if before == 0:
                             bulk_store(to, source, u32(PART_BYTES))
                         else:
                             bulk_reduce_add_f32(to, source, u32(PART_BYTES))
@@ -393,7 +397,7 @@ def kernel(config):
                         bulk_commit()
                         source_free()
                         mbarrier_arrive(part_empty)
-                turn, at = i32(turn ^ 1), i32(at + WIDTH)
+                turn, at = i32(turn ^ 1), i32(at + STEP)
         drained()
 
     @device_function
@@ -433,22 +437,26 @@ def kernel(config):
     def place_of(number, order):
         """(image, head of keys, first key) of the block's tile."""
         image, own_head, _, start = locate(i32(load_shared_u32(number)), order)
-        if not ORDERED:  # the first keys first
+        if DOWN:
             start = i32(i32(i32(order[6] - 1) * HEIGHT) - start)
         return image, own_head, start
 
     @device_function
     def work_of(number, order, sequences, sizes, members, bounds):
-        """((image, head of keys, first head of rows, first key, first row, behind the last row) of the block's tile, rows, keys)."""
+        """((image, head of keys, first head of rows, first key, where rows begin, where they end) of the block's tile, rows, keys)."""
         image, own_head, start = place_of(number, order)
         _, rows, _, keys = terms.lengths(image, sequences, i32(sizes[0]), i32(sizes[1]))
-        first, end = rows_of(start, rows, keys, bounds)
-        return (image, own_head, i32(own_head * members), start, first, end), rows, keys
+        first, last = rows_of(start, rows, keys, bounds)
+        count, _ = divide_remainder(i32(i32(last - first) + i32(WIDTH - 1)), BY_WIDTH)
+        begin, end = first, i32(first + count * WIDTH)
+        if DOWN:
+            begin, end = i32(end - WIDTH), i32(first - WIDTH)
+        return (image, own_head, i32(own_head * members), start, begin, end), rows, keys
 
     @device_function
     def consume(outs, base, bars, where, members, limits, scaling, dropping, group, thread, number, order):
         resident, full, empty, part_full, part_empty = bars
-        image, line_head, other_head, start, first, end = where
+        image, line_head, other_head, start, begin, end = where
         rows, keys, all_rows, all_keys, shift, bounds, heads = limits
         scale, softcap, bias, bias_strides = scaling
         seed, threshold, factor = dropping
@@ -479,8 +487,8 @@ def kernel(config):
             bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
             scoring = (shift, slope, bias, bias_at, bias_strides, i32(all_rows - 1), i32(all_keys - 1), scale, softcap)
             drawing = (seed, head, threshold, factor)
-            at = first
-            while at < end:
+            at = begin
+            while at != end:
                 mbarrier_wait(u32(full + u32(8) * slot), phase)
                 tile = u32(base + u32(RING) + slot * u32(STAGE))
                 second = u32(tile + u32(FIRST_BYTES))
@@ -549,7 +557,7 @@ def kernel(config):
                     values_done(values)
                     release(empty, slot, lane)
                 slot, phase = advanced(slot, phase)
-                at = i32(at + WIDTH)
+                at = i32(at + STEP)
         sums_done(sums)
         values_done(values)
         out, out_strides, out_second, second_strides = outs
@@ -612,6 +620,15 @@ def kernel(config):
     return sdpa_bwd_flash_wgmma
 
 
+def goes_down(problem, config, device):
+    """Whether the first keys, which with a causal mask the most rows see, come first: where one of their blocks is long beside what there
+    is for a multiprocessor, it must not begin last. Blocks wait for each other then until they are a step apart."""
+    p, s = problem, config.shape
+    steps = p.group * p.kv_heads * p.pairs / (s.width * s.height)
+    longest = p.group * ceil_div(min(p.rows, p.bounds[0] + s.height), s.width)
+    return not config.ordered or p.right >= 0 and longest > 0.5 * steps / device.sms
+
+
 def order_arguments(problem, height, device):
     """Kernel parameters that make up `order`: tiles of keys of some heads, as many as fill the device, come one behind the other, those of
     one place of all of these heads together."""
@@ -638,7 +655,7 @@ def build(problem, device, config):
                  *order_arguments(p, s.height, device), Argument("int32", p.group), *sequence_arguments(p), *added_arguments(p),
                  *number_arguments(p))
     blocks = p.batch * p.kv_heads * ceil_div(p.keys, s.height)
-    main = Launch(kernel(config), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)
+    main = Launch(kernel(config, goes_down(p, config, device)), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)
     launches = (numbers_launch(p, space), main, dq_launch(p, space))
     if p.dbias is not None and p.dbias.size:
         launches += (delta_launch(p), bias_launch(p))
