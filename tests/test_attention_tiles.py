@@ -94,6 +94,10 @@ GRADIENTS = [
     Backward("wide-sums", 2, 1, 1, 40, 130, 168, 136, "bfloat16", of_rows=(40, 3), of_keys=(33, 130), causal=True),
     Backward("wide-sums", 1, 2, 2, 33, 70, 256, 33, "float16", alibi=True, layout={"v": {"gap": 7}, "do": {"gap": 7}, "dq": {"step": 2}}),
     Backward("wide-sums", 1, 1, 1, 66, 9, 57, 208, "bfloat16", softcap=2.0, layout={"q": {"gap": 7}, "k": {"gap": 7}}),
+    Backward("widest-sums", 1, 2, 1, 40, 140, 192, 192, "bfloat16", causal=True, align="bottom_right", order="BSHD"),
+    Backward("widest-sums", 2, 1, 1, 40, 70, 256, 256, "float16", of_rows=(40, 3), of_keys=(33, 70), causal=True),
+    Backward("widest-sums", 1, 1, 1, 33, 20, 232, 136, "bfloat16", softcap=2.0, window=(20, 3)),
+    Backward("widest-sums", 1, 1, 1, 20, 40, 200, 120, "float16", bias=(20, 40), dropout=0.3, softcap=2.0, alibi=True),
     Backward("wide-sums", 1, 1, 1, 20, 40, 176, 96, "float16", bias=(20, 40), dropout=0.3),
     Backward("strided", 1, 1, 1, 20, 33, 9, 7, "float16", scale=-0.3, layout={"q": {"step": 2}, "dk": {"step": 2}, "do": {"gap": 1}}),
 ]

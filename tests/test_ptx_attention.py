@@ -177,6 +177,23 @@ def test_gradients_are_multiplied_once_from_registers(words, most, algo, tmp_pat
         assert accesses(after, "LDG")[64 if config.turned else 128] >= (8 if config.turned else 4)
 
 
+@pytest.mark.parametrize("words, most", [("4x16x2048x192 bf16 --causal", 2), ("4x16x2048x256 f16 --causal", 1),
+                                         ("2x4x512x256 bf16 --bias full --softcap 3 --dropout 0.1 --alibi", 1)])
+def test_gradients_of_the_widest_heads_take_six_products(words, most, tmp_path):
+    """Two of them for dv, of which nothing leaves registers but the result."""
+    problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
+    algorithm = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == "flash_wgmma")
+    for variant in algorithm.variants(problem, target)[:most]:
+        config, launches = variant.config, variant.build(problem, target, variant.config)
+        of_values, others = (Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path) for launch in launches[1:3])
+        (of_q, of_v), s = config.steps, config.shape
+        boxes = ceil_div(config.boxes[0], s.groups)
+        assert of_values.count("HGMMA") == of_q + 2 and others.count("HGMMA") == of_q + of_v + 2 + boxes * (s.height // 16), variant
+        assert of_values.count("STSM") == of_values.count("UBLKRED") == 0 and others.count("STSM") == 2, variant
+        assert all(launch.shared <= 232448 for launch in launches), variant
+        assert all(code.registers * launch.block[0] <= 65536 for code, launch in zip((of_values, others), launches[1:3])), variant
+
+
 @pytest.mark.parametrize("words", ["64x32x8192x128 bf16 --kv-heads 8 --page 16", "4x16x4096x64 f32"])
 def test_caches_are_read_once_by_16_bytes(words, tmp_path):
     """The keys and values that are under way together, and the queries; the ranges' launch and the merge."""

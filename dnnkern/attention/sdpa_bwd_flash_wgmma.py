@@ -8,7 +8,8 @@
 - ds is a left operand in registers for dk. For dq its sum goes over the keys of all warpgroups, so it passes through shared memory, in two
   buffers by turns; each warpgroup then has some columns, or rows, of what this tile of keys adds to dq.
 - Of wide heads the sums of dk and dv leave a thread registers for tiles of 32 rows only, fewer than a product has. There the part of dq is
-  computed as its transpose, k' ds, columns by rows, and warpgroups have boxes of 64 columns.
+  computed as its transpose, k' ds, columns by rows, and warpgroups have boxes of 64 columns. Of the widest heads a launch before sums up
+  dv alone, and one dk and dq: six products.
 - dq is added up in the workspace, in float32, by bulk copies that add, which threads of the producer's issue: 16 bytes a thread in the
   order of registers; two of them, by turns. A last launch rounds it (`_dq`).
 - `flash_wgmma` adds in one order, from the last keys to the first: what is added to a tile of rows waits until the tiles of keys behind
@@ -19,6 +20,7 @@
 - The bias's gradient is `naive`'s launch.
 """
 import functools
+import itertools
 from dataclasses import dataclass, replace
 
 from ..device import cuda, device_function, f32, i32, i64, u32
@@ -48,9 +50,9 @@ from ._slopes import make_slopes, make_turned_kept, make_turned_steps
 from ._wgmma import ALIGNMENT, BARRIERS, CLOCK_SHARE, COLUMNS, LAUNCH, Shape, addressable, array_map, make_locate, refusal
 from .sdpa_naive import bias_launch
 
-SHAPES = (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))
 WIDE = Shape(2, 32, 0)
-MOST_COLUMNS = 320  # of dk and dv together
+CHOICES = (("", (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))), ("", (WIDE,)), ("dk", (WIDE,)), ("dk", (Shape(1, 32, 0),)))
+"""What the kernel sums up and its shapes; the first that fit are the configurations."""
 MOST_STAGES = 3
 STEP_CYCLES, WAIT_CYCLES, SCORE_ISSUES, ORDER_CYCLES = 590, 60, 8, 1900
 """Of a step, beside its products: cycles, those where dk is waited for, instructions of each score that products do not cover, and cycles
@@ -61,7 +63,7 @@ that a step takes at least where additions have an order: fitted to 30 times of 
 class Config:
     """The options, sizes of heads, and a shape; whether additions to dq have an order, whether dk is under way with the next scores;
     whether the window has a left and a right bound, whether scores are more than scaled products, and whether dk and dv are stored by
-    pairs."""
+    pairs; "dk", with dq, or "dv" where a launch of its own sums up the other."""
     kind: Kind
     d: int
     e: int
@@ -72,6 +74,7 @@ class Config:
     right: bool
     adjusted: bool
     pairs: tuple
+    only: str = ""
 
     def __post_init__(self):
         s, (producer, consumer) = self.shape, self.registers
@@ -98,6 +101,16 @@ class Config:
         return ceil_div(self.d, 8) * 8, ceil_div(self.e, 8) * 8
 
     @property
+    def of_values(self):
+        """The configuration of the launch that sums up dv: v and y do not take part."""
+        return replace(self, only="dv", shape=WIDE, ahead=False)
+
+    @property
+    def summed(self):
+        """Columns of the sums that there are, of dk and dv."""
+        return self.columns[0] * (self.only != "dv"), self.columns[1] * (self.only != "dk")
+
+    @property
     def turned(self):
         """Whether the part of dq is computed as its transpose, columns by rows: a product has 64 rows at least."""
         return self.shape.width < 64
@@ -119,7 +132,7 @@ class Config:
     @property
     def live(self):
         """About how many registers a thread needs: while scores become slopes, or while their products are under way."""
-        sums, width = sum(self.columns) // 2, self.shape.width
+        sums, width = sum(self.summed) // 2, self.shape.width
         k = self.kind
         options = (16 if self.turned else 20) if k.bias or k.dropout else 8 * self.adjusted
         slopes = width + 32 + width // 4 * self.ahead + options + 8 * (k.softcap and width != 64)
@@ -133,8 +146,8 @@ class Config:
 
     @property
     def resident(self):
-        """Bytes of the two tiles that stay."""
-        return tuple(n * self.shape.height * ROW for n in self.boxes)
+        """Bytes of the two tiles that stay; dv takes none of v."""
+        return self.boxes[0] * self.shape.height * ROW, self.boxes[1] * self.shape.height * ROW * (self.only != "dv")
 
     @property
     def passing(self):
@@ -149,12 +162,12 @@ class Config:
     @property
     def slopes(self):
         """Bytes of a tile of ds."""
-        return self.shape.width * self.shape.height * 2
+        return self.shape.width * self.shape.height * 2 * (self.only != "dv")
 
     @property
     def part(self):
         """Bytes of a tile's part of dq."""
-        return 4 * self.shape.width * columns_of(self.d, self.shape.width)
+        return 4 * self.shape.width * columns_of(self.d, self.shape.width) * (self.only != "dv")
 
     @property
     def stages(self):
@@ -176,16 +189,11 @@ class Config:
         return self.places[5] + BARRIERS + ALIGNMENT
 
     def __str__(self):
-        return str(self.shape) + " ahead" * self.ahead
-
-
-def sums_of(problem):
-    """Columns of dk and dv."""
-    return sum(ceil_div(n, 8) * 8 for n in (problem.d, problem.dv))
+        return str(self.shape) + " ahead" * self.ahead + " dv before" * (self.only == "dk")
 
 
 def supports(problem):
-    """16-bit rows that TMA can read, not packed; heads of q and v together up to `MOST_COLUMNS`."""
+    """16-bit rows that TMA can read, not packed."""
     p = problem
     reason = refusal(p) or countable(p)
     if reason:
@@ -194,26 +202,23 @@ def supports(problem):
         return f"do has strides {p.do.strides} and alignment {p.do.alignment}: TMA takes rows that lie 16 bytes, or multiples, apart"
     if not p.rows:
         return "no rows"
-    if sums_of(p) > MOST_COLUMNS:
-        return f"heads of {p.d} and {p.dv} elements; expected {MOST_COLUMNS} together at most"
-    if not configs(p):
-        return f"heads of {p.d} and {p.dv} elements with a cap and a bias or dropout: registers do not hold them"
     return None
 
 
-def configs(problem, device=None, ordered=True):
-    """Shapes whose fragments fit registers and whose rings fit shared memory; that of wide heads where there is no other."""
+def configs(problem, device, ordered=True):
+    """Shapes whose fragments fit registers and whose rings fit shared memory; those of wide heads where there are no others."""
     p, found = problem, []
     pairs = tuple(stored_in_pairs(p, t) for t in (p.dk, p.dv_out))
-    for shape in (*SHAPES, WIDE):
-        if shape == WIDE and found:
-            break
-        # NOTE: with more between two products than scaling and masks ptxas moves sums that are under way, and waits for each
-        for ahead in (False,) if is_adjusted(p) or p.dropout else (True, False):
+    # NOTE: with more between two products than scaling and masks ptxas moves sums that are under way, and waits for each
+    ways = (False,) if is_adjusted(p) or p.dropout else (True, False)
+    for only, shapes in CHOICES:
+        for shape, ahead in itertools.product(shapes, ways):
             try:
-                found.append(Config(kind_of(p), p.d, p.dv, shape, ordered, ahead, p.left >= 0, p.right >= 0, is_adjusted(p), pairs))
+                found.append(Config(kind_of(p), p.d, p.dv, shape, ordered, ahead, p.left >= 0, p.right >= 0, is_adjusted(p), pairs, only))
             except ValueError:
                 continue
+        if found:
+            break
     return found
 
 
@@ -229,9 +234,10 @@ def estimate(problem, device, config):
     seen = min(p.pairs / max(p.batch * p.keys, 1) + spread, p.rows)  # rows of a key
     blocks = p.batch * p.kv_heads * ceil_div(p.keys, s.height)
     steps = p.group * (seen / s.width + 0.5 * bool(spread))
-    products = 2 * s.height * s.width * (3 * 16 * config.steps[0] + 2 * 16 * config.steps[1]) / 4096
+    times = 2 if config.only else 1  # that scores are computed
+    products = 2 * s.height * s.width * ((2 + times) * 16 * config.steps[0] + 2 * 16 * config.steps[1]) / 4096
     issues = SCORE_ISSUES + 12 * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0) + 10 * (p.dropout > 0)
-    step = products + STEP_CYCLES + WAIT_CYCLES * (not config.ahead) + issues * s.height * s.width / 128
+    step = products + times * STEP_CYCLES + WAIT_CYCLES * (not config.ahead) + issues * s.height * s.width / 128
     step = max(step, ORDER_CYCLES * config.ordered)
     bias = divisions_seconds(p.pairs * p.heads * (p.d + p.dv), 8, device) if p.dbias is not None else 0
     waves = max(blocks * steps / device.sms, steps)
@@ -288,6 +294,7 @@ def kernel(config, down):
     SCORES, SUMS, SUMS_V, WORDS = WIDTH // 2, Q_COLUMNS // 2, V_COLUMNS // 2, WIDTH // 4
     PARTS = TILES * SCORES if TURNED else config.parts[0][2] // 2
     STAY, PASS, SLOPE_BOX = HEIGHT * ROW, WIDTH * ROW, HEIGHT * LINE
+    OF_DK, OF_DV = config.only != "dv", config.only != "dk"
     AHEAD, ORDERED, ADJUSTED = config.ahead, config.ordered, config.adjusted and not CAPPED
     LIMITED_ROWS, LIMITED_KEYS, BY_WIDTH, BY_HEIGHT = kind.limits_rows, kind.limits_keys, divisor(WIDTH), divisor(HEIGHT)
     by_row, by_column = matrix_descriptor(16, 1024, 128), matrix_descriptor(PASS, 1024, 128)
@@ -340,7 +347,8 @@ def kernel(config, down):
         image, line_head, other_head, start, begin, end = where
         mbarrier_arrive_expect(resident, u32(RESIDENT))
         load_tile(base, Q_BOXES, STAY, stay, resident, start, line_head, image)
-        load_tile(u32(base + u32(SECOND)), V_BOXES, STAY, stay_second, resident, start, line_head, image)
+        if OF_DK:
+            load_tile(u32(base + u32(SECOND)), V_BOXES, STAY, stay_second, resident, start, line_head, image)
         slot, phase = u32(0), u32(1)
         for member in range(members):
             h = i32(other_head + member)
@@ -467,15 +475,18 @@ def kernel(config, down):
         sums, values, part = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32), cuda.local.array(PARTS, f32)
         words, words_p = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
         factors, nothing, kept = cuda.local.array(2, f32), cuda.local.array(1, f32), cuda.local.array(MASKS, u32)
-        for c in range(SUMS):
-            sums[c] = f32(0)
-        for c in range(SUMS_V):
-            values[c] = f32(0)
+        if OF_DK:
+            for c in range(SUMS):
+                sums[c] = f32(0)
+        if OF_DV:
+            for c in range(SUMS_V):
+                values[c] = f32(0)
         slot, phase, before, turn = u32(0), u32(0), u32(STAGES), u32(1)
         mbarrier_wait(resident, u32(0))
         if LIMITED_KEYS and i32(start + HEIGHT) > keys:  # what is behind the last key is multiplied for dq, by zeros
             clear_rows(base, Q_BOXES, STAY, i32(keys - start), HEIGHT, i32(group * 128 + thread))
-            clear_rows(u32(base + u32(SECOND)), V_BOXES, STAY, i32(keys - start), HEIGHT, i32(group * 128 + thread))
+            if OF_DK:
+                clear_rows(u32(base + u32(SECOND)), V_BOXES, STAY, i32(keys - start), HEIGHT, i32(group * 128 + thread))
             fence_async_shared()
             barrier_sync(u32(1), u32(128 * GROUPS))
         mine = u32(base + u32(group) * u32(64 * ROW))
@@ -500,8 +511,12 @@ def kernel(config, down):
                 if DROPOUT:
                     find_kept(kept, drawing, line, at, lane)
                 score(x, a, descriptor(by_row, tile))
-                value(y, a_second, descriptor(by_row, second))
-                if CAPPED:
+                if OF_DK:
+                    value(y, a_second, descriptor(by_row, second))
+                else:  # slopes that nobody asks for
+                    for c in range(SCORES):
+                        y[c] = f32(0)
+                if CAPPED or not OF_DK:
                     slopes_done(x)
                 else:
                     scores_first(x)
@@ -518,59 +533,69 @@ def kernel(config, down):
                 levels = u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES))
                 deltas = u32(levels + u32(NUMBER_BYTES // 2))
                 if CAPPED:
-                    slopes_done(y)
+                    if OF_DK:
+                        slopes_done(y)
                     capped(x, y, levels, deltas, line, at, column, scoring, kept, factor)
                 else:
                     exponentials(x, levels, column, steepness)
-                    slopes_done(y)
+                    if OF_DK:
+                        slopes_done(y)
                     slopes(x, y, deltas, column, kept, factor)
-                pack(words_p, x)
-                pack(words, y)
-                by_second(values, words_p, descriptor(by_column, second), i32(1))
-                of_ds = u32(base + u32(SLOPES) + turn * u32(SLOPE_BYTES))
-                put_slopes(words, of_ds, group, warp, lane)
-                fence_async_shared()
-                barrier_sync(u32(1), u32(128 * GROUPS))
-                if TURNED:
-                    by_keys(part, descriptor(OF_KEYS, own_keys), descriptor(OF_SLOPES, of_ds))
-                elif BY_ROWS:
-                    by_keys(part, descriptor(OF_SLOPES, u32(of_ds + u32(group) * u32(SLOPE_BOX))), descriptor(OF_KEYS, base))
-                else:  # where a warpgroup has fewer columns, or none, it multiplies as many and leaves them
-                    by_keys(part, descriptor(OF_SLOPES, of_ds), descriptor(OF_KEYS, own_keys))
-                by_first(sums, words, descriptor(by_column, tile), i32(1))
-                part_first(part)
-                mbarrier_wait(part_empty, turn)
-                to = u32(base + u32(PART))
-                if TURNED:
-                    put_turned(part, to, i32(group * TILES), warp, lane)
-                elif BY_ROWS:
-                    put_part(part, u32(to + u32(group) * u32(BLOCKS * 2048)), COUNTS[0], thread)
-                elif group == 0:
-                    put_part(part, to, COUNTS[0], thread)
-                else:
-                    put_part(part, u32(to + u32(COLUMNS_BEFORE // 8 * 2048)), COUNTS[-1], thread)
-                fence_async_shared()
-                turn = u32(turn ^ u32(1))
-                release(part_full, turn, lane)
+                if OF_DV:
+                    pack(words_p, x)
+                if OF_DK:
+                    pack(words, y)
+                if OF_DV:
+                    by_second(values, words_p, descriptor(by_column, second), i32(1))
+                if OF_DK:
+                    of_ds = u32(base + u32(SLOPES) + turn * u32(SLOPE_BYTES))
+                    put_slopes(words, of_ds, group, warp, lane)
+                    fence_async_shared()
+                    barrier_sync(u32(1), u32(128 * GROUPS))
+                    if TURNED:
+                        by_keys(part, descriptor(OF_KEYS, own_keys), descriptor(OF_SLOPES, of_ds))
+                    elif BY_ROWS:
+                        by_keys(part, descriptor(OF_SLOPES, u32(of_ds + u32(group) * u32(SLOPE_BOX))), descriptor(OF_KEYS, base))
+                    else:  # where a warpgroup has fewer columns, or none, it multiplies as many and leaves them
+                        by_keys(part, descriptor(OF_SLOPES, of_ds), descriptor(OF_KEYS, own_keys))
+                    by_first(sums, words, descriptor(by_column, tile), i32(1))
+                    part_first(part)
+                    mbarrier_wait(part_empty, turn)
+                    to = u32(base + u32(PART))
+                    if TURNED:
+                        put_turned(part, to, i32(group * TILES), warp, lane)
+                    elif BY_ROWS:
+                        put_part(part, u32(to + u32(group) * u32(BLOCKS * 2048)), COUNTS[0], thread)
+                    elif group == 0:
+                        put_part(part, to, COUNTS[0], thread)
+                    else:
+                        put_part(part, u32(to + u32(COLUMNS_BEFORE // 8 * 2048)), COUNTS[-1], thread)
+                    fence_async_shared()
+                    turn = u32(turn ^ u32(1))
+                    release(part_full, turn, lane)
                 if not AHEAD:
-                    sums_done(sums)
-                    values_done(values)
+                    if OF_DK:
+                        sums_done(sums)
+                    if OF_DV:
+                        values_done(values)
                     release(empty, slot, lane)
                 slot, phase = advanced(slot, phase)
                 at = i32(at + STEP)
-        sums_done(sums)
-        values_done(values)
         out, out_strides, out_second, second_strides = outs
         image, line_head, start = place_of(number, order)  # once more: nothing of it is kept in registers until here
         line = i32(start + group * 64 + warp * 16 + (lane >> 2))
-        for r in range(2):
-            factors[r] = scale if i32(line + 8 * r) < keys else f32(0)
-        to_keys = advance(out, i64(i64(image) * out_strides[0] + i64(line_head) * out_strides[1]))
-        store(sums, factors, to_keys, out_strides, line, all_keys, column)
-        for r in range(2):
-            factors[r] = f32(1) if i32(line + 8 * r) < keys else f32(0)
-        to_values = advance(out_second, i64(i64(image) * second_strides[0] + i64(line_head) * second_strides[1]))
-        store_values(values, factors, to_values, second_strides, line, all_keys, column)
+        if OF_DK:
+            sums_done(sums)
+            for r in range(2):
+                factors[r] = scale if i32(line + 8 * r) < keys else f32(0)
+            to_keys = advance(out, i64(i64(image) * out_strides[0] + i64(line_head) * out_strides[1]))
+            store(sums, factors, to_keys, out_strides, line, all_keys, column)
+        if OF_DV:
+            values_done(values)
+            for r in range(2):
+                factors[r] = f32(1) if i32(line + 8 * r) < keys else f32(0)
+            to_values = advance(out_second, i64(i64(image) * second_strides[0] + i64(line_head) * second_strides[1]))
+            store_values(values, factors, to_values, second_strides, line, all_keys, column)
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def sdpa_bwd_flash_wgmma(k_map, v_map, q_map, do_map, dk, dk_strides, dv, dv_strides, brought, sums, counts, ticket, sizes,
@@ -607,7 +632,7 @@ def kernel(config, down):
                 if elect():
                     where, _, _ = work_of(number, order, sequences, sizes, members, bounds)
                     produce(maps, base, bars, where, members, brought, i32(sizes[2]), heads)
-            elif tid < 96:
+            elif OF_DK and tid < 96:
                 if elect():
                     where, rows, keys = work_of(number, order, sequences, sizes, members, bounds)
                     add_parts(base, bars, where, members, sums, counts, i32(sizes[3]), (heads, rows, keys, bounds), i32(i32(tid >> 5) - 1))
@@ -641,9 +666,19 @@ def order_arguments(problem, height, device):
 
 
 def build(problem, device, config):
-    """Levels and deltas, the kernel, dq, and the bias's gradient."""
+    """Levels and deltas, the kernel, or one for dv and one for the others, dq, and the bias's gradient."""
+    p, space = problem, space_of(problem, config.shape.width, config.ordered)
+    of = (config.of_values, config) if config.only else (config,)
+    mains = (main_launch(p, device, c, space, ticket) for ticket, c in enumerate(of))
+    launches = (numbers_launch(p, space), *mains, dq_launch(p, space))
+    if p.dbias is not None and p.dbias.size:
+        launches += (delta_launch(p), bias_launch(p))
+    return launches
+
+
+def main_launch(problem, device, config, space, ticket):
+    """The launch of a kernel, which counts tiles of keys by the ticket of this number."""
     p, s = problem, config.shape
-    space = space_of(p, s.width, config.ordered)
 
     def in_space(kind, offset):
         return Argument(kind, "workspace", offset)
@@ -651,15 +686,11 @@ def build(problem, device, config):
             *(array_map(p, name, getattr(p, name), s.width) for name in ("q", "do")))
     stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument("uint16*", name), Argument("int64x4", p.strides(t)))]
     arguments = (*maps, *stores, in_space("float32*", space.numbers), in_space("float32*", space.sums), in_space("uint32*", space.counts),
-                 in_space("uint32*", space.ticket), Argument("int32x4", (p.rows, p.keys, space.rows, space.tiles)),
+                 in_space("uint32*", space.ticket + 4 * ticket), Argument("int32x4", (p.rows, p.keys, space.rows, space.tiles)),
                  *order_arguments(p, s.height, device), Argument("int32", p.group), *sequence_arguments(p), *added_arguments(p),
                  *number_arguments(p))
     blocks = p.batch * p.kv_heads * ceil_div(p.keys, s.height)
-    main = Launch(kernel(config, goes_down(p, config, device)), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)
-    launches = (numbers_launch(p, space), main, dq_launch(p, space))
-    if p.dbias is not None and p.dbias.size:
-        launches += (delta_launch(p), bias_launch(p))
-    return launches
+    return Launch(kernel(config, goes_down(p, config, device)), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)
 
 
 ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_wgmma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
