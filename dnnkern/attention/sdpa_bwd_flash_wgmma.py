@@ -322,6 +322,11 @@ def kernel(config, down):
     store_values = make_store(kind.dtype, V_COLUMNS, config.e, config.pairs[1])
 
     @device_function
+    def is_left(at, end):
+        """Whether there are rows between."""
+        return at > end if DOWN else at < end
+
+    @device_function
     def advanced(slot, phase):
         slot = u32(slot + u32(1))
         if slot == u32(STAGES):
@@ -354,7 +359,7 @@ def kernel(config, down):
             h = i32(other_head + member)
             line = i64(i64(i64(i32(image * heads + h)) * i64(padded)) * i64(2))
             at = begin
-            while at != end:
+            while is_left(at, end):
                 mbarrier_wait(u32(empty + u32(8) * slot), phase)
                 bar, to = u32(full + u32(8) * slot), u32(base + u32(RING) + slot * u32(STAGE))
                 mbarrier_arrive_expect(bar, u32(STAGE + NUMBER_BYTES))
@@ -377,7 +382,7 @@ def kernel(config, down):
         for member in range(members):
             line = i32(i32(image * heads + i32(other_head + member)) * tiles_of_rows)  # of all tiles of rows the first one of this head's
             at = begin
-            while at != end:
+            while is_left(at, end):
                 if turn == own:
                     m, _ = divide_remainder(at, BY_WIDTH)
                     m = i32(line + m)
@@ -454,11 +459,10 @@ def kernel(config, down):
         """((image, head of keys, first head of rows, first key, where rows begin, where they end) of the block's tile, rows, keys)."""
         image, own_head, start = place_of(number, order)
         _, rows, _, keys = terms.lengths(image, sequences, i32(sizes[0]), i32(sizes[1]))
-        first, last = rows_of(start, rows, keys, bounds)
-        count, _ = divide_remainder(i32(i32(last - first) + i32(WIDTH - 1)), BY_WIDTH)
-        begin, end = first, i32(first + count * WIDTH)
+        begin, end = rows_of(start, rows, keys, bounds)
         if DOWN:
-            begin, end = i32(end - WIDTH), i32(first - WIDTH)
+            count, _ = divide_remainder(i32(i32(end - begin) + i32(WIDTH - 1)), BY_WIDTH)
+            begin, end = i32(begin + i32(count - 1) * WIDTH), i32(begin - WIDTH)
         return (image, own_head, i32(own_head * members), start, begin, end), rows, keys
 
     @device_function
@@ -499,7 +503,7 @@ def kernel(config, down):
             scoring = (shift, slope, bias, bias_at, bias_strides, i32(all_rows - 1), i32(all_keys - 1), scale, softcap)
             drawing = (seed, head, threshold, factor)
             at = begin
-            while at != end:
+            while is_left(at, end):
                 mbarrier_wait(u32(full + u32(8) * slot), phase)
                 tile = u32(base + u32(RING) + slot * u32(STAGE))
                 second = u32(tile + u32(FIRST_BYTES))
