@@ -186,7 +186,7 @@ def test_every_tile_of_keys_is_waited_for_as_often_as_it_comes(height, width, bo
     """What a tile of keys adds to dq waits for all behind it that add to the same rows: one that did not come would be waited for forever.
     Tiles that touch a tile of rows follow one another, and `tiles_of` are the first and the last of them."""
     from dnnkern.attention._scores import Kind
-    from dnnkern.attention.sdpa_bwd_flash_wgmma import make_ranges
+    from dnnkern.attention._keys_kernel import make_ranges
     rows_of, tiles_of = make_ranges(Kind("float16", bottom=bottom), height, width)
     for seed in range(400):
         draw = np.random.default_rng((seed, height, width, bottom))

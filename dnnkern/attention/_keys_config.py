@@ -1,0 +1,145 @@
+"""What a kernel of the gradients by tiles of keys is compiled for, and where it has what in shared memory (`sdpa_bwd_flash_wgmma`)."""
+from dataclasses import dataclass, replace
+
+from ..device.index import ceil_div
+from ..device.registers import check_register_budget
+from ..matmul._engine_hopper import ROW, SHARED_LIMIT
+from ._dq import columns_of
+from ._scores import Kind
+from ._wgmma import ALIGNMENT, BARRIERS, COLUMNS, Shape
+
+WIDE = Shape(2, 32, 0)
+MOST_STAGES = 3
+MOST_LIVE = 240  # registers of a thread, counted as `Config.live` does
+
+
+@dataclass(frozen=True)
+class Config:
+    """The options, sizes of heads, and a shape; whether additions to dq have an order; whether the window has a left and a right bound,
+    whether scores are more than scaled products, and whether dk and dv are stored by pairs; "dk", with dq, or "dv" where a launch of its
+    own sums up the other."""
+    kind: Kind
+    d: int
+    e: int
+    shape: Shape
+    ordered: bool
+    left: bool
+    right: bool
+    adjusted: bool
+    pairs: tuple
+    only: str = ""
+
+    def __post_init__(self):
+        s, (producer, consumer) = self.shape, self.registers
+        check_register_budget(s.threads, ((128, producer), (128 * s.groups, consumer)))
+        if self.live > MOST_LIVE:
+            raise ValueError(f"tile {s} of heads of {self.d} and {self.e}: a thread needs {self.live} registers, it has {MOST_LIVE}")
+        if self.stages < 2:
+            raise ValueError(f"tile {s} of heads of {self.d} and {self.e}: {SHARED_LIMIT} bytes of shared memory hold {self.stages} "
+                             "stages; the least is 2")
+
+    @property
+    def registers(self):
+        """(of a producer thread, of a consumer thread)."""
+        return {1: (40, 248), 2: (24, 240)}[self.shape.groups]
+
+    @property
+    def steps(self):
+        """Of 16 elements of a row of q and k, and of one of v and do."""
+        return ceil_div(self.d, 16), ceil_div(self.e, 16)
+
+    @property
+    def columns(self):
+        """Of the sums: d and e in whole groups of 8."""
+        return ceil_div(self.d, 8) * 8, ceil_div(self.e, 8) * 8
+
+    @property
+    def of_values(self):
+        """The configuration of the launch that sums up dv: v and y do not take part."""
+        return replace(self, only="dv", shape=WIDE)
+
+    @property
+    def summed(self):
+        """Columns of the sums that there are, of dk and dv."""
+        return self.columns[0] * (self.only != "dv"), self.columns[1] * (self.only != "dk")
+
+    @property
+    def turned(self):
+        """Whether the part of dq is computed as its transpose, columns by rows: a product has 64 rows at least."""
+        return self.shape.width < 64
+
+    @property
+    def line(self):
+        """Bytes of a line of ds in shared memory, which has a key's rows, and of its swizzle."""
+        return min(2 * self.shape.width, ROW)
+
+    @property
+    def parts(self):
+        """What a warpgroup has of a tile's part of dq: of each (blocks of 64 rows before, columns before, columns)."""
+        groups, columns = self.shape.groups, self.columns[0]
+        if self.shape.width == 64 * groups:
+            return tuple((g, 0, columns) for g in range(groups))
+        each = min(ceil_div(self.boxes[0], groups) * COLUMNS, columns)
+        return tuple((0, g * each, max(0, min(each, columns - g * each))) for g in range(groups))
+
+    @property
+    def live(self):
+        """About how many registers a thread needs: while scores become slopes, or while their products are under way."""
+        sums, width = sum(self.summed) // 2, self.shape.width
+        k = self.kind
+        options = (16 + 8 * bool(k.bias) if self.turned else 20) if k.bias or k.dropout else 8 * self.adjusted
+        slopes = width + 32 + options + 8 * (k.softcap and width != 64)
+        products = width // 2 + max(n for _, _, n in self.parts) * min(width, 64) // 128 + 30
+        return sums + max(slopes, products)
+
+    @property
+    def boxes(self):
+        """Boxes of 64 columns of q and k, and of v and do."""
+        return ceil_div(self.d, COLUMNS), ceil_div(self.e, COLUMNS)
+
+    @property
+    def resident(self):
+        """Bytes of the two tiles that stay; dv takes none of v."""
+        return self.boxes[0] * self.shape.height * ROW, self.boxes[1] * self.shape.height * ROW * (self.only != "dv")
+
+    @property
+    def passing(self):
+        """Bytes of the two that pass."""
+        return tuple(n * self.shape.width * ROW for n in self.boxes)
+
+    @property
+    def numbers(self):
+        """Bytes of a stage's levels and deltas."""
+        return 8 * self.shape.width
+
+    @property
+    def slopes(self):
+        """Bytes of a tile of ds."""
+        return self.shape.width * self.shape.height * 2 * (self.only != "dv")
+
+    @property
+    def part(self):
+        """Bytes of a tile's part of dq."""
+        return 4 * self.shape.width * columns_of(self.d, self.shape.width) * (self.only != "dv")
+
+    @property
+    def stages(self):
+        rest = SHARED_LIMIT - ALIGNMENT - BARRIERS - sum(self.resident) - 2 * self.slopes - self.part
+        return min(rest // (sum(self.passing) + self.numbers), MOST_STAGES)
+
+    @property
+    def places(self):
+        """Bytes before the second tile that stays, the ring, the tiles of ds, the part of dq, the numbers, the barriers."""
+        ring = sum(self.resident)
+        slopes = ring + self.stages * sum(self.passing)
+        part = slopes + 2 * self.slopes
+        numbers = part + self.part
+        return self.resident[0], ring, slopes, part, numbers, numbers + self.stages * self.numbers
+
+    @property
+    def shared(self):
+        """Dynamic shared memory, bytes."""
+        return self.places[5] + BARRIERS + ALIGNMENT
+
+    def __str__(self):
+        return str(self.shape) + " dv before" * (self.only == "dk")

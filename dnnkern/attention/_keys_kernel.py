@@ -1,0 +1,422 @@
+"""The kernel of the gradients by tiles of keys, as `sdpa_bwd_flash_wgmma` describes it."""
+import functools
+from dataclasses import replace
+
+from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device.atomic import fetch_add_u32
+from ..device.barrier import barrier_sync
+from ..device.grid import add_released, load_acquired
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.mbarrier import (fence_async_global, fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect,
+                               mbarrier_init, mbarrier_wait)
+from ..device.registers import make_register_claim, make_register_release
+from ..device.stmatrix import stmatrix_x4
+from ..device.tma import (bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read, prefetch_tensor_map,
+                          tensor_map_address, tma_load_4d)
+from ..device.vec import address, advance, load_shared_u32, shared_address, store_shared_4f32, store_shared_4u32, store_shared_u32
+from ..device.warp import elect, uniform
+from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
+from ..matmul._engine_hopper import ROW
+from ._flash import LOG2E
+from ._fragments import make_hide_turned, make_pack, make_store
+from ._scores import make_terms
+from ._slopes import make_slopes, make_turned_kept, make_turned_steps
+from ._wgmma import ALIGNMENT, COLUMNS, make_locate
+
+
+@functools.cache
+def make_ranges(kind, height, width):
+    """Device functions ``rows_of(start, rows, keys, bounds)`` -> (first, behind the last) of the rows that pass the tile of keys from
+    `start` on, the first one a multiple of `width`, and ``tiles_of(at, rows, keys, bounds)``: of the tiles of keys that the tile of rows
+    from `at` on passes, which follow one another, the numbers of the first and the last."""
+    terms, BY_WIDTH, BY_HEIGHT = make_terms(kind), divisor(width), divisor(height)
+
+    @device_function
+    def rows_of(start, rows, keys, bounds):
+        first, _ = terms.column(start, rows, keys, bounds)
+        _, last = terms.column(i32(min(i32(start + height), keys) - 1), rows, keys, bounds)
+        last = i32(min(last, rows))
+        tile, _ = divide_remainder(first, BY_WIDTH)
+        if start < keys and first < last:
+            return i32(tile * width), last
+        return i32(0), i32(0)
+
+    @device_function
+    def tiles_of(at, rows, keys, bounds):
+        begin, _ = terms.span(at, rows, keys, bounds)
+        _, seen = terms.span(i32(min(i32(at + width), rows) - 1), rows, keys, bounds)
+        first, _ = divide_remainder(begin, BY_HEIGHT)
+        last, _ = divide_remainder(i32(min(seen, keys) - 1), BY_HEIGHT)
+        return first, last
+    return rows_of, tiles_of
+
+
+@functools.cache
+def kernel(config, down):
+    """dk and dv of a tile of keys of one head of theirs a block, and its part of dq."""
+    kind, s = config.kind, config.shape
+    terms, locate, hide = make_terms(kind), make_locate(s.height), make_hide_turned(s.width, config.left, config.right)
+    CAPPED = kind.softcap
+    adjust, _ = make_slopes(replace(kind, softcap=False), s.width, True)
+    rows_of, tiles_of = make_ranges(kind, s.height, s.width)
+    DOWN, STEP = down, -s.width if down else s.width
+    exponentials, slopes, capped = make_turned_steps(kind, s.width)
+    DROPOUT, MASKS = kind.dropout, ceil_div(s.width, 64)
+    find_kept = make_turned_kept(s.width) if DROPOUT else None
+    HEIGHT, WIDTH, THREADS, STAGES, GROUPS = s.height, s.width, s.threads, config.stages, s.groups
+    (Q_STEPS, V_STEPS), (Q_COLUMNS, V_COLUMNS), (Q_BOXES, V_BOXES) = config.steps, config.columns, config.boxes
+    SECOND, RING, SLOPES, PART, NUMBERS, BARS = config.places
+    FIRST_BYTES, STAGE, RESIDENT = config.passing[0], sum(config.passing), sum(config.resident)
+    SLOPE_BYTES, PART_BYTES, NUMBER_BYTES = config.slopes, config.part, config.numbers
+    TURNED, LINE, TILES = config.turned, config.line, ceil_div(config.parts[0][2], COLUMNS)
+    SCORES, SUMS, SUMS_V, WORDS = WIDTH // 2, Q_COLUMNS // 2, V_COLUMNS // 2, WIDTH // 4
+    PARTS = TILES * SCORES if TURNED else config.parts[0][2] // 2
+    STAY, PASS, SLOPE_BOX = HEIGHT * ROW, WIDTH * ROW, HEIGHT * LINE
+    OF_DK, OF_DV = config.only != "dv", config.only != "dk"
+    ORDERED, ADJUSTED = config.ordered, config.adjusted and not CAPPED
+    LIMITED_ROWS, LIMITED_KEYS, BY_WIDTH, BY_HEIGHT = kind.limits_rows, kind.limits_keys, divisor(WIDTH), divisor(HEIGHT)
+    by_row, by_column = matrix_descriptor(16, 1024, 128), matrix_descriptor(PASS, 1024, 128)
+    OF_SLOPES, OF_KEYS = matrix_descriptor(SLOPE_BOX, 8 * LINE, LINE), matrix_descriptor(STAY, 1024, 128)
+    BLOCKS, BLOCKS_TURNED = Q_COLUMNS // 8, config.part // 2048
+
+    def places(steps, box):
+        return tuple(step // 4 * (box // 16) + step % 4 * 2 for step in range(steps))
+    score = make_wgmma(WIDTH, kind.dtype, steps=Q_STEPS, a_step=places(Q_STEPS, STAY), b_step=places(Q_STEPS, PASS), fresh=True)
+    value = make_wgmma(WIDTH, kind.dtype, steps=V_STEPS, a_step=places(V_STEPS, STAY), b_step=places(V_STEPS, PASS), fresh=True)
+    by_first = make_wgmma(Q_COLUMNS, kind.dtype, steps=WIDTH // 16, a="registers", b_major="mn", b_step=128)
+    by_second = make_wgmma(V_COLUMNS, kind.dtype, steps=WIDTH // 16, a="registers", b_major="mn", b_step=128)
+    BY_ROWS, (_, COLUMNS_BEFORE, _), COUNTS = WIDTH == 64 * GROUPS, config.parts[-1], tuple(n for _, _, n in config.parts)
+    if TURNED:
+        by_keys = make_wgmma(WIDTH, kind.dtype, steps=HEIGHT // 16, tiles=TILES, a_major="mn", b_major="mn", a_step=128, b_step=LINE,
+                             a_tile=STAY // 16, fresh=True)
+    else:
+        by_keys = make_wgmma(2 * PARTS, kind.dtype, steps=HEIGHT // 16, a_major="mn", b_major="mn", a_step=128, b_step=128, fresh=True)
+    scores_first, slopes_done = make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SCORES)
+    part_first, sums_done, values_done = make_wgmma_wait(1, PARTS), make_wgmma_wait(0, SUMS), make_wgmma_wait(0, SUMS_V)
+    release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), config.registers))
+    source_free, drained = make_bulk_wait_read(0), make_bulk_wait(0)
+    pack = make_pack(kind.dtype, WORDS)
+    store = make_store(kind.dtype, Q_COLUMNS, config.d, config.pairs[0])
+    store_values = make_store(kind.dtype, V_COLUMNS, config.e, config.pairs[1])
+
+    @device_function
+    def is_left(at, end):
+        """Whether there are rows between."""
+        return at > end if DOWN else at < end
+
+    @device_function
+    def advanced(slot, phase):
+        slot = u32(slot + u32(1))
+        if slot == u32(STAGES):
+            return u32(0), u32(phase ^ u32(1))
+        return slot, phase
+
+    @device_function
+    def release(empty, slot, lane):
+        """The warp has read a stage, its levels and deltas too."""
+        cuda.syncwarp()
+        if lane == 0:
+            mbarrier_arrive(u32(empty + u32(8) * slot))
+
+    @device_function
+    def load_tile(to, boxes, box, array, bar, row, h, image):
+        for b in range(boxes):
+            tma_load_4d(u32(to + u32(b * box)), array, bar, i32(b * COLUMNS), row, h, image)
+
+    @device_function
+    def produce(maps, base, bars, where, members, numbers, padded, heads):
+        resident, full, empty, _, _ = bars
+        stay, stay_second, passing, passing_second = maps
+        image, line_head, other_head, start, begin, end = where
+        mbarrier_arrive_expect(resident, u32(RESIDENT))
+        load_tile(base, Q_BOXES, STAY, stay, resident, start, line_head, image)
+        if OF_DK:
+            load_tile(u32(base + u32(SECOND)), V_BOXES, STAY, stay_second, resident, start, line_head, image)
+        slot, phase = u32(0), u32(1)
+        for member in range(members):
+            h = i32(other_head + member)
+            line = i64(i64(i64(i32(image * heads + h)) * i64(padded)) * i64(2))
+            at = begin
+            while is_left(at, end):
+                mbarrier_wait(u32(empty + u32(8) * slot), phase)
+                bar, to = u32(full + u32(8) * slot), u32(base + u32(RING) + slot * u32(STAGE))
+                mbarrier_arrive_expect(bar, u32(STAGE + NUMBER_BYTES))
+                load_tile(to, Q_BOXES, PASS, passing, bar, at, h, image)
+                bulk_load(u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES)), address(numbers, i64(line + i64(2 * at))), u32(NUMBER_BYTES),
+                          bar)
+                load_tile(u32(to + u32(FIRST_BYTES)), V_BOXES, PASS, passing_second, bar, at, h, image)
+                slot, phase = advanced(slot, phase)
+                at = i32(at + STEP)
+
+    @device_function
+    def add_parts(base, bars, where, members, sums, counts, tiles_of_rows, sizes, own):
+        """What this block adds to dq, every other tile of rows: until an addition has come through and been announced the other thread has
+        begun the next one."""
+        _, _, _, part_full, part_empty = bars
+        image, _, other_head, start, begin, end = where
+        heads, rows, keys, bounds = sizes
+        mine, _ = divide_remainder(start, BY_HEIGHT)
+        turn, phase, source = i32(0), u32(0), u32(base + u32(PART))
+        for member in range(members):
+            line = i32(i32(image * heads + i32(other_head + member)) * tiles_of_rows)  # of all tiles of rows the first one of this head's
+            at = begin
+            while is_left(at, end):
+                if turn == own:
+                    m, _ = divide_remainder(at, BY_WIDTH)
+                    m = i32(line + m)
+                    mbarrier_wait(u32(part_full + u32(8 * own)), phase)
+                    phase = u32(phase ^ u32(1))
+                    to = address(sums, i64(i64(m) * i64(PART_BYTES // 4)))
+                    if ORDERED:
+                        low, high = tiles_of(at, rows, keys, bounds)
+                        before = i32(mine - low) if DOWN else i32(high - mine)
+                        while load_acquired(advance(counts, i64(m))) != u32(before):
+                            pass
+                        fence_async_global()
+                        if before == 0:
+                            bulk_store(to, source, u32(PART_BYTES))
+                        else:
+                            bulk_reduce_add_f32(to, source, u32(PART_BYTES))
+                        bulk_commit()
+                        source_free()
+                        mbarrier_arrive(part_empty)
+                        drained()
+                        fence_async_global()
+                        add_released(advance(counts, i64(m)), u32(1))
+                    else:
+                        bulk_reduce_add_f32(to, source, u32(PART_BYTES))
+                        bulk_commit()
+                        source_free()
+                        mbarrier_arrive(part_empty)
+                turn, at = i32(turn ^ 1), i32(at + STEP)
+        drained()
+
+    @device_function
+    def clear_rows(to, boxes, box, behind, rows, thread):
+        """Rows of a tile of so many become zero from `behind` on: zero times what is there might be NaN."""
+        for piece in range(i32(max(behind, i32(0)) * 8 + thread), rows * 8, 128 * GROUPS):
+            for b in range(boxes):
+                store_shared_4u32(u32(to + u32(b * box) + u32(i32(piece) * 16)), u32(0), u32(0), u32(0), u32(0))
+
+    @device_function
+    def put_slopes(words, to, group, warp, lane):
+        """ds as columns of 64 rows, or of all, a line of memory a key."""
+        key = i32(group * 64 + warp * 16 + (lane & 15))
+        for i in range(WIDTH // 16):
+            piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(key * LINE >> 7 & (LINE // 16 - 1))) * u32(16))
+            stmatrix_x4(u32(to + u32(i // 4 * SLOPE_BOX) + u32(key * LINE) + piece), words[4 * i], words[4 * i + 1], words[4 * i + 2],
+                        words[4 * i + 3])
+
+    @device_function
+    def put_part(part, to, count, thread):
+        """A warpgroup's columns of the part of dq, block after block."""
+        for j in range(count // 8):
+            store_shared_4f32(u32(to + u32(2048 * j) + u32(thread * 16)), part[4 * j], part[4 * j + 1], part[4 * j + 2], part[4 * j + 3])
+
+    @device_function
+    def put_turned(part, to, first, warp, lane):
+        """The same of a transposed part, warp after warp: a block of shared memory has 16 columns, and box number `first` begins."""
+        for tile in range(TILES):
+            block = i32(4 * (first + tile) + warp)
+            if block < BLOCKS_TURNED:
+                for j in range(WIDTH // 8):
+                    k = tile * SCORES + 4 * j
+                    store_shared_4f32(u32(to + u32(block * 2048) + u32(512 * j) + u32(lane * 16)), part[k], part[k + 1], part[k + 2],
+                                      part[k + 3])
+
+    @device_function
+    def place_of(number, order):
+        """(image, head of keys, first key) of the block's tile."""
+        image, own_head, _, start = locate(i32(load_shared_u32(number)), order)
+        if DOWN:
+            start = i32(i32(i32(order[6] - 1) * HEIGHT) - start)
+        return image, own_head, start
+
+    @device_function
+    def work_of(number, order, sequences, sizes, members, bounds):
+        """((image, head of keys, first head of rows, first key, where rows begin, where they end) of the block's tile, rows, keys)."""
+        image, own_head, start = place_of(number, order)
+        _, rows, _, keys = terms.lengths(image, sequences, i32(sizes[0]), i32(sizes[1]))
+        begin, end = rows_of(start, rows, keys, bounds)
+        if DOWN:
+            count, _ = divide_remainder(i32(i32(end - begin) + i32(WIDTH - 1)), BY_WIDTH)
+            begin, end = i32(begin + i32(count - 1) * WIDTH), i32(begin - WIDTH)
+        return (image, own_head, i32(own_head * members), start, begin, end), rows, keys
+
+    @device_function
+    def consume(outs, base, bars, where, members, limits, scaling, dropping, group, thread, number, order):
+        resident, full, empty, part_full, part_empty = bars
+        image, line_head, other_head, start, begin, end = where
+        rows, keys, all_rows, all_keys, shift, bounds, heads = limits
+        scale, softcap, bias, bias_strides = scaling
+        seed, threshold, factor = dropping
+        lane, warp = i32(thread & 31), i32(thread >> 5)
+        line, column = i32(start + group * 64 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
+        steepness = f32(LOG2E) if ADJUSTED else f32(scale * f32(LOG2E))
+        x, y = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32)
+        sums, values, part = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32), cuda.local.array(PARTS, f32)
+        words, words_p = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
+        factors, nothing, kept = cuda.local.array(2, f32), cuda.local.array(1, f32), cuda.local.array(MASKS, u32)
+        if OF_DK:
+            for c in range(SUMS):
+                sums[c] = f32(0)
+        if OF_DV:
+            for c in range(SUMS_V):
+                values[c] = f32(0)
+        slot, phase, turn = u32(0), u32(0), u32(1)
+        mbarrier_wait(resident, u32(0))
+        if LIMITED_KEYS and i32(start + HEIGHT) > keys:  # what is behind the last key is multiplied for dq, by zeros
+            clear_rows(base, Q_BOXES, STAY, i32(keys - start), HEIGHT, i32(group * 128 + thread))
+            if OF_DK:
+                clear_rows(u32(base + u32(SECOND)), V_BOXES, STAY, i32(keys - start), HEIGHT, i32(group * 128 + thread))
+            fence_async_shared()
+            barrier_sync(u32(1), u32(128 * GROUPS))
+        mine = u32(base + u32(group) * u32(64 * ROW))
+        own_keys = u32(base + u32(group) * u32(COLUMNS_BEFORE // COLUMNS * STAY)) if COUNTS[-1] else base
+        a, a_second = descriptor(by_row, mine), descriptor(by_row, u32(mine + u32(SECOND)))
+        for member in range(members):
+            h = i32(other_head + member)
+            slope, head = terms.slope(h, heads), i32(image * heads + h)
+            bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
+            scoring = (shift, slope, bias, bias_at, bias_strides, i32(all_rows - 1), i32(all_keys - 1), scale, softcap)
+            drawing = (seed, head, threshold, factor)
+            at = begin
+            while is_left(at, end):
+                mbarrier_wait(u32(full + u32(8) * slot), phase)
+                tile = u32(base + u32(RING) + slot * u32(STAGE))
+                second = u32(tile + u32(FIRST_BYTES))
+                if LIMITED_ROWS and i32(at + WIDTH) > rows:
+                    clear_rows(tile, Q_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
+                    clear_rows(second, V_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
+                    fence_async_shared()
+                    barrier_sync(u32(1), u32(128 * GROUPS))
+                if DROPOUT:
+                    find_kept(kept, drawing, line, at, lane)
+                score(x, a, descriptor(by_row, tile))
+                if OF_DK:
+                    value(y, a_second, descriptor(by_row, second))
+                else:  # slopes that nobody asks for
+                    for c in range(SCORES):
+                        y[c] = f32(0)
+                if CAPPED or not OF_DK:
+                    slopes_done(x)
+                else:
+                    scores_first(x)
+                if ADJUSTED:
+                    adjust(x, nothing, line, at, column, scoring)
+                begin, _ = terms.span(i32(min(i32(at + WIDTH), rows) - 1), rows, keys, bounds)
+                _, last = terms.span(at, rows, keys, bounds)
+                if begin > start or last < i32(start + HEIGHT):
+                    hide(x, i32(line - shift), at, column, i32(keys - line), bounds)
+                levels = u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES))
+                deltas = u32(levels + u32(NUMBER_BYTES // 2))
+                if CAPPED:
+                    if OF_DK:
+                        slopes_done(y)
+                    capped(x, y, levels, deltas, line, at, column, scoring, kept, factor)
+                else:
+                    exponentials(x, levels, column, steepness)
+                    if OF_DK:
+                        slopes_done(y)
+                    slopes(x, y, deltas, column, kept, factor)
+                if OF_DV:
+                    pack(words_p, x)
+                if OF_DK:
+                    pack(words, y)
+                if OF_DV:
+                    by_second(values, words_p, descriptor(by_column, second), i32(1))
+                if OF_DK:
+                    of_ds = u32(base + u32(SLOPES) + turn * u32(SLOPE_BYTES))
+                    put_slopes(words, of_ds, group, warp, lane)
+                    fence_async_shared()
+                    barrier_sync(u32(1), u32(128 * GROUPS))
+                    if TURNED:
+                        by_keys(part, descriptor(OF_KEYS, own_keys), descriptor(OF_SLOPES, of_ds))
+                    elif BY_ROWS:
+                        by_keys(part, descriptor(OF_SLOPES, u32(of_ds + u32(group) * u32(SLOPE_BOX))), descriptor(OF_KEYS, base))
+                    else:  # where a warpgroup has fewer columns, or none, it multiplies as many and leaves them
+                        by_keys(part, descriptor(OF_SLOPES, of_ds), descriptor(OF_KEYS, own_keys))
+                    by_first(sums, words, descriptor(by_column, tile), i32(1))
+                    part_first(part)
+                    mbarrier_wait(part_empty, turn)
+                    to = u32(base + u32(PART))
+                    if TURNED:
+                        put_turned(part, to, i32(group * TILES), warp, lane)
+                    elif BY_ROWS:
+                        put_part(part, u32(to + u32(group) * u32(BLOCKS * 2048)), COUNTS[0], thread)
+                    elif group == 0:
+                        put_part(part, to, COUNTS[0], thread)
+                    else:
+                        put_part(part, u32(to + u32(COLUMNS_BEFORE // 8 * 2048)), COUNTS[-1], thread)
+                    fence_async_shared()
+                    turn = u32(turn ^ u32(1))
+                    release(part_full, turn, lane)
+                if OF_DK:
+                    sums_done(sums)
+                if OF_DV:
+                    values_done(values)
+                release(empty, slot, lane)
+                slot, phase = advanced(slot, phase)
+                at = i32(at + STEP)
+        out, out_strides, out_second, second_strides = outs
+        image, line_head, start = place_of(number, order)  # once more: nothing of it is kept in registers until here
+        line = i32(start + group * 64 + warp * 16 + (lane >> 2))
+        if OF_DK:
+            sums_done(sums)
+            for r in range(2):
+                factors[r] = scale if i32(line + 8 * r) < keys else f32(0)
+            to_keys = advance(out, i64(i64(image) * out_strides[0] + i64(line_head) * out_strides[1]))
+            store(sums, factors, to_keys, out_strides, line, all_keys, column)
+        if OF_DV:
+            values_done(values)
+            for r in range(2):
+                factors[r] = f32(1) if i32(line + 8 * r) < keys else f32(0)
+            to_values = advance(out_second, i64(i64(image) * second_strides[0] + i64(line_head) * second_strides[1]))
+            store_values(values, factors, to_values, second_strides, line, all_keys, column)
+
+    @cuda.jit(launch_bounds=(THREADS, 1))
+    def sdpa_bwd_flash_wgmma(k_map, v_map, q_map, do_map, dk, dk_strides, dv, dv_strides, brought, sums, counts, ticket, sizes,
+                             per_section, several, rest, last_section, heads_of, group_of, tiles, group, of_rows, of_keys, row_step,
+                             key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor):
+        shared = cuda.shared.array(0, u32)
+        maps = (tensor_map_address(k_map), tensor_map_address(v_map), tensor_map_address(q_map), tensor_map_address(do_map))
+        base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
+        resident = u32(base + u32(BARS))
+        bars = (resident, u32(resident + u32(8)), u32(resident + u32(8 + 8 * STAGES)), u32(resident + u32(8 + 16 * STAGES)),
+                u32(resident + u32(24 + 16 * STAGES)))
+        number = u32(resident + u32(32 + 16 * STAGES))
+        tid = i32(cuda.threadIdx.x)
+        if tid == 0:
+            for k in range(4):
+                prefetch_tensor_map(maps[k])
+            mbarrier_init(resident, u32(1))
+            for stage in range(STAGES):
+                mbarrier_init(u32(bars[1] + u32(8 * stage)), u32(1))
+                mbarrier_init(u32(bars[2] + u32(8 * stage)), u32(4 * GROUPS))
+            for k in range(2):
+                mbarrier_init(u32(bars[3] + u32(8 * k)), u32(4 * GROUPS))
+            mbarrier_init(bars[4], u32(1))
+            fence_mbarrier_init()
+            store_shared_u32(number, fetch_add_u32(ticket, u32(1)))
+        cuda.syncthreads()
+        order, sequences = (per_section, several, rest, last_section, heads_of, group_of, tiles), (of_rows, of_keys, row_step, key_step)
+        members, heads = i32(group), i32(i32(heads_of[0]) * i32(group))
+        # each role finds its tile for itself: what all had in common would be kept in memory, producers have few registers
+        role = uniform(i32(tid >> 7))
+        if role == 0:
+            release_registers()
+            if tid < 32:
+                if elect():
+                    where, _, _ = work_of(number, order, sequences, sizes, members, bounds)
+                    produce(maps, base, bars, where, members, brought, i32(sizes[2]), heads)
+            elif OF_DK and tid < 96:
+                if elect():
+                    where, rows, keys = work_of(number, order, sequences, sizes, members, bounds)
+                    add_parts(base, bars, where, members, sums, counts, i32(sizes[3]), (heads, rows, keys, bounds), i32(i32(tid >> 5) - 1))
+        else:
+            claim_registers()
+            where, rows, keys = work_of(number, order, sequences, sizes, members, bounds)
+            limits = (rows, keys, i32(sizes[0]), i32(sizes[1]), terms.shift(rows, keys), bounds, heads)
+            consume((dk, dk_strides, dv, dv_strides), base, bars, where, members, limits, (scale, softcap, bias, bias_strides),
+                    (seed, threshold, factor), i32(role - 1), i32(tid & 127), number, order)
+    return sdpa_bwd_flash_wgmma
