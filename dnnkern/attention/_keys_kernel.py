@@ -304,9 +304,9 @@ def kernel(config, down):
                     scores_first(x)
                 if ADJUSTED:
                     adjust(x, nothing, line, at, column, scoring)
-                begin, _ = terms.span(i32(min(i32(at + WIDTH), rows) - 1), rows, keys, bounds)
+                seen, _ = terms.span(i32(min(i32(at + WIDTH), rows) - 1), rows, keys, bounds)
                 _, last = terms.span(at, rows, keys, bounds)
-                if begin > start or last < i32(start + HEIGHT):
+                if seen > start or last < i32(start + HEIGHT):
                     hide(x, i32(line - shift), at, column, i32(keys - line), bounds)
                 levels = u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES))
                 deltas = u32(levels + u32(NUMBER_BYTES // 2))
