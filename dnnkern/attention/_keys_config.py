@@ -87,7 +87,7 @@ class Config:
         """About how many registers a thread needs: while scores become slopes, or while their products are under way."""
         sums, width = sum(self.summed) // 2, self.shape.width
         k = self.kind
-        options = (16 + 8 * bool(k.bias) if self.turned else 20) if k.bias or k.dropout else 8 * self.adjusted
+        options = (16 + 16 * bool(k.bias) if self.turned else 20) if k.bias or k.dropout else 8 * self.adjusted
         slopes = width + 32 + options + 8 * (k.softcap and width != 64)
         products = width // 2 + max(n for _, _, n in self.parts) * min(width, 64) // 128 + 30
         return sums + max(slopes, products)
