@@ -15,9 +15,9 @@ from ..device import device_function, f32, i32, i64, u32
 from ..device.fastmath import ex2, fma
 from ..device.index import ceil_div
 from ..device.philox import philox
+from ..device.unroll import unrolled
 from ..device.vec import load_shared_2f32
 from ..device.warp import FULL, shuffle_sync
-from ..matmul._tile import unrolled
 from ._flash import LOG2E
 from ._scores import NOTHING, make_terms
 

@@ -15,10 +15,10 @@ from ..device import cuda, device_function, i32, i64, u32
 from ..device.convert import element
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.index import divide_remainder, divisor
+from ..device.unroll import unrolled
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
-from ..matmul._tile import unrolled
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._delta import delta_launch
 from ._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_extent, make_powers, make_seen, make_tile, tiles_of

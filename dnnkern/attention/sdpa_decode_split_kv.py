@@ -19,12 +19,12 @@ from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import maximum
 from ..device.groups import access_words, make_reader
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ..device.unroll import unrolled
 from ..device.vec import advance
 from ..device.warp import add, make_reduce
 from ..dispatch import Algorithm
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..matmul._tile import unrolled
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._decode_ranges import (Parts, lines_of, make_joined, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes,
                              shape_arguments, sink_arguments, tiles_of)

@@ -22,12 +22,12 @@ from ..device.convert import element
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.fastmath import maximum
 from ..device.index import divide_remainder, divisor
+from ..device.unroll import unrolled
 from ..device.vec import advance, shared_address
 from ..device.warp import add, make_reduce
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..host.products import FLOATS
-from ..matmul._tile import unrolled
 from ..transform._estimate import LAUNCH, moved_seconds
 from ._flash import blocks_seconds, fits, lines_arguments, make_extent, make_powers, make_seen, make_tile, tiles_of
 from ._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments

@@ -28,6 +28,7 @@ from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
 from ..device.mbarrier import fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 from ..device.registers import check_register_budget, make_register_claim, make_register_release
 from ..device.tma import bulk_load, prefetch_tensor_map, tensor_map_address, tma_load_4d
+from ..device.unroll import unrolled
 from ..device.vec import address, advance, load_shared_u32, pin, shared_address, store_shared_u32
 from ..device.warp import elect, redux_max, uniform
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
@@ -35,7 +36,6 @@ from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..host.products import FP8
 from ..matmul._engine_hopper import GROUP, ROW, SHARED_LIMIT
-from ..matmul._tile import unrolled
 from ._flash import LOG2E, WIDEST
 from ._fragments import (is_adjusted, make_absorb, make_adjust, make_drop, make_hide, make_pack_bytes, make_shares,
                          make_single_store, make_store, stored_in_pairs)

@@ -13,8 +13,8 @@ from ..device.convert import element
 from ..device.epilogue import EpilogueSpec
 from ..device.groups import make_reader, scalar_of
 from ..device.index import divide_remainder
+from ..device.unroll import unrolled
 from ..device.vec import advance, load_shared_2f32, load_shared_2f64, load_shared_4f32, shared_address
-from ..matmul._tile import unrolled
 from ._taps import Axis, make_meet, make_source
 from ._vectors import make_biases, make_finish
 

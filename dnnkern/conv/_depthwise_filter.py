@@ -11,9 +11,9 @@ from ..device import cuda, device_function, f32, f64, i32, i64, u32
 from ..device.dependent import wait_for_previous_grid
 from ..device.groups import make_reader, scalar_of
 from ..device.index import divide_remainder
+from ..device.unroll import unrolled
 from ..device.vec import advance
 from ..device.warp import reduce_sum
-from ..matmul._tile import unrolled
 from ._depthwise_data import make_columns_inside, make_window
 from ._vectors import make_finish
 

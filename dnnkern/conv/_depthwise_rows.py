@@ -20,10 +20,10 @@ from ..device.groups import make_reader
 from ..device.index import ceil_div, ceil_divide, divide_remainder
 from ..device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 from ..device.tma import prefetch_tensor_map, tensor_map_address, tma_load_4d
+from ..device.unroll import unrolled
 from ..device.vec import advance, load_shared_2u32, load_shared_4f32, load_shared_4u32, load_shared_u32, shared_address
 from ..device.warp import elect, uniform
 from ..host.dtypes import ITEMSIZE
-from ..matmul._tile import unrolled
 from ._depthwise_data import make_filters
 from ._depthwise_filter import make_add_rows
 from ._taps import Axis, make_meet

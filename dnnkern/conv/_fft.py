@@ -14,7 +14,7 @@ import functools
 import math
 
 from ..device import device_function, f32, i32
-from ..matmul._tile import unrolled
+from ..device.unroll import unrolled
 
 RADICES = {8: (2, 4), 12: (3, 4), 16: (4, 4), 20: (5, 4), 24: (3, 8), 32: (4, 8), 40: (5, 8), 48: (6, 8), 64: (8, 8)}
 """Length -> (R1, R2)."""

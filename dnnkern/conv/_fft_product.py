@@ -19,8 +19,8 @@ from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.cp_async import commit_copies, copy_async8, copy_async16, wait_copies
 from ..device.dot import make_outer
 from ..device.index import divide_remainder
+from ..device.unroll import unrolled
 from ..device.vec import address, load2, load_shared_4f32, shared_address, store4
-from ..matmul._tile import unrolled
 
 LANES_M, LANES_N = 4, 8
 PAD = 2  # complex numbers between rows of the ring: 16 bytes, so that a run of channels is spread over all banks as it is turned

@@ -20,8 +20,8 @@ from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.cp_async import commit_copies, copy_async4, wait_copies
 from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.index import divide_remainder
+from ..device.unroll import unrolled
 from ..device.vec import address, advance, load2, load2_if, shared_address, store2
-from ..matmul._tile import unrolled
 from ._fft import make_fft, make_place, place
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from ..device import cp_async, cuda, device_function, i32, i64, u16, u32, u64
 from ..device.convert import element
 from ..device.fastmath import minimum
+from ..device.unroll import unrolled
 from ..device.vec import address, load1_nc_if, load_shared_2u32, store_shared_f32
 from ..matmul._loaders import ALONG_ROWS, log2
-from ..matmul._tile import unrolled
 
 
 @dataclass(frozen=True)

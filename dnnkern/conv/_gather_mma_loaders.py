@@ -3,10 +3,10 @@
 The local array of a loader holds the offsets of the thread's rows, their masks, and the stage's number; see `_gather_table` for the state.
 """
 from ..device import cp_async, cuda, device_function, i32, i64, u8, u32, u64
+from ..device.unroll import unrolled
 from ..device.vec import address, load1_nc_if, load_shared_2u32, store_shared_u32
 from ..matmul._engine_loaders import Share
 from ..matmul._loaders import ALONG_K, log2
-from ..matmul._tile import unrolled
 from ._gather_loaders import make_rows
 
 

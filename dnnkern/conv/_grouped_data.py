@@ -14,8 +14,8 @@ from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.epilogue import EpilogueSpec
 from ..device.index import divide_remainder
 from ..device.mma import make_mma
+from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, load4_nc_if_into, load_shared_4u32, shared_address
-from ..matmul._tile import unrolled
 from ._taps import Axis, make_source
 from ._vectors import make_biases, make_finish
 

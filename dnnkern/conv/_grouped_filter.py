@@ -20,8 +20,8 @@ from ..device.cp_async import commit_copies, copy_async16, wait_copies
 from ..device.index import ceil_div, divide_remainder
 from ..device.ldmatrix import ldmatrix_x2_trans, ldmatrix_x4_trans
 from ..device.mma import make_mma
+from ..device.unroll import unrolled
 from ..device.vec import address, shared_address
-from ..matmul._tile import unrolled
 from ._taps import Axis
 
 UNIT = 16  # pixels of a product

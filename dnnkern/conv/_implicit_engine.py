@@ -17,12 +17,12 @@ from ..device.convert import element
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide, divide_remainder
 from ..device.tma import make_tma_load
+from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, load_shared_4u32, store4
 from ..matmul._engine_hopper import GROUP, ITEMSIZE, ROW, Loader, Tile
 from ..matmul._engine_stores import make_boxed_store, make_fill
 from ..matmul._store import make_group_store
 from ..matmul._tile import locate as locate_tile
-from ..matmul._tile import unrolled
 
 BEGIN, END, PIXEL, COLUMN, GROUP_OF, CHANNEL, LAST_CHANNEL, IMAGE = range(8)  # what entries of `where` are
 AT, TAPS, TAP, TAP_STEP, OFFSET, OFFSET_STEP, RESIDUE = range(8, 29, 3)       # the first of three entries, one an axis

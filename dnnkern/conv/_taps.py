@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass
 
 from ..device import device_function, i32
-from ..matmul._tile import unrolled
+from ..device.unroll import unrolled
 
 SMALL_GROUPS = (2, 4, 8, 16, 32)  # channels that share one product of a tensor core with other groups'
 

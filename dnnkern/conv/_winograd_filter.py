@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, i32, i64
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.unroll import unrolled
 from ..host.launch import Argument, Launch
-from ..matmul._tile import unrolled
 from ._winograd_transforms import Transform, make_square
 
 THREADS = 128

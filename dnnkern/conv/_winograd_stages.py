@@ -11,9 +11,9 @@ from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, load1_nc_if, store2, store4
 from ..host.launch import Argument, Launch
-from ..matmul._tile import unrolled
 from ._winograd_transforms import make_square
 
 THREADS = 128

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ..device import device_function, f32, i32
-from ..matmul._tile import unrolled
+from ..device.unroll import unrolled
 
 POINTS = (0, 1, -1, 2, -2)
 """A transform has the first n - 1 of them and infinity, each with its negative."""

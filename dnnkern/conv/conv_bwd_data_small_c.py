@@ -19,11 +19,11 @@ from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor, quotient
 from ..device.ldmatrix import ldmatrix_x4
 from ..device.mma import make_mma
+from ..device.unroll import unrolled
 from ..device.vec import address, advance, load1_nc_if, load_shared_2u32, shared_address, store_shared_u32
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..matmul._store import make_group_store
-from ..matmul._tile import unrolled
 from ._gather import refusal
 from ._small_c import CHANNELS
 

@@ -18,11 +18,11 @@ from ..device.cp_async import commit_copies, copy_async16, wait_copies
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.ldmatrix import ldmatrix_x4_trans
 from ..device.mma import make_mma
+from ..device.unroll import unrolled
 from ..device.vec import address, load1_nc_if, load_shared_u32, shared_address, store_shared_u32
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..matmul._engine_cost import SUM_LAUNCH
-from ..matmul._tile import unrolled
 from ._gather import refusal, view_of
 from ._gather_store import output_of, pitch_of, sum_launch, sums_bytes
 from ._small_c import (Window, are_copies, buffer_bytes, issue_cycles, make_place, make_shift, make_split, make_stage, rows_of, staging,

@@ -19,10 +19,10 @@ from ..device.convert import element
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.mma import make_mma
+from ..device.unroll import unrolled
 from ..device.vec import load1_nc_if, load_shared_u32, shared_address, store_shared_u32
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
-from ..matmul._tile import unrolled
 from ._gather import make_gather, refusal, view_of
 from ._gather_plan import largest, swapped
 from ._gather_store import Output, make_store, output_of

@@ -32,13 +32,13 @@ from ..device.cp_async import commit_copies, copy_async16_if, wait_copies
 from ..device.dot import make_outer
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.unroll import unrolled
 from ..device.vec import (address, advance, load1_nc_if, load_shared_4f32, load_shared_f32, shared_address, store_shared_4f32,
                           store_shared_f32)
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..matmul._loaders import log2
 from ..matmul._store import make_group_store
-from ..matmul._tile import unrolled
 from ._winograd import channels_last, correlation, float_bytes, refusal, tile_grid
 from ._winograd_filter import filter_launch
 from ._winograd_stages import make_row_store, row_vector

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from ..device import cuda, device_function, f32, f64, i32, i64, u32, u64
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.mma import make_mma
+from ..device.unroll import unrolled
 from ..device.vec import (load_shared_2f64, load_shared_4f32, load_shared_4u32, store_shared_2f64, store_shared_4f32, store_shared_4u32)
 from ._engine_fragments import make_reader, row_in_warp
 from ._loaders import ALONG_K, log2
-from ._tile import unrolled
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,10 @@ from ..device.mbarrier import (fence_mbarrier_init, mbarrier_arrive, mbarrier_ar
                                mbarrier_wait)
 from ..device.registers import check_register_budget, make_register_claim, make_register_release
 from ..device.tma import make_bulk_wait, make_tma_load, prefetch_tensor_map
+from ..device.unroll import unrolled
 from ..device.warp import elect, uniform
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ._scales import FP8
-from ._tile import unrolled
 
 ROW = 128           # bytes of k in a stage: the widest swizzle
 GROUP = 8192        # bytes of 64 rows of a stage

@@ -1,7 +1,7 @@
 """How a tile's sums leave a warpgroup of the Hopper main loop: 64 rows at a time through shared memory and TMA, or straight from registers.
 
 The sums are a fragment of wgmma: thread `t` of the warpgroup holds, of each 8 columns, two in row ``t / 32 * 16 + t % 32 / 4`` and the same
-two eight rows below. Everything that touches them is unrolled by calls (`_tile.unrolled`): the compiler does not unroll a loop with an
+two eight rows below. Everything that touches them is unrolled by calls (`device.unroll`): the compiler does not unroll a loop with an
 activation in it, and sums that are indexed by a variable lie in local memory.
 """
 import functools
@@ -15,10 +15,10 @@ from ..device.ldmatrix import ldmatrix_x4
 from ..device.mbarrier import fence_async_shared
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import bulk_commit, make_bulk_wait_read, tma_store_3d
+from ..device.unroll import unrolled
 from ..device.vec import address, advance, as_u32, load_shared_4u32, store4, store_shared_2u32
 from ._engine_hopper import GROUP, ROW
 from ._store import make_group_store
-from ._tile import unrolled
 
 
 @functools.cache

@@ -11,10 +11,10 @@ import functools
 
 from ..device import cuda, device_function, i32, i64, u8, u16, u32
 from ..device.index import ceil_div, divide_remainder, divisor, funnel_shift
+from ..device.unroll import unrolled
 from ..device.vec import address, advance, as_u32, load4_nc_if, store4
 from ..device.warp import shuffle_down
 from ..host.launch import Argument, Launch
-from ._tile import unrolled
 
 SIDE, THREADS = 64, 256
 ROWS = 4  # that a warp copies side by side, so that as many loads are on their way

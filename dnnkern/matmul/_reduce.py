@@ -2,8 +2,8 @@
 import functools
 
 from ..device import device_function, i32
+from ..device.unroll import unrolled
 from ..device.warp import add, shuffle_xor
-from ._tile import unrolled
 
 
 @functools.cache

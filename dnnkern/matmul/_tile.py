@@ -18,6 +18,7 @@ from ..device import cuda, device_function, f32, f64, i32, i64, u32, u64
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.dot import make_outer
 from ..device.index import divide_remainder, divisor
+from ..device.unroll import unrolled
 from ..device.vec import (address, load_shared_2f64, load_shared_4f32, load_shared_4u32, store_shared_2f64, store_shared_4f32,
                           store_shared_4u32)
 from ..host.launch import Argument
@@ -81,22 +82,6 @@ class Operands:
     def group(self):
         """Elements in 16 bytes of shared memory."""
         return 16 // self.item
-
-
-def unrolled(n, body):
-    """Device function that calls ``body(k, s)`` for k = first, ..., first + n - 1, each k a constant: loops whose body is as long as a
-    main loop's are not unrolled by the compiler."""
-    if n == 1:
-        return body
-    half = n // 2
-    first = unrolled(half, body)
-    second = first if n == 2 * half else unrolled(n - half, body)  # the same function is compiled once
-
-    @device_function
-    def run(k, s):
-        first(k, s)
-        second(i32(k + half), s)
-    return run
 
 
 def shared_bytes(tile, operands):

@@ -22,10 +22,10 @@ from ..device.grid import announce, await_blocks
 from ..device.index import divide_remainder, divisor
 from ..device.ldmatrix import ldmatrix_x2, ldmatrix_x4, ldmatrix_x4_trans
 from ..device.mma import make_mma
+from ..device.unroll import unrolled
 from ..device.vec import address, load2, load4, shared_address
 from ..device.warp import shuffle_xor
 from ..host.dtypes import ITEMSIZE
-from ..matmul._tile import unrolled
 from ._cells import TYPES
 from ._persistent_config import COPY, TILE, WARP
 
