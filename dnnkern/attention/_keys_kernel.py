@@ -105,6 +105,14 @@ def kernel(config, down):
         return at > end if DOWN else at < end
 
     @device_function
+    def following(at, member, members):
+        """The next step: the same rows of the group's next head, behind the last one the next rows."""
+        member = i32(member + 1)
+        if member == members:
+            return i32(at + STEP), i32(0)
+        return at, member
+
+    @device_function
     def advanced(slot, phase):
         slot = u32(slot + u32(1))
         if slot == u32(STAGES):
@@ -132,21 +140,18 @@ def kernel(config, down):
         load_tile(base, Q_BOXES, STAY, stay, resident, start, line_head, image)
         if OF_DK:
             load_tile(u32(base + u32(SECOND)), V_BOXES, STAY, stay_second, resident, start, line_head, image)
-        slot, phase = u32(0), u32(1)
-        for member in range(members):
+        slot, phase, at, member = u32(0), u32(1), begin, i32(0)
+        while is_left(at, end):
             h = i32(other_head + member)
             line = i64(i64(i64(i32(image * heads + h)) * i64(padded)) * i64(2))
-            at = begin
-            while is_left(at, end):
-                mbarrier_wait(u32(empty + u32(8) * slot), phase)
-                bar, to = u32(full + u32(8) * slot), u32(base + u32(RING) + slot * u32(STAGE))
-                mbarrier_arrive_expect(bar, u32(STAGE + NUMBER_BYTES))
-                load_tile(to, Q_BOXES, PASS, passing, bar, at, h, image)
-                bulk_load(u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES)), address(numbers, i64(line + i64(2 * at))), u32(NUMBER_BYTES),
-                          bar)
-                load_tile(u32(to + u32(FIRST_BYTES)), V_BOXES, PASS, passing_second, bar, at, h, image)
-                slot, phase = advanced(slot, phase)
-                at = i32(at + STEP)
+            mbarrier_wait(u32(empty + u32(8) * slot), phase)
+            bar, to = u32(full + u32(8) * slot), u32(base + u32(RING) + slot * u32(STAGE))
+            mbarrier_arrive_expect(bar, u32(STAGE + NUMBER_BYTES))
+            load_tile(to, Q_BOXES, PASS, passing, bar, at, h, image)
+            bulk_load(u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES)), address(numbers, i64(line + i64(2 * at))), u32(NUMBER_BYTES), bar)
+            load_tile(u32(to + u32(FIRST_BYTES)), V_BOXES, PASS, passing_second, bar, at, h, image)
+            slot, phase = advanced(slot, phase)
+            at, member = following(at, member, members)
 
     @device_function
     def add_parts(base, bars, where, members, sums, counts, tiles_of_rows, sizes, own):
@@ -156,39 +161,37 @@ def kernel(config, down):
         image, _, other_head, start, begin, end = where
         heads, rows, keys, bounds = sizes
         mine, _ = divide_remainder(start, BY_HEIGHT)
-        turn, phase, source = i32(0), u32(0), u32(base + u32(PART))
-        for member in range(members):
-            line = i32(i32(image * heads + i32(other_head + member)) * tiles_of_rows)  # of all tiles of rows the first one of this head's
-            at = begin
-            while is_left(at, end):
-                if turn == own:
-                    m, _ = divide_remainder(at, BY_WIDTH)
-                    m = i32(line + m)
-                    mbarrier_wait(u32(part_full + u32(8 * own)), phase)
-                    phase = u32(phase ^ u32(1))
-                    to = address(sums, i64(i64(m) * i64(PART_BYTES // 4)))
-                    if ORDERED:
-                        low, high = tiles_of(at, rows, keys, bounds)
-                        before = i32(mine - low) if DOWN else i32(high - mine)
-                        while load_acquired(advance(counts, i64(m))) != u32(before):
-                            pass
-                        fence_async_global()
-                        if before == 0:
-                            bulk_store(to, source, u32(PART_BYTES))
-                        else:
-                            bulk_reduce_add_f32(to, source, u32(PART_BYTES))
-                        bulk_commit()
-                        source_free()
-                        mbarrier_arrive(part_empty)
-                        drained()
-                        fence_async_global()
-                        add_released(advance(counts, i64(m)), u32(1))
+        turn, phase, source, at, member = i32(0), u32(0), u32(base + u32(PART)), begin, i32(0)
+        while is_left(at, end):
+            if turn == own:
+                m, _ = divide_remainder(at, BY_WIDTH)
+                m = i32(i32(i32(image * heads + i32(other_head + member)) * tiles_of_rows) + m)  # of all tiles of rows
+                mbarrier_wait(u32(part_full + u32(8 * own)), phase)
+                phase = u32(phase ^ u32(1))
+                to = address(sums, i64(i64(m) * i64(PART_BYTES // 4)))
+                if ORDERED:
+                    low, high = tiles_of(at, rows, keys, bounds)
+                    before = i32(mine - low) if DOWN else i32(high - mine)
+                    while load_acquired(advance(counts, i64(m))) != u32(before):
+                        pass
+                    fence_async_global()
+                    if before == 0:
+                        bulk_store(to, source, u32(PART_BYTES))
                     else:
                         bulk_reduce_add_f32(to, source, u32(PART_BYTES))
-                        bulk_commit()
-                        source_free()
-                        mbarrier_arrive(part_empty)
-                turn, at = i32(turn ^ 1), i32(at + STEP)
+                    bulk_commit()
+                    source_free()
+                    mbarrier_arrive(part_empty)
+                    drained()
+                    fence_async_global()
+                    add_released(advance(counts, i64(m)), u32(1))
+                else:
+                    bulk_reduce_add_f32(to, source, u32(PART_BYTES))
+                    bulk_commit()
+                    source_free()
+                    mbarrier_arrive(part_empty)
+            turn = i32(turn ^ 1)
+            at, member = following(at, member, members)
         drained()
 
     @device_function
@@ -274,90 +277,89 @@ def kernel(config, down):
         mine = u32(base + u32(group) * u32(64 * ROW))
         own_keys = u32(base + u32(group) * u32(COLUMNS_BEFORE // COLUMNS * STAY)) if COUNTS[-1] else base
         a, a_second = descriptor(by_row, mine), descriptor(by_row, u32(mine + u32(SECOND)))
-        for member in range(members):
+        at, member = begin, i32(0)
+        while is_left(at, end):
             h = i32(other_head + member)
             slope, head = terms.slope(h, heads), i32(image * heads + h)
             bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
             scoring = (shift, slope, bias, bias_at, bias_strides, i32(all_rows - 1), i32(all_keys - 1), scale, softcap)
             drawing = (seed, head, threshold, factor)
-            at = begin
-            while is_left(at, end):
-                mbarrier_wait(u32(full + u32(8) * slot), phase)
-                tile = u32(base + u32(RING) + slot * u32(STAGE))
-                second = u32(tile + u32(FIRST_BYTES))
-                if LIMITED_ROWS and i32(at + WIDTH) > rows:
-                    clear_rows(tile, Q_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
-                    clear_rows(second, V_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
-                    fence_async_shared()
-                    barrier_sync(u32(1), u32(128 * GROUPS))
-                if DROPOUT:
-                    find_kept(kept, drawing, line, at, lane)
-                score(x, a, descriptor(by_row, tile))
+            mbarrier_wait(u32(full + u32(8) * slot), phase)
+            tile = u32(base + u32(RING) + slot * u32(STAGE))
+            second = u32(tile + u32(FIRST_BYTES))
+            if LIMITED_ROWS and i32(at + WIDTH) > rows:
+                clear_rows(tile, Q_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
+                clear_rows(second, V_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
+                fence_async_shared()
+                barrier_sync(u32(1), u32(128 * GROUPS))
+            if DROPOUT:
+                find_kept(kept, drawing, line, at, lane)
+            score(x, a, descriptor(by_row, tile))
+            if OF_DK:
+                value(y, a_second, descriptor(by_row, second))
+            else:  # slopes that nobody asks for
+                for c in range(SCORES):
+                    y[c] = f32(0)
+            if CAPPED or not OF_DK:
+                slopes_done(x)
+            else:
+                scores_first(x)
+            if ADJUSTED:
+                adjust(x, nothing, line, at, column, scoring)
+            seen, _ = terms.span(i32(min(i32(at + WIDTH), rows) - 1), rows, keys, bounds)
+            _, last = terms.span(at, rows, keys, bounds)
+            if seen > start or last < i32(start + HEIGHT):
+                hide(x, i32(line - shift), at, column, i32(keys - line), bounds)
+            levels = u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES))
+            deltas = u32(levels + u32(NUMBER_BYTES // 2))
+            if CAPPED:
                 if OF_DK:
-                    value(y, a_second, descriptor(by_row, second))
-                else:  # slopes that nobody asks for
-                    for c in range(SCORES):
-                        y[c] = f32(0)
-                if CAPPED or not OF_DK:
-                    slopes_done(x)
+                    slopes_done(y)
+                capped(x, y, levels, deltas, line, at, column, scoring, kept, factor)
+            else:
+                exponentials(x, levels, column, steepness)
+                if OF_DK:
+                    slopes_done(y)
+                slopes(x, y, deltas, column, kept, factor)
+            if OF_DV:
+                pack(words_p, x)
+            if OF_DK:
+                pack(words, y)
+            if OF_DV:
+                by_second(values, words_p, descriptor(by_column, second), i32(1))
+            if OF_DK:
+                of_ds = u32(base + u32(SLOPES) + turn * u32(SLOPE_BYTES))
+                put_slopes(words, of_ds, group, warp, lane)
+                fence_async_shared()
+                barrier_sync(u32(1), u32(128 * GROUPS))
+                if TURNED:
+                    by_keys(part, descriptor(OF_KEYS, own_keys), descriptor(OF_SLOPES, of_ds))
+                elif BY_ROWS:
+                    by_keys(part, descriptor(OF_SLOPES, u32(of_ds + u32(group) * u32(SLOPE_BOX))), descriptor(OF_KEYS, base))
+                else:  # where a warpgroup has fewer columns, or none, it multiplies as many and leaves them
+                    by_keys(part, descriptor(OF_SLOPES, of_ds), descriptor(OF_KEYS, own_keys))
+                by_first(sums, words, descriptor(by_column, tile), i32(1))
+                part_first(part)
+                mbarrier_wait(part_empty, turn)
+                to = u32(base + u32(PART))
+                if TURNED:
+                    put_turned(part, to, i32(group * TILES), warp, lane)
+                elif BY_ROWS:
+                    put_part(part, u32(to + u32(group) * u32(BLOCKS * 2048)), COUNTS[0], thread)
+                elif group == 0:
+                    put_part(part, to, COUNTS[0], thread)
                 else:
-                    scores_first(x)
-                if ADJUSTED:
-                    adjust(x, nothing, line, at, column, scoring)
-                seen, _ = terms.span(i32(min(i32(at + WIDTH), rows) - 1), rows, keys, bounds)
-                _, last = terms.span(at, rows, keys, bounds)
-                if seen > start or last < i32(start + HEIGHT):
-                    hide(x, i32(line - shift), at, column, i32(keys - line), bounds)
-                levels = u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES))
-                deltas = u32(levels + u32(NUMBER_BYTES // 2))
-                if CAPPED:
-                    if OF_DK:
-                        slopes_done(y)
-                    capped(x, y, levels, deltas, line, at, column, scoring, kept, factor)
-                else:
-                    exponentials(x, levels, column, steepness)
-                    if OF_DK:
-                        slopes_done(y)
-                    slopes(x, y, deltas, column, kept, factor)
-                if OF_DV:
-                    pack(words_p, x)
-                if OF_DK:
-                    pack(words, y)
-                if OF_DV:
-                    by_second(values, words_p, descriptor(by_column, second), i32(1))
-                if OF_DK:
-                    of_ds = u32(base + u32(SLOPES) + turn * u32(SLOPE_BYTES))
-                    put_slopes(words, of_ds, group, warp, lane)
-                    fence_async_shared()
-                    barrier_sync(u32(1), u32(128 * GROUPS))
-                    if TURNED:
-                        by_keys(part, descriptor(OF_KEYS, own_keys), descriptor(OF_SLOPES, of_ds))
-                    elif BY_ROWS:
-                        by_keys(part, descriptor(OF_SLOPES, u32(of_ds + u32(group) * u32(SLOPE_BOX))), descriptor(OF_KEYS, base))
-                    else:  # where a warpgroup has fewer columns, or none, it multiplies as many and leaves them
-                        by_keys(part, descriptor(OF_SLOPES, of_ds), descriptor(OF_KEYS, own_keys))
-                    by_first(sums, words, descriptor(by_column, tile), i32(1))
-                    part_first(part)
-                    mbarrier_wait(part_empty, turn)
-                    to = u32(base + u32(PART))
-                    if TURNED:
-                        put_turned(part, to, i32(group * TILES), warp, lane)
-                    elif BY_ROWS:
-                        put_part(part, u32(to + u32(group) * u32(BLOCKS * 2048)), COUNTS[0], thread)
-                    elif group == 0:
-                        put_part(part, to, COUNTS[0], thread)
-                    else:
-                        put_part(part, u32(to + u32(COLUMNS_BEFORE // 8 * 2048)), COUNTS[-1], thread)
-                    fence_async_shared()
-                    turn = u32(turn ^ u32(1))
-                    release(part_full, turn, lane)
-                if OF_DK:
-                    sums_done(sums)
-                if OF_DV:
-                    values_done(values)
-                release(empty, slot, lane)
-                slot, phase = advanced(slot, phase)
-                at = i32(at + STEP)
+                    put_part(part, u32(to + u32(COLUMNS_BEFORE // 8 * 2048)), COUNTS[-1], thread)
+                fence_async_shared()
+                turn = u32(turn ^ u32(1))
+                release(part_full, turn, lane)
+            if OF_DK:
+                sums_done(sums)
+            if OF_DV:
+                values_done(values)
+            release(empty, slot, lane)
+            slot, phase = advanced(slot, phase)
+            at, member = following(at, member, members)
         out, out_strides, out_second, second_strides = outs
         image, line_head, start = place_of(number, order)  # once more: nothing of it is kept in registers until here
         line = i32(start + group * 64 + warp * 16 + (lane >> 2))
