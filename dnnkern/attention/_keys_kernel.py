@@ -148,7 +148,8 @@ def kernel(config, down):
             bar, to = u32(full + u32(8) * slot), u32(base + u32(RING) + slot * u32(STAGE))
             mbarrier_arrive_expect(bar, u32(STAGE + NUMBER_BYTES))
             load_tile(to, Q_BOXES, PASS, passing, bar, at, h, image)
-            bulk_load(u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES)), address(numbers, i64(line + i64(2 * at))), u32(NUMBER_BYTES), bar)
+            bulk_load(u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES)), address(numbers, i64(line + i64(2 * at))), u32(NUMBER_BYTES),
+                      bar)
             load_tile(u32(to + u32(FIRST_BYTES)), V_BOXES, PASS, passing_second, bar, at, h, image)
             slot, phase = advanced(slot, phase)
             at, member = following(at, member, members)

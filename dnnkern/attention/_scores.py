@@ -136,6 +136,18 @@ def make_lengths(kind):
     return lengths
 
 
+@device_function
+def kept_of_eight(words, threshold):
+    """Of four random words, a half for each of eight neighbouring keys, which are kept: bit k is that of key k."""
+    bits = u32(0)
+    for k in range(4):
+        if u32(words[k] << u32(16)) >= threshold:
+            bits = u32(bits | u32(1 << 2 * k))
+        if words[k] >= threshold:
+            bits = u32(bits | u32(2 << 2 * k))
+    return bits
+
+
 @functools.cache
 def make_terms(kind) -> Terms:
     """Device functions of a kind."""

@@ -19,7 +19,7 @@ from ..device.unroll import unrolled
 from ..device.vec import load_shared_2f32
 from ..device.warp import FULL, shuffle_sync
 from ._flash import LOG2E
-from ._scores import NOTHING, make_terms
+from ._scores import NOTHING, kept_of_eight, make_terms
 
 WIDEST_DROPPED = 32
 """Columns of a tile with dropout: with more, loops have too many instructions to be unrolled, and arrays leave registers."""
@@ -107,7 +107,7 @@ def make_turned_steps(kind, width):
     @device_function
     def share(k, kept, factor):
         if DROPOUT:
-            return factor if (kept[k >> 5] >> u32(k & 31)) & u32(1) else f32(0)
+            return factor if (kept[k >> 5] >> _bit(k)) & u32(1) else f32(0)
         return f32(1)
 
     @device_function
@@ -157,13 +157,19 @@ def make_turned_steps(kind, width):
     return exponentials, slopes, capped
 
 
+@device_function
+def _bit(k):
+    """Of element k of a turned tile in its word: each row of a fragment has 16 bits, each 32 columns 8 of them."""
+    return u32(((k & 2) << 3) + ((k & 28) >> 1) + (k & 1))
+
+
 @functools.cache
 def make_turned_kept(width):
     """Device function ``find(kept, dropping, line, at, lane)``: which probabilities of a turned tile dropout keeps, as `Terms.kept` says:
-    bit k of the words is that of element k.
+    a bit for each element, 32 to a word, in the order of `_bit`.
 
-    Eight keys of a row have their random words together, and the eight lanes that have these keys of a tile need the same: each makes
-    those of every eighth row, and they are exchanged.
+    Eight keys of a row have their random words together, and the eight lanes that have these keys of a tile need the same: each draws
+    those of every eighth row, a bit for each key, and the bits are exchanged.
     """
     MASKS = ceil_div(width, 64)
 
@@ -172,21 +178,15 @@ def make_turned_kept(width):
         seed, head, threshold, _ = dropping
         own, t = i32(lane >> 2), i32(lane & 3)
         for word in range(MASKS):
+            drawn = u32(0)
+            for h in range(2):
+                group = i64(i32(line + 8 * h) >> 3)
+                for half in range(2 if width > 64 * word + 32 else 1):
+                    row = i32(at + 64 * word + 32 * half + 8 * i32(own >> 1) + 2 * t + i32(own & 1))
+                    four = philox(seed, i64(i64(i64(head) << i64(32)) + i64(row)), group)
+                    drawn = u32(drawn | u32(kept_of_eight(four, threshold) << u32(8 * (2 * h + half))))
             kept[word] = u32(0)
-        for h in range(2):
-            group = i64(i32(line + 8 * h) >> 3)
-            for first in range(0, width // 8, 4):
-                row = i32(at + 8 * (first + i32(own >> 1)) + 2 * t + i32(own & 1))
-                words = philox(seed, i64(i64(i64(head) << i64(32)) + i64(row)), group)
-                for j in range(min(4, width // 8 - first)):
-                    for e in range(2):
-                        source, k = i32(i32((2 * j + e) * 4) + t), 4 * (first + j) + 2 * h + e
-                        a, b = shuffle_sync(u32(FULL), words[0], source), shuffle_sync(u32(FULL), words[1], source)
-                        c, d = shuffle_sync(u32(FULL), words[2], source), shuffle_sync(u32(FULL), words[3], source)
-                        low, high = (b if own & 2 else a), (d if own & 2 else c)
-                        drawn = high if own & 4 else low
-                        if own & 1 == 0:
-                            drawn = u32(drawn << u32(16))
-                        if drawn >= threshold:
-                            kept[k // 32] = u32(kept[k // 32] | u32(1 << (k % 32)))
+            for source in range(8):
+                bits = u32(u32(shuffle_sync(u32(FULL), drawn, i32(4 * source + t)) >> u32(own)) & u32(0x01010101))
+                kept[word] = u32(kept[word] | u32(bits << u32(source)))
     return find
