@@ -334,6 +334,7 @@ def keys_kernel(config):
             last_key = i32(min(i32(j0 + HEIGHT), keys) - 1)
             first, _ = terms.column(j0, rows, keys, bounds)
             _, last = terms.column(last_key, rows, keys, bounds)
+            last = i32(min(last, rows))
             if j0 >= keys:
                 last = first
             shift, heads = terms.shift(rows, keys), i32(i32(heads_of[0]) * i32(group))
