@@ -84,6 +84,18 @@ GRADIENTS = [
     Backward("edges", 1, 2, 1, 70, 9, 24, 16, "bfloat16", window=(20, 3)),
     Backward("padded", 2, 1, 1, 40, 70, 8, 8, "float16", of_rows=(40, 3), of_keys=(70, 33), causal=True, align="bottom_right"),
     Backward("packed", 3, 2, 1, 50, 80, 8, 8, "bfloat16", of_rows=(35, 0, 9), of_keys=(66, 2, 7), order="THD", window=(30, -1)),
+    Backward("packed-edges", 6, 1, 1, 330, 330, 8, 8, "float16", of_rows=(0, 1, 63, 64, 65, 129),
+             of_keys=(129, 65, 64, 63, 1, 0), order="THD"),
+    Backward("packed-causal", 3, 2, 1, 200, 213, 16, 8, "bfloat16", of_rows=(65, 0, 129), of_keys=(66, 12, 129), order="THD", causal=True,
+             align="bottom_right"),
+    Backward("packed-grouped", 2, 4, 2, 95, 142, 8, 8, "float16", of_rows=(24, 71), of_keys=(9, 130), order="THD", causal=True),
+    Backward("packed-all", 3, 3, 1, 50, 85, 8, 16, "bfloat16", of_rows=(10, 0, 37), of_keys=(66, 3, 10), order="THD", alibi=True,
+             softcap=2.0, sink="float32", dropout=0.2, causal=True, align="bottom_right"),
+    Backward("packed-odd", 2, 1, 1, 40, 50, 9, 7, "float16", of_rows=(9, 30), of_keys=(40, 9), order="THD",
+             layout={"q": {"gap": 7}, "k": {"gap": 7}, "v": {"gap": 1}, "do": {"gap": 1}, "dq": {"step": 2}}),
+    Backward("packed-wide", 2, 1, 1, 75, 50, 192, 128, "float16", of_rows=(40, 33), of_keys=(9, 40), order="THD", causal=True),
+    Backward("packed-widest", 2, 2, 1, 50, 75, 200, 136, "bfloat16", of_rows=(9, 40), of_keys=(40, 33), order="THD"),
+    Backward("packed-nothing", 0, 1, 1, 5, 140, 8, 8, "float16", of_rows=(), of_keys=(), order="THD", trivial=True),
     Backward("capped", 1, 2, 1, 20, 40, 8, 8, "bfloat16", bias=(2, 20, 40), alibi=True, softcap=2.0, causal=True),
     Backward("grouped", 1, 6, 2, 66, 130, 8, 16, "bfloat16", causal=True, align="bottom_right", order="BSHD"),
     Backward("long", 1, 1, 1, 200, 9, 16, 8, "float16", window=(100, 50)),
@@ -179,13 +191,49 @@ def test_what_lies_behind_a_sequence_reaches_no_gradient():
                 contract.Run(case, mine, values).check_values(reference, bound)
 
 
+def test_neighbours_of_a_packed_sequence_reach_no_gradient():
+    """Not even where every row of them is NaN, those behind the last sequence too."""
+    case = Backward("nan", 4, 2, 1, 150, 150, 8, 8, "bfloat16", of_rows=(30, 33, 20, 40), of_keys=(33, 30, 0, 67), order="THD", causal=True)
+    values = {name: x if x is None else x.copy() for name, x in case.values("float").items()}
+    reference, bound = case.reference(values, True)
+    for name in ("k", "v"):
+        values[name][30 + 3:30 + 33], values[name][130:] = float("nan"), float("inf")
+    for name in ("q", "do", "o"):
+        values[name][30:63], values[name][123:] = float("nan"), float("inf")
+    values["lse"][:, 30:63], values["lse"][:, 123:] = float("nan"), float("nan")
+    others = {"dq": np.r_[0:30, 63:150], "dk": np.r_[0:33, 63:150], "dv": np.r_[0:33, 63:150]}
+    for algorithm in dispatch.algorithms(case.op):
+        if contract.refusal(algorithm, case.problem()) is None:
+            with contract.registered(algorithm) as mine:
+                run = contract.Run(case, mine, values)
+                for name, own in others.items():
+                    got, wanted, error = (y[own] for y in (run.outputs[name].read(), reference[name], bound[name]))
+                    contract.assert_within(got, wanted, error, f"{algorithm.name}: {name}")
+
+
+@pytest.mark.parametrize("offsets", [(0, 290, 0, 290), (290, 70, 140, 0), (70, 70, 290, 100)])
+@pytest.mark.parametrize("name", ["cu_seqlens_q", "cu_seqlens_kv"])
+def test_offsets_that_decrease_keep_nobody_waiting(name, offsets, monkeypatch):
+    """Their tiles are not those that additions wait for; what comes of it nobody knows, but nothing outside is touched."""
+    case = Backward("lies", 3, 1, 1, 290, 290, 8, 8, "float16", of_rows=(90, 100, 100), of_keys=(100, 90, 100), order="THD")
+    values = {**case.values("float"), name: np.array(offsets, float)}
+    if SIMULATED:
+        from dnnkern.device.sim import config
+        monkeypatch.setattr(config, "track_global", False)  # rows that two sequences have are written twice
+    from dnnkern.attention import sdpa_bwd_flash_wgmma
+    for variant in sdpa_bwd_flash_wgmma.ALGORITHM.variants(case.problem(), contract.device()):
+        with contract.registered(variant) as mine:
+            contract.Run(case, mine, values, tight=True).check_memory()
+
+
 @pytest.mark.parametrize("down", [False, True])
-@pytest.mark.parametrize("how", [{"causal": True}, {"window": (90, 40), "align": "bottom_right"}], ids=str)
+@pytest.mark.parametrize("how", [{"causal": True}, {"window": (90, 40), "align": "bottom_right"},
+                                 {"batch": 2, "order": "THD", "of_rows": (60, 140), "of_keys": (150, 137), "causal": True}], ids=str)
 def test_either_order_of_additions(how, down, monkeypatch):
     """From the last keys to the first and the other way round: large problems take the one, small ones the other."""
     from dnnkern.attention import sdpa_bwd_flash_wgmma
     monkeypatch.setattr(sdpa_bwd_flash_wgmma, "goes_down", lambda problem, config, device: down)
-    case = Backward("order", 1, 2, 1, 200, 290, 8, 8, "float16", **how)
+    case = Backward("order", how.get("batch", 1), 2, 1, 200, 290, 8, 8, "float16", **{k: x for k, x in how.items() if k != "batch"})
     problem = case.problem()
     for variant in sdpa_bwd_flash_wgmma.ALGORITHM.variants(problem, contract.device()):
         if SIMULATED and variant.config.shape.height == 64 or not SIMULATED:

@@ -154,7 +154,9 @@ def test_gradients_stay_in_the_registers_of_mma(words, tmp_path):
                                          ("2x4x512x64 bf16 --bias full --softcap 3 --dropout 0.1 --alibi", 1),
                                          ("4x16x2048x192 bf16 --value-size 128 --causal", 2), ("4x16x2048x160 f16 --window=100,0", 2),
                                          ("2x4x512x192 bf16 --value-size 128 --softcap 3", 1),
-                                         ("2x4x512x144 f16 --bias full --dropout 0.1", 1)])
+                                         ("2x4x512x144 f16 --bias full --dropout 0.1", 1),
+                                         ("8x16x1024x128 bf16 --causal --layout thd", 1), ("8x16x1024x64 bf16 --layout thd", 2),
+                                         ("8x16x1024x192 bf16 --value-size 128 --window=100,20 --bottom-right --layout thd", 1)])
 def test_gradients_are_multiplied_once_from_registers(words, most, algo, tmp_path):
     """Five products a step, as asynchronous as they are written; ds is the only thing that leaves registers for a product, and what is
     added to dq leaves in bulk. An order of additions takes a fence for each."""

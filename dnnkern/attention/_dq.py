@@ -1,6 +1,7 @@
 """What gradients by tiles of keys need beside their kernel: levels and deltas of rows before it; after it dq, from what it added up.
 
-The workspace has, for each head of each image, rows up to a whole number of `PAD`::
+The workspace has, for each head of each image, rows up to a whole number of tiles (`pad_of`), those of each packed sequence
+(`make_place`)::
 
     numbers      float32, of each tile of rows their levels, then their deltas: what probabilities and their slopes take (`_slopes`); of
                  rows that are not there, what gives 0
@@ -22,13 +23,16 @@ from ..device.convert import element
 from ..device.groups import access_words, make_reader, make_writer
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
 from ..device.vec import advance, load2_if, store4
+from ..device.warp import any_lane
 from ..host.launch import Argument, Launch
 from ._delta import THREADS, TURNS, dots_of
-from ._scores import kind_of, make_terms, sequence_arguments, steepness
+from ._flash import make_extent, make_tile, tiles_of
+from ._scores import between, kind_of, sequence_arguments, steepness
 from ._slopes import row_level
 
-PAD = 128          # rows of a head are a multiple of it
-CONVERTERS = 256   # threads of a block that converts
+MOST_ROWS = 128     # of a tile
+CONVERTERS = 256    # threads of a block that converts
+NO_TILES = 1 << 30  # a ticket behind all tiles
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,13 @@ def space_of(problem, width, stored):
     """The space of a problem; before it are the deltas that the bias's gradient takes, as `_delta` orders them."""
     p = problem
     begin = ceil_div(4 * p.batch * p.heads * p.rows, 16) * 16 if p.dbias is not None else 0
-    return Space(p.batch * p.heads, ceil_div(p.rows, PAD) * PAD, columns_of(p.d, width), width, stored, begin)
+    pad = pad_of(width)
+    return Space(p.images * p.heads, tiles_of(p, p.rows, pad) * pad, columns_of(p.d, width), width, stored, begin)
+
+
+def pad_of(width):
+    """What rows of a head are a multiple of: those of a tile, and of a block of sums."""
+    return max(width, 64)
 
 
 def columns_of(d, width):
@@ -94,8 +104,36 @@ def columns_of(d, width):
 def countable(problem):
     """Why the sums cannot be counted by 32-bit integers, or None."""
     p = problem
-    units = p.batch * p.heads * ceil_div(p.rows, PAD) * PAD * (columns_of(p.d, 32) // 8)
+    units = p.images * p.heads * tiles_of(p, p.rows, MOST_ROWS) * MOST_ROWS * (columns_of(p.d, 32) // 8)
     return None if units < LIMIT else f"dq of {units} groups of 8 elements; expected fewer than 2**31"
+
+
+@functools.cache
+def make_place(kind, width):
+    """Device functions ``begin(sequence, first_row)``: which of the workspace's rows is the first one of a sequence, and ``find(image,
+    place, sequences, batch, rows, keys)`` -> (the sequence's first row, its number in the sequence, rows of the sequence) of one of them.
+    Numbers of those that are no row are beyond.
+
+    Packed sequences are tiles of `pad_of` rows there as `make_tile` counts them, those behind the last sequence too.
+    """
+    PACKED, PAD, extent = kind.packed, pad_of(width), make_extent(kind)
+    sequence_of, LOG_PAD = make_tile(True, PAD), PAD.bit_length() - 1
+
+    @device_function
+    def begin(sequence, first_row):
+        return i32(i32(first_row & -PAD) + i32(sequence * PAD)) if PACKED else i32(0)
+
+    @device_function
+    def find(image, place, sequences, batch, rows, keys):
+        sequence, row = i32(image), i32(place)
+        if PACKED:
+            sequence, row = sequence_of(image, i32(place >> LOG_PAD), sequences[0], sequences[2], batch, rows)
+            row = i32(row + i32(place & (PAD - 1)))
+        first, count, _, _ = extent(sequence, sequences, batch, rows, keys)
+        if PACKED and row < 0:  # before the first sequence
+            row = count
+        return first, row, count
+    return begin, find
 
 
 def numbers_launch(problem, space):
@@ -106,7 +144,7 @@ def numbers_launch(problem, space):
     arguments = (Argument(pointer, "do"), Argument(pointer, "o"), Argument("float32*", "lse"),
                  Argument("float32*", "workspace", space.numbers), Argument("uint32*", "workspace", first), Argument("int64", units),
                  Argument("int32", ceil_div(units, tiles * space.lines * THREADS)),
-                 Argument("int32x4", (p.rows, p.keys, space.rows, p.dv)), Argument("uint32x3", divisor(tiles)),
+                 Argument("int32x5", (p.rows, p.keys, space.rows, p.dv, p.batch)), Argument("uint32x3", divisor(tiles)),
                  Argument("uint32x3", divisor(p.heads)), *(Argument("int64x4", p.strides(t)) for t in (p.do, p.o)),
                  Argument("int64x3", p.lse_strides), *sequence_arguments(p))
     return Launch(numbers_kernel(kind_of(p), dots, space.width), (tiles * space.lines, 1, 1), (THREADS, 1, 1), arguments)
@@ -114,31 +152,46 @@ def numbers_launch(problem, space):
 
 @functools.cache
 def numbers_kernel(kind, dots, width):
-    """Rows of one head a block."""
-    LANES, total, terms = dots.lanes, dots.total, make_terms(kind)
+    """Rows of one head a block. Where packed sequences' offsets decrease, tiles of keys are not what rows wait for: there are none then."""
+    LANES, total, (_, find), PACKED = dots.lanes, dots.total, make_place(kind, width), kind.packed
     ROWS = THREADS // LANES
+
+    @device_function
+    def decrease(offsets, step, batch, count):
+        """Whether offsets do, in some lane."""
+        found = False
+        for b in range(i32(cuda.threadIdx.x), batch, 32):
+            if between(offsets[i64(i64(b) * step)], 0, count) > between(offsets[i64(i64(i64(b) + 1) * step)], 0, count):
+                found = True
+        return any_lane(found)
 
     @cuda.jit(launch_bounds=(THREADS, 4))
     def sdpa_bwd_numbers(do, o, lse, numbers, cleared, units, clears, sizes, tiles, heads_of, do_strides, o_strides, lse_strides, of_rows,
                          of_keys, row_step, key_step):
         place, tile = divide_remainder(i32(cuda.blockIdx.x), tiles)
         image, h = divide_remainder(place, heads_of)
-        _, rows, _, _ = terms.lengths(image, (of_rows, of_keys, row_step, key_step), i32(sizes[0]), i32(sizes[1]))
-        padded, elements = i32(sizes[2]), i32(sizes[3])
+        all_rows, all_keys, batch = i32(sizes[0]), i32(sizes[1]), i32(sizes[4])
+        padded, elements, last = i32(sizes[2]), i32(sizes[3]), i64(units - PACKED)
         lane, line = i32(cuda.threadIdx.x % LANES), i32(cuda.threadIdx.x // LANES)
         for turn in range(clears):
             unit = i64(i64(i64(i64(turn) * i64(cuda.gridDim.x) + i64(cuda.blockIdx.x)) * i64(THREADS)) + i64(cuda.threadIdx.x))
-            if unit < units:
+            if unit < last:
                 store4(cleared, i64(4 * unit), (u32(0), u32(0), u32(0), u32(0)))
+        if PACKED and cuda.blockIdx.x == 0 and cuda.threadIdx.x < 32:
+            wrong_rows, wrong_keys = decrease(of_rows, row_step, batch, all_rows), decrease(of_keys, key_step, batch, all_keys)
+            ticket = u32(NO_TILES) if wrong_rows or wrong_keys else u32(0)
+            if cuda.threadIdx.x == 0:
+                store4(cleared, i64(4 * last), (ticket, ticket, u32(0), u32(0)))
         of_do = advance(do, i64(i64(image) * do_strides[0] + i64(h) * do_strides[1]))
         of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1]))
         of_lse = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1])
         for turn in range(TURNS):
             i = i32(i32(i32(tile * TURNS) + turn) * ROWS + line)
-            delta = total(of_do, of_o, i, i < rows, elements, do_strides, o_strides, lane)
+            first, row, rows = find(image, i, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+            delta = total(of_do, of_o, i32(first + row), row < rows, elements, do_strides, o_strides, lane)
             if lane == 0 and i < padded:
                 at = i64(i64(i64(place) * i64(padded) + i64(i32(i & -width))) * i64(2) + i64(i32(i & (width - 1))))
-                numbers[at] = row_level(lse, i64(of_lse + i64(i) * lse_strides[2]), i < rows)
+                numbers[at] = row_level(lse, i64(of_lse + i64(i32(first + row)) * lse_strides[2]), row < rows)
                 numbers[i64(at + i64(width))] = delta
     return sdpa_bwd_numbers
 
@@ -149,11 +202,12 @@ def dq_launch(problem, space):
     groups = space.columns // (16 if space.turned else 8)
     words = access_words(t, 8, p.strides(t)[:-1]) if p.strides(t)[-1] == 1 and p.d % 8 == 0 else 0
     per_block = divisor(ceil_div(4 * space.columns, CONVERTERS))
-    blocks = space.lines * (ceil_div(p.rows, 64)) * per_block[0]
+    blocks_of_a_line = (space.rows if p.packed else ceil_div(p.rows, 64) * 64) // 64
+    blocks = space.lines * blocks_of_a_line * per_block[0]
     arguments = (Argument("float32*", "workspace", space.sums), Argument("uint32*", "workspace", space.counts),
                  Argument(element(t.dtype).pointer, "dq"), Argument("int64x4", p.strides(t)),
-                 Argument("int32x4", (p.rows, p.keys, space.rows, p.d)), Argument("uint32x3", per_block),
-                 Argument("uint32x3", divisor(groups)), Argument("uint32x3", divisor(ceil_div(p.rows, 64))),
+                 Argument("int32x5", (p.rows, p.keys, space.rows, p.d, p.batch)), Argument("uint32x3", per_block),
+                 Argument("uint32x3", divisor(groups)), Argument("uint32x3", divisor(blocks_of_a_line)),
                  Argument("uint32x3", divisor(p.heads)), *sequence_arguments(p), Argument("float32", steepness(p)))
     return Launch(dq_kernel(kind_of(p), words, space.width, space.stored), (blocks, 1, 1), (CONVERTERS, 1, 1), arguments)
 
@@ -162,7 +216,7 @@ def dq_launch(problem, space):
 def dq_kernel(kind, words, width, stored):
     """A thread eight neighbours of two rows, or single elements where they are no group of whole words."""
     RAW, LENGTH, fetch, unpack = make_reader("float32", 16, 4, constant=False)
-    put, store, terms = make_writer(kind.dtype, 8, words), element(kind.dtype).store, make_terms(kind)
+    put, store, (_, find), PACKED = make_writer(kind.dtype, 8, words), element(kind.dtype).store, make_place(kind, width), kind.packed
     TURNED, APART, LOG_WIDTH = width < 64, 1 if width < 64 else 8, width.bit_length() - 1  # a thread's two rows are so far apart
 
     @device_function
@@ -213,10 +267,12 @@ def dq_kernel(kind, words, width, stored):
         place, part = divide_remainder(i32(cuda.blockIdx.x), per_block)
         line, block = divide_remainder(place, blocks_of)
         image, h = divide_remainder(line, heads_of)
-        _, rows, _, _ = terms.lengths(image, (of_rows, of_keys, row_step, key_step), i32(sizes[0]), i32(sizes[1]))
         first, column = place_of(i32(part * CONVERTERS + i32(cuda.threadIdx.x)), groups_of)
         if first < 64:
-            row, own = i32(block * 64 + first), i64(i64(line) * i64(i32(sizes[2]) >> 6) + i64(block))
+            own = i64(i64(line) * i64(i32(sizes[2]) >> 6) + i64(block))
+            first_row, row, rows = find(image, i32(block * 64 + first), (of_rows, of_keys, row_step, key_step), i32(sizes[4]),
+                                        i32(sizes[0]), i32(sizes[1]))
+            written = rows if PACKED else i32(sizes[0])
             there = i32(1)
             if stored:
                 there = i32(counts[tile_of(own, first)] > u32(0))
@@ -225,9 +281,9 @@ def dq_kernel(kind, words, width, stored):
             for c in range(8):
                 upper[c] = upper[c] if row < rows else f32(0)
                 lower[c] = lower[c] if i32(row + APART) < rows else f32(0)
-            to = advance(dq, i64(i64(image) * dq_strides[0] + i64(h) * dq_strides[1]))
-            if row < i32(sizes[0]):
+            to = advance(dq, i64(i64(image) * dq_strides[0] + i64(h) * dq_strides[1] + i64(first_row) * dq_strides[2]))
+            if row < written:
                 write(to, dq_strides, i64(row), column, i32(sizes[3]), upper, scale)
-            if i32(row + APART) < i32(sizes[0]):
+            if i32(row + APART) < written:
                 write(to, dq_strides, i64(i64(row) + i64(APART)), column, i32(sizes[3]), lower, scale)
     return sdpa_bwd_dq

@@ -13,11 +13,13 @@ from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import (bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read, prefetch_tensor_map,
                           tensor_map_address, tma_load_4d)
-from ..device.vec import address, advance, load_shared_u32, shared_address, store_shared_4f32, store_shared_4u32, store_shared_u32
+from ..device.vec import (address, advance, load_shared_4u32, load_shared_u32, shared_address, store_shared_4f32, store_shared_4u32,
+                          store_shared_u32)
 from ..device.warp import elect, uniform
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ..matmul._engine_hopper import ROW
-from ._flash import LOG2E
+from ._dq import make_place
+from ._flash import LOG2E, make_extent, make_tile
 from ._fragments import make_hide_turned, make_pack, make_store
 from ._scores import make_terms
 from ._slopes import make_slopes, make_turned_kept, make_turned_steps
@@ -55,7 +57,8 @@ def make_ranges(kind, height, width):
 def kernel(config, down):
     """dk and dv of a tile of keys of one head of theirs a block, and its part of dq."""
     kind, s = config.kind, config.shape
-    terms, locate, hide = make_terms(kind), make_locate(s.height), make_hide_turned(s.width, config.left, config.right)
+    terms, locate, hide = make_terms(kind), make_locate(1), make_hide_turned(s.width, config.left, config.right)
+    tile_of, extent, (begin_of, _), PACKED = make_tile(kind.packed, s.height), make_extent(kind), make_place(kind, s.width), kind.packed
     CAPPED = kind.softcap
     adjust, _ = make_slopes(replace(kind, softcap=False), s.width, True)
     rows_of, tiles_of = make_ranges(kind, s.height, s.width)
@@ -132,41 +135,45 @@ def kernel(config, down):
             tma_load_4d(u32(to + u32(b * box)), array, bar, i32(b * COLUMNS), row, h, image)
 
     @device_function
-    def produce(maps, base, bars, where, members, numbers, padded, heads):
+    def produce(maps, base, bars, where, firsts, members, numbers, padded, heads):
         resident, full, empty, _, _ = bars
         stay, stay_second, passing, passing_second = maps
-        image, line_head, other_head, start, begin, end = where
+        sequence, line_head, other_head, start, begin, end = where
+        first_row, first_key, place = firsts
+        image, key = i32(0) if PACKED else sequence, i32(first_key + start)
         mbarrier_arrive_expect(resident, u32(RESIDENT))
-        load_tile(base, Q_BOXES, STAY, stay, resident, start, line_head, image)
+        load_tile(base, Q_BOXES, STAY, stay, resident, key, line_head, image)
         if OF_DK:
-            load_tile(u32(base + u32(SECOND)), V_BOXES, STAY, stay_second, resident, start, line_head, image)
+            load_tile(u32(base + u32(SECOND)), V_BOXES, STAY, stay_second, resident, key, line_head, image)
         slot, phase, at, member = u32(0), u32(1), begin, i32(0)
         while is_left(at, end):
             h = i32(other_head + member)
-            line = i64(i64(i64(i32(image * heads + h)) * i64(padded)) * i64(2))
+            line = i64(i64(i64(i32(image * heads + h)) * i64(padded)) + i64(i32(place + at)))
             mbarrier_wait(u32(empty + u32(8) * slot), phase)
             bar, to = u32(full + u32(8) * slot), u32(base + u32(RING) + slot * u32(STAGE))
             mbarrier_arrive_expect(bar, u32(STAGE + NUMBER_BYTES))
-            load_tile(to, Q_BOXES, PASS, passing, bar, at, h, image)
-            bulk_load(u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES)), address(numbers, i64(line + i64(2 * at))), u32(NUMBER_BYTES),
-                      bar)
-            load_tile(u32(to + u32(FIRST_BYTES)), V_BOXES, PASS, passing_second, bar, at, h, image)
+            load_tile(to, Q_BOXES, PASS, passing, bar, i32(first_row + at), h, image)
+            bulk_load(u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES)), address(numbers, i64(i64(2) * line)), u32(NUMBER_BYTES), bar)
+            load_tile(u32(to + u32(FIRST_BYTES)), V_BOXES, PASS, passing_second, bar, i32(first_row + at), h, image)
             slot, phase = advanced(slot, phase)
             at, member = following(at, member, members)
 
     @device_function
-    def add_parts(base, bars, where, members, sums, counts, tiles_of_rows, sizes, own):
+    def add_parts(base, bars, where, place, members, sums, counts, tiles_of_rows, sizes, own):
         """What this block adds to dq, every other tile of rows: until an addition has come through and been announced the other thread has
         begun the next one."""
         _, _, _, part_full, part_empty = bars
-        image, _, other_head, start, begin, end = where
+        sequence, _, other_head, start, begin, end = where
         heads, rows, keys, bounds = sizes
+        image = i32(0) if PACKED else sequence
         mine, _ = divide_remainder(start, BY_HEIGHT)
+        first, _ = divide_remainder(place, BY_WIDTH)
+        first = i32(i32(i32(image * heads + other_head) * tiles_of_rows) + first)  # of all tiles of rows the first one of these heads'
         turn, phase, source, at, member = i32(0), u32(0), u32(base + u32(PART)), begin, i32(0)
         while is_left(at, end):
             if turn == own:
                 m, _ = divide_remainder(at, BY_WIDTH)
-                m = i32(i32(i32(image * heads + i32(other_head + member)) * tiles_of_rows) + m)  # of all tiles of rows
+                m = i32(i32(first + i32(member * tiles_of_rows)) + m)
                 mbarrier_wait(u32(part_full + u32(8 * own)), phase)
                 phase = u32(phase ^ u32(1))
                 to = address(sums, i64(i64(m) * i64(PART_BYTES // 4)))
@@ -229,29 +236,65 @@ def kernel(config, down):
                                       part[k + 3])
 
     @device_function
-    def place_of(number, order):
-        """(image, head of keys, first key) of the block's tile."""
-        image, own_head, _, start = locate(i32(load_shared_u32(number)), order)
+    def locate_tile(ticket, order, sequences, sizes):
+        """(sequence, head of keys, first key) of the tile of this number; packed, one behind all keys where there is none."""
+        image, own_head, _, tile = locate(ticket, order)
         if DOWN:
-            start = i32(i32(i32(order[6] - 1) * HEIGHT) - start)
-        return image, own_head, start
+            tile = i32(i32(order[6] - 1) - tile)
+        sequence, start = tile_of(image, tile, sequences[1], sequences[3], i32(sizes[4]), i32(sizes[1]))
+        if PACKED and (start < 0 or ticket >= i32(cuda.gridDim.x)):
+            start = i32(sizes[1])
+        return sequence, own_head, start
 
     @device_function
-    def work_of(number, order, sequences, sizes, members, bounds):
-        """((image, head of keys, first head of rows, first key, where rows begin, where they end) of the block's tile, rows, keys)."""
-        image, own_head, start = place_of(number, order)
-        _, rows, _, keys = terms.lengths(image, sequences, i32(sizes[0]), i32(sizes[1]))
+    def tell(to, ticket, order, sequences, sizes):
+        """Leaves the block's tile in shared memory: its number, or, of packed sequences, what takes a search."""
+        if PACKED:
+            sequence, own_head, start = locate_tile(ticket, order, sequences, sizes)
+            first_row, rows, first_key, keys = extent(sequence, sequences, i32(sizes[4]), i32(sizes[0]), i32(sizes[1]))
+            if sequence == i32(sizes[4]):  # behind the last sequence
+                rows = i32(0)
+            store_shared_4u32(to, u32(sequence), u32(own_head), u32(start), u32(rows))
+            store_shared_4u32(u32(to + u32(16)), u32(keys), u32(first_row), u32(first_key), u32(begin_of(sequence, first_row)))
+        else:
+            store_shared_u32(to, u32(ticket))
+
+    @device_function
+    def place_of(told, order, sequences, sizes):
+        """(sequence, head of keys, first key) of the block's tile."""
+        if PACKED:
+            words = load_shared_4u32(told)
+            return i32(words[0]), i32(words[1]), i32(words[2])
+        return locate_tile(i32(load_shared_u32(told)), order, sequences, sizes)
+
+    @device_function
+    def extent_of(told, sequence, sequences, sizes):
+        """(rows, keys, first row, first key, first row in the workspace) of its sequence."""
+        if PACKED:
+            words = load_shared_4u32(u32(told + u32(16)))
+            return i32(load_shared_u32(u32(told + u32(12)))), i32(words[0]), i32(words[1]), i32(words[2]), i32(words[3])
+        _, rows, _, keys = terms.lengths(sequence, sequences, i32(sizes[0]), i32(sizes[1]))
+        return rows, keys, i32(0), i32(0), i32(0)
+
+    @device_function
+    def work_of(told, order, sequences, sizes, members, bounds):
+        """((sequence, head of keys, first head of rows, first key, where rows begin, where they end) of the block's tile, (the sequence's
+        first row and key, its first row in the workspace), rows, keys)."""
+        sequence, own_head, start = place_of(told, order, sequences, sizes)
+        rows, keys, first_row, first_key, place = extent_of(told, sequence, sequences, sizes)
         begin, end = rows_of(start, rows, keys, bounds)
         if DOWN:
             count, _ = divide_remainder(i32(i32(end - begin) + i32(WIDTH - 1)), BY_WIDTH)
             begin, end = i32(begin + i32(count - 1) * WIDTH), i32(begin - WIDTH)
-        return (image, own_head, i32(own_head * members), start, begin, end), rows, keys
+        where = (sequence, own_head, i32(own_head * members), start, begin, end)
+        return where, (first_row, first_key, place), rows, keys
 
     @device_function
-    def consume(outs, base, bars, where, members, limits, scaling, dropping, group, thread, number, order):
+    def consume(outs, base, bars, where, members, limits, scaling, dropping, group, thread, told, order, sequences, sizes):
         resident, full, empty, part_full, part_empty = bars
         image, line_head, other_head, start, begin, end = where
-        rows, keys, all_rows, all_keys, shift, bounds, heads = limits
+        rows, keys, shift, bounds, heads = limits
+        all_rows, all_keys = i32(sizes[0]), i32(sizes[1])
         scale, softcap, bias, bias_strides = scaling
         seed, threshold, factor = dropping
         lane, warp = i32(thread & 31), i32(thread >> 5)
@@ -362,20 +405,24 @@ def kernel(config, down):
             slot, phase = advanced(slot, phase)
             at, member = following(at, member, members)
         out, out_strides, out_second, second_strides = outs
-        image, line_head, start = place_of(number, order)  # once more: nothing of it is kept in registers until here
+        image, line_head, start = place_of(told, order, sequences, sizes)  # once more: nothing of it is kept in registers until here
+        key, written = i32(0), all_keys
+        if PACKED:
+            _, written, _, key, _ = extent_of(told, image, sequences, sizes)
         line = i32(start + group * 64 + warp * 16 + (lane >> 2))
         if OF_DK:
             sums_done(sums)
             for r in range(2):
                 factors[r] = scale if i32(line + 8 * r) < keys else f32(0)
-            to_keys = advance(out, i64(i64(image) * out_strides[0] + i64(line_head) * out_strides[1]))
-            store(sums, factors, to_keys, out_strides, line, all_keys, column)
+            to_keys = advance(out, i64(i64(image) * out_strides[0] + i64(line_head) * out_strides[1] + i64(key) * out_strides[2]))
+            store(sums, factors, to_keys, out_strides, line, written, column)
         if OF_DV:
             values_done(values)
             for r in range(2):
                 factors[r] = f32(1) if i32(line + 8 * r) < keys else f32(0)
-            to_values = advance(out_second, i64(i64(image) * second_strides[0] + i64(line_head) * second_strides[1]))
-            store_values(values, factors, to_values, second_strides, line, all_keys, column)
+            to_values = advance(out_second, i64(i64(image) * second_strides[0] + i64(line_head) * second_strides[1]
+                                                + i64(key) * second_strides[2]))
+            store_values(values, factors, to_values, second_strides, line, written, column)
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def sdpa_bwd_flash_wgmma(k_map, v_map, q_map, do_map, dk, dk_strides, dv, dv_strides, brought, sums, counts, ticket, sizes,
@@ -387,7 +434,8 @@ def kernel(config, down):
         resident = u32(base + u32(BARS))
         bars = (resident, u32(resident + u32(8)), u32(resident + u32(8 + 8 * STAGES)), u32(resident + u32(8 + 16 * STAGES)),
                 u32(resident + u32(24 + 16 * STAGES)))
-        number = u32(resident + u32(32 + 16 * STAGES))
+        told = u32(resident + u32(32 + 16 * STAGES))
+        order, sequences = (per_section, several, rest, last_section, heads_of, group_of, tiles), (of_rows, of_keys, row_step, key_step)
         tid = i32(cuda.threadIdx.x)
         if tid == 0:
             for k in range(4):
@@ -400,9 +448,8 @@ def kernel(config, down):
                 mbarrier_init(u32(bars[3] + u32(8 * k)), u32(4 * GROUPS))
             mbarrier_init(bars[4], u32(1))
             fence_mbarrier_init()
-            store_shared_u32(number, fetch_add_u32(ticket, u32(1)))
+            tell(told, i32(fetch_add_u32(ticket, u32(1))), order, sequences, sizes)
         cuda.syncthreads()
-        order, sequences = (per_section, several, rest, last_section, heads_of, group_of, tiles), (of_rows, of_keys, row_step, key_step)
         members, heads = i32(group), i32(i32(heads_of[0]) * i32(group))
         # each role finds its tile for itself: what all had in common would be kept in memory, producers have few registers
         role = uniform(i32(tid >> 7))
@@ -410,16 +457,19 @@ def kernel(config, down):
             release_registers()
             if tid < 32:
                 if elect():
-                    where, _, _ = work_of(number, order, sequences, sizes, members, bounds)
-                    produce(maps, base, bars, where, members, brought, i32(sizes[2]), heads)
+                    where, firsts, _, keys = work_of(told, order, sequences, sizes, members, bounds)
+                    if not PACKED or where[3] < keys:
+                        produce(maps, base, bars, where, firsts, members, brought, i32(sizes[2]), heads)
             elif OF_DK and tid < 96:
                 if elect():
-                    where, rows, keys = work_of(number, order, sequences, sizes, members, bounds)
-                    add_parts(base, bars, where, members, sums, counts, i32(sizes[3]), (heads, rows, keys, bounds), i32(i32(tid >> 5) - 1))
+                    where, (_, _, place), rows, keys = work_of(told, order, sequences, sizes, members, bounds)
+                    add_parts(base, bars, where, place, members, sums, counts, i32(sizes[3]), (heads, rows, keys, bounds),
+                              i32(i32(tid >> 5) - 1))
         else:
             claim_registers()
-            where, rows, keys = work_of(number, order, sequences, sizes, members, bounds)
-            limits = (rows, keys, i32(sizes[0]), i32(sizes[1]), terms.shift(rows, keys), bounds, heads)
-            consume((dk, dk_strides, dv, dv_strides), base, bars, where, members, limits, (scale, softcap, bias, bias_strides),
-                    (seed, threshold, factor), i32(role - 1), i32(tid & 127), number, order)
+            where, _, rows, keys = work_of(told, order, sequences, sizes, members, bounds)
+            limits = (rows, keys, terms.shift(rows, keys), bounds, heads)
+            if not PACKED or where[3] < keys:  # more tiles are counted than sequences have
+                consume((dk, dk_strides, dv, dv_strides), base, bars, where, members, limits, (scale, softcap, bias, bias_strides),
+                        (seed, threshold, factor), i32(role - 1), i32(tid & 127), told, order, sequences, sizes)
     return sdpa_bwd_flash_wgmma

@@ -253,7 +253,7 @@ def tile_count(problem, height):
     return problem.images * problem.heads * tiles_of(problem, problem.rows, height)
 
 
-def _of_a_sequence(problem, count):
+def of_a_sequence(problem, count):
     """Rows or keys of a sequence; of packed ones, which may have any lengths, as if they were equally long."""
     return ceil_div(count, max(problem.batch, 1)) if problem.packed else count
 
@@ -261,7 +261,7 @@ def _of_a_sequence(problem, count):
 def order_arguments(problem, height, by_head=False):
     """Kernel parameters that make up `order`."""
     p, tiles = problem, tiles_of(problem, problem.rows, height)
-    lines, keys = p.images * p.heads, _of_a_sequence(p, p.keys)
+    lines, keys = p.images * p.heads, of_a_sequence(p, p.keys)
     fitting = SECTION_BYTES * p.group // (keys * (p.d + p.dv) * p.k.itemsize) if is_uneven(p) else 1
     several = max(1, min(lines, fitting))
     sections = ceil_div(lines, several)
@@ -289,7 +289,7 @@ the time that its accesses, eight rows in each, took on an H200 with heads of 64
 def _steps(problem, height, width):
     """(steps of a tile of rows, those of them that are masked), on average; packed sequences count as equally long."""
     p = problem
-    rows, keys, (left, right) = _of_a_sequence(p, p.rows), _of_a_sequence(p, p.keys), p.bounds
+    rows, keys, (left, right) = of_a_sequence(p, p.rows), of_a_sequence(p, p.keys), p.bounds
     start = np.arange(0, max(rows, 1), height, dtype=np.int64)
     ends = (start, np.minimum(start + height, rows) - 1)
     own = keys - rows if p.align == "bottom_right" else 0
@@ -313,7 +313,7 @@ def tile_seconds(problem, config, device, itemsize=2, staged=False, more=0):
     steps, masked = _steps(p, s.height, s.width)
     of_masks = masked * (MASK_ISSUES + LEFT_ISSUES * (p.left >= 0)) * s.height * s.width / 128
     each = (steps * step + of_masks) * GAPS[s.groups] * (HELD_SHARE if s.held else 1) + TILE_CYCLES
-    tiles = p.batch * p.heads * ceil_div(_of_a_sequence(p, p.rows), s.height)
+    tiles = p.batch * p.heads * ceil_div(of_a_sequence(p, p.rows), s.height)
     busiest = tiles / max(min(tiles, device.sms), 1) + 0.5 * (tiles > device.sms) if config.drawn else ceil_div(tiles, device.sms)
     work = busiest * each / (CLOCK_SHARE * device.clock_hz)
     return LAUNCH * (1 + 0.5 * config.drawn) + max(work, p.bytes / (0.8 * device.bandwidth))

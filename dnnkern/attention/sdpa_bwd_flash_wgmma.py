@@ -17,6 +17,8 @@
   mask a block begins with the rows beside its keys, which those before are the last to reach: none has to wait. Without one they begin
   with the same rows, follow a step behind one another, and later ones find that order. Where the first keys' blocks, the longest, would end
   last, all of this is the other way round, `down`. `flash_wgmma_atomic` adds as it comes.
+- Packed sequences have tiles of keys and of rows of their own, counted like any others: more than there may be, and a block without one
+  leaves. TMA reads what lies behind a sequence too, the next one: it is set to zero in shared memory, levels make its probabilities zero.
 - The bias's gradient is `naive`'s launch.
 """
 from ..device.index import ceil_div, divisor
@@ -29,7 +31,8 @@ from ._fragments import is_adjusted, stored_in_pairs
 from ._keys_config import WIDE, Config
 from ._keys_kernel import kernel
 from ._scores import added_arguments, kind_of, number_arguments, sequence_arguments
-from ._wgmma import CLOCK_SHARE, LAUNCH, Shape, addressable, array_map, refusal
+from ._flash import tiles_of
+from ._wgmma import CLOCK_SHARE, LAUNCH, Shape, addressable, array_map, of_a_sequence, refusal
 from .sdpa_naive import bias_launch
 
 CHOICES = (("", (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))), ("", (WIDE,)), ("dk", (WIDE,)), ("dk", (Shape(1, 32, 0),)))
@@ -40,9 +43,9 @@ least where additions have an order: fitted to 30 times of six problems on an H2
 
 
 def supports(problem):
-    """16-bit rows that TMA can read, not packed."""
+    """16-bit rows that TMA can read."""
     p = problem
-    reason = refusal(p) or countable(p)
+    reason = refusal(p, packed=True) or countable(p)
     if reason:
         return reason
     if not addressable(p, p.do):
@@ -73,11 +76,13 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Steps of the kernel: products, and the instructions for slopes, which they overlap in part; before and after it, what it reads."""
+    """Steps of the kernel: products, and the instructions for slopes, which they overlap in part; before and after it, what it reads.
+    Packed sequences count as equally long."""
     p, s = problem, config.shape
+    rows, keys = of_a_sequence(p, p.rows), of_a_sequence(p, p.keys)
     spread = (s.height + s.width) / 2 * (p.left >= 0 or p.right >= 0)
-    seen = min(p.pairs / max(p.batch * p.keys, 1) + spread, p.rows)  # rows of a key
-    blocks = p.batch * p.kv_heads * ceil_div(p.keys, s.height)
+    seen = min(p.pairs / max(p.batch * keys, 1) + spread, rows)  # rows of a key
+    blocks = p.batch * p.kv_heads * ceil_div(keys, s.height)
     steps = p.group * (seen / s.width + 0.5 * bool(spread))
     times = 2 if config.only else 1  # that scores are computed
     products = 2 * s.height * s.width * ((2 + times) * 16 * config.steps[0] + 2 * 16 * config.steps[1]) / 4096
@@ -86,7 +91,7 @@ def estimate(problem, device, config):
     step = max(step, ORDER_CYCLES * config.ordered)
     bias = divisions_seconds(p.pairs * p.heads * (p.d + p.dv), 8, device) if p.dbias is not None else 0
     waves = max(blocks * steps / device.sms, steps)
-    around = p.batch * p.heads * p.rows * (4 * p.dv + (6 if config.ordered else 10) * p.d)
+    around = p.batch * p.heads * rows * (4 * p.dv + (6 if config.ordered else 10) * p.d)
     work = max(waves * step / (CLOCK_SHARE * device.clock_hz), moved_seconds(p.bytes, device))
     return 4 * LAUNCH + bias + around / (0.8 * device.bandwidth) + work
 
@@ -96,14 +101,14 @@ def goes_down(problem, config, device):
     is for a multiprocessor, it must not begin last. Blocks wait for each other then until they are a step apart."""
     p, s = problem, config.shape
     steps = p.group * p.kv_heads * p.pairs / (s.width * s.height)
-    longest = p.group * ceil_div(min(p.rows, p.bounds[0] + s.height), s.width)
+    longest = p.group * ceil_div(min(of_a_sequence(p, p.rows), p.bounds[0] + s.height), s.width)
     return not config.ordered or p.right >= 0 and longest > 0.5 * steps / device.sms
 
 
 def order_arguments(problem, height, device):
     """Kernel parameters that make up `order`: tiles of keys of some heads, as many as fill the device, come one behind the other, those of
     one place of all of these heads together."""
-    p, tiles, lines = problem, ceil_div(problem.keys, height), problem.batch * problem.kv_heads
+    p, tiles, lines = problem, tiles_of(problem, problem.keys, height), problem.images * problem.kv_heads
     several = max(1, min(lines, ceil_div(device.sms, tiles)))
     sections = max(1, ceil_div(lines, several))
     rest = lines - (sections - 1) * several
@@ -132,10 +137,10 @@ def main_launch(problem, device, config, space, ticket):
             *(array_map(p, name, getattr(p, name), s.width) for name in ("q", "do")))
     stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument("uint16*", name), Argument("int64x4", p.strides(t)))]
     arguments = (*maps, *stores, in_space("float32*", space.numbers), in_space("float32*", space.sums), in_space("uint32*", space.counts),
-                 in_space("uint32*", space.ticket + 4 * ticket), Argument("int32x4", (p.rows, p.keys, space.rows, space.tiles)),
+                 in_space("uint32*", space.ticket + 4 * ticket), Argument("int32x5", (p.rows, p.keys, space.rows, space.tiles, p.batch)),
                  *order_arguments(p, s.height, device), Argument("int32", p.group), *sequence_arguments(p), *added_arguments(p),
                  *number_arguments(p))
-    blocks = p.batch * p.kv_heads * ceil_div(p.keys, s.height)
+    blocks = p.images * p.kv_heads * tiles_of(p, p.keys, s.height)
     return Launch(kernel(config, goes_down(p, config, device)), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)
 
 

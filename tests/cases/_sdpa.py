@@ -427,6 +427,7 @@ def table(kind):
     for n, m in ((1, 64), (63, 1), (9, 65)):  # rows of 16 bytes, which tensor cores take; more of them in test_attention_tiles.py
         case("halves", 1, 1, 1, n, m, 8, 16 if n == 9 else 8, ("float16", "bfloat16")[n % 2], trivial=backward and m == 1)
     case("halves-padded", 2, 2, 1, 6, 9, 8, dtype="float16", of_rows=(6, 2), of_keys=(0, 7), causal=True, align="bottom_right")
+    case("halves-packed", 2, 1, 1, 6, 8, 8, dtype="bfloat16", of_rows=(2, 3), of_keys=(5, 3), order="THD", causal=True)
     case("halves-sink", 1, 2, 1, 9, 7, 8, dtype="bfloat16", sink="float32", window=(3, 0), align="bottom_right", order="BSHD")
     case("scaled", 1, 2, 2, 6, 7, 4, scale=2.5)
     case("negative-scale", 1, 2, 2, 6, 7, 4, dtype="float64", scale=-0.7)
