@@ -115,6 +115,21 @@ GRADIENTS = [
 ]
 
 
+BIASES = [  # of the same problem for each bias: tiles of several sizes, all that shares one, ranges of it
+    Backward("of-heads", 3, 2, 1, 66, 70, 8, 8, "bfloat16", bias=(2, 66, 70), causal=True),
+    Backward("wide-tiles", 2, 1, 1, 70, 130, 24, 80, "float16", bias=(70, 130), bias_dtype="float32", window=(30, 20),
+             align="bottom_right"),
+    Backward("of-pairs", 2, 4, 2, 40, 150, 80, 16, "bfloat16", bias=(40, 150), of_rows=(40, 9), of_keys=(67, 150), softcap=2.0, alibi=True,
+             order="BSHD"),
+    Backward("of-keys", 2, 2, 1, 90, 70, 8, 8, "float16", bias=(2, 1, 1, 70), dropout=0.3, causal=True),
+    Backward("of-rows", 1, 2, 1, 70, 20, 8, 8, "float16", bias=(2, 70, 1), sink="float16", scale=-0.3),
+    Backward("of-nothing", 2, 2, 2, 70, 130, 8, 8, "bfloat16", bias=(1, 1, 1, 1), sink="bfloat16", of_rows=(70, 3)),
+    Backward("by-groups", 2, 1, 1, 40, 80, 8, 136, "bfloat16", bias=(2, 1, 40, 80), causal=True),
+    Backward("strided", 2, 1, 1, 20, 40, 9, 7, "float16", bias=(20, 40),
+             layout={"q": {"step": 2}, "do": {"gap": 1}, "bias": {"step": 2, "gap": 1}, "dbias": {"order": (1, 0)}}),
+]
+
+
 def check(case, turn):
     """On a GPU every configuration of every algorithm on tensor cores, in the simulator one of each, by turns."""
     problem = case.problem()
@@ -130,6 +145,39 @@ def check(case, turn):
                          ids=lambda x: "" if isinstance(x, int) else f"{x.op}-{x.id}-{x.rows}-{x.keys}")
 def test_edges_of_tiles(turn, case):
     check(case, turn)
+
+
+@pytest.mark.parametrize("few_multiprocessors", [1, 132], indirect=True)
+@pytest.mark.parametrize("case", BIASES, ids=lambda case: case.id)
+def test_gradients_of_biases(case, few_multiprocessors, request):
+    """Of large problems, whose blocks go through all that shares a tile, and of small ones, which have ranges of it."""
+    from dnnkern.attention import _dbias
+    device, several = contract.device(), request.node.callspec.indices["few_multiprocessors"]
+    plan = _dbias.plan_of(case.problem(), 0, device)
+    assert plan is not None
+    if several and SIMULATED:
+        assert plan[1].parts == plan[1].count
+    check(case, several)
+
+
+def test_a_bias_behind_a_sequence_does_not_reach_its_gradient():
+    """NaN there; where it belongs to nothing the gradient is 0."""
+    case = Backward("nan", 2, 2, 1, 40, 70, 8, 8, "bfloat16", of_rows=(40, 9), of_keys=(33, 70), bias=(2, 1, 40, 70))
+    values = {name: x if x is None else x.copy() for name, x in case.values("float").items()}
+    reference, bound = case.reference(values, True)
+    values["bias"][0, :, :, 33:], values["bias"][1, :, 9:] = float("nan"), float("nan")
+    for algorithm in dispatch.algorithms(case.op):
+        if contract.refusal(algorithm, case.problem()) is None:
+            with contract.registered(algorithm) as mine:
+                got = contract.Run(case, mine, values).outputs["dbias"].read()
+                contract.assert_within(got, reference["dbias"], bound["dbias"], f"{algorithm.name}: dbias")
+
+
+def test_the_gradient_of_a_bias_of_more_tiles_than_can_be_counted(monkeypatch):
+    """It is the naive algorithm's, which finds the deltas where it wants them."""
+    from dnnkern.attention import _dbias
+    monkeypatch.setattr(_dbias, "plan_of", lambda problem, width, device: None)
+    check(Backward("uncountable", 2, 2, 1, 20, 40, 8, 8, "bfloat16", bias=(2, 20, 40), of_rows=(9, 20)), 0)
 
 
 @pytest.mark.parametrize("few_multiprocessors", [1, 2], indirect=True)

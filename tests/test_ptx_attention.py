@@ -11,6 +11,7 @@ from sass import Assembled  # noqa: E402
 from test_ptx import device  # noqa: E402
 from test_ptx_transform import accesses  # noqa: E402
 
+from dnnkern.attention._dbias import plan_of  # noqa: E402
 from dnnkern.attention._parse import parse_problem  # noqa: E402
 from dnnkern.device.index import ceil_div  # noqa: E402
 
@@ -148,6 +149,22 @@ def test_gradients_stay_in_the_registers_of_mma(words, tmp_path):
         assert not code.opcodes("RED.", "REDG", "ATOM") and code.registers * launch.block[0] * config.threads.blocks <= 65536, name
 
 
+@pytest.mark.parametrize("algo, words", [
+    ("flash_mma", "4x16x2048x64 bf16 --bias heads"), ("flash_wgmma", "4x16x2048x128 f16 --bias full --causal"),
+    ("flash_mma", "2x4x500x80 bf16 --bias pairs --lengths --alibi --softcap 3 --window=9,9"),
+    ("flash_wgmma", "2x4x64x256 f16 --bias pairs --dropout 0.1"), ("flash_mma", "4x16x40x64 bf16 --bias keys")])
+def test_gradients_of_biases_stay_in_registers(algo, words, tmp_path):
+    """Two products of a tile, of 32 rows and 48 keys a warp, each with a barrier, and two more when the tile leaves; nothing is added in
+    memory."""
+    problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
+    variant = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == algo).variants(problem, target)[0]
+    launch = next(x for x in variant.build(problem, target, variant.config) if x.kernel.py_func.__name__ == "sdpa_dbias_mma")
+    code, (config, _) = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path), plan_of(problem, 0, target)
+    assert code.count("HMMA.16816.F32") == (config.of_x.width + config.of_y.width) // 16 * 12 and code.count("BAR.SYNC") == 4
+    assert not code.opcodes("RED.", "REDG", "ATOM") and ".f64" not in code.ptx
+    assert launch.shared <= 232448 and code.registers * launch.block[0] <= 65536
+
+
 @pytest.mark.parametrize("algo", ["flash_wgmma", "flash_wgmma_atomic"])
 @pytest.mark.parametrize("words, most", [("4x16x4096x128 bf16 --kv-heads 4", 2), ("4x32x4096x64 f16 --causal", 5),
                                          ("4x16x2048x96 bf16 --bottom-right --window=100,0", 1), ("2x4x512x128 f16 --alibi --softcap 3", 1),
@@ -166,7 +183,7 @@ def test_gradients_are_multiplied_once_from_registers(words, most, algo, tmp_pat
     for variant in algorithm.variants(problem, target)[:most]:
         config, launches = variant.config, variant.build(problem, target, variant.config)
         names = [launch.kernel.py_func.__name__ for launch in launches]
-        assert names[:3] == ["sdpa_bwd_numbers", "sdpa_bwd_flash_wgmma", "sdpa_bwd_dq"] and len(names) == 3 + 2 * ("bias" in words)
+        assert names == ["sdpa_bwd_numbers", "sdpa_bwd_flash_wgmma", "sdpa_bwd_dq", *["sdpa_dbias_mma"] * ("bias" in words)]
         before, code, after = (Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path) for launch in launches[:3])
         s, ordered = config.shape, algo == "flash_wgmma"
         boxes = ceil_div(config.boxes[0], s.groups) if config.turned else 1

@@ -37,14 +37,13 @@ NO_TILES = 1 << 30  # a ticket behind all tiles
 
 @dataclass(frozen=True)
 class Space:
-    """Where the workspace has what, in bytes, from `begin` on; tiles of rows have `width`. Sums begin from zero unless the first tile of
-    keys is `stored`."""
+    """Where the workspace has what, in bytes; tiles of rows have `width`. Sums begin from zero unless the first tile of keys is `stored`.
+    """
     lines: int
     rows: int
     columns: int
     width: int
     stored: bool
-    begin: int
 
     @property
     def tiles(self):
@@ -56,12 +55,9 @@ class Space:
         return self.width < 64
 
     @property
-    def numbers(self):
-        return self.begin
-
-    @property
     def sums(self):
-        return self.numbers + 8 * self.lines * self.rows
+        """Behind the numbers."""
+        return 8 * self.lines * self.rows
 
     @property
     def counts(self):
@@ -83,11 +79,10 @@ class Space:
 
 
 def space_of(problem, width, stored):
-    """The space of a problem; before it are the deltas that the bias's gradient takes, as `_delta` orders them."""
+    """The space of a problem."""
     p = problem
-    begin = ceil_div(4 * p.batch * p.heads * p.rows, 16) * 16 if p.dbias is not None else 0
     pad = pad_of(width)
-    return Space(p.images * p.heads, tiles_of(p, p.rows, pad) * pad, columns_of(p.d, width), width, stored, begin)
+    return Space(p.images * p.heads, tiles_of(p, p.rows, pad) * pad, columns_of(p.d, width), width, stored)
 
 
 def pad_of(width):
@@ -142,7 +137,7 @@ def numbers_launch(problem, space):
     tiles = ceil_div(space.rows, dots.per_block)
     first, units = space.cleared
     arguments = (Argument(pointer, "do"), Argument(pointer, "o"), Argument("float32*", "lse"),
-                 Argument("float32*", "workspace", space.numbers), Argument("uint32*", "workspace", first), Argument("int64", units),
+                 Argument("float32*", "workspace"), Argument("uint32*", "workspace", first), Argument("int64", units),
                  Argument("int32", ceil_div(units, tiles * space.lines * THREADS)),
                  Argument("int32x5", (p.rows, p.keys, space.rows, p.dv, p.batch)), Argument("uint32x3", divisor(tiles)),
                  Argument("uint32x3", divisor(p.heads)), *(Argument("int64x4", p.strides(t)) for t in (p.do, p.o)),

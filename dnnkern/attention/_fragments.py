@@ -414,5 +414,10 @@ def stored_in_pairs(problem, t):
 
 def is_adjusted(problem):
     """Whether scores are more than products times a positive number, which their maximum and their exponentials go by."""
+    return problem.bias is not None or is_bent(problem)
+
+
+def is_bent(problem):
+    """Whether they are but for the bias."""
     p = problem
-    return p.bias is not None or p.alibi or p.softcap > 0 or not 2.0 ** -60 < p.scale < 2.0 ** 60
+    return p.alibi or p.softcap > 0 or not 2.0 ** -60 < p.scale < 2.0 ** 60

@@ -18,14 +18,16 @@ CHUNK, STEP = 8, 16  # elements of 16 bytes; of a step of k
 
 @dataclass(frozen=True)
 class Source:
-    """How rows of `elements` come to shared memory: 16 bytes at a time, asynchronously, where they are `wide`, otherwise one by one."""
+    """How rows of `elements` come to shared memory: 16 bytes at a time, asynchronously, where they are `wide`, otherwise one by one; there
+    they have `least` columns at least."""
     elements: int
     wide: bool
+    least: int = STEP
 
     @property
     def width(self):
         """Elements of a row there."""
-        return max(ceil_div(self.elements, STEP), 1) * STEP
+        return max(ceil_div(self.elements, STEP) * STEP, self.least)
 
     @property
     def pitch(self):
@@ -37,6 +39,11 @@ def source_of(t, strides):
     """That of tiles of a tensor, whose last stride is that of a row's elements."""
     wide = t.alignment % 16 == 0 and strides[-1] == 1 and all(s % CHUNK == 0 for s in strides[:-1])
     return Source(t.shape[-1], wide)
+
+
+def mma_rate(device):
+    """Multiply-adds a second of mma.sync, of all tensor cores."""
+    return (1280 if device.capability == (9, 0) else 1024 if device.capability == (8, 0) else 512) * device.sms * device.clock_hz
 
 
 @functools.cache

@@ -7,7 +7,7 @@
   but the operands' tiles passes through shared memory.
 - With delta = sum(do * o) of each row, which a launch leaves in the workspace, no sum goes over more than one block: no atomics, and each
   sum has one order, for seven products instead of five.
-- The bias's gradient is `naive`'s launch.
+- The bias's gradient is summed up by launches of its own (`_dbias`).
 """
 import functools
 from dataclasses import dataclass
@@ -18,15 +18,16 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address, store_shared_f32
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ..transform._estimate import LAUNCH, moved_seconds
+from ._dbias import Numbers, dbias_launches, dbias_seconds, sums_bytes
 from ._delta import delta_launch
 from ._flash import LOG2E, blocks_seconds, fits, lines_arguments, make_extent, make_tile, tiles_of
 from ._fragments import is_adjusted, make_hide, make_hide_turned, make_pack, make_store, stored_in_pairs
-from ._halves import Source, left_place, make_loader, make_outer, make_weigh, right_place, source_of, turned_place
+from ._halves import Source, left_place, make_loader, make_outer, make_weigh, mma_rate, right_place, source_of, turned_place
 from ._scores import Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
 from ._slopes import WIDEST_DROPPED, make_slopes, row_level
 from .sdpa_fwd_flash_mma import HALVES, Threads
-from .sdpa_naive import bias_launch, workspace
+from .sdpa_naive import rows_of
 
 SHAPES = (Threads(4, 64, 2), Threads(4, 32, 2), Threads(8, 32, 1))
 MOST_COLUMNS = 256  # of the sums of dk and dv
@@ -87,19 +88,29 @@ def configs(problem, device):
     return found
 
 
+def numbers_of(problem):
+    """Where the workspace has the deltas."""
+    count = rows_of(problem)
+    return Numbers(0, problem.rows, 0, ceil_div(count, 4) * 16)
+
+
+def workspace(problem, device, config):
+    """A number a row, and what the bias's gradient needs."""
+    return numbers_of(problem).end + sums_bytes(problem, 0, device)
+
+
 def estimate(problem, device, config):
     """Seven products of whole tiles, and the instructions for probabilities, by how many warps a multiprocessor has."""
     p, t = problem, config.threads
     blocks = p.images * max(p.kv_heads, 1) * tiles_of(p, p.keys, t.height)
-    rate = (1280 if device.capability == (9, 0) else 1024 if device.capability == (8, 0) else 512) * device.sms * device.clock_hz
+    rate = mma_rate(device)
     rows = p.pairs * p.heads / max(blocks, 1) / t.height + p.group * t.width / 2  # of a block
     products = 4 * config.q.width + 3 * config.v.width
     issues = 2 * (16 + 12 * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0) + 80 * (p.dropout > 0))  # of a score
     work = t.height * rows * (products / 0.5 + issues * rate / (128 * device.sms * device.clock_hz))
     slow = sum(32 * s.width for s in (config.q, config.k, config.v, config.do) if not s.wide)
-    bias = divisions_seconds(p.pairs * p.heads * (p.d + p.dv), 8, device) if p.dbias is not None else 0
     seconds = blocks_seconds(blocks, work + rows * slow, t, config.shared, config.registers, rate, device)
-    return LAUNCH * 3 + bias + max(seconds, moved_seconds(p.bytes, device))
+    return LAUNCH * 3 + dbias_seconds(p, device) + max(seconds, moved_seconds(p.bytes, device))
 
 
 class _Parts:
@@ -344,9 +355,7 @@ def build(problem, device, config):
         tiles = tiles_of(p, p.keys, t.height)
         launches += (launch(keys_kernel(config), tiles, p.kv_heads, *given, Argument("uint16*", "dk"), Argument("uint16*", "dv"), *saved,
                             *lines_arguments(p, p.kv_heads, tiles), Argument("int32", p.group), *strides(p.dk, p.dv_out), *common),)
-    if p.dbias is not None and p.dbias.size:
-        launches += (bias_launch(p),)
-    return launches
+    return launches + dbias_launches(p, device, numbers_of(p))
 
 
 ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_mma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,

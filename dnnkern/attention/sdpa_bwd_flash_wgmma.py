@@ -19,21 +19,20 @@
   last, all of this is the other way round, `down`. `flash_wgmma_atomic` adds as it comes.
 - Packed sequences have tiles of keys and of rows of their own, counted like any others: more than there may be, and a block without one
   leaves. TMA reads what lies behind a sequence too, the next one: it is set to zero in shared memory, levels make its probabilities zero.
-- The bias's gradient is `naive`'s launch.
+- The bias's gradient is summed up by launches of its own (`_dbias`), which take the levels and deltas that are there.
 """
 from ..device.index import ceil_div, divisor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
-from ..transform._estimate import divisions_seconds, moved_seconds
-from ._delta import delta_launch
+from ..transform._estimate import moved_seconds
+from ._dbias import Numbers, dbias_launches, dbias_seconds, sums_bytes
 from ._dq import countable, dq_launch, numbers_launch, space_of
 from ._fragments import is_adjusted, stored_in_pairs
+from ._flash import tiles_of
 from ._keys_config import WIDE, Config
 from ._keys_kernel import kernel
 from ._scores import added_arguments, kind_of, number_arguments, sequence_arguments
-from ._flash import tiles_of
 from ._wgmma import CLOCK_SHARE, LAUNCH, Shape, addressable, array_map, of_a_sequence, refusal
-from .sdpa_naive import bias_launch
 
 CHOICES = (("", (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))), ("", (WIDE,)), ("dk", (WIDE,)), ("dk", (Shape(1, 32, 0),)))
 """What the kernel sums up and its shapes; the first that fit are the configurations."""
@@ -71,8 +70,9 @@ def configs(problem, device, ordered=True):
 
 
 def workspace(problem, device, config):
-    """What `_dq` says."""
-    return space_of(problem, config.shape.width, config.ordered).bytes
+    """What `_dq` says, and what the bias's gradient needs."""
+    width = config.shape.width
+    return space_of(problem, width, config.ordered).bytes + sums_bytes(problem, width, device)
 
 
 def estimate(problem, device, config):
@@ -89,11 +89,10 @@ def estimate(problem, device, config):
     issues = SCORE_ISSUES + 12 * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0) + 10 * (p.dropout > 0)
     step = products + times * STEP_CYCLES + issues * s.height * s.width / 128
     step = max(step, ORDER_CYCLES * config.ordered)
-    bias = divisions_seconds(p.pairs * p.heads * (p.d + p.dv), 8, device) if p.dbias is not None else 0
     waves = max(blocks * steps / device.sms, steps)
     around = p.batch * p.heads * rows * (4 * p.dv + (6 if config.ordered else 10) * p.d)
     work = max(waves * step / (CLOCK_SHARE * device.clock_hz), moved_seconds(p.bytes, device))
-    return 4 * LAUNCH + bias + around / (0.8 * device.bandwidth) + work
+    return 4 * LAUNCH + dbias_seconds(p, device) + around / (0.8 * device.bandwidth) + work
 
 
 def goes_down(problem, config, device):
@@ -122,9 +121,7 @@ def build(problem, device, config):
     of = (config.of_values, config) if config.only else (config,)
     mains = (main_launch(p, device, c, space, ticket) for ticket, c in enumerate(of))
     launches = (numbers_launch(p, space), *mains, dq_launch(p, space))
-    if p.dbias is not None and p.dbias.size:
-        launches += (delta_launch(p), bias_launch(p))
-    return launches
+    return launches + dbias_launches(p, device, Numbers(0, space.rows, space.width, space.bytes))
 
 
 def main_launch(problem, device, config, space, ticket):
@@ -136,7 +133,7 @@ def main_launch(problem, device, config, space, ticket):
     maps = (*(array_map(p, name, getattr(p, name), s.height) for name in ("k", "v")),
             *(array_map(p, name, getattr(p, name), s.width) for name in ("q", "do")))
     stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument("uint16*", name), Argument("int64x4", p.strides(t)))]
-    arguments = (*maps, *stores, in_space("float32*", space.numbers), in_space("float32*", space.sums), in_space("uint32*", space.counts),
+    arguments = (*maps, *stores, in_space("float32*", 0), in_space("float32*", space.sums), in_space("uint32*", space.counts),
                  in_space("uint32*", space.ticket + 4 * ticket), Argument("int32x5", (p.rows, p.keys, space.rows, space.tiles, p.batch)),
                  *order_arguments(p, s.height, device), Argument("int32", p.group), *sequence_arguments(p), *added_arguments(p),
                  *number_arguments(p))

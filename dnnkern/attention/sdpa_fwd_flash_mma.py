@@ -26,7 +26,7 @@ from ..transform._estimate import LAUNCH, moved_seconds
 from ._flash import LOG2E, blocks_seconds, fits, lines_arguments, make_extent, make_tile, tiles_of
 from ._fragments import (SLACK, is_adjusted, make_absorb, make_adjust, make_drop, make_hide, make_pack, make_shares, make_store,
                          multiply_rows, stored_in_pairs)
-from ._halves import Source, left_place, make_loader, make_outer, make_weigh, right_place, source_of, turned_place
+from ._halves import Source, left_place, make_loader, make_outer, make_weigh, mma_rate, right_place, source_of, turned_place
 from ._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
 
 HALVES = ("float16", "bfloat16")
@@ -111,7 +111,7 @@ def estimate(problem, device, config):
     p, t = problem, config.threads
     blocks = p.images * p.heads * tiles_of(p, p.rows, t.height)
     keys = p.pairs * p.heads / max(blocks, 1) / t.height + t.width / 2  # of a block
-    rate = (1280 if device.capability == (9, 0) else 1024 if device.capability == (8, 0) else 512) * device.sms * device.clock_hz
+    rate = mma_rate(device)
     issues = 12 + 12 * bool(config.kind.bias) + 4 * p.alibi + 10 * (p.softcap > 0) + 14 * (p.dropout > 0)  # of a score
     work = t.height * keys * ((config.q.width + config.v.width) / 0.6 + issues * rate / (128 * device.sms * device.clock_hz))
     slow = sum(4 * not_wide * s.width for s, not_wide in ((s, not s.wide) for s in (config.k, config.v)))
