@@ -21,10 +21,14 @@ def operands(p, t):
     return [x if p.layout == "BHSD" else x.transpose(1, 2) for x in (t["q"], t["k"], t["v"])]
 
 
-def attend(p, t, q, k, v):
-    """The call."""
+def bias_of(t):
+    """The bias in the operands' dtype, as PyTorch takes it, or None."""
     bias = t.get("bias")
-    bias = None if bias is None else bias.to(q.dtype)
+    return None if bias is None else bias.to(t["q"].dtype)
+
+
+def attend(p, q, k, v, bias):
+    """The call."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=p.right == 0, scale=p.scale, enable_gqa=p.group > 1)
 
 
@@ -34,18 +38,21 @@ def forward_call(backend, p, t):
 
     def call():
         with sdpa_kernel(backend):
-            return attend(p, t, q, k, v)
+            return attend(p, q, k, v, bias_of(t))
     return call
 
 
 def backward_call(backend, p, t):
-    """A callable that computes the gradients from what a forward pass has left; its own, as it keeps more than ours. Gradients run on
-    their forward pass's stream, which has to be the one that is captured."""
+    """A callable that computes the gradients, the bias's where ours has it, from what a forward pass has left; its own, as it keeps more
+    than ours. Gradients run on their forward pass's stream, which has to be the one that is captured."""
     q, k, v = (x.detach().requires_grad_() for x in operands(p, t))
+    bias, wanted = bias_of(t), p.dbias is not None
+    if wanted:
+        bias = bias.detach().requires_grad_()
     do = t["do"] if p.layout == "BHSD" else t["do"].transpose(1, 2)
     with torch.enable_grad(), sdpa_kernel(backend):
-        o = attend(p, t, q, k, v)
-    return lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True)
+        o = attend(p, q, k, v, bias)
+    return lambda: torch.autograd.grad(o, (q, k, v, bias) if wanted else (q, k, v), do, retain_graph=True)
 
 
 def make_peer(name, backend, case, given, clock):
