@@ -226,13 +226,14 @@ def test_neighbours_of_a_packed_sequence_do_not_matter():
 
 def test_what_lies_behind_a_sequence_reaches_no_gradient():
     """NaN there in every operand."""
-    case = Backward("nan", 2, 2, 1, 70, 140, 8, 8, "bfloat16", of_rows=(70, 9), of_keys=(70, 140))
+    case = Backward("nan", 2, 2, 1, 70, 140, 8, 8, "bfloat16", of_rows=(70, 9), of_keys=(70, 140), bias=(2, 1, 70, 140))
     values = {name: x if x is None else x.copy() for name, x in case.values("float").items()}
     reference, bound = case.reference(values, True)
     for name in ("k", "v"):
         values[name][0, :, 70:] = float("nan")
     for name in ("q", "do", "o", "lse"):
         values[name][1, :, 9:] = float("nan")
+    values["bias"][0, :, :, 70:] = values["bias"][1, :, 9:] = float("nan")
     for algorithm in dispatch.algorithms(case.op):
         if contract.refusal(algorithm, case.problem()) is None:
             with contract.registered(algorithm) as mine:

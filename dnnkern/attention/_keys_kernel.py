@@ -294,7 +294,7 @@ def kernel(config, down):
         resident, full, empty, part_full, part_empty = bars
         image, line_head, other_head, start, begin, end = where
         rows, keys, shift, bounds, heads = limits
-        all_rows, all_keys = i32(sizes[0]), i32(sizes[1])
+        all_keys = i32(sizes[1])
         scale, softcap, bias, bias_strides = scaling
         seed, threshold, factor = dropping
         lane, warp = i32(thread & 31), i32(thread >> 5)
@@ -326,7 +326,7 @@ def kernel(config, down):
             h = i32(other_head + member)
             slope, head = terms.slope(h, heads), i32(image * heads + h)
             bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
-            scoring = (shift, slope, bias, bias_at, bias_strides, i32(all_rows - 1), i32(all_keys - 1), scale, softcap)
+            scoring = (shift, slope, bias, bias_at, bias_strides, i32(rows - 1), i32(keys - 1), scale, softcap)
             drawing = (seed, head, threshold, factor)
             mbarrier_wait(u32(full + u32(8) * slot), phase)
             tile = u32(base + u32(RING) + slot * u32(STAGE))
