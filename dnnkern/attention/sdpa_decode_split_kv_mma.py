@@ -10,6 +10,8 @@
   their range; ranges in a second launch.
 - Warps begin with different keys of their ranges and go around, so that blocks do not walk in step through caches that are a power of two
   apart.
+- A multiprocessor has registers for twelve warps, or eight: as blocks of few, for many sequences, each of which is then one range and needs
+  no merge, or of many, which leave fewer ranges of a long sequence; whichever fills the device in one wave.
 - A probability is the sum of two halves, what the first leaves out being in the second: it is as exact as a float32 to 16 bits, or more.
 
 Memory bounds it.
@@ -22,7 +24,7 @@ from ..device.convert import element, permute_bytes
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import maximum
 from ..device.groups import access_words, make_reader
-from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ..device.index import LIMIT, ceil_div, divide, divide_remainder, divisor
 from ..device.mma import make_mma
 from ..device.vec import (advance, load_shared_4f32, load_shared_4u32, pin, shared_address, store4_from, store_shared_4f32,
                           store_shared_4u32)
@@ -36,20 +38,20 @@ from ._flash import make_powers
 from ._scores import NOTHING, Kind, make_terms
 from .sdpa_decode_naive import cache_arguments, decode_kind, make_place
 
-WARPS, LANES, KEYS, EIGHT = 4, 32, 16, 8
-THREADS = WARPS * LANES
+LANES, KEYS, EIGHT = 32, 16, 8
 CHUNK = 8  # elements in 16 bytes
 WIDEST = 256
 RAW_WORDS = 64  # of a thread's keys and values under way
 HALVES = ("float16", "bfloat16")
 GOLDEN = 0x9E3779B1  # 2**32 by the golden ratio: multiples of it are spread evenly
+BLOCKS = {8: (2, 4, 8), 12: (3, 4, 6, 12)}  # warps of a block, by those of a multiprocessor
 READ_RATE = 0.94  # of the nominal bandwidth, where nothing is written
 
 
 @dataclass(frozen=True)
 class Config:
     """What kernels are compiled for: whether all rows see all keys, 32-bit words of an access to q, k and v, sizes of the heads, eights of
-    rows of a tile, blocks of a multiprocessor; and into how many ranges the keys are cut."""
+    rows of a tile, warps of a multiprocessor and of a block; and into how many ranges the keys are cut."""
     kind: Kind
     paged: bool
     alike: bool
@@ -57,8 +59,18 @@ class Config:
     d: int
     e: int
     eights: int
-    blocks: int
+    resident: int
+    warps: int
     splits: int
+
+    @property
+    def threads(self):
+        return LANES * self.warps
+
+    @property
+    def blocks(self):
+        """Of a multiprocessor."""
+        return self.resident // self.warps
 
     @property
     def k_chunks(self):
@@ -107,7 +119,7 @@ class Config:
     @property
     def meeting(self):
         """Bytes of shared memory in which the warps of a block meet."""
-        return 4 * WARPS * self.rows * (self.pitch + 2)
+        return 4 * self.warps * self.rows * (self.pitch + 2)
 
     @property
     def shared(self):
@@ -115,7 +127,7 @@ class Config:
         return self.meeting + 16 * LANES * self.eights * self.k_chunks
 
     def __str__(self):
-        return f"{self.rows} rows, {self.tiles * KEYS} keys a warp, {self.splits} ranges"
+        return f"{self.rows} rows, {self.warps} warps of {self.tiles * KEYS} keys, {self.splits} ranges"
 
 
 def supports(problem):
@@ -143,17 +155,19 @@ def _words(problem):
 
 
 def configs(problem, device):
-    """One range, and as many as make whole waves of the blocks that fit the device, as long as each warp of them has some keys."""
+    """One range, and for blocks of few warps or of many as many as make whole waves of those that fit the device, as long as each warp has
+    some keys."""
     p = problem
-    whole = Config(decode_kind(p), p.page_table is not None, p.left < 0 and p.rows == 1, _words(p), p.d, p.dv, 1, 2, 1)
+    whole = Config(decode_kind(p), p.page_table is not None, p.left < 0 and p.rows == 1, _words(p), p.d, p.dv, 1, 8, 8, 1)
     if p.group * p.rows > EIGHT and whole.overlaps:
         whole = replace(whole, eights=2)
     elif whole.overlaps and not (whole.paged and whole.tiles > 1) and device.capability >= (9, 0):  # 168 registers are enough
-        whole = replace(whole, blocks=3)
-    slots, lines = whole.blocks * device.sms, lines_of(p, whole.rows)
-    most = max(1, min(1024, p.seen // (WARPS * KEYS)))
-    wanted = {min(most, slots * waves // (2 * lines)) for waves in (1, 2, 3, 4, 6, 8, 12, 16)}
-    return [replace(whole, splits=splits) for splits in sorted({1, *(w for w in wanted if w > 1)})]
+        whole = replace(whole, resident=12)
+    found, lines = {replace(whole, warps=4)}, lines_of(p, whole.rows)
+    for warps in BLOCKS[whole.resident]:
+        slots, most = whole.resident // warps * device.sms, max(1, min(1024, p.seen // (warps * KEYS)))
+        found |= {replace(whole, warps=warps, splits=min(most, splits)) for waves in (1, 2, 4) if (splits := slots * waves // lines)}
+    return sorted(found, key=lambda c: (c.warps, c.splits))
 
 
 def workspace(problem, device, config):
@@ -168,20 +182,21 @@ def estimate(problem, device, config):
     blocks, slots = lines_of(p, config.rows) * config.splits, config.blocks * device.sms
     each = p.bytes * (1 + 0.25 * (tiles_of(p, config.rows) - 1)) / blocks
     waves, rest = divmod(blocks, slots)
-    rate, alone = READ_RATE * device.bandwidth, THREADS * 4 * config.raw * config.tiles / 1.5e-6
+    rate, alone = READ_RATE * device.bandwidth, config.threads * 4 * config.raw * config.tiles / 1.5e-6
     moved = waves * slots * each / rate + rest * each / min(rate, max(rest, 1) * alone)
     return LAUNCH + 3e-6 + ceil_div(blocks, slots) * 1.8e-6 + moved + merge_seconds(p, config.parts, config.splits, device)
 
 
 @functools.cache
 def kernel(config, dependent):
-    """A tile of rows and a range of keys a block, every `WARPS`-th 16 of them a warp."""
+    """A tile of rows and a range of keys a block, every so many-th 16 of them a warp."""
     kind = config.kind
     terms, powers, place = make_terms(kind), make_powers(kind.compute), make_place(config.paged)
     range_of, result, (sum_at, score_at) = make_range(KEYS), make_result(config.parts), make_places(config.parts)
     EIGHTS, ROWS, WIDTH, PITCH, D, E = config.eights, config.rows, config.width, config.pitch, config.d, config.e
     KC, VC, TILES, SPLIT, DEPENDENT = config.k_chunks, config.v_chunks, config.tiles, config.splits > 1, dependent
     PAGED, OVERLAPS, ALIKE, K_WHOLE, V_WHOLE = config.paged, config.overlaps, config.alike, D == 4 * CHUNK * KC, E == WIDTH
+    WARPS, THREADS = config.warps, config.threads
     OWN, SPAN, STEP = 2 * EIGHTS, TILES * KEYS, WARPS * TILES * KEYS  # a thread's rows; a warp's keys, a block's
     _, _, fetch_q, _ = make_reader(kind.dtype, CHUNK, config.words[0])
     _, _, fetch_k, _ = make_reader(kind.dtype, CHUNK, config.words[1], constant=False)
@@ -193,8 +208,8 @@ def kernel(config, dependent):
     WEIGHTS, MEETING = TILES * EIGHTS * 2, config.meeting
     ITEM, TOPS = ROWS * PITCH, WARPS * ROWS * PITCH
     TOTALS = TOPS + WARPS * ROWS
-    FOURS, STEP_LOG = WIDTH // 4, STEP.bit_length() - 1
-    SIZE, MULTIPLIER, SHIFT = divisor(FOURS)
+    FOURS = WIDTH // 4
+    OF_FOURS, OF_STEP = divisor(FOURS), divisor(STEP)
 
     @device_function
     def fetch_keys(raw, k, j0, first, last, own, numbers, rows, strides):
@@ -274,7 +289,7 @@ def kernel(config, dependent):
         first, last = range_of(split, splits, oldest, keys)
         j0 = i32(first + warp * SPAN)
         least = i32(max(first, oldest))  # what is before nobody sees, be it what it may
-        turns = i32(i32(max(i32(last - j0), i32(0)) + (STEP - 1)) >> STEP_LOG)
+        turns = divide(i32(max(i32(last - j0), i32(0)) + (STEP - 1)), OF_STEP)
         spread = i64(i64(i64(cuda.blockIdx.x) * i64(GOLDEN)) & i64(0xFFFFFFFF))  # a 2**32th of the turns, as if by chance
         start = i32(j0 + i32(i64(spread * i64(turns)) >> i64(32)) * STEP)
 
@@ -446,7 +461,7 @@ def kernel(config, dependent):
         cuda.syncthreads()
         whole = cuda.local.array(4, f32)
         for item in range(own[0], i32(min(i32(many - row0), i32(ROWS)) * FOURS), THREADS):
-            r, four = divide_remainder(i32(item), (SIZE, MULTIPLIER, SHIFT))
+            r, four = divide_remainder(i32(item), OF_FOURS)
             column, top, total = i32(4 * four), f32(NOTHING), f32(0)
             for e in range(4):
                 whole[e] = f32(0)
@@ -478,8 +493,8 @@ def build(problem, device, config):
                  Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink, *shape_arguments(p, config.rows),
                  Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
                  *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
-    launch = Launch(kernel(replace(config, splits=min(splits, 2)), dependent), (lines_of(p, config.rows) * splits, 1, 1), (THREADS, 1, 1),
-                    arguments, shared=config.shared, dependent=dependent)
+    launch = Launch(kernel(replace(config, splits=min(splits, 2)), dependent), (lines_of(p, config.rows) * splits, 1, 1),
+                    (config.threads, 1, 1), arguments, shared=config.shared, dependent=dependent)
     return (launch, merge_launch(p, config.parts, splits, dependent)) if splits > 1 else (launch,)
 
 
