@@ -98,8 +98,8 @@ def pieces_of(step):
 
 def multiply(a, b, *, n, dtype, b_dtype=None, sums=None, registers=False, left=None, right=None, **options):
     """[rows, n] sums of the kernel for A [rows, k] and B [n, k], from `sums` on, or from zero over sums that are NaN."""
-    tiles, steps = len(a) // 64, a.shape[1] * SIZE[dtype] // 32
-    left = left or Layout(len(a), steps, SIZE[dtype], options.get("a_major", "k"))
+    tiles, held, steps = len(a) // 64, *(x.shape[1] * SIZE[dtype] // 32 for x in (a, b))
+    left = left or Layout(len(a), held, SIZE[dtype], options.get("a_major", "k"))
     right = right or Layout(n, steps, SIZE[dtype], options.get("b_major", "k"))
     count, kind = tiles * n // 2, np.int32 if "int" in dtype else np.float32
     a_tile = int(left.place[64, 0]) // 16 if tiles > 1 else 0
@@ -108,7 +108,7 @@ def multiply(a, b, *, n, dtype, b_dtype=None, sums=None, registers=False, left=N
     image = np.concatenate([left.bytes(a), right.bytes(b)]).view(np.uint32)
     thread, k = np.ogrid[:128, :count]
     rows, columns = accumulator_place(n, thread, k)
-    fragments = words_of(a, dtype, steps) if registers else np.zeros(1, np.uint32)
+    fragments = words_of(a, dtype, held) if registers else np.zeros(1, np.uint32)
     before = np.full((128, count), -1 if kind is np.int32 else np.nan, kind)
     if sums is not None:
         before = sums.astype(kind)[rows, columns]
@@ -204,6 +204,15 @@ def test_layouts_of_a(rng, tiles, major, swizzle):
 def test_both_transposed_and_registers_with_transposed_b(rng):
     check(rng, 64, "bfloat16", a_major="mn", b_major="mn")
     check(rng, 64, "bfloat16", b_major="mn", registers=True)
+
+
+@pytest.mark.parametrize("tiles", [1, 2])
+def test_steps_share_words_of_a(rng, tiles):
+    few, b, order = small(rng, (64 * tiles, 32), "bfloat16"), small(rng, (48, 64), "bfloat16"), (1, 0, 0, 1)
+    want = np.concatenate([few[:, 16 * g:16 * g + 16] for g in order], 1).astype(np.float64) @ b.astype(np.float64).T
+    assert (multiply(few, b, n=48, dtype="bfloat16", registers=True, a_words=order) == want).all()
+    with pytest.raises(ValueError, match="not for 4 steps"):
+        make_wgmma(64, "bfloat16", a="registers", a_words=(0, 1))
 
 
 def kernel_at(mma, wait, ka, a_at, kb, b_at, words, count):

@@ -69,11 +69,12 @@ else:
 
     def make_product(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile, fresh):
         text = _text(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile, fresh)
+        words = 4 * tiles * (max(a_steps) + 1)
         accumulators = "int32" if "int" in dtype else "float32", tiles * n // 2, "only" if fresh else True
         flag = ("int32",) * (not fresh)
         if a == "shared":
             return array_instruction(text, (accumulators,), ("uint64", "uint64", *flag))
-        return array_instruction(text, (accumulators, ("uint32", 4 * tiles * steps, False)), ("uint64", *flag))
+        return array_instruction(text, (accumulators, ("uint32", words, False)), ("uint64", *flag))
 
     def make_wait(pending, count):
         return array_instruction(f"wgmma.wait_group.sync.aligned {pending};", (("float32 int32", count, True),), (), early=False)
@@ -84,7 +85,7 @@ _DEPTH = {"bfloat16": 16, "float16": 16, "tf32": 8}  # elements of 32 bytes; of 
 _SWIZZLES = {0: 0, 128: 1, 64: 2, 32: 3}  # the descriptor's code of a swizzle that repeats after so many bytes
 
 
-def _check(n, dtype, b_dtype, steps, tiles, a, a_major, b_major):
+def _check(n, dtype, b_dtype, steps, tiles, a, groups, a_major, b_major):
     what = f"make_wgmma: m64n{n}, {dtype}" + f" x {b_dtype}" * (b_dtype != dtype)
     if dtype not in _PTX or b_dtype not in _PTX:
         raise ValueError(f"{what}: dtypes are {', '.join(_PTX)}")
@@ -99,7 +100,7 @@ def _check(n, dtype, b_dtype, steps, tiles, a, a_major, b_major):
         raise ValueError(f"{what}: only 16-bit operands may be MN-major")
     if a == "registers" and a_major != "k":
         raise ValueError(f"{what}: A in registers has no major dimension")
-    words = 4 * tiles * steps if a == "registers" else 0
+    words = 4 * tiles * groups if a == "registers" else 0
     if steps < 1 or tiles < 1 or tiles * n // 2 + words > 240:
         raise ValueError(f"{what}: {tiles} tiles of {steps} steps take {tiles} * {n} / 2 accumulators and {words} words of A; "
                          "together at most 240 registers")
@@ -108,7 +109,8 @@ def _check(n, dtype, b_dtype, steps, tiles, a, a_major, b_major):
 def _text(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile, fresh):
     """PTX of a block. Its operands: the sums, the same tied, A (words or a descriptor), B, accumulate; fresh: the sums, A, B."""
     count = tiles * n // 2
-    words = 4 * tiles * steps if a == "registers" else 1
+    groups = max(a_steps) + 1
+    words = 4 * tiles * groups if a == "registers" else 1
     at_a = count if fresh else 2 * count
     at_b, flag = at_a + words, "0" if fresh else f"${at_a + words + 1}"
     kind = f"m64n{n}k{_DEPTH.get(dtype, 32)}.{'s32' if 'int' in dtype else 'f32'}.{_PTX[dtype]}.{_PTX[b_dtype]}"
@@ -124,7 +126,7 @@ def _text(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile, 
                 lines.append(f"add.s64 da, ${at_a}, {tile * a_tile + a_steps[step]};")
                 left = "da"
             else:
-                left = "{" + ", ".join(f"${at_a + 4 * (tile * steps + step) + k}" for k in range(4)) + "}"
+                left = "{" + ", ".join(f"${at_a + 4 * (tile * groups + a_steps[step]) + k}" for k in range(4)) + "}"
             lines.append(f"add.s64 db, ${at_b}, {b_steps[step]};")
             lines.append(f"wgmma.mma_async.sync.aligned.{kind} {{{acc}}}, {left}, db, {'later' if step else 'first'}{tail};")
     return "\n".join(lines + ["wgmma.commit_group.sync.aligned; }"])
@@ -132,7 +134,7 @@ def _text(n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile, 
 
 @functools.cache
 def make_wgmma(n, dtype, b_dtype=None, *, steps=4, tiles=1, a="shared", a_major="k", b_major="k", a_step=2, b_step=2, a_tile=0,
-               fresh=False):
+               a_words=None, fresh=False):
     """Device function ``mma(acc, a, b, accumulate)``: acc (+)= A B, as one group of products. Host function.
 
     `acc` is a local array whose first `tiles` * n / 2 elements are the sums; it starts from zero where `accumulate` is 0. `b` is a
@@ -148,7 +150,7 @@ def make_wgmma(n, dtype, b_dtype=None, *, steps=4, tiles=1, a="shared", a_major=
     steps, tiles : int
         Steps of 32 bytes of k, and tiles of 64 rows of A, which all meet the same B.
     a : "shared" or "registers"
-        Where A is. In registers it is uint32[4 * tiles * steps] and must be left alone until the wait.
+        Where A is. In registers it is uint32[4 * tiles * steps], unless `a_words` says otherwise, and must be left alone until the wait.
     a_major, b_major : "k" or "mn"
         The contiguous dimension in shared memory; "mn" takes 16-bit types.
     a_step, b_step : int or tuple of int
@@ -156,14 +158,19 @@ def make_wgmma(n, dtype, b_dtype=None, *, steps=4, tiles=1, a="shared", a_major=
         goes on in another box.
     a_tile : int
         What a tile adds.
+    a_words : tuple of int, optional
+        With A in registers which of its groups of four words each step takes, where steps share some; each has its own otherwise.
     fresh : bool
         ``mma(acc, a, b)``: acc = A B. No register keeps what acc was until then; with `accumulate` 0 the compiler cannot know.
     """
     b_dtype = b_dtype or dtype
-    _check(n, dtype, b_dtype, steps, tiles, a, a_major, b_major)
+    a_words = a_words or tuple(range(steps))
+    _check(n, dtype, b_dtype, steps, tiles, a, max(a_words, default=0) + 1, a_major, b_major)
     a_steps, b_steps = (step if isinstance(step, tuple) else tuple(step * s for s in range(steps)) for step in (a_step, b_step))
+    if a == "registers":
+        a_steps = a_words
     if len(a_steps) != steps or len(b_steps) != steps:
-        raise ValueError(f"make_wgmma: a_step={a_step}, b_step={b_step} are not for {steps} steps")
+        raise ValueError(f"make_wgmma: a_step={a_step}, a_words={a_words}, b_step={b_step} are not for {steps} steps")
     return make_product(n, dtype, b_dtype, steps, tiles, a, (a_major, b_major), a_steps, b_steps, a_tile, fresh=fresh)
 
 

@@ -54,7 +54,7 @@ class Spec:
     def __init__(self, n, dtype, b_dtype, steps, tiles, a, majors, a_steps, b_steps, a_tile):
         self.n, self.dtypes, self.steps, self.tiles = n, (dtype, b_dtype), steps, tiles
         self.registers, self.majors, self.moves = a == "registers", tuple(m == "mn" for m in majors), (a_steps, b_steps, a_tile)
-        self.count, self.words = tiles * n // 2, 4 * tiles * steps
+        self.count, self.words = tiles * n // 2, 4 * tiles * (max(a_steps) + 1)
         self.integer = "int" in dtype
         self.accumulators = np.dtype(np.int32 if self.integer else np.float32)
         self.name = f"wgmma m64n{n} {dtype}" + f" x {b_dtype}" * (b_dtype != dtype)
@@ -72,7 +72,8 @@ class Spec:
         """[128, count] what each thread gets of the product, given A's words or pieces and B's pieces, as bytes."""
         if self.registers:
             a = _values(words, self.dtypes[0])
-            a = a.reshape(4, 8, 4, self.tiles, self.steps, 2, 2, -1)  # [warp, row, column, tile, step, half k, half rows, element]
+            a = a.reshape(4, 8, 4, self.tiles, self.words // self.tiles // 4, 2, 2, -1)
+            a = a[:, :, :, :, self.moves[0]]  # [warp, row, column, tile, step, half k, half rows, element]
             a = a.transpose(3, 0, 6, 1, 4, 5, 2, 7).reshape(64 * self.tiles, -1)
         else:
             a = np.concatenate([_matrix(tile, self.dtypes[0], self.majors[0]) for tile in left])
