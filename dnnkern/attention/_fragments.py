@@ -19,7 +19,7 @@ from ..device.convert import element
 from ..device.fastmath import ex2, fabs, fma, fmax, lg2, rcp, tanh
 from ..device.ldmatrix import ldmatrix_x4
 from ..device.philox import philox
-from ..device.vec import advance, as_u32, load_shared_2f32
+from ..device.vec import advance, as_u32, load_shared_2f32, store2
 from ..device.warp import FULL, add, any_lane, make_reduce, shuffle_sync
 from ._flash import LN2, LOG2E
 from ._scores import NOTHING, kept_of_eight, make_terms
@@ -387,9 +387,14 @@ def make_store(dtype, columns, elements, pairs):
 
 
 @functools.cache
-def make_single_store(dtype, columns, elements):
-    """`make_store` for other types than those of 16 bits: element by element."""
-    put = element(dtype).store
+def make_single_store(dtype, columns, elements, pairs):
+    """`make_store` for other types than those of 16 bits: floats by two, if `pairs`, others element by element."""
+    put, PAIRS = element(dtype).store, pairs and dtype == "float32"
+
+    @device_function
+    def share(sums, k, factor):
+        """0 whatever the sums of a row that sees nothing are."""
+        return f32(sums[k] * factor) if factor != f32(0) else f32(0)
 
     @device_function
     def store(sums, factors, o, o_strides, row, rows, column):
@@ -397,19 +402,23 @@ def make_single_store(dtype, columns, elements):
             if i32(row + 8 * h) < rows:
                 at = advance(o, i64(i64(i32(row + 8 * h)) * o_strides[2]))
                 for j in range(columns // 8):
-                    for e in range(2):
-                        value = f32(0)  # whatever the sums of a row that sees nothing are
-                        if factors[h] != f32(0):
-                            value = f32(sums[4 * j + 2 * h + e] * factors[h])
-                        if i32(column + 8 * j + e) < elements:
-                            put(at, i64(i64(i32(column + 8 * j + e)) * o_strides[3]), value)
+                    k, first = 4 * j + 2 * h, i32(column + 8 * j)
+                    low, high = share(sums, k, factors[h]), share(sums, k + 1, factors[h])
+                    if PAIRS:
+                        if first < elements:
+                            store2(at, first, (low, high))
+                    else:
+                        if first < elements:
+                            put(at, i64(i64(first) * o_strides[3]), low)
+                        if i32(first + 1) < elements:
+                            put(at, i64(i64(i32(first + 1)) * o_strides[3]), high)
     return store
 
 
 def stored_in_pairs(problem, t):
-    """Whether two neighbours of a result are a word of four bytes."""
+    """Whether two neighbours of a result lie side by side, and aligned, in all rows."""
     *steps, step = problem.strides(t)
-    return t.alignment % 4 == 0 and step == 1 and all(s % 2 == 0 for s in (*steps, t.shape[-1]))
+    return t.alignment % (2 * t.itemsize) == 0 and step == 1 and all(s % 2 == 0 for s in (*steps, t.shape[-1]))
 
 
 def is_adjusted(problem):

@@ -301,11 +301,11 @@ def _steps(problem, height, width):
     return float(steps.mean()), float((steps - whole).mean())
 
 
-def tile_seconds(problem, config, device, itemsize=2, staged=False, more=0):
+def tile_seconds(problem, config, device, itemsize=2, staged=False, more=0, times=1):
     """Predicted time: steps of the block with the most of them, each `more` cycles longer. Tensor cores take 4096 bytes of products a cycle
-    and multiprocessor. `staged`: tiles of the bias come through TMA."""
+    and multiprocessor; each product is computed so many `times`. `staged`: tiles of the bias come through TMA."""
     p, s = problem, config.shape
-    products = itemsize * s.height * s.width * (config.steps * 32 // itemsize + config.columns) / 4096
+    products = times * itemsize * s.height * s.width * (config.steps * 32 // itemsize + config.columns) / 4096
     step = max(PRODUCT_SHARE * products + EXPONENTIAL_SHARE * s.height * s.width / 16 + STEP_CYCLES, products + LEAST_CYCLES) + more
     issues = ((STAGED_ISSUES if staged else BIAS_ISSUES) * bool(config.kind.bias) + ALIBI_ISSUES * p.alibi + CAP_ISSUES * (p.softcap > 0)
               + DROPOUT_ISSUES * (p.dropout > 0))

@@ -16,33 +16,20 @@
 Source: FlashAttention-3 (Shah et al., 2024) for the order of keys that spares probabilities an exchange between threads; it turns values in
 the kernel.
 """
-import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
-from ..device.atomic import fetch_add_u32
-from ..device.convert import element
-from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
-from ..device.fastmath import fma, rcp
-from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
-from ..device.mbarrier import fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
-from ..device.registers import check_register_budget, make_register_claim, make_register_release
-from ..device.tma import bulk_load, prefetch_tensor_map, tensor_map_address, tma_load_4d
-from ..device.unroll import unrolled
-from ..device.vec import address, advance, load_shared_u32, pin, shared_address, store_shared_u32
-from ..device.warp import elect, redux_max, uniform
-from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
+from ..device import device_function, i32
+from ..device.index import LIMIT, ceil_div
+from ..device.wgmma import make_wgmma, matrix_descriptor
 from ..dispatch import Algorithm, Note
-from ..host.launch import Argument, Launch
 from ..host.products import FP8
-from ..matmul._engine_hopper import GROUP, ROW, SHARED_LIMIT
-from ._flash import LOG2E, WIDEST
-from ._fragments import (is_adjusted, make_absorb, make_adjust, make_drop, make_hide, make_pack_bytes, make_shares,
-                         make_single_store, make_store, stored_in_pairs)
-from ._scores import (NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, scale_arguments, scaled, sequence_arguments)
+from ..matmul._engine_hopper import ROW
+from . import _collected
+from ._collected import fitting, main_launch
+from ._flash import WIDEST
+from ._fragments import make_pack_bytes, make_single_store, make_store
 from ._turned import BLOCK, Turned, turn
-from ._wgmma import (ALIGNMENT, BARRIERS, LAUNCH, MOST_STAGES, Shape, array_map, is_uneven, make_locate, order_arguments, refusal,
-                     tile_count, tile_seconds)
+from ._wgmma import LAUNCH, Shape, array_map, refusal, tile_seconds
 
 SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
     (1, ((3, 96, 48), (3, 64, 32), (2, 192, 96), (2, 128, 48), (2, 96, 48), (2, 64, 32), (1, 128, 48), (1, 64, 32))),
@@ -56,36 +43,16 @@ PART_CYCLES = 100
 
 
 @dataclass(frozen=True)
-class Config:
-    """The options, o's dtype, sizes of heads, a shape, and in how many parts the columns of a tile's sums are computed one behind the
-    other; whether the window has a left and a right bound, whether scores are more than scaled products, whether lse is wanted, whether
-    blocks draw their tiles from a counter, whether o is stored by pairs; which of q, k and v have a factor."""
-    kind: Kind
-    out: str
-    d: int
-    e: int
-    shape: Shape
-    parts: int
-    left: bool
-    right: bool
-    adjusted: bool
-    lse: bool
-    drawn: bool
-    pairs: bool
-    scaled: tuple
+class Config(_collected.Config):
+    """Of `_collected`, for q and k of bytes and values that are turned."""
+    algorithm, pieces, turned, raised, slack, begins, box_columns = "flash_wgmma_fp8", 1, True, RAISED, SLACK, BLOCK, ROW
 
     def __post_init__(self):
-        s = self.shape
-        check_register_budget(s.threads, ((128, s.registers[0]), (128 * s.groups, s.registers[1])))
-        if s.width % BLOCK:
-            raise ValueError(f"tile {s}: expected a multiple of {BLOCK} keys")
+        super().__post_init__()
+        if self.shape.width % BLOCK:
+            raise ValueError(f"tile {self.shape}: expected a multiple of {BLOCK} keys")
         if self.parts > 1 and self.e <= 32 * self.parts:
             raise ValueError(f"{self.parts} parts of values of {self.e} elements; expected more than {32 * self.parts}")
-        if self.live > s.registers[1]:
-            raise ValueError(f"tile {s} of heads of {self.d} and {self.e}: a thread needs {self.live} registers, it has {s.registers[1]}")
-        if self.stages < 2:
-            raise ValueError(f"tile {s} of heads of {self.d} and {self.e}: {SHARED_LIMIT} bytes of shared memory hold {self.stages} "
-                             "stages; the least is 2")
 
     @property
     def steps(self):
@@ -98,40 +65,57 @@ class Config:
         return ceil_div(self.e, 8 * self.parts) * 8 * self.parts
 
     @property
-    def live(self):
-        """About how many registers a thread needs."""
-        s = self.shape
-        sums = self.columns // 2 + self.columns // 2 // self.parts
-        return s.width // 2 + s.width // 8 + sums + 32 + (80 if self.kind.bias else 24 * (self.adjusted or self.kind.dropout))
+    def words(self):
+        """Four probabilities each."""
+        return self.shape.width // 8
 
     @property
     def boxes(self):
-        """Boxes of 128 columns of q and k."""
-        return ceil_div(self.d, ROW)
+        """Boxes of 128 columns of q and k; values come otherwise."""
+        return ceil_div(self.d, ROW), 0
+
+    @property
+    def q_bytes(self):
+        return self.boxes[0] * self.shape.height * ROW
 
     @property
     def stage(self):
         """Bytes of a tile of k and of one of v."""
-        return self.boxes * self.shape.width * ROW, self.shape.width * self.columns
+        return self.boxes[0] * self.shape.width * ROW, self.shape.width * self.columns
 
     @property
-    def places(self):
-        """Bytes before the ring of k, that of v, and the barriers."""
-        k = self.boxes * self.shape.height * ROW
-        v = k + self.stages * self.stage[0]
-        return k, v, v + self.stages * self.stage[1]
+    def of_values(self):
+        return matrix_descriptor(16 * self.columns, 128, 0)
 
     @property
-    def stages(self):
-        return min((SHARED_LIMIT - ALIGNMENT - BARRIERS - self.boxes * self.shape.height * ROW) // sum(self.stage), MOST_STAGES)
+    def part_bytes(self):
+        return 16 * self.columns // self.parts
 
-    @property
-    def shared(self):
-        """Dynamic shared memory, bytes."""
-        return self.places[2] + BARRIERS + ALIGNMENT
+    def make_products(self):
+        """`_collected.Config`."""
+        s, dtype = self.shape, self.kind.dtype
+        q_steps, k_steps = (tuple(step // 4 * (rows * ROW // 16) + step % 4 * 2 for step in range(self.steps))
+                            for rows in (s.height, s.width))
+        of_scores = make_wgmma(s.width, dtype, steps=self.steps, a_step=q_steps, b_step=k_steps)
+        of_sums = make_wgmma(self.columns // self.parts, PROBABILITIES, dtype, steps=s.width // BLOCK, a="registers",
+                             b_step=BLOCK * self.columns // 16)
 
-    def __str__(self):
-        return str(self.shape) + f" in {self.parts} parts" * (self.parts > 1) + " drawn" * self.drawn
+        @device_function
+        def multiply_k(scores, q, k):
+            of_scores(scores, q, k, i32(0))
+
+        @device_function
+        def multiply_v(sums, words, v):
+            of_sums(sums, words, v, i32(0))
+        return multiply_k, multiply_v
+
+    def make_pack(self):
+        """`_collected.Config`."""
+        return make_pack_bytes(PROBABILITIES, self.words)
+
+    def make_store(self):
+        """`_collected.Config`."""
+        return (make_store if self.out in HALVES else make_single_store)(self.out, self.columns, self.e, self.pairs)
 
 
 def supports(problem):
@@ -146,15 +130,7 @@ def supports(problem):
 
 def configs(problem, device):
     """Shapes whose fragments fit registers and whose rings fit shared memory."""
-    p, found = problem, []
-    for shape, parts in SHAPES:
-        drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
-        try:
-            found.append(Config(kind_of(p), p.o.dtype, p.d, p.dv, shape, parts, p.left >= 0, p.right >= 0, is_adjusted(p),
-                                p.lse is not None, drawn, p.o.dtype in HALVES and stored_in_pairs(p, p.o), scaled(p)))
-        except ValueError:
-            continue
-    return found
+    return fitting(Config, SHAPES, problem, device)
 
 
 def turned_of(problem, config):
@@ -174,321 +150,11 @@ def estimate(problem, device, config):
     return LAUNCH + moved / (0.8 * device.bandwidth) + tile_seconds(problem, config, device, itemsize=1, more=more)
 
 
-@functools.cache
-def kernel(config):
-    """Tiles of 64 rows a warpgroup."""
-    kind, s = config.kind, config.shape
-    terms, locate = make_terms(kind), make_locate(s.height)
-    GROUPS, WIDTH, HEIGHT, THREADS, STAGES = s.groups, s.width, s.height, s.threads, config.stages
-    STEPS, E, BOXES, (K_BYTES, V_BYTES) = config.steps, config.columns, config.boxes, config.stage
-    K_AT, V_AT, BARS = config.places
-    DRAWN, WITH_LSE, ADJUSTED = config.drawn, config.lse, config.adjusted
-    SINK, LIMITED, DROPOUT = bool(kind.sink), kind.limits_rows, kind.dropout
-    OF_Q, OF_K, OF_V = config.scaled
-    SCORES, SUMS, WORDS, COUNT = WIDTH // 2, E // 2, WIDTH // 8, config.parts
-    PART = SUMS // COUNT
-    Q_BOX, BOX = HEIGHT * ROW, WIDTH * ROW
-    WARPS, PARTS, RING = 4 * GROUPS, divisor(WIDTH), 8 * STAGES
-    by_row = matrix_descriptor(16, 1024, 128)
-    V_CONST = matrix_descriptor(16 * E, 128, 0)
-    q_steps, k_steps = (tuple(step // 4 * (box // 16) + step % 4 * 2 for step in range(STEPS)) for box in (Q_BOX, BOX))
-    multiply_k = make_wgmma(WIDTH, kind.dtype, steps=STEPS, a_step=q_steps, b_step=k_steps)
-    multiply_v = make_wgmma(2 * PART, PROBABILITIES, kind.dtype, steps=WIDTH // BLOCK, a="registers", b_step=BLOCK * E // 16)
-    scores_alone, scores_first, sums_done = make_wgmma_wait(0, SCORES), make_wgmma_wait(1, SCORES), make_wgmma_wait(0, PART)
-    release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), s.registers))
-    absorb, hide, shares = make_absorb(WIDTH, s.first, RAISED), make_hide(WIDTH, config.left, config.right), make_shares(SINK)
-    adjust, drop = make_adjust(kind, WIDTH) if ADJUSTED else None, make_drop(WIDTH) if DROPOUT else None
-    pack, hold_scores = make_pack_bytes(PROBABILITIES, WORDS), pin(SCORES)
-    store = make_store(config.out, E, config.e, config.pairs) if config.out in HALVES else make_single_store(config.out, E, config.e)
-    load_sink = element(kind.sink or kind.dtype).load
-
-    @device_function
-    def advanced(slot, phase):
-        slot = u32(slot + u32(1))
-        if slot == u32(STAGES):
-            return u32(0), u32(phase ^ u32(1))
-        return slot, phase
-
-    @device_function
-    def extent(i0, image, numbers):
-        """(rows, a row's own place less its number, keys, first key, tiles of keys, first key of all rows, behind the last key of all)."""
-        sequences, all_rows, all_keys, bounds = numbers
-        _, rows, _, keys = terms.lengths(image, sequences, all_rows, all_keys)
-        first, every_end = terms.span(i0, rows, keys, bounds)
-        first = i32(first & -BLOCK)
-        every_begin, last = terms.span(i32(min(i32(i0 + HEIGHT), rows) - 1), rows, keys, bounds)
-        tiles, _ = divide_remainder(i32(max(i32(min(last, keys) - first), i32(1)) + i32(WIDTH - 1)), PARTS)
-        return rows, terms.shift(rows, keys), keys, first, tiles, every_begin, every_end
-
-    @device_function
-    def load_tile(to, box, array, bar, row, h, image):
-        for b in range(BOXES):
-            tma_load_4d(u32(to + u32(b * box)), array, bar, i32(b * ROW), row, h, image)
-
-    @device_function
-    def produce(q_map, k_map, turned, of_head, base, bars, tiles, order, numbers, counter):
-        q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
-        k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(1), u32(0), u32(1), u32(1), u32(0), u32(1)
-        per_image, per_head = of_head
-        t = i32(cuda.blockIdx.x)
-        while t < tiles:
-            after = i32(t + i32(cuda.gridDim.x))
-            if DRAWN:  # the consumers learn this tile's number, and the next one is on its way
-                mbarrier_wait(u32(t_empty + u32(8) * t_slot), t_phase)
-                store_shared_u32(u32(numbers_at + u32(4) * t_slot), u32(t))
-                mbarrier_arrive(u32(t_full + u32(8) * t_slot))
-                t_slot = u32(t_slot ^ u32(1))
-                t_phase = u32(t_phase ^ u32(t_slot == u32(0)))
-                after = i32(i32(fetch_add_u32(counter, u32(1))) + i32(cuda.gridDim.x))
-            image, h, g, i0 = locate(t, order)
-            _, _, _, first, count, _, _ = extent(i0, image, numbers)
-            left = count
-            at = i32(first + i32(i32(count - 1) * WIDTH))
-            values = i64(i64(image) * per_image + i64(g) * per_head)
-            while left >= 0:
-                if left > 0:
-                    mbarrier_wait(u32(k_empty + u32(8) * k_slot), k_phase)
-                    bar = u32(k_full + u32(8) * k_slot)
-                    mbarrier_arrive_expect(bar, u32(K_BYTES))
-                    load_tile(u32(base + u32(K_AT) + k_slot * u32(K_BYTES)), BOX, k_map, bar, at, g, image)
-                    k_slot, k_phase = advanced(k_slot, k_phase)
-                if left == count:
-                    mbarrier_wait(q_empty, q_phase)
-                    q_phase = u32(q_phase ^ u32(1))
-                    mbarrier_arrive_expect(q_full, u32(BOXES * Q_BOX))
-                    load_tile(base, Q_BOX, q_map, q_full, i0, h, image)
-                else:  # values are needed a step later than their keys
-                    mbarrier_wait(u32(v_empty + u32(8) * v_slot), v_phase)
-                    bar = u32(v_full + u32(8) * v_slot)
-                    mbarrier_arrive_expect(bar, u32(V_BYTES))
-                    source = address(turned, i64(values + i64(i64(at + WIDTH) * E)))
-                    bulk_load(u32(base + u32(V_AT) + v_slot * u32(V_BYTES)), source, u32(V_BYTES), bar)
-                    v_slot, v_phase = advanced(v_slot, v_phase)
-                left, at = i32(left - 1), i32(at - WIDTH)
-            t = after
-        if DRAWN:  # there are no more
-            mbarrier_wait(u32(t_empty + u32(8) * t_slot), t_phase)
-            store_shared_u32(u32(numbers_at + u32(4) * t_slot), u32(tiles))
-            mbarrier_arrive(u32(t_full + u32(8) * t_slot))
-
-    @device_function
-    def to_scores(x, row, own, at, column, keys, every, numbers, scaling):
-        """Of the products: what they are beside the scale, and which of them there are."""
-        every_begin, every_end = every
-        if ADJUSTED:
-            scale, slope, softcap, bias, bias_at, bias_strides = scaling
-            adjust(x, row, own, at, column, i32(numbers[1] - 1), i32(numbers[2] - 1), scale, slope, softcap, bias, bias_at, bias_strides)
-        if at < every_begin or i32(at + WIDTH) > every_end:
-            hide(x, own, at, column, keys, numbers[3])
-
-    @device_function
-    def collect(part, sums, before, tile):
-        """A tile's sums join the others, which are multiplied by what its levels fell by."""
-        for j in range(PART // 4):
-            for k in range(4):
-                i = part * PART + 4 * j + k
-                sums[i] = fma(sums[i], before[k // 2], tile[4 * j + k])
-
-    @device_function
-    def next_part(part, state):
-        """The sums of one more part of the columns, in the registers of the one before."""
-        sums, before, tile, words, of_values = state
-        collect(part - 1, sums, before, tile)
-        multiply_v(tile, words, descriptor(V_CONST, u32(of_values + u32(i32(part) * (32 * PART)))), i32(0))
-        sums_done(tile)
-    next_parts = unrolled(COUNT - 1, next_part) if COUNT > 1 else None
-
-    @device_function
-    def finish(sums, before, tile, words, of_values):
-        """What is under way, and further parts; the last one is left to `collect`."""
-        sums_done(tile)
-        if COUNT > 1:
-            next_parts(i32(1), (sums, before, tile, words, of_values))
-
-    @device_function
-    def consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers, scaling, dropping, of_v, group, thread):
-        q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
-        all_rows, heads = numbers[1], i32(order[4][0])
-        scale, softcap, bias, bias_strides = scaling
-        seed, threshold = dropping
-        steepness = f32(LOG2E) if ADJUSTED else scale
-        scores, sums, tile = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(PART, f32)
-        words = cuda.local.array(WORDS, u32)
-        tops, levels, totals = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
-        falls, before, most = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        own_row, column = i32(group * 64 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
-        of_q = descriptor(by_row, u32(base + u32(group) * u32(GROUP)))
-        slack = f32(f32(SLACK) * rcp(steepness))
-        k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(0), u32(0), u32(0), u32(0), u32(0), u32(0)
-        t = i32(cuda.blockIdx.x)
-        while True:
-            if DRAWN:
-                mbarrier_wait(u32(t_full + u32(8) * t_slot), t_phase)
-                t = i32(0)
-                if lane == 0:
-                    t = i32(load_shared_u32(u32(numbers_at + u32(4) * t_slot)))
-                    mbarrier_arrive(u32(t_empty + u32(8) * t_slot))
-                t = redux_max(t)
-                t_slot = u32(t_slot ^ u32(1))
-                t_phase = u32(t_phase ^ u32(t_slot == u32(0)))
-            if t >= tiles:
-                break
-            image, h, _, i0 = locate(t, order)
-            rows, shift, keys, first, count, every_begin, every_end = extent(i0, image, numbers)
-            left, every_begin, every_end = uniform(count), uniform(every_begin), uniform(every_end)
-            at = i32(first + i32(i32(left - 1) * WIDTH))
-            row = i32(i0 + own_row)
-            own = i32(row + shift)
-            slope, bias_at = terms.slope(h, heads), i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
-            scoring, every = (scale, slope, softcap, bias, bias_at, bias_strides), (every_begin, every_end)
-            head = i32(image * heads + h)
-            for i in range(SUMS):
-                sums[i] = f32(0)
-            for r in range(2):
-                tops[r], levels[r], totals[r], before[r] = f32(NOTHING), f32(0), f32(0), f32(0)
-            mbarrier_wait(q_full, q_phase)
-            q_phase = u32(q_phase ^ u32(1))
-
-            # the last tile of keys: nothing to add it to yet
-            mbarrier_wait(u32(k_full + u32(8) * k_slot), k_phase)
-            multiply_k(scores, of_q, descriptor(by_row, u32(base + u32(K_AT) + k_slot * u32(K_BYTES))), i32(0))
-            scores_alone(scores)
-            if thread == 0:
-                mbarrier_arrive(u32(k_empty + u32(8) * k_slot))
-            k_slot, k_phase = advanced(k_slot, k_phase)
-            to_scores(scores, row, own, at, column, keys, every, numbers, scoring)
-            absorb(scores, most, tops, levels, totals, falls, steepness, slack)
-            if DROPOUT:
-                drop(scores, seed, head, row, at, lane, threshold, f32(1))
-            pack(words, scores)
-            left = i32(left - 1)
-            while left > 0:
-                at = i32(at - WIDTH)
-                mbarrier_wait(u32(k_full + u32(8) * k_slot), k_phase)
-                multiply_k(scores, of_q, descriptor(by_row, u32(base + u32(K_AT) + k_slot * u32(K_BYTES))), i32(0))
-                mbarrier_wait(u32(v_full + u32(8) * v_slot), v_phase)
-                of_values = u32(base + u32(V_AT) + v_slot * u32(V_BYTES))
-                multiply_v(tile, words, descriptor(V_CONST, of_values), i32(0))
-                scores_first(scores)
-                if thread == 0:
-                    mbarrier_arrive(u32(k_empty + u32(8) * k_slot))
-                k_slot, k_phase = advanced(k_slot, k_phase)
-                to_scores(scores, row, own, at, column, keys, every, numbers, scoring)
-                absorb(scores, most, tops, levels, totals, falls, steepness, slack)
-                if DROPOUT:
-                    drop(scores, seed, head, row, at, lane, threshold, f32(1))
-                finish(sums, before, tile, words, of_values)
-                if thread == 0:
-                    mbarrier_arrive(u32(v_empty + u32(8) * v_slot))
-                v_slot, v_phase = advanced(v_slot, v_phase)
-                hold_scores(scores)  # the words were the products' until now
-                pack(words, scores)
-                collect(COUNT - 1, sums, before, tile)
-                before[0], before[1] = falls[0], falls[1]
-                left = i32(left - 1)
-
-            if thread == 0:
-                mbarrier_arrive(q_empty)
-            mbarrier_wait(u32(v_full + u32(8) * v_slot), v_phase)
-            of_values = u32(base + u32(V_AT) + v_slot * u32(V_BYTES))
-            multiply_v(tile, words, descriptor(V_CONST, of_values), i32(0))
-            own_score = f32(0)
-            if SINK:
-                own_score = f32(load_sink(sink, i64(i64(h) * sink_step)))
-            for r in range(2):
-                levels[r] = f32(levels[r] - f32(RAISED))
-            shares(levels, totals, falls, own_score)
-            finish(sums, before, tile, words, of_values)
-            if thread == 0:
-                mbarrier_arrive(u32(v_empty + u32(8) * v_slot))
-            v_slot, v_phase = advanced(v_slot, v_phase)
-            collect(COUNT - 1, sums, before, tile)
-            for r in range(2):
-                falls[r] = f32(falls[r] * of_v)
-            if LIMITED:  # rows beyond the sequence's last
-                if row >= rows:
-                    falls[0], totals[0] = f32(0), f32(NOTHING)
-                if i32(row + 8) >= rows:
-                    falls[1], totals[1] = f32(0), f32(NOTHING)
-            of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1]))
-            store(sums, falls, of_o, o_strides, row, all_rows, column)
-            if WITH_LSE and column == 0:
-                lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(row) * lse_strides[2])
-                if row < all_rows:
-                    lse[lse_at] = totals[0]
-                if i32(row + 8) < all_rows:
-                    lse[i64(lse_at + 8 * lse_strides[2])] = totals[1]
-            if not DRAWN:
-                t = i32(t + i32(cuda.gridDim.x))
-
-    @cuda.jit(launch_bounds=(THREADS, 1))
-    def sdpa_fwd_flash_wgmma_fp8(q, k, turned, of_head, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, per_section,
-                                 several, rest, last, heads_of, group_of, row_tiles, rows, keys, of_rows, of_keys, row_step, key_step,
-                                 bias, bias_strides, bounds, scale, softcap, seed, threshold, factor, scale_q, scale_k, scale_v):
-        shared = cuda.shared.array(0, u32)
-        q_map, k_map = tensor_map_address(q), tensor_map_address(k)
-        base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
-        first = u32(base + u32(BARS))
-        rings = u32(first + u32(48))
-        bars = (first, u32(first + u32(8)), rings, u32(rings + u32(RING)), u32(rings + u32(2 * RING)), u32(rings + u32(3 * RING)),
-                u32(first + u32(16)), u32(first + u32(32)), u32(rings + u32(4 * RING)))
-        tid = i32(cuda.threadIdx.x)
-        if tid == 0:
-            prefetch_tensor_map(q_map)
-            prefetch_tensor_map(k_map)
-            mbarrier_init(bars[0], u32(1))
-            mbarrier_init(bars[1], u32(GROUPS))
-            for stage in range(STAGES):
-                for ring in range(4):
-                    mbarrier_init(u32(rings + u32(ring * RING + 8 * stage)), u32(GROUPS if ring % 2 else 1))
-            if DRAWN:
-                for slot in range(2):
-                    mbarrier_init(u32(bars[6] + u32(8 * slot)), u32(1))
-                    mbarrier_init(u32(bars[7] + u32(8 * slot)), u32(WARPS))
-            fence_mbarrier_init()
-        cuda.syncthreads()
-        launch_dependent_grids()
-        wait_for_previous_grid()
-        order = (per_section, several, rest, last, heads_of, group_of, row_tiles)
-        numbers = ((of_rows, of_keys, row_step, key_step), rows, keys, bounds)
-        role = uniform(i32(tid >> 7))
-        if role == 0:
-            release_registers()
-            if tid < 32:
-                if elect():
-                    produce(q_map, k_map, turned, of_head, base, bars, tiles, order, numbers, counter)
-        else:
-            claim_registers()
-            of_v = factor
-            if OF_Q:
-                scale = f32(scale * scale_q[0])
-            if OF_K:
-                scale = f32(scale * scale_k[0])
-            if OF_V:
-                of_v = f32(of_v * scale_v[0])
-            consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers,
-                    (scale, softcap, bias, bias_strides), (seed, threshold), of_v, i32(role - 1), i32(tid & 127))
-    return sdpa_fwd_flash_wgmma_fp8
-
-
 def build(problem, device, config):
-    """The launch that turns v, and as many blocks as the device holds, or as there are tiles."""
-    p, s = problem, config.shape
-    tiles = tile_count(p, s.height)
-    bias, bias_strides, *of_sink = added_arguments(p)
-    bounds, scale, *others = number_arguments(p)
-    if not config.adjusted:
-        scale = Argument("float32", p.scale * LOG2E)
-    turned = turned_of(p, config)
-    arguments = (array_map(p, "q", p.q, s.height), array_map(p, "k", p.k, s.width), Argument("uint8*", "workspace"),
-                 Argument("int64x2", turned.steps), Argument(element(p.o.dtype).pointer, "o"), Argument("int64x4", p.strides(p.o)),
-                 Argument("float32*", "lse" if p.lse else "o"), Argument("int64x3", p.lse_strides),
-                 Argument("uint32*", "workspace", offset=turned.nbytes), *of_sink, Argument("int32", tiles),
-                 *order_arguments(p, s.height), Argument("int32", p.rows), Argument("int32", p.keys), *sequence_arguments(p), bias,
-                 bias_strides, bounds, scale, *others, *scale_arguments())
-    main = Launch(kernel(config), (min(tiles, device.sms), 1, 1), (s.threads, 1, 1), arguments, shared=config.shared, dependent=True)
-    return turn(turned), main
+    """The launch that turns v, and that of the kernel."""
+    p, s, turned = problem, config.shape, turned_of(problem, config)
+    q = array_map(p, "q", p.q, s.height)
+    return turn(turned), main_launch(p, config, device, (q, array_map(p, "k", p.k, s.width), q), turned.steps, turned.nbytes)
 
 
 ALGORITHM = Algorithm(op="sdpa_fwd", name="flash_wgmma_fp8", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
