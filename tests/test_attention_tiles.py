@@ -78,6 +78,24 @@ CASES += [
     Forward("bytes-dropped", 2, 2, 1, 20, 140, 16, 8, E4M3, dropout=0.3, seed=2 ** 63 + 5, of_keys=(7, 140), sink="bfloat16"),
 ]
 
+CASES += [Forward("floats", 1, 1, 1, n, m, d, e) for n, m, d, e in (
+    (1, 96, 16, 16), (63, 1, 9, 7), (64, 97, 24, 16), (65, 161, 16, 40), (129, 130, 64, 64), (10, 70, 72, 128), (70, 40, 128, 96))]
+CASES += [
+    Forward("floats-causal", 1, 2, 1, 129, 129, 8, 8, causal=True, layout={"o": {"step": 2}}),
+    Forward("floats-causal-bottom", 1, 4, 2, 65, 140, 8, 8, causal=True, align="bottom_right", order="BSHD"),
+    Forward("floats-hidden-rows", 1, 1, 1, 140, 65, 8, 8, causal=True, align="bottom_right"),
+    Forward("floats-window", 1, 1, 1, 150, 260, 12, 8, window=(100, 3), align="bottom_right", layout={"q": {"order": (0, 1, 3, 2)}}),
+    Forward("floats-padded", 3, 1, 1, 66, 200, 16, 16, of_rows=(66, 1, 0), of_keys=(200, 97, 3)),
+    Forward("floats-padded-causal", 2, 2, 1, 66, 70, 8, 16, of_keys=(64, 0), causal=True, align="bottom_right"),
+    Forward("floats-sink", 1, 2, 1, 65, 66, 16, 16, sink="float32", causal=True, window=(40, -1)),
+    Forward("floats-peaked", 1, 1, 1, 64, 300, 16, 16, large=6.0),
+    Forward("floats-negative-scale", 1, 2, 1, 20, 70, 8, 8, scale=-0.4, window=(60, -1), layout={"k": {"gap": 3}}),
+    Forward("floats-bias", 2, 2, 1, 66, 136, 8, 8, bias=(2, 66, 136), causal=True),
+    Forward("floats-bias", 1, 1, 1, 20, 40, 100, 120, bias=(20, 40), softcap=2.0),
+    Forward("floats-capped", 1, 3, 3, 20, 110, 16, 8, alibi=True, softcap=1.5, align="bottom_right", sink="float32"),
+    Forward("floats-dropped", 2, 2, 1, 20, 140, 8, 8, dropout=0.3, seed=2 ** 63 + 5, of_keys=(7, 140)),
+]
+
 GRADIENTS = [
     Backward("edges", 1, 1, 1, 65, 66, 16, 24, "bfloat16"),
     Backward("edges", 1, 2, 1, 9, 129, 8, 8, "float16", causal=True, align="bottom_right"),

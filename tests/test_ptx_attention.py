@@ -98,6 +98,36 @@ def test_scores_of_bytes_never_leave_the_registers_of_wgmma(words, most, tmp_pat
         assert code.count("ATOMG") == config.drawn, variant
 
 
+@pytest.mark.parametrize("words, most", [("4x16x2048x64 f32 --lse", 9), ("4x16x2048x128 f32 --causal", 5),
+                                         ("2x8x1000x72 f32 --window=100,3 --sink", 1), ("2x4x512x128 f32 --bias full --softcap 3", 2),
+                                         ("2x4x512x64 f32 --bias full --softcap 3 --dropout 0.1 --alibi --sink --lengths", 2)])
+def test_scores_of_floats_never_leave_the_registers_of_wgmma(words, most, tmp_path):
+    """Six times the products of 16 bits; three conversions of two for each two probabilities."""
+    for variant, ((_, (_, code, launch))) in assembled("sdpa_fwd", words, "flash_wgmma_bf16x6", tmp_path, most):
+        config = variant.config
+        shape = config.shape
+        products = [f"HGMMA.64x{n}x16.F32.BF16" for n, steps in (
+            (shape.width, config.steps), (config.columns // config.parts, shape.width // 16 * config.parts)) for _ in range(2 * 6 * steps)]
+        assert sorted(code.opcodes("HGMMA")) == sorted(products), variant
+        assert code.count("USETMAXREG") == 2 and code.registers * launch.block[0] <= 65536 and launch.shared <= 232448
+        assert code.count("F2FP.BF16") == 3 * 2 * shape.width // 4, variant
+        assert code.count("MUFU.EX2") <= shape.width + 16 or "softcap" in words, variant
+        assert ".f64" not in code.ptx and "div." not in code.ptx, variant
+        assert accesses(code, "STG").get(64, 0) == config.columns // 4, "results by two"
+        assert code.opcodes("MEMBAR") in ([], ["MEMBAR.ALL.CTA"]) and code.count("ATOMG") == config.drawn, variant
+
+
+def test_floats_are_split_16_bytes_at_a_time(tmp_path):
+    """Eight floats of a thread in two loads, three pieces in three stores, of each of q, k and v."""
+    problem, target = parse_problem("4x16x2048x64 f32".split(), "sdpa_fwd"), device("sm_90a")
+    algorithm = next(a for a in dispatch.algorithms("sdpa_fwd") if a.name == "flash_wgmma_bf16x6")
+    variant = algorithm.variants(problem, target)[0]
+    launch = variant.build(problem, target, variant.config)[0]
+    code = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path)
+    assert accesses(code, "LDG") == {128: 6} and accesses(code, "STG") == {32: 1, 128: 9} and code.count("F2FP.BF16") == 36
+    assert code.registers <= 64 and ".f64" not in code.ptx
+
+
 def test_values_of_bytes_are_turned_by_words(tmp_path):
     """Sixteen rows read by words, four pieces of 16 bytes written."""
     problem, target = parse_problem("4x16x4096x128 e4m3".split(), "sdpa_fwd"), device("sm_90a")

@@ -1,8 +1,8 @@
 """Attention on Hopper's tensor cores whose tiles of keys are summed up apart: the products of each start from zero, and threads add them
 to the others in float32, which also scales the others where levels have risen. What is common to types that take it, and their kernel.
 
-Tensor cores add up more coarsely than float32: products of 8-bit floats with some 14 bits, others with all 24 but truncated, so that every
-addition to a large sum may take the same half of a unit from it. Of a tile that is a few additions, of all keys hundreds.
+Tensor cores may add up more coarsely than float32: products of 8-bit floats with some 14 bits, others with all 24 but truncated, so that
+each addition to a large sum takes up to a unit from it, always toward zero. In a tile that is a few additions, over all keys hundreds.
 """
 import functools
 from dataclasses import dataclass
@@ -45,6 +45,8 @@ class Config:
         As `_fragments.make_absorb` has them.
     begins : int
         Tiles of keys begin with a multiple of it.
+    of_bias : int
+        Registers of a thread that a bias takes.
     box_columns : int
         Elements of a box's row.
     columns, words : int
@@ -85,7 +87,8 @@ class Config:
     def live(self):
         """About how many registers a thread needs."""
         sums = self.columns // 2 + self.columns // 2 // self.parts
-        return self.shape.width // 2 + self.words + sums + 32 + (80 if self.kind.bias else 24 * (self.adjusted or self.kind.dropout))
+        more = self.of_bias if self.kind.bias else 24 * (self.adjusted or self.kind.dropout)
+        return self.shape.width // 2 + self.words + sums + 32 + more
 
     @property
     def places(self):
@@ -162,11 +165,16 @@ def kernel(config):
         return rows, terms.shift(rows, keys), keys, first, tiles, every_begin, every_end
 
     @device_function
+    def load_plane(to, boxes, box, array, bar, row, h, image):
+        for b in range(boxes):
+            tma_load_4d(u32(to + u32(b * box)), array, bar, i32(b * COLUMNS), row, h, image)
+
+    @device_function
     def load_tile(to, boxes, box, array, bar, row, h, image, images):
-        for piece in range(PIECES):
-            for b in range(boxes):
-                at = u32(to + u32((piece * boxes + b) * box))
-                tma_load_4d(at, array, bar, i32(b * COLUMNS), row, h, i32(image + piece * images))
+        load_plane(to, boxes, box, array, bar, row, h, image)
+        if PIECES > 1:  # a loop of no turns would keep the compiler from unrolling the one around it
+            for piece in range(1, PIECES):
+                load_plane(u32(to + u32(piece * boxes * box)), boxes, box, array, bar, row, h, i32(image + piece * images))
 
     @device_function
     def produce(q_map, k_map, v_map, turned, of_head, base, bars, tiles, order, numbers, counter):

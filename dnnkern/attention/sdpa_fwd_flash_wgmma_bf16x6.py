@@ -8,7 +8,7 @@
 
 - What the six products leave out is 2**-26 of the product, at most; operands lose nothing. Everything else is computed in float32 as
   elsewhere, so results are as exact as those of multiply-adds in float32.
-- Sums begin from zero in each tile, with the smallest of the products: tensor cores truncate what they add, and so only the last of a
+- Sums begin from zero in each tile, with the smallest of the products: tensor cores may truncate what they add, and so only the last of a
   tile's additions, one for 16 elements, take anything from a sum that counts; tiles are added up by threads (`_collected`).
 - Operands may have any strides: the first launch reads them. What lies behind a sequence's last key is zero there.
 - As with 16 bits the products of a tile's probabilities run while the exponentials of the next one are computed, tiles of keys that no row
@@ -26,7 +26,7 @@ from ..dispatch import Algorithm, Note
 from ..matmul._engine_hopper import ROW
 from . import _collected
 from ._collected import fitting, main_launch
-from ._fragments import make_single_store
+from ._fragments import SLACK, make_single_store
 from ._pieces import PIECES, PRODUCTS, TYPE, countable, make_split, moved_bytes, splits_of, split_launch
 from ._wgmma import COLUMNS, LAUNCH, Shape, refusal, tile_seconds
 
@@ -39,12 +39,19 @@ WIDEST = 128
 @dataclass(frozen=True)
 class Config(_collected.Config):
     """Of `_collected`, for planes of bfloat16."""
-    algorithm, pieces, turned, raised, slack, begins, box_columns = "flash_wgmma_bf16x6", PIECES, False, 0.0, 8.0, 8, COLUMNS
+    algorithm, pieces, turned, raised, slack = "flash_wgmma_bf16x6", PIECES, False, 0.0, SLACK
+    begins, box_columns = 8, COLUMNS
 
     def __post_init__(self):
         super().__post_init__()
-        if self.parts > 1 and self.columns != COLUMNS * self.parts:
-            raise ValueError(f"{self.parts} parts of values of {self.e} elements; expected boxes of {COLUMNS}")
+        if self.kind.dropout and self.shape.width % 32:
+            raise ValueError(f"tile {self.shape}: with dropout expected a multiple of 32 keys")
+        if self.parts > 1 and self.e <= COLUMNS * (self.parts - 1):
+            raise ValueError(f"{self.parts} parts of values of {self.e} elements; expected more than {COLUMNS * (self.parts - 1)}")
+
+    @property
+    def of_bias(self):
+        return 48 + self.shape.width // 2
 
     @property
     def steps(self):
@@ -53,8 +60,8 @@ class Config(_collected.Config):
 
     @property
     def columns(self):
-        """Of the sums: e in whole groups of 8."""
-        return ceil_div(self.e, 8) * 8
+        """Of the sums: e in whole groups of 8, parts in whole boxes."""
+        return ceil_div(self.e, 8) * 8 if self.parts == 1 else COLUMNS * self.parts
 
     @property
     def words(self):

@@ -45,7 +45,8 @@ PART_CYCLES = 100
 @dataclass(frozen=True)
 class Config(_collected.Config):
     """Of `_collected`, for q and k of bytes and values that are turned."""
-    algorithm, pieces, turned, raised, slack, begins, box_columns = "flash_wgmma_fp8", 1, True, RAISED, SLACK, BLOCK, ROW
+    algorithm, pieces, turned, raised, slack = "flash_wgmma_fp8", 1, True, RAISED, SLACK
+    begins, of_bias, box_columns = BLOCK, 80, ROW
 
     def __post_init__(self):
         super().__post_init__()
