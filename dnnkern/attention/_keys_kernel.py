@@ -108,11 +108,17 @@ def kernel(config, down):
         return at > end if DOWN else at < end
 
     @device_function
-    def following(at, member, members):
-        """The next step: the same rows of the group's next head, behind the last one the next rows."""
-        member = i32(member + 1)
-        if member == members:
-            return i32(at + STEP), i32(0)
+    def following(at, member, begin, end, members):
+        """The next step, of another row of tiles or head of the group. Down all blocks of a group are at the same rows, and what one has to
+        wait for is a step ahead: heads take turns at the same rows. Up the rows of a head come one after another: it is in the L2."""
+        if DOWN:
+            member = i32(member + 1)
+            if member == members:
+                at, member = i32(at + STEP), i32(0)
+        else:
+            at = i32(at + STEP)
+            if not is_left(at, end):
+                at, member = begin, i32(member + 1)
         return at, member
 
     @device_function
@@ -146,7 +152,7 @@ def kernel(config, down):
         if OF_DK:
             load_tile(u32(base + u32(SECOND)), V_BOXES, STAY, stay_second, resident, key, line_head, image)
         slot, phase, at, member = u32(0), u32(1), begin, i32(0)
-        while is_left(at, end):
+        while is_left(at, end) and member < members:
             h = i32(other_head + member)
             line = i64(i64(i64(i32(image * heads + h)) * i64(padded)) + i64(i32(place + at)))
             mbarrier_wait(u32(empty + u32(8) * slot), phase)
@@ -156,7 +162,7 @@ def kernel(config, down):
             bulk_load(u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES)), address(numbers, i64(i64(2) * line)), u32(NUMBER_BYTES), bar)
             load_tile(u32(to + u32(FIRST_BYTES)), V_BOXES, PASS, passing_second, bar, i32(first_row + at), h, image)
             slot, phase = advanced(slot, phase)
-            at, member = following(at, member, members)
+            at, member = following(at, member, begin, end, members)
 
     @device_function
     def add_parts(base, bars, where, place, members, sums, counts, tiles_of_rows, sizes, own):
@@ -170,7 +176,7 @@ def kernel(config, down):
         first, _ = divide_remainder(place, BY_WIDTH)
         first = i32(i32(i32(image * heads + other_head) * tiles_of_rows) + first)  # of all tiles of rows the first one of these heads'
         turn, phase, source, at, member = i32(0), u32(0), u32(base + u32(PART)), begin, i32(0)
-        while is_left(at, end):
+        while is_left(at, end) and member < members:
             if turn == own:
                 m, _ = divide_remainder(at, BY_WIDTH)
                 m = i32(i32(first + i32(member * tiles_of_rows)) + m)
@@ -199,7 +205,7 @@ def kernel(config, down):
                     source_free()
                     mbarrier_arrive(part_empty)
             turn = i32(turn ^ 1)
-            at, member = following(at, member, members)
+            at, member = following(at, member, begin, end, members)
         drained()
 
     @device_function
@@ -321,10 +327,10 @@ def kernel(config, down):
         mine = u32(base + u32(group) * u32(64 * ROW))
         own_keys = u32(base + u32(group) * u32(COLUMNS_BEFORE // COLUMNS * STAY)) if COUNTS[-1] else base
         a, a_second = descriptor(by_row, mine), descriptor(by_row, u32(mine + u32(SECOND)))
-        at, member = begin, i32(0)
-        while is_left(at, end):
+        at, member, slope = begin, i32(0), terms.slope(other_head, heads)
+        while is_left(at, end) and member < members:
             h = i32(other_head + member)
-            slope, head = terms.slope(h, heads), i32(image * heads + h)
+            head = i32(image * heads + h)
             bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
             scoring = (shift, slope, bias, bias_at, bias_strides, i32(rows - 1), i32(keys - 1), scale, softcap)
             drawing = (seed, head, threshold, factor)
@@ -403,7 +409,10 @@ def kernel(config, down):
                 values_done(values)
             release(empty, slot, lane)
             slot, phase = advanced(slot, phase)
-            at, member = following(at, member, members)
+            own = member
+            at, member = following(at, member, begin, end, members)
+            if member != own:
+                slope = terms.slope(i32(other_head + member), heads)
         out, out_strides, out_second, second_strides = outs
         image, line_head, start = place_of(told, order, sequences, sizes)  # once more: nothing of it is kept in registers until here
         key, written = i32(0), all_keys
