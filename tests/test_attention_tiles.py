@@ -128,6 +128,8 @@ GRADIENTS = [
     Backward("widest-sums", 2, 1, 1, 40, 70, 256, 256, "float16", of_rows=(40, 3), of_keys=(33, 70), causal=True),
     Backward("widest-sums", 1, 1, 1, 33, 20, 232, 136, "bfloat16", softcap=2.0, window=(20, 3)),
     Backward("widest-sums", 1, 1, 1, 20, 40, 200, 120, "float16", bias=(20, 40), dropout=0.3, softcap=2.0, alibi=True),
+    Backward("widest-rows", 1, 1, 1, 70, 40, 192, 136, "bfloat16", causal=True),
+    Backward("widest-rows", 1, 1, 1, 100, 40, 168, 160, "float16", dropout=0.3, of_rows=(70,)),
     Backward("wide-sums", 1, 1, 1, 20, 40, 176, 96, "float16", bias=(20, 40), dropout=0.3),
     Backward("strided", 1, 1, 1, 20, 33, 9, 7, "float16", scale=-0.3, layout={"q": {"step": 2}, "dk": {"step": 2}, "do": {"gap": 1}}),
 ]

@@ -55,8 +55,17 @@ class Config:
 
     @property
     def of_values(self):
-        """The configuration of the launch that sums up dv: v and y do not take part."""
-        return replace(self, only="dv", shape=WIDE)
+        """The configuration of the launch that sums up dv: v and y do not take part, and leave registers and memory for more rows, if no
+        option takes them."""
+        try:
+            return replace(self, only="dv", shape=Shape(2, 64, 0))
+        except ValueError:
+            return replace(self, only="dv", shape=WIDE)
+
+    @property
+    def together(self):
+        """Rows whose levels lie together, followed by their deltas."""
+        return WIDE.width if self.only else self.shape.width
 
     @property
     def summed(self):
@@ -89,7 +98,8 @@ class Config:
         k = self.kind
         options = (16 + 16 * bool(k.bias) if self.turned else 20) if k.bias or k.dropout else 8 * self.adjusted
         slopes = width + 32 + options + 8 * (k.softcap and width != 64)
-        products = width // 2 + max(n for _, _, n in self.parts) * min(width, 64) // 128 + 30
+        part = max(n for _, _, n in self.parts) * min(width, 64) // 128 * (self.only != "dv")
+        products = width // 2 + part + 30
         return sums + max(slopes, products)
 
     @property

@@ -63,7 +63,7 @@ def kernel(config, down):
     adjust, _ = make_slopes(replace(kind, softcap=False), s.width, True)
     rows_of, tiles_of = make_ranges(kind, s.height, s.width)
     DOWN, STEP = down, -s.width if down else s.width
-    exponentials, slopes, capped = make_turned_steps(kind, s.width)
+    exponentials, slopes, capped = make_turned_steps(kind, s.width, config.together)
     DROPOUT, MASKS = kind.dropout, ceil_div(s.width, 64)
     find_kept = make_turned_kept(s.width) if DROPOUT else None
     HEIGHT, WIDTH, THREADS, STAGES, GROUPS = s.height, s.width, s.threads, config.stages, s.groups
@@ -71,7 +71,7 @@ def kernel(config, down):
     SECOND, RING, SLOPES, PART, NUMBERS, BARS = config.places
     FIRST_BYTES, STAGE, RESIDENT = config.passing[0], sum(config.passing), sum(config.resident)
     SLOPE_BYTES, PART_BYTES, NUMBER_BYTES = config.slopes, config.part, config.numbers
-    TURNED, LINE, TILES = config.turned, config.line, ceil_div(config.parts[0][2], COLUMNS)
+    TOGETHER, TURNED, LINE, TILES = config.together, config.turned, config.line, ceil_div(config.parts[0][2], COLUMNS)
     SCORES, SUMS, SUMS_V, WORDS = WIDTH // 2, Q_COLUMNS // 2, V_COLUMNS // 2, WIDTH // 4
     PARTS = TILES * SCORES if TURNED else config.parts[0][2] // 2
     STAY, PASS, SLOPE_BOX = HEIGHT * ROW, WIDTH * ROW, HEIGHT * LINE
@@ -361,7 +361,7 @@ def kernel(config, down):
             if seen > start or last < i32(start + HEIGHT):
                 hide(x, i32(line - shift), at, column, i32(keys - line), bounds)
             levels = u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES))
-            deltas = u32(levels + u32(NUMBER_BYTES // 2))
+            deltas = u32(levels + u32(4 * TOGETHER))
             if CAPPED:
                 if OF_DK:
                     slopes_done(y)

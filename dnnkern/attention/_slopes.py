@@ -94,15 +94,22 @@ def make_slopes(kind, width, turned):
 
 
 @functools.cache
-def make_turned_steps(kind, width):
+def make_turned_steps(kind, width, together):
     """Device functions of a turned tile, in two steps between which the product of do and v may still be under way:
     ``exponentials(x, levels, column, steepness)``, x becomes p, and ``slopes(x, y, deltas, column, kept, factor)``; with a cap, whose
     derivative takes the score, one step, ``capped(x, y, levels, deltas, line, at, column, scoring, kept, factor)``.
+
+    Of `together` rows first the levels, then the deltas lie in shared memory, then those of the next as many.
 
     With a cap x are the products, -inf where a row does not see a key. Otherwise `adjust` of `make_slopes` made scores of them. With
     dropout `kept` is what `make_turned_kept` found.
     """
     terms, BIAS, DROPOUT = make_terms(kind), bool(kind.bias), kind.dropout
+
+    @device_function
+    def place(j, column):
+        """Bytes before the numbers of a fragment's columns 8 j + column and the next one."""
+        return u32(4 * i32(8 * j + 8 * j // together * together + column))
 
     @device_function
     def share(k, kept, factor):
@@ -113,7 +120,7 @@ def make_turned_steps(kind, width):
     @device_function
     def exponentials(x, levels, column, steepness):
         for j in range(width // 8):
-            pair = load_shared_2f32(u32(levels + u32(4 * (8 * j + column))))
+            pair = load_shared_2f32(u32(levels + place(j, column)))
             for h in range(2):
                 for e in range(2):
                     x[4 * j + 2 * h + e] = ex2(fma(x[4 * j + 2 * h + e], steepness, f32(-pair[e])))
@@ -121,7 +128,7 @@ def make_turned_steps(kind, width):
     @device_function
     def slopes(x, y, deltas, column, kept, factor):
         for j in range(width // 8):
-            pair = load_shared_2f32(u32(deltas + u32(4 * (8 * j + column))))
+            pair = load_shared_2f32(u32(deltas + place(j, column)))
             for h in range(2):
                 for e in range(2):
                     k = 4 * j + 2 * h + e
@@ -136,8 +143,8 @@ def make_turned_steps(kind, width):
     def capped_columns(j, s):
         x, y, levels, deltas, line, at, column, scoring, kept, factor = s
         shift, slope, bias, bias_at, strides, last_row, last_key, scale, softcap = scoring
-        level_pair = load_shared_2f32(u32(levels + u32(4 * i32(8 * j + column))))
-        delta_pair = load_shared_2f32(u32(deltas + u32(4 * i32(8 * j + column))))
+        level_pair = load_shared_2f32(u32(levels + place(j, column)))
+        delta_pair = load_shared_2f32(u32(deltas + place(j, column)))
         for h in range(2):
             for e in range(2):
                 k, where = i32(4 * j + 2 * h + e), i64(0)
