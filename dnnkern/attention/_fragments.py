@@ -20,9 +20,9 @@ from ..device.fastmath import ex2, fabs, fma, fmax, lg2, rcp, tanh
 from ..device.ldmatrix import ldmatrix_x4
 from ..device.philox import philox
 from ..device.vec import advance, as_u32, load_shared_2f32, store2
-from ..device.warp import FULL, add, any_lane, make_reduce, shuffle_sync
+from ..device.warp import add, any_lane, make_reduce, shuffle_xor
 from ._flash import LN2, LOG2E
-from ._scores import NOTHING, kept_of_eight, make_terms
+from ._scores import NOTHING, make_terms
 
 SLACK = 8.0
 """Probabilities may grow to 2**SLACK before sums are scaled down: neither float32 sums nor 16-bit floats lose anything by that, and of
@@ -264,28 +264,29 @@ def make_drop(width):
     """Device function ``drop(x, seed, head, row, at, lane, threshold, factor)``: probabilities of a tile of `width` keys, the first of
     which, `at`, is a multiple of 8, become 0 or the factor's multiple, as `Terms.kept` says.
 
-    Four random words are eight keys' of a row, and the threads of a quad need two of them each: a thread draws those of every fourth eight
-    keys, a bit for each key, and the bits of both rows and of two times as many keys are exchanged together.
+    Four random words are eight keys' of a row, and a thread of the quad needs one of them: each makes those of every fourth eight keys, and
+    they are exchanged.
     """
+    @device_function
+    def pick(k, words):
+        low = words[1] if k & 1 else words[0]
+        high = words[3] if k & 1 else words[2]
+        return high if k & 2 else low
+
     @device_function
     def drop(x, seed, head, row, at, lane, threshold, factor):
         own = i32(lane & 3)
-        for start in range(0, width // 8, 8):
-            drawn = u32(0)
-            for h in range(2):
-                line = i64(i64(i64(head) << i64(32)) + i64(i32(row + 8 * h)))
-                for half in range(2 if width // 8 > start + 4 else 1):
-                    four = philox(seed, line, i64(i32(i32(at >> 3) + start + 4 * half) + own))
-                    drawn = u32(drawn | u32(kept_of_eight(four, threshold) << u32(8 * (2 * h + half))))
-            for source in range(4):
-                bits = u32(shuffle_sync(u32(FULL), drawn, i32(i32(lane & 28) + source)) >> u32(2 * own))
-                for h in range(2):
-                    for half in range(2):
-                        j = start + 4 * half + source
-                        if j < width // 8:
-                            for e in range(2):
-                                k = 4 * j + 2 * h + e
-                                x[k] = f32(x[k] * factor) if u32(bits >> u32(8 * (2 * h + half) + e)) & u32(1) else f32(0)
+        for h in range(2):
+            line = i64(i64(i64(head) << i64(32)) + i64(i32(row + 8 * h)))
+            for first in range(0, width // 8, 4):
+                words = philox(seed, line, i64(i32(i32(at >> 3) + first) + own))
+                got = (pick(own, words), shuffle_xor(pick(i32(own ^ 1), words), 1), shuffle_xor(pick(i32(own ^ 2), words), 2),
+                       shuffle_xor(pick(i32(own ^ 3), words), 3))  # of the eight keys number own ^ 0, 1, 2, 3
+                for s in range(4):
+                    if first + s < width // 8:
+                        word, k = pick(i32(own ^ s), got), 4 * (first + s) + 2 * h
+                        x[k] = f32(x[k] * factor) if u32(word << u32(16)) >= threshold else f32(0)
+                        x[k + 1] = f32(x[k + 1] * factor) if word >= threshold else f32(0)
     return drop
 
 
