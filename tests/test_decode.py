@@ -116,16 +116,18 @@ def test_random_caches(request):
     contract.random_problems(request, problems, 10)
 
 
+@pytest.mark.parametrize("few_multiprocessors", [1], ids=[""], indirect=True)
 @pytest.mark.parametrize("name, case", [
     ("split_kv", Decode("ranges", 3, 1, 1, (130, 17, 0), 8, 8, capacity=140)),
     ("split_kv_mma", Decode("ranges", 4, 1, 1, (600, 83, 0), 64, 128, "bfloat16", capacity=601)),
     ("split_kv_mma", Decode("ranges-rows", 5, 1, 4, (300, 3), 40, 24, "float16", capacity=333, order="BSHD")),
     ("split_kv_mma", Decode("ranges-paged", 4, 2, 1, (470, 90), 128, 64, "float16", page=48, pages=9, table=10, sink="float16")),
     ("split_kv_mma", Decode("ranges-wide", 9, 1, 1, (260, 30), 192, 256, "bfloat16", page=32, pages=9, table=9)),
+    ("split_kv_mma", Decode("ranges-last", 2, 1, 1, (555, 250), 32, 32, "float16", capacity=560, window=(201, -1))),
     ("split_kv_mma", Decode("ranges-window", 2, 1, 3, (555, 250), 32, 32, "bfloat16", page=16, pages=40, table=35, window=(201, -1),
                             softcap=2.0))], ids=lambda x: getattr(x, "id", x))
-def test_every_number_of_ranges(name, case):
-    """A few keys of a range, and none; tiles that a window cuts; more rows than a tile has."""
+def test_every_number_of_ranges(name, case, few_multiprocessors):
+    """A few keys of a range, and none; blocks in the places of others; tiles that a window cuts; more rows than a tile has."""
     algorithm, = (a for a in dispatch.algorithms("sdpa_decode") if a.name == name)
     variants = algorithm.variants(case.problem(), contract.device())
     assert len(variants) > 1

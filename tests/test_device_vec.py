@@ -189,6 +189,18 @@ def test_access_across_the_end_raises(dtype, load, store):
         launch(_copy(load, store, 4), 1, THREADS, np.zeros(4 * THREADS - 2, dtype), np.zeros(4 * THREADS, dtype))
 
 
+@pytest.mark.skipif(not SIMULATED, reason="a GPU drops it")
+def test_prefetch_past_the_end_raises():
+    from dnnkern.device.sim import Misuse
+
+    @cuda.jit(launch_bounds=THREADS)
+    def kernel(x, n):
+        vec.prefetch_l2(advance(x, i32(cuda.threadIdx.x + n)))
+    launch(kernel, 1, THREADS, np.zeros(THREADS, np.float32), 0)
+    with pytest.raises(Misuse):
+        launch(kernel, 1, THREADS, np.zeros(THREADS, np.float32), 1)
+
+
 @pytest.mark.skipif(not SIMULATED, reason="a GPU stops the context at a misaligned address")
 def test_misaligned_shared_address_raises():
     from dnnkern.device.sim import Misuse

@@ -267,5 +267,7 @@ def test_caches_go_straight_into_products(words, tmp_path):
     assert accesses(code, "LDG")[128] == 2 * tile - 4 * c.v_chunks * (not c.overlaps) + c.eights * c.k_chunks
     assert code.count("HMMA.16816") == c.tiles * c.eights * (2 * c.k_chunks + 8 * c.v_chunks) and not code.count("LDSM")
     assert code.count("BAR.SYNC") == 3 and ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+    line = 64  # elements: 16 keys, their values and the queries of the block that comes
+    assert code.count("CCTL.E.PF2") == 2 * c.tiles * ceil_div(16 * ceil_div(c.d, line), 32) + ceil_div(c.d, line)
     resident = 65536 // (-(-code.registers // 8) * 8 * launch.block[0])
     assert resident >= c.blocks and 16 * tile * launch.block[0] * resident >= 64 << 10, f"{c}: bytes under way in a multiprocessor"

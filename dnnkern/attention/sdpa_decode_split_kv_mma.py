@@ -12,122 +12,40 @@
   apart.
 - A multiprocessor has registers for twelve warps, or eight: as blocks of few, for many sequences, each of which is then one range and needs
   no merge, or of many, which leave fewer ranges of a long sequence; whichever fills the device in one wave.
+- Between a block's last loads and the first ones of the block that takes its place memory would be idle. So a block, done with its keys,
+  has the first tiles of that one brought into the L2, and only then meets.
 - A probability is the sum of two halves, what the first leaves out being in the second: it is as exact as a float32 to 16 bits, or more.
 
 Memory bounds it.
 """
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.convert import element, permute_bytes
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import maximum
-from ..device.groups import access_words, make_reader
+from ..device.groups import make_reader
 from ..device.index import LIMIT, ceil_div, divide, divide_remainder, divisor
 from ..device.mma import make_mma
-from ..device.vec import (advance, load_shared_4f32, load_shared_4u32, pin, shared_address, store4_from, store_shared_4f32,
+from ..device.vec import (advance, load_shared_4f32, load_shared_4u32, pin, prefetch_l2, shared_address, store4_from, store_shared_4f32,
                           store_shared_4u32)
 from ..device.warp import any_lane, broadcast, shuffle_xor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH
-from ._decode_ranges import (Parts, lines_of, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes,
+from ._decode_config import CHUNK, EIGHT, KEYS, LANES, configs, words_of
+from ._decode_ranges import (lines_of, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes,
                              shape_arguments, sink_arguments, tiles_of)
 from ._flash import make_powers
-from ._scores import NOTHING, Kind, make_terms
-from .sdpa_decode_naive import cache_arguments, decode_kind, make_place
+from ._scores import NOTHING, make_terms
+from .sdpa_decode_naive import cache_arguments, make_place
 
-LANES, KEYS, EIGHT = 32, 16, 8
-CHUNK = 8  # elements in 16 bytes
 WIDEST = 256
-RAW_WORDS = 64  # of a thread's keys and values under way
 HALVES = ("float16", "bfloat16")
+LINE = 64  # elements in a line of the L2
 GOLDEN = 0x9E3779B1  # 2**32 by the golden ratio: multiples of it are spread evenly
-BLOCKS = {8: (2, 4, 8), 12: (3, 4, 6, 12)}  # warps of a block, by those of a multiprocessor
 READ_RATE = 0.94  # of the nominal bandwidth, where nothing is written
-
-
-@dataclass(frozen=True)
-class Config:
-    """What kernels are compiled for: whether all rows see all keys, 32-bit words of an access to q, k and v, sizes of the heads, eights of
-    rows of a tile, warps of a multiprocessor and of a block; and into how many ranges the keys are cut."""
-    kind: Kind
-    paged: bool
-    alike: bool
-    words: tuple
-    d: int
-    e: int
-    eights: int
-    resident: int
-    warps: int
-    splits: int
-
-    @property
-    def threads(self):
-        return LANES * self.warps
-
-    @property
-    def blocks(self):
-        """Of a multiprocessor."""
-        return self.resident // self.warps
-
-    @property
-    def k_chunks(self):
-        """A thread's 16 bytes of a row of K, which four threads share."""
-        return ceil_div(self.d, 4 * CHUNK)
-
-    @property
-    def v_chunks(self):
-        """Of a row of V, which eight share."""
-        return ceil_div(self.e, EIGHT * CHUNK)
-
-    @property
-    def raw(self):
-        """A thread's words of 16 keys and their values."""
-        return 8 * self.k_chunks + 16 * self.v_chunks
-
-    @property
-    def overlaps(self):
-        """Whether the next keys are loaded while values are weighed, and the next values while keys are multiplied; otherwise a thread has
-        registers for either."""
-        return self.raw <= RAW_WORDS
-
-    @property
-    def tiles(self):
-        """Of 16 keys that a warp takes at a time."""
-        return 1 << (max(1, RAW_WORDS // self.raw).bit_length() - 1)
-
-    @property
-    def rows(self):
-        return EIGHT * self.eights
-
-    @property
-    def width(self):
-        return EIGHT * CHUNK * self.v_chunks
-
-    @property
-    def parts(self):
-        """What its ranges leave."""
-        return Parts(self.kind, self.rows, self.width, self.e)
-
-    @property
-    def pitch(self):
-        """Elements from a row of a warp's sums in shared memory to the next, in other banks."""
-        return self.width + 4
-
-    @property
-    def meeting(self):
-        """Bytes of shared memory in which the warps of a block meet."""
-        return 4 * self.warps * self.rows * (self.pitch + 2)
-
-    @property
-    def shared(self):
-        """Bytes of shared memory, with the queries."""
-        return self.meeting + 16 * LANES * self.eights * self.k_chunks
-
-    def __str__(self):
-        return f"{self.rows} rows, {self.warps} warps of {self.tiles * KEYS} keys, {self.splits} ranges"
 
 
 def supports(problem):
@@ -141,33 +59,15 @@ def supports(problem):
         return f"heads of {p.d} and {p.dv} elements; expected multiples of {CHUNK}, {WIDEST} at most"
     if any(t.strides[-1] != 1 for t in (p.q, p.k_cache, p.v_cache)):
         return "the elements of a head are not contiguous"
-    if not all(_words(p)):
+    if not all(words_of(p)):
         return f"{p.q}, {p.k_cache}, {p.v_cache}; expected rows of whole words of four bytes"
     if p.page_table is not None and p.page % KEYS:
         return f"pages of {p.page} keys; expected multiples of {KEYS}"
+    step = max(abs(p.strides(t)[2]) for t in (p.k_cache, p.v_cache))
+    if step * KEYS >= LIMIT:
+        return f"keys {step} elements apart; expected fewer than 2**27"
     elements = p.batch * p.kv_heads * (p.group * p.rows + 2 * EIGHT) * 2 * max(p.d, p.dv, 1024)
     return None if elements < LIMIT else f"{p.batch} sequences of {p.heads} heads; expected fewer than 2**31 elements of tiles"
-
-
-def _words(problem):
-    """32-bit words of an access to q, k and v."""
-    return tuple(access_words(t, CHUNK, problem.strides(t)[:-1]) for t in (problem.q, problem.k_cache, problem.v_cache))
-
-
-def configs(problem, device):
-    """One range, and for blocks of few warps or of many as many as make whole waves of those that fit the device, as long as each warp has
-    some keys."""
-    p = problem
-    whole = Config(decode_kind(p), p.page_table is not None, p.left < 0 and p.rows == 1, _words(p), p.d, p.dv, 1, 8, 8, 1)
-    if p.group * p.rows > EIGHT and whole.overlaps:
-        whole = replace(whole, eights=2)
-    elif whole.overlaps and not (whole.paged and whole.tiles > 1) and device.capability >= (9, 0):  # 168 registers are enough
-        whole = replace(whole, resident=12)
-    found, lines = {replace(whole, warps=4)}, lines_of(p, whole.rows)
-    for warps in BLOCKS[whole.resident]:
-        slots, most = whole.resident // warps * device.sms, max(1, min(1024, p.seen // (warps * KEYS)))
-        found |= {replace(whole, warps=warps, splits=min(most, splits)) for waves in (1, 2, 4) if (splits := slots * waves // lines)}
-    return sorted(found, key=lambda c: (c.warps, c.splits))
 
 
 def workspace(problem, device, config):
@@ -195,7 +95,8 @@ def kernel(config, dependent):
     range_of, result, (sum_at, score_at) = make_range(KEYS), make_result(config.parts), make_places(config.parts)
     EIGHTS, ROWS, WIDTH, PITCH, D, E = config.eights, config.rows, config.width, config.pitch, config.d, config.e
     KC, VC, TILES, SPLIT, DEPENDENT = config.k_chunks, config.v_chunks, config.tiles, config.splits > 1, dependent
-    PAGED, OVERLAPS, ALIKE, K_WHOLE, V_WHOLE = config.paged, config.overlaps, config.alike, D == 4 * CHUNK * KC, E == WIDTH
+    PAGED, OVERLAPS, ALIKE, WINDOWED = config.paged, config.overlaps, config.alike, config.windowed
+    K_WHOLE, V_WHOLE = D == 4 * CHUNK * KC, E == WIDTH
     WARPS, THREADS = config.warps, config.threads
     OWN, SPAN, STEP = 2 * EIGHTS, TILES * KEYS, WARPS * TILES * KEYS  # a thread's rows; a warp's keys, a block's
     _, _, fetch_q, _ = make_reader(kind.dtype, CHUNK, config.words[0])
@@ -209,21 +110,30 @@ def kernel(config, dependent):
     ITEM, TOPS = ROWS * PITCH, WARPS * ROWS * PITCH
     TOTALS = TOPS + WARPS * ROWS
     FOURS = WIDTH // 4
+    BRINGERS_LOG = (ceil_div(max(D, E), LINE) - 1).bit_length()  # of threads that bring a key, or its values
+    BRINGERS, LINES = 1 << BRINGERS_LOG, ceil_div(D, LINE)
+    BROUGHT = ceil_div(KEYS * BRINGERS, LANES)
     OF_FOURS, OF_STEP = divisor(FOURS), divisor(STEP)
 
     @device_function
-    def fetch_keys(raw, k, j0, first, last, own, numbers, rows, strides):
+    def base(number, g, strides):
+        """Where a head of a page begins, or of a sequence."""
+        return i64(i64(number) * strides[0] + i64(g) * strides[1])
+
+    @device_function
+    def fetch_keys(raw, k, j0, first, last, own, numbers, rows, heads_of, strides):
         """Both rows of a thread of each tile of 16 keys."""
         forget_own(own)
         group, lane_column = i32(i32(own[0] >> 2) & 7), i32(i32(own[0] & 3) * CHUNK)
+        b, g = divide_remainder(own[1], heads_of)
         for u in range(TILES):
-            at = i64(i64(numbers[u]) * strides[0] + i64(own[1]) * strides[1] + i64(i32(rows[u] + group)) * strides[2] + i64(lane_column))
+            at = i64(base(numbers[u] if PAGED else b, g, strides) + i64(lane_column))
             for half in range(2):
                 j = i32(j0 + u * KEYS + half * EIGHT + group)
                 there = j < last
-                if not ALIKE:
+                if WINDOWED:
                     there = there and j >= first
-                row = advance(k, i64(at + i64(half * EIGHT) * strides[2]))
+                row = advance(k, i64(at + i64(i32(rows[u] + half * EIGHT + group)) * i64(i32(strides[2]))))
                 for c in range(KC):
                     inside = there
                     if not K_WHOLE:
@@ -231,18 +141,19 @@ def kernel(config, dependent):
                     fetch_k(raw, u * K_TILE + (half * KC + c) * 4, row, i32(c * 4 * CHUNK), i32(inside))
 
     @device_function
-    def fetch_values(raw, v, j0, first, last, own, numbers, rows, strides):
+    def fetch_values(raw, v, j0, first, last, own, numbers, rows, heads_of, strides):
         """The four keys of a thread of each tile: two neighbours of the first eight, two of the last."""
         forget_own(own)
         pair, lane_column = i32(2 * i32(own[0] & 3)), i32(i32(i32(own[0] >> 2) & 7) * CHUNK)
+        b, g = divide_remainder(own[1], heads_of)
         for u in range(TILES):
-            at = i64(i64(numbers[u]) * strides[0] + i64(own[1]) * strides[1] + i64(i32(rows[u] + pair)) * strides[2] + i64(lane_column))
+            at = i64(base(numbers[u] if PAGED else b, g, strides) + i64(lane_column))
             for n in range(4):
                 j = i32(j0 + u * KEYS + (n // 2) * EIGHT + n % 2 + pair)
                 there = j < last
-                if not ALIKE:
+                if WINDOWED:
                     there = there and j >= first
-                row = advance(v, i64(at + i64((n // 2) * EIGHT + n % 2) * strides[2]))
+                row = advance(v, i64(at + i64(i32(rows[u] + (n // 2) * EIGHT + n % 2 + pair)) * i64(i32(strides[2]))))
                 for c in range(VC):
                     inside = there
                     if not V_WHOLE:
@@ -250,13 +161,15 @@ def kernel(config, dependent):
                     fetch_v(raw, u * V_TILE + (n * VC + c) * 4, row, i32(c * EIGHT * CHUNK), i32(inside))
 
     @device_function
-    def find(numbers, rows, b, j0, last, table, table_strides, page, pages):
+    def find(numbers, rows, own, j0, last, heads_of, table, table_strides, page, pages):
         """Where tiles of keys lie."""
+        forget_own(own)
+        b = divide(own[1], heads_of)
         for u in range(TILES):
             j = i32(j0 + u * KEYS)
-            numbers[u], rows[u] = place(b, j if j < last else i32(0), table, table_strides, page, pages)
-            if not PAGED:
-                numbers[u] = broadcast(numbers[u], i32(0))  # the same, but ptxas does not know that, and keeps no addresses of it
+            rows[u] = j if j < last else i32(0)
+            if PAGED:
+                numbers[u], rows[u] = place(b, rows[u], table, table_strides, page, pages)
         forget(rows)  # or each address would have registers of its own, to be stepped
 
     @device_function
@@ -266,53 +179,78 @@ def kernel(config, dependent):
         return following if following < last else j0
 
     @device_function
+    def where(block, lines, tiles):
+        """(range, line, sequence and head of the cache as one number, first row) of a block."""
+        split, line = divide_remainder(block, lines)
+        place_of, tile = divide_remainder(line, tiles)
+        return split, line, place_of, i32(tile * ROWS)
+
+    @device_function
+    def share(block, split, warp, b, per, sizes, splits, of_keys, key_step, bounds):
+        """Keys of a sequence; of a block's range the first one that anybody sees, and behind the last; a warp's first one, how many turns
+        it takes, and where it begins."""
+        _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
+        oldest, _ = terms.span(i32(0), i32(per[0]), keys, bounds)
+        first, last = range_of(split, splits, oldest, keys)
+        j0 = i32(first + warp * SPAN)
+        turns = divide(i32(max(i32(last - j0), i32(0)) + (STEP - 1)), OF_STEP)
+        spread = i64(i64(i64(block) * i64(GOLDEN)) & i64(0xFFFFFFFF))  # a 2**32th of the turns, as if by chance
+        start = i32(j0 + i32(i64(spread * i64(turns)) >> i64(32)) * STEP)
+        return keys, i32(max(first, oldest)), last, j0, turns, start
+
+    @device_function
+    def query(b, g, row, many, per, sizes, strides):
+        """Where row number `row` of a head of the cache lies in q."""
+        member, i = divide_remainder(row if row < many else i32(0), per)
+        return i64(i64(b) * strides[0] + i64(i32(i32(g * i32(sizes[1])) + member)) * strides[1] + i64(i) * strides[2])
+
+    @device_function
+    def bring(x, at, step, j0, first, last, lane, width):
+        """Into the L2: 16 rows from element `at` of x on, as far as they are `first` to `last`, where `j0` is the first one."""
+        for n in range(BROUGHT):
+            item = i32(lane + n * LANES)
+            r, column = i32(item >> BRINGERS_LOG), i32(i32(item & (BRINGERS - 1)) * LINE)
+            if i32(j0 + r) >= first and i32(j0 + r) < last and column < width:
+                prefetch_l2(advance(x, i64(at + i64(r) * step + i64(column))))
+
+    @device_function
     def turned(word, from_, selector):
         """Of words of two rows of a key, with keys along the groups of four lanes, those of two keys of a row, with rows along them."""
         return permute_bytes(broadcast(word, from_), broadcast(word, i32(from_ + 4)), selector)
 
     @cuda.jit(launch_bounds=(THREADS, config.blocks))
-    def sdpa_decode_split_kv_mma(q, k, v, o, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, q_strides,
-                                 k_strides, v_strides, o_strides, key_step, table_strides, sink_step, bounds, scale, softcap):
+    def sdpa_decode_split_kv_mma(q, k, v, o, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, slots,
+                                 q_strides, k_strides, v_strides, o_strides, key_step, table_strides, sink_step, bounds, scale, softcap):
         memory = cuda.shared.array(0, f32)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)
         group, quad = i32(lane >> 2), i32(lane & 3)
-        split, line = divide_remainder(i32(cuda.blockIdx.x), lines)
-        place_of, tile = divide_remainder(line, tiles)
-        b, g = divide_remainder(place_of, heads_of)
-        row0, many = i32(tile * ROWS), i32(sizes[2])
         if DEPENDENT:
             wait_for_previous_grid()
             launch_dependent_grids()
-        _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
-        oldest, _ = terms.span(i32(0), i32(per[0]), keys, bounds)
-        first, last = range_of(split, splits, oldest, keys)
-        j0 = i32(first + warp * SPAN)
-        least = i32(max(first, oldest))  # what is before nobody sees, be it what it may
-        turns = divide(i32(max(i32(last - j0), i32(0)) + (STEP - 1)), OF_STEP)
-        spread = i64(i64(i64(cuda.blockIdx.x) * i64(GOLDEN)) & i64(0xFFFFFFFF))  # a 2**32th of the turns, as if by chance
-        start = i32(j0 + i32(i64(spread * i64(turns)) >> i64(32)) * STEP)
+        block, many = i32(cuda.blockIdx.x), i32(sizes[2])
+        split, _, place_of, row0 = where(block, lines, tiles)
+        b, g = divide_remainder(place_of, heads_of)
+        keys, least, last, j0, turns, start = share(block, split, warp, b, per, sizes, splits, of_keys, key_step, bounds)
 
         # keys and values of the first tiles, where those of the next ones lie, and the queries
         pair, own = i32(2 * quad), cuda.local.array(2, i32)
-        own[0], own[1] = thread, g  # what follows from it is computed again in every turn, for want of registers
+        own[0], own[1] = thread, place_of  # what follows from it is computed again in every turn, for want of registers
         of_k, of_v, queries = cuda.local.array(K_ALL, u32), cuda.local.array(V_ALL, u32), cuda.local.array(QUERIES, u32)
         numbers, rows = cuda.local.array(TILES, i32), cuda.local.array(TILES, i32)
-        find(numbers, rows, b, start, last, table, table_strides, page, sizes[3])
-        fetch_keys(of_k, k, start, least, last, own, numbers, rows, k_strides)
+        find(numbers, rows, own, start, last, heads_of, table, table_strides, page, sizes[3])
+        fetch_keys(of_k, k, start, least, last, own, numbers, rows, heads_of, k_strides)
         if OVERLAPS:
-            fetch_values(of_v, v, start, least, last, own, numbers, rows, v_strides)
-            find(numbers, rows, b, after(start, j0, last), last, table, table_strides, page, sizes[3])
+            fetch_values(of_v, v, start, least, last, own, numbers, rows, heads_of, v_strides)
+            find(numbers, rows, own, after(start, j0, last), last, heads_of, table, table_strides, page, sizes[3])
         own_queries = u32(shared_address(memory, i32(0)) + u32(i32(MEETING + 16 * lane)))
         for n in range(EIGHTS):
             row = i32(row0 + n * EIGHT + group)
-            there = row < many
-            member, i = divide_remainder(row if there else i32(0), per)
-            at = i64(i64(b) * q_strides[0] + i64(i32(i32(g * i32(sizes[1])) + member)) * q_strides[1] + i64(i) * q_strides[2])
+            at = query(b, g, row, many, per, sizes, q_strides)
             for c in range(KC):
                 column = i32(i32(quad + c * 4) * CHUNK)
                 if warp == 0:
-                    fetch_q(queries, 0, advance(q, at), column, i32(there and column < D))
+                    fetch_q(queries, 0, advance(q, at), column, i32(row < many and column < D))
                     store_shared_4u32(u32(own_queries + u32((n * KC + c) * 16 * LANES)), queries[0], queries[1], queries[2], queries[3])
         cuda.syncthreads()
 
@@ -350,7 +288,7 @@ def kernel(config, dependent):
                         for n in range(EIGHTS):
                             mma(scores, (u * EIGHTS + n) * 4, fragment, 0, queries, 4 * n + 2 * half)
             if OVERLAPS:
-                fetch_keys(of_k, k, following, least, last, own, numbers, rows, k_strides)
+                fetch_keys(of_k, k, following, least, last, own, numbers, rows, heads_of, k_strides)
                 if EIGHTS == 1:
                     cuda.syncwarp()  # or ptxas moves the loads to the end of the loop
 
@@ -364,8 +302,11 @@ def kernel(config, dependent):
                         for half in range(2):
                             s = (u * EIGHTS + n) * 4 + 2 * half + p
                             j, x = i32(start + (u * KEYS + half * EIGHT)), f32(NOTHING)
-                            seen = i32(j + group) < last
-                            if not ALIKE:
+                            if ALIKE:
+                                seen = i32(j + group) < last
+                                if WINDOWED:
+                                    seen = seen and i32(j + group) >= least
+                            else:
                                 seen = j >= lows[2 * n + p] and j < highs[2 * n + p]
                             if seen:
                                 x = terms.score(scores[s], i32(0), f32(0), q, i64(0), scale, softcap)
@@ -410,8 +351,8 @@ def kernel(config, dependent):
                         low[(u * EIGHTS + n) * 2 + half] = turned(rest, source, selector)
 
             if not OVERLAPS:
-                fetch_values(of_v, v, start, least, last, own, numbers, rows, v_strides)
-                find(numbers, rows, b, following, last, table, table_strides, page, sizes[3])
+                fetch_values(of_v, v, start, least, last, own, numbers, rows, heads_of, v_strides)
+                find(numbers, rows, own, following, last, heads_of, table, table_strides, page, sizes[3])
 
             # sums [element][row]
             for u in range(TILES):
@@ -425,11 +366,30 @@ def kernel(config, dependent):
                             mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, high, (u * EIGHTS + n) * 2)
                             mma(sums, ((n * VC + c) * 4 + w) * 4, fragment, 0, low, (u * EIGHTS + n) * 2)
             if OVERLAPS:
-                fetch_values(of_v, v, following, least, last, own, numbers, rows, v_strides)
-                find(numbers, rows, b, after(following, j0, last), last, table, table_strides, page, sizes[3])
+                fetch_values(of_v, v, following, least, last, own, numbers, rows, heads_of, v_strides)
+                find(numbers, rows, own, after(following, j0, last), last, heads_of, table, table_strides, page, sizes[3])
             else:
-                fetch_keys(of_k, k, following, least, last, own, numbers, rows, k_strides)
+                fetch_keys(of_k, k, following, least, last, own, numbers, rows, heads_of, k_strides)
             start = following
+
+        # the first tiles of the block that comes in this one's place, so that memory is not idle until it asks for them
+        forget_own(own)
+        block = broadcast(i32(cuda.blockIdx.x), i32(0))  # the same, but what followed from it needs no registers until now
+        beyond, lane, warp = i32(block + slots), i32(own[0] & 31), i32(own[0] >> 5)
+        if beyond < i32(cuda.gridDim.x):
+            split, _, place_of, row0 = where(beyond, lines, tiles)
+            b, g = divide_remainder(place_of, heads_of)
+            own[1] = place_of
+            _, least, last, _, _, start = share(beyond, split, warp, b, per, sizes, splits, of_keys, key_step, bounds)
+            find(numbers, rows, own, start, last, heads_of, table, table_strides, page, sizes[3])
+            for u in range(TILES):
+                j, number, row = i32(start + u * KEYS), numbers[u] if PAGED else b, i64(rows[u])
+                bring(k, i64(base(number, g, k_strides) + row * k_strides[2]), k_strides[2], j, least, last, lane, D)
+                bring(v, i64(base(number, g, v_strides) + row * v_strides[2]), v_strides[2], j, least, last, lane, E)
+            row = i32(row0 + i32(lane & (ROWS - 1)))
+            if warp == 0 and row < many:
+                for c in range(LINES):
+                    prefetch_l2(advance(q, i64(query(b, g, row, many, per, sizes, q_strides) + i64(c * LINE))))
 
         # the warps' sums, by the block's largest scores
         forget_own(own)
@@ -460,6 +420,8 @@ def kernel(config, dependent):
                                           f32(sums[s + 6] * fall))
         cuda.syncthreads()
         whole = cuda.local.array(4, f32)
+        split, line, place_of, row0 = where(block, lines, tiles)
+        b, g = divide_remainder(place_of, heads_of)
         for item in range(own[0], i32(min(i32(many - row0), i32(ROWS)) * FOURS), THREADS):
             r, four = divide_remainder(i32(item), OF_FOURS)
             column, top, total = i32(4 * four), f32(NOTHING), f32(0)
@@ -487,11 +449,11 @@ def kernel(config, dependent):
 def build(problem, device, config):
     """One launch, or two."""
     p, pointer, splits = problem, element(problem.dtype).pointer, config.splits
-    dependent = device.capability >= (9, 0)
+    dependent, slots = device.capability >= (9, 0), config.blocks * device.sms
     sink, sink_step = sink_arguments(p)
     arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), Argument(f"{p.compute}*", "workspace"),
                  Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink, *shape_arguments(p, config.rows),
-                 Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
+                 Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)), Argument("int32", slots),
                  *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
     launch = Launch(kernel(replace(config, splits=min(splits, 2)), dependent), (lines_of(p, config.rows) * splits, 1, 1),
                     (config.threads, 1, 1), arguments, shared=config.shared, dependent=dependent)

@@ -48,6 +48,10 @@ if SIMULATED:
                          f"{memory.base:#x} .. {memory.base + memory.used:#x}")
         return _whole(memory, dtype).of_thread(thread), byte // dtype.itemsize
 
+    def _prefetch_twin(p):
+        """Nothing is read; an address outside the array is an error."""
+        p.locate(0)
+
     def shared_load(at, scalar, count):
         """Twin of ld.shared."""
         array, k = _window(at, scalar, count, "ld.shared")
@@ -117,6 +121,8 @@ else:
     from ._numba import address, advance, pin, shared_address, vector_load, vector_store  # noqa: F401
     from ._numba import retype as _retype
 
+    _prefetch_twin = None
+
     def _loads(count, cache="", predicated=False):
         return vector_load(count, cache, predicated), vector_load(count, cache, predicated, into=True)
 
@@ -139,6 +145,9 @@ store4, store4_from = _stores(4)
 store1_cs, store1_cs_from = _stores(1, ".cs")
 store2_cs, store2_cs_from = _stores(2, ".cs")
 store4_cs, store4_cs_from = _stores(4, ".cs")
+
+prefetch_l2 = instruction("prefetch.global.L2 [$0];", (), ("uint64",), twin=_prefetch_twin)
+"""``prefetch_l2(p)``: the 128 bytes around where a pointer to global memory points are brought into the L2. Nobody waits for them."""
 
 # ``as_u32(p)``: the same address as a ``uint32*``, whatever `p` points to; the index then counts words. `p` may be a 64-bit address too, of
 # which the simulator knows those in a table of addresses among the kernel's arguments (`dnnkern.host.table`).

@@ -1,0 +1,117 @@
+"""What the kernel of `sdpa_decode_split_kv_mma` is compiled for, and how blocks share the keys."""
+from dataclasses import dataclass, replace
+
+from ..device.groups import access_words
+from ..device.index import ceil_div
+from ._decode_ranges import Parts, lines_of
+from ._scores import Kind
+from .sdpa_decode_naive import decode_kind
+
+LANES, KEYS, EIGHT = 32, 16, 8
+CHUNK = 8  # elements in 16 bytes
+RAW_WORDS = 64  # of a thread's keys and values under way
+BLOCKS = {8: (2, 4, 8), 12: (3, 4, 6, 12)}  # warps of a block, by those of a multiprocessor
+
+
+@dataclass(frozen=True)
+class Config:
+    """What kernels are compiled for: whether all rows see the same keys, and only the last ones; 32-bit words of an access to q, k and v,
+    sizes of the heads, eights of rows of a tile, warps of a multiprocessor and of a block; and into how many ranges the keys are cut."""
+    kind: Kind
+    paged: bool
+    alike: bool
+    windowed: bool
+    words: tuple
+    d: int
+    e: int
+    eights: int
+    resident: int
+    warps: int
+    splits: int
+
+    @property
+    def threads(self):
+        return LANES * self.warps
+
+    @property
+    def blocks(self):
+        """Of a multiprocessor."""
+        return self.resident // self.warps
+
+    @property
+    def k_chunks(self):
+        """A thread's 16 bytes of a row of K, which four threads share."""
+        return ceil_div(self.d, 4 * CHUNK)
+
+    @property
+    def v_chunks(self):
+        """Of a row of V, which eight share."""
+        return ceil_div(self.e, EIGHT * CHUNK)
+
+    @property
+    def raw(self):
+        """A thread's words of 16 keys and their values."""
+        return 8 * self.k_chunks + 16 * self.v_chunks
+
+    @property
+    def overlaps(self):
+        """Whether the next keys are loaded while values are weighed, and the next values while keys are multiplied; otherwise a thread has
+        registers for either."""
+        return self.raw <= RAW_WORDS
+
+    @property
+    def tiles(self):
+        """Of 16 keys that a warp takes at a time."""
+        return 1 << (max(1, RAW_WORDS // self.raw).bit_length() - 1)
+
+    @property
+    def rows(self):
+        return EIGHT * self.eights
+
+    @property
+    def width(self):
+        return EIGHT * CHUNK * self.v_chunks
+
+    @property
+    def parts(self):
+        """What its ranges leave."""
+        return Parts(self.kind, self.rows, self.width, self.e)
+
+    @property
+    def pitch(self):
+        """Elements from a row of a warp's sums in shared memory to the next, in other banks."""
+        return self.width + 4
+
+    @property
+    def meeting(self):
+        """Bytes of shared memory in which the warps of a block meet."""
+        return 4 * self.warps * self.rows * (self.pitch + 2)
+
+    @property
+    def shared(self):
+        """Bytes of shared memory, with the queries."""
+        return self.meeting + 16 * LANES * self.eights * self.k_chunks
+
+    def __str__(self):
+        return f"{self.rows} rows, {self.warps} warps of {self.tiles * KEYS} keys, {self.splits} ranges"
+
+
+def words_of(problem):
+    """32-bit words of an access to q, k and v."""
+    return tuple(access_words(t, CHUNK, problem.strides(t)[:-1]) for t in (problem.q, problem.k_cache, problem.v_cache))
+
+
+def configs(problem, device):
+    """One range, and for blocks of few warps or of many as many as make whole waves of those that fit the device, as long as each warp has
+    some keys."""
+    p = problem
+    whole = Config(decode_kind(p), p.page_table is not None, p.rows == 1, p.left >= 0, words_of(p), p.d, p.dv, 1, 8, 8, 1)
+    if p.group * p.rows > EIGHT and whole.overlaps:
+        whole = replace(whole, eights=2)
+    elif whole.overlaps and not (whole.paged and whole.tiles > 1) and device.capability >= (9, 0):  # 168 registers are enough
+        whole = replace(whole, resident=12)
+    found, lines = {replace(whole, warps=4)}, lines_of(p, whole.rows)
+    for warps in BLOCKS[whole.resident]:
+        slots, most = whole.resident // warps * device.sms, max(1, min(1024, p.seen // (warps * KEYS)))
+        found |= {replace(whole, warps=warps, splits=min(most, splits)) for waves in (1, 2, 4, 8) if (splits := slots * waves // lines)}
+    return sorted(found, key=lambda c: (c.warps, c.splits))
