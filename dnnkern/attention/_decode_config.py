@@ -102,8 +102,8 @@ def words_of(problem):
 
 
 def configs(problem, device):
-    """One range, and for blocks of few warps or of many as many as make whole waves of those that fit the device, as long as each warp has
-    some keys."""
+    """One range, and for blocks of few warps or of many as many as make half a wave of those that fit the device, or whole ones, as long as
+    each warp has some keys."""
     p = problem
     whole = Config(decode_kind(p), p.page_table is not None, p.rows == 1, p.left >= 0, words_of(p), p.d, p.dv, 1, 8, 8, 1)
     if p.group * p.rows > EIGHT and whole.overlaps:
@@ -113,5 +113,6 @@ def configs(problem, device):
     found, lines = {replace(whole, warps=4)}, lines_of(p, whole.rows)
     for warps in BLOCKS[whole.resident]:
         slots, most = whole.resident // warps * device.sms, max(1, min(1024, p.seen // (warps * KEYS)))
-        found |= {replace(whole, warps=warps, splits=min(most, splits)) for waves in (1, 2, 4, 8) if (splits := slots * waves // lines)}
+        found |= {replace(whole, warps=warps, splits=min(most, splits)) for halves in (1, 2, 4, 8, 16)
+                  if (splits := slots * halves // (2 * lines))}
     return sorted(found, key=lambda c: (c.warps, c.splits))
