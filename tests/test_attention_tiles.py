@@ -133,6 +133,16 @@ GRADIENTS = [
     Backward("wide-sums", 1, 1, 1, 20, 40, 176, 96, "float16", bias=(20, 40), dropout=0.3),
     Backward("strided", 1, 1, 1, 20, 33, 9, 7, "float16", scale=-0.3, layout={"q": {"step": 2}, "dk": {"step": 2}, "do": {"gap": 1}}),
 ]
+GRADIENTS += [Backward("of-floats", *sizes, "float32", **how) for sizes, how in (
+    ((1, 1, 1, 65, 66, 16, 24), {}),
+    ((1, 1, 1, 70, 130, 64, 64), {"causal": True, "align": "bottom_right"}),
+    ((1, 2, 1, 130, 9, 9, 7), {"window": (20, 3), "layout": {"q": {"step": 2}, "dk": {"step": 2}, "do": {"gap": 1}}}),
+    ((2, 2, 1, 66, 70, 8, 40), {"of_rows": (66, 3), "of_keys": (33, 70), "order": "BSHD"}),
+    ((1, 2, 1, 40, 70, 24, 16), {"bias": (2, 40, 70), "softcap": 2.0, "dropout": 0.3, "alibi": True}),
+    ((3, 2, 1, 80, 90, 24, 16), {"of_rows": (9, 0, 66), "of_keys": (7, 2, 76), "order": "THD", "causal": True}),
+    ((1, 1, 1, 33, 20, 16, 16), {"bias": (33, 20), "large": 3.0}),
+    ((1, 2, 2, 66, 40, 128, 72), {"causal": True}),
+    ((2, 1, 1, 40, 70, 40, 128), {"of_rows": (40, 3), "of_keys": (33, 70), "window": (20, 3)}))]
 
 
 BIASES = [  # of the same problem for each bias: tiles of several sizes, all that shares one, ranges of it
@@ -244,9 +254,10 @@ def test_neighbours_of_a_packed_sequence_do_not_matter():
                     contract.assert_within(got, wanted, error, f"{algorithm.name}: {name}")
 
 
-def test_what_lies_behind_a_sequence_reaches_no_gradient():
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_what_lies_behind_a_sequence_reaches_no_gradient(dtype):
     """NaN there in every operand."""
-    case = Backward("nan", 2, 2, 1, 70, 140, 8, 8, "bfloat16", of_rows=(70, 9), of_keys=(70, 140), bias=(2, 1, 70, 140))
+    case = Backward("nan", 2, 2, 1, 70, 140, 8, 8, dtype, of_rows=(70, 9), of_keys=(70, 140), bias=(2, 1, 70, 140))
     values = {name: x if x is None else x.copy() for name, x in case.values("float").items()}
     reference, bound = case.reference(values, True)
     for name in ("k", "v"):
@@ -316,7 +327,7 @@ def test_every_tile_of_keys_is_waited_for_as_often_as_it_comes(height, width, bo
     """What a tile of keys adds to dq waits for all behind it that add to the same rows: one that did not come would be waited for forever.
     Tiles that touch a tile of rows follow one another, and `tiles_of` are the first and the last of them."""
     from dnnkern.attention._scores import Kind
-    from dnnkern.attention._keys_kernel import make_ranges
+    from dnnkern.attention._keys_ranges import make_ranges
     rows_of, tiles_of = make_ranges(Kind("float16", bottom=bottom), height, width)
     for seed in range(400):
         draw = np.random.default_rng((seed, height, width, bottom))

@@ -243,6 +243,26 @@ def test_gradients_of_the_widest_heads_take_six_products(words, most, tmp_path):
         assert all(code.registers * launch.block[0] <= 65536 for code, launch in zip((of_values, others), launches[1:3])), variant
 
 
+@pytest.mark.parametrize("words, most", [("4x16x2048x64 f32", 2), ("4x16x2048x64 f32 --causal --kv-heads 4", 2),
+                                         ("2x4x512x64 f32 --bias full --softcap 3 --dropout 0.1 --alibi --lengths", 1),
+                                         ("4x16x2048x128 f32 --causal", 1)])
+def test_gradients_of_floats_take_six_products_of_pieces(words, most, tmp_path):
+    """Each of the five is six, of three pieces; ds leaves registers as three."""
+    problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
+    algorithm = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == "flash_wgmma_bf16x6")
+    variants = algorithm.variants(problem, target)
+    assert len(variants) == most
+    for variant in variants:
+        config, launches = variant.config, variant.build(problem, target, variant.config)
+        names = [launch.kernel.py_func.__name__ for launch in launches]
+        assert names[:4] == ["sdpa_split", "sdpa_bwd_numbers", "sdpa_bwd_flash_wgmma", "sdpa_bwd_dq"]
+        code, s = Assembled(launches[2].kernel, launches[2].signature, "sm_90a", tmp_path), config.shape
+        rows = s.width // 16 * sum(config.boxes)
+        assert code.count("HGMMA") == 6 * (sum(config.steps) + rows + (config.boxes[0] if config.turned else 1) * (s.height // 16)), variant
+        assert code.count("STSM") == 3 * (s.width // 16) and code.count("USETMAXREG") == 2 and code.count("UBLKRED") == 1, variant
+        assert launches[2].shared <= 232448 and code.registers * s.threads <= 65536 and ".f64" not in code.ptx, variant
+
+
 @pytest.mark.parametrize("words", ["64x32x8192x128 bf16 --kv-heads 8 --page 16", "4x16x4096x64 f32"])
 def test_caches_are_read_once_by_16_bytes(words, tmp_path):
     """The keys and values that are under way together, and the queries; the ranges' launch and the merge."""

@@ -230,10 +230,10 @@ class Numbers(NamedTuple):
 
 @functools.cache
 def plan_of(problem, width, device):
-    """(configuration, work) of a problem, or None where tiles cannot be counted, or there are none. Shapes that shared memory does not hold
-    are left out, and those that a problem fills no half of."""
+    """(configuration, work) of a problem, or None: not of 16 bits, tiles that cannot be counted, or none. Shapes that shared memory does
+    not hold are left out, and those that a problem fills no half of."""
     p, t = problem, problem.dbias
-    if not t.size or not p.rows or not p.keys:
+    if p.dtype not in ("float16", "bfloat16") or not t.size or not p.rows or not p.keys:
         return None
     sources, strides = [source_of(x, p.strides(x)) for x in (p.q, p.k, p.do, p.v)], p.bias_strides(t)
     for shape in SHAPES:
@@ -264,6 +264,8 @@ def dbias_seconds(problem, device):
     p = problem
     if p.dbias is None:
         return 0
+    if p.dtype == "float32":
+        return divisions_seconds(p.pairs * p.heads * (p.d + p.dv), 8, device)
     rate = mma_rate(device) * 0.6
     columns = sum(max(ceil_div(n, STEP), 1) * STEP for n in (p.d, p.dv))
     issues = 12 + 10 * p.alibi + 25 * (p.softcap > 0) + 20 * (p.dropout > 0)
@@ -272,7 +274,7 @@ def dbias_seconds(problem, device):
 
 
 def dbias_launches(problem, device, numbers):
-    """The launches of the bias's gradient: one, or two, or, where tiles cannot be counted, `naive`'s with `numbers` as it orders them."""
+    """The launches of the bias's gradient: one, or two, or, where there is no plan, `naive`'s with `numbers` as it orders them."""
     p, t = problem, problem.dbias
     if t is None or not t.size:
         return ()

@@ -1,10 +1,14 @@
-"""What a kernel of the gradients by tiles of keys is compiled for, and where it has what in shared memory (`sdpa_bwd_flash_wgmma`)."""
+"""What a kernel of the gradients by tiles of keys is compiled for, and where it has what in shared memory (`sdpa_bwd_flash_wgmma`).
+
+Of float32 each tile is `PIECES` tiles of bfloat16, one behind the other, and each product the sum of `PRODUCTS` (`_pieces`).
+"""
 from dataclasses import dataclass, replace
 
 from ..device.index import ceil_div
 from ..device.registers import check_register_budget
 from ..matmul._engine_hopper import ROW, SHARED_LIMIT
 from ._dq import columns_of
+from ._pieces import PIECES, PRODUCTS, TYPE
 from ._scores import Kind
 from ._wgmma import ALIGNMENT, BARRIERS, COLUMNS, Shape
 
@@ -41,7 +45,26 @@ class Config:
     @property
     def registers(self):
         """(of a producer thread, of a consumer thread)."""
-        return {1: (40, 248), 2: (24, 240)}[self.shape.groups]
+        return {1: (40, 256 if self.split else 248), 2: (24, 240)}[self.shape.groups]
+
+    @property
+    def split(self):
+        """Whether elements are float32."""
+        return self.kind.dtype == "float32"
+
+    @property
+    def dtype(self):
+        """Of what is multiplied."""
+        return TYPE if self.split else self.kind.dtype
+
+    @property
+    def pieces(self):
+        return PIECES if self.split else 1
+
+    @property
+    def products(self):
+        """Pieces of the left and the right operand that are multiplied."""
+        return PRODUCTS if self.split else ((0, 0),)
 
     @property
     def steps(self):
@@ -50,8 +73,18 @@ class Config:
 
     @property
     def columns(self):
-        """Of the sums: d and e in whole groups of 8."""
-        return ceil_div(self.d, 8) * 8, ceil_div(self.e, 8) * 8
+        """Of the sums: d and e in whole groups of 8, of float32 beyond a box in whole boxes."""
+        return tuple(ceil_div(n, unit) * unit for n in (self.d, self.e) for unit in (COLUMNS if self.split and n > COLUMNS else 8,))
+
+    @property
+    def crowded(self):
+        """Whether there are so many sums of float32 that products wait for one another."""
+        return self.split and max(self.d, self.e) > COLUMNS
+
+    @property
+    def passed(self):
+        """Columns of dk and of dv that a product has, of float32 those of a box."""
+        return tuple(min(n, COLUMNS) if self.split else n for n in self.columns)
 
     @property
     def of_values(self):
@@ -85,7 +118,7 @@ class Config:
     @property
     def parts(self):
         """What a warpgroup has of a tile's part of dq: of each (blocks of 64 rows before, columns before, columns)."""
-        groups, columns = self.shape.groups, self.columns[0]
+        groups, columns = self.shape.groups, ceil_div(self.d, 8) * 8
         if self.shape.width == 64 * groups:
             return tuple((g, 0, columns) for g in range(groups))
         each = min(ceil_div(self.boxes[0], groups) * COLUMNS, columns)
@@ -96,9 +129,12 @@ class Config:
         """About how many registers a thread needs: while scores become slopes, or while their products are under way."""
         sums, width = sum(self.summed) // 2, self.shape.width
         k = self.kind
+        part = max(n for _, _, n in self.parts) * min(width, 64) // 128 * (self.only != "dv")
+        if self.split:
+            words, options = width // 4 * PIECES, k.dropout or k.softcap or self.crowded and self.adjusted
+            return sums + max(self.passed) // 2 + words + max(words + width // 4, part) + 16 * options + 22
         options = (16 + 16 * bool(k.bias) if self.turned else 20) if k.bias or k.dropout else 8 * self.adjusted
         slopes = width + 32 + options + 8 * (k.softcap and width != 64)
-        part = max(n for _, _, n in self.parts) * min(width, 64) // 128 * (self.only != "dv")
         products = width // 2 + part + 30
         return sums + max(slopes, products)
 
@@ -110,12 +146,13 @@ class Config:
     @property
     def resident(self):
         """Bytes of the two tiles that stay; dv takes none of v."""
-        return self.boxes[0] * self.shape.height * ROW, self.boxes[1] * self.shape.height * ROW * (self.only != "dv")
+        tile = self.pieces * self.shape.height * ROW
+        return self.boxes[0] * tile, self.boxes[1] * tile * (self.only != "dv")
 
     @property
     def passing(self):
         """Bytes of the two that pass."""
-        return tuple(n * self.shape.width * ROW for n in self.boxes)
+        return tuple(n * self.pieces * self.shape.width * ROW for n in self.boxes)
 
     @property
     def numbers(self):
@@ -125,24 +162,32 @@ class Config:
     @property
     def slopes(self):
         """Bytes of a tile of ds."""
-        return self.shape.width * self.shape.height * 2 * (self.only != "dv")
+        return self.pieces * self.shape.width * self.shape.height * 2 * (self.only != "dv")
 
     @property
     def part(self):
         """Bytes of a tile's part of dq."""
         return 4 * self.shape.width * columns_of(self.d, self.shape.width) * (self.only != "dv")
 
+    def _fitting(self, turns):
+        rest = SHARED_LIMIT - ALIGNMENT - BARRIERS - sum(self.resident) - turns * self.slopes - self.part
+        return min(rest // (sum(self.passing) + self.numbers), MOST_STAGES)
+
+    @property
+    def turns(self):
+        """Tiles of ds: one is written while another may still be read, if there are two."""
+        return 1 if self.split and self._fitting(2) < 2 else 2
+
     @property
     def stages(self):
-        rest = SHARED_LIMIT - ALIGNMENT - BARRIERS - sum(self.resident) - 2 * self.slopes - self.part
-        return min(rest // (sum(self.passing) + self.numbers), MOST_STAGES)
+        return self._fitting(self.turns)
 
     @property
     def places(self):
         """Bytes before the second tile that stays, the ring, the tiles of ds, the part of dq, the numbers, the barriers."""
         ring = sum(self.resident)
         slopes = ring + self.stages * sum(self.passing)
-        part = slopes + 2 * self.slopes
+        part = slopes + self.turns * self.slopes
         numbers = part + self.part
         return self.resident[0], ring, slopes, part, numbers, numbers + self.stages * self.numbers
 

@@ -16,41 +16,17 @@ from ..device.tma import (bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_stor
 from ..device.vec import (address, advance, load_shared_4u32, load_shared_u32, shared_address, store_shared_4f32, store_shared_4u32,
                           store_shared_u32)
 from ..device.warp import elect, uniform
-from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
+from ..device.wgmma import descriptor, make_wgmma_wait
 from ..matmul._engine_hopper import ROW
 from ._dq import make_place
 from ._flash import LOG2E, make_extent, make_tile
-from ._fragments import make_hide_turned, make_pack, make_store
+from ._fragments import make_hide_turned, make_pack, make_single_store, make_store
+from ._keys_products import make_products
+from ._keys_ranges import make_ranges
+from ._pieces import make_split
 from ._scores import make_terms
 from ._slopes import make_slopes, make_turned_kept, make_turned_steps
 from ._wgmma import ALIGNMENT, COLUMNS, make_locate
-
-
-@functools.cache
-def make_ranges(kind, height, width):
-    """Device functions ``rows_of(start, rows, keys, bounds)`` -> (first, behind the last) of the rows that pass the tile of keys from
-    `start` on, the first one a multiple of `width`, and ``tiles_of(at, rows, keys, bounds)``: of the tiles of keys that the tile of rows
-    from `at` on passes, which follow one another, the numbers of the first and the last."""
-    terms, BY_WIDTH, BY_HEIGHT = make_terms(kind), divisor(width), divisor(height)
-
-    @device_function
-    def rows_of(start, rows, keys, bounds):
-        first, _ = terms.column(start, rows, keys, bounds)
-        _, last = terms.column(i32(min(i32(start + height), keys) - 1), rows, keys, bounds)
-        last = i32(min(last, rows))
-        tile, _ = divide_remainder(first, BY_WIDTH)
-        if start < keys and first < last:
-            return i32(tile * width), last
-        return i32(0), i32(0)
-
-    @device_function
-    def tiles_of(at, rows, keys, bounds):
-        begin, _ = terms.span(at, rows, keys, bounds)
-        _, seen = terms.span(i32(min(i32(at + width), rows) - 1), rows, keys, bounds)
-        first, _ = divide_remainder(begin, BY_HEIGHT)
-        last, _ = divide_remainder(i32(min(seen, keys) - 1), BY_HEIGHT)
-        return first, last
-    return rows_of, tiles_of
 
 
 @functools.cache
@@ -67,40 +43,33 @@ def kernel(config, down):
     DROPOUT, MASKS = kind.dropout, ceil_div(s.width, 64)
     find_kept = make_turned_kept(s.width) if DROPOUT else None
     HEIGHT, WIDTH, THREADS, STAGES, GROUPS = s.height, s.width, s.threads, config.stages, s.groups
-    (Q_STEPS, V_STEPS), (Q_COLUMNS, V_COLUMNS), (Q_BOXES, V_BOXES) = config.steps, config.columns, config.boxes
+    (Q_COLUMNS, V_COLUMNS), (Q_BOXES, V_BOXES) = config.columns, config.boxes
     SECOND, RING, SLOPES, PART, NUMBERS, BARS = config.places
     FIRST_BYTES, STAGE, RESIDENT = config.passing[0], sum(config.passing), sum(config.resident)
     SLOPE_BYTES, PART_BYTES, NUMBER_BYTES = config.slopes, config.part, config.numbers
     TOGETHER, TURNED, LINE, TILES = config.together, config.turned, config.line, ceil_div(config.parts[0][2], COLUMNS)
+    SPLIT, CROWDED, PIECES, TURNS = config.split, config.crowded, config.pieces, config.turns
     SCORES, SUMS, SUMS_V, WORDS = WIDTH // 2, Q_COLUMNS // 2, V_COLUMNS // 2, WIDTH // 4
+    (BOX, BOX_V), ALL_WORDS = (n // 2 for n in config.passed), PIECES * WORDS
+    PASSED = max(BOX, BOX_V) if SPLIT else 1
     PARTS = TILES * SCORES if TURNED else config.parts[0][2] // 2
-    STAY, PASS, SLOPE_BOX = HEIGHT * ROW, WIDTH * ROW, HEIGHT * LINE
+    STAY, PASS, SLOPE_BOX, SLOPE_PIECE = HEIGHT * ROW, WIDTH * ROW, HEIGHT * LINE, config.slopes // PIECES
     OF_DK, OF_DV = config.only != "dv", config.only != "dk"
     ORDERED, ADJUSTED = config.ordered, config.adjusted and not CAPPED
-    LIMITED_ROWS, LIMITED_KEYS, BY_WIDTH, BY_HEIGHT = kind.limits_rows, kind.limits_keys, divisor(WIDTH), divisor(HEIGHT)
-    by_row, by_column = matrix_descriptor(16, 1024, 128), matrix_descriptor(PASS, 1024, 128)
-    OF_SLOPES, OF_KEYS = matrix_descriptor(SLOPE_BOX, 8 * LINE, LINE), matrix_descriptor(STAY, 1024, 128)
-    BLOCKS, BLOCKS_TURNED = Q_COLUMNS // 8, config.part // 2048
-
-    def places(steps, box):
-        return tuple(step // 4 * (box // 16) + step % 4 * 2 for step in range(steps))
-    score = make_wgmma(WIDTH, kind.dtype, steps=Q_STEPS, a_step=places(Q_STEPS, STAY), b_step=places(Q_STEPS, PASS), fresh=True)
-    value = make_wgmma(WIDTH, kind.dtype, steps=V_STEPS, a_step=places(V_STEPS, STAY), b_step=places(V_STEPS, PASS), fresh=True)
-    by_first = make_wgmma(Q_COLUMNS, kind.dtype, steps=WIDTH // 16, a="registers", b_major="mn", b_step=128)
-    by_second = make_wgmma(V_COLUMNS, kind.dtype, steps=WIDTH // 16, a="registers", b_major="mn", b_step=128)
+    # pieces of what lies behind a sequence are zero unless it is another one
+    LIMITED_ROWS, LIMITED_KEYS = (limits and (PACKED or not SPLIT) for limits in (kind.limits_rows, kind.limits_keys))
+    BY_WIDTH, BY_HEIGHT = divisor(WIDTH), divisor(HEIGHT)
+    BLOCKS, BLOCKS_TURNED = config.parts[0][2] // 8, config.part // 2048
+    score, value, by_first, by_second, by_keys, by_row, by_column, OF_SLOPES, OF_KEYS = make_products(config)
     BY_ROWS, (_, COLUMNS_BEFORE, _), COUNTS = WIDTH == 64 * GROUPS, config.parts[-1], tuple(n for _, _, n in config.parts)
-    if TURNED:
-        by_keys = make_wgmma(WIDTH, kind.dtype, steps=HEIGHT // 16, tiles=TILES, a_major="mn", b_major="mn", a_step=128, b_step=LINE,
-                             a_tile=STAY // 16, fresh=True)
-    else:
-        by_keys = make_wgmma(2 * PARTS, kind.dtype, steps=HEIGHT // 16, a_major="mn", b_major="mn", a_step=128, b_step=128, fresh=True)
     scores_first, slopes_done = make_wgmma_wait(1, SCORES), make_wgmma_wait(0, SCORES)
-    part_first, sums_done, values_done = make_wgmma_wait(1, PARTS), make_wgmma_wait(0, SUMS), make_wgmma_wait(0, SUMS_V)
+    part_first = make_wgmma_wait(0 if CROWDED else 1, PARTS)
+    sums_done, values_done, box_done, box_values_done = (make_wgmma_wait(0, n) for n in (SUMS, SUMS_V, BOX, BOX_V))
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), config.registers))
     source_free, drained = make_bulk_wait_read(0), make_bulk_wait(0)
-    pack = make_pack(kind.dtype, WORDS)
-    store = make_store(kind.dtype, Q_COLUMNS, config.d, config.pairs[0])
-    store_values = make_store(kind.dtype, V_COLUMNS, config.e, config.pairs[1])
+    pack = make_split(WORDS) if SPLIT else make_pack(kind.dtype, WORDS)
+    store, store_values = map(functools.partial(make_single_store if SPLIT else make_store, kind.dtype), config.columns,
+                              (config.d, config.e), config.pairs)
 
     @device_function
     def is_left(at, end):
@@ -136,21 +105,22 @@ def kernel(config, down):
             mbarrier_arrive(u32(empty + u32(8) * slot))
 
     @device_function
-    def load_tile(to, boxes, box, array, bar, row, h, image):
-        for b in range(boxes):
-            tma_load_4d(u32(to + u32(b * box)), array, bar, i32(b * COLUMNS), row, h, image)
+    def load_tile(to, boxes, box, array, bar, row, h, image, images):
+        for piece in range(PIECES):
+            for b in range(boxes):
+                tma_load_4d(u32(to + u32((piece * boxes + b) * box)), array, bar, i32(b * COLUMNS), row, h, i32(image + piece * images))
 
     @device_function
-    def produce(maps, base, bars, where, firsts, members, numbers, padded, heads):
+    def produce(maps, base, bars, where, firsts, members, numbers, padded, heads, batch):
         resident, full, empty, _, _ = bars
         stay, stay_second, passing, passing_second = maps
         sequence, line_head, other_head, start, begin, end = where
         first_row, first_key, place = firsts
-        image, key = i32(0) if PACKED else sequence, i32(first_key + start)
+        image, images, key = i32(0) if PACKED else sequence, i32(1) if PACKED else batch, i32(first_key + start)
         mbarrier_arrive_expect(resident, u32(RESIDENT))
-        load_tile(base, Q_BOXES, STAY, stay, resident, key, line_head, image)
+        load_tile(base, Q_BOXES, STAY, stay, resident, key, line_head, image, images)
         if OF_DK:
-            load_tile(u32(base + u32(SECOND)), V_BOXES, STAY, stay_second, resident, key, line_head, image)
+            load_tile(u32(base + u32(SECOND)), V_BOXES, STAY, stay_second, resident, key, line_head, image, images)
         slot, phase, at, member = u32(0), u32(1), begin, i32(0)
         while is_left(at, end) and member < members:
             h = i32(other_head + member)
@@ -158,9 +128,9 @@ def kernel(config, down):
             mbarrier_wait(u32(empty + u32(8) * slot), phase)
             bar, to = u32(full + u32(8) * slot), u32(base + u32(RING) + slot * u32(STAGE))
             mbarrier_arrive_expect(bar, u32(STAGE + NUMBER_BYTES))
-            load_tile(to, Q_BOXES, PASS, passing, bar, i32(first_row + at), h, image)
+            load_tile(to, Q_BOXES, PASS, passing, bar, i32(first_row + at), h, image, images)
             bulk_load(u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES)), address(numbers, i64(i64(2) * line)), u32(NUMBER_BYTES), bar)
-            load_tile(u32(to + u32(FIRST_BYTES)), V_BOXES, PASS, passing_second, bar, i32(first_row + at), h, image)
+            load_tile(u32(to + u32(FIRST_BYTES)), V_BOXES, PASS, passing_second, bar, i32(first_row + at), h, image, images)
             slot, phase = advanced(slot, phase)
             at, member = following(at, member, begin, end, members)
 
@@ -211,18 +181,45 @@ def kernel(config, down):
     @device_function
     def clear_rows(to, boxes, box, behind, rows, thread):
         """Rows of a tile of so many become zero from `behind` on: zero times what is there might be NaN."""
-        for piece in range(i32(max(behind, i32(0)) * 8 + thread), rows * 8, 128 * GROUPS):
-            for b in range(boxes):
-                store_shared_4u32(u32(to + u32(b * box) + u32(i32(piece) * 16)), u32(0), u32(0), u32(0), u32(0))
+        for unit in range(i32(max(behind, i32(0)) * 8 + thread), rows * 8, 128 * GROUPS):
+            for b in range(PIECES * boxes):
+                store_shared_4u32(u32(to + u32(b * box) + u32(i32(unit) * 16)), u32(0), u32(0), u32(0), u32(0))
+
+    @device_function
+    def add_box(sums, first, passed, count):
+        """What a tile adds to some columns, rounded to the nearest: tensor cores may truncate whatever they add."""
+        for c in range(count):
+            sums[first + c] = f32(sums[first + c] + passed[c])
+
+    @device_function
+    def add_values(values, passed, words, tile):
+        """The columns of dv; those of the first box are under way."""
+        box_values_done(passed)
+        add_box(values, 0, passed, BOX_V)
+        for b in range(1, V_BOXES):
+            by_second(passed, words, descriptor(by_column, u32(tile + u32(b * PASS))))
+            box_values_done(passed)
+            add_box(values, b * BOX_V, passed, BOX_V)
+
+    @device_function
+    def add_keys(sums, passed, words, tile):
+        """The same of dk."""
+        box_done(passed)
+        add_box(sums, 0, passed, BOX)
+        for b in range(1, Q_BOXES):
+            by_first(passed, words, descriptor(by_column, u32(tile + u32(b * PASS))))
+            box_done(passed)
+            add_box(sums, b * BOX, passed, BOX)
 
     @device_function
     def put_slopes(words, to, group, warp, lane):
         """ds as columns of 64 rows, or of all, a line of memory a key."""
         key = i32(group * 64 + warp * 16 + (lane & 15))
-        for i in range(WIDTH // 16):
-            piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(key * LINE >> 7 & (LINE // 16 - 1))) * u32(16))
-            stmatrix_x4(u32(to + u32(i // 4 * SLOPE_BOX) + u32(key * LINE) + piece), words[4 * i], words[4 * i + 1], words[4 * i + 2],
-                        words[4 * i + 3])
+        for piece in range(PIECES):
+            for i in range(WIDTH // 16):
+                k, place = piece * WORDS + 4 * i, u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(key * LINE >> 7 & (LINE // 16 - 1))) * u32(16))
+                stmatrix_x4(u32(to + u32(piece * SLOPE_PIECE + i // 4 * SLOPE_BOX) + u32(key * LINE) + place), words[k], words[k + 1],
+                            words[k + 2], words[k + 3])
 
     @device_function
     def put_part(part, to, count, thread):
@@ -308,7 +305,7 @@ def kernel(config, down):
         steepness = f32(LOG2E) if ADJUSTED else f32(scale * f32(LOG2E))
         x, y = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32)
         sums, values, part = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32), cuda.local.array(PARTS, f32)
-        words, words_p = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
+        words, words_p, passed = cuda.local.array(ALL_WORDS, u32), cuda.local.array(ALL_WORDS, u32), cuda.local.array(PASSED, f32)
         factors, nothing, kept = cuda.local.array(2, f32), cuda.local.array(1, f32), cuda.local.array(MASKS, u32)
         if OF_DK:
             for c in range(SUMS):
@@ -373,22 +370,35 @@ def kernel(config, down):
                 slopes(x, y, deltas, column, kept, factor)
             if OF_DV:
                 pack(words_p, x)
+            if SPLIT:
+                by_second(passed, words_p, descriptor(by_column, second))
+            if CROWDED:
+                add_values(values, passed, words_p, second)
             if OF_DK:
                 pack(words, y)
-            if OF_DV:
+            if OF_DV and not SPLIT:
                 by_second(values, words_p, descriptor(by_column, second), i32(1))
             if OF_DK:
-                of_ds = u32(base + u32(SLOPES) + turn * u32(SLOPE_BYTES))
+                of_ds = u32(base + u32(SLOPES))
+                if TURNS == 2:
+                    of_ds = u32(of_ds + turn * u32(SLOPE_BYTES))
+                else:  # until all have read the former one
+                    barrier_sync(u32(1), u32(128 * GROUPS))
                 put_slopes(words, of_ds, group, warp, lane)
                 fence_async_shared()
                 barrier_sync(u32(1), u32(128 * GROUPS))
+                if SPLIT and not CROWDED:
+                    add_values(values, passed, words_p, second)
                 if TURNED:
                     by_keys(part, descriptor(OF_KEYS, own_keys), descriptor(OF_SLOPES, of_ds))
                 elif BY_ROWS:
                     by_keys(part, descriptor(OF_SLOPES, u32(of_ds + u32(group) * u32(SLOPE_BOX))), descriptor(OF_KEYS, base))
                 else:  # where a warpgroup has fewer columns, or none, it multiplies as many and leaves them
                     by_keys(part, descriptor(OF_SLOPES, of_ds), descriptor(OF_KEYS, own_keys))
-                by_first(sums, words, descriptor(by_column, tile), i32(1))
+                if not SPLIT:
+                    by_first(sums, words, descriptor(by_column, tile), i32(1))
+                elif not CROWDED:
+                    by_first(passed, words, descriptor(by_column, tile))
                 part_first(part)
                 mbarrier_wait(part_empty, turn)
                 to = u32(base + u32(PART))
@@ -403,9 +413,13 @@ def kernel(config, down):
                 fence_async_shared()
                 turn = u32(turn ^ u32(1))
                 release(part_full, turn, lane)
-            if OF_DK:
+            if SPLIT:
+                if CROWDED:
+                    by_first(passed, words, descriptor(by_column, tile))
+                add_keys(sums, passed, words, tile)
+            elif OF_DK:
                 sums_done(sums)
-            if OF_DV:
+            if OF_DV and not SPLIT:
                 values_done(values)
             release(empty, slot, lane)
             slot, phase = advanced(slot, phase)
@@ -420,13 +434,15 @@ def kernel(config, down):
             _, written, _, key, _ = extent_of(told, image, sequences, sizes)
         line = i32(start + group * 64 + warp * 16 + (lane >> 2))
         if OF_DK:
-            sums_done(sums)
+            if not SPLIT:
+                sums_done(sums)
             for r in range(2):
                 factors[r] = scale if i32(line + 8 * r) < keys else f32(0)
             to_keys = advance(out, i64(i64(image) * out_strides[0] + i64(line_head) * out_strides[1] + i64(key) * out_strides[2]))
             store(sums, factors, to_keys, out_strides, line, written, column)
         if OF_DV:
-            values_done(values)
+            if not SPLIT:
+                values_done(values)
             for r in range(2):
                 factors[r] = f32(1) if i32(line + 8 * r) < keys else f32(0)
             to_values = advance(out_second, i64(i64(image) * second_strides[0] + i64(line_head) * second_strides[1]
@@ -468,7 +484,7 @@ def kernel(config, down):
                 if elect():
                     where, firsts, _, keys = work_of(told, order, sequences, sizes, members, bounds)
                     if not PACKED or where[3] < keys:
-                        produce(maps, base, bars, where, firsts, members, brought, i32(sizes[2]), heads)
+                        produce(maps, base, bars, where, firsts, members, brought, i32(sizes[2]), heads, i32(sizes[4]))
             elif OF_DK and tid < 96:
                 if elect():
                     where, (_, _, place), rows, keys = work_of(told, order, sequences, sizes, members, bounds)

@@ -21,6 +21,7 @@
   leaves. TMA reads what lies behind a sequence too, the next one: it is set to zero in shared memory, levels make its probabilities zero.
 - The bias's gradient is summed up by launches of its own (`_dbias`), which take the levels and deltas that are there.
 """
+from ..device.convert import element
 from ..device.index import ceil_div, divisor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
@@ -39,6 +40,8 @@ CHOICES = (("", (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))), ("", (WID
 STEP_CYCLES, SCORE_ISSUES, ORDER_CYCLES = 590, 8, 1900
 """Of a step, beside its products: cycles, instructions of each score that products do not cover, and cycles that a step takes at
 least where additions have an order: fitted to 30 times of six problems on an H200, bfloat16, heads of 64 and 128."""
+SPLIT_ISSUES = 16
+"""Instructions that it takes to split a probability and its slope: counted, not timed."""
 
 
 def supports(problem):
@@ -54,11 +57,11 @@ def supports(problem):
     return None
 
 
-def configs(problem, device, ordered=True):
+def configs(problem, device, ordered=True, choices=CHOICES):
     """Shapes whose fragments fit registers and whose rings fit shared memory; those of wide heads where there are no others."""
     p, found = problem, []
     pairs = tuple(stored_in_pairs(p, t) for t in (p.dk, p.dv_out))
-    for only, shapes in CHOICES:
+    for only, shapes in choices:
         for shape in shapes:
             try:
                 found.append(Config(kind_of(p), p.d, p.dv, shape, ordered, p.left >= 0, p.right >= 0, is_adjusted(p), pairs, only))
@@ -85,8 +88,9 @@ def estimate(problem, device, config):
     blocks = p.batch * p.kv_heads * ceil_div(keys, s.height)
     steps = p.group * (seen / s.width + 0.5 * bool(spread))
     times = 2 if config.only else 1  # that scores are computed
-    products = 2 * s.height * s.width * ((2 + times) * 16 * config.steps[0] + 2 * 16 * config.steps[1]) / 4096
-    issues = SCORE_ISSUES + 12 * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0) + 10 * (p.dropout > 0)
+    products = 2 * s.height * s.width * ((2 + times) * 16 * config.steps[0] + 2 * 16 * config.steps[1]) / 4096 * len(config.products)
+    issues = (SCORE_ISSUES + SPLIT_ISSUES * config.split + 12 * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0)
+              + 10 * (p.dropout > 0))
     step = products + times * STEP_CYCLES + issues * s.height * s.width / 128
     step = max(step, ORDER_CYCLES * config.ordered)
     waves = max(blocks * steps / device.sms, steps)
@@ -117,22 +121,31 @@ def order_arguments(problem, height, device):
 
 def build(problem, device, config):
     """Levels and deltas, the kernel, or one for dv and one for the others, dq, and the bias's gradient."""
-    p, space = problem, space_of(problem, config.shape.width, config.ordered)
-    of = (config.of_values, config) if config.only else (config,)
-    mains = (main_launch(p, device, c, space, ticket) for ticket, c in enumerate(of))
-    launches = (numbers_launch(p, space), *mains, dq_launch(p, space))
-    return launches + dbias_launches(p, device, Numbers(0, space.rows, space.width, space.bytes))
+    p, space, mains = problem, space_of(problem, config.shape.width, config.ordered), []
+    for ticket, c in enumerate((config.of_values, config) if config.only else (config,)):
+        maps = (array_map(p, name, getattr(p, name), height) for name, height in tiles_by_name(c.shape))
+        mains.append(main_launch(p, device, c, space, maps, ticket))
+    return around(p, device, space, mains)
 
 
-def main_launch(problem, device, config, space, ticket):
+def tiles_by_name(shape):
+    """(name, rows of a tile) of what the kernel reads through TMA, in its order."""
+    return ("k", shape.height), ("v", shape.height), ("q", shape.width), ("do", shape.width)
+
+
+def around(problem, device, space, mains):
+    """The launches of the kernels, those before and those behind them."""
+    launches = numbers_launch(problem, space), *mains, dq_launch(problem, space)
+    return launches + dbias_launches(problem, device, Numbers(0, space.rows, space.width, space.bytes))
+
+
+def main_launch(problem, device, config, space, maps, ticket=0):
     """The launch of a kernel, which counts tiles of keys by the ticket of this number."""
-    p, s = problem, config.shape
+    p, s, pointer = problem, config.shape, element(problem.dtype).pointer
 
     def in_space(kind, offset):
         return Argument(kind, "workspace", offset)
-    maps = (*(array_map(p, name, getattr(p, name), s.height) for name in ("k", "v")),
-            *(array_map(p, name, getattr(p, name), s.width) for name in ("q", "do")))
-    stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument("uint16*", name), Argument("int64x4", p.strides(t)))]
+    stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument(pointer, name), Argument("int64x4", p.strides(t)))]
     arguments = (*maps, *stores, in_space("float32*", 0), in_space("float32*", space.sums), in_space("uint32*", space.counts),
                  in_space("uint32*", space.ticket + 4 * ticket), Argument("int32x5", (p.rows, p.keys, space.rows, space.tiles, p.batch)),
                  *order_arguments(p, s.height, device), Argument("int32", p.group), *sequence_arguments(p), *added_arguments(p),
