@@ -236,8 +236,8 @@ def test_gradients_of_the_widest_heads_take_six_products(words, most, tmp_path):
         config, launches = variant.config, variant.build(problem, target, variant.config)
         of_values, others = (Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path) for launch in launches[1:3])
         (of_q, of_v), s = config.steps, config.shape
-        boxes = ceil_div(config.boxes[0], s.groups)
-        assert of_values.count("HGMMA") == of_q + 2 and others.count("HGMMA") == of_q + of_v + 2 + boxes * (s.height // 16), variant
+        boxes, steps = ceil_div(config.boxes[0], s.groups), config.of_values.shape.width // 16
+        assert of_values.count("HGMMA") == of_q + steps and others.count("HGMMA") == of_q + of_v + 2 + boxes * (s.height // 16), variant
         assert of_values.count("STSM") == of_values.count("UBLKRED") == 0 and others.count("STSM") == 2, variant
         assert all(launch.shared <= 232448 for launch in launches), variant
         assert all(code.registers * launch.block[0] <= 65536 for code, launch in zip((of_values, others), launches[1:3])), variant

@@ -169,32 +169,48 @@ class Config:
         """Bytes of a tile's part of dq."""
         return 4 * self.shape.width * columns_of(self.d, self.shape.width) * (self.only != "dv")
 
-    def _fitting(self, turns):
-        rest = SHARED_LIMIT - ALIGNMENT - BARRIERS - sum(self.resident) - turns * self.slopes - self.part
-        return min(rest // (sum(self.passing) + self.numbers), MOST_STAGES)
+    def _ring(self, turns):
+        return SHARED_LIMIT - ALIGNMENT - BARRIERS - sum(self.resident) - turns * self.slopes - self.part
 
     @property
     def turns(self):
         """Tiles of ds: one is written while another may still be read, if there are two."""
-        return 1 if self.split and self._fitting(2) < 2 else 2
+        return 1 if self.split and self._ring(2) < 2 * (sum(self.passing) + self.numbers) else 2
+
+    @property
+    def ring(self):
+        """Bytes of shared memory for what passes."""
+        return self._ring(self.turns)
+
+    @property
+    def single(self):
+        """Whether do has one stage only: where dv does not need it, which reads it last, and two stages of both do not fit."""
+        return self.only == "dk" and self.ring < 2 * (sum(self.passing) + self.numbers)
+
+    @property
+    def stage(self):
+        """Bytes of a stage, without its numbers."""
+        return self.passing[0] + self.passing[1] * (not self.single)
 
     @property
     def stages(self):
-        return self._fitting(self.turns)
+        return min((self.ring - self.passing[1] * self.single) // (self.stage + self.numbers), MOST_STAGES)
 
     @property
     def places(self):
-        """Bytes before the second tile that stays, the ring, the tiles of ds, the part of dq, the numbers, the barriers."""
+        """Bytes before the second tile that stays, the ring, the stage of its own that do may have, the tiles of ds, the part of dq, the
+        numbers, the barriers."""
         ring = sum(self.resident)
-        slopes = ring + self.stages * sum(self.passing)
+        single = ring + self.stages * self.stage
+        slopes = single + self.passing[1] * self.single
         part = slopes + self.turns * self.slopes
         numbers = part + self.part
-        return self.resident[0], ring, slopes, part, numbers, numbers + self.stages * self.numbers
+        return self.resident[0], ring, single, slopes, part, numbers, numbers + self.stages * self.numbers
 
     @property
     def shared(self):
         """Dynamic shared memory, bytes."""
-        return self.places[5] + BARRIERS + ALIGNMENT
+        return self.places[6] + BARRIERS + ALIGNMENT
 
     def __str__(self):
         return str(self.shape) + " dv before" * (self.only == "dk")

@@ -44,8 +44,8 @@ def kernel(config, down):
     find_kept = make_turned_kept(s.width) if DROPOUT else None
     HEIGHT, WIDTH, THREADS, STAGES, GROUPS = s.height, s.width, s.threads, config.stages, s.groups
     (Q_COLUMNS, V_COLUMNS), (Q_BOXES, V_BOXES) = config.columns, config.boxes
-    SECOND, RING, SLOPES, PART, NUMBERS, BARS = config.places
-    FIRST_BYTES, STAGE, RESIDENT = config.passing[0], sum(config.passing), sum(config.resident)
+    SECOND, RING, SINGLE_AT, SLOPES, PART, NUMBERS, BARS = config.places
+    (FIRST_BYTES, SECOND_BYTES), STAGE, RESIDENT, SINGLE = config.passing, config.stage, sum(config.resident), config.single
     SLOPE_BYTES, PART_BYTES, NUMBER_BYTES = config.slopes, config.part, config.numbers
     TOGETHER, TURNED, LINE, TILES = config.together, config.turned, config.line, ceil_div(config.parts[0][2], COLUMNS)
     SPLIT, CROWDED, PIECES, TURNS = config.split, config.crowded, config.pieces, config.turns
@@ -111,8 +111,13 @@ def kernel(config, down):
                 tma_load_4d(u32(to + u32((piece * boxes + b) * box)), array, bar, i32(b * COLUMNS), row, h, i32(image + piece * images))
 
     @device_function
+    def second_of(base, tile):
+        """Where do of a stage is."""
+        return u32(base + u32(SINGLE_AT)) if SINGLE else u32(tile + u32(FIRST_BYTES))
+
+    @device_function
     def produce(maps, base, bars, where, firsts, members, numbers, padded, heads, batch):
-        resident, full, empty, _, _ = bars
+        resident, full, empty, _, _, single_full, single_empty = bars
         stay, stay_second, passing, passing_second = maps
         sequence, line_head, other_head, start, begin, end = where
         first_row, first_key, place = firsts
@@ -121,7 +126,7 @@ def kernel(config, down):
         load_tile(base, Q_BOXES, STAY, stay, resident, key, line_head, image, images)
         if OF_DK:
             load_tile(u32(base + u32(SECOND)), V_BOXES, STAY, stay_second, resident, key, line_head, image, images)
-        slot, phase, at, member = u32(0), u32(1), begin, i32(0)
+        slot, phase, single_phase, at, member = u32(0), u32(1), u32(1), begin, i32(0)
         while is_left(at, end) and member < members:
             h = i32(other_head + member)
             line = i64(i64(i64(i32(image * heads + h)) * i64(padded)) + i64(i32(place + at)))
@@ -130,7 +135,12 @@ def kernel(config, down):
             mbarrier_arrive_expect(bar, u32(STAGE + NUMBER_BYTES))
             load_tile(to, Q_BOXES, PASS, passing, bar, i32(first_row + at), h, image, images)
             bulk_load(u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES)), address(numbers, i64(i64(2) * line)), u32(NUMBER_BYTES), bar)
-            load_tile(u32(to + u32(FIRST_BYTES)), V_BOXES, PASS, passing_second, bar, i32(first_row + at), h, image, images)
+            if SINGLE:
+                bar = single_full
+                mbarrier_wait(single_empty, single_phase)
+                mbarrier_arrive_expect(bar, u32(SECOND_BYTES))
+                single_phase = u32(single_phase ^ u32(1))
+            load_tile(second_of(base, to), V_BOXES, PASS, passing_second, bar, i32(first_row + at), h, image, images)
             slot, phase = advanced(slot, phase)
             at, member = following(at, member, begin, end, members)
 
@@ -138,20 +148,19 @@ def kernel(config, down):
     def add_parts(base, bars, where, place, members, sums, counts, tiles_of_rows, sizes, own):
         """What this block adds to dq, every other tile of rows: until an addition has come through and been announced the other thread has
         begun the next one."""
-        _, _, _, part_full, part_empty = bars
+        _, _, _, part_full, part_empty, _, _ = bars
         sequence, _, other_head, start, begin, end = where
         heads, rows, keys, bounds = sizes
         image = i32(0) if PACKED else sequence
         mine, _ = divide_remainder(start, BY_HEIGHT)
         first, _ = divide_remainder(place, BY_WIDTH)
         first = i32(i32(i32(image * heads + other_head) * tiles_of_rows) + first)  # of all tiles of rows the first one of these heads'
-        turn, phase, source, at, member = i32(0), u32(0), u32(base + u32(PART)), begin, i32(0)
+        step, source, at, member = i32(0), u32(base + u32(PART)), begin, i32(0)
         while is_left(at, end) and member < members:
-            if turn == own:
+            if i32(step & 1) == own:
                 m, _ = divide_remainder(at, BY_WIDTH)
                 m = i32(i32(first + i32(member * tiles_of_rows)) + m)
-                mbarrier_wait(u32(part_full + u32(8 * own)), phase)
-                phase = u32(phase ^ u32(1))
+                mbarrier_wait(u32(part_full + u32(8 * own)), u32(i32(step >> 1) & 1))
                 to = address(sums, i64(i64(m) * i64(PART_BYTES // 4)))
                 if ORDERED:
                     low, high = tiles_of(at, rows, keys, bounds)
@@ -174,7 +183,7 @@ def kernel(config, down):
                     bulk_commit()
                     source_free()
                     mbarrier_arrive(part_empty)
-            turn = i32(turn ^ 1)
+            step = i32(step + 1)
             at, member = following(at, member, begin, end, members)
         drained()
 
@@ -294,7 +303,7 @@ def kernel(config, down):
 
     @device_function
     def consume(outs, base, bars, where, members, limits, scaling, dropping, group, thread, told, order, sequences, sizes):
-        resident, full, empty, part_full, part_empty = bars
+        resident, full, empty, part_full, part_empty, single_full, single_empty = bars
         image, line_head, other_head, start, begin, end = where
         rows, keys, shift, bounds, heads = limits
         all_keys = i32(sizes[1])
@@ -313,7 +322,7 @@ def kernel(config, down):
         if OF_DV:
             for c in range(SUMS_V):
                 values[c] = f32(0)
-        slot, phase, turn = u32(0), u32(0), u32(1)
+        slot, phase, single_phase, turn = u32(0), u32(0), u32(0), u32(1)
         mbarrier_wait(resident, u32(0))
         if LIMITED_KEYS and i32(start + HEIGHT) > keys:  # what is behind the last key is multiplied for dq, by zeros
             clear_rows(base, Q_BOXES, STAY, i32(keys - start), HEIGHT, i32(group * 128 + thread))
@@ -333,7 +342,10 @@ def kernel(config, down):
             drawing = (seed, head, threshold, factor)
             mbarrier_wait(u32(full + u32(8) * slot), phase)
             tile = u32(base + u32(RING) + slot * u32(STAGE))
-            second = u32(tile + u32(FIRST_BYTES))
+            second = second_of(base, tile)
+            if SINGLE:
+                mbarrier_wait(single_full, single_phase)
+                single_phase = u32(single_phase ^ u32(1))
             if LIMITED_ROWS and i32(at + WIDTH) > rows:
                 clear_rows(tile, Q_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
                 clear_rows(second, V_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
@@ -362,11 +374,15 @@ def kernel(config, down):
             if CAPPED:
                 if OF_DK:
                     slopes_done(y)
+                if SINGLE:
+                    release(single_empty, u32(0), lane)
                 capped(x, y, levels, deltas, line, at, column, scoring, kept, factor)
             else:
                 exponentials(x, levels, column, steepness)
                 if OF_DK:
                     slopes_done(y)
+                if SINGLE:
+                    release(single_empty, u32(0), lane)
                 slopes(x, y, deltas, column, kept, factor)
             if OF_DV:
                 pack(words_p, x)
@@ -458,8 +474,8 @@ def kernel(config, down):
         base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
         resident = u32(base + u32(BARS))
         bars = (resident, u32(resident + u32(8)), u32(resident + u32(8 + 8 * STAGES)), u32(resident + u32(8 + 16 * STAGES)),
-                u32(resident + u32(24 + 16 * STAGES)))
-        told = u32(resident + u32(32 + 16 * STAGES))
+                u32(resident + u32(24 + 16 * STAGES)), u32(resident + u32(32 + 16 * STAGES)), u32(resident + u32(40 + 16 * STAGES)))
+        told = u32(resident + u32(48 + 16 * STAGES))
         order, sequences = (per_section, several, rest, last_section, heads_of, group_of, tiles), (of_rows, of_keys, row_step, key_step)
         tid = i32(cuda.threadIdx.x)
         if tid == 0:
@@ -472,6 +488,8 @@ def kernel(config, down):
             for k in range(2):
                 mbarrier_init(u32(bars[3] + u32(8 * k)), u32(4 * GROUPS))
             mbarrier_init(bars[4], u32(1))
+            mbarrier_init(bars[5], u32(1))
+            mbarrier_init(bars[6], u32(4 * GROUPS))
             fence_mbarrier_init()
             tell(told, i32(fetch_add_u32(ticket, u32(1))), order, sequences, sizes)
         cuda.syncthreads()
