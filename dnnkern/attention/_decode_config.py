@@ -9,6 +9,7 @@ from .sdpa_decode_naive import decode_kind
 
 LANES, KEYS, EIGHT = 32, 16, 8
 CHUNK = 8  # elements in 16 bytes
+CLUSTER, GROUP = 8, 16  # blocks at most; multiprocessors that can have those of one
 RAW_WORDS = 64  # of a thread's keys and values under way
 BLOCKS = {8: (2, 4, 8), 12: (3, 4, 6, 12)}  # warps of a block, by those of a multiprocessor
 
@@ -16,7 +17,8 @@ BLOCKS = {8: (2, 4, 8), 12: (3, 4, 6, 12)}  # warps of a block, by those of a mu
 @dataclass(frozen=True)
 class Config:
     """What kernels are compiled for: whether all rows see the same keys, and only the last ones; 32-bit words of an access to q, k and v,
-    sizes of the heads, eights of rows of a tile, warps of a multiprocessor and of a block; and into how many ranges the keys are cut."""
+    sizes of the heads, eights of rows of a tile, warps of a multiprocessor and of a block. Into how many ranges the keys are cut, and
+    whether the blocks that have them are a cluster, which merges what they leave."""
     kind: Kind
     paged: bool
     alike: bool
@@ -28,6 +30,7 @@ class Config:
     resident: int
     warps: int
     splits: int
+    clustered: bool = False
 
     @property
     def threads(self):
@@ -37,6 +40,12 @@ class Config:
     def blocks(self):
         """Of a multiprocessor."""
         return self.resident // self.warps
+
+    def at_once(self, device):
+        """Blocks that are at work at once: those of a cluster reach each other, in groups of 16 multiprocessors and a few more."""
+        if not self.clustered:
+            return self.blocks * device.sms
+        return GROUP * self.blocks // self.splits * self.splits * max(1, device.sms // GROUP)
 
     @property
     def k_chunks(self):
@@ -88,12 +97,23 @@ class Config:
         return 4 * self.warps * self.rows * (self.pitch + 2)
 
     @property
-    def shared(self):
-        """Bytes of shared memory, with the queries."""
+    def merging(self):
+        """Bytes of shared memory before those that the blocks of a cluster write to each other: with the queries."""
         return self.meeting + 16 * LANES * self.eights * self.k_chunks
 
+    @property
+    def share(self):
+        """Columns of a row that a block of a cluster merges."""
+        return 4 * ceil_div(self.width // 4, self.splits)
+
+    @property
+    def shared(self):
+        """Bytes of shared memory: for a cluster with each block's share of all sums, and its largest scores and sums of exponentials."""
+        return self.merging + (4 * self.splits * self.rows * (self.share + 2) if self.clustered else 0)
+
     def __str__(self):
-        return f"{self.rows} rows, {self.warps} warps of {self.tiles * KEYS} keys, {self.splits} ranges"
+        together = " in a cluster" if self.clustered else ""
+        return f"{self.rows} rows, {self.warps} warps of {self.tiles * KEYS} keys, {self.splits} ranges{together}"
 
 
 def words_of(problem):
@@ -103,7 +123,7 @@ def words_of(problem):
 
 def configs(problem, device):
     """One range, and for blocks of few warps or of many as many as make half a wave of those that fit the device, or whole ones, as long as
-    each warp has some keys."""
+    each warp has some keys; in a cluster where that many blocks can be one."""
     p = problem
     whole = Config(decode_kind(p), p.page_table is not None, p.rows == 1, p.left >= 0, words_of(p), p.d, p.dv, 1, 8, 8, 1)
     if p.group * p.rows > EIGHT and whole.overlaps:
@@ -115,4 +135,6 @@ def configs(problem, device):
         slots, most = whole.resident // warps * device.sms, max(1, min(1024, p.seen // (warps * KEYS)))
         found |= {replace(whole, warps=warps, splits=min(most, splits)) for halves in (1, 2, 4, 8, 16)
                   if (splits := slots * halves // (2 * lines))}
-    return sorted(found, key=lambda c: (c.warps, c.splits))
+    if device.capability >= (9, 0):
+        found |= {replace(c, clustered=True) for c in found if 1 < c.splits <= CLUSTER}
+    return sorted(found, key=lambda c: (c.warps, c.splits, c.clustered))

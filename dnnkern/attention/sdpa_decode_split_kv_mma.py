@@ -22,6 +22,7 @@ import functools
 from dataclasses import replace
 
 from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device.cluster import cluster_arrive_relaxed, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ..device.convert import element, permute_bytes
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import maximum
@@ -34,7 +35,7 @@ from ..device.warp import any_lane, broadcast, shuffle_xor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ._decode_config import CHUNK, EIGHT, KEYS, LANES, configs, words_of
-from ._decode_ranges import (lines_of, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes,
+from ._decode_ranges import (lines_of, make_joined, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes,
                              shape_arguments, sink_arguments, tiles_of)
 from ._flash import make_powers
 from ._scores import NOTHING, make_terms
@@ -45,7 +46,7 @@ HALVES = ("float16", "bfloat16")
 LINE = 64  # elements in a line of the L2
 GOLDEN = 0x9E3779B1  # 2**32 by the golden ratio: multiples of it are spread evenly
 READ_RATE = 0.945  # of the nominal bandwidth, where nothing is written
-BLOCK, WAVE, MEETING, LATENCY = 3.4e-6, 2.4e-6, 0.21e-6, 1.5e-6
+BLOCK, WAVE, MEETING, LATENCY, CLUSTER_MEETING = 3.4e-6, 2.4e-6, 0.21e-6, 1.5e-6, 0.5e-6
 """Seconds of a launch, a wave of blocks, a warp that meets the others, and a load, as blocks without others see it: fitted to 130 times of
 eleven problems on an H200, off by 3 % (root mean square)."""
 
@@ -73,21 +74,21 @@ def supports(problem):
 
 
 def workspace(problem, device, config):
-    """What ranges leave, where there are several."""
-    return parts_bytes(problem, config.parts, config.splits)
+    """What ranges leave, where there are several and a launch of its own merges them."""
+    return 0 if config.clustered else parts_bytes(problem, config.parts, config.splits)
 
 
 def estimate(problem, device, config):
     """Bytes at the rate at which memory is read, those of the last blocks at what these have under way; each wave of blocks has a beginning
     and an end; and the merge."""
     p = problem
-    blocks, slots = lines_of(p, config.rows) * config.splits, config.blocks * device.sms
+    blocks, slots = lines_of(p, config.rows) * config.splits, config.at_once(device)
     each = p.bytes * (1 + 0.25 * (tiles_of(p, config.rows) - 1)) / blocks
     waves, rest = divmod(blocks, slots)
     rate, alone = READ_RATE * device.bandwidth, config.threads * 4 * config.raw * config.tiles / LATENCY
-    moved = waves * slots * each / rate + rest * each / min(rate, max(rest, 1) * alone)
+    moved = waves * slots * each / min(rate, slots * alone) + rest * each / min(rate, max(rest, 1) * alone)
     around = BLOCK + ceil_div(blocks, slots) * WAVE + config.warps * MEETING
-    return around + moved + merge_seconds(p, config.parts, config.splits, device)
+    return around + moved + (CLUSTER_MEETING if config.clustered else merge_seconds(p, config.parts, config.splits, device))
 
 
 @functools.cache
@@ -95,6 +96,7 @@ def kernel(config, dependent):
     """A tile of rows and a range of keys a block, every so many-th 16 of them a warp."""
     kind = config.kind
     terms, powers, place = make_terms(kind), make_powers(kind.compute), make_place(config.paged)
+    joined = make_joined(kind)
     range_of, result, (sum_at, score_at) = make_range(KEYS), make_result(config.parts), make_places(config.parts)
     EIGHTS, ROWS, WIDTH, PITCH, D, E = config.eights, config.rows, config.width, config.pitch, config.d, config.e
     KC, VC, TILES, SPLIT, DEPENDENT = config.k_chunks, config.v_chunks, config.tiles, config.splits > 1, dependent
@@ -112,6 +114,10 @@ def kernel(config, dependent):
     WEIGHTS, MEETING = TILES * EIGHTS * 2, config.meeting
     ITEM, TOPS = ROWS * PITCH, WARPS * ROWS * PITCH
     TOTALS = TOPS + WARPS * ROWS
+    CLUSTERED, RANGES, SHARE = config.clustered, config.splits, config.share  # of clusters the kernel knows the number of ranges
+    PUSHED, PUSH = config.merging // 4, ROWS * SHARE
+    LEVELS = PUSHED + RANGES * PUSH
+    OF_SHARE, OF_SHARE_FOURS, OF_RANGES = divisor(SHARE), divisor(SHARE // 4), divisor(RANGES)
     FOURS = WIDTH // 4
     BRINGERS_LOG = (ceil_div(max(D, E), LINE) - 1).bit_length()  # of threads that bring a key, or its values
     BRINGERS, LINES = 1 << BRINGERS_LOG, ceil_div(D, LINE)
@@ -184,7 +190,10 @@ def kernel(config, dependent):
     @device_function
     def where(block, lines, tiles):
         """(range, line, sequence and head of the cache as one number, first row) of a block."""
-        split, line = divide_remainder(block, lines)
+        if CLUSTERED:
+            line, split = divide_remainder(block, OF_RANGES)
+        else:
+            split, line = divide_remainder(block, lines)
         place_of, tile = divide_remainder(line, tiles)
         return split, line, place_of, i32(tile * ROWS)
 
@@ -228,6 +237,8 @@ def kernel(config, dependent):
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)
         group, quad = i32(lane >> 2), i32(lane & 3)
+        if CLUSTERED:
+            cluster_arrive_relaxed()
         if DEPENDENT:
             wait_for_previous_grid()
             launch_dependent_grids()
@@ -378,21 +389,22 @@ def kernel(config, dependent):
         # the first tiles of the block that comes in this one's place, so that memory is not idle until it asks for them
         forget_own(own)
         block = broadcast(i32(cuda.blockIdx.x), i32(0))  # the same, but what followed from it needs no registers until now
-        beyond, lane, warp = i32(block + slots), i32(own[0] & 31), i32(own[0] >> 5)
-        if beyond < i32(cuda.gridDim.x):
-            split, _, place_of, row0 = where(beyond, lines, tiles)
-            b, g = divide_remainder(place_of, heads_of)
-            own[1] = place_of
-            _, least, last, _, _, start = share(beyond, split, warp, b, per, sizes, splits, of_keys, key_step, bounds)
-            find(numbers, rows, own, start, last, heads_of, table, table_strides, page, sizes[3])
-            for u in range(TILES):
-                j, number, row = i32(start + u * KEYS), numbers[u] if PAGED else b, i64(rows[u])
-                bring(k, i64(base(number, g, k_strides) + row * k_strides[2]), k_strides[2], j, least, last, lane, D)
-                bring(v, i64(base(number, g, v_strides) + row * v_strides[2]), v_strides[2], j, least, last, lane, E)
-            row = i32(row0 + i32(lane & (ROWS - 1)))
-            if warp == 0 and row < many:
-                for c in range(LINES):
-                    prefetch_l2(advance(q, i64(query(b, g, row, many, per, sizes, q_strides) + i64(c * LINE))))
+        if not CLUSTERED:
+            beyond, lane, warp = i32(block + slots), i32(own[0] & 31), i32(own[0] >> 5)
+            if beyond < i32(cuda.gridDim.x):
+                split, _, place_of, row0 = where(beyond, lines, tiles)
+                b, g = divide_remainder(place_of, heads_of)
+                own[1] = place_of
+                _, least, last, _, _, start = share(beyond, split, warp, b, per, sizes, splits, of_keys, key_step, bounds)
+                find(numbers, rows, own, start, last, heads_of, table, table_strides, page, sizes[3])
+                for u in range(TILES):
+                    j, number, row = i32(start + u * KEYS), numbers[u] if PAGED else b, i64(rows[u])
+                    bring(k, i64(base(number, g, k_strides) + row * k_strides[2]), k_strides[2], j, least, last, lane, D)
+                    bring(v, i64(base(number, g, v_strides) + row * v_strides[2]), v_strides[2], j, least, last, lane, E)
+                row = i32(row0 + i32(lane & (ROWS - 1)))
+                if warp == 0 and row < many:
+                    for c in range(LINES):
+                        prefetch_l2(advance(q, i64(query(b, g, row, many, per, sizes, q_strides) + i64(c * LINE))))
 
         # the warps' sums, by the block's largest scores
         forget_own(own)
@@ -425,6 +437,8 @@ def kernel(config, dependent):
         whole = cuda.local.array(4, f32)
         split, line, place_of, row0 = where(block, lines, tiles)
         b, g = divide_remainder(place_of, heads_of)
+        if CLUSTERED:
+            cluster_wait()
         for item in range(own[0], i32(min(i32(many - row0), i32(ROWS)) * FOURS), THREADS):
             r, four = divide_remainder(i32(item), OF_FOURS)
             column, top, total = i32(4 * four), f32(NOTHING), f32(0)
@@ -436,7 +450,17 @@ def kernel(config, dependent):
                 values = load_shared_4f32(shared_address(memory, i32(w * ITEM + i32(r * PITCH + column))))
                 for e in range(4):
                     whole[e] = f32(whole[e] + values[e])
-            if SPLIT:
+            if CLUSTERED:
+                rank, own_four = divide_remainder(four, OF_SHARE_FOURS)
+                at = i32(PUSHED + i32(i32(split * PUSH + r * SHARE) + 4 * own_four))
+                to = remote_address(shared_address(memory, at), u32(rank))
+                for e in range(4):
+                    store_remote_f32(u32(to + u32(4 * e)), whole[e])
+                if four < RANGES:
+                    to = remote_address(shared_address(memory, i32(LEVELS + i32(split * 2 * ROWS + r))), u32(four))
+                    store_remote_f32(to, top)
+                    store_remote_f32(u32(to + u32(4 * ROWS)), total)
+            elif SPLIT:
                 part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
                 store4_from(partial, sum_at(part, r, column), whole, 0)
                 if column == 0:
@@ -446,6 +470,15 @@ def kernel(config, dependent):
                 for e in range(4):
                     result(o, b, g, i32(row0 + r), many, i32(column + e), top, total, whole[e], i32(sizes[1]), per, o_strides, sink,
                            sink_step)
+        if CLUSTERED:
+            cluster_sync()
+            for item in range(own[0], i32(min(i32(many - row0), i32(ROWS)) * SHARE), THREADS):
+                r, column = divide_remainder(i32(item), OF_SHARE)
+                column = i32(split * SHARE + column)
+                if column < E:
+                    top, total, value = joined(memory, i32(PUSHED + item), PUSH, memory, i32(LEVELS + r), memory, i32(LEVELS + ROWS + r),
+                                               2 * ROWS, RANGES)
+                    result(o, b, g, i32(row0 + r), many, column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step)
     return sdpa_decode_split_kv_mma
 
 
@@ -458,9 +491,10 @@ def build(problem, device, config):
                  Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink, *shape_arguments(p, config.rows),
                  Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)), Argument("int32", slots),
                  *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
-    launch = Launch(kernel(replace(config, splits=min(splits, 2)), dependent), (lines_of(p, config.rows) * splits, 1, 1),
-                    (config.threads, 1, 1), arguments, shared=config.shared, dependent=dependent)
-    return (launch, merge_launch(p, config.parts, splits, dependent)) if splits > 1 else (launch,)
+    compiled = config if config.clustered else replace(config, splits=min(splits, 2))
+    launch = Launch(kernel(compiled, dependent), (lines_of(p, config.rows) * splits, 1, 1), (config.threads, 1, 1), arguments,
+                    config.shared, (splits if config.clustered else 1, 1, 1), dependent=dependent)
+    return (launch, merge_launch(p, config.parts, splits, dependent)) if splits > 1 and not config.clustered else (launch,)
 
 
 ALGORITHM = Algorithm(op="sdpa_decode", name="split_kv_mma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
