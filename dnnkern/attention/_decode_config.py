@@ -9,7 +9,7 @@ from .sdpa_decode_naive import decode_kind
 
 LANES, KEYS, EIGHT = 32, 16, 8
 CHUNK = 8  # elements in 16 bytes
-CLUSTER, GROUP = 8, 16  # blocks at most; multiprocessors that can have those of one
+GROUP = 16  # multiprocessors that can have the blocks of a cluster
 RAW_WORDS = 64  # of a thread's keys and values under way
 BLOCKS = {8: (2, 4, 8), 12: (3, 4, 6, 12)}  # warps of a block, by those of a multiprocessor
 
@@ -40,12 +40,6 @@ class Config:
     def blocks(self):
         """Of a multiprocessor."""
         return self.resident // self.warps
-
-    def at_once(self, device):
-        """Blocks that are at work at once: those of a cluster reach each other, in groups of 16 multiprocessors and a few more."""
-        if not self.clustered:
-            return self.blocks * device.sms
-        return GROUP * self.blocks // self.splits * self.splits * max(1, device.sms // GROUP)
 
     @property
     def k_chunks(self):
@@ -123,7 +117,8 @@ def words_of(problem):
 
 def configs(problem, device):
     """One range, and for blocks of few warps or of many as many as make half a wave of those that fit the device, or whole ones, as long as
-    each warp has some keys; in a cluster where that many blocks can be one."""
+    each warp has some keys. Two ranges may be a cluster, and three where a multiprocessor has one block and all clusters fit the device:
+    others leave places where no cluster fits."""
     p = problem
     whole = Config(decode_kind(p), p.page_table is not None, p.rows == 1, p.left >= 0, words_of(p), p.d, p.dv, 1, 8, 8, 1)
     if p.group * p.rows > EIGHT and whole.overlaps:
@@ -135,6 +130,7 @@ def configs(problem, device):
         slots, most = whole.resident // warps * device.sms, max(1, min(1024, p.seen // (warps * KEYS)))
         found |= {replace(whole, warps=warps, splits=min(most, splits)) for halves in (1, 2, 4, 8, 16)
                   if (splits := slots * halves // (2 * lines))}
-    if device.capability >= (9, 0):
-        found |= {replace(c, clustered=True) for c in found if 1 < c.splits <= CLUSTER}
+        if device.capability >= (9, 0):
+            several = (2, 3) if warps == whole.resident and lines <= (device.sms // GROUP - 1) * (GROUP // 3) else (2,)
+            found |= {replace(whole, warps=warps, splits=splits, clustered=True) for splits in several if splits <= most}
     return sorted(found, key=lambda c: (c.warps, c.splits, c.clustered))

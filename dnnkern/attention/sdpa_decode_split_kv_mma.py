@@ -82,7 +82,7 @@ def estimate(problem, device, config):
     """Bytes at the rate at which memory is read, those of the last blocks at what these have under way; each wave of blocks has a beginning
     and an end; and the merge."""
     p = problem
-    blocks, slots = lines_of(p, config.rows) * config.splits, config.at_once(device)
+    blocks, slots = lines_of(p, config.rows) * config.splits, config.blocks * device.sms
     each = p.bytes * (1 + 0.25 * (tiles_of(p, config.rows) - 1)) / blocks
     waves, rest = divmod(blocks, slots)
     rate, alone = READ_RATE * device.bandwidth, config.threads * 4 * config.raw * config.tiles / LATENCY
