@@ -9,7 +9,6 @@ from .sdpa_decode_naive import decode_kind
 
 LANES, KEYS, EIGHT = 32, 16, 8
 CHUNK = 8  # elements in 16 bytes
-GROUP = 16  # multiprocessors that can have the blocks of a cluster
 RAW_WORDS = 64  # of a thread's keys and values under way
 BLOCKS = {8: (2, 4, 8), 12: (3, 4, 6, 12)}  # warps of a block, by those of a multiprocessor
 
@@ -117,8 +116,8 @@ def words_of(problem):
 
 def configs(problem, device):
     """One range, and for blocks of few warps or of many as many as make half a wave of those that fit the device, or whole ones, as long as
-    each warp has some keys. Two ranges may be a cluster, and three where a multiprocessor has one block and all clusters fit the device:
-    others leave places where no cluster fits."""
+    each warp has some keys. Two ranges of large blocks may be a cluster; small ones, and three blocks or more, leave places that no cluster
+    fits."""
     p = problem
     whole = Config(decode_kind(p), p.page_table is not None, p.rows == 1, p.left >= 0, words_of(p), p.d, p.dv, 1, 8, 8, 1)
     if p.group * p.rows > EIGHT and whole.overlaps:
@@ -130,7 +129,6 @@ def configs(problem, device):
         slots, most = whole.resident // warps * device.sms, max(1, min(1024, p.seen // (warps * KEYS)))
         found |= {replace(whole, warps=warps, splits=min(most, splits)) for halves in (1, 2, 4, 8, 16)
                   if (splits := slots * halves // (2 * lines))}
-        if device.capability >= (9, 0):
-            several = (2, 3) if warps == whole.resident and lines <= (device.sms // GROUP - 1) * (GROUP // 3) else (2,)
-            found |= {replace(whole, warps=warps, splits=splits, clustered=True) for splits in several if splits <= most}
+        if device.capability >= (9, 0) and 2 * warps >= whole.resident and most > 1:
+            found.add(replace(whole, warps=warps, splits=2, clustered=True))
     return sorted(found, key=lambda c: (c.warps, c.splits, c.clustered))

@@ -117,7 +117,7 @@ def kernel(config, dependent):
     CLUSTERED, RANGES, SHARE = config.clustered, config.splits, config.share  # of clusters the kernel knows the number of ranges
     PUSHED, PUSH = config.merging // 4, ROWS * SHARE
     LEVELS = PUSHED + RANGES * PUSH
-    OF_SHARE, OF_SHARE_FOURS, OF_RANGES = divisor(SHARE), divisor(SHARE // 4), divisor(RANGES)
+    OF_SHARE, OF_SHARE_FOURS = divisor(SHARE), divisor(SHARE // 4)
     FOURS = WIDTH // 4
     BRINGERS_LOG = (ceil_div(max(D, E), LINE) - 1).bit_length()  # of threads that bring a key, or its values
     BRINGERS, LINES = 1 << BRINGERS_LOG, ceil_div(D, LINE)
@@ -188,12 +188,9 @@ def kernel(config, dependent):
         return following if following < last else j0
 
     @device_function
-    def where(block, lines, tiles):
+    def where(block, splits, tiles):
         """(range, line, sequence and head of the cache as one number, first row) of a block."""
-        if CLUSTERED:
-            line, split = divide_remainder(block, OF_RANGES)
-        else:
-            split, line = divide_remainder(block, lines)
+        line, split = divide_remainder(block, splits)
         place_of, tile = divide_remainder(line, tiles)
         return split, line, place_of, i32(tile * ROWS)
 
@@ -243,7 +240,7 @@ def kernel(config, dependent):
             wait_for_previous_grid()
             launch_dependent_grids()
         block, many = i32(cuda.blockIdx.x), i32(sizes[2])
-        split, _, place_of, row0 = where(block, lines, tiles)
+        split, _, place_of, row0 = where(block, splits, tiles)
         b, g = divide_remainder(place_of, heads_of)
         keys, least, last, j0, turns, start = share(block, split, warp, b, per, sizes, splits, of_keys, key_step, bounds)
 
@@ -392,7 +389,7 @@ def kernel(config, dependent):
         if not CLUSTERED:
             beyond, lane, warp = i32(block + slots), i32(own[0] & 31), i32(own[0] >> 5)
             if beyond < i32(cuda.gridDim.x):
-                split, _, place_of, row0 = where(beyond, lines, tiles)
+                split, _, place_of, row0 = where(beyond, splits, tiles)
                 b, g = divide_remainder(place_of, heads_of)
                 own[1] = place_of
                 _, least, last, _, _, start = share(beyond, split, warp, b, per, sizes, splits, of_keys, key_step, bounds)
@@ -435,7 +432,7 @@ def kernel(config, dependent):
                                           f32(sums[s + 6] * fall))
         cuda.syncthreads()
         whole = cuda.local.array(4, f32)
-        split, line, place_of, row0 = where(block, lines, tiles)
+        split, line, place_of, row0 = where(block, splits, tiles)
         b, g = divide_remainder(place_of, heads_of)
         if CLUSTERED:
             cluster_wait()
