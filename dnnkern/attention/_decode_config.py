@@ -10,6 +10,8 @@ from .sdpa_decode_naive import decode_kind
 LANES, KEYS, EIGHT = 32, 16, 8
 CHUNK = 8  # elements in 16 bytes
 RAW_WORDS = 64  # of a thread's keys and values under way
+ROOMY = 10  # twelfths of a wave that leave places in which blocks that merge can begin
+SHARES = (7, ROOMY, 12, 24, 48)  # of a wave, in twelfths
 BLOCKS = {8: (2, 4, 8), 12: (3, 4, 6, 12)}  # warps of a block, by those of a multiprocessor
 
 
@@ -115,8 +117,8 @@ def words_of(problem):
 
 
 def configs(problem, device):
-    """One range, and for blocks of few warps or of many as many as make half a wave of those that fit the device, or whole ones, as long as
-    each warp has some keys. Two ranges of large blocks may be a cluster; small ones, and three blocks or more, leave places that no cluster
+    """One range, and of blocks of more than the fewest warps as many as fill the device in part, wholly, or more than once, as long as each
+    warp has some keys. Two ranges of large blocks may be a cluster; small ones, and three blocks or more, leave places that no cluster
     fits."""
     p = problem
     whole = Config(decode_kind(p), p.page_table is not None, p.rows == 1, p.left >= 0, words_of(p), p.d, p.dv, 1, 8, 8, 1)
@@ -124,11 +126,12 @@ def configs(problem, device):
         whole = replace(whole, eights=2)
     elif whole.overlaps and not (whole.paged and whole.tiles > 1) and device.capability >= (9, 0):  # 168 registers are enough
         whole = replace(whole, resident=12)
-    found, lines = {replace(whole, warps=4)}, lines_of(p, whole.rows)
-    for warps in BLOCKS[whole.resident]:
+    fewest, *several = BLOCKS[whole.resident]
+    found, lines = {replace(whole, warps=warps) for warps in (fewest, 4)}, lines_of(p, whole.rows)
+    for warps in several:
         slots, most = whole.resident // warps * device.sms, max(1, min(1024, p.seen // (warps * KEYS)))
-        found |= {replace(whole, warps=warps, splits=min(most, splits)) for halves in (1, 2, 4, 8, 16)
-                  if (splits := slots * halves // (2 * lines))}
+        found |= {replace(whole, warps=warps, splits=min(most, splits)) for share in SHARES
+                  if (splits := slots * share // (12 * lines))}
         if device.capability >= (9, 0) and 2 * warps >= whole.resident and most > 1:
             found.add(replace(whole, warps=warps, splits=2, clustered=True))
     return sorted(found, key=lambda c: (c.warps, c.splits, c.clustered))
