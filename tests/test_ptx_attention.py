@@ -280,14 +280,16 @@ def test_caches_are_read_once_by_16_bytes(words, tmp_path):
 @pytest.mark.parametrize("words", ["64x32x8192x128 bf16 --kv-heads 8", "4x64x4096x64 f16 --kv-heads 8 --page 16 --window 128 --sink",
                                    "4x32x4096x128 bf16 --kv-heads 2", "4x16x4096x256 bf16 --kv-heads 8"])
 def test_caches_go_straight_into_products(words, tmp_path):
-    """Keys and values of the first tiles and of the next ones, each 16 bytes of a thread; the queries; two halves of a probability."""
+    """Keys and values of the first tiles and of the next ones, each 16 bytes of a thread; the queries; two halves of a probability; clusters
+    meet once when all have begun, and once when all have written."""
     (variant, ((_, code, launch), *_)), = assembled("sdpa_decode", words, "split_kv_mma", tmp_path)
     c = variant.config
     tile = c.tiles * (2 * c.k_chunks + 4 * c.v_chunks)
     assert accesses(code, "LDG")[128] == 2 * tile - 4 * c.v_chunks * (not c.overlaps) + c.eights * c.k_chunks
     assert code.count("HMMA.16816") == c.tiles * c.eights * (2 * c.k_chunks + 8 * c.v_chunks) and not code.count("LDSM")
-    assert code.count("BAR.SYNC") == 3 and ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
-    line = 64  # elements: 16 keys, their values and the queries of the block that comes
-    assert code.count("CCTL.E.PF2") == 2 * c.tiles * ceil_div(16 * ceil_div(c.d, line), 32) + ceil_div(c.d, line)
+    assert code.count("UCGABAR_ARV") == code.count("BAR.SYNC") - 3 == 2 * c.clustered
+    assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+    line = 64  # elements: 16 keys, their values and the queries of the block that comes, which clusters do not wait for
+    assert code.count("CCTL.E.PF2") == (not c.clustered) * (2 * c.tiles * ceil_div(16 * ceil_div(c.d, line), 32) + ceil_div(c.d, line))
     resident = 65536 // (-(-code.registers // 8) * 8 * launch.block[0])
     assert resident >= c.blocks and 16 * tile * launch.block[0] * resident >= 64 << 10, f"{c}: bytes under way in a multiprocessor"

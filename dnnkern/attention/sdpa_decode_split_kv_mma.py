@@ -7,7 +7,9 @@
   bytes. Nothing passes through shared memory on its way.
 - Loads of the next keys replace those of K as soon as the scores are there, and those of V as soon as they are weighed: a warp always has
   one of the two under way. (Of heads of more than 128 elements either is loaded when the other is done.) Warps meet once, at the end of
-  their range; ranges in a second launch.
+  their range.
+- Ranges meet in a second launch, whose blocks begin beside the last ranges where these leave room for them; or, where there are two and a
+  block has a multiprocessor or half of one, as a cluster whose blocks write what each merges into the other's shared memory.
 - Warps begin with different keys of their ranges and go around, so that blocks do not walk in step through caches that are a power of two
   apart.
 - A multiprocessor has registers for twelve warps, or eight: as blocks of few, for many sequences, each of which is then one range and needs
