@@ -280,8 +280,8 @@ def test_caches_are_read_once_by_16_bytes(words, tmp_path):
 @pytest.mark.parametrize("words", ["64x32x8192x128 bf16 --kv-heads 8", "4x64x4096x64 f16 --kv-heads 8 --page 16 --window 128 --sink",
                                    "4x32x4096x128 bf16 --kv-heads 2", "4x16x4096x256 bf16 --kv-heads 8"])
 def test_caches_go_straight_into_products(words, tmp_path):
-    """Keys and values of the first tiles and of the next ones, each 16 bytes of a thread; the queries; two halves of a probability; clusters
-    meet once when all have begun, and once when all have written."""
+    """Keys and values of the first tiles and of the next ones, each 16 bytes of a thread; the queries; a probability's halves. Clusters
+    meet when all have begun, and when all have written."""
     (variant, ((_, code, launch), *_)), = assembled("sdpa_decode", words, "split_kv_mma", tmp_path)
     c = variant.config
     tile = c.tiles * (2 * c.k_chunks + 4 * c.v_chunks)

@@ -36,9 +36,9 @@ from ..device.vec import (advance, load_shared_4f32, load_shared_4u32, pin, pref
 from ..device.warp import any_lane, broadcast, shuffle_xor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
-from ._decode_config import CHUNK, EIGHT, KEYS, LANES, ROOMY, configs, words_of
-from ._decode_ranges import (lines_of, make_joined, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes,
-                             shape_arguments, sink_arguments, tiles_of)
+from ._decode_config import CHUNK, EIGHT, KEYS, LANES, configs, estimate, words_of
+from ._decode_ranges import (lines_of, make_joined, make_places, make_range, make_result, merge_launch, parts_bytes, shape_arguments,
+                             sink_arguments)
 from ._flash import make_powers
 from ._scores import NOTHING, make_terms
 from .sdpa_decode_naive import cache_arguments, make_place
@@ -47,12 +47,6 @@ WIDEST = 256
 HALVES = ("float16", "bfloat16")
 LINE = 64  # elements in a line of the L2
 GOLDEN = 0x9E3779B1  # 2**32 by the golden ratio: multiples of it are spread evenly
-READ_RATE = 0.933  # of the nominal bandwidth, where nothing is written
-BLOCK, WAVE, MEETING, LATENCY, CLUSTER_MEETING, BESIDE = 3.4e-6, 1.65e-6, 0.16e-6, 1.52e-6, 0.35e-6, 1.05e-6
-"""Seconds of a launch, a wave of blocks, a warp that meets the others, a load as blocks without others see it, a cluster that merges, and
-what a merge takes less whose blocks find places beside the ranges': fitted to 89 times of eleven problems on an H200, off by 2.5 % (root
-mean square)."""
-SHARPNESS = 8  # how suddenly the rate stops growing with the blocks, as the exponent of a norm
 
 
 def supports(problem):
@@ -80,25 +74,6 @@ def supports(problem):
 def workspace(problem, device, config):
     """What ranges leave, where there are several and a launch of its own merges them."""
     return 0 if config.clustered else parts_bytes(problem, config.parts, config.splits)
-
-
-def estimate(problem, device, config):
-    """Bytes at the rate at which memory is read, those of the last blocks at what these have under way; each wave of blocks has a beginning
-    and an end; and the merge."""
-    p = problem
-    blocks, slots = lines_of(p, config.rows) * config.splits, config.blocks * device.sms
-    each = p.bytes * (1 + 0.25 * (tiles_of(p, config.rows) - 1)) / blocks
-    waves, rest = divmod(blocks, slots)
-    most, alone = READ_RATE * device.bandwidth, config.threads * 4 * config.raw * config.tiles / LATENCY
-    moved = sum(n * each * (most ** -SHARPNESS + (n * alone / turns) ** -SHARPNESS) ** (1 / SHARPNESS)
-                for n, turns in ((waves * slots, waves), (rest, 1)) if n)
-    around = BLOCK + ceil_div(blocks, slots) * WAVE + config.warps * MEETING
-    if config.splits == 1:
-        return around + moved
-    if config.clustered:
-        return around + moved + CLUSTER_MEETING
-    merge = merge_seconds(p, config.parts, config.splits, device)
-    return around + moved + merge - (BESIDE if blocks * 12 <= slots * ROOMY else 0)
 
 
 @functools.cache
