@@ -115,6 +115,11 @@ GRADIENTS = [
     Backward("packed-widest", 2, 2, 1, 50, 75, 200, 136, "bfloat16", of_rows=(9, 40), of_keys=(40, 33), order="THD"),
     Backward("packed-nothing", 0, 1, 1, 5, 140, 8, 8, "float16", of_rows=(), of_keys=(), order="THD", trivial=True),
     Backward("capped", 1, 2, 1, 20, 40, 8, 8, "bfloat16", bias=(2, 20, 40), alibi=True, softcap=2.0, causal=True),
+    Backward("bias-tiles", 2, 2, 1, 200, 136, 8, 16, "float16", bias=(1, 2, 200, 136), causal=True),
+    Backward("bias-tiles", 2, 2, 2, 150, 72, 16, 8, "bfloat16", bias=(2, 1, 150, 72), window=(60, 20), align="bottom_right"),
+    Backward("bias-tiles", 2, 1, 1, 140, 40, 8, 8, "bfloat16", bias=(140, 40), of_rows=(9, 140), of_keys=(40, 33), alibi=True),
+    Backward("bias-tiles", 1, 2, 1, 100, 72, 160, 96, "float16", bias=(1, 2, 100, 72), dropout=0.3, scale=-0.3),
+    Backward("bias-tiles", 1, 1, 1, 200, 40, 168, 160, "bfloat16", bias=(200, 40), of_rows=(190,)),
     Backward("grouped", 1, 6, 2, 66, 130, 8, 16, "bfloat16", causal=True, align="bottom_right", order="BSHD"),
     Backward("long", 1, 1, 1, 200, 9, 16, 8, "float16", window=(100, 50)),
     Backward("dropped", 1, 2, 2, 20, 70, 8, 8, "float16", dropout=0.3, window=(-1, 30)),
@@ -192,7 +197,7 @@ def test_gradients_of_biases(case, few_multiprocessors, request):
 
 def test_a_bias_behind_a_sequence_does_not_reach_its_gradient():
     """NaN there; where it belongs to nothing the gradient is 0."""
-    case = Backward("nan", 2, 2, 1, 40, 70, 8, 8, "bfloat16", of_rows=(40, 9), of_keys=(33, 70), bias=(2, 1, 40, 70))
+    case = Backward("nan", 2, 2, 1, 40, 72, 8, 8, "bfloat16", of_rows=(40, 9), of_keys=(33, 72), bias=(2, 1, 40, 72))
     values = {name: x if x is None else x.copy() for name, x in case.values("float").items()}
     reference, bound = case.reference(values, True)
     values["bias"][0, :, :, 33:], values["bias"][1, :, 9:] = float("nan"), float("nan")
@@ -257,7 +262,7 @@ def test_neighbours_of_a_packed_sequence_do_not_matter():
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_what_lies_behind_a_sequence_reaches_no_gradient(dtype):
     """NaN there in every operand."""
-    case = Backward("nan", 2, 2, 1, 70, 140, 8, 8, dtype, of_rows=(70, 9), of_keys=(70, 140), bias=(2, 1, 70, 140))
+    case = Backward("nan", 2, 2, 1, 70, 136, 8, 8, dtype, of_rows=(70, 9), of_keys=(70, 136), bias=(2, 1, 70, 136))
     values = {name: x if x is None else x.copy() for name, x in case.values("float").items()}
     reference, bound = case.reference(values, True)
     for name in ("k", "v"):

@@ -17,7 +17,7 @@ from dataclasses import replace
 from ..device import cuda, device_function, f32, i32, i64, u16, u32
 from ..device.convert import element
 from ..device.fastmath import ex2, fabs, fma, fmax, lg2, rcp, tanh
-from ..device.ldmatrix import ldmatrix_x4
+from ..device.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
 from ..device.philox import philox
 from ..device.vec import advance, as_u32, load_shared_2f32, store2
 from ..device.warp import add, any_lane, make_reduce, shuffle_xor
@@ -257,6 +257,27 @@ def make_add_bias(dtype, width, box):
                 x[4 * j + 2 * h] = f32(x[4 * j + 2 * h] + low)
                 x[4 * j + 2 * h + 1] = f32(x[4 * j + 2 * h + 1] + high)
     return add_floats if dtype == "float32" else add_halves
+
+
+@functools.cache
+def make_add_turned_bias(dtype, width, box):
+    """Device function ``add(x, at, warp, lane, scale)``: products of a tile whose rows are keys and whose columns are rows become scores
+    with a 16-bit bias, which lies in shared memory as rows of 128 bytes, swizzled, of a warpgroup's 64 keys, `box` bytes from 64 rows to
+    the next."""
+    unpack = element(dtype).unpack
+
+    @device_function
+    def add(x, at, warp, lane, scale):
+        words, row = cuda.local.array(4, u32), i32((lane >> 4) * 8 + (lane & 7))
+        piece = u32(u32(i32(warp * 2 + (lane >> 3 & 1)) ^ i32(lane & 7)) * u32(16))
+        own = u32(at + u32(row * 128) + piece)
+        for i in range(width // 16):
+            ldmatrix_x4_trans(words, 0, u32(own + u32(i // 4 * box + i % 4 * 2048)))
+            for k in range(4):
+                low, high = unpack(words[k])
+                x[8 * i + 2 * k] = fma(x[8 * i + 2 * k], scale, low)
+                x[8 * i + 2 * k + 1] = fma(x[8 * i + 2 * k + 1], scale, high)
+    return add
 
 
 @functools.cache

@@ -20,8 +20,9 @@ MOST_LIVE = 240  # registers of a thread, counted as `Config.live` does
 @dataclass(frozen=True)
 class Config:
     """The options, sizes of heads, and a shape; whether additions to dq have an order; whether the window has a left and a right bound,
-    whether scores are more than scaled products, and whether dk and dv are stored by pairs; "dk", with dq, or "dv" where a launch of its
-    own sums up the other."""
+    whether scores are more than scaled products, a bias that is `staged` left out, and whether dk and dv are stored by pairs; whether tiles
+    of the bias come through TMA, and whether images of a head come one behind the other; "dk", with dq, or "dv" where a launch of its own
+    sums up the other."""
     kind: Kind
     d: int
     e: int
@@ -31,6 +32,8 @@ class Config:
     right: bool
     adjusted: bool
     pairs: tuple
+    staged: bool
+    by_head: bool
     only: str = ""
 
     def __post_init__(self):
@@ -133,7 +136,8 @@ class Config:
         if self.split:
             words, options = width // 4 * PIECES, k.dropout or k.softcap or self.crowded and self.adjusted
             return sums + max(self.passed) // 2 + words + max(words + width // 4, part) + 16 * options + 22
-        options = (16 + 16 * bool(k.bias) if self.turned else 20) if k.bias or k.dropout else 8 * self.adjusted
+        read = bool(k.bias) and not self.staged
+        options = (16 + 16 * read if self.turned else 20) if read or k.dropout else 8 * self.adjusted
         slopes = width + 32 + options + 8 * (k.softcap and width != 64)
         products = width // 2 + part + 30
         return sums + max(slopes, products)
@@ -161,8 +165,8 @@ class Config:
 
     @property
     def slopes(self):
-        """Bytes of a tile of ds."""
-        return self.pieces * self.shape.width * self.shape.height * 2 * (self.only != "dv")
+        """Bytes of a tile of ds, and before it of the bias."""
+        return self.pieces * self.shape.width * self.shape.height * 2 * (self.only != "dv" or self.staged)
 
     @property
     def part(self):

@@ -13,35 +13,32 @@ from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import (bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read, prefetch_tensor_map,
                           tensor_map_address, tma_load_4d)
-from ..device.vec import (address, advance, load_shared_4u32, load_shared_u32, shared_address, store_shared_4f32, store_shared_4u32,
-                          store_shared_u32)
+from ..device.vec import address, advance, shared_address, store_shared_4f32, store_shared_4u32
 from ..device.warp import elect, uniform
 from ..device.wgmma import descriptor, make_wgmma_wait
 from ..matmul._engine_hopper import ROW
-from ._dq import make_place
-from ._flash import LOG2E, make_extent, make_tile
-from ._fragments import make_hide_turned, make_pack, make_single_store, make_store
+from ._flash import LOG2E
+from ._fragments import make_add_turned_bias, make_hide_turned, make_pack, make_single_store, make_store
 from ._keys_products import make_products
-from ._keys_ranges import make_ranges
+from ._keys_ranges import make_tickets, make_walk
 from ._pieces import make_split
 from ._scores import make_terms
 from ._slopes import make_slopes, make_turned_kept, make_turned_steps
-from ._wgmma import ALIGNMENT, COLUMNS, make_locate
+from ._wgmma import ALIGNMENT, COLUMNS
 
 
 @functools.cache
 def kernel(config, down):
     """dk and dv of a tile of keys of one head of theirs a block, and its part of dq."""
     kind, s = config.kind, config.shape
-    terms, locate, hide = make_terms(kind), make_locate(1), make_hide_turned(s.width, config.left, config.right)
-    tile_of, extent, (begin_of, _), PACKED = make_tile(kind.packed, s.height), make_extent(kind), make_place(kind, s.width), kind.packed
-    CAPPED = kind.softcap
-    adjust, _ = make_slopes(replace(kind, softcap=False), s.width, True)
-    rows_of, tiles_of = make_ranges(kind, s.height, s.width)
-    DOWN, STEP = down, -s.width if down else s.width
+    terms, hide = make_terms(kind), make_hide_turned(s.width, config.left, config.right)
+    DOWN, PACKED, CAPPED, STAGED = down, kind.packed, kind.softcap, config.staged
+    adjust, _ = make_slopes(replace(kind, softcap=False, bias="" if STAGED else kind.bias), s.width, True)
+    (tell, place_of, extent_of, work_of, tiles_of), (is_left, following) = make_tickets(config, down), make_walk(s.width, down)
     exponentials, slopes, capped = make_turned_steps(kind, s.width, config.together)
     DROPOUT, MASKS = kind.dropout, ceil_div(s.width, 64)
     find_kept = make_turned_kept(s.width) if DROPOUT else None
+    add_bias = make_add_turned_bias(kind.bias, s.width, s.height * config.line) if STAGED else None
     HEIGHT, WIDTH, THREADS, STAGES, GROUPS = s.height, s.width, s.threads, config.stages, s.groups
     (Q_COLUMNS, V_COLUMNS), (Q_BOXES, V_BOXES) = config.columns, config.boxes
     SECOND, RING, SINGLE_AT, SLOPES, PART, NUMBERS, BARS = config.places
@@ -59,6 +56,8 @@ def kernel(config, down):
     # pieces of what lies behind a sequence are zero unless it is another one
     LIMITED_ROWS, LIMITED_KEYS = (limits and (PACKED or not SPLIT) for limits in (kind.limits_rows, kind.limits_keys))
     BY_WIDTH, BY_HEIGHT = divisor(WIDTH), divisor(HEIGHT)
+    # tiles of the bias come to where ds will lie: of each warpgroup's keys 64 rows, or all, of 128 bytes
+    BIAS_BOX, BIAS_BOXES, BIAS_ROWS = 64 * LINE, ceil_div(WIDTH, 64), min(WIDTH, 64)
     BLOCKS, BLOCKS_TURNED = config.parts[0][2] // 8, config.part // 2048
     score, value, by_first, by_second, by_keys, by_row, by_column, OF_SLOPES, OF_KEYS = make_products(config)
     BY_ROWS, (_, COLUMNS_BEFORE, _), COUNTS = WIDTH == 64 * GROUPS, config.parts[-1], tuple(n for _, _, n in config.parts)
@@ -70,25 +69,6 @@ def kernel(config, down):
     pack = make_split(WORDS) if SPLIT else make_pack(kind.dtype, WORDS)
     store, store_values = map(functools.partial(make_single_store if SPLIT else make_store, kind.dtype), config.columns,
                               (config.d, config.e), config.pairs)
-
-    @device_function
-    def is_left(at, end):
-        """Whether there are rows between."""
-        return at > end if DOWN else at < end
-
-    @device_function
-    def following(at, member, begin, end, members):
-        """The next step, of another row of tiles or head of the group. Down all blocks of a group are at the same rows, and what one has to
-        wait for is a step ahead: heads take turns at the same rows. Up the rows of a head come one after another: it is in the L2."""
-        if DOWN:
-            member = i32(member + 1)
-            if member == members:
-                at, member = i32(at + STEP), i32(0)
-        else:
-            at = i32(at + STEP)
-            if not is_left(at, end):
-                at, member = begin, i32(member + 1)
-        return at, member
 
     @device_function
     def advanced(slot, phase):
@@ -116,8 +96,13 @@ def kernel(config, down):
         return u32(base + u32(SINGLE_AT)) if SINGLE else u32(tile + u32(FIRST_BYTES))
 
     @device_function
+    def slopes_of(base, turn):
+        """Where ds of a step is, and before it the bias."""
+        return u32(base + u32(SLOPES) + turn * u32(SLOPE_BYTES)) if TURNS == 2 else u32(base + u32(SLOPES))
+
+    @device_function
     def produce(maps, base, bars, where, firsts, members, numbers, padded, heads, batch):
-        resident, full, empty, _, _, single_full, single_empty = bars
+        resident, full, empty, _, _, single_full, single_empty, _, _ = bars
         stay, stay_second, passing, passing_second = maps
         sequence, line_head, other_head, start, begin, end = where
         first_row, first_key, place = firsts
@@ -145,10 +130,27 @@ def kernel(config, down):
             at, member = following(at, member, begin, end, members)
 
     @device_function
+    def produce_bias(array, strides, base, bars, where, members):
+        """Brings a step's tile as soon as ds of two steps before has been multiplied."""
+        _, _, _, _, _, _, _, bias_full, bias_empty = bars
+        image, _, other_head, start, begin, end = where
+        image, at, member, turn, phase = image if strides[0] else i32(0), begin, i32(0), u32(1), u32(1)
+        while is_left(at, end) and member < members:
+            h, to, bar = i32(other_head + member) if strides[1] else i32(0), slopes_of(base, turn), u32(bias_full + u32(8) * turn)
+            mbarrier_wait(u32(bias_empty + u32(8) * turn), phase)
+            mbarrier_arrive_expect(bar, u32(SLOPE_BYTES))
+            for b in range(BIAS_BOXES):
+                for g in range(GROUPS):
+                    tma_load_4d(u32(to + u32(b * SLOPE_BOX + g * BIAS_BOX)), array, bar, i32(start + 64 * g), i32(at + 64 * b), h, image)
+            turn = u32(turn ^ u32(1))
+            phase = u32(phase ^ turn)
+            at, member = following(at, member, begin, end, members)
+
+    @device_function
     def add_parts(base, bars, where, place, members, sums, counts, tiles_of_rows, sizes, own):
         """What this block adds to dq, every other tile of rows: until an addition has come through and been announced the other thread has
         begun the next one."""
-        _, _, _, part_full, part_empty, _, _ = bars
+        _, _, _, part_full, part_empty, _, _, _, _ = bars
         sequence, _, other_head, start, begin, end = where
         heads, rows, keys, bounds = sizes
         image = i32(0) if PACKED else sequence
@@ -248,62 +250,8 @@ def kernel(config, down):
                                       part[k + 3])
 
     @device_function
-    def locate_tile(ticket, order, sequences, sizes):
-        """(sequence, head of keys, first key) of the tile of this number; packed, one behind all keys where there is none."""
-        image, own_head, _, tile = locate(ticket, order)
-        if DOWN:
-            tile = i32(i32(order[6] - 1) - tile)
-        sequence, start = tile_of(image, tile, sequences[1], sequences[3], i32(sizes[4]), i32(sizes[1]))
-        if PACKED and (start < 0 or ticket >= i32(cuda.gridDim.x)):
-            start = i32(sizes[1])
-        return sequence, own_head, start
-
-    @device_function
-    def tell(to, ticket, order, sequences, sizes):
-        """Leaves the block's tile in shared memory: its number, or, of packed sequences, what takes a search."""
-        if PACKED:
-            sequence, own_head, start = locate_tile(ticket, order, sequences, sizes)
-            first_row, rows, first_key, keys = extent(sequence, sequences, i32(sizes[4]), i32(sizes[0]), i32(sizes[1]))
-            if sequence == i32(sizes[4]):  # behind the last sequence
-                rows = i32(0)
-            store_shared_4u32(to, u32(sequence), u32(own_head), u32(start), u32(rows))
-            store_shared_4u32(u32(to + u32(16)), u32(keys), u32(first_row), u32(first_key), u32(begin_of(sequence, first_row)))
-        else:
-            store_shared_u32(to, u32(ticket))
-
-    @device_function
-    def place_of(told, order, sequences, sizes):
-        """(sequence, head of keys, first key) of the block's tile."""
-        if PACKED:
-            words = load_shared_4u32(told)
-            return i32(words[0]), i32(words[1]), i32(words[2])
-        return locate_tile(i32(load_shared_u32(told)), order, sequences, sizes)
-
-    @device_function
-    def extent_of(told, sequence, sequences, sizes):
-        """(rows, keys, first row, first key, first row in the workspace) of its sequence."""
-        if PACKED:
-            words = load_shared_4u32(u32(told + u32(16)))
-            return i32(load_shared_u32(u32(told + u32(12)))), i32(words[0]), i32(words[1]), i32(words[2]), i32(words[3])
-        _, rows, _, keys = terms.lengths(sequence, sequences, i32(sizes[0]), i32(sizes[1]))
-        return rows, keys, i32(0), i32(0), i32(0)
-
-    @device_function
-    def work_of(told, order, sequences, sizes, members, bounds):
-        """((sequence, head of keys, first head of rows, first key, where rows begin, where they end) of the block's tile, (the sequence's
-        first row and key, its first row in the workspace), rows, keys)."""
-        sequence, own_head, start = place_of(told, order, sequences, sizes)
-        rows, keys, first_row, first_key, place = extent_of(told, sequence, sequences, sizes)
-        begin, end = rows_of(start, rows, keys, bounds)
-        if DOWN:
-            count, _ = divide_remainder(i32(i32(end - begin) + i32(WIDTH - 1)), BY_WIDTH)
-            begin, end = i32(begin + i32(count - 1) * WIDTH), i32(begin - WIDTH)
-        where = (sequence, own_head, i32(own_head * members), start, begin, end)
-        return where, (first_row, first_key, place), rows, keys
-
-    @device_function
     def consume(outs, base, bars, where, members, limits, scaling, dropping, group, thread, told, order, sequences, sizes):
-        resident, full, empty, part_full, part_empty, single_full, single_empty = bars
+        resident, full, empty, part_full, part_empty, single_full, single_empty, bias_full, bias_empty = bars
         image, line_head, other_head, start, begin, end = where
         rows, keys, shift, bounds, heads = limits
         all_keys = i32(sizes[1])
@@ -311,7 +259,7 @@ def kernel(config, down):
         seed, threshold, factor = dropping
         lane, warp = i32(thread & 31), i32(thread >> 5)
         line, column = i32(start + group * 64 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
-        steepness = f32(LOG2E) if ADJUSTED else f32(scale * f32(LOG2E))
+        steepness = f32(LOG2E) if ADJUSTED or STAGED else f32(scale * f32(LOG2E))
         x, y = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32)
         sums, values, part = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32), cuda.local.array(PARTS, f32)
         words, words_p, passed = cuda.local.array(ALL_WORDS, u32), cuda.local.array(ALL_WORDS, u32), cuda.local.array(PASSED, f32)
@@ -322,7 +270,7 @@ def kernel(config, down):
         if OF_DV:
             for c in range(SUMS_V):
                 values[c] = f32(0)
-        slot, phase, single_phase, turn = u32(0), u32(0), u32(0), u32(1)
+        slot, phase, single_phase, turn, bias_phase = u32(0), u32(0), u32(0), u32(1), u32(0)
         mbarrier_wait(resident, u32(0))
         if LIMITED_KEYS and i32(start + HEIGHT) > keys:  # what is behind the last key is multiplied for dq, by zeros
             clear_rows(base, Q_BOXES, STAY, i32(keys - start), HEIGHT, i32(group * 128 + thread))
@@ -342,13 +290,18 @@ def kernel(config, down):
             drawing = (seed, head, threshold, factor)
             mbarrier_wait(u32(full + u32(8) * slot), phase)
             tile = u32(base + u32(RING) + slot * u32(STAGE))
-            second = second_of(base, tile)
+            second, of_ds = second_of(base, tile), slopes_of(base, turn)
             if SINGLE:
                 mbarrier_wait(single_full, single_phase)
                 single_phase = u32(single_phase ^ u32(1))
             if LIMITED_ROWS and i32(at + WIDTH) > rows:
                 clear_rows(tile, Q_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
                 clear_rows(second, V_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
+                if STAGED:
+                    mbarrier_wait(u32(bias_full + u32(8) * turn), bias_phase)
+                    for b in range(BIAS_BOXES):
+                        clear_rows(u32(of_ds + u32(b * SLOPE_BOX)), GROUPS, BIAS_BOX, i32(rows - at - 64 * b), BIAS_ROWS,
+                                   i32(group * 128 + thread))
                 fence_async_shared()
                 barrier_sync(u32(1), u32(128 * GROUPS))
             if DROPOUT:
@@ -365,6 +318,13 @@ def kernel(config, down):
                 scores_first(x)
             if ADJUSTED:
                 adjust(x, nothing, line, at, column, scoring)
+            if STAGED:
+                mbarrier_wait(u32(bias_full + u32(8) * turn), bias_phase)
+                bias_phase = u32(bias_phase ^ turn ^ u32(1))
+                add_bias(x, u32(of_ds + u32(group) * u32(BIAS_BOX)), warp, lane, f32(1) if ADJUSTED else scale)
+                if not OF_DK:
+                    release(bias_empty, turn, lane)
+                    turn = u32(turn ^ u32(1))
             seen, _ = terms.span(i32(min(i32(at + WIDTH), rows) - 1), rows, keys, bounds)
             _, last = terms.span(at, rows, keys, bounds)
             if seen > start or last < i32(start + HEIGHT):
@@ -395,11 +355,10 @@ def kernel(config, down):
             if OF_DV and not SPLIT:
                 by_second(values, words_p, descriptor(by_column, second), i32(1))
             if OF_DK:
-                of_ds = u32(base + u32(SLOPES))
-                if TURNS == 2:
-                    of_ds = u32(of_ds + turn * u32(SLOPE_BYTES))
-                else:  # until all have read the former one
+                if TURNS == 1:  # until all have read the former one
                     barrier_sync(u32(1), u32(128 * GROUPS))
+                elif STAGED:  # until the warpgroup has read the bias
+                    barrier_sync(u32(group + 2), u32(128))
                 put_slopes(words, of_ds, group, warp, lane)
                 fence_async_shared()
                 barrier_sync(u32(1), u32(128 * GROUPS))
@@ -416,6 +375,8 @@ def kernel(config, down):
                 elif not CROWDED:
                     by_first(passed, words, descriptor(by_column, tile))
                 part_first(part)
+                if STAGED:
+                    release(bias_empty, turn, lane)
                 mbarrier_wait(part_empty, turn)
                 to = u32(base + u32(PART))
                 if TURNED:
@@ -466,17 +427,19 @@ def kernel(config, down):
             store_values(values, factors, to_values, second_strides, line, written, column)
 
     @cuda.jit(launch_bounds=(THREADS, 1))
-    def sdpa_bwd_flash_wgmma(k_map, v_map, q_map, do_map, dk, dk_strides, dv, dv_strides, brought, sums, counts, ticket, sizes,
-                             per_section, several, rest, last_section, heads_of, group_of, tiles, group, of_rows, of_keys, row_step,
-                             key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor):
+    def sdpa_bwd_flash_wgmma(k_map, v_map, q_map, do_map, bias_map, dk, dk_strides, dv, dv_strides, brought, sums, counts, ticket, sizes,
+                             per_section, several, rest, last_section, inner_of, group_of, tiles, counts_of_heads, of_rows, of_keys,
+                             row_step, key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor):
         shared = cuda.shared.array(0, u32)
         maps = (tensor_map_address(k_map), tensor_map_address(v_map), tensor_map_address(q_map), tensor_map_address(do_map))
+        of_bias = tensor_map_address(bias_map)
         base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
         resident = u32(base + u32(BARS))
         bars = (resident, u32(resident + u32(8)), u32(resident + u32(8 + 8 * STAGES)), u32(resident + u32(8 + 16 * STAGES)),
-                u32(resident + u32(24 + 16 * STAGES)), u32(resident + u32(32 + 16 * STAGES)), u32(resident + u32(40 + 16 * STAGES)))
-        told = u32(resident + u32(48 + 16 * STAGES))
-        order, sequences = (per_section, several, rest, last_section, heads_of, group_of, tiles), (of_rows, of_keys, row_step, key_step)
+                u32(resident + u32(24 + 16 * STAGES)), u32(resident + u32(32 + 16 * STAGES)), u32(resident + u32(40 + 16 * STAGES)),
+                u32(resident + u32(48 + 16 * STAGES)), u32(resident + u32(64 + 16 * STAGES)))
+        told = u32(resident + u32(80 + 16 * STAGES))
+        order, sequences = (per_section, several, rest, last_section, inner_of, group_of, tiles), (of_rows, of_keys, row_step, key_step)
         tid = i32(cuda.threadIdx.x)
         if tid == 0:
             for k in range(4):
@@ -487,13 +450,15 @@ def kernel(config, down):
                 mbarrier_init(u32(bars[2] + u32(8 * stage)), u32(4 * GROUPS))
             for k in range(2):
                 mbarrier_init(u32(bars[3] + u32(8 * k)), u32(4 * GROUPS))
+                mbarrier_init(u32(bars[7] + u32(8 * k)), u32(1))
+                mbarrier_init(u32(bars[8] + u32(8 * k)), u32(4 * GROUPS))
             mbarrier_init(bars[4], u32(1))
             mbarrier_init(bars[5], u32(1))
             mbarrier_init(bars[6], u32(4 * GROUPS))
             fence_mbarrier_init()
             tell(told, i32(fetch_add_u32(ticket, u32(1))), order, sequences, sizes)
         cuda.syncthreads()
-        members, heads = i32(group), i32(i32(heads_of[0]) * i32(group))
+        members, heads = i32(counts_of_heads[0]), i32(counts_of_heads[1])
         # each role finds its tile for itself: what all had in common would be kept in memory, producers have few registers
         role = uniform(i32(tid >> 7))
         if role == 0:
@@ -503,7 +468,11 @@ def kernel(config, down):
                     where, firsts, _, keys = work_of(told, order, sequences, sizes, members, bounds)
                     if not PACKED or where[3] < keys:
                         produce(maps, base, bars, where, firsts, members, brought, i32(sizes[2]), heads, i32(sizes[4]))
-            elif OF_DK and tid < 96:
+            elif tid >= 96:
+                if STAGED and elect():
+                    where, _, _, _ = work_of(told, order, sequences, sizes, members, bounds)
+                    produce_bias(of_bias, bias_strides, base, bars, where, members)
+            elif OF_DK:
                 if elect():
                     where, (_, _, place), rows, keys = work_of(told, order, sequences, sizes, members, bounds)
                     add_parts(base, bars, where, place, members, sums, counts, i32(sizes[3]), (heads, rows, keys, bounds),

@@ -17,6 +17,8 @@
   mask a block begins with the rows beside its keys, which those before are the last to reach: none has to wait. Without one they begin
   with the same rows, follow a step behind one another, and later ones find that order. Where the first keys' blocks, the longest, would end
   last, all of this is the other way round, `down`. `flash_wgmma_atomic` adds as it comes.
+- A 16-bit bias of every row and key comes by tiles with those of rows, to where ds will lie: each thread has read its part of the one
+  before it writes the other. Images that share a bias are worked on together.
 - Packed sequences have tiles of keys and of rows of their own, counted like any others: more than there may be, and a block without one
   leaves. TMA reads what lies behind a sequence too, the next one: it is set to zero in shared memory, levels make its probabilities zero.
 - The bias's gradient is summed up by launches of its own (`_dbias`), which take the levels and deltas that are there.
@@ -28,12 +30,13 @@ from ..host.launch import Argument, Launch
 from ..transform._estimate import moved_seconds
 from ._dbias import Numbers, dbias_launches, dbias_seconds, sums_bytes
 from ._dq import countable, dq_launch, numbers_launch, space_of
-from ._fragments import is_adjusted, stored_in_pairs
+from ._fragments import is_adjusted, is_bent, stored_in_pairs
 from ._flash import tiles_of
 from ._keys_config import WIDE, Config
 from ._keys_kernel import kernel
 from ._scores import added_arguments, kind_of, number_arguments, sequence_arguments
-from ._wgmma import CLOCK_SHARE, LAUNCH, Shape, addressable, array_map, of_a_sequence, refusal
+from ._wgmma import (CLOCK_SHARE, LAUNCH, STAGED_ISSUES, Shape, addressable, array_map, bias_map, bias_staged, is_by_head, of_a_sequence,
+                     refusal)
 
 CHOICES = (("", (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))), ("", (WIDE,)), ("dk", (WIDE,)), ("dk", (Shape(1, 32, 0),)))
 """What the kernel sums up and its shapes; the first that fit are the configurations."""
@@ -57,14 +60,21 @@ def supports(problem):
     return None
 
 
+def is_staged(problem):
+    """Whether tiles of the bias come through TMA: to where ds of 16 bits will lie, and to be added before any cap."""
+    p = problem
+    return p.dtype != "float32" and bias_staged(p) and p.bias.itemsize == 2 and not p.softcap
+
+
 def configs(problem, device, ordered=True, choices=CHOICES):
     """Shapes whose fragments fit registers and whose rings fit shared memory; those of wide heads where there are no others."""
-    p, found = problem, []
-    pairs = tuple(stored_in_pairs(p, t) for t in (p.dk, p.dv_out))
+    p, found, staged = problem, [], is_staged(problem)
+    pairs, adjusted = tuple(stored_in_pairs(p, t) for t in (p.dk, p.dv_out)), is_bent(p) if staged else is_adjusted(p)
     for only, shapes in choices:
         for shape in shapes:
             try:
-                found.append(Config(kind_of(p), p.d, p.dv, shape, ordered, p.left >= 0, p.right >= 0, is_adjusted(p), pairs, only))
+                found.append(Config(kind_of(p), p.d, p.dv, shape, ordered, p.left >= 0, p.right >= 0, adjusted, pairs, staged,
+                                    is_by_head(p), only))
             except ValueError:
                 continue
         if found:
@@ -89,7 +99,8 @@ def estimate(problem, device, config):
     steps = p.group * (seen / s.width + 0.5 * bool(spread))
     times = 2 if config.only else 1  # that scores are computed
     products = 2 * s.height * s.width * ((2 + times) * 16 * config.steps[0] + 2 * 16 * config.steps[1]) / 4096 * len(config.products)
-    issues = (SCORE_ISSUES + SPLIT_ISSUES * config.split + 12 * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0)
+    of_bias = STAGED_ISSUES if config.staged else 12
+    issues = (SCORE_ISSUES + SPLIT_ISSUES * config.split + of_bias * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0)
               + 10 * (p.dropout > 0))
     step = products + times * STEP_CYCLES + issues * s.height * s.width / 128
     step = max(step, ORDER_CYCLES * config.ordered)
@@ -108,14 +119,15 @@ def goes_down(problem, config, device):
     return not config.ordered or p.right >= 0 and longest > 0.5 * steps / device.sms
 
 
-def order_arguments(problem, height, device):
+def order_arguments(problem, height, by_head, device):
     """Kernel parameters that make up `order`: tiles of keys of some heads, as many as fill the device, come one behind the other, those of
-    one place of all of these heads together."""
+    one place of all of these heads together; heads as `by_head` says."""
     p, tiles, lines = problem, tiles_of(problem, problem.keys, height), problem.images * problem.kv_heads
     several = max(1, min(lines, ceil_div(device.sms, tiles)))
     sections = max(1, ceil_div(lines, several))
     rest = lines - (sections - 1) * several
-    first, second, third, fifth, sixth = (Argument("uint32x3", divisor(n)) for n in (several * tiles, several, max(rest, 1), p.kv_heads, 1))
+    inner = p.images if by_head else p.kv_heads
+    first, second, third, fifth, sixth = (Argument("uint32x3", divisor(n)) for n in (several * tiles, several, max(rest, 1), inner, 1))
     return first, second, third, Argument("int32", sections - 1), fifth, sixth, Argument("int32", tiles)
 
 
@@ -123,7 +135,7 @@ def build(problem, device, config):
     """Levels and deltas, the kernel, or one for dv and one for the others, dq, and the bias's gradient."""
     p, space, mains = problem, space_of(problem, config.shape.width, config.ordered), []
     for ticket, c in enumerate((config.of_values, config) if config.only else (config,)):
-        maps = (array_map(p, name, getattr(p, name), height) for name, height in tiles_by_name(c.shape))
+        maps = [array_map(p, name, getattr(p, name), height) for name, height in tiles_by_name(c.shape)]
         mains.append(main_launch(p, device, c, space, maps, ticket))
     return around(p, device, space, mains)
 
@@ -146,10 +158,11 @@ def main_launch(problem, device, config, space, maps, ticket=0):
     def in_space(kind, offset):
         return Argument(kind, "workspace", offset)
     stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument(pointer, name), Argument("int64x4", p.strides(t)))]
-    arguments = (*maps, *stores, in_space("float32*", 0), in_space("float32*", space.sums), in_space("uint32*", space.counts),
+    of_bias = bias_map(p, min(s.width, 64)) if config.staged else maps[0]
+    arguments = (*maps, of_bias, *stores, in_space("float32*", 0), in_space("float32*", space.sums), in_space("uint32*", space.counts),
                  in_space("uint32*", space.ticket + 4 * ticket), Argument("int32x5", (p.rows, p.keys, space.rows, space.tiles, p.batch)),
-                 *order_arguments(p, s.height, device), Argument("int32", p.group), *sequence_arguments(p), *added_arguments(p),
-                 *number_arguments(p))
+                 *order_arguments(p, s.height, config.by_head, device), Argument("int32x2", (p.group, p.heads)), *sequence_arguments(p),
+                 *added_arguments(p), *number_arguments(p))
     blocks = p.images * p.kv_heads * tiles_of(p, p.keys, s.height)
     return Launch(kernel(config, goes_down(p, config, device)), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)
 

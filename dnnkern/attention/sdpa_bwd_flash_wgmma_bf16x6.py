@@ -62,7 +62,7 @@ def estimate(problem, device, config):
 def build(problem, device, config):
     """The pieces, and `flash_wgmma`'s launches."""
     p, splits = problem, splits_of(problem, device, config)
-    maps = (split.map(height) for split, (_, height) in zip(splits, halves.tiles_by_name(config.shape)))
+    maps = [split.map(height) for split, (_, height) in zip(splits, halves.tiles_by_name(config.shape))]
     space = space_of(p, config.shape.width, config.ordered)
     return (_pieces.split_launch(splits), *halves.around(p, device, space, [halves.main_launch(p, device, config, space, maps)]))
 
