@@ -150,7 +150,7 @@ GRADIENTS += [Backward("of-floats", *sizes, "float32", **how) for sizes, how in 
     ((2, 1, 1, 40, 70, 40, 128), {"of_rows": (40, 3), "of_keys": (33, 70), "window": (20, 3)}))]
 
 
-BIASES = [  # of the same problem for each bias: tiles of several sizes, all that shares one, ranges of it
+BIASES = [  # of the same problem for each bias: tiles of several sizes, all that shares one, ranges of it; tiles through TMA
     Backward("of-heads", 3, 2, 1, 66, 70, 8, 8, "bfloat16", bias=(2, 66, 70), causal=True),
     Backward("wide-tiles", 2, 1, 1, 70, 130, 24, 80, "float16", bias=(70, 130), bias_dtype="float32", window=(30, 20),
              align="bottom_right"),
@@ -160,6 +160,9 @@ BIASES = [  # of the same problem for each bias: tiles of several sizes, all tha
     Backward("of-rows", 1, 2, 1, 70, 20, 8, 8, "float16", bias=(2, 70, 1), sink="float16", scale=-0.3),
     Backward("of-nothing", 2, 2, 2, 70, 130, 8, 8, "bfloat16", bias=(1, 1, 1, 1), sink="bfloat16", of_rows=(70, 3)),
     Backward("by-groups", 2, 1, 1, 40, 80, 8, 136, "bfloat16", bias=(2, 1, 40, 80), causal=True),
+    Backward("tiles-of-heads", 3, 2, 1, 140, 136, 8, 24, "bfloat16", bias=(1, 2, 140, 136), causal=True),
+    Backward("tiles-of-all", 2, 2, 2, 200, 72, 16, 8, "float16", bias=(200, 72), window=(30, 20), align="bottom_right"),
+    Backward("tiles-of-images", 2, 2, 1, 70, 136, 80, 136, "bfloat16", bias=(2, 1, 70, 136)),
     Backward("strided", 2, 1, 1, 20, 40, 9, 7, "float16", bias=(20, 40),
              layout={"q": {"step": 2}, "do": {"gap": 1}, "bias": {"step": 2, "gap": 1}, "dbias": {"order": (1, 0)}}),
 ]
@@ -186,9 +189,11 @@ def test_edges_of_tiles(turn, case):
 @pytest.mark.parametrize("case", BIASES, ids=lambda case: case.id)
 def test_gradients_of_biases(case, few_multiprocessors, request):
     """Of large problems, whose blocks go through all that shares a tile, and of small ones, which have ranges of it."""
-    from dnnkern.attention import _dbias
+    from dnnkern.attention import _dbias, _dbias_wgmma
     device, several = contract.device(), request.node.callspec.indices["few_multiprocessors"]
     plan = _dbias.plan_of(case.problem(), 0, device)
+    if SIMULATED and case.id.startswith("tiles"):
+        assert (_dbias_wgmma.config_of(case.problem(), 64, device) is None) == several
     assert plan is not None
     if several and SIMULATED:
         assert plan[1].parts == plan[1].count

@@ -12,6 +12,7 @@ from test_ptx import device  # noqa: E402
 from test_ptx_transform import accesses  # noqa: E402
 
 from dnnkern.attention._dbias import plan_of  # noqa: E402
+from dnnkern.attention._dbias_wgmma import config_of  # noqa: E402
 from dnnkern.attention._parse import parse_problem  # noqa: E402
 from dnnkern.device.index import ceil_div  # noqa: E402
 
@@ -180,7 +181,7 @@ def test_gradients_stay_in_the_registers_of_mma(words, tmp_path):
 
 
 @pytest.mark.parametrize("algo, words", [
-    ("flash_mma", "4x16x2048x64 bf16 --bias heads"), ("flash_wgmma", "4x16x2048x128 f16 --bias full --causal"),
+    ("flash_mma", "4x16x2048x64 bf16 --bias heads"), ("flash_wgmma", "4x16x2048x128 f16 --bias full --causal --alibi"),
     ("flash_mma", "2x4x500x80 bf16 --bias pairs --lengths --alibi --softcap 3 --window=9,9"),
     ("flash_wgmma", "2x4x64x256 f16 --bias pairs --dropout 0.1"), ("flash_mma", "4x16x40x64 bf16 --bias keys")])
 def test_gradients_of_biases_stay_in_registers(algo, words, tmp_path):
@@ -195,8 +196,30 @@ def test_gradients_of_biases_stay_in_registers(algo, words, tmp_path):
     assert launch.shared <= 232448 and code.registers * launch.block[0] <= 65536
 
 
+def launches_of_a_bias(problem, variant, target):
+    if problem.dbias is None:
+        return []
+    return ["sdpa_dbias_wgmma" if config_of(problem, variant.config.shape.width, target) else "sdpa_dbias_mma"]
+
+
+@pytest.mark.parametrize("words", ["4x16x2048x64 bf16 --bias heads", "2x16x2048x128 f16 --bias full --causal",
+                                   "4x16x2048x192 bf16 --bias pairs --window=100,50 --bottom-right"])
+def test_gradients_of_biases_are_multiplied_from_shared_memory(words, tmp_path):
+    """Two products of a tile, as asynchronous as they are written; the gradient leaves by TMA, as the bias came."""
+    problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
+    variant = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == "flash_wgmma").variants(problem, target)[0]
+    launch = variant.build(problem, target, variant.config)[-1]
+    code, config = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path), config_of(problem, variant.config.shape.width, target)
+    assert code.count("HGMMA") == sum(config.steps) and code.count("LDSM") == code.count("STSM") == config.width // 16
+    assert code.count("UTMASTG") == config.width // 64 and not code.opcodes("RED.", "REDG", "ATOM", "STG", "LDG")
+    assert ".f64" not in code.ptx
+    assert launch.shared <= 232448 and code.registers * launch.block[0] <= 65536
+
+
 @pytest.mark.parametrize("algo", ["flash_wgmma", "flash_wgmma_atomic"])
-@pytest.mark.parametrize("words, most", [("4x16x4096x128 bf16 --kv-heads 4", 2), ("4x32x4096x64 f16 --causal", 5),
+@pytest.mark.parametrize("words, most", [("4x16x2048x64 bf16 --bias heads", 3),
+                                         ("2x4x512x160 f16 --bias full --alibi --causal --lengths", 1),
+                                         ("4x16x4096x128 bf16 --kv-heads 4", 2), ("4x32x4096x64 f16 --causal", 5),
                                          ("4x16x2048x96 bf16 --bottom-right --window=100,0", 1), ("2x4x512x128 f16 --alibi --softcap 3", 1),
                                          ("2x4x512x64 bf16 --bias full --softcap 3 --dropout 0.1 --alibi", 1),
                                          ("4x16x2048x192 bf16 --value-size 128 --causal", 2), ("4x16x2048x160 f16 --window=100,0", 2),
@@ -213,7 +236,7 @@ def test_gradients_are_multiplied_once_from_registers(words, most, algo, tmp_pat
     for variant in algorithm.variants(problem, target)[:most]:
         config, launches = variant.config, variant.build(problem, target, variant.config)
         names = [launch.kernel.py_func.__name__ for launch in launches]
-        assert names == ["sdpa_bwd_numbers", "sdpa_bwd_flash_wgmma", "sdpa_bwd_dq", *["sdpa_dbias_mma"] * ("bias" in words)]
+        assert names == ["sdpa_bwd_numbers", "sdpa_bwd_flash_wgmma", "sdpa_bwd_dq", *launches_of_a_bias(problem, variant, target)]
         before, code, after = (Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path) for launch in launches[:3])
         s, ordered = config.shape, algo == "flash_wgmma"
         boxes = ceil_div(config.boxes[0], s.groups) if config.turned else 1

@@ -1,4 +1,4 @@
-"""The bias's gradient where operands have 16 bits: its launches behind those of the other gradients (`_dbias_kernel`).
+"""The bias's gradient where operands have 16 bits: its launches behind those of the other gradients (`_dbias_wgmma`, `_dbias_kernel`).
 
 dbias is the sum of ds = p (do v' - delta) over what the bias is the same for, and all of ds comes again from q, k, do and v: nothing of the
 size rows x keys is kept. A block sums up a tile. Where there are fewer tiles than a device holds blocks, each one's items are split into
@@ -18,6 +18,7 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..host.tensor import packed_strides
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from . import _dbias_wgmma as hopper
 from ._dbias_kernel import GROUP, kernel
 from ._delta import delta_launch
 from ._fragments import is_bent
@@ -253,24 +254,29 @@ def plan_of(problem, width, device):
 
 def sums_bytes(problem, width, device):
     """Bytes of the sums of ranges of items."""
-    plan = plan_of(problem, width, device) if problem.dbias is not None else None
+    if problem.dbias is None or hopper.config_of(problem, width, device):
+        return 0
+    plan = plan_of(problem, width, device)
     if plan is None or plan[1].parts == 1:
         return 0
     return 4 * plan[1].parts * plan[1].elements
 
 
-def dbias_seconds(problem, device):
-    """Two products, and the instructions for probabilities."""
+def dbias_seconds(problem, width, device):
+    """Two products, and the instructions for probabilities; `width` as `Numbers` says."""
     p = problem
     if p.dbias is None:
         return 0
+    moved, config = moved_seconds(2 * p.dbias.nbytes, device), hopper.config_of(p, width, device)
+    if config is not None:
+        return max(hopper.seconds_of(p, config, device), moved)
     if p.dtype == "float32":
         return divisions_seconds(p.pairs * p.heads * (p.d + p.dv), 8, device)
     rate = mma_rate(device) * 0.6
     columns = sum(max(ceil_div(n, STEP), 1) * STEP for n in (p.d, p.dv))
     issues = 12 + 10 * p.alibi + 25 * (p.softcap > 0) + 20 * (p.dropout > 0)
     pairs = p.pairs * p.heads
-    return LAUNCH + max(pairs * columns / rate + divisions_seconds(pairs, issues, device), moved_seconds(2 * p.dbias.nbytes, device))
+    return LAUNCH + max(pairs * columns / rate + divisions_seconds(pairs, issues, device), moved)
 
 
 def dbias_launches(problem, device, numbers):
@@ -278,6 +284,9 @@ def dbias_launches(problem, device, numbers):
     p, t = problem, problem.dbias
     if t is None or not t.size:
         return ()
+    config = hopper.config_of(p, numbers.width, device)
+    if config is not None:
+        return (hopper.launch_of(p, config, numbers, device),)
     plan = plan_of(p, numbers.width, device)
     if plan is None:
         return ((delta_launch(p),) if numbers.width and p.rows else ()) + (bias_launch(p),)

@@ -232,30 +232,30 @@ def make_adjust(kind, width):
 
 @functools.cache
 def make_add_bias(dtype, width, box):
-    """Device function ``add(x, at, row, lane)``: adds a tile of a bias in shared memory, which lies in boxes of `box` bytes with rows of
-    128, swizzled; `row` is the first of the warp's 16."""
+    """Device function ``add(x, at, row, lane, scale)``: products become scores with a tile of a bias in shared memory, which lies in boxes
+    of `box` bytes with rows of 128, swizzled; `row` is the first of the warp's 16."""
     unpack = element(dtype).unpack
 
     @device_function
-    def add_halves(x, at, row, lane):
+    def add_halves(x, at, row, lane, scale):
         words, mine = cuda.local.array(4, u32), i32(row + (lane & 15))
         for i in range(width // 16):
             piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(mine & 7)) * u32(16))
             ldmatrix_x4(words, 0, u32(at + u32(i // 4 * box) + u32(mine * 128) + piece))
             for k in range(4):
                 low, high = unpack(words[k])
-                x[8 * i + 2 * k] = f32(x[8 * i + 2 * k] + low)
-                x[8 * i + 2 * k + 1] = f32(x[8 * i + 2 * k + 1] + high)
+                x[8 * i + 2 * k] = fma(x[8 * i + 2 * k], scale, low)
+                x[8 * i + 2 * k + 1] = fma(x[8 * i + 2 * k + 1], scale, high)
 
     @device_function
-    def add_floats(x, at, row, lane):
+    def add_floats(x, at, row, lane, scale):
         line = i32(lane >> 2)
         for j in range(width // 8):
             piece = u32(u32(i32(j % 4 * 2 + (lane >> 1 & 1)) ^ line) * u32(16) + u32(lane & 1) * u32(8))
             for h in range(2):
                 low, high = load_shared_2f32(u32(at + u32(j // 4 * box) + u32(i32(row + line + 8 * h) * 128) + piece))
-                x[4 * j + 2 * h] = f32(x[4 * j + 2 * h] + low)
-                x[4 * j + 2 * h + 1] = f32(x[4 * j + 2 * h + 1] + high)
+                x[4 * j + 2 * h] = fma(x[4 * j + 2 * h], scale, low)
+                x[4 * j + 2 * h + 1] = fma(x[4 * j + 2 * h + 1], scale, high)
     return add_floats if dtype == "float32" else add_halves
 
 

@@ -161,9 +161,9 @@ def addressable(problem, t):
             and all(n == 1 or s > 0 and s * t.itemsize % 16 == 0 and s * t.itemsize < 2 ** 40 for s, n in zip(steps, sizes)))
 
 
-def bias_staged(problem):
-    """Whether TMA can read tiles of the bias: there is one for each row and key, those of a row side by side."""
-    p, t = problem, problem.bias
+def is_by_tiles(problem, t):
+    """Whether TMA can read tiles of a bias, or None: there is one for each row and key, those of a row side by side."""
+    p = problem
     if t is None or t.shape[-2:] != (p.rows, p.keys) or t.alignment % 16:
         return False
     *steps, step = t.strides
@@ -171,12 +171,12 @@ def bias_staged(problem):
                                               for s, n in zip(steps, t.shape))
 
 
-def bias_map(problem, height):
-    """Kernel parameter: the tensor map of a bias that is staged, of `height` rows by 128 bytes."""
-    t, missing = problem.bias, 4 - problem.bias.ndim
+def bias_map(name, t, height):
+    """Kernel parameter: the tensor map of a bias, or its gradient, that moves by tiles, of `height` rows by 128 bytes."""
+    missing = 4 - t.ndim
     strides = (16,) * missing + tuple(s if n > 1 else 16 for s, n in zip(t.strides[:-1], t.shape))
-    return Argument("tensormap", "bias", spec=TensorMap(t.dtype, (1,) * missing + t.shape, (*strides, 1),
-                                                        (1, 1, height, ROW // t.itemsize), 128, l2_promotion=256))
+    box = 1, 1, height, ROW // t.itemsize
+    return Argument("tensormap", name, spec=TensorMap(t.dtype, (1,) * missing + t.shape, (*strides, 1), box, 128, l2_promotion=256))
 
 
 def array_map(problem, name, t, height):

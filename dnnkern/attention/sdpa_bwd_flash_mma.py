@@ -110,7 +110,7 @@ def estimate(problem, device, config):
     work = t.height * rows * (products / 0.5 + issues * rate / (128 * device.sms * device.clock_hz))
     slow = sum(32 * s.width for s in (config.q, config.k, config.v, config.do) if not s.wide)
     seconds = blocks_seconds(blocks, work + rows * slow, t, config.shared, config.registers, rate, device)
-    return LAUNCH * 3 + dbias_seconds(p, device) + max(seconds, moved_seconds(p.bytes, device))
+    return LAUNCH * 3 + dbias_seconds(p, 0, device) + max(seconds, moved_seconds(p.bytes, device))
 
 
 class _Parts:

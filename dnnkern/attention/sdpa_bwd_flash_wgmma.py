@@ -35,7 +35,7 @@ from ._flash import tiles_of
 from ._keys_config import WIDE, Config
 from ._keys_kernel import kernel
 from ._scores import added_arguments, kind_of, number_arguments, sequence_arguments
-from ._wgmma import (CLOCK_SHARE, LAUNCH, STAGED_ISSUES, Shape, addressable, array_map, bias_map, bias_staged, is_by_head, of_a_sequence,
+from ._wgmma import (CLOCK_SHARE, LAUNCH, STAGED_ISSUES, Shape, addressable, array_map, bias_map, is_by_head, is_by_tiles, of_a_sequence,
                      refusal)
 
 CHOICES = (("", (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))), ("", (WIDE,)), ("dk", (WIDE,)), ("dk", (Shape(1, 32, 0),)))
@@ -63,7 +63,7 @@ def supports(problem):
 def is_staged(problem):
     """Whether tiles of the bias come through TMA: to where ds of 16 bits will lie, and to be added before any cap."""
     p = problem
-    return p.dtype != "float32" and bias_staged(p) and p.bias.itemsize == 2 and not p.softcap
+    return p.dtype != "float32" and is_by_tiles(p, p.bias) and p.bias.itemsize == 2 and not p.softcap
 
 
 def configs(problem, device, ordered=True, choices=CHOICES):
@@ -107,7 +107,7 @@ def estimate(problem, device, config):
     waves = max(blocks * steps / device.sms, steps)
     around = p.batch * p.heads * rows * (4 * p.dv + (6 if config.ordered else 10) * p.d)
     work = max(waves * step / (CLOCK_SHARE * device.clock_hz), moved_seconds(p.bytes, device))
-    return 4 * LAUNCH + dbias_seconds(p, device) + around / (0.8 * device.bandwidth) + work
+    return 4 * LAUNCH + dbias_seconds(p, s.width, device) + around / (0.8 * device.bandwidth) + work
 
 
 def goes_down(problem, config, device):
@@ -158,7 +158,7 @@ def main_launch(problem, device, config, space, maps, ticket=0):
     def in_space(kind, offset):
         return Argument(kind, "workspace", offset)
     stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument(pointer, name), Argument("int64x4", p.strides(t)))]
-    of_bias = bias_map(p, min(s.width, 64)) if config.staged else maps[0]
+    of_bias = bias_map("bias", p.bias, min(s.width, 64)) if config.staged else maps[0]
     arguments = (*maps, of_bias, *stores, in_space("float32*", 0), in_space("float32*", space.sums), in_space("uint32*", space.counts),
                  in_space("uint32*", space.ticket + 4 * ticket), Argument("int32x5", (p.rows, p.keys, space.rows, space.tiles, p.batch)),
                  *order_arguments(p, s.height, config.by_head, device), Argument("int32x2", (p.group, p.heads)), *sequence_arguments(p),

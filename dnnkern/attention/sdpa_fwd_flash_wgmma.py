@@ -45,7 +45,7 @@ from ._flash import LOG2E, make_extent, make_tile
 from ._fragments import (SLACK, is_adjusted, make_absorb, make_add_bias, make_adjust, make_drop, make_hide, make_pack, make_row_words,
                          make_shares, make_store, multiply_rows, stored_in_pairs)
 from ._scores import NOTHING, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
-from ._wgmma import (ALIGNMENT, COLUMNS, Config, Shape, array_map, bias_map, bias_staged, is_by_head, is_uneven, make_locate,
+from ._wgmma import (ALIGNMENT, COLUMNS, Config, Shape, array_map, bias_map, is_by_head, is_by_tiles, is_uneven, make_locate,
                      order_arguments, refusal, stored_by_tma, tile_count, tile_seconds)
 
 SHAPES = (Shape(3, 80, 64), Shape(3, 128, 48), Shape(2, 128, 48, held=True), Shape(2, 128, 48), Shape(2, 80, 48), Shape(2, 64, 32),
@@ -65,7 +65,7 @@ def configs(problem, device):
         drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
         try:
             found.append(Config(kind_of(p), p.d, p.dv, shape, p.left >= 0, p.right >= 0, is_adjusted(p), p.lse is not None, drawn, by_tma,
-                                pairs, bias_staged(p), is_by_head(p)))
+                                pairs, is_by_tiles(p, p.bias), is_by_head(p)))
         except ValueError:
             continue
     return found
@@ -256,7 +256,7 @@ def kernel(config):
             adjust(x, row, own, at, column, i32(numbers[1] - 1), i32(numbers[2] - 1), scale, slope, softcap, bias, bias_at, bias_strides)
         if STAGED:
             tile, first_row, lane = bias_tile
-            add_bias(x, tile, first_row, lane)
+            add_bias(x, tile, first_row, lane, f32(1))
             cuda.syncwarp()
             if lane == 0:
                 mbarrier_arrive(empty)
@@ -481,7 +481,7 @@ def build(problem, device, config):
     tiles = tile_count(p, s.height)
     q, counter = array_map(p, "q", p.q, s.height), Argument("uint32*", "workspace" if config.drawn else "q")
     bias, bias_strides, *of_sink = added_arguments(p)
-    of_bias = bias_map(p, s.height) if config.staged else q
+    of_bias = bias_map("bias", p.bias, s.height) if config.staged else q
     bounds, scale, *others = number_arguments(p)
     if not config.adjusted:
         scale = Argument("float32", p.scale * LOG2E)

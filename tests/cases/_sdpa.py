@@ -496,7 +496,8 @@ def large(kind):
              ("long-cross", (2, 2, 2, 129, 2049, 96), {"causal": True, "align": "bottom_right"}),
              ("long-packed", (4, 4, 2, 1203, 1300, 64), {"of_rows": (1, 500, 0, 700), "of_keys": (64, 401, 63, 750), "order": "THD"}),
              ("wide", (1, 2, 1, 300, 257, 256), {}), ("unlike", (1, 2, 2, 257, 300, 192, 128), {"causal": True}),
-             ("long-biased", (2, 2, 1, 257, 385, 64), {"bias": (1, 2, 257, 385), "softcap": 20.0}))
+             ("long-biased", (2, 2, 1, 257, 385, 64), {"bias": (1, 2, 257, 385), "softcap": 20.0}),
+             ("long-bias-tiles", (2, 3, 3, 1000, 1032, 64), {"bias": (1, 3, 1000, 1032), "causal": True}))
     for dtype in SHORT:
         for name, size, more in sizes:
             size = (*size, size[5])[:7]
