@@ -52,9 +52,9 @@ class Shape:
 @dataclass(frozen=True)
 class Config:
     """The options, sizes of heads, and a shape; whether the window has a left and a right bound, whether scores are more than scaled
-    products, whether blocks draw their tiles from a counter, whether o leaves through shared memory and TMA, packed by 16 bytes of a
-    thread, or from registers, by pairs or single elements; whether tiles of the bias come through TMA, and whether images of a head come
-    one behind the other."""
+    products, a bias that is `staged` left out, whether blocks draw their tiles from a counter, whether o leaves through shared memory and
+    TMA, packed by 16 bytes of a thread, or from registers, by pairs or single elements; whether tiles of the bias come through TMA, and
+    whether images of a head come one behind the other."""
     kind: Kind
     d: int
     e: int
@@ -97,7 +97,7 @@ class Config:
         """About how many registers a thread needs."""
         s = self.shape
         return s.width // 2 + self.columns // 2 + s.width // 4 + 4 * self.steps * s.held + 32 + (
-            60 if self.kind.bias and not self.staged else 24 * (self.adjusted or self.kind.dropout))
+            60 if self.kind.bias and not self.staged else 24 * (self.adjusted or self.staged or self.kind.dropout))
 
     @property
     def boxes(self):
@@ -281,7 +281,7 @@ of those of the units for exponentials, the share of it where q is held, and wha
 times of 17 problems on an H200, bfloat16, widths of 64 to 256; off by 4 % (root mean square)."""
 MASK_ISSUES, LEFT_ISSUES = 2.5, 1.25
 """Instructions of each score that is looked at by a mask, and those of a window's left bound: from the same fit."""
-STAGED_ISSUES, BIAS_ISSUES, ALIBI_ISSUES, CAP_ISSUES, DROPOUT_ISSUES = 3, 43, 4, 10, 14
+STAGED_ISSUES, BIAS_ISSUES, ALIBI_ISSUES, CAP_ISSUES, DROPOUT_ISSUES = 2, 43, 4, 10, 14
 """Instructions that an option takes for each score, counted in machine code; of a bias that each thread reads for itself as many as take
 the time that its accesses, eight rows in each, took on an H200 with heads of 64."""
 

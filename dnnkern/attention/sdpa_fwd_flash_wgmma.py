@@ -42,8 +42,8 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..matmul._engine_hopper import GROUP, ROW
 from ._flash import LOG2E, make_extent, make_tile
-from ._fragments import (SLACK, is_adjusted, make_absorb, make_add_bias, make_adjust, make_drop, make_hide, make_pack, make_row_words,
-                         make_shares, make_store, multiply_rows, stored_in_pairs)
+from ._fragments import (SLACK, is_adjusted, is_bent, make_absorb, make_add_bias, make_adjust, make_drop, make_hide, make_pack,
+                         make_row_words, make_shares, make_store, multiply_rows, stored_in_pairs)
 from ._scores import NOTHING, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
 from ._wgmma import (ALIGNMENT, COLUMNS, Config, Shape, array_map, bias_map, is_by_head, is_by_tiles, is_uneven, make_locate,
                      order_arguments, refusal, stored_by_tma, tile_count, tile_seconds)
@@ -59,13 +59,13 @@ def supports(problem):
 
 def configs(problem, device):
     """Shapes whose fragments fit registers and whose rings fit shared memory."""
-    p, found, by_tma = problem, [], stored_by_tma(problem)
-    pairs = stored_in_pairs(p, p.o) and not by_tma
+    p, found, by_tma, staged = problem, [], stored_by_tma(problem), is_by_tiles(problem, problem.bias)
+    pairs, adjusted = stored_in_pairs(p, p.o) and not by_tma, is_bent(p) if staged else is_adjusted(p)
     for shape in SHAPES:
         drawn = is_uneven(p) and tile_count(p, shape.height) > device.sms
         try:
-            found.append(Config(kind_of(p), p.d, p.dv, shape, p.left >= 0, p.right >= 0, is_adjusted(p), p.lse is not None, drawn, by_tma,
-                                pairs, is_by_tiles(p, p.bias), is_by_head(p)))
+            found.append(Config(kind_of(p), p.d, p.dv, shape, p.left >= 0, p.right >= 0, adjusted, p.lse is not None, drawn, by_tma,
+                                pairs, staged, is_by_head(p)))
         except ValueError:
             continue
     return found
@@ -256,7 +256,7 @@ def kernel(config):
             adjust(x, row, own, at, column, i32(numbers[1] - 1), i32(numbers[2] - 1), scale, slope, softcap, bias, bias_at, bias_strides)
         if STAGED:
             tile, first_row, lane = bias_tile
-            add_bias(x, tile, first_row, lane, f32(1))
+            add_bias(x, tile, first_row, lane, f32(1) if ADJUSTED else scaling[0])
             cuda.syncwarp()
             if lane == 0:
                 mbarrier_arrive(empty)
@@ -281,7 +281,7 @@ def kernel(config):
         all_rows, heads = numbers[1], numbers[5]
         scale, softcap, bias, bias_strides = scaling
         seed, threshold, factor = dropping
-        steepness = f32(LOG2E) if ADJUSTED else scale
+        steepness = f32(LOG2E) if ADJUSTED or STAGED else scale
         scores, sums = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32)
         words, held = cuda.local.array(WORDS, u32), cuda.local.array(HELD_WORDS or 1, u32)
         tops, levels, totals = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
@@ -483,7 +483,7 @@ def build(problem, device, config):
     bias, bias_strides, *of_sink = added_arguments(p)
     of_bias = bias_map("bias", p.bias, s.height) if config.staged else q
     bounds, scale, *others = number_arguments(p)
-    if not config.adjusted:
+    if not config.adjusted and not config.staged:
         scale = Argument("float32", p.scale * LOG2E)
     arguments = (q, array_map(p, "k", p.k, s.width), array_map(p, "v", p.v, s.width),
                  array_map(p, "o", p.o, 64) if config.by_tma else q, Argument("uint16*", "o"), Argument("int64x4", p.strides(p.o)),
