@@ -2,7 +2,8 @@
 
     producers (two lanes)   the bias of a tile; of each image and head that shares it q, k, levels and deltas, then do, v
     consumers (64 rows)     x = q k', y = do v' (wgmma) --> p = exp(x + bias - level), sums += p (y - delta), in registers
-                            --> at the end of a tile to where its bias was, and through TMA to the gradient
+                            --> at the end of a tile to where its bias was
+    two more lanes          from there to the gradient
 
 - x and y are multiplied together, and while a warpgroup takes exponentials the other one multiplies.
 - q and k are one stage of a ring, do and v the next. The bias has two places of its own, so that the next tile's is there when one ends;
@@ -13,7 +14,6 @@ import functools
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, f32, i32, i64, u32
-from ..device.barrier import barrier_sync
 from ..device.fastmath import ex2, fma
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
 from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init,
@@ -177,7 +177,7 @@ def kernel(config):
 
     @device_function
     def release(bar, lane):
-        """The warp has read what is there."""
+        """The warp has read, or written, what is there."""
         cuda.syncwarp()
         if lane == 0:
             mbarrier_arrive(bar)
@@ -191,7 +191,7 @@ def kernel(config):
 
     @device_function
     def produce_bias(bias, base, bars, sizes, counts, spread, bounds):
-        _, _, bias_full, bias_empty = bars
+        _, _, bias_full, bias_empty, _ = bars
         place, phase, t = u32(0), u32(1), i32(cuda.blockIdx.x)
         while t < i32(counts[0]):
             b, h, i0, j0 = place_of(t, spread)
@@ -211,7 +211,7 @@ def kernel(config):
     @device_function
     def produce(maps, base, bars, numbers, sizes, counts, spread, group, bounds):
         q, k, do, v = maps
-        full, empty, _, _ = bars
+        full, empty, _, _, _ = bars
         slot, phase, t = u32(0), u32(1), i32(cuda.blockIdx.x)
         while t < i32(counts[0]):
             b, first_h, i0, j0 = place_of(t, spread)
@@ -237,8 +237,8 @@ def kernel(config):
             t = i32(t + i32(cuda.gridDim.x))
 
     @device_function
-    def leave(sums, words, tile, array, i0, j0, b, h, sizes, group, warp, lane, thread):
-        """The warpgroup's rows of a tile to where its bias was, and from there to the gradient."""
+    def leave(sums, words, tile, group, warp, lane):
+        """The warp's rows of a tile to where its bias was."""
         pack(words, sums)
         mine = i32(group * 64 + warp * 16 + (lane & 15))
         cuda.syncwarp()
@@ -247,18 +247,31 @@ def kernel(config):
             stmatrix_x4(u32(tile + u32(i // 4 * BIAS_BOX) + u32(mine * ROW) + piece), words[4 * i], words[4 * i + 1], words[4 * i + 2],
                         words[4 * i + 3])
         fence_async_shared()
-        barrier_sync(u32(group + 1), u32(128))
-        if thread == 0 and i32(i0 + group * 64) < i32(sizes[0]):
-            for n in range(BIAS_BOXES):
-                if i32(j0 + n * COLUMNS) < i32(sizes[1]):
-                    tma_store_4d(array, u32(tile + u32(n * BIAS_BOX) + u32(group * (64 * ROW))), i32(j0 + n * COLUMNS),
-                                 i32(i0 + group * 64), h, b)
-            bulk_commit()
-            source_free()
 
     @device_function
-    def consume(array, base, bars, sizes, counts, spread, bounds, scale, group, thread):
-        full, empty, bias_full, bias_empty = bars
+    def store(array, base, bars, sizes, counts, spread, group):
+        """A warpgroup's rows of each tile to the gradient."""
+        _, _, _, bias_empty, done = bars
+        place, phase, t = u32(0), u32(0), i32(cuda.blockIdx.x)
+        while t < i32(counts[0]):
+            b, h, i0, j0 = place_of(t, spread)
+            i0 = i32(i0 + group * 64)
+            source = u32(base + u32(BIAS_AT) + place * u32(BIAS) + u32(group) * u32(64 * ROW))
+            mbarrier_wait(u32(done + u32(16) * u32(group) + u32(8) * place), phase)
+            for n in range(BIAS_BOXES):
+                if i0 < i32(sizes[0]) and i32(j0 + n * COLUMNS) < i32(sizes[1]):
+                    tma_store_4d(array, u32(source + u32(n * BIAS_BOX)), i32(j0 + n * COLUMNS), i0, h, b)
+            bulk_commit()
+            source_free()
+            mbarrier_arrive(u32(bias_empty + u32(8) * place))
+            place = u32(place ^ u32(1))
+            phase = u32(phase ^ place ^ u32(1))
+            t = i32(t + i32(cuda.gridDim.x))
+        drained()
+
+    @device_function
+    def consume(base, bars, sizes, counts, spread, bounds, scale, group, thread):
+        full, empty, bias_full, _, done = bars
         lane, warp = i32(thread & 31), i32(thread >> 5)
         row, column = i32(group * 64 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
         shift = terms.shift(i32(sizes[0]), i32(sizes[1]))
@@ -269,7 +282,7 @@ def kernel(config):
         slot, phase, place, place_phase = u32(0), u32(0), u32(0), u32(0)
         t = i32(cuda.blockIdx.x)
         while t < i32(counts[0]):
-            b0, h0, i0, j0 = place_of(t, spread)
+            _, _, i0, j0 = place_of(t, spread)
             seen, some = seen_of(i0, j0, sizes, bounds)
             count = i32(i32(counts[1]) * i32(counts[2])) if seen else i32(0)
             tile = u32(base + u32(BIAS_AT) + place * u32(BIAS))
@@ -301,14 +314,11 @@ def kernel(config):
                 for k in range(FRAGMENT):
                     sums[k] = fma(x[k], f32(y[k] - deltas[k // 2 % 2]), sums[k])
                 count = i32(count - 1)
-            leave(sums, words, tile, array, i0, j0, b0, h0, sizes, group, warp, lane, thread)
-            if thread == 0:
-                mbarrier_arrive(u32(bias_empty + u32(8) * place))
+            leave(sums, words, tile, group, warp, lane)
+            release(u32(done + u32(16) * u32(group) + u32(8) * place), lane)
             place = u32(place ^ u32(1))
             place_phase = u32(place_phase ^ place ^ u32(1))
             t = i32(t + i32(cuda.gridDim.x))
-        if thread == 0:
-            drained()
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def sdpa_dbias_wgmma(q, k, do, v, bias, dbias, numbers, sizes, counts, key_tiles, row_tiles, heads_of, group_of, bounds, scale):
@@ -317,7 +327,8 @@ def kernel(config):
         of_bias, to = tensor_map_address(bias), tensor_map_address(dbias)
         base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
         full = u32(base + u32(BARS))
-        bars = (full, u32(full + u32(8 * STAGES)), u32(full + u32(16 * STAGES)), u32(full + u32(16 * STAGES + 16)))
+        bars = (full, u32(full + u32(8 * STAGES)), u32(full + u32(16 * STAGES)), u32(full + u32(16 * STAGES + 16)),
+                u32(full + u32(16 * STAGES + 32)))
         tid = i32(cuda.threadIdx.x)
         if tid == 0:
             for stage in range(STAGES):
@@ -326,6 +337,8 @@ def kernel(config):
             for n in range(2):
                 mbarrier_init(u32(bars[2] + u32(8 * n)), u32(1))
                 mbarrier_init(u32(bars[3] + u32(8 * n)), u32(GROUPS))
+                for group in range(GROUPS):
+                    mbarrier_init(u32(bars[4] + u32(16 * group + 8 * n)), u32(4))
             fence_mbarrier_init()
         cuda.syncthreads()
         spread = key_tiles, row_tiles, heads_of
@@ -338,7 +351,9 @@ def kernel(config):
             elif tid < 64:
                 if elect():
                     produce_bias(of_bias, base, bars, sizes, counts, spread, bounds)
+            elif elect():
+                store(to, base, bars, sizes, counts, spread, i32(i32(tid >> 5) - 2))
         else:
             claim_registers()
-            consume(to, base, bars, sizes, counts, spread, bounds, scale, i32(role - 1), i32(tid & 127))
+            consume(base, bars, sizes, counts, spread, bounds, scale, i32(role - 1), i32(tid & 127))
     return sdpa_dbias_wgmma
