@@ -88,6 +88,10 @@ class DecodeProblem:
         """Element strides along batch (pages), heads, rows and elements."""
         return sizes_of(t.strides, self.layout)
 
+    def sizes(self, t):
+        """Extents along batch (pages), heads, rows and elements."""
+        return sizes_of(t.shape, self.layout)
+
     batch = property(lambda self: self.q.shape[0])
     heads = property(lambda self: sizes_of(self.q.shape, self.layout)[1])
     rows = property(lambda self: sizes_of(self.q.shape, self.layout)[2])

@@ -118,7 +118,7 @@ def make_hide(width, left, right):
     `own` is the place of row r among the keys of its sequence, `at` the tile's first key, `keys` how many there are; `left` and `right` say
     which of the bounds there are.
     """
-    keep = _make_keep(width, left)
+    keep = make_keep(width, left)
 
     @device_function
     def hide(x, own, at, column, keys, bounds):
@@ -138,7 +138,7 @@ def make_hide(width, left, right):
 def make_hide_turned(width, left, right):
     """Device function ``hide(x, own, at, column, exist, bounds)`` for a tile whose rows are keys and whose columns are rows: `own` is the
     number of the row whose place is that of key r, `at` the tile's first row, `exist` how many keys there are from key r on."""
-    keep = _make_keep(width, right)
+    keep = make_keep(width, right)
 
     @device_function
     def hide(x, own, at, column, exist, bounds):
@@ -157,7 +157,8 @@ def make_hide_turned(width, left, right):
     return hide
 
 
-def _make_keep(width, begins):
+@functools.cache
+def make_keep(width, begins):
     """Device function ``keep(x, begin0, end0, begin1, end1)``: what is outside of these columns becomes -inf, in the thread's two rows."""
     @device_function
     def keep(x, begin0, end0, begin1, end1):
@@ -337,27 +338,35 @@ def make_pack_bytes(dtype, count):
 
 
 @functools.cache
-def make_shares(sink):
-    """Device function ``shares(levels, totals, factors, own)``: what sums are divided by, as `factors`; totals become the logarithms.
+def make_share(sink):
+    """Device function ``share(level, total, own)`` -> (what the sums of a row are multiplied by, the logarithm of its sum of exponentials),
+    0 and -inf where there is none. `sink`: `own` is one more score, of every row that sees a key."""
+    @device_function
+    def share(level, total, own):
+        factor, logarithm = f32(0), f32(NOTHING)
+        if total != f32(0):
+            factor = f32(1)
+            if sink:
+                more = f32(own * f32(LOG2E))
+                top = fmax(level, more)
+                factor = ex2(f32(level - top))
+                total = f32(f32(total * factor) + ex2(f32(more - top)))
+                level = top
+            factor = f32(factor * rcp(total))
+            logarithm = f32(f32(level + lg2(total)) * f32(LN2))
+        return factor, logarithm
+    return share
 
-    Where there is none, the factor is 0 and the logarithm -inf. `sink`: `own` is one more score, of every row that sees a key.
-    """
+
+@functools.cache
+def make_shares(sink):
+    """Device function ``shares(levels, totals, factors, own)``: `make_share` of a thread's two rows; totals become the logarithms."""
+    share = make_share(sink)
+
     @device_function
     def shares(levels, totals, factors, own):
         for h in range(2):
-            total, level, share, logarithm = quad_sum(totals[h]), levels[h], f32(1), f32(NOTHING)
-            if total != f32(0):
-                if sink:
-                    more = f32(own * f32(LOG2E))
-                    top = fmax(level, more)
-                    share = ex2(f32(level - top))
-                    total = f32(f32(total * share) + ex2(f32(more - top)))
-                    level = top
-                share = f32(share * rcp(total))
-                logarithm = f32(f32(level + lg2(total)) * f32(LN2))
-            else:
-                share = f32(0)
-            factors[h], totals[h] = share, logarithm
+            factors[h], totals[h] = share(levels[h], quad_sum(totals[h]), own)
     return shares
 
 
@@ -379,9 +388,10 @@ def make_row_words(dtype, count):
 
 
 @functools.cache
-def make_store(dtype, columns, elements, pairs):
-    """Device function ``store(sums, factors, o, o_strides, row, rows, column)``: rows r and r + 8, if they are below `rows`, to o, whose
-    row r is at row `row`; `columns` there are in the fragment, `elements` of them are stored, as words of two where there are `pairs`."""
+def make_store_rows(dtype, columns, elements, pairs):
+    """Device function ``store(sums, factors, upper, lower, step, has_upper, has_lower, column)``: rows r and r + 8, if there are such, to
+    where `upper` and `lower` point; `columns` there are in the fragment, `elements` of them are stored, `step` elements apart or as words of
+    two where there are `pairs`."""
     row_words = make_row_words(dtype, columns // 2)
 
     @device_function
@@ -396,15 +406,27 @@ def make_store(dtype, columns, elements, pairs):
                 o[i64(i64(column + 1) * step)] = u16(word >> u32(16))
 
     @device_function
+    def store(sums, factors, upper, lower, step, has_upper, has_lower, column):
+        for j in range(columns // 8):
+            low, high = row_words(sums, j, factors)
+            if has_upper:
+                put(upper, step, i32(column + 8 * j), low)
+            if has_lower:
+                put(lower, step, i32(column + 8 * j), high)
+    return store
+
+
+@functools.cache
+def make_store(dtype, columns, elements, pairs):
+    """Device function ``store(sums, factors, o, o_strides, row, rows, column)``: `make_store_rows` of rows `row` and `row` + 8 of o, if they
+    are below `rows`."""
+    store_rows = make_store_rows(dtype, columns, elements, pairs)
+
+    @device_function
     def store(sums, factors, o, o_strides, row, rows, column):
         at = advance(o, i64(i64(row) * o_strides[2]))
         below = advance(at, i64(8 * o_strides[2]))
-        for j in range(columns // 8):
-            low, high = row_words(sums, j, factors)
-            if row < rows:
-                put(at, o_strides[3], i32(column + 8 * j), low)
-            if i32(row + 8) < rows:
-                put(below, o_strides[3], i32(column + 8 * j), high)
+        store_rows(sums, factors, at, below, o_strides[3], row < rows, i32(row + 8) < rows, column)
     return store
 
 

@@ -104,7 +104,7 @@ class Decode(Case):
 
     def reference(self, values, tensor_cores=False):
         given = {"q": canonical(values["q"], self.order), **{n: self.gathered(values, f"{n}_cache") for n in ("k", "v")}}
-        (o, error), _ = self.whole.forward({**given, "sink": values.get("sink")})
+        (o, error), _ = self.whole.forward({**given, "sink": values.get("sink")}, tensor_cores)
         o, error = (native(y, self.order) for y in (o, error))
         return {"o": o}, {"o": error + rounding_error(o, self.dtype)}
 
