@@ -17,7 +17,7 @@ FWD, DECODE = dnnkern.sdpa_fwd, dnnkern.sdpa_decode
 
 
 @pytest.mark.parametrize("dtype, able, error", [("float64", ["naive", "split_kv"], 1e-14),
-                                                ("float16", ["naive", "split_kv", "split_kv_mma"], 2e-3)])
+                                                ("float16", ["naive", "split_kv", "split_kv_mma", "split_kv_wgmma"], 2e-3)])
 def test_a_cache_in_pages_is_a_cache(dtype, able, error):
     """In any order of the pages, and as `sdpa_fwd` on the last rows."""
     rng, lengths = np.random.default_rng(7), (53, 21)
@@ -34,6 +34,54 @@ def test_a_cache_in_pages_is_a_cache(dtype, able, error):
         paged = DECODE(given[0], *(array(x, dtype) for x in pages), of_keys, page_table=array(table, "int32"), window=(19, -1), algo=name)
         np.testing.assert_allclose(host(plain), want, atol=error, err_msg=name)
         np.testing.assert_allclose(host(paged), want, atol=error, err_msg=name)
+
+
+@pytest.mark.parametrize("case", [
+    Decode("behind", 4, 2, 2, (70, 40, 0), 64, 72, "float16", capacity=100, window=(20, -1)),
+    Decode("behind", 3, 1, 1, (70, 33), 72, 264, "bfloat16", page=16, pages=12, table=6)], ids=["window", "paged"])
+def test_what_no_row_sees_may_be_anything(case):
+    """Behind the lengths and before the windows: 0 times NaN is NaN."""
+    values = {name: np.array(x) for name, x in case.values("float").items()}
+    if case.page:
+        values["page_table"] = np.random.default_rng(3).permutation(12).reshape(2, 6).astype(float)
+    reference, tolerance = case.reference(values, tensor_cores=True)
+    for b, length in enumerate(case.lengths):
+        for j in range(case.most):
+            if j >= length or case.window[0] >= 0 and j < length - case.rows - case.window[0]:
+                image, row = (int(values["page_table"][b, j // case.page]), j % case.page) if case.page else (b, j)
+                values["k_cache"][image, :, row] = values["v_cache"][image, :, row] = np.nan
+    for a in dispatch.algorithms(case.op):
+        if contract.refusal(a, case.problem()) is None:
+            contract.Run(case, a, values).check_values(reference, tolerance)
+
+
+@pytest.mark.parametrize("case", [Decode("halves", 4, 2, 1, (90, 33), 64, 64, "float16", capacity=100),
+                                  Decode("halves", 3, 1, 2, (70,), 40, 24, "bfloat16", capacity=80)], ids=["f16", "bf16"])
+def test_two_halves_of_a_probability_are_as_exact_as_a_float(case):
+    values = case.values("float")
+    for a in dispatch.algorithms(case.op):
+        if a.name in ("split_kv", "split_kv_mma"):
+            contract.Run(case, a, values).check_values(*case.reference(values, tensor_cores=False))
+
+
+@pytest.mark.parametrize("case", [
+    Decode("latent", 5, 1, 1, (130, 0), 576, 512, "bfloat16", capacity=136),
+    Decode("latent-paged", 3, 1, 2, (150, 1), 576, 512, "float16", page=64, pages=7, table=3, sink="float16", order="BSHD")],
+    ids=["plain", "paged"])
+def test_latent_heads(case):
+    algorithm, = (a for a in dispatch.algorithms("sdpa_decode") if a.name == "split_kv_wgmma")
+    contract.check(algorithm, case, **contract.ONCE)
+
+
+@pytest.mark.parametrize("words, reason", [
+    ("2x16x64x64 f32", "float32; expected float16 or bfloat16"), ("2x16x64x584 bf16", "584 and 584"),
+    ("2x16x64x128 bf16 --value-size 520", "128 and 520"),
+    ("2x16x64x64 bf16 --page 48", "pages of 48 keys; expected 16, 32 or a multiple of 64"), ("2x16x64x60 f16", "multiples of 8"),
+    ("2x128x64x576 bf16 --kv-heads 1 --value-size 512 --page 64", None), ("2x8x64x64 f16 --page 32", None)])
+def test_caches_that_tma_reads(words, reason):
+    algorithm, = (a for a in dispatch.algorithms("sdpa_decode") if a.name == "split_kv_wgmma")
+    said = algorithm.supports(parse_problem(words.split(), "sdpa_decode"))
+    assert said is None if reason is None else reason in said
 
 
 @pytest.mark.parametrize("lengths", [(99, 4), (-5, 3), (2 ** 31 - 1, -2 ** 31)])
@@ -125,7 +173,13 @@ def test_random_caches(request):
     ("split_kv_mma", Decode("ranges-wide", 9, 1, 1, (260, 30), 192, 256, "bfloat16", page=32, pages=9, table=9)),
     ("split_kv_mma", Decode("ranges-last", 2, 1, 1, (555, 250), 32, 32, "float16", capacity=560, window=(201, -1))),
     ("split_kv_mma", Decode("ranges-window", 2, 1, 3, (555, 250), 32, 32, "bfloat16", page=16, pages=40, table=35, window=(201, -1),
-                            softcap=2.0))], ids=lambda x: getattr(x, "id", x))
+                            softcap=2.0)),
+    ("split_kv_wgmma", Decode("ranges-pairs", 68, 1, 1, (140,), 64, 264, "bfloat16", capacity=272)),
+    ("split_kv_wgmma", Decode("ranges-latent", 3, 1, 3, (330, 4), 64, 328, "float16", page=32, pages=14, table=11, window=(260, -1),
+                              sink="float16", order="BSHD")),
+    ("split_kv_wgmma", Decode("ranges-tall", 6, 1, 5, (300, 0), 128, 128, "bfloat16", page=128, pages=5, table=3, softcap=2.0)),
+    ("split_kv_wgmma", Decode("ranges-negative", 130, 1, 1, (190,), 72, 72, "float16", capacity=300, scale=-0.1))],
+    ids=lambda x: getattr(x, "id", x))
 def test_every_number_of_ranges(name, case, few_multiprocessors):
     """A few keys of a range, and none; blocks in the places of others; tiles that a window cuts; more rows than a tile has."""
     algorithm, = (a for a in dispatch.algorithms("sdpa_decode") if a.name == name)

@@ -316,3 +316,23 @@ def test_caches_go_straight_into_products(words, tmp_path):
     assert code.count("CCTL.E.PF2") == (not c.clustered) * (2 * c.tiles * ceil_div(16 * ceil_div(c.d, line), 32) + ceil_div(c.d, line))
     resident = 65536 // (-(-code.registers // 8) * 8 * launch.block[0])
     assert resident >= c.blocks and 16 * tile * launch.block[0] * resident >= 64 << 10, f"{c}: bytes under way in a multiprocessor"
+
+
+@pytest.mark.parametrize("words", ["32x128x4096x576 bf16 --kv-heads 1 --value-size 512",
+                                   "32x64x4096x128 bf16 --kv-heads 1 --page 16 --sink",
+                                   "32x16x4096x576 f16 --kv-heads 1 --value-size 512 --page 64 --rows 2 --window 1000 --softcap 3",
+                                   "4x64x4096x256 bf16 --kv-heads 1"])
+def test_rows_that_share_a_cache_are_products_of_wgmma(words, tmp_path):
+    """Scores of 64 keys before the loop and in it, the first columns' sums in it and behind it; each box is loaded in one place."""
+    (variant, ((_, code, launch), *_)), = assembled("sdpa_decode", words, "split_kv_wgmma", tmp_path)
+    c = variant.config
+    name, ((keys, values), (first, other)) = ".BF16" * (c.kind.dtype == "bfloat16"), (c.boxes, c.columns)
+    wanted = [(64, 2 * 4 * keys), (first, 2 * 2 * 2), *[(other, 2 * 2)] * (other > 0)]
+    assert sorted(code.opcodes("HGMMA")) == sorted(f"HGMMA.64x{n}x16.F32{name}" for n, count in wanted for _ in range(count))
+    rows = c.page or 64
+    assert code.count("UTMALDG.4D") == keys * (64 // rows) + 2 * values * (32 // min(rows, 32))
+    assert all("MULTICAST" in load for load in code.opcodes("UTMALDG")) == (c.cluster == 2)
+    assert code.count("USETMAXREG") == 2 and (code.count("MUFU.EX2") <= 64 + 16 or "softcap" in words)
+    assert launch.block[0] * c.blocks * code.registers <= 65536 and c.blocks * (launch.shared + 1024) <= 228 << 10
+    assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+    assert set(code.opcodes("MEMBAR")) <= {"MEMBAR.ALL.CTA"}

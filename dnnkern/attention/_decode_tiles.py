@@ -14,7 +14,7 @@ from .sdpa_decode_naive import decode_kind
 HEIGHT, WIDTH, PIECE = 64, 64, 32  # rows of a tile, keys of a step, keys of a piece of their values
 BOX, SLICE = WIDTH * ROW, PIECE * ROW  # bytes of 64 columns of keys, and of a piece of the values
 CHUNK = 8  # elements in 16 bytes
-GROUP_COLUMNS = 256  # of the sums that a warpgroup has registers for
+GROUP_COLUMNS, MOST_OF_TWO = 256, 192  # of the sums that a warpgroup has registers for, and one of two blocks' before it claims more
 FACTORS, BARRIERS = 4 * HEIGHT, 1024  # bytes that a warpgroup tells the other of rows; of these and the barriers
 MOST_SLOTS = 20  # of a ring
 
@@ -86,8 +86,8 @@ class Config:
 
     @property
     def blocks(self):
-        """Of a multiprocessor: two, where these have memory for a tile."""
-        return 1 + (self.groups == 1 and self._fitting(2)[0] >= self.boxes[0])
+        """Of a multiprocessor: two, where these have memory for a tile, and an instruction the registers for its sums."""
+        return 1 + (self.e <= MOST_OF_TWO and self._fitting(2)[0] >= self.boxes[0])
 
     @property
     def rings(self):

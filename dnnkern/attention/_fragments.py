@@ -390,8 +390,8 @@ def make_row_words(dtype, count):
 @functools.cache
 def make_store_rows(dtype, columns, elements, pairs):
     """Device function ``store(sums, factors, upper, lower, step, has_upper, has_lower, column)``: rows r and r + 8, if there are such, to
-    where `upper` and `lower` point; `columns` there are in the fragment, `elements` of them are stored, `step` elements apart or as words of
-    two where there are `pairs`."""
+    where `upper` and `lower` point; `columns` there are in the fragment, `elements` of them are stored, `step` elements apart or as words
+    of two where there are `pairs`."""
     row_words = make_row_words(dtype, columns // 2)
 
     @device_function
@@ -418,8 +418,8 @@ def make_store_rows(dtype, columns, elements, pairs):
 
 @functools.cache
 def make_store(dtype, columns, elements, pairs):
-    """Device function ``store(sums, factors, o, o_strides, row, rows, column)``: `make_store_rows` of rows `row` and `row` + 8 of o, if they
-    are below `rows`."""
+    """Device function ``store(sums, factors, o, o_strides, row, rows, column)``: `make_store_rows` of rows `row` and `row` + 8 of o, if
+    they are below `rows`."""
     store_rows = make_store_rows(dtype, columns, elements, pairs)
 
     @device_function

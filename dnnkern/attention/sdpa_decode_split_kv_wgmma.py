@@ -6,18 +6,18 @@
     second, of wide values   sums of the other columns += p v, with p through shared memory
 
 - A step takes 64 keys. The products of its values run while the scores of the next one are computed and become exponentials.
-- Boxes go back to the producer one by one, as soon as they are multiplied: queries of 576 elements leave shared memory for little more than one
+- Boxes go back to the producer one by one, as soon as they are multiplied: queries of 576 elements leave memory for little more than one
   tile of keys and of values, and of these nearly all is always on its way.
-- Sums of 512 columns are two warpgroups' registers. The first one alone has scores; what it tells the second is a tile of probabilities, and
-  by what rows have to be scaled.
+- Sums of 512 columns are two warpgroups' registers. The first one alone has scores; it tells the second a tile of probabilities, and by
+  what rows have to be scaled.
 - Of values of up to 256 columns one warpgroup has all, and a multiprocessor has two blocks where they fit.
 - Two tiles of rows that share a head of the cache are a cluster of two blocks: each of them loads every other box, for both.
 - The level that exponentials are taken by may lag behind the largest score by 2**8 (`_fragments`): sums are hardly ever scaled.
 - Keys are cut into ranges, whose parts a second launch merges, where one each would leave multiprocessors without work.
 
-Values of keys that a sequence has not, or that are before every row's window, are set to zero in shared memory: what they are must not matter, and 0
-times NaN is NaN. Probabilities are rounded to 16 bits, as `sdpa_fwd` on tensor cores has them. Sources: FlashMLA (DeepSeek, 2025) for two warpgroups
-that share the columns of the sums, FlashAttention-4's lazy scaling.
+Values of keys that a sequence has not, or that are before every row's window, are set to zero in shared memory: what they are must not
+matter, and 0 times NaN is NaN. Probabilities are rounded to 16 bits, as those of `sdpa_fwd` on tensor cores are. Sources: FlashMLA
+(DeepSeek, 2025) for two warpgroups that share the columns of the sums, FlashAttention-4's lazy scaling.
 """
 import functools
 from dataclasses import replace
@@ -30,23 +30,24 @@ from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import rcp
 from ..device.groups import make_reader
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
-from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_free_remote,
-                               mbarrier_init, mbarrier_wait)
+from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_free_remote, mbarrier_init,
+                               mbarrier_wait)
 from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
-from ..device.tma import make_tma_load, prefetch_tensor_map, tensor_map_address
+from ..device.tma import prefetch_tensor_map, tensor_map_address
 from ..device.vec import advance, load_shared_f32, pin, shared_address, store2, store_shared_4u32, store_shared_f32
 from ..device.warp import any_lane, elect, uniform
 from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..matmul._engine_hopper import ROW
+from ._decode_producer import make_advanced, make_produce
 from ._decode_ranges import (lines_of, make_places, make_range, merge_launch, merge_seconds, parts_bytes, shape_arguments, sink_arguments,
                              tiles_of)
 from ._decode_tiles import BOX, CHUNK, FACTORS, HEIGHT, PIECE, SLICE, WIDTH, configs
 from ._flash import LN2, LOG2E
-from ._fragments import (SLACK, make_absorb, make_cap, make_keep, make_pack, make_share, make_store_rows, multiply_rows, quad_sum)
-from ._scores import NOTHING, between, make_terms
+from ._fragments import SLACK, make_absorb, make_cap, make_keep, make_pack, make_share, make_store_rows, multiply_rows, quad_sum
+from ._scores import NOTHING, make_terms
 from ._wgmma import ALIGNMENT, COLUMNS, addressable, array_map
 from .sdpa_decode_naive import cache_arguments
 
@@ -62,7 +63,7 @@ def supports(problem):
     if not p.capacity or p.capacity >= LIMIT // 2:
         return f"{p.capacity} keys of a sequence; expected 1 to 2**30 - 1"
     if p.d > WIDEST_KEY or p.dv > WIDEST_VALUE or p.d % CHUNK or p.dv % CHUNK or not p.dv:
-        return (f"heads of {p.d} and {p.dv} elements; expected multiples of {CHUNK}, {WIDEST_KEY} and {WIDEST_VALUE} at most")
+        return f"heads of {p.d} and {p.dv} elements; expected multiples of {CHUNK}, {WIDEST_KEY} and {WIDEST_VALUE} at most"
     for name, t in (("k_cache", p.k_cache), ("v_cache", p.v_cache)):
         if not addressable(p, t):
             return f"{name} has strides {t.strides} and alignment {t.alignment}: TMA takes rows that lie 16 bytes, or multiples, apart"
@@ -79,9 +80,9 @@ def workspace(problem, device, config):
     return parts_bytes(problem, config.parts, config.splits)
 
 
-LAUNCH, BLOCK, STEP_CYCLES, CLOCK_SHARE, READ_RATE, L2_RATE = 3.4e-6, 2e-6, 700, 0.85, 0.85, 1.25
-"""Seconds of a launch, and of a block before its first product and after its last one; cycles of a step beside its products; the clock under
-load, and the rates of memory and of the L2, as shares of the nominal clock and of the nominal bandwidth of memory: not fitted yet."""
+LAUNCH, BLOCK, STEP_CYCLES, CLOCK_SHARE, READ_RATE, L2_RATE = 3.4e-6, 3e-6, 700, 0.85, 0.85, 1.25
+"""Seconds of a launch, and of a block before its first product and after its last one; cycles of a step beside its products; the clock
+under load, and the rates of memory and of the L2, as shares of the nominal clock and of the nominal bandwidth of memory: not fitted yet."""
 
 
 def estimate(problem, device, config):
@@ -105,11 +106,9 @@ def kernel(config):
     (K_BOXES, V_BOXES), (FIRST_COLUMNS, OTHER_COLUMNS), (K_SLOTS, V_SLOTS) = c.boxes, c.columns, c.rings
     P_AT, K_AT, V_AT, REST = c.places
     GROUPS, THREADS, STAGE, D, CLUSTER, SPLIT, SINK = c.groups, c.threads, c.stage, c.d, c.cluster, c.splits > 1, bool(kind.sink)
-    FOLLOWED, WINDOWED, ADJUSTED, CAPPED, PAGED = GROUPS > 1, c.windowed, c.adjusted, kind.softcap, c.page > 0
-    K_ROWS = c.page or WIDTH  # keys of a box
-    V_ROWS, PAGES, RAW = min(K_ROWS, PIECE), WIDTH // K_ROWS, 4 * K_BOXES
-    STEP_LOG = WIDTH.bit_length() - 1
-    SCORES, SUMS, MORE_SUMS, WORDS, LINES = WIDTH // 2, FIRST_COLUMNS // 2, OTHER_COLUMNS // 2, WIDTH // 4, 16 * GROUPS
+    FOLLOWED, WINDOWED, ADJUSTED, CAPPED = GROUPS > 1, c.windowed, c.adjusted, kind.softcap
+    SCORES, SUMS, MORE_SUMS, WORDS = WIDTH // 2, FIRST_COLUMNS // 2, OTHER_COLUMNS // 2, WIDTH // 4
+    RAW, LINES, STEP_LOG = 4 * K_BOXES, 16 * GROUPS, WIDTH.bit_length() - 1
     FIRST_BOXES = FIRST_COLUMNS // COLUMNS if FOLLOWED else V_BOXES
     by_row, V_CONST = matrix_descriptor(16, 1024, 128), matrix_descriptor(SLICE, 1024, 128)
     multiply_k = make_wgmma(WIDTH, kind.dtype, steps=4)
@@ -122,17 +121,9 @@ def kernel(config):
     absorb, keep, cap, share = make_absorb(WIDTH, FIRST), make_keep(WIDTH, WINDOWED), make_cap(WIDTH), make_share(SINK)
     pack, hold_scores = make_pack(kind.dtype, WORDS), pin(SCORES)
     store, store_others = (make_store_rows(kind.dtype, columns, columns, c.pairs) for columns in c.columns)
-    load_sink, load = element(kind.sink or kind.dtype).load, make_tma_load(4, multicast=CLUSTER > 1)
+    load_sink, produce = element(kind.sink or kind.dtype).load, make_produce(c)
     _, _, fetch_q, _ = make_reader(kind.dtype, CHUNK, c.words)
 
-    def make_advanced(slots):
-        @device_function
-        def advanced(slot, phase):
-            slot = u32(slot + u32(1))
-            if slot == u32(slots):
-                return u32(0), u32(phase ^ u32(1))
-            return slot, phase
-        return advanced
     next_box, next_piece = make_advanced(K_SLOTS), make_advanced(V_SLOTS)
 
     @device_function
@@ -151,79 +142,9 @@ def kernel(config):
         h = i32(i32(g * group) + member)
         return i64(i64(b) * strides[0] + i64(h) * strides[1] + i64(i) * strides[2]), h
 
-    # ---- the producer
-
-    @device_function
-    def look_up(numbers, j0, last, b, paging):
-        """Pages of a step's keys, as the table has them."""
-        if PAGED:
-            table, table_strides, page, _ = paging
-            for u in range(PAGES):
-                j = i32(j0 + u * K_ROWS)
-                number, _ = divide_remainder(j if j < last else i32(0), page)
-                numbers[u] = table[i64(i64(b) * table_strides[0] + i64(number) * table_strides[1])]
-
-    @device_function
-    def load_box(to, array, bar, column, j, g, b, number, paging):
-        """Keys j and on of 64 columns; of a page that there is not those of the first or the last one."""
-        image, row = b, j
-        if PAGED:
-            _, row = divide_remainder(j, paging[2])
-            image = between(number, 0, i32(paging[3] - 1))
-        if CLUSTER > 1:
-            load(to, array, bar, column, row, g, image, u32(3))
-        else:
-            load(to, array, bar, column, row, g, image)
-
-    @device_function
-    def produce(k_map, v_map, base, bars, count, first, last, b, g, rank, paging):
-        k_full, k_empty, v_full, v_empty, _, _ = bars
-        k_slot, k_phase, v_slot, v_phase = u32(0), u32(1), u32(0), u32(1)
-        ahead, behind = cuda.local.array(PAGES, i32), cuda.local.array(PAGES, i32)
-        if count > 0:
-            look_up(ahead, first, last, b, paging)
-        for n in range(i32(count + 1) if count > 0 else i32(0)):
-            at = i32(first + i32(n) * WIDTH)
-            if n < count:
-                for box in range(K_BOXES):
-                    mbarrier_wait(u32(k_empty + u32(8) * k_slot), k_phase)
-                    bar = u32(k_full + u32(8) * k_slot)
-                    mbarrier_arrive_expect(bar, u32(BOX))
-                    if CLUSTER == 1 or i32(k_slot & u32(1)) == rank:
-                        to = u32(base + u32(K_AT) + k_slot * u32(BOX))
-                        for u in range(PAGES):
-                            load_box(u32(to + u32(u * K_ROWS * ROW)), k_map, bar, i32(box * COLUMNS), i32(at + u * K_ROWS), g, b, ahead[u],
-                                     paging)
-                    k_slot, k_phase = next_box(k_slot, k_phase)
-            if n > 0:  # values are needed a step later than their keys
-                for piece in range(WIDTH // PIECE):
-                    mbarrier_wait(u32(v_empty + u32(8) * v_slot), v_phase)
-                    bar = u32(v_full + u32(8) * v_slot)
-                    mbarrier_arrive_expect(bar, u32(STAGE))
-                    to = u32(base + u32(V_AT) + v_slot * u32(STAGE))
-                    for box in range(V_BOXES):
-                        if CLUSTER == 1 or box % 2 == rank:
-                            for u in range(PIECE // V_ROWS):
-                                number = behind[(piece * PIECE + u * V_ROWS) // K_ROWS]
-                                j = i32(at + (piece * PIECE + u * V_ROWS - WIDTH))
-                                load_box(u32(to + u32(box * SLICE + u * V_ROWS * ROW)), v_map, bar, i32(box * COLUMNS), j, g, b, number, paging)
-                    v_slot, v_phase = next_piece(v_slot, v_phase)
-            for u in range(PAGES):
-                behind[u] = ahead[u]
-            look_up(ahead, i32(at + WIDTH), last, b, paging)
-        if CLUSTER > 1:  # the other block may give back until here
-            for _ in range(K_SLOTS):
-                mbarrier_wait(u32(k_empty + u32(8) * k_slot), k_phase)
-                k_slot, k_phase = next_box(k_slot, k_phase)
-            for _ in range(V_SLOTS):
-                mbarrier_wait(u32(v_empty + u32(8) * v_slot), v_phase)
-                v_slot, v_phase = next_piece(v_slot, v_phase)
-
-    # ---- the warpgroups that multiply
-
     @device_function
     def fetch_queries(q, base, b, g, row0, many, per, group, strides, thread):
-        """The tile of queries into swizzled shared memory, 16 bytes of a thread at a time; zeros behind the last row and the last element."""
+        """The tile of queries into swizzled shared memory, 16 bytes a thread at a time; zeros behind the last row and the last element."""
         raw = cuda.local.array(RAW, u32)
         line, piece = i32(thread >> 3), i32(thread & 7)
         for r in range(0, HEIGHT, LINES):
@@ -240,8 +161,8 @@ def kernel(config):
         barrier_sync(u32(1), u32(128 * GROUPS))
 
     def make_values(first_box, boxes, barrier):
-        """Device function ``values(base, full, slot, phase, at, least, last, thread)`` -> descriptor of a warpgroup's part of a piece, those of
-        keys from `at` on, once it is there; what keys have that are not from `least` to `last` becomes zero."""
+        """Device function ``values(base, full, slot, phase, at, least, last, thread)`` -> descriptor of a warpgroup's part of a piece,
+        values of the keys from `at` on, once it is there; those of keys that are not from `least` to `last` become zero."""
         @device_function
         def values(base, full, slot, phase, at, least, last, thread):
             mbarrier_wait(u32(full + u32(8) * slot), phase)
@@ -499,7 +420,7 @@ def kernel(config):
             release_registers()
             if tid < 32:
                 if elect():
-                    produce(k_map, v_map, base, bars, count, first, last, b, g, rank, (table, table_strides, page, i32(sizes[3])))
+                    produce(k_map, v_map, base, bars, (first, count, last, b, g), rank, (table, table_strides, page, i32(sizes[3])))
         else:
             claim_registers()
             thread = i32(tid & 127)

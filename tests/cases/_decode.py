@@ -137,6 +137,9 @@ def table():
     case("no-room", 2, 1, 1, (0,), 8, capacity=0, trivial=True)
     case("no-pages", 2, 1, 1, (0,), 8, page=4, pages=0, table=0, trivial=True)
     case("no-batch", 2, 1, 1, (), 8, capacity=4)
+    case("latent", 3, 1, 1, (70, 0), 576, 512, "bfloat16", capacity=72)
+    case("latent-rows", 5, 1, 2, (66, 1), 192, 128, "float16", capacity=70, sink="float16", order="BSHD")
+    case("latent-paged", 3, 1, 1, (70, 33), 72, 264, "float16", page=16, pages=7, table=6)
     case("strided", 2, 1, 2, (6, 4), 4, capacity=7, layout={"q": {"step": 2}, "k": {"gap": 3}, "v": {"order": (0, 2, 1, 3)},
                                                             "o": {"gap": 1}, "lengths": {"step": 2}})
     case("misaligned", 2, 1, 1, (6, 4), 8, dtype="bfloat16", capacity=7, layout={name: {"misaligned": 1} for name in ("q", "k", "v", "o")})
@@ -154,8 +157,11 @@ def large():
         for name, heads, kv, lengths, d, more in (
                 ("cache", 32, 8, (1024, 700, 1, 0, 513), 128, {"capacity": 1024}), ("one", 8, 8, (8192,), 64, {"capacity": 8192}),
                 ("paged", 32, 8, (1000, 2047, 33), 128, {"page": 64, "pages": 100, "table": 32}),
-                ("wide", 8, 1, (300, 500), 256, {"capacity": 512}),
+                ("wide", 8, 1, (300, 500), 256, {"capacity": 512}), ("tall", 128, 1, (1024, 0, 777), 128, {"capacity": 1024}),
                 ("windowed", 8, 2, (4000, 3), 64, {"capacity": 4096, "window": (512, -1)})):
             sizes = f"{len(lengths)}x{heads}x{max(lengths)}x{d}"
             found.append(Decode(f"{name}-{sizes}-{SHORT[dtype]}", heads, kv, 1, lengths, d, d, dtype, **more))
+    for name, rows, more in (("latent", 1, {"capacity": 2100}), ("latent-paged", 1, {"page": 64, "pages": 70, "table": 33}),
+                             ("latent-rows", 2, {"page": 16, "pages": 140, "table": 132, "window": (1000, -1)})):
+        found.append(Decode(f"{name}-4x128x{rows}x2100x576-bf16", 128, 1, rows, (2100, 1, 0, 1300), 576, 512, "bfloat16", **more))
     return found

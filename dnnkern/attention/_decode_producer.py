@@ -1,0 +1,107 @@
+"""Keys and values of a range through TMA into the two rings of shared memory from which `sdpa_decode_split_kv_wgmma` multiplies."""
+import functools
+
+from ..device import cuda, device_function, i32, i64, u32
+from ..device.index import divide_remainder
+from ..device.mbarrier import mbarrier_arrive_expect, mbarrier_wait
+from ..device.tma import make_tma_load
+from ..matmul._engine_hopper import ROW
+from ._decode_tiles import BOX, PIECE, SLICE, WIDTH
+from ._scores import between
+from ._wgmma import COLUMNS
+
+
+@functools.cache
+def make_advanced(slots):
+    """Device function ``advanced(slot, phase)`` -> the next slot of a ring, and its phase."""
+    @device_function
+    def advanced(slot, phase):
+        slot = u32(slot + u32(1))
+        if slot == u32(slots):
+            return u32(0), u32(phase ^ u32(1))
+        return slot, phase
+    return advanced
+
+
+@functools.cache
+def make_produce(config):
+    """Device function ``produce(k_map, v_map, base, bars, keys, rank, paging)`` of one thread: all of a range, step by step, values a step
+    behind their keys.
+
+    `bars` begins with the barriers of the rings: keys are there, are read, values are there, are read. `keys` are the first key, how many
+    steps there are, behind the last key, the sequence and the head of the cache; `paging` the page table and its strides, keys of a page
+    as a divisor, and how many pages there are. Of the blocks of a cluster each loads every other box, for both, `rank` the even or the odd
+    ones, and returns when the other one has read all.
+    """
+    (K_BOXES, V_BOXES), (K_SLOTS, V_SLOTS), (_, K_AT, V_AT, _) = config.boxes, config.rings, config.places
+    CLUSTER, PAGED, STAGE, K_ROWS = config.cluster, config.page > 0, config.stage, config.page or WIDTH  # keys of a box
+    V_ROWS, PAGES = min(K_ROWS, PIECE), WIDTH // K_ROWS
+    load, next_box, next_piece = make_tma_load(4, multicast=CLUSTER > 1), make_advanced(K_SLOTS), make_advanced(V_SLOTS)
+
+    @device_function
+    def look_up(numbers, j0, last, b, paging):
+        """Pages of a step's keys, as the table has them; they are not looked at before they are needed, a step later."""
+        if PAGED:
+            table, table_strides, page, _ = paging
+            for u in range(PAGES):
+                j = i32(j0 + u * K_ROWS)
+                number, _ = divide_remainder(j if j < last else i32(0), page)
+                numbers[u] = table[i64(i64(b) * table_strides[0] + i64(number) * table_strides[1])]
+
+    @device_function
+    def load_box(to, array, bar, column, j, g, b, number, paging):
+        """Keys j and on of 64 columns; of a page that there is not those of the first or the last one."""
+        image, row = b, j
+        if PAGED:
+            _, row = divide_remainder(j, paging[2])
+            image = between(number, 0, i32(paging[3] - 1))
+        if CLUSTER > 1:
+            load(to, array, bar, column, row, g, image, u32(3))
+        else:
+            load(to, array, bar, column, row, g, image)
+
+    @device_function
+    def produce(k_map, v_map, base, bars, keys, rank, paging):
+        k_full, k_empty, v_full, v_empty, _, _ = bars
+        first, count, last, b, g = keys
+        k_slot, k_phase, v_slot, v_phase = u32(0), u32(1), u32(0), u32(1)
+        ahead, behind = cuda.local.array(PAGES, i32), cuda.local.array(PAGES, i32)
+        if count > 0:
+            look_up(ahead, first, last, b, paging)
+        for n in range(i32(count + 1) if count > 0 else i32(0)):
+            at = i32(first + i32(n) * WIDTH)
+            if n < count:
+                for box in range(K_BOXES):
+                    mbarrier_wait(u32(k_empty + u32(8) * k_slot), k_phase)
+                    bar = u32(k_full + u32(8) * k_slot)
+                    mbarrier_arrive_expect(bar, u32(BOX))
+                    if CLUSTER == 1 or i32(k_slot & u32(1)) == rank:
+                        to = u32(base + u32(K_AT) + k_slot * u32(BOX))
+                        for u in range(PAGES):
+                            load_box(u32(to + u32(u * K_ROWS * ROW)), k_map, bar, i32(box * COLUMNS), i32(at + u * K_ROWS), g, b, ahead[u],
+                                     paging)
+                    k_slot, k_phase = next_box(k_slot, k_phase)
+            if n > 0:
+                for piece in range(WIDTH // PIECE):
+                    mbarrier_wait(u32(v_empty + u32(8) * v_slot), v_phase)
+                    bar = u32(v_full + u32(8) * v_slot)
+                    mbarrier_arrive_expect(bar, u32(STAGE))
+                    to = u32(base + u32(V_AT) + v_slot * u32(STAGE))
+                    for box in range(V_BOXES):
+                        if CLUSTER == 1 or box % 2 == rank:
+                            for u in range(PIECE // V_ROWS):
+                                key = piece * PIECE + u * V_ROWS
+                                load_box(u32(to + u32(box * SLICE + u * V_ROWS * ROW)), v_map, bar, i32(box * COLUMNS),
+                                         i32(at + (key - WIDTH)), g, b, behind[key // K_ROWS], paging)
+                    v_slot, v_phase = next_piece(v_slot, v_phase)
+            for u in range(PAGES):
+                behind[u] = ahead[u]
+            look_up(ahead, i32(at + WIDTH), last, b, paging)
+        if CLUSTER > 1:
+            for _ in range(K_SLOTS):
+                mbarrier_wait(u32(k_empty + u32(8) * k_slot), k_phase)
+                k_slot, k_phase = next_box(k_slot, k_phase)
+            for _ in range(V_SLOTS):
+                mbarrier_wait(u32(v_empty + u32(8) * v_slot), v_phase)
+                v_slot, v_phase = next_piece(v_slot, v_phase)
+    return produce
