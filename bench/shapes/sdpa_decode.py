@@ -13,6 +13,10 @@ SETS = {
             "1x32x131072x128 {} --kv-heads 8"),
     "models": ("64x64x4096x64 {} --kv-heads 8 --window 128 --sink", "32x16x8192x128 {}",
                "32x128x4096x576 {} --kv-heads 1 --value-size 512"),
+    "latent": ("1x128x4096x576 {} --kv-heads 1 --value-size 512", "128x16x4096x576 {} --kv-heads 1 --value-size 512",
+               "32x128x4096x576 {} --kv-heads 1 --value-size 512 --page 64",
+               "32x64x4096x576 {} --kv-heads 1 --value-size 512 --rows 2"),
+    "tall": ("32x64x8192x128 {} --kv-heads 1", "16x32x8192x128 {} --kv-heads 8 --rows 8", "32x64x4096x256 {} --kv-heads 2"),
     "small": ("2x8x512x64 {} --kv-heads 2",),
 }
 
