@@ -84,6 +84,19 @@ def test_caches_that_tma_reads(words, reason):
     assert said is None if reason is None else reason in said
 
 
+@pytest.mark.parametrize("layout, words", [({"q": {"misaligned": 1}}, None), ({"q": {"misaligned": 4, "gap": 2}}, 1),
+                                           ({"q": {"step": 2}}, None), ({"k": {"gap": 4}}, None),
+                                           ({"o": {"misaligned": 1}, "q": {"gap": 4}}, 2)])
+def test_queries_are_read_by_whole_words(layout, words):
+    algorithm, = (a for a in dispatch.algorithms("sdpa_decode") if a.name == "split_kv_wgmma")
+    case = Decode("layouts", 2, 1, 2, (9,), 40, 24, "float16", capacity=9, layout=layout)
+    said = algorithm.supports(case.problem())
+    assert said is None if words else "expected rows of whole words" in said or "TMA takes rows" in said
+    if words:
+        assert algorithm.variants(case.problem(), contract.device())[0].config.words == words
+        contract.check(algorithm, case, **contract.ONCE)
+
+
 @pytest.mark.parametrize("lengths", [(99, 4), (-5, 3), (2 ** 31 - 1, -2 ** 31)])
 @pytest.mark.parametrize("pages", [(0, 99, 1), (-7, 2, 1), (2 ** 31 - 1, -2 ** 31, 0)])
 def test_a_cache_is_not_left(lengths, pages, simulated):

@@ -108,13 +108,17 @@ class Config:
         return f"{self.splits} ranges" + " by two blocks" * (self.cluster > 1)
 
 
+def words_of(problem):
+    """32-bit words of an access to q."""
+    return access_words(problem.q, CHUNK, problem.strides(problem.q)[:-1])
+
+
 def configs(problem, device):
     """One range, and as many as make half a wave of the blocks that fit the device, or whole ones; where tiles of rows come in pairs, which
     share their keys, clusters of two."""
     p, bent = problem, problem.softcap > 0 or not 2.0 ** -60 < problem.scale < 2.0 ** 60
     page = min(p.page, WIDTH) if p.page_table is not None else 0
-    whole = Config(decode_kind(p), p.d, p.dv, page, p.left >= 0, bent, access_words(p.q, CHUNK, p.strides(p.q)[:-1]),
-                   stored_in_pairs(p, p.o), 1, 1)
+    whole = Config(decode_kind(p), p.d, p.dv, page, p.left >= 0, bent, words_of(p), stored_in_pairs(p, p.o), 1, 1)
     slots, lines, most = whole.blocks * device.sms, lines_of(p, HEIGHT), max(1, min(1024, p.seen // (2 * WIDTH)))
     counts = {1} | {min(most, splits) for halves in (1, 2, 4, 8) if (splits := slots * halves // (2 * lines))}
     return [replace(whole, cluster=cluster, splits=splits) for cluster in (1, 2)

@@ -44,7 +44,7 @@ from ..matmul._engine_hopper import ROW
 from ._decode_producer import make_advanced, make_produce
 from ._decode_ranges import (lines_of, make_places, make_range, merge_launch, merge_seconds, parts_bytes, shape_arguments, sink_arguments,
                              tiles_of)
-from ._decode_tiles import BOX, CHUNK, FACTORS, HEIGHT, PIECE, SLICE, WIDTH, configs
+from ._decode_tiles import BOX, CHUNK, FACTORS, HEIGHT, PIECE, SLICE, WIDTH, configs, words_of
 from ._flash import LN2, LOG2E
 from ._fragments import SLACK, make_absorb, make_cap, make_keep, make_pack, make_share, make_store_rows, multiply_rows, quad_sum
 from ._scores import NOTHING, make_terms
@@ -67,8 +67,8 @@ def supports(problem):
     for name, t in (("k_cache", p.k_cache), ("v_cache", p.v_cache)):
         if not addressable(p, t):
             return f"{name} has strides {t.strides} and alignment {t.alignment}: TMA takes rows that lie 16 bytes, or multiples, apart"
-    if p.q.strides[-1] != 1:
-        return "the elements of a head of q are not contiguous"
+    if p.q.strides[-1] != 1 or not words_of(p):
+        return f"{p.q}; expected rows of whole words of four bytes"
     if p.page_table is not None and (p.page % LEAST_PAGE or p.page % WIDTH and WIDTH % p.page):
         return f"pages of {p.page} keys; expected {LEAST_PAGE}, {2 * LEAST_PAGE} or a multiple of {WIDTH}"
     elements = p.batch * p.kv_heads * (p.group * p.rows + HEIGHT) * 2 * max(p.d, p.dv, 1024)
