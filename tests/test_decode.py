@@ -66,8 +66,9 @@ def test_two_halves_of_a_probability_are_as_exact_as_a_float(case):
 
 @pytest.mark.parametrize("case", [
     Decode("latent", 5, 1, 1, (130, 0), 576, 512, "bfloat16", capacity=136),
+    Decode("latent-rows", 5, 1, 2, (66, 1), 192, 128, "float16", capacity=70, sink="float16", order="BSHD"),
     Decode("latent-paged", 3, 1, 2, (150, 1), 576, 512, "float16", page=64, pages=7, table=3, sink="float16", order="BSHD")],
-    ids=["plain", "paged"])
+    ids=["plain", "rows", "paged"])
 def test_latent_heads(case):
     algorithm, = (a for a in dispatch.algorithms("sdpa_decode") if a.name == "split_kv_wgmma")
     contract.check(algorithm, case, **contract.ONCE)

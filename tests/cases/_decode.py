@@ -137,9 +137,6 @@ def table():
     case("no-room", 2, 1, 1, (0,), 8, capacity=0, trivial=True)
     case("no-pages", 2, 1, 1, (0,), 8, page=4, pages=0, table=0, trivial=True)
     case("no-batch", 2, 1, 1, (), 8, capacity=4)
-    case("latent", 3, 1, 1, (70, 0), 576, 512, "bfloat16", capacity=72)
-    case("latent-rows", 5, 1, 2, (66, 1), 192, 128, "float16", capacity=70, sink="float16", order="BSHD")
-    case("latent-paged", 3, 1, 1, (70, 33), 72, 264, "float16", page=16, pages=7, table=6)
     case("strided", 2, 1, 2, (6, 4), 4, capacity=7, layout={"q": {"step": 2}, "k": {"gap": 3}, "v": {"order": (0, 2, 1, 3)},
                                                             "o": {"gap": 1}, "lengths": {"step": 2}})
     case("misaligned", 2, 1, 1, (6, 4), 8, dtype="bfloat16", capacity=7, layout={name: {"misaligned": 1} for name in ("q", "k", "v", "o")})
