@@ -151,7 +151,7 @@ def estimate(problem, device, config):
     and an end; and the merge."""
     p = problem
     blocks, slots = lines_of(p, config.rows) * config.splits, config.blocks * device.sms
-    each = p.bytes * (1 + 0.25 * (tiles_of(p, config.rows) - 1)) / blocks
+    each = p.bytes * tiles_of(p, config.rows) / blocks  # tiles of the same keys take as long each, wherever these come from
     (whole, rest), waves = divmod(blocks, slots), ceil_div(blocks, slots)
     most, alone = READ_RATE * device.bandwidth, config.threads * 4 * config.raw * config.tiles / LATENCY
     moved = sum(n * each * (most ** -SHARPNESS + (n * alone / turns) ** -SHARPNESS) ** (1 / SHARPNESS)
