@@ -50,7 +50,9 @@ def merge_seconds(problem, parts, splits, device):
     """About how long the merge takes, whose launch waits where the ranges' ends."""
     if splits == 1:
         return 0.0
-    return 1.5e-6 + ceil_div(splits, AHEAD * MOST_WARPS) * 0.7e-6 + moved_seconds(2 * parts_bytes(problem, parts, splits), device)
+    many = problem.group * problem.rows
+    moved = 2 * parts_bytes(problem, parts, splits) * many // (tiles_of(problem, parts.rows) * parts.rows)  # of rows that there are
+    return 1.5e-6 + ceil_div(splits, AHEAD * MOST_WARPS) * 0.7e-6 + moved_seconds(moved, device)
 
 
 @functools.cache
