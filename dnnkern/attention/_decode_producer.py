@@ -25,18 +25,17 @@ def make_advanced(slots):
 
 @functools.cache
 def make_produce(config):
-    """Device function ``produce(k_map, v_map, base, bars, keys, rank, paging)`` of one thread: all of a range, step by step, values a step
+    """Device function ``produce(k_map, v_map, base, bars, keys, paging)`` of one thread: all of a range, step by step, values a step
     behind their keys.
 
     `bars` begins with the barriers of the rings: keys are there, are read, values are there, are read. `keys` are the first key, how many
     steps there are, behind the last key, the sequence and the head of the cache; `paging` the page table and its strides, keys of a page
-    as a divisor, and how many pages there are. Of the blocks of a cluster each loads every other box, for both, `rank` the even or the odd
-    ones, and returns when the other one has read all.
+    as a divisor, and how many pages there are.
     """
     (K_BOXES, V_BOXES), (K_SLOTS, V_SLOTS), (_, K_AT, V_AT, _) = config.boxes, config.rings, config.places
-    CLUSTER, PAGED, STAGE, K_ROWS = config.cluster, config.page > 0, config.stage, config.page or WIDTH  # keys of a box
+    PAGED, STAGE, K_ROWS = config.page > 0, config.stage, config.page or WIDTH  # keys of a box
     V_ROWS, PAGES = min(K_ROWS, PIECE), WIDTH // K_ROWS
-    load, next_box, next_piece = make_tma_load(4, multicast=CLUSTER > 1), make_advanced(K_SLOTS), make_advanced(V_SLOTS)
+    load, next_box, next_piece = make_tma_load(4), make_advanced(K_SLOTS), make_advanced(V_SLOTS)
 
     @device_function
     def look_up(numbers, j0, last, b, paging):
@@ -55,13 +54,10 @@ def make_produce(config):
         if PAGED:
             _, row = divide_remainder(j, paging[2])
             image = between(number, 0, i32(paging[3] - 1))
-        if CLUSTER > 1:
-            load(to, array, bar, column, row, g, image, u32(3))
-        else:
-            load(to, array, bar, column, row, g, image)
+        load(to, array, bar, column, row, g, image)
 
     @device_function
-    def produce(k_map, v_map, base, bars, keys, rank, paging):
+    def produce(k_map, v_map, base, bars, keys, paging):
         k_full, k_empty, v_full, v_empty, _, _ = bars
         first, count, last, b, g = keys
         k_slot, k_phase, v_slot, v_phase = u32(0), u32(1), u32(0), u32(1)
@@ -75,11 +71,10 @@ def make_produce(config):
                     mbarrier_wait(u32(k_empty + u32(8) * k_slot), k_phase)
                     bar = u32(k_full + u32(8) * k_slot)
                     mbarrier_arrive_expect(bar, u32(BOX))
-                    if CLUSTER == 1 or i32(k_slot & u32(1)) == rank:
-                        to = u32(base + u32(K_AT) + k_slot * u32(BOX))
-                        for u in range(PAGES):
-                            load_box(u32(to + u32(u * K_ROWS * ROW)), k_map, bar, i32(box * COLUMNS), i32(at + u * K_ROWS), g, b, ahead[u],
-                                     paging)
+                    to = u32(base + u32(K_AT) + k_slot * u32(BOX))
+                    for u in range(PAGES):
+                        load_box(u32(to + u32(u * K_ROWS * ROW)), k_map, bar, i32(box * COLUMNS), i32(at + u * K_ROWS), g, b, ahead[u],
+                                 paging)
                     k_slot, k_phase = next_box(k_slot, k_phase)
             if n > 0:
                 for piece in range(WIDTH // PIECE):
@@ -88,20 +83,12 @@ def make_produce(config):
                     mbarrier_arrive_expect(bar, u32(STAGE))
                     to = u32(base + u32(V_AT) + v_slot * u32(STAGE))
                     for box in range(V_BOXES):
-                        if CLUSTER == 1 or box % 2 == rank:
-                            for u in range(PIECE // V_ROWS):
-                                key = piece * PIECE + u * V_ROWS
-                                load_box(u32(to + u32(box * SLICE + u * V_ROWS * ROW)), v_map, bar, i32(box * COLUMNS),
-                                         i32(at + (key - WIDTH)), g, b, behind[key // K_ROWS], paging)
+                        for u in range(PIECE // V_ROWS):
+                            key = piece * PIECE + u * V_ROWS
+                            load_box(u32(to + u32(box * SLICE + u * V_ROWS * ROW)), v_map, bar, i32(box * COLUMNS),
+                                     i32(at + (key - WIDTH)), g, b, behind[key // K_ROWS], paging)
                     v_slot, v_phase = next_piece(v_slot, v_phase)
             for u in range(PAGES):
                 behind[u] = ahead[u]
             look_up(ahead, i32(at + WIDTH), last, b, paging)
-        if CLUSTER > 1:
-            for _ in range(K_SLOTS):
-                mbarrier_wait(u32(k_empty + u32(8) * k_slot), k_phase)
-                k_slot, k_phase = next_box(k_slot, k_phase)
-            for _ in range(V_SLOTS):
-                mbarrier_wait(u32(v_empty + u32(8) * v_slot), v_phase)
-                v_slot, v_phase = next_piece(v_slot, v_phase)
     return produce

@@ -5,7 +5,7 @@ from ..device.groups import access_words
 from ..device.index import ceil_div
 from ..device.registers import check_register_budget
 from ..matmul._engine_hopper import ROW, SHARED_LIMIT
-from ._decode_ranges import Parts, lines_of, tiles_of
+from ._decode_ranges import Parts, lines_of
 from ._fragments import stored_in_pairs
 from ._scores import Kind
 from ._wgmma import ALIGNMENT, COLUMNS
@@ -22,8 +22,8 @@ MOST_SLOTS = 20  # of a ring
 @dataclass(frozen=True)
 class Config:
     """The options and sizes of heads; keys that lie in one box of a page, 0 without pages; whether there is a window, whether scores are
-    more than scaled products, 32-bit words of an access to q, whether results are stored by two; blocks of a cluster, and into how many
-    ranges the keys are cut."""
+    more than scaled products, 32-bit words of an access to q, whether results are stored by two; and into how many ranges the keys are
+    cut."""
     kind: Kind
     d: int
     e: int
@@ -32,7 +32,6 @@ class Config:
     adjusted: bool
     words: int
     pairs: bool
-    cluster: int
     splits: int
 
     def __post_init__(self):
@@ -105,7 +104,7 @@ class Config:
         return Parts(self.kind, HEIGHT, self.e, self.e)
 
     def __str__(self):
-        return f"{self.splits} ranges" + " by two blocks" * (self.cluster > 1)
+        return f"{self.splits} ranges"
 
 
 def words_of(problem):
@@ -114,13 +113,10 @@ def words_of(problem):
 
 
 def configs(problem, device):
-    """One range, and as many as make half a wave of the blocks that fit the device, or whole ones; where tiles of rows come in pairs, which
-    share their keys, clusters of two."""
+    """One range, and as many as make half a wave of the blocks that fit the device, or whole ones."""
     p, bent = problem, problem.softcap > 0 or not 2.0 ** -60 < problem.scale < 2.0 ** 60
     page = min(p.page, WIDTH) if p.page_table is not None else 0
-    whole = Config(decode_kind(p), p.d, p.dv, page, p.left >= 0, bent, words_of(p), stored_in_pairs(p, p.o), 1, 1)
+    whole = Config(decode_kind(p), p.d, p.dv, page, p.left >= 0, bent, words_of(p), stored_in_pairs(p, p.o), 1)
     slots, lines, most = whole.blocks * device.sms, lines_of(p, HEIGHT), max(1, min(1024, p.seen // (2 * WIDTH)))
     counts = {1} | {min(most, splits) for halves in (1, 2, 4, 8) if (splits := slots * halves // (2 * lines))}
-    return [replace(whole, cluster=cluster, splits=splits) for cluster in (1, 2)
-            if cluster == 1 or tiles_of(p, HEIGHT) % 2 == 0 and p.left < 0
-            for splits in sorted(counts)]
+    return [replace(whole, splits=splits) for splits in sorted(counts)]

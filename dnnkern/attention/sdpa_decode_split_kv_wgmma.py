@@ -11,7 +11,6 @@
 - Sums of 512 columns are two warpgroups' registers. The first one alone has scores; it tells the second a tile of probabilities, and by
   what rows have to be scaled.
 - Of values of up to 256 columns one warpgroup has all, and a multiprocessor has two blocks where they fit.
-- Two tiles of rows that share a head of the cache are a cluster of two blocks: each of them loads every other box, for both.
 - The level that exponentials are taken by may lag behind the largest score by 2**8 (`_fragments`): sums are hardly ever scaled.
 - Keys are cut into ranges, whose parts a second launch merges, where one each would leave multiprocessors without work.
 
@@ -24,14 +23,12 @@ from dataclasses import replace
 
 from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.barrier import barrier_sync
-from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import rcp
 from ..device.groups import make_reader
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
-from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_free_remote, mbarrier_init,
-                               mbarrier_wait)
+from ..device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_init, mbarrier_wait
 from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import prefetch_tensor_map, tensor_map_address
@@ -94,7 +91,7 @@ def estimate(problem, device, config):
     steps = ceil_div(ceil_div(p.seen, WIDTH), c.splits)
     products = 2 * HEIGHT * WIDTH * (COLUMNS * c.boxes[0] + p.dv) / 4096 * ceil_div(busy, device.sms)
     moved = WIDTH * (p.d + p.dv) * p.q.itemsize * busy / device.bandwidth
-    moved = max(moved / tiles_of(p, HEIGHT) / READ_RATE, moved / L2_RATE)  # a cluster reads half of it, which changes nothing
+    moved = max(moved / tiles_of(p, HEIGHT) / READ_RATE, moved / L2_RATE)
     step = max((products + STEP_CYCLES) / (CLOCK_SHARE * device.clock_hz), moved)
     return LAUNCH + waves * (BLOCK + steps * step) + merge_seconds(p, c.parts, c.splits, device)
 
@@ -106,7 +103,7 @@ def kernel(config):
     terms, range_of, (sum_at, score_at) = make_terms(kind), make_range(WIDTH), make_places(c.parts)
     (K_BOXES, V_BOXES), (FIRST_COLUMNS, OTHER_COLUMNS), (K_SLOTS, V_SLOTS) = c.boxes, c.columns, c.rings
     P_AT, K_AT, V_AT, REST = c.places
-    GROUPS, THREADS, STAGE, D, CLUSTER, SPLIT, SINK = c.groups, c.threads, c.stage, c.d, c.cluster, c.splits > 1, bool(kind.sink)
+    GROUPS, THREADS, STAGE, D, SPLIT, SINK = c.groups, c.threads, c.stage, c.d, c.splits > 1, bool(kind.sink)
     FOLLOWED, WINDOWED, ADJUSTED, CAPPED = GROUPS > 1, c.windowed, c.adjusted, kind.softcap
     SCORES, SUMS, MORE_SUMS, WORDS = WIDTH // 2, FIRST_COLUMNS // 2, OTHER_COLUMNS // 2, WIDTH // 4
     RAW, LINES, STEP_LOG = 4 * K_BOXES, 16 * GROUPS, WIDTH.bit_length() - 1
@@ -129,12 +126,9 @@ def kernel(config):
 
     @device_function
     def give_back(empty, slot, thread):
-        """The warpgroup has read what lies there, for each block of the cluster that writes there."""
-        if CLUSTER == 1:
-            if thread == 0:
-                mbarrier_arrive(u32(empty + u32(8) * slot))
-        elif thread < CLUSTER:
-            mbarrier_free_remote(u32(empty + u32(8) * slot), u32(thread))
+        """The warpgroup has read what lies there."""
+        if thread == 0:
+            mbarrier_arrive(u32(empty + u32(8) * slot))
 
     @device_function
     def row_place(b, g, row, many, per, group, strides):
@@ -387,20 +381,14 @@ def kernel(config):
             prefetch_tensor_map(v_map)
             for slot in range(K_SLOTS):
                 mbarrier_init(u32(bars[0] + u32(8 * slot)), u32(1))
-                mbarrier_init(u32(bars[1] + u32(8 * slot)), u32(CLUSTER))
+                mbarrier_init(u32(bars[1] + u32(8 * slot)), u32(1))
             for slot in range(V_SLOTS):
                 mbarrier_init(u32(bars[2] + u32(8 * slot)), u32(1))
-                mbarrier_init(u32(bars[3] + u32(8 * slot)), u32(CLUSTER * GROUPS))
+                mbarrier_init(u32(bars[3] + u32(8 * slot)), u32(GROUPS))
             mbarrier_init(told, u32(4))
             mbarrier_init(bars[5], u32(4))
             fence_mbarrier_init()
-        rank = i32(0)
-        if CLUSTER > 1:
-            cluster_arrive_relaxed()
-            cluster_wait()
-            rank = uniform(i32(cluster_rank()))
-        else:
-            cuda.syncthreads()
+        cuda.syncthreads()
         wait_for_previous_grid()
         launch_dependent_grids()
 
@@ -421,7 +409,7 @@ def kernel(config):
             release_registers()
             if tid < 32:
                 if elect():
-                    produce(k_map, v_map, base, bars, (first, count, last, b, g), rank, (table, table_strides, page, i32(sizes[3])))
+                    produce(k_map, v_map, base, bars, (first, count, last, b, g), (table, table_strides, page, i32(sizes[3])))
         else:
             claim_registers()
             thread = i32(tid & 127)
@@ -450,7 +438,7 @@ def build(problem, device, config):
                  Argument("uint32x3", divisor(splits)), *(Argument("int64x4", p.strides(t)) for t in (p.q, p.o)), *strides, bounds, scale,
                  softcap)
     launch = Launch(kernel(replace(config, splits=min(splits, 2))), (lines_of(p, HEIGHT) * splits, 1, 1), (config.threads, 1, 1), arguments,
-                    shared=config.shared, cluster=(config.cluster, 1, 1), dependent=True)
+                    shared=config.shared, dependent=True)
     return (launch, merge_launch(p, config.parts, splits, True)) if splits > 1 else (launch,)
 
 
