@@ -13,7 +13,7 @@ from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import fma, rcp
 from ..device.index import divide_remainder, divisor
-from ..device.mbarrier import fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
+from ..device.mbarrier import fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 from ..device.registers import check_register_budget, make_register_claim, make_register_release
 from ..device.tma import bulk_load, prefetch_tensor_map, tensor_map_address, tma_load_4d
 from ..device.unroll import unrolled
@@ -144,14 +144,7 @@ def kernel(config):
     absorb, hide, shares = make_absorb(WIDTH, s.first, RAISED), make_hide(WIDTH, config.left, config.right), make_shares(SINK)
     adjust, drop = make_adjust(kind, WIDTH) if ADJUSTED else None, make_drop(WIDTH) if DROPOUT else None
     pack, hold_scores, store = config.make_pack(), pin(SCORES), config.make_store()
-    load_sink = element(kind.sink or kind.dtype).load
-
-    @device_function
-    def advanced(slot, phase):
-        slot = u32(slot + u32(1))
-        if slot == u32(STAGES):
-            return u32(0), u32(phase ^ u32(1))
-        return slot, phase
+    load_sink, advanced = element(kind.sink or kind.dtype).load, make_advanced(STAGES)
 
     @device_function
     def extent(i0, image, numbers):

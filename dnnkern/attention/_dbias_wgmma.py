@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, i32, i64, u32
 from ..device.fastmath import ex2, fma
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
-from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init,
-                               mbarrier_wait)
+from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_arrive_expect,
+                               mbarrier_init, mbarrier_wait)
 from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import bulk_commit, bulk_load, make_bulk_wait, make_bulk_wait_read, tensor_map_address, tma_load_4d, tma_store_4d
@@ -146,7 +146,7 @@ def kernel(config):
     scores_first, values_done = make_wgmma_wait(1, FRAGMENT), make_wgmma_wait(0, FRAGMENT)
     add_bias, pack = make_add_bias(kind.bias, WIDTH, BIAS_BOX), make_pack(kind.bias, WORDS)
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), REGISTERS))
-    source_free, drained = make_bulk_wait_read(0), make_bulk_wait(0)
+    source_free, drained, advanced = make_bulk_wait_read(0), make_bulk_wait(0), make_advanced(STAGES)
 
     @device_function
     def place_of(t, spread):
@@ -167,13 +167,6 @@ def kernel(config):
             some = i32(j0 + WIDTH) > first_end or j0 < last_begin
             seen = max(first, j0) < min(last, i32(j0 + WIDTH))
         return seen, some
-
-    @device_function
-    def advanced(slot, phase):
-        slot = u32(slot + u32(1))
-        if slot == u32(STAGES):
-            return u32(0), u32(phase ^ u32(1))
-        return slot, phase
 
     @device_function
     def release(bar, lane):

@@ -3,24 +3,12 @@ import functools
 
 from ..device import cuda, device_function, i32, i64, u32
 from ..device.index import divide_remainder
-from ..device.mbarrier import mbarrier_arrive_expect, mbarrier_wait
+from ..device.mbarrier import make_advanced, mbarrier_arrive_expect, mbarrier_wait
 from ..device.tma import make_tma_load
 from ..matmul._engine_hopper import ROW
 from ._decode_tiles import BOX, PIECE, SLICE, WIDTH
 from ._scores import between
 from ._wgmma import COLUMNS
-
-
-@functools.cache
-def make_advanced(slots):
-    """Device function ``advanced(slot, phase)`` -> the next slot of a ring, and its phase."""
-    @device_function
-    def advanced(slot, phase):
-        slot = u32(slot + u32(1))
-        if slot == u32(slots):
-            return u32(0), u32(phase ^ u32(1))
-        return slot, phase
-    return advanced
 
 
 @functools.cache

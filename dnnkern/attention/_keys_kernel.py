@@ -7,8 +7,8 @@ from ..device.atomic import fetch_add_u32
 from ..device.barrier import barrier_sync
 from ..device.grid import add_released, load_acquired
 from ..device.index import ceil_div, divide_remainder, divisor
-from ..device.mbarrier import (fence_async_global, fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect,
-                               mbarrier_init, mbarrier_wait)
+from ..device.mbarrier import (fence_async_global, fence_async_shared, fence_mbarrier_init, make_advanced, mbarrier_arrive,
+                               mbarrier_arrive_expect, mbarrier_init, mbarrier_wait)
 from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import (bulk_commit, bulk_load, bulk_reduce_add_f32, bulk_store, make_bulk_wait, make_bulk_wait_read, prefetch_tensor_map,
@@ -65,17 +65,10 @@ def kernel(config, down):
     part_first = make_wgmma_wait(0 if CROWDED else 1, PARTS)
     sums_done, values_done, box_done, box_values_done = (make_wgmma_wait(0, n) for n in (SUMS, SUMS_V, BOX, BOX_V))
     release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), config.registers))
-    source_free, drained = make_bulk_wait_read(0), make_bulk_wait(0)
+    source_free, drained, advanced = make_bulk_wait_read(0), make_bulk_wait(0), make_advanced(STAGES)
     pack = make_split(WORDS) if SPLIT else make_pack(kind.dtype, WORDS)
     store, store_values = map(functools.partial(make_single_store if SPLIT else make_store, kind.dtype), config.columns,
                               (config.d, config.e), config.pairs)
-
-    @device_function
-    def advanced(slot, phase):
-        slot = u32(slot + u32(1))
-        if slot == u32(STAGES):
-            return u32(0), u32(phase ^ u32(1))
-        return slot, phase
 
     @device_function
     def release(empty, slot, lane):

@@ -28,7 +28,7 @@ from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import rcp
 from ..device.groups import make_reader
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
-from ..device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_init, mbarrier_wait
+from ..device.mbarrier import fence_async_shared, fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_init, mbarrier_wait
 from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import prefetch_tensor_map, tensor_map_address
@@ -38,7 +38,7 @@ from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descr
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..matmul._engine_hopper import ROW
-from ._decode_producer import make_advanced, make_produce
+from ._decode_producer import make_produce
 from ._decode_ranges import (lines_of, make_places, make_range, merge_launch, merge_seconds, parts_bytes, shape_arguments, sink_arguments,
                              tiles_of)
 from ._decode_tiles import BOX, CHUNK, FACTORS, HEIGHT, PIECE, SLICE, WIDTH, configs, words_of

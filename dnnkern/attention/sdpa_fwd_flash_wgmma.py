@@ -28,8 +28,8 @@ from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import rcp
 from ..device.index import divide_remainder, divisor
 from ..device.ldmatrix import ldmatrix_x4
-from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init,
-                               mbarrier_wait)
+from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_arrive_expect,
+                               mbarrier_init, mbarrier_wait)
 from ..device.registers import make_register_claim, make_register_release
 from ..device.stmatrix import stmatrix_x4
 from ..device.tma import (bulk_commit, make_bulk_wait, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_4d,
@@ -126,13 +126,7 @@ def kernel(config):
     pack, hold_scores, row_words = make_pack(kind.dtype, WORDS), pin(SCORES), make_row_words(kind.dtype, SUMS)
     store_elements = make_store(kind.dtype, E, config.e, config.pairs)
     load_sink, drained, source_free = element(kind.sink or kind.dtype).load, make_bulk_wait(0), make_bulk_wait_read(0)
-
-    @device_function
-    def advanced(slot, phase):
-        slot = u32(slot + u32(1))
-        if slot == u32(STAGES):
-            return u32(0), u32(phase ^ u32(1))
-        return slot, phase
+    advanced = make_advanced(STAGES)
 
     @device_function
     def place_of(t, order, numbers):

@@ -29,8 +29,8 @@ from ..device.barrier import barrier_arrive, barrier_sync
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import fma
-from ..device.mbarrier import (fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_free_remote, mbarrier_init,
-                               mbarrier_wait)
+from ..device.mbarrier import (fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_free_remote,
+                               mbarrier_init, mbarrier_wait)
 from ..device.registers import check_register_budget, make_register_claim, make_register_release
 from ..device.tma import make_bulk_wait, make_tma_load, prefetch_tensor_map
 from ..device.unroll import unrolled
@@ -291,20 +291,13 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                           a_tile=A_GROUP // 16)
     wait_all, wait_older = make_wgmma_wait(0, SUMS), make_wgmma_wait(1, 0)
     release_registers, claim_registers = make_register_release(KEEP), make_register_claim(TAKE)
-    drain = make_bulk_wait(0)
+    drain, advanced = make_bulk_wait(0), make_advanced(STAGES)
     load, first_of, after, STATE = loader.load, loader.first, loader.after, loader.first is not None
     first_factors, factors_after, read_factors = factors or (None, None, None)
     scalar = i32 if accumulator == "int32" else f32
     PROMOTED, FACTORS = loader.dtype in FP8, factors is not None
     if PROMOTED and not promoted_fits(tile):
         raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 32 registers; there are {TAKE}")
-
-    @device_function
-    def advance(slot, phase):
-        slot = u32(slot + u32(1))
-        if slot == u32(STAGES):
-            return u32(0), u32(phase ^ u32(1))
-        return slot, phase
 
     @device_function
     def release(empty, slot, thread):
@@ -339,12 +332,12 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                             load(at, u32(at + u32(A_BYTES)), a_map, b_map, bar, where, rank, i32(k))
                     if STATE:
                         state = after(state, where)
-                    slot, phase = advance(slot, phase)
+                    slot, phase = advanced(slot, phase)
                 t = i32(t + stride)
             if CLUSTER > 1 and leads:  # the block must not end while another may still arrive on its barriers
                 for _ in range(STAGES):
                     mbarrier_wait(u32(empty + u32(8) * slot), phase)
-                    slot, phase = advance(slot, phase)
+                    slot, phase = advanced(slot, phase)
 
     @device_function
     def sink_group(g, s):
@@ -396,7 +389,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                         scales = factors_after(scales, out)
                     wait_all(acc)
                     release(empty, slot, thread)
-                    slot, phase = advance(slot, phase)
+                    slot, phase = advanced(slot, phase)
                     for i in range(SUMS // 4):
                         if FACTORS:
                             total[4 * i] = fma(acc[4 * i], low, total[4 * i])
@@ -412,7 +405,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                     wait_older(acc)
                     release(empty, before, thread)
                 before = slot
-                slot, phase = advance(slot, phase)
+                slot, phase = advanced(slot, phase)
             if TURNS and t < tiles:
                 barrier_arrive(u32(4 - group), u32(256))
             if end > begin and PROMOTED:
