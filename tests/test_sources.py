@@ -1,0 +1,62 @@
+"""Imports found by reading sources are those that Python's own parser finds."""
+import ast
+import pathlib
+
+import pytest
+
+from dnnkern.host import sources
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FILES = sorted(p for folder in ("dnnkern", "tests", "bench") for p in (ROOT / folder).rglob("*.py"))
+
+
+def parsed(path):
+    """The reference: module names from the syntax tree, as files."""
+    top = path.parent
+    while (top / "__init__.py").is_file():
+        top = top.parent
+    package, found = path.parent.relative_to(top).parts, set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = list(package[:len(package) - node.level + 1]) if node.level else []
+            base += node.module.split(".") if node.module else []
+            names = [base, *(base + [alias.name] for alias in node.names)]
+        else:
+            continue
+        for name in filter(None, names):
+            for root in (top, ROOT):
+                at = root.joinpath(*name)
+                file = next((f for f in (at.with_suffix(".py"), at / "__init__.py") if f.is_file()), None)
+                if file is not None and (root == top or name[0] == "dnnkern"):
+                    found.add(file)
+                    break
+    return found - {path}
+
+
+def test_every_file_of_the_project():
+    assert len(FILES) > 500
+    for path in FILES:
+        missing = parsed(path) - sources.imports(path)
+        assert not missing, f"{path} imports {sorted(missing)}, which are not found"
+
+
+def test_a_tree_of_files(tmp_path):
+    for name, text in {"top.py": "import one, pack.two as two  # import pack.no\n",
+                       "one.py": "def f():\n    from pack import (\n  deep,  # why\n )\n",
+                       "pack/__init__.py": "", "pack/two.py": "from . import deep\nfrom .deep import x\n", "pack/deep.py": "import os\n",
+                       "pack/no.py": "import top\n"}.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    found = sources.distances(frozenset({tmp_path / "top.py"}))
+    names = {p.relative_to(tmp_path).as_posix(): d for p, d in found.items()}
+    assert names == {"top.py": 0, "one.py": 1, "pack/two.py": 1, "pack/__init__.py": 2, "pack/deep.py": 2}
+
+
+@pytest.mark.parametrize("algorithm, inside, outside", [
+    ("matmul/matmul_wgmma.py", "device/wgmma.py", "matmul/matmul_mma.py"), ("softmax/softmax_naive.py", "device/convert.py", "device/wgmma.py")])
+def test_what_an_algorithm_is_made_of(algorithm, inside, outside):
+    closure = sources.closure(sources.PACKAGE / algorithm)
+    assert sources.PACKAGE / inside in closure and sources.PACKAGE / outside not in closure
