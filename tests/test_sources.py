@@ -56,7 +56,8 @@ def test_a_tree_of_files(tmp_path):
 
 
 @pytest.mark.parametrize("algorithm, inside, outside", [
-    ("matmul/matmul_wgmma.py", "device/wgmma.py", "matmul/matmul_mma.py"), ("softmax/softmax_naive.py", "device/convert.py", "device/wgmma.py")])
+    ("matmul/matmul_wgmma.py", "device/wgmma.py", "matmul/matmul_mma.py"),
+    ("softmax/softmax_naive.py", "device/convert.py", "device/wgmma.py")])
 def test_what_an_algorithm_is_made_of(algorithm, inside, outside):
     closure = sources.closure(sources.PACKAGE / algorithm)
     assert sources.PACKAGE / inside in closure and sources.PACKAGE / outside not in closure
