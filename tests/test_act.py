@@ -1,4 +1,5 @@
 """Functions of single elements: the references against PyTorch, special values, broadcasting, integers, bad input, the command line."""
+import importlib
 import json
 
 import contract
@@ -108,6 +109,36 @@ def test_nan_and_infinities_of_activations(mode, dtype):
         np.testing.assert_allclose(y[at], limit, rtol=1e-2, atol=1e-6)
         np.testing.assert_allclose(dx[at], slope[side] if mode != "softsign" else 0, rtol=1e-2, atol=1e-6)
     np.testing.assert_allclose(y[3:5], ACTIVATIONS[mode][0](np.zeros(2)), rtol=1e-2, atol=1e-6)
+
+
+def _calls_with(name):
+    """Results of every function that takes the name of an activation or of a gate."""
+    rng = np.random.default_rng(3)
+    x, w, image = array(rng.standard_normal((4, 6))), array(rng.standard_normal((6, 4))), array(rng.standard_normal((2, 4, 3, 3)))
+    c, one, filters = array(np.ones(4)), array(np.ones((4, 4))), array(rng.standard_normal((4, 4, 1, 1)))
+    offsets = array([0, 1, 4], "int32")
+    return {"activation_fwd": dnnkern.activation_fwd(x, name, beta=1.5), "activation_bwd": dnnkern.activation_bwd(x, x, name),
+            "glu_fwd": dnnkern.glu_fwd(x, gate=name), "glu_bwd": dnnkern.glu_bwd(array(rng.standard_normal((4, 3))), x, gate=name),
+            "matmul": dnnkern.matmul(x, w, activation=name), "conv_fwd": dnnkern.conv_fwd(image, filters, activation=name),
+            "conv_transpose_fwd": dnnkern.conv_transpose_fwd(image, filters, activation=name),
+            "grouped_matmul": dnnkern.grouped_matmul(one, array(rng.standard_normal((2, 4, 5))), offsets, activation=name),
+            "batch_norm_infer": dnnkern.batch_norm_infer(image, c, c, c, c, activation=name)}
+
+
+def test_silu_is_a_name_of_swish():
+    other = _calls_with("swish")
+    for function, result in _calls_with("silu").items():
+        np.testing.assert_array_equal(host(result), host(other[function]), err_msg=function)
+
+
+@pytest.mark.parametrize("family, op, words", [
+    ("act", "activation_fwd", "64 f32 {}"), ("act", "activation_bwd", "64 f32 {}"), ("act", "glu_fwd", "9x66 f32 {}"),
+    ("matmul", "matmul", "32x32x32 bf16 --activation {}"), ("matmul", "grouped_matmul", "2x32x32x32 bf16 --activation {}"),
+    ("conv", "conv_fwd", "2x4x8x8 k4 3x3 f32 --activation {}"), ("norm", "batch_norm_infer", "4x6x5x3 f32 {}")])
+def test_silu_in_words(family, op, words):
+    parse = importlib.import_module(f"dnnkern.{family}._parse").parse_problem
+    one, other = (parse(words.format(name).split(), op) for name in ("silu", "swish"))
+    assert one == other and hash(one) == hash(other)
 
 
 def test_nan_of_prelu_and_of_gates():
@@ -298,7 +329,7 @@ def refused(error, words, call, *args, out=None, **keywords):
 def test_bad_activations():
     x, out = array(np.ones((3, 4))), Out((3, 4))
     for call, given in (("activation_fwd", (x,)), ("activation_bwd", (x, x))):
-        refused(ValueError, ["mode 'silu'", "identity, relu", "prelu"], call, *given, "silu", out=out)
+        refused(ValueError, ["mode 'relu6'", "identity, relu", "prelu"], call, *given, "relu6", out=out)
         refused(ValueError, ["no parameter alpha", "it takes none"], call, *given, "gelu", out=out, alpha=1.0)
         refused(TypeError, ["negative_slope is 'x'", "number"], call, *given, "leaky_relu", out=out, negative_slope="x")
         refused(TypeError, ["alpha is (1.0, 2.0)", "number"], call, *given, "elu", out=out, alpha=[1.0, 2.0])
@@ -346,7 +377,7 @@ def test_bad_functions():
 def test_bad_gated_units():
     x, out = array(np.ones((4, 6))), Out((4, 3))
     refused(ValueError, ["extent of 5", "axis 1", "(4, 5)", "even"], "glu_fwd", array(np.ones((4, 5))))
-    refused(ValueError, ["gate 'relu'", "sigmoid, swish, gelu"], "glu_fwd", x, gate="relu", out=out)
+    refused(ValueError, ["gate 'relu'", "sigmoid, swish, silu, gelu"], "glu_fwd", x, gate="relu", out=out)
     refused(ValueError, ["axis 2", "(4, 6)"], "glu_fwd", x, axis=2, out=out)
     refused(ValueError, ["out has shape (4, 6)", "(4, 3)"], "glu_fwd", x, out=Out((4, 6)))
     refused(TypeError, ["x is int32"], "glu_fwd", array(np.ones((4, 6)), "int32"))

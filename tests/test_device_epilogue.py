@@ -150,12 +150,17 @@ def test_limits(activation, definition, dtype):
             np.testing.assert_allclose(dx[index], np.full(4, slope[side]), rtol=1e-5)
 
 
+def test_silu_is_a_name_of_swish():
+    assert Activation("silu", beta=2) == Activation("swish", beta=2) and Activation.of("silu").mode == "swish"
+    assert repr(Activation("silu")) == "Activation('swish')"
+
+
 def test_activation_validates():
     assert Activation("relu", upper_clip=6) == Activation("relu", lower_clip=0.0, upper_clip=6.0)
     assert len({Activation("gelu"), Activation.of("gelu"), Activation("gelu")}) == 1 and Activation.of(None) == Activation("identity")
     assert repr(Activation("relu", upper_clip=6)) == "Activation('relu', upper_clip=6.0)" and Activation("swish")["beta"] == 1.0
     for message, error, mode, parameters in [
-            ("there are identity, relu", ValueError, "silu", {}), ("no parameter alpha; it takes none", ValueError, "gelu", {"alpha": 1}),
+            ("there are identity, relu", ValueError, "relu6", {}), ("no parameter alpha; it takes none", ValueError, "gelu", {"alpha": 1}),
             ("negative_slope is '1'", TypeError, "leaky_relu", {"negative_slope": "1"}),
             ("alpha is nan", ValueError, "elu", {"alpha": math.nan}),
             ("lower_clip 3.0 is not below", ValueError, "relu", {"lower_clip": 3, "upper_clip": 3}),

@@ -58,7 +58,7 @@ def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None
         softsign      x / (1 + abs(x))
         gelu          x (1 + erf(x / sqrt(2))) / 2
         gelu_tanh     x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2
-        swish         x / (1 + exp(-`beta` x)), beta being 1 by default
+        swish, silu   x / (1 + exp(-`beta` x)), beta being 1 by default
         hard_swish    x hard_sigmoid(x)
         mish          x tanh(softplus(x))
         ============  ==========================================================================================
@@ -248,7 +248,7 @@ def glu_fwd(x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=None
     x : array
         float64, float32, float16 or bfloat16, any strides; an even extent along the axis.
     axis : int
-    gate : "sigmoid", "swish" or "gelu"
+    gate : "sigmoid", "swish" (also "silu") or "gelu"
         f. SwiGLU is "swish".
     out : array
         Written and returned; any strides. Overlap with x is an error.

@@ -14,7 +14,7 @@ UNARY = ("identity", "neg", "abs", "sqrt", "rsqrt", "reciprocal", "exp", "log", 
 BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "mod", "atan2", "add_square", *COMPARISONS, *LOGICAL[:2], "binary_select")
 ALIASES = {"bias": "add", "scale": "mul"}
 """cuDNN's other names."""
-GATES = ("sigmoid", "swish", "gelu")
+GATES = ("sigmoid", "swish", "silu", "gelu")
 SCALED = ("scale_tensor", "add_tensor")
 """Operations with run-time numbers alpha, and beta."""
 

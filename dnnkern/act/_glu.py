@@ -25,7 +25,7 @@ class GluProblem(Pointwise):
     axis : int
         Counted from 0.
     gate : str
-        One of `GATES`.
+        One of `GATES`; silu is kept as swish.
     dy : Tensor or None
         Of the gradient.
     """
@@ -44,6 +44,7 @@ class GluProblem(Pointwise):
         present(op, x=x, **({} if op == "glu_fwd" else {"dy": self.dy}))
         if self.gate not in GATES:
             raise ValueError(f"{op}: gate {self.gate!r}; there are {', '.join(GATES)}")
+        object.__setattr__(self, "gate", Activation(self.gate).mode)
         half = half_shape(op, x.shape, self.axis)
         check_dtype(op, "x", x, FLOATS)
         if self.dy is not None:

@@ -6,7 +6,7 @@ canonical `Form`.
 import functools
 from dataclasses import dataclass
 
-from ..device.epilogue import PARAMETERS, Activation
+from ..device.epilogue import MODES, PARAMETERS, Activation
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ._form import Form, canonical, spread
@@ -206,8 +206,8 @@ def make_activation(op, tensors, out, mode, parameters, aliases):
         activation = None
     elif isinstance(mode, Activation) and not parameters:
         activation = mode
-    elif mode not in PARAMETERS:
-        raise ValueError(f"{op}: mode {mode!r}; there are {', '.join(PARAMETERS)}, prelu")
+    elif mode not in MODES:
+        raise ValueError(f"{op}: mode {mode!r}; there are {', '.join(MODES)}, prelu")
     else:
         try:
             activation = Activation(mode, **dict(parameters))

@@ -3,7 +3,7 @@ import argparse
 import functools
 import re
 
-from ..device.epilogue import PARAMETERS, Activation
+from ..device.epilogue import MODES, Activation
 from ..host.products import MATH, default_output
 from ..host.tensor import Tensor
 from ..host.words import LARGEST, WordParser, addend_dtype, dtype_word, problem_from_record
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser):
     parser.add_argument("--dtype-w", type=dtype_word, help="of the filter, where it is another 8-bit float than the image")
     parser.add_argument("--bias", action="store_true", help="of conv_fwd, and of conv_bwd_data as conv_transpose_fwd has it")
     parser.add_argument("--residual", action="store_true", help="the same")
-    parser.add_argument("--activation", choices=sorted(PARAMETERS), help="the same")
+    parser.add_argument("--activation", choices=sorted(MODES), help="the same")
     parser.add_argument("--alpha", type=float, default=1.0)
     parser.add_argument("--beta", type=float, default=0.0, help="other than 0 adds beta times what the output holds")
     parser.add_argument("--convolution", action="store_true", help="read the filter's taps backwards")

@@ -42,11 +42,15 @@ PARAMETERS = {
     "mish": {},
 }
 """Every activation, with its parameters and their defaults."""
+SYNONYMS = {"silu": "swish"}
+"""Other names that a mode goes by; an `Activation` has the name in `PARAMETERS`."""
+MODES = (*PARAMETERS, *SYNONYMS)
+"""Every name that an activation may be given by."""
 
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Activation:
-    """A pointwise activation: `mode`, one of `PARAMETERS`, and its parameters, all of them, by name and in order.
+    """A pointwise activation: `mode`, one of `MODES`, and its parameters, all of them, by name and in order.
 
     >>> Activation("relu", upper_clip=6)
     Activation('relu', upper_clip=6.0)
@@ -57,8 +61,9 @@ class Activation:
     parameters: tuple
 
     def __init__(self, mode="identity", **parameters):
-        if mode not in PARAMETERS:
-            raise ValueError(f"activation: mode {mode!r}; there are {', '.join(PARAMETERS)}")
+        if mode not in MODES:
+            raise ValueError(f"activation: mode {mode!r}; there are {', '.join(MODES)}")
+        mode = SYNONYMS.get(mode, mode)
         defaults = PARAMETERS[mode]
         for name, value in parameters.items():
             if name not in defaults:

@@ -1,7 +1,7 @@
 """What the words of all products share: scales, alpha, activation, math, output type."""
 import argparse
 
-from ..device.epilogue import PARAMETERS
+from ..device.epilogue import MODES
 from ..device.index import ceil_div
 from ..host.products import MATH
 from ..host.tensor import Tensor
@@ -15,7 +15,7 @@ def add_operand_arguments(parser):
     parser.add_argument("--scales", type=_scales, default=(None, None), metavar="BY",
                         help="of 8-bit floats: tensor, row (and column), block, or two of none, tensor, row, column, block: row,tensor")
     parser.add_argument("--alpha", type=float, default=1.0)
-    parser.add_argument("--activation", choices=sorted(PARAMETERS))
+    parser.add_argument("--activation", choices=sorted(MODES))
     parser.add_argument("--math", choices=[m for m in MATH if m])
     parser.add_argument("--out-dtype", type=dtype_word)
 

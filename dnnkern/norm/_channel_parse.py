@@ -2,7 +2,7 @@
 import argparse
 import functools
 
-from ..device.epilogue import PARAMETERS
+from ..device.epilogue import MODES as ACTIVATIONS
 from ..host.tensor import Tensor
 from ..host.words import dtype_word, problem_from_record
 from ..host.window import LAYOUTS
@@ -26,7 +26,7 @@ _KINDS = {"batch_norm_train_fwd": (BatchNormProblem, make_batch_train, {
 
 def _term(text):
     """(what, value) of a word such as nhwc, relu, residual, g32 or weights=float32."""
-    for what, words in (("layout", LAYOUTS), ("mode", MODES), ("activation", PARAMETERS), ("flag", FLAGS)):
+    for what, words in (("layout", LAYOUTS), ("mode", MODES), ("activation", ACTIVATIONS), ("flag", FLAGS)):
         found = next((word for word in words if word.lower() == text.lower()), None)
         if found is not None:
             return (found, True) if what == "flag" else (what, found)
