@@ -244,6 +244,56 @@ def test_arrays_of_two_frameworks(simulated):
     assert type(dnnkern.matmul(numba_cuda.to_device(ones), ones)) is not np.ndarray
 
 
+def _every_kind():
+    """Non-packed arrays, of every framework there is."""
+    x = np.arange(-60, 60, dtype=np.float32).reshape(4, 5, 6)
+    yield from (("K order", np.negative(x.transpose(1, 2, 0))), ("reversed", x[::-1, 4:0:-2]), ("record", x.view(np.recarray)),
+                ("no dimensions", np.array(-2, np.float32)), ("nothing", x[:0]), ("broadcast", np.broadcast_to(x[0], x.shape)),
+                ("bytes", np.frombuffer(x.tobytes(), np.float32)[1::2]), ("half", x.astype(np.float16)[:, ::2]),
+                ("bfloat16", x.astype(numpy_dtype("bfloat16")).T))
+    yield "view", dnnkern.view(x.astype(np.float16).view(np.uint16)[:, ::-2], "float16")
+    from numba import cuda as numba_cuda
+    yield "numba", numba_cuda.to_device(x)[::2, 1:, ::3]
+    yield "numba, viewed", dnnkern.view(numba_cuda.to_device(x.astype(np.float16).view(np.uint16))[1:, ::2], "float16")
+    if torch is not None:
+        t = torch.from_numpy(x)
+        for name, a in (("columns", t[:, ::2]), ("part", t[1:3, 2:5]), ("expanded", t[:1].expand(4, 5, 6)),
+                        ("channels_last", t[None].contiguous(memory_format=torch.channels_last)), ("no dimensions", t[1, 2, 3]),
+                        ("transposed", t.transpose(0, 2)), ("nothing", t[:, 5:]),
+                        ("bfloat16", t.bfloat16()[:, 1::2]), ("parameter", torch.nn.Parameter(t)[1:]),
+                        ("viewed", dnnkern.view(t.half().view(torch.int16)[..., 1::2], "float16"))):
+            yield f"torch: {name}", a.detach()
+
+
+@simulator
+def test_arrays_of_any_strides_in_and_out():
+    def host(a):
+        return np.array(kind_of(a).host_view(a)).view(numpy_dtype(kind_of(a).tensor(a).dtype))
+    for name, a in _every_kind():
+        want = np.maximum(host(a), np.array(0, host(a).dtype))
+        assert np.array_equal(host(dnnkern.activation_fwd(a, "relu")), want), name
+        writable = not isinstance(a, np.ndarray) or a.flags.writeable
+        if writable and 0 not in (s for n, s in zip(a.shape, kind_of(a).tensor(a).strides) if n > 1):
+            assert dnnkern.activation_fwd(a, "relu", out=a) is a and np.array_equal(host(a), want), name
+
+
+@simulator
+@with_torch
+def test_storages_stay_resizable():
+    whole = torch.arange(-6.0, 6)
+    dnnkern.activation_fwd(whole[1::2], "relu", out=whole[::2])
+    assert whole.tolist() == [0, -5, 0, -3, 0, -1, 1, 1, 3, 3, 5, 5]
+    whole.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match=r"got a torch tensor of shape \(12,\) whose storage has been resized to 0 bytes"):
+        dnnkern.activation_fwd(whole, "relu")
+
+
+@simulator
+def test_masks_are_not_ignored():
+    with pytest.raises(TypeError, match=r"activation_fwd: x: got a masked array, whose mask would be ignored; expected a plain one"):
+        dnnkern.activation_fwd(np.ma.masked_less(np.ones(3, np.float32), 0), "relu")
+
+
 # ---- streams
 
 class _Stream:

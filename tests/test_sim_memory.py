@@ -94,6 +94,75 @@ def test_pointer_over_bytes_and_fortran_order():
     assert results(lambda say, p: say(p[0], p[1], p[11]), Pointer(a)) == [(0, 4, 11)]
 
 
+def _whole():
+    return np.arange(1, 121, dtype=np.float32).reshape(4, 5, 6)
+
+
+def _strided(x, *selection):
+    return np.lib.stride_tricks.as_strided(x[selection], (3, 2), (48, 8))
+
+
+def _mapped(folder, mode):
+    path = folder / "numbers"
+    path.write_bytes(bytes(8) + _whole().tobytes())
+    return np.memmap(path, np.float32, mode, 8, (4, 5, 6))
+
+
+ARRAYS = {  # an array, whether it may be written, and how many elements of float32 its memory has
+    "a permuted result": (lambda _: np.sqrt(_whole().transpose(1, 2, 0)), True, 120),
+    "a permuted result, reversed": (lambda _: np.negative(_whole().transpose(2, 0, 1))[::-1, 1:, ::-2], True, 120),
+    "fortran order": (lambda _: np.asfortranarray(_whole())[1:, ::2], True, 120),
+    "gaps": (lambda _: np.ndarray((3, 2), np.float32, bytearray(200), 16, (48, 8)), True, 50),
+    "negative strides": (lambda _: _whole()[::-1, 3:0:-2, ::-1], True, 120),
+    "as_strided": (lambda _: _strided(_whole(), 1), True, 120),
+    "sliding windows": (lambda _: np.lib.stride_tricks.sliding_window_view(_whole(), 3, axis=1), False, 120),
+    "broadcast": (lambda _: np.broadcast_to(_whole()[0, :, :1], (3, 5, 7)), False, 120),
+    "no dimensions": (lambda _: np.array(3, np.float32), True, 1),
+    "no dimensions, of a larger one": (lambda _: _whole()[2, 1, 3:4].reshape(()), True, 120),
+    "nothing": (lambda _: np.empty((3, 0), np.float32), True, 0),
+    "nothing of something": (lambda _: _whole()[4:], True, 120),
+    "a subclass": (lambda _: _whole().view(cuda.device_array(1).__class__)[::2, 1:], True, 120),
+    "bytes": (lambda _: np.frombuffer(_whole().tobytes(), np.float32)[::7], False, 120),
+    "a mapped file to read": (lambda folder: _mapped(folder, "r"), False, 122),
+    "a mapped file to write": (lambda folder: _mapped(folder, "r+")[::2, :, 1:], True, 122),
+    "a mapped file to copy": (lambda folder: _mapped(folder, "c")[1:, ::-1], True, 122)}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_any_array_is_its_memory(kind, tmp_path):
+    make, writable, count = ARRAYS[kind]
+    a = make(tmp_path)
+    want = np.array(a)
+    p = Pointer(a)
+    strides = [s // 4 for s in a.strides]
+    assert len(p.buffer.raw) // 4 == p.count == (count if a.size else p.count)
+    assert [p[int(np.dot(index, strides))] for index in np.ndindex(*a.shape)] == want.ravel().tolist()
+
+    def k(say, x):
+        for index in np.ndindex(*a.shape):
+            say(x[index])
+            if writable:
+                x[index] = x[index] + f32(1)
+    assert [v for v, in results(k, a)] == want.ravel().tolist()
+    assert (np.asarray(a) == want + writable).all()
+    if not p.buffer.raw.flags.writeable:
+        with pytest.raises(Misuse, match="read-only"):
+            run(lambda x: x.fill(f32(0)), a)
+
+
+def test_memory_can_be_closed_after_a_launch():
+    memory = memoryview(bytearray(64))  # as shared memory has one
+    a = np.ndarray(16, np.float32, memory)
+    assert results(lambda say, p: say(p[12]), Pointer(a[3:])) == [(0,)]
+    del a
+    memory.release()  # a BufferError if somebody still looked into it
+
+
+def test_views_of_one_memory_have_one_address():
+    x = np.sqrt(_whole().transpose(1, 2, 0))
+    assert Pointer(x[1:]).address - Pointer(x).address == x.strides[0] and Pointer(_strided(x, 1)).address == Pointer(x[1]).address
+
+
 def test_pointer_views():
     a = np.array([1.0, -2.0, 3.5, 0.0], np.float32)
     bits = a.view(np.uint32).tolist()

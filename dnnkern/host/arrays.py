@@ -90,13 +90,15 @@ class NumPy(Kind):
     def tensor(self, a):
         if not SIMULATED:
             raise TypeError("got a NumPy array, which lives on the host; expected a device array (Numba, CuPy, PyTorch, JAX)")
+        if isinstance(a, np.ma.MaskedArray):
+            raise TypeError("got a masked array, whose mask would be ignored; expected a plain one (.filled(value) or .data)")
         return super().tensor(a)
 
     def empty(self, shape, dtype, device, stream):
         return np.empty(shape, numpy_dtype(dtype))
 
     def host_view(self, a):
-        return a.view(STORAGE[dtype_name(a.dtype)])
+        return np.asarray(a).view(STORAGE[dtype_name(a.dtype)])  # without the ways of a subclass
 
 
 class Torch(Kind):
@@ -161,11 +163,14 @@ class Torch(Kind):
             return self.torch.empty(shape, dtype=torch_dtype, device=device)
 
     def host_view(self, a):
-        a = a.detach()
-        name = dtype_name(a.dtype)
-        if STORAGE[name] != name:
-            a = a.view({1: self.torch.uint8, 2: self.torch.int16}[a.element_size()])
-        return a.numpy().view(STORAGE[name])
+        # Not by Tensor.numpy(): a storage that NumPy has seen cannot be resized any more, and what a view's neighbours are would be lost.
+        from ..device.sim.pointer import bytes_at
+        name, storage = dtype_name(a.dtype), a.untyped_storage()
+        size = ITEMSIZE[name]
+        if a.numel() and not storage.nbytes():
+            raise ValueError(f"got a torch tensor of shape {tuple(a.shape)} whose storage has been resized to 0 bytes")
+        memory = bytes_at(storage.data_ptr(), storage.nbytes(), storage)
+        return np.ndarray(tuple(a.shape), STORAGE[name], memory, a.storage_offset() * size, tuple(s * size for s in a.stride()))
 
 
 class CuPy(Kind):

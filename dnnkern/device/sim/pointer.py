@@ -1,11 +1,13 @@
 """`Pointer`: a kernel's flat pointer, over the whole allocation behind an array."""
+import itertools
+
 import numpy as np
 
 from .arrays import Buffer, Nobody, View
 from .errors import Misuse
 from .scalars import as_dtype, converter
 
-_addresses, _free_address = {}, 0x7F0000000000
+_addresses, _free_addresses = {}, itertools.count(0x7F0000000000, 1 << 38)  # shared by threads that call: no step of them can be halved
 
 
 class Target:
@@ -148,35 +150,55 @@ def point(target, start, shift, thread):
     return p
 
 
+class _Bytes:
+    """Bytes of the host's memory, for NumPy: `owner` lives as long as an array over them."""
+
+    def __init__(self, address, size, owner, readonly):
+        self.owner = owner
+        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (address, readonly)}
+
+
+def bytes_at(address, size, owner, readonly=False):
+    """`size` bytes from an address of the host's on, as a flat uint8 array that keeps their `owner` alive."""
+    return np.asarray(_Bytes(address, size, owner, readonly))
+
+
 def memory_of(array):
-    """All bytes of the allocation that `array` looks into, as a flat uint8 array, and where in it its first element is."""
+    """All bytes of the allocation that `array` looks into, as a flat uint8 array, and where in it its first element is.
+
+    An allocation is all that the array at the end of the chain of bases spans, gaps included, whatever the order of its dimensions; or the
+    whole of the bytes-like object (bytes, mmap, shared memory) that lies beneath.
+    """
     owner = array
-    while isinstance(owner.base, np.ndarray):
-        owner = owner.base
+    while True:
+        base = owner.base
+        if not isinstance(base, np.ndarray):
+            base = getattr(base, "base", None)  # as_strided puts an object of its own in between
+            if not isinstance(base, np.ndarray):
+                break
+        owner = base
+    first = array.__array_interface__["data"][0]
+    low = high = owner.__array_interface__["data"][0]
+    if owner.size:
+        low += sum((n - 1) * s for n, s in zip(owner.shape, owner.strides) if s < 0)
+        high += sum((n - 1) * s for n, s in zip(owner.shape, owner.strides) if s > 0) + owner.itemsize
+    readonly = not owner.flags.writeable
     if owner.base is not None:
-        try:  # memory of a bytes-like object
+        try:
             whole = np.frombuffer(owner.base, np.uint8)
         except (TypeError, ValueError, BufferError):
-            whole = owner
-        if whole.ctypes.data <= owner.ctypes.data < whole.ctypes.data + whole.nbytes:
-            owner = whole
-    if owner.flags.f_contiguous and not owner.flags.c_contiguous:
-        owner = owner.T
-    if not owner.flags.c_contiguous:
-        raise Misuse(f"the array that owns the memory (shape {owner.shape}, strides {owner.strides}) is not contiguous")
-    byte = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0] if array.size else 0
-    return owner.reshape(-1).view(np.ndarray).view(np.uint8), byte
+            pass
+        else:
+            start = whole.__array_interface__["data"][0]
+            if start <= low <= high <= start + whole.size:  # only looked at: whoever closes it must find no export of ours
+                owner, low, high, readonly = owner.base, start, start + whole.size, not whole.flags.writeable
+    return bytes_at(low, high - low, owner, readonly), first - low if array.size else 0
 
 
 def address_of(source):
     """A 64-bit address for an allocation, given its bytes: aligned as cudaMalloc does, the same as long as the allocation lives."""
-    global _free_address
     key = source.__array_interface__["data"][0], source.size
-    base = _addresses.get(key)
-    if base is None:
-        base = _addresses[key] = _free_address
-        _free_address += (source.size + 0x3FFFFF) & -0x200000
-    return base
+    return _addresses.get(key) or _addresses.setdefault(key, next(_free_addresses))
 
 
 def storage(dtype):
