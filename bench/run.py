@@ -1,17 +1,15 @@
-"""Every algorithm against its peers on named problems: what ``python -m dnnkern bench`` runs.
+"""Every algorithm against its peers on named problems: what ``python -m dnnkern bench`` prints and pytest-benchmark reports (test_ops.py).
 
 A pair of algorithm and problem is timed only after its result on that very problem agreed with the naive algorithm's. Ours and the peers
 take turns on the same memory; see README.md for the method.
 """
 import argparse
 import contextlib
-import importlib
 import json
 import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
-from pathlib import Path
 
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
@@ -19,12 +17,13 @@ from dnnkern.dispatch import plain
 from dnnkern.find import Trial, candidates, config_text, note_names, operation_of, reference_of, set_reference
 from dnnkern.host.compile import cache_key, compile_kernel
 from dnnkern.host.operands import Operands
-from dnnkern.host.timing import Clock, host_seconds, race
+from dnnkern.host.timing import ROUNDS, Clock, host_seconds, race
 
-from . import roof, table
+from . import roof, shapes, table
 from .machine import machine
 from .peers import peers_of
 
+CHOSEN = "chosen"  # in place of an algorithm's name: what get_algorithm answers
 HOPELESS = 30.0  # algorithms predicted to be this many times slower than the best are timed only when asked for
 
 
@@ -32,21 +31,37 @@ def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     p = argparse.ArgumentParser(prog="python -m dnnkern bench", description="Time every algorithm of an operation against its peers.")
     p.add_argument("op", help="operation, say matmul")
-    p.add_argument("--set", default=None, help="named set of problems, or all (default: the first one)")
     p.add_argument("--problem", action="append", default=[], metavar="SIZES", help="a problem instead of a set, say 512x512x64; repeatable")
-    p.add_argument("--dtype", default="float32", help="one or several, with commas")
-    p.add_argument("--layout", default="", help="nn, nt, tn, tt, with commas; default: the set's own")
-    p.add_argument("--math", default=None, choices=("tf32", "fast"))
-    p.add_argument("--algo", default="", help="only these algorithms, with commas")
-    p.add_argument("--configs", type=int, default=3, help="configurations of each algorithm, the most promising first (default 3)")
-    p.add_argument("--heuristic", action="store_true", help="print how much slower than the best measured the estimates' choice is")
-    p.add_argument("--jobs", type=int, default=1, metavar="N", help="compile everything first, in N processes, while the GPU waits")
-    p.add_argument("--all", action="store_true", help="time algorithms too that are predicted to be hopeless")
-    p.add_argument("--no-peers", action="store_true")
-    p.add_argument("--allow-nondeterministic", action="store_true")
+    add_options(p.add_argument)
     p.add_argument("--json", metavar="FILE", help="append the rows as JSON lines")
     p.add_argument("--device", type=int, default=None)
     return p
+
+
+def add_options(add, *, configurations=3, dtype="float32"):
+    """The options that pytest has too; `add`: a parser's ``add_argument``."""
+    add("--set", default=None, metavar="NAMES", help="named sets of problems, with commas, or all (default: the first one)")
+    add("--first", type=int, default=None, metavar="N", help="the first N problems of each set and dtype alone (0: all of them)")
+    add("--dtype", default=dtype, help=f"one or several, with commas (default {dtype})")
+    add("--layout", default="", help="nn, nt, tn, tt, nchw, nhwc, with commas; default: the set's own")
+    add("--math", default=None, choices=("tf32", "fast"))
+    add("--algo", default="", help="only these algorithms, with commas; chosen: only the one that get_algorithm answers")
+    add("--configs", type=int, default=configurations, metavar="N",
+        help=f"configurations of each algorithm, best estimate first (default {configurations})")
+    add("--turns", type=int, default=ROUNDS, metavar="N",
+        help=f"timed batches of each algorithm and peer, of which the median counts (default {ROUNDS})")
+    add("--heuristic", action="store_true", help="print how much slower than the best measured the estimates' choice is")
+    add("--jobs", type=int, default=1, metavar="N", help="compile everything first, in N processes, while the GPU waits")
+    add("--all", action="store_true", help="time algorithms too that are predicted to be hopeless")
+    add("--no-peers", action="store_true", help="dnnkern's algorithms alone")
+    add("--allow-nondeterministic", action="store_true", help="time algorithms too whose results differ from run to run")
+
+
+def shared_options(options):
+    """Of parsed options those of `add_options` alone: they can be sent to another process."""
+    names = []
+    add_options(lambda flag, **_: names.append(flag.removeprefix("--").replace("-", "_")))
+    return argparse.Namespace(**{name: getattr(options, name) for name in names})
 
 
 def main(argv=None) -> int:
@@ -67,68 +82,74 @@ def run(args) -> int:
 
 
 def selected(args) -> list:
-    """The cases that the arguments ask for."""
-    known = sorted(p.stem for p in (Path(__file__).parent / "shapes").glob("[a-z]*.py"))
-    if args.op not in known:
-        raise ValueError(f"bench: no problems are named for {args.op!r}; there are some for {', '.join(known)}")
-    shapes = importlib.import_module(f"bench.shapes.{args.op}")
-    options = dict(dtypes=tuple(args.dtype.split(",")), layouts=tuple(filter(None, args.layout.split(","))), math=args.math)
+    """The cases that the arguments ask for, each with the name of its set ("" for one that is written in words)."""
+    module = shapes.of(args.op)
+    layouts, dtypes = tuple(filter(None, args.layout.split(","))), args.dtype.split(",")
     if args.problem:
-        return [case for text in args.problem for case in shapes.parse(text, **options)]
-    return shapes.cases(args.set or next(iter(shapes.SETS)), **options)
+        return [("", case) for text in args.problem for case in module.parse(text, tuple(dtypes), layouts, args.math)]
+    if args.set is None and SIMULATED:
+        return [("tiny", shapes.tiny(args.op))]
+    names = list(module.SETS) if args.set == "all" else (args.set or next(iter(module.SETS))).split(",")
+    return [(name, case) for name in names for dtype in dtypes
+            for case in module.cases(name, (dtype,), layouts, args.math)[:args.first or None]]
 
 
-def compile_ahead(args, device):
-    """Put every kernel that will be timed into the disk cache, in `args.jobs` processes: one compile takes a core, and a second or more."""
-    if args.jobs > 1 and not SIMULATED:
-        with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-            list(pool.map(compile_share, repeat(args), repeat(device), range(args.jobs)))
+def allowed(args):
+    """The notes of algorithms that the arguments allow."""
+    return dispatch.Note.NONDETERMINISTIC if args.allow_nondeterministic else dispatch.Note.NONE
 
 
-def compile_share(args, device, share) -> int:
-    """Compile the kernels whose keys fall to one of `args.jobs` processes; how many there were. What fails here fails again when timed."""
-    operation, done = operation_of(args.op), 0
-    for case in selected(args):
-        bench = CaseBench(case, operation, device, None, (), {})
-        algorithms = [t.algorithm for t in bench.trials(set(filter(None, args.algo.split(","))), args.configs, args.all)]
-        for algorithm in (*algorithms, reference_of(args.op, case.problem, device)):
-            for launch in algorithm.build(case.problem, device, algorithm.config):
-                if int(cache_key(launch.kernel, launch.signature, device.arch)[:8], 16) % args.jobs == share:
-                    with contextlib.suppress(Exception):
-                        compile_kernel(launch.kernel, launch.signature, device.arch)
-                        done += 1
+def compile_ahead(jobs, device, work, args):
+    """Put every kernel that will be timed into the disk cache, in `jobs` processes: one compile takes a core, and a second or more.
+
+    `work`: a case and the names of its algorithms, None for all of them, as often as there are cases.
+    """
+    if jobs > 1 and not SIMULATED:
+        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+            list(pool.map(compile_share, range(jobs), repeat(jobs), repeat(device), repeat(work), repeat(args)))
+
+
+def compile_share(share, jobs, device, work, args) -> int:
+    """Compile the kernels whose keys fall to one of `jobs` processes; how many there were. What fails here fails again when timed."""
+    done = 0
+    for case, names in work:
+        with contextlib.suppress(Exception):
+            algorithms = [t.algorithm for t in CaseBench(case, device, allow=allowed(args)).trials(args, names)]
+            for algorithm in (*algorithms, reference_of(case.op, case.problem, device)):
+                for launch in algorithm.build(case.problem, device, algorithm.config):
+                    if int(cache_key(launch.kernel, launch.signature, device.arch)[:8], 16) % jobs == share:
+                        with contextlib.suppress(Exception):
+                            compile_kernel(launch.kernel, launch.signature, device.arch)
+                            done += 1
     return done
 
 
 def measure(args, device) -> list:
     """Measure and print problem by problem; all rows."""
-    compile_ahead(args, device)
-    cases, rows, operation = selected(args), [], operation_of(args.op)
-    peers, missing = ([], []) if args.no_peers else peers_of(args.op)
+    cases, rows = list(dict.fromkeys(case for _, case in selected(args))), []
+    wanted(args, args.op)
+    compile_ahead(args.jobs, device, [(case, None) for case in cases], args)
+    peers, missing = ([], {}) if args.no_peers else peers_of(args.op)
     record = machine(device)
     clocks = record["clocks"]
     print(f"{device.name}, {device.arch}; commit {record['commit']}" + (
         f"; driver {clocks['driver_version']}, SM clock {clocks['clocks.sm']} of {clocks['clocks.max.sm']} MHz, {clocks['power.draw']} of "
         f"{clocks['power.limit']} W" if clocks else ""))
-    for reason in missing:
-        print(f"no peer {reason}")
-    allow = dispatch.Note.NONDETERMINISTIC if args.allow_nondeterministic else dispatch.Note.NONE
-    wanted = set(filter(None, args.algo.split(",")))
-    unknown = wanted - {a.name for a in dispatch.algorithms(args.op)}
-    if unknown:
-        raise ValueError(f"bench: {args.op} has no algorithm {', '.join(sorted(unknown))}; there are "
-                         f"{', '.join(a.name for a in dispatch.algorithms(args.op))}")
+    for name, reason in missing.items():
+        print(f"no peer {name}: {reason}")
+    if not (args.no_peers or peers or missing):
+        print(f"no peer: no library here has {args.op}")
     with Clock(device.index) as clock:
         roofs = roof.measure_roofs(device, clock, sorted({roof.unit_of(c.problem) for c in cases} | {"fma"}))
-        for name, rate in roofs.items():
-            print(f"roof {name}: {rate / 1e9:.0f} GB/s" if name == "copy" else f"roof {name}: {rate / 1e12:.1f} TFLOP/s")
+        for line in table.roof_lines(roofs):
+            print(line)
         for case in cases:
             started = time.perf_counter()
-            bench = CaseBench(case, operation, device, clock, peers, roofs, allow)
-            found = bench.rows(wanted, args.configs, args.all)
+            bench = CaseBench(case, device, clock, peers, roofs, allowed(args))
+            found = bench.rows(args)
             clock.release()
             rows += found
-            left = f", {bench.left_out} hopeless left out" if bench.left_out else ""
+            left = f", {len(bench.hopeless)} hopeless left out" if bench.hopeless else ""
             table.show(f"\n{case}  [{time.perf_counter() - started:.1f} s{left}]", found)
             if args.json:
                 with open(args.json, "a") as file:
@@ -136,59 +157,94 @@ def measure(args, device) -> list:
     return rows
 
 
+def wanted(args, op) -> set:
+    """The names of ``--algo``; ValueError where the operation lacks one of them."""
+    names, known = set(filter(None, args.algo.split(","))), [a.name for a in dispatch.algorithms(op)]
+    unknown = names - {*known, CHOSEN}
+    if unknown:
+        raise ValueError(f"bench: {op} has no algorithm {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return names
+
+
 class CaseBench:
-    """One case measured."""
+    """One case measured.
 
-    def __init__(self, case, operation, device, clock, peers, roofs, allow=dispatch.Note.NONE):
-        self.case, self.problem, self.operation, self.device = case, case.problem, operation, device
-        self.clock, self.peers, self.roofs, self.allow, self.left_out = clock, peers, roofs, allow, 0
+    Attributes
+    ----------
+    hopeless : dict
+        Of the algorithms left out, by name and configuration: how many times the best one's time they are predicted to take.
+    """
 
-    def trials(self, wanted, configurations, everything) -> list:
-        """What to time; the configuration that `get_algorithm` answers is always among it."""
-        problem, device = self.problem, self.device
-        found = candidates(self.operation.op, problem, device, allow=self.allow, configurations=configurations)
+    def __init__(self, case, device, clock=None, peers=(), roofs=None, allow=dispatch.Note.NONE):
+        self.case, self.problem, self.operation, self.device = case, case.problem, operation_of(case.op), device
+        self.clock, self.peers, self.roofs, self.allow, self.hopeless = clock, peers, roofs or {}, allow, {}
+
+    def trials(self, args, names=None) -> list:
+        """What to time, of `names` alone where they are given; the configuration that `get_algorithm` answers is always among it."""
+        problem, device, named = self.problem, self.device, wanted(args, self.operation.op)
+        found = candidates(self.operation.op, problem, device, allow=self.allow, configurations=args.configs)
         chosen = dispatch.get_algorithm(self.operation.op, problem, allow=self.allow, device=device)
-        self.chosen = chosen.name, config_text(chosen)
-        self.estimates = {(a.name, config_text(a)): a.estimate(problem, device, a.config) for a in found}
+        self.chosen = self._key(chosen)
+        self.estimates = {self._key(a): a.estimate(problem, device, a.config) for a in found}
         self.predicted = min(self.estimates, key=self.estimates.get)
         if self.chosen not in self.estimates:
             found.append(chosen)
             self.estimates[self.chosen] = chosen.estimate(problem, device, chosen.config)
-        if wanted:
-            found = [a for a in found if a.name in wanted]
-        elif not everything:
-            limit = HOPELESS * self.estimates[self.predicted]
-            kept = [a for a in found if self.estimates[a.name, config_text(a)] <= limit or (a.name, config_text(a)) == self.chosen]
-            self.left_out, found = len(found) - len(kept), kept
-        return [Trial(a, problem, device) for a in found]
+        if named:
+            found = [a for a in found if a.name in named or CHOSEN in named and self._key(a) == self.chosen]
+        elif not args.all:
+            least = self.estimates[self.predicted]
+            self.hopeless = {key: t / least for key, t in self.estimates.items() if t > HOPELESS * least and key != self.chosen}
+            found = [a for a in found if self._key(a) not in self.hopeless]
+        return [Trial(a, problem, device) for a in found if names is None or a.name in names or CHOSEN in names]
 
-    def rows(self, wanted=(), configurations=3, everything=False) -> list:
-        """Gate, time, and describe every trial and peer: ours fastest first, then what failed, then the peers."""
-        trials, clock = self.trials(wanted, configurations, everything), self.clock
+    @staticmethod
+    def _key(algorithm):
+        return algorithm.name, config_text(algorithm)
+
+    def rows(self, args, names=None, timed=True, host=True) -> list:
+        """Gate, time, and describe every trial and peer: ours fastest first, then what failed, then the peers.
+
+        Parameters
+        ----------
+        args : the parsed options
+        names : collection of str, optional
+            Of these algorithms and peers alone.
+        timed : bool
+            Whether they are timed once they have passed the gate.
+        host : bool
+            Whether the host's time is measured too.
+        """
+        trials, clock = self.trials(args, names), self.clock
         with Operands(self.operation, self.problem, self.device) as operands:
             set_reference(self.operation, self.problem, operands, self.device, clock)
             good = [t for t in trials if t.prepare(self.operation, operands, clock)]
-            peers = self._peers(operands)
+            peers = self._peers(operands, names)
             right = [p for p, error in peers.values() if error is None]
             contenders = [t.contender(operands, clock) for t in good] + [c for p in right for c in (p.contender, p.less) if c is not None]
-            times = race(contenders, clock)
+            times = race(contenders, clock, rounds=args.turns) if timed else {}
             for p in right:
-                if p.less is not None:
+                if p.less is not None and timed:
                     times[p.contender.name] = times[p.contender.name].less(times.pop(p.less.name).median)
-            host = self._host_times(operands, good, times)
+            host = self._host_times(operands, good, times) if timed and host else {}
             best_peer = min((times[name].median for name in peers if name in times), default=None)
             ours = [self._row(t, times.get(t), best_peer, host.get(t.algorithm.name)) for t in trials]
             ours.sort(key=lambda r: (r["status"] != "ok", r["time_us"] or 0.0))
             return ours + [self._peer_row(name, times.get(name), error, host.get(name)) for name, (_, error) in peers.items()]
 
-    def _peers(self, operands):
+    def _peers(self, operands, names):
         """{name: (Peer, why it is not timed)}."""
         found = {}
         for module in self.peers:
-            peer = module.make(self.case, operands, self.clock)
-            if peer is not None:
-                error = operands.wrong(peer.write, peer.tolerance, peer.results)
-                found[module.NAME] = peer, error and f"WRONG: {error}"
+            if names is not None and module.NAME not in names:
+                continue
+            try:
+                peer = module.make(self.case, operands, self.clock)
+                if peer is not None:
+                    error = operands.wrong(peer.write, peer.tolerance, peer.results)
+                    found[module.NAME] = peer, error and f"WRONG: {error}"
+            except Exception as error:  # a library that fails must not hide what ours measure
+                found[module.NAME] = None, f"{type(error).__name__}: {error}"
         return found
 
     def _host_times(self, operands, good, times):
@@ -217,7 +273,7 @@ class CaseBench:
 
     def _row(self, trial, sample, best_peer, host):
         algorithm = trial.algorithm
-        key = algorithm.name, config_text(algorithm)
+        key = self._key(algorithm)
         row = self._numbers(sample, trial.error)
         row.update(algo=key[0], config=key[1], is_peer=False, chosen=key == self.chosen, predicted=key == self.predicted,
                    estimate_us=1e6 * self.estimates[key], host_us=host and 1e6 * host, workspace=trial.memory,
@@ -236,10 +292,11 @@ class CaseBench:
         row = {"op": self.operation.op, "problem": str(self.case), "record": dispatch.problem_record(problem), "status": error or "ok"}
         names = ("time_us", "iqr_us", "tflops", "gbs", "roof")
         if sample is None:
-            return {**row, **dict.fromkeys(names), "turns": 0, "calls": 0}
+            return {**row, **dict.fromkeys(names), "turns_us": (), "turns": 0, "calls": 0}
         seconds, floor = sample.median, roof.floor_seconds(problem, self.roofs)
         values = 1e6 * seconds, 1e6 * sample.iqr, problem.flops / seconds / 1e12, problem.bytes / seconds / 1e9, floor and floor / seconds
-        return {**row, **dict(zip(names, values)), "turns": len(sample.times), "calls": sample.calls}
+        return {**row, **dict(zip(names, values)), "turns_us": [1e6 * t for t in sample.times], "turns": len(sample.times),
+                "calls": sample.calls}
 
 
 def _numba_array(operands, name):

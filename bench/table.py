@@ -12,7 +12,7 @@ def geomean(values) -> float | None:
 
 def timed(rows) -> list:
     """Rows of ours that have a time, fastest first."""
-    return sorted((r for r in rows if r["status"] == "ok" and not r["is_peer"]), key=lambda r: r["time_us"])
+    return sorted((r for r in rows if r["time_us"] is not None and not r["is_peer"]), key=lambda r: r["time_us"])
 
 
 def by_problem(rows) -> dict:
@@ -63,13 +63,23 @@ def _name(row):
     return row["algo"] + (f"[{row['config']}]" if row["config"] else "")
 
 
+def mark(row) -> str:
+    """What was chosen is marked with *, what the estimates alone would choose with ~."""
+    return "peer" if row["is_peer"] else ("*" if row["chosen"] else "") + ("~" if row["predicted"] else "")
+
+
+def roof_lines(roofs) -> list[str]:
+    """The measured rates, a line each."""
+    return [f"roof {name}: {rate / 1e9:.0f} GB/s" if name == "copy" else f"roof {name}: {rate / 1e12:.1f} TFLOP/s"
+            for name, rate in roofs.items()]
+
+
 def cells(row) -> list[str]:
-    """A row's texts under `HEAD`. What was chosen is marked with *, what the estimates alone would choose with ~."""
-    mark = "peer" if row["is_peer"] else ("*" if row["chosen"] else "") + ("~" if row["predicted"] else "")
+    """A row's texts under `HEAD`."""
     if row["status"] != "ok":
         word = row["status"].split(":")[0]
-        return [mark, row["algo"], row["config"], word] + [""] * 6 + [_bytes(row["workspace"]), ",".join(row["notes"])]
-    return [mark, row["algo"], row["config"], f"{row['time_us']:.2f}", f"{100 * row['iqr_us'] / row['time_us']:.1f}",
+        return [mark(row), row["algo"], row["config"], word] + [""] * 6 + [_bytes(row["workspace"]), ",".join(row["notes"])]
+    return [mark(row), row["algo"], row["config"], f"{row['time_us']:.2f}", f"{100 * row['iqr_us'] / row['time_us']:.1f}",
             _number(row["tflops"], 1), _number(row["gbs"], 0), _number(row["roof"], 1, 100), _number(row["ratio"], 3),
             _number(row["host_us"], 1), _bytes(row["workspace"]), ",".join(row["notes"])]
 

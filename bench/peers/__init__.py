@@ -5,6 +5,8 @@ Such a module binds ``NAME`` and ``make(case, operands, clock) -> Peer or None``
 import importlib
 from pathlib import Path
 
+from bench import shapes
+
 
 class Peer:
     """Another library's way to solve a case.
@@ -28,14 +30,22 @@ class Peer:
 
 
 def peers_of(op) -> tuple:
-    """Modules of the peers of an operation, and why others are missing."""
-    found, missing = [], []
-    longer = {p.stem for p in Path(__file__).parent.parent.glob("shapes/*.py") if p.stem.endswith(f"_{op}")}
-    for path in sorted(Path(__file__).parent.glob(f"*_{op}.py")):
-        if any(path.stem.endswith(f"_{other}") for other in longer):  # torch_grouped_matmul is no peer of matmul
-            continue
+    """Modules of the peers of an operation, and why others are missing, by name."""
+    found, missing = [], {}
+    for name, stem in _stems(op).items():
         try:
-            found.append(importlib.import_module(f"bench.peers.{path.stem}"))
+            found.append(importlib.import_module(f"bench.peers.{stem}"))
         except ImportError as error:
-            missing.append(f"{path.stem}: {error}")
+            missing[name] = str(error)
     return found, missing
+
+
+def names_of(op) -> list:
+    """The `NAME` of every peer of an operation, whether its library is installed or not."""
+    return list(_stems(op))
+
+
+def _stems(op):
+    longer = {other for other in shapes.operations() if other.endswith(f"_{op}")}
+    return {path.stem.removesuffix(f"_{op}").replace("_", " "): path.stem for path in sorted(Path(__file__).parent.glob(f"*_{op}.py"))
+            if not any(path.stem.endswith(f"_{other}") for other in longer)}  # torch_grouped_matmul is no peer of matmul

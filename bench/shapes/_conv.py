@@ -126,8 +126,8 @@ class Shapes:
         return self._variants(chosen, dtypes, layouts, math)
 
     def parse(self, text, dtypes=("float32",), layouts=(), math=None) -> list[Case]:
-        """A case written as for ``explain``, without dtype and layout: ``64x64x56x56 k64 3x3 p1``."""
-        found = self._variants([Case(self.op, text)], dtypes, layouts, math)
+        """A case written as for ``explain``, without layout and dtype, for which "{}" may stand: ``64x64x56x56 k64 3x3 p1``."""
+        found = self._variants([Case(self.op, " ".join(text.replace("{}", " ").split()))], dtypes, layouts, math)
         for case in found:
             case.problem  # parsed, or refused, here
         return found
