@@ -15,6 +15,7 @@ from enum import Flag, auto
 from pathlib import Path
 from typing import Callable
 
+from .device._fork import in_forked_child
 from .host.device import Device, current_device
 from .host.device import device as device_of
 from .host.paths import cache_dir
@@ -153,9 +154,17 @@ class Perf:
 _registry: dict[str, dict[str, Algorithm]] = {}
 _discovered: set[str] = set()
 _family_of: dict[str, str] = {}
-_lock = threading.RLock()
 _listeners: list[Callable] = []
 _watching: list[list] = []
+
+
+def _unlock():
+    global _lock
+    _lock = threading.RLock()
+
+
+_unlock()
+in_forked_child(_unlock)
 
 
 def when_choices_change(forget: Callable):

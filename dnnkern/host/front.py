@@ -7,6 +7,7 @@ import os
 import threading
 
 from ..device import SIMULATED
+from ..device._fork import in_forked_child
 from ..dispatch import Note, declare, get_algorithm, when_choices_change
 from ..dispatch import bound as noted
 from .arrays import KIND_OF_TYPE, kind_of
@@ -66,9 +67,14 @@ class Operation:
         self.updates = updates
         self.in_place, self.check_values, self.function = in_place, check_values, function or op
         self.labels = operands if labels is None else labels
-        self.calls, self.plans, self.lock = {}, {}, threading.Lock()
+        self.calls, self.plans = {}, {}
+        self._unlock()
+        in_forked_child(self._unlock)
         declare(op, problem.__module__.split(".")[1])
         when_choices_change(self.calls.clear)
+
+    def _unlock(self):
+        self.lock = threading.Lock()
 
     def of(self, problem):
         """The operation with the operands of this problem: itself, unless its operands are lists."""

@@ -43,7 +43,7 @@ Limits
 - A fence counts in both directions, and what a barrier joins is passed on by any of its threads. An atomic operation that follows no fence
   passes nothing on: that a value was read proves no order.
 - A thread that returns counts as having come to the block's later barriers, in which its lanes and threads are not waited for.
-- A launch is one OS thread's work; another waits for it.
+- A launch is one OS thread's work; another waits for it. A forked child waits for nobody: launches of other threads end with the fork.
 """
 from .api import cuda
 from .config import config

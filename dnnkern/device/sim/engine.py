@@ -96,9 +96,18 @@ class Barrier:
         return f"{self.name}: {len(self.arrived)} of {need} threads arrived at {line(self.code, self.offset)}"
 
 
+class Worker(greenlet.greenlet):
+    """What threads of a launch run in."""
+
+
+def in_kernel():
+    """Whether this code runs in a simulated kernel; `CURRENT` may be another OS thread's, or of a launch that Ctrl-C ended."""
+    return isinstance(greenlet.getcurrent(), Worker)
+
+
 def current():
     """The running `Thread`, for code that only makes sense inside a kernel."""
-    if CURRENT is None:
+    if not in_kernel():
         raise Misuse("no simulated kernel is running")
     return CURRENT
 
@@ -266,18 +275,21 @@ class Launch:
             self.end_workers()
 
     def new_worker(self):
-        worker = greenlet.greenlet(_worker, self.hub)
+        worker = Worker(_worker, self.hub)
         worker.gr_context = self.context
         self.workers.append(worker)
         return worker
 
     def end_workers(self):
         """End all greenlets, which the garbage collector does not: it cannot see what their frames refer to."""
-        for worker in self.workers:
-            with contextlib.suppress(Exception):  # of a kernel's own finally clauses
-                worker.throw()
-        self.workers.clear()
         self.idle_workers.clear()
+        try:
+            while self.workers:
+                with contextlib.suppress(Exception):  # of a kernel's own finally clauses
+                    self.workers.pop().throw()
+        finally:  # Ctrl-C here must not leave the others behind
+            if self.workers:
+                self.end_workers()
 
     def finish(self, thread):
         """`thread` has returned from the kernel."""

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 
+from .._fork import in_forked_child
 from . import engine, order
 from .arrays import Buffer, Layout
 from .block import Block
@@ -13,11 +14,19 @@ from .maps import Map
 from .pointer import Addresses, Pointer, address_of, memory_of, storage
 from .scalars import as_argument
 
-_one_launch = threading.Lock()
 MAX_GRID = (2 ** 31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
 MAX_THREADS = 1024
 MAX_CLUSTER = 16
+
+
+def _unlock():
+    global _one_launch
+    _one_launch = threading.Lock()
+
+
+_unlock()
+in_forked_child(_unlock)
 
 
 def jit(func_or_sig=None, device=False, **options):
@@ -153,7 +162,7 @@ class Kernel:
         grid, block, cluster = _triple(grid), _triple(block), _triple(cluster)
         shared = int(shared)
         self._check(grid, block, cluster, shared, len(args))
-        if engine.CURRENT is not None:
+        if engine.in_kernel():
             raise Misuse(f"kernel {self.__name__} is launched from inside a kernel")
         if not all(grid):
             return
@@ -195,7 +204,7 @@ class Kernel:
         return self[-(-ntasks // (tpb or 128)), tpb or 128, stream, sharedmem]
 
     def __call__(self, *args):
-        if engine.CURRENT is not None:  # from another kernel: as a device function
+        if engine.in_kernel():  # as a device function
             return self.py_func(*args)
         raise Misuse(f"kernel {self.__name__} is called without a launch configuration: use {self.__name__}[grid, block](...)")
 
