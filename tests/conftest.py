@@ -32,12 +32,17 @@ with warnings.catch_warnings():
     from dnnkern.device import SIMULATED
     from dnnkern.device._mode import driver_devices
 
+import selection  # noqa: E402
+
 MODE = "simulator" if SIMULATED else "gpu" if driver_devices() else "compile"
 _HOST_ONLY = ("test_docs", "test_cases")
 
 
 def pytest_addoption(parser):
     parser.addoption("--full", action="store_true", help="every algorithm on every problem, instead of a sample with each at least once")
+    parser.addoption("--select", action="store_true", help="what has changed, and a sample of the rest (see selection.py)")
+    parser.addoption("--since", metavar="COMMIT", help="with --select: changed is what differs from here; default: where all tests passed")
+    parser.addoption("--record", metavar="FILE", help="write what every test took")
     parser.addoption("--few", type=int, metavar="N", help="N of the tests selected by -k and -m, from all over them")
     parser.addoption("--sanitize", action="store_true", help="rerun the contract under compute-sanitizer: memcheck, racecheck, synccheck")
 
@@ -48,6 +53,10 @@ def pytest_configure(config):
         config.addinivalue_line("markers", line)
     if config.getoption("--few"):
         config.pluginmanager.register(Few())
+    if config.getoption("--select"):
+        config.pluginmanager.register(selection.Selection(MODE, config.getoption("--since")))
+    if config.getoption("--record"):
+        config.pluginmanager.register(selection.Recorder(config.getoption("--record")))
 
 
 def pytest_report_header(config):

@@ -26,10 +26,12 @@ def parsed(path):
         else:
             continue
         for name in filter(None, names):
+            if sources.PACKAGE in path.parents and name[0] != "dnnkern":
+                continue  # the command line's, of a checkout; nothing else of the package may
             for root in (top, ROOT):
                 at = root.joinpath(*name)
                 file = next((f for f in (at.with_suffix(".py"), at / "__init__.py") if f.is_file()), None)
-                if file is not None and (root == top or name[0] == "dnnkern"):
+                if file is not None:
                     found.add(file)
                     break
     return found - {path}

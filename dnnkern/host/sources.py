@@ -13,7 +13,8 @@ _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*
 
 @functools.cache
 def imports(path: Path) -> frozenset:
-    """The files of this package, or beside `path`, that a file imports anywhere in it: modules it names, not the packages above them.
+    """The files that a file imports anywhere in it: of this package, of its own, and for a file below the folder that holds this package
+    of any folder there. Modules it names, not the packages above them.
 
     >>> {p.name for p in imports(PACKAGE / "host" / "paths.py")} <= {p.name for p in PACKAGE.rglob("*.py")}
     True
@@ -22,6 +23,7 @@ def imports(path: Path) -> frozenset:
     while (top / "__init__.py").is_file():
         top = top.parent
     package = path.parent.relative_to(top).parts
+    own = {PACKAGE.name, *package[:1]} if top == PACKAGE.parent else None  # what lies beside them may be all that is installed
     found = set()
     for source, names, modules in _IMPORT.findall(path.read_text().replace("\\\n", " ")):
         if source:
@@ -31,7 +33,7 @@ def imports(path: Path) -> frozenset:
             wanted = [base, *([*base, name] for name in _names(names))]
         else:
             wanted = [name.split(".") for name in _names(modules)]
-        found.update(_file(top, tuple(name)) for name in wanted if name)
+        found.update(_file(top, tuple(name)) for name in wanted if name and (own is None or name[0] in own))
     return frozenset(found - {None, path})
 
 
@@ -43,9 +45,8 @@ def _names(text):
 
 @functools.cache
 def _file(top, parts):
-    for root in dict.fromkeys((top, PACKAGE.parent)):
-        if parts[0] != PACKAGE.name and root != top:
-            continue
+    roots = (top, PACKAGE.parent) if parts[0] == PACKAGE.name or PACKAGE.parent in top.parents else (top,)
+    for root in roots:
         path = root.joinpath(*parts)
         for found in (path.with_suffix(".py"), path / "__init__.py"):
             if found.is_file():
