@@ -3,10 +3,10 @@
 `make test-full` runs everything and writes `green.json`: the commit at which all tests passed, under which versions, and what each took.
 Changed is what differs from there (or from --since). Of the tests, in this order, as many as `BUDGET` CPU seconds hold:
 
-1. what covers something: each algorithm with each dtype, each test function, of the compiled tests each file, operation and architecture:
-   the cheapest test of each, whatever they take;
-2. what depends on a changed file, by the imports between them: the fewer, the sooner;
-3. the others, the cheapest first.
+1. the cheapest test of each algorithm, of each dtype of an operation and of each test function; of what is compiled, of each file,
+   operation and architecture. They run whatever they take;
+2. what depends on a changed file, by the imports between them: the fewer, the sooner, and first what runs an algorithm with another dtype;
+3. the contract's problems that none of these has, the cheapest first; then all others, the cheapest first.
 
 What was left out is printed at the end.
 """
@@ -146,16 +146,15 @@ class Costs:
 
 
 def covers(item, mode):
-    """What a test covers, of which the cheapest test is always run."""
+    """What a test covers: (what is never left out, what comes first among tests of changed files, what comes first among all others)."""
     parameters = getattr(item, "callspec", None)
     parameters = parameters.params if parameters else {}
-    function = item.nodeid.split("[")[0]
     if (row := parameters.get("pair")) is not None:
-        return {(row.op, row.algo, row.dtype), (row.op, row.algo, row.only)}
+        return {(row.op, row.algo), (row.op, "", row.dtype)}, {(row.op, row.algo, row.dtype)}, {(row.op, row.case)}
     if mode == "compile":
-        algorithm = parameters.get("algorithm")
-        return {item.path.name, (item.path.name, getattr(algorithm, "op", None)), parameters.get("arch")}
-    return {function}
+        operation = getattr(parameters.get("algorithm"), "op", None)
+        return {item.path.name, (item.path.name, operation), parameters.get("arch")}, set(), set()
+    return {item.nodeid.split("[")[0]}, set(), set()
 
 
 def select(items, mode, names=frozenset(), whole=False, known=None, budget=None):
@@ -163,18 +162,29 @@ def select(items, mode, names=frozenset(), whole=False, known=None, budget=None)
     costs = [Costs(known or {}, mode).of(item) for item in items]
     files = files_of(names)
     far = [hops(item, files, whole) if names or whole else None for item in items]
+    features = [covers(item, mode) for item in items]
     covered, kept, spent = set(), set(), 0.0
-    for k in sorted(range(len(items)), key=lambda k: (costs[k], k)):
-        if fresh := covers(items[k], mode) - covered:
-            covered |= fresh
-            kept.add(k)
-            spent += costs[k]
     budget = BUDGET[mode] if budget is None else budget
-    for k in sorted(set(range(len(items))) - kept, key=lambda k: (far[k] is None, far[k] or 0, costs[k], k)):
-        if spent + costs[k] <= budget:
-            kept.add(k)
-            spent += costs[k]
-    return [(k in kept, far[k] is not None, costs[k]) for k in range(len(items))]
+
+    def take(some, level, limit):
+        """Tests that cover something new, the cheapest first, while they fit; at the last level all."""
+        nonlocal spent
+        for k in sorted(some, key=lambda k: (costs[k], k)):
+            fresh = level is None or features[k][level] - covered
+            if fresh and k not in kept and spent + costs[k] <= limit:
+                kept.add(k)
+                spent += costs[k]
+                covered.update(*features[k])
+
+    everything = range(len(items))
+    take(everything, 0, float("inf"))
+    for distance in sorted({d for d in far if d is not None}):
+        near = [k for k in everything if far[k] == distance]
+        take(near, 1, budget)
+        take(near, None, budget)
+    take(everything, 2, budget)
+    take(everything, None, budget)
+    return [(k in kept, far[k] is not None, costs[k]) for k in everything]
 
 
 class Selection:

@@ -61,21 +61,35 @@ def test_every_run_of_the_contract_has_its_algorithms_file():
 
 
 def test_what_covers_something_is_never_left_out():
-    rows = [row("softmax_fwd", "ring", f"{k}-{dtype}", ("exact", "float")[k % 2], 1.0 + k) for k in range(4) for dtype in ("f32", "bf16")]
+    rows = [row("softmax_fwd", algo, f"{k}-{dtype}", seconds=1.0 + k) for k in range(3) for dtype in ("f32", "bf16")
+            for algo in ("naive", "ring")]
     rows += [item(f"test_softmax.py::test_x[{k}]") for k in range(5)]
     kept = [r.nodeid for r, (keep, *_) in zip(rows, selection.select(rows, "simulator", budget=0)) if keep]
-    assert kept == [f"tests/test_contract.py::test_contract[softmax_fwd-ring-{case}]" for case in ("0-f32", "0-bf16", "1-f32")] + [
-        "tests/test_softmax.py::test_x[0]"]
+    contract = "tests/test_contract.py::test_contract[softmax_fwd-"
+    assert kept == [f"{contract}naive-0-f32]", f"{contract}ring-0-f32]", f"{contract}naive-0-bf16]", "tests/test_softmax.py::test_x[0]"]
 
 
-def test_what_has_changed_comes_first_and_then_the_cheapest():
+def test_what_has_changed_comes_first_then_problems_then_the_cheapest():
     rows = [row("softmax_fwd", "naive", "0-f32"), row("softmax_fwd", "ring", "0-f32")]  # they cover what there is to cover
     rows += [row("softmax_fwd", algo, f"{k}-f32", seconds=k) for k in (3, 1, 2) for algo in ("naive", "ring")]
-    chosen = selection.select(rows, "simulator", {"dnnkern/softmax/softmax_ring.py"}, known={}, budget=0.8 + 4 * 7)
-    assert [keep for keep, _, _ in chosen] == [True, True, False, True, True, True, False, True]
-    assert [affected for _, affected, _ in chosen] == [False, True] * 4
-    everything = selection.select(rows, "simulator", whole=True, known={}, budget=1000)
-    assert all(keep and affected for keep, affected, _ in everything)
+
+    def kept(budget, *names, whole=False):
+        chosen = selection.select(rows, "simulator", set(names), whole, {}, 4 * budget + 1)
+        return [r.callspec.params["pair"] for r, (keep, _, _) in zip(rows, chosen) if keep][2:], [affected for _, affected, _ in chosen]
+
+    assert [(r.algo, r.case[0]) for r in kept(3)[0]] == [("naive", "1"), ("naive", "2")], "problems, the cheapest of each"
+    some, affected = kept(3, "dnnkern/softmax/softmax_ring.py")
+    assert [(r.algo, r.case[0]) for r in some] == [("ring", "1"), ("ring", "2")] and affected == [False, True] * 4
+    some, affected = kept(12, whole=True)
+    assert len(some) == 6 and all(affected)
+
+
+def test_of_what_has_changed_another_dtype_comes_first():
+    rows = [row("softmax_fwd", algo, f"{k}-{dtype}", seconds=1.0) for algo in ("naive", "ring") for dtype in ("f32", "bf16")
+            for k in range(3)]
+    chosen = selection.select(rows, "simulator", {"dnnkern/softmax/softmax_ring.py"}, False, {}, 4 * 4)
+    kept = [r.callspec.params["pair"] for r, (keep, _, _) in zip(rows, chosen) if keep]
+    assert [r.dtype for r in kept if r.algo == "ring"] == ["f32", "bf16"]
 
 
 def test_costs_are_the_tests_own_or_their_functions():
