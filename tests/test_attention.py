@@ -1,5 +1,6 @@
 """Attention: against PyTorch, what is defined where nothing is seen, lengths that lie, random problems, words, bad input."""
 import dataclasses
+import functools
 
 import contract
 import labs
@@ -35,7 +36,8 @@ def masked(rows, keys, how):
 
 @pytest.mark.parametrize("how", [{}, {"causal": True}, {"causal": True, "align": "bottom_right"}, {"window": (2, 1)}, {"scale": 0.3},
                                  {"bias": (2, 4, 7, 9)}, {"bias": (7, 9), "causal": True, "align": "bottom_right"}, {"bias": (2, 1, 1, 9)},
-                                 {"alibi": True, "align": "bottom_right"}],
+                                 {"alibi": True, "align": "bottom_right"}, {"mask": (2, 4, 7, 9)}, {"mask": (2, 1, 1, 9)},
+                                 {"mask": (7, 9), "bias": (4, 7, 9), "causal": True}],
                          ids=str)
 @pytest.mark.parametrize("order", ["BHSD", "BSHD"])
 def test_results_and_gradients_are_those_of_torch(order, how):
@@ -51,7 +53,12 @@ def test_results_and_gradients_are_those_of_torch(order, how):
     if how.get("alibi"):
         distance = np.abs(np.arange(n) - np.arange(s)[:, None] - (n - s))
         mask = mask - torch.from_numpy(slopes(h)[:, None, None] * distance)
-    mask = mask.masked_fill(torch.from_numpy(~masked(s, n, how)), -np.inf)
+    permitted = True
+    if "mask" in how:
+        permitted = rng.random(how["mask"]) < 0.6
+        permitted[..., 0] = True
+        how["mask"] = array(permitted, "bool")
+    mask = mask.masked_fill(torch.from_numpy(~(masked(s, n, how) & permitted)), -np.inf)
     want = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=how.get("scale"), enable_gqa=True)
     do = rng.standard_normal(want.shape)
     want.backward(torch.from_numpy(do))
@@ -76,6 +83,27 @@ def test_results_and_gradients_are_those_of_torch(order, how):
         np.testing.assert_allclose(theirs(got), x.grad.numpy(), atol=1e-12)
     if bias is not None:
         np.testing.assert_allclose(host(gradients[3]), bias.grad.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_the_gradient_of_a_sink_is_that_of_torch(with_bias):
+    """A sink is a column of scores whose values are zero."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(8)
+    given = q, k, v, sink, bias = [torch.from_numpy(rng.standard_normal(size)).requires_grad_() for size in (
+        (2, 4, 7, 5), (2, 4, 9, 5), (2, 4, 9, 3), (4,), (4, 7, 9))]
+    scores = q @ k.transpose(2, 3) * 5 ** -0.5 + (bias if with_bias else 0)
+    column = sink[:, None, None].expand(2, 4, 7, 1)
+    want = torch.softmax(torch.cat([scores, column], -1), -1)[..., :9] @ v
+    do = rng.standard_normal(want.shape)
+    want.backward(torch.from_numpy(do))
+    arrays = [array(x.detach().numpy(), "float64") for x in given]
+    how = {"sink": arrays[3], **({"bias": arrays[4]} if with_bias else {})}
+    o, lse = FWD(*arrays[:3], return_lse=True, **how)
+    np.testing.assert_allclose(host(o), want.detach().numpy(), atol=1e-13)
+    gradients = BWD(array(do, "float64"), *arrays[:3], o, lse, sink_gradient=True, **how)
+    for got, x in zip(gradients, (q, k, v, *((bias,) if with_bias else ()), sink), strict=True):
+        np.testing.assert_allclose(host(got), x.grad.numpy(), atol=1e-12)
 
 
 @pytest.mark.parametrize("window", [(10, -1), (0, 20), (17, 5), (-1, 9)])
@@ -126,7 +154,8 @@ def test_the_share_that_is_dropped():
 # ---- where nothing is seen, and what is not finite
 
 HIDDEN = (("rows-without-keys", {"causal": True, "align": "bottom_right"}), ("no-length", {"seq_len_kv": (0, 4)}),
-          ("rows-beyond", {"seq_len_q": (0, 9)}), ("sink", {"causal": True, "align": "bottom_right", "sink": (0.5, -1)}))
+          ("rows-beyond", {"seq_len_q": (0, 9)}), ("sink", {"causal": True, "align": "bottom_right", "sink": (0.5, -1)}),
+          ("masked", {"mask": ((False,) * 4,) * 5 + ((True, False, True, True),) * 4, "sink": (0.5, -1)}))
 
 
 @pytest.mark.parametrize("dtype", SHORT)
@@ -136,8 +165,10 @@ def test_rows_that_see_nothing(name, how, dtype):
     rng, real = np.random.default_rng(2), "float64" if dtype == "float64" else "float32"
     q, k, v = (rng.standard_normal((2, 2, n, 3)) for n in (9, 4, 4))
     seen = np.ones((2, 9), bool)
-    how = {key: array(value, real if key == "sink" else "int32") if isinstance(value, tuple) else value for key, value in how.items()}
-    if "causal" in how:
+    dtypes = {"sink": real, "mask": "bool"}
+    how = {key: array(value, dtypes.get(key, "int32")) if isinstance(value, tuple) else value for key, value in how.items()}
+    of = {"mask": (9, 4)} if name == "masked" else {}
+    if "causal" in how or "mask" in how:
         seen[:, :5] = False
     else:
         seen[0] = False
@@ -146,14 +177,14 @@ def test_rows_that_see_nothing(name, how, dtype):
     if name == "rows-beyond":
         q[0] = np.nan
     given = [array(x, dtype) for x in (q, k, v)]
-    case = Forward("hidden", 2, 2, 2, 9, 4, 3, 3, dtype)
+    case = Forward("hidden", 2, 2, 2, 9, 4, 3, 3, dtype, **of)
     for algo in algorithms(case):
         o, lse = FWD(*given, return_lse=True, algo=algo, **how)
         for b in range(2):
             assert not host(o)[b][:, ~seen[b]].any() and (host(lse)[b][:, ~seen[b]] == -np.inf).all(), algo
             assert np.isfinite(host(lse)[b][:, seen[b]]).all() and np.isfinite(host(o)).all(), algo
     do = rng.standard_normal((2, 2, 9, 3))
-    for algo in algorithms(Backward("hidden", 2, 2, 2, 9, 4, 3, 3, dtype)):
+    for algo in algorithms(Backward("hidden", 2, 2, 2, 9, 4, 3, 3, dtype, **of)):
         for gradient in BWD(array(do, dtype), *given, o, lse, algo=algo, **how):
             assert np.isfinite(host(gradient)).all(), algo
         dq = host(BWD(array(do, dtype), *given, o, lse, algo=algo, **how)[0])
@@ -258,17 +289,20 @@ def test_random_problems(kind, request):
         if order == "THD" or draw(st.booleans()):
             lengths = {"of_rows": tuple(draw(st.integers(0, rows // batch if order == "THD" else rows)) for _ in range(batch)),
                        "of_keys": tuple(draw(st.integers(0, keys // batch if order == "THD" else keys)) for _ in range(batch))}
-        bias = None
+        bias = mask = None
         if order != "THD" and draw(st.booleans()):
             bias = tuple(draw(st.sampled_from([1, n])) for n in (batch, heads, rows, keys))[draw(st.integers(0, 2)):]
+        if order != "THD" and draw(st.booleans()):
+            mask = tuple(draw(st.sampled_from([1, n])) for n in (batch, heads, rows, keys))[draw(st.integers(0, 2)):]
+        sink = draw(st.sampled_from(["", real]))
         window = draw(st.sampled_from([-1, 0, 2])), draw(st.sampled_from([-1, 0, 3]))
         rank = 3 if order == "THD" else 4
         layout = {name: contract.random_layout(draw, st, rank) for name in ("q", "k", "v", "o", "do", "dq", "dk", "dv")}
         return kind("random", batch, heads, kv_heads, rows, keys, d, e, dtype, causal=draw(st.booleans()),
                     align=draw(st.sampled_from(["top_left", "bottom_right"])), window=window, bias=bias, alibi=draw(st.booleans()),
                     dropout=draw(st.sampled_from([0.0, 0.0, 0.3])), softcap=draw(st.sampled_from([0.0, 0.0, 2.0])),
-                    sink=draw(st.sampled_from(["", real])), order=order, layout=layout, trivial=True, bias_dtype=real, scales=scales,
-                    **lengths)
+                    sink=sink, of_sink=bool(sink), order=order, layout=layout, trivial=True, bias_dtype=real, scales=scales,
+                    mask=mask, **lengths)
     contract.random_problems(request, problems, 6)
 
 
@@ -276,15 +310,17 @@ def test_random_problems(kind, request):
 
 @pytest.mark.parametrize("op", OPS)
 def test_words_and_records(op):
-    words = "2x4x30x16 bf16 --kv-heads 2 --keys 40 --value-size 8 --window=5,-1 --bias heads --softcap 3 --dropout 0.25 --sink"
+    words = "2x4x30x16 bf16 --kv-heads 2 --keys 40 --value-size 8 --window=5,-1 --bias heads --softcap 3 --dropout 0.25 --sink --mask keys"
     problem = parse_problem([*words.split(), "--layout", "bshd"], op)
     assert (problem.batch, problem.heads, problem.kv_heads, problem.rows, problem.keys, problem.d, problem.dv) == (2, 4, 2, 30, 40, 16, 8)
     assert (problem.left, problem.right, problem.softcap, problem.dropout, problem.bias.shape) == (5, -1, 3, 0.25, (1, 4, 30, 40))
+    assert (problem.mask.shape, problem.mask.dtype) == ((2, 1, 1, 40), "bool")
     assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
     with pytest.raises(ValueError, match="not a record"):
         FAMILY[op][2]({"q": 1})
     for words in (["4x4", "f32"], ["2x2x3x4", "f31"], ["2x2x3x4", "f32", "--kv-heads", "3"], ["2x2x3x4", "f32", "--window", "3"],
-                  ["2x2x3x4", "int8"], ["2x2x3x4", "f32", "--dropout", "1"], ["2x2x3x4", "f32", "--layout", "thd", "--bias", "pairs"]):
+                  ["2x2x3x4", "int8"], ["2x2x3x4", "f32", "--dropout", "1"], ["2x2x3x4", "f32", "--layout", "thd", "--bias", "pairs"],
+                  ["2x2x3x4", "f32", "--layout", "thd", "--mask", "pairs"], ["2x2x3x4", "f32", "--mask", "rows"]):
         with pytest.raises((ValueError, TypeError)):
             parse_problem(words, op)
     for text in SMALL[op]:
@@ -322,7 +358,8 @@ def refused(error, words, function, *args, **kwargs):
     with pytest.raises(error) as caught:
         function(*args, **kwargs)
     message = str(caught.value)
-    assert message.startswith(function.__name__ + ": ") and "\n" not in message, message
+    name = getattr(function, "func", function).__name__
+    assert message.startswith(name + ": ") and "\n" not in message, message
     for word in words:
         assert word in message, f"{word!r} is not in {message!r}"
 
@@ -416,6 +453,13 @@ def test_other_operands():
     q, k, t = ones(2, 4, 6, 8), ones(2, 2, 7, 8), ones(6, 2, 8)
     refused(ValueError, ["bias has shape (7,)", "two to four"], FWD, q, k, k, bias=ones(7))
     refused(ValueError, ["bias has shape (2, 2, 6, 7)", "(2, 4, 6, 7)"], FWD, q, k, k, bias=ones(2, 2, 6, 7))
+    for call in (functools.partial(FWD, q, k, k), functools.partial(BWD, q, q, k, k, q, ones(2, 4, 6))):
+        refused(TypeError, ["bias is bool", "expected float32", "mask="], call, bias=ones(6, 7, dtype="bool"))
+        refused(TypeError, ["mask is float32", "expected bool", "bias"], call, mask=ones(6, 7))
+        refused(TypeError, ["mask is uint8", "expected bool"], call, mask=ones(6, 7, dtype="uint8"))
+        refused(ValueError, ["mask has shape (7,)", "two to four"], call, mask=ones(7, dtype="bool"))
+        refused(ValueError, ["mask has shape (2, 2, 6, 7)", "(2, 4, 6, 7)"], call, mask=ones(2, 2, 6, 7, dtype="bool"))
+        refused(TypeError, ["mask: ", "tuple"], call, mask=(True, False))
     refused(ValueError, ["sink has shape (2,)", "(4,)"], FWD, q, k, k, sink=ones(2))
     refused(ValueError, ["seq_len_q has shape (3,)", "(2,)"], FWD, q, k, k, seq_len_q=ones(3, dtype="int32"))
     refused(ValueError, ["seq_len_q has shape (2, 1)"], FWD, q, k, k, seq_len_q=ones(2, 1, dtype="int32"))
@@ -426,6 +470,7 @@ def test_other_operands():
     packed = {"layout": "THD", "cu_seqlens_q": offsets, "cu_seqlens_kv": offsets}
     refused(ValueError, ["seq_len_q with layout 'THD'"], FWD, t, t, t, seq_len_q=array((6,), "int32"), **packed)
     refused(ValueError, ["bias with layout 'THD'"], FWD, t, t, t, bias=ones(6, 6), **packed)
+    refused(ValueError, ["mask with layout 'THD'"], FWD, t, t, t, mask=ones(6, 6, dtype="bool"), **packed)
     refused(ValueError, ["cu_seqlens_kv has shape (3,)", "(2,)"], FWD, t, t, t, **{**packed, "cu_seqlens_kv": array((0, 3, 6), "int32")})
     refused(ValueError, ["cu_seqlens_q has shape (0,)"], FWD, t, t, t, **{**packed, "cu_seqlens_q": array(np.zeros(0), "int32")})
 
@@ -438,6 +483,12 @@ def test_operands_of_the_gradient():
     refused(ValueError, ["o has shape (2, 4, 5, 8)"], BWD, q, q, k, k, ones(2, 4, 5, 8), lse)
     refused(ValueError, ["lse has shape (2, 6, 4)", "(2, 4, 6)"], BWD, q, q, k, k, q, ones(2, 6, 4))
     refused(TypeError, ["lse is float64", "float32"], BWD, q, q, k, k, q, ones(2, 4, 6, dtype="float64"))
+    refused(TypeError, ["sink_gradient is 1"], BWD, q, q, k, k, q, lse, sink=ones(4), sink_gradient=1)
+    refused(ValueError, ["sink_gradient=True without a sink"], BWD, q, q, k, k, q, lse, sink_gradient=True)
+    refused(ValueError, ["out has 3 arrays", "dq, dk, dv, dsink"], BWD, q, q, k, k, q, lse, sink=ones(4), sink_gradient=True,
+            out=(ones(2, 4, 6, 8), ones(2, 2, 7, 8), ones(2, 2, 7, 8)))
+    refused(ValueError, ["out (dsink) has shape (2,)", "(4,)"], BWD, q, q, k, k, q, lse, sink=ones(4), sink_gradient=True,
+            out=(ones(2, 4, 6, 8), ones(2, 2, 7, 8), ones(2, 2, 7, 8), ones(2)))
     refused(TypeError, ["bias_gradient is None"], BWD, q, q, k, k, q, lse, bias_gradient=None)
     refused(ValueError, ["out has 3 arrays", "dq, dk, dv, dbias"], BWD, q, q, k, k, q, lse, bias=ones(6, 7),
             out=(ones(2, 4, 6, 8), ones(2, 2, 7, 8), ones(2, 2, 7, 8)))

@@ -40,7 +40,8 @@ def test_rows_are_turned_16_bytes_at_a_time(words, loads, tmp_path):
 
 @pytest.mark.parametrize("words, most", [("4x16x2048x64 f32 --causal", 1), ("4x16x2048x128 bf16 --kv-heads 4 --lse", 1),
                                          ("2x4x512x80 f16 --layout thd --window=100,0 --alibi --sink", 1),
-                                         ("2x4x500x33 bf16 --bias full --softcap 3 --dropout 0.1", 1)])
+                                         ("2x4x500x33 bf16 --bias full --softcap 3 --dropout 0.1", 1),
+                                         ("4x16x2048x64 bf16 --mask pairs", 1)])
 def test_scores_stay_in_registers(words, most, tmp_path):
     """Products of 16-byte groups from shared memory, two barriers a tile of keys and one before, nothing is divided."""
     for variant, ((_, code, launch),) in assembled("sdpa_fwd", words, "flash_simt", tmp_path, most):
@@ -140,7 +141,8 @@ def test_values_of_bytes_are_turned_by_words(tmp_path):
     assert code.registers <= 64 and ".f64" not in code.ptx
 
 
-@pytest.mark.parametrize("words", ["4x16x4096x128 bf16 --lse", "4x16x2048x64 f16 --causal --dropout 0.1"])
+@pytest.mark.parametrize("words", ["4x16x4096x128 bf16 --lse", "4x16x2048x64 f16 --causal --dropout 0.1",
+                                   "4x16x4096x128 bf16 --lse --mask full", "4x16x2048x64 f16 --bias heads --mask keys --causal"])
 def test_scores_never_leave_the_registers_of_mma(words, tmp_path):
     """Each matrix load of 16 columns serves two products; the left one's serves all columns."""
     (variant, ((_, code, launch),)), = assembled("sdpa_fwd", words, "flash_mma", tmp_path)
@@ -155,7 +157,7 @@ def test_scores_never_leave_the_registers_of_mma(words, tmp_path):
 
 
 @pytest.mark.parametrize("words", ["4x16x2048x64 f32 --causal", "4x16x2048x128 bf16 --kv-heads 4",
-                                   "2x4x500x33 f16 --bias pairs --softcap 3 --dropout 0.1"])
+                                   "2x4x500x33 f16 --bias pairs --softcap 3 --dropout 0.1", "4x16x2048x64 f32 --mask pairs"])
 def test_gradients_stay_in_registers(words, tmp_path):
     """Three and four products a tile, two barriers, no atomics."""
     (variant, kernels), = assembled("sdpa_bwd", words, "flash_simt", tmp_path)
@@ -168,7 +170,8 @@ def test_gradients_stay_in_registers(words, tmp_path):
         assert code.registers * threads.count <= 65536 and launch.shared <= 232448
 
 
-@pytest.mark.parametrize("words", ["4x16x2048x128 bf16 --kv-heads 4", "4x16x2048x64 f16 --causal"])
+@pytest.mark.parametrize("words", ["4x16x2048x128 bf16 --kv-heads 4", "4x16x2048x64 f16 --causal", "4x16x2048x128 f16 --mask pairs",
+                                   "2x16x2048x64 bf16 --mask keys --causal --softcap 3"])
 def test_gradients_stay_in_the_registers_of_mma(words, tmp_path):
     """Three and four products a tile; p and ds never pass through memory, nor are there atomics."""
     (variant, kernels), = assembled("sdpa_bwd", words, "flash_mma", tmp_path)
@@ -183,17 +186,31 @@ def test_gradients_stay_in_the_registers_of_mma(words, tmp_path):
 @pytest.mark.parametrize("algo, words", [
     ("flash_mma", "4x16x2048x64 bf16 --bias heads"), ("flash_wgmma", "4x16x2048x128 f16 --bias full --causal --alibi"),
     ("flash_mma", "2x4x500x80 bf16 --bias pairs --lengths --alibi --softcap 3 --window=9,9"),
-    ("flash_wgmma", "2x4x64x256 f16 --bias pairs --dropout 0.1"), ("flash_mma", "4x16x40x64 bf16 --bias keys")])
+    ("flash_wgmma", "2x4x64x256 f16 --bias pairs --dropout 0.1"), ("flash_mma", "4x16x40x64 bf16 --bias keys"),
+    ("flash_mma", "4x16x2048x64 bf16 --bias heads --mask full"),
+    ("flash_mma", "2x4x500x80 bf16 --bias pairs --mask pairs --alibi --softcap 3 --dropout 0.1")])
 def test_gradients_of_biases_stay_in_registers(algo, words, tmp_path):
-    """Two products of a tile, of 32 rows and 48 keys a warp, each with a barrier, and two more when the tile leaves; nothing is added in
-    memory."""
+    """Two products of a tile, of 32 rows and 48 keys a warp, 32 with every option, each with a barrier, and two more when the tile leaves;
+    nothing is added in memory."""
     problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
     variant = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == algo).variants(problem, target)[0]
     launch = next(x for x in variant.build(problem, target, variant.config) if x.kernel.py_func.__name__ == "sdpa_dbias_mma")
     code, (config, _) = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path), plan_of(problem, 0, target)
-    assert code.count("HMMA.16816.F32") == (config.of_x.width + config.of_y.width) // 16 * 12 and code.count("BAR.SYNC") == 4
+    steps = (config.of_x.width + config.of_y.width) // 16
+    assert code.count("HMMA.16816.F32") == steps * config.shape.keys // 4 and code.count("BAR.SYNC") == 4
     assert not code.opcodes("RED.", "REDG", "ATOM") and ".f64" not in code.ptx
     assert launch.shared <= 232448 and code.registers * launch.block[0] <= 65536
+
+
+@pytest.mark.parametrize("algo", ["flash_mma", "flash_wgmma", "naive"])
+def test_the_gradient_of_a_sink_is_a_small_launch(algo, tmp_path):
+    """One barrier, no atomics."""
+    problem, target = parse_problem("4x16x2048x64 bf16 --causal --sink".split(), "sdpa_bwd"), device("sm_90a")
+    variant = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == algo).variants(problem, target)[0]
+    launch = variant.build(problem, target, variant.config)[-1]
+    assert launch.kernel.py_func.__name__ == "sdpa_dsink" and launch.grid == (16, 1, 1)
+    code = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path)
+    assert code.count("BAR.SYNC") == 1 and not code.opcodes("RED.", "REDG", "ATOM") and ".f64" not in code.ptx and code.registers <= 64
 
 
 def launches_of_a_bias(problem, variant, target):

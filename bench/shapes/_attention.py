@@ -11,8 +11,8 @@ SETS = {
                "4x16x2048x256 {} --causal", "4x16x2048x192 {} --value-size 128 --causal  # DeepSeek V3"),
     "lengths": ("4x16x1000x128 {}", "4x16x4095x128 {} --causal", "8x16x1024x128 {} --layout thd --causal"),
     "grouped": ("1x64x4096x128 {} --kv-heads 8 --causal  # Llama 3.1", "2x64x4096x64 {} --kv-heads 8 --causal --window=1024,-1"),
-    "options": ("4x16x2048x64 {} --bias heads", "4x16x2048x64 {} --alibi --causal", "4x16x2048x64 {} --softcap 30 --causal",
-                "4x16x2048x64 {} --dropout 0.1 --causal"),
+    "options": ("4x16x2048x64 {} --bias heads", "4x16x2048x64 {} --mask pairs", "4x16x2048x64 {} --alibi --causal",
+                "4x16x2048x64 {} --softcap 30 --causal", "4x16x2048x64 {} --dropout 0.1 --causal"),
     "exact": ("4x16x2048x64 {}", "4x16x2048x64 {} --causal"),
     "small": ("2x4x256x64 {}", "8x12x128x64 {}"),
 }
@@ -26,14 +26,14 @@ class Case(_words.Case):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
         import dnnkern
         p, a = self.problem, arrays
-        names = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink",
+        names = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink", "mask",
                  *(("scale_q", "scale_k", "scale_v") if p.is_forward else ()))
         keywords.update({name: a.get(name) for name in names}, scale=p.scale, window=(p.left, p.right), align=p.align, alibi=p.alibi,
                         dropout=p.dropout, seed=20, softcap=p.softcap, layout=p.layout)
         if p.is_forward:
             out = a["o"] if p.lse is None else (a["o"], a["lse"])
             return dnnkern.sdpa_fwd(a["q"], a["k"], a["v"], return_lse=p.lse is not None, out=out, **keywords)
-        out = tuple(a[name] for name in ("dq", "dk", "dv", "dbias")[:len(p.outputs)])
+        out, keywords["sink_gradient"] = tuple(a[name] for name in p.output_names), p.dsink is not None
         return dnnkern.sdpa_bwd(*(a[name] for name in ("do", "q", "k", "v", "o", "lse")), out=out, **keywords)
 
 

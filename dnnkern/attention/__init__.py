@@ -25,8 +25,11 @@ _BACKWARD = {**_FORWARD, "operands": ("do", "q", "k", "v", "o", "lse", *OPTIONAL
 SDPA_FWD = Operation("sdpa_fwd", outputs=("o", "lse"), problem=_bound(make_forward, with_lse=True), **_FORWARD)
 _with_lse = SDPA_FWD.call
 _alone = Operation("sdpa_fwd", outputs=("o",), problem=_bound(make_forward, with_lse=False), **_FORWARD).call
-SDPA_BWD = Operation("sdpa_bwd", outputs=("dq", "dk", "dv", "dbias"), problem=_bound(make_backward, with_dbias=True), **_BACKWARD)
-_with_dbias = SDPA_BWD.call
+SDPA_BWD, *_others = (
+    Operation("sdpa_bwd", outputs=("dq", "dk", "dv", *("dbias",) * of_bias, *("dsink",) * of_sink),
+              problem=_bound(make_backward, with_dbias=of_bias, with_dsink=of_sink), **_BACKWARD)
+    for of_bias, of_sink in ((True, True), (True, False), (False, True), (False, False)))
+_with_both, _with_dbias, _with_dsink, _with_neither = (operation.call for operation in (SDPA_BWD, *_others))
 SDPA_DECODE = Operation("sdpa_decode", operands=("q", "k_cache", "v_cache", "seq_len_kv", "page_table", "sink"), outputs=("o",),
                         problem=make_decode, check_values=check_cache)
 _decode = SDPA_DECODE.call
@@ -36,13 +39,12 @@ _rope = ROPE_FWD.call
 ROPE_BWD = Operation("rope_bwd", operands=("dy", "cos", "sin"), outputs=("dx",), problem=_bound(make_rope, "rope_bwd"),
                      in_place=frozenset({"dy"}))
 _rope_bwd = ROPE_BWD.call
-_without_dbias = Operation("sdpa_bwd", outputs=("dq", "dk", "dv"), problem=_bound(make_backward, with_dbias=False), **_BACKWARD).call
 
 
 def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, alibi=False, seq_len_q=None,
-             seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0, sink=None, layout="BHSD",
-             return_lse=False, out_dtype=None, scale_q=None, scale_k=None, scale_v=None, out=None, workspace=None, stream=None, algo=None,
-             allow=Note.NONE):
+             seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0, sink=None, mask=None,
+             layout="BHSD", return_lse=False, out_dtype=None, scale_q=None, scale_k=None, scale_v=None, out=None, workspace=None,
+             stream=None, algo=None, allow=Note.NONE):
     """Scaled dot-product attention: ``o = softmax(scale * q @ k.T, capped, biased, masked) @ v`` of each head; no score is written.
 
     Parameters
@@ -80,6 +82,9 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
         Scores become ``softcap * tanh(score / softcap)``, before what is added; 0: they stay.
     sink : array (H,), optional
         A score of each head that takes part in the softmax and has no value; of the dtypes of a bias.
+    mask : bool array, optional
+        True where a query attends to a key, beside causal, window and lengths, all of which must allow it; of two to four dimensions that
+        broadcast to (B, H, S, N). Not with "THD".
     layout : "BHSD", "BSHD" or "THD"
     return_lse : bool
         Return the logarithms of the sums of exponentials, too, which `sdpa_bwd` takes.
@@ -130,7 +135,9 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     """
     operands = q, k, v, bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink
     if scale_q is not None or scale_k is not None or scale_v is not None:
-        operands += scale_q, scale_k, scale_v
+        operands += mask, scale_q, scale_k, scale_v
+    elif mask is not None:
+        operands += mask,
     parameters = out_dtype, scale, causal, align, hashable(window), alibi, dropout, softcap, layout
     if not isinstance(return_lse, bool):
         raise TypeError(f"sdpa_fwd: return_lse is {return_lse!r}; expected True or False")
@@ -139,21 +146,23 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
 
 def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, bias_gradient=True,
              alibi=False, seq_len_q=None, seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0,
-             sink=None, layout="BHSD", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
-    """The gradients of `sdpa_fwd` by q, k and v, and by the bias.
+             sink=None, sink_gradient=False, mask=None, layout="BHSD", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+    """The gradients of `sdpa_fwd` by q, k and v, by the bias and by the sink.
 
     Parameters
     ----------
     do : array of o's shape and dtype
         Gradient of o.
     q, k, v
-        As given to `sdpa_fwd`, and so are scale, causal, align, window, bias, alibi, the lengths or offsets, dropout, seed, softcap, sink
-        and layout.
+        As given to `sdpa_fwd`, and so are scale, causal, align, window, bias, alibi, the lengths or offsets, dropout, seed, softcap, sink,
+        mask and layout.
     o, lse : array
         As `sdpa_fwd` returned them.
     bias_gradient : bool
         Whether the gradient by a bias is wanted.
-    out : tuple (dq, dk, dv), with a bias whose gradient is wanted (dq, dk, dv, dbias)
+    sink_gradient : bool
+        Whether the gradient by the sink is wanted.
+    out : tuple (dq, dk, dv), with a bias and a sink whose gradients are wanted (dq, dk, dv, dbias, dsink)
         Written and returned; any strides. Overlap with an operand is an error.
     workspace, stream, algo, allow
         As `dnnkern.matmul`'s.
@@ -164,6 +173,8 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
         Computed in float32 (float64 for float64) and rounded once. Where heads of k and v serve several of q, their sum.
     dbias : array of the bias's shape and dtype
         Summed over what the bias is the same for.
+    dsink : array (H,) of the sink's dtype
+        ``-sum(exp(sink - lse) * sum(do * o))`` over all rows of a head.
 
     Raises
     ------
@@ -186,10 +197,14 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
     [-0.197  0.197 -0.197  0.197] [1. 1.]
     """
     operands = do, q, k, v, o, lse, bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink
+    if mask is not None:
+        operands += mask,
     parameters = scale, causal, align, hashable(window), alibi, dropout, softcap, layout
     if not isinstance(bias_gradient, bool):
         raise TypeError(f"sdpa_bwd: bias_gradient is {bias_gradient!r}; expected True or False")
-    call = _with_dbias if bias is not None and bias_gradient else _without_dbias
+    if not isinstance(sink_gradient, bool):
+        raise TypeError(f"sdpa_bwd: sink_gradient is {sink_gradient!r}; expected True or False")
+    call = (_with_neither, _with_dsink, _with_dbias, _with_both)[2 * (bias is not None and bias_gradient) + sink_gradient]
     return call(operands, out, parameters, (_word("sdpa_bwd", seed),), workspace, stream, algo, allow)
 
 

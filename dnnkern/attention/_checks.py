@@ -36,6 +36,30 @@ def check_beside(problem, name, t):
         raise TypeError(f"{p.op}: {name} is {t.dtype}; expected {' or '.join(allowed)}")
 
 
+def check_broadcast(op, name, t, full):
+    """Raise unless a bias or a mask, if it is there, broadcasts to batch, heads, rows and keys."""
+    if t is not None and (not 2 <= t.ndim <= 4 or any(n not in (1, m) for n, m in zip(t.shape[::-1], full[::-1]))):
+        raise ValueError(f"{op}: {name} has shape {t.shape}; expected two to four dimensions that broadcast to {full}")
+
+
+def check_bias(problem, full):
+    """Raise unless a bias, if it is there, may be added to scores of this shape."""
+    p, t = problem, problem.bias
+    if t is None:
+        return
+    if t.dtype == "bool":
+        raise TypeError(f"{p.op}: bias is bool; expected {p.compute}, or a boolean array as mask=")
+    check_beside(p, "bias", t)
+    check_broadcast(p.op, "bias", t, full)
+
+
+def broadcast_strides(t):
+    """Element strides of a bias, of its gradient, or of a mask, along batch, heads, rows and keys: 0 where it is broadcast."""
+    if t is None:
+        return 0, 0, 0, 0
+    return (0,) * (4 - t.ndim) + tuple(0 if n == 1 else s for n, s in zip(t.shape, t.strides))
+
+
 def check_sink(problem):
     """Raise unless a sink, if it is there, is a number a head."""
     p, t = problem, problem.sink

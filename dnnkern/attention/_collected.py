@@ -23,7 +23,8 @@ from ..device.wgmma import descriptor, make_wgmma_wait, matrix_descriptor
 from ..host.launch import Argument, Launch
 from ..matmul._engine_hopper import GROUP, ROW, SHARED_LIMIT
 from ._flash import LOG2E
-from ._fragments import is_adjusted, make_absorb, make_adjust, make_drop, make_hide, make_shares, stored_in_pairs
+from ._fragments import is_adjusted, make_absorb, make_adjust, make_drop, make_shares, stored_in_pairs
+from ._masks import make_hide
 from ._scores import (NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, scale_arguments, scaled, sequence_arguments)
 from ._wgmma import ALIGNMENT, BARRIERS, MOST_STAGES, Shape, is_uneven, make_locate, order_arguments, tile_count
 
@@ -426,7 +427,7 @@ def main_launch(problem, config, device, maps, steps, counter):
     those of images and heads of values that are turned; the counter is at that byte of the workspace."""
     p, s = problem, config.shape
     tiles = tile_count(p, s.height)
-    bias, bias_strides, *of_sink = added_arguments(p)
+    bias, bias_strides, _, _, *of_sink = added_arguments(p)
     bounds, scale, *others = number_arguments(p)
     if not config.adjusted:
         scale = Argument("float32", p.scale * LOG2E)

@@ -7,7 +7,6 @@ ranges, whose sums, float32, a second launch adds up; there are a few tiles of t
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, i32, i64
 from ..device.convert import element
@@ -19,6 +18,7 @@ from ..host.launch import Argument, Launch
 from ..host.tensor import packed_strides
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from . import _dbias_wgmma as hopper
+from ._checks import broadcast_strides
 from ._dbias_kernel import GROUP, kernel
 from ._delta import delta_launch
 from ._fragments import is_bent
@@ -63,6 +63,7 @@ class Shape:
 
 
 SHAPES = (Shape(4, 2, 48), Shape(2, 2, 48), Shape(2, 1, 48))
+CROWDED = (Shape(4, 2, 32), Shape(2, 2, 32), Shape(2, 1, 32))  # with all options a thread has registers for no more
 
 
 @dataclass(frozen=True)
@@ -220,15 +221,6 @@ def work_of(problem, shape, device):
     return replace(whole, each=ceil_div(whole.count, min(whole.count, ceil_div(2 * slots, whole.blocks))))
 
 
-class Numbers(NamedTuple):
-    """Where the workspace has what of rows: from byte `begin` on, for each head `rows` deltas as `_delta` orders them, or, with a `width`,
-    levels and deltas as `_dq` does; sums may lie from byte `end` on."""
-    begin: int
-    rows: int
-    width: int
-    end: int
-
-
 @functools.cache
 def plan_of(problem, width, device):
     """(configuration, work) of a problem, or None: not of 16 bits, tiles that cannot be counted, or none. Shapes that shared memory does
@@ -236,9 +228,10 @@ def plan_of(problem, width, device):
     p, t = problem, problem.dbias
     if p.dtype not in ("float16", "bfloat16") or not t.size or not p.rows or not p.keys:
         return None
-    sources, strides = [source_of(x, p.strides(x)) for x in (p.q, p.k, p.do, p.v)], p.bias_strides(t)
-    for shape in SHAPES:
-        if shape is not SHAPES[-1] and (2 * p.rows <= shape.height or 2 * p.keys <= shape.width):
+    sources, strides = [source_of(x, p.strides(x)) for x in (p.q, p.k, p.do, p.v)], broadcast_strides(t)
+    shapes = CROWDED if p.mask is not None and p.dropout and is_bent(p) else SHAPES
+    for shape in shapes:
+        if shape is not shapes[-1] and (2 * p.rows <= shape.height or 2 * p.keys <= shape.width):
             continue
         work = work_of(p, shape, device)
         over = tuple(n < m for n, m in zip(work.shape[2:], (p.rows, p.keys)))
@@ -292,7 +285,7 @@ def dbias_launches(problem, device, numbers):
         return ((delta_launch(p),) if numbers.width and p.rows else ()) + (bias_launch(p),)
     config, work = plan
     several = work.parts > 1
-    strides = (*packed_strides((1, *work.shape))[1:],) if several else p.bias_strides(t)
+    strides = (*packed_strides((1, *work.shape))[1:],) if several else broadcast_strides(t)
     to = Argument("float32*", "workspace", numbers.end) if several else Argument(element(t.dtype).pointer, "dbias")
     b, h, i, j = work.tiles
     divisors = (j, i, h, b, work.items[3], work.items[2], work.items[1], p.group)
@@ -308,7 +301,7 @@ def dbias_launches(problem, device, numbers):
     size = math.prod(work.shape)
     arguments = (to, Argument(element(t.dtype).pointer, "dbias"), Argument("int32", size), Argument("int32", work.elements),
                  Argument("int32", work.parts), *(Argument("uint32x3", divisor(n)) for n in work.shape[:0:-1]),
-                 Argument("int64x4", p.bias_strides(t)))
+                 Argument("int64x4", broadcast_strides(t)))
     return main, Launch(sum_kernel(t.dtype), (ceil_div(size, ADDERS), 1, 1), (ADDERS, 1, 1), arguments)
 
 

@@ -22,8 +22,9 @@ from ..device.mma import make_mma
 from ..device.vec import (advance, load_shared_4f32, load_shared_4u32, load_shared_f32, shared_address, store_shared_2f32,
                           store_shared_4f32, store_shared_4u32, store_shared_f32)
 from ._flash import LOG2E
-from ._fragments import make_adjust, make_drop, make_hide
+from ._fragments import make_adjust, make_drop
 from ._halves import left_place, right_place
+from ._masks import make_exclude, make_hide
 from ._scores import NOTHING, make_terms
 from ._slopes import row_level
 
@@ -201,6 +202,7 @@ def kernel(config):
     load_q, load_k, load_do, load_v = config.loaders
     score, value = (make_product(kind.dtype, KEYS, of.width // 16, of.pitch) for of in (of_x, of_y))
     adjust, hide, drop = make_adjust(config.plain, KEYS), make_hide(KEYS, config.left, config.right), make_drop(KEYS)
+    exclude, MASK = make_exclude(KEYS), kind.mask
     (keep, add), read_numbers = make_bias(kind.bias, KEYS, shape.count), make_numbers(config.numbers)
     (exponentials, begin, weigh), leave_out = make_weigh(KEYS, kind.dropout), make_leave_out(KEYS)
     leave = make_leave(config.out, config.words, shape, config.over_rows, config.over_keys)
@@ -278,8 +280,8 @@ def kernel(config):
     @cuda.jit(launch_bounds=(shape.count, shape.blocks))
     def sdpa_dbias_mma(q, k, v, do, to, lse, numbers, sizes, shape_of, counts, key_tiles, row_tiles, heads_of, batches_of, of_keys_tiles,
                        of_rows_tiles, of_heads, group, part_step, q_strides, k_strides, v_strides, do_strides, to_strides, lse_strides,
-                       of_rows, of_keys, row_step, key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap, seed, threshold,
-                       factor):
+                       of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale,
+                       softcap, seed, threshold, factor):
         memory = cuda.shared.array(0, u32)
         base = u32(shared_address(memory, 0))
         thread = i32(cuda.threadIdx.x)
@@ -339,6 +341,10 @@ def kernel(config):
                        i64(0), bias_strides)
             add(x, steepness, bias_here)
             add(x_low, steepness, u32(bias_here + u32(BIAS_BYTES)))
+            if MASK:
+                mask_at = i64(i64(b) * mask_strides[0] + i64(h) * mask_strides[1])
+                exclude(x, row, first_key, column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
+                exclude(x_low, i32(row + 16), first_key, column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
             _, _, last_begin, first_end = seen_of(i0, rows, keys, bounds)
             if i32(j0 + WIDTH) > first_end or j0 < last_begin:
                 hide(x, i32(row + shift), first_key, column, keys, bounds)

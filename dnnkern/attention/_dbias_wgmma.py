@@ -27,7 +27,8 @@ from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descr
 from ..host.launch import Argument, Launch
 from ..matmul._engine_hopper import ROW, SHARED_LIMIT
 from ._flash import LOG2E
-from ._fragments import is_bent, make_add_bias, make_hide, make_pack
+from ._fragments import is_bent, make_add_bias, make_pack
+from ._masks import make_hide
 from ._scores import Kind, kind_of, make_terms, steepness
 from ._wgmma import ALIGNMENT, BARRIERS, CLOCK_SHARE, COLUMNS, LAUNCH, addressable, array_map, bias_map, is_by_tiles
 
@@ -96,7 +97,7 @@ def config_of(problem, together, device):
     """The configuration for a problem whose levels and deltas lie as `_dq` orders them, or None: a bias, or its gradient, that TMA does not
     take by tiles, options beside windows, or too few tiles to fill a device."""
     p = problem
-    if not together or p.dtype == "float32" or is_bent(p) or p.dropout or p.seq_len_q is not None or p.seq_len_kv is not None:
+    if not together or p.dtype == "float32" or is_bent(p) or p.dropout or any(t is not None for t in (p.mask, p.seq_len_q, p.seq_len_kv)):
         return None
     if not all(is_by_tiles(p, t) and t.itemsize == 2 for t in (p.bias, p.dbias)) or p.bias.dtype != p.dbias.dtype or p.keys % 8:
         return None

@@ -15,6 +15,15 @@ from ._scores import kind_of
 THREADS, TURNS = 128, 4  # of a block, and rows of a thread
 
 
+class Numbers(NamedTuple):
+    """Where the workspace has what of rows: from byte `begin` on, for each head `rows` deltas in the order of `delta_launch`, or, with a
+    `width`, levels and deltas in that of `_dq`; sums may lie from byte `end` on."""
+    begin: int
+    rows: int
+    width: int
+    end: int
+
+
 class Dots(NamedTuple):
     """How rows of do and o are multiplied.
 

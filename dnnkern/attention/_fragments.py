@@ -111,66 +111,6 @@ def multiply_rows(x, groups, factors):
         x[4 * j + 3] = f32(x[4 * j + 3] * factors[1])
 
 
-@functools.cache
-def make_hide(width, left, right):
-    """Device function ``hide(x, own, at, column, keys, bounds)``: scores of keys that a row does not see become -inf.
-
-    `own` is the place of row r among the keys of its sequence, `at` the tile's first key, `keys` how many there are; `left` and `right` say
-    which of the bounds there are.
-    """
-    keep = make_keep(width, left)
-
-    @device_function
-    def hide(x, own, at, column, keys, bounds):
-        before = i32(at + column)
-        end0 = i32(keys - before)
-        end1, begin0 = end0, i32(0)
-        if right:
-            last = i32(i32(own - before) + i32(bounds[1]))
-            end0, end1 = i32(min(end0, i32(last + 1))), i32(min(end1, i32(last + 9)))
-        if left:
-            begin0 = i32(i32(own - before) - i32(bounds[0]))
-        keep(x, begin0, end0, i32(begin0 + 8), end1)
-    return hide
-
-
-@functools.cache
-def make_hide_turned(width, left, right):
-    """Device function ``hide(x, own, at, column, exist, bounds)`` for a tile whose rows are keys and whose columns are rows: `own` is the
-    number of the row whose place is that of key r, `at` the tile's first row, `exist` how many keys there are from key r on."""
-    keep = make_keep(width, right)
-
-    @device_function
-    def hide(x, own, at, column, exist, bounds):
-        before = i32(own - at - column)
-        end0, end1, begin0 = i32(width), i32(width), i32(0)
-        if left:
-            end0 = i32(before + i32(bounds[0]) + 1)
-            end1 = i32(end0 + 8)
-        if right:
-            begin0 = i32(before - i32(bounds[1]))
-        if exist <= 0:
-            end0 = i32(0)
-        if exist <= 8:
-            end1 = i32(0)
-        keep(x, begin0, end0, i32(begin0 + 8), end1)
-    return hide
-
-
-@functools.cache
-def make_keep(width, begins):
-    """Device function ``keep(x, begin0, end0, begin1, end1)``: what is outside of these columns becomes -inf, in the thread's two rows."""
-    @device_function
-    def keep(x, begin0, end0, begin1, end1):
-        for j in range(width // 8):
-            for e in range(2):
-                if i32(8 * j + e) >= end0 or (begins and i32(8 * j + e) < begin0):
-                    x[4 * j + e] = f32(NOTHING)
-                if i32(8 * j + e) >= end1 or (begins and i32(8 * j + e) < begin1):
-                    x[4 * j + 2 + e] = f32(NOTHING)
-    return keep
-
-
 TANH_LIMIT = 0.75
 T1, T2, T3, T4, T5 = -0.33332958817481995, 0.1332540661096573, -0.053344424813985825, 0.019582897424697876, -0.004716250114142895
 """tanh(y) = y (1 + T1 y**2 + T2 y**4 ...) up to this |y|: minimax, relative error 2**-22.5 with float32's rounding."""

@@ -18,9 +18,10 @@ from ..device.warp import elect, uniform
 from ..device.wgmma import descriptor, make_wgmma_wait
 from ..matmul._engine_hopper import ROW
 from ._flash import LOG2E
-from ._fragments import make_add_turned_bias, make_hide_turned, make_pack, make_single_store, make_store
+from ._fragments import make_add_turned_bias, make_pack, make_single_store, make_store
 from ._keys_products import make_products
 from ._keys_ranges import make_tickets, make_walk
+from ._masks import make_hide_turned
 from ._pieces import make_split
 from ._scores import make_terms
 from ._slopes import make_slopes, make_turned_kept, make_turned_steps
@@ -422,7 +423,8 @@ def kernel(config, down):
     @cuda.jit(launch_bounds=(THREADS, 1))
     def sdpa_bwd_flash_wgmma(k_map, v_map, q_map, do_map, bias_map, dk, dk_strides, dv, dv_strides, brought, sums, counts, ticket, sizes,
                              per_section, several, rest, last_section, inner_of, group_of, tiles, counts_of_heads, of_rows, of_keys,
-                             row_step, key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor):
+                             row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap, seed,
+                             threshold, factor):
         shared = cuda.shared.array(0, u32)
         maps = (tensor_map_address(k_map), tensor_map_address(v_map), tensor_map_address(q_map), tensor_map_address(do_map))
         of_bias = tensor_map_address(bias_map)

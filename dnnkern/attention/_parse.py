@@ -36,6 +36,7 @@ def add_arguments(op, parser):
     parser.add_argument("--bottom-right", action="store_true", help="rows are aligned to the last key")
     parser.add_argument("--window", type=window_word, default=(-1, -1), metavar="LEFT,RIGHT", help="--window=1024,-1")
     parser.add_argument("--bias", choices=BIASES, help="a bias for every score; for all batches, for all heads too; of keys alone")
+    parser.add_argument("--mask", choices=BIASES, help="a boolean mask, in the same shapes")
     parser.add_argument("--alibi", action="store_true")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--softcap", type=float, default=0.0)
@@ -60,13 +61,16 @@ def make(op, arguments):
     def array(heads, rows, elements):
         shape = {"BHSD": (batch, heads, rows, elements), "BSHD": (batch, rows, heads, elements), "THD": (batch * rows, heads, elements)}
         return Tensor.packed(shape[a.layout], a.dtype)
+
+    def of_scores(shape, dtype):
+        return Tensor.packed([n if all_of else 1 for n, all_of in zip((batch, heads, rows, keys), BIASES[shape])], dtype) if shape else None
     addend = addend_dtype(default_output(a.dtype))
-    bias = Tensor.packed([n if all_of else 1 for n, all_of in zip((batch, heads, rows, keys), BIASES[a.bias])], addend) if a.bias else None
+    bias, mask = of_scores(a.bias, addend), of_scores(a.mask, "bool")
     lengths = Tensor.packed((batch,), "int32") if a.lengths else None
     offsets = Tensor.packed((batch + 1,), "int32") if a.layout == "THD" else None
     sink = Tensor.packed((heads,), addend) if a.sink else None
     given = array(heads, rows, d), array(kv_heads, keys, d), array(kv_heads, keys, e)
-    more = bias, lengths, lengths, offsets, offsets, sink
+    more = bias, lengths, lengths, offsets, offsets, sink, mask
     align = "bottom_right" if a.bottom_right else "top_left"
     options = a.scale, a.causal, align, a.window, a.alibi, a.dropout, a.softcap, a.layout
     if op == "sdpa_fwd":
@@ -74,7 +78,7 @@ def make(op, arguments):
         return make_forward((*given, *more, *scales), None, a.out_dtype, *options, with_lse=a.lse, aliases=frozenset())
     forward = make_forward((*given, *more), None, None, *options, with_lse=True, aliases=frozenset())
     saved = forward.o, *given, forward.o, forward.lse
-    return make_backward((*saved, *more), None, *options, with_dbias=bias is not None, aliases=frozenset())
+    return make_backward((*saved, *more), None, *options, with_dbias=bias is not None, with_dsink=a.sink, aliases=frozenset())
 
 
 def add_decode_arguments(op, parser):
@@ -147,7 +151,8 @@ FAMILY = {op: tuple(functools.partial(f, op) for f in (*_WORDS[op], from_record)
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
 _SMALL = ("1x2x9x8 f32 --causal", "2x4x7x16 bf16 --kv-heads 2 --keys 12 --causal --bottom-right", "2x2x6x8 f16 --layout thd --window=3,-1",
-          "1x2x8x5 f64 --bias full --softcap 2 --dropout 0.2", "2x2x5x8 f32 --layout bshd --alibi --sink --lengths")
+          "1x2x8x5 f64 --bias full --softcap 2 --dropout 0.2", "2x2x5x8 f32 --layout bshd --alibi --sink --lengths",
+          "2x2x9x8 bf16 --mask pairs --causal")
 _BYTES = ("2x2x70x64 e4m3 --scales --causal", "1x2x20x32 e5m2 --kv-heads 1 --keys 40 --lse --out-dtype f32")
 _ROPES = ("2x3x5x16 f32", "3x7x20 bf16 --pairs 5 --angles f32", "2x4x3x32 f16 --heads-inside --interleaved", "4x9x8 f64 --in-place")
 _DECODES = ("2x4x20x16 f32 --kv-heads 2", "2x4x17x8 bf16 --kv-heads 1 --page 4 --window 9", "1x2x9x5 f64 --rows 2 --softcap 2 --sink",

@@ -9,14 +9,14 @@ import numpy as np
 from ..host.dtypes import compute_dtype, dtype_name
 from ..host.products import FLOATS, FP8, OUTPUTS, default_output
 from ..host.tensor import Tensor
-from ._checks import SCALES, check_beside, check_number, check_sink, expect, present
+from ._checks import SCALES, check_bias, check_broadcast, check_number, check_sink, expect, present
 
 LAYOUTS = ("BHSD", "BSHD", "THD")
 ALIGNMENTS = ("top_left", "bottom_right")
 UNBOUNDED = 1 << 30
 STEPS = 1 << 16
 """Probabilities of dropout are multiples of one over this: an element is kept or not by 16 random bits."""
-OPTIONAL = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink")
+OPTIONAL = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink", "mask")
 
 
 class _Attention:
@@ -27,7 +27,7 @@ class _Attention:
     def _check(self):
         self._check_operands()
         self._check_lengths()
-        self._check_bias()
+        self._check_added()
         self._check_numbers()
         expect(self.op, "lse" if not self.is_forward else "out (lse)", self.lse, (self.compute,), self.lse_shape)
         expect(self.op, "out (o)" if self.is_forward else "o", self.o, self.o_dtypes, self.o_shape)
@@ -71,14 +71,16 @@ class _Attention:
             if t.ndim != 1 or packs and not t.size or t.shape[0] != self.batch + packs:
                 raise ValueError(f"{self.op}: {name} has shape {t.shape}; expected {wanted if t.ndim == 1 and t.size else '(B + 1,)'}")
 
-    def _check_bias(self):
+    def _check_added(self):
         full = (self.batch, self.heads, self.rows, self.keys)
-        if self.bias is not None:
-            if self.packed:
-                raise ValueError(f"{self.op}: bias with layout 'THD'; expected it with BHSD and BSHD only")
-            check_beside(self, "bias", self.bias)
-            if not 2 <= self.bias.ndim <= 4 or any(n not in (1, m) for n, m in zip(self.bias.shape[::-1], full[::-1])):
-                raise ValueError(f"{self.op}: bias has shape {self.bias.shape}; expected two to four dimensions that broadcast to {full}")
+        for name, t in (("bias", self.bias), ("mask", self.mask)):
+            if t is not None and self.packed:
+                raise ValueError(f"{self.op}: {name} with layout 'THD'; expected it with BHSD and BSHD only")
+        check_bias(self, full)
+        if self.mask is not None and self.mask.dtype != "bool":
+            raise TypeError(f"{self.op}: mask is {self.mask.dtype}; expected bool, True where a query attends to a key; what is added to "
+                            "scores is a bias")
+        check_broadcast(self.op, "mask", self.mask, full)
         check_sink(self)
 
     def _check_numbers(self):
@@ -176,13 +178,6 @@ class _Attention:
         """Batches of arrays: 1 where sequences are packed."""
         return 1 if self.packed else self.batch
 
-    def bias_strides(self, t):
-        """Element strides of the bias, or of its gradient, along batch, heads, rows and keys: 0 where it is the same for all."""
-        if t is None:
-            return 0, 0, 0, 0
-        missing = 4 - t.ndim
-        return (0,) * missing + tuple(0 if n == 1 else s for n, s in zip(t.shape, t.strides))
-
     @property
     def bounds(self):
         """How many keys to the left and right of its own place a row sees at most."""
@@ -240,7 +235,7 @@ class _Attention:
     @property
     def bytes(self):
         """Bytes that must move: each distinct element read, each written."""
-        given = (self.q, self.k, self.v, self.bias, *(() if self.is_forward else (self.do, self.o, self.lse)))
+        given = (self.q, self.k, self.v, self.bias, self.mask, *(() if self.is_forward else (self.do, self.o, self.lse)))
         return sum(t.nbytes for t in (*given, *self.outputs) if t is not None)
 
     def operand_values(self, name):
@@ -264,7 +259,7 @@ class _Attention:
         for name in OPTIONAL:
             t = getattr(self, name)
             if t is not None and not name.startswith("cu"):
-                found += f" {name}" + f" {t.shape}" * (name == "bias")
+                found += f" {name}" + f" {t.shape}" * (name in ("bias", "mask"))
         found += "".join(f" {name}" for name in SCALES if getattr(self, name, None) is not None)
         found += " alibi" * self.alibi + f" softcap {self.softcap:g}" * (self.softcap > 0)
         return found + f" dropout {self.dropout:g}" * (self.dropout > 0)
@@ -285,7 +280,7 @@ class SdpaProblem(_Attention):
     Attributes
     ----------
     q, k, v : Tensor
-    bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink : Tensor or None
+    bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink, mask : Tensor or None
     o : Tensor
     lse : Tensor or None
     scale : float
@@ -307,6 +302,7 @@ class SdpaProblem(_Attention):
     cu_seqlens_q: Tensor | None
     cu_seqlens_kv: Tensor | None
     sink: Tensor | None
+    mask: Tensor | None
     o: Tensor
     lse: Tensor | None
     scale: float
@@ -345,15 +341,15 @@ class SdpaProblem(_Attention):
 
 @dataclass(frozen=True)
 class SdpaGradientProblem(_Attention):
-    """The gradients of `SdpaProblem` by q, k, v and, where `dbias` is there, by the bias.
+    """The gradients of `SdpaProblem` by q, k, v and, where `dbias` and `dsink` are there, by the bias and by the sink.
 
     Attributes
     ----------
     do, q, k, v, o, lse : Tensor
-    bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink : Tensor or None
+    bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink, mask : Tensor or None
     dq, dk, dv : Tensor
         The last one is `dv_out`: `dv` is the size of v's heads.
-    dbias : Tensor or None
+    dbias, dsink : Tensor or None
     scale, left, right, align, alibi, dropout, softcap, layout
         As the forward problem's.
     """
@@ -369,10 +365,12 @@ class SdpaGradientProblem(_Attention):
     cu_seqlens_q: Tensor | None
     cu_seqlens_kv: Tensor | None
     sink: Tensor | None
+    mask: Tensor | None
     dq: Tensor
     dk: Tensor
     dv_out: Tensor
     dbias: Tensor | None
+    dsink: Tensor | None
     scale: float
     left: int = -1
     right: int = -1
@@ -386,12 +384,22 @@ class SdpaGradientProblem(_Attention):
     def __post_init__(self):
         self._check()
         expect(self.op, "do", self.do, (self.dtype,), self.o_shape)
-        for name, out, like in zip(("dq", "dk", "dv", "dbias"), self.outputs, (self.q, self.k, self.v, self.bias)):
-            expect(self.op, f"out ({name})", out, (like.dtype,), like.shape)
+        for name, like in (("dq", self.q), ("dk", self.k), ("dv", self.v), ("dbias", self.bias), ("dsink", self.sink)):
+            if (out := self._gradients[name]) is not None:
+                expect(self.op, f"out ({name})", out, (like.dtype,), like.shape)
+
+    @property
+    def _gradients(self):
+        return {"dq": self.dq, "dk": self.dk, "dv": self.dv_out, "dbias": self.dbias, "dsink": self.dsink}
 
     @property
     def outputs(self):
-        return (self.dq, self.dk, self.dv_out) if self.dbias is None else (self.dq, self.dk, self.dv_out, self.dbias)
+        return tuple(t for t in self._gradients.values() if t is not None)
+
+    @property
+    def output_names(self):
+        """Of those of the operation that there are."""
+        return tuple(name for name, t in self._gradients.items() if t is not None)
 
 
 # ---- problems from calls
@@ -456,13 +464,16 @@ def make_forward(tensors, out, out_dtype, *options, with_lse, aliases):
     return SdpaProblem(*tensors[:count], o, lse, **fields)
 
 
-def make_backward(tensors, out, *options, with_dbias, aliases):
-    """The problem of a backward call; `out` is (dq, dk, dv) or (dq, dk, dv, dbias)."""
+def make_backward(tensors, out, *options, with_dbias, with_dsink, aliases):
+    """The problem of a backward call; `out` is (dq, dk, dv[, dbias][, dsink])."""
     op = "sdpa_bwd"
     present(op, ("do", "q", "k", "v", "o", "lse"), tensors)
     _, q, k, v, *_ = tensors
     fields = normal_options(op, q, k, *options)
+    wanted = True, True, True, with_dbias, with_dsink
+    if with_dsink and tensors[11] is None:
+        raise ValueError(f"{op}: sink_gradient=True without a sink; expected one")
     if out is None:
-        likes = (q, k, v, tensors[6]) if with_dbias else (q, k, v)
-        out = tuple(Tensor.packed(t.shape, t.dtype) for t in likes)
-    return SdpaGradientProblem(*tensors, *out, *(() if with_dbias else (None,)), **fields)
+        out = (Tensor.packed(t.shape, t.dtype) for t, there in zip((q, k, v, tensors[6], tensors[11]), wanted) if there)
+    given = iter(out)
+    return SdpaGradientProblem(*tensors, *(next(given) if there else None for there in wanted), **fields)

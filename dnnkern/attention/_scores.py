@@ -3,12 +3,12 @@ import functools
 from dataclasses import dataclass
 from typing import Callable, NamedTuple
 
-from ..device import device_function, f32, f64, i32, i64, u32
+from ..device import device_function, f32, f64, i32, i64, u8, u32
 from ..device.convert import element
 from ..device.fastmath import exp2, fabs, tanh
 from ..device.philox import philox
 from ..host.launch import Argument
-from ._checks import SCALES
+from ._checks import SCALES, broadcast_strides
 
 NOTHING = -float("inf")
 
@@ -25,7 +25,7 @@ class Kind:
         dtypes; "" for none.
     limits_rows, limits_keys : bool
         Whether there are lengths, packed offsets, of the queries and of the keys.
-    packed, bottom, alibi, softcap, dropout : bool
+    packed, bottom, alibi, softcap, dropout, mask : bool
         `bottom`: rows are aligned to the last key, not to the first.
     """
     dtype: str
@@ -38,6 +38,7 @@ class Kind:
     alibi: bool = False
     softcap: bool = False
     dropout: bool = False
+    mask: bool = False
 
     @property
     def compute(self):
@@ -54,7 +55,7 @@ def kind_of(problem) -> Kind:
     p = problem
     return Kind(p.dtype, p.bias.dtype if p.bias is not None else "", p.sink.dtype if p.sink is not None else "",
                 p.packed or p.seq_len_q is not None, p.packed or p.seq_len_kv is not None, p.packed, p.align == "bottom_right", p.alibi,
-                p.softcap > 0, p.dropout > 0)
+                p.softcap > 0, p.dropout > 0, p.mask is not None)
 
 
 class Terms(NamedTuple):
@@ -77,6 +78,8 @@ class Terms(NamedTuple):
         The score of a product of a row and a key that is `distance` after the row's own place; the bias's element is at `at`.
     slanted(dot, ...)
         (the score, its derivative by the product but for `scale`, which with a cap is a multiple of the cap).
+    permits(mask, at)
+        Whether the mask, whose element is at `at`, lets a row attend to a key; True without a mask.
     kept(p, seed, head, i, j, threshold, factor)
         A probability after dropout: 0 or a multiple of it; `head` is that of all sequences.
     """
@@ -88,6 +91,7 @@ class Terms(NamedTuple):
     slope: Callable
     score: Callable
     slanted: Callable
+    permits: Callable
     kept: Callable
 
 
@@ -152,7 +156,7 @@ def kept_of_eight(words, threshold):
 def make_terms(kind) -> Terms:
     """Device functions of a kind."""
     T, BOTTOM, ALIBI, SOFTCAP, DROPOUT = kind.real, kind.bottom, kind.alibi, kind.softcap, kind.dropout
-    BIAS = bool(kind.bias)
+    BIAS, MASK = bool(kind.bias), kind.mask
     load_bias = element(kind.bias or kind.dtype).load
 
     @device_function
@@ -209,6 +213,12 @@ def make_terms(kind) -> Terms:
         return x
 
     @device_function
+    def permits(mask, at):
+        if MASK:
+            return mask[at] != u8(0)
+        return True
+
+    @device_function
     def kept(p, seed, head, i, j, threshold, factor):
         if DROPOUT:
             a, b, c, d = philox(seed, i64(i64(i64(head) << i64(32)) + i64(i)), i64(i32(j) >> 3))
@@ -223,7 +233,7 @@ def make_terms(kind) -> Terms:
                 word = u32(word << u32(16))
             p = T(p * factor) if word >= threshold else T(0)
         return p
-    return Terms(find, make_lengths(kind), shift, span, column, slope, score, slanted, kept)
+    return Terms(find, make_lengths(kind), shift, span, column, slope, score, slanted, permits, kept)
 
 
 # ---- kernel parameters
@@ -258,7 +268,8 @@ def steepness(problem):
 
 
 def added_arguments(problem):
-    """Kernel parameters `bias`, `bias_strides`, `sink`, `sink_step`."""
+    """Kernel parameters `bias`, `bias_strides`, `mask`, `mask_strides`, `sink`, `sink_step`."""
     p, pointer = problem, lambda t: element(t.dtype if t is not None else problem.dtype).pointer
-    return (Argument(pointer(p.bias), "bias"), Argument("int64x4", p.bias_strides(p.bias)), Argument(pointer(p.sink), "sink"),
+    return (Argument(pointer(p.bias), "bias"), Argument("int64x4", broadcast_strides(p.bias)), Argument("uint8*", "mask"),
+            Argument("int64x4", broadcast_strides(p.mask)), Argument(pointer(p.sink), "sink"),
             Argument("int64", p.sink.strides[0] if p.sink is not None else 0))

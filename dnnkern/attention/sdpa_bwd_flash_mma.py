@@ -19,11 +19,13 @@ from ..device.vec import advance, shared_address, store_shared_f32
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds
-from ._dbias import Numbers, dbias_launches, dbias_seconds, sums_bytes
-from ._delta import delta_launch
+from ._dbias import dbias_launches, dbias_seconds, sums_bytes
+from ._delta import Numbers, delta_launch
+from ._dsink import dsink_launches, dsink_seconds
 from ._flash import LOG2E, blocks_seconds, fits, lines_arguments, make_extent, make_tile, tiles_of
-from ._fragments import is_adjusted, make_hide, make_hide_turned, make_pack, make_store, stored_in_pairs
+from ._fragments import is_adjusted, make_pack, make_store, stored_in_pairs
 from ._halves import Source, left_place, make_loader, make_outer, make_weigh, mma_rate, right_place, source_of, turned_place
+from ._masks import make_exclude, make_hide, make_hide_turned
 from ._scores import Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
 from ._slopes import WIDEST_DROPPED, make_slopes, row_level
 from .sdpa_fwd_flash_mma import HALVES, Threads
@@ -57,7 +59,7 @@ class Config:
     @property
     def registers(self):
         """About how many a thread needs."""
-        extra = self.threads.width // 2 * self.kind.softcap + 24 * (self.adjusted or self.kind.dropout)
+        extra = self.threads.width // 2 * self.kind.softcap + 24 * (self.adjusted or self.kind.dropout or self.kind.mask)
         return (self.q.width + self.v.width) // 2 + self.threads.width * 3 // 2 + 56 + extra
 
     def __str__(self):
@@ -106,11 +108,12 @@ def estimate(problem, device, config):
     rate = mma_rate(device)
     rows = p.pairs * p.heads / max(blocks, 1) / t.height + p.group * t.width / 2  # of a block
     products = 4 * config.q.width + 3 * config.v.width
-    issues = 2 * (16 + 12 * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0) + 80 * (p.dropout > 0))  # of a score
+    read = bool(config.kind.bias) + config.kind.mask
+    issues = 2 * (16 + 12 * read + 4 * p.alibi + 25 * (p.softcap > 0) + 80 * (p.dropout > 0))  # of a score
     work = t.height * rows * (products / 0.5 + issues * rate / (128 * device.sms * device.clock_hz))
     slow = sum(32 * s.width for s in (config.q, config.k, config.v, config.do) if not s.wide)
     seconds = blocks_seconds(blocks, work + rows * slow, t, config.shared, config.registers, rate, device)
-    return LAUNCH * 3 + dbias_seconds(p, 0, device) + max(seconds, moved_seconds(p.bytes, device))
+    return LAUNCH * 3 + dbias_seconds(p, 0, device) + dsink_seconds(p, device) + max(seconds, moved_seconds(p.bytes, device))
 
 
 class _Parts:
@@ -120,6 +123,7 @@ class _Parts:
         kind, t, make_hidden = config.kind, config.threads, make_hide_turned if turned else make_hide
         self.terms, self.extent, self.tile_of = make_terms(kind), make_extent(kind), make_tile(kind.packed, t.height)
         self.hide, (self.adjust, self.slopes) = make_hidden(t.width, config.left, config.right), make_slopes(kind, t.width, turned)
+        self.exclude = make_exclude(t.width, turned)
         of_q, of_v = config.q, config.v
         self.score = make_outer(kind.dtype, of_q.width // 16, t.width, of_q.pitch)
         self.value = make_outer(kind.dtype, of_v.width // 16, t.width, of_v.pitch)
@@ -141,7 +145,7 @@ def rows_kernel(config):
     kind, t, parts = config.kind, config.threads, _Parts(config, False)
     terms, extent, tile_of, hide, adjust, slopes = parts.terms, parts.extent, parts.tile_of, parts.hide, parts.adjust, parts.slopes
     score, value, weigh, pack, landed, store = parts.score, parts.value, parts.by_q, parts.pack, wait_copies(0), parts.stores[0]
-    load_q, load_do, load_k, load_v = parts.loaders
+    (load_q, load_do, load_k, load_v), exclude, MASK = parts.loaders, parts.exclude, kind.mask
     HEIGHT, WIDTH, PITCH, V_PITCH, E = t.height, t.width, config.q.pitch, config.v.pitch, config.q.width
     DO_AT, K_AT, V_AT = parts.places
     SCORES, SUMS, WORDS, PACKED, ADJUSTED = WIDTH // 2, E // 2, WIDTH // 4, kind.packed, config.adjusted
@@ -149,8 +153,8 @@ def rows_kernel(config):
 
     @cuda.jit(launch_bounds=(t.count, t.blocks))
     def sdpa_dq_flash_mma(q, k, v, do, dq, lse, delta, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides,
-                          do_strides, dq_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, sink, sink_step,
-                          bounds, scale, softcap, seed, threshold, factor):
+                          do_strides, dq_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides,
+                          sink, sink_step, bounds, scale, softcap, seed, threshold, factor):
         memory = cuda.shared.array(0, u32)
         base = u32(shared_address(memory, 0))
         thread = i32(cuda.threadIdx.x)
@@ -176,6 +180,7 @@ def rows_kernel(config):
             of_k = advance(k, i64(i64(image) * k_strides[0] + i64(g) * k_strides[1] + i64(first_key) * k_strides[2]))
             of_v = advance(v, i64(i64(image) * v_strides[0] + i64(g) * v_strides[1] + i64(first_key) * v_strides[2]))
             bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
+            mask_at = i64(i64(image) * mask_strides[0] + i64(h) * mask_strides[1])
             lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(first_row) * lse_strides[2])
             delta_at = i64(i64(i64(place) * i64(all_rows)) + i64(first_row))
             row, column = i32(i0 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
@@ -212,6 +217,8 @@ def rows_kernel(config):
                 value(y, left, right, a_do, b_v)
                 if ADJUSTED:
                     adjust(x, derivatives, row, i32(at), column, scoring)
+                if MASK:
+                    exclude(x, row, i32(at), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
                 if i32(at + WIDTH) > first_end or at < last_begin:
                     hide(x, i32(row + shift), i32(at), column, keys, bounds)
                 slopes(x, y, levels, deltas, derivatives, row, i32(at), column, steepness, (seed, head, threshold, factor))
@@ -228,7 +235,7 @@ def keys_kernel(config):
     kind, t, parts = config.kind, config.threads, _Parts(config, True)
     terms, extent, tile_of, hide, adjust, slopes = parts.terms, parts.extent, parts.tile_of, parts.hide, parts.adjust, parts.slopes
     score, value, by_q, by_v, pack, landed = parts.score, parts.value, parts.by_q, parts.by_v, parts.pack, wait_copies(0)
-    load_q, load_do, load_k, load_v = parts.loaders
+    (load_q, load_do, load_k, load_v), exclude, MASK = parts.loaders, parts.exclude, kind.mask
     _, store_dk, store_dv = parts.stores
     HEIGHT, WIDTH, PITCH, V_PITCH = t.height, t.width, config.q.pitch, config.v.pitch
     V_AT, Q_AT, DO_AT = parts.places
@@ -249,8 +256,8 @@ def keys_kernel(config):
 
     @cuda.jit(launch_bounds=(t.count, t.blocks))
     def sdpa_dkv_flash_mma(q, k, v, do, dk, dv, lse, delta, sizes, lines, heads_of, tiles, group, q_strides, k_strides, v_strides,
-                           do_strides, dk_strides, dv_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, sink,
-                           sink_step, bounds, scale, softcap, seed, threshold, factor):
+                           do_strides, dk_strides, dv_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask,
+                           mask_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor):
         memory = cuda.shared.array(0, u32)
         base = u32(shared_address(memory, 0))
         thread = i32(cuda.threadIdx.x)
@@ -298,6 +305,7 @@ def keys_kernel(config):
                 of_q = advance(q, i64(i64(image) * q_strides[0] + i64(h) * q_strides[1] + i64(first_row) * q_strides[2]))
                 of_do = advance(do, i64(i64(image) * do_strides[0] + i64(h) * do_strides[1] + i64(first_row) * do_strides[2]))
                 bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
+                mask_at = i64(i64(image) * mask_strides[0] + i64(h) * mask_strides[1])
                 lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(first_row) * lse_strides[2])
                 delta_at = i64(i64(i64(i64(image) * heads + h) * i64(all_rows)) + i64(first_row))
                 scoring = (shift, slope, bias, bias_at, bias_strides, i32(rows - 1), i32(keys - 1), scale, softcap)
@@ -314,6 +322,8 @@ def keys_kernel(config):
                     value(y, left, right, a_v, b_do)
                     if ADJUSTED:
                         adjust(x, derivatives, key, i32(i0), column, scoring)
+                    if MASK:
+                        exclude(x, key, i32(i0), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
                     begin, _ = terms.span(i32(min(i32(i0 + WIDTH), rows) - 1), rows, keys, bounds)
                     _, end = terms.span(i32(i0), rows, keys, bounds)
                     if begin > j0 or end < i32(j0 + HEIGHT):
@@ -355,7 +365,7 @@ def build(problem, device, config):
         tiles = tiles_of(p, p.keys, t.height)
         launches += (launch(keys_kernel(config), tiles, p.kv_heads, *given, Argument("uint16*", "dk"), Argument("uint16*", "dv"), *saved,
                             *lines_arguments(p, p.kv_heads, tiles), Argument("int32", p.group), *strides(p.dk, p.dv_out), *common),)
-    return launches + dbias_launches(p, device, numbers_of(p))
+    return launches + dbias_launches(p, device, numbers_of(p)) + dsink_launches(p, numbers_of(p))
 
 
 ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_mma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,

@@ -20,7 +20,8 @@ from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
-from ._delta import delta_launch
+from ._delta import Numbers, delta_launch
+from ._dsink import dsink_launches, dsink_seconds
 from ._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_extent, make_powers, make_seen, make_tile, tiles_of
 from ._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
 from ._tiles import (Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of,
@@ -100,7 +101,7 @@ def estimate(problem, device, config):
     issue = 1 + (t.rows + t.columns) / (t.rows * t.columns) * 2 + 60 / products * (2 if p.dropout else 1)
     bias = divisions_seconds(p.pairs * p.heads * (p.d + p.dv), 8, device) if p.dbias is not None else 0
     seconds = blocks_seconds(blocks, t.height * rows * products * issue, t, config.shared(2), config.registers, rate * 0.7, device)
-    return LAUNCH * 3 + bias + max(seconds, moved_seconds(p.bytes, device))
+    return LAUNCH * 3 + bias + dsink_seconds(p, device) + max(seconds, moved_seconds(p.bytes, device))
 
 
 class _Parts:
@@ -172,18 +173,21 @@ def rows_kernel(config):
     V_AT = K_AT + WIDTH * PITCH
     P_AT = V_AT + WIDTH * V_PITCH
     OWN, SCORES, PACKED, BIAS = config.depth // LANES, ROWS * COLUMNS, kind.packed, bool(kind.bias)
+    MASK = kind.mask
     SUMS = ROWS * OWN
     G = group_of(kind.dtype)
 
     @device_function
     def absorb(r, s):
         """A row of the thread: ds, to shared memory."""
-        (x, y, levels, deltas, memory, p_at, i0, j0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides, scale,
-         softcap, seed, head, threshold, factor) = s
+        (x, y, levels, deltas, memory, p_at, i0, j0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides, mask,
+         mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
         i = i32(i0 + r)
         for c in range(COLUMNS):
             j, at = i32(j0 + c * LANES), i64(0)
             visible = i < rows and (whole or seen(i, j, shift, keys, bounds))
+            if MASK and visible:
+                visible = terms.permits(mask, i64(mask_at + i64(i) * mask_strides[2] + i64(j) * mask_strides[3]))
             if BIAS and visible:
                 at = i64(bias_at + i64(i) * bias_strides[2] + i64(j) * bias_strides[3])
             value, _ = slope_of(x[r * COLUMNS + c], y[r * COLUMNS + c], visible, i, j, shift, slope, bias, at, levels[r], deltas[r], head,
@@ -202,8 +206,8 @@ def rows_kernel(config):
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def sdpa_dq_flash_simt(q, k, v, do, dq, lse, delta, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides,
-                           do_strides, dq_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, sink, sink_step,
-                           bounds, scale, softcap, seed, threshold, factor):
+                           do_strides, dq_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask,
+                           mask_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor):
         memory = cuda.shared.array(0, T)
         base = u32(shared_address(memory, 0))
         thread = i32(cuda.threadIdx.x)
@@ -229,6 +233,7 @@ def rows_kernel(config):
             of_k = advance(k, i64(i64(image) * k_strides[0] + i64(g) * k_strides[1] + i64(first_key) * k_strides[2]))
             of_v = advance(v, i64(i64(image) * v_strides[0] + i64(g) * v_strides[1] + i64(first_key) * v_strides[2]))
             bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
+            mask_at = i64(i64(image) * mask_strides[0] + i64(h) * mask_strides[1])
             lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(first_row) * lse_strides[2])
             delta_at = i64(i64(i64(place) * i64(all_rows)) + i64(first_row))
             own = i32(i0 + i32(line * ROWS))
@@ -259,7 +264,7 @@ def rows_kernel(config):
                         u32(base + u32(i32(V_AT + lane * V_PITCH) * ITEM)), i32(V_PITCH), V_GROUPS)
                 whole = i32(j0 + WIDTH) <= first_end and j0 >= last_begin
                 absorb_all(0, (x, y, levels, deltas, memory, p_at, own, i32(j0 + lane), whole, lane, shift, rows, keys, bounds, slope, bias,
-                               bias_at, bias_strides, scale, softcap, seed, head, threshold, factor))
+                               bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed, head, threshold, factor))
                 cuda.syncwarp()
                 weigh(sums, u32(base + u32(p_at * ITEM)), i32(P_PITCH), u32(base + u32(i32(K_AT + lane * G) * ITEM)), i32(PITCH), WIDTH)
                 cuda.syncthreads()
@@ -283,17 +288,20 @@ def keys_kernel(config):
     S_AT = DO_AT + WIDTH * V_PITCH
     BETWEEN = HEIGHT * P_PITCH  # from ds to p
     OWN, OWN_V, SCORES, PACKED, BIAS = config.depth // LANES, config.width // LANES, ROWS * COLUMNS, kind.packed, bool(kind.bias)
+    MASK = kind.mask
     SUMS, SUMS_V, G = ROWS * OWN, ROWS * OWN_V, group_of(kind.dtype)
 
     @device_function
     def absorb(r, s):
         """A key of the thread: ds and p, to shared memory."""
-        (x, y, levels, deltas, memory, s_at, j0, i0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides, scale,
-         softcap, seed, head, threshold, factor) = s
+        (x, y, levels, deltas, memory, s_at, j0, i0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides, mask,
+         mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
         j = i32(j0 + r)
         for c in range(COLUMNS):
             i, at = i32(i0 + c * LANES), i64(0)
             visible = i < rows and (whole or seen(i, j, shift, keys, bounds))
+            if MASK and visible:
+                visible = terms.permits(mask, i64(mask_at + i64(i) * mask_strides[2] + i64(j) * mask_strides[3]))
             if BIAS and visible:
                 at = i64(bias_at + i64(i) * bias_strides[2] + i64(j) * bias_strides[3])
             value, used = slope_of(x[r * COLUMNS + c], y[r * COLUMNS + c], visible, i, j, shift, slope, bias, at, levels[c], deltas[c],
@@ -316,8 +324,8 @@ def keys_kernel(config):
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def sdpa_dkv_flash_simt(q, k, v, do, dk, dv, lse, delta, sizes, lines, heads_of, tiles, group, q_strides, k_strides, v_strides,
-                            do_strides, dk_strides, dv_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, sink,
-                            sink_step, bounds, scale, softcap, seed, threshold, factor):
+                            do_strides, dk_strides, dv_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask,
+                            mask_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor):
         memory = cuda.shared.array(0, T)
         base = u32(shared_address(memory, 0))
         thread = i32(cuda.threadIdx.x)
@@ -360,6 +368,7 @@ def keys_kernel(config):
                 of_q = advance(q, i64(i64(image) * q_strides[0] + i64(h) * q_strides[1] + i64(first_row) * q_strides[2]))
                 of_do = advance(do, i64(i64(image) * do_strides[0] + i64(h) * do_strides[1] + i64(first_row) * do_strides[2]))
                 bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
+                mask_at = i64(i64(image) * mask_strides[0] + i64(h) * mask_strides[1])
                 lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(first_row) * lse_strides[2])
                 delta_at = i64(i64(i64(i64(image) * heads + h) * i64(all_rows)) + i64(first_row))
                 for i0 in range(first, last, WIDTH):
@@ -383,7 +392,8 @@ def keys_kernel(config):
                     _, end = terms.span(i32(i0), rows, keys, bounds)
                     whole = begin <= j0 and end >= i32(j0 + HEIGHT)
                     absorb_all(0, (x, y, levels, deltas, memory, s_at, own, i32(i0 + lane), whole, lane, shift, rows, keys, bounds, slope,
-                                   bias, bias_at, bias_strides, scale, softcap, seed, head, threshold, factor))
+                                   bias, bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed, head, threshold,
+                                   factor))
                     cuda.syncwarp()
                     by_depth(sums, u32(base + u32(s_at * ITEM)), i32(P_PITCH), u32(base + u32(i32(Q_AT + lane * G) * ITEM)), i32(PITCH),
                              WIDTH)
@@ -417,7 +427,7 @@ def build(problem, device, config):
                             *lines_arguments(p, p.kv_heads, tiles), Argument("int32", p.group), *strides(p.dk, p.dv_out), *common),)
     if p.dbias is not None and p.dbias.size:
         launches += (bias_launch(p),)
-    return launches
+    return launches + dsink_launches(p, Numbers(0, p.rows, 0, 0))
 
 
 ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_simt", supports=supports, workspace=workspace, configs=configs, estimate=estimate,

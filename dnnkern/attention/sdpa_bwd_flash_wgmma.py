@@ -28,8 +28,10 @@ from ..device.index import ceil_div, divisor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..transform._estimate import moved_seconds
-from ._dbias import Numbers, dbias_launches, dbias_seconds, sums_bytes
+from ._dbias import dbias_launches, dbias_seconds, sums_bytes
+from ._delta import Numbers
 from ._dq import countable, dq_launch, numbers_launch, space_of
+from ._dsink import dsink_launches, dsink_seconds
 from ._fragments import is_adjusted, is_bent, stored_in_pairs
 from ._flash import tiles_of
 from ._keys_config import WIDE, Config
@@ -107,7 +109,7 @@ def estimate(problem, device, config):
     waves = max(blocks * steps / device.sms, steps)
     around = p.batch * p.heads * rows * (4 * p.dv + (6 if config.ordered else 10) * p.d)
     work = max(waves * step / (CLOCK_SHARE * device.clock_hz), moved_seconds(p.bytes, device))
-    return 4 * LAUNCH + dbias_seconds(p, s.width, device) + around / (0.8 * device.bandwidth) + work
+    return 4 * LAUNCH + dbias_seconds(p, s.width, device) + dsink_seconds(p, device) + around / (0.8 * device.bandwidth) + work
 
 
 def goes_down(problem, config, device):
@@ -148,7 +150,8 @@ def tiles_by_name(shape):
 def around(problem, device, space, mains):
     """The launches of the kernels, those before and those behind them."""
     launches = numbers_launch(problem, space), *mains, dq_launch(problem, space)
-    return launches + dbias_launches(problem, device, Numbers(0, space.rows, space.width, space.bytes))
+    numbers = Numbers(0, space.rows, space.width, space.bytes)
+    return launches + dbias_launches(problem, device, numbers) + dsink_launches(problem, numbers)
 
 
 def main_launch(problem, device, config, space, maps, ticket=0):

@@ -43,7 +43,8 @@ from ._decode_ranges import (lines_of, make_places, make_range, merge_launch, me
                              tiles_of)
 from ._decode_tiles import BOX, CHUNK, FACTORS, HEIGHT, PIECE, SLICE, WIDTH, configs, words_of
 from ._flash import LN2, LOG2E
-from ._fragments import SLACK, make_absorb, make_cap, make_keep, make_pack, make_share, make_store_rows, multiply_rows, quad_sum
+from ._fragments import SLACK, make_absorb, make_cap, make_pack, make_share, make_store_rows, multiply_rows, quad_sum
+from ._masks import make_keep
 from ._scores import NOTHING, make_terms
 from ._wgmma import ALIGNMENT, COLUMNS, addressable, array_map
 from .sdpa_decode_naive import cache_arguments

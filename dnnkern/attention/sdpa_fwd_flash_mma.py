@@ -24,9 +24,10 @@ from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds
 from ._flash import LOG2E, blocks_seconds, fits, lines_arguments, make_extent, make_tile, tiles_of
-from ._fragments import (SLACK, is_adjusted, make_absorb, make_adjust, make_drop, make_hide, make_pack, make_shares, make_store,
-                         multiply_rows, stored_in_pairs)
+from ._fragments import (SLACK, is_adjusted, make_absorb, make_adjust, make_drop, make_pack, make_shares, make_store, multiply_rows,
+                         stored_in_pairs)
 from ._halves import Source, left_place, make_loader, make_outer, make_weigh, mma_rate, right_place, source_of, turned_place
+from ._masks import make_exclude, make_hide
 from ._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
 
 HALVES = ("float16", "bfloat16")
@@ -76,7 +77,7 @@ class Config:
     def registers(self):
         """About how many a thread needs."""
         t = self.threads
-        return t.width // 2 + t.width // 4 + self.v.width // 2 + 52 + 24 * (self.adjusted or self.kind.dropout)
+        return t.width // 2 + t.width // 4 + self.v.width // 2 + 52 + 24 * (self.adjusted or self.kind.dropout or self.kind.mask)
 
     def __str__(self):
         return f"{self.threads.height}x{self.threads.width} x{self.threads.blocks}"
@@ -112,7 +113,7 @@ def estimate(problem, device, config):
     blocks = p.images * p.heads * tiles_of(p, p.rows, t.height)
     keys = p.pairs * p.heads / max(blocks, 1) / t.height + t.width / 2  # of a block
     rate = mma_rate(device)
-    issues = 12 + 12 * bool(config.kind.bias) + 4 * p.alibi + 10 * (p.softcap > 0) + 14 * (p.dropout > 0)  # of a score
+    issues = 12 + 12 * (bool(config.kind.bias) + config.kind.mask) + 4 * p.alibi + 10 * (p.softcap > 0) + 14 * (p.dropout > 0)  # of a score
     work = t.height * keys * ((config.q.width + config.v.width) / 0.6 + issues * rate / (128 * device.sms * device.clock_hz))
     slow = sum(4 * not_wide * s.width for s, not_wide in ((s, not s.wide) for s in (config.k, config.v)))
     return LAUNCH + max(blocks_seconds(blocks, work + keys * slow * 8, t, config.shared, config.registers, rate, device),
@@ -134,6 +135,7 @@ def kernel(config):
     multiply, weigh = make_outer(kind.dtype, STEPS, WIDTH, Q_PITCH), make_weigh(kind.dtype, WIDTH // 16, E, V_PITCH)
     absorb, hide, shares = make_absorb(WIDTH, WIDTH // 2), make_hide(WIDTH, config.left, config.right), make_shares(SINK)
     adjust, drop = make_adjust(kind, WIDTH) if ADJUSTED else None, make_drop(WIDTH) if DROPOUT else None
+    exclude, MASK = make_exclude(WIDTH), kind.mask
     pack, store = make_pack(kind.dtype, WORDS), make_store(kind.dtype, E, config.v.elements, config.pairs)
     load_sink, landed = element(kind.sink or kind.dtype).load, wait_copies(0)
 
@@ -155,8 +157,8 @@ def kernel(config):
 
     @cuda.jit(launch_bounds=(THREADS, t.blocks))
     def sdpa_fwd_flash_mma(q, k, v, o, lse, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides, o_strides,
-                           lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap,
-                           seed, threshold, factor):
+                           lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step,
+                           bounds, scale, softcap, seed, threshold, factor):
         memory = cuda.shared.array(0, u32)
         base = u32(shared_address(memory, 0))
         thread = i32(cuda.threadIdx.x)
@@ -185,6 +187,7 @@ def kernel(config):
             of_v = advance(v, i64(i64(image) * v_strides[0] + i64(g) * v_strides[1] + i64(first_key) * v_strides[2]))
             q_steps, k_steps, v_steps = (q_strides[2], q_strides[3]), (k_strides[2], k_strides[3]), (v_strides[2], v_strides[3])
             bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
+            mask_at = i64(i64(image) * mask_strides[0] + i64(h) * mask_strides[1])
             a = u32(base + u32(warp * 16 * Q_PITCH) + left_place(lane, Q_PITCH))
             of_keys_at = u32(base + u32(K_AT) + right_place(lane, Q_PITCH))
             of_values_at = u32(base + u32(V_AT) + turned_place(lane, V_PITCH))
@@ -222,6 +225,8 @@ def kernel(config):
 
                 if ADJUSTED:
                     adjust(x, row, own, i32(at), column, i32(rows - 1), i32(keys - 1), scale, slope, softcap, bias, bias_at, bias_strides)
+                if MASK:
+                    exclude(x, row, i32(at), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
                 if following > first_end or at < last_begin:
                     hide(x, own, i32(at), column, keys, bounds)
                 if absorb(x, most, tops, levels, totals, falls, steepness, slack):

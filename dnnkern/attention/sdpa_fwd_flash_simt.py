@@ -134,7 +134,7 @@ def kernel(config):
     K_AT, GROUPS, SUMS, SCORES = HEIGHT * PITCH, DEPTH // G, ROWS * VALUES // LANES, ROWS * COLUMNS
     V_AT = K_AT + WIDTH * PITCH
     P_AT = V_AT + WIDTH * VALUES
-    OWN, WITH_LSE, PACKED, BIAS = VALUES // LANES, config.lse, kind.packed, bool(kind.bias)
+    OWN, WITH_LSE, PACKED, BIAS, MASK = VALUES // LANES, config.lse, kind.packed, bool(kind.bias), kind.mask
     load_q = make_loader(config.q, HEIGHT, DEPTH, PITCH, THREADS)
     load_k = make_loader(config.k, WIDTH, DEPTH, PITCH, THREADS)
     load_v = make_loader(config.v, WIDTH, VALUES, VALUES, THREADS)
@@ -148,11 +148,14 @@ def kernel(config):
     def absorb(r, s):
         """The scores of a row of the thread: what they are, the largest, what that makes of the sums, probabilities."""
         (x, sums, tops, totals, levels, memory, p_at, i0, j0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides,
-         scale, softcap, seed, head, threshold, factor) = s
+         mask, mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
         i, top, row_at = i32(i0 + r), tops[r], i64(bias_at + i64(i32(i0 + r)) * bias_strides[2])
         for c in range(COLUMNS):
             j, value = i32(j0 + c * LANES), T(NOTHING)
-            if whole or seen(i, j, shift, keys, bounds):
+            visible = whole or seen(i, j, shift, keys, bounds)
+            if MASK and visible:
+                visible = i < rows and terms.permits(mask, i64(mask_at + i64(i) * mask_strides[2] + i64(j) * mask_strides[3]))
+            if visible:
                 at = row_at
                 if BIAS:  # rows beyond the last are computed, too
                     at = i64(row_at + i64(j) * bias_strides[3]) if i < rows else i64(0)
@@ -201,8 +204,8 @@ def kernel(config):
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def sdpa_fwd_flash_simt(q, k, v, o, lse, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides, o_strides,
-                            lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap,
-                            seed, threshold, factor):
+                            lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step,
+                            bounds, scale, softcap, seed, threshold, factor):
         memory = cuda.shared.array(0, T)
         base = u32(shared_address(memory, 0))
         thread = i32(cuda.threadIdx.x)
@@ -230,6 +233,7 @@ def kernel(config):
             of_v = advance(v, i64(i64(image) * v_strides[0] + i64(g) * v_strides[1] + i64(first_key) * v_strides[2]))
             q_steps, k_steps, v_steps = (q_strides[2], q_strides[3]), (k_strides[2], k_strides[3]), (v_strides[2], v_strides[3])
             bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
+            mask_at = i64(i64(image) * mask_strides[0] + i64(h) * mask_strides[1])
             a = u32(base + u32(i32(line * ROWS) * PITCH * ITEM))
             b_at = u32(base + u32(i32(K_AT + lane * PITCH) * ITEM))
             v_at = u32(base + u32(i32(V_AT + lane * G) * ITEM))
@@ -262,7 +266,8 @@ def kernel(config):
 
                 whole = following <= first_end and j0 >= last_begin
                 absorb_all(0, (x, sums, tops, totals, levels, memory, p_at, i32(i0 + i32(line * ROWS)), i32(j0 + lane), whole, lane, shift,
-                               rows, keys, bounds, slope, bias, bias_at, bias_strides, scale, softcap, seed, head, threshold, factor))
+                               rows, keys, bounds, slope, bias, bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed,
+                               head, threshold, factor))
                 cuda.syncwarp()
                 weigh(sums, u32(base + u32(p_at * ITEM)), i32(P_PITCH), v_at, i32(VALUES), WIDTH)
                 landed()

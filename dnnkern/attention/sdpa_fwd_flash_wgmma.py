@@ -42,8 +42,9 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..matmul._engine_hopper import GROUP, ROW
 from ._flash import LOG2E, make_extent, make_tile
-from ._fragments import (SLACK, is_adjusted, is_bent, make_absorb, make_add_bias, make_adjust, make_drop, make_hide, make_pack,
-                         make_row_words, make_shares, make_store, multiply_rows, stored_in_pairs)
+from ._fragments import (SLACK, is_adjusted, is_bent, make_absorb, make_add_bias, make_adjust, make_drop, make_pack, make_row_words,
+                         make_shares, make_store, multiply_rows, stored_in_pairs)
+from ._masks import make_hide
 from ._scores import NOTHING, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
 from ._wgmma import (ALIGNMENT, COLUMNS, Config, Shape, array_map, bias_map, is_by_head, is_by_tiles, is_uneven, make_locate,
                      order_arguments, refusal, stored_by_tma, tile_count, tile_seconds)
@@ -474,7 +475,7 @@ def build(problem, device, config):
     p, s = problem, config.shape
     tiles = tile_count(p, s.height)
     q, counter = array_map(p, "q", p.q, s.height), Argument("uint32*", "workspace" if config.drawn else "q")
-    bias, bias_strides, *of_sink = added_arguments(p)
+    bias, bias_strides, _, _, *of_sink = added_arguments(p)
     of_bias = bias_map("bias", p.bias, s.height) if config.staged else q
     bounds, scale, *others = number_arguments(p)
     if not config.adjusted and not config.staged:

@@ -16,6 +16,9 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ..transform.resample_naive import divided
+from ._checks import broadcast_strides
+from ._delta import Numbers
+from ._dsink import dsink_launches, dsink_seconds
 from ._scores import (NOTHING, added_arguments, kind_of, make_terms, number_arguments, scale_arguments, scaled, sequence_arguments)
 
 THREADS, CHUNK = 128, 8
@@ -45,8 +48,8 @@ def estimate(problem, device, config):
     """Two passes, in which every thread of a row computes its products again."""
     p, instructions = problem, 8
     per_pair = 2 * p.d * chunks_of(p.dv) if p.is_forward else (2 * p.d + 2 * p.dv) * (chunks_of(p.d) + chunks_of(max(p.d, p.dv)))
-    launches = 1 if p.is_forward else 3
-    return LAUNCH * launches + max(divisions_seconds(p.pairs * p.heads * per_pair, instructions, device), moved_seconds(p.bytes, device))
+    launches = LAUNCH if p.is_forward else LAUNCH * 3 + dsink_seconds(p, device)
+    return launches + max(divisions_seconds(p.pairs * p.heads * per_pair, instructions, device), moved_seconds(p.bytes, device))
 
 
 @functools.cache
@@ -91,8 +94,8 @@ def forward_kernel(kind, out, with_lse, scaled):
 
     @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_fwd_naive(q, k, v, o, lse, threads, sizes, q_strides, k_strides, v_strides, o_strides, lse_strides, of_rows, of_keys, row_step,
-                       key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor, scale_q, scale_k,
-                       scale_v):
+                       key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor,
+                       scale_q, scale_k, scale_v):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if index < threads:
             of_v = T(1)
@@ -114,12 +117,14 @@ def forward_kernel(kind, out, with_lse, scaled):
             k_at = i64(image * k_strides[0] + g * k_strides[1] + i64(first_key) * k_strides[2])
             v_at = i64(image * v_strides[0] + g * v_strides[1] + i64(first_key) * v_strides[2])
             bias_at = i64(image * bias_strides[0] + h * bias_strides[1] + i64(i) * bias_strides[2])
+            mask_at = i64(image * mask_strides[0] + h * mask_strides[1] + i64(i) * mask_strides[2])
 
             most = T(NOTHING)
             for j in range(first, last):
-                product = dot(q, q_at, q_strides[3], k, i64(k_at + j * k_strides[2]), k_strides[3], sizes[5])
-                x = terms.score(product, i32(j - i - shift), slope, bias, i64(bias_at + j * bias_strides[3]), scale, softcap)
-                most = maximum(most, x)
+                if terms.permits(mask, i64(mask_at + j * mask_strides[3])):
+                    product = dot(q, q_at, q_strides[3], k, i64(k_at + j * k_strides[2]), k_strides[3], sizes[5])
+                    x = terms.score(product, i32(j - i - shift), slope, bias, i64(bias_at + j * bias_strides[3]), scale, softcap)
+                    most = maximum(most, x)
             level, total = T(0), T(0)
             if most != T(NOTHING):
                 level = most
@@ -133,14 +138,15 @@ def forward_kernel(kind, out, with_lse, scaled):
                 sums[c] = T(0)
             begin = i64(chunk * CHUNK)
             for j in range(first, last):
-                product = dot(q, q_at, q_strides[3], k, i64(k_at + j * k_strides[2]), k_strides[3], sizes[5])
-                x = terms.score(product, i32(j - i - shift), slope, bias, i64(bias_at + j * bias_strides[3]), scale, softcap)
-                p = exp(T(x - level))
-                total = T(total + p)
-                p = terms.kept(p, seed, head, i, j, threshold, factor)
-                for c in range(CHUNK):
-                    if i64(begin + c) < sizes[6]:
-                        sums[c] = T(sums[c] + p * T(load(v, i64(v_at + j * v_strides[2] + i64(begin + c) * v_strides[3]))))
+                if terms.permits(mask, i64(mask_at + j * mask_strides[3])):
+                    product = dot(q, q_at, q_strides[3], k, i64(k_at + j * k_strides[2]), k_strides[3], sizes[5])
+                    x = terms.score(product, i32(j - i - shift), slope, bias, i64(bias_at + j * bias_strides[3]), scale, softcap)
+                    p = exp(T(x - level))
+                    total = T(total + p)
+                    p = terms.kept(p, seed, head, i, j, threshold, factor)
+                    for c in range(CHUNK):
+                        if i64(begin + c) < sizes[6]:
+                            sums[c] = T(sums[c] + p * T(load(v, i64(v_at + j * v_strides[2] + i64(begin + c) * v_strides[3]))))
 
             o_at = i64(image * o_strides[0] + h * o_strides[1] + t * o_strides[2])
             for c in range(CHUNK):
@@ -182,12 +188,12 @@ def make_pair(kind):
     dot = make_dot(kind.dtype, T)
 
     @device_function
-    def pair(q, q_at, q_step, k, k_at, k_step, do, do_at, do_step, v, v_at, v_step, sizes, i, j, shift, slope, bias, bias_at, total, delta,
-             head, scale, softcap, seed, threshold, factor):
+    def pair(q, q_at, q_step, k, k_at, k_step, do, do_at, do_step, v, v_at, v_step, sizes, i, j, shift, slope, bias, bias_at, mask, mask_at,
+             total, delta, head, scale, softcap, seed, threshold, factor):
         product = dot(q, q_at, q_step, k, k_at, k_step, sizes[5])
         x, derivative = terms.slanted(product, i32(j - i - shift), slope, bias, bias_at, scale, softcap)
         p, by_score, used = T(0), T(0), T(0)
-        if total != T(NOTHING):
+        if total != T(NOTHING) and terms.permits(mask, mask_at):
             p = exp(T(x - total))
             used = terms.kept(p, seed, head, i, j, threshold, factor)
             by_p = terms.kept(dot(do, do_at, do_step, v, v_at, v_step, sizes[6]), seed, head, i, j, threshold, factor)
@@ -204,8 +210,8 @@ def rows_kernel(kind):
 
     @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_dq_naive(q, k, v, do, dq, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dq_strides, lse_strides,
-                      of_rows, of_keys, row_step, key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap, seed, threshold,
-                      factor):
+                      of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap,
+                      seed, threshold, factor):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if index < threads:
             line, chunk = divided(index, sizes[7])
@@ -221,6 +227,7 @@ def rows_kernel(kind):
             k_at = i64(image * k_strides[0] + g * k_strides[1] + i64(first_key) * k_strides[2])
             v_at = i64(image * v_strides[0] + g * v_strides[1] + i64(first_key) * v_strides[2])
             bias_at = i64(image * bias_strides[0] + h * bias_strides[1] + i64(i) * bias_strides[2])
+            mask_at = i64(image * mask_strides[0] + h * mask_strides[1] + i64(i) * mask_strides[2])
             total, own = lse[i64(image * lse_strides[0] + h * lse_strides[1] + t * lse_strides[2])], delta[line]
 
             sums = cuda.local.array(CHUNK, T)
@@ -230,8 +237,8 @@ def rows_kernel(kind):
             for j in range(first, last):
                 at = i64(k_at + j * k_strides[2])
                 slant, _, _ = pair(q, q_at, q_strides[3], k, at, k_strides[3], do, do_at, do_strides[3], v, i64(v_at + j * v_strides[2]),
-                                   v_strides[3], sizes, i, i32(j), shift, slope, bias, i64(bias_at + j * bias_strides[3]), total, own, head,
-                                   scale, softcap, seed, threshold, factor)
+                                   v_strides[3], sizes, i, i32(j), shift, slope, bias, i64(bias_at + j * bias_strides[3]), mask,
+                                   i64(mask_at + j * mask_strides[3]), total, own, head, scale, softcap, seed, threshold, factor)
                 for c in range(CHUNK):
                     if i64(begin + c) < sizes[5]:
                         sums[c] = T(sums[c] + slant * T(load(k, i64(at + i64(begin + c) * k_strides[3]))))
@@ -250,8 +257,8 @@ def keys_kernel(kind):
 
     @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_dkv_naive(q, k, v, do, dk, dv, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
-                       lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap, seed,
-                       threshold, factor):
+                       lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds,
+                       scale, softcap, seed, threshold, factor):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if index < threads:
             rest, chunk = divided(index, sizes[7])
@@ -276,11 +283,12 @@ def keys_kernel(kind):
                     q_at = i64(image * q_strides[0] + h * q_strides[1] + s * q_strides[2])
                     do_at = i64(image * do_strides[0] + h * do_strides[1] + s * do_strides[2])
                     bias_at = i64(image * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2] + i64(j) * bias_strides[3])
+                    mask_at = i64(image * mask_strides[0] + h * mask_strides[1] + i * mask_strides[2] + i64(j) * mask_strides[3])
                     total = lse[i64(image * lse_strides[0] + h * lse_strides[1] + s * lse_strides[2])]
                     own = delta[i64(i64(i64(image * sizes[1]) + h) * sizes[3] + s)]
                     slant, _, used = pair(q, q_at, q_strides[3], k, k_at, k_strides[3], do, do_at, do_strides[3], v, v_at, v_strides[3],
-                                          sizes, i32(i), j, shift, slope, bias, bias_at, total, own, head, scale, softcap, seed, threshold,
-                                          factor)
+                                          sizes, i32(i), j, shift, slope, bias, bias_at, mask, mask_at, total, own, head, scale, softcap,
+                                          seed, threshold, factor)
                     for c in range(CHUNK):
                         if i64(begin + c) < sizes[5]:
                             of_k[c] = T(of_k[c] + slant * T(load(q, i64(q_at + i64(begin + c) * q_strides[3]))))
@@ -304,8 +312,8 @@ def bias_kernel(kind):
 
     @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_dbias_naive(q, k, v, do, dbias, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dbias_strides, shape,
-                         lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, sink, sink_step, bounds, scale, softcap,
-                         seed, threshold, factor):
+                         lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds,
+                         scale, softcap, seed, threshold, factor):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if index < threads:
             rest, j0 = divided(index, shape[3])
@@ -328,11 +336,12 @@ def bias_kernel(kind):
                             k_at = i64(b * k_strides[0] + g * k_strides[1] + j * k_strides[2])
                             v_at = i64(b * v_strides[0] + g * v_strides[1] + j * v_strides[2])
                             bias_at = i64(b * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2] + j * bias_strides[3])
+                            mask_at = i64(b * mask_strides[0] + h * mask_strides[1] + i * mask_strides[2] + j * mask_strides[3])
                             total = lse[i64(b * lse_strides[0] + h * lse_strides[1] + i * lse_strides[2])]
                             own = delta[i64(i64(i64(b * sizes[1]) + h) * sizes[3] + i)]
                             _, one, _ = pair(q, q_at, q_strides[3], k, k_at, k_strides[3], do, do_at, do_strides[3], v, v_at, v_strides[3],
-                                             sizes, i32(i), i32(j), shift, slope, bias, bias_at, total, own, head, scale, softcap, seed,
-                                             threshold, factor)
+                                             sizes, i32(i), i32(j), shift, slope, bias, bias_at, mask, mask_at, total, own, head, scale,
+                                             softcap, seed, threshold, factor)
                             by_bias = T(by_bias + one)
             store(dbias, to, by_bias)
     return sdpa_dbias_naive
@@ -369,7 +378,7 @@ def bias_launch(problem):
     p, t = problem, problem.dbias
     shape = (1,) * (4 - t.ndim) + t.shape
     arguments = (*_operands(p), Argument(element(t.dtype).pointer, "dbias"), *_saved(p), Argument("int64", t.size), sizes_argument(p, 1),
-                 *stride_arguments(p, p.q, p.k, p.v, p.do), Argument("int64x4", p.bias_strides(t)), Argument("int64x4", shape),
+                 *stride_arguments(p, p.q, p.k, p.v, p.do), Argument("int64x4", broadcast_strides(t)), Argument("int64x4", shape),
                  Argument("int64x3", p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
     return launch(bias_kernel(kind_of(p)), t.size, arguments)
 
@@ -407,7 +416,7 @@ def build(problem, device, config):
         launches += (launch(keys_kernel(kind), threads, arguments),)
     if p.dbias is not None and p.dbias.size:
         launches += (bias_launch(p),)
-    return launches
+    return launches + dsink_launches(p, Numbers(0, p.rows, 0, 0))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)

@@ -8,7 +8,7 @@ from . import LARGEST, ROUNDOFF, Case, coherent, lay, rounded, rounding_error
 from ._cross_entropy import SHORT, growth, in_mode
 from ._dropout import philox
 
-OPTIONAL = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink")
+OPTIONAL = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", "sink", "mask")
 SCALES = ("scale_q", "scale_k", "scale_v")
 NAMES = {**SHORT, "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 
@@ -66,8 +66,10 @@ class Sdpa(Case):
     seed: int = 20
     softcap: float = 0.0
     sink: str = ""
+    mask: tuple | None = None
     order: str = "BHSD"
     wanted: bool = True
+    of_sink: bool = False
     trivial: bool = False
     large: float = 1.0
     layout: dict = field(default_factory=dict, hash=False)
@@ -128,6 +130,8 @@ class Sdpa(Case):
                 found["seq_len_" + name] = self.place("lengths", (self.batch,), "int32")
         if self.sink:
             found["sink"] = self.place("sink", (self.heads,), self.sink)
+        if self.mask is not None:
+            found["mask"] = self.place("mask", self.mask, "bool")
         found.update({name: self.place(name, (1,), "float32") for name in self.scales})
         return found
 
@@ -156,6 +160,11 @@ class Sdpa(Case):
                 lengths = self.of_rows if name.endswith("_q") else self.of_keys
                 found[name] = np.concatenate([[0], np.cumsum(lengths)])[-p.size:] if self.packed else np.array(lengths, float)
                 continue
+            if name == "mask":  # two of three, and the first row of it no key
+                value = (rng.random(p.shape) < 2 / 3).astype(float)
+                value.reshape(-1, *p.shape[-2:])[0, :1] = 0
+                found[name] = coherent(value, p)
+                continue
             value = self.large * rng.standard_normal(p.shape) + (0.25 if name == "v" else 0)
             if name in SCALES:
                 value = rng.uniform(0.5, 2, p.shape)
@@ -174,7 +183,7 @@ class Sdpa(Case):
             if self.packed:
                 row, key = row + rows, key + keys
 
-    def scores(self, q, k, bias, b):
+    def scores(self, q, k, values, b):
         """(scores of heads x rows x keys with -inf where a row does not see a key, their derivatives by the products of q and k, a bound
         of their error) of a sequence."""
         product, size = q @ k.transpose(0, 2, 1) * self.factor, np.abs(q) @ np.abs(k).transpose(0, 2, 1) * abs(self.factor)
@@ -183,8 +192,9 @@ class Sdpa(Case):
             level = np.tanh(x / self.softcap)
             x, derivative = self.softcap * level, 1 - level ** 2
         error = error + 8 * self.unit * np.abs(x)
+        bias, mask = (None if values.get(name) is None else np.broadcast_to(values[name], (self.batch, self.heads, self.rows, self.keys))[
+            b, :, :x.shape[1], :x.shape[2]] for name in ("bias", "mask"))
         if bias is not None:
-            bias = np.broadcast_to(bias, (self.batch, self.heads, self.rows, self.keys))[b, :, :x.shape[1], :x.shape[2]]
             x, error = x + bias, error + 6 * self.unit * np.abs(np.where(np.isfinite(bias), bias, 0))
         rows, keys = x.shape[1:]
         own = np.arange(rows)[:, None] + (keys - rows if self.align == "bottom_right" else 0)
@@ -194,6 +204,8 @@ class Sdpa(Case):
             x, error = x - lost, error + 16 * self.unit * lost
         left, right = self.window[0], 0 if self.causal else self.window[1]
         hidden = (distance > right if right >= 0 else False) | (distance < -left if left >= 0 else False)
+        if mask is not None:
+            hidden = hidden | ~mask.astype(bool)
         return np.where(hidden, -np.inf, x), derivative * self.factor, np.where(np.isfinite(x), error, 0)
 
     def operands(self, values, b, image, rows, keys):
@@ -219,7 +231,7 @@ class Sdpa(Case):
             half, least = ROUNDOFF[self.dtype], 2.0 ** -24 * (self.dtype == "float16")
         for b, image, rows, keys in self.sequences():
             q, k, v = self.operands(values, b, image, rows, keys)
-            x, _, error = self.scores(q, k, values.get("bias"), b)
+            x, _, error = self.scores(q, k, values, b)
             if cut:
                 sizes = np.abs(q) @ np.abs(k).transpose(0, 2, 1) * abs(self.factor)
                 error = np.where(np.isfinite(x), error + cut * -(-self.d // 32) * sizes, 0)
@@ -301,17 +313,22 @@ class Backward(Sdpa):
         found = {"d" + name: self.place("d" + name, self.shapes[name], self.dtype) for name in ("q", "k", "v")}
         if self.with_dbias:
             found["dbias"] = self.place("dbias", self.bias, self.bias_dtype or self.dtype)
+        if self.of_sink:
+            found["dsink"] = self.place("dsink", (self.heads,), self.sink)
         return found
 
     def problem(self):
         from dnnkern.attention._problem import make_backward
         t = self.tensors()
         return make_backward(tuple(t[name] for name in ("do", "q", "k", "v", "o", "lse", *OPTIONAL)),
-                             tuple(t[name] for name in self.outputs()), *self.options, with_dbias=self.with_dbias, aliases=frozenset())
+                             tuple(t[name] for name in self.outputs()), *self.options, with_dbias=self.with_dbias, with_dsink=self.of_sink,
+                             aliases=frozenset())
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import sdpa_bwd
         more = {"bias_gradient": self.wanted} if self.bias is not None else {}
+        if self.of_sink:
+            more["sink_gradient"] = True
         return sdpa_bwd(*(arrays[name] for name in ("do", "q", "k", "v", "o", "lse")), **more, **self.keywords(arrays, out, tail))
 
     def values(self, mode):
@@ -331,12 +348,13 @@ class Backward(Sdpa):
         dv, dv_error = np.zeros((2, images, self.kv_heads, self.keys, self.e))
         full = (self.batch, self.heads, self.rows, self.keys)
         dbias, dbias_error, dbias_size = np.zeros((3, *full)) if self.with_dbias else np.zeros((3, 1, 1, 1, 1))
+        dsink, dsink_error = np.zeros((2, self.heads))
         do_all, o_all = canonical(values["do"], self.order), canonical(values["o"], self.order)
         lse_all = values["lse"][None] if self.packed else values["lse"]
         for b, image, rows, keys in self.sequences():
             q, k, v = self.operands(values, b, image, rows, keys)
             do, o, lse = do_all[image][:, rows], o_all[image][:, rows], lse_all[image][:, rows, None]
-            x, derivative, error = self.scores(q, k, values.get("bias"), b)
+            x, derivative, error = self.scores(q, k, values, b)
             seen = np.isfinite(lse) & np.isfinite(x)
             p = np.where(seen, np.exp(np.where(seen, x - np.where(seen, lse, 0), 0)), 0)
             kept = self.kept(x, b)
@@ -363,6 +381,13 @@ class Backward(Sdpa):
             used = p * kept
             used_error = used * (p_error + half)
             dv[image, :, keys], dv_error[image, :, keys] = map(grouped, product(used.transpose(0, 2, 1), used_error.transpose(0, 2, 1), do))
+            if self.of_sink:
+                own = values["sink"][:, None]
+                exist, level = np.isfinite(lse[..., 0]), np.where(np.isfinite(lse[..., 0]), lse[..., 0], 0)
+                weight = np.where(exist, np.exp(own - level), 0)
+                dsink -= (weight * delta[..., 0]).sum(1)
+                size = np.abs(weight * delta[..., 0]) * (24 + growth(self.rows * self.batch) + 4 * (np.abs(own) + np.abs(level)))
+                dsink_error += (unit * size + of_e * weight * (np.abs(do) * np.abs(o)).sum(2)).sum(1)
             if self.with_dbias:
                 at = b, slice(None), slice(0, x.shape[1]), slice(0, x.shape[2])
                 dbias[at], dbias_error[at], dbias_size[at] = ds, ds_error, np.abs(ds)
@@ -373,6 +398,8 @@ class Backward(Sdpa):
             over = tuple(a for a in range(4) if shape[a] == 1)
             total, error, size = (y.sum(over, keepdims=True).reshape(self.bias) for y in (dbias, dbias_error, dbias_size))
             found["dbias"] = total, error + unit * (growth(math.prod(full) // max(math.prod(self.bias), 1)) + 4) * size
+        if self.of_sink:
+            found["dsink"] = dsink, dsink_error
         return found
 
     def reference(self, values, tensor_cores=False):

@@ -26,7 +26,7 @@ def table(kind):
         case("bias", 2, 2, 2, 6, 9, 4, dtype=dtype, bias=(2, 2, 6, 9), bias_dtype=("float32", "")[k % 2] if k > 1 else "")
         case("alibi-capped", 1, 3, 3, 7, 8, 4, dtype=dtype, alibi=True, softcap=1.5)
         case("dropped", 2, 2, 1, 5, 18, 4, dtype=dtype, dropout=0.3)
-        case("sink", 1, 4, 2, 6, 7, 4, dtype=dtype, sink=dtype if k != 2 else "float32")
+        case("sink", 1, 4, 2, 6, 7, 4, dtype=dtype, sink=dtype if k != 2 else "float32", of_sink=True)
     for n, m in ((1, 1), (1, 65), (63, 64), (64, 63), (65, 129), (127, 1), (129, 64)):
         case("edge", 1, 1, 1, n, m, 2 if n * m > 4000 else 4, 3, ("float32", "bfloat16", "float16")[(n + m) % 3], causal=n == m,
              align="bottom_right" if n < m else "top_left", window=(-1, -1) if n % 2 else (40, 3), trivial=backward and m == 1)
@@ -36,14 +36,16 @@ def table(kind):
         case("halves", 1, 1, 1, n, m, 8, 16 if n == 9 else 8, ("float16", "bfloat16")[n % 2], trivial=backward and m == 1)
     case("halves-padded", 2, 2, 1, 6, 9, 8, dtype="float16", of_rows=(6, 2), of_keys=(0, 7), causal=True, align="bottom_right")
     case("halves-packed", 2, 1, 1, 6, 8, 8, dtype="bfloat16", of_rows=(2, 3), of_keys=(5, 3), order="THD", causal=True)
-    case("halves-sink", 1, 2, 1, 9, 7, 8, dtype="bfloat16", sink="float32", window=(3, 0), align="bottom_right", order="BSHD")
+    case("halves-sink", 1, 2, 1, 9, 7, 8, dtype="bfloat16", sink="float32", window=(3, 0), align="bottom_right", order="BSHD", of_sink=True)
     case("scaled", 1, 2, 2, 6, 7, 4, scale=2.5)
     case("negative-scale", 1, 2, 2, 6, 7, 4, dtype="float64", scale=-0.7)
     case("peaked", 1, 2, 2, 8, 17, 8, large=5.0)
     case("peaked-causal", 1, 1, 1, 20, 20, 8, dtype="bfloat16", large=5.0, causal=True)
     case("sink-and-window", 1, 2, 2, 9, 9, 4, causal=True, window=(2, -1), sink="float32")
+    case("sink-padded", 3, 2, 1, 7, 5, 4, dtype="float16", sink="float32", of_rows=(7, 0, 2), of_keys=(5, 5, 0), of_sink=True)
+    case("sink-alone", 1, 2, 1, 9, 6, 4, sink="float32", bias=(9, 6), wanted=False, of_sink=True, layout={"dsink": {"step": 2}})
     case("hidden-rows", 1, 2, 2, 9, 4, 4, causal=True, align="bottom_right")
-    case("hidden-rows-sink", 1, 2, 2, 9, 4, 4, causal=True, align="bottom_right", sink="float32", dtype="bfloat16")
+    case("hidden-rows-sink", 1, 2, 2, 9, 4, 4, causal=True, align="bottom_right", sink="float32", dtype="bfloat16", of_sink=True)
     case("hidden-from-all", 2, 1, 1, 3, 4, 4, of_keys=(0, 0), trivial=True)
     case("window-of-itself", 1, 2, 1, 6, 8, 4, window=(0, 0), trivial=backward)
     case("window-forwards", 1, 2, 1, 6, 8, 4, dtype="float16", window=(-1, 1))
@@ -54,19 +56,29 @@ def table(kind):
     case("bias-strided", 1, 2, 2, 5, 7, 4, bias=(1, 2, 5, 7), layout={"bias": {"step": 2, "gap": 1}, "dbias": {"order": (0, 1, 3, 2)}})
     case("bias-of-padded", 2, 2, 2, 5, 7, 4, bias=(1, 2, 5, 7), of_rows=(5, 2), of_keys=(4, 7))
     case("bias-without-gradient", 2, 2, 2, 5, 7, 4, bias=(5, 7), wanted=False)
+    for k, dtype in enumerate(SHORT):
+        case("masked", 2, 2, 1, 6, 9, 4, dtype=dtype, mask=((2, 2, 6, 9), (6, 9), (2, 1, 1, 9), (1, 2, 6, 1))[k], causal=k == 1)
+    case("masked-and-biased", 2, 2, 2, 5, 18, 4, 3, mask=(2, 1, 5, 18), bias=(2, 5, 18), softcap=2.0, sink="float32", of_sink=True)
+    case("masked-and-biased", 2, 2, 1, 9, 17, 8, dtype="bfloat16", mask=(2, 1, 9, 17), bias=(1, 2, 9, 17), dropout=0.2, order="BSHD")
+    case("masked-padded", 2, 2, 1, 7, 12, 8, dtype="float16", mask=(7, 12), of_rows=(7, 3), of_keys=(5, 12), window=(6, 2), alibi=True,
+         align="bottom_right")
+    case("masked-strided", 1, 2, 2, 5, 7, 4, mask=(1, 2, 5, 7), layout={"mask": {"step": 2, "gap": 1}})
+    case("masked-transposed", 1, 2, 2, 5, 7, 4, dtype="bfloat16", mask=(1, 2, 5, 7), layout={"mask": {"order": (0, 1, 3, 2)}})
+    case("masked-rows", 1, 2, 2, 6, 1, 4, mask=(6, 1), trivial=True)
     case("keys-padded", 2, 2, 1, 6, 9, 4, of_keys=(9, 2))
     case("rows-padded", 2, 2, 1, 6, 9, 4, of_rows=(6, 2), dtype="bfloat16")
     case("packed-window", 4, 1, 1, 22, 20, 4, of_rows=(1, 9, 0, 10), of_keys=(2, 8, 1, 9), order="THD", window=(3, 1), align="bottom_right")
     case("packed-nothing", 0, 2, 1, 5, 6, 4, of_rows=(), of_keys=(), order="THD", trivial=True)
     case("packed-rows-left", 1, 2, 1, 20, 18, 4, dtype="float16", of_rows=(3,), of_keys=(4,), order="THD", trivial=True)
-    case("packed-alibi-dropped", 2, 3, 3, 9, 9, 4, of_rows=(4, 5), of_keys=(4, 5), order="THD", alibi=True, dropout=0.25, sink="float32")
+    case("packed-alibi-dropped", 2, 3, 3, 9, 9, 4, of_rows=(4, 5), of_keys=(4, 5), order="THD", alibi=True, dropout=0.25, sink="float32",
+         of_sink=True)
     case("alibi-window", 1, 6, 2, 7, 7, 4, alibi=True, causal=True, window=(4, -1))
     case("alibi-bottom", 1, 2, 2, 5, 9, 4, dtype="float16", alibi=True, align="bottom_right")
     case("dropped-causal", 1, 2, 2, 12, 12, 4, dtype="float64", dropout=0.5, seed=2 ** 63 + 5, causal=True)
     case("everything", 2, 4, 2, 6, 10, 6, 5, "bfloat16", bias=(4, 6, 10), alibi=True, softcap=3.0, dropout=0.2, sink="bfloat16",
-         of_rows=(6, 4), of_keys=(7, 10), causal=True, align="bottom_right", window=(6, -1), order="BSHD")
+         of_sink=True, of_rows=(6, 4), of_keys=(7, 10), causal=True, align="bottom_right", window=(6, -1), order="BSHD")
     case("everything", 2, 4, 2, 6, 10, 6, 5, "float64", bias=(2, 1, 6, 10), alibi=True, softcap=3.0, dropout=0.2, sink="float64",
-         of_rows=(5, 6), of_keys=(10, 8), causal=True, align="bottom_right", window=(6, -1))
+         of_sink=True, of_rows=(5, 6), of_keys=(10, 8), causal=True, align="bottom_right", window=(6, -1))
     case("no-batch", 0, 2, 1, 4, 5, 4)
     case("no-heads", 2, 0, 0, 4, 5, 4, dtype="bfloat16")
     case("no-keys", 1, 2, 1, 4, 0, 4, trivial=True)
@@ -90,6 +102,7 @@ def table(kind):
         case("bytes-packed", 2, 2, 1, 12, 15, 8, 5, e5m2, of_rows=(5, 7), of_keys=(6, 9), order="THD", scales=SCALES[2:])
         case("bytes-everything", 2, 4, 2, 6, 40, 16, 8, e4m3, bias=(4, 6, 40), bias_dtype="bfloat16", alibi=True, softcap=3.0, dropout=0.2,
              sink="float32", of_rows=(6, 4), of_keys=(37, 40), causal=True, align="bottom_right", scales=SCALES)
+        case("bytes-masked", 1, 2, 1, 9, 40, 16, dtype=e4m3, mask=(9, 40), scales=SCALES)
         case("bytes-saturated", 1, 2, 1, 5, 9, 7, 3, e4m3, scales=SCALES, out_dtype=e4m3)
         case("bytes-strided", 1, 1, 1, 5, 9, 9, 6, e5m2, out_dtype="float32", layout={"q": {"step": 2}, "v": {"flip": (2,)}})
         case("one-key-for-all", 3, 2, 1, 4, 6, 4, layout={"k": {"expand": (0,)}, "v": {"expand": (0,)}})
@@ -105,7 +118,10 @@ def large(kind):
              ("long-packed", (4, 4, 2, 1203, 1300, 64), {"of_rows": (1, 500, 0, 700), "of_keys": (64, 401, 63, 750), "order": "THD"}),
              ("wide", (1, 2, 1, 300, 257, 256), {}), ("unlike", (1, 2, 2, 257, 300, 192, 128), {"causal": True}),
              ("long-biased", (2, 2, 1, 257, 385, 64), {"bias": (1, 2, 257, 385), "softcap": 20.0}),
-             ("long-bias-tiles", (2, 3, 3, 1000, 1032, 64), {"bias": (1, 3, 1000, 1032), "causal": True}))
+             ("long-bias-tiles", (2, 3, 3, 1000, 1032, 64), {"bias": (1, 3, 1000, 1032), "causal": True}),
+             ("long-masked", (2, 4, 2, 700, 900, 128), {"mask": (2, 1, 700, 900)}),
+             ("long-masked-biased", (2, 2, 1, 257, 385, 64), {"mask": (257, 385), "bias": (1, 2, 257, 385), "dropout": 0.1}),
+             ("long-sink", (2, 4, 2, 700, 900, 128), {"sink": "float32", "of_sink": True, "causal": True}))
     for dtype in SHORT:
         for name, size, more in sizes:
             size = (*size, size[5])[:7]

@@ -1,0 +1,85 @@
+"""Which scores, as fragments in registers (`_fragments`), take part: those in the window, those of keys that exist, those that a boolean
+mask permits. The others become -inf.
+"""
+import functools
+
+from ..device import device_function, f32, i32, i64, u8
+from ._scores import NOTHING
+
+
+@functools.cache
+def make_hide(width, left, right):
+    """Device function ``hide(x, own, at, column, keys, bounds)``: scores of keys that a row does not see become -inf.
+
+    `own` is the place of row r among the keys of its sequence, `at` the tile's first key, `keys` how many there are; `left` and `right` say
+    which of the bounds there are.
+    """
+    keep = make_keep(width, left)
+
+    @device_function
+    def hide(x, own, at, column, keys, bounds):
+        before = i32(at + column)
+        end0 = i32(keys - before)
+        end1, begin0 = end0, i32(0)
+        if right:
+            last = i32(i32(own - before) + i32(bounds[1]))
+            end0, end1 = i32(min(end0, i32(last + 1))), i32(min(end1, i32(last + 9)))
+        if left:
+            begin0 = i32(i32(own - before) - i32(bounds[0]))
+        keep(x, begin0, end0, i32(begin0 + 8), end1)
+    return hide
+
+
+@functools.cache
+def make_hide_turned(width, left, right):
+    """Device function ``hide(x, own, at, column, exist, bounds)`` for a tile whose rows are keys and whose columns are rows: `own` is the
+    number of the row whose place is that of key r, `at` the tile's first row, `exist` how many keys there are from key r on."""
+    keep = make_keep(width, right)
+
+    @device_function
+    def hide(x, own, at, column, exist, bounds):
+        before = i32(own - at - column)
+        end0, end1, begin0 = i32(width), i32(width), i32(0)
+        if left:
+            end0 = i32(before + i32(bounds[0]) + 1)
+            end1 = i32(end0 + 8)
+        if right:
+            begin0 = i32(before - i32(bounds[1]))
+        if exist <= 0:
+            end0 = i32(0)
+        if exist <= 8:
+            end1 = i32(0)
+        keep(x, begin0, end0, i32(begin0 + 8), end1)
+    return hide
+
+
+@functools.cache
+def make_keep(width, begins):
+    """Device function ``keep(x, begin0, end0, begin1, end1)``: what is outside of these columns becomes -inf, in the thread's two rows."""
+    @device_function
+    def keep(x, begin0, end0, begin1, end1):
+        for j in range(width // 8):
+            for e in range(2):
+                if i32(8 * j + e) >= end0 or (begins and i32(8 * j + e) < begin0):
+                    x[4 * j + e] = f32(NOTHING)
+                if i32(8 * j + e) >= end1 or (begins and i32(8 * j + e) < begin1):
+                    x[4 * j + 2 + e] = f32(NOTHING)
+    return keep
+
+
+@functools.cache
+def make_exclude(width, turned=False):
+    """Device function ``exclude(x, line, at, column, last_row, last_key, mask, mask_at, mask_strides)``: scores of pairs that a mask leaves
+    out become -inf. `line` is row r and `at` the first key, turned key r and the first row; `mask_at` is where the head's mask begins."""
+    @device_function
+    def exclude(x, line, at, column, last_row, last_key, mask, mask_at, mask_strides):
+        for j in range(width // 8):
+            for h in range(2):
+                for e in range(2):
+                    row, key = i32(line + 8 * h), i32(at + column + 8 * j + e)
+                    if turned:
+                        row, key = key, row
+                    here = i64(i64(min(row, last_row)) * mask_strides[2] + i64(min(key, last_key)) * mask_strides[3])
+                    if mask[i64(mask_at + here)] == u8(0):
+                        x[4 * j + 2 * h + e] = f32(NOTHING)
+    return exclude
