@@ -68,6 +68,7 @@ _NAMES = {
     "matmul": "dnnkern.matmul",
     "max_pool_bwd": "dnnkern.pool",
     "max_pool_fwd": "dnnkern.pool",
+    "problem": "dnnkern.sketch",
     "reduce": "dnnkern.reduce",
     "resample_bwd": "dnnkern.transform",
     "resample_fwd": "dnnkern.transform",

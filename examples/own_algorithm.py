@@ -89,11 +89,13 @@ def main():
         reference = reference if SIMULATED else reference.copy_to_host()
         print(f"largest difference from the naive algorithm: {np.abs(y - reference).max():.1e}")
 
-        from dnnkern.matmul._parse import parse_problem
-        for words in ("1x48x512 f32 nt --bias --activation gelu", "512x512x512 f32 nt", "1x48x512 bf16 nt"):
-            problem = parse_problem(words.split())
+        for m, n, dtype, more in ((1, 48, "float32", {"bias": ("48", "float32"), "activation": "gelu"}), (512, 512, "float32", {}),
+                                  (1, 48, "bfloat16", {})):
+            problem = dnnkern.problem("matmul", a=((m, 512), dtype), b=((n, 512), dtype), transpose_b=True, **more)
             print(f"\n{problem}")
-            for c in dispatch.explain("matmul", problem):
+            with dispatch.prefer("device"):  # as a GPU chooses: calls in the simulator take what is quick to simulate
+                candidates = dispatch.explain("matmul", problem)
+            for c in candidates:
                 print(f"  {'*' if c.chosen else ' '} {c.algo:10}", c.reason or f"predicted {1e3 * c.time_ms:.1f} us")
     finally:
         dispatch.unregister(ALGORITHM)

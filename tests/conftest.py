@@ -26,6 +26,7 @@ if not _CACHE:
 os.environ["DNNKERN_CACHE_DIR"] = _CACHE
 for _name in ("DNNKERN_LOG", "DNNKERN_CHECK", "DNNKERN_SIM_POLICY", "DNNKERN_SIM_SEED"):
     os.environ.pop(_name, None)
+os.environ["DNNKERN_PREFER"] = "device"  # tests of what is chosen mean the choice of a GPU
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -5,7 +5,6 @@ from bench.peers import Peer
 from bench.torch_arrays import TorchContender, tensors
 from dnnkern.host.operands import USUAL
 
-IN_PLACE = {"identity": lambda y: y, "relu": torch.relu_, "swish": lambda y: torch.nn.functional.silu(y, inplace=True)}
 NAME, EPS, MOMENTUM = "torch", USUAL["eps"], USUAL["momentum"]
 
 
@@ -61,7 +60,7 @@ def finished(p, y, residual):
     """With the residual and the activation."""
     if residual is not None:
         y = y.add_(residual)
-    return IN_PLACE[p.activation.mode](y)
+    return torch.relu_(y) if p.activation.mode == "relu" else y
 
 
 def training(p, t, operator="native_batch_norm"):
@@ -83,9 +82,7 @@ def inference(p, t):
 
 
 def past_activation(p, dy, y):
-    """dy times the activation's derivative, found from what PyTorch keeps for it: y of relu, the argument of swish."""
-    if p.activation.mode == "swish":
-        return torch.ops.aten.silu_backward(dy, y)
+    """dy times the activation's derivative."""
     return torch.ops.aten.threshold_backward(dy, y, 0) if p.activation.mode == "relu" else dy
 
 
@@ -123,10 +120,6 @@ def group_gradients(p, t):
     """Of group normalisation; its kernels read channels first alone."""
     dy, x, y = (first(p, t[name]) for name in ("dy", "x", "y"))
     n, c = x.shape[:2]
-    if p.activation.mode == "swish":
-        mean, rstd = (t[name].repeat_interleave(c // p.groups, 1).view(n, c, *(1,) * (x.ndim - 2)) for name in ("mean", "rstd"))
-        gamma, beta = (t[name].view(c, *(1,) * (x.ndim - 2)) for name in ("gamma", "beta"))
-        y = ((x - mean) * rstd * gamma + beta).to(x.dtype)
 
     def call():
         dz = past_activation(p, dy, y).contiguous()

@@ -58,6 +58,9 @@ class Kind:
         """Index of the CUDA device that holds the array; 0 in the simulator."""
         return self.describe(a)[0][3]
 
+    def bound(self, problem):
+        """A call whose first array is of this kind has become this problem; nothing is chosen, checked against it or run yet."""
+
     def stream(self, device) -> int:
         """Handle of the framework's current stream."""
         return 0

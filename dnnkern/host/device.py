@@ -43,6 +43,10 @@ class Device:
     memory: int
 
     @property
+    def is_simulated(self):
+        return self.name == _SIMULATOR.name
+
+    @property
     def fp32_rate(self):
         lanes = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}.get(self.capability, 128)
         return 2.0 * lanes * self.sms * self.clock_hz

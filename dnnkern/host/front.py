@@ -10,6 +10,7 @@ from ..device import SIMULATED
 from ..device._fork import in_forked_child
 from ..dispatch import Note, declare, get_algorithm, when_choices_change
 from ..dispatch import bound as noted
+from ..preference import USED, of_context
 from .arrays import KIND_OF_TYPE, kind_of
 from .device import device as device_of
 from .device import on_device
@@ -106,6 +107,8 @@ class Operation:
         except (TypeError, RuntimeError):  # torch: a sparse tensor has no address
             self._name_the_culprit(operands, outs)
             raise
+        if USED:
+            key += of_context()
         key = tuple(key)
         bound = self.calls.get(key)
         if bound is None:
@@ -194,6 +197,7 @@ class Operation:
             if t.size and t not in problem.outputs:
                 raise ValueError(f"{self.function}: out begins where {self._label(alias)} does but is {problem.outputs[0]}, "
                                  f"{self._label(alias)} is {t}; in place they must be exactly the same")
+        kind.bound(problem)
         device = device_of(index)
         noted(problem)
         if problem.is_empty:
@@ -258,7 +262,7 @@ class Operation:
                 if capturing:
                     raise RuntimeError(f"{self.function}: a CUDA graph is being captured and {problem} has no plan yet; call it once "
                                        "before the capture")
-            executable = make_executable(self, problem, algorithm, device, given)
+            executable = make_executable(self, problem, algorithm, device, given, called=True)
             with self.lock:
                 executable = self.plans.setdefault(key, executable)
         return executable
@@ -309,10 +313,15 @@ class Operation:
         return address
 
 
-def make_executable(operation, problem, algorithm, device, given=None):
-    """The algorithm's launches for a problem, compiled and loaded (or simulated); see `Operation.parameters`."""
+def make_executable(operation, problem, algorithm, device, given=None, called=False):
+    """The algorithm's launches for a problem, compiled and loaded (or simulated); see `Operation.parameters`.
+
+    `called`: for a call of a program, not to be measured or checked.
+    """
     launches, parameters = algorithm.build(problem, device, algorithm.config), operation.of(problem).parameters(problem, given)
-    return (SimulatedExecutable if SIMULATED else Executable)(launches, parameters, device.index)
+    if SIMULATED:
+        return SimulatedExecutable(launches, parameters, device.index, title=f"{problem} by {algorithm}" if called else None)
+    return Executable(launches, parameters, device.index)
 
 
 def stream_handle(stream) -> int:

@@ -8,8 +8,10 @@ import functools
 import struct
 import sys
 import threading
+import time
 from dataclasses import dataclass
 
+from ..preference import remark
 from .compile import compile_kernel
 from .device import CudaError, check, device, on_device, set_current
 from .graphs import LEAST, Replays
@@ -269,19 +271,26 @@ class Executable:
 
 
 class SimulatedExecutable:
-    """The same plan in the simulator: values are NumPy views in storage dtype instead of addresses."""
+    """The same plan in the simulator: values are NumPy views in storage dtype instead of addresses.
 
-    def __init__(self, launches, parameters, index):
+    `title` says of a program's own call what it is, so that a long one is remarked on.
+    """
+
+    def __init__(self, launches, parameters, index, title=None):
         self.launches, self.parameters, self.index = tuple(launches), tuple(p for p in parameters if p[1] != "null"), index
+        self.title = title
         self.order = {name: k for k, (name, _) in enumerate(self.parameters)}
         self.absent = {name for name, kind in parameters if kind == "null"}
 
     def execute(self, values, stream):
         """Run every launch to its end."""
+        started = time.perf_counter()
         for launch in self.launches:
             arguments = [self._argument(a, values) for a in launch.arguments]
             launch.kernel.simulate(launch.grid, launch.block, arguments, shared=launch.shared, cluster=launch.cluster,
                                    cooperative=launch.cooperative)
+        if self.title is not None:
+            remark(self.title, time.perf_counter() - started)
 
     def _argument(self, a, values):
         import numpy as np

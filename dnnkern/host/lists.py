@@ -11,6 +11,7 @@ import numpy as np
 
 from ..device import SIMULATED
 from ..dispatch import Note
+from ..preference import USED, of_context
 from .arrays import alignment, kind_of
 from .front import CHECKS, Operation, stream_handle
 from .tensor import share_memory
@@ -104,6 +105,8 @@ class ListOperation(Operation):
                 addresses.append(address)
             else:
                 key.append(None)
+        if USED:
+            key += of_context()
         key = tuple(key)
         bound = self.calls.get(key)
         if bound is None:

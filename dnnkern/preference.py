@@ -1,0 +1,98 @@
+"""Which algorithm a program prefers for calls that force none: `prefer`, and the environment variable DNNKERN_PREFER.
+
+In the simulator the choice of a GPU is a bad one for most programs: what is fastest there runs many threads that work together, and takes
+several times as long to simulate as the simplest algorithm. So calls take what is quick to simulate, unless a preference is given.
+"""
+import contextlib
+import contextvars
+import logging
+import os
+
+VARIABLE = "DNNKERN_PREFER"
+DEVICE = "device"
+LONG = 2.0  # seconds of a simulated call that are worth a remark
+USED = []
+"""Empty until `prefer` is first entered: till then no call has to look for a preference. Never emptied, since a context can outlive the
+block in which it was copied."""
+
+_context = contextvars.ContextVar(VARIABLE, default=())
+of_context = _context.get
+"""() -> what a call is remembered under beside all else: () or ((VARIABLE, name),)."""
+_remarked = []
+
+
+def preference() -> str | None:
+    """The preference in force here: of the innermost `prefer`, else DNNKERN_PREFER, else None."""
+    for _, name in of_context():
+        return name
+    name = os.environ.get(VARIABLE) or None
+    if name is not None:
+        _check(name, VARIABLE)
+    return name
+
+
+@contextlib.contextmanager
+def prefer(name):
+    """Within the block, calls of this thread (or task) that force no algorithm take the one of this name wherever it can solve them.
+
+    Parameters
+    ----------
+    name : str or None
+        Name of an algorithm, such as "naive" (``python -m dnnkern list`` prints them). "device" is what a GPU would choose: the rule on one
+        anyway, while the simulator, which has an H200's numbers, otherwise takes what is quick to simulate. None ends the preference of a
+        block around this one.
+
+    Raises
+    ------
+    ValueError
+        No operation has an algorithm of this name.
+    TypeError
+        Not a name at all.
+
+    Notes
+    -----
+    The environment variable ``DNNKERN_PREFER`` takes the same names and holds outside of such blocks. Where the preferred algorithm cannot
+    solve a problem, or may not by the limits of the call, the choice is made as without a preference. ``algo=`` is never overruled.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> with dnnkern.dispatch.prefer("naive"):
+    ...     dnnkern.softmax_fwd(np.zeros((1, 4), np.float32))
+    array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
+    """
+    if name is not None:
+        _check(name, "prefer: name")
+    if not USED:
+        USED.append(True)
+    token = _context.set(() if name is None else ((VARIABLE, name),))
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+def _check(name, what):
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is {name!r}; expected the name of an algorithm, {DEVICE!r} or None")
+    if name in (DEVICE, "naive"):
+        return
+    from . import dispatch
+    from .host.suggest import nearest
+    known = {a.name for a in dispatch.algorithms()}
+    if name not in known:
+        raise ValueError(f"{what} is {name!r}, and no algorithm has that name{nearest(name, (DEVICE, *known))} (python -m dnnkern list "
+                         "prints all)")
+
+
+def remark(title, seconds):
+    """Say once, of a call that took long in the simulator, what could make it quicker."""
+    if seconds > LONG and not _remarked:
+        _remarked.append(title)
+        logging.getLogger("dnnkern.simulator").warning(
+            "dnnkern: %s took %.1f s in the simulator. Where algo= is not given, %s (or dispatch.prefer) decides what runs: unset, what is "
+            "likely to be quick to simulate; naive, the simplest algorithm; device, what a GPU would choose. This is said once.",
+            title, seconds, VARIABLE)
+
+
+__all__ = ["prefer", "preference"]

@@ -1,0 +1,162 @@
+"""`problem`: what a call would be about, from its arrays or from their shapes and dtypes alone; nothing is allocated or run."""
+import functools
+import importlib
+import inspect
+import itertools
+import re
+
+from . import dispatch
+from .host.arrays import KIND_OF_TYPE, Kind, kind_of
+from .host.dtypes import dtype_name
+from .host.suggest import nearest
+from .host.tensor import Tensor
+
+_SIZES = re.compile(r"\d+(x\d+)*")
+_addresses = itertools.count(1 << 56, 1 << 12)  # where no array is; those of a packed one of 16-byte alignment
+_NOT_OF_A_PROBLEM = frozenset({"workspace", "stream", "algo", "allow", "workspace_limit", "exclude"})
+
+
+class Sketch:
+    """Stands for an array in a call that is only to be described."""
+
+    def __init__(self, tensor, address):
+        self.tensor, self.address = tensor, address
+        self.shape, self.dtype = tensor.shape, tensor.dtype
+
+
+class _Described(BaseException):  # what catches errors must not catch it
+    """The problem that a call has become."""
+
+
+class _SketchKind(Kind):
+    name = "sketch"
+
+    def describe(self, a):
+        t = a.tensor
+        return (t.shape, t.strides, t.dtype, t.alignment), a.address
+
+    def tensor(self, a):
+        return a.tensor
+
+    def device(self, a):
+        return 0
+
+    def bound(self, problem):
+        raise _Described(problem)
+
+
+KIND_OF_TYPE[Sketch] = _SketchKind()
+
+
+def problem(op, /, **arguments):
+    """The problem of a call, which `dispatch.explain`, `find_algorithms` and `get_algorithm` take.
+
+    Parameters
+    ----------
+    op : str
+        A public function: "conv_fwd", "matmul", ...
+    **arguments
+        What the function would be given, all by name. An array is an array, or a pair of a shape and a dtype, packed and aligned:
+        ``("64x64x56x56", "bfloat16")`` or ``((64, 64, 56, 56), "bfloat16")``. Lists of arrays are lists of either. `out` may also be the
+        name of the operand that is updated in place. Numbers such as alpha count where they are not the neutral one.
+
+    Returns
+    -------
+    problem
+        A frozen dataclass of the function's family, with all shapes, strides and dtypes in it; `problem.op` is the operation whose
+        algorithms solve it (conv_bwd_data of conv_transpose_fwd, say).
+
+    Raises
+    ------
+    ValueError
+        No function of this name; what the function itself would raise.
+    TypeError
+        Arguments that it does not have, or that are missing; those that specify how a call runs, not what it is about (algo, workspace,
+        ...); what the function itself would raise.
+
+    Examples
+    --------
+    >>> import dnnkern
+    >>> problem = dnnkern.problem("conv_fwd", x=("64x64x56x56", "bfloat16"), w=("64x64x3x3", "bfloat16"), padding=1)
+    >>> print(problem)
+    conv_fwd 64x64x56x56 k64 3x3 s1 p1 bfloat16 NCHW
+    >>> [c.chosen for c in dnnkern.dispatch.explain(problem.op, problem)][:2]
+    [True, False]
+    """
+    function = _function(op)
+    _check_names(op, arguments, inspect.signature(function).parameters)
+    drawn = {}
+    given = {name: _sketched(op, name, value, drawn) for name, value in arguments.items()}
+    if isinstance(given.get("out"), str):
+        if not isinstance(given.get(given["out"]), Sketch):
+            raise ValueError(f"problem: {op}: out is {given['out']!r}; expected an array, a shape with a dtype, or the name of an operand")
+        given["out"] = given[given["out"]]
+    try:
+        function(**given)
+    except _Described as found:
+        return found.args[0]
+    raise ValueError(f"problem: {op} of nothing is no problem: its lists are empty")
+
+
+@functools.cache
+def _functions():
+    """The public functions that have problems, by name."""
+    from . import _NAMES
+    families = {f"dnnkern.{family}" for family in dispatch.families()}
+    return frozenset(name for name, module in _NAMES.items() if module in families and name[0].islower())
+
+
+def _function(op):
+    from . import _NAMES
+    if op not in _functions():
+        raise ValueError(f"problem: no function {op!r}{nearest(op, _functions()) or '; there are ' + ', '.join(sorted(_functions()))}")
+    return getattr(importlib.import_module(_NAMES[op]), op)
+
+
+def _check_names(op, arguments, parameters):
+    more = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for name in arguments:
+        if name in _NOT_OF_A_PROBLEM:
+            raise TypeError(f"problem: {name} is no part of a problem: it specifies how a call of {op} runs, not what it is about")
+        if name not in parameters and not more:
+            known = [p for p in parameters if p not in _NOT_OF_A_PROBLEM]
+            raise TypeError(f"problem: {op} has no argument {name!r}{nearest(name, known)} (it takes {', '.join(known)})")
+    missing = [name for name, p in parameters.items() if p.default is p.empty and name not in arguments and p.kind is not p.VAR_KEYWORD]
+    if missing:
+        raise TypeError(f"problem: {op} needs {' and '.join(missing)} too")
+
+
+def _sketched(op, name, value, drawn):
+    """The argument with sketches in place of arrays. `drawn` holds those that were made of arrays, by address."""
+    if _is_shape_and_dtype(value):
+        shape, dtype = value
+        shape = tuple(map(int, shape.split("x"))) if isinstance(shape, str) else tuple(shape)
+        try:
+            return Sketch(Tensor.packed(shape, dtype_name(dtype)), next(_addresses))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"problem: {op}: {name}: {error}") from None
+    if isinstance(value, str) and "x" in value and _SIZES.fullmatch(value):
+        raise TypeError(f"problem: {op}: {name} is {value!r}; expected the dtype too: ({value!r}, 'float32')")
+    if type(value) in (list, tuple):
+        return type(value)(_sketched(op, f"{name}[{k}]", v, drawn) for k, v in enumerate(value))
+    try:
+        kind = kind_of(value)
+    except TypeError:
+        return value
+    try:
+        tensor, (_, address) = kind.tensor(value), kind.describe(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"problem: {op}: {name}: {error}") from None
+    return drawn.setdefault((address, tensor), Sketch(tensor, address))
+
+
+def _is_shape_and_dtype(value):
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    shape, dtype = value
+    if isinstance(shape, str):
+        return _SIZES.fullmatch(shape) is not None
+    return isinstance(shape, (tuple, list)) and all(isinstance(n, int) for n in shape) and not isinstance(dtype, (int, tuple, list))
+
+
+__all__ = ["problem"]
