@@ -346,6 +346,16 @@ def test_bad_activations():
         refused(ValueError, ["share one address"], call, *given, "relu", out=Out((3, 4), expand=(0,)))
         refused(TypeError, ["got list"], call, *([[1.0]] * len(given)), "relu", out=out)
     refused(TypeError, ["x is int8", "bfloat16"], "activation_fwd", array(np.ones(4), "int8"), "relu")
+    slope = array(np.ones(4))
+    refused(TypeError, ["slope_gradient is 1", "True or False"], "activation_bwd", x, x, "prelu", slope=slope, slope_gradient=1)
+    refused(ValueError, ["slope_gradient=True", "mode 'relu'", "prelu"], "activation_bwd", x, x, "relu", slope_gradient=True)
+    for bad, kind, words in ((Out((4,), "float16"), TypeError, ["out[1] is float16", "float32"]),
+                             (Out((3,)), ValueError, ["out[1] has shape (3,)", "(4,)"])):
+        with pytest.raises(kind) as caught:
+            dnnkern.activation_bwd(x, x, "prelu", slope=slope, slope_gradient=True, out=(out.array, bad.array))
+        assert all(word in str(caught.value) for word in words), caught.value
+    with pytest.raises(ValueError, match=r"activation_bwd: out has 1 arrays; expected 2 \(dx, dslope\)"):
+        dnnkern.activation_bwd(x, x, "prelu", slope=slope, slope_gradient=True, out=out.array)
     refused(ValueError, ["dy has shape (4, 3)", "(3, 4)"], "activation_bwd", array(np.ones((4, 3))), x, "relu", out=out)
     refused(TypeError, ["dy is float16", "float32"], "activation_bwd", array(np.ones((3, 4)), "float16"), x, "relu", out=out)
     refused(TypeError, ["x: got NoneType"], "activation_bwd", x, None, "relu", out=out)
@@ -435,6 +445,8 @@ def test_a_record_of_an_unbounded_relu():
 
 
 @pytest.mark.parametrize("op, words, message", [
+    ("activation_fwd", "64 f32 prelu --slope 64 --slope-gradient", "activation_bwd's of prelu"),
+    ("activation_bwd", "64 f32 relu --slope-gradient", "no slope"),
     ("activation_fwd", "64 f32 relux", "mode 'relux'"), ("activation_fwd", "64 f32 relu upper_clip=x", "no parameter such as"),
     ("activation_fwd", "64 f32 relu upper", "no parameter upper"), ("activation_bwd", "64 f32 prelu", "slope"),
     ("unary", "64 f32 cbrt", "cbrt"),

@@ -54,6 +54,17 @@ def test_runs_move_16_bytes(op, words, loads, stores, tmp_path):
     assert "div." not in code.ptx and "rem." not in code.ptx
 
 
+def test_the_gradient_of_a_slope_moves_16_bytes(tmp_path):
+    """What the slope's gradient is added up from goes out in 16 bytes beside dx."""
+    problem, target = parse_problem("64x256x56x56 bf16 prelu --slope 256x1x1 --slope-gradient".split(), "activation_bwd"), device(TARGET)
+    algorithm = next(a for a in dispatch.algorithms("activation_bwd") if a.name == "rows")
+    bound = algorithm.configured(problem, target)
+    launch = bound.build(problem, target, bound.config)[0]
+    code = Assembled(launch.kernel, launch.signature, TARGET, tmp_path)
+    rows = bound.config.work.lanes
+    assert (wide(code, "LDG"), wide(code, "STG")) == (2 * rows, 3 * rows) and ".f64" not in code.ptx
+
+
 @pytest.mark.parametrize("op, words", [
     *(("activation_fwd", f"1048576 bf16 {mode}") for mode in ("gelu", "gelu_tanh", "swish", "mish", "tanh", "elu", "softplus")),
     *(("activation_bwd", f"1048576 bf16 {mode}") for mode in ("gelu", "swish", "mish"))])

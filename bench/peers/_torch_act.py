@@ -27,15 +27,25 @@ BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div
 
 
 def make_act_peer(output, case, operands, clock):
-    """The peer of a case; None for what is no single kernel in PyTorch."""
+    """The peer of a case; None for what is no single kernel in PyTorch, prelu's gradients aside, which are two."""
     if bind(case.problem) is None:
         return None
-    return make_peer(lambda p, t: bind(p)(t), output, case, operands, clock)
+    return make_peer(lambda p, t: bind(p)(t), output if case.problem.dslope is None else (output, "dslope"), case, operands, clock)
 
 
 def plain_call(case, arrays):
     """The call on torch tensors, for the host's time."""
     return bind(case.problem)(arrays)
+
+
+def slope_gradient(t):
+    """What autograd runs: both gradients element by element, then the sum of the slope's."""
+    shape = t["slope"].shape
+
+    def call():
+        dx, parts = ATEN._prelu_kernel_backward(t["dy"], t["x"], t["slope"])
+        return dx, parts.sum_to_size(shape)
+    return call
 
 
 def bind(p):
@@ -56,6 +66,8 @@ def bind(p):
         if p.op == "glu_fwd":
             return lambda t: lambda: ATEN.glu.out(t["x"], p.axis, out=t["y"])
         return lambda t: lambda: ATEN.glu_backward(t["dy"], t["x"], p.axis)
+    if p.dslope is not None:
+        return slope_gradient
     if p.slope is not None:
         return (lambda t: lambda: torch.prelu(t["x"], t["slope"].reshape(-1))) if p.op == "activation_fwd" and p.x.ndim > 1 else None
     parameters = dict(p.activation.parameters)

@@ -10,11 +10,13 @@ ACTIVATIONS = {
     "small": ("4096 {} gelu", "1048576 {} gelu", "8388608 {} relu"), "odd": ("268435455 {} gelu", "65537x1023 {} relu"),
     "sizes": tuple(f"{4 ** k} {{}} gelu" for k in range(8, 15)),
     "slopes": ("64x256x56x56 {} prelu --slope 256x1x1", "524288x256 {} prelu --slope 256")}
+GRADIENTS = {**ACTIVATIONS, "slope-gradients": tuple(f"{text} --slope-gradient" for text in (
+    *ACTIVATIONS["slopes"], "64x56x56x256 {} prelu --slope 256", "134217728 {} prelu --slope 1"))}
 GATED = {"large": tuple(f"{rows}x{columns} {{}} {gate}" for gate in ("swish", "gelu", "sigmoid")
                         for rows, columns in ((8192, 28672), (16384, 8192))),
          "channels": ("32x512x56x56 {} sigmoid --axis 1", "64x128x4095 {} sigmoid --axis 1"), "odd": ("16384x8190 {} swish",)}
 SETS = {
-    "activation_fwd": ACTIVATIONS, "activation_bwd": ACTIVATIONS, "glu_fwd": GATED, "glu_bwd": GATED,
+    "activation_fwd": ACTIVATIONS, "activation_bwd": GRADIENTS, "glu_fwd": GATED, "glu_bwd": GATED,
     "unary": {"large": tuple(f"268435456 {{}} {mode}" for mode in ("exp", "rsqrt", "erf", "log", "sin", "neg", "logical_not")),
               "odd": ("268435455 {} exp",), "index": ("16384x16384 {} gen_index --axis 1",)},
     "binary": {"large": tuple(f"134217728 134217728 {{}} {mode}" for mode in ("add", "mul", "div", "max", "cmp_gt", "add_square")),
@@ -43,14 +45,16 @@ class Case(_words.Case):
             return function(arrays["x"], 1.0, **keywords)
         if self.op == "add_tensor":
             return function(arrays["a"], arrays["c"], beta=1.0 if p.keeps else 0.0, **keywords)
-        given = [arrays[name] for name in p.names[:-1] if name not in ("slope", "mask")]
-        keywords["out"] = arrays[p.names[-1]]
+        *given, result = [arrays[name] for name in p.names if name not in ("slope", "mask", "dslope")]
+        keywords["out"] = result if p.dslope is None else (result, arrays["dslope"])
         if self.op.startswith("glu"):
             return function(*given, axis=p.axis, gate=p.gate, **keywords)
         if self.op == "unary":
             return function(*given, p.mode, axis=p.axis, **keywords)
         if self.op == "binary":
             return function(*given, p.mode, mask=arrays["mask"], **keywords)
+        if p.dslope is not None:
+            keywords["slope_gradient"] = True
         return function(*given, p.mode, slope=arrays["slope"], **dict(p.activation.parameters if p.activation else ()), **keywords)
 
 

@@ -14,9 +14,11 @@ __all__ = ["ActivationProblem", "AddProblem", "BinaryProblem", "GluProblem", "Sc
 ACTIVATION_FWD = Operation("activation_fwd", operands=("x", "slope"), outputs=("y",), in_place=frozenset({"x"}),
                            problem=lambda *call, **more: make_activation("activation_fwd", *call, **more))
 _activation_fwd = ACTIVATION_FWD.call
-ACTIVATION_BWD = Operation("activation_bwd", operands=("dy", "x", "slope"), outputs=("dx",), in_place=frozenset({"dy", "x"}),
-                           problem=lambda *call, **more: make_activation("activation_bwd", *call, **more))
-_activation_bwd = ACTIVATION_BWD.call
+_BACKWARD = {"operands": ("dy", "x", "slope"), "in_place": frozenset({"dy", "x"}),
+             "problem": lambda *call, **more: make_activation("activation_bwd", *call, **more)}
+ACTIVATION_BWD = Operation("activation_bwd", outputs=("dx", "dslope"), **_BACKWARD)
+_with_dslope = ACTIVATION_BWD.call
+_activation_bwd = Operation("activation_bwd", outputs=("dx",), **_BACKWARD).call
 UNARY = Operation("unary", operands=("x",), outputs=("y",), problem=make_unary, in_place=frozenset({"x"}))
 _unary = UNARY.call
 BINARY = Operation("binary", operands=("a", "b", "mask"), outputs=("y",), problem=make_binary, in_place=frozenset({"a", "b"}))
@@ -101,7 +103,8 @@ def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None
     return _activation_fwd((x,) if slope is None else (x, slope), out, (mode, _plain(parameters)), (), workspace, stream, algo, allow)
 
 
-def activation_bwd(dy, x, mode, *, slope=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE, **parameters):
+def activation_bwd(dy, x, mode, *, slope=None, slope_gradient=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE,
+                   **parameters):
     """The gradient of an activation: ``dx = dy f'(x)``.
 
     Parameters
@@ -110,15 +113,20 @@ def activation_bwd(dy, x, mode, *, slope=None, out=None, workspace=None, stream=
         x is the activation's input; dy of its shape and dtype.
     mode, slope, parameters
         As `activation_fwd`'s.
-    out : array
-        Written and returned; any strides. May be exactly dy or x; other overlap is an error.
+    slope_gradient : bool
+        Of prelu: return (dx, dslope).
+    out : array, or (dx, dslope)
+        Written and returned; any strides. dx may be exactly dy or x; other overlap is an error.
     workspace, stream, algo, allow
         As `dnnkern.matmul`'s.
 
     Returns
     -------
     dx : array, of dy's framework, x's shape and dtype
-        At a kink the derivative is that of the clipped side; relu's at 0 is its slope. The gradient of a slope of prelu is not computed.
+        At a kink the derivative is that of the clipped side; relu's at 0 is its slope.
+    dslope : array, of the slope's shape and dtype
+        With `slope_gradient`: the sum of dy x where x <= 0, over all that the slope is broadcast along; 0 without elements. Added up in
+        float32 (float64 for float64), rounded once.
 
     Raises
     ------
@@ -127,7 +135,8 @@ def activation_bwd(dy, x, mode, *, slope=None, out=None, workspace=None, stream=
 
     Notes
     -----
-    Deterministic. Mirrors cudnnActivationBackward and the backward activations among cuDNN's pointwise operations.
+    Deterministic, dslope too; it takes a workspace of x's elements in the type that is computed in. Mirrors cudnnActivationBackward and the
+    backward activations among cuDNN's pointwise operations.
 
     Examples
     --------
@@ -135,8 +144,14 @@ def activation_bwd(dy, x, mode, *, slope=None, out=None, workspace=None, stream=
     >>> x, dy = np.array([-1, 2, 7], np.float32), np.array([10, 20, 30], np.float32)
     >>> dnnkern.activation_bwd(dy, x, "relu", negative_slope=0.5, upper_clip=6)
     array([ 5., 20.,  0.], dtype=float32)
+    >>> dnnkern.activation_bwd(dy, x, "prelu", slope=np.array([0.5], np.float32), slope_gradient=True)
+    (array([ 5., 20., 30.], dtype=float32), array([-10.], dtype=float32))
     """
+    if not isinstance(slope_gradient, bool):
+        raise TypeError(f"activation_bwd: slope_gradient is {slope_gradient!r}; expected True or False")
     operands = (dy, x) if slope is None else (dy, x, slope)
+    if slope_gradient:
+        return _with_dslope(operands, out, (mode, _plain(parameters), True), (), workspace, stream, algo, allow)
     return _activation_bwd(operands, out, (mode, _plain(parameters)), (), workspace, stream, algo, allow)
 
 

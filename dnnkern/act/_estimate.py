@@ -1,10 +1,11 @@
 """What functions of single elements cost, beside their bytes: the terms that the estimates of this family share."""
 from ..transform._estimate import divisions_seconds, sector_waste
+from ._functions import WITH_SLOPE
 
 LIGHT, HEAVY = 5, 19
 """Instructions of an element, from its load to its store: a sum, a product, a bound; gelu, by either formula."""
 OF_MODES = {**dict.fromkeys(("identity", "relu", "leaky_relu", "prelu", "hard_sigmoid", "hard_swish", "add", "sub", "mul", "max", "min",
-                             "neg", "abs", "ceil", "floor", "add_square", "binary_select", "scale", "gen_index"), LIGHT),
+                             "neg", "abs", "ceil", "floor", "add_square", "binary_select", "scale", "gen_index", WITH_SLOPE), LIGHT),
             **dict.fromkeys(("sigmoid", "swish", "exp", "sqrt", "rsqrt", "reciprocal", "div", "elu", "selu", "celu", "softsign"), 12),
             **dict.fromkeys(("gelu", "gelu_tanh"), HEAVY)}
 WAITS = {1: 1.09, 2: 1.06, 4: 1.0}

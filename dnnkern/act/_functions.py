@@ -15,6 +15,8 @@ BINARY = ("add", "sub", "mul", "div", "max", "min", "pow", "mod", "atan2", "add_
 ALIASES = {"bias": "add", "scale": "mul"}
 """cuDNN's other names."""
 GATES = ("sigmoid", "swish", "silu", "gelu")
+WITH_SLOPE = "prelu with its slope"
+"""The mode of prelu's gradient whose second result is the element's part of the slope's gradient."""
 SCALED = ("scale_tensor", "add_tensor")
 """Operations with run-time numbers alpha, and beta."""
 
@@ -29,7 +31,7 @@ class Function:
     @property
     def results(self):
         """How many values it returns."""
-        return 2 if self.op == "glu_bwd" else 1
+        return 2 if self.op == "glu_bwd" or self.mode == WITH_SLOPE else 1
 
     @property
     def is_scaled(self):
@@ -48,8 +50,8 @@ def make_function(function, compute, short=False):
         return device_function(_binary(T, mode))
     if function.is_scaled:
         return device_function(_scaled(mode))
-    if mode == "prelu":
-        return device_function(_prelu(op))
+    if mode in ("prelu", WITH_SLOPE):
+        return device_function(_prelu(T, op, mode))
     f, g = (make(function.activation, compute, short) for make in (activation_function, activation_gradient))
     if op == "activation_fwd":
         def apply(x, b, c):
@@ -76,8 +78,11 @@ def _scaled(mode):
     return apply
 
 
-def _prelu(op):
-    if op == "activation_fwd":
+def _prelu(T, op, mode):
+    if mode == WITH_SLOPE:
+        def apply(dy, x, slope):
+            return dy if x > 0 else slope * dy, T(0) if x > 0 else dy * x
+    elif op == "activation_fwd":
         def apply(x, slope, c):
             return x if x > 0 else slope * x
     else:

@@ -84,6 +84,8 @@ def chunk_length(sizes):
 
 def rows_refusal(form: Form) -> str | None:
     """Why the rows of a form cannot be cut into chunks."""
+    if not form.size:
+        return "there are no elements"
     last = form.dims[-1].strides
     for a, s in zip(form.arrays[:form.inputs], last):
         if s not in (0, 1):

@@ -35,13 +35,15 @@ def add_activation_arguments(parser):
     parser.add_argument("mode", help="relu, gelu, ..., prelu")
     parser.add_argument("parameters", nargs="*", type=_parameter_word, help="upper_clip=6, alpha=0.5, ...")
     parser.add_argument("--slope", type=shape_word, help="shape of prelu's slope: 256x1x1")
+    parser.add_argument("--slope-gradient", action="store_true", help="of activation_bwd: the slope's gradient too")
 
 
 def make_activation_words(op, arguments):
     """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
     x = Tensor.packed(arguments.shape, arguments.dtype)
     slope = None if arguments.slope is None else Tensor.packed(arguments.slope, arguments.dtype)
-    return make_activation(op, (*(x,) * (1 + (op == "activation_bwd")), slope), None, arguments.mode, tuple(arguments.parameters), NOBODY)
+    return make_activation(op, (*(x,) * (1 + (op == "activation_bwd")), slope), None, arguments.mode, tuple(arguments.parameters),
+                           arguments.slope_gradient, aliases=NOBODY)
 
 
 def add_unary_arguments(parser):
@@ -132,7 +134,8 @@ FAMILY = {
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
 SMALL = {"activation_fwd": ("1001 f32 gelu", "7x33 bf16 relu upper_clip=6", "4x6x35 f16 prelu --slope 6x1", "65 f64 mish"),
-         "activation_bwd": ("1001 f32 gelu", "7x33 bf16 swish", "4x6x35 f32 prelu --slope 6x1"),
+         "activation_bwd": ("1001 f32 gelu", "7x33 bf16 swish", "4x6x35 f32 prelu --slope 6x1",
+                            "4x6x35 bf16 prelu --slope 6x1 --slope-gradient"),
          "unary": ("1001 f32 rsqrt", "7x33 bf16 exp", "9x5 i32 neg", "4x6 f32 gen_index --axis 0"),
          "binary": ("33x65 65 f32 add", "33x1 1x65 bf16 mul", "513 scalar f16 cmp_gt", "9x8 9x8 i8 max",
                     "6x40 40 f32 binary_select --mask 6x1"),

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from ..device.epilogue import MODES, PARAMETERS, Activation
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
-from ._form import Form, canonical, spread
-from ._functions import Function
+from ._form import Form, Operand, canonical, spread
+from ._functions import WITH_SLOPE, Function
+from ._slopes import first_part, parts_of
 
 
 class Pointwise:
@@ -22,6 +23,7 @@ class Pointwise:
     """
     scalar_type = "float32"
     scalars = ()
+    dslope = None
 
     @functools.cached_property
     def form(self) -> Form:
@@ -80,14 +82,14 @@ def check_same(op, name, t, other, u):
         raise TypeError(f"{op}: {name} is {t.dtype}, {other} is {u.dtype}; expected the same dtype")
 
 
-def check_output(op, t, shape, dtype):
+def check_output(op, t, shape, dtype, name="out"):
     """An output of this shape and dtype, whose elements have addresses of their own."""
     if t.dtype != dtype:
-        raise TypeError(f"{op}: out is {t.dtype}, the result is {dtype}")
+        raise TypeError(f"{op}: {name} is {t.dtype}, the result is {dtype}")
     if t.shape != shape:
-        raise ValueError(f"{op}: out has shape {t.shape}, the result has {shape}")
+        raise ValueError(f"{op}: {name} has shape {t.shape}, the result has {shape}")
     if t.size and any(s == 0 for n, s in zip(t.shape, t.strides) if n > 1):
-        raise ValueError(f"{op}: out has shape {t.shape} and strides {t.strides}; several elements share one address")
+        raise ValueError(f"{op}: {name} has shape {t.shape} and strides {t.strides}; several elements share one address")
 
 
 def check_in_place(op, in_place, allowed):
@@ -122,6 +124,8 @@ class ActivationProblem(Pointwise):
         Of the gradient.
     slope : Tensor or None
         Of prelu; it broadcasts to x.
+    dslope : Tensor or None
+        The slope's gradient, of the slope's shape and dtype, where it is computed.
     in_place : tuple of str
         Of "dy" and "x", those that are exactly the result.
     """
@@ -132,6 +136,7 @@ class ActivationProblem(Pointwise):
     dy: Tensor | None = None
     slope: Tensor | None = None
     in_place: tuple = ()
+    dslope: Tensor | None = None
 
     def __post_init__(self):
         op = self.op
@@ -150,6 +155,10 @@ class ActivationProblem(Pointwise):
             if not broadcasts(self.slope.shape, self.x.shape):
                 raise ValueError(f"{op}: slope has shape {self.slope.shape}, which does not broadcast to x's {self.x.shape}")
         check_output(op, self.result, self.x.shape, self.x.dtype)
+        if self.dslope is not None:
+            if op != "activation_bwd" or self.slope is None:
+                raise ValueError(f"{op}: the gradient of a slope is activation_bwd's of prelu; got {self.mode}")
+            check_output(op, self.dslope, self.slope.shape, self.slope.dtype, "out[1]")
 
     @property
     def mode(self):
@@ -157,32 +166,38 @@ class ActivationProblem(Pointwise):
 
     @property
     def function(self) -> Function:
-        return Function(self.op, self.mode, self.activation)
+        return Function(self.op, self.mode if self.dslope is None else WITH_SLOPE, self.activation)
 
     @property
     def outputs(self):
-        return (self.result,)
+        return (self.result,) if self.dslope is None else (self.result, self.dslope)
+
+    @property
+    def is_empty(self):
+        """Without elements of x the slope's gradient is still 0."""
+        return not any(t.size for t in self.outputs)
 
     @property
     def names(self):
         """Of `arrays`, as launches call them."""
-        return (*OPERANDS[self.op], *("slope",) * (self.slope is not None), OUTPUT[self.op])
+        return (*OPERANDS[self.op], *("slope",) * (self.slope is not None), OUTPUT[self.op], *("dslope",) * (self.dslope is not None))
 
     @property
     def arrays(self):
         return tuple(self.result if name == OUTPUT[self.op] else getattr(self, name) for name in self.names)
 
     def operands(self):
-        """(inputs, outputs)"""
-        found = [spread(name, t, self.x.shape) for name, t in zip(self.names, self.arrays)]
-        return found[:-1], found[-1:]
+        """(inputs, outputs); the second output is each element's part of the slope's gradient."""
+        *inputs, result = [spread(name, t, self.x.shape) for name, t in zip(self.names, self.arrays) if name != "dslope"]
+        return inputs, [result] if self.dslope is None else [result, Operand("workspace", parts_of(self), first_part(self))]
 
     @property
     def words(self):
         """In the words of the command line."""
         changed = "" if self.activation is None else "".join(
             f" {n}={v:g}" for n, v in self.activation.parameters if v != PARAMETERS[self.mode][n])
-        slope = "" if self.slope is None else f" slope {sizes_text(self.slope)} {self.slope.dtype}"
+        slope = "" if self.slope is None else f" slope {sizes_text(self.slope)} {self.slope.dtype}" + (
+            "" if self.dslope is None else " and its gradient")
         return f"{sizes_text(self.x)} {self.x.dtype} {self.mode}{changed}{slope}"
 
 
@@ -194,8 +209,11 @@ def broadcasts(shape, target):
     return len(shape) <= len(target) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(target)))
 
 
-def make_activation(op, tensors, out, mode, parameters, aliases):
-    """`ActivationProblem` of a call; `parameters` are ((name, value), ...) of all but a slope, which is the last operand."""
+def make_activation(op, tensors, out, mode, parameters, slope_gradient=False, *, aliases):
+    """`ActivationProblem` of a call; `parameters` are ((name, value), ...) of all but a slope, which is the last operand.
+
+    `slope_gradient`: the slope's gradient is computed too, and `out` is a pair.
+    """
     *main, slope = tensors
     given = dict(zip(OPERANDS[op], main))
     present(op, **given)
@@ -214,5 +232,10 @@ def make_activation(op, tensors, out, mode, parameters, aliases):
         except (TypeError, ValueError) as error:
             raise type(error)(f"{op}: {error}") from None
     x = given["x"]
+    out, dslope = out if slope_gradient and out is not None else (out, None)
+    if slope_gradient:
+        if slope is None:
+            raise ValueError(f"{op}: slope_gradient=True with mode {mode!r}, which has no slope; expected prelu")
+        dslope = missing_output(dslope, slope.shape, slope.dtype)
     return ActivationProblem(op, x, missing_output(out, x.shape, x.dtype), activation, given.get("dy"), slope,
-                             tuple(name for name in OPERANDS[op] if name in aliases))
+                             tuple(name for name in OPERANDS[op] if name in aliases), dslope)

@@ -15,6 +15,7 @@ from ._estimate import instructions
 from ._functions import SCALED, Function, make_function
 from ._lanes import scalar_arguments
 from ._offsets import ARRAYS, INPUTS, five, make_offsets, offset_arguments
+from ._slopes import slope_launches, slope_seconds, slope_workspace
 
 THREADS = 256
 OPS = ("activation_fwd", "activation_bwd", "unary", "binary", "glu_fwd", "glu_bwd", *SCALED)
@@ -36,8 +37,8 @@ def supports(problem):
 
 
 def workspace(problem, device, config):
-    """None."""
-    return 0
+    """None but for the gradient of a slope."""
+    return slope_workspace(problem, device, simple=True)
 
 
 def estimate(problem, device, config):
@@ -46,7 +47,7 @@ def estimate(problem, device, config):
     for k, a in enumerate(form.arrays):
         total += a.tensor.nbytes * min(32, max(abs(form.dims[-1].strides[k]), 1) * a.itemsize) // a.itemsize
     issue = divisions_seconds(form.size, 30 + 70 * len(form.dims) + instructions(problem), device)
-    return LAUNCH + max(issue, moved_seconds(total, device))
+    return LAUNCH + max(issue, moved_seconds(total, device)) + slope_seconds(problem, device, simple=True)
 
 
 def _element(dtype):
@@ -90,15 +91,17 @@ def kernel(config):
 
 
 def build(problem, device, config):
-    """One launch."""
-    form = problem.form
+    """One launch, and those of a slope's gradient."""
+    form, more = problem.form, slope_launches(problem, device, simple=True)
+    if not form.size:
+        return more
     found = [Argument(_element(a.dtype).pointer, a.name) for a in form.arrays]
     inputs, outputs = found[:form.inputs], found[form.inputs:]
     arguments = (*inputs, *outputs[:1] * (INPUTS - len(inputs)), *outputs, *outputs[:1] * (ARRAYS - INPUTS - len(outputs)),
                  Argument("int64", form.size), Argument("int64x5", five((a.first for a in form.arrays), form.inputs)),
                  *offset_arguments(form.dims, form.inputs, True, any_size=True), *scalar_arguments(problem))
     config = Config(problem.function, problem.compute, tuple(a.dtype for a in form.arrays), form.inputs, len(form.dims))
-    return (Launch(kernel(config), (-(-form.size // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+    return (Launch(kernel(config), (-(-form.size // THREADS), 1, 1), (THREADS, 1, 1), arguments), *more)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build) for op in OPS)

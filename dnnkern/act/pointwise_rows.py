@@ -21,6 +21,7 @@ from ._estimate import issue_seconds, sector_bytes, waiting
 from ._form import WIDE, Dim
 from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal, scalar_arguments
 from ._offsets import five, make_offsets, offset_arguments
+from ._slopes import slope_launches, slope_seconds, slope_workspace
 from .pointwise_naive import OPS
 
 THREADS = 256
@@ -51,8 +52,8 @@ def supports(problem):
 
 
 def workspace(problem, device, config):
-    """None."""
-    return 0
+    """None but for the gradient of a slope."""
+    return slope_workspace(problem, device)
 
 
 def _rows(form):
@@ -88,7 +89,8 @@ def estimate(problem, device, config):
     threads = _threads(form, work)
     moved = moved_seconds(sector_bytes(problem, work.units), device)
     issue = issue_seconds(problem, threads, work, config.dims, device)
-    return LAUNCH + max(moved * waiting(problem, work), issue) * tail(ceil_div(threads, THREADS), 8, device) * (1.005 + 0.01 * work.lanes)
+    busy = max(moved * waiting(problem, work), issue) * tail(ceil_div(threads, THREADS), 8, device) * (1.005 + 0.01 * work.lanes)
+    return LAUNCH + busy + slope_seconds(problem, device)
 
 
 @functools.cache
@@ -124,7 +126,7 @@ def kernel(config):
 
 
 def build(problem, device, config):
-    """One launch."""
+    """One launch, and those of a slope's gradient."""
     form = problem.form
     row, _ = _rows(form)
     dims, threads = _counted(form, config.work), _threads(form, config.work)
@@ -132,7 +134,7 @@ def build(problem, device, config):
                  Argument("int32", row.size), Argument("uint32x3", divisor(dims[-1].size)), Argument("uint32x3", divisor(dims[-2].size)),
                  *(Argument("int64x5", five(v, form.inputs)) for v in ((a.first for a in form.arrays), row.strides)),
                  *offset_arguments(dims, form.inputs, config.wide), *scalar_arguments(problem))
-    return (Launch(kernel(config), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+    return (Launch(kernel(config), (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments), *slope_launches(problem, device))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="rows", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

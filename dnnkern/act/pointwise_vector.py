@@ -19,6 +19,7 @@ from ..transform._units import word_of
 from ._estimate import issue_seconds, sector_bytes, waiting
 from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal, scalar_arguments
 from ._offsets import five
+from ._slopes import slope_launches, slope_seconds, slope_workspace
 from .pointwise_naive import OPS
 
 THREADS = 256
@@ -49,8 +50,8 @@ def supports(problem):
 
 
 def workspace(problem, device, config):
-    """None."""
-    return 0
+    """None but for the gradient of a slope."""
+    return slope_workspace(problem, device)
 
 
 def configs(problem, device):
@@ -64,7 +65,8 @@ def estimate(problem, device, config):
     moved = moved_seconds(sector_bytes(problem, config.work.units), device)
     issue = issue_seconds(problem, blocks * THREADS, config.work, 0, device)
     late = 2e-7 * config.work.lanes  # a block's chunks come one after another
-    return LAUNCH + late + max(moved * waiting(problem, config.work), issue) * tail(blocks, 8, device) * (1 + 0.005 * config.work.lanes)
+    busy = max(moved * waiting(problem, config.work), issue) * tail(blocks, 8, device) * (1 + 0.005 * config.work.lanes)
+    return LAUNCH + late + busy + slope_seconds(problem, device)
 
 
 @functools.cache
@@ -96,12 +98,12 @@ def kernel(config):
 
 
 def build(problem, device, config):
-    """One launch."""
+    """One launch, and those of a slope's gradient."""
     form = problem.form
     blocks = ceil_div(form.size + max(config.work.align - 1, 0), config.tile)
     arguments = (*pointer_arguments(problem), Argument("int64", form.size),
                  Argument("int64x5", five((a.first for a in form.arrays), form.inputs)), *scalar_arguments(problem))
-    return (Launch(kernel(config), (blocks, 1, 1), (THREADS, 1, 1), arguments),)
+    return (Launch(kernel(config), (blocks, 1, 1), (THREADS, 1, 1), arguments), *slope_launches(problem, device))
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="vector", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

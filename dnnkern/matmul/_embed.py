@@ -1,4 +1,4 @@
-"""Matrix products as a part of another operation's plan: a convolution's, say.
+"""Matrix products, and whatever else is an operation of its own, as a part of another operation's plan: a convolution's, say.
 
 The operation describes its product as a `MatmulProblem`, whose tensors may be its own arrays or parts of its workspace. `choices` are the
 algorithms that solve it, each bound to a configuration, and `embedded` gives the launches of one of them with every pointer moved to where
@@ -27,11 +27,11 @@ class Place(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def choices(problem, device, count=1) -> tuple:
-    """The deterministic algorithms that solve a product on a device, bound to their configurations: the `count` of least estimate.
+    """The deterministic algorithms that solve a problem on a device, bound to their configurations: the `count` of least estimate.
 
     One of each name at most: a second configuration of the same algorithm differs less than another algorithm does.
     """
-    able = [a for a in dispatch.algorithms("matmul") if dispatch.refusal(a, problem, device, allow=Note.NONE) is None]
+    able = [a for a in dispatch.algorithms(problem.op) if dispatch.refusal(a, problem, device, allow=Note.NONE) is None]
     bound = [a.configured(problem, device) for a in able]
     return tuple(sorted(bound, key=lambda a: a.estimate(problem, device, a.config))[:count])
 
@@ -63,7 +63,7 @@ def embedded(product, problem, device, places, scalars=()) -> tuple:
     scalars : tuple of str
         Those of "alpha" and "beta" that are the outer operation's own; the others are 1, which a problem that is not scaled never reads.
     """
-    absent = [name for name in ("bias", "c", "scale_a", "scale_b") if getattr(problem, name) is None]
+    absent = [name for name in ("bias", "c", "scale_a", "scale_b") if getattr(problem, name, problem) is None]
     places = {**dict.fromkeys(absent, places["y"]), **places}  # never read, but a launch names them
 
     def moved(argument):

@@ -1,10 +1,11 @@
 """Cases of activations and their gradients."""
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from activations import ACTIVATIONS, SLOPES
 
-from . import lay
+from . import ROUNDOFF, lay, rounding_error
 from ._pointwise import EMPTY, FLOATS, LAYOUTS, SHORT, Pointwise, over, tail_error
 
 # name -> (mode, parameters, function, derivative), beside the defaults
@@ -69,7 +70,7 @@ class Activation(Pointwise):
     def problem(self):
         from dnnkern.act._problem import make_activation
         tensors, out = self.tensors()
-        return make_activation(self.op, tensors, out, self.word, tuple(self.keywords.items()), self.aliases)
+        return make_activation(self.op, tensors, out, self.word, tuple(self.keywords.items()), aliases=self.aliases)
 
     def values(self, mode):
         found = {name: p and self.random(mode, name, p) for name, p in self.inputs().items()}
@@ -124,6 +125,81 @@ class Backward(Activation):
         bent = np.abs(low - 2 * middle + high) / step
         analytic = self.reference(values)[0]["dx"]
         return [(analytic, dy * (high - low) / (2 * step), np.abs(dy) * (1e-6 + 4 * bent) + 1e-9)]
+
+
+class SlopeBackward(Backward):
+    """``dx = dy f'(x)``, and ``dslope``, the sum of dy x where x <= 0."""
+
+    def _slope(self):
+        return lay(self.slope, self.slope_dtype or self.dtype, **self.layout.get("dslope", {}))
+
+    def outputs(self):
+        return {**super().outputs(), "dslope": self._slope()}
+
+    def problem(self):
+        from dnnkern.act._problem import make_activation
+        (*tensors, dx), dslope = self.tensors()
+        return make_activation(self.op, tensors, (dx, dslope), self.word, (), True, aliases=self.aliases)
+
+    def values(self, mode):
+        """Small, so that sums of a few dozen fit every type."""
+        if mode == "float":
+            return super().values(mode)
+        bounds = {"dy": (-1, 1), "x": (-3, 2), "slope": (-4, 4)}
+        return {name: self.random(mode, name, p, *bounds[name]) for name, p in self.inputs().items()}
+
+    def call(self, arrays, out=None, **tail):
+        return super().call(arrays, out, slope_gradient=True, **tail)
+
+    def _sums(self, parts):
+        lead = len(self.shape) - len(self.slope)
+        axes = tuple(d for d in range(len(self.shape)) if d < lead or self.slope[d - lead] == 1)
+        return parts.sum(axes).reshape(self.slope)
+
+    def reference(self, values, tensor_cores=False):
+        (y, bound), place = super().reference(values), self._slope()
+        parts = np.where(values["x"] > 0, 0.0, values["dy"] * values["x"])
+        count = math.prod(self.shape) // max(1, math.prod(self.slope))
+        sums, unit = self._sums(parts), ROUNDOFF["float64" if self.double else "float32"]
+        error = unit * (count + 1) * self._sums(np.abs(parts)) + rounding_error(sums, place.dtype)
+        return {**y, "dslope": sums}, {**bound, "dslope": error}
+
+    def gradient(self, values):
+        """Of the slope: the function is linear in it. One element of it at a time."""
+        found, reference, step = super().gradient(values), self.reference(values)[0]["dslope"], 0.5
+        x, dy, numeric = values["x"], values["dy"], np.zeros(self.slope)
+        for at in np.ndindex(*self.slope):
+            moved = [np.where(x > 0, x, (values["slope"] + sign * step * self._one(at)) * x) for sign in (1, -1)]
+            numeric[at] = (dy * (moved[0] - moved[1])).sum() / (2 * step)
+        return [*found, (reference, numeric, 1e-9 * (1 + np.abs(numeric)))]
+
+    def _one(self, at):
+        one = np.zeros(self.slope)
+        one[at] = 1
+        return one
+
+
+def slope_cases():
+    """The gradient of slopes of every shape, in every type, of any strides."""
+    found = []
+    for k, (name, shape, slope, layout) in enumerate((
+            ("channels", (2, 5, 12), (5, 1), {}), ("channels-odd", (2, 5, 7), (5, 1), {"x": {"gap": 1}}), ("columns", (6, 24), (24,), {}),
+            ("columns-odd", (6, 21), (21,), {}), ("one", (4, 30), (1,), {}), ("no-axis", (50,), (), {}), ("all", (3, 17), (3, 17), {}),
+            ("apart", (2, 3, 4, 5), (3, 1, 5), {}), ("strided", (4, 9), (4, 1), {"slope": {"gap": 3}, "dslope": {"gap": 2}}),
+            ("channels-last", (2, 6, 3, 4), (6, 1, 1), {name: {"order": (0, 2, 3, 1)} for name in ("x", "dy", "y")}),
+            ("backwards", (4, 10), (10,), {"y": {"flip": (0, 1)}, "dslope": {"flip": (0,)}}), ("long", (3, 4500), (3, 1), {}),
+            ("tall", (2100, 5), (5,), {}))):
+        if math.prod(shape) > 1000:  # sums that only wide types hold
+            kinds = (("float32", None), ("float64", None))
+        else:
+            kinds = ((FLOATS[k % 4], None), ("bfloat16" if k % 4 != 3 else "float32", None), (("bfloat16", "float16")[k % 2], "float32"))
+        for dtype, wide in kinds:
+            found.append(SlopeBackward(f"dslope-{'wide-' if wide else ''}{name}-{SHORT[dtype]}", shape, dtype, "prelu", op="activation_bwd",
+                                       slope=slope, slope_dtype=wide, layout=layout))
+    for same in ("dy", "x"):
+        found.append(SlopeBackward(f"dslope-in-place-{same}-f32", (2, 5, 12), "float32", "prelu", op="activation_bwd", slope=(5, 1),
+                                   same=same))
+    return found
 
 
 def cases(kind, op):
