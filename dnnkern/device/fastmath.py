@@ -49,21 +49,28 @@ if SIMULATED:
 
     import numpy as np
 
+    from .sim import engine
+
     def _flushed(x):
-        return f32(math.copysign(0.0, x)) if abs(x) < TINY else f32(x)
+        x = float(x)
+        return math.copysign(0.0, x) if -TINY < x < TINY else x
 
     def _rounded(function):
         """Twin of an approximate instruction: `function` in float64, operand and result flushed, the limits of the domain as IEEE's."""
         def twin(x):
+            if engine.CURRENT is not None:  # a launch ignores all errors anyway, and saying so again takes longer than the function
+                return f32(_flushed(f32(function(_flushed(x)))))
             with np.errstate(all="ignore"):
-                return _flushed(f32(function(np.float64(_flushed(x)))))
+                return f32(_flushed(f32(function(_flushed(x)))))
         return twin
 
     def _exact(function):
         """Twin of an accurate function: `function` of NumPy in float64, rounded to the type of the operands."""
         def twin(*operands):
+            if engine.CURRENT is not None:
+                return type(operands[0])(function(*map(float, operands)))
             with np.errstate(all="ignore"):
-                return type(operands[0])(function(*(np.float64(x) for x in operands)))
+                return type(operands[0])(function(*map(float, operands)))
         return twin
 
     def _of_math(function, low, high):
@@ -74,13 +81,15 @@ if SIMULATED:
 
     def fma(a, b, c):
         """a*b + c with one rounding."""
-        if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
-            return type(a)(np.float64(a) * np.float64(b) + np.float64(c))
-        if not isinstance(a, np.float32):
+        if type(a) is not f32:
+            if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+                return type(a)(np.float64(a) * np.float64(b) + np.float64(c))
             return f64(_fma64(float(a), float(b), float(c)))
         # the product is exact in float64; a sum rounded to odd there may be rounded again
         product, c = float(a) * float(b), float(c)
         total = product + c
+        if total - total:  # infinite or NaN
+            return f32(total)
         part = total - product
         rest = (product - (total - part)) + (c - part)
         if rest and not struct.pack("<d", total)[0] & 1:

@@ -25,43 +25,52 @@ stay where the program has them: write the loads of a phase next to each other. 
 from . import SIMULATED, device_function, instruction
 
 if SIMULATED:
-    import functools
-
     import numpy as np
 
-    from .sim.arrays import Layout
     from .sim.engine import current
     from .sim.errors import Misuse
     from .sim.pointer import at_address
+    from .sim.scalars import converter
 
-    @functools.lru_cache(maxsize=16)
-    def _whole(memory, dtype):
-        return Layout(memory, dtype, 0, (memory.size // dtype.itemsize,), (1,), "shared memory")
-
-    def _window(at, scalar, count, what):
-        """All shared memory as an array of the running thread, and the index of address `at`, checked for `count` scalars."""
-        thread, dtype = current(), np.dtype(scalar)
+    def _window(at, dtype, count, what):
+        """The running thread, its block's shared memory as elements of `dtype`, and the number among them of that at address `at`, checked
+        for `count` of them."""
+        thread = current()
         memory, nbytes = thread.block.shared, count * dtype.itemsize
         byte = int(at) - memory.base
-        if int(at) % nbytes or not 0 <= byte <= memory.used - nbytes:
+        if (byte + memory.base) % nbytes or not 0 <= byte <= memory.used - nbytes:
             raise Misuse(f"{what}: {nbytes} bytes at shared address {int(at):#x} are misaligned or outside the block's "
                          f"{memory.base:#x} .. {memory.base + memory.used:#x}")
-        return _whole(memory, dtype).of_thread(thread), byte // dtype.itemsize
+        return thread, memory, byte // dtype.itemsize
 
     def _prefetch_twin(p):
         """Nothing is read; an address outside the array is an error."""
         p.locate(0)
 
-    def shared_load(at, scalar, count):
-        """Twin of ld.shared."""
-        array, k = _window(at, scalar, count, "ld.shared")
-        values = array.load(k, count, 1)
-        return values[0] if count == 1 else tuple(values)
+    def shared_load(scalar, count):
+        """Twin of an ld.shared."""
+        dtype = np.dtype(scalar)
 
-    def shared_store(at, scalar, values):
-        """Twin of st.shared."""
-        array, k = _window(at, scalar, len(values), "st.shared")
-        array.store(k, list(values), 1)
+        def load(at):
+            thread, memory, k = _window(at, dtype, count, "ld.shared")
+            entry = k + memory.code(dtype)
+            thread.reads.extend(range(entry, entry + count))
+            values = memory.elements(dtype)[k:k + count].tolist() if dtype.kind == "u" else list(memory.elements(dtype)[k:k + count])
+            return values[0] if count == 1 else tuple(values)
+        return load
+
+    def shared_store(scalar, count):
+        """Twin of an st.shared."""
+        dtype = np.dtype(scalar)
+        convert = converter(dtype)
+
+        def store(at, *values):
+            thread, memory, k = _window(at, dtype, count, "st.shared")
+            entry, elements = k + memory.code(dtype), memory.elements(dtype)
+            thread.writes.extend(range(entry, entry + count))
+            for n, value in enumerate(values):
+                elements[k + n] = convert(value)
+        return store
 
     def _zeros(p, count):
         return [0 if p.dtype.kind in "iu" else p.dtype.type(0)] * count
@@ -123,6 +132,11 @@ else:
 
     _prefetch_twin = None
 
+    def shared_load(scalar, count):
+        return None
+
+    shared_store = shared_load
+
     def _loads(count, cache="", predicated=False):
         return vector_load(count, cache, predicated), vector_load(count, cache, predicated, into=True)
 
@@ -164,9 +178,9 @@ def _shared(count, scalar):
     if count > 1:
         names, sources = f"{{{names}}}", f"{{{sources}}}"
     load = instruction(f"ld.shared{vector}.b{bits} {names}, [${count}];", (scalar,) * count, ("uint32",), memory=True,
-                       twin=lambda at: shared_load(at, scalar, count))
+                       twin=shared_load(scalar, count))
     store = instruction(f"st.shared{vector}.b{bits} [$0], {sources};", (), ("uint32",) + (scalar,) * count, memory=True,
-                        twin=lambda at, *values: shared_store(at, scalar, values))
+                        twin=shared_store(scalar, count))
     return load, store
 
 

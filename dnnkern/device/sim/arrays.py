@@ -294,5 +294,7 @@ def local_array(shape, dtype, name):
     memory = poisoned(shape, dtype)
     if dtype.kind not in "iu":
         return memory
-    buffer = Buffer(memory.reshape(-1).view(np.uint8), 0, 0)
+    flat = memory.reshape(-1)
+    buffer = Buffer(flat.view(np.uint8), 0, 0)
+    buffer.local = flat
     return Layout(buffer, dtype, 0, memory.shape, packed_strides(memory.shape), name).of_thread(Nobody)

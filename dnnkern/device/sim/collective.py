@@ -68,7 +68,8 @@ def registers(what, array, start, count, dtype):
     if isinstance(array, np.ndarray):
         flat = array
     elif isinstance(array, Vector) and array.thread is Nobody:
-        flat = np.asarray(array.data)
+        first = array.layout.start
+        flat = array.buffer.local[first:first + array.extent]
     else:
         raise Misuse(f"{what}: a 1-D local array of {dtype} is expected, not {getattr(array, 'title', type(array).__name__)}")
     if flat.dtype != dtype or flat.ndim != 1:
