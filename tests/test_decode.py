@@ -36,6 +36,21 @@ def test_a_cache_in_pages_is_a_cache(dtype, able, error):
         np.testing.assert_allclose(host(paged), want, atol=error, err_msg=name)
 
 
+@pytest.mark.parametrize("algo", ["naive", "split_kv", "split_kv_mma", "split_kv_wgmma"])
+def test_results_for_parts_of_a_cache_are_merged_by_lse(algo):
+    """As sequences that several devices hold parts of; one part is empty."""
+    rng, dtype = np.random.default_rng(9), "float16"
+    q, k, v = (array(rng.standard_normal(shape), dtype) for shape in ((2, 4, 1, 16), (2, 2, 48, 16), (2, 2, 48, 16)))
+    want, whole = (host(x) for x in DECODE(q, k, v, array((48, 20), "int32"), return_lse=True, algo=algo))
+    parts = [DECODE(q, *(array(host(x)[:, :, low:high], dtype) for x in (k, v)), array(lengths, "int32"), return_lse=True, algo=algo)
+             for low, high, lengths in ((0, 16, (16, 16)), (16, 32, (16, 4)), (32, 48, (16, 0)))]
+    o, lse = (np.stack([host(x) for x in pair]) for pair in zip(*parts))
+    assert lse[2, 1, 0, 0] == -np.inf and not o[2, 1].any()
+    total = np.logaddexp.reduce(lse)
+    np.testing.assert_allclose(total, whole, atol=1e-5)
+    np.testing.assert_allclose((np.exp(lse - total)[..., None] * o).sum(0), want, atol=2e-3)
+
+
 @pytest.mark.parametrize("case", [
     Decode("behind", 4, 2, 2, (70, 40, 0), 64, 72, "float16", capacity=100, window=(20, -1)),
     Decode("behind", 3, 1, 1, (70, 33), 72, 264, "bfloat16", page=16, pages=12, table=6)], ids=["window", "paged"])
@@ -65,8 +80,8 @@ def test_two_halves_of_a_probability_are_as_exact_as_a_float(case):
 
 
 @pytest.mark.parametrize("case", [
-    Decode("latent", 5, 1, 1, (130, 0), 576, 512, "bfloat16", capacity=136),
-    Decode("latent-rows", 5, 1, 2, (66, 1), 192, 128, "float16", capacity=70, sink="float16", order="BSHD"),
+    Decode("latent", 5, 1, 1, (130, 0), 576, 512, "bfloat16", capacity=136, wanted=True),
+    Decode("latent-rows", 5, 1, 2, (66, 1), 192, 128, "float16", capacity=70, sink="float16", order="BSHD", wanted=True),
     Decode("latent-paged", 3, 1, 2, (150, 1), 576, 512, "float16", page=64, pages=7, table=3, sink="float16", order="BSHD")],
     ids=["plain", "rows", "paged"])
 def test_latent_heads(case):
@@ -143,16 +158,21 @@ def test_bad_caches():
     refused(ValueError, ["window=(-3, 0)"], DECODE, q, k, k, lengths, window=(-3, 0), **given)
     refused(ValueError, ["softcap=-1"], DECODE, q, k, k, lengths, softcap=-1, **given)
     refused(ValueError, ["sink has shape (3,)"], DECODE, q, k, k, lengths, sink=ones(3), **given)
-    refused(ValueError, ["out has shape (2, 4, 1, 8)", "(2, 4, 1, 5)"], DECODE, q, k, ones(2, 2, 7, 5), lengths, **given)
+    refused(ValueError, ["out (o) has shape (2, 4, 1, 8)", "(2, 4, 1, 5)"], DECODE, q, k, ones(2, 2, 7, 5), lengths, **given)
+    refused(TypeError, ["return_lse is 1"], DECODE, q, k, k, lengths, return_lse=1, **given)
+    refused(ValueError, ["out has 1 arrays", "o, lse"], DECODE, q, k, k, lengths, return_lse=True, **given)
+    refused(ValueError, ["out (lse) has shape (2, 4)", "(2, 4, 1)"], DECODE, q, k, k, lengths, return_lse=True, out=(out.array, ones(2, 4)))
+    refused(TypeError, ["out (lse) is float64", "float32"], DECODE, q, k, k, lengths, return_lse=True,
+            out=(out.array, ones(2, 4, 1, dtype="float64")))
     labs.synchronize()
     out.assert_untouched("o")
 
 
 def test_words_of_caches():
     op = "sdpa_decode"
-    problem = parse_problem("3x8x100x16 bf16 --kv-heads 2 --page 16 --window 20 --rows 2 --value-size 8 --sink --layout bshd".split(), op)
+    problem = parse_problem("3x8x100x16 bf16 --kv-heads 2 --page 16 --window 20 --rows 2 --value-size 8 --sink --layout bshd --lse".split(), op)
     assert (problem.batch, problem.heads, problem.kv_heads, problem.rows) == (3, 8, 2, 2)
-    assert (problem.capacity, problem.page, problem.pages) == (112, 16, 21)
+    assert (problem.capacity, problem.page, problem.pages) == (112, 16, 21) and problem.lse.shape == (3, 8, 2)
     assert (problem.d, problem.dv, problem.left, problem.seen) == (16, 8, 20, 22)
     assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
     for words in (["4x4", "f32"], ["2x2x3x4", "f31"], ["2x2x3x4", "f32", "--kv-heads", "3"], ["2x2x3x4", "f32", "--page", "0"],
@@ -174,23 +194,25 @@ def test_random_caches(request):
         layout = {name: contract.random_layout(draw, st, 4) for name in ("q", "k", "v", "o")}
         window, softcap = (draw(st.sampled_from([-1, 0, 4])), -1), draw(st.sampled_from([0.0, 2.0]))
         return Decode("random", heads * kv_heads, kv_heads, rows, lengths, d, e, dtype, **room, window=window, softcap=softcap,
-                      sink=draw(st.sampled_from(["", dtype])), order=draw(st.sampled_from(["BHSD", "BSHD"])), layout=layout, trivial=True)
+                      sink=draw(st.sampled_from(["", dtype])), order=draw(st.sampled_from(["BHSD", "BSHD"])), layout=layout, trivial=True,
+                      wanted=draw(st.booleans()))
     contract.random_problems(request, problems, 10)
 
 
 @pytest.mark.parametrize("few_multiprocessors", [1], ids=[""], indirect=True)
 @pytest.mark.parametrize("name, case", [
-    ("split_kv", Decode("ranges", 3, 1, 1, (130, 17, 0), 8, 8, capacity=140)),
-    ("split_kv_mma", Decode("ranges", 4, 1, 1, (600, 83, 0), 64, 128, "bfloat16", capacity=601)),
+    ("split_kv", Decode("ranges", 3, 1, 1, (130, 17, 0), 8, 8, capacity=140, wanted=True)),
+    ("split_kv_mma", Decode("ranges", 4, 1, 1, (600, 83, 0), 64, 128, "bfloat16", capacity=601, wanted=True)),
     ("split_kv_mma", Decode("ranges-rows", 5, 1, 4, (300, 3), 40, 24, "float16", capacity=333, order="BSHD")),
-    ("split_kv_mma", Decode("ranges-paged", 4, 2, 1, (470, 90), 128, 64, "float16", page=48, pages=9, table=10, sink="float16")),
+    ("split_kv_mma", Decode("ranges-paged", 4, 2, 1, (470, 90), 128, 64, "float16", page=48, pages=9, table=10, sink="float16",
+                            wanted=True)),
     ("split_kv_mma", Decode("ranges-wide", 9, 1, 1, (260, 30), 192, 256, "bfloat16", page=32, pages=9, table=9)),
     ("split_kv_mma", Decode("ranges-last", 2, 1, 1, (555, 250), 32, 32, "float16", capacity=560, window=(201, -1))),
     ("split_kv_mma", Decode("ranges-window", 2, 1, 3, (555, 250), 32, 32, "bfloat16", page=16, pages=40, table=35, window=(201, -1),
                             softcap=2.0)),
-    ("split_kv_wgmma", Decode("ranges-pairs", 68, 1, 1, (140,), 64, 264, "bfloat16", capacity=272)),
+    ("split_kv_wgmma", Decode("ranges-pairs", 68, 1, 1, (140,), 64, 264, "bfloat16", capacity=272, wanted=True)),
     ("split_kv_wgmma", Decode("ranges-latent", 3, 1, 3, (330, 4), 64, 328, "float16", page=32, pages=14, table=11, window=(260, -1),
-                              sink="float16", order="BSHD")),
+                              sink="float16", order="BSHD", wanted=True)),
     ("split_kv_wgmma", Decode("ranges-tall", 6, 1, 5, (300, 0), 128, 128, "bfloat16", page=128, pages=5, table=3, softcap=2.0)),
     ("split_kv_wgmma", Decode("ranges-negative", 130, 1, 1, (190,), 72, 72, "float16", capacity=300, scale=-0.1))],
     ids=lambda x: getattr(x, "id", x))

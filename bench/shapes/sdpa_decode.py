@@ -30,7 +30,8 @@ class Case(_words.Case):
         import dnnkern
         p, a = self.problem, arrays
         return dnnkern.sdpa_decode(a["q"], a["k_cache"], a["v_cache"], a["seq_len_kv"], page_table=a.get("page_table"), scale=p.scale,
-                                   window=(p.left, -1), softcap=p.softcap, sink=a.get("sink"), layout=p.layout, out=a["o"], **keywords)
+                                   window=(p.left, -1), softcap=p.softcap, sink=a.get("sink"), layout=p.layout,
+                                   return_lse=p.lse is not None, out=a["o"] if p.lse is None else (a["o"], a["lse"]), **keywords)
 
 
 _SHAPES = _words.Shapes("sdpa_decode", SETS, FLOATS, "64x32x8192x128 {} --kv-heads 8", case=Case)

@@ -30,9 +30,10 @@ SDPA_BWD, *_others = (
               problem=_bound(make_backward, with_dbias=of_bias, with_dsink=of_sink), **_BACKWARD)
     for of_bias, of_sink in ((True, True), (True, False), (False, True), (False, False)))
 _with_both, _with_dbias, _with_dsink, _with_neither = (operation.call for operation in (SDPA_BWD, *_others))
-SDPA_DECODE = Operation("sdpa_decode", operands=("q", "k_cache", "v_cache", "seq_len_kv", "page_table", "sink"), outputs=("o",),
-                        problem=make_decode, check_values=check_cache)
-_decode = SDPA_DECODE.call
+_DECODE = {"operands": ("q", "k_cache", "v_cache", "seq_len_kv", "page_table", "sink"), "check_values": check_cache}
+SDPA_DECODE = Operation("sdpa_decode", outputs=("o", "lse"), problem=_bound(make_decode, with_lse=True), **_DECODE)
+_decode_with_lse = SDPA_DECODE.call
+_decode = Operation("sdpa_decode", outputs=("o",), problem=_bound(make_decode, with_lse=False), **_DECODE).call
 ROPE_FWD = Operation("rope_fwd", operands=("x", "cos", "sin"), outputs=("y",), problem=_bound(make_rope, "rope_fwd"),
                      in_place=frozenset({"x"}))
 _rope = ROPE_FWD.call
@@ -209,7 +210,7 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
 
 
 def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, scale=None, window=(-1, -1), softcap=0.0, sink=None, layout="BHSD",
-                out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+                return_lse=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
     """Attention of the last rows of sequences to all their keys, which a cache holds: what `sdpa_fwd` computes with causal=True and
     align="bottom_right".
 
@@ -231,7 +232,9 @@ def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, scale=None,
     softcap, sink
         As `sdpa_fwd`'s.
     layout : "BHSD" or "BSHD"
-    out : array
+    return_lse : bool
+        Return the logarithms of the sums of exponentials, too: with them results for parts of the keys can be merged.
+    out : array, or with `return_lse` a tuple (o, lse)
         Written and returned; any strides. Overlap with an operand is an error.
     workspace, stream, algo, allow
         As `dnnkern.matmul`'s.
@@ -239,7 +242,9 @@ def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, scale=None,
     Returns
     -------
     o : array (B, H, S, E), in q's layout, of q's dtype and framework
-        Computed in float32 (float64 for float64) and rounded once. A row that sees no key is 0.
+        Computed in float32 (float64 for float64) and rounded once. A row that attends to no key is 0.
+    lse : array (B, H, S), with `return_lse`
+        float32, float64 for float64; with a sink it counts. -inf for a row that attends to no key.
 
     Raises
     ------
@@ -265,7 +270,10 @@ def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, scale=None,
     array([2.667], dtype=float32)
     """
     operands = q, k_cache, v_cache, seq_len_kv, page_table, sink
-    return _decode(operands, out, (scale, hashable(window), softcap, layout), (), workspace, stream, algo, allow)
+    if not isinstance(return_lse, bool):
+        raise TypeError(f"sdpa_decode: return_lse is {return_lse!r}; expected True or False")
+    call = _decode_with_lse if return_lse else _decode
+    return call(operands, out, (scale, hashable(window), softcap, layout), (), workspace, stream, algo, allow)
 
 
 def rope_fwd(x, cos, sin, *, interleaved=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):

@@ -27,8 +27,8 @@ SHARPNESS = 8  # how suddenly the rate stops growing with the blocks, as the exp
 @dataclass(frozen=True)
 class Config:
     """What kernels are compiled for: whether all rows see the same keys, and only the last ones; 32-bit words of an access to q, k and v,
-    sizes of the heads, eights of rows of a tile, warps of a multiprocessor and of a block. Into how many ranges the keys are cut, and
-    whether the blocks that have them are a cluster, which merges what they leave."""
+    sizes of the heads, eights of rows of a tile, warps of a multiprocessor and of a block. Into how many ranges the keys are cut,
+    whether lse is an output, and whether the blocks that have the ranges are a cluster, which merges what they leave."""
     kind: Kind
     paged: bool
     alike: bool
@@ -40,6 +40,7 @@ class Config:
     resident: int
     warps: int
     splits: int
+    lse: bool
     clustered: bool = False
 
     @property
@@ -88,7 +89,7 @@ class Config:
     @property
     def parts(self):
         """What its ranges leave."""
-        return Parts(self.kind, self.rows, self.width, self.e)
+        return Parts(self.kind, self.rows, self.width, self.e, self.lse)
 
     @property
     def pitch(self):
@@ -130,7 +131,8 @@ def configs(problem, device):
     warp has some keys. Two ranges of large blocks may be a cluster; small ones, and three blocks or more, leave places that no cluster
     fits."""
     p = problem
-    whole = Config(decode_kind(p), p.page_table is not None, p.rows == 1, p.left >= 0, words_of(p), p.d, p.dv, 1, 8, 8, 1)
+    whole = Config(decode_kind(p), p.page_table is not None, p.rows == 1, p.left >= 0, words_of(p), p.d, p.dv, 1, 8, 8, 1,
+                   p.lse is not None)
     if p.group * p.rows > EIGHT and whole.overlaps:
         whole = replace(whole, eights=2)
     elif whole.overlaps and not (whole.paged and whole.tiles > 1) and device.capability >= (9, 0):  # 168 registers are enough

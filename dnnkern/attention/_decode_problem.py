@@ -24,6 +24,7 @@ class DecodeProblem:
     seq_len_kv : Tensor
     page_table, sink : Tensor or None
     o : Tensor
+    lse : Tensor or None
     scale : float
     left : int
         Keys before a row's own place that it sees; -1: all.
@@ -37,6 +38,7 @@ class DecodeProblem:
     page_table: Tensor | None
     sink: Tensor | None
     o: Tensor
+    lse: Tensor | None
     scale: float
     left: int = -1
     softcap: float = 0.0
@@ -78,9 +80,11 @@ class DecodeProblem:
             raise ValueError(f"{op}: softcap={self.softcap}; expected 0 for none, or a positive number")
         if not -1 <= self.left < UNBOUNDED:
             raise ValueError(f"{op}: window has {self.left} on the left; expected -1 for no bound, or 0 to {UNBOUNDED - 1}")
-        expect(op, "out", self.o, (self.dtype,), (*q.shape[:-1], self.dv))
-        if self.o.size and any(s == 0 for n, s in zip(self.o.shape, self.o.strides) if n > 1):
-            raise ValueError(f"{op}: out has shape {self.o.shape} and strides {self.o.strides}; several elements share one address")
+        expect(op, "out (o)", self.o, (self.dtype,), (*q.shape[:-1], self.dv))
+        expect(op, "out (lse)", self.lse, (self.compute,), self.lse_shape)
+        for out in self.outputs:
+            if out.size and any(s == 0 for n, s in zip(out.shape, out.strides) if n > 1):
+                raise ValueError(f"{op}: out has shape {out.shape} and strides {out.strides}; several elements share one address")
 
     # ---- what algorithms ask
 
@@ -99,8 +103,10 @@ class DecodeProblem:
     d = property(lambda self: self.q.shape[-1])
     dv = property(lambda self: self.v_cache.shape[-1])
     dtype = property(lambda self: self.q.dtype)
-    outputs = property(lambda self: (self.o,))
-    is_empty = property(lambda self: not self.o.size)
+    outputs = property(lambda self: (self.o,) if self.lse is None else (self.o, self.lse))
+    is_empty = property(lambda self: not any(t.size for t in self.outputs))
+    lse_shape = property(lambda self: (self.batch, self.heads, self.rows))
+    lse_strides = property(lambda self: (0, 0, 0) if self.lse is None else self.lse.strides)
 
     @property
     def group(self):
@@ -161,12 +167,12 @@ class DecodeProblem:
         paged = "" if self.page_table is None else f" pages of {self.page}"
         d = f"d{self.d}" + f":{self.dv}" * (self.dv != self.d)
         more = f" window {self.left}" * (self.left >= 0) + f" softcap {self.softcap:g}" * (self.softcap > 0)
-        more += " sink" * (self.sink is not None)
+        more += " sink" * (self.sink is not None) + " lse" * (self.lse is not None)
         return f"{self.op} b{self.batch} {heads} s{self.rows}:{self.capacity} {d} {self.dtype} {self.layout}{paged}{more}"
 
 
-def make_decode(tensors, out, scale, window, softcap, layout, aliases):
-    """`DecodeProblem` of a call."""
+def make_decode(tensors, out, scale, window, softcap, layout, *, with_lse, aliases):
+    """`DecodeProblem` of a call; `out` is o, or (o, lse)."""
     op = "sdpa_decode"
     present(op, ("q", "k_cache", "v_cache", "seq_len_kv"), tensors)
     if layout not in LAYOUTS:
@@ -179,9 +185,15 @@ def make_decode(tensors, out, scale, window, softcap, layout, aliases):
     for name, value in (("scale", scale), ("softcap", softcap)):
         if value is not None or name != "scale":
             check_number(op, name, value)
-    o = out if out is not None else Tensor.packed((*q.shape[:-1], v.shape[-1]), q.dtype)
+    if out is not None:
+        o, lse = out if with_lse else (out, None)
+    else:
+        o, lse = Tensor.packed((*q.shape[:-1], v.shape[-1]), q.dtype), None
+        if with_lse:
+            compute = compute_dtype(q.dtype) if q.dtype in FLOATS else "float32"
+            lse = Tensor.packed(sizes_of(q.shape, layout)[:3], compute)
     scale = float(scale) if scale is not None else 1 / math.sqrt(max(q.shape[-1], 1))
-    return DecodeProblem(*tensors, o, scale, left, float(softcap), layout)
+    return DecodeProblem(*tensors, o, lse, scale, left, float(softcap), layout)
 
 
 def check_cache(problem, arrays):

@@ -17,6 +17,7 @@ from ..host.launch import Argument, Launch
 from ..transform._estimate import moved_seconds
 from ._flash import make_powers
 from ._scores import NOTHING, Kind
+from .sdpa_decode_naive import lse_argument
 
 LANES, MOST_WARPS = 32, 8
 AHEAD = 4  # ranges of a warp whose sums are under way together
@@ -24,11 +25,12 @@ AHEAD = 4  # ranges of a warp whose sums are under way together
 
 @dataclass(frozen=True)
 class Parts:
-    """What ranges leave: `rows` of a tile, `width` sums of each, of which `e` are an output's."""
+    """What ranges leave: `rows` of a tile, `width` sums of each, of which `e` are an output's; whether lse is an output, too."""
     kind: Kind
     rows: int
     width: int
     e: int
+    lse: bool
 
 
 def tiles_of(problem, rows):
@@ -112,19 +114,20 @@ def make_places(parts):
 @functools.cache
 def make_result(parts):
     """Device function ``result(o, b, g, row, many, column, top, total, value, ...)``: an element of o from a sum and that of the
-    exponentials; 0 where nothing is seen."""
-    kind, T, E = parts.kind, parts.kind.real, parts.e
+    exponentials, 0 for a row that attends to nothing; with the first one lse."""
+    kind, T, E, WITH_LSE = parts.kind, parts.kind.real, parts.e, parts.lse
     powers, SINK, store = make_powers(kind.compute), bool(kind.sink), element(kind.dtype).store
     load_sink = element(kind.sink or kind.dtype).load
 
     @device_function
-    def result(o, b, g, row, many, column, top, total, value, group, per, o_strides, sink, sink_step):
+    def result(o, b, g, row, many, column, top, total, value, group, per, o_strides, sink, sink_step, lse, lse_strides):
         if row < many and column < E:
             member, i = divide_remainder(row, per)
-            h = i64(i32(i32(g * group) + member))
+            h, most = i64(i32(i32(g * group) + member)), top
             if SINK and top != T(NOTHING):
                 own = T(load_sink(sink, i64(h * sink_step)))
-                level = powers.level(maximum(top, own))
+                most = maximum(top, own)
+                level = powers.level(most)
                 fall = powers.fall(powers.level(top), level)
                 total, value = T(T(total * fall) + powers.rise(own, level)), T(value * fall)
             if total != T(0):
@@ -132,6 +135,11 @@ def make_result(parts):
             else:
                 value = T(0)
             store(o, i64(i64(b) * o_strides[0] + h * o_strides[1] + i64(i) * o_strides[2] + i64(column) * o_strides[3]), value)
+            if WITH_LSE and column == 0:
+                logarithm = T(NOTHING)
+                if total != T(0):
+                    logarithm = powers.total(powers.level(most), total)
+                lse[i64(i64(b) * lse_strides[0] + h * lse_strides[1] + i64(i) * lse_strides[2])] = logarithm
     return result
 
 
@@ -149,7 +157,8 @@ def merge_kernel(parts, warps, dependent):
     reduce_top, reduce_total = make_reduce(maximum), make_reduce(add)
 
     @cuda.jit(launch_bounds=(THREADS, 4))
-    def sdpa_decode_merge(partial, o, sink, rows, across, lines, tiles, heads_of, per, sizes, splits, o_strides, sink_step):
+    def sdpa_decode_merge(partial, o, lse, sink, rows, across, lines, tiles, heads_of, per, sizes, splits, o_strides, sink_step,
+                          lse_strides):
         scratch = cuda.shared.array(SCRATCH, T)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread % LANES), i32(thread // LANES)
@@ -207,7 +216,7 @@ def merge_kernel(parts, warps, dependent):
             for w in range(WARPS):
                 value = T(value + scratch[i32(w * SPAN + place)])
             result(o, b, g, row, i32(sizes[2]), i32(portion * SPAN + place), most, total, value, i32(sizes[1]), per, o_strides, sink,
-                   sink_step)
+                   sink_step, lse, lse_strides)
     return sdpa_decode_merge
 
 
@@ -231,8 +240,8 @@ def merge_launch(problem, parts, splits, dependent):
     warps = min(MOST_WARPS, 1 << max(ceil_div(splits, AHEAD) - 1, 0).bit_length())
     across = ceil_div(parts.width, LANES * 16 // ITEMSIZE[p.compute])
     sink, sink_step = sink_arguments(p)
-    arguments = (Argument(f"{p.compute}*", "workspace"), Argument(element(p.dtype).pointer, "o"), sink, Argument("uint32x3", divisor(many)),
-                 Argument("uint32x3", divisor(across)), *shape_arguments(p, parts.rows), Argument("int32", splits),
-                 Argument("int64x4", p.strides(p.o)), sink_step)
+    arguments = (Argument(f"{p.compute}*", "workspace"), Argument(element(p.dtype).pointer, "o"), lse_argument(p), sink,
+                 Argument("uint32x3", divisor(many)), Argument("uint32x3", divisor(across)), *shape_arguments(p, parts.rows),
+                 Argument("int32", splits), Argument("int64x4", p.strides(p.o)), sink_step, Argument("int64x3", p.lse_strides))
     return Launch(merge_kernel(parts, warps, dependent), (p.batch * p.kv_heads * many * across, 1, 1), (LANES * warps, 1, 1), arguments,
                   dependent=dependent)

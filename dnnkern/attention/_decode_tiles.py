@@ -22,8 +22,8 @@ MOST_SLOTS = 20  # of a ring
 @dataclass(frozen=True)
 class Config:
     """The options and sizes of heads; keys that lie in one box of a page, 0 without pages; whether there is a window, whether scores are
-    more than scaled products, 32-bit words of an access to q, whether results are stored by two; and into how many ranges the keys are
-    cut."""
+    more than scaled products, 32-bit words of an access to q, whether results are stored by two; into how many ranges the keys are
+    cut, and whether lse is an output."""
     kind: Kind
     d: int
     e: int
@@ -33,6 +33,7 @@ class Config:
     words: int
     pairs: bool
     splits: int
+    lse: bool
 
     def __post_init__(self):
         keep, take = self.registers
@@ -101,7 +102,7 @@ class Config:
     @property
     def parts(self):
         """What its ranges leave."""
-        return Parts(self.kind, HEIGHT, self.e, self.e)
+        return Parts(self.kind, HEIGHT, self.e, self.e, self.lse)
 
     def __str__(self):
         return f"{self.splits} ranges"
@@ -116,7 +117,8 @@ def configs(problem, device):
     """One range, and as many as make half a wave of the blocks that fit the device, or whole ones."""
     p, bent = problem, problem.softcap > 0 or not 2.0 ** -60 < problem.scale < 2.0 ** 60
     page = min(p.page, WIDTH) if p.page_table is not None else 0
-    whole = Config(decode_kind(p), p.d, p.dv, page, p.left >= 0, bent, words_of(p), stored_in_pairs(p, p.o), 1)
+    whole = Config(decode_kind(p), p.d, p.dv, page, p.left >= 0, bent, words_of(p), stored_in_pairs(p, p.o), 1,
+                   p.lse is not None)
     slots, lines, most = whole.blocks * device.sms, lines_of(p, HEIGHT), max(1, min(1024, p.seen // (2 * WIDTH)))
     counts = {1} | {min(most, splits) for halves in (1, 2, 4, 8) if (splits := slots * halves // (2 * lines))}
     return [replace(whole, splits=splits) for splits in sorted(counts)]

@@ -92,6 +92,7 @@ def add_decode_arguments(op, parser):
     parser.add_argument("--window", type=int, default=-1, help="keys before its own place that a row sees")
     parser.add_argument("--softcap", type=float, default=0.0)
     parser.add_argument("--sink", action="store_true")
+    parser.add_argument("--lse", action="store_true", help="the logarithms of the sums are returned, too")
     parser.add_argument("--scale", type=float)
     parser.add_argument("--layout", type=str.upper, choices=LAYOUTS[:2], default="BHSD")
 
@@ -115,7 +116,8 @@ def make_decode_of(op, arguments):
     if a.sink:
         sink = Tensor.packed((heads,), a.dtype)
     given = array(batch, heads, a.rows, d), array(images, kv_heads, rows, d), array(images, kv_heads, rows, e)
-    return make_decode((*given, lengths, table, sink), None, a.scale, (a.window, -1), a.softcap, a.layout, frozenset())
+    return make_decode((*given, lengths, table, sink), None, a.scale, (a.window, -1), a.softcap, a.layout, with_lse=a.lse,
+                       aliases=frozenset())
 
 
 def add_rope_arguments(op, parser):
@@ -156,7 +158,7 @@ _SMALL = ("1x2x9x8 f32 --causal", "2x4x7x16 bf16 --kv-heads 2 --keys 12 --causal
 _BYTES = ("2x2x70x64 e4m3 --scales --causal", "1x2x20x32 e5m2 --kv-heads 1 --keys 40 --lse --out-dtype f32")
 _ROPES = ("2x3x5x16 f32", "3x7x20 bf16 --pairs 5 --angles f32", "2x4x3x32 f16 --heads-inside --interleaved", "4x9x8 f64 --in-place")
 _DECODES = ("2x4x20x16 f32 --kv-heads 2", "2x4x17x8 bf16 --kv-heads 1 --page 4 --window 9", "1x2x9x5 f64 --rows 2 --softcap 2 --sink",
-            "3x2x12x8 f16 --layout bshd --page 16")
+            "3x2x12x8 f16 --layout bshd --page 16 --lse")
 SMALL = {**dict.fromkeys(PROBLEMS, _SMALL), "sdpa_fwd": (*_SMALL, *_BYTES), **dict.fromkeys(ROPES, _ROPES), "sdpa_decode": _DECODES}
 """Problems that ``python -m dnnkern check`` tries."""
 

@@ -6,7 +6,7 @@ import functools
 
 from ..device import cuda, device_function, i32, i64
 from ..device.convert import element
-from ..device.fastmath import exp, maximum
+from ..device.fastmath import exp, log, maximum
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
@@ -57,15 +57,15 @@ def make_place(paged):
 
 
 @functools.cache
-def kernel(kind, paged):
-    """`CHUNK` elements of a row of o a thread."""
+def kernel(kind, paged, with_lse):
+    """`CHUNK` elements of a row of o a thread; the first one of a row also writes lse."""
     terms, place, T = make_terms(kind), make_place(paged), kind.real
     dot, load, store = make_dot(kind.dtype, T), element(kind.dtype).load, element(kind.dtype).store
     load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
 
     @cuda.jit(launch_bounds=(THREADS, 3))
-    def sdpa_decode_naive(q, k, v, o, of_keys, table, sink, threads, sizes, page, q_strides, k_strides, v_strides, o_strides, key_step,
-                          table_strides, sink_step, bounds, scale, softcap):
+    def sdpa_decode_naive(q, k, v, o, lse, of_keys, table, sink, threads, sizes, page, q_strides, k_strides, v_strides, o_strides, key_step,
+                          table_strides, sink_step, lse_strides, bounds, scale, softcap):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if index < threads:
             rest, chunk = divided(index, sizes[7])
@@ -111,16 +111,27 @@ def kernel(kind, paged):
                     if total != T(0):
                         value = T(sums[c] / total)
                     store(o, i64(o_at + i64(begin + c) * o_strides[3]), value)
+            if with_lse and chunk == 0:
+                value = T(NOTHING)
+                if total != T(0):
+                    value = T(level + log(total))
+                lse[i64(b * lse_strides[0] + h * lse_strides[1] + i * lse_strides[2])] = value
     return sdpa_decode_naive
 
 
+def lse_argument(problem):
+    """Kernel parameter `lse`; without one it is not written."""
+    return Argument(f"{problem.compute}*", "lse" if problem.lse is not None else "o")
+
+
 def cache_arguments(problem):
-    """Kernel parameters of what kernels of this operation read besides: strides of the lengths, of the page table and of the sink, bounds,
-    scale and cap."""
+    """Kernel parameters of what kernels of this operation read besides: strides of the lengths, of the page table, of the sink and of lse,
+    bounds, scale and cap."""
     p = problem
     table = p.page_table.strides if p.page_table is not None else (0, 0)
     return (Argument("int64", p.seq_len_kv.strides[0]), Argument("int64x2", table),
-            Argument("int64", p.sink.strides[0] if p.sink is not None else 0), Argument("int32x2", p.bounds),
+            Argument("int64", p.sink.strides[0] if p.sink is not None else 0), Argument("int64x3", p.lse_strides),
+            Argument("int32x2", p.bounds),
             Argument(p.compute, steepness(p)), Argument(p.compute, p.softcap))
 
 
@@ -129,11 +140,12 @@ def build(problem, device, config):
     p, pointer, chunks = problem, element(problem.dtype).pointer, chunks_of(problem.dv)
     threads = p.batch * p.heads * p.rows * chunks
     sizes = p.heads, p.group, p.rows, p.capacity, p.d, p.dv, p.pages, chunks
-    arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), Argument("int32*", "seq_len_kv"),
-                 Argument("int32*", "page_table"), Argument(element(p.sink.dtype).pointer if p.sink is not None else pointer, "sink"),
+    arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), lse_argument(p),
+                 Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"),
+                 Argument(element(p.sink.dtype).pointer if p.sink is not None else pointer, "sink"),
                  Argument("int64", threads), Argument("int64x8", sizes), Argument("uint32x3", divisor(max(p.page, 1))),
                  *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
-    kernel_of = kernel(decode_kind(p), p.page_table is not None)
+    kernel_of = kernel(decode_kind(p), p.page_table is not None, p.lse is not None)
     return (Launch(kernel_of, (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 

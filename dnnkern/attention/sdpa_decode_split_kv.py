@@ -30,7 +30,7 @@ from ._decode_ranges import (Parts, lines_of, make_joined, make_places, make_ran
                              shape_arguments, sink_arguments, tiles_of)
 from ._flash import make_powers
 from ._scores import NOTHING, Kind, make_terms
-from .sdpa_decode_naive import cache_arguments, decode_kind, make_place
+from .sdpa_decode_naive import cache_arguments, decode_kind, lse_argument, make_place
 
 THREADS, TILE, LANES = 128, 8, 32
 WIDEST = 4 * LANES  # chunks of 16 bytes of a row
@@ -39,8 +39,8 @@ BLOCKS = 4  # of a multiprocessor, to have enough bytes under way
 
 @dataclass(frozen=True)
 class Config:
-    """What kernels are compiled for: 32-bit words of an access to q, k and v, sizes of the heads, rows of a tile; and into how many ranges
-    the keys are cut."""
+    """What kernels are compiled for: 32-bit words of an access to q, k and v, sizes of the heads, rows of a tile; into how many ranges the
+    keys are cut; whether lse is an output."""
     kind: Kind
     paged: bool
     words: tuple
@@ -48,6 +48,7 @@ class Config:
     e: int
     rows: int
     splits: int
+    lse: bool
 
     @property
     def chunk(self):
@@ -87,7 +88,7 @@ class Config:
     @property
     def parts(self):
         """What its ranges leave."""
-        return Parts(self.kind, self.rows, self.width, self.e)
+        return Parts(self.kind, self.rows, self.width, self.e, self.lse)
 
     @property
     def shared(self):
@@ -124,7 +125,7 @@ def configs(problem, device):
     words = tuple(access_words(t, per, p.strides(t)[:-1]) for t in (p.q, p.k_cache, p.v_cache))
     found, splits = [], 1
     while not found or splits <= 1024 and p.seen >= 32 * splits:
-        found.append(Config(decode_kind(p), p.page_table is not None, words, p.d, p.dv, _tile(p), splits))
+        found.append(Config(decode_kind(p), p.page_table is not None, words, p.d, p.dv, _tile(p), splits, p.lse is not None))
         splits *= 2
     return found
 
@@ -244,8 +245,8 @@ def range_kernel(config, dependent):
     leave_all = unrolled(ROWS, leave)
 
     @cuda.jit(launch_bounds=(THREADS, 1))
-    def sdpa_decode_split_kv(q, k, v, o, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, q_strides,
-                             k_strides, v_strides, o_strides, key_step, table_strides, sink_step, bounds, scale, softcap):
+    def sdpa_decode_split_kv(q, k, v, o, lse, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, q_strides,
+                             k_strides, v_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale, softcap):
         memory = cuda.shared.array(0, T)
         thread = i32(cuda.threadIdx.x)
         lane, group = i32(thread % LANES_OF), i32(thread // LANES_OF)
@@ -306,7 +307,8 @@ def range_kernel(config, dependent):
                     top_at, total_at = score_at(part, count, r)
                     partial[top_at], partial[total_at] = top, total
             else:
-                result(o, b, g, i32(row0 + r), many, column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step)
+                result(o, b, g, i32(row0 + r), many, column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step,
+                       lse, lse_strides)
     return sdpa_decode_split_kv
 
 
@@ -315,9 +317,9 @@ def build(problem, device, config):
     p, pointer, splits = problem, element(problem.dtype).pointer, config.splits
     dependent = device.capability >= (9, 0)
     sink, sink_step = sink_arguments(p)
-    arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), Argument(f"{p.compute}*", "workspace"),
-                 Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink, *shape_arguments(p, config.rows),
-                 Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
+    arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), lse_argument(p),
+                 Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink,
+                 *shape_arguments(p, config.rows), Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
                  *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
     kernel = range_kernel(replace(config, splits=min(splits, 2)), dependent)
     launch = Launch(kernel, (_lines(p) * splits, 1, 1), (THREADS, 1, 1), arguments, shared=config.shared, dependent=dependent)

@@ -41,7 +41,7 @@ from ._decode_ranges import (lines_of, make_joined, make_places, make_range, mak
                              sink_arguments)
 from ._flash import make_powers
 from ._scores import NOTHING, make_terms
-from .sdpa_decode_naive import cache_arguments, make_place
+from .sdpa_decode_naive import cache_arguments, lse_argument, make_place
 
 WIDEST = 256
 HALVES = ("float16", "bfloat16")
@@ -213,8 +213,9 @@ def kernel(config, dependent):
         return permute_bytes(broadcast(word, from_), broadcast(word, i32(from_ + 4)), selector)
 
     @cuda.jit(launch_bounds=(THREADS, config.blocks))
-    def sdpa_decode_split_kv_mma(q, k, v, o, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, slots,
-                                 q_strides, k_strides, v_strides, o_strides, key_step, table_strides, sink_step, bounds, scale, softcap):
+    def sdpa_decode_split_kv_mma(q, k, v, o, lse, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, slots,
+                                 q_strides, k_strides, v_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale,
+                                 softcap):
         memory = cuda.shared.array(0, f32)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)
@@ -451,7 +452,7 @@ def kernel(config, dependent):
             else:
                 for e in range(4):
                     result(o, b, g, i32(row0 + r), many, i32(column + e), top, total, whole[e], i32(sizes[1]), per, o_strides, sink,
-                           sink_step)
+                           sink_step, lse, lse_strides)
         if CLUSTERED:
             cluster_sync()
             for item in range(own[0], i32(min(i32(many - row0), i32(ROWS)) * SHARE), THREADS):
@@ -460,7 +461,8 @@ def kernel(config, dependent):
                 if column < E:
                     top, total, value = joined(memory, i32(PUSHED + item), PUSH, memory, i32(LEVELS + r), memory, i32(LEVELS + ROWS + r),
                                                2 * ROWS, RANGES)
-                    result(o, b, g, i32(row0 + r), many, column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step)
+                    result(o, b, g, i32(row0 + r), many, column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step,
+                           lse, lse_strides)
     return sdpa_decode_split_kv_mma
 
 
@@ -469,9 +471,10 @@ def build(problem, device, config):
     p, pointer, splits = problem, element(problem.dtype).pointer, config.splits
     dependent, slots = device.capability >= (9, 0), config.blocks * device.sms
     sink, sink_step = sink_arguments(p)
-    arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), Argument(f"{p.compute}*", "workspace"),
-                 Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink, *shape_arguments(p, config.rows),
-                 Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)), Argument("int32", slots),
+    arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), lse_argument(p),
+                 Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink,
+                 *shape_arguments(p, config.rows), Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
+                 Argument("int32", slots),
                  *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
     compiled = config if config.clustered else replace(config, splits=min(splits, 2))
     launch = Launch(kernel(compiled, dependent), (lines_of(p, config.rows) * splits, 1, 1), (config.threads, 1, 1), arguments,

@@ -47,7 +47,7 @@ from ._fragments import SLACK, make_absorb, make_cap, make_pack, make_share, mak
 from ._masks import make_keep
 from ._scores import NOTHING, make_terms
 from ._wgmma import ALIGNMENT, COLUMNS, addressable, array_map
-from .sdpa_decode_naive import cache_arguments
+from .sdpa_decode_naive import cache_arguments, lse_argument
 
 WIDEST_KEY, WIDEST_VALUE, LEAST_PAGE = 576, 512, 16
 FIRST = 32  # keys of a step that are looked at first
@@ -104,7 +104,7 @@ def kernel(config):
     terms, range_of, (sum_at, score_at) = make_terms(kind), make_range(WIDTH), make_places(c.parts)
     (K_BOXES, V_BOXES), (FIRST_COLUMNS, OTHER_COLUMNS), (K_SLOTS, V_SLOTS) = c.boxes, c.columns, c.rings
     P_AT, K_AT, V_AT, REST = c.places
-    GROUPS, THREADS, STAGE, D, SPLIT, SINK = c.groups, c.threads, c.stage, c.d, c.splits > 1, bool(kind.sink)
+    GROUPS, THREADS, STAGE, D, SPLIT, SINK, WITH_LSE = c.groups, c.threads, c.stage, c.d, c.splits > 1, bool(kind.sink), c.lse
     FOLLOWED, WINDOWED, ADJUSTED, CAPPED = GROUPS > 1, c.windowed, c.adjusted, kind.softcap
     SCORES, SUMS, MORE_SUMS, WORDS = WIDTH // 2, FIRST_COLUMNS // 2, OTHER_COLUMNS // 2, WIDTH // 4
     RAW, LINES, STEP_LOG = 4 * K_BOXES, 16 * GROUPS, WIDTH.bit_length() - 1
@@ -235,7 +235,7 @@ def kernel(config):
                     store2(to, i32(8 * j), (sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]))
 
     @device_function
-    def lead(partial, o, o_strides, sink, sink_step, base, bars, where, ends, span_of, per, group, scaling, thread):
+    def lead(partial, o, o_strides, sink, sink_step, lse, lse_strides, base, bars, where, ends, span_of, per, group, scaling, thread):
         """Scores, their exponentials, and the sums of the first columns."""
         k_full, k_empty, v_full, v_empty, told, heard = bars
         b, g, row0, many, part, parts = where
@@ -315,8 +315,15 @@ def kernel(config):
             own, other = f32(0), f32(0)
             if SINK:
                 own, other = f32(load_sink(sink, i64(i64(head) * sink_step))), f32(load_sink(sink, i64(i64(other_head) * sink_step)))
-            falls[0], _ = share(levels[0], totals[0], own)
-            falls[1], _ = share(levels[1], totals[1], other)
+            falls[0], upper_lse = share(levels[0], totals[0], own)
+            falls[1], lower_lse = share(levels[1], totals[1], other)
+            if WITH_LSE and column == 0:
+                if row < many:
+                    at, _ = row_place(b, g, row, many, per, group, lse_strides)
+                    lse[at] = upper_lse
+                if i32(row + 8) < many:
+                    at, _ = row_place(b, g, i32(row + 8), many, per, group, lse_strides)
+                    lse[at] = lower_lse
             if FOLLOWED:
                 mbarrier_wait(heard, p_phase)
                 tell(told, falls, factors_at, lane)
@@ -367,8 +374,8 @@ def kernel(config):
                          i32(row + 8) < many, column)
 
     @cuda.jit(launch_bounds=(THREADS, c.blocks))
-    def sdpa_decode_split_kv_wgmma(q, k, v, o, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, q_strides,
-                                   o_strides, key_step, table_strides, sink_step, bounds, scale, softcap):
+    def sdpa_decode_split_kv_wgmma(q, k, v, o, lse, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits,
+                                   q_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale, softcap):
         shared = cuda.shared.array(0, u32)
         k_map, v_map = tensor_map_address(k), tensor_map_address(v)
         base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
@@ -419,7 +426,8 @@ def kernel(config):
             where, ends = (b, g, row0, many, part, parts), (first, count, least, last, keys, bounds)
             every = (uniform(every_begin), uniform(i32(min(every_end, last))))
             if role == 1:
-                lead(partial, o, o_strides, sink, sink_step, base, bars, where, ends, every, per, group, (scale, softcap), thread)
+                lead(partial, o, o_strides, sink, sink_step, lse, lse_strides, base, bars, where, ends, every, per, group, (scale, softcap),
+                     thread)
             if FOLLOWED and role == 2:
                 follow(partial, o, o_strides, base, bars, where, ends, per, group, thread)
     return sdpa_decode_split_kv_wgmma
@@ -434,7 +442,7 @@ def build(problem, device, config):
         scale = Argument("float32", p.scale * LOG2E)
     sink, _ = sink_arguments(p)
     arguments = (Argument(pointer, "q"), array_map(p, "k_cache", p.k_cache, rows), array_map(p, "v_cache", p.v_cache, min(rows, PIECE)),
-                 Argument(pointer, "o"), Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"),
+                 Argument(pointer, "o"), lse_argument(p), Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"),
                  Argument("int32*", "page_table"), sink, *shape_arguments(p, HEIGHT), Argument("uint32x3", divisor(max(p.page, 1))),
                  Argument("uint32x3", divisor(splits)), *(Argument("int64x4", p.strides(t)) for t in (p.q, p.o)), *strides, bounds, scale,
                  softcap)

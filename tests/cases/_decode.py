@@ -30,6 +30,7 @@ class Decode(Case):
     sink: str = ""
     order: str = "BHSD"
     trivial: bool = False
+    wanted: bool = False
     layout: dict = field(default_factory=dict, hash=False)
     op, exact = "sdpa_decode", False
 
@@ -67,20 +68,26 @@ class Decode(Case):
                 "sink": lay((self.heads,), self.sink) if self.sink else None}
 
     def outputs(self):
-        return {"o": self.place("o", self.batch, self.heads, self.rows, self.e)}
+        found = {"o": self.place("o", self.batch, self.heads, self.rows, self.e)}
+        if self.wanted:
+            compute = "float64" if self.dtype == "float64" else "float32"
+            found["lse"] = lay((self.batch, self.heads, self.rows), compute, **self.layout.get("lse", {}))
+        return found
 
     def problem(self):
         from dnnkern.attention._decode_problem import make_decode
         from dnnkern.host.tensor import Tensor
-        *given, out = (p and Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in (*self.inputs().values(), *self.outputs().values()))
-        return make_decode(tuple(given), out, self.scale, self.window, self.softcap, self.order, frozenset())
+        given, out = (tuple(p and Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in places.values())
+                      for places in (self.inputs(), self.outputs()))
+        return make_decode(given, out if self.wanted else out[0], self.scale, self.window, self.softcap, self.order, with_lse=self.wanted,
+                           aliases=frozenset())
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import sdpa_decode
-        out = out[0] if isinstance(out, tuple) else out
+        out = out[0] if isinstance(out, tuple) and not self.wanted else out
         return sdpa_decode(arrays["q"], arrays["k_cache"], arrays["v_cache"], arrays["seq_len_kv"], page_table=arrays["page_table"],
-                           scale=self.scale, window=self.window, softcap=self.softcap, sink=arrays["sink"], layout=self.order, out=out,
-                           **tail)
+                           scale=self.scale, window=self.window, softcap=self.softcap, sink=arrays["sink"], layout=self.order,
+                           return_lse=self.wanted, out=out, **tail)
 
     def values(self, mode):
         """Normal numbers; what lies behind the lengths is not of interest, and the pages are in any order, some of them shared."""
@@ -104,9 +111,10 @@ class Decode(Case):
 
     def reference(self, values, tensor_cores=False):
         given = {"q": canonical(values["q"], self.order), **{n: self.gathered(values, f"{n}_cache") for n in ("k", "v")}}
-        (o, error), _ = self.whole.forward({**given, "sink": values.get("sink")}, tensor_cores)
+        (o, error), (lse, lse_error) = self.whole.forward({**given, "sink": values.get("sink")}, tensor_cores)
         o, error = (native(y, self.order) for y in (o, error))
-        return {"o": o}, {"o": error + rounding_error(o, self.dtype)}
+        found, bound = {"o": o, "lse": lse}, {"o": error + rounding_error(o, self.dtype), "lse": lse_error}
+        return ({name: y[name] for name in self.outputs()} for y in (found, bound))
 
 
 def table():
@@ -120,10 +128,11 @@ def table():
         case("plain", 4, 2, 1, (7, 0, 12), 8, dtype=dtype, capacity=12)
         case("paged", 4, 1, 1, (9, 3), 8, dtype=dtype, page=4, pages=7, table=3)
         case("rows", 2, 2, 3, (10, 2), 8, 5, dtype, capacity=11, order="BSHD")
-        case("paged-rows", 4, 2, 2, (10, 5), 16, 8, dtype, page=3, pages=5, table=4, order="BSHD", window=(3, -1))
-        case("sink-and-cap", 4, 2, 1, (6, 9), 4, dtype=dtype, capacity=9, softcap=2.0, sink=dtype)
+        case("paged-rows", 4, 2, 2, (10, 5), 16, 8, dtype, page=3, pages=5, table=4, order="BSHD", window=(3, -1),
+             wanted=True)
+        case("sink-and-cap", 4, 2, 1, (6, 9), 4, dtype=dtype, capacity=9, softcap=2.0, sink=dtype, wanted=True)
     for n in (1, 63, 64, 65, 127, 129):
-        case("length", 2, 1, 1, (n,), 8, dtype=("float32", "bfloat16")[n % 2], capacity=n + n % 3)
+        case("length", 2, 1, 1, (n,), 8, dtype=("float32", "bfloat16")[n % 2], capacity=n + n % 3, wanted=n > 64)
         case("length-paged", 1, 1, 1, (n,), 4, dtype=("float16", "float32")[n % 2], page=16, pages=9, table=9)
     for d, e in ((1, 1), (3, 17), (40, 24), (64, 64), (128, 128)):
         case("width", 4, 1, 1, (5,), d, e, ("float32", "bfloat16")[d % 2], capacity=6)
@@ -133,12 +142,13 @@ def table():
     case("heads-of-three", 6, 2, 1, (9,), 8, capacity=9, scale=0.5)
     case("pages-of-one", 2, 1, 1, (5, 2), 8, dtype="float16", page=1, pages=4, table=6)
     case("one-page", 2, 1, 1, (5, 2), 8, page=32, pages=1, table=1)
-    case("no-lengths", 2, 1, 1, (0, 0), 8, capacity=4, trivial=True)
+    case("no-lengths", 2, 1, 1, (0, 0), 8, capacity=4, trivial=True, wanted=True)
+    case("halves-lse", 4, 1, 2, (33, 0, 17), 16, 8, "float16", page=16, pages=4, table=3, wanted=True, sink="float16")
     case("no-room", 2, 1, 1, (0,), 8, capacity=0, trivial=True)
     case("no-pages", 2, 1, 1, (0,), 8, page=4, pages=0, table=0, trivial=True)
     case("no-batch", 2, 1, 1, (), 8, capacity=4)
     case("strided", 2, 1, 2, (6, 4), 4, capacity=7, layout={"q": {"step": 2}, "k": {"gap": 3}, "v": {"order": (0, 2, 1, 3)},
-                                                            "o": {"gap": 1}, "lengths": {"step": 2}})
+                                                            "o": {"gap": 1}, "lengths": {"step": 2}, "lse": {"step": 3}}, wanted=True)
     case("misaligned", 2, 1, 1, (6, 4), 8, dtype="bfloat16", capacity=7, layout={name: {"misaligned": 1} for name in ("q", "k", "v", "o")})
     case("backwards", 2, 2, 1, (6, 4), 4, capacity=7, layout={"q": {"flip": (3,)}, "k": {"flip": (2,)}, "v": {"flip": (1,)}})
     case("table-apart", 2, 1, 1, (6, 4), 8, page=2, pages=5, table=4, layout={"table": {"gap": 3}, "lengths": {"flip": (0,)}})
@@ -154,8 +164,9 @@ def large():
         for name, heads, kv, lengths, d, more in (
                 ("cache", 32, 8, (1024, 700, 1, 0, 513), 128, {"capacity": 1024}), ("one", 8, 8, (8192,), 64, {"capacity": 8192}),
                 ("paged", 32, 8, (1000, 2047, 33), 128, {"page": 64, "pages": 100, "table": 32}),
-                ("wide", 8, 1, (300, 500), 256, {"capacity": 512}), ("tall", 128, 1, (1024, 0, 777), 128, {"capacity": 1024}),
-                ("windowed", 8, 2, (4000, 3), 64, {"capacity": 4096, "window": (512, -1)})):
+                ("wide", 8, 1, (300, 500), 256, {"capacity": 512}),
+                ("tall", 128, 1, (1024, 0, 777), 128, {"capacity": 1024, "wanted": True}),
+                ("windowed", 8, 2, (4000, 3), 64, {"capacity": 4096, "window": (512, -1), "wanted": True})):
             sizes = f"{len(lengths)}x{heads}x{max(lengths)}x{d}"
             found.append(Decode(f"{name}-{sizes}-{SHORT[dtype]}", heads, kv, 1, lengths, d, d, dtype, **more))
     for name, rows, more in (("latent", 1, {"capacity": 2100}), ("latent-paged", 1, {"page": 64, "pages": 70, "table": 33}),
