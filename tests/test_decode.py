@@ -170,7 +170,8 @@ def test_bad_caches():
 
 def test_words_of_caches():
     op = "sdpa_decode"
-    problem = parse_problem("3x8x100x16 bf16 --kv-heads 2 --page 16 --window 20 --rows 2 --value-size 8 --sink --layout bshd --lse".split(), op)
+    words = "3x8x100x16 bf16 --kv-heads 2 --page 16 --window 20 --rows 2 --value-size 8 --sink --layout bshd --lse"
+    problem = parse_problem(words.split(), op)
     assert (problem.batch, problem.heads, problem.kv_heads, problem.rows) == (3, 8, 2, 2)
     assert (problem.capacity, problem.page, problem.pages) == (112, 16, 21) and problem.lse.shape == (3, 8, 2)
     assert (problem.d, problem.dv, problem.left, problem.seen) == (16, 8, 20, 22)
