@@ -10,7 +10,8 @@ from labs import array, host
 
 import dnnkern
 from dnnkern import dispatch
-from dnnkern.attention._parse import FAMILY, parse_problem
+from dnnkern.attention._parse import FAMILY, SMALL, parse_problem
+from dnnkern.dispatch import NotSupported
 from test_attention import ones, refused
 
 FWD, DECODE = dnnkern.sdpa_fwd, dnnkern.sdpa_decode
@@ -49,6 +50,39 @@ def test_results_for_parts_of_a_cache_are_merged_by_lse(algo):
     total = np.logaddexp.reduce(lse)
     np.testing.assert_allclose(total, whole, atol=1e-5)
     np.testing.assert_allclose((np.exp(lse - total)[..., None] * o).sum(0), want, atol=2e-3)
+
+
+def test_packed_queries_are_those_one_by_one():
+    """Chunks of prompts beside single new tokens, keys in pages."""
+    rng, lengths, counts = np.random.default_rng(4), (37, 9, 16, 0), (5, 1, 0, 2)
+    q, k, v = (rng.standard_normal(shape) for shape in ((8, 4, 8), (9, 8, 2, 8), (9, 8, 2, 3)))
+    table = rng.permutation(20).reshape(4, 5) % 9
+    cu = np.cumsum((0, *counts))
+    pages, how = [array(x, "float64") for x in (k, v)], {"window": (12, -1), "return_lse": True}
+    o, lse = DECODE(array(q, "float64"), *pages, array(lengths, "int32"), page_table=array(table, "int32"), layout="THD",
+                    cu_seqlens_q=array(cu, "int32"), **how)
+    for b, (first, last) in enumerate(zip(cu, cu[1:])):
+        if first < last:
+            one, its = DECODE(array(q[None, first:last], "float64"), *pages, array(lengths[b:b + 1], "int32"),
+                              page_table=array(table[b:b + 1], "int32"), layout="BSHD", **how)
+            np.testing.assert_allclose(host(o)[first:last], host(one)[0], atol=1e-14)
+            np.testing.assert_allclose(host(lse)[:, first:last], host(its)[0], atol=1e-14)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3, 40), (3, 40), (2, 1, 1, 40)])
+@pytest.mark.parametrize("dtype, error", [("float64", 1e-13), ("float16", 4e-3)])
+def test_biases_are_those_of_torch(dtype, error, shape):
+    torch = pytest.importorskip("torch")
+    rng, lengths = np.random.default_rng(6), (40, 17)
+    q, k, v, bias = (rng.standard_normal(size).astype(dtype) for size in ((2, 4, 3, 16), (2, 2, 40, 16), (2, 2, 40, 8), shape))
+    last = np.array(lengths)[:, None] - 3 + np.arange(3)
+    mask = np.where(np.arange(40) <= last[:, None, :, None], bias.astype("float64"), -np.inf)
+    want = torch.nn.functional.scaled_dot_product_attention(
+        *(torch.from_numpy(x.astype("float64")) for x in (q, k, v)), attn_mask=torch.from_numpy(mask), enable_gqa=True).numpy()
+    given = [array(x, dtype) for x in (q, k, v)]
+    for algo in ("naive", "split_kv", "split_kv_mma")[:3 if dtype == "float16" else 2]:
+        o = host(DECODE(*given, array(lengths, "int32"), bias=array(bias, dtype), algo=algo))
+        np.testing.assert_allclose(o, want, atol=error, err_msg=algo)
 
 
 @pytest.mark.parametrize("case", [
@@ -125,6 +159,15 @@ def test_a_cache_is_not_left(lengths, pages, simulated):
                 contract.Run(case, a, values, tight=True).check_memory()
 
 
+@pytest.mark.parametrize("offsets", [(0, 99, 6), (5, 2, 9), (-3, 4, 9), (0, 2 ** 31 - 1, -2 ** 31), (9, 9, 9)])
+def test_packed_queries_are_not_left(offsets, simulated, monkeypatch):
+    from dnnkern.device.sim import config
+    monkeypatch.setattr(config, "track_global", False)  # rows that two sequences have are written twice
+    case = Decode("lies", 2, 1, 7, (9, 5), 4, 4, capacity=9, counts=(3, 4), order="THD", wanted=True)
+    values = {**case.values("float"), "cu_seqlens_q": np.array(offsets, float)}
+    contract.Run(case, next(a for a in dispatch.algorithms(case.op) if a.name == "naive"), values, tight=True).check_memory()
+
+
 def test_caches_are_checked_on_demand(monkeypatch):
     from dnnkern.host import front
     monkeypatch.setattr(front, "CHECKS", frozenset({"values"}))
@@ -133,6 +176,9 @@ def test_caches_are_checked_on_demand(monkeypatch):
     refused(ValueError, ["seq_len_kv[1] is 7", "0 to 6"], DECODE, q, pages, pages, array((6, 7), "int32"), page_table=table, out=out.array)
     refused(ValueError, ["page_table[1, 1] is 7", "0 to 4"], DECODE, q, pages, pages, array((6, 4), "int32"), page_table=table,
             out=out.array)
+    packed = {"cu_seqlens_q": array((0, 3, 2), "int32"), "layout": "THD"}
+    refused(ValueError, ["cu_seqlens_q[2] is 2", "3 to 3"], DECODE, ones(3, 2, 4), ones(2, 3, 1, 4), ones(2, 3, 1, 4),
+            array((1, 2), "int32"), **packed)
     refused(ValueError, ["seq_len_kv[0] is -1"], DECODE, q, ones(2, 1, 3, 4), ones(2, 1, 3, 4), array((-1, 2), "int32"), out=out.array)
     out.assert_untouched("o")
     DECODE(q, pages, pages, array((6, 3), "int32"), page_table=table)
@@ -154,7 +200,28 @@ def test_bad_caches():
     refused(ValueError, ["q has 8 elements a head, k_cache has 9"], DECODE, q, ones(2, 2, 7, 9), k, lengths, **given)
     refused(ValueError, ["k_cache has shape (2, 2, 7, 8), v_cache has (2, 2, 6, 8)"], DECODE, q, k, ones(2, 2, 6, 8), lengths, **given)
     refused(ValueError, ["v_cache has shape (2, 2, 7)"], DECODE, q, k, ones(2, 2, 7), lengths, **given)
-    refused(ValueError, ["layout='THD'", "'BHSD', 'BSHD'"], DECODE, q, k, k, lengths, layout="THD", **given)
+    refused(ValueError, ["layout='SBHD'", "'BHSD', 'BSHD', 'THD'"], DECODE, q, k, k, lengths, layout="SBHD", **given)
+    refused(ValueError, ["q has shape (2, 4, 1, 8)", "3 dimensions, THD"], DECODE, q, k, k, lengths, layout="THD", **given)
+    offsets, t = array((0, 1, 3), "int32"), ones(3, 4, 8)
+    cache = ones(2, 7, 2, 8)
+    refused(ValueError, ["layout 'THD' without cu_seqlens_q"], DECODE, t, cache, cache, lengths, layout="THD")
+    refused(ValueError, ["cu_seqlens_q with layout 'BHSD'"], DECODE, q, k, k, lengths, cu_seqlens_q=offsets, **given)
+    packed = {"layout": "THD", "cu_seqlens_q": offsets}
+    refused(ValueError, ["k_cache has shape (7, 2, 8)", "4 dimensions, BSHD"], DECODE, t, ones(7, 2, 8), cache, lengths, **packed)
+    refused(ValueError, ["q has 4 heads, the caches have 7"], DECODE, t, k, k, lengths, **packed)
+    refused(TypeError, ["cu_seqlens_q is int64"], DECODE, t, cache, cache, lengths, layout="THD", cu_seqlens_q=array((0, 1, 3), "int64"))
+    refused(ValueError, ["cu_seqlens_q has shape (1, 3)", "(B + 1,)"], DECODE, t, cache, cache, lengths, layout="THD",
+            cu_seqlens_q=array([(0, 1, 3)], "int32"))
+    refused(ValueError, ["seq_len_kv has shape (2,)", "with B=1"], DECODE, t, ones(1, 7, 2, 8), ones(1, 7, 2, 8), lengths, layout="THD",
+            cu_seqlens_q=array((0, 3), "int32"))
+    refused(ValueError, ["cu_seqlens_q has a batch of 1, the caches of 2"], DECODE, t, cache, cache, array((3,), "int32"), layout="THD",
+            cu_seqlens_q=array((0, 3), "int32"))
+    refused(ValueError, ["bias with layout 'THD'"], DECODE, t, cache, cache, lengths, bias=ones(1, 7), **packed)
+    refused(TypeError, ["bias is bool", "expected float32"], DECODE, q, k, k, lengths, bias=ones(1, 7, dtype="bool"), **given)
+    refused(TypeError, ["bias is float16", "float32"], DECODE, q, k, k, lengths, bias=ones(1, 7, dtype="float16"), **given)
+    refused(ValueError, ["bias has shape (1, 6)", "(2, 4, 1, 7)"], DECODE, q, k, k, lengths, bias=ones(1, 6), **given)
+    for algo in ("split_kv", "split_kv_mma", "split_kv_wgmma"):
+        refused(NotSupported, [algo, "packed queries"], DECODE, t, cache, cache, lengths, algo=algo, **packed)
     refused(ValueError, ["window=(-3, 0)"], DECODE, q, k, k, lengths, window=(-3, 0), **given)
     refused(ValueError, ["softcap=-1"], DECODE, q, k, k, lengths, softcap=-1, **given)
     refused(ValueError, ["sink has shape (3,)"], DECODE, q, k, k, lengths, sink=ones(3), **given)
@@ -177,9 +244,14 @@ def test_words_of_caches():
     assert (problem.d, problem.dv, problem.left, problem.seen) == (16, 8, 20, 22)
     assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
     for words in (["4x4", "f32"], ["2x2x3x4", "f31"], ["2x2x3x4", "f32", "--kv-heads", "3"], ["2x2x3x4", "f32", "--page", "0"],
-                  ["2x2x3x4", "int8"], ["2x2x3x4", "f32", "--layout", "thd"]):
+                  ["2x2x3x4", "int8"], ["2x2x3x4", "f32", "--layout", "thd", "--bias", "full"], ["2x2x3x4", "f32", "--layout", "sbhd"]):
         with pytest.raises((ValueError, TypeError)):
             parse_problem(words, op)
+    packed = parse_problem("3x8x100x16 bf16 --kv-heads 2 --rows 4 --layout thd --lse".split(), op)
+    assert (packed.batch, packed.rows, packed.lse.shape, packed.k_cache.shape) == (3, 12, (8, 12), (3, 100, 2, 16))
+    assert parse_problem("3x8x100x16 bf16 --page 16 --bias heads".split(), op).bias.shape == (1, 8, 1, 112)
+    for text in SMALL[op]:
+        assert parse_problem(text.split(), op).outputs[0].size
     assert parse_problem("3x8x100x16 bf16 --kv-heads 2".split(), op).bytes == 3 * 2 * 100 * 32 * 2 + 2 * 2 * 3 * 8 * 16
 
 
@@ -194,8 +266,15 @@ def test_random_caches(request):
         lengths = tuple(draw(st.integers(0, most)) for _ in range(draw(st.integers(1, 2))))
         layout = {name: contract.random_layout(draw, st, 4) for name in ("q", "k", "v", "o")}
         window, softcap = (draw(st.sampled_from([-1, 0, 4])), -1), draw(st.sampled_from([0.0, 2.0]))
-        return Decode("random", heads * kv_heads, kv_heads, rows, lengths, d, e, dtype, **room, window=window, softcap=softcap,
-                      sink=draw(st.sampled_from(["", dtype])), order=draw(st.sampled_from(["BHSD", "BSHD"])), layout=layout, trivial=True,
+        order, bias, counts = draw(st.sampled_from(["BHSD", "BSHD", "THD"])), None, ()
+        if order == "THD":
+            counts = tuple(draw(st.integers(0, 3)) for _ in lengths)
+            rows = sum(counts) + draw(st.integers(0, 2))
+            layout.update({name: contract.random_layout(draw, st, 3) for name in ("q", "o")})
+        elif draw(st.booleans()):
+            bias = tuple(draw(st.sampled_from([1, n])) for n in (len(lengths), heads * kv_heads, rows, most))[draw(st.integers(0, 2)):]
+        return Decode("random", heads * kv_heads, kv_heads, rows, lengths, d, e, dtype, **room, window=window, softcap=softcap, bias=bias,
+                      sink=draw(st.sampled_from(["", dtype])), order=order, counts=counts, layout=layout, trivial=True,
                       wanted=draw(st.booleans()))
     contract.random_problems(request, problems, 10)
 
@@ -207,6 +286,8 @@ def test_random_caches(request):
     ("split_kv_mma", Decode("ranges-rows", 5, 1, 4, (300, 3), 40, 24, "float16", capacity=333, order="BSHD")),
     ("split_kv_mma", Decode("ranges-paged", 4, 2, 1, (470, 90), 128, 64, "float16", page=48, pages=9, table=10, sink="float16",
                             wanted=True)),
+    ("split_kv", Decode("ranges-biased", 3, 1, 2, (130, 17), 8, 8, capacity=140, bias=(2, 3, 2, 140))),
+    ("split_kv_mma", Decode("ranges-biased", 5, 1, 2, (300, 3), 40, 24, "float16", capacity=333, bias=(5, 2, 333), bias_dtype="float32")),
     ("split_kv_mma", Decode("ranges-wide", 9, 1, 1, (260, 30), 192, 256, "bfloat16", page=32, pages=9, table=9)),
     ("split_kv_mma", Decode("ranges-last", 2, 1, 1, (555, 250), 32, 32, "float16", capacity=560, window=(201, -1))),
     ("split_kv_mma", Decode("ranges-window", 2, 1, 3, (555, 250), 32, 32, "bfloat16", page=16, pages=40, table=35, window=(201, -1),

@@ -303,7 +303,8 @@ def test_gradients_of_floats_take_six_products_of_pieces(words, most, tmp_path):
         assert launches[2].shared <= 232448 and code.registers * s.threads <= 65536 and ".f64" not in code.ptx, variant
 
 
-@pytest.mark.parametrize("words", ["64x32x8192x128 bf16 --kv-heads 8 --page 16", "4x16x4096x64 f32"])
+@pytest.mark.parametrize("words", ["64x32x8192x128 bf16 --kv-heads 8 --page 16", "4x16x4096x64 f32",
+                                   "8x32x4096x128 f32 --kv-heads 8 --bias heads --lse"])
 def test_caches_are_read_once_by_16_bytes(words, tmp_path):
     """The keys and values that are under way together, and the queries; the ranges' launch and the merge."""
     for variant, kernels in assembled("sdpa_decode", words, "split_kv", tmp_path):
@@ -318,7 +319,9 @@ def test_caches_are_read_once_by_16_bytes(words, tmp_path):
 
 
 @pytest.mark.parametrize("words", ["64x32x8192x128 bf16 --kv-heads 8", "4x64x4096x64 f16 --kv-heads 8 --page 16 --window 128 --sink",
-                                   "4x32x4096x128 bf16 --kv-heads 2", "4x16x4096x256 bf16 --kv-heads 8"])
+                                   "4x32x4096x128 bf16 --kv-heads 2", "4x16x4096x256 bf16 --kv-heads 8",
+                                   "64x32x8192x128 bf16 --kv-heads 8 --page 64 --lse", "16x32x8192x128 bf16 --kv-heads 8 --bias heads",
+                                   "16x32x8192x128 f16 --kv-heads 2 --bias full --page 64 --lse --softcap 3"])
 def test_caches_go_straight_into_products(words, tmp_path):
     """Keys and values of the first tiles and of the next ones, each 16 bytes of a thread; the queries; a probability's halves. Clusters
     meet when all have begun, and when all have written."""
@@ -338,7 +341,7 @@ def test_caches_go_straight_into_products(words, tmp_path):
 @pytest.mark.parametrize("words", ["32x128x4096x576 bf16 --kv-heads 1 --value-size 512",
                                    "32x64x4096x128 bf16 --kv-heads 1 --page 16 --sink",
                                    "32x16x4096x576 f16 --kv-heads 1 --value-size 512 --page 64 --rows 2 --window 1000 --softcap 3",
-                                   "4x64x4096x256 bf16 --kv-heads 1"])
+                                   "4x64x4096x256 bf16 --kv-heads 1", "32x128x4096x576 bf16 --kv-heads 1 --value-size 512 --lse"])
 def test_rows_that_share_a_cache_are_products_of_wgmma(words, tmp_path):
     """Scores of 64 keys before the loop and in it, the first columns' sums in it and behind it; each box is loaded in one place."""
     (variant, ((_, code, launch), *_)), = assembled("sdpa_decode", words, "split_kv_wgmma", tmp_path)

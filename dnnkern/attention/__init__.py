@@ -30,7 +30,7 @@ SDPA_BWD, *_others = (
               problem=_bound(make_backward, with_dbias=of_bias, with_dsink=of_sink), **_BACKWARD)
     for of_bias, of_sink in ((True, True), (True, False), (False, True), (False, False)))
 _with_both, _with_dbias, _with_dsink, _with_neither = (operation.call for operation in (SDPA_BWD, *_others))
-_DECODE = {"operands": ("q", "k_cache", "v_cache", "seq_len_kv", "page_table", "sink"), "check_values": check_cache}
+_DECODE = {"operands": ("q", "k_cache", "v_cache", "seq_len_kv", "page_table", "sink", "bias", "cu_seqlens_q"), "check_values": check_cache}
 SDPA_DECODE = Operation("sdpa_decode", outputs=("o", "lse"), problem=_bound(make_decode, with_lse=True), **_DECODE)
 _decode_with_lse = SDPA_DECODE.call
 _decode = Operation("sdpa_decode", outputs=("o",), problem=_bound(make_decode, with_lse=False), **_DECODE).call
@@ -209,29 +209,35 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
     return call(operands, out, parameters, (_word("sdpa_bwd", seed),), workspace, stream, algo, allow)
 
 
-def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, scale=None, window=(-1, -1), softcap=0.0, sink=None, layout="BHSD",
-                return_lse=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, cu_seqlens_q=None, scale=None, window=(-1, -1), bias=None,
+                softcap=0.0, sink=None, layout="BHSD", return_lse=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
     """Attention of the last rows of sequences to all their keys, which a cache holds: what `sdpa_fwd` computes with causal=True and
     align="bottom_right".
 
     Parameters
     ----------
     q : array (B, H, S, D)
-        The last S queries of each sequence, most often one; with layout "BSHD" (B, S, H, D). float64, float32, float16 or bfloat16; any
-        strides.
+        The last S queries of each sequence, most often one; with layout "BSHD" (B, S, H, D), with "THD" (T, H, D), those of all sequences
+        one after the other, any number of each. float64, float32, float16 or bfloat16; any strides.
     k_cache, v_cache : array (B, G, N, D), (B, G, N, E)
-        Of q's dtype, in the same layout, the new keys and values among them. G divides H. With a page table, (pages, G, keys of a page, D).
+        Of q's dtype, in the same layout, "BSHD" beside "THD", the new keys and values among them. G divides H. With a page table, (pages,
+        G, keys of a page, D).
     seq_len_kv : int32 array (B,)
         How many keys each sequence has.
     page_table : int32 array (B, P), optional
         Key j of sequence b is key ``j % keys of a page`` of page ``page_table[b, j // keys of a page]``.
+    cu_seqlens_q : int32 array (B + 1,)
+        With "THD": where the queries of each sequence begin, from 0 on, and where the last ones end.
     scale : float, optional
         What products are multiplied by; default ``1 / sqrt(D)``.
+    bias : array, optional
+        Added to scores: of two to four dimensions that broadcast to (B, H, S, N), N being the keys that the cache has room for; q's dtype,
+        or float32 beside 16-bit ones. Not with "THD".
     window : (int, int)
         A row sees so many keys before its own place; -1: all. None behind it is seen, whatever the second number is.
     softcap, sink
         As `sdpa_fwd`'s.
-    layout : "BHSD" or "BSHD"
+    layout : "BHSD", "BSHD" or "THD"
     return_lse : bool
         Return the logarithms of the sums of exponentials, too: with them results for parts of the keys can be merged.
     out : array, or with `return_lse` a tuple (o, lse)
@@ -243,7 +249,7 @@ def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, scale=None,
     -------
     o : array (B, H, S, E), in q's layout, of q's dtype and framework
         Computed in float32 (float64 for float64) and rounded once. A row that attends to no key is 0.
-    lse : array (B, H, S), with `return_lse`
+    lse : array (B, H, S), with "THD" (H, T), with `return_lse`
         float32, float64 for float64; with a sink it counts. -inf for a row that attends to no key.
 
     Raises
@@ -258,7 +264,8 @@ def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, scale=None,
 
     Notes
     -----
-    Deterministic. Lengths beyond the cache are clipped and pages that there are not replaced: nothing outside the arrays is read.
+    Deterministic. Lengths beyond the cache are clipped, and so are offsets and page indices: nothing outside the arrays is read. A packed
+    row that belongs to no sequence is 0.
 
     Examples
     --------
@@ -270,6 +277,8 @@ def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, scale=None,
     array([2.667], dtype=float32)
     """
     operands = q, k_cache, v_cache, seq_len_kv, page_table, sink
+    if bias is not None or cu_seqlens_q is not None:
+        operands += bias, cu_seqlens_q
     if not isinstance(return_lse, bool):
         raise TypeError(f"sdpa_decode: return_lse is {return_lse!r}; expected True or False")
     call = _decode_with_lse if return_lse else _decode

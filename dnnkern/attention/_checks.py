@@ -76,6 +76,16 @@ def present(op, names, tensors):
             raise TypeError(f"{op}: {name}: got NoneType; expected an array")
 
 
+def check_offsets(op, name, offsets, most):
+    """ValueError where offsets of packed sequences do not begin with 0, decrease, or point past the end."""
+    offsets = offsets.astype(np.int64)
+    before = np.concatenate([[0], offsets[:-1]])
+    wrong = np.flatnonzero((offsets < before) | (offsets > most) | (np.arange(offsets.size) == 0) & (offsets != 0))
+    if wrong.size:
+        k = int(wrong[0])
+        raise ValueError(f"{op}: {name}[{k}] is {offsets[k]}; expected " + (f"{before[k]} to {most}" if k else "0"))
+
+
 def check_lengths(problem, arrays):
     """ValueError where a length or an offset points beyond its tensor, or a factor is not positive; waits for the device."""
     from ..host.check import to_host
@@ -90,9 +100,4 @@ def check_lengths(problem, arrays):
                 raise ValueError(f"{problem.op}: {name}[{wrong[0]}] is {lengths[wrong[0]]}; expected 0 to {most}")
     for name, most in (("cu_seqlens_q", problem.rows), ("cu_seqlens_kv", problem.keys)):
         if arrays.get(name) is not None:
-            offsets = to_host(arrays[name]).astype(np.int64)
-            before = np.concatenate([[0], offsets[:-1]])
-            wrong = np.flatnonzero((offsets < before) | (offsets > most) | (np.arange(offsets.size) == 0) & (offsets != 0))
-            if wrong.size:
-                k = int(wrong[0])
-                raise ValueError(f"{problem.op}: {name}[{k}] is {offsets[k]}; expected " + (f"{before[k]} to {most}" if k else "0"))
+            check_offsets(problem.op, name, to_host(arrays[name]), most)

@@ -8,21 +8,22 @@ from ..device.index import LIMIT
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
-from ._checks import check_number, check_sink, expect, present
+from ._checks import check_bias, check_number, check_offsets, check_sink, expect, present
 from ._problem import UNBOUNDED, normal_window, sizes_of
 
-LAYOUTS = ("BHSD", "BSHD")
+CACHES = {"BHSD": "BHSD", "BSHD": "BSHD", "THD": "BSHD"}
+"""The layout of the caches by that of the queries."""
 
 
 @dataclass(frozen=True)
 class DecodeProblem:
-    """softmax(scale * q @ k.T, capped and masked) @ v with the keys of a cache.
+    """softmax(scale * q @ k.T, capped, biased and masked) @ v with the keys of a cache.
 
     Attributes
     ----------
     q, k_cache, v_cache : Tensor
     seq_len_kv : Tensor
-    page_table, sink : Tensor or None
+    page_table, sink, bias, cu_seqlens_q : Tensor or None
     o : Tensor
     lse : Tensor or None
     scale : float
@@ -37,6 +38,8 @@ class DecodeProblem:
     seq_len_kv: Tensor
     page_table: Tensor | None
     sink: Tensor | None
+    bias: Tensor | None
+    cu_seqlens_q: Tensor | None
     o: Tensor
     lse: Tensor | None
     scale: float
@@ -51,19 +54,18 @@ class DecodeProblem:
         for name, t in (("q", q), ("k_cache", k), ("v_cache", v)):
             if t.dtype not in FLOATS:
                 raise TypeError(f"{op}: {name} is {t.dtype}; expected one of {', '.join(FLOATS)}")
-            if t.ndim != 4:
-                raise ValueError(f"{op}: {name} has shape {t.shape}; expected four dimensions, {self.layout}")
             if t.dtype != q.dtype:
                 raise TypeError(f"{op}: {name} is {t.dtype}, q is {q.dtype}; expected the same dtype")
-        if sizes_of(k.shape, self.layout)[:3] != sizes_of(v.shape, self.layout)[:3]:
-            raise ValueError(f"{op}: k_cache has shape {k.shape}, v_cache has {v.shape} ({self.layout}); expected the same but for the "
-                             "last dimension")
+        if self.sizes(k)[:3] != self.sizes(v)[:3]:
+            raise ValueError(f"{op}: k_cache has shape {k.shape}, v_cache has {v.shape} ({CACHES[self.layout]}); expected the same but for "
+                             "the last dimension")
         if self.heads % max(self.kv_heads, 1) or self.heads and not self.kv_heads:
             raise ValueError(f"{op}: q has {self.heads} heads, the caches have {self.kv_heads}; expected a divisor")
         if k.shape[-1] != self.d or not self.d:
             raise ValueError(f"{op}: q has {self.d} elements a head, k_cache has {k.shape[-1]}; expected the same, one at least")
         if self.page_table is None and k.shape[0] != self.batch:
-            raise ValueError(f"{op}: q has a batch of {self.batch}, the caches of {k.shape[0]}; expected the same, or a page_table")
+            raise ValueError(f"{op}: {'cu_seqlens_q' if self.packed else 'q'} has a batch of {self.batch}, the caches of {k.shape[0]}; "
+                             "expected the same, or a page_table")
         for name, t, wanted in (("seq_len_kv", self.seq_len_kv, "(B,)"), ("page_table", self.page_table, "(B, pages of a sequence)")):
             if t is None:
                 continue
@@ -73,6 +75,9 @@ class DecodeProblem:
                 raise ValueError(f"{op}: {name} has shape {t.shape}; expected {wanted} with B={self.batch}")
         if self.capacity >= LIMIT:
             raise ValueError(f"{op}: {self.capacity} keys of a sequence; expected fewer than 2**31")
+        if self.bias is not None and self.packed:
+            raise ValueError(f"{op}: bias with layout 'THD'; expected it with BHSD and BSHD only")
+        check_bias(self, (self.batch, self.heads, self.rows, self.capacity))
         check_sink(self)
         check_number(op, "scale", self.scale)
         check_number(op, "softcap", self.softcap)
@@ -89,24 +94,36 @@ class DecodeProblem:
     # ---- what algorithms ask
 
     def strides(self, t):
-        """Element strides along batch (pages), heads, rows and elements."""
-        return sizes_of(t.strides, self.layout)
+        """Element strides along batch (pages), heads, rows and elements; of packed queries 0 for the batch."""
+        return sizes_of(t.strides, self.layout if t.ndim == 3 else CACHES[self.layout])
 
     def sizes(self, t):
-        """Extents along batch (pages), heads, rows and elements."""
-        return sizes_of(t.shape, self.layout)
+        """Extents along batch (pages), heads, rows and elements; of packed queries 0 for the batch."""
+        return sizes_of(t.shape, self.layout if t.ndim == 3 else CACHES[self.layout])
 
-    batch = property(lambda self: self.q.shape[0])
-    heads = property(lambda self: sizes_of(self.q.shape, self.layout)[1])
-    rows = property(lambda self: sizes_of(self.q.shape, self.layout)[2])
-    kv_heads = property(lambda self: sizes_of(self.k_cache.shape, self.layout)[1])
+    packed = property(lambda self: self.layout == "THD")
+    batch = property(lambda self: self.cu_seqlens_q.shape[0] - 1 if self.packed else self.q.shape[0])
+    images = property(lambda self: 1 if self.packed else self.batch)
+    heads = property(lambda self: self.sizes(self.q)[1])
+    kv_heads = property(lambda self: self.sizes(self.k_cache)[1])
     d = property(lambda self: self.q.shape[-1])
     dv = property(lambda self: self.v_cache.shape[-1])
     dtype = property(lambda self: self.q.dtype)
     outputs = property(lambda self: (self.o,) if self.lse is None else (self.o, self.lse))
     is_empty = property(lambda self: not any(t.size for t in self.outputs))
-    lse_shape = property(lambda self: (self.batch, self.heads, self.rows))
-    lse_strides = property(lambda self: (0, 0, 0) if self.lse is None else self.lse.strides)
+    lse_shape = property(lambda self: (self.heads, self.rows) if self.packed else (self.batch, self.heads, self.rows))
+
+    @property
+    def rows(self):
+        """Queries of a sequence, packed those of all."""
+        return self.sizes(self.q)[2]
+
+    @property
+    def lse_strides(self):
+        """Element strides of lse along batch, heads and rows."""
+        if self.lse is None:
+            return 0, 0, 0
+        return (0, *self.lse.strides) if self.packed else self.lse.strides
 
     @property
     def group(self):
@@ -116,7 +133,7 @@ class DecodeProblem:
     @property
     def page(self):
         """Keys of a page; without pages of a sequence."""
-        return sizes_of(self.k_cache.shape, self.layout)[2]
+        return self.sizes(self.k_cache)[2]
 
     @property
     def pages(self):
@@ -146,15 +163,18 @@ class DecodeProblem:
 
     @property
     def flops(self):
-        return 2 * self.batch * self.heads * self.rows * self.seen * (self.d + self.dv)
+        return 2 * self.images * self.heads * self.rows * self.seen * (self.d + self.dv)
 
     @property
     def bytes(self):
         """Bytes that must move: of full caches the keys that are seen."""
-        return self.batch * self.kv_heads * self.seen * (self.d + self.dv) * self.q.itemsize + self.q.nbytes + self.o.nbytes
+        return self.batch * self.kv_heads * self.seen * (self.d + self.dv) * self.q.itemsize + sum(
+            t.nbytes for t in (self.q, self.bias, *self.outputs) if t is not None)
 
     def operand_values(self, name):
-        """Full caches, and pages in a disorder."""
+        """Full caches, pages in a disorder, equally long packed sequences."""
+        if name == "cu_seqlens_q":
+            return np.linspace(0, self.rows, self.batch + 1).astype(np.int64)
         if name == "seq_len_kv":
             return self.capacity
         if name == "page_table":
@@ -167,20 +187,29 @@ class DecodeProblem:
         paged = "" if self.page_table is None else f" pages of {self.page}"
         d = f"d{self.d}" + f":{self.dv}" * (self.dv != self.d)
         more = f" window {self.left}" * (self.left >= 0) + f" softcap {self.softcap:g}" * (self.softcap > 0)
+        more += f" bias {self.bias.shape}" if self.bias is not None else ""
         more += " sink" * (self.sink is not None) + " lse" * (self.lse is not None)
-        return f"{self.op} b{self.batch} {heads} s{self.rows}:{self.capacity} {d} {self.dtype} {self.layout}{paged}{more}"
+        s = f"{'t' if self.packed else 's'}{self.rows}:{self.capacity}"
+        return f"{self.op} b{self.batch} {heads} {s} {d} {self.dtype} {self.layout}{paged}{more}"
 
 
 def make_decode(tensors, out, scale, window, softcap, layout, *, with_lse, aliases):
     """`DecodeProblem` of a call; `out` is o, or (o, lse)."""
     op = "sdpa_decode"
     present(op, ("q", "k_cache", "v_cache", "seq_len_kv"), tensors)
-    if layout not in LAYOUTS:
-        raise ValueError(f"{op}: layout={layout!r}; expected one of {', '.join(map(repr, LAYOUTS))}")
-    q, k, v = tensors[:3]
-    for name, t in (("q", q), ("k_cache", k), ("v_cache", v)):
-        if t.ndim != 4:
-            raise ValueError(f"{op}: {name} has shape {t.shape}; expected four dimensions, {layout}")
+    if layout not in CACHES:
+        raise ValueError(f"{op}: layout={layout!r}; expected one of {', '.join(map(repr, CACHES))}")
+    (q, k, v), cu = tensors[:3], tensors[7]
+    for name, t, its in (("q", q, layout), ("k_cache", k, CACHES[layout]), ("v_cache", v, CACHES[layout])):
+        if t.ndim != len(its):
+            raise ValueError(f"{op}: {name} has shape {t.shape}; expected {len(its)} dimensions, {its}")
+    if (cu is None) == (layout == "THD"):
+        raise ValueError(f"{op}: layout 'THD' without cu_seqlens_q; expected the sequences' offsets" if cu is None else
+                         f"{op}: cu_seqlens_q with layout {layout!r}; expected it with THD only")
+    if cu is not None and cu.dtype != "int32":
+        raise TypeError(f"{op}: cu_seqlens_q is {cu.dtype}; expected int32")
+    if cu is not None and (cu.ndim != 1 or not cu.size):
+        raise ValueError(f"{op}: cu_seqlens_q has shape {cu.shape}; expected (B + 1,)")
     left, _ = normal_window(op, window, True)
     for name, value in (("scale", scale), ("softcap", softcap)):
         if value is not None or name != "scale":
@@ -191,18 +220,21 @@ def make_decode(tensors, out, scale, window, softcap, layout, *, with_lse, alias
         o, lse = Tensor.packed((*q.shape[:-1], v.shape[-1]), q.dtype), None
         if with_lse:
             compute = compute_dtype(q.dtype) if q.dtype in FLOATS else "float32"
-            lse = Tensor.packed(sizes_of(q.shape, layout)[:3], compute)
+            lse = Tensor.packed(sizes_of(q.shape, layout)[layout == "THD":3], compute)
     scale = float(scale) if scale is not None else 1 / math.sqrt(max(q.shape[-1], 1))
     return DecodeProblem(*tensors, o, lse, scale, left, float(softcap), layout)
 
 
 def check_cache(problem, arrays):
-    """ValueError where a length is beyond the cache, or a page that is used is none of it; waits for the device."""
+    """ValueError where a length is beyond the cache, an offset beyond the queries, or a page that is used is none of the cache; waits for
+    the device."""
     from ..host.check import to_host
     lengths = to_host(arrays["seq_len_kv"])
     wrong = np.flatnonzero((lengths < 0) | (lengths > problem.capacity))
     if wrong.size:
         raise ValueError(f"{problem.op}: seq_len_kv[{wrong[0]}] is {lengths[wrong[0]]}; expected 0 to {problem.capacity}")
+    if arrays.get("cu_seqlens_q") is not None:
+        check_offsets(problem.op, "cu_seqlens_q", to_host(arrays["cu_seqlens_q"]), problem.rows)
     if arrays.get("page_table") is None or not problem.page:
         return
     table = to_host(arrays["page_table"])

@@ -33,6 +33,15 @@ class Parts:
     lse: bool
 
 
+def refusal(problem, bias=True):
+    """What keeps tiles of the rows that share a head of the cache from a problem, or None; `bias`: they take one."""
+    if problem.packed:
+        return "packed queries; expected as many of each sequence"
+    if problem.bias is not None and not bias:
+        return "a bias; expected none"
+    return None
+
+
 def tiles_of(problem, rows):
     """Tiles of so many rows that share a head of the cache."""
     return ceil_div(problem.group * problem.rows, rows)

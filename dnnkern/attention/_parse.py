@@ -50,6 +50,11 @@ def add_arguments(op, parser):
         parser.add_argument("--scales", action="store_true", help="factors of q, k and v, of 8-bit floats")
 
 
+def of_scores(shape, full, dtype):
+    """The tensor that has an element for what a word of `BIASES` says, of scores of a shape; None without a word."""
+    return Tensor.packed([n if all_of else 1 for n, all_of in zip(full, BIASES[shape])], dtype) if shape else None
+
+
 def make(op, arguments):
     """The problem that parsed words describe: packed arrays, aligned to 16 bytes, sequences of one length."""
     a = arguments
@@ -61,11 +66,8 @@ def make(op, arguments):
     def array(heads, rows, elements):
         shape = {"BHSD": (batch, heads, rows, elements), "BSHD": (batch, rows, heads, elements), "THD": (batch * rows, heads, elements)}
         return Tensor.packed(shape[a.layout], a.dtype)
-
-    def of_scores(shape, dtype):
-        return Tensor.packed([n if all_of else 1 for n, all_of in zip((batch, heads, rows, keys), BIASES[shape])], dtype) if shape else None
-    addend = addend_dtype(default_output(a.dtype))
-    bias, mask = of_scores(a.bias, addend), of_scores(a.mask, "bool")
+    full, addend = (batch, heads, rows, keys), addend_dtype(default_output(a.dtype))
+    bias, mask = of_scores(a.bias, full, addend), of_scores(a.mask, full, "bool")
     lengths = Tensor.packed((batch,), "int32") if a.lengths else None
     offsets = Tensor.packed((batch + 1,), "int32") if a.layout == "THD" else None
     sink = Tensor.packed((heads,), addend) if a.sink else None
@@ -89,12 +91,13 @@ def add_decode_arguments(op, parser):
     parser.add_argument("--rows", type=int, default=1, help="queries of a sequence")
     parser.add_argument("--value-size", type=int, help="elements of a head of v; default: as q's")
     parser.add_argument("--page", type=int, help="keys of a page; default: no pages")
+    parser.add_argument("--bias", choices=BIASES, help="a bias for every score; for all batches, for all heads too; of keys alone")
     parser.add_argument("--window", type=int, default=-1, help="keys before its own place that a row sees")
     parser.add_argument("--softcap", type=float, default=0.0)
     parser.add_argument("--sink", action="store_true")
     parser.add_argument("--lse", action="store_true", help="the logarithms of the sums are returned, too")
     parser.add_argument("--scale", type=float)
-    parser.add_argument("--layout", type=str.upper, choices=LAYOUTS[:2], default="BHSD")
+    parser.add_argument("--layout", type=str.upper, choices=LAYOUTS, default="BHSD", help="thd: packed queries, caches as with bshd")
 
 
 def make_decode_of(op, arguments):
@@ -107,6 +110,9 @@ def make_decode_of(op, arguments):
 
     def array(images, heads, rows, elements):
         return Tensor.packed((images, heads, rows, elements) if a.layout == "BHSD" else (images, rows, heads, elements), a.dtype)
+    q, offsets = array(batch, heads, a.rows, d), None
+    if a.layout == "THD":
+        q, offsets = Tensor.packed((batch * a.rows, heads, d), a.dtype), Tensor.packed((batch + 1,), "int32")
     lengths, sink, table, images, rows = Tensor.packed((batch,), "int32"), None, None, batch, keys
     if a.page is not None:
         if a.page < 1:
@@ -115,8 +121,9 @@ def make_decode_of(op, arguments):
         images, rows = table.size, a.page
     if a.sink:
         sink = Tensor.packed((heads,), a.dtype)
-    given = array(batch, heads, a.rows, d), array(images, kv_heads, rows, d), array(images, kv_heads, rows, e)
-    return make_decode((*given, lengths, table, sink), None, a.scale, (a.window, -1), a.softcap, a.layout, with_lse=a.lse,
+    bias = of_scores(a.bias, (batch, heads, a.rows, table.shape[1] * rows if table else keys), addend_dtype(a.dtype))
+    given = q, array(images, kv_heads, rows, d), array(images, kv_heads, rows, e)
+    return make_decode((*given, lengths, table, sink, bias, offsets), None, a.scale, (a.window, -1), a.softcap, a.layout, with_lse=a.lse,
                        aliases=frozenset())
 
 
@@ -158,7 +165,7 @@ _SMALL = ("1x2x9x8 f32 --causal", "2x4x7x16 bf16 --kv-heads 2 --keys 12 --causal
 _BYTES = ("2x2x70x64 e4m3 --scales --causal", "1x2x20x32 e5m2 --kv-heads 1 --keys 40 --lse --out-dtype f32")
 _ROPES = ("2x3x5x16 f32", "3x7x20 bf16 --pairs 5 --angles f32", "2x4x3x32 f16 --heads-inside --interleaved", "4x9x8 f64 --in-place")
 _DECODES = ("2x4x20x16 f32 --kv-heads 2", "2x4x17x8 bf16 --kv-heads 1 --page 4 --window 9", "1x2x9x5 f64 --rows 2 --softcap 2 --sink",
-            "3x2x12x8 f16 --layout bshd --page 16 --lse")
+            "3x2x12x8 f16 --layout bshd --page 16 --lse", "2x4x20x16 bf16 --bias heads", "3x4x12x8 f32 --rows 2 --layout thd --lse")
 SMALL = {**dict.fromkeys(PROBLEMS, _SMALL), "sdpa_fwd": (*_SMALL, *_BYTES), **dict.fromkeys(ROPES, _ROPES), "sdpa_decode": _DECODES}
 """Problems that ``python -m dnnkern check`` tries."""
 

@@ -12,6 +12,7 @@ from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ..transform.resample_naive import divided
+from ._checks import broadcast_strides
 from ._scores import NOTHING, Kind, between, make_terms, steepness
 from .sdpa_naive import CHUNK, THREADS, chunks_of, make_dot
 
@@ -30,7 +31,7 @@ def estimate(problem, device, config):
     """Two passes, in which every thread of a row computes its products again; few rows keep few threads busy."""
     p = problem
     chunks = chunks_of(p.dv)
-    threads = p.batch * p.heads * p.rows * chunks
+    threads = p.images * p.heads * p.rows * chunks
     issue = divisions_seconds(threads * p.seen * 2 * p.d, 8, device)
     waves = ceil_div(threads, 1024 * device.sms)
     return LAUNCH + max(issue, moved_seconds(p.bytes, device), waves * 2 * p.seen * p.d * 4e-9)
@@ -39,7 +40,8 @@ def estimate(problem, device, config):
 def decode_kind(problem) -> Kind:
     """The kind of a problem: rows are the last ones of their sequence, whose lengths are known on the device."""
     p = problem
-    return Kind(p.dtype, sink=p.sink.dtype if p.sink is not None else "", limits_keys=True, bottom=True, softcap=p.softcap > 0)
+    bias, sink = (t.dtype if t is not None else "" for t in (p.bias, p.sink))
+    return Kind(p.dtype, bias, sink, limits_keys=True, bottom=True, softcap=p.softcap > 0)
 
 
 @functools.cache
@@ -57,7 +59,7 @@ def make_place(paged):
 
 
 @functools.cache
-def kernel(kind, paged, with_lse):
+def kernel(kind, paged, with_lse, packed):
     """`CHUNK` elements of a row of o a thread; the first one of a row also writes lse."""
     terms, place, T = make_terms(kind), make_place(paged), kind.real
     dot, load, store = make_dot(kind.dtype, T), element(kind.dtype).load, element(kind.dtype).store
@@ -65,23 +67,31 @@ def kernel(kind, paged, with_lse):
 
     @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_decode_naive(q, k, v, o, lse, of_keys, table, sink, threads, sizes, page, q_strides, k_strides, v_strides, o_strides, key_step,
-                          table_strides, sink_step, lse_strides, bounds, scale, softcap):
+                          table_strides, sink_step, lse_strides, bounds, scale, softcap, bias, bias_strides, of_rows, row_step, batch):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if index < threads:
             rest, chunk = divided(index, sizes[7])
-            rest, i = divided(rest, sizes[2])
-            b, h = divided(rest, sizes[0])
-            g, rows = i64(h // sizes[1]), i32(sizes[2])
-            _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), rows, sizes[3])
-            first, last = terms.span(i32(i), rows, keys, bounds)
-            q_at = i64(b * q_strides[0] + h * q_strides[1] + i * q_strides[2])
+            rest, t = divided(rest, sizes[2])
+            image, h = divided(rest, sizes[0])
+            g, rows, b, i, keys = i64(h // sizes[1]), i32(sizes[2]), image, i32(t), i32(0)
+            if packed:
+                b, i, rows = i64(terms.find(i32(t), of_rows, row_step, batch)), i32(0), i32(0)
+                if batch > 0:
+                    first_row = between(of_rows[i64(b * row_step)], 0, sizes[2])
+                    rows = i32(between(of_rows[i64(i64(b + 1) * row_step)], first_row, sizes[2]) - first_row)
+                    i = i32(i32(t) - first_row)
+            if not packed or batch > 0:
+                _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), rows, sizes[3])
+            first, last = terms.span(i, rows, keys, bounds)
+            q_at = i64(image * q_strides[0] + h * q_strides[1] + t * q_strides[2])
+            bias_at = i64(image * bias_strides[0] + h * bias_strides[1] + t * bias_strides[2])
 
             most = T(NOTHING)
             for j in range(first, last):
                 there, row = place(b, j, table, table_strides, page, sizes[6])
                 at = i64(i64(there) * k_strides[0] + g * k_strides[1] + i64(row) * k_strides[2])
                 product = dot(q, q_at, q_strides[3], k, at, k_strides[3], sizes[4])
-                most = maximum(most, terms.score(product, i32(0), T(0), q, i64(0), scale, softcap))
+                most = maximum(most, terms.score(product, i32(0), T(0), bias, i64(bias_at + j * bias_strides[3]), scale, softcap))
             level, total = T(0), T(0)
             if most != T(NOTHING):
                 level = most
@@ -98,13 +108,13 @@ def kernel(kind, paged, with_lse):
                 there, row = place(b, j, table, table_strides, page, sizes[6])
                 at = i64(i64(there) * k_strides[0] + g * k_strides[1] + i64(row) * k_strides[2])
                 product = dot(q, q_at, q_strides[3], k, at, k_strides[3], sizes[4])
-                p = exp(T(terms.score(product, i32(0), T(0), q, i64(0), scale, softcap) - level))
+                p = exp(T(terms.score(product, i32(0), T(0), bias, i64(bias_at + j * bias_strides[3]), scale, softcap) - level))
                 total = T(total + p)
                 at = i64(i64(there) * v_strides[0] + g * v_strides[1] + i64(row) * v_strides[2])
                 for c in range(CHUNK):
                     if i64(begin + c) < sizes[5]:
                         sums[c] = T(sums[c] + p * T(load(v, i64(at + i64(begin + c) * v_strides[3]))))
-            o_at = i64(b * o_strides[0] + h * o_strides[1] + i * o_strides[2])
+            o_at = i64(image * o_strides[0] + h * o_strides[1] + t * o_strides[2])
             for c in range(CHUNK):
                 if i64(begin + c) < sizes[5]:
                     value = T(0)
@@ -115,7 +125,7 @@ def kernel(kind, paged, with_lse):
                 value = T(NOTHING)
                 if total != T(0):
                     value = T(level + log(total))
-                lse[i64(b * lse_strides[0] + h * lse_strides[1] + i * lse_strides[2])] = value
+                lse[i64(image * lse_strides[0] + h * lse_strides[1] + t * lse_strides[2])] = value
     return sdpa_decode_naive
 
 
@@ -135,17 +145,25 @@ def cache_arguments(problem):
             Argument(p.compute, steepness(p)), Argument(p.compute, p.softcap))
 
 
+def bias_arguments(problem):
+    """Kernel parameters `bias` and `bias_strides`."""
+    t = problem.bias
+    return Argument(element((t or problem.q).dtype).pointer, "bias"), Argument("int64x4", broadcast_strides(t))
+
+
 def build(problem, device, config):
     """One launch."""
     p, pointer, chunks = problem, element(problem.dtype).pointer, chunks_of(problem.dv)
-    threads = p.batch * p.heads * p.rows * chunks
+    threads = p.images * p.heads * p.rows * chunks
     sizes = p.heads, p.group, p.rows, p.capacity, p.d, p.dv, p.pages, chunks
     arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), lse_argument(p),
                  Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"),
                  Argument(element(p.sink.dtype).pointer if p.sink is not None else pointer, "sink"),
                  Argument("int64", threads), Argument("int64x8", sizes), Argument("uint32x3", divisor(max(p.page, 1))),
-                 *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
-    kernel_of = kernel(decode_kind(p), p.page_table is not None, p.lse is not None)
+                 *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
+                 *bias_arguments(p), Argument("int32*", "cu_seqlens_q"),
+                 Argument("int64", p.cu_seqlens_q.strides[0] if p.packed else 0), Argument("int32", p.batch))
+    kernel_of = kernel(decode_kind(p), p.page_table is not None, p.lse is not None, p.packed)
     return (Launch(kernel_of, (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 

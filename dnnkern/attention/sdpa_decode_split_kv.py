@@ -27,10 +27,10 @@ from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._decode_ranges import (Parts, lines_of, make_joined, make_places, make_range, make_result, merge_launch, merge_seconds, parts_bytes,
-                             shape_arguments, sink_arguments, tiles_of)
+                             refusal, shape_arguments, sink_arguments, tiles_of)
 from ._flash import make_powers
 from ._scores import NOTHING, Kind, make_terms
-from .sdpa_decode_naive import cache_arguments, decode_kind, lse_argument, make_place
+from .sdpa_decode_naive import bias_arguments, cache_arguments, decode_kind, lse_argument, make_place
 
 THREADS, TILE, LANES = 128, 8, 32
 WIDEST = 4 * LANES  # chunks of 16 bytes of a row
@@ -102,6 +102,8 @@ class Config:
 def supports(problem):
     """Rows of whole accesses."""
     p, per = problem, 16 // problem.q.itemsize
+    if reason := refusal(p):
+        return reason
     if max(p.d, p.dv) > WIDEST * per:
         return f"heads of {p.d} and {p.dv} elements; expected {WIDEST * per} at most"
     if p.d % per or p.dv % per or not p.dv:
@@ -169,12 +171,13 @@ def range_kernel(config, dependent):
     SUMS, SCORES, K_ALL, V_ALL, ITEM = ROWS * OWN, ROWS * AHEAD, AHEAD * HELD * K_LENGTH, AHEAD * HELD * V_LENGTH, ROWS * WIDTH
     TOPS, TOTALS = GROUPS * ITEM, GROUPS * (ITEM + ROWS)
     SIZE, MULTIPLIER, SHIFT = divisor(WIDTH)
-    total_of = make_reduce(add, LANES_OF)
+    total_of, BIAS = make_reduce(add, LANES_OF), bool(kind.bias)
+    STARTS = ROWS if BIAS else 1
 
     @device_function
     def query(r, s):
-        """A row's query, in the threads of each key; and the keys that it sees."""
-        q, queries, lows, highs, b, g, row0, many, sizes, per, q_strides, lane, keys, last, bounds = s
+        """A row's query, in the threads of each key; the keys that it attends to, and where its bias begins."""
+        q, queries, lows, highs, starts, b, g, row0, many, sizes, per, q_strides, bias_strides, lane, keys, last, bounds = s
         row = i32(row0 + r)
         there = row < many
         member, i = divide_remainder(row if there else i32(0), per)
@@ -182,7 +185,10 @@ def range_kernel(config, dependent):
         if there:
             low, high = terms.span(i, i32(per[0]), keys, bounds)
             lows[r], highs[r] = low, i32(min(high, last))
-        at = i64(i64(b) * q_strides[0] + i64(i32(i32(g * i32(sizes[1])) + member)) * q_strides[1] + i64(i) * q_strides[2])
+        h = i64(i32(i32(g * i32(sizes[1])) + member))
+        at = i64(i64(b) * q_strides[0] + h * q_strides[1] + i64(i) * q_strides[2])
+        if BIAS:
+            starts[r] = i64(i64(b) * bias_strides[0] + h * bias_strides[1] + i64(i) * bias_strides[2])
         raw = cuda.local.array(Q_LENGTH, Q)
         for c in range(HELD):
             column = i32(i32(lane + c * LANES_OF) * CHUNK)
@@ -203,12 +209,14 @@ def range_kernel(config, dependent):
     @device_function
     def absorb(r, s):
         """The largest score of a row, what that makes of its sums, and probabilities in place of scores."""
-        scores, sums, tops, totals, lows, highs, j0, q, scale, softcap = s
+        scores, sums, tops, totals, lows, highs, starts, j0, bias, bias_step, scale, softcap = s
         top = tops[r]
         for u in range(AHEAD):
-            j, x = i32(j0 + u * GROUPS), T(NOTHING)
+            j, x, at = i32(j0 + u * GROUPS), T(NOTHING), i64(0)
             if j >= lows[r] and j < highs[r]:
-                x = terms.score(scores[r * AHEAD + u], i32(0), T(0), q, i64(0), scale, softcap)
+                if BIAS:
+                    at = i64(starts[r] + i64(j) * bias_step)
+                x = terms.score(scores[r * AHEAD + u], i32(0), T(0), bias, at, scale, softcap)
             scores[r * AHEAD + u] = x
             top = maximum(top, x)
         level = powers.level(top)
@@ -246,7 +254,8 @@ def range_kernel(config, dependent):
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def sdpa_decode_split_kv(q, k, v, o, lse, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, q_strides,
-                             k_strides, v_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale, softcap):
+                             k_strides, v_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale, softcap, bias,
+                             bias_strides):
         memory = cuda.shared.array(0, T)
         thread = i32(cuda.threadIdx.x)
         lane, group = i32(thread % LANES_OF), i32(thread // LANES_OF)
@@ -264,13 +273,13 @@ def range_kernel(config, dependent):
         first, last = range_of(split, splits, oldest, keys)
         queries, sums = cuda.local.array(SUMS, T), cuda.local.array(SUMS, T)
         tops, totals, scores = cuda.local.array(ROWS, T), cuda.local.array(ROWS, T), cuda.local.array(SCORES, T)
-        lows, highs = cuda.local.array(ROWS, i32), cuda.local.array(ROWS, i32)
+        lows, highs, starts = cuda.local.array(ROWS, i32), cuda.local.array(ROWS, i32), cuda.local.array(STARTS, i64)
         of_k, of_v, some = cuda.local.array(K_ALL, K), cuda.local.array(V_ALL, V), cuda.local.array(OWN, T)
         for c in range(SUMS):
             sums[c] = T(0)
         for r in range(ROWS):
             tops[r], totals[r] = T(NOTHING), T(0)
-        queries_all(0, (q, queries, lows, highs, b, g, row0, many, sizes, per, q_strides, lane, keys, last, bounds))
+        queries_all(0, (q, queries, lows, highs, starts, b, g, row0, many, sizes, per, q_strides, bias_strides, lane, keys, last, bounds))
         for start in range(first, last, STEP):
             j0 = i32(start + group)
             for u in range(AHEAD):
@@ -289,7 +298,7 @@ def range_kernel(config, dependent):
                 for c in range(HELD):
                     unpack_k(some, c * CHUNK, of_k, (u * HELD + c) * K_LENGTH)
                 multiply_all(0, (queries, some, scores, u))
-            absorb_all(0, (scores, sums, tops, totals, lows, highs, j0, q, scale, softcap))
+            absorb_all(0, (scores, sums, tops, totals, lows, highs, starts, j0, bias, bias_strides[3], scale, softcap))
             for u in range(AHEAD):
                 for c in range(HELD):
                     unpack_v(some, c * CHUNK, of_v, (u * HELD + c) * V_LENGTH)
@@ -320,7 +329,8 @@ def build(problem, device, config):
     arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), lse_argument(p),
                  Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink,
                  *shape_arguments(p, config.rows), Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
-                 *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
+                 *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
+                 *bias_arguments(p))
     kernel = range_kernel(replace(config, splits=min(splits, 2)), dependent)
     launch = Launch(kernel, (_lines(p) * splits, 1, 1), (THREADS, 1, 1), arguments, shared=config.shared, dependent=dependent)
     return (launch, merge_launch(p, config.parts, splits, dependent)) if splits > 1 else (launch,)

@@ -37,11 +37,11 @@ from ..device.warp import any_lane, broadcast, shuffle_xor
 from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ._decode_config import CHUNK, EIGHT, KEYS, LANES, configs, estimate, words_of
-from ._decode_ranges import (lines_of, make_joined, make_places, make_range, make_result, merge_launch, parts_bytes, shape_arguments,
-                             sink_arguments)
+from ._decode_ranges import (lines_of, make_joined, make_places, make_range, make_result, merge_launch, parts_bytes, refusal,
+                             shape_arguments, sink_arguments)
 from ._flash import make_powers
 from ._scores import NOTHING, make_terms
-from .sdpa_decode_naive import cache_arguments, lse_argument, make_place
+from .sdpa_decode_naive import bias_arguments, cache_arguments, lse_argument, make_place
 
 WIDEST = 256
 HALVES = ("float16", "bfloat16")
@@ -52,6 +52,8 @@ GOLDEN = 0x9E3779B1  # 2**32 by the golden ratio: multiples of it are spread eve
 def supports(problem):
     """Halves, rows of whole accesses, and pages of whole tiles."""
     p = problem
+    if reason := refusal(p):
+        return reason
     if p.dtype not in HALVES:
         return f"{p.dtype}; expected {' or '.join(HALVES)}"
     if p.capacity >= LIMIT // 2:
@@ -87,7 +89,8 @@ def kernel(config, dependent):
     KC, VC, TILES, SPLIT, DEPENDENT = config.k_chunks, config.v_chunks, config.tiles, config.splits > 1, dependent
     PAGED, OVERLAPS, ALIKE, WINDOWED = config.paged, config.overlaps, config.alike, config.windowed
     K_WHOLE, V_WHOLE = D == 4 * CHUNK * KC, E == WIDTH
-    WARPS, THREADS = config.warps, config.threads
+    WARPS, THREADS, BIAS = config.warps, config.threads, bool(kind.bias)
+    STARTS = 2 * EIGHTS if BIAS else 1
     OWN, SPAN, STEP = 2 * EIGHTS, TILES * KEYS, WARPS * TILES * KEYS  # a thread's rows; a warp's keys, a block's
     _, _, fetch_q, _ = make_reader(kind.dtype, CHUNK, config.words[0])
     _, _, fetch_k, _ = make_reader(kind.dtype, CHUNK, config.words[1], constant=False)
@@ -215,7 +218,7 @@ def kernel(config, dependent):
     @cuda.jit(launch_bounds=(THREADS, config.blocks))
     def sdpa_decode_split_kv_mma(q, k, v, o, lse, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, slots,
                                  q_strides, k_strides, v_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale,
-                                 softcap):
+                                 softcap, bias, bias_strides):
         memory = cuda.shared.array(0, f32)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)
@@ -255,15 +258,20 @@ def kernel(config, dependent):
         tops, totals, news = cuda.local.array(OWN, f32), cuda.local.array(OWN, f32), cuda.local.array(OWN, f32)
         lows, highs = cuda.local.array(OWN, i32), cuda.local.array(OWN, i32)  # less the thread's own key of a tile
         high, low = cuda.local.array(WEIGHTS, u32), cuda.local.array(WEIGHTS, u32)
-        fragment = cuda.local.array(4, u32)
+        fragment, starts = cuda.local.array(4, u32), cuda.local.array(STARTS, i64)
         for s in range(SUMS):
             sums[s] = f32(0)
         for r in range(OWN):
             tops[r], totals[r] = f32(NOTHING), f32(0)
             lows[r], highs[r] = i32(0), i32(-LANES)
+            if BIAS:
+                starts[r] = i64(0)
             row = i32(row0 + (r // 2) * EIGHT + pair + r % 2)
             if row < many:
-                _, i = divide_remainder(row, per)
+                member, i = divide_remainder(row, per)
+                if BIAS:
+                    h = i64(i32(i32(g * i32(sizes[1])) + member))
+                    starts[r] = i64(i64(b) * bias_strides[0] + h * bias_strides[1] + i64(i) * bias_strides[2])
                 begin, end = terms.span(i, i32(per[0]), keys, bounds)
                 lows[r], highs[r] = i32(i32(max(begin, least)) - group), i32(i32(min(end, last)) - group)
 
@@ -306,7 +314,10 @@ def kernel(config, dependent):
                             else:
                                 seen = j >= lows[2 * n + p] and j < highs[2 * n + p]
                             if seen:
-                                x = terms.score(scores[s], i32(0), f32(0), q, i64(0), scale, softcap)
+                                at = i64(0)
+                                if BIAS:
+                                    at = i64(starts[2 * n + p] + i64(i32(j + group)) * bias_strides[3])
+                                x = terms.score(scores[s], i32(0), f32(0), bias, at, scale, softcap)
                             scores[s] = x
                             top = maximum(top, x)
                     top = maximum(top, shuffle_xor(top, i32(16)))
@@ -475,7 +486,8 @@ def build(problem, device, config):
                  Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink,
                  *shape_arguments(p, config.rows), Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
                  Argument("int32", slots),
-                 *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p))
+                 *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
+                 *bias_arguments(p))
     compiled = config if config.clustered else replace(config, splits=min(splits, 2))
     launch = Launch(kernel(compiled, dependent), (lines_of(p, config.rows) * splits, 1, 1), (config.threads, 1, 1), arguments,
                     config.shared, (splits if config.clustered else 1, 1, 1), dependent=dependent)

@@ -39,8 +39,8 @@ from ..dispatch import Algorithm, Note
 from ..host.launch import Argument, Launch
 from ..matmul._engine_hopper import ROW
 from ._decode_producer import make_produce
-from ._decode_ranges import (lines_of, make_places, make_range, merge_launch, merge_seconds, parts_bytes, shape_arguments, sink_arguments,
-                             tiles_of)
+from ._decode_ranges import (lines_of, make_places, make_range, merge_launch, merge_seconds, parts_bytes, refusal, shape_arguments,
+                             sink_arguments, tiles_of)
 from ._decode_tiles import BOX, CHUNK, FACTORS, HEIGHT, PIECE, SLICE, WIDTH, configs, words_of
 from ._flash import LN2, LOG2E
 from ._fragments import SLACK, make_absorb, make_cap, make_pack, make_share, make_store_rows, multiply_rows, quad_sum
@@ -56,6 +56,8 @@ FIRST = 32  # keys of a step that are looked at first
 def supports(problem):
     """Halves that TMA can read, in pages of whole boxes."""
     p = problem
+    if reason := refusal(p, bias=False):
+        return reason
     if p.dtype not in ("float16", "bfloat16"):
         return f"{p.dtype}; expected float16 or bfloat16"
     if not p.capacity or p.capacity >= LIMIT // 2:

@@ -11,7 +11,8 @@ from ._sdpa import Forward, canonical, native
 @dataclass(frozen=True)
 class Decode(Case):
     """One call; `lengths` are those of the keys, `page` the keys of a page, 0 for none, of which there are `pages` in the cache and `table`
-    in a row of the table; layouts are keywords of `lay` by operand."""
+    in a row of the table; `counts` are the queries of each sequence, of packed ones, of which there are `rows` in all; layouts are keywords
+    of `lay` by operand."""
     id: str
     heads: int
     kv_heads: int
@@ -28,6 +29,9 @@ class Decode(Case):
     window: tuple = (-1, -1)
     softcap: float = 0.0
     sink: str = ""
+    bias: tuple | None = None
+    bias_dtype: str = ""
+    counts: tuple = ()
     order: str = "BHSD"
     trivial: bool = False
     wanted: bool = False
@@ -46,9 +50,11 @@ class Decode(Case):
     @property
     def whole(self):
         """Attention to all keys that the cache could hold."""
-        return Forward(self.id, self.batch, self.heads, self.kv_heads, self.rows, self.most, self.d, self.e, self.dtype, scale=self.scale,
-                       causal=True, align="bottom_right", window=(self.window[0], -1), of_keys=self.lengths, softcap=self.softcap,
-                       sink=self.sink)
+        packed = self.order == "THD"
+        rows, of_rows = (max(self.counts, default=0), self.counts) if packed else (self.rows, None)
+        return Forward(self.id, self.batch, self.heads, self.kv_heads, rows, self.most, self.d, self.e, self.dtype, scale=self.scale,
+                       causal=True, align="bottom_right", window=(self.window[0], -1), of_rows=of_rows, of_keys=self.lengths,
+                       softcap=self.softcap, sink=self.sink, bias=self.bias)
 
     @property
     def work(self):
@@ -56,6 +62,8 @@ class Decode(Case):
 
     def place(self, name, images, heads, rows, elements):
         shape = (images, heads, rows, elements) if self.order == "BHSD" else (images, rows, heads, elements)
+        if name in ("q", "o") and self.order == "THD":
+            shape = rows, heads, elements
         return lay(shape, self.dtype, **self.layout.get(name, {}))
 
     def inputs(self):
@@ -65,13 +73,16 @@ class Decode(Case):
                 "v_cache": self.place("v", images, self.kv_heads, keys, self.e),
                 "seq_len_kv": lay((self.batch,), "int32", **self.layout.get("lengths", {})),
                 "page_table": lay((self.batch, self.table), "int32", **self.layout.get("table", {})) if self.page else None,
-                "sink": lay((self.heads,), self.sink) if self.sink else None}
+                "sink": lay((self.heads,), self.sink) if self.sink else None,
+                "bias": lay(self.bias, self.bias_dtype or self.dtype, **self.layout.get("bias", {})) if self.bias else None,
+                "cu_seqlens_q": lay((self.batch + 1,), "int32", **self.layout.get("offsets", {})) if self.order == "THD" else None}
 
     def outputs(self):
         found = {"o": self.place("o", self.batch, self.heads, self.rows, self.e)}
         if self.wanted:
             compute = "float64" if self.dtype == "float64" else "float32"
-            found["lse"] = lay((self.batch, self.heads, self.rows), compute, **self.layout.get("lse", {}))
+            shape = (self.heads, self.rows) if self.order == "THD" else (self.batch, self.heads, self.rows)
+            found["lse"] = lay(shape, compute, **self.layout.get("lse", {}))
         return found
 
     def problem(self):
@@ -87,6 +98,7 @@ class Decode(Case):
         out = out[0] if isinstance(out, tuple) and not self.wanted else out
         return sdpa_decode(arrays["q"], arrays["k_cache"], arrays["v_cache"], arrays["seq_len_kv"], page_table=arrays["page_table"],
                            scale=self.scale, window=self.window, softcap=self.softcap, sink=arrays["sink"], layout=self.order,
+                           bias=arrays["bias"], cu_seqlens_q=arrays["cu_seqlens_q"],
                            return_lse=self.wanted, out=out, **tail)
 
     def values(self, mode):
@@ -97,22 +109,48 @@ class Decode(Case):
                 found[name] = np.array(self.lengths, float)
             elif name == "page_table" and p is not None:
                 found[name] = rng.integers(0, max(self.pages, 1), p.shape).astype(float)
+            elif name == "cu_seqlens_q" and p is not None:
+                found[name] = np.concatenate([[0], np.cumsum(self.counts)]).astype(float)
             elif p is not None:
                 found[name] = coherent(rounded(rng.standard_normal(p.shape) + 0.25 * (name == "v_cache"), p.dtype), p)
         return in_mode(found, mode)
 
     def gathered(self, values, name):
         """The keys or values of each sequence, in their order."""
-        x = canonical(values[name], self.order)
+        x = canonical(values[name], "BHSD" if self.order == "BHSD" else "BSHD")
         if not self.page:
             return x
         table = values["page_table"].astype(int)
         return x[table].transpose(0, 2, 1, 3, 4).reshape(self.batch, self.kv_heads, self.most, x.shape[-1])
 
+    def sequences(self):
+        """(number, its first query, how many) of packed sequences."""
+        return zip(range(self.batch), np.cumsum((0, *self.counts)), self.counts)
+
+    def apart(self, q):
+        """Packed queries as (batch, heads, rows, elements)."""
+        found = np.zeros((self.batch, self.heads, max(self.counts, default=0), self.d))
+        for b, first, n in self.sequences():
+            found[b, :, :n] = q[first:first + n].transpose(1, 0, 2)
+        return found
+
+    def together(self, x, nothing):
+        """The other way round, with heads first; rows of no sequence hold `nothing`."""
+        found = np.full((self.heads, self.rows, *x.shape[3:]), float(nothing))
+        for b, first, n in self.sequences():
+            found[:, first:first + n] = x[b, :, :n]
+        return found
+
     def reference(self, values, tensor_cores=False):
-        given = {"q": canonical(values["q"], self.order), **{n: self.gathered(values, f"{n}_cache") for n in ("k", "v")}}
-        (o, error), (lse, lse_error) = self.whole.forward({**given, "sink": values.get("sink")}, tensor_cores)
-        o, error = (native(y, self.order) for y in (o, error))
+        q, given = values["q"], {n: self.gathered(values, f"{n}_cache") for n in ("k", "v")}
+        given["q"] = self.apart(q) if self.order == "THD" else canonical(q, self.order)
+        given.update({name: values.get(name) for name in ("sink", "bias")})
+        (o, error), (lse, lse_error) = self.whole.forward(given, tensor_cores)
+        if self.order == "THD":
+            o, error, lse, lse_error = (self.together(y, nothing) for y, nothing in ((o, 0), (error, 0), (lse, -np.inf), (lse_error, 0)))
+            o, error = (y.transpose(1, 0, 2) for y in (o, error))
+        else:
+            o, error = (native(y, self.order) for y in (o, error))
         found, bound = {"o": o, "lse": lse}, {"o": error + rounding_error(o, self.dtype), "lse": lse_error}
         return ({name: y[name] for name in self.outputs()} for y in (found, bound))
 
@@ -138,6 +176,17 @@ def table():
         case("width", 4, 1, 1, (5,), d, e, ("float32", "bfloat16")[d % 2], capacity=6)
     case("window", 2, 2, 1, (9, 4), 8, capacity=9, window=(4, -1))
     case("window-of-itself", 2, 1, 1, (9, 4), 8, capacity=9, window=(0, 5))
+    for k, dtype in enumerate(SHORT):
+        case("biased", 4, 2, 2, (12, 5), 8, dtype=dtype, capacity=12, bias=((2, 4, 2, 12), (2, 12), (2, 1, 1, 12), (4, 1, 12))[k],
+             bias_dtype=("", "", "float32", "")[k], wanted=k > 1)
+        case("packed", 4, 2, 6, (9, 3, 0, 6), 8, dtype=dtype, page=4, pages=7, table=3, counts=(1, 3, 0, 2), order="THD", wanted=k % 2 == 0)
+    case("biased-paged", 4, 1, 1, (33, 17), 16, 8, "float16", page=16, pages=5, table=3, bias=(2, 4, 1, 48), sink="float16", softcap=2.0)
+    case("biased-window", 3, 1, 3, (40, 20), 8, dtype="bfloat16", capacity=40, bias=(2, 3, 3, 40), window=(9, -1), order="BSHD",
+         layout={"bias": {"order": (0, 1, 3, 2)}})
+    case("packed-rows-left", 2, 1, 7, (5, 6), 4, 3, capacity=8, counts=(2, 3), order="THD", wanted=True, window=(2, -1), sink="float32")
+    case("packed-nothing", 2, 1, 4, (), 4, capacity=8, counts=(), order="THD", wanted=True, trivial=True)
+    case("packed-strided", 2, 2, 4, (5, 6), 4, capacity=8, counts=(1, 3), order="THD", wanted=True,
+         layout={"q": {"step": 2}, "o": {"order": (1, 0, 2)}, "lse": {"order": (1, 0)}, "offsets": {"step": 2}, "k": {"gap": 3}})
     case("many-heads", 16, 1, 1, (9,), 8, dtype="bfloat16", capacity=9)
     case("heads-of-three", 6, 2, 1, (9,), 8, capacity=9, scale=0.5)
     case("pages-of-one", 2, 1, 1, (5, 2), 8, dtype="float16", page=1, pages=4, table=6)
@@ -165,6 +214,7 @@ def large():
                 ("cache", 32, 8, (1024, 700, 1, 0, 513), 128, {"capacity": 1024}), ("one", 8, 8, (8192,), 64, {"capacity": 8192}),
                 ("paged", 32, 8, (1000, 2047, 33), 128, {"page": 64, "pages": 100, "table": 32}),
                 ("wide", 8, 1, (300, 500), 256, {"capacity": 512}),
+                ("biased", 32, 8, (1024, 1000), 128, {"capacity": 1024, "bias": (2, 32, 1, 1024)}),
                 ("tall", 128, 1, (1024, 0, 777), 128, {"capacity": 1024, "wanted": True}),
                 ("windowed", 8, 2, (4000, 3), 64, {"capacity": 4096, "window": (512, -1), "wanted": True})):
             sizes = f"{len(lengths)}x{heads}x{max(lengths)}x{d}"
