@@ -39,6 +39,12 @@ def test_every_operation_has_cases():
         assert len(CASES[op]) == len(module.CASES) + (0 if SIMULATED else len(module.LARGE)), f"two cases of {op} have the same id"
 
 
+def test_cases_for_a_gpu_are_problems(op):
+    """Seen without one, too."""
+    for case in (*OPS[op].LARGE, *getattr(OPS[op], "BEYOND_INT32", ())):
+        assert not case.problem().is_empty, case.id
+
+
 def test_every_algorithm_supports_three_problems_and_every_problem_has_an_algorithm(op):
     pairs = sample.supported(op)
     for algorithm in dispatch.algorithms(op):

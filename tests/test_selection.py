@@ -11,6 +11,10 @@ import sample
 import selection
 from selection import PACKAGE, ROOT, TESTS
 
+from dnnkern.device import SIMULATED
+
+pytestmark = pytest.mark.skipif(not SIMULATED, reason="tests are chosen where there is no GPU")
+
 
 def item(nodeid, path=None, **parameters):
     """A test as pytest collects it."""

@@ -125,7 +125,8 @@ def large(kind):
     for dtype in SHORT:
         for name, size, more in sizes:
             size = (*size, size[5])[:7]
-            found.append(kind(f"{name}-{'x'.join(map(str, size))}-{SHORT[dtype]}", *size, dtype, **more))
+            of_dtype = {"sink": "float64"} if "sink" in more and dtype == "float64" else {}
+            found.append(kind(f"{name}-{'x'.join(map(str, size))}-{SHORT[dtype]}", *size, dtype, **{**more, **of_dtype}))
     for name, size, more in sizes * (kind.op == "sdpa_fwd"):
         size, bias = (*size, size[5])[:7], {"bias_dtype": "float32"} if "bias" in more else {}
         for dtype in LARGEST:
