@@ -35,24 +35,30 @@ def step(op, lists, number=1, **more):
 
 # ---- against PyTorch
 
-def _torch_optimiser(torch, op, parameters, more):
-    lr, decay = more["lr"], more["weight_decay"]
-    betas = more.get("beta1"), more.get("beta2")
-    return {"sgd_step": lambda: torch.optim.SGD(parameters, lr, more["momentum"], more["dampening"], decay, more.get("nesterov", False)),
-            "adam_step": lambda: torch.optim.Adam(parameters, lr, betas, more["eps"], decay),
-            "adamw_step": lambda: torch.optim.AdamW(parameters, lr, betas, more["eps"], decay),
-            "rmsprop_step": lambda: torch.optim.RMSprop(parameters, lr, more["alpha"], more["eps"], decay, more["momentum"], True),
-            "adagrad_step": lambda: torch.optim.Adagrad(parameters, lr, more["lr_decay"], decay, eps=more["eps"])}[op]()
+def _torch_optimiser(torch, op, parameters, more, amsgrad=True):
+    lr, decay, up = more["lr"], more["weight_decay"], {"maximize": more.get("maximize", False)}
+    betas, adam = (more.get("beta1"), more.get("beta2")), {"amsgrad": amsgrad, **up}
+    nesterov = more.get("nesterov", False)
+    return {"sgd_step": lambda: torch.optim.SGD(parameters, lr, more["momentum"], more["dampening"], decay, nesterov, **up),
+            "adam_step": lambda: torch.optim.Adam(parameters, lr, betas, more["eps"], decay, **adam),
+            "adamw_step": lambda: torch.optim.AdamW(parameters, lr, betas, more["eps"], decay, **adam),
+            "rmsprop_step": lambda: torch.optim.RMSprop(parameters, lr, more["alpha"], more["eps"], decay, more["momentum"], True, **up),
+            "adagrad_step": lambda: torch.optim.Adagrad(parameters, lr, more["lr_decay"], decay, eps=more["eps"], **up)}[op]()
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
 @pytest.mark.parametrize("op", [op for op in OPS if op not in ("lion_step", "lamb_step")])
-def test_ten_steps_are_pytorchs(op, algo):
+@pytest.mark.parametrize("up, amsgrad", [(False, False), (True, True)])
+def test_ten_steps_are_pytorchs(op, algo, up, amsgrad):
+    if amsgrad and "vmax" not in STATES[op]:
+        amsgrad = False
     torch = pytest.importorskip("torch")
     lists = lists_of(op, dtype="float64")
+    if not amsgrad:
+        lists.pop("vmax", None)
     parameters = [torch.from_numpy(host(p)).requires_grad_() for p in lists["params"]]
-    more = dict(USUAL[op], eps=1e-6) if "eps" in USUAL[op] else USUAL[op]
-    optimiser = _torch_optimiser(torch, op, parameters, more)
+    more = {**USUAL[op], "maximize": up, **({"eps": 1e-6} if "eps" in USUAL[op] else {})}
+    optimiser = _torch_optimiser(torch, op, parameters, more, amsgrad)
     rng = np.random.default_rng(1)
     for number in range(1, 11):
         lists["grads"] = [array(rng.standard_normal(shape), "float64") for shape in SHAPES]
@@ -60,7 +66,7 @@ def test_ten_steps_are_pytorchs(op, algo):
             p.grad = torch.from_numpy(host(g))
         optimiser.step()
         first = {"first": number == 1} if op == "sgd_step" else {}
-        step(op, lists, number, algo=algo, **more, **first) if "eps" in more else step(op, lists, number, algo=algo, **first)
+        step(op, lists, number, algo=algo, **more, **first)
     for p, q in zip(lists["params"], parameters):
         np.testing.assert_allclose(host(p), q.detach().numpy(), rtol=1e-11, atol=1e-12)
 
@@ -113,10 +119,10 @@ def test_a_list_that_stays_is_not_looked_at_again(monkeypatch):
     monkeypatch.setattr(module.ListOperation, "_look", lambda self, name, *more: looked.append(name) or look(self, name, *more))
     for number in range(1, 4):
         step("adamw_step", lists, number)
-    assert looked == ["params", "grads", "m", "v"]
+    assert looked == ["params", "grads", "m", "v", "vmax"]
     lists["grads"] = [array(host(g)) for g in lists["grads"]]
     step("adamw_step", lists, 4)
-    assert looked[4:] == ["grads"]
+    assert looked[5:] == ["grads"]
     lists["m"] = list(lists["m"])  # another list of the same arrays
     step("adamw_step", lists, 5)
     assert len(looked) == 5
@@ -223,6 +229,29 @@ def test_numbers_that_are_none_go_where_the_formula_takes_them(algo):
         assert all(np.isfinite(host(a)).all() for a in lists[name][:2])
 
 
+@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("op", OPS)
+def test_maximizing_is_a_step_with_the_negative_gradients(op, algo):
+    up, down = lists_of(op, zeros=False), lists_of(op, zeros=False)
+    down["grads"] = [array(-host(g)) for g in down["grads"]]
+    step(op, up, algo=algo, maximize=True)
+    step(op, down, algo=algo)
+    for name in STATES[op] + ("params",):
+        for a, b in zip(up[name], down[name]):
+            np.testing.assert_array_equal(host(a), host(b))
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_the_largest_moment_stays(algo):
+    """And NaN is larger than any number, as in torch.maximum."""
+    lists = {name: [array(values)] for name, values in (("params", [1.0, 1, 1]), ("grads", [3.0, 3, 3]), ("m", [0.0, 0, 0]),
+                                                        ("v", [0.0, 0, np.nan]), ("vmax", [np.nan, 25, 0]))}
+    dnnkern.adam_step(**lists, lr=0.5, beta1=0.5, beta2=0.5, eps=0.0, step=1, algo=algo)
+    np.testing.assert_array_equal(host(lists["vmax"][0]), [np.nan, 25, np.nan])
+    np.testing.assert_array_equal(host(lists["v"][0]), [4.5, 4.5, np.nan])
+    np.testing.assert_allclose(host(lists["params"][0]), [np.nan, 1 - 0.5 * 3 / np.sqrt(50), np.nan], rtol=1e-6)
+
+
 def test_the_scale_divides_gradients_that_stay():
     for algo in ALGORITHMS:
         lists, same = lists_of("adam_step"), lists_of("adam_step")
@@ -288,6 +317,8 @@ def test_words_and_records(op):
     assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
     narrow = parse_problem("8 f16 --narrow --grads f32".split(), op)
     assert [t.dtype for t in narrow.arrays(0)[:3]] == ["float16", "float32", "float16"]
+    up = parse_problem("8 f32 --maximize".split(), op)
+    assert up.flags == ("maximize",) and FAMILY[op][2](dispatch.problem_record(up)) == up
     with pytest.raises(ValueError, match="not a record"):
         FAMILY[op][2]({"params": 1})
     for words in (["4x", "f32"], ["0*4", "f32"], ["4", "int8"], ["4", "f32", "--master"], ["4", "f32", "--states", "spin"]):
@@ -422,6 +453,11 @@ def test_combinations_that_make_no_sense():
     refused(ValueError, ["momentum=0.5 without momenta"], dnnkern.sgd_step, bare, lr=1, momentum=0.5)
     refused(ValueError, ["nesterov", "dampening=0.5"], dnnkern.sgd_step, lists, lr=1, momentum=0.5, dampening=0.5, nesterov=True)
     refused(ValueError, ["nesterov with momentum=0.0"], dnnkern.sgd_step, lists, lr=1, nesterov=True)
+    refused(TypeError, ["maximize=1", "True or False"], dnnkern.sgd_step, lists, lr=1, maximize=1)
+    adam = lists_of("adam_step")
+    other = {**adam, "vmax": [adam["vmax"][0], array(np.zeros(8)), adam["vmax"][2]]}
+    refused(ValueError, ["vmax[1] has shape (8,)", "(7,)"], dnnkern.adam_step, other, lr=1, step=1)
+    refused(ValueError, ["vmax", "2", "3"], dnnkern.adamw_step, {**adam, "vmax": adam["vmax"][:2]}, lr=1, step=1)
     rms = {name: some for name, some in lists_of("rmsprop_step").items() if name != "momenta"}
     refused(ValueError, ["momentum=0.5 without momenta"], dnnkern.rmsprop_step, rms, lr=1, momentum=0.5)
 

@@ -28,6 +28,7 @@ def assembled(op, words, folder, arch="sm_90a", config=None):
     ("sgd_step", "1000000 f32 --states ,", {128: 2}, {128: 1}, 8), ("lion_step", "1000000 f32 --scaled", {128: 3}, {128: 2}, 8),
     ("adam_step", "1000000 bf16 --master --scaled", {128: 3}, {128: 3}, 6),
     ("adagrad_step", "200000000 f16 --narrow", {128: 3}, {128: 2}, 3),
+    ("adamw_step", "1000000 f32 --states m,v,vmax --maximize", {128: 5}, {128: 4}, 6),
     ("rmsprop_step", "1000000 f32 --states v,means,momenta", {128: 5}, {128: 4}, 6)])
 def test_every_array_is_read_and_written_by_16_bytes(op, words, loads, stores, blocks, tmp_path):
     code, config = assembled(op, words, tmp_path)
@@ -43,6 +44,7 @@ def test_nothing_is_spilled(words, config, tmp_path):
     for op in ("adamw_step", "rmsprop_step"):
         assembled(op, words, tmp_path, config=config)
         assembled(op, words, tmp_path, "sm_80", config=config)
+    assembled("adamw_step", f"{words} --states m,v,vmax", tmp_path, config=config)
 
 
 def test_all_loads_are_under_way_before_the_first_is_waited_for(tmp_path):

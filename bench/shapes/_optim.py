@@ -45,7 +45,7 @@ class Case(_words.Case):
         lists = {name: [arrays[f"{name}{k}"] for k in range(p.count)] for name, _ in p.lists}
         more = {name: arrays[name] for name in ("grad_scale", "found_inf") if arrays.get(name) is not None}
         number = {"step": 10} if self.op in ("adam_step", "adamw_step", "adagrad_step", "lamb_step") else {}
-        return getattr(dnnkern, self.op)(**lists, lr=1e-3, **number, **more, **keywords)
+        return getattr(dnnkern, self.op)(**lists, lr=1e-3, maximize="maximize" in p.flags, **number, **more, **keywords)
 
 
 class _Shapes(_words.Shapes):
@@ -61,7 +61,9 @@ class _Shapes(_words.Shapes):
 
 def shapes(op):
     """The sets of an operation."""
-    return _Shapes(op, {**SETS, **HALVES}, FLOATS, "64x3x7x7,64,12*256x256 {}", case=Case)
+    largest = {"amsgrad": ("134217728 {} --states m,v,vmax  # 2**27", RESNET50 + " {} --states m,v,vmax  # ResNet-50")}
+    sets = {**SETS, **HALVES, **(largest if op in ("adam_step", "adamw_step") else {})}
+    return _Shapes(op, sets, FLOATS, "64x3x7x7,64,12*256x256 {}", case=Case)
 
 
 class NormCase(_words.Case):

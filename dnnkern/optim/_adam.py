@@ -2,15 +2,16 @@
 import math
 
 from ..device import device_function
-from ..device.fastmath import expm1
+from ..device.fastmath import expm1, maximum
 from ..dispatch import Note
 from ._frame import make_operation, missing
-from ._rule import Rule, at_least, is_array, make_arithmetic, shares, step_number
+from ._rule import Rule, at_least, is_array, make_arithmetic, shares, step_number, upwards
 
 
 def _maker(decoupled):
     def make(given, flags, T):
         inverse, square_root = make_arithmetic(T)
+        AMSGRAD = "vmax" in given
 
         @device_function
         def update(p, g, a, b, c, n):
@@ -21,7 +22,11 @@ def _maker(decoupled):
                 g = T(g + decay * p)
             a = T(a + gain1 * T(g - a))
             b = T(beta2 * b + gain2 * g * g)
-            return T(p - rate * a * inverse(T(square_root(b) * root + eps))), a, b, c
+            square = b
+            if AMSGRAD:
+                c = maximum(c, b)
+                square = c
+            return T(p - rate * a * inverse(T(square_root(square) * root + eps))), a, b, c
         return update
     return make
 
@@ -39,7 +44,7 @@ def _prepare(T):
 
 
 _NUMBERS = "rate", "gain1", "beta2", "gain2", "root", "eps", "decay", "log1"
-RULES = {op: Rule(op, ("m", "v"), _NUMBERS, _maker(op == "adamw_step"), 2, _prepare) for op in ("adam_step", "adamw_step")}
+RULES = {op: Rule(op, ("m", "v", "vmax"), _NUMBERS, _maker(op == "adamw_step"), 2, _prepare) for op in ("adam_step", "adamw_step")}
 ADAM, ADAMW = (make_operation(rule) for rule in RULES.values())
 
 
@@ -55,19 +60,21 @@ def moments(function, lr, beta1, beta2, eps, step):
     return lr / (1 - beta1 ** step), 1 - beta1, beta2, 1 - beta2, 1 / math.sqrt(1 - beta2 ** step), eps, 0.0
 
 
-def counted(step):
+def counted(function, step, maximize):
     """(the array of the step's number or None, the flags)."""
-    return (step, ("counted",)) if is_array(step) else (None, ())
+    flags = upwards(function, maximize)
+    return (step, ("counted", *flags)) if is_array(step) else (None, flags)
 
 
-def adam_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, step, master=None, grad_scale=None,
-              found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+def adam_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, step, maximize=False, master=None,
+              grad_scale=None, found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
     """A step of Adam on lists of arrays, in place and in one launch.
 
     For each element, with the gradient ``g = grads / grad_scale + weight_decay * params``::
 
         m <- beta1 * m + (1 - beta1) * g
         v <- beta2 * v + (1 - beta2) * g**2
+        vmax <- max(vmax, v)                                            where there is vmax, which then stands for v below
         params <- params - lr * (m / (1 - beta1**step)) / (sqrt(v / (1 - beta2**step)) + eps)
 
     Parameters
@@ -76,6 +83,8 @@ def adam_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weig
         As `dnnkern.sgd_step`'s.
     m, v : lists of arrays
         The moments: float32 or the parameter's dtype; float64 where it is. They begin as zeros.
+    vmax : list of arrays, optional
+        AMSGrad: the largest v so far, of v's dtypes. They begin as zeros.
     lr, eps, weight_decay : float
         0 or more.
     beta1, beta2 : float
@@ -83,7 +92,7 @@ def adam_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weig
     step : int, or float32 array of one element
         Which step it is, from 1 on. An array is on the device, for CUDA graphs, and where the host does not know which steps were skipped;
         it is not changed.
-    master, grad_scale, found_inf, workspace, stream, algo, allow
+    maximize, master, grad_scale, found_inf, workspace, stream, algo, allow
         As `dnnkern.sgd_step`'s.
 
     Raises
@@ -93,7 +102,8 @@ def adam_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weig
 
     Notes
     -----
-    Deterministic. Kingma and Ba, "Adam: a method for stochastic optimization" (2014). Mirrors `torch.optim.Adam`.
+    Deterministic. Kingma and Ba, "Adam: a method for stochastic optimization" (2014); with `vmax` Reddi, Kale and Kumar, "On the
+    convergence of Adam and beyond" (2018), whose maximum is of v itself, not of v / (1 - beta2**step). Mirrors `torch.optim.Adam`.
 
     Examples
     --------
@@ -105,13 +115,13 @@ def adam_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weig
     """
     *numbers, log1 = moments("adam_step", lr, beta1, beta2, eps, step)
     missing("adam_step", 4, params=params, grads=grads, m=m, v=v)
-    step, flags = counted(step)
+    step, flags = counted("adam_step", step, maximize)
     numbers = *numbers, *at_least("adam_step", weight_decay=weight_decay), log1
-    ADAM.step((params, grads, m, v, master), (grad_scale, found_inf, step), flags, numbers, workspace, stream, algo, allow)
+    ADAM.step((params, grads, m, v, vmax, master), (grad_scale, found_inf, step), flags, numbers, workspace, stream, algo, allow)
 
 
-def adamw_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=1e-2, step, master=None, grad_scale=None,
-               found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+def adamw_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=1e-2, step, maximize=False,
+               master=None, grad_scale=None, found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
     """A step of AdamW on lists of arrays, in place and in one launch: `dnnkern.adam_step` whose weight decay does not go through the
     moments.
 
@@ -120,11 +130,14 @@ def adamw_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, wei
         params <- params - lr * weight_decay * params
         m <- beta1 * m + (1 - beta1) * g
         v <- beta2 * v + (1 - beta2) * g**2
+        vmax <- max(vmax, v)                                            where there is vmax, which then stands for v below
         params <- params - lr * (m / (1 - beta1**step)) / (sqrt(v / (1 - beta2**step)) + eps)
 
     Parameters
     ----------
-    params, grads, m, v, lr, beta1, beta2, eps, weight_decay, step, master, grad_scale, found_inf, workspace, stream, algo, allow
+    params, grads, m, v, vmax, lr, beta1, beta2, eps, weight_decay, step, maximize, master, grad_scale, found_inf
+        As `dnnkern.adam_step`'s.
+    workspace, stream, algo, allow
         As `dnnkern.adam_step`'s.
 
     Raises
@@ -147,6 +160,6 @@ def adamw_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, wei
     *numbers, log1 = moments("adamw_step", lr, beta1, beta2, eps, step)
     missing("adamw_step", 4, params=params, grads=grads, m=m, v=v)
     (weight_decay,) = at_least("adamw_step", weight_decay=weight_decay)
-    step, flags = counted(step)
+    step, flags = counted("adamw_step", step, maximize)
     numbers = *numbers, float(lr) * weight_decay, log1
-    ADAMW.step((params, grads, m, v, master), (grad_scale, found_inf, step), flags, numbers, workspace, stream, algo, allow)
+    ADAMW.step((params, grads, m, v, vmax, master), (grad_scale, found_inf, step), flags, numbers, workspace, stream, algo, allow)

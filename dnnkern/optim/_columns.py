@@ -1,7 +1,7 @@
 """The arrays of a parameter as kernels take them: six columns, of which some are missing, and the numbers of a rule."""
 from dataclasses import dataclass
 
-from ..device import f32, f64
+from ..device import device_function, f32, f64
 from ..host.launch import Argument
 from ._problem import SINGLES
 from ._rule import NUMBERS, STATES, rule_of, unprepared
@@ -42,7 +42,14 @@ class Kind:
     def update(self):
         """The rule's device function."""
         given = tuple(name for name, dtype in zip(self.rule.states, self.dtypes[2:]) if dtype is not None)
-        return self.rule.make(given, self.flags, self.scalar)
+        rule = self.rule.make(given, self.flags, self.scalar)
+        if "maximize" not in self.flags:
+            return rule
+
+        @device_function
+        def climb(p, g, a, b, c, n):
+            return rule(p, -g, a, b, c, n)
+        return climb
 
 
 def columns_of(problem, k):

@@ -10,10 +10,13 @@ from ._rule import Rule, at_least, make_arithmetic
 def _make(given, flags, T):
     """Device functions ``advance(g, m, v, n) -> (m, v)``, ``direction(p, m, v, n)`` and ``ratio(p_squares, d_squares)``."""
     inverse, root = make_arithmetic(T)
+    MAXIMIZE = "maximize" in flags
 
     @device_function
     def advance(g, m, v, n):
         gain1, beta2, gain2 = n[1], n[2], n[3]
+        if MAXIMIZE:
+            g = -g
         return T(m + gain1 * T(g - m)), T(beta2 * v + gain2 * g * g)
 
     @device_function
@@ -46,8 +49,8 @@ RULES = {"lamb_step": Rule("lamb_step", ("m", "v"), _NUMBERS, _make, 2, _prepare
 LAMB = make_operation(RULES["lamb_step"])
 
 
-def lamb_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.0, step, master=None, grad_scale=None,
-              found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+def lamb_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.0, step, maximize=False, master=None,
+              grad_scale=None, found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
     """A step of LAMB on lists of arrays, in place: each array moves by a step in proportion to its own norm.
 
     For each element, with the gradient ``g = grads / grad_scale``, and norms over each array::
@@ -59,7 +62,7 @@ def lamb_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-6, weig
 
     Parameters
     ----------
-    params, grads, m, v, lr, beta1, beta2, eps, weight_decay, step, master, grad_scale, found_inf, workspace, stream, algo, allow
+    params, grads, m, v, lr, beta1, beta2, eps, weight_decay, step, maximize, master, grad_scale, found_inf, workspace, stream, algo, allow
         As `dnnkern.adam_step`'s.
 
     Raises
@@ -83,6 +86,6 @@ def lamb_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-6, weig
     correction, *numbers, log1 = moments("lamb_step", 1.0, beta1, beta2, eps, step)
     lr, weight_decay = at_least("lamb_step", lr=lr, weight_decay=weight_decay)
     missing("lamb_step", 4, params=params, grads=grads, m=m, v=v)
-    step, flags = counted(step)
-    numbers = log1 if flags else correction, *numbers, weight_decay, lr
+    step, flags = counted("lamb_step", step, maximize)
+    numbers = correction if step is None else log1, *numbers, weight_decay, lr
     LAMB.step((params, grads, m, v, master), (grad_scale, found_inf, step), flags, numbers, workspace, stream, algo, allow)

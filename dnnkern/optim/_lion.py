@@ -2,7 +2,7 @@
 from ..device import device_function
 from ..dispatch import Note
 from ._frame import make_operation, missing
-from ._rule import Rule, at_least, shares
+from ._rule import Rule, at_least, shares, upwards
 
 
 def _make(given, flags, T):
@@ -20,8 +20,8 @@ RULES = {"lion_step": Rule("lion_step", ("m",), ("lr", "beta1", "gain1", "beta2"
 LION = make_operation(RULES["lion_step"])
 
 
-def lion_step(params, grads, m, *, lr, beta1=0.9, beta2=0.99, weight_decay=0.0, master=None, grad_scale=None, found_inf=None,
-              workspace=None, stream=None, algo=None, allow=Note.NONE):
+def lion_step(params, grads, m, *, lr, beta1=0.9, beta2=0.99, weight_decay=0.0, maximize=False, master=None, grad_scale=None,
+              found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
     """A step of Lion on lists of arrays, in place and in one launch.
 
     For each element, with the gradient ``g = grads / grad_scale``::
@@ -39,7 +39,7 @@ def lion_step(params, grads, m, *, lr, beta1=0.9, beta2=0.99, weight_decay=0.0, 
         0 or more.
     beta1, beta2 : float
         From 0 to below 1.
-    master, grad_scale, found_inf, workspace, stream, algo, allow
+    maximize, master, grad_scale, found_inf, workspace, stream, algo, allow
         As `dnnkern.sgd_step`'s.
 
     Raises
@@ -62,5 +62,5 @@ def lion_step(params, grads, m, *, lr, beta1=0.9, beta2=0.99, weight_decay=0.0, 
     lr, weight_decay = at_least("lion_step", lr=lr, weight_decay=weight_decay)
     beta1, beta2 = shares("lion_step", beta1=beta1, beta2=beta2)
     missing("lion_step", 3, params=params, grads=grads, m=m)
-    LION.step((params, grads, m, master), (grad_scale, found_inf, None), (), (lr, beta1, 1 - beta1, beta2, 1 - beta2, lr * weight_decay),
-              workspace, stream, algo, allow)
+    flags, numbers = upwards("lion_step", maximize), (lr, beta1, 1 - beta1, beta2, 1 - beta2, lr * weight_decay)
+    LION.step((params, grads, m, master), (grad_scale, found_inf, None), flags, numbers, workspace, stream, algo, allow)

@@ -43,6 +43,7 @@ def add_arguments(parser):
     parser.add_argument("--master", action="store_true", help="with float32 master weights")
     parser.add_argument("--scaled", action="store_true", help="with grad_scale and found_inf")
     parser.add_argument("--nesterov", action="store_true")
+    parser.add_argument("--maximize", action="store_true")
     parser.add_argument("--counted", action="store_true", help="with the number of the step on the device")
 
 
@@ -56,7 +57,7 @@ def make(op, arguments):
     wide = dtype if dtype == "float64" or arguments.narrow else "float32"
     lists = {"params": of(dtype), "grads": of(arguments.grads or dtype), "master": of("float32") if arguments.master else None,
              **{name: of(wide) if name in states else None for name in rule.states}}
-    flags = tuple(flag for flag in ("nesterov", "counted") if getattr(arguments, flag))
+    flags = tuple(flag for flag in ("nesterov", "counted", "maximize") if getattr(arguments, flag))
     singles = {"grad_scale": one, "found_inf": one, "step": Tensor.packed((1,), "float32") if arguments.counted else None}
     return make_step(op, lists, singles, flags)
 

@@ -92,6 +92,13 @@ def _number(function, name, value):
         raise TypeError(f"{function}: {name}={value!r}; expected a number") from None
 
 
+def upwards(function, maximize):
+    """The flags of `maximize`."""
+    if not isinstance(maximize, bool):
+        raise TypeError(f"{function}: maximize={maximize!r}; expected True or False")
+    return ("maximize",) if maximize else ()
+
+
 @device_function
 def unprepared(n, step):
     """The numbers as they are."""

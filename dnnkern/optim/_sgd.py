@@ -2,7 +2,7 @@
 from ..device import device_function
 from ..dispatch import Note
 from ._frame import make_operation, missing
-from ._rule import Rule, at_least, shares
+from ._rule import Rule, at_least, shares, upwards
 
 
 def _make(given, flags, T):
@@ -30,8 +30,8 @@ SGD = make_operation(RULES["sgd_step"])
 _step = SGD.step
 
 
-def sgd_step(params, grads, momenta=None, *, lr, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, first=False, master=None,
-             grad_scale=None, found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+def sgd_step(params, grads, momenta=None, *, lr, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, first=False, maximize=False,
+             master=None, grad_scale=None, found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
     """A step of gradient descent on lists of arrays, in place and in one launch.
 
     For each element, with the gradient ``g = grads / grad_scale + weight_decay * params``::
@@ -55,6 +55,8 @@ def sgd_step(params, grads, momenta=None, *, lr, momentum=0.0, dampening=0.0, ne
         Nesterov's momentum; it needs momentum and no dampening.
     first : bool
         The first step: momenta become g, whatever they hold. This is what PyTorch does, and differs where there is dampening.
+    maximize : bool
+        Ascend: -grads take the place of grads.
     master : list of float32 arrays, optional
         Master weights of float16 and bfloat16 parameters: these are updated, and params, which are not read, become their rounded values.
     grad_scale : float32 array of one element, optional
@@ -97,6 +99,6 @@ def sgd_step(params, grads, momenta=None, *, lr, momentum=0.0, dampening=0.0, ne
     if nesterov and (not momentum or dampening):
         raise ValueError(f"sgd_step: nesterov with momentum={momentum} and dampening={dampening}; expected momentum, and no dampening")
     missing("sgd_step", 2, params=params, grads=grads)
-    flags = (("nesterov",) if nesterov else ()) + (("first",) if first and momenta is not None else ())
+    flags = (("nesterov",) if nesterov else ()) + (("first",) if first and momenta is not None else ()) + upwards("sgd_step", maximize)
     numbers = lr, momentum, 1 - dampening, weight_decay
     _step((params, grads, momenta, master), (grad_scale, found_inf, None), flags, numbers, workspace, stream, algo, allow)

@@ -57,7 +57,7 @@ def _moments_body(kind, numbers):
     """Device function ``body(where, aligned, first, left, factor, n) -> (p_squares, d_squares)`` of a thread."""
     T, N, value = kind.scalar, TYPES[numbers], 0 if kind.dtypes[MASTER] is None else MASTER
     (fetch, unpack, load), (put, store), RAW = make_moves(CONFIG, kind, (value, 1, 2, 3), ((2, 2), (3, 3)))
-    step, direction, _ = kind.rule.make((), (), T)
+    step, direction, _ = kind.rule.make((), kind.flags, T)
     SCALED, prepare = kind.scaled, kind.prepare()
 
     @device_function
@@ -93,7 +93,7 @@ def _move_body(kind, numbers):
     """Device function ``body(where, aligned, first, left, ratio, n)``, which gives nothing of interest."""
     T, N, value = kind.scalar, TYPES[numbers], 0 if kind.dtypes[MASTER] is None else MASTER
     (fetch, unpack, load), (put, store), RAW = make_moves(CONFIG, kind, (value, 2, 3), tuple((0, c) for c in dict.fromkeys((value, 0))))
-    (_, direction, _), prepare = kind.rule.make((), (), T), kind.prepare()
+    (_, direction, _), prepare = kind.rule.make((), kind.flags, T), kind.prepare()
 
     @device_function
     def body(where, aligned, first, left, ratio, n):

@@ -46,7 +46,7 @@ def moments_kernel(config, numbers):
     kind, ARRAYS, T, N = config.kind, config.arrays, config.kind.scalar, TYPES[numbers]
     places, SCALED, SKIPS, MASTER = make_row_places64(config.dims, ARRAYS), kind.scaled, config.skips, kind.dtypes[-1] is not None
     (inverse, _), M, prepare, COUNTED = make_arithmetic(T), ARRAYS - 1, kind.prepare(), kind.counted
-    advance, direction, _ = kind.rule.make((), (), T)
+    advance, direction, _ = kind.rule.make((), kind.flags, T)
     (load_p, _), (load_g, _), (load_a, store_a), (load_b, store_b), _, (load_m, _) = map(make_column, kind.dtypes)
 
     @cuda.jit(launch_bounds=THREADS)
@@ -88,7 +88,7 @@ def move_kernel(config, numbers):
     kind, ARRAYS, T, MASTER = config.kind, config.arrays, config.kind.scalar, config.kind.dtypes[-1] is not None
     places, SKIPS, M = make_row_places64(config.dims, ARRAYS), config.skips, ARRAYS - 1
     prepare, COUNTED = kind.prepare(), kind.counted
-    _, direction, _ = kind.rule.make((), (), T)
+    _, direction, _ = kind.rule.make((), kind.flags, T)
     (load_p, store_p), _, (load_a, _), (load_b, _), _, (load_m, store_m) = map(make_column, kind.dtypes)
 
     @cuda.jit(launch_bounds=THREADS)

@@ -8,8 +8,8 @@ from . import ROUNDOFF, TINY, Case, coherent, lay, rounded, rounding_error
 
 SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 # op -> names of its states
-STATES = {"sgd_step": ("momenta",), "adam_step": ("m", "v"), "adamw_step": ("m", "v"), "rmsprop_step": ("v", "means", "momenta"),
-          "adagrad_step": ("sums",), "lion_step": ("m",), "lamb_step": ("m", "v")}
+STATES = {"sgd_step": ("momenta",), "adam_step": ("m", "v", "vmax"), "adamw_step": ("m", "v", "vmax"),
+          "rmsprop_step": ("v", "means", "momenta"), "adagrad_step": ("sums",), "lion_step": ("m",), "lamb_step": ("m", "v")}
 USUAL = {"sgd_step": {"lr": 2.0, "momentum": 0.5, "dampening": 0.5, "weight_decay": 1.0},
          "adam_step": {"lr": 0.1, "beta1": 0.75, "beta2": 0.9, "eps": 1e-3, "weight_decay": 0.1},
          "adamw_step": {"lr": 0.1, "beta1": 0.75, "beta2": 0.9, "eps": 1e-3, "weight_decay": 0.1},
@@ -18,7 +18,9 @@ USUAL = {"sgd_step": {"lr": 2.0, "momentum": 0.5, "dampening": 0.5, "weight_deca
          "lion_step": {"lr": 0.1, "beta1": 0.8, "beta2": 0.9, "weight_decay": 0.1},
          "lamb_step": {"lr": 0.1, "beta1": 0.75, "beta2": 0.9, "eps": 1e-3, "weight_decay": 0.1}}
 NUMBERED = ("adam_step", "adamw_step", "adagrad_step", "lamb_step")
-POSITIVE = ("v", "sums")
+POSITIVE = ("v", "vmax", "sums")
+OPTIONAL = ("vmax",)
+"""States that a case has only where it says so."""
 
 
 # ---- the steps: of parameter, gradient, states by name, keywords; (parameter, states, magnitude of what was added to the parameter)
@@ -39,8 +41,11 @@ def adam(p, g, s, step, lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, 
     else:
         g = g + weight_decay * p
     m = beta1 * s["m"] + (1 - beta1) * g
-    v = beta2 * s["v"] + (1 - beta2) * g ** 2
-    return p - lr * (m / (1 - beta1 ** step)) / (np.sqrt(v / (1 - beta2 ** step)) + eps), {"m": m, "v": v}
+    square = v = beta2 * s["v"] + (1 - beta2) * g ** 2
+    more = {}
+    if "vmax" in s:  # Algorithm 2 of Reddi and others
+        square = more["vmax"] = np.maximum(s["vmax"], v)
+    return p - lr * (m / (1 - beta1 ** step)) / (np.sqrt(square / (1 - beta2 ** step)) + eps), {"m": m, "v": v, **more}
 
 
 def rmsprop(p, g, s, step, lr, alpha=0.99, eps=1e-8, momentum=0.0, weight_decay=0.0):
@@ -118,7 +123,7 @@ class Step(Case):
     @property
     def names(self):
         """The states that are given."""
-        return STATES[self.op] if self.states is None else self.states
+        return tuple(name for name in STATES[self.op] if name not in OPTIONAL) if self.states is None else self.states
 
     @property
     def lists(self):
@@ -162,7 +167,8 @@ class Step(Case):
         tensors = {name: Tensor(p.shape, p.strides, p.dtype, p.alignment) for name, p in self.inputs().items()}
         lists = {name: tuple(tensors[f"{name}{k}"] for k in range(len(self.shapes))) if name in self.lists else None
                  for name in ("params", "grads", *STATES[self.op], "master")}
-        flags = tuple(flag for flag in ("nesterov", "first") if self.more.get(flag)) + (("counted",) if self.counted else ())
+        flags = tuple(flag for flag in ("nesterov", "first") if self.more.get(flag)) + (("counted",) if self.counted else ()) + (
+            ("maximize",) if self.more.get("maximize") else ())
         return make_step(self.op, lists, {name: tensors.get(name) for name in ("grad_scale", "found_inf", "step")}, flags)
 
     def call(self, arrays, out=None, **tail):
@@ -198,14 +204,15 @@ class Step(Case):
         for k, shape in enumerate(self.shapes):
             p = values[f"{'master' if self.master else 'params'}{k}"]
             states = {name: values[f"{name}{k}"] for name in self.names}
-            g = values[f"grads{k}"] / (self.scale or 1)
+            keywords = dict(self.keywords)
+            g = values[f"grads{k}"] / (self.scale or 1) * (-1 if keywords.pop("maximize", False) else 1)
             size = np.abs(p) + np.abs(g) + sum(np.abs(s) for s in states.values())
             unit, jump = ROUNDOFF["float64" if self.dtype("params", k) == "float64" else "float32"], 0.0
             if not self.found:
                 for step in range(1, self.steps + 1):
                     before = p
                     jump = jump + self._jump(g, states, unit)
-                    p, states = DEFINITION[self.op](p, g, states, self.counted or step, **self.keywords)
+                    p, states = DEFINITION[self.op](p, g, states, self.counted or step, **keywords)
                     if self.op == "lamb_step" and self.halves and p.size:  # the direction is that of the moments as they are stored
                         jump = jump + 8 * ROUNDOFF.get(self.dtype("m", k), 0) * np.abs(p - before).max()
                     size = np.maximum(size, np.abs(p) + np.abs(before) + sum(np.abs(s) for s in states.values()))
@@ -270,6 +277,18 @@ def table(op):
         for number, dtype in ((1, "float32"), (2, "bfloat16"), (1000, "float64"), (40, "float16")):
             case(f"counted-{number}", ((50,), (1030,)), dtype, counted=float(number), found=0.0)
         case("counted-apart", ((6, 18), (40,)), layout={"grads0": {"order": (1, 0)}}, counted=3.0)
+    for dtype in ("float32", "bfloat16"):
+        case("maximize", SIZES, dtype, more={"maximize": True}, scale=2.0)
+    case("maximize-apart", ((12, 20), (40,)), layout={"grads0": {"order": (1, 0)}}, more={"maximize": True})
+    if "vmax" in STATES[op]:
+        for dtype in SHORT:
+            case("amsgrad", SIZES, dtype, states=STATES[op])
+        case("amsgrad-master", ((1100,), (3, 5)), "bfloat16", states=STATES[op], master=True, scale=2.0, found=0.0)
+        case("amsgrad-narrow", ((2049,), (9,)), "float16", states=STATES[op], halves=True)
+        case("amsgrad-apart", ((6, 18), (50,)), states=STATES[op], layout={"params": {"step": 2}})
+        case("amsgrad-counted", ((50,), (1030,)), states=STATES[op], counted=7.0, more={"maximize": True})
+        case("amsgrad-ten-steps", ((50,), (3, 4)), "float64", states=STATES[op], steps=10)
+        case("amsgrad-skipped", ((70,), (1030,)), states=STATES[op], found=1.0)
     if op == "sgd_step":
         case("plain", SIZES, states=())
         case("plain-master", SIZES, "float16", states=(), master=True)
