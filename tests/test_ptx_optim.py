@@ -44,7 +44,8 @@ def test_nothing_is_spilled(words, config, tmp_path):
     for op in ("adamw_step", "rmsprop_step"):
         assembled(op, words, tmp_path, config=config)
         assembled(op, words, tmp_path, "sm_80", config=config)
-    assembled("adamw_step", f"{words} --states m,v,vmax", tmp_path, config=config)
+    for op, states in (("adamw_step", "m,v,vmax"), ("rmsprop_step", "v,means,momenta")):
+        assembled(op, f"{words} --states {states}", tmp_path, config=config)
 
 
 def test_all_loads_are_under_way_before_the_first_is_waited_for(tmp_path):

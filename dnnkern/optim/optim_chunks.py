@@ -38,8 +38,8 @@ class Compiled:
     @property
     def blocks(self):
         """How many blocks a multiprocessor is to hold: their registers are bounded to what that leaves them, and all fit."""
-        if self.config.elements == 8:
-            return 3
+        if self.config.elements == 8:  # of five arrays, all of them in registers, 80 are not enough
+            return 2 if any(None not in kind.dtypes[2:-1] for kind in self.kinds) else 3
         if self.scalar == "float64":
             return min(4, self.room)
         columns = max(sum(d is not None for d in kind.dtypes) for kind in self.kinds)
