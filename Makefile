@@ -1,4 +1,5 @@
-# make demo, test, test-full, bench, lint, docs: each first makes the environment it needs, in $(VENV), and installs nothing again until setup.cfg changes.
+# make demo, test, test-full, planted, bench, lint, docs: each first makes the environment it needs, in $(VENV), and installs nothing
+# again until setup.cfg changes.
 #
 #   make test PYTHON=python3.13         another interpreter: give it another VENV too
 #   make test BIN=/opt/env/bin          an environment that exists already: nothing is made or installed
@@ -21,7 +22,7 @@ CUDA := $(shell $(PYTHON) .ci/cuda_extra.py)
 with = $(VENV)/with-$(1)
 endif
 
-.PHONY: demo test test-full bench lint docs clean
+.PHONY: demo test test-full planted bench lint docs clean
 
 demo: $(call with,demo$(CUDA:%=-%))
 	$(BIN)/python -m dnnkern demo $(ARGS)
@@ -31,6 +32,9 @@ test: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 
 test-full: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 	.ci/tiers $(BIN)/python --everything $(ARGS)
+
+planted: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
+	$(BIN)/python tests/planted.py $(ARGS)
 
 bench: $(call with,bench$(CUDA:%=-%))
 	$(BIN)/python -m dnnkern bench $(ARGS)

@@ -50,6 +50,34 @@ def test_torch_agrees(shape):
     np.testing.assert_allclose(host(y), infer.numpy(), rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("name, function", [("silu", "silu"), ("gelu", "gelu"), ("tanh", "tanh"), ("bent", "leaky_relu")])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_torch_agrees_on_activations_whose_argument_is_computed_anew(name, function, layout):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(6)
+    (x, dy), (gamma, beta) = rng.standard_normal((2, 3, 4, 2, 5)), rng.standard_normal((2, 4))
+    activation = Activation("leaky_relu", negative_slope=-0.5) if name == "bent" else name
+    leaves = [torch.from_numpy(v.copy()).requires_grad_() for v in (x, gamma, beta)]
+    more = {"negative_slope": -0.5} if name == "bent" else {}
+    torch_function = getattr(torch, function, None) or getattr(torch.nn.functional, function)
+    want = torch_function(torch.nn.functional.batch_norm(leaves[0], None, None, *leaves[1:], True, 0.1, 1e-4), **more)
+    want.backward(torch.from_numpy(dy))
+
+    def lie(v):
+        return array(np.ascontiguousarray(np.moveaxis(v, 1, -1)) if layout == "NHWC" else v, "float64")
+
+    def stand(v):
+        return np.moveaxis(host(v), -1, 1) if layout == "NHWC" and v.ndim > 1 else host(v)
+    weights = [array(v, "float64") for v in (gamma, beta)]
+    for algo in ("naive", "columns" if layout == "NHWC" else "planes"):
+        y, mean, rstd = dnnkern.batch_norm_train_fwd(lie(x), *weights, eps=1e-4, layout=layout, activation=activation, algo=algo)
+        np.testing.assert_allclose(stand(y), want.detach().numpy(), rtol=1e-11, atol=1e-12)
+        got = dnnkern.batch_norm_bwd(lie(dy), lie(x), weights[0], mean, rstd, layout=layout, activation=activation, beta=weights[1],
+                                     algo=algo)
+        for one, other in zip(got, leaves):
+            np.testing.assert_allclose(stand(one), other.grad.numpy(), rtol=1e-10, atol=1e-11)
+
+
 def test_layouts_agree():
     rng = np.random.default_rng(7)
     x, gamma, beta = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal(3), rng.standard_normal(3)
@@ -141,9 +169,12 @@ def test_random_problems(request):
         dtype, layout = draw(st.sampled_from(["float64", "float32", "float16", "bfloat16"])), draw(st.sampled_from(["NCHW", "NHWC"]))
         optional = ["gamma", "beta", "running_mean", "running_var", "residual", "dresidual"]
         missing = tuple(n for n in optional if (n in kind.names or n in kind.results) and draw(st.booleans()))
-        more = {"activation": draw(st.sampled_from([None, "relu", "leaky_relu"])), "around": draw(st.sampled_from([0.0, 50.0]))}
-        if "y" in kind.names and more["activation"] is None:
-            missing += ("y",)
+        more = {"activation": draw(st.sampled_from([None, "relu", "leaky_relu", "swish"])), "around": draw(st.sampled_from([0.0, 50.0]))}
+        if more["activation"] == "swish":  # which a residual does not go with, and which asks for beta where there is gamma
+            missing = tuple({*missing, "residual", "dresidual"} - ({"beta"} if "dy" in kind.names else set()))
+        if "dy" in kind.names:
+            missing += ("y",) if more["activation"] in (None, "swish") else ()
+            missing += ("beta",) if more["activation"] != "swish" else ()
         if issubclass(kind, group.GroupNorm):
             more["groups"] = draw(st.sampled_from([g for g in (1, 2, 3, 4, shape[1]) if shape[1] % g == 0]))
         else:
@@ -192,6 +223,8 @@ def test_operands():
     refused(TypeError, ["x: ", "NoneType"], train, None, c, c)
     refused(TypeError, ["var: ", "NoneType"], infer, x, c, c, c, None)
     refused(TypeError, ["y: ", "NoneType"], bwd, x, x, c, c, c, activation="relu")
+    refused(TypeError, ["beta: ", "NoneType", "gradient of swish"], bwd, x, x, c, c, c, activation="swish")
+    refused(TypeError, ["beta: ", "NoneType"], bwd, x, x, c, c, c, activation=Activation("leaky_relu", negative_slope=-1), y=x)
     refused(TypeError, ["x is int32", "bfloat16"], train, array(np.ones((2, 3)), "int32"), c, c)
     refused(ValueError, ["gamma has shape (2,)", "(3,)", "NCHW"], train, x, n, c)
     refused(ValueError, ["beta has shape (3,)", "(4,)", "NHWC"], train, x, None, c, layout="NHWC")
@@ -210,9 +243,11 @@ def test_parameters():
     x, c = array(np.ones((2, 3, 4))), array(np.ones(3))
     refused(ValueError, ["layout='NCWH'", "NHWC"], dnnkern.batch_norm_train_fwd, x, c, c, layout="NCWH")
     refused(ValueError, ["mode='both'", "per_activation"], dnnkern.batch_norm_infer, x, c, c, c, c, mode="both")
-    refused(ValueError, ["gelu", "relu"], dnnkern.batch_norm_train_fwd, x, c, c, activation="gelu")
+    refused(ValueError, ["'gelu'", "with a residual", "relu"], dnnkern.batch_norm_train_fwd, x, c, c, activation="gelu", residual=x)
+    refused(ValueError, ["'gelu'", "with a residual"], dnnkern.batch_norm_bwd, x, x, c, c, c, activation="gelu", beta=c, residual=True)
     refused(ValueError, ["mode 'step'"], dnnkern.batch_norm_infer, x, c, c, c, c, activation="step")
-    refused(ValueError, ["negative"], dnnkern.batch_norm_train_fwd, x, c, c, activation=Activation("leaky_relu", negative_slope=-1))
+    bent = Activation("leaky_relu", negative_slope=-1)
+    refused(ValueError, ["negative"], dnnkern.batch_norm_train_fwd, x, c, c, activation=bent, residual=x)
     refused(TypeError, ["activation is 3"], dnnkern.batch_norm_train_fwd, x, c, c, activation=3)
     refused(TypeError, ["residual is 1", "True or False"], dnnkern.batch_norm_bwd, x, x, c, c, c, residual=1)
 

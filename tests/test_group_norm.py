@@ -20,19 +20,20 @@ def able(op, words):
 
 # ---- against PyTorch
 
-@pytest.mark.parametrize("shape, groups", [((6, 4), 2), ((3, 6, 5), 3), ((2, 4, 3, 5), 1), ((2, 8, 2, 3, 2), 4)])
-def test_torch_agrees_on_groups(shape, groups):
+@pytest.mark.parametrize("shape, groups, activation", [((6, 4), 2, "relu"), ((3, 6, 5), 3, "silu"), ((2, 4, 3, 5), 1, "relu"),
+                                                       ((2, 8, 2, 3, 2), 4, "gelu")])
+def test_torch_agrees_on_groups(shape, groups, activation):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(4)
     x, dy = (rng.standard_normal(shape) for _ in range(2))
     gamma, beta = (rng.standard_normal(shape[1]) for _ in range(2))
     leaves = [torch.from_numpy(v.copy()).requires_grad_() for v in (x, gamma, beta)]
-    want = torch.relu(torch.nn.functional.group_norm(leaves[0], groups, *leaves[1:], 1e-4))
+    want = getattr(torch.nn.functional, activation)(torch.nn.functional.group_norm(leaves[0], groups, *leaves[1:], 1e-4))
     want.backward(torch.from_numpy(dy))
     given = [array(v, "float64") for v in (x, gamma, beta)]
-    y, mean, rstd = dnnkern.group_norm_fwd(*given, groups, eps=1e-4, activation="relu")
+    y, mean, rstd = dnnkern.group_norm_fwd(*given, groups, eps=1e-4, activation=activation)
     np.testing.assert_allclose(host(y), want.detach().numpy(), rtol=1e-11, atol=1e-12)
-    got = dnnkern.group_norm_bwd(array(dy, "float64"), *given[:2], mean, rstd, groups, activation="relu", y=y)
+    got = dnnkern.group_norm_bwd(array(dy, "float64"), *given[:2], mean, rstd, groups, activation=activation, y=y, beta=given[2])
     for one, other in zip(got, leaves):
         np.testing.assert_allclose(host(one), other.grad.numpy(), rtol=1e-10, atol=1e-11)
 
@@ -42,12 +43,13 @@ def test_torch_agrees_on_instances():
     rng = np.random.default_rng(5)
     (x, dy), (gamma, beta) = rng.standard_normal((2, 2, 3, 4, 5)), rng.standard_normal((2, 3))
     leaves = [torch.from_numpy(v.copy()).requires_grad_() for v in (x, gamma, beta)]
-    want = torch.nn.functional.instance_norm(leaves[0], weight=leaves[1], bias=leaves[2])
+    want = torch.nn.functional.silu(torch.nn.functional.instance_norm(leaves[0], weight=leaves[1], bias=leaves[2]))
     want.backward(torch.from_numpy(dy))
     given = [array(v, "float64") for v in (x, gamma, beta)]
-    y, mean, rstd = dnnkern.instance_norm_fwd(*given)
+    y, mean, rstd = dnnkern.instance_norm_fwd(*given, activation="silu")
     np.testing.assert_allclose(host(y), want.detach().numpy(), rtol=1e-11, atol=1e-12)
-    for one, other in zip(dnnkern.instance_norm_bwd(array(dy, "float64"), *given[:2], mean, rstd), leaves):
+    fused = {"activation": "silu", "beta": given[2]}
+    for one, other in zip(dnnkern.instance_norm_bwd(array(dy, "float64"), *given[:2], mean, rstd, **fused), leaves):
         np.testing.assert_allclose(host(one), other.grad.numpy(), rtol=1e-10, atol=1e-11)
 
 
@@ -95,6 +97,9 @@ def test_words_and_records(op):
     assert problem.x.shape == (4, 5, 6, 30) and problem.gamma.dtype == "float32" and problem.groups == 3 and problem.rstd.shape == (4, 3)
     assert FAMILY[op][2](dispatch.problem_record(problem)) == problem
     assert parse_problem(["4x30x5", "f32"], op).groups == 30
+    recomputed = parse_problem("4x30x5 f32 silu".split(), op)
+    assert recomputed.activation.mode == "swish" and FAMILY[op][2](dispatch.problem_record(recomputed)) == recomputed
+    assert recomputed.beta is not None and (op.endswith("fwd") or recomputed.y is None and problem.y is not None and problem.beta is None)
     with pytest.raises(ValueError, match="not a record"):
         FAMILY[op][2]({"groups": 3})
     for words in (["4x", "f32"], ["4x4", "f31"], ["4x4", "f32", "g3"], ["4x4", "f32", "running"]):
@@ -115,6 +120,8 @@ def test_operands():
     refused(TypeError, ["x: ", "NoneType"], fwd, None, c, c, 2)
     refused(TypeError, ["mean: ", "NoneType"], bwd, x, x, c, None, s, 2)
     refused(TypeError, ["y: ", "NoneType"], bwd, x, x, c, s, s, 2, activation="relu")
+    refused(TypeError, ["beta: ", "NoneType", "gradient of gelu"], bwd, x, x, c, s, s, 2, activation="gelu")
+    refused(ValueError, ["beta has shape (2, 2)", "(4,)"], bwd, x, x, c, s, s, 2, activation="gelu", beta=s)
     refused(TypeError, ["x is int32", "bfloat16"], fwd, array(np.ones((2, 4)), "int32"), c, c, 2)
     refused(ValueError, ["gamma has shape (2, 2)", "(4,)", "2 groups"], fwd, x, s, c, 2)
     refused(ValueError, ["mean has shape (4,)", "(2, 2)"], bwd, x, x, c, c, s, 2)
@@ -135,7 +142,7 @@ def test_groups(groups, error, words):
 def test_parameters():
     x, c = array(np.ones((2, 4, 3))), array(np.ones(4))
     refused(ValueError, ["layout='NCWH'", "NHWC"], dnnkern.group_norm_fwd, x, c, c, 2, layout="NCWH")
-    refused(ValueError, ["gelu", "relu"], dnnkern.group_norm_fwd, x, c, c, 2, activation="gelu")
+    refused(ValueError, ["mode 'gelus'", "relu"], dnnkern.group_norm_fwd, x, c, c, 2, activation="gelus")
 
 
 def test_instances_have_their_own_name_in_messages():
@@ -144,6 +151,7 @@ def test_instances_have_their_own_name_in_messages():
     refused(ValueError, ["gamma has shape (2, 4)", "(4,)"], dnnkern.instance_norm_fwd, x, s)
     refused(ValueError, ["rstd has shape (4,)", "(2, 4)"], dnnkern.instance_norm_bwd, x, x, c, s, c)
     refused(ValueError, ["layout='NCWH'"], dnnkern.instance_norm_fwd, x, layout="NCWH")
+    refused(TypeError, ["beta: ", "gradient of mish"], dnnkern.instance_norm_bwd, x, x, c, s, s, activation="mish")
     refused(ValueError, ["x has shape (4,)"], dnnkern.instance_norm_fwd, c)
 
 

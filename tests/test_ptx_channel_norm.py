@@ -77,6 +77,22 @@ def test_gradients_of_groups(words, algo, tmp_path):
     assert len(found) == 4 and set(accesses(found[-1][1], "STG")) == {128}
 
 
+@pytest.mark.parametrize("words, algo", [("64x256x56x56 bf16 nhwc swish", "columns"), ("64x256x56x56 f32 nhwc gelu", "columns"),
+                                         ("64x256x56x56 bf16 gelu", "planes"), ("64x256x56x56 f32 swish", "planes")])
+def test_an_argument_that_is_computed_anew_is_no_array_to_read(words, algo, tmp_path):
+    """dy and x alone, 16 bytes at a time, in no more registers than with y."""
+    config, found = launches("group_norm_bwd", f"{words} g32", algo, tmp_path)
+    (_, sums), (_, gradient) = found[0], found[-1]
+    assert accesses(sums, "LDG")[128] == 8 and sums.registers <= 128
+    assert set(accesses(gradient, "STG")) == {128} and gradient.registers <= 128
+
+
+@pytest.mark.parametrize("words", ["16x512x32x32 bf16 g32 swish", "64x256x56x56 f32 g32 gelu", "64x1024x14x14 f16 g32 mish"])
+def test_activations_of_groups_in_registers(words, tmp_path):
+    config, ((_, code),) = launches("group_norm_fwd", words, "block", tmp_path)
+    assert code.registers * config.planes.threads * config.blocks <= 65536
+
+
 @pytest.mark.parametrize("words, threads", [("64x256x56x56 bf16 g32", 512), ("64x256x56x56 f32 g32 relu", 1024),
                                             ("64x1024x14x14 f16 g32", 128)])
 def test_groups_in_registers_are_read_once(words, threads, tmp_path):

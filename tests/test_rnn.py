@@ -6,15 +6,17 @@ import labs
 import numpy as np
 import pytest
 from cases import lay, numpy_dtype, rnn_bwd_data, rnn_fwd
+from cases._rnn import Data, Forward, Weights
 from labs import array, host
 
 import dnnkern
-from dnnkern import RnnSpec, dispatch
+from dnnkern import RnnSpec, dispatch, selfcheck
 from dnnkern.dispatch import NotSupported
 from dnnkern.host.device import Device
 from dnnkern.rnn import _persistent_plan
 from dnnkern.rnn._parse import FAMILY, SMALL, parse_problem
 from dnnkern.rnn._problem import regions
+from dnnkern.rnn._spec import BIASES
 
 OPS = ("rnn_fwd", "rnn_bwd_data", "rnn_bwd_weights")
 FWD, DATA, WEIGHTS = dnnkern.rnn_fwd, dnnkern.rnn_bwd_data, dnnkern.rnn_bwd_weights
@@ -118,6 +120,56 @@ def test_a_sequence_without_steps_keeps_its_first_states(cell):
     dhn = numbers(1, 2, 3, seed=2)
     dx, dh0, _ = DATA(spec, array(np.zeros((2, 2, 3))), array(dhn), None, *given, y, weights, reserve, lengths=lengths)
     assert np.array_equal(host(dh0)[:, 0], dhn.astype(np.float32)[:, 0]) and not host(dx)[:, 0].any()
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_lengths_out_of_range_count_as_the_nearest_in_it(algo):
+    """In all three passes: nothing past the arrays is read."""
+    spec = RnnSpec("gru", 3, 2, bidirectional=True, num_layers=2)
+    weights, x, dy = array(0.3 * numbers(spec.weight_size)), array(numbers(4, 3, 3, seed=1)), array(numbers(4, 3, 4, seed=2))
+    found = []
+    for lengths in ([9, -5, 3], [4, 0, 3]):
+        how = {"lengths": array(lengths, "int32"), "algo": algo}
+        y, hn, _, reserve = FWD(spec, x, None, None, weights, training=True, **how)
+        slopes = DATA(spec, dy, None, None, x, None, None, y, weights, reserve, **how)
+        found.append([host(t) for t in (y, hn, *slopes[:2], WEIGHTS(spec, x, None, y, reserve, **how), reserve)])
+    for a, b in zip(*found):
+        assert np.array_equal(a, b)
+
+
+# ---- random networks
+
+@pytest.mark.parametrize("kind", [Forward, Data, Weights])
+def test_random_problems(kind, request):
+    """Every option with every other, in every algorithm that can, against the definition in float64."""
+    def problems(draw):
+        st = pytest.importorskip("hypothesis").strategies
+        cell, skip = draw(st.sampled_from(CELLS)), draw(st.integers(0, 3)) == 0
+        hidden = draw(st.sampled_from([1, 2, 3, 5, 8, 8, 16]))
+        inputs = hidden if skip else draw(st.sampled_from([1, 2, 3, 4, 8]))
+        words = {"num_layers": draw(st.integers(1, 3)), "bidirectional": draw(st.booleans()),
+                 "bias": draw(st.sampled_from(list(BIASES))), "dropout": draw(st.sampled_from([0.0, 0.0, 0.4])),
+                 "input_mode": "skip" if skip else "linear"}
+        if cell == "lstm":
+            words["clip"] = draw(st.sampled_from([None, None, 0.3]))
+            words["proj_size"] = draw(st.sampled_from([0, 0, *(n for n in (1, 2, 4, 8) if n < hidden)]))
+        steps, samples = draw(st.integers(0, 4)), draw(st.sampled_from([0, 1, 2, 3, 4, 9]))
+        lengths = tuple(draw(st.integers(0, steps)) for _ in range(samples)) if draw(st.booleans()) else None
+        arrays = {name: contract.random_layout(draw, st, 3) if draw(st.booleans()) else {}
+                  for name in ("x", "y", "h0", "c0", "hn", "cn", "dy", "dhn", "dcn", "dx", "dh0", "dc0")}
+        arrays |= {name: {"misaligned": draw(st.sampled_from([0, 0, 0, 1, 4]))} for name in ("weights", "reserve", "dweights")}
+        absent = frozenset(name for name in ("h0", "c0", "dhn", "dcn") if draw(st.integers(0, 2)) == 0)
+        return kind("random", cell, (inputs, hidden), steps, samples, draw(st.sampled_from(["float64", "float32", "float16", "bfloat16"])),
+                    tuple(words.items()), lengths=lengths, layout=draw(st.sampled_from(["TNC", "NTC"])), absent=absent,
+                    training=kind is not Forward or draw(st.booleans()), arrays=arrays)
+    contract.random_problems(request, problems, 5)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_operands_to_measure_on_are_what_a_forward_pass_leaves(op, capsys):
+    """Else algorithms that rely on it, all but naive, would differ from naive and never be found the fastest."""
+    for text in (*(text for text in SMALL[op] if "--lengths" in text), "2x2 4x8 lstm f32 --lengths --layers 2 --dropout 0.5"):
+        assert selfcheck.run_problem(parse_problem(text.split(), op)) == 0, capsys.readouterr().out
 
 
 # ---- persistent layers

@@ -5,6 +5,7 @@ from bench.peers import Peer
 from bench.torch_arrays import TorchContender, tensors
 from dnnkern.host.operands import USUAL
 
+IN_PLACE = {"identity": lambda y: y, "relu": torch.relu_, "swish": lambda y: torch.nn.functional.silu(y, inplace=True)}
 NAME, EPS, MOMENTUM = "torch", USUAL["eps"], USUAL["momentum"]
 
 
@@ -60,7 +61,7 @@ def finished(p, y, residual):
     """With the residual and the activation."""
     if residual is not None:
         y = y.add_(residual)
-    return torch.relu_(y) if p.activation.mode == "relu" else y
+    return IN_PLACE[p.activation.mode](y)
 
 
 def training(p, t, operator="native_batch_norm"):
@@ -82,7 +83,9 @@ def inference(p, t):
 
 
 def past_activation(p, dy, y):
-    """dy times the activation's derivative."""
+    """dy times the activation's derivative, found from what PyTorch keeps for it: y of relu, the argument of swish."""
+    if p.activation.mode == "swish":
+        return torch.ops.aten.silu_backward(dy, y)
     return torch.ops.aten.threshold_backward(dy, y, 0) if p.activation.mode == "relu" else dy
 
 
@@ -120,6 +123,10 @@ def group_gradients(p, t):
     """Of group normalisation; its kernels read channels first alone."""
     dy, x, y = (first(p, t[name]) for name in ("dy", "x", "y"))
     n, c = x.shape[:2]
+    if p.activation.mode == "swish":
+        mean, rstd = (t[name].repeat_interleave(c // p.groups, 1).view(n, c, *(1,) * (x.ndim - 2)) for name in ("mean", "rstd"))
+        gamma, beta = (t[name].view(c, *(1,) * (x.ndim - 2)) for name in ("gamma", "beta"))
+        y = ((x - mean) * rstd * gamma + beta).to(x.dtype)
 
     def call():
         dz = past_activation(p, dy, y).contiguous()

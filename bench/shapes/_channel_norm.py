@@ -19,7 +19,7 @@ GROUP = {
     "groups": ("64x256x56x56 {} g32", "16x128x128x128 {} g32  # diffusion", "16x512x32x32 {} g32", "64x1024x14x14 {} g32",
                "64x2048x7x7 {} g32"),
     "instances": ("8x64x256x256 {}  # style", "16x128x64x64 {}", "64x2048x7x7 {}"),
-    "fused": ("64x256x56x56 {} g32 relu",),
+    "fused": ("64x256x56x56 {} g32 relu", "16x512x32x32 {} g32 swish  # diffusion"),
     "others": ("8x64x16x56x56 {} g8  # video", "32x256x1000 {} g16  # sound", "8x1000x31x31 {} g8  # odd"),
 }
 
@@ -33,7 +33,7 @@ class Case(_words.Case):
         import dnnkern
         p = self.problem
         named = [name for name, _, _ in p.arrays if not p.is_result(name)]
-        split = {"y", "residual"} & set(named)
+        split = ({"y", "beta"} if self.op.endswith("bwd") else {"residual"}) & set(named)
         operands = [arrays.get(name) for name in named if name not in split]
         if p.groups is None:
             keywords["mode"] = p.mode

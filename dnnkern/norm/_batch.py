@@ -2,6 +2,7 @@
 from ..dispatch import Note
 from ..host.front import Operation
 from ._batch_problem import make_batch_backward, make_batch_infer, make_batch_train
+from ._channel_problem import backward_operands
 
 BATCH_TRAIN = Operation("batch_norm_train_fwd", operands=("x", "gamma", "beta", "running_mean", "running_var", "residual"),
                         outputs=("y", "mean", "rstd"), scalars=("eps", "momentum"), problem=make_batch_train,
@@ -9,10 +10,10 @@ BATCH_TRAIN = Operation("batch_norm_train_fwd", operands=("x", "gamma", "beta", 
 BATCH_INFER = Operation("batch_norm_infer", operands=("x", "gamma", "beta", "mean", "var", "residual"), outputs=("y",), scalars=("eps",),
                         problem=make_batch_infer)
 # The one with a residual comes first: the first of an op is what `find` takes for problems of either kind.
-BATCH_BACKWARD = Operation("batch_norm_bwd", operands=("dy", "x", "gamma", "mean", "rstd", "y"),
+BATCH_BACKWARD = Operation("batch_norm_bwd", operands=("dy", "x", "gamma", "mean", "rstd", "y", "beta"),
                            outputs=("dx", "dgamma", "dbeta", "dresidual"), problem=make_batch_backward)
 _train, _infer, _backward_residual = BATCH_TRAIN.call, BATCH_INFER.call, BATCH_BACKWARD.call
-_backward = Operation("batch_norm_bwd", operands=("dy", "x", "gamma", "mean", "rstd", "y"), outputs=("dx", "dgamma", "dbeta"),
+_backward = Operation("batch_norm_bwd", operands=("dy", "x", "gamma", "mean", "rstd", "y", "beta"), outputs=("dx", "dgamma", "dbeta"),
                       problem=make_batch_backward).call
 
 
@@ -39,7 +40,7 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
     layout : "NCHW" or "NHWC"
         Channels first or last, for any number of spatial dimensions.
     activation : str or Activation, optional
-        relu or leaky_relu, with their parameters: those whose gradient follows from y.
+        Any that `activation_fwd` has, without arrays of parameters; with a residual relu or leaky_relu, whose gradient follows from y.
     residual : array, optional
         Of x's shape and dtype, any strides.
     out : tuple of arrays (y, mean, rstd)
@@ -55,7 +56,7 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
     Raises
     ------
     ValueError
-        Shapes that do not fit, channels of no values, an activation that has no gradient by its result, overlapping arrays.
+        Shapes that do not fit, channels of no values, an activation that a residual does not go with, overlapping arrays.
     TypeError
         Dtypes, objects that are not device arrays, immutable `out` or running statistics.
     NotSupported
@@ -125,8 +126,8 @@ def batch_norm_infer(x, gamma, beta, mean, var, *, eps=1e-5, mode="spatial", lay
     return _infer(operands, out, (mode, layout, activation), (eps,), workspace, stream, algo, allow)
 
 
-def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", activation=None, y=None, residual=False, out=None,
-                   workspace=None, stream=None, algo=None, allow=Note.NONE):
+def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", activation=None, y=None, beta=None, residual=False,
+                   out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
     """The gradients of `batch_norm_train_fwd`.
 
     With ``dz = dy * activation'`` and ``n = (x - mean) * rstd``, averages and sums over what a mean is of,
@@ -142,8 +143,10 @@ def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", a
         What it returned.
     mode, layout, activation
         As given to it.
-    y : array, where there is an activation
-        What it returned; the activation's gradient is found by it.
+    y : array, for relu and leaky_relu
+        What it returned: their gradient follows from it.
+    beta : array, for other activations
+        As given to it: their argument, ``(x - mean) * rstd * gamma + beta``, is computed anew. May be missing where gamma is None.
     residual : bool
         Whether dresidual is wanted.
     out : tuple of arrays (dx, dgamma, dbeta), with `residual` (dx, dgamma, dbeta, dresidual)
@@ -175,5 +178,5 @@ def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", a
     (array([ 0.176, -0.22 ,  0.044], dtype=float32), array([-0.926], dtype=float32), array([1.], dtype=float32))
     """
     call = _backward_residual if residual is True else _backward
-    operands = (dy, x, gamma, mean, rstd) if y is None else (dy, x, gamma, mean, rstd, y)
+    operands = backward_operands(dy, x, gamma, mean, rstd, y, beta)
     return call(operands, out, (mode, layout, activation, residual), (), workspace, stream, algo, allow)

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 from ..device.epilogue import Activation
 from ..host.tensor import Tensor
-from ._channel_problem import RUNNING, STATISTIC, WEIGHT, WHOLE, ChannelNorm, activation_of, check_given, results_of
+from ._channel_problem import RUNNING, STATISTIC, WEIGHT, WHOLE, ChannelNorm, activation_of, check_given, for_activation, results_of
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class BatchNormInferProblem(ChannelNorm):
 
 @dataclass(frozen=True)
 class BatchNormGradientProblem(ChannelNorm):
-    """The gradients of `BatchNormProblem`: with ``dz = dy * activation'`` (from y) and ``n = (x - mean) * rstd``, averages and sums over
+    """The gradients of `BatchNormProblem`: with ``dz = dy * activation'`` and ``n = (x - mean) * rstd``, averages and sums over
     what a mean is of, ``dx = gamma * rstd * (dz - avg(dz) - n * avg(dz * n))``, ``dgamma = sum(dz * n)``, ``dbeta = sum(dz)``,
     ``dresidual = dz``.
 
@@ -83,10 +83,12 @@ class BatchNormGradientProblem(ChannelNorm):
     mean, rstd : Tensor
         What the forward operation gave.
     y : Tensor or None
-        Its result, where there is an activation.
+        Its result, where the activation's gradient follows from it.
     dgamma, dbeta : Tensor
     dresidual : Tensor or None
     mode, layout, activation
+    beta : Tensor or None
+        As given to it, where the activation's gradient needs ``(x - mean) * rstd * gamma + beta``.
     """
     dy: Tensor
     x: Tensor
@@ -101,6 +103,7 @@ class BatchNormGradientProblem(ChannelNorm):
     mode: str = "spatial"
     layout: str = "NCHW"
     activation: Activation = Activation()
+    beta: Tensor | None = None
     op, result_names = "batch_norm_bwd", ("dx", "dgamma", "dbeta", "dresidual")
 
     def __post_init__(self):
@@ -109,8 +112,8 @@ class BatchNormGradientProblem(ChannelNorm):
     @property
     def arrays(self):
         return (("dy", self.dy, WHOLE), ("x", self.x, WHOLE), ("gamma", self.gamma, WEIGHT), ("mean", self.mean, STATISTIC),
-                ("rstd", self.rstd, STATISTIC), ("y", self.y, WHOLE), ("dx", self.dx, WHOLE), ("dgamma", self.dgamma, WEIGHT),
-                ("dbeta", self.dbeta, WEIGHT), ("dresidual", self.dresidual, WHOLE))
+                ("rstd", self.rstd, STATISTIC), ("y", self.y, WHOLE), ("beta", self.beta, WEIGHT), ("dx", self.dx, WHOLE),
+                ("dgamma", self.dgamma, WEIGHT), ("dbeta", self.dbeta, WEIGHT), ("dresidual", self.dresidual, WHOLE))
 
 
 def make_batch_train(tensors, outs, mode, layout, activation, aliases):
@@ -133,13 +136,12 @@ def make_batch_infer(tensors, outs, mode, layout, activation, aliases):
 
 def make_batch_backward(tensors, outs, mode, layout, activation, residual, aliases):
     """`BatchNormGradientProblem` of a call."""
-    op, names = "batch_norm_bwd", ("dy", "x", "gamma", "mean", "rstd", "y")
+    op, names = "batch_norm_bwd", ("dy", "x", "gamma", "mean", "rstd", "y", "beta")
     if not isinstance(residual, bool):
         raise TypeError(f"{op}: residual is {residual!r}; expected True or False")
     activation, given = activation_of(op, activation), dict(zip(names, tensors))
-    active = activation.mode != "identity"
-    check_given(op, given, ("dy", "x", "mean", "rstd") + ("y",) * active)
+    check_given(op, given, ("dy", "x", "mean", "rstd"))
     wanted = BatchNormGradientProblem.result_names[:4 if residual else 3]
     outs = results_of(op, given, outs, wanted, layout, mode)
-    y, missing = given["y"] if active else None, (None,) * (4 - len(outs))
-    return BatchNormGradientProblem(*tensors[:5], y, *outs, *missing, mode, layout, activation)
+    (y, beta), missing = for_activation(op, activation, given), (None,) * (4 - len(outs))
+    return BatchNormGradientProblem(*tensors[:5], y, *outs, *missing, mode, layout, activation, beta)

@@ -3,13 +3,14 @@ import argparse
 import functools
 
 from ..device.epilogue import MODES as ACTIVATIONS
+from ..device.epilogue import Activation
 from ..host.tensor import Tensor
 from ..host.words import dtype_word, problem_from_record
 from ..host.window import LAYOUTS
 from ..transform._parse import sizes_word
 from ._batch_problem import (BatchNormGradientProblem, BatchNormInferProblem, BatchNormProblem, make_batch_backward, make_batch_infer,
                              make_batch_train)
-from ._channel_problem import MODES, RUNNING, STATISTIC, WEIGHT, WHOLE, shape_of
+from ._channel_problem import MODES, RUNNING, STATISTIC, WEIGHT, WHOLE, gradient_source, shape_of
 from ._group_problem import GroupNormGradientProblem, GroupNormProblem, make_group_backward, make_group_forward
 
 FLAGS = ("residual", "running")
@@ -18,10 +19,12 @@ _KINDS = {"batch_norm_train_fwd": (BatchNormProblem, make_batch_train, {
           "batch_norm_infer": (BatchNormInferProblem, make_batch_infer, {
               "x": WHOLE, "gamma": WEIGHT, "beta": WEIGHT, "mean": RUNNING, "var": RUNNING, "residual": WHOLE}),
           "batch_norm_bwd": (BatchNormGradientProblem, make_batch_backward, {
-              "dy": WHOLE, "x": WHOLE, "gamma": WEIGHT, "mean": STATISTIC, "rstd": STATISTIC, "y": WHOLE}),
+              "dy": WHOLE, "x": WHOLE, "gamma": WEIGHT, "mean": STATISTIC, "rstd": STATISTIC, "y": WHOLE,
+              "beta": WEIGHT}),
           "group_norm_fwd": (GroupNormProblem, make_group_forward, {"x": WHOLE, "gamma": WEIGHT, "beta": WEIGHT}),
           "group_norm_bwd": (GroupNormGradientProblem, make_group_backward, {
-              "dy": WHOLE, "x": WHOLE, "gamma": WEIGHT, "mean": STATISTIC, "rstd": STATISTIC, "y": WHOLE})}
+              "dy": WHOLE, "x": WHOLE, "gamma": WEIGHT, "mean": STATISTIC, "rstd": STATISTIC, "y": WHOLE,
+              "beta": WEIGHT})}
 
 
 def _term(text):
@@ -60,7 +63,10 @@ def make(op, arguments):
     x = Tensor.packed((n, c, *image) if layout == "NCHW" else (n, *image, c), arguments.dtype)
     weights, wide = given.get("weights", x.dtype), "float64" if x.dtype == "float64" else "float32"
     dtypes = {WHOLE: x.dtype, STATISTIC: wide, WEIGHT: weights, RUNNING: weights}
-    there = {"running_mean": "running" in given, "running_var": "running" in given, "residual": "residual" in given, "y": activation}
+    there = {"running_mean": "running" in given, "running_var": "running" in given, "residual": "residual" in given}
+    if op.endswith("bwd"):
+        source = gradient_source(Activation.of(activation))
+        there.update(y=source == "y", beta=source == "x")
     tensors = tuple(Tensor.packed(shape_of(kind, x, layout, mode, groups), dtypes[kind]) if there.get(name, True) else None
                     for name, kind in kinds.items())
     more = (mode if groups is None else groups, layout, activation)
@@ -78,6 +84,6 @@ FAMILY = {op: tuple(functools.partial(f, op) for f in (add_arguments, make, from
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
 _BATCH = ("4x6x5x3 f32 relu residual", "3x16x7 bf16 nhwc weights=float32", "5x10 f16", "3x4x2x3x2 f64", "4x3x5 f32 per_activation")
-_GROUP = ("4x6x5x3 f32 relu g2", "3x16x7 bf16 nhwc weights=float32 g4", "5x10 f16 g1", "3x4x2x3x2 f64")
+_GROUP = ("4x6x5x3 f32 relu g2", "3x16x7 bf16 nhwc weights=float32 g4", "5x10 f16 g1", "3x4x2x3x2 f64", "4x16x7 bf16 nhwc swish g4")
 SMALL = {op: _GROUP if op.startswith("group") else _BATCH for op in _KINDS}
 """Problems that ``python -m dnnkern check`` tries."""

@@ -16,8 +16,15 @@ from ..host.tensor import Tensor
 from ..host.window import check_layout
 
 MODES = ("spatial", "per_activation")
-BY_RESULT = ("identity", "relu", "leaky_relu")  # activations whose gradient follows from what they gave
 WHOLE, WEIGHT, STATISTIC, RUNNING = "whole", "weight", "statistic", "running"
+
+
+def gradient_source(activation):
+    """What an activation's gradient is found from: "y", its result; "x", from which its argument is computed anew; None for the identity,
+    which needs neither."""
+    if activation.mode == "identity":
+        return None
+    return "y" if activation.mode in ("relu", "leaky_relu") and activation["negative_slope"] >= 0 else "x"
 
 
 def channel_axis(x, layout):
@@ -53,10 +60,9 @@ class ChannelNorm:
             raise ValueError(f"{op}: groups={self.groups}; expected a divisor of the {self.channels} channels of x {x.shape}")
         if self.averages and self.row_count and not self.row_length:
             raise ValueError(f"{op}: x has shape {x.shape}; expected one value at least for each mean")
-        activation = self.activation
-        if op != "batch_norm_infer" and (activation.mode not in BY_RESULT or dict(activation.parameters).get("negative_slope", 0.0) < 0):
-            raise ValueError(f"{op}: activation {activation}; expected relu or leaky_relu, of a slope that is not negative: the gradient "
-                             "has to follow from y")
+        if op != "batch_norm_infer" and self.has_residual and gradient_source(self.activation) == "x":
+            raise ValueError(f"{op}: activation {self.activation} with a residual; expected relu or leaky_relu of a slope that is not "
+                             "negative, whose gradients follow from y: backward has no residual to compute its argument from")
         wide = tuple(dict.fromkeys((x.dtype, self.compute)))
         dtypes = {WHOLE: (x.dtype,), WEIGHT: wide, STATISTIC: (self.compute,), RUNNING: wide}
         for name, t, kind in self.arrays:
@@ -138,6 +144,11 @@ class ChannelNorm:
 
     # ---- what the front end and the benches ask
 
+    @property
+    def has_residual(self):
+        """Whether an array is added to what is normalised."""
+        return self.tensor("residual") is not None or self.tensor("dresidual") is not None
+
     def tensor(self, name):
         """An array's descriptor; None where it is missing."""
         return next((t for n, t, _ in self.arrays if n == name), None)
@@ -198,7 +209,7 @@ class ChannelNorm:
         elif self.mode != "spatial":
             words.append(self.mode)
         words += [f"{name} {t.dtype}" for name, t, kind in self.arrays if kind == WEIGHT and t is not None and not self.is_result(name)]
-        words += [word for word, there in (("residual", self.tensor("residual") or self.tensor("dresidual")),
+        words += [word for word, there in (("residual", self.has_residual),
                                            ("running", self.tensor("running_mean") or self.tensor("running_var"))) if there]
         words += [self.activation.mode] * (self.activation.mode != "identity")
         words += [f"{name} strides {t.strides}" for name, t, _ in self.arrays if t is not None and not t.is_packed]
@@ -215,6 +226,21 @@ def activation_of(function, activation):
         return Activation.of(activation)
     except ValueError as error:
         raise ValueError(f"{function}: {error}") from None
+
+
+def backward_operands(dy, x, gamma, mean, rstd, y, beta):
+    """The operands of a gradient, without what is missing at their end."""
+    return (dy, x, gamma, mean, rstd, y, beta)[:7 if beta is not None else 6 if y is not None else 5]
+
+
+def for_activation(function, activation, given):
+    """(y, beta) that the gradient of an activation needs, None for what it does not look at; an error where they are missing."""
+    source = gradient_source(activation)
+    check_given(function, given, ("y",) * (source == "y"))
+    if source == "x" and given["beta"] is None and given["gamma"] is not None:
+        raise TypeError(f"{function}: beta: got NoneType; expected the array given to the forward call (zeros where there was none): the "
+                        f"gradient of {activation.mode} needs (x - mean) * rstd * gamma + beta")
+    return given["y"] if source == "y" else None, given["beta"] if source == "x" else None
 
 
 def check_given(function, tensors, needed):

@@ -9,26 +9,29 @@ from ..device.epilogue import Activation, activation_gradient
 from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import divide_remainder
 from ..device.vec import advance
+from ._channel_problem import gradient_source
 from ._columns_forward import THREADS, Columns, make_places
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """What the kernels are compiled for: gamma's dtype, "" without it; whether dresidual is written."""
+    """What the kernels are compiled for: dtypes of gamma and beta, "" where there is none; whether dresidual is written."""
     columns: Columns
     gamma: str
     residual: bool
     activation: Activation
     batches: int
+    beta: str = ""
 
     @property
-    def active(self):
-        return self.activation.mode != "identity"
+    def source(self):
+        """What the activation's gradient is found from."""
+        return gradient_source(self.activation)
 
     @property
     def blocks(self):
         """Blocks on a multiprocessor, of those that make sums."""
-        return 2 if self.active else 3
+        return 3 if self.source is None else 2
 
     @property
     def flight(self):
@@ -48,7 +51,7 @@ class Gradient:
 
 def _make_load(config):
     """(type and extent of a raw buffer, that of y's, device functions ``load`` and ``unpack``): dy, x and y under way."""
-    c, UNITS, ACTIVE = config.columns, config.flight, config.active
+    c, UNITS, BY_Y, BY_X = config.columns, config.flight, config.source == "y", config.source == "x"
     SCALAR, LENGTH, fetch, unpack = make_reader(c.dtype, c.vector, c.words)
     gradient, E, HEIGHT, Real = activation_gradient(config.activation, element(c.dtype).compute), c.vector, c.height, scalar_of(c.dtype)
 
@@ -60,21 +63,24 @@ def _make_load(config):
             ok = i32(row + i32(u * HEIGHT)) < end
             fetch(raw, 2 * u * LENGTH, p, i32(0), ok)
             fetch(raw, (2 * u + 1) * LENGTH, q, i32(0), ok)
-            if ACTIVE:
+            if BY_Y:
                 fetch(more, u * LENGTH, r, i32(0), ok)
                 r = advance(r, i64(i64(HEIGHT) * steps[2]))
             p, q = advance(p, i64(i64(HEIGHT) * steps[0])), advance(q, i64(i64(HEIGHT) * steps[1]))
 
     @device_function
-    def take(dz, values, raw, more, u):
-        """dy past the activation, and x, of row u under way; `values` is y's meanwhile."""
+    def take(dz, values, raw, more, u, ok, means, scales, offsets):
+        """dy past the activation, and x, of row u under way, which is none unless `ok`; `values` is y's meanwhile."""
         unpack(dz, 0, raw, 2 * u * LENGTH)
-        if ACTIVE:
+        if BY_Y:
             unpack(values, 0, more, u * LENGTH)
             for e in range(E):
                 dz[e] = Real(gradient(dz[e], values[e]))
         unpack(values, 0, raw, (2 * u + 1) * LENGTH)
-    return SCALAR, 2 * UNITS * LENGTH, UNITS * LENGTH if ACTIVE else 1, load, take
+        if BY_X and ok:
+            for e in range(E):
+                dz[e] = Real(gradient(dz[e], Real(Real(values[e] - means[e]) * scales[e] + offsets[e])))
+    return SCALAR, 2 * UNITS * LENGTH, UNITS * LENGTH if BY_Y else 1, load, take
 
 
 @functools.cache
@@ -84,14 +90,18 @@ def sums_kernel(config):
     Real, E, UNITS, HEIGHT, TILE = scalar_of(c.dtype), c.vector, config.flight, c.height, config.tile
     SCALAR, RAW, MORE, load, take = _make_load(config)
     places, SHARED, STEPS, DEPENDENT = make_places(c), THREADS * E, HEIGHT.bit_length() - 1, c.dependent
+    BY_X, SCALED, SHIFTED = config.source == "x", config.gamma != "", config.beta != ""
+    KEPT = E if BY_X else 1
+    load_gamma, load_beta = element(config.gamma or c.dtype).load, element(config.beta or c.dtype).load
 
     @cuda.jit(launch_bounds=(THREADS, config.blocks))
     def channel_norm_sums(dy, x, y, mean, rstd, first, second, rows, channels, images, steps, mean_steps, rstd_steps, tiles, slabs,
-                          across_blocks, per, channel_items, image_items):
+                          across_blocks, per, channel_items, image_items, gamma, beta, gamma_step, beta_step):
         ones, twos = cuda.shared.array(SHARED, Real), cuda.shared.array(SHARED, Real)
         raw, more = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR)
         dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         a, b = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        scales, offsets = cuda.local.array(KEPT, Real), cuda.local.array(KEPT, Real)
         image, slab, channel, ty, tx = places(i32(cuda.blockIdx.x), across_blocks, slabs)
         inside = channel < channels
         start, end = i64(channel if inside else i32(0)), i32(rows) if inside else i32(0)
@@ -104,13 +114,19 @@ def sums_kernel(config):
             if inside:
                 group, _ = divide_remainder(i32(channel + e), per)
                 means[e] = mean[i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])]
+                if BY_X:
+                    scales[e], offsets[e] = rstd[i64(i64(image) * rstd_steps[0] + i64(group) * rstd_steps[1])], Real(0)
+                    if SCALED:
+                        scales[e] = Real(scales[e] * load_gamma(gamma, i64(i64(i32(channel + e)) * gamma_step)))
+                    if SHIFTED:
+                        offsets[e] = Real(load_beta(beta, i64(i64(i32(channel + e)) * beta_step)))
         tile = slab
         while tile < tiles:
             row = i32(i32(tile * i32(TILE)) + ty)
             tile = i32(tile + i32(slabs[0]))
             load(raw, more, dy, x, y, row, end, steps)
             for u in range(UNITS):
-                take(dz, values, raw, more, u)
+                take(dz, values, raw, more, u, i32(row + i32(u * HEIGHT)) < end, means, scales, offsets)
                 for e in range(E):
                     a[e] = Real(a[e] + dz[e])
                     b[e] = Real(b[e] + dz[e] * Real(values[e] - means[e]))
@@ -146,16 +162,19 @@ def gradient_kernel(config):
     Real, E, UNITS, HEIGHT, ROWS, BATCHES = scalar_of(c.dtype), c.vector, config.flight, c.height, config.rows, config.batches
     SCALAR, RAW, MORE, load, take = _make_load(config)
     put, places, load_gamma = make_writer(c.dtype, E, c.words), make_places(c), element(config.gamma or c.dtype).load
-    SPAN, ACROSS, TABLE, E_LOG, COLUMNS = c.span, c.across, 4 * c.span, E.bit_length() - 1, -(-c.span // THREADS)
-    SCALED, RESIDUAL, DEPENDENT = config.gamma != "", config.residual, c.dependent
+    SCALED, SHIFTED, RESIDUAL, DEPENDENT = config.gamma != "", config.beta != "", config.residual, c.dependent
+    SPAN, ACROSS, E_LOG, COLUMNS = c.span, c.across, E.bit_length() - 1, -(-c.span // THREADS)
+    TABLE, KEPT, load_beta = (5 if SHIFTED else 4) * c.span, E if config.source == "x" else 1, element(config.beta or c.dtype).load
+    BY_X = config.source == "x"
 
     @cuda.jit(launch_bounds=(THREADS, 2))
     def channel_norm_gradient(dy, x, y, dx, dresidual, gamma, mean, rstd, one, two, rows, channels, parts, across_blocks, per, groups,
-                              images, steps, gamma_step, mean_steps, rstd_steps):
+                              images, steps, gamma_step, mean_steps, rstd_steps, beta, beta_step):
         table = cuda.shared.array(TABLE, Real)
         raw, more = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR)
         dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         outer, inner, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        offsets = cuda.local.array(KEPT, Real)
         image, part, channel, ty, tx = places(i32(i32(cuda.gridDim.x) - i32(cuda.blockIdx.x) - i32(1)), across_blocks, parts)
         inside = channel < channels
         start, end = i64(channel if inside else i32(0)), i32(rows) if inside else i32(0)
@@ -166,7 +185,8 @@ def gradient_kernel(config):
         load(raw, more, dy, x, y, row, end, steps)
         if DEPENDENT:
             wait_for_previous_grid()
-        # each column's numbers, by a thread of its own: dx = outer * dz + inner * (x - mean) + shift
+        # each column's numbers, by a thread of its own: dx = outer * dz + inner * (x - mean) + shift; the activation's argument, where it
+        # is needed, is outer * (x - mean) + beta
         first = i32(channel - tx * i32(E))
         for k in range(COLUMNS):
             j = i32(i32(cuda.threadIdx.x) + i32(k * THREADS))
@@ -184,12 +204,16 @@ def gradient_kernel(config):
                 table[i32(to + SPAN)] = scale
                 table[i32(to + 2 * SPAN)] = Real(Real(-r) * Real(r * two[statistic]))
                 table[i32(to + 3 * SPAN)] = Real(Real(-r) * one[statistic])
+                if SHIFTED:
+                    table[i32(to + 4 * SPAN)] = Real(load_beta(beta, i64(i64(at) * beta_step)))
         cuda.syncthreads()
         if inside:
             for e in range(E):
                 to = i32(e * ACROSS + tx)
                 means[e], outer[e] = table[to], table[i32(to + SPAN)]
                 inner[e], shifts[e] = table[i32(to + 2 * SPAN)], table[i32(to + 3 * SPAN)]
+                if BY_X:
+                    offsets[e] = table[i32(to + 4 * SPAN)] if SHIFTED else Real(0)
             for k in range(BATCHES):
                 if k > 0:
                     row = i32(row + i32(UNITS * HEIGHT))
@@ -197,7 +221,7 @@ def gradient_kernel(config):
                 for u in range(UNITS):
                     at = i32(row + i32(u * HEIGHT))
                     if at < end:
-                        take(dz, values, raw, more, u)
+                        take(dz, values, raw, more, u, True, means, outer, offsets)
                         if RESIDUAL:
                             put(advance(dresidual, i64(at) * steps[4]), i32(0), dz, 0)
                         for e in range(E):

@@ -1,10 +1,11 @@
 """Group and instance normalisation: the public functions."""
 from ..dispatch import Note
 from ..host.front import Operation
+from ._channel_problem import backward_operands
 from ._group_problem import make_group_backward, make_group_forward, make_instance_backward, make_instance_forward
 
 _FORWARD = {"operands": ("x", "gamma", "beta"), "outputs": ("y", "mean", "rstd"), "scalars": ("eps",)}
-_BACKWARD = {"operands": ("dy", "x", "gamma", "mean", "rstd", "y"), "outputs": ("dx", "dgamma", "dbeta")}
+_BACKWARD = {"operands": ("dy", "x", "gamma", "mean", "rstd", "y", "beta"), "outputs": ("dx", "dgamma", "dbeta")}
 GROUP_FORWARD = Operation("group_norm_fwd", problem=make_group_forward, **_FORWARD)
 GROUP_BACKWARD = Operation("group_norm_bwd", problem=make_group_backward, **_BACKWARD)
 _group_forward, _group_backward = GROUP_FORWARD.call, GROUP_BACKWARD.call
@@ -30,7 +31,7 @@ def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activatio
     layout : "NCHW" or "NHWC"
         Channels first or last, for any number of spatial dimensions.
     activation : str or Activation, optional
-        relu or leaky_relu, with their parameters: those whose gradient follows from y.
+        Any that `activation_fwd` has, without arrays of parameters.
     out : tuple of arrays (y, mean, rstd)
         Written and returned; any strides. Overlap with an operand is an error.
     workspace, stream, algo, allow
@@ -44,8 +45,7 @@ def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activatio
     Raises
     ------
     ValueError
-        Shapes that do not fit, groups that do not divide C or have no values, an activation that has no gradient by its result, overlapping
-        arrays.
+        Shapes that do not fit, groups that do not divide C or have no values, overlapping arrays.
     TypeError
         Dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
@@ -67,8 +67,8 @@ def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activatio
     return _group_forward((x, gamma, beta), out, (groups, layout, activation), (eps,), workspace, stream, algo, allow)
 
 
-def group_norm_bwd(dy, x, gamma, mean, rstd, groups, *, layout="NCHW", activation=None, y=None, out=None, workspace=None, stream=None,
-                   algo=None, allow=Note.NONE):
+def group_norm_bwd(dy, x, gamma, mean, rstd, groups, *, layout="NCHW", activation=None, y=None, beta=None, out=None, workspace=None,
+                   stream=None, algo=None, allow=Note.NONE):
     """The gradients of `group_norm_fwd`.
 
     With ``dz = dy * activation'``, ``n = (x - mean) * rstd``, ``g = dz * gamma`` and averages over what a mean is of,
@@ -84,8 +84,10 @@ def group_norm_bwd(dy, x, gamma, mean, rstd, groups, *, layout="NCHW", activatio
         What it returned.
     groups, layout, activation
         As given to it.
-    y : array, where there is an activation
-        What it returned; the activation's gradient is found by it.
+    y : array, for relu and leaky_relu
+        What it returned: their gradient follows from it.
+    beta : array, for other activations
+        As given to it: their argument, ``(x - mean) * rstd * gamma + beta``, is computed anew. May be missing where gamma is None.
     out : tuple of arrays (dx, dgamma, dbeta)
         Written and returned; any strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an error.
     workspace, stream, algo, allow
@@ -113,19 +115,24 @@ def group_norm_bwd(dy, x, gamma, mean, rstd, groups, *, layout="NCHW", activatio
     >>> dx, dgamma, dbeta = dnnkern.group_norm_bwd(dy, x, None, mean, rstd, 1)
     >>> dx.round(3).ravel(), dbeta
     (array([ 0.176, -0.22 ,  0.044], dtype=float32), array([1., 0., 0.], dtype=float32))
+    >>> gamma, beta = np.ones(3, np.float32), np.array([0, 1, -1], np.float32)
+    >>> y, mean, rstd = dnnkern.group_norm_fwd(x, gamma, beta, 1, activation="silu")
+    >>> dx, dgamma, dbeta = dnnkern.group_norm_bwd(dy, x, gamma, mean, rstd, 1, activation="silu", beta=beta)
+    >>> dbeta.round(3)
+    array([0.096, 0.   , 0.   ], dtype=float32)
     """
-    operands = (dy, x, gamma, mean, rstd) if y is None else (dy, x, gamma, mean, rstd, y)
+    operands = backward_operands(dy, x, gamma, mean, rstd, y, beta)
     return _group_backward(operands, out, (groups, layout, activation), (), workspace, stream, algo, allow)
 
 
-def instance_norm_fwd(x, gamma=None, beta=None, *, eps=1e-5, layout="NCHW", out=None, workspace=None, stream=None, algo=None,
-                      allow=Note.NONE):
-    """Instance normalisation: ``y = (x - mean) * rstd * gamma + beta``, ``rstd = 1 / sqrt(var + eps)``, with a mean and a variance for each
-    image and channel: group normalisation with a channel a group.
+def instance_norm_fwd(x, gamma=None, beta=None, *, eps=1e-5, layout="NCHW", activation=None, out=None, workspace=None, stream=None,
+                      algo=None, allow=Note.NONE):
+    """Instance normalisation: ``y = activation((x - mean) * rstd * gamma + beta)``, ``rstd = 1 / sqrt(var + eps)``, with a mean and a
+    variance for each image and channel: group normalisation with a channel a group.
 
     Parameters
     ----------
-    x, gamma, beta, eps, layout, out, workspace, stream, algo, allow
+    x, gamma, beta, eps, layout, activation, out, workspace, stream, algo, allow
         As `group_norm_fwd`'s.
 
     Returns
@@ -151,15 +158,16 @@ def instance_norm_fwd(x, gamma=None, beta=None, *, eps=1e-5, layout="NCHW", out=
     (array([[[-1.,  1.],
             [-1.,  1.]]], dtype=float32), array([[ 2., 20.]], dtype=float32))
     """
-    return _instance_forward((x, gamma, beta), out, (layout,), (eps,), workspace, stream, algo, allow)
+    return _instance_forward((x, gamma, beta), out, (layout, activation), (eps,), workspace, stream, algo, allow)
 
 
-def instance_norm_bwd(dy, x, gamma, mean, rstd, *, layout="NCHW", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+def instance_norm_bwd(dy, x, gamma, mean, rstd, *, layout="NCHW", activation=None, y=None, beta=None, out=None, workspace=None,
+                      stream=None, algo=None, allow=Note.NONE):
     """The gradients of `instance_norm_fwd`: those of `group_norm_fwd` with a channel a group.
 
     Parameters
     ----------
-    dy, x, gamma, mean, rstd, layout, out, workspace, stream, algo, allow
+    dy, x, gamma, mean, rstd, layout, activation, y, beta, out, workspace, stream, algo, allow
         As `group_norm_bwd`'s.
 
     Returns
@@ -184,4 +192,5 @@ def instance_norm_bwd(dy, x, gamma, mean, rstd, *, layout="NCHW", out=None, work
     >>> dnnkern.instance_norm_bwd(dy, x, None, mean, rstd)[0].round(3)
     array([[[ 0.176, -0.22 ,  0.044]]], dtype=float32)
     """
-    return _instance_backward((dy, x, gamma, mean, rstd), out, (layout,), (), workspace, stream, algo, allow)
+    operands = backward_operands(dy, x, gamma, mean, rstd, y, beta)
+    return _instance_backward(operands, out, (layout, activation), (), workspace, stream, algo, allow)

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from ..device.epilogue import Activation
 from ..host.tensor import Tensor
 from ..host.window import check_layout, integer
-from ._channel_problem import STATISTIC, WEIGHT, WHOLE, ChannelNorm, activation_of, channel_axis, check_given, results_of
+from ._channel_problem import (STATISTIC, WEIGHT, WHOLE, ChannelNorm, activation_of, channel_axis, check_given, for_activation,
+                               results_of)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class GroupNormProblem(ChannelNorm):
 
 @dataclass(frozen=True)
 class GroupNormGradientProblem(ChannelNorm):
-    """The gradients of `GroupNormProblem`: with ``dz = dy * activation'`` (from y), ``n = (x - mean) * rstd``, ``g = dz * gamma`` and
+    """The gradients of `GroupNormProblem`: with ``dz = dy * activation'``, ``n = (x - mean) * rstd``, ``g = dz * gamma`` and
     averages over what a mean is of, ``dx = rstd * (g - avg(g) - n * avg(g * n))``; summed over images and pixels,
     ``dgamma = sum(dz * n)`` and ``dbeta = sum(dz)``.
 
@@ -55,9 +56,11 @@ class GroupNormGradientProblem(ChannelNorm):
     mean, rstd : Tensor
         What the forward operation gave.
     y : Tensor or None
-        Its result, where there is an activation.
+        Its result, where the activation's gradient follows from it.
     dgamma, dbeta : Tensor
     groups, layout, activation
+    beta : Tensor or None
+        As given to it, where the activation's gradient needs ``(x - mean) * rstd * gamma + beta``.
     """
     dy: Tensor
     x: Tensor
@@ -71,6 +74,7 @@ class GroupNormGradientProblem(ChannelNorm):
     groups: int
     layout: str = "NCHW"
     activation: Activation = Activation()
+    beta: Tensor | None = None
     op, result_names = "group_norm_bwd", ("dx", "dgamma", "dbeta")
 
     def __post_init__(self):
@@ -79,23 +83,23 @@ class GroupNormGradientProblem(ChannelNorm):
     @property
     def arrays(self):
         return (("dy", self.dy, WHOLE), ("x", self.x, WHOLE), ("gamma", self.gamma, WEIGHT), ("mean", self.mean, STATISTIC),
-                ("rstd", self.rstd, STATISTIC), ("y", self.y, WHOLE), ("dx", self.dx, WHOLE), ("dgamma", self.dgamma, WEIGHT),
-                ("dbeta", self.dbeta, WEIGHT))
+                ("rstd", self.rstd, STATISTIC), ("y", self.y, WHOLE), ("beta", self.beta, WEIGHT), ("dx", self.dx, WHOLE),
+                ("dgamma", self.dgamma, WEIGHT), ("dbeta", self.dbeta, WEIGHT))
 
 
 def _make(kind, function, tensors, outs, groups, layout, activation):
     forward = kind is GroupNormProblem
-    given = dict(zip(("x", "gamma", "beta") if forward else ("dy", "x", "gamma", "mean", "rstd", "y"), tensors))
+    given = dict(zip(("x", "gamma", "beta") if forward else ("dy", "x", "gamma", "mean", "rstd", "y", "beta"), tensors))
     activation = activation_of(function, activation)
-    active = activation.mode != "identity"
-    check_given(function, given, ("x",) if forward else ("dy", "x", "mean", "rstd") + ("y",) * active)
+    check_given(function, given, ("x",) if forward else ("dy", "x", "mean", "rstd"))
     check_layout(function, layout)
     x = given["x"]
     groups = (x.shape[channel_axis(x, layout)] if x.ndim > 1 else 1) if groups is None else integer(function, "groups", groups, 1)
     outs = results_of(function, given, outs, kind.result_names, layout, groups=groups)
-    operands = tensors if forward else (*tensors[:5], given["y"] if active else None)
+    y, *beta = (None,) if forward else for_activation(function, activation, given)
+    operands = tensors if forward else (*tensors[:5], y)
     try:
-        return kind(*operands, *outs, groups, layout, activation)
+        return kind(*operands, *outs, groups, layout, activation, *beta)
     except (TypeError, ValueError) as error:  # the problem is group normalisation's, whoever asked
         raise type(error)(str(error).replace(kind.op, function, 1)) from None
 
@@ -114,11 +118,11 @@ def make_group_backward(tensors, outs, groups, layout, activation, aliases):
     return _make(GroupNormGradientProblem, "group_norm_bwd", tensors, outs, groups, layout, activation)
 
 
-def make_instance_forward(tensors, outs, layout, aliases):
+def make_instance_forward(tensors, outs, layout, activation, aliases):
     """`GroupNormProblem` of a call of instance_norm_fwd."""
-    return _make(GroupNormProblem, "instance_norm_fwd", tensors, outs, None, layout, None)
+    return _make(GroupNormProblem, "instance_norm_fwd", tensors, outs, None, layout, activation)
 
 
-def make_instance_backward(tensors, outs, layout, aliases):
+def make_instance_backward(tensors, outs, layout, activation, aliases):
     """`GroupNormGradientProblem` of a call of instance_norm_bwd."""
-    return _make(GroupNormGradientProblem, "instance_norm_bwd", tensors, outs, None, layout, None)
+    return _make(GroupNormGradientProblem, "instance_norm_bwd", tensors, outs, None, layout, activation)

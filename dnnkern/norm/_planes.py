@@ -12,6 +12,7 @@ from ..device.epilogue import Activation, activation_function, activation_gradie
 from ..device.index import divide_remainder
 from ..device.rows import Held, make_row
 from ..device.vec import advance, pin
+from ._channel_problem import gradient_source
 from ._moments import make_inverses, make_meeting, make_merge, make_sum
 
 WARPS4 = 128  # threads of a block whose groups are parts of warps
@@ -64,15 +65,12 @@ class Apply:
 
 @dataclass(frozen=True)
 class Gradient:
-    """What the kernels of gradients are compiled for: gamma's dtype, "" without it; whether dresidual is written."""
+    """What the kernels of gradients are compiled for: dtypes of gamma and beta, "" where there is none; whether dresidual is written."""
     planes: Planes
     gamma: str
     residual: bool
     activation: Activation
-
-    @property
-    def active(self):
-        return self.activation.mode != "identity"
+    beta: str = ""
 
 
 def make_places(planes, reverse=False):
@@ -219,7 +217,8 @@ def apply_kernel(config):
 @functools.cache
 def sums_kernel(config):
     """``sum(dz)`` and ``sum(dz * (x - mean)) * rstd`` of every piece."""
-    planes, ACTIVE = config.planes, config.active
+    planes, source = config.planes, gradient_source(config.activation)
+    BY_Y, BY_X, SCALED, SHIFTED = source == "y", source == "x", config.gamma != "", config.beta != ""
     held, places = planes.held, make_places(planes)
     row_of, gradient = make_row(held), activation_gradient(config.activation, element(planes.dtype).compute)
     span, load, load_rest, unpack = row_of.span, row_of.load, row_of.load_rest, row_of.unpack
@@ -227,11 +226,12 @@ def sums_kernel(config):
                                                        planes.lanes)
     meet, SCRATCH = make_meeting(make_sum(Real), LANES), max(1, 3 * LANES // 32)
     DEPENDENT, BLOCK, BLOCKS = planes.dependent, planes.threads, max(1, planes.blocks // 2)
-    MORE, MORE_REST = WORDS if ACTIVE else 1, REST if ACTIVE else 1
+    MORE, MORE_REST = WORDS if BY_Y else 1, REST if BY_Y else 1
+    load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
 
     @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
     def channel_norm_plane_sums(dy, x, y, mean, rstd, first, second, rows, pieces, channels, length, values, per, images, steps, mean_steps,
-                                rstd_steps, channel_items, image_items):
+                                rstd_steps, channel_items, image_items, gamma, beta, gamma_step, beta_step):
         scratch = cuda.shared.array(SCRATCH, Real)
         words, many, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         rest, rests, more_rest = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real)
@@ -245,7 +245,7 @@ def sums_kernel(config):
         load(many, x, head, units, lane, i64(1))
         load_rest(rest, dy, head, units, size, lane)
         load_rest(rests, x, head, units, size, lane)
-        if ACTIVE:
+        if BY_Y:
             y = advance(y, i64(i64(i64(image) * images[2] + i64(channel) * steps[2]) + begin))
             load(more, y, head, units, lane, i64(1))
             load_rest(more_rest, y, head, units, size, lane)
@@ -254,22 +254,33 @@ def sums_kernel(config):
         group, _ = divide_remainder(channel, per)
         m = mean[i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])]
         r = rstd[i64(i64(image) * rstd_steps[0] + i64(group) * rstd_steps[1])]
+        scale, shift = r, Real(0)
+        if BY_X and SCALED:
+            scale = Real(r * load_gamma(gamma, i64(i64(channel) * gamma_step)))
+        if BY_X and SHIFTED:
+            shift = Real(load_beta(beta, i64(i64(channel) * beta_step)))
         a, b, n = Real(0), Real(0), Real(0)
         for c in range(REGISTERS):
             unpack(dz, words, c)
-            if ACTIVE:
+            if BY_Y:
                 unpack(some, more, c)
                 for e in range(E):
                     dz[e] = Real(gradient(dz[e], some[e]))
             unpack(some, many, c)
             if i32(lane + c * LANES) < units:
                 for e in range(E):
+                    if BY_X:
+                        dz[e] = Real(gradient(dz[e], Real(Real(some[e] - m) * scale + shift)))
                     a = Real(a + dz[e])
                     b = Real(b + dz[e] * Real(some[e] - m))
         for k in range(SINGLES):
             d = rest[k]
-            if ACTIVE:
+            if BY_Y:
                 d = Real(gradient(d, more_rest[k]))
+            if BY_X:
+                j = i32(lane + k * LANES)
+                if (j if j < head else i32(j + units * E)) < size:
+                    d = Real(gradient(d, Real(Real(rests[k] - m) * scale + shift)))
             a = Real(a + d)
             b = Real(b + d * Real(rests[k] - m))
         a, b, n = meet(a, b, n, scratch)
@@ -283,17 +294,19 @@ def sums_kernel(config):
 @functools.cache
 def gradient_kernel(config):
     """``dx = rstd * (dz * gamma - one - n * two)`` with averages one and two, and ``dresidual = dz``; the last planes first."""
-    planes, ACTIVE, RESIDUAL, SCALED = config.planes, config.active, config.residual, config.gamma != ""
+    planes, source, RESIDUAL = config.planes, gradient_source(config.activation), config.residual
+    BY_Y, BY_X, SCALED, SHIFTED = source == "y", source == "x", config.gamma != "", config.beta != ""
     held, places = planes.held, make_places(planes, reverse=True)
     row_of, gradient = make_row(held), activation_gradient(config.activation, element(planes.dtype).compute)
     span, load, load_rest, unpack, pack, store, store_rest = row_of[:7]
     Real, E, WORDS, REST, SINGLES, REGISTERS = held.real, held.elements, held.words, held.rest, held.singles, planes.registers
     DEPENDENT, BLOCK, BLOCKS = planes.dependent, planes.threads, max(1, planes.blocks // 2)
-    MORE, MORE_REST, load_gamma = WORDS if ACTIVE else 1, REST if ACTIVE else 1, element(config.gamma or planes.dtype).load
+    MORE, MORE_REST = WORDS if BY_Y else 1, REST if BY_Y else 1
+    load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
 
     @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
     def channel_norm_plane_gradient(dy, x, y, dx, dresidual, gamma, mean, rstd, one, two, rows, pieces, channels, length, values, per,
-                                    groups, images, steps, gamma_step, mean_steps, rstd_steps):
+                                    groups, images, steps, gamma_step, mean_steps, rstd_steps, beta, beta_step):
         words, many, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         rest, rests, more_rest = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real)
         dz, some = cuda.local.array(E, Real), cuda.local.array(E, Real)
@@ -308,7 +321,7 @@ def gradient_kernel(config):
         load(many, x, head, units, lane, i64(1))
         load_rest(rest, dy, head, units, size, lane)
         load_rest(rests, x, head, units, size, lane)
-        if ACTIVE:
+        if BY_Y:
             y = advance(y, i64(i64(i64(image) * images[2] + i64(channel) * steps[2]) + begin))
             load(more, y, head, units, lane, i64(1))
             load_rest(more_rest, y, head, units, size, lane)
@@ -318,13 +331,16 @@ def gradient_kernel(config):
         outer = r
         if SCALED:
             outer = Real(r * load_gamma(gamma, i64(i64(channel) * gamma_step)))
+        offset = Real(0)
+        if SHIFTED:
+            offset = Real(load_beta(beta, i64(i64(channel) * beta_step)))
         if DEPENDENT:
             wait_for_previous_grid()
         at = i64(i64(image) * i64(groups) + i64(group))
         inner, shift = Real(Real(-r) * Real(r * two[at])), Real(Real(-r) * one[at])
         for c in range(REGISTERS):
             unpack(dz, words, c)
-            if ACTIVE:
+            if BY_Y:
                 unpack(some, more, c)
                 for e in range(E):
                     dz[e] = Real(gradient(dz[e], some[e]))
@@ -334,12 +350,16 @@ def gradient_kernel(config):
                 store(dresidual, words, c, head, units, lane, i64(1))
             unpack(some, many, c)
             for e in range(E):
+                if BY_X:
+                    dz[e] = Real(gradient(dz[e], Real(Real(some[e] - m) * outer + offset)))
                 some[e] = Real(Real(dz[e] * outer) + Real(Real(some[e] - m) * inner + shift))
             pack(many, c, some)
             store(dx, many, c, head, units, lane, i64(1))
         for k in range(SINGLES):
-            if ACTIVE:
+            if BY_Y:
                 rest[k] = Real(gradient(rest[k], more_rest[k]))
+            if BY_X:
+                rest[k] = Real(gradient(rest[k], Real(Real(rests[k] - m) * outer + offset)))
             rests[k] = Real(Real(rest[k] * outer) + Real(Real(rests[k] - m) * inner + shift))
         if RESIDUAL:
             store_rest(dresidual, rest, head, units, size, lane)

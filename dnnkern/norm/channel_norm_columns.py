@@ -59,7 +59,8 @@ def configs(problem, device):
 
 def gradient_of(problem, columns):
     """What the kernels of gradients are compiled for."""
-    return Gradient(columns, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation, BATCHES)
+    return Gradient(columns, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation, BATCHES,
+                    problem.dtype_of("beta"))
 
 
 def items_of(problem, device, columns):
@@ -133,7 +134,8 @@ def sums_launch(problem, view, items, gradient):
                  *(Argument("int64x2", view.statistic[name]) for name in ("mean", "rstd")),
                  Argument("int32", ceil_div(view.values, gradient.tile)), Argument("uint32x3", divisor(items.slabs)),
                  Argument("uint32x3", divisor(strips)), Argument("uint32x3", divisor(view.per)),
-                 *(Argument("int64", s) for s in items.steps))
+                 *(Argument("int64", s) for s in items.steps), problem.pointer("gamma"), problem.pointer("beta"),
+                 *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")))
     return Launch(sums_kernel(gradient), (strips * items.slabs * view.images, 1, 1), (THREADS, 1, 1), arguments)
 
 
@@ -146,7 +148,8 @@ def gradient_launch(problem, view, items, gradient):
                  Argument("uint32x3", divisor(parts)), Argument("uint32x3", divisor(strips)), Argument("uint32x3", divisor(view.per)),
                  Argument("int32", view.channels // view.per if view.own else 0), Argument("int64x5", images), Argument("int64x5", steps),
                  Argument("int64", view.weight.get("gamma", 0)),
-                 *(Argument("int64x2", view.statistic[name]) for name in ("mean", "rstd")))
+                 *(Argument("int64x2", view.statistic[name]) for name in ("mean", "rstd")), problem.pointer("beta"),
+                 Argument("int64", view.weight.get("beta", 0)))
     return Launch(gradient_kernel(gradient), (strips * parts * view.images, 1, 1), (THREADS, 1, 1), arguments,
                   dependent=gradient.columns.dependent)
 

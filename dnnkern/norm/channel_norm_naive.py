@@ -15,7 +15,7 @@ from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
-from ._channel_problem import STATISTIC, WEIGHT
+from ._channel_problem import STATISTIC, WEIGHT, gradient_source
 
 THREADS = 128
 OPS = ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "group_norm_fwd", "group_norm_bwd")
@@ -165,44 +165,61 @@ def inference_kernel(config):
     return batch_norm_infer_naive
 
 
+def make_past(config, gamma_dtype, beta_dtype):
+    """Device function ``past(dy, n, y, gamma, beta, first, at)``: the gradient past the activation of an element that was normalised to n;
+    y, gamma and beta are places number 2, 3 and 4."""
+    load, load_gamma, load_beta, Real = _load(config.dtype), _load(gamma_dtype), _load(beta_dtype), config.real
+    source, SCALED, SHIFTED = gradient_source(config.activation), gamma_dtype != "", beta_dtype != ""
+    BY_Y, BY_X, gradient = source == "y", source == "x", activation_gradient(config.activation, config.compute)
+
+    @device_function
+    def past(dy, n, y, gamma, beta, first, at):
+        if BY_Y:
+            dy = gradient(dy, load(y, i64(first[2] + at[2])))
+        if BY_X:
+            if SCALED:
+                n = Real(n * load_gamma(gamma, i64(first[3] + at[3])))
+            if SHIFTED:
+                n = Real(n + load_beta(beta, i64(first[4] + at[4])))
+            dy = gradient(dy, n)
+        return dy
+    return past
+
+
 @functools.cache
 def backward_kernel(config):
     """dx and dresidual, a mean a thread."""
     load, store, load_gamma, Real = _load(config.dtype), _store(config.dtype), _load(config.gamma), config.real
-    SCALED, RESIDUAL, ACTIVE = config.gamma != "", config.residual, config.activation.mode != "identity"
-    rows_at, elements_at = make_row_places64(config.outer_dims, 8), make_row_places64(config.row_dims, 6)
-    gradient = activation_gradient(config.activation, config.compute)
-    add = make_sum(Real)
+    SCALED, RESIDUAL = config.gamma != "", config.residual
+    rows_at, elements_at = make_row_places64(config.outer_dims, 9), make_row_places64(config.row_dims, 7)
+    past, add = make_past(config, config.gamma, config.beta), make_sum(Real)
 
     @cuda.jit(launch_bounds=THREADS)
-    def channel_norm_bwd_naive(dy, x, gamma, mean, rstd, y, dx, dresidual, rows, length, sizes, strides, row_sizes, row_strides):
+    def channel_norm_bwd_naive(dy, x, gamma, beta, mean, rstd, y, dx, dresidual, rows, length, sizes, strides, row_sizes, row_strides):
         row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if row < rows:
-            # of a row: dy, x, y, dx, dresidual, gamma, mean, rstd; within it the first six
-            first, at = cuda.local.array(8, i64), cuda.local.array(6, i64)
+            # of a row: dy, x, y, gamma, beta, dx, dresidual, mean, rstd; within it the first seven
+            first, at = cuda.local.array(9, i64), cuda.local.array(7, i64)
             rows_at(row, sizes, strides, first)
-            m, r, a, b, lost_a, lost_b = Real(mean[first[6]]), Real(rstd[first[7]]), Real(0), Real(0), Real(0), Real(0)
+            m, r, a, b, lost_a, lost_b = Real(mean[first[7]]), Real(rstd[first[8]]), Real(0), Real(0), Real(0), Real(0)
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                g = load(dy, i64(first[0] + at[0]))
-                if ACTIVE:
-                    g = gradient(g, load(y, i64(first[2] + at[2])))
+                n = Real(Real(load(x, i64(first[1] + at[1])) - m) * r)
+                g = past(load(dy, i64(first[0] + at[0])), n, y, gamma, beta, first, at)
                 if SCALED:
-                    g = Real(g * load_gamma(gamma, i64(first[5] + at[5])))
+                    g = Real(g * load_gamma(gamma, i64(first[3] + at[3])))
                 a, lost_a = add(a, lost_a, g)
-                b, lost_b = add(b, lost_b, Real(g * Real(Real(load(x, i64(first[1] + at[1])) - m) * r)))
+                b, lost_b = add(b, lost_b, Real(g * n))
             a, b = Real(a / Real(length)), Real(b / Real(length))
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                g = load(dy, i64(first[0] + at[0]))
-                if ACTIVE:
-                    g = gradient(g, load(y, i64(first[2] + at[2])))
-                if RESIDUAL:
-                    store(dresidual, i64(first[4] + at[4]), g)
-                if SCALED:
-                    g = Real(g * load_gamma(gamma, i64(first[5] + at[5])))
                 n = Real(Real(load(x, i64(first[1] + at[1])) - m) * r)
-                store(dx, i64(first[3] + at[3]), Real(r * Real(Real(g - a) - n * b)))
+                g = past(load(dy, i64(first[0] + at[0])), n, y, gamma, beta, first, at)
+                if RESIDUAL:
+                    store(dresidual, i64(first[6] + at[6]), g)
+                if SCALED:
+                    g = Real(g * load_gamma(gamma, i64(first[3] + at[3])))
+                store(dx, i64(first[5] + at[5]), Real(r * Real(Real(g - a) - n * b)))
     return channel_norm_bwd_naive
 
 
@@ -210,29 +227,26 @@ def backward_kernel(config):
 def weights_kernel(config):
     """dgamma and dbeta, a weight a thread."""
     load, store_gamma, store_beta, Real = _load(config.dtype), _store(config.gamma), _store(config.beta), config.real
-    ACTIVE = config.activation.mode != "identity"
-    rows_at, elements_at = make_row_places64(config.outer_dims, 7), make_row_places64(config.row_dims, 5)
-    gradient = activation_gradient(config.activation, config.compute)
-    add = make_sum(Real)
+    rows_at, elements_at = make_row_places64(config.outer_dims, 9), make_row_places64(config.row_dims, 7)
+    past, add = make_past(config, config.third, config.fourth), make_sum(Real)
 
     @cuda.jit(launch_bounds=THREADS)
-    def channel_norm_bwd_weights_naive(dy, x, mean, rstd, y, dgamma, dbeta, rows, length, sizes, strides, row_sizes, row_strides):
+    def channel_norm_bwd_weights_naive(dy, x, gamma, beta, mean, rstd, y, dgamma, dbeta, rows, length, sizes, strides, row_sizes,
+                                       row_strides):
         row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if row < rows:
-            # of a row: dy, x, y, mean, rstd, dgamma, dbeta; within it the first five
-            first, at = cuda.local.array(7, i64), cuda.local.array(5, i64)
+            # of a row: dy, x, y, gamma, beta, mean, rstd, dgamma, dbeta; within it the first seven
+            first, at = cuda.local.array(9, i64), cuda.local.array(7, i64)
             rows_at(row, sizes, strides, first)
             a, b, lost_a, lost_b = Real(0), Real(0), Real(0), Real(0)
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                g = load(dy, i64(first[0] + at[0]))
-                if ACTIVE:
-                    g = gradient(g, load(y, i64(first[2] + at[2])))
-                n = Real(Real(load(x, i64(first[1] + at[1])) - mean[i64(first[3] + at[3])]) * rstd[i64(first[4] + at[4])])
+                n = Real(Real(load(x, i64(first[1] + at[1])) - mean[i64(first[5] + at[5])]) * rstd[i64(first[6] + at[6])])
+                g = past(load(dy, i64(first[0] + at[0])), n, y, gamma, beta, first, at)
                 a, lost_a = add(a, lost_a, Real(g * n))
                 b, lost_b = add(b, lost_b, g)
-            store_gamma(dgamma, first[5], a)
-            store_beta(dbeta, first[6], b)
+            store_gamma(dgamma, first[7], a)
+            store_beta(dbeta, first[8], b)
     return channel_norm_bwd_weights_naive
 
 
@@ -267,14 +281,14 @@ def build(problem, device, config):
         momentum = Argument(p.compute, "momentum") if p.op.startswith("batch") else Argument(p.compute, 0.0)
         return (launch(forward_kernel(known), form.rows, *arrays, eps, momentum, *places),)
     launches = []
-    names = ("dy", "x", "y", "dx", "dresidual", "gamma", "mean", "rstd")
-    known, form, places = rows(STATISTIC, names, 6, ("gamma",), "dresidual")
+    names = ("dy", "x", "y", "gamma", "beta", "dx", "dresidual", "mean", "rstd")
+    known, form, places = rows(STATISTIC, names, 7, ("gamma", "beta"), "dresidual")
     if form.rows:
-        arrays = [p.pointer(name) for name in ("dy", "x", "gamma", "mean", "rstd", "y", "dx", "dresidual")]
+        arrays = [p.pointer(name) for name in ("dy", "x", "gamma", "beta", "mean", "rstd", "y", "dx", "dresidual")]
         launches.append(launch(backward_kernel(known), form.rows, *arrays, *places))
-    names = ("dy", "x", "y", "mean", "rstd", "dgamma", "dbeta")
-    known, form, places = rows(WEIGHT, names, 5, ("dgamma", "dbeta"))
-    arrays = [p.pointer(name) for name in ("dy", "x", "mean", "rstd", "y", "dgamma", "dbeta")]
+    names = ("dy", "x", "y", "gamma", "beta", "mean", "rstd", "dgamma", "dbeta")
+    known, form, places = rows(WEIGHT, names, 7, ("dgamma", "dbeta", "gamma", "beta"))
+    arrays = [p.pointer(name) for name in ("dy", "x", "gamma", "beta", "mean", "rstd", "y", "dgamma", "dbeta")]
     return (*launches, launch(weights_kernel(known), form.rows, *arrays, *places))
 
 

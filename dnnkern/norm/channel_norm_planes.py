@@ -144,7 +144,8 @@ def sums_launch(problem, view, items, compiled):
     grid, extents = _extents(problem, config)
     arguments = (*(problem.pointer(name) for name in ("dy", "x", "y", "mean", "rstd")), *items.pointers()[:2], *extents,
                  Argument("uint32x3", divisor(view.per)), *_steps(view, ("dy", "x", "y")), *_statistics(view, "mean", "rstd"),
-                 *(Argument("int64", s) for s in items.steps))
+                 *(Argument("int64", s) for s in items.steps), problem.pointer("gamma"), problem.pointer("beta"),
+                 *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")))
     return Launch(sums_kernel(compiled), grid, (config.threads, 1, 1), arguments)
 
 
@@ -155,7 +156,8 @@ def gradient_launch(problem, view, items, compiled):
     arguments = (*(problem.pointer(name) for name in ("dy", "x", "y", "dx", "dresidual", "gamma", "mean", "rstd")),
                  *items.pointers()[2:], *extents, Argument("uint32x3", divisor(view.per)),
                  Argument("int32", view.channels // view.per if view.own else 0), *_steps(view, ("dy", "x", "y", "dx", "dresidual")),
-                 Argument("int64", view.weight.get("gamma", 0)), *_statistics(view, "mean", "rstd"))
+                 Argument("int64", view.weight.get("gamma", 0)), *_statistics(view, "mean", "rstd"), problem.pointer("beta"),
+                 Argument("int64", view.weight.get("beta", 0)))
     return Launch(gradient_kernel(compiled), grid, (config.threads, 1, 1), arguments, dependent=config.dependent)
 
 
@@ -166,7 +168,8 @@ def build(problem, device, config):
         return (apply_launch(problem, view, config),)
     items = items_of(problem, config)
     if problem.op.endswith("bwd"):
-        compiled = Gradient(config, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation)
+        compiled = Gradient(config, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation,
+                            problem.dtype_of("beta"))
         return (sums_launch(problem, view, items, compiled), *averages_launches(problem, view, items, config.dependent),
                 gradient_launch(problem, view, items, compiled))
     return (moments_launch(problem, view, items, config), statistics_launch(problem, view, items, config.dependent),

@@ -123,8 +123,8 @@ def rnn_bwd_data(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, *, lengths=
     dhn, dcn : arrays of hn's and cn's shape, or None
         None: zeros.
     y, reserve : arrays
-        What `rnn_fwd` returned in training. The reserve is updated: gradients before the gates' functions take the gates' place, for
-        `rnn_bwd_weights`. A second backward pass needs a copy made before, as it does with cuDNN.
+        What `rnn_fwd` returned in training, with the same lengths. The reserve is updated: gradients before the gates' functions take
+        the gates' place, for `rnn_bwd_weights`. A second backward pass needs a copy made before, as it does with cuDNN.
     out : tuple (dx, dh0[, dc0])
         Written and returned; any strides.
     workspace, stream, algo, allow

@@ -203,7 +203,7 @@ def weights_kernel(kind, name, dropped):
             for n in range(samples):
                 length = i64(steps)
                 if LENGTHS:
-                    length = i64(lengths[n])
+                    length = min(i64(lengths[n]), length)
                 for t in range(length):
                     row, value = i64(t * samples + n), T(1)
                     if INPUT:

@@ -138,18 +138,32 @@ class _Rnn:
         return sum(getattr(self, name).nbytes for name in self.names if getattr(self, name) is not None)
 
     def operand_values(self, name):
-        """Weights that neither die out nor explode; lengths that fit."""
+        """Weights that neither die out nor explode; lengths that fit; a reserve as a forward pass leaves it."""
         from ..host.dtypes import STORAGE, numpy_dtype
         if name == "lengths":
             return -(-np.arange(1, self.samples + 1) * self.steps // self.samples)
         if name == "weights":
             bound = self.spec.hidden_size ** -0.5
             values = np.random.default_rng(4).uniform(-bound, bound, self.spec.weight_size)
-            return values.astype(numpy_dtype(self.dtype)).view(STORAGE[self.dtype])
-        if name == "reserve":  # gates between 0 and 1
-            values = np.random.default_rng(5).uniform(0.1, 0.9, self.reserve.shape)
-            return values.astype(numpy_dtype(self.dtype)).view(STORAGE[self.dtype])
-        return None
+        elif name == "reserve":
+            values = self._reserve_values()
+        else:
+            return None
+        return values.astype(numpy_dtype(self.dtype)).view(STORAGE[self.dtype])
+
+    def _reserve_values(self):
+        """Gates and states between 0 and 1, kept elements 1 or 0, and zeros past each sequence's end."""
+        steps, samples = self.steps, self.samples
+        where, size = regions(self.spec, steps, samples)
+        values, ends = np.random.default_rng(5).uniform(0.1, 0.9, size), [*where.values(), size][1:]
+        past = None if self.lengths is None else np.arange(steps)[:, None] >= self.operand_values("lengths")
+        for ((name, _, _), first), end in zip(where.items(), ends):
+            part = values[first:end].reshape(steps, samples, -1)
+            if name == "kept":
+                part[...] = part > 0.5
+            if past is not None:
+                part[past] = 0
+        return values
 
     def __str__(self):
         strided = "".join(f" {name} strides {getattr(self, name).strides}" for name in self.names

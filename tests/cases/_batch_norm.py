@@ -17,7 +17,7 @@ class BatchNorm(ChannelNorm):
 
     def call(self, arrays, out=None, **tail):
         import dnnkern
-        split = {"batch_norm_train_fwd": ("residual",), "batch_norm_infer": ("residual",), "batch_norm_bwd": ("y",)}[self.op]
+        split = {"batch_norm_train_fwd": ("residual",), "batch_norm_infer": ("residual",), "batch_norm_bwd": ("y", "beta")}[self.op]
         operands = [arrays[name] for name in self.names if name not in split]
         given = {"eps": self.eps} if self.op != "batch_norm_bwd" else {"residual": self.dresidual}
         if self.op == "batch_norm_train_fwd":
@@ -56,7 +56,7 @@ class Infer(BatchNorm):
 class Backward(BatchNorm):
     """dx, dgamma, dbeta, and dresidual."""
     op, maker, results = "batch_norm_bwd", "make_batch_backward", ("dx", "dgamma", "dbeta", "dresidual")
-    names = ("dy", "x", "gamma", "mean", "rstd", "y")
+    names = ("dy", "x", "gamma", "mean", "rstd", "y", "beta")
 
     def reference(self, values, tensor_cores=False):
         if not self.size:
@@ -70,7 +70,7 @@ class Backward(BatchNorm):
 
 def table(kind):
     """The cases of an operation."""
-    optional = {"batch_norm_bwd": ("gamma", "y", "dresidual")}.get(kind.op, ("gamma", "beta", "running_mean", "running_var", "residual"))
+    optional = ("gamma", "y", "beta", "dresidual") if kind is Backward else ("gamma", "beta", "running_mean", "running_var", "residual")
     found, case = cases_of(kind, tuple(n for n in optional if n in kind.names or n == "dresidual"))
     for dtype in SHORT:
         case("activations", (5, 4, 3, 2), dtype, mode="per_activation", activation="relu")
@@ -85,12 +85,14 @@ def table(kind):
     case("tiny", (2, 2, 3, 2), "float64", activation="leaky_relu", residual=True)
     case("tiny-last", (2, 3, 4), "float64", layout="NHWC", activation="relu")
     case("tiny-activations", (4, 3, 2), "float64", mode="per_activation")
+    case("tiny-swish", (2, 2, 3, 2), "float64", activation="swish")
+    case("tiny-gelu-activations", (4, 3, 2), "float64", mode="per_activation", activation="gelu")
     return found
 
 
 def large(kind):
     """Cases for a GPU."""
-    optional = ("residual", "dresidual", "y")
+    optional = ("residual", "dresidual", "y") + ("beta",) * (kind is Backward)
     found, case = cases_of(kind, tuple(n for n in optional if n in kind.names or n == "dresidual"), common=False)
     for dtype in SHORT:
         for layout in ("NCHW", "NHWC"):

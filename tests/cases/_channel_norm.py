@@ -4,10 +4,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from activations import ACTIVATIONS, SLOPES
+
 from . import ROUNDOFF, Case, coherent, lay, rounded, rounding_error
 from ._softmax import SHORT
 
-SLOPES = {None: 1.0, "relu": 0.0, "leaky_relu": 0.01}
+BY_RESULT = {None: 1.0, "relu": 0.0, "leaky_relu": 0.01}
+"""Activations whose gradient follows from y, and their slopes below 0."""
 
 
 @dataclass(frozen=True)
@@ -177,11 +180,25 @@ class ChannelNorm(Case):
         return mean, 1 / np.sqrt(((x - mean) ** 2).mean(self.axes, keepdims=True) + self.eps)
 
     def activated(self, z):
-        return np.where(z > 0, z, SLOPES[self.activation] * z)
+        return ACTIVATIONS[self.activation or "identity"][0](z)
 
-    def slopes(self, y):
-        """The activation's, found from its result."""
-        return np.where(y > 0, 1.0, SLOPES[self.activation])
+    def steepest(self):
+        """The largest slope of the activation."""
+        return ACTIVATIONS[self.activation or "identity"][1]
+
+    def rounding(self, z):
+        """What computing the activation at z, or its slope, may be off by."""
+        return 0.0 if self.activation in BY_RESULT else 32 * self.unit * (1 + np.abs(z))
+
+    def past(self, values, x, mean, rstd, gamma):
+        """dy past the activation, and its error: the activation's argument is computed anew where its slope does not follow from y."""
+        dy, u = self.canon(values["dy"]), self.unit
+        if self.activation in BY_RESULT:
+            slope = 1.0 if self.activation is None else np.where(self.canon(values["y"]) > 0, 1.0, BY_RESULT[self.activation])
+            return dy * slope, 0.0 * dy
+        z = (x - mean) * rstd * gamma + self.given(values, "beta", 0.0)
+        error = 8 * u * (np.abs(gamma) * rstd * (np.abs(x) + np.abs(mean)) + np.abs(z))  # slopes change by less than two over a unit
+        return dy * SLOPES[self.activation](z), np.abs(dy) * (2 * error + self.rounding(z))
 
     def growth(self, n):
         """Bound of the relative error of a sum of n numbers to the sum of their magnitudes, in roundoffs."""
@@ -223,7 +240,8 @@ class ChannelNorm(Case):
         u, n = self.unit, (x - mean) * rstd
         error = np.abs(gamma) * (shift * rstd + np.abs(n) * (scale + 4 * u) + u * (np.abs(x) + np.abs(mean)) * rstd)
         error = error + 4 * u * (np.abs(beta) + np.abs(residual) + np.abs(n * gamma))
-        return self.activated(n * gamma + beta + residual), error
+        z = n * gamma + beta + residual
+        return self.activated(z), self.steepest() * error + self.rounding(z)
 
     def running(self, values, x, mean, rstd, shift, scale, u):
         if not self.in_place():
@@ -237,25 +255,30 @@ class ChannelNorm(Case):
         return found
 
     def gradients(self, values):
-        """{name: (value, sum of magnitudes)}."""
-        dy, x, gamma = self.canon(values["dy"]), self.canon(values["x"]), self.given(values, "gamma", 1.0)
+        """{name: (value, sum of magnitudes, the same of errors of the activation's slope)}."""
+        x, gamma = self.canon(values["x"]), self.given(values, "gamma", 1.0)
         mean, rstd = self.canon(values["mean"], "statistic"), self.canon(values["rstd"], "statistic")
-        dz = dy if self.activation is None else dy * self.slopes(self.canon(values["y"]))
+        dz, error = self.past(values, x, mean, rstd, gamma)
         n, g = (x - mean) * rstd, dz * gamma
 
         def average(v):
             return v.mean(self.axes, keepdims=True)
-        sizes = np.abs(g) + average(np.abs(g)) + np.abs(n) * average(np.abs(g * n))
-        return {"dx": (rstd * (g - average(g) - n * average(g * n)), rstd * sizes),
-                "dgamma": ((dz * n).sum(self.weight_axes, keepdims=True), np.abs(dz * n).sum(self.weight_axes, keepdims=True)),
-                "dbeta": (dz.sum(self.weight_axes, keepdims=True), np.abs(dz).sum(self.weight_axes, keepdims=True)),
-                "dresidual": (dz, np.abs(dz))}
+
+        def magnitudes(dz):
+            g = np.abs(dz * gamma)
+            return {"dx": rstd * (g + average(g) + np.abs(n) * average(np.abs(g * n))),
+                    "dgamma": np.abs(dz * n).sum(self.weight_axes, keepdims=True),
+                    "dbeta": np.abs(dz).sum(self.weight_axes, keepdims=True), "dresidual": np.abs(dz)}
+        found = {"dx": rstd * (g - average(g) - n * average(g * n)), "dgamma": (dz * n).sum(self.weight_axes, keepdims=True),
+                 "dbeta": dz.sum(self.weight_axes, keepdims=True), "dresidual": dz}
+        sizes, errors = magnitudes(dz), magnitudes(error)
+        return {name: (v, sizes[name], errors[name]) for name, v in found.items()}
 
     def backward(self, values):
         """{name: (value, bound)}."""
         rows = math.prod(self.canon(np.empty(self.shape)).shape[a] for a in self.weight_axes)
         units = {"dx": self.growth(self.length) + 16, "dgamma": self.growth(rows) + 8, "dbeta": self.growth(rows) + 8, "dresidual": 2}
-        return {name: (v, self.unit * units[name] * size) for name, (v, size) in self.gradients(values).items()}
+        return {name: (v, self.unit * units[name] * size + error) for name, (v, size, error) in self.gradients(values).items()}
 
     def differences(self, values):
         """d sum(y * dy), by differences in float64."""
@@ -264,6 +287,8 @@ class ChannelNorm(Case):
             ("dx", "whole"), ("dgamma", "weight"), ("dbeta", "weight"), ("dresidual", "whole"))}
         if "gamma" in self.missing:
             at["dgamma"] = np.ones_like(at["dgamma"])
+        if self.activation not in BY_RESULT and "beta" in self.missing:
+            at["dbeta"] = np.zeros_like(at["dbeta"])
 
         def forward():
             x = self.canon(at["dx"])
@@ -272,7 +297,7 @@ class ChannelNorm(Case):
             return self.activated(z), mean, rstd
         y, mean, rstd = forward()
         given = {"dy": values["dy"], "x": at["dx"], "gamma": at["dgamma"], "mean": self.plain(mean, "statistic"),
-                 "rstd": self.plain(rstd, "statistic"), "y": self.plain(y)}
+                 "rstd": self.plain(rstd, "statistic"), "y": self.plain(y), "beta": at["dbeta"]}
         analytic = self.gradients(given)
         for name in self.results:
             if name in self.missing:
@@ -317,6 +342,16 @@ def table(case):
     case("stored-first", (2, 6, 3, 4), "float32", layout="NHWC", whole={"order": (0, 3, 1, 2)})
     case("strided", (3, 4, 3, 4), "float32", whole={"step": 2}, weight={"step": 2})
     case("negative", (2, 4, 3, 4), "float32", whole={"flip": (1, 3)}, weight={"flip": (0,)})
+    for k, dtype in enumerate(SHORT):
+        weights, (one, other) = "float32" if dtype == "bfloat16" else None, (("swish", "gelu"), ("mish", "swish"))[k % 2]
+        case("recomputed", (2, 4, 4, 6), dtype, activation=one, weights=weights)
+        case("recomputed-odd", (3, 6, 5, 7), dtype, activation=other)
+        case("recomputed-last", (3, 16, 3, 5), dtype, layout="NHWC", activation=other, weights=weights)
+        case("recomputed-odd-last", (2, 6, 5, 7), dtype, layout="NHWC", activation=one)
+    case("recomputed-around-10000", (2, 4, 5, 6), "float32", activation="gelu_tanh", around=1e4)
+    case("recomputed-no-weights", (3, 4, 4, 4), "float32", missing=("gamma", "beta"), activation="swish")
+    case("recomputed-no-gamma-last", (3, 8, 4, 4), "bfloat16", layout="NHWC", missing=("gamma",), activation="tanh")
+    case("recomputed-strided", (3, 4, 3, 4), "float32", whole={"step": 2}, weight={"step": 2}, activation="softplus")
     for n in (1, 7, 8, 9, 31, 33, 64):
         case("edge", (2, n, 3), "bfloat16" if n % 2 else "float32", layout="NHWC")
         case("edge-first", (2, 3, n), "bfloat16" if n % 2 else "float32")
@@ -333,8 +368,11 @@ def cases_of(kind, optional, common=True, **always):
 
     def case(name, shape, dtype="float32", *, layout="NCHW", residual=False, running=True, missing=(), whole=None, weight=None, places=None,
              **more):
-        there = {"residual": residual, "dresidual": residual, "running_mean": running, "running_var": running, "y": more.get("activation"),
-                 **dict.fromkeys(missing, False)}
+        there = {"residual": residual, "dresidual": residual, "running_mean": running, "running_var": running}
+        if "dy" in kind.names:
+            activation = more.get("activation")
+            there.update(y=activation is not None and activation in BY_RESULT, beta=activation not in BY_RESULT)
+        there.update(dict.fromkeys(missing, False))
         gone = tuple(n for n in optional if not there.get(n, True))
         places = {**{n: whole for n in WHOLES if whole}, **{n: weight for n in WEIGHTS if weight}, **(places or {})}
         stored = shape if layout == "NCHW" else (shape[0], *shape[2:], shape[1])

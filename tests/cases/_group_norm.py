@@ -13,14 +13,13 @@ class GroupNorm(ChannelNorm):
     def call(self, arrays, out=None, **tail):
         import dnnkern
         function = getattr(dnnkern, self.op.replace("group", "instance") if self.instance else self.op)
-        operands = [arrays[name] for name in self.names if name != "y"]
+        split = ("y", "beta") if self.op.endswith("bwd") else ()
+        operands = [arrays[name] for name in self.names if name not in split]
         given = {"eps": self.eps} if self.op.endswith("fwd") else {}
         if not self.instance:
             operands.append(self.groups)
-            given["activation"] = self.activation
-            if "y" in self.names:
-                given["y"] = arrays["y"]
-        return function(*operands, layout=self.layout, out=out, **given, **tail)
+        given |= {name: arrays[name] for name in split}
+        return function(*operands, layout=self.layout, activation=self.activation, out=out, **given, **tail)
 
 
 class Forward(GroupNorm):
@@ -37,7 +36,7 @@ class Forward(GroupNorm):
 class Backward(GroupNorm):
     """dx, dgamma, dbeta."""
     op, maker, results = "group_norm_bwd", "make_group_backward", ("dx", "dgamma", "dbeta")
-    names = ("dy", "x", "gamma", "mean", "rstd", "y")
+    names = ("dy", "x", "gamma", "mean", "rstd", "y", "beta")
 
     def reference(self, values, tensor_cores=False):
         if not self.size:
@@ -55,7 +54,7 @@ def _groups(shape):
 
 def table(kind):
     """The cases of an operation."""
-    found, case = cases_of(kind, ("gamma", "y") if kind is Backward else ("gamma", "beta"), groups=_groups)
+    found, case = cases_of(kind, ("gamma", "y", "beta") if kind is Backward else ("gamma", "beta"), groups=_groups)
     for dtype in SHORT:
         case("instances", (3, 4, 5, 6), dtype, groups=4, instance=True)
         case("instances-last", (2, 8, 3, 5), dtype, layout="NHWC", groups=8, instance=True, weights="float32" if "16" in dtype else None)
@@ -69,6 +68,9 @@ def table(kind):
     case("tiny", (2, 4, 3, 2), "float64", activation="leaky_relu")
     case("tiny-last", (2, 6, 4), "float64", layout="NHWC", activation="relu")
     case("tiny-instances", (2, 3, 4), "float64", groups=3, instance=True)
+    case("tiny-swish", (2, 4, 3, 2), "float64", activation="swish")
+    case("tiny-mish-last", (2, 6, 4), "float64", layout="NHWC", activation="mish", missing=("gamma", "beta"))
+    case("tiny-instances-gelu", (2, 3, 4), "float64", groups=3, instance=True, activation="gelu")
     if kind is Forward:  # more than the registers of 64 threads hold
         case("long", (1, 4, 45, 40), "float32", groups=2, activation="relu")
         case("long", (2, 2, 61, 67), "bfloat16", groups=2)
@@ -79,10 +81,13 @@ def table(kind):
 
 def large(kind):
     """Cases for a GPU."""
-    found, case = cases_of(kind, ("y",) if kind is Backward else (), common=False, groups=lambda shape: 32 if shape[1] % 32 == 0 else 8)
+    found, case = cases_of(kind, ("y", "beta") if kind is Backward else (), common=False,
+                           groups=lambda shape: 32 if shape[1] % 32 == 0 else 8)
     for dtype in SHORT:
         for layout in ("NCHW", "NHWC"):
             case(f"{layout}", (8, 128, 56, 57), dtype, layout=layout, activation="relu")
             case(f"{layout}", (17, 256, 14, 14), dtype, layout=layout)
             case(f"{layout}", (5, 1000, 7, 7), dtype, layout=layout, activation="relu")
+            case(f"{layout}-swish", (8, 128, 56, 57), dtype, layout=layout, activation="swish")
+            case(f"{layout}-gelu", (5, 1000, 7, 7), dtype, layout=layout, activation="gelu")
     return found

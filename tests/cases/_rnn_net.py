@@ -2,6 +2,8 @@
 
 Errors are carried along step by step: each array has another of bounds, which products, slopes and roundings add to.
 """
+import math
+
 import numpy as np
 
 from . import ROUNDOFF, rounding_error
@@ -59,7 +61,7 @@ class Net:
     """The definition for one spec, in the order of `dnnkern.rnn`; `lengths` has a length for each sequence."""
 
     def __init__(self, spec, steps, lengths, seed, training):
-        self.spec, self.steps, self.lengths, self.samples = spec, steps, np.asarray(lengths), len(lengths)
+        self.spec, self.steps, self.lengths, self.samples = spec, steps, np.asarray(lengths, np.int64), len(lengths)
         self.seed, self.training, self.compute = seed, training, "float64" if spec.dtype == "float64" else "float32"
         self.unit, self.act = ROUNDOFF[self.compute], ACTIVATION[self.compute]
 
@@ -88,8 +90,9 @@ class Net:
         s = self.spec
         if not (self.training and s.dropout and layer + 1 < s.num_layers):
             return None
-        size = self.steps * self.samples * s.directions * s.state_size
-        return keep_bits(size, s.dropout, self.seed, layer)[:size].reshape(self.steps, self.samples, -1).astype(float)
+        shape = self.steps, self.samples, s.output_size
+        size = math.prod(shape)
+        return keep_bits(size, s.dropout, self.seed, layer)[:size].reshape(shape).astype(float)
 
     def dropped(self, x, layer):
         """A layer's result as the next one's input."""

@@ -1,0 +1,135 @@
+"""Bugs that the tests must find: each is an edit of one file, and `make planted` runs with each what `make test` would run if that file had
+changed, until the first test fails.
+
+    python tests/planted.py [NUMBER or part of a file's name ...]
+
+`test_planted.py` keeps the list applicable.
+"""
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+class Bug(NamedTuple):
+    """`before`, which the file has once, becomes `after`."""
+    path: str
+    before: str
+    after: str
+    what: str
+
+    def applied(self):
+        """The file's text with the bug in it."""
+        text = (ROOT / self.path).read_text()
+        if text.count(self.before) != 1:
+            raise ValueError(f"{self.path} has {self.before!r} {text.count(self.before)} times; expected once")
+        return text.replace(self.before, self.after)
+
+
+BUGS = [Bug(f"dnnkern/{path}", *rest) for path, *rest in (
+    ("matmul/matmul_split_k.py", "(i64(s) * batch + i64(z)) * m * pitch", "(i64(z) * batch + i64(s)) * m * pitch",
+     "partial sums of a batch in the wrong order"),
+    ("matmul/_engine_ampere.py", "        commit_copies()\n        wait()\n        cuda.syncthreads()\n",
+     "        commit_copies()\n        wait()\n", "no barrier between a stage's readers and its next copies"),
+    ("matmul/_engine_hopper.py", "wait_older(acc)\n                    release(empty, before, thread)\n                before",
+     "wait_older(acc)\n                    release(empty, slot, thread)\n                before", "the stage in use is released"),
+    ("matmul/matmul_gemv.py", "if i32(4 * w + j) < left:", "if i32(4 * w + j) <= left:", "one byte past the end of a row"),
+    ("conv/_winograd_stages.py", "and i32(w + s) < W else", "and i32(w + s) <= W else", "a pixel right of the image"),
+    ("conv/_halo.py", "i32(T - 1 - t), i32(R - 1 - r)", "t, i32(R - 1 - r)", "the filter is not flipped along depth"),
+    ("conv/_depthwise_rows.py", "if i32(column + k) < width:", "if i32(column + k) <= width:", "a pixel past the end of a row is written"),
+    ("conv/_fft_tiles.py", "ok = ok and item < item_end and p < P", "ok = ok and item < item_end and p <= P", "a row past the output"),
+    ("conv/_gather.py", "if 0 <= at and at < extent:", "if 0 < at and at < extent:", "the first row of the image is taken for padding"),
+    ("conv/_direct.py", "if there and z < D:", "if there and z <= D:", "an image below the last one"),
+    ("pool/pool_fwd_rows.py", "(w < g[2])\n                            if not MAX:", "(w <= g[2])\n                            if not MAX:",
+     "elements past the end of a row"),
+    ("pool/pool_bwd_channels.py", "seen_w(w, i32(w + COLUMNS - 1), g)", "seen_w(w, w, g)", "windows of a patch's first column alone"),
+    ("norm/_forward.py", "b = Real(b + Real(d * d) * slots[3 * k + 2])", "b = Real(b + Real(d * d))",
+     "variances of a cluster's blocks merged without their counts"),
+    ("norm/_backward.py", "n = i32(i32(row - LAG * stride) + k * groups)", "n = i32(row + k * groups)", "the row of another step"),
+    ("norm/lrn_window.py", "at >= 0 and at < channels)", "at > 0 and at < channels)", "the first channel is taken for padding"),
+    ("softmax/_rows.py", "total = Real(total + product(rest[k], rest2[k]))", "total = Real(total + product(rest[k], rest[k]))",
+     "single elements at the ends of a row"),
+    ("softmax/softmax_split.py", "            if lane < count:\n                at = i64(2",
+     "            if lane <= count:\n                at = i64(2", "a part of the next row"),
+    ("transform/transpose_tiled.py", "if i32(i0 + i) < size_i and i32(j0 + j) < size_j:", "if i32(i0 + i) < size_i:",
+     "elements past the end of a row are written"),
+    ("transform/resample_chunks.py", "i32(q + v) if v < left else q", "q", "every element of a chunk has the first one's weights"),
+    ("reduce/_fold.py", "        n, more = other\n        ratio = T(1) if m == n else T(power(-fabs(T(n - m))))",
+     "        n, more = other\n        ratio = T(power(-fabs(T(n - m))))", "two halves of minus infinities make NaN"),
+    ("rnn/_persistent_forward.py", "meet(counter, u32(i32(step * MEETINGS) * blocks))",
+     "meet(counter, u32(i32((step - 1) * MEETINGS) * blocks))", "blocks do not wait for the others' states"),
+    ("rnn/_step_backward.py", "split = [(0, 2, 0), (2, 1, 3)]", "split = [(0, 2, 0), (2, 1, 2)]", "the gradient of another gate of a GRU"),
+    ("dropout/dropout_vector.py", "word = u32(mask[i64(group + (k >> 3))])", "word = u32(mask[i64(group)])", "the mask of the first eight"),
+    ("loss/cross_entropy_columns.py", "if labels[e] == -1:\n                                    value",
+     "if labels[e] == -2:\n                                    value", "targets that are ignored have a gradient"),
+    ("loss/ctc_loss_block.py", "blank) != classes_of[k]:\n                        skips[k] = i32(1)\n        for s in range",
+     "blank) != -2:\n                        skips[k] = i32(1)\n        for s in range", "the blank between equal labels is skipped"),
+    ("optim/optim_chunks.py", "go = found_inf[0] == f32(0)", "go = found_inf[0] >= f32(0)", "a step that had to be skipped"),
+    ("act/_lanes.py", "            if first <= n and n < last:", "            if first <= n and n <= last:", "an element past the end"),
+    ("attention/_scores.py", "first, most) - first)", "first, most))", "the rows of a packed sequence are counted from the first one"),
+    ("attention/_keys_kernel.py", "if seen > start or last < i32(start + HEIGHT):", "if seen > start:", "no mask at a window's other end"),
+    ("attention/_collected.py", "if at < every_begin or i32(at + WIDTH) > every_end:", "if i32(at + WIDTH) > every_end:",
+     "no mask at a window's beginning"),
+    ("attention/sdpa_fwd_flash_mma.py", "cuda.syncthreads()  # k has come, v is free", "pass  # k has come, v is free",
+     "values are replaced while others read them"),
+    ("attention/sdpa_decode_split_kv_mma.py", "seen = i32(j + group) < last", "seen = i32(j + group) <= last", "a key past the last one"),
+    ("attention/_dbias_kernel.py", "if i < rows and j < keys:", "if i < rows and j <= keys:", "the bias of a key past the last one"),
+    ("device/philox.py", "if quarter & 2:", "if quarter & 4:", "half of the normal numbers have the wrong sign"),
+    ("device/index.py", "(2 * n * multiplier >> 32) >> shift", "(2 * n * multiplier >> 32) >> (shift + 1)", "half of a quotient"),
+    ("host/front.py", "            if t.size and t not in problem.outputs:", "            if False and t not in problem.outputs:",
+     "in place with another layout is accepted"),
+    ("dispatch.py", "if algorithm.notes & OPT_IN & ~allow:", "if algorithm.notes & OPT_IN & allow:",
+     "an algorithm that the caller did not allow"),
+)]
+
+
+@contextlib.contextmanager
+def checkout():
+    """A copy of the project as git has it."""
+    with tempfile.TemporaryDirectory(prefix="dnnkern-planted-") as folder:
+        copy = pathlib.Path(folder) / "copy"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(copy)], cwd=ROOT, check=True)
+        try:
+            yield copy
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(copy)], cwd=ROOT, check=True)
+
+
+def caught(copy, bug):
+    """The test of the simulator's tier that finds a bug, and its message; None if they all pass."""
+    path = copy / bug.path
+    sound = path.read_text()
+    try:
+        path.write_text(bug.applied())
+        run = subprocess.run([sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--select", "--since", "HEAD", "-m",
+                              "not gpu and not ptx"], cwd=copy, capture_output=True, text=True,
+                             env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"})
+    finally:
+        path.write_text(sound)
+    found = re.findall(r"^(?:FAILED|ERROR) (.*)", run.stdout, re.MULTILINE)
+    return found[0] if found else None if run.returncode == 0 else run.stdout[-300:]
+
+
+def main(words):
+    chosen = [(n, bug) for n, bug in enumerate(BUGS)
+              if not words or str(n) in words or any(w in bug.path for w in words if not w.isdigit())]
+    missed = 0
+    with checkout() as copy:
+        for n, bug in chosen:
+            started = time.time()
+            by = caught(copy, bug)
+            missed += by is None
+            print(f"{n:2} {bug.path}: {bug.what}: {'MISSED' if by is None else by[:140]} ({time.time() - started:.0f} s)", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} found")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
