@@ -95,6 +95,12 @@ def stage(request):
         yield request.config.stash.setdefault(STAGE, Stage(request.session, clock))
 
 
+def pytest_report_collectionfinish(items):
+    """How much there is to do, before it is done."""
+    problems = {item.callspec.params["problem"] for item in items if hasattr(item, "callspec") and "problem" in item.callspec.params}
+    return f"dnnkern: {len(problems)} problems, measured one after the other" if problems else []
+
+
 def _record():
     record = machine(dispatch.device_of(dispatch.current_device()))
     return {**record, "driver": record["clocks"].get("driver_version")}
@@ -118,9 +124,11 @@ def pytest_terminal_summary(terminalreporter, config):
     stage = config.stash.get(STAGE, None)
     if stage is None or not stage.rows():
         return
-    terminalreporter.section("dnnkern")
-    for line in (*table.roof_lines(stage.roofs), *table.summary(stage.rows(), config.option.heuristic)):
-        terminalreporter.line(line)
+    lines = [*table.roof_lines(stage.roofs), *table.summary(stage.rows(), config.option.heuristic)]
     alone = sorted({problem.case.op for problem in stage.measured if not names_of(problem.case.op)})
     if alone and not config.option.no_peers:
-        terminalreporter.line(f"no library here has {', '.join(alone)}: there is no peer")
+        lines.append(f"no library here has {', '.join(alone)}: there is no peer")
+    if lines:
+        terminalreporter.section("dnnkern")
+        for line in lines:
+            terminalreporter.line(line)

@@ -85,6 +85,19 @@ def test_the_call_that_the_host_is_timed_with_computes_the_problem(op):
         assert wrong is None
 
 
+def test_what_has_no_peer_says_so(capsys):
+    lines, config = [], types.SimpleNamespace(option=options(), stash={})
+    reporter = types.SimpleNamespace(section=lines.append, line=lines.append)
+    conftest.pytest_terminal_summary(reporter, config)
+    assert lines == [], "nothing was measured"
+    config.stash[conftest.STAGE], problem = stage(shapes.tiny("lion_step"), ["naive"])
+    config.stash[conftest.STAGE].row(problem, "naive")
+    conftest.pytest_terminal_summary(reporter, config)
+    assert lines == ["dnnkern", "no library here has lion_step: there is no peer"]
+    assert run.main(["lion_step", "--algo", "naive", "--turns", "1"]) == 0
+    assert "no peer: no library here has lion_step" in capsys.readouterr().out
+
+
 # ---- names of tests
 
 def test_a_test_is_named_by_operation_set_problem_and_algorithm():
