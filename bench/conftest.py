@@ -6,7 +6,7 @@ import pytest
 from bench import roof, table
 from bench.machine import machine
 from bench.peers import names_of, peers_of
-from bench.run import CHOSEN, CaseBench, add_options, allowed, compile_ahead, shared_options
+from bench.run import CHOSEN, CaseBench, add_options, allowed, compile_ahead, release, shared_options
 from dnnkern import dispatch
 from dnnkern.dispatch import plain
 from dnnkern.host.timing import Clock
@@ -83,7 +83,7 @@ class Stage:
         try:
             rows = bench.rows(self.args, self.names[problem], timed=timed, host=False)
         finally:
-            self.clock.release()
+            release(self.clock)
         return rows, {name: times for (name, _), times in bench.hopeless.items()}, None
 
 

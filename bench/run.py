@@ -5,8 +5,10 @@ take turns on the same memory; see README.md for the method.
 """
 import argparse
 import contextlib
+import gc
 import json
 import multiprocessing
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
@@ -24,6 +26,7 @@ from .machine import machine
 from .peers import peers_of
 
 CHOSEN = "chosen"  # in place of an algorithm's name: what get_algorithm answers
+PEERS_MEMORY = 4 << 30  # bytes that PyTorch may keep from problem to problem
 HOPELESS = 30.0  # algorithms predicted to be this many times slower than the best are timed only when asked for
 
 
@@ -147,7 +150,7 @@ def measure(args, device) -> list:
             started = time.perf_counter()
             bench = CaseBench(case, device, clock, peers, roofs, allowed(args))
             found = bench.rows(args)
-            clock.release()
+            release(clock)
             rows += found
             left = f", {len(bench.hopeless)} hopeless left out" if bench.hopeless else ""
             table.show(f"\n{case}  [{time.perf_counter() - started:.1f} s{left}]", found)
@@ -155,6 +158,15 @@ def measure(args, device) -> list:
                 with open(args.json, "a") as file:
                     file.writelines(json.dumps(plain({**r, "roofs": roofs, "machine": record})) + "\n" for r in found)
     return rows
+
+
+def release(clock):
+    """Let go of a problem's graphs, and of what PyTorch then keeps for later where it is much: the next problem's arrays need room."""
+    clock.release()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.memory_reserved() > PEERS_MEMORY:
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def wanted(args, op) -> set:

@@ -206,6 +206,16 @@ def test_a_problem_that_fails_is_tried_once(monkeypatch):
     assert len(tried) == 1
 
 
+def test_memory_that_a_peer_keeps_goes_back(monkeypatch):
+    kept, done = [run.PEERS_MEMORY + 1, run.PEERS_MEMORY], []
+    card = types.SimpleNamespace(is_available=lambda: True, memory_reserved=lambda: kept.pop(0), empty_cache=lambda: done.append("torch"))
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=card))
+    clock = types.SimpleNamespace(release=lambda: done.append("graphs"))
+    run.release(clock)
+    run.release(clock)
+    assert done == ["graphs", "torch", "graphs"]
+
+
 def test_peers_are_named_without_their_libraries():
     assert peers.names_of("conv_fwd") == ["cudnn fused", "torch"] and peers.names_of("lion_step") == []
     for op in shapes.operations():
