@@ -137,6 +137,31 @@ def test_lengths_out_of_range_count_as_the_nearest_in_it(algo):
         assert np.array_equal(a, b)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_errors_of_16_bit_gradients_are_no_larger_than_those_of_pytorchs_modules(cell, dtype):
+    """Of each matrix and bias together, over five networks: single elements, where terms cancel, differ either way."""
+    torch = pytest.importorskip("torch")
+    spec, module = RnnSpec(cell, 4, 5, dtype=dtype), {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[cell]
+    ours, theirs = {}, {}
+    for seed in range(5):
+        torch.manual_seed(seed)
+        net, exact = module(4, 5).to(getattr(torch, dtype)), module(4, 5).double()
+        exact.load_state_dict({name: p.double() for name, p in net.state_dict().items()})
+        x, dy = (torch.randn(5, 3, n, dtype=torch.float64).to(getattr(torch, dtype)) for n in (4, 5))
+        for each, given, slope in ((net, x, dy), (exact, x.double(), dy.double())):
+            each(given)[0].backward(slope)
+        weights, x, dy = (array(t.detach().double().numpy(), dtype) for t in (torch.cat([p.flatten() for p in net.parameters()]), x, dy))
+        y, _, _, reserve = FWD(spec, x, None, None, weights, training=True, algo="naive")
+        DATA(spec, dy, None, None, x, None, None, y, weights, reserve, algo="naive")
+        found = spec.views(host(WEIGHTS(spec, x, None, y, reserve, algo="naive")))
+        for m, p, true in zip(spec.matrices, net.parameters(), exact.parameters()):
+            for errors, got in ((ours, found[m.name]), (theirs, p.grad.double().numpy())):
+                errors.setdefault(m.name, []).append(((got - true.grad.numpy()) ** 2).mean())
+    for name in ours:
+        assert np.mean(ours[name]) ** 0.5 <= 1.5 * np.mean(theirs[name]) ** 0.5, name
+
+
 # ---- random networks
 
 @pytest.mark.parametrize("kind", [Forward, Data, Weights])

@@ -171,7 +171,8 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
     Returns
     -------
     dq, dk, dv : arrays of the shapes and dtype of q, k, v
-        Computed in float32 (float64 for float64) and rounded once. Where heads of k and v serve several of q, their sum.
+        Computed in float32 (float64 for float64) and rounded once, from o as it is given: see Notes. Where heads of k and v serve several
+        of q, their sum.
     dbias : array of the bias's shape and dtype
         Summed over what the bias is the same for.
     dsink : array (H,) of the sink's dtype
@@ -186,6 +187,13 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
     -----
     Deterministic, in memory proportional to the rows. Dropout's bits are drawn again from the seed. Rows that see no key have the gradient
     0, and so have keys that no row sees.
+
+    The derivative of the softmax is ``ds = p * (dp - delta)``, where ``delta = sum(do * o)`` of a row takes o as it was rounded. With u
+    half the distance from 1 to the dtype's next number (2**-8 for bfloat16, 2**-11 for float16), delta is off by
+    ``e = u * sum(abs(do * o))`` at most, dq by ``scale * e * (p @ abs(k))`` and dk by ``scale * (p * e).T @ abs(q)``. That is large
+    beside the gradients themselves where scores saturate, since dp and delta cancel there. PyTorch's flash attention has the same error,
+    its "math" algorithm, which keeps all probabilities, a smaller one. With tensor cores p and ds are rounded to the dtype too before
+    they are multiplied.
 
     Examples
     --------

@@ -185,7 +185,9 @@ def rnn_bwd_weights(spec, x, h0, y, reserve, *, lengths=None, layout="TNC", out=
     Returns
     -------
     dweights : array (weight_size,), of x's framework
-        Summed over all steps and sequences in float32 (float64 for float64), rounded once; `RnnSpec.views` names its parts.
+        Summed over all steps and sequences in float32 (float64 for float64), rounded once; `RnnSpec.views` names its parts. What is summed,
+        the gates' gradients, is as the reserve holds it, rounded to the dtype: the error of an element is in proportion
+        to the sizes of the terms of its sum, not to the sum.
 
     Raises
     ------

@@ -343,6 +343,7 @@ class Backward(Sdpa):
         """{output: (gradient, bound of its error before it is rounded)}; `o` and `lse` as given."""
         images, share, unit = 1 if self.packed else self.batch, self.heads // max(self.kv_heads, 1), self.unit
         half = ROUNDOFF[self.dtype] if tensor_cores and self.dtype in ("float16", "bfloat16") else 0
+        least = 2.0 ** -24 * (half > 0 and self.dtype == "float16")
         dq, dq_error = np.zeros((2, images, self.heads, self.rows, self.d))
         dk, dk_error = np.zeros((2, images, self.kv_heads, self.keys, self.d))
         dv, dv_error = np.zeros((2, images, self.kv_heads, self.keys, self.e))
@@ -365,7 +366,7 @@ class Backward(Sdpa):
             ds = p * (dp - delta)
             ds_error = p * ((p_error + 6 * unit) * (np.abs(dp) + np.abs(delta)) + dp_error)
             slant = ds * derivative
-            slant_error = ds_error * np.abs(derivative) + (6 * unit + half) * np.abs(slant)
+            slant_error = ds_error * np.abs(derivative) + (6 * unit + half) * np.abs(slant) + least
             if self.softcap:
                 slant_error = slant_error + np.abs(ds * self.factor) * (2 * error / self.softcap + 16 * unit)
 
@@ -379,7 +380,7 @@ class Backward(Sdpa):
             turned, turned_error = slant.transpose(0, 2, 1), slant_error.transpose(0, 2, 1)
             dk[image, :, keys], dk_error[image, :, keys] = map(grouped, product(turned, turned_error, q))
             used = p * kept
-            used_error = used * (p_error + half)
+            used_error = used * (p_error + half) + least
             dv[image, :, keys], dv_error[image, :, keys] = map(grouped, product(used.transpose(0, 2, 1), used_error.transpose(0, 2, 1), do))
             if self.of_sink:
                 own = values["sink"][:, None]
