@@ -176,6 +176,8 @@ def test_caches_are_checked_on_demand(monkeypatch):
     refused(ValueError, ["seq_len_kv[1] is 7", "0 to 6"], DECODE, q, pages, pages, array((6, 7), "int32"), page_table=table, out=out.array)
     refused(ValueError, ["page_table[1, 1] is 7", "0 to 4"], DECODE, q, pages, pages, array((6, 4), "int32"), page_table=table,
             out=out.array)
+    e4m3 = ones(2, 1, 3, 4, dtype="float8_e4m3fn")
+    refused(ValueError, ["scale_v is 0.0", "positive"], DECODE, q, e4m3, e4m3, array((1, 2), "int32"), scale_v=array([0.0]), out=out.array)
     packed = {"cu_seqlens_q": array((0, 3, 2), "int32"), "layout": "THD"}
     refused(ValueError, ["cu_seqlens_q[2] is 2", "3 to 3"], DECODE, ones(3, 2, 4), ones(2, 3, 1, 4), ones(2, 3, 1, 4),
             array((1, 2), "int32"), **packed)
@@ -190,7 +192,8 @@ def test_bad_caches():
     refused(TypeError, ["k_cache: ", "NoneType"], DECODE, q, None, k, lengths, **given)
     refused(TypeError, ["seq_len_kv: ", "NoneType"], DECODE, q, k, k, None, **given)
     refused(TypeError, ["seq_len_kv is float32", "int32"], DECODE, q, k, k, ones(2), **given)
-    refused(TypeError, ["k_cache is float16, q is float32"], DECODE, q, ones(2, 2, 7, 8, dtype="float16"), k, lengths, **given)
+    refused(TypeError, ["k_cache is float16, q is float32", "or float8_e4m3fn"], DECODE, q, ones(2, 2, 7, 8, dtype="float16"), k,
+            lengths, **given)
     refused(ValueError, ["seq_len_kv has shape (3,)", "(B,) with B=2"], DECODE, q, k, k, array((1, 2, 3), "int32"), **given)
     refused(ValueError, ["page_table has shape (2,)"], DECODE, q, k, k, lengths, page_table=lengths, **given)
     refused(ValueError, ["page_table has shape (3, 1)"], DECODE, q, k, k, lengths, page_table=array([[0], [1], [0]], "int32"), **given)
@@ -226,6 +229,13 @@ def test_bad_caches():
     refused(ValueError, ["softcap=-1"], DECODE, q, k, k, lengths, softcap=-1, **given)
     refused(ValueError, ["sink has shape (3,)"], DECODE, q, k, k, lengths, sink=ones(3), **given)
     refused(ValueError, ["out (o) has shape (2, 4, 1, 8)", "(2, 4, 1, 5)"], DECODE, q, k, ones(2, 2, 7, 5), lengths, **given)
+    e4m3, e5m2 = (ones(2, 2, 7, 8, dtype=name) for name in ("float8_e4m3fn", "float8_e5m2"))
+    refused(TypeError, ["q is float8_e4m3fn", "bfloat16"], DECODE, ones(2, 4, 1, 8, dtype="float8_e4m3fn"), e4m3, e4m3, lengths)
+    refused(TypeError, ["v_cache is float8_e5m2, k_cache is float8_e4m3fn"], DECODE, q, e4m3, e5m2, lengths, **given)
+    refused(TypeError, ["v_cache is float32, k_cache is float8_e4m3fn"], DECODE, q, e4m3, k, lengths, **given)
+    refused(TypeError, ["scale_k is for operands of float8_e4m3fn", "float32"], DECODE, q, k, k, lengths, scale_k=ones(1), **given)
+    refused(TypeError, ["scale_v is float16", "float32"], DECODE, q, e4m3, e4m3, lengths, scale_v=ones(1, dtype="float16"), **given)
+    refused(ValueError, ["scale_k has shape (2,)", "one element"], DECODE, q, e4m3, e4m3, lengths, scale_k=ones(2), **given)
     refused(TypeError, ["return_lse is 1"], DECODE, q, k, k, lengths, return_lse=1, **given)
     refused(ValueError, ["out has 1 arrays", "o, lse"], DECODE, q, k, k, lengths, return_lse=True, **given)
     refused(ValueError, ["out (lse) has shape (2, 4)", "(2, 4, 1)"], DECODE, q, k, k, lengths, return_lse=True, out=(out.array, ones(2, 4)))
@@ -249,6 +259,9 @@ def test_words_of_caches():
             parse_problem(words, op)
     packed = parse_problem("3x8x100x16 bf16 --kv-heads 2 --rows 4 --layout thd --lse".split(), op)
     assert (packed.batch, packed.rows, packed.lse.shape, packed.k_cache.shape) == (3, 12, (8, 12), (3, 100, 2, 16))
+    of_bytes = parse_problem("3x8x100x16 bf16 --cache e4m3 --scales".split(), op)
+    assert (of_bytes.q.dtype, of_bytes.v_cache.dtype, of_bytes.scale_v.shape) == ("bfloat16", "float8_e4m3fn", (1,))
+    assert of_bytes.bytes == 3 * 8 * 100 * 32 + 2 * 2 * 3 * 8 * 16
     assert parse_problem("3x8x100x16 bf16 --page 16 --bias heads".split(), op).bias.shape == (1, 8, 1, 112)
     for text in SMALL[op]:
         assert parse_problem(text.split(), op).outputs[0].size
@@ -273,9 +286,11 @@ def test_random_caches(request):
             layout.update({name: contract.random_layout(draw, st, 3) for name in ("q", "o")})
         elif draw(st.booleans()):
             bias = tuple(draw(st.sampled_from([1, n])) for n in (len(lengths), heads * kv_heads, rows, most))[draw(st.integers(0, 2)):]
+        cache = draw(st.sampled_from(["", "", "float8_e4m3fn", "float8_e5m2"]))
+        scales = tuple(name for name in ("scale_k", "scale_v") if cache and draw(st.booleans()))
         return Decode("random", heads * kv_heads, kv_heads, rows, lengths, d, e, dtype, **room, window=window, softcap=softcap, bias=bias,
-                      sink=draw(st.sampled_from(["", dtype])), order=order, counts=counts, layout=layout, trivial=True,
-                      wanted=draw(st.booleans()))
+                      sink=draw(st.sampled_from(["", dtype])), order=order, counts=counts, layout=layout, trivial=True, cache=cache,
+                      scales=scales, wanted=draw(st.booleans()))
     contract.random_problems(request, problems, 10)
 
 
@@ -288,6 +303,8 @@ def test_random_caches(request):
                             wanted=True)),
     ("split_kv", Decode("ranges-biased", 3, 1, 2, (130, 17), 8, 8, capacity=140, bias=(2, 3, 2, 140))),
     ("split_kv_mma", Decode("ranges-biased", 5, 1, 2, (300, 3), 40, 24, "float16", capacity=333, bias=(5, 2, 333), bias_dtype="float32")),
+    ("split_kv", Decode("ranges-bytes", 5, 1, 1, (130, 17), 16, 32, "float16", capacity=140, cache="float8_e4m3fn",
+                        scales=("scale_k", "scale_v"), sink="float16", wanted=True)),
     ("split_kv_mma", Decode("ranges-wide", 9, 1, 1, (260, 30), 192, 256, "bfloat16", page=32, pages=9, table=9)),
     ("split_kv_mma", Decode("ranges-last", 2, 1, 1, (555, 250), 32, 32, "float16", capacity=560, window=(201, -1))),
     ("split_kv_mma", Decode("ranges-window", 2, 1, 3, (555, 250), 32, 32, "bfloat16", page=16, pages=40, table=35, window=(201, -1),

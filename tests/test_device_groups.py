@@ -13,8 +13,8 @@ from dnnkern.host.tensor import Tensor
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
-@pytest.mark.parametrize("dtype, words", [(d, w) for d in DTYPES for w in (0, 1, 2, 4)
-                                          if w == 0 or w == 4 or ITEMSIZE[d] == 2 or ITEMSIZE[d] == 4 and w < 4])
+@pytest.mark.parametrize("dtype, words", [(d, w) for d in (*DTYPES, "float8_e4m3fn", "float8_e5m2") for w in (0, 1, 2, 4)
+                                          if w == 0 or w == 4 or ITEMSIZE[d] <= 2 or ITEMSIZE[d] == 4 and w < 4])
 def test_flights_bring_elements(dtype, words):
     flight, T = make_flight(dtype, words, 3), f64 if dtype == "float64" else f32
     SCALAR, LENGTH, VECTOR, fetch, values = flight.scalar, flight.length, flight.vector, flight.fetch, flight.values

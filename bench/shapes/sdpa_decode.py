@@ -31,8 +31,9 @@ class Case(_words.Case):
         p, a = self.problem, arrays
         return dnnkern.sdpa_decode(a["q"], a["k_cache"], a["v_cache"], a["seq_len_kv"], page_table=a.get("page_table"), scale=p.scale,
                                    window=(p.left, -1), softcap=p.softcap, sink=a.get("sink"), layout=p.layout,
-                                   bias=a.get("bias"), cu_seqlens_q=a.get("cu_seqlens_q"),
-                                   return_lse=p.lse is not None, out=a["o"] if p.lse is None else (a["o"], a["lse"]), **keywords)
+                                   bias=a.get("bias"), cu_seqlens_q=a.get("cu_seqlens_q"), scale_k=a.get("scale_k"),
+                                   scale_v=a.get("scale_v"), return_lse=p.lse is not None,
+                                   out=a["o"] if p.lse is None else (a["o"], a["lse"]), **keywords)
 
 
 _SHAPES = _words.Shapes("sdpa_decode", SETS, FLOATS, "64x32x8192x128 {} --kv-heads 8", case=Case)

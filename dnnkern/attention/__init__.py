@@ -30,7 +30,8 @@ SDPA_BWD, *_others = (
               problem=_bound(make_backward, with_dbias=of_bias, with_dsink=of_sink), **_BACKWARD)
     for of_bias, of_sink in ((True, True), (True, False), (False, True), (False, False)))
 _with_both, _with_dbias, _with_dsink, _with_neither = (operation.call for operation in (SDPA_BWD, *_others))
-_DECODE = {"operands": ("q", "k_cache", "v_cache", "seq_len_kv", "page_table", "sink", "bias", "cu_seqlens_q"), "check_values": check_cache}
+_DECODE = {"operands": ("q", "k_cache", "v_cache", "seq_len_kv", "page_table", "sink", "bias", "cu_seqlens_q", "scale_k", "scale_v"),
+           "check_values": check_cache}
 SDPA_DECODE = Operation("sdpa_decode", outputs=("o", "lse"), problem=_bound(make_decode, with_lse=True), **_DECODE)
 _decode_with_lse = SDPA_DECODE.call
 _decode = Operation("sdpa_decode", outputs=("o",), problem=_bound(make_decode, with_lse=False), **_DECODE).call
@@ -218,7 +219,8 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
 
 
 def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, cu_seqlens_q=None, scale=None, window=(-1, -1), bias=None,
-                softcap=0.0, sink=None, layout="BHSD", return_lse=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+                softcap=0.0, sink=None, layout="BHSD", return_lse=False, scale_k=None, scale_v=None, out=None,
+                workspace=None, stream=None, algo=None, allow=Note.NONE):
     """Attention of the last rows of sequences to all their keys, which a cache holds: what `sdpa_fwd` computes with causal=True and
     align="bottom_right".
 
@@ -228,8 +230,8 @@ def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, cu_seqlens_
         The last S queries of each sequence, most often one; with layout "BSHD" (B, S, H, D), with "THD" (T, H, D), those of all sequences
         one after the other, any number of each. float64, float32, float16 or bfloat16; any strides.
     k_cache, v_cache : array (B, G, N, D), (B, G, N, E)
-        Of q's dtype, in the same layout, "BSHD" beside "THD", the new keys and values among them. G divides H. With a page table, (pages,
-        G, keys of a page, D).
+        Of q's dtype, or float8_e4m3fn or float8_e5m2, in the same layout, "BSHD" beside "THD", the new keys and values among them. G
+        divides H. With a page table, (pages, G, keys of a page, D).
     seq_len_kv : int32 array (B,)
         How many keys each sequence has.
     page_table : int32 array (B, P), optional
@@ -246,6 +248,9 @@ def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, cu_seqlens_
     softcap, sink
         As `sdpa_fwd`'s.
     layout : "BHSD", "BSHD" or "THD"
+    scale_k, scale_v : float32 array of one element, optional
+        Positive factors of 8-bit floating caches: what is computed is attention to ``scale_k * k_cache`` and ``scale_v * v_cache``. None
+        is 1.
     return_lse : bool
         Return the logarithms of the sums of exponentials, too: with them results for parts of the keys can be merged.
     out : array, or with `return_lse` a tuple (o, lse)
@@ -285,8 +290,8 @@ def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, cu_seqlens_
     array([2.667], dtype=float32)
     """
     operands = q, k_cache, v_cache, seq_len_kv, page_table, sink
-    if bias is not None or cu_seqlens_q is not None:
-        operands += bias, cu_seqlens_q
+    if bias is not None or cu_seqlens_q is not None or scale_k is not None or scale_v is not None:
+        operands += bias, cu_seqlens_q, scale_k, scale_v
     if not isinstance(return_lse, bool):
         raise TypeError(f"sdpa_decode: return_lse is {return_lse!r}; expected True or False")
     call = _decode_with_lse if return_lse else _decode

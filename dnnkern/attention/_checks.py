@@ -86,12 +86,30 @@ def check_offsets(op, name, offsets, most):
         raise ValueError(f"{op}: {name}[{k}] is {offsets[k]}; expected " + (f"{before[k]} to {most}" if k else "0"))
 
 
-def check_lengths(problem, arrays):
-    """ValueError where a length or an offset points beyond its tensor, or a factor is not positive; waits for the device."""
+def check_factors(problem, names):
+    """Raise unless factors, those that are there, are one float32 each, of 8-bit floating operands."""
+    for name, of in names:
+        if (t := getattr(problem, name)) is None:
+            continue
+        if of.dtype not in FP8:
+            raise TypeError(f"{problem.op}: {name} is for operands of {' or '.join(FP8)}, they are {of.dtype}")
+        expect(problem.op, name, t, ("float32",), t.shape)
+        if t.size != 1:
+            raise ValueError(f"{problem.op}: {name} has shape {t.shape}; expected one element")
+
+
+def check_factor_values(problem, arrays):
+    """ValueError where a factor is not positive; waits for the device."""
     from ..host.check import to_host
     for name in SCALES:
         if arrays.get(name) is not None and not 0 < (value := to_host(arrays[name]).item()) < math.inf:
             raise ValueError(f"{problem.op}: {name} is {value}; expected a positive number")
+
+
+def check_lengths(problem, arrays):
+    """ValueError where a length or an offset points beyond its tensor, or a factor is not positive; waits for the device."""
+    from ..host.check import to_host
+    check_factor_values(problem, arrays)
     for name, most in (("seq_len_q", problem.rows), ("seq_len_kv", problem.keys)):
         if arrays.get(name) is not None:
             lengths = to_host(arrays[name])

@@ -6,9 +6,9 @@ import numpy as np
 
 from ..device.index import LIMIT
 from ..host.dtypes import compute_dtype
-from ..host.products import FLOATS
+from ..host.products import FLOATS, FP8
 from ..host.tensor import Tensor
-from ._checks import check_bias, check_number, check_offsets, check_sink, expect, present
+from ._checks import check_bias, check_factor_values, check_factors, check_number, check_offsets, check_sink, expect, present
 from ._problem import UNBOUNDED, normal_window, sizes_of
 
 CACHES = {"BHSD": "BHSD", "BSHD": "BSHD", "THD": "BSHD"}
@@ -23,7 +23,7 @@ class DecodeProblem:
     ----------
     q, k_cache, v_cache : Tensor
     seq_len_kv : Tensor
-    page_table, sink, bias, cu_seqlens_q : Tensor or None
+    page_table, sink, bias, cu_seqlens_q, scale_k, scale_v : Tensor or None
     o : Tensor
     lse : Tensor or None
     scale : float
@@ -40,6 +40,8 @@ class DecodeProblem:
     sink: Tensor | None
     bias: Tensor | None
     cu_seqlens_q: Tensor | None
+    scale_k: Tensor | None
+    scale_v: Tensor | None
     o: Tensor
     lse: Tensor | None
     scale: float
@@ -51,11 +53,13 @@ class DecodeProblem:
 
     def __post_init__(self):
         op, q, k, v = self.op, self.q, self.k_cache, self.v_cache
-        for name, t in (("q", q), ("k_cache", k), ("v_cache", v)):
-            if t.dtype not in FLOATS:
-                raise TypeError(f"{op}: {name} is {t.dtype}; expected one of {', '.join(FLOATS)}")
-            if t.dtype != q.dtype:
-                raise TypeError(f"{op}: {name} is {t.dtype}, q is {q.dtype}; expected the same dtype")
+        if q.dtype not in FLOATS:
+            raise TypeError(f"{op}: q is {q.dtype}; expected one of {', '.join(FLOATS)}")
+        if k.dtype not in (q.dtype, *FP8):
+            raise TypeError(f"{op}: k_cache is {k.dtype}, q is {q.dtype}; expected the same dtype, or {' or '.join(FP8)}")
+        if v.dtype != k.dtype:
+            raise TypeError(f"{op}: v_cache is {v.dtype}, k_cache is {k.dtype}; expected the same dtype")
+        check_factors(self, (("scale_k", k), ("scale_v", v)))
         if self.sizes(k)[:3] != self.sizes(v)[:3]:
             raise ValueError(f"{op}: k_cache has shape {k.shape}, v_cache has {v.shape} ({CACHES[self.layout]}); expected the same but for "
                              "the last dimension")
@@ -168,11 +172,13 @@ class DecodeProblem:
     @property
     def bytes(self):
         """Bytes that must move: of full caches the keys that are seen."""
-        return self.batch * self.kv_heads * self.seen * (self.d + self.dv) * self.q.itemsize + sum(
+        return self.batch * self.kv_heads * self.seen * (self.d + self.dv) * self.k_cache.itemsize + sum(
             t.nbytes for t in (self.q, self.bias, *self.outputs) if t is not None)
 
     def operand_values(self, name):
-        """Full caches, pages in a disorder, equally long packed sequences."""
+        """Full caches, pages in a disorder, equally long packed sequences, factors of 1."""
+        if name in ("scale_k", "scale_v"):
+            return 1.0
         if name == "cu_seqlens_q":
             return np.linspace(0, self.rows, self.batch + 1).astype(np.int64)
         if name == "seq_len_kv":
@@ -187,6 +193,8 @@ class DecodeProblem:
         paged = "" if self.page_table is None else f" pages of {self.page}"
         d = f"d{self.d}" + f":{self.dv}" * (self.dv != self.d)
         more = f" window {self.left}" * (self.left >= 0) + f" softcap {self.softcap:g}" * (self.softcap > 0)
+        more += f" cache {self.k_cache.dtype}" * (self.k_cache.dtype != self.dtype)
+        more += "".join(f" {name}" for name in ("scale_k", "scale_v") if getattr(self, name) is not None)
         more += f" bias {self.bias.shape}" if self.bias is not None else ""
         more += " sink" * (self.sink is not None) + " lse" * (self.lse is not None)
         s = f"{'t' if self.packed else 's'}{self.rows}:{self.capacity}"
@@ -226,9 +234,10 @@ def make_decode(tensors, out, scale, window, softcap, layout, *, with_lse, alias
 
 
 def check_cache(problem, arrays):
-    """ValueError where a length is beyond the cache, an offset beyond the queries, or a page that is used is none of the cache; waits for
-    the device."""
+    """ValueError where a length is beyond the cache, an offset beyond the queries, a page that is used none of the cache, or a factor
+    not positive; waits for the device."""
     from ..host.check import to_host
+    check_factor_values(problem, arrays)
     lengths = to_host(arrays["seq_len_kv"])
     wrong = np.flatnonzero((lengths < 0) | (lengths > problem.capacity))
     if wrong.size:

@@ -33,12 +33,15 @@ class Parts:
     lse: bool
 
 
-def refusal(problem, bias=True):
-    """What keeps tiles of the rows that share a head of the cache from a problem, or None; `bias`: they take one."""
+def refusal(problem, bias=True, of_bytes=False):
+    """What keeps tiles of the rows that share a head of the cache from a problem, or None; `bias`: they take one; `of_bytes`: caches of
+    8-bit floats, too."""
     if problem.packed:
         return "packed queries; expected as many of each sequence"
     if problem.bias is not None and not bias:
         return "a bias; expected none"
+    if problem.k_cache.dtype != problem.dtype and not of_bytes:
+        return f"caches of {problem.k_cache.dtype}; expected {problem.dtype}"
     return None
 
 

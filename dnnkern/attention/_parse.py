@@ -90,6 +90,8 @@ def add_decode_arguments(op, parser):
     parser.add_argument("--kv-heads", type=int, help="heads of the caches; default: as many as q has")
     parser.add_argument("--rows", type=int, default=1, help="queries of a sequence")
     parser.add_argument("--value-size", type=int, help="elements of a head of v; default: as q's")
+    parser.add_argument("--cache", type=dtype_word, help="dtype of the caches: q's, or e4m3 or e5m2")
+    parser.add_argument("--scales", action="store_true", help="factors of keys and values, of 8-bit floats")
     parser.add_argument("--page", type=int, help="keys of a page; default: no pages")
     parser.add_argument("--bias", choices=BIASES, help="a bias for every score; for all batches, for all heads too; of keys alone")
     parser.add_argument("--window", type=int, default=-1, help="keys before its own place that a row sees")
@@ -108,9 +110,9 @@ def make_decode_of(op, arguments):
     batch, heads, keys, d = a.shape
     kv_heads, e = (given if given is not None else other for given, other in ((a.kv_heads, heads), (a.value_size, d)))
 
-    def array(images, heads, rows, elements):
-        return Tensor.packed((images, heads, rows, elements) if a.layout == "BHSD" else (images, rows, heads, elements), a.dtype)
-    q, offsets = array(batch, heads, a.rows, d), None
+    def array(images, heads, rows, elements, dtype=a.cache or a.dtype):
+        return Tensor.packed((images, heads, rows, elements) if a.layout == "BHSD" else (images, rows, heads, elements), dtype)
+    q, offsets = array(batch, heads, a.rows, d, a.dtype), None
     if a.layout == "THD":
         q, offsets = Tensor.packed((batch * a.rows, heads, d), a.dtype), Tensor.packed((batch + 1,), "int32")
     lengths, sink, table, images, rows = Tensor.packed((batch,), "int32"), None, None, batch, keys
@@ -122,9 +124,10 @@ def make_decode_of(op, arguments):
     if a.sink:
         sink = Tensor.packed((heads,), a.dtype)
     bias = of_scores(a.bias, (batch, heads, a.rows, table.shape[1] * rows if table else keys), addend_dtype(a.dtype))
+    scales = [Tensor.packed((1,), "float32") if a.scales else None] * 2
     given = q, array(images, kv_heads, rows, d), array(images, kv_heads, rows, e)
-    return make_decode((*given, lengths, table, sink, bias, offsets), None, a.scale, (a.window, -1), a.softcap, a.layout, with_lse=a.lse,
-                       aliases=frozenset())
+    return make_decode((*given, lengths, table, sink, bias, offsets, *scales), None, a.scale, (a.window, -1), a.softcap, a.layout,
+                       with_lse=a.lse, aliases=frozenset())
 
 
 def add_rope_arguments(op, parser):
@@ -165,7 +168,8 @@ _SMALL = ("1x2x9x8 f32 --causal", "2x4x7x16 bf16 --kv-heads 2 --keys 12 --causal
 _BYTES = ("2x2x70x64 e4m3 --scales --causal", "1x2x20x32 e5m2 --kv-heads 1 --keys 40 --lse --out-dtype f32")
 _ROPES = ("2x3x5x16 f32", "3x7x20 bf16 --pairs 5 --angles f32", "2x4x3x32 f16 --heads-inside --interleaved", "4x9x8 f64 --in-place")
 _DECODES = ("2x4x20x16 f32 --kv-heads 2", "2x4x17x8 bf16 --kv-heads 1 --page 4 --window 9", "1x2x9x5 f64 --rows 2 --softcap 2 --sink",
-            "3x2x12x8 f16 --layout bshd --page 16 --lse", "2x4x20x16 bf16 --bias heads", "3x4x12x8 f32 --rows 2 --layout thd --lse")
+            "3x2x12x8 f16 --layout bshd --page 16 --lse", "2x4x20x16 bf16 --bias heads", "3x4x12x8 f32 --rows 2 --layout thd --lse",
+            "2x4x20x32 bf16 --cache e4m3 --scales --page 4")
 SMALL = {**dict.fromkeys(PROBLEMS, _SMALL), "sdpa_fwd": (*_SMALL, *_BYTES), **dict.fromkeys(ROPES, _ROPES), "sdpa_decode": _DECODES}
 """Problems that ``python -m dnnkern check`` tries."""
 

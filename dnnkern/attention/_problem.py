@@ -9,7 +9,7 @@ import numpy as np
 from ..host.dtypes import compute_dtype, dtype_name
 from ..host.products import FLOATS, FP8, OUTPUTS, default_output
 from ..host.tensor import Tensor
-from ._checks import SCALES, check_bias, check_broadcast, check_number, check_sink, expect, present
+from ._checks import SCALES, check_bias, check_broadcast, check_factors, check_number, check_sink, expect, present
 
 LAYOUTS = ("BHSD", "BSHD", "THD")
 ALIGNMENTS = ("top_left", "bottom_right")
@@ -320,14 +320,7 @@ class SdpaProblem(_Attention):
 
     def __post_init__(self):
         self._check()
-        for name in SCALES:
-            if (t := getattr(self, name)) is None:
-                continue
-            if self.dtype not in FP8:
-                raise TypeError(f"{self.op}: {name} is for operands of {' or '.join(FP8)}, they are {self.dtype}")
-            expect(self.op, name, t, ("float32",), t.shape)
-            if t.size != 1:
-                raise ValueError(f"{self.op}: {name} has shape {t.shape}; expected one element")
+        check_factors(self, zip(SCALES, (self.q, self.k, self.v)))
 
     @property
     def outputs(self):

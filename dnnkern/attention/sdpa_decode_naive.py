@@ -59,17 +59,24 @@ def make_place(paged):
 
 
 @functools.cache
-def kernel(kind, paged, with_lse, packed):
+def kernel(kind, paged, with_lse, packed, cache, scaled):
     """`CHUNK` elements of a row of o a thread; the first one of a row also writes lse."""
     terms, place, T = make_terms(kind), make_place(paged), kind.real
-    dot, load, store = make_dot(kind.dtype, T), element(kind.dtype).load, element(kind.dtype).store
+    dot, load, store = make_dot(kind.dtype, T, cache), element(cache).load, element(kind.dtype).store
+    OF_K, OF_V = scaled
     load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
 
     @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_decode_naive(q, k, v, o, lse, of_keys, table, sink, threads, sizes, page, q_strides, k_strides, v_strides, o_strides, key_step,
-                          table_strides, sink_step, lse_strides, bounds, scale, softcap, bias, bias_strides, of_rows, row_step, batch):
+                          table_strides, sink_step, lse_strides, bounds, scale, softcap, bias, bias_strides, of_rows, row_step, batch,
+                          scale_k, scale_v):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if index < threads:
+            of_v = T(1)
+            if OF_K:
+                scale = T(scale * scale_k[0])
+            if OF_V:
+                of_v = T(scale_v[0])
             rest, chunk = divided(index, sizes[7])
             rest, t = divided(rest, sizes[2])
             image, h = divided(rest, sizes[0])
@@ -119,7 +126,7 @@ def kernel(kind, paged, with_lse, packed):
                 if i64(begin + c) < sizes[5]:
                     value = T(0)
                     if total != T(0):
-                        value = T(sums[c] / total)
+                        value = T(T(sums[c] / total) * of_v)
                     store(o, i64(o_at + i64(begin + c) * o_strides[3]), value)
             if with_lse and chunk == 0:
                 value = T(NOTHING)
@@ -127,6 +134,12 @@ def kernel(kind, paged, with_lse, packed):
                     value = T(level + log(total))
                 lse[i64(image * lse_strides[0] + h * lse_strides[1] + t * lse_strides[2])] = value
     return sdpa_decode_naive
+
+
+def operand_arguments(problem):
+    """Kernel parameters `q`, `k`, `v` and `o`."""
+    return tuple(Argument(element(t.dtype).pointer, name) for name, t in (
+        ("q", problem.q), ("k_cache", problem.k_cache), ("v_cache", problem.v_cache), ("o", problem.o)))
 
 
 def lse_argument(problem):
@@ -145,6 +158,16 @@ def cache_arguments(problem):
             Argument(p.compute, steepness(p)), Argument(p.compute, p.softcap))
 
 
+def scaled(problem):
+    """Whether the keys and the values have a factor."""
+    return problem.scale_k is not None, problem.scale_v is not None
+
+
+def factor_arguments():
+    """Kernel parameters `scale_k` and `scale_v`, null where there is none."""
+    return Argument("float32*", "scale_k"), Argument("float32*", "scale_v")
+
+
 def bias_arguments(problem):
     """Kernel parameters `bias` and `bias_strides`."""
     t = problem.bias
@@ -156,14 +179,15 @@ def build(problem, device, config):
     p, pointer, chunks = problem, element(problem.dtype).pointer, chunks_of(problem.dv)
     threads = p.images * p.heads * p.rows * chunks
     sizes = p.heads, p.group, p.rows, p.capacity, p.d, p.dv, p.pages, chunks
-    arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), lse_argument(p),
+    arguments = (*operand_arguments(p), lse_argument(p),
                  Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"),
                  Argument(element(p.sink.dtype).pointer if p.sink is not None else pointer, "sink"),
                  Argument("int64", threads), Argument("int64x8", sizes), Argument("uint32x3", divisor(max(p.page, 1))),
                  *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
                  *bias_arguments(p), Argument("int32*", "cu_seqlens_q"),
-                 Argument("int64", p.cu_seqlens_q.strides[0] if p.packed else 0), Argument("int32", p.batch))
-    kernel_of = kernel(decode_kind(p), p.page_table is not None, p.lse is not None, p.packed)
+                 Argument("int64", p.cu_seqlens_q.strides[0] if p.packed else 0), Argument("int32", p.batch),
+                 *factor_arguments())
+    kernel_of = kernel(decode_kind(p), p.page_table is not None, p.lse is not None, p.packed, p.k_cache.dtype, scaled(p))
     return (Launch(kernel_of, (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 
 

@@ -14,7 +14,6 @@ import functools
 from dataclasses import dataclass, replace
 
 from ..device import cuda, device_function, i32, i64
-from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import maximum
 from ..device.groups import access_words, make_reader
@@ -30,7 +29,8 @@ from ._decode_ranges import (Parts, lines_of, make_joined, make_places, make_ran
                              refusal, shape_arguments, sink_arguments, tiles_of)
 from ._flash import make_powers
 from ._scores import NOTHING, Kind, make_terms
-from .sdpa_decode_naive import bias_arguments, cache_arguments, decode_kind, lse_argument, make_place
+from .sdpa_decode_naive import (bias_arguments, cache_arguments, decode_kind, factor_arguments, lse_argument, make_place,
+                                operand_arguments, scaled)
 
 THREADS, TILE, LANES = 128, 8, 32
 WIDEST = 4 * LANES  # chunks of 16 bytes of a row
@@ -40,7 +40,7 @@ BLOCKS = 4  # of a multiprocessor, to have enough bytes under way
 @dataclass(frozen=True)
 class Config:
     """What kernels are compiled for: 32-bit words of an access to q, k and v, sizes of the heads, rows of a tile; into how many ranges the
-    keys are cut; whether lse is an output."""
+    keys are cut; whether lse is an output; the caches' dtype, and whether keys and values have factors."""
     kind: Kind
     paged: bool
     words: tuple
@@ -49,11 +49,13 @@ class Config:
     rows: int
     splits: int
     lse: bool
+    cache: str
+    scaled: tuple
 
     @property
     def chunk(self):
-        """Elements in 16 bytes."""
-        return 16 // ITEMSIZE[self.kind.dtype]
+        """Elements of a cache in 16 bytes."""
+        return 16 // ITEMSIZE[self.cache]
 
     @property
     def chunks(self):
@@ -101,8 +103,8 @@ class Config:
 
 def supports(problem):
     """Rows of whole accesses."""
-    p, per = problem, 16 // problem.q.itemsize
-    if reason := refusal(p):
+    p, per = problem, 16 // problem.k_cache.itemsize
+    if reason := refusal(p, of_bytes=True):
         return reason
     if max(p.d, p.dv) > WIDEST * per:
         return f"heads of {p.d} and {p.dv} elements; expected {WIDEST * per} at most"
@@ -115,19 +117,21 @@ def supports(problem):
 
 
 def _tile(problem):
-    """Rows of a tile: a power of two, eight at most, fewer of wide heads."""
+    """Rows of a tile: a power of two, eight at most, fewer of wide heads, and of 8-bit floats, of which a thread has 16 of a row."""
     p = problem
-    most = TILE // max(1, ceil_div(max(p.d, p.dv) * p.q.itemsize, 512)) // (2 if p.q.itemsize == 8 else 1)
+    item = p.k_cache.itemsize
+    most = TILE // max(1, ceil_div(max(p.d, p.dv) * item, 512)) // (2 if item in (1, 8) else 1)
     return min(max(most, 1), 1 << (p.group * p.rows - 1).bit_length())
 
 
 def configs(problem, device):
     """Ranges by powers of two, as long as each has a few keys for every part of a warp."""
-    p, per = problem, 16 // problem.q.itemsize
+    p, per = problem, 16 // problem.k_cache.itemsize
     words = tuple(access_words(t, per, p.strides(t)[:-1]) for t in (p.q, p.k_cache, p.v_cache))
     found, splits = [], 1
     while not found or splits <= 1024 and p.seen >= 32 * splits:
-        found.append(Config(decode_kind(p), p.page_table is not None, words, p.d, p.dv, _tile(p), splits, p.lse is not None))
+        found.append(Config(decode_kind(p), p.page_table is not None, words, p.d, p.dv, _tile(p), splits, p.lse is not None,
+                            p.k_cache.dtype, scaled(p)))
         splits *= 2
     return found
 
@@ -166,13 +170,13 @@ def range_kernel(config, dependent):
     WIDTH, D, E, SPLIT = config.width, config.d, config.e, config.splits > 1
     OWN, STEP = HELD * CHUNK, AHEAD * GROUPS
     Q, Q_LENGTH, fetch_q, unpack_q = make_reader(kind.dtype, CHUNK, config.words[0])
-    K, K_LENGTH, fetch_k, unpack_k = make_reader(kind.dtype, CHUNK, config.words[1])
-    V, V_LENGTH, fetch_v, unpack_v = make_reader(kind.dtype, CHUNK, config.words[2])
+    K, K_LENGTH, fetch_k, unpack_k = make_reader(config.cache, CHUNK, config.words[1])
+    V, V_LENGTH, fetch_v, unpack_v = make_reader(config.cache, CHUNK, config.words[2])
     SUMS, SCORES, K_ALL, V_ALL, ITEM = ROWS * OWN, ROWS * AHEAD, AHEAD * HELD * K_LENGTH, AHEAD * HELD * V_LENGTH, ROWS * WIDTH
     TOPS, TOTALS = GROUPS * ITEM, GROUPS * (ITEM + ROWS)
     SIZE, MULTIPLIER, SHIFT = divisor(WIDTH)
     total_of, BIAS = make_reduce(add, LANES_OF), bool(kind.bias)
-    STARTS = ROWS if BIAS else 1
+    STARTS, (OF_K, OF_V) = ROWS if BIAS else 1, config.scaled
 
     @device_function
     def query(r, s):
@@ -243,10 +247,10 @@ def range_kernel(config, dependent):
     @device_function
     def leave(r, s):
         """A part's sums, for the block."""
-        memory, sums, tops, totals, group, lane = s
+        memory, sums, tops, totals, group, lane, of_v = s
         for c in range(HELD):
             for e in range(CHUNK):
-                memory[i32(group * ITEM + r * WIDTH + i32(lane + c * LANES_OF) * CHUNK + e)] = sums[r * OWN + c * CHUNK + e]
+                memory[i32(group * ITEM + r * WIDTH + i32(lane + c * LANES_OF) * CHUNK + e)] = T(sums[r * OWN + c * CHUNK + e] * of_v)
         if lane == 0:
             memory[i32(TOPS + group * ROWS + r)] = tops[r]
             memory[i32(TOTALS + group * ROWS + r)] = totals[r]
@@ -255,7 +259,7 @@ def range_kernel(config, dependent):
     @cuda.jit(launch_bounds=(THREADS, 1))
     def sdpa_decode_split_kv(q, k, v, o, lse, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, q_strides,
                              k_strides, v_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale, softcap, bias,
-                             bias_strides):
+                             bias_strides, scale_k, scale_v):
         memory = cuda.shared.array(0, T)
         thread = i32(cuda.threadIdx.x)
         lane, group = i32(thread % LANES_OF), i32(thread // LANES_OF)
@@ -268,6 +272,8 @@ def range_kernel(config, dependent):
             launch_dependent_grids()
         _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
 
+        if OF_K:
+            scale = T(scale * scale_k[0])
         # the keys of this range, of those that any row sees
         oldest, _ = terms.span(i32(0), i32(per[0]), keys, bounds)
         first, last = range_of(split, splits, oldest, keys)
@@ -303,7 +309,7 @@ def range_kernel(config, dependent):
                 for c in range(HELD):
                     unpack_v(some, c * CHUNK, of_v, (u * HELD + c) * V_LENGTH)
                 weigh_all(0, (sums, some, scores, u))
-        leave_all(0, (memory, sums, tops, totals, group, lane))
+        leave_all(0, (memory, sums, tops, totals, group, lane, T(scale_v[0]) if OF_V else T(1)))
         cuda.syncthreads()
 
         for item in range(thread, ITEM, THREADS):
@@ -323,14 +329,14 @@ def range_kernel(config, dependent):
 
 def build(problem, device, config):
     """One launch, or two."""
-    p, pointer, splits = problem, element(problem.dtype).pointer, config.splits
+    p, splits = problem, config.splits
     dependent = device.capability >= (9, 0)
     sink, sink_step = sink_arguments(p)
-    arguments = (*(Argument(pointer, name) for name in ("q", "k_cache", "v_cache", "o")), lse_argument(p),
+    arguments = (*operand_arguments(p), lse_argument(p),
                  Argument(f"{p.compute}*", "workspace"), Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"), sink,
                  *shape_arguments(p, config.rows), Argument("uint32x3", divisor(max(p.page, 1))), Argument("uint32x3", divisor(splits)),
                  *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
-                 *bias_arguments(p))
+                 *bias_arguments(p), *factor_arguments())
     kernel = range_kernel(replace(config, splits=min(splits, 2)), dependent)
     launch = Launch(kernel, (_lines(p) * splits, 1, 1), (THREADS, 1, 1), arguments, shared=config.shared, dependent=dependent)
     return (launch, merge_launch(p, config.parts, splits, dependent)) if splits > 1 else (launch,)

@@ -53,15 +53,15 @@ def estimate(problem, device, config):
 
 
 @functools.cache
-def make_dot(dtype, real):
-    """Device function ``dot(a, at, step, b, b_at, b_step, n)``: the sum of n products."""
-    load, T = element(dtype).load, real
+def make_dot(dtype, real, other=None):
+    """Device function ``dot(a, at, step, b, b_at, b_step, n)``: the sum of n products; b is of `other`, or of a's dtype."""
+    load, load_b, T = element(dtype).load, element(other or dtype).load, real
 
     @device_function
     def dot(a, at, step, b, b_at, b_step, n):
         total = T(0)
         for c in range(n):
-            total = T(total + T(load(a, i64(at + c * step))) * T(load(b, i64(b_at + c * b_step))))
+            total = T(total + T(load(a, i64(at + c * step))) * T(load_b(b, i64(b_at + c * b_step))))
         return total
     return dot
 

@@ -67,10 +67,14 @@ def make_reader(dtype, count, words, constant=True):
         def unpack(values, k, buffer, j):
             for v in range(count):
                 values[k + v] = unpack_word(buffer[j + v])
-    else:
+    elif itemsize == 2:
         def unpack(values, k, buffer, j):
             for w in range(length):
                 values[k + 2 * w], values[k + 2 * w + 1] = unpack_word(buffer[j + w])
+    else:
+        def unpack(values, k, buffer, j):
+            for w in range(length):
+                values[k + 4 * w], values[k + 4 * w + 1], values[k + 4 * w + 2], values[k + 4 * w + 3] = unpack_word(buffer[j + w])
     return u32, length, fetch, device_function(unpack)
 
 

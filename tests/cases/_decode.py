@@ -3,7 +3,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from . import Case, coherent, lay, rounded, rounding_error
+from . import LARGEST, Case, coherent, lay, rounded, rounding_error
 from ._cross_entropy import SHORT, in_mode
 from ._sdpa import Forward, canonical, native
 
@@ -32,6 +32,8 @@ class Decode(Case):
     bias: tuple | None = None
     bias_dtype: str = ""
     counts: tuple = ()
+    cache: str = ""
+    scales: tuple = ()
     order: str = "BHSD"
     trivial: bool = False
     wanted: bool = False
@@ -64,7 +66,7 @@ class Decode(Case):
         shape = (images, heads, rows, elements) if self.order == "BHSD" else (images, rows, heads, elements)
         if name in ("q", "o") and self.order == "THD":
             shape = rows, heads, elements
-        return lay(shape, self.dtype, **self.layout.get(name, {}))
+        return lay(shape, self.cache or self.dtype if name in ("k", "v") else self.dtype, **self.layout.get(name, {}))
 
     def inputs(self):
         images, keys = (self.pages, self.page) if self.page else (self.batch, self.capacity)
@@ -75,7 +77,8 @@ class Decode(Case):
                 "page_table": lay((self.batch, self.table), "int32", **self.layout.get("table", {})) if self.page else None,
                 "sink": lay((self.heads,), self.sink) if self.sink else None,
                 "bias": lay(self.bias, self.bias_dtype or self.dtype, **self.layout.get("bias", {})) if self.bias else None,
-                "cu_seqlens_q": lay((self.batch + 1,), "int32", **self.layout.get("offsets", {})) if self.order == "THD" else None}
+                "cu_seqlens_q": lay((self.batch + 1,), "int32", **self.layout.get("offsets", {})) if self.order == "THD" else None,
+                **{name: lay((1,), "float32") if name in self.scales else None for name in ("scale_k", "scale_v")}}
 
     def outputs(self):
         found = {"o": self.place("o", self.batch, self.heads, self.rows, self.e)}
@@ -98,7 +101,7 @@ class Decode(Case):
         out = out[0] if isinstance(out, tuple) and not self.wanted else out
         return sdpa_decode(arrays["q"], arrays["k_cache"], arrays["v_cache"], arrays["seq_len_kv"], page_table=arrays["page_table"],
                            scale=self.scale, window=self.window, softcap=self.softcap, sink=arrays["sink"], layout=self.order,
-                           bias=arrays["bias"], cu_seqlens_q=arrays["cu_seqlens_q"],
+                           bias=arrays["bias"], cu_seqlens_q=arrays["cu_seqlens_q"], scale_k=arrays["scale_k"], scale_v=arrays["scale_v"],
                            return_lse=self.wanted, out=out, **tail)
 
     def values(self, mode):
@@ -111,6 +114,8 @@ class Decode(Case):
                 found[name] = rng.integers(0, max(self.pages, 1), p.shape).astype(float)
             elif name == "cu_seqlens_q" and p is not None:
                 found[name] = np.concatenate([[0], np.cumsum(self.counts)]).astype(float)
+            elif name in self.scales:
+                found[name] = rounded(rng.uniform(0.5, 2, p.shape), "float32")
             elif p is not None:
                 found[name] = coherent(rounded(rng.standard_normal(p.shape) + 0.25 * (name == "v_cache"), p.dtype), p)
         return in_mode(found, mode)
@@ -143,6 +148,7 @@ class Decode(Case):
 
     def reference(self, values, tensor_cores=False):
         q, given = values["q"], {n: self.gathered(values, f"{n}_cache") for n in ("k", "v")}
+        given = {n: x * values.get("scale_" + n, 1) for n, x in given.items()}
         given["q"] = self.apart(q) if self.order == "THD" else canonical(q, self.order)
         given.update({name: values.get(name) for name in ("sink", "bias")})
         (o, error), (lse, lse_error) = self.whole.forward(given, tensor_cores)
@@ -180,6 +186,14 @@ def table():
         case("biased", 4, 2, 2, (12, 5), 8, dtype=dtype, capacity=12, bias=((2, 4, 2, 12), (2, 12), (2, 1, 1, 12), (4, 1, 12))[k],
              bias_dtype=("", "", "float32", "")[k], wanted=k > 1)
         case("packed", 4, 2, 6, (9, 3, 0, 6), 8, dtype=dtype, page=4, pages=7, table=3, counts=(1, 3, 0, 2), order="THD", wanted=k % 2 == 0)
+    e4m3, e5m2 = LARGEST
+    for k, dtype in enumerate(SHORT):
+        case("bytes", 4, 2, 2, (12, 5, 0), 16, 32, dtype, capacity=12, cache=(e4m3, e5m2)[k % 2], scales=("scale_k", "scale_v")[:k],
+             wanted=k == 1)
+    case("bytes-paged", 4, 1, 1, (33, 17), 32, 16, "bfloat16", page=16, pages=5, table=3, cache=e4m3, scales=("scale_k", "scale_v"),
+         sink="bfloat16", softcap=2.0, window=(20, -1), order="BSHD")
+    case("bytes-packed", 4, 2, 4, (12, 5), 8, dtype="float16", capacity=12, cache=e4m3, scales=("scale_v",), counts=(1, 3), order="THD")
+    case("bytes-odd", 2, 1, 1, (7,), 5, 3, capacity=9, cache=e5m2, scales=("scale_k",), bias=(1, 9))
     case("biased-paged", 4, 1, 1, (33, 17), 16, 8, "float16", page=16, pages=5, table=3, bias=(2, 4, 1, 48), sink="float16", softcap=2.0)
     case("biased-window", 3, 1, 3, (40, 20), 8, dtype="bfloat16", capacity=40, bias=(2, 3, 3, 40), window=(9, -1), order="BSHD",
          layout={"bias": {"order": (0, 1, 3, 2)}})
@@ -214,6 +228,8 @@ def large():
                 ("cache", 32, 8, (1024, 700, 1, 0, 513), 128, {"capacity": 1024}), ("one", 8, 8, (8192,), 64, {"capacity": 8192}),
                 ("paged", 32, 8, (1000, 2047, 33), 128, {"page": 64, "pages": 100, "table": 32}),
                 ("wide", 8, 1, (300, 500), 256, {"capacity": 512}),
+                ("bytes", 32, 8, (1024, 700, 1, 0), 128, {"page": 64, "pages": 40, "table": 16, "cache": "float8_e4m3fn",
+                                                          "scales": ("scale_k", "scale_v")}),
                 ("biased", 32, 8, (1024, 1000), 128, {"capacity": 1024, "bias": (2, 32, 1, 1024)}),
                 ("tall", 128, 1, (1024, 0, 777), 128, {"capacity": 1024, "wanted": True}),
                 ("windowed", 8, 2, (4000, 3), 64, {"capacity": 4096, "window": (512, -1), "wanted": True})):
