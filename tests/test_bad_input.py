@@ -66,12 +66,20 @@ def test_operand_shapes(a, b, options, words):
     refused(ValueError, words, array(a), array(b), **options)
 
 
+@pytest.mark.parametrize("shape", [(3, 1, 6), (2, 3, 6), (2, 1, 1), (2, 2, 1, 6), (2, 6)])
+def test_biases_of_batches(shape):
+    out = Out((2, 3, 6))
+    refused(ValueError, [f"bias has shape {shape}", "(6,)", "for each matrix of the batch (2,)"], array((2, 3, 4)), array((4, 6)), out=out,
+            bias=array(shape))
+
+
 @pytest.mark.parametrize("options, words", [
     ({"out": (3, 5)}, ["out has shape (3, 5)", "(3, 6)"]),
     ({"out": (1, 3, 6)}, ["out has shape (1, 3, 6)", "(3, 6)"]),
     ({"bias": (5,)}, ["bias has shape (5,)", "(6,)", "(3, 1)"]),
     ({"bias": (3, 6)}, ["bias has shape (3, 6)"]),
     ({"bias": ()}, ["bias has shape ()"]),
+    ({"bias": (2, 1, 6)}, ["bias has shape (2, 1, 6)", "(1, 6) by column"]),
     ({"c": (3, 5)}, ["c has shape (3, 5)", "(3, 6)"]),
     ({"c": (2, 3, 6)}, ["c has shape (2, 3, 6)", "(3, 6)"])])
 def test_other_shapes(options, words):

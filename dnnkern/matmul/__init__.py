@@ -26,6 +26,7 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
         float64, float32, float16, bfloat16 or int8, the same for both, or float8_e4m3fn and float8_e5m2 in any combination. Batch
         dimensions broadcast and 1-D operands behave as `numpy.matmul`'s. Any strides.
     bias : array (N,) or (1, N), added by column, or (M, 1), by row
+        Or (..., 1, N) or (..., M, 1): one for each matrix of a batch, its batch dimensions broadcasting to y's.
     c : array that broadcasts to y
         May be exactly `out`.
     alpha, beta : float

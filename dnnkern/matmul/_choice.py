@@ -23,8 +23,15 @@ TILES_F64 = {
 END, END_HALF = 0.2e-9, 0.45e-9  # seconds an element, to begin a tile and store it: halves from 1048576x64x2
 
 
+def addends_refusal(problem):
+    """Why the one array of addends that epilogues move along a batch is not enough, or None."""
+    return "c beside a bias for each matrix of a batch; expected one of the two" if problem.has_two_addends else None
+
+
 def size_refusal(problem):
-    """Why 32-bit numbers of rows, columns, k and tiles cannot describe a problem, or None."""
+    """Why epilogues, or 32-bit numbers of rows, columns, k and tiles, cannot describe a problem, or None."""
+    if problem.has_two_addends:
+        return addends_refusal(problem)
     if problem.k == 0:
         return "K is 0"
     if max(problem.m, problem.n, problem.k) >= 2 ** 31 - 2 ** 16:

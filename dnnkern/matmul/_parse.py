@@ -17,7 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser):
     parser.add_argument("layout", nargs="?", default="nn", choices=("nn", "nt", "tn", "tt"),
                         help="t: the operand is stored transposed (default nn)")
     add_operand_arguments(parser)
-    parser.add_argument("--bias", nargs="?", const="column", choices=("column", "row"), help="add a vector by column (default) or by row")
+    parser.add_argument("--bias", nargs="?", const="column", choices=("column", "row", "batch-column", "batch-row"),
+                        help="add a vector by column (default) or by row; batch: one for each matrix")
     parser.add_argument("--c", action="store_true", help="add beta * c, a matrix like the result")
     parser.add_argument("--in-place", action="store_true", help="the same, and c is the output")
     parser.add_argument("--beta", type=float, default=1.0)
@@ -31,7 +32,8 @@ def make(arguments) -> MatmulProblem:
     b = Tensor.packed((*batch, *((n, k) if transpose_b else (k, n))), arguments.dtype_b or arguments.dtype)
     out = arguments.out_dtype or default_output(arguments.dtype)
     addend = addend_dtype(out)
-    bias = {None: None, "column": (n,), "row": (m, 1)}[arguments.bias]
+    bias = {None: None, "column": (n,), "row": (m, 1), "batch-column": (*batch, 1, n),
+            "batch-row": (*batch, m, 1)}[arguments.bias]
     has_c = arguments.c or arguments.in_place
     y = Tensor.packed((*batch, m, n), out)
     c = (y if arguments.in_place else Tensor.packed(y.shape, addend)) if has_c and arguments.beta != 0 else None

@@ -5,7 +5,7 @@ transpositions and broadcasts were; `z` runs over at most a few merged batch dim
 """
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..device.epilogue import Activation, EpilogueSpec
 from ..host.dtypes import compute_dtype, dtype_name
@@ -17,12 +17,14 @@ from ._scales import Scales, scales_of
 
 @dataclass(frozen=True)
 class BatchDim:
-    """One merged batch dimension: its size and the element strides of the operands along it (0 where one is broadcast)."""
+    """One merged batch dimension: its size and the element strides of the operands along it (0 where one is broadcast); `c` is the
+    addend's, `bias` that of a bias for each matrix beside it."""
     size: int
     a: int
     b: int
     c: int
     y: int
+    bias: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,10 @@ class MatmulProblem:
             raise ValueError(f"matmul: out has shape {self.y.shape} and strides {self.y.strides}; several elements share one address")
         for name, t in (("bias", self.bias), ("c", self.c)):
             check_addend("matmul", name, t, self.a.dtype)
-        if self.bias is not None and self.bias.shape not in ((self.n,), (1, self.n), (self.m, 1)):
+        if self.bias is not None and not self._fits_bias(self.bias.shape):
+            more = f", or one of these two for each matrix of the batch {self.batch_shape}" if self.batch_shape else ""
             raise ValueError(f"matmul: bias has shape {self.bias.shape}; expected ({self.n},) or (1, {self.n}) by column, or ({self.m}, 1) "
-                             "by row")
+                             f"by row{more}")
         if self.c is not None and not _broadcasts(self.c.shape, self.y.shape):
             raise ValueError(f"matmul: c has shape {self.c.shape}, which does not broadcast to the output's {self.y.shape}")
         self.scales  # validates them
@@ -147,39 +150,78 @@ class MatmulProblem:
         return self._matrix_strides(self.y.strides)[0]
 
     @functools.cached_property
-    def c_strides(self):
-        """Element strides of c along (m, n); 0 where it is broadcast."""
-        return self._matrix_strides(_broadcast_strides(self.c, self.y.shape))[0] if self.c else (0, 0)
+    def batch_shape(self):
+        """Batch dimensions of y."""
+        return self.y.shape[:len(self.y.shape) - (self.a.ndim > 1) - (self.b.ndim > 1)]
 
-    @functools.cached_property
-    def bias_stride(self):
-        """Element stride of bias along its one direction."""
-        if self.bias is None:
-            return 0
-        return self.bias.strides[0 if self.bias_by == "row" else -1]
+    def _fits_bias(self, shape):
+        return shape == (self.n,) or shape[-2:] in ((1, self.n), (self.m, 1)) and _broadcasts(shape[:-2], self.batch_shape)
 
     @functools.cached_property
     def bias_by(self):
         """None, "row" or "column"."""
         if self.bias is None:
             return None
-        return "row" if self.bias.shape == (self.m, 1) and self.bias.shape != (1, self.n) else "column"
+        return "row" if self.bias.shape[-2:] == (self.m, 1) != (1, self.n) else "column"
+
+    @functools.cached_property
+    def has_batched_bias(self):
+        """Whether there is a bias for each matrix: an addend that broadcasts to y, as c is."""
+        return self.bias is not None and any(n != 1 for n in self.bias.shape[:-2])
+
+    @functools.cached_property
+    def bias_stride(self):
+        """Element stride of a bias that all matrices share along its one direction."""
+        if self.bias is None or self.has_batched_bias:
+            return 0
+        return self.bias.strides[-2 if self.bias_by == "row" else -1]
+
+    @functools.cached_property
+    def bias_strides(self):
+        """((m, n), batch dimensions of y): element strides of a bias for each matrix."""
+        return _broadcast_strides(self.bias, (self.m, self.n))[-2:], _broadcast_strides(self.bias, self.batch_shape, drop=2)
+
+    @property
+    def addend_name(self):
+        """Which array epilogues read as c: "c", or "bias" where there is one for each matrix and no c."""
+        return "bias" if self.has_batched_bias and self.c is None else "c"
+
+    @property
+    def has_two_addends(self):
+        """Whether there is a bias for each matrix and c: epilogues read it as their residual."""
+        return self.has_batched_bias and self.c is not None
+
+    @property
+    def addend(self):
+        """The array of that name, or None."""
+        return getattr(self, self.addend_name)
+
+    @functools.cached_property
+    def c_strides(self):
+        """Element strides of the addend along (m, n); 0 where it is broadcast."""
+        if self.addend_name == "bias":
+            return self.bias_strides[0]
+        return self._matrix_strides(_broadcast_strides(self.c, self.y.shape))[0] if self.c else (0, 0)
 
     @functools.cached_property
     def batch(self) -> tuple:
         """Batch dimensions, outermost first: those of size 1 dropped, neighbours merged where every operand steps evenly through both."""
-        shape = self.y.shape[:len(self.y.shape) - (self.a.ndim > 1) - (self.b.ndim > 1)]
+        shape = self.batch_shape
         a = _broadcast_strides(self.a, shape, drop=2)
         b = _broadcast_strides(self.b, shape, drop=2)
-        c = self._matrix_strides(_broadcast_strides(self.c, self.y.shape))[1] if self.c else (0,) * len(shape)
+        if self.addend_name == "bias":
+            c = self.bias_strides[1]
+        else:
+            c = self._matrix_strides(_broadcast_strides(self.c, self.y.shape))[1] if self.c else (0,) * len(shape)
         y = self._matrix_strides(self.y.strides)[1]
+        bias = self.bias_strides[1] if self.has_two_addends else (0,) * len(shape)
         merged = []
-        for dim in (BatchDim(*v) for v in zip(shape, a, b, c, y)):
+        for dim in (BatchDim(*v) for v in zip(shape, a, b, c, y, bias)):
             if dim.size == 1:
                 continue
             last = merged[-1] if merged else None
-            if last and all(getattr(last, x) == dim.size * getattr(dim, x) for x in "abcy"):
-                merged[-1] = BatchDim(last.size * dim.size, dim.a, dim.b, dim.c, dim.y)
+            if last and all(getattr(last, x) == dim.size * getattr(dim, x) for x in ("a", "b", "c", "y", "bias")):
+                merged[-1] = replace(dim, size=last.size * dim.size)
             else:
                 merged.append(dim)
         return tuple(merged)
@@ -208,8 +250,9 @@ class MatmulProblem:
     @functools.cached_property
     def epilogue(self) -> EpilogueSpec:
         """The epilogue, with 64-bit offsets where 32 bits could overflow; scales by block are the main loop's, all others are in it."""
-        return EpilogueSpec(alpha=self.scaled, beta=self.beta and self.c is not None, bias=self.bias_by,
-                            bias_dtype=self.bias.dtype if self.bias else self.y.dtype, c=self.c.dtype if self.c else None,
+        return EpilogueSpec(alpha=self.scaled, beta=self.beta and self.c is not None, bias=None if self.has_batched_bias else self.bias_by,
+                            bias_dtype=self.bias.dtype if self.bias else self.y.dtype, c=self.addend.dtype if self.addend else None,
+                            residual=self.bias.dtype if self.has_two_addends else None,
                             activation=self.activation, accumulator=self.compute, output=self.y.dtype, scales=self.scales.in_epilogue,
                             wide=self.is_wide)
 
@@ -241,7 +284,7 @@ class MatmulProblem:
 
     def epilogue_arguments(self) -> tuple:
         """The kernel parameters that make up the epilogue's tuple, in its order, but for the scales: those are `scales.arguments()`."""
-        return epilogue_arguments(self.epilogue, self.bias_stride, self.c_strides)
+        return epilogue_arguments(self.epilogue, self.bias_stride, self.c_strides, self.addend_name)
 
     def batch_arguments(self) -> tuple:
         """Kernel parameters `sizes` and `strides` of the batch dimensions, for `_batch.make_batch_offsets`; none without a batch."""
@@ -257,15 +300,16 @@ class MatmulProblem:
         text += f" {'t' if self.transpose_a else 'n'}{'t' if self.transpose_b else 'n'}"
         if self.y.dtype != self.a.dtype:
             text += f" -> {self.y.dtype}"
-        parts = ((str(self.scales), self.scale_a or self.scale_b), (f"bias by {self.bias_by}", self.bias), ("c", self.c),
+        bias = f"bias by {'batch and ' * self.has_batched_bias}{self.bias_by}"
+        parts = ((str(self.scales), self.scale_a or self.scale_b), (bias, self.bias), ("c", self.c),
                  (self.activation.mode, self.activation.mode != "identity"))
         extras = [name for name, present in parts if present]
         return text + (f" + {', '.join(extras)}" if extras else "") + (f" math={self.math}" if self.math else "")
 
 
-def epilogue_arguments(spec, bias_stride, c_strides=(0, 0)):
-    """The kernel parameters alpha to c_column_stride of an epilogue's tuple."""
-    given = {"alpha": "alpha", "beta": "beta", "bias": "bias", "bias_stride": bias_stride, "c": "c", "c_row_stride": c_strides[0],
+def epilogue_arguments(spec, bias_stride, c_strides=(0, 0), addend="c"):
+    """The kernel parameters alpha to c_column_stride of an epilogue's tuple; `addend` names the array that it reads as c."""
+    given = {"alpha": "alpha", "beta": "beta", "bias": "bias", "bias_stride": bias_stride, "c": addend, "c_row_stride": c_strides[0],
              "c_column_stride": c_strides[1]}
     return tuple(Argument(kind, given[name]) for name, kind in spec.arguments[:len(given)])
 

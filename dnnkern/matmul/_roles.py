@@ -16,7 +16,7 @@ class Roles:
     """A `MatmulProblem` with its operands in their parts; names are the plan's, strides count elements.
 
     `ragged`: rows come in groups of any sizes, so that a tile can reach over the end of one wherever it lies. `pitch`: elements of a row of
-    partial sums, where a loader pads it.
+    partial sums, where a loader pads it. `addend`: the array that the epilogue reads as c.
     """
     m: int
     n: int
@@ -35,6 +35,7 @@ class Roles:
     scales: object
     ragged: bool = False
     pitch: int = 0
+    addend: str = "c"
 
     @property
     def dtype(self):
@@ -60,13 +61,13 @@ class Roles:
 
     def epilogue_arguments(self):
         """The epilogue's tuple as kernel parameters, but for the scales."""
-        return epilogue_arguments(self.epilogue, self.bias_stride, self.c_strides)
+        return epilogue_arguments(self.epilogue, self.bias_stride, self.c_strides, self.addend)
 
 
 def roles(problem, swap=False) -> Roles:
     """The problem's parts; with `swap` those of the transposed product."""
     batch = tuple((d.size, (d.b, d.a, d.c, d.y) if swap else (d.a, d.b, d.c, d.y)) for d in problem.batch)
-    common = dict(k=problem.k, y=problem.y, batch=batch, bias_stride=problem.bias_stride)
+    common = dict(k=problem.k, y=problem.y, batch=batch, bias_stride=problem.bias_stride, addend=problem.addend_name)
     if not swap:
         return Roles(m=problem.m, n=problem.n, a=problem.a, b=problem.b, names=("a", "b"), a_strides=problem.a_strides,
                      b_strides=problem.b_strides, y_strides=problem.y_strides, c_strides=problem.c_strides, epilogue=problem.epilogue,

@@ -10,6 +10,7 @@ from ..device.vec import advance
 from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
+from ._choice import addends_refusal
 from ._engine_hopper import ITEMSIZE, ROW, Tile, promoted_fits
 from ._engine_stores import make_boxed_store, make_direct_store
 from ._pack import by_rows, pack_launch, packed_bytes, pitch_of
@@ -169,7 +170,7 @@ def type_refusal(problem):
 
 def refusal(problem, parts):
     """Why the tensor cores cannot take a product, or None."""
-    reason = type_refusal(problem)
+    reason = type_refusal(problem) or addends_refusal(problem)
     if reason:
         return reason
     if len(parts.batch) > 1:

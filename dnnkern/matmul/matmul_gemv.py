@@ -26,6 +26,7 @@ from ..device.vec import advance, as_u32, load1_nc_if, load1_nc_if_into, load2_n
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ._batch import make_batch_offsets
+from ._choice import addends_refusal
 from ._reduce import make_halving
 from ._roles import operand_strides, roles, widest
 from ._scales import FP8
@@ -94,6 +95,8 @@ def supports(problem):
     """Few rows or columns, and weights that can be read a word at a time."""
     if problem.scales.by_block:
         return f"{problem.scales}; whole rows of k are summed at once"
+    if problem.has_two_addends:
+        return addends_refusal(problem)
     if problem.k == 0:
         return "K is 0"
     if min(problem.m, problem.n) > MOST_ROWS:

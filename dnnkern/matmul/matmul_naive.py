@@ -60,7 +60,7 @@ def kernel(config):
 
     @cuda.jit(launch_bounds=THREADS)
     def matmul_naive(a, b, y, M, N, K, outputs, sam, sak, sbk, sbn, sym, syn, sizes, strides, scale_a, scale_b, scale_strides,
-                     alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
+                     alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, bias_strides, bias_row_stride, bias_column_stride):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             row = i64(i // N)
@@ -70,8 +70,9 @@ def kernel(config):
             a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
             acc = dot(advance(a, i64(a_at + m * sam)), sak, advance(b, i64(b_at + n * sbn)), sbk, K, m, n,
                       (scale_a, scale_b, scale_strides))
-            e = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, c, i32(0), i32(0), scale_a, scale_b,
-                 scale_strides[0], scale_strides[3])
+            bias_at = batch_offsets(z, sizes, bias_strides)[2]
+            e = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, advance(bias, bias_at),
+                 bias_row_stride, bias_column_stride, scale_a, scale_b, scale_strides[0], scale_strides[3])
             y[i64(y_at + m * sym + n * syn)] = epilogue(acc, m, n, e)
     return matmul_naive
 
@@ -81,10 +82,14 @@ def build(problem, device, config):
     scales = problem.scales
     config = Config(problem.a.dtype, problem.b.dtype, scales.a, scales.b, len(problem.batch), problem.epilogue)
     outputs = problem.batch_size * problem.m * problem.n
+    # a bias for each matrix, beside c
+    offset, (row, column) = "int64" if problem.is_wide else "int32", problem.bias_strides[0] if problem.has_two_addends else (0, 0)
+    others = tuple(s for d in problem.batch for s in (0, 0, d.bias, 0)) or (0, 0, 0, 0)
+    other = Argument(f"int64x{len(others)}", others), Argument(offset, row), Argument(offset, column)
     arguments = (*(Argument(element(t.dtype).pointer, name) for name, t in (("a", problem.a), ("b", problem.b), ("y", problem.y))),
                  Argument("int64", problem.m), Argument("int64", problem.n), Argument("int64", problem.k), Argument("int64", outputs),
                  *(Argument("int64", s) for s in problem.a_strides + problem.b_strides + problem.y_strides),
-                 *problem.batch_arguments(), *scales.arguments(), *problem.epilogue_arguments())
+                 *problem.batch_arguments(), *scales.arguments(), *problem.epilogue_arguments(), *other)
     return (Launch(kernel(config), (-(-outputs // config.threads), 1, 1), (config.threads, 1, 1), arguments),)
 
 

@@ -17,6 +17,7 @@ from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ._batch import make_batch_offsets
+from ._choice import addends_refusal
 from ._textbook import SIZE, TILE, Square, make_square_product, square_of, square_seconds
 
 
@@ -30,6 +31,8 @@ class Config:
 
 def supports(problem):
     """Everything whose tiles a grid can count."""
+    if problem.has_two_addends:
+        return addends_refusal(problem)
     tiles = ceil_div(problem.m, TILE) * ceil_div(problem.n, TILE) * problem.batch_size
     if max(tiles, problem.m + TILE, problem.n + TILE, problem.k + TILE) >= 2 ** 31:
         return f"{tiles} tiles of {TILE}x{TILE}, M, N, K = {problem.m}, {problem.n}, {problem.k}: all must be below 2**31 - {TILE}"

@@ -112,7 +112,7 @@ def build(problem, device, config):
     dtypes, scales = tuple(wgmma_dtype(x.tensor.dtype, problem.math) for x in (a, b)), parts.scales
     special = Specialisation(tile, (*dtypes, a.major, b.major), parts.epilogue, by_tma, not by_tma and store_width(parts, 2) == 2,
                              (scales.a == "block", scales.b == "block"),
-                             staged_addend(parts.epilogue, (problem.c, None), (parts.c_strides + batch, ())) if by_tma else None)
+                             staged_addend(parts.epilogue, (problem.addend, None), (parts.c_strides + batch, ())) if by_tma else None)
     b_rows = tile.bn // tile.cluster
     a_map = a.argument(tile.bm, 0)
     arguments = (a_map, b.argument(b_rows, a.bytes), y_argument(parts) if by_tma else a_map, Argument("int32", tiles), *place,

@@ -24,7 +24,7 @@ class Matmul(Case):
     batch_b: tuple = ()
     ta: bool = False
     tb: bool = False
-    bias: str | None = None      # "column" (N,), "column2d" (1, N), "row" (M, 1)
+    bias: object = None          # "column" (N,), "column2d" (1, N), "row" (M, 1), or a shape
     bias_dtype: str | None = None
     c: object = None             # None, "full", "in place", or a shape that broadcasts
     c_dtype: str | None = None
@@ -52,7 +52,7 @@ class Matmul(Case):
     def inputs(self):
         a = (self.k,) if "a" in self.vectors else self.batch_a + ((self.k, self.m) if self.ta else (self.m, self.k))
         b = (self.k,) if "b" in self.vectors else self.batch_b + ((self.n, self.k) if self.tb else (self.k, self.n))
-        bias = {None: None, "column": (self.n,), "column2d": (1, self.n), "row": (self.m, 1)}[self.bias]
+        bias = {None: None, "column": (self.n,), "column2d": (1, self.n), "row": (self.m, 1)}.get(self.bias, self.bias)
         places = {"a": self._lay("a", a, self.dtype), "b": self._lay("b", b, self.dtype_b or self.dtype),
                   "bias": bias and self._lay("bias", bias, self.bias_dtype or self._float_output())}
         if self.c is None:
@@ -329,6 +329,23 @@ def _cases():
     case("alpha-0", 20, 24, 8, alpha=0.0, bias="column")
     case("bias-2d", 20, 24, 8, "float16", bias="column2d")
     case("bias-row-batch", 20, 24, 8, batch_a=(2,), batch_b=(1,), bias="row")
+    for dtype in DTYPES:
+        case("bias-batch-row-9x16x24", 9, 16, 24, dtype, batch_a=(2,), batch_b=(2,), bias=(2, 9, 1), activation="relu")
+        case("bias-batch-column-16x24x32-nt", 16, 24, 32, dtype, tb=True, batch_a=(3,), batch_b=(1,), bias=(3, 1, 24), alpha=2.0)
+    case("bias-batch-and-c", 10, 12, 8, batch_a=(2, 3), batch_b=(2, 3), bias=(3, 10, 1), c="full", beta=2.0, activation="tanh")
+    case("bias-batch-and-c-in-place", 8, 16, 12, "bfloat16", batch_a=(3,), batch_b=(3,), bias=(3, 1, 16), bias_dtype="float32",
+         c="in place")
+    case("bias-batch-broadcast", 6, 5, 7, batch_a=(2, 3), batch_b=(3,), bias=(2, 1, 1, 5))
+    case("bias-batch-strided", 6, 8, 16, "bfloat16", batch_a=(4,), batch_b=(4,), bias=(4, 6, 1),
+         layout={"bias": {"order": (1, 0, 2), "flip": (0,)}})
+    case("bias-batch-f32-bf16-tn", 32, 16, 40, "bfloat16", ta=True, batch_a=(2,), batch_b=(2,), bias=(2, 32, 1), bias_dtype="float32",
+         activation="gelu")
+    case("bias-batch-skinny-3x40x96", 3, 40, 96, "bfloat16", batch_a=(2,), batch_b=(2,), bias=(2, 1, 40))
+    case("bias-batch-split-5x8x1040", 5, 8, 1040, "float16", batch_a=(2,), batch_b=(2,), bias=(2, 5, 1))
+    case("bias-batch-of-one", 9, 10, 12, batch_a=(2,), batch_b=(2,), bias=(1, 1, 10), c="full")
+    case("bias-batch-columns-stored", 24, 32, 16, "bfloat16", batch_a=(2,), batch_b=(2,), bias=(2, 1, 32),
+         layout={"y": {"order": (0, 2, 1)}})
+    case("bias-batch-vector", 1, 9, 11, vectors="a", batch_b=(2, 3), bias=(2, 1, 1, 9))
     case("bias-f32-bf16", 20, 24, 8, "bfloat16", bias="column", bias_dtype="float32")
     case("bias-square", 24, 24, 8, bias="row", alpha=2.0)
     case("epilogue-all-bf16", 33, 34, 16, "bfloat16", alpha=2.0, beta=-3.0, c="full", bias="column", activation="gelu")
@@ -391,6 +408,8 @@ LARGE = [Matmul(f"{name}-{SHORT[dtype]}", m, n, k, dtype, **more) for dtype in D
     ("257x511x1023-tt", 257, 511, 1023, {"ta": True, "tb": True}),
     ("1024x1024x1024-bias-relu", 1024, 1024, 1024, {"bias": "column", "activation": "relu", "tb": True}),
     ("batch6-255x129x200", 255, 129, 200, {"batch_a": (6,), "batch_b": (6,), "c": "full", "beta": 2.0}),
+    ("batch6-256x136x200-bias", 256, 136, 200, {"batch_a": (6,), "batch_b": (6,), "bias": (6, 1, 136), "activation": "relu"}),
+    ("batch6-255x129x200-bias-row", 255, 129, 200, {"batch_a": (6,), "batch_b": (6,), "bias": (6, 255, 1)}),
     ("split-64x96x65536", 64, 96, 65536, {}),
     ("gemv-4099x1x2053", 4099, 1, 2053, {}),
     ("gemv-t-1x4099x2053", 1, 4099, 2053, {"tb": True}),
