@@ -289,6 +289,8 @@ class ChannelNorm(Case):
             at["dgamma"] = np.ones_like(at["dgamma"])
         if self.activation not in BY_RESULT and "beta" in self.missing:
             at["dbeta"] = np.zeros_like(at["dbeta"])
+        if self.activation not in BY_RESULT:  # what is recomputed has no residual
+            at["dresidual"] = np.zeros_like(at["dresidual"])
 
         def forward():
             x = self.canon(at["dx"])
