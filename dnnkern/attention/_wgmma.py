@@ -195,7 +195,7 @@ def refusal(problem, dtypes=("float16", "bfloat16"), by_tma=("q", "k", "v"), pac
     if p.packed and not packed:
         return "packed sequences: a box of TMA reaches into the next one"
     if p.mask is not None:
-        return "a boolean mask; expected none"
+        return "a boolean mask; expected none, or an additive bias"
     if max(p.d, p.dv) > WIDEST or not p.dv:
         return f"heads of {p.d} and {p.dv} elements; expected 1 to {WIDEST}"
     if not p.keys:
