@@ -16,9 +16,10 @@ _FORWARD, _BACKWARD = {"operands": ("x", "gamma", "beta"), "scalars": ("eps",)},
 _RESIDUAL = {**_FORWARD, "operands": ("x", "gamma", "beta", "residual")}
 # Of two operations of one name that with more arrays comes first: `find` takes it for problems of either kind.
 LAYER_FORWARD = Operation("layer_norm_fwd", outputs=("y", "mean", "rstd", "summed"), problem=make_layer_forward_residual, **_RESIDUAL)
-LAYER_BACKWARD = Operation("layer_norm_bwd", operands=("dy", "x", "gamma", "mean", "rstd"), problem=make_layer_backward, **_BACKWARD)
+LAYER_BACKWARD = Operation("layer_norm_bwd", operands=("dy", "x", "gamma", "mean", "rstd", "dsummed"), problem=make_layer_backward,
+                           **_BACKWARD)
 RMS_FORWARD = Operation("rms_norm_fwd", outputs=("y", "rstd", "summed"), problem=make_rms_forward_residual, **_RESIDUAL)
-RMS_BACKWARD = Operation("rms_norm_bwd", operands=("dy", "x", "gamma", "rstd"), problem=make_rms_backward_beta, **_BACKWARD)
+RMS_BACKWARD = Operation("rms_norm_bwd", operands=("dy", "x", "gamma", "rstd", "dsummed"), problem=make_rms_backward_beta, **_BACKWARD)
 _layer_residual, _layer_backward, _rms_residual, _rms_backward_beta = (
     o.call for o in (LAYER_FORWARD, LAYER_BACKWARD, RMS_FORWARD, RMS_BACKWARD))
 _layer_forward = Operation("layer_norm_fwd", outputs=("y", "mean", "rstd"), problem=make_layer_forward, **_FORWARD).call
@@ -81,11 +82,12 @@ def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, residual=None
     return _layer_forward((x, gamma, beta), out, (axis,), (eps,), workspace, stream, algo, allow)
 
 
-def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, dsummed=None, out=None, workspace=None, stream=None, algo=None,
+                   allow=Note.NONE):
     """The gradients of `layer_norm_fwd`.
 
-    With ``n = (x - mean) * rstd``, ``g = dy * gamma`` and averages over a row, ``dx = rstd * (g - avg(g) - n * avg(g * n))``; summed over
-    the rows, ``dgamma = sum(dy * n)`` and ``dbeta = sum(dy)``.
+    With ``n = (x - mean) * rstd``, ``g = dy * gamma`` and averages over a row, ``dx = rstd * (g - avg(g) - n * avg(g * n)) + dsummed``;
+    summed over the rows, ``dgamma = sum(dy * n)`` and ``dbeta = sum(dy)``.
 
     Parameters
     ----------
@@ -97,6 +99,9 @@ def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, out=None, workspace=Non
         What `layer_norm_fwd` returned.
     axis : int
         As given to `layer_norm_fwd`.
+    dsummed : array, optional
+        Of x's shape and dtype, any strides: the gradient that `summed` gets besides, from the residual stream of a pre-norm transformer. It
+        is added before dx is rounded; dx then is the gradient of `summed`, and so that of x and that of the residual.
     out : tuple of arrays (dx, dgamma, dbeta)
         Written and returned; any strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an error.
     workspace, stream, algo, allow
@@ -124,8 +129,12 @@ def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, out=None, workspace=Non
     >>> dx, dgamma, dbeta = dnnkern.layer_norm_bwd(dy, x, None, mean, rstd)
     >>> dgamma.round(3), dbeta
     (array([-1.225,  0.   ,  1.414], dtype=float32), array([1., 0., 1.], dtype=float32))
+    >>> dnnkern.layer_norm_bwd(dy, x, None, mean, rstd, dsummed=np.full((2, 3), 10, np.float32))[0].round(3)
+    array([[10.204,  9.592, 10.204],
+           [10.   , 10.   , 10.   ]], dtype=float32)
     """
-    return _layer_backward((dy, x, gamma, mean, rstd), out, (axis,), (), workspace, stream, algo, allow)
+    operands = (dy, x, gamma, mean, rstd) if dsummed is None else (dy, x, gamma, mean, rstd, dsummed)
+    return _layer_backward(operands, out, (axis,), (), workspace, stream, algo, allow)
 
 
 def rms_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-6, residual=None, out=None, workspace=None, stream=None, algo=None,
@@ -169,13 +178,14 @@ def rms_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-6, residual=None, 
     return _rms_forward((x, gamma, beta), out, (axis,), (eps,), workspace, stream, algo, allow)
 
 
-def rms_norm_bwd(dy, x, gamma, rstd, *, axis=-1, has_beta=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
-    """The gradients of `rms_norm_fwd`: with ``n = x * rstd`` and ``g = dy * gamma``, ``dx = rstd * (g - n * avg(g * n))`` and, summed over
-    the rows, ``dgamma = sum(dy * n)`` and ``dbeta = sum(dy)``.
+def rms_norm_bwd(dy, x, gamma, rstd, *, axis=-1, dsummed=None, has_beta=False, out=None, workspace=None, stream=None, algo=None,
+                 allow=Note.NONE):
+    """The gradients of `rms_norm_fwd`: with ``n = x * rstd`` and ``g = dy * gamma``, ``dx = rstd * (g - n * avg(g * n)) + dsummed`` and,
+    summed over the rows, ``dgamma = sum(dy * n)`` and ``dbeta = sum(dy)``.
 
     Parameters
     ----------
-    dy, x, gamma, rstd, axis, workspace, stream, algo, allow
+    dy, x, gamma, rstd, axis, dsummed, workspace, stream, algo, allow
         As `layer_norm_bwd`'s.
     has_beta : bool
         Return dbeta as well.
@@ -208,4 +218,5 @@ def rms_norm_bwd(dy, x, gamma, rstd, *, axis=-1, has_beta=False, out=None, works
     if not isinstance(has_beta, bool):
         raise TypeError(f"rms_norm_bwd: has_beta is {has_beta!r}; expected True or False")
     call = _rms_backward_beta if has_beta else _rms_backward
-    return call((dy, x, gamma, rstd), out, (axis,), (), workspace, stream, algo, allow)
+    operands = (dy, x, gamma, rstd) if dsummed is None else (dy, x, gamma, rstd, dsummed)
+    return call(operands, out, (axis,), (), workspace, stream, algo, allow)

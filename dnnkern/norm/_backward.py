@@ -129,7 +129,10 @@ def kernel(config):
     LAYER, SCALED, SHIFTED, DEPENDENT_NEXT = config.layer, config.scaled, config.shifted, config.dependent
     GAMMA, LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.words)
     GAMMAS = LENGTH * REGISTERS
-    hold, hold_gamma, (send, receive), places = pin(WORDS), pin(GAMMAS), _make_totals(config, Real), make_row_places(config.dims, 5)
+    ADDED, PLACES = config.added, 6 if config.added else 5
+    ADDED_FIRST, ADDED_LAST = ADDED and not LAG, ADDED and LAG > 0
+    MORE = held.unit_words * ROWS * REGISTERS if ADDED else 1
+    hold, hold_gamma, (send, receive), places = pin(WORDS), pin(GAMMAS), _make_totals(config, Real), make_row_places(config.dims, PLACES)
     itemsize = 8 if config.dtype == "float64" else 4
     put = make_writer("float64" if itemsize == 8 else "float32", E, 4 if E * itemsize % 16 == 0 else 0)
     landed, all_landed = wait_copies(AHEAD), wait_copies(0)
@@ -147,6 +150,16 @@ def kernel(config):
                 copy_async16(at, address(dy, offsets[0]), i64(i64(i) * 16), size)
                 copy_async16(u32(at + u32(CHUNK)), address(x, offsets[1]), i64(i64(i) * 16), size)
         commit_copies()
+
+    @device_function
+    def read_added(more, dsummed, row, groups, rows, units, lane, step, divisors, strides, offsets):
+        """The units of dsummed in a step's rows, under way while the rows' sums meet."""
+        for k in range(ROWS):
+            n = i32(row + k * groups)
+            places(n if n < rows else i32(0), divisors, strides, offsets)
+            for c in range(REGISTERS):
+                i = i32(lane + c * TOGETHER)
+                read(more, k * REGISTERS + c, advance(dsummed, offsets[5]), i, step, n < rows and i < units)
 
     @device_function
     def fetch(a, b, j, at, unit):
@@ -172,13 +185,14 @@ def kernel(config):
 
     @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_bwd_rows(dy, x, gamma, mean, rstd, dx, partial, rows, length, units, groups, steps, inverse, dy_step, x_step, dx_step,
-                      gamma_step, divisors, strides):
+                      gamma_step, divisors, strides, dsummed, dsummed_step):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots, bars, meet = cuda.shared.array(SLOTS, Real), cuda.shared.array(TURNS, i64), cuda.shared.array(MEET, Real)
         a, b, gammas = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(GAMMAS, GAMMA)
         gains, shifts = cuda.local.array(COLUMNS, Real), cuda.local.array(COLUMNS, Real)
         values, others, scales = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        sums, offsets = cuda.local.array(TOTALS, Real), cuda.local.array(5, i64)
+        sums, offsets = cuda.local.array(TOTALS, Real), cuda.local.array(PLACES, i64)
+        more, added = cuda.local.array(MORE, u32), cuda.local.array(E, Real)
         m, r, next_m, next_r = (cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real),
                                 cuda.local.array(ROWS, Real))
         last_m, last_r = cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real)
@@ -271,8 +285,12 @@ def kernel(config):
                     sums[k * VALUES] = slope
                     if LAYER:
                         sums[k * VALUES + 1] = average
+                if ADDED_FIRST:
+                    read_added(more, dsummed, row, groups, rows, units, lane, dsummed_step, divisors, strides, offsets)
                 send(sums, scratch, slots, bars, i32(step))
             if not LAG or step > 0:
+                if ADDED_LAST:
+                    read_added(more, dsummed, i32(row - LAG * stride), groups, rows, units, lane, dsummed_step, divisors, strides, offsets)
                 receive(sums, slots, bars, i32(step - LAG))
                 if not LAG:
                     hold(a)
@@ -292,6 +310,8 @@ def kernel(config):
                         unpack(others, b, j)
                         if SCALED:
                             unpack_gamma(scales, gammas, c * LENGTH)
+                        if ADDED:
+                            unpack(added, more, k * REGISTERS + c)
                         for e in range(E):
                             d, v = values[e], others[e]
                             if SCALED:
@@ -301,6 +321,8 @@ def kernel(config):
                                 d = Real(d - average)
                             v = Real(v * scale)
                             values[e] = Real(Real(d - v * slope) * scale)
+                            if ADDED:
+                                values[e] = Real(values[e] + added[e])
                         pack(a, j, values)
                         i = i32(lane + c * TOGETHER)
                         if n < rows and i < units:
@@ -335,16 +357,17 @@ def build(problem, device, config):
     """Two launches."""
     p, form = problem, problem.form
     order = {name: k for k, (name, _, _) in enumerate(p.arrays)}
-    wanted = ("dy", "x", "dx", "mean", "rstd")
+    wanted = ("dy", "x", "dx", "mean", "rstd", "dsummed")[:6 if config.added else 5]
     outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in wanted)) for d in form.outer if form.rows)
-    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * 5),), outer))
+    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * len(wanted)),), outer))
     slots, each = groups(p, device, config)
     arguments = (*pointers(p, ("dy", "x", "gamma", "mean", "rstd", "dx"), {"gamma": "x", "mean": "rstd"}),
                  Argument(f"{p.compute}*", "workspace"), Argument("int32", form.rows), Argument("int32", form.length),
                  Argument("int32", units(p)), Argument("int32", slots * each),
                  Argument("int32", ceil_div(form.rows, slots * each * config.rows)), Argument(p.compute, 1 / form.length),
                  *(Argument("int64", form.steps[order[name]]) for name in ("dy", "x", "dx", "gamma")),
-                 Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
+                 Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides),
+                 *pointers(p, ("dsummed",), {"dsummed": "x"}), Argument("int64", form.steps[order["dsummed"]]))
     steps = [form.steps[order.get(name, 0)] for name in ("dgamma", "dbeta")]
     return (Launch(kernel(config), (slots * config.cluster, 1, 1), (config.threads, 1, 1), arguments, shared=config.shared_bytes,
                    cluster=(config.cluster, 1, 1)), sums_launch(p, slots, steps, config.dependent))

@@ -38,7 +38,8 @@ class Config:
         Steps between the sums and what they are for: 1 in a cluster with a ring.
     shared_per_sm : int
         Bytes of shared memory of a multiprocessor.
-    dependent : bool
+    dependent, added : bool
+        `added`: dsummed is added to dx.
     """
     dtype: str
     gamma: str
@@ -57,6 +58,7 @@ class Config:
     cluster: int
     shared_per_sm: int
     dependent: bool
+    added: bool = False
 
     @property
     def threads(self):
@@ -86,7 +88,7 @@ class Config:
         held, real, units = self.held, 2 if self.dtype == "float64" else 1, self.rows * self.registers
         columns = held.elements * self.registers * real
         gamma = self.scaled * (columns * ITEMSIZE[self.gamma] // 4 // real if self.words else columns)
-        words = 2 * held.unit_words * (units if self.kept else 2 if self.rows == 1 else 4)
+        words = 2 * held.unit_words * (units if self.kept else 2 if self.rows == 1 else 4) + self.added * held.unit_words * units
         many = 16 * (self.lanes < self.threads) + 16 * (self.unit < 16) + 6 * self.rows * real + (32 if self.kept or self.rows > 1 else 26)
         return -(-(self.sums * columns + gamma + words + held.elements * real + many) // 8) * 8
 
@@ -104,11 +106,13 @@ class Config:
 
 @functools.lru_cache(maxsize=256)
 def layout(problem):
-    """(form of dy, x and dx alone, bytes of a unit): an element where rows begin or end off 16 bytes, since columns have their threads."""
+    """(form of dy, x, dx and dsummed alone, bytes of a unit): an element where rows begin or end off 16 bytes, since columns have their
+    threads."""
     order = [name for name, _, _ in problem.arrays]
-    at = [order.index(name) for name in ("dy", "x", "dx")]
+    tensors = {name: t for name in ("dy", "x", "dx", "dsummed") if (t := getattr(problem, name)) is not None}
+    at = [order.index(name) for name in tensors]
     form = RowForm(*(tuple(Dim(d.size, tuple(d.strides[k] for k in at)) for d in dims) for dims in (problem.form.row, problem.form.outer)))
-    unit, heads = row_unit(form, (problem.dy, problem.x, problem.dx))
+    unit, heads = row_unit(form, tuple(tensors.values()))
     return form, problem.x.itemsize if heads else unit
 
 
@@ -143,7 +147,7 @@ def make_configs(problem, device, lanes, registers, cluster=1):
     def make(rows, stages, kept):
         return Config(problem.dtype, dtype, problem.op == "layer_norm_bwd", gamma is not None, problem.dbeta is not None, words, unit,
                       max(1, len(form.outer)) if form.rows else 1, lanes, registers, rows, stages, kept, 0, cluster,
-                      device.shared_per_sm, device.capability >= DEPENDENT)
+                      device.shared_per_sm, device.capability >= DEPENDENT, problem.dsummed is not None)
     if unit != 16 or device.capability < (8, 0):
         two = make(2, 0, True)
         return [make(1, 0, True)] + [two] * (two.registers_needed * two.threads <= 65536)

@@ -26,6 +26,8 @@ def add_arguments(op, parser):
     if op in _EXTRA:
         word, text = _EXTRA[op]
         parser.add_argument(word, dest="extra", action="store_true", help=text)
+    if op.endswith("bwd"):
+        parser.add_argument("--dsummed", action="store_true", help="the gradient of the sum with a residual is added")
 
 
 def make(op, arguments):
@@ -39,7 +41,7 @@ def make(op, arguments):
     weights = Tensor.packed(x.shape[axis:], arguments.weights or x.dtype)
     statistics = Tensor.packed(x.shape[:axis], "float64" if x.dtype == "float64" else "float32")
     known = {"x": x, "dy": x, "gamma": weights, "beta": weights if op == "layer_norm_fwd" else None, "mean": statistics,
-             "rstd": statistics, "residual": x if extra else None}
+             "rstd": statistics, "residual": x if extra else None, "dsummed": x if getattr(arguments, "dsummed", False) else None}
     return (full if extra else plain)(tuple(known[name] for name in kind.names[0]), None, axis, frozenset())
 
 
@@ -53,7 +55,7 @@ FAMILY |= _channel_parse.FAMILY | _lrn_parse.FAMILY
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
 SMALL = {op: ("5x100 f32", "3x77 bf16 --weights float32", "2x5x8 f16 --axis 1", "4x9 f64",
-              *(f"3x24 f16 {word}" for word in _EXTRA.get(op, ())[:1])) for op in _KINDS}
+              *(f"3x24 f16 {word}" for word in _EXTRA.get(op, ())[:1]), *("5x100 bf16 --dsummed",) * op.endswith("bwd")) for op in _KINDS}
 SMALL |= _channel_parse.SMALL | _lrn_parse.SMALL
 """Problems that ``python -m dnnkern check`` tries."""
 

@@ -10,8 +10,8 @@ from ..host.tensor import Tensor
 
 MOST_DIMENSIONS = 8
 WHOLE, ROW, OUTER = "whole", "row", "outer"  # of x's shape, of its shape from the axis on, of its shape before the axis
-SHAPES = {**dict.fromkeys(("x", "residual", "y", "summed", "dy", "dx"), WHOLE), **dict.fromkeys(("gamma", "beta", "dgamma", "dbeta"), ROW),
-          **dict.fromkeys(("mean", "rstd"), OUTER)}
+SHAPES = {**dict.fromkeys(("x", "residual", "y", "summed", "dy", "dx", "dsummed"), WHOLE),
+          **dict.fromkeys(("gamma", "beta", "dgamma", "dbeta"), ROW), **dict.fromkeys(("mean", "rstd"), OUTER)}
 
 
 class _RowNorm:
@@ -104,6 +104,7 @@ class _RowNorm:
         weights = "".join(f" {name} {t.dtype}" for name, t, kind in self.arrays[:-self.results] if kind == ROW and t is not None)
         strided = "".join(f" {name} strides {t.strides}" for name, t, _ in self.arrays if t is not None and not t.is_packed)
         extra = " residual" if getattr(self, "summed", None) else " dbeta" if self.op == "rms_norm_bwd" and self.dbeta else ""
+        extra += " dsummed" if getattr(self, "dsummed", None) else ""
         return f"{self.op} {shape} {self.dtype} axis {self.axis}{weights}{extra}{strided}"
 
 
@@ -154,7 +155,7 @@ class RmsNormProblem(_RowNorm):
 @dataclass(frozen=True)
 class LayerNormGradientProblem(_RowNorm):
     """The gradients of `LayerNormProblem`: with ``n = (x - mean) * rstd`` and ``g = dy * gamma``, averages over a row,
-    ``dx = rstd * (g - avg(g) - n * avg(g * n))``; sums over rows, ``dgamma = sum(dy * n)``, ``dbeta = sum(dy)``.
+    ``dx = rstd * (g - avg(g) - n * avg(g * n)) + dsummed``; sums over rows, ``dgamma = sum(dy * n)``, ``dbeta = sum(dy)``.
 
     Attributes
     ----------
@@ -164,6 +165,8 @@ class LayerNormGradientProblem(_RowNorm):
         What the forward operation gave.
     dgamma, dbeta : Tensor
     axis : int
+    dsummed : Tensor or None
+        The gradient that reaches the sum of x and a residual by another way.
     """
     dy: Tensor
     x: Tensor
@@ -174,14 +177,15 @@ class LayerNormGradientProblem(_RowNorm):
     dgamma: Tensor
     dbeta: Tensor
     axis: int
-    op, optional = "layer_norm_bwd", ("gamma",)
-    names = ("dy", "x", "gamma", "mean", "rstd"), ("dx", "dgamma", "dbeta")
+    dsummed: Tensor | None = None
+    op, optional = "layer_norm_bwd", ("gamma", "dsummed")
+    names = ("dy", "x", "gamma", "mean", "rstd", "dsummed"), ("dx", "dgamma", "dbeta")
 
 
 @dataclass(frozen=True)
 class RmsNormGradientProblem(_RowNorm):
-    """The gradients of `RmsNormProblem`: ``n = x * rstd``, ``dx = rstd * (g - n * avg(g * n))``; else as `LayerNormGradientProblem`,
-    but dbeta may be None."""
+    """The gradients of `RmsNormProblem`: ``n = x * rstd``, ``dx = rstd * (g - n * avg(g * n)) + dsummed``; else as
+    `LayerNormGradientProblem`, but dbeta may be None."""
     dy: Tensor
     x: Tensor
     gamma: Tensor | None
@@ -190,8 +194,9 @@ class RmsNormGradientProblem(_RowNorm):
     dgamma: Tensor
     axis: int
     dbeta: Tensor | None = None
-    op, optional = "rms_norm_bwd", ("gamma",)
-    names = ("dy", "x", "gamma", "rstd"), ("dx", "dgamma", "dbeta")
+    dsummed: Tensor | None = None
+    op, optional = "rms_norm_bwd", ("gamma", "dsummed")
+    names = ("dy", "x", "gamma", "rstd", "dsummed"), ("dx", "dgamma", "dbeta")
 
 
 def _normal_axis(op, axis, ndim):

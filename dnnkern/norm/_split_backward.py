@@ -36,6 +36,7 @@ class Config:
     unit: int
     dims: int
     registers: int
+    added: bool = False
 
     @property
     def held(self):
@@ -53,7 +54,7 @@ def config_of(problem):
     words = weight_words(p.gamma, p.form.steps[order.index("gamma")], unit // p.x.itemsize, False)
     dtype = p.dtype if p.gamma is None else p.gamma.dtype
     return Config(p.dtype, dtype, p.op == "layer_norm_bwd", p.gamma is not None, p.dbeta is not None, words, unit,
-                  max(1, len(form.outer)) if form.rows else 1, 1 if p.compute == "float64" else 2)
+                  max(1, len(form.outer)) if form.rows else 1, 1 if p.compute == "float64" else 2, p.dsummed is not None)
 
 
 @functools.lru_cache(maxsize=256)
@@ -98,14 +99,14 @@ def pieces_kernel(config):
     E, WORDS, REGISTERS, TURN = held.elements, held.words, config.registers, THREADS * config.registers
     LAYER, SCALED = config.layer, config.scaled
     GAMMA, LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.words)
-    GAMMAS, reduce, places = LENGTH * REGISTERS, make_block_reduce_pair(merge_sums, THREADS), make_row_places(config.dims, 5)
+    GAMMAS, reduce, places = LENGTH * REGISTERS, make_block_reduce_pair(merge_sums, THREADS), make_row_places(config.dims, 6)
 
     @cuda.jit(launch_bounds=(THREADS, 3))
     def norm_bwd_pieces(dy, x, gamma, mean, rstd, partial, pieces, size, units, length, dy_step, x_step, gamma_step, divisors, strides):
         scratch = cuda.shared.array(SCRATCH, Real)
         a, b, gammas = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(GAMMAS, GAMMA)
         values, others, scales = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        offsets = cuda.local.array(5, i64)
+        offsets = cuda.local.array(6, i64)
         lane = i32(cuda.threadIdx.x)
         number, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
         places(number, divisors, strides, offsets)
@@ -152,18 +153,19 @@ def strips_kernel(config):
     E, WORDS, REGISTERS, TURN = held.elements, held.words, config.registers, THREADS * config.registers
     LAYER, SCALED, SHIFTED, SUMS, COLUMNS, TOTALS = config.layer, config.scaled, config.shifted, config.sums, E * REGISTERS, 2 * THREADS
     GAMMA, LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.words)
-    GAMMAS, places, hold, hold_gamma = LENGTH * REGISTERS, make_row_places(config.dims, 5), pin(WORDS), pin(LENGTH * REGISTERS)
+    GAMMAS, places, hold, hold_gamma = LENGTH * REGISTERS, make_row_places(config.dims, 6), pin(WORDS), pin(LENGTH * REGISTERS)
     real, itemsize = ("float64", 8) if config.dtype == "float64" else ("float32", 4)
     put = make_writer(real, E, 4 if E * itemsize % 16 == 0 else 0)
+    ADDED, MORE = config.added, WORDS if config.added else 1
 
     @cuda.jit(launch_bounds=(THREADS, 2))
     def norm_bwd_strips(dy, x, gamma, mean, rstd, dx, partial, columns, strips, pieces, per, rows, units, length, inverse, dy_step, x_step,
-                        dx_step, gamma_step, divisors, strides):
+                        dx_step, gamma_step, divisors, strides, dsummed, dsummed_step):
         totals = cuda.shared.array(TOTALS, Real)
         a, b, gammas = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(GAMMAS, GAMMA)
         gains, shifts = cuda.local.array(COLUMNS, Real), cuda.local.array(COLUMNS, Real)
         values, others, scales = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        offsets = cuda.local.array(5, i64)
+        offsets, more, added = cuda.local.array(6, i64), cuda.local.array(MORE, u32), cuda.local.array(E, Real)
         lane = i32(cuda.threadIdx.x)
         span, strip = divide_remainder(i32(cuda.blockIdx.x), strips)
         begin = i32(span * per)
@@ -191,6 +193,8 @@ def strips_kernel(config):
             places(i32(row), divisors, strides, offsets)
             load(a, advance(dy, i64(offsets[0] + i64(i64(first) * E) * dy_step)), i32(0), left, lane, dy_step)
             load(b, advance(x, i64(offsets[1] + i64(i64(first) * E) * x_step)), i32(0), left, lane, x_step)
+            if ADDED:
+                load(more, advance(dsummed, i64(offsets[5] + i64(i64(first) * E) * dsummed_step)), i32(0), left, lane, dsummed_step)
             m, r = Real(0), Real(rstd[offsets[4]])
             if LAYER:
                 m = Real(mean[offsets[3]])
@@ -214,6 +218,10 @@ def strips_kernel(config):
                     if LAYER:
                         d = Real(d - average)
                     values[e] = Real(Real(d - n * slope) * r)
+                if ADDED:
+                    unpack(added, more, c)
+                    for e in range(E):
+                        values[e] = Real(values[e] + added[e])
                 pack(a, c, values)
                 store(advance(dx, i64(offsets[2] + i64(i64(first) * E) * dx_step)), a, c, i32(0), left, lane, dx_step)
             hold(a)
@@ -232,9 +240,9 @@ def build(problem, device, config):
     p, form, config = problem, problem.form, config_of(problem)
     pieces, size, strips, ranges, per = plan(p, device)
     order = {name: k for k, (name, _, _) in enumerate(p.arrays)}
-    wanted = ("dy", "x", "dx", "mean", "rstd")
+    wanted = ("dy", "x", "dx", "mean", "rstd", "dsummed")
     outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in wanted)) for d in form.outer if form.rows)
-    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * 5),), outer))
+    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * len(wanted)),), outer))
     last = Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides)
     columns = Argument(f"{p.compute}*", "workspace")
     partial = Argument(f"{p.compute}*", "workspace", _columns_bytes(p, device))
@@ -246,7 +254,7 @@ def build(problem, device, config):
     first = (*inputs, partial, Argument("uint32x3", divisor(pieces)), Argument("int32", size), *extents, *steps("dy", "x", "gamma"), *last)
     second = (*inputs, *pointers(p, ("dx",), {}), partial, columns, Argument("uint32x3", divisor(strips)), Argument("int32", pieces),
               Argument("int32", per), Argument("int32", form.rows), *extents, Argument(p.compute, 1 / form.length),
-              *steps("dy", "x", "dx", "gamma"), *last)
+              *steps("dy", "x", "dx", "gamma"), *last, *pointers(p, ("dsummed",), {"dsummed": "x"}), *steps("dsummed"))
     sums = (Launch(pieces_kernel(config), (form.rows * pieces, 1, 1), (THREADS, 1, 1), first),) if form.rows else ()
     return (*sums, Launch(strips_kernel(config), (strips * ranges, 1, 1), (THREADS, 1, 1), second),
             sums_launch(p, ranges, [form.steps[order.get(name, 0)] for name in ("dgamma", "dbeta")], False))

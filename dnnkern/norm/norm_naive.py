@@ -106,23 +106,24 @@ def backward_kernel(config):
     """dx, a row a thread."""
     x_type, gamma_type = element(config.dtype), element(config.gamma)
     load, store, load_gamma = x_type.load, x_type.store, gamma_type.load
-    Real, LAYER, SCALED = f64 if x_type.compute == "float64" else f32, config.layer, config.scaled
-    rows_at, elements_at = make_row_places64(config.outer_dims, 5), make_row_places64(config.row_dims, 4)
+    Real, LAYER, SCALED, ADDED = f64 if x_type.compute == "float64" else f32, config.layer, config.scaled, config.shifted
+    rows_at, elements_at = make_row_places64(config.outer_dims, 6), make_row_places64(config.row_dims, 5)
 
     @cuda.jit(launch_bounds=THREADS)
-    def norm_bwd_naive(dy, x, gamma, mean, rstd, dx, rows, length, sizes, strides, row_sizes, row_strides):
+    def norm_bwd_naive(dy, x, gamma, mean, rstd, dsummed, dx, rows, length, sizes, strides, row_sizes, row_strides):
         row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if row < rows:
-            first, at = cuda.local.array(5, i64), cuda.local.array(4, i64)          # dy, x, dx, mean, rstd; dy, x, dx, gamma
+            # dy, x, dx, dsummed, mean, rstd; dy, x, dx, dsummed, gamma
+            first, at = cuda.local.array(6, i64), cuda.local.array(5, i64)
             rows_at(row, sizes, strides, first)
-            m, r, a, b = Real(0), Real(rstd[first[4]]), Real(0), Real(0)
+            m, r, a, b = Real(0), Real(rstd[first[5]]), Real(0), Real(0)
             if LAYER:
-                m = Real(mean[first[3]])
+                m = Real(mean[first[4]])
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
                 g = load(dy, i64(first[0] + at[0]))
                 if SCALED:
-                    g = Real(g * load_gamma(gamma, at[3]))
+                    g = Real(g * load_gamma(gamma, at[4]))
                 a = Real(a + g)
                 b = Real(b + g * Real(Real(load(x, i64(first[1] + at[1])) - m) * r))
             a, b = Real(a / Real(length)), Real(b / Real(length))
@@ -130,11 +131,14 @@ def backward_kernel(config):
                 elements_at(i, row_sizes, row_strides, at)
                 g = load(dy, i64(first[0] + at[0]))
                 if SCALED:
-                    g = Real(g * load_gamma(gamma, at[3]))
+                    g = Real(g * load_gamma(gamma, at[4]))
                 if LAYER:
                     g = Real(g - a)
                 n = Real(Real(load(x, i64(first[1] + at[1])) - m) * r)
-                store(dx, i64(first[2] + at[2]), Real(r * Real(g - n * b)))
+                g = Real(r * Real(g - n * b))
+                if ADDED:
+                    g = Real(g + load(dsummed, i64(first[3] + at[3])))
+                store(dx, i64(first[2] + at[2]), g)
     return norm_bwd_naive
 
 
@@ -200,9 +204,10 @@ def build(problem, device, config):
                      pointer("mean", "rstd"), pointer("rstd", ""), pointer("summed", "y"), Argument(p.compute, "eps"), *extents,
                      *places(("x", "y", "mean", "rstd", "residual", "summed"), ("x", "y", "gamma", "beta", "residual", "summed")))
         return (Launch(forward_kernel(config), grid(form.rows), block, arguments),)
-    config = Config(p.dtype, dtype("gamma"), p.dtype, layer, "gamma" in present, False, *dims)
+    config = Config(p.dtype, dtype("gamma"), p.dtype, layer, "gamma" in present, "dsummed" in present, *dims)
     arguments = (pointer("dy", ""), pointer("x", ""), pointer("gamma", "x"), pointer("mean", "rstd"), pointer("rstd", ""),
-                 pointer("dx", ""), *extents, *places(("dy", "x", "dx", "mean", "rstd"), ("dy", "x", "dx", "gamma")))
+                 pointer("dsummed", "x"), pointer("dx", ""), *extents,
+                 *places(("dy", "x", "dx", "dsummed", "mean", "rstd"), ("dy", "x", "dx", "dsummed", "gamma")))
     rows = (Launch(backward_kernel(config), grid(form.rows), block, arguments),) if form.rows else ()
     config = Config(p.dtype, dtype("dgamma"), dtype("dbeta"), layer, False, "dbeta" in present, *dims)
     arguments = (pointer("dy", ""), pointer("x", ""), pointer("mean", "rstd"), pointer("rstd", ""), pointer("dgamma", ""),

@@ -18,7 +18,7 @@ def normalised(x, axes, eps, layer):
 @dataclass(frozen=True)
 class Norm(Case):
     """One call; layouts are keywords of `lay` by array. `missing` names the operands that are left out; `extra`: with what is optional, a
-    residual and its sum, or dbeta of RMS normalisation."""
+    residual and its sum, or dbeta of RMS normalisation; `dsummed`: with the gradient of such a sum."""
     id: str
     shape: tuple
     dtype: str = "float32"
@@ -29,6 +29,7 @@ class Norm(Case):
     around: float = 0.0
     eps: float = 1e-3
     extra: bool = False
+    dsummed: bool = False
     layer = True
     exact = False
     optional = ()
@@ -36,7 +37,7 @@ class Norm(Case):
     @property
     def names(self):
         """Of operands."""
-        return self.operands if self.extra else tuple(n for n in self.operands if n not in self.optional)
+        return tuple(n for n in self.operands if (self.extra or n not in self.optional) and (self.dsummed or n != "dsummed"))
 
     @property
     def results(self):
@@ -100,13 +101,13 @@ class Norm(Case):
 
     def call(self, arrays, out=None, **tail):
         import dnnkern
-        names = [name for name in self.names if name != "residual"]
+        names = [name for name in self.names if name not in ("residual", "dsummed")]
         return getattr(dnnkern, self.op)(*(arrays[name] for name in names), axis=self.axis, out=out, **self.keywords(arrays), **tail)
 
     def values(self, mode):
         """Statistics that backward operations get are those of x."""
         rng = np.random.default_rng(list(self.id.encode()))
-        places = {name: self.place(name) for name in ("dy", "x", "gamma", "beta", "residual") if name in self.names}
+        places = {name: self.place(name) for name in ("dy", "x", "gamma", "beta", "residual", "dsummed") if name in self.names}
         found = {}
         for name, place in places.items():
             if place is not None:
@@ -174,7 +175,7 @@ class Backward(Norm):
     optional, maker = (), "_beta"
 
     def keywords(self, arrays):
-        return {"has_beta": True} if self.extra else {}
+        return ({"has_beta": True} if self.extra else {}) | ({"dsummed": arrays["dsummed"]} if self.dsummed else {})
 
     def gradients(self, values):
         """{name: (value, sum of magnitudes)}."""
@@ -187,7 +188,9 @@ class Backward(Norm):
         if self.layer:
             part = part + g.mean(self.axes, keepdims=True)
             sizes = sizes + np.abs(g).mean(self.axes, keepdims=True)
-        found = {"dx": (rstd * (g - part), rstd * sizes), "dgamma": ((dy * n).sum(outer), np.abs(dy * n).sum(outer)),
+        added = values.get("dsummed", 0.0)
+        found = {"dx": (rstd * (g - part) + added, rstd * sizes + np.abs(added)),
+                 "dgamma": ((dy * n).sum(outer), np.abs(dy * n).sum(outer)),
                  "dbeta": (dy.sum(outer), np.abs(dy).sum(outer))}
         return {name: found[name] for name in self.results}
 
@@ -216,10 +219,12 @@ class Backward(Norm):
         at["dbeta"] = np.zeros(at["dgamma"].shape)
 
         def loss():
-            return ((normalised(at["dx"], self.axes, self.eps, self.layer)[0] * at["dgamma"] + at["dbeta"]) * dy).sum()
+            y = normalised(at["dx"], self.axes, self.eps, self.layer)[0] * at["dgamma"] + at["dbeta"]
+            return (y * dy).sum() + (at["dx"] * values.get("dsummed", 0.0)).sum()
         _, mean, rstd = normalised(at["dx"], self.axes, self.eps, self.layer)
         outer = self.shape[:self.start]
         given = {"dy": dy, "x": at["dx"], "gamma": at["dgamma"], "mean": mean.reshape(outer), "rstd": rstd.reshape(outer)}
+        given |= {"dsummed": values["dsummed"]} if self.dsummed else {}
         analytic = self.gradients(given)
         for name in self.results:
             numeric = np.zeros(at[name].shape)
@@ -264,6 +269,17 @@ def table(kind):
                                                                       "dy": {"gap": 3}, "dbeta": {"step": 2}})
         case("extra-apart", (5, 48), "bfloat16", extra=True, layout={"all": {"gap": 3}})
         case("extra-misaligned", (5, 48), extra=True, layout={"residual": {"misaligned": 1}, "dbeta": {"misaligned": 1}})
+    if backward:
+        for dtype in SHORT:
+            case("dsummed", (5, 72), dtype, dsummed=True, weights="float32" if dtype == "float16" else None)
+            case("dsummed-odd", (6, 77), dtype, dsummed=True)
+        case("dsummed-tiny", (3, 7), "float64", dsummed=True)
+        case("dsummed-long", (3, 2063), "float32", dsummed=True)
+        case("dsummed-long", (2, 4128), "bfloat16", dsummed=True)
+        case("dsummed-strided", (6, 18), "float16", dsummed=True, layout={"dsummed": {"step": 2, "flip": (0,)}, "x": {"gap": 2}})
+        case("dsummed-misaligned", (5, 48), "bfloat16", dsummed=True, layout={"dsummed": {"misaligned": 1}})
+        case("dsummed-broadcast", (4, 3, 16), axis=1, dsummed=True, missing=("gamma",), layout={"dsummed": {"expand": (0,)}})
+        case("dsummed-many-rows", (70, 24), "bfloat16", dsummed=True)
     case("vector", (130,), "float16")
     case("many-rows", (70, 4), "bfloat16")
     case("empty", (0, 5))

@@ -4,7 +4,7 @@ from ._norm import Backward, large, table
 
 class RmsBackward(Backward):
     """Its names."""
-    op, operands, written = "rms_norm_bwd", ("dy", "x", "gamma", "rstd"), ("dx", "dgamma", "dbeta")
+    op, operands, written = "rms_norm_bwd", ("dy", "x", "gamma", "rstd", "dsummed"), ("dx", "dgamma", "dbeta")
     layer, optional = False, ("dbeta",)
 
 
