@@ -53,6 +53,26 @@ def test_torch_agrees_on_rms_norm(axis):
         np.testing.assert_allclose(host(one), other.grad.numpy(), rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+def test_torch_agrees_on_a_residual_stream(op):
+    """y and summed of a pre-norm block both go on; their gradients meet in dx, that of x and of the residual."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(8)
+    x, residual, dy, dsummed = rng.standard_normal((4, 5, 12))
+    gamma = rng.standard_normal(12)
+    t, u, g = (torch.from_numpy(v.copy()).requires_grad_() for v in (x, residual, gamma))
+    total = t + u
+    want = getattr(torch.nn.functional, op)(total, (12,), g, eps=1e-5)
+    torch.autograd.backward((want, total), (torch.from_numpy(dy), torch.from_numpy(dsummed)))
+    weight = array(gamma, "float64")
+    y, *statistics, summed = getattr(dnnkern, op + "_fwd")(array(x, "float64"), weight, eps=1e-5, residual=array(residual, "float64"))
+    for algo in ("naive", "block", "split"):
+        dx, dgamma, *_ = getattr(dnnkern, op + "_bwd")(array(dy, "float64"), summed, weight, *statistics, dsummed=array(dsummed, "float64"),
+                                                       algo=algo)
+        for one, other in ((dx, t), (dx, u), (dgamma, g)):
+            np.testing.assert_allclose(host(one), other.grad.numpy(), rtol=1e-11, atol=1e-12, err_msg=algo)
+
+
 def test_the_variance_survives_rows_far_from_zero():
     """Distances of 1 to a mean of 10000: the squares' own difference would have no correct digit in float32."""
     x = 10000 + np.tile([-1.0, 1.0], (3, 64))
@@ -173,6 +193,8 @@ def test_operands():
     refused(ValueError, ["no dimensions"], dnnkern.layer_norm_fwd, array(1.0))
     refused(ValueError, ["residual has shape (8,)", "(3, 8)"], dnnkern.layer_norm_fwd, x, residual=row)
     refused(TypeError, ["residual is float16", "float32"], dnnkern.rms_norm_fwd, x, residual=array(np.ones((3, 8)), "float16"))
+    refused(ValueError, ["dsummed has shape (8,)", "(3, 8)"], dnnkern.layer_norm_bwd, x, x, row, one, one, dsummed=row)
+    refused(TypeError, ["dsummed is float16", "float32"], dnnkern.rms_norm_bwd, x, x, row, one, dsummed=array(np.ones((3, 8)), "float16"))
     refused(TypeError, ["has_beta is 1", "True or False"], dnnkern.rms_norm_bwd, x, x, row, one, has_beta=1)
     refused(ValueError, ["(3, 0)", "one element"], dnnkern.layer_norm_fwd, array(np.ones((3, 0))))
 
@@ -198,12 +220,13 @@ def test_sums_over_no_rows_are_zero():
 
 @pytest.mark.parametrize("op", ["layer_norm_bwd", "rms_norm_bwd"])
 @pytest.mark.parametrize("shape, dtype, extra", [((13, 72), "bfloat16", True), ((9, 136), "float32", False), ((9, 37), "float16", False)])
-def test_rings_go_round(op, shape, dtype, extra, monkeypatch):
+@pytest.mark.parametrize("dsummed", [False, True])
+def test_rings_go_round(op, shape, dtype, extra, dsummed, monkeypatch):
     """With two blocks a row of partial sums is many rows' own; else every row of a small problem has a group of threads to itself."""
     from dnnkern.norm import _backward
     monkeypatch.setattr(_backward, "groups", lambda problem, device, config: (2, max(1, config.threads // config.lanes)))
     case = dataclasses.replace(next(c for c in cases.modules()[op].CASES if c.id.startswith("rows")), shape=shape, dtype=dtype,
-                               extra=extra and op.startswith("rms"))
+                               extra=extra and op.startswith("rms"), dsummed=dsummed)
     problem = case.problem()
     tried = set()
     for name in sorted(set(able(op, problem)) - {"naive"}):

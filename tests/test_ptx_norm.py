@@ -49,6 +49,21 @@ def test_heads_and_tails_cost_one_element_a_thread(tmp_path):
 
 
 @pytest.mark.parametrize("op, words, algo", [
+    ("layer_norm_bwd", "524288x128 bf16 --dsummed", "block"), ("rms_norm_bwd", "16384x4096 bf16 --dsummed", "block"),
+    ("layer_norm_bwd", "8192x8192 f32 --dsummed", "block"), ("layer_norm_bwd", "1024x65536 bf16 --dsummed", "cluster"),
+    ("layer_norm_bwd", "64x65536 bf16 --dsummed", "split"), ("rms_norm_bwd", "64x65537 f16 --dsummed", "split")])
+def test_dsummed_is_read_once_into_registers(op, words, algo, tmp_path):
+    for config, launches in variants(op, words, algo)[:1]:
+        for launch in launches:
+            code = assembled(launch, tmp_path)
+            assert ".f64" not in code.ptx and "div." not in code.ptx
+        if algo != "split":
+            code = assembled(launches[0], tmp_path)
+            assert accesses(code, "LDG")[128] >= config.rows * config.registers and accesses(code, "STG")[128] >= config.rows
+            assert code.registers * config.threads * config.blocks <= 65536, config
+
+
+@pytest.mark.parametrize("op, words, algo", [
     ("layer_norm_bwd", "524288x128 bf16", "block"), ("layer_norm_bwd", "65536x1024 f32", "block"),
     ("rms_norm_bwd", "16384x4096 bf16", "block"), ("layer_norm_bwd", "16384x4096 f32", "block"),
     ("layer_norm_bwd", "8192x8192 bf16 --weights float32", "block"), ("layer_norm_bwd", "4096x16384 f32", "cluster"),
