@@ -23,9 +23,9 @@ class Case(_words.Case):
         """The public function on arrays by name, with `out`; keywords are passed on (`algo`, `allow`)."""
         import dnnkern
         named = [name for name, _, _ in self.problem.arrays]
-        operands, outs = [name for name in self.problem.names[0] if name != "residual"], named[-self.problem.results:]
-        if arrays.get("residual") is not None:
-            keywords["residual"] = arrays["residual"]
+        optional = [name for name in ("residual", "dsummed") if name in self.problem.names[0]]
+        operands, outs = [name for name in self.problem.names[0] if name not in optional], named[-self.problem.results:]
+        keywords.update({name: arrays[name] for name in optional if arrays.get(name) is not None})
         if self.op == "rms_norm_bwd":
             keywords["has_beta"] = self.problem.dbeta is not None
         return getattr(dnnkern, self.op)(*(arrays.get(name) for name in operands), axis=self.problem.axis,
