@@ -19,6 +19,8 @@ from .device._fork import in_forked_child
 from .host.device import Device, current_device
 from .host.device import device as device_of
 from .host.paths import cache_dir
+from .host.scalars import integer
+from .host.suggest import unknown_keyword
 from .preference import DEVICE, prefer, preference
 
 PACKAGE = Path(__file__).resolve().parent
@@ -45,6 +47,9 @@ OPT_IN = Note.NONDETERMINISTIC
 # attention. With 100 operations per thread as the limit, 62 small problems of all families took 23 s; by the quickest algorithm of each
 # 22 s, by what an H200 would run 167 s.
 FLOPS_OF_A_SIMULATED_THREAD = 100
+
+# What decides the algorithm of a call, beside its problem: keywords of every public function, and their defaults.
+CHOICE = {"algo": None, "allow": Note.NONE, "workspace_limit": None, "exclude": Note.NONE}
 
 
 class NotSupported(RuntimeError):
@@ -278,11 +283,26 @@ def algorithms(op: str | None = None) -> list[Algorithm]:
     return list(_registry[op].values())
 
 
-def refusal(algorithm, problem, device, *, allow=Note.NONE, workspace_limit=None) -> str | None:
+def check_choice(function, *, algo=None, allow=Note.NONE, workspace_limit=None, exclude=Note.NONE, **unknown):
+    """TypeError or ValueError unless these are what decides the algorithm of a call to `function`, and no more."""
+    if unknown:
+        raise TypeError(unknown_keyword(function, next(iter(unknown))))
+    if algo is not None and not isinstance(algo, str):
+        raise TypeError(f"{function}: algo is {algo!r}; expected the name of an algorithm")
+    for name, notes in (("allow", allow), ("exclude", exclude)):
+        if not isinstance(notes, Note):
+            raise TypeError(f"{function}: {name} is {notes!r}; expected a dnnkern.dispatch.Note")
+    if workspace_limit is not None:
+        integer(function, "workspace_limit", workspace_limit, 0)
+
+
+def refusal(algorithm, problem, device, *, allow=Note.NONE, workspace_limit=None, exclude=Note.NONE) -> str | None:
     """Why an algorithm cannot or may not solve a problem; None if it can."""
     reason = algorithm.refusal(problem, device)
     if reason:
         return reason
+    if algorithm.notes & exclude:
+        return f"is {(algorithm.notes & exclude).name}, which the caller excludes"
     if algorithm.notes & OPT_IN & ~allow:
         return f"is {(algorithm.notes & OPT_IN & ~allow).name}, which the caller does not allow (allow=Note.NONDETERMINISTIC)"
     if workspace_limit is not None:
@@ -292,7 +312,7 @@ def refusal(algorithm, problem, device, *, allow=Note.NONE, workspace_limit=None
     return None
 
 
-def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NONE, device=None) -> Algorithm:
+def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, device=None) -> Algorithm:
     """The algorithm to use, never measured here: the preferred one (`prefer`), else the find database's answer, else the least estimate.
 
     In the simulator, where nothing is preferred, that is what is likely to be quick to simulate.
@@ -308,6 +328,8 @@ def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NO
         Bytes it may use.
     allow : Note
         NONDETERMINISTIC algorithms are chosen only if this has the flag.
+    exclude : Note
+        Algorithms that have any of these notes are not chosen.
     device : Device, optional
         Default: the current one.
 
@@ -321,21 +343,22 @@ def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NO
     NotSupported
         A forced algorithm that cannot, or limits nothing meets; the message gives each candidate's reason.
     """
-    return _chosen(op, problem, algo, workspace_limit, allow, device or device_of(current_device()), preference())
+    check_choice("get_algorithm", algo=algo, workspace_limit=workspace_limit, allow=allow, exclude=exclude)
+    return _chosen(op, problem, algo, workspace_limit, allow, exclude, device or device_of(current_device()), preference())
 
 
 @functools.lru_cache(maxsize=4096)
-def _chosen(op, problem, algo, workspace_limit, allow, device, preferred):
-    known = algorithms(op)
+def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferred):
+    known, limits = algorithms(op), {"allow": allow, "workspace_limit": workspace_limit, "exclude": exclude}
     if algo is not None:
         forced = next((a for a in known if a.name == algo), None)
         if forced is None:
             raise NotSupported(f"{op}: no algorithm {algo!r}; there are {', '.join(a.name for a in known)}")
-        reason = refusal(forced, problem, device, allow=allow, workspace_limit=workspace_limit)
+        reason = refusal(forced, problem, device, **limits)
         if reason:
             raise NotSupported(f"{op}: algorithm {algo!r} cannot solve {problem}: {reason}")
         return forced.configured(problem, device, workspace_limit)
-    reasons = {a.name: refusal(a, problem, device, allow=allow, workspace_limit=workspace_limit) for a in known}
+    reasons = {a.name: refusal(a, problem, device, **limits) for a in known}
     able = [a for a in known if reasons[a.name] is None]
     if not able:
         raise NotSupported(f"{op}: nothing solves {problem} within the limits given:\n"
@@ -378,16 +401,17 @@ def _log_to_stderr():
         log.setLevel(logging.INFO)
 
 
-def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, device=None) -> list[Candidate]:
+def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, device=None) -> list[Candidate]:
     """Every algorithm's answer for a problem: why it cannot, or what it would take; the chosen one first, then by predicted time."""
-    device = device or device_of(current_device())
+    device, limits = device or device_of(current_device()), {"allow": allow, "workspace_limit": workspace_limit, "exclude": exclude}
+    check_choice("explain", **limits)
     try:
-        chosen = get_algorithm(op, problem, workspace_limit=workspace_limit, allow=allow, device=device).name
+        chosen = get_algorithm(op, problem, device=device, **limits).name
     except NotSupported:
         chosen = None
     rows = []
     for algorithm in algorithms(op):
-        reason = refusal(algorithm, problem, device, allow=allow, workspace_limit=workspace_limit)
+        reason = refusal(algorithm, problem, device, **limits)
         if reason is not None:
             rows.append(Candidate(algorithm.name, reason, notes=algorithm.notes))
             continue
@@ -401,16 +425,20 @@ def _text(config):
     return "" if config is None else str(config)
 
 
-def find_algorithms(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, save=True, device=None) -> list[Perf]:
+def find_algorithms(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, save=True,
+                    device=None) -> list[Perf]:
     """Measure every algorithm and configuration that can solve a problem; fastest first.
 
     The candidates run interleaved on inputs rotated past the L2, timed with CUDA events (wall clock in the simulator), median. The
-    result goes to the find database, where `get_algorithm` looks first, unless a candidate was skipped for its workspace.
+    result goes to the find database, where `get_algorithm` looks first, unless a candidate was skipped for its workspace or its notes. The
+    simulator's times say nothing of a device, and are not stored.
 
     Parameters
     ----------
     arrays : tuple, optional
         The operands to measure on, in the problem's order; default: random ones.
+    workspace_limit, allow, exclude
+        As `get_algorithm`'s; what they rule out is not measured.
     save : bool
         Write to the database.
 
@@ -419,7 +447,8 @@ def find_algorithms(op, problem, *, arrays=None, workspace_limit=None, allow=Not
     list of Perf
     """
     from . import find
-    return find.measure(op, problem, arrays=arrays, workspace_limit=workspace_limit, allow=allow, save=save,
+    check_choice("find_algorithms", workspace_limit=workspace_limit, allow=allow, exclude=exclude)
+    return find.measure(op, problem, arrays=arrays, workspace_limit=workspace_limit, allow=allow, exclude=exclude, save=save,
                         device=device or device_of(current_device()))
 
 

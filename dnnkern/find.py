@@ -10,7 +10,6 @@ import importlib
 import json
 import math
 import re
-import warnings
 
 from . import dispatch
 from .device import SIMULATED
@@ -18,10 +17,12 @@ from .dispatch import Algorithm, Note, Perf
 from .host.compile import PACKAGE, source_hash, versions
 from .host.front import Operation, make_executable
 from .host.operands import Operands
-from .host.paths import cache_dir, read_json, write_atomically
+from .host.paths import cache_dir, discard, read_json, write_atomically
+from .host.scalars import integer, number, shown
 from .host.timing import Clock, Contender, race
 
 FORMAT = 1
+STORES = not SIMULATED  # the simulator's times say nothing of a device: a choice must not obey them
 CONFIGURATIONS = 6  # of one algorithm that are measured, the most promising first
 LONG_REFERENCE = 0.3  # seconds of the naive algorithm beyond which one of these says what is right:
 INSTEAD_OF_NAIVE = "tiled", "rows", "flash_simt", "step"
@@ -77,9 +78,9 @@ class Trial:
         return Contender(self, lambda k: execute(values[k], stream), len(values))
 
 
-def candidates(op, problem, device, *, allow=Note.NONE, configurations=CONFIGURATIONS) -> list[Algorithm]:
+def candidates(op, problem, device, *, allow=Note.NONE, exclude=Note.NONE, configurations=CONFIGURATIONS) -> list[Algorithm]:
     """Everything that can solve a problem, each bound to one of its most promising configurations."""
-    able = [a for a in dispatch.algorithms(op) if dispatch.refusal(a, problem, device, allow=allow) is None]
+    able = [a for a in dispatch.algorithms(op) if dispatch.refusal(a, problem, device, allow=allow, exclude=exclude) is None]
     return [v for a in able for v in a.variants(problem, device)[:configurations]]
 
 
@@ -103,7 +104,7 @@ def set_reference(operation, problem, operands, device, clock):
     operands.set_reference(lambda: trial.run(operands, clock))
 
 
-def measure(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, save=True, device=None) -> list[Perf]:
+def measure(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, save=True, device=None) -> list[Perf]:
     """Measure every algorithm, in its most promising configurations; `dnnkern.dispatch.find_algorithms` is its public name.
 
     A candidate is timed only after its result agreed with the naive algorithm's. Where one could not run, was wrong or was skipped for its
@@ -113,12 +114,14 @@ def measure(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, 
     operation = operation_of(op)
     if problem.is_empty:
         return []
-    perfs, trials, skipped = [], [], False
-    for algorithm in candidates(op, problem, device, allow=allow):
+    perfs, trials = [], []
+    # Times of a part of the candidates say nothing of the others.
+    save = save and STORES and not any(a.notes & exclude for a in dispatch.algorithms(op))
+    for algorithm in candidates(op, problem, device, allow=allow, exclude=exclude):
         trial = Trial(algorithm, problem, device)
         if workspace_limit is not None and trial.memory > workspace_limit:
             perfs.append(_perf(trial, f"needs {trial.memory} bytes of workspace, the limit is {workspace_limit}"))
-            skipped = True
+            save = False
         else:
             trials.append(trial)
     if trials:
@@ -133,7 +136,7 @@ def measure(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, 
                 times.update(race(finalists, clock))
         perfs += [_perf(t, t.error or "ok", times[t].median if t in times else None) for t in trials]
     perfs.sort(key=lambda p: (p.time_ms, p.memory))
-    if save and not skipped and any(p.status == "ok" for p in perfs):
+    if save and any(p.status == "ok" for p in perfs):
         store(op, problem, device, perfs)
         forget(operation)
     return perfs
@@ -211,12 +214,18 @@ def load(op, problem, device) -> list:
     try:
         if any(entry[key] != value for key, value in identity(op, problem, device).items()):
             return []
-        return sorted((float(r["time_ms"]), int(r["memory"]), str(r["algo"]), str(r["config"])) for r in entry["results"]
-                      if r["status"] == "ok")
+        return sorted(_row(r) for r in entry["results"] if r["status"] == "ok")
     except (KeyError, TypeError, ValueError) as error:
-        warnings.warn(f"dnnkern: {path} is broken ({type(error).__name__}: {error}); it will be made again", RuntimeWarning, stacklevel=2)
-        path.unlink(missing_ok=True)
+        discard(path, error)
         return []
+
+
+def _row(result):
+    """(milliseconds, bytes, algorithm, configuration) of a result; TypeError or ValueError where it is none."""
+    time_ms, memory = number("find", "time_ms", result["time_ms"]), integer("find", "memory", result["memory"], 0)
+    if not 0 <= time_ms < math.inf or not isinstance(result["algo"], str) or not isinstance(result["config"], str):
+        raise ValueError(f"{shown(result)} is no result")
+    return time_ms, memory, result["algo"], result["config"]
 
 
 _load = functools.lru_cache(maxsize=4096)(load)

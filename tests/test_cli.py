@@ -61,6 +61,7 @@ def test_explain_gives_reasons(capsys):
 def test_find_and_then_explain_knows_the_time(capsys, tmp_path, monkeypatch, simulated):
     naive = next(a for a in dispatch.algorithms("matmul") if a.name == "naive")
     with monkeypatch.context() as m:  # one algorithm is enough here, and the simulator is slow
+        m.setattr("dnnkern.find.STORES", True)  # as on a device
         m.setitem(dispatch._registry, "matmul", {"naive": naive})
         dispatch._chosen.cache_clear()
         code, got = run(capsys, "find", "matmul", "5x4x3", "f32")

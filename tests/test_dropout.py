@@ -129,7 +129,7 @@ def refused(error, words, function, *args, **kwargs):
                                       ("half", TypeError), (None, TypeError)])
 def test_probabilities(p, error):
     x, y, mask = array(np.ones((3, 8))), labs.guarded(lay((3, 8), "float32")), labs.guarded(lay((3,), "uint8"))
-    refused(error, [f"p={p}" if error is ValueError else "expected a number"], dnnkern.dropout_fwd, x, p, 1, out=(y.array, mask.array))
+    refused(error, [f"p={p}" if error is ValueError else "expected a real number"], dnnkern.dropout_fwd, x, p, 1, out=(y.array, mask.array))
     refused(error, ["p="], dnnkern.dropout_bwd, x, array(np.ones(3), "uint8"), p, out=y.array)
     labs.synchronize()
     y.assert_untouched("y")

@@ -49,6 +49,7 @@ class Tile:
 def empty_database(tmp_path, monkeypatch):
     for module in (find, dispatch):
         monkeypatch.setattr(module, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(find, "STORES", True)  # as on a device
     find.forget()
     yield tmp_path
     find.forget()
@@ -152,6 +153,47 @@ def test_a_result_that_makes_no_sense_is_broken(empty_database):
         assert find.load("matmul", product(), DEVICE) == []
 
 
+@pytest.mark.parametrize("change", [
+    {"memory": math.inf}, {"memory": -1}, {"memory": "0"}, {"memory": True}, {"time_ms": math.nan}, {"time_ms": "1"}, {"time_ms": -1.0},
+    {"algo": 5}, {"config": None}, {"status": ["ok"], "algo": None}], ids=str)
+def test_values_of_wrong_types_are_broken(empty_database, change):
+    find.store("matmul", product(), DEVICE, [perf("naive", 1.0)])
+    (path,) = empty_database.rglob("*.json")
+    entry = json.loads(path.read_text())
+    entry["results"][0].update(change)
+    path.write_text(json.dumps(entry))
+    if "status" in change:
+        assert find.load("matmul", product(), DEVICE) == []
+        return
+    with pytest.warns(RuntimeWarning, match="broken"):
+        assert find.load("matmul", product(), DEVICE) == []
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"results": 5}', "[1, 2]", '"x"', "NaN", '{"a":' * 100_000])
+def test_what_cannot_be_removed_is_ignored_with_one_warning(empty_database, monkeypatch, text):
+    """As in a cache that is read-only; and ordinary calls work."""
+    find.store("matmul", product(), DEVICE, [perf("naive", 1.0)])
+    (path,) = empty_database.rglob("*.json")
+    path.write_text(text)
+
+    def unlink(self, missing_ok=False):
+        raise PermissionError("read-only")
+    monkeypatch.setattr(type(path), "unlink", unlink)
+    with pytest.warns(RuntimeWarning, match="is ignored") as caught:
+        for _ in range(2):
+            assert find.load("matmul", product(), DEVICE) == []
+    assert len(caught) == 1
+    find.forget()
+    assert dispatch.get_algorithm("matmul", product(), device=DEVICE)
+
+
+def test_a_directory_in_an_entrys_place_is_ignored(empty_database):
+    path = find.path_of("matmul", product(), DEVICE)
+    path.mkdir(parents=True)
+    with pytest.warns(RuntimeWarning, match="is ignored"):
+        assert find.load("matmul", product(), DEVICE) == []
+
+
 def test_without_a_cache_directory_nothing_is_kept(monkeypatch):
     for module in (find, dispatch):
         monkeypatch.setattr(module, "cache_dir", lambda: None)
@@ -220,6 +262,16 @@ def test_find_stores_and_get_follows(only, registered, empty_database):
     find.store("matmul", problem, DEVICE, [perf("naive", 1.0), perf("slow", 2.0)])
     find.forget(find.operation_of("matmul"))
     assert dispatch.get_algorithm("matmul", problem, device=DEVICE).name == "naive"
+
+
+def test_times_of_the_simulator_decide_nothing(only, registered, empty_database, monkeypatch):
+    monkeypatch.setattr(find, "STORES", not SIMULATED)
+    registered("favourite", estimate=lambda *_: 1e-9)
+    only("naive", "favourite")
+    for _ in range(3):
+        assert [p.status for p in dispatch.find_algorithms("matmul", product(), device=DEVICE)] == ["ok", "ok"]
+        assert dispatch.get_algorithm("matmul", product(), device=DEVICE).name == "favourite"
+    assert not list(empty_database.rglob("*.json"))
 
 
 def test_find_clears_the_front_ends_choices(only):

@@ -132,7 +132,7 @@ def test_operands():
 
 
 @pytest.mark.parametrize("groups, error, words", [(3, ValueError, ["groups=3", "4 channels"]), (0, ValueError, ["groups is 0"]),
-                                                  (2.0, TypeError, ["groups holds 2.0"]), (None, TypeError, ["groups is None"])])
+                                                  (2.0, TypeError, ["groups=2.0"]), (None, TypeError, ["groups=None"])])
 def test_groups(groups, error, words):
     x, c, s = array(np.ones((2, 4, 3))), array(np.ones(4)), array(np.ones((2, 2)))
     refused(error, words, dnnkern.group_norm_fwd, x, c, c, groups)

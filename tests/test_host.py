@@ -310,13 +310,13 @@ class _Protocol:
                                           (_Stream(handle=9), 9), (_Stream(handle=ctypes.c_void_p(10)), 10),
                                           (_Stream(handle=ctypes.c_void_p(None)), 0)])
 def test_stream_handles(stream, want):
-    assert stream_handle(stream) == want
+    assert stream_handle("f", stream) == want
 
 
 def test_things_that_are_no_streams():
     for wrong in ("default", 1.5, object(), [1]):
         with pytest.raises(TypeError, match="expected an int or a stream of Numba, CuPy, PyTorch or cuda.core"):
-            stream_handle(wrong)
+            stream_handle("f", wrong)
 
 
 # ---- arguments
@@ -419,21 +419,20 @@ def test_pointers_that_are_null_in_every_call(monkeypatch):
 
 def test_operands_missing_at_the_end_may_be_left_out(simulated):
     """Both spellings are the same call; each has a plan whose values are counted right."""
-    from dnnkern.host.front import NONE
     from dnnkern.matmul import OPERATION
     a, workspace = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros(64, np.uint8)
     b = a.copy()
     want, parameters = a @ a.T, (False, True, None, None, None, False, False)
     for operands in ((a, b), (a, b, None), (a, b, None, None, None, None)):
         for out in (None, np.empty((2, 2), np.float32)):
-            y = OPERATION.call(operands, out, parameters, (1.0, 1.0), workspace, None, None, NONE)
+            y = OPERATION.call(operands, out, parameters, (1.0, 1.0), workspace, None, {})
             assert np.array_equal(y, want)
         with pytest.raises(ValueError, match="out is the same memory as a"):
-            OPERATION.call((a, *operands[1:]), a[:, :2], parameters, (1.0, 1.0), None, None, None, NONE)
+            OPERATION.call((a, *operands[1:]), a[:, :2], parameters, (1.0, 1.0), None, None, {})
         shifted = np.zeros(10, np.float32)
         moved = (shifted[:6].reshape(2, 3), *operands[1:])
         with pytest.raises(ValueError, match="out partly overlaps a"):
-            OPERATION.call(moved, shifted[4:8].reshape(2, 2), parameters, (1.0, 1.0), None, None, None, NONE)
+            OPERATION.call(moved, shifted[4:8].reshape(2, 2), parameters, (1.0, 1.0), None, None, {})
 
 
 def test_launches_that_cannot_be():

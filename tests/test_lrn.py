@@ -60,7 +60,7 @@ def test_bad_input():
     refused(ValueError, ["dy has shape (2, 4)", "(2, 4, 3)"], dnnkern.lrn_bwd, array(np.ones((2, 4))), x, x)
     refused(ValueError, ["x has shape (4,)"], dnnkern.lrn_fwd, array(np.ones(4)))
     refused(ValueError, ["size is 0"], dnnkern.lrn_fwd, x, size=0)
-    refused(TypeError, ["size holds 2.5"], dnnkern.lrn_bwd, x, x, x, size=2.5)
+    refused(TypeError, ["size=2.5"], dnnkern.lrn_bwd, x, x, x, size=2.5)
     refused(ValueError, ["layout='NCWH'"], dnnkern.lrn_fwd, x, layout="NCWH")
     refused(ValueError, ["y of out has shape (4,)"], dnnkern.lrn_fwd, x, out=array(np.ones(4)))
     refused(ValueError, ["same memory as x"], dnnkern.lrn_fwd, x, out=x)

@@ -416,7 +416,7 @@ def test_memory_that_is_shared():
 def test_steps_count_from_one(op):
     lists = lists_of(op)
     for number, error in ((0, ValueError), (-3, ValueError), (1.5, TypeError), (None, TypeError)):
-        refused(error, [f"step={number}"], getattr(dnnkern, op), lists, lr=0.1, step=number)
+        refused(error, [f"step is {number}" if error is ValueError else f"step={number}"], getattr(dnnkern, op), lists, lr=0.1, step=number)
     refused(TypeError, ["step is int32[1]", "float32"], getattr(dnnkern, op), lists, lr=0.1, step=array(np.ones(1), "int32"))
     refused(ValueError, ["step is float32[2]"], getattr(dnnkern, op), lists, lr=0.1, step=array(np.ones(2)))
 

@@ -239,13 +239,13 @@ def refused(error, words, function, *args, out=None, **kwargs):
 @pytest.mark.parametrize("more, error, words", [
     ({"window": (2, 2, 2)}, ValueError, ["window=(2, 2, 2)", "3 entries", "2 spatial"]),
     ({"window": 0}, ValueError, ["window is 0", "1 or more"]),
-    ({"window": 2.0}, TypeError, ["window holds 2.0"]),
+    ({"window": 2.0}, TypeError, ["window=2.0"]),
     ({"window": 7}, ValueError, ["window spans 7 along h", "7 taps", "0 + 4 + 0"]),
     ({"window": 3, "dilation": 2}, ValueError, ["window spans 5 along h", "dilation 2"]),
     ({"window": 2, "stride": 0}, ValueError, ["stride is 0"]),
     ({"window": 2, "padding": -1}, ValueError, ["padding is -1"]),
     ({"window": 2, "padding": (1, 2, 3)}, ValueError, ["padding=(1, 2, 3)", "3 entries"]),
-    ({"window": 2, "ceil_mode": 1}, TypeError, ["ceil_mode is 1"]),
+    ({"window": 2, "ceil_mode": 1}, TypeError, ["ceil_mode=1"]),
     ({"window": 2, "layout": "NCWH"}, ValueError, ["'NCWH'", "'NCHW', 'NHWC'"])])
 def test_bad_windows(more, error, words):
     refused(error, words, "max_pool_fwd", array(PICTURE), **more)
@@ -260,8 +260,8 @@ def test_bad_images():
     refused(ValueError, ["x has shape (2, 3)", "3, 4 or 5"], "max_pool_fwd", array(np.ones((2, 3))), 1)
     refused(TypeError, ["x: got NoneType"], "avg_pool_fwd", None, 2)
     refused(TypeError, ["x is int32", "float64, float32"], "max_pool_fwd", index, 1)
-    refused(TypeError, ["return_index is 1"], "max_pool_fwd", array(PICTURE), 2, return_index=1)
-    refused(TypeError, ["count_include_pad is 'no'"], "avg_pool_fwd", array(PICTURE), 2, count_include_pad="no")
+    refused(TypeError, ["return_index=1"], "max_pool_fwd", array(PICTURE), 2, return_index=1)
+    refused(TypeError, ["count_include_pad='no'"], "avg_pool_fwd", array(PICTURE), 2, count_include_pad="no")
     refused(ValueError, ["x_shape has shape (2, 3)"], "avg_pool_bwd", dy, (2, 3), 1)
     refused(TypeError, ["x_shape is 7"], "avg_pool_bwd", dy, 7, 2)
     refused(ValueError, ["dy has shape (1, 4, 2, 3)", "(1, 4, 2, 2)"], "avg_pool_bwd", dy, (1, 4, 4, 4), 2)
@@ -274,7 +274,7 @@ def test_bad_adaptive_sizes():
     x = array(PICTURE)
     refused(ValueError, ["output_size is 0"], "adaptive_max_pool_fwd", x, 0)
     refused(ValueError, ["output_size=(1, 2, 3)", "3 entries"], "adaptive_avg_pool_fwd", x, (1, 2, 3))
-    refused(TypeError, ["output_size holds 'a'"], "adaptive_avg_pool_fwd", x, ("a", 2))
+    refused(TypeError, ["output_size[0]='a'"], "adaptive_avg_pool_fwd", x, ("a", 2))
     refused(ValueError, ["0x4", "needs a pixel"], "adaptive_avg_pool_fwd", array(np.ones((1, 2, 0, 4))), 2)
     refused(ValueError, ["dy has shape (1, 4, 4, 6)", "(1, 4, 5)"], "adaptive_avg_pool_bwd", x, (1, 4, 5))
     refused(ValueError, ["dy has shape (1, 4, 4, 6)", "(1, 3, 4, 6)"], "adaptive_avg_pool_bwd", x, (1, 3, 9, 9))

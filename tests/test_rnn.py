@@ -395,7 +395,7 @@ def refused(error, words, function, *args, **kwargs):
 def test_specs():
     for error, words, args, how in (
             (ValueError, ["cell='gruu'", "'gru'"], ("gruu", 3, 4), {}), (ValueError, ["hidden_size is 0"], ("gru", 3, 0), {}),
-            (TypeError, ["input_size holds 2.5"], ("gru", 2.5, 4), {}),
+            (TypeError, ["input_size=2.5"], ("gru", 2.5, 4), {}),
             (ValueError, ["num_layers is 0"], ("gru", 3, 4), {"num_layers": 0}),
             (TypeError, ["bidirectional=1"], ("gru", 3, 4), {"bidirectional": 1}),
             (ValueError, ["proj_size=2 for gru"], ("gru", 3, 4), {"proj_size": 2}),

@@ -130,7 +130,7 @@ def test_bad_slices():
     x, zero = array(X), (0, 0, 0)
     for call, error, words in (((zero, (1, 1)), ValueError, ["stops=(1, 1)", "2 entries", "3 dimensions"]),
                                ((zero, zero, (1, 0, 1)), ValueError, ["steps=(1, 0, 1)", "0"]),
-                               ((zero, (1, 1, 1.5)), TypeError, ["stops=(1, 1, 1.5)", "3 dimensions"]),
+                               ((zero, (1, 1, 1.5)), TypeError, ["stops[2]=1.5"]),
                                ((1, zero), TypeError, ["starts=1"]), ((zero, None), TypeError, ["stops=None"]),
                                ((zero, zero, "abc"), TypeError, ["steps='abc'"])):
         refused(error, words, "strided_slice", x, *call, out=((1, 1, 1), "float32"))
@@ -150,7 +150,7 @@ def test_bad_concatenations():
                                        ((x, array(X[0])), 0, ValueError, ["arrays[1] has shape (3, 4)", "(2, 3, 4)"]),
                                        ((x, array(X[:, :2])), 0, ValueError, ["(2, 2, 4)", "along axis 0"]),
                                        ((x,), 3, ValueError, ["axis 3"]), ((x,), -4, ValueError, ["axis is -4"]),
-                                       ((x,), 1.0, TypeError, ["axis holds 1.0"]),
+                                       ((x,), 1.0, TypeError, ["axis=1.0"]),
                                        ((array(np.float64(1)),), 0, ValueError, ["axis 0", "()"])):
         refused(error, words, "concat", arrays, axis, out=((2, 3, 4), "float32"))
     refused(ValueError, ["out has shape (2, 3, 4)", "(4, 3, 4)"], "concat", (x, x), 0, out=((2, 3, 4), "float32"))
@@ -182,7 +182,7 @@ def test_bad_blocks():
     for op, block, error, words in (("depth_to_space", 2, ValueError, ["6 channels", "block**2 = 4"]),
                                     ("space_to_depth", 4, ValueError, ["4 x 6 pixels", "block = 4"]),
                                     ("depth_to_space", 0, ValueError, ["block is 0"]),
-                                    ("space_to_depth", 2.0, TypeError, ["block holds 2.0"])):
+                                    ("space_to_depth", 2.0, TypeError, ["block=2.0"])):
         refused(error, words, op, x, block, out=((1, 6, 4, 6), "float32"))
     for op in ("depth_to_space", "space_to_depth"):
         refused(ValueError, ["(2, 3, 4)", "4 dimensions"], op, array(X), 1)
@@ -268,7 +268,7 @@ def test_bad_borders():
                                      ((1, 1, 1), {}, ValueError, ["pads=(1, 1, 1)", "pair", "3 dimensions"]),
                                      (2, {}, ValueError, ["pads=2", "pair"]), ((none, none, (1, 2, 3)), {}, ValueError, ["pair"]),
                                      ((none, none, (-1, 0)), {}, ValueError, ["pads is -1"]),
-                                     ((none, none, (1.0, 0)), {}, TypeError, ["pads holds 1.0"]),
+                                     ((none, none, (1.0, 0)), {}, TypeError, ["pads[2][0]=1.0"]),
                                      ((none,) * 3, {"mode": "wrap"}, ValueError, ["'wrap'", "'reflect'"]),
                                      (((2, 0), none, none), {"mode": "reflect"}, ValueError, ["3 elements", "axis 0", "(2, 3, 4)"])):
         refused(error, words, "pad", x, pads, out=((2, 3, 4), "float32"), **more)

@@ -100,7 +100,7 @@ def test_bad_images():
     x = array(np.ones((1, 2, 3, 4)))
     for more, error, words in (((5, 6, 7), ValueError, ["size=(5, 6, 7)", "3 entries", "2 spatial"]),
                                ((-1, -1), ValueError, ["size is -1"]),
-                               (2.0, TypeError, ["size holds 2.0"]), ((5, 2.5), TypeError, ["size holds 2.5"])):
+                               (2.0, TypeError, ["size=2.0"]), ((5, 2.5), TypeError, ["size[1]=2.5"])):
         refused(error, words, "resample_fwd", x, more)
     refused(ValueError, ["mode='cubic'", "'bilinear'"], "resample_fwd", x, 5, mode="cubic")
     refused(ValueError, ["align_corners=True", "'nearest'"], "resample_fwd", x, 5, align_corners=True)

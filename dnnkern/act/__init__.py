@@ -1,7 +1,9 @@
 """Functions of single elements: activations and their gradients, arithmetic, comparisons, gated linear units."""
-from ..dispatch import Note
-from ..host.front import Operation
-from ..host.window import hashable
+from ..device.epilogue import PARAMETERS
+from ..dispatch import CHOICE
+from ..host.front import Operation, public
+from ..host.scalars import flag, integer, ints, number
+from ..host.suggest import unknown_keyword
 from ._elementwise import BinaryProblem, UnaryProblem, make_binary, make_unary
 from ._glu import GluProblem, make_glu
 from ._problem import ActivationProblem, make_activation
@@ -34,7 +36,8 @@ ADD_TENSOR = Operation("add_tensor", operands=("a", "c"), outputs=("y",), scalar
 _add_tensor = ADD_TENSOR.call
 
 
-def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE, **parameters):
+@public
+def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None, **parameters):
     """An activation: ``y = f(x)``, element by element.
 
     Parameters
@@ -68,7 +71,7 @@ def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None
         Of prelu: of x's dtype, or float32 beside 16-bit x; it broadcasts to x as NumPy's arrays do: (C, 1, 1) for channels first.
     out : array
         Written and returned; any strides. May be exactly x; other overlap is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -98,13 +101,12 @@ def activation_fwd(x, mode, *, slope=None, out=None, workspace=None, stream=None
     array([[-1.,  4.],
            [-1., -1.]], dtype=float32)
     """
-    if slope is None and not parameters:
-        return _activation_fwd((x,), out, (mode, ()), (), workspace, stream, algo, allow)
-    return _activation_fwd((x,) if slope is None else (x, slope), out, (mode, _plain(parameters)), (), workspace, stream, algo, allow)
+    parameters, choice = _parted("activation_fwd", parameters)
+    return _activation_fwd((x,) if slope is None else (x, slope), out, (mode, parameters), (), workspace, stream, choice)
 
 
-def activation_bwd(dy, x, mode, *, slope=None, slope_gradient=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE,
-                   **parameters):
+@public
+def activation_bwd(dy, x, mode, *, slope=None, slope_gradient=False, out=None, workspace=None, stream=None, **parameters):
     """The gradient of an activation: ``dx = dy f'(x)``.
 
     Parameters
@@ -117,7 +119,7 @@ def activation_bwd(dy, x, mode, *, slope=None, slope_gradient=False, out=None, w
         Of prelu: return (dx, dslope).
     out : array, or (dx, dslope)
         Written and returned; any strides. dx may be exactly dy or x; other overlap is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -147,19 +149,27 @@ def activation_bwd(dy, x, mode, *, slope=None, slope_gradient=False, out=None, w
     >>> dnnkern.activation_bwd(dy, x, "prelu", slope=np.array([0.5], np.float32), slope_gradient=True)
     (array([ 5., 20., 30.], dtype=float32), array([-10.], dtype=float32))
     """
-    if not isinstance(slope_gradient, bool):
-        raise TypeError(f"activation_bwd: slope_gradient is {slope_gradient!r}; expected True or False")
+    slope_gradient = flag("activation_bwd", "slope_gradient", slope_gradient)
     operands = (dy, x) if slope is None else (dy, x, slope)
+    parameters, choice = _parted("activation_bwd", parameters)
     if slope_gradient:
-        return _with_dslope(operands, out, (mode, _plain(parameters), True), (), workspace, stream, algo, allow)
-    return _activation_bwd(operands, out, (mode, _plain(parameters)), (), workspace, stream, algo, allow)
+        return _with_dslope(operands, out, (mode, parameters, True), (), workspace, stream, choice)
+    return _activation_bwd(operands, out, (mode, parameters), (), workspace, stream, choice)
 
 
-def _plain(parameters):
-    return tuple((name, hashable(value)) for name, value in parameters.items())
+def _parted(function, keywords):
+    """(parameters of an activation, what decides the algorithm)."""
+    if not keywords:
+        return (), keywords
+    choice = {name: keywords.pop(name) for name in CHOICE if name in keywords}
+    for name in keywords:
+        if not any(name in parameters for parameters in PARAMETERS.values()):
+            raise TypeError(unknown_keyword(function, name))
+    return tuple([(name, number(function, name, value)) for name, value in keywords.items()]), choice
 
 
-def unary(x, op, *, axis=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def unary(x, op, *, axis=None, out=None, workspace=None, stream=None, **choice):
     """A function of one array, element by element.
 
     Parameters
@@ -173,7 +183,7 @@ def unary(x, op, *, axis=None, out=None, workspace=None, stream=None, algo=None,
         Of gen_index alone.
     out : array
         Written and returned; any strides. May be exactly x; other overlap is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -202,10 +212,11 @@ def unary(x, op, *, axis=None, out=None, workspace=None, stream=None, algo=None,
     array([[0, 1, 2],
            [0, 1, 2]], dtype=int32)
     """
-    return _unary((x,), out, (hashable(op), hashable(axis)), (), workspace, stream, algo, allow)
+    return _unary((x,), out, (op, ints("unary", "axis", axis)), (), workspace, stream, choice)
 
 
-def binary(a, b, op, *, mask=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def binary(a, b, op, *, mask=None, out=None, workspace=None, stream=None, **choice):
     """A function of two arrays, element by element.
 
     Parameters
@@ -219,7 +230,7 @@ def binary(a, b, op, *, mask=None, out=None, workspace=None, stream=None, algo=N
         Of binary_select alone: bool or uint8; it broadcasts too.
     out : array
         Written and returned; any strides. May be exactly a or b; other overlap is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -252,10 +263,11 @@ def binary(a, b, op, *, mask=None, out=None, workspace=None, stream=None, algo=N
     array([[False, False],
            [ True,  True]])
     """
-    return _binary((a, b) if mask is None else (a, b, mask), out, (hashable(op),), (), workspace, stream, algo, allow)
+    return _binary((a, b) if mask is None else (a, b, mask), out, (op,), (), workspace, stream, choice)
 
 
-def glu_fwd(x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def glu_fwd(x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=None, **choice):
     """A gated linear unit: ``y = value * f(gate)``, value and gate being the first and the second half of x along an axis.
 
     Parameters
@@ -267,7 +279,7 @@ def glu_fwd(x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=None
         f. SwiGLU is "swish".
     out : array
         Written and returned; any strides. Overlap with x is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -293,10 +305,11 @@ def glu_fwd(x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=None
     >>> dnnkern.glu_fwd(np.array([[4, 6, 0, 100]], np.float32))
     array([[2., 6.]], dtype=float32)
     """
-    return _glu_fwd((x,), out, (hashable(axis), hashable(gate)), (), workspace, stream, algo, allow)
+    return _glu_fwd((x,), out, (integer("glu_fwd", "axis", axis), gate), (), workspace, stream, choice)
 
 
-def glu_bwd(dy, x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def glu_bwd(dy, x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=None, **choice):
     """The gradient of `glu_fwd`: of the halves of x, ``dy f(gate)`` and ``dy value f'(gate)``.
 
     Parameters
@@ -307,7 +320,7 @@ def glu_bwd(dy, x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=
         As `glu_fwd`'s.
     out : array
         Written and returned; any strides. Overlap with dy or x is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -329,10 +342,11 @@ def glu_bwd(dy, x, *, axis=-1, gate="sigmoid", out=None, workspace=None, stream=
     >>> dnnkern.glu_bwd(np.array([[1, 2]], np.float32), np.array([[4, 6, 0, 0]], np.float32))
     array([[0.5, 1. , 1. , 3. ]], dtype=float32)
     """
-    return _glu_bwd((dy, x), out, (hashable(axis), hashable(gate)), (), workspace, stream, algo, allow)
+    return _glu_bwd((dy, x), out, (integer("glu_bwd", "axis", axis), gate), (), workspace, stream, choice)
 
 
-def scale_tensor(x, alpha, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def scale_tensor(x, alpha, *, out=None, workspace=None, stream=None, **choice):
     """An array times a number, in place: ``x *= alpha``.
 
     Parameters
@@ -343,7 +357,7 @@ def scale_tensor(x, alpha, *, out=None, workspace=None, stream=None, algo=None, 
         Multiplied in float32, or in float64 for float64 and int32.
     out : array
         Written and returned in place of x, which it has the shape and dtype of; any strides. May be exactly x; other overlap is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -373,10 +387,11 @@ def scale_tensor(x, alpha, *, out=None, workspace=None, stream=None, algo=None, 
     >>> x
     array([ 0.5, -1. ,  1.5], dtype=float32)
     """
-    return _scale_tensor((x,), x if out is None else out, (), (alpha,), workspace, stream, algo, allow)
+    return _scale_tensor((x,), x if out is None else out, (), (number("scale_tensor", "alpha", alpha),), workspace, stream, choice)
 
 
-def add_tensor(a, c, *, alpha=1.0, beta=1.0, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def add_tensor(a, c, *, alpha=1.0, beta=1.0, out=None, workspace=None, stream=None, **choice):
     """An array added to another, in place: ``c = alpha * a + beta * c``.
 
     Parameters
@@ -391,7 +406,7 @@ def add_tensor(a, c, *, alpha=1.0, beta=1.0, out=None, workspace=None, stream=No
     out : array
         Written and returned in place of c, which it has the shape and dtype of; any strides. May be exactly c; other overlap, with a too,
         is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -420,4 +435,5 @@ def add_tensor(a, c, *, alpha=1.0, beta=1.0, out=None, workspace=None, stream=No
     array([[12., 24.],
            [16., 28.]], dtype=float32)
     """
-    return _add_tensor((a, c), c if out is None else out, (bool(beta),), (alpha, beta), workspace, stream, algo, allow)
+    alpha, beta = number("add_tensor", "alpha", alpha), number("add_tensor", "beta", beta)
+    return _add_tensor((a, c), c if out is None else out, (beta != 0,), (alpha, beta), workspace, stream, choice)

@@ -23,7 +23,7 @@ def _allowed(mode):
 
 
 def _check_mode(op, mode, known):
-    if mode not in known:
+    if not isinstance(mode, str) or mode not in known:
         raise ValueError(f"{op}: op {mode!r}; there are {', '.join(known)}")
 
 
@@ -185,7 +185,7 @@ def make_binary(tensors, out, mode, aliases):
     """`BinaryProblem` of a call."""
     a, b, mask = tensors
     present("binary", a=a, b=b)
-    mode = ALIASES.get(mode, mode)
+    mode = ALIASES.get(mode, mode) if isinstance(mode, str) else mode
     _check_mode("binary", mode, BINARY)
     shape = broadcast_shape(("a", "b", "mask"), [t for t in (a, b, mask) if t is not None])
     return BinaryProblem(a, b, missing_output(out, shape, _result(mode, a.dtype)), mode, mask,

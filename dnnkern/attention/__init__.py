@@ -1,10 +1,8 @@
 """Attention: scaled dot products, their softmax and what it weighs, and the gradients."""
 import functools
-import operator
 
-from ..dispatch import Note
-from ..host.front import Operation
-from ..host.window import hashable
+from ..host.front import Operation, public
+from ..host.scalars import flag, ints, number, word
 from ._checks import SCALES, check_lengths
 from ._decode_problem import DecodeProblem, check_cache, make_decode
 from ._problem import OPTIONAL, SdpaGradientProblem, SdpaProblem, make_backward, make_forward
@@ -43,10 +41,11 @@ ROPE_BWD = Operation("rope_bwd", operands=("dy", "cos", "sin"), outputs=("dx",),
 _rope_bwd = ROPE_BWD.call
 
 
+@public
 def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, alibi=False, seq_len_q=None,
              seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0, sink=None, mask=None,
              layout="BHSD", return_lse=False, out_dtype=None, scale_q=None, scale_k=None, scale_v=None, out=None, workspace=None,
-             stream=None, algo=None, allow=Note.NONE):
+             stream=None, **choice):
     """Scaled dot-product attention: ``o = softmax(scale * q @ k.T, capped, biased, masked) @ v`` of each head; no score is written.
 
     Parameters
@@ -97,7 +96,7 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
         ``scale_v * v``. None is 1.
     out : array, or with `return_lse` a tuple (o, lse)
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -140,15 +139,15 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
         operands += mask, scale_q, scale_k, scale_v
     elif mask is not None:
         operands += mask,
-    parameters = out_dtype, scale, causal, align, hashable(window), alibi, dropout, softcap, layout
-    if not isinstance(return_lse, bool):
-        raise TypeError(f"sdpa_fwd: return_lse is {return_lse!r}; expected True or False")
-    return (_with_lse if return_lse else _alone)(operands, out, parameters, (_word("sdpa_fwd", seed),), workspace, stream, algo, allow)
+    parameters = out_dtype, *_score_parameters("sdpa_fwd", scale, causal, align, window, alibi, dropout, softcap), layout
+    call = _with_lse if flag("sdpa_fwd", "return_lse", return_lse) else _alone
+    return call(operands, out, parameters, (word("sdpa_fwd", "seed", seed),), workspace, stream, choice)
 
 
+@public
 def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, bias_gradient=True,
              alibi=False, seq_len_q=None, seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0,
-             sink=None, sink_gradient=False, mask=None, layout="BHSD", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+             sink=None, sink_gradient=False, mask=None, layout="BHSD", out=None, workspace=None, stream=None, **choice):
     """The gradients of `sdpa_fwd` by q, k and v, by the bias and by the sink.
 
     Parameters
@@ -166,7 +165,7 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
         Whether the gradient by the sink is wanted.
     out : tuple (dq, dk, dv), with a bias and a sink whose gradients are wanted (dq, dk, dv, dbias, dsink)
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -209,18 +208,25 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
     operands = do, q, k, v, o, lse, bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink
     if mask is not None:
         operands += mask,
-    parameters = scale, causal, align, hashable(window), alibi, dropout, softcap, layout
-    if not isinstance(bias_gradient, bool):
-        raise TypeError(f"sdpa_bwd: bias_gradient is {bias_gradient!r}; expected True or False")
-    if not isinstance(sink_gradient, bool):
-        raise TypeError(f"sdpa_bwd: sink_gradient is {sink_gradient!r}; expected True or False")
-    call = (_with_neither, _with_dsink, _with_dbias, _with_both)[2 * (bias is not None and bias_gradient) + sink_gradient]
-    return call(operands, out, parameters, (_word("sdpa_bwd", seed),), workspace, stream, algo, allow)
+    parameters = *_score_parameters("sdpa_bwd", scale, causal, align, window, alibi, dropout, softcap), layout
+    with_dbias = flag("sdpa_bwd", "bias_gradient", bias_gradient) and bias is not None
+    with_dsink = flag("sdpa_bwd", "sink_gradient", sink_gradient)
+    call = (_with_neither, _with_dsink, _with_dbias, _with_both)[2 * with_dbias + with_dsink]
+    return call(operands, out, parameters, (word("sdpa_bwd", "seed", seed),), workspace, stream, choice)
 
 
+def _score_parameters(f, scale, causal, align, window, alibi, dropout, softcap):
+    """What is done to scores, as parameters of a call."""
+    if scale is not None:
+        scale = number(f, "scale", scale)
+    return (scale, flag(f, "causal", causal), align, ints(f, "window", window), flag(f, "alibi", alibi), number(f, "dropout", dropout),
+            number(f, "softcap", softcap))
+
+
+@public
 def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, cu_seqlens_q=None, scale=None, window=(-1, -1), bias=None,
                 softcap=0.0, sink=None, layout="BHSD", return_lse=False, scale_k=None, scale_v=None, out=None,
-                workspace=None, stream=None, algo=None, allow=Note.NONE):
+                workspace=None, stream=None, **choice):
     """Attention of the last rows of sequences to all their keys, which a cache holds: what `sdpa_fwd` computes with causal=True and
     align="bottom_right".
 
@@ -255,7 +261,7 @@ def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, cu_seqlens_
         Return the logarithms of the sums of exponentials, too: with them results for parts of the keys can be merged.
     out : array, or with `return_lse` a tuple (o, lse)
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -292,13 +298,15 @@ def sdpa_decode(q, k_cache, v_cache, seq_len_kv, *, page_table=None, cu_seqlens_
     operands = q, k_cache, v_cache, seq_len_kv, page_table, sink
     if bias is not None or cu_seqlens_q is not None or scale_k is not None or scale_v is not None:
         operands += bias, cu_seqlens_q, scale_k, scale_v
-    if not isinstance(return_lse, bool):
-        raise TypeError(f"sdpa_decode: return_lse is {return_lse!r}; expected True or False")
-    call = _decode_with_lse if return_lse else _decode
-    return call(operands, out, (scale, hashable(window), softcap, layout), (), workspace, stream, algo, allow)
+    f = "sdpa_decode"
+    scale = None if scale is None else number(f, "scale", scale)
+    parameters = scale, ints(f, "window", window), number(f, "softcap", softcap), layout
+    call = _decode_with_lse if flag(f, "return_lse", return_lse) else _decode
+    return call(operands, out, parameters, (), workspace, stream, choice)
 
 
-def rope_fwd(x, cos, sin, *, interleaved=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def rope_fwd(x, cos, sin, *, interleaved=False, out=None, workspace=None, stream=None, **choice):
     """Rotary embedding: pairs of elements of each row turned by angles, ``(a, b) -> (a * cos - b * sin, b * cos + a * sin)``.
 
     Parameters
@@ -313,7 +321,7 @@ def rope_fwd(x, cos, sin, *, interleaved=False, out=None, workspace=None, stream
         Pairs are elements 2 k and 2 k + 1, instead of k and ``k + R / 2``.
     out : array of x's shape and dtype
         Written and returned; any strides. May be exactly x.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -345,10 +353,11 @@ def rope_fwd(x, cos, sin, *, interleaved=False, out=None, workspace=None, stream
     >>> dnnkern.rope_fwd(x, *quarter, interleaved=True)
     array([[-2.,  1., -4.,  3.,  5.]], dtype=float32)
     """
-    return _rope((x, cos, sin), out, (interleaved,), (), workspace, stream, algo, allow)
+    return _rope((x, cos, sin), out, (flag("rope_fwd", "interleaved", interleaved),), (), workspace, stream, choice)
 
 
-def rope_bwd(dy, cos, sin, *, interleaved=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def rope_bwd(dy, cos, sin, *, interleaved=False, out=None, workspace=None, stream=None, **choice):
     """The gradient of `rope_fwd`: pairs are turned back, ``(a, b) -> (a * cos + b * sin, b * cos - a * sin)``.
 
     Parameters
@@ -359,7 +368,7 @@ def rope_bwd(dy, cos, sin, *, interleaved=False, out=None, workspace=None, strea
         As given to `rope_fwd`.
     out : array of dy's shape and dtype
         Written and returned; any strides. May be exactly dy.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -381,15 +390,4 @@ def rope_bwd(dy, cos, sin, *, interleaved=False, out=None, workspace=None, strea
     >>> dnnkern.rope_bwd(np.array([[-3, -4, 1, 2, 5]], np.float32), np.zeros(2, np.float32), np.ones(2, np.float32))
     array([[1., 2., 3., 4., 5.]], dtype=float32)
     """
-    return _rope_bwd((dy, cos, sin), out, (interleaved,), (), workspace, stream, algo, allow)
-
-
-def _word(function, seed):
-    """An integer of 64 bits as an unsigned one."""
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        raise TypeError(f"{function}: seed={seed!r}; expected an integer") from None
-    if not -2 ** 63 <= number < 2 ** 64:
-        raise ValueError(f"{function}: seed={number}; expected an integer of 64 bits")
-    return number & (2 ** 64 - 1)
+    return _rope_bwd((dy, cos, sin), out, (flag("rope_bwd", "interleaved", interleaved),), (), workspace, stream, choice)

@@ -205,7 +205,7 @@ def make_decode(tensors, out, scale, window, softcap, layout, *, with_lse, alias
     """`DecodeProblem` of a call; `out` is o, or (o, lse)."""
     op = "sdpa_decode"
     present(op, ("q", "k_cache", "v_cache", "seq_len_kv"), tensors)
-    if layout not in CACHES:
+    if not isinstance(layout, str) or layout not in CACHES:
         raise ValueError(f"{op}: layout={layout!r}; expected one of {', '.join(map(repr, CACHES))}")
     (q, k, v), cu = tensors[:3], tensors[7]
     for name, t, its in (("q", q, layout), ("k_cache", k, CACHES[layout]), ("v_cache", v, CACHES[layout])):

@@ -1,7 +1,7 @@
 """Convolutions in one, two and three dimensions, their gradients, and transposed convolutions."""
-from ..dispatch import Note
-from ..host.front import Operation
-from ..host.window import hashable
+from ..host.front import Operation, public
+from ..host.scalars import integer, ints, number
+from ..host.window import steps
 from ._bias_problem import ConvBiasProblem
 from ._calls import make_bwd_bias, make_bwd_data, make_bwd_filter, make_fwd, make_transposed
 from ._problem import ConvProblem
@@ -22,9 +22,9 @@ BACKWARD_FILTER = Operation("conv_bwd_filter", operands=("x", "y", "prior"), lab
 BACKWARD_BIAS = Operation("conv_bwd_bias", operands=("dy",), outputs=("db",), problem=make_bwd_bias)
 
 
+@public
 def conv_fwd(x, w, bias=None, *, stride=1, padding=0, dilation=1, groups=1, layout="NCHW", mode="cross_correlation", activation=None,
-             residual=None, alpha=1.0, beta=0.0, math=None, out_dtype=None, out=None, workspace=None, stream=None, algo=None,
-             allow=Note.NONE):
+             residual=None, alpha=1.0, beta=0.0, math=None, out_dtype=None, out=None, workspace=None, stream=None, **choice):
     """Convolution with its neighbours fused: ``y = activation(alpha * conv(x, w) + beta * out + residual + bias)``.
 
     ``conv(x, w)[n, k, p, q] = sum over c, r, s of x[n, c, p*stride - pad + r*dilation, ...] * w[k, c, r, s]`` with zeros outside x, in one,
@@ -58,14 +58,8 @@ def conv_fwd(x, w, bias=None, *, stride=1, padding=0, dilation=1, groups=1, layo
         Default the operands', int32 for int8, bfloat16 for 8-bit floats. int8 and 8-bit floating results saturate.
     out : array of y's shape
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace : array
-        Packed bytes, aligned to 16, at least what the algorithm needs; by default allocated as the output is.
-    stream : int or stream
-        Default: the current stream of x's framework.
-    algo : str
-        Force an algorithm (``python -m dnnkern list conv_fwd``).
-    allow : Note
-        NONDETERMINISTIC admits algorithms that are.
+    workspace, stream, algo, allow, workspace_limit, exclude
+        As `dnnkern.matmul`'s.
 
     Returns
     -------
@@ -94,19 +88,22 @@ def conv_fwd(x, w, bias=None, *, stride=1, padding=0, dilation=1, groups=1, layo
     array([[[[ 0.,  0.],
              [21., 30.]]]], dtype=float32)
     """
+    f = "conv_fwd"
+    alpha, beta = number(f, "alpha", alpha), number(f, "beta", beta)
     if beta != 0:
         operands = x, w, bias, residual, out
     elif residual is not None:
         operands = x, w, bias, residual
     else:
         operands = (x, w) if bias is None else (x, w, bias)
-    parameters = (hashable(stride), hashable(padding), hashable(dilation), groups, layout, mode, activation, math, out_dtype, alpha != 1,
-                  beta != 0)
-    return FORWARD.call(operands, out, parameters, (alpha, beta), workspace, stream, algo, allow)
+    parameters = (*steps(f, stride, padding, dilation), integer(f, "groups", groups, 1), layout, mode, activation, math, out_dtype,
+                  alpha != 1, beta != 0)
+    return FORWARD.call(operands, out, parameters, (alpha, beta), workspace, stream, choice)
 
 
+@public
 def conv_bwd_data(dy, w, x_shape, *, stride=1, padding=0, dilation=1, groups=1, layout="NCHW", mode="cross_correlation", alpha=1.0,
-                  beta=0.0, math=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+                  beta=0.0, math=None, out=None, workspace=None, stream=None, **choice):
     """Gradient of a convolution with respect to its image: ``dx = alpha * (transposed conv)(dy, w) + beta * out``.
 
     Parameters
@@ -118,7 +115,7 @@ def conv_bwd_data(dy, w, x_shape, *, stride=1, padding=0, dilation=1, groups=1, 
         Of the forward's x; a stride leaves it open otherwise.
     stride, padding, dilation, groups, layout, mode
         As in the forward call.
-    alpha, beta, math, out, workspace, stream, algo, allow
+    alpha, beta, math, out, workspace, stream, algo, allow, workspace_limit, exclude
         As `conv_fwd`'s. A given `out` may have another dtype than dy: float32 beside 16-bit dy and w, say.
 
     Returns
@@ -141,14 +138,17 @@ def conv_bwd_data(dy, w, x_shape, *, stride=1, padding=0, dilation=1, groups=1, 
     >>> dnnkern.conv_bwd_data(dy, w, (1, 1, 4))
     array([[[1., 3., 5., 3.]]], dtype=float32)
     """
+    f = "conv_bwd_data"
+    alpha, beta = number(f, "alpha", alpha), number(f, "beta", beta)
     operands = (dy, w) if beta == 0 else (dy, w, None, None, out)
-    parameters = (hashable(x_shape), hashable(stride), hashable(padding), hashable(dilation), groups, layout, mode, math, alpha != 1,
-                  beta != 0)
-    return BACKWARD_DATA.call(operands, out, parameters, (alpha, beta), workspace, stream, algo, allow)
+    parameters = (ints(f, "x_shape", x_shape), *steps(f, stride, padding, dilation), integer(f, "groups", groups, 1), layout, mode, math,
+                  alpha != 1, beta != 0)
+    return BACKWARD_DATA.call(operands, out, parameters, (alpha, beta), workspace, stream, choice)
 
 
+@public
 def conv_bwd_filter(x, dy, w_shape, *, stride=1, padding=0, dilation=1, groups=1, layout="NCHW", mode="cross_correlation", alpha=1.0,
-                    beta=0.0, math=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+                    beta=0.0, math=None, out=None, workspace=None, stream=None, **choice):
     """Gradient of a convolution with respect to its filter: ``dw = alpha * correlation(x, dy) + beta * out``.
 
     Parameters
@@ -160,7 +160,7 @@ def conv_bwd_filter(x, dy, w_shape, *, stride=1, padding=0, dilation=1, groups=1
         Of the forward's w.
     stride, padding, dilation, groups, layout, mode
         As in the forward call.
-    alpha, beta, math, out, workspace, stream, algo, allow
+    alpha, beta, math, out, workspace, stream, algo, allow, workspace_limit, exclude
         As `conv_fwd`'s. beta = 1 accumulates gradients in `out`, which may have another dtype than x: float32 beside 16-bit x and dy, say.
 
     Returns
@@ -184,13 +184,16 @@ def conv_bwd_filter(x, dy, w_shape, *, stride=1, padding=0, dilation=1, groups=1
     >>> dnnkern.conv_bwd_filter(x, dy, (1, 1, 3))
     array([[[3., 5., 7.]]], dtype=float32)
     """
+    f = "conv_bwd_filter"
+    alpha, beta = number(f, "alpha", alpha), number(f, "beta", beta)
     operands = (x, dy) if beta == 0 else (x, dy, out)
-    parameters = (hashable(w_shape), hashable(stride), hashable(padding), hashable(dilation), groups, layout, mode, math, alpha != 1,
-                  beta != 0)
-    return BACKWARD_FILTER.call(operands, out, parameters, (alpha, beta), workspace, stream, algo, allow)
+    parameters = (ints(f, "w_shape", w_shape), *steps(f, stride, padding, dilation), integer(f, "groups", groups, 1), layout, mode, math,
+                  alpha != 1, beta != 0)
+    return BACKWARD_FILTER.call(operands, out, parameters, (alpha, beta), workspace, stream, choice)
 
 
-def conv_bwd_bias(dy, *, layout="NCHW", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def conv_bwd_bias(dy, *, layout="NCHW", out=None, workspace=None, stream=None, **choice):
     """Gradient of a convolution with respect to its bias: dy summed over images and pixels.
 
     Parameters
@@ -200,7 +203,7 @@ def conv_bwd_bias(dy, *, layout="NCHW", out=None, workspace=None, stream=None, a
     layout : "NCHW" or "NHWC"
     out : array (K,)
         Written and returned; may have another dtype than dy.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `conv_fwd`'s.
 
     Returns
@@ -223,12 +226,12 @@ def conv_bwd_bias(dy, *, layout="NCHW", out=None, workspace=None, stream=None, a
     >>> dnnkern.conv_bwd_bias(np.arange(12, dtype=np.float32).reshape(2, 2, 3))
     array([24., 42.], dtype=float32)
     """
-    return BACKWARD_BIAS.call((dy,), out, (layout,), (), workspace, stream, algo, allow)
+    return BACKWARD_BIAS.call((dy,), out, (layout,), (), workspace, stream, choice)
 
 
+@public
 def conv_transpose_fwd(x, w, bias=None, *, stride=1, padding=0, output_padding=0, dilation=1, groups=1, layout="NCHW", activation=None,
-                       residual=None, alpha=1.0, beta=0.0, math=None, out_dtype=None, out=None, workspace=None, stream=None, algo=None,
-                       allow=Note.NONE):
+                       residual=None, alpha=1.0, beta=0.0, math=None, out_dtype=None, out=None, workspace=None, stream=None, **choice):
     """Transposed convolution: ``y = activation(alpha * convT(x, w) + beta * out + residual + bias)``.
 
     convT is `conv_bwd_data` with x in the place of dy: every element of x adds its multiple of the filter to y, `stride` elements apart.
@@ -244,7 +247,8 @@ def conv_transpose_fwd(x, w, bias=None, *, stride=1, padding=0, output_padding=0
         Cut from the result.
     output_padding : int or tuple of int
         Added to the result's extents at their ends; less than the stride.
-    groups, layout, activation, residual, alpha, beta, math, out_dtype, out, workspace, stream, allow
+    groups, layout, activation, residual, alpha, beta, math, out_dtype, out, workspace, stream, allow,
+    workspace_limit, exclude
         As `conv_fwd`'s.
     algo : str
         Of conv_bwd_data, whose algorithms these are.
@@ -270,12 +274,15 @@ def conv_transpose_fwd(x, w, bias=None, *, stride=1, padding=0, output_padding=0
     >>> dnnkern.conv_transpose_fwd(x, w, stride=2)
     array([[[ 1.,  2., 13., 20., 30.]]], dtype=float32)
     """
+    f = "conv_transpose_fwd"
+    alpha, beta = number(f, "alpha", alpha), number(f, "beta", beta)
     if beta != 0:
         operands = x, w, bias, residual, out
     elif residual is not None:
         operands = x, w, bias, residual
     else:
         operands = (x, w) if bias is None else (x, w, bias)
-    parameters = (hashable(stride), hashable(padding), hashable(output_padding), hashable(dilation), groups, layout, activation, math,
-                  out_dtype, alpha != 1, beta != 0)
-    return TRANSPOSED.call(operands, out, parameters, (alpha, beta), workspace, stream, algo, allow)
+    stride, padding, dilation = steps(f, stride, padding, dilation)
+    parameters = (stride, padding, ints(f, "output_padding", output_padding), dilation, integer(f, "groups", groups, 1), layout, activation,
+                  math, out_dtype, alpha != 1, beta != 0)
+    return TRANSPOSED.call(operands, out, parameters, (alpha, beta), workspace, stream, choice)

@@ -1,7 +1,7 @@
 """Dropout: elements set to zero at random, and the gradient, which remembers them as one bit each."""
-from ..dispatch import Note
-from ..host.front import Operation
-from ._bits import drawn, word
+from ..host.front import Operation, public
+from ..host.scalars import shares, word
+from ._bits import drawn
 from ._problem import DropoutGradientProblem, DropoutProblem, make_backward, make_forward
 
 __all__ = ["DropoutGradientProblem", "DropoutProblem", "dropout_bwd", "dropout_fwd"]
@@ -14,7 +14,8 @@ BACKWARD = Operation("dropout_bwd", operands=("dy", "mask"), outputs=("dx",), sc
 _backward = BACKWARD.call
 
 
-def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, **choice):
     """Each element is set to zero with probability p, the others are divided by 1 - p: ``y = keep * x / (1 - p)``.
 
     Parameters
@@ -28,7 +29,7 @@ def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, 
         calls that draw independently have different offsets.
     out : tuple (y, mask)
         Written and returned. y has any strides and may be exactly x; mask is packed.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -63,12 +64,13 @@ def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, 
     >>> np.unpackbits(mask, bitorder="little")[:10]
     array([0, 1, 1, 1, 1, 0, 1, 0, 1, 0], dtype=uint8)
     """
-    threshold, factor = _probability("dropout_fwd", p)
+    threshold, factor = drawn(*shares("dropout_fwd", p=p))
     scalars = word("dropout_fwd", "seed", seed), word("dropout_fwd", "offset", offset), threshold, factor
-    return _forward((x,), out, (), scalars, workspace, stream, algo, allow)
+    return _forward((x,), out, (), scalars, workspace, stream, choice)
 
 
-def dropout_bwd(dy, mask, p, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def dropout_bwd(dy, mask, p, *, out=None, workspace=None, stream=None, **choice):
     """The gradient of `dropout_fwd`: ``dx = keep * dy / (1 - p)``.
 
     Parameters
@@ -81,7 +83,7 @@ def dropout_bwd(dy, mask, p, *, out=None, workspace=None, stream=None, algo=None
         As given to `dropout_fwd`.
     out : array of dy's shape and dtype
         Written and returned; any strides. May be exactly dy.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -106,15 +108,5 @@ def dropout_bwd(dy, mask, p, *, out=None, workspace=None, stream=None, algo=None
     >>> dnnkern.dropout_bwd(np.ones(5, np.float32), np.array([0b10110], np.uint8), 0.5)
     array([0., 2., 2., 0., 2.], dtype=float32)
     """
-    return _backward((dy, mask), out, (), (_probability("dropout_bwd", p)[1],), workspace, stream, algo, allow)
-
-
-def _probability(function, p):
-    """(random words whose upper half is below this one's drop an element, what the others are multiplied by)."""
-    try:
-        value = float(p)
-    except (TypeError, ValueError):
-        raise TypeError(f"{function}: p={p!r}; expected a number") from None
-    if not 0 <= value < 1:
-        raise ValueError(f"{function}: p={p}; expected a probability from 0 to below 1")
-    return drawn(value)
+    _, factor = drawn(*shares("dropout_bwd", p=p))
+    return _backward((dy, mask), out, (), (factor,), workspace, stream, choice)

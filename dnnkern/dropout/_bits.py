@@ -1,7 +1,6 @@
 """Which elements are kept: the random words that every algorithm draws, and what they do to an element."""
 import functools
 import math
-import operator
 
 from ..device import device_function, u32
 from ..device.groups import scalar_of
@@ -11,17 +10,6 @@ GROUP = 8
 """Elements of one call of Philox, 16 random bits each: a byte of the mask."""
 STEPS = 1 << 16
 """Probabilities are multiples of one over this: an element is kept or not by 16 random bits."""
-
-
-def word(function, name, value):
-    """A seed or an offset as an unsigned number of 64 bits."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{function}: {name}={value!r}; expected an integer") from None
-    if not -2 ** 63 <= number < 2 ** 64:
-        raise ValueError(f"{function}: {name}={number}; expected an integer of 64 bits")
-    return number & (2 ** 64 - 1)
 
 
 def drawn(p):

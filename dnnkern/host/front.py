@@ -3,23 +3,43 @@
 A call is looked up under what the arrays say of themselves (shape, strides, dtype, device, misalignment) and the parameters. Only a call
 never seen before becomes a problem, is validated, dispatched and compiled.
 """
+import inspect
+import math
 import os
 import threading
 
 from ..device import SIMULATED
 from ..device._fork import in_forked_child
-from ..dispatch import Note, declare, get_algorithm, when_choices_change
+from ..dispatch import CHOICE, check_choice, declare, get_algorithm, when_choices_change
 from ..dispatch import bound as noted
 from ..preference import USED, of_context
 from .arrays import KIND_OF_TYPE, kind_of
 from .device import device as device_of
 from .device import on_device
 from .launch import Executable, SimulatedExecutable
+from .scalars import shown
 from .tensor import share_memory
 
-NONE = Note.NONE
 _LIMIT = 1 << 16  # raw calls remembered by one operation; beyond it all are bound, and planned, anew
+_LARGEST = 3.4028235677973366e38  # of the doubles that float32 rounds to a finite number
 CHECKS = frozenset(filter(None, os.environ.get("DNNKERN_CHECK", "").split(",")))
+_KEYWORDS = tuple(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default) for name, default in CHOICE.items())
+
+
+def public(function):
+    """A public function, whose ``**choice`` is what decides the algorithm: its signature shows the keywords of `dispatch.CHOICE` instead.
+
+    They are read where a new call is bound, once; most calls give none, and pay for an empty dict.
+    """
+    signature = inspect.signature(function)
+    *given, last = signature.parameters.values()
+    function.__signature__ = signature.replace(parameters=[*given, *_KEYWORDS, *([] if last.name == "choice" else [last])])
+    return function
+
+
+def choice_key(choice):
+    """The keywords that decide the algorithm, as part of a key; 0 is not False."""
+    return (*choice.items(), *map(type, choice.values())) if choice else None
 
 
 class Bound:
@@ -86,21 +106,22 @@ class Operation:
         with self.lock:
             self.calls.clear()
 
-    def call(self, operands, out, parameters, scalars, workspace, stream, algo, allow):
+    def call(self, operands, out, parameters, scalars, workspace, stream, choice):
         """Run the operation; returns the output, or the tuple of outputs.
 
-        `operands` are in the order of `self.operands`. None is an operand that is missing; at the end of the tuple it may be left out,
-        which spares each call the look at it.
+        `parameters` compare equal only where they are the same: what might be 1, 1.0 or True was made one of them by `host.scalars`.
+        `choice` are the keywords that `dispatch.check_choice` takes. `operands` are in the order of `self.operands`; None is one that is
+        missing, and may be left out at the end of the tuple, which spares each call the look at it.
         """
         outs = ()
         try:
             kind = KIND_OF_TYPE.get(type(operands[0])) or kind_of(operands[0])
             if out is None:
-                key = [kind, parameters, algo, None if allow is NONE else allow]
+                key = [kind, parameters, choice_key(choice)]
                 addresses = kind.describe_call(key, operands)
             else:
-                outs = out if type(out) is tuple else (out,)
-                key = [kind, parameters, algo, None if allow is NONE else allow, True]
+                outs = out if type(out) is tuple and out else (out,)
+                key = [kind, parameters, choice_key(choice), True]
                 addresses = kind.describe_call(key, operands + outs)
                 for address in addresses[len(operands):]:
                     key.append(addresses.index(address))  # which operand, if any, the output is
@@ -110,14 +131,21 @@ class Operation:
         if USED:
             key += of_context()
         key = tuple(key)
-        bound = self.calls.get(key)
+        try:
+            bound = self.calls.get(key)
+        except TypeError:  # something in it has no hash, and is nothing that an operation takes: binding says what
+            bound = None
         if bound is None:
-            bound = self._bind(key, operands, outs, addresses, parameters, stream, algo, allow)
+            bound = self._bind(key, operands, outs, addresses, parameters, stream, choice)
+        if workspace is not None:
+            room = self._tensor("workspace", workspace)
+            if room.nbytes < bound.workspace and choice.get("algo") is None:
+                bound = self._bind_within(room.nbytes, key, operands, outs, addresses, parameters, stream, choice)
         kind = bound.kind
         if stream is None:
             stream = kind.stream(bound.device)
         elif type(stream) is not int:
-            stream = stream_handle(stream)
+            stream = stream_handle(self.function, stream)
         if bound.apart:
             if addresses != bound.apart_at:
                 for i, o, below, above in bound.apart:
@@ -141,17 +169,22 @@ class Operation:
                     addresses.append(kind_of(scratch).describe(scratch)[1])
                 else:
                     scratch = workspace
-                    addresses.append(self._check_workspace(bound, scratch, addresses))
+                    addresses.append(self._check_workspace(bound, scratch, room, addresses))
             else:
                 if workspace is not None:
-                    self._check_workspace(bound, workspace, addresses)
+                    self._check_workspace(bound, workspace, room, addresses)
                 addresses.append(0)
             if SIMULATED:
                 for name, x in (*(("out", x) for x in outs), *self._updated(operands)):
                     if not getattr(getattr(x, "flags", None), "writeable", True):
                         raise TypeError(f"{self.function}: {name} is a read-only array, which cannot be written")
                 addresses = [None if x is None else kind_of(x).host_view(x) for x in (*operands, *results, scratch)]
-            executable.execute((*addresses, *scalars), stream)
+                self._check_range(bound.problem, scalars)
+            try:
+                executable.execute((*addresses, *scalars), stream)
+            except OverflowError:
+                self._check_range(bound.problem, scalars)
+                raise
             if CHECKS and "nan" in CHECKS:
                 from .check import check_outputs
                 check_outputs(bound, results, stream)
@@ -166,11 +199,17 @@ class Operation:
             if x is not None or name == self.labels[0]:
                 self._tensor(name, x)
 
-    def _bind(self, key, operands, outs, addresses, parameters, stream, algo, allow):
+    def _bind_within(self, nbytes, key, operands, outs, addresses, parameters, stream, choice):
+        """What the call is bound to where its workspace has so many bytes, too few for the algorithm that it would have."""
+        key = *key, ("workspace", nbytes)
+        limit = choice.get("workspace_limit")
+        limit = nbytes if limit is None else min(limit, nbytes)
+        return self.calls.get(key) or self._bind(key, operands, outs, addresses, parameters, stream, {**choice, "workspace_limit": limit})
+
+    def _bind(self, key, operands, outs, addresses, parameters, stream, choice):
+        check_choice(self.function, **choice)
         if outs and len(outs) != len(self.outputs):
             raise ValueError(f"{self.function}: out has {len(outs)} arrays; expected {len(self.outputs)} ({', '.join(self.outputs)})")
-        if not isinstance(allow, Note):
-            raise TypeError(f"{self.function}: allow is {allow!r}; expected a dnnkern.dispatch.Note")
         kind = kind_of(operands[0])
         index = self._one_device(operands, outs)
         tensors = tuple(None if x is None else self._tensor(name, x) for name, x in zip(self.labels, operands))
@@ -203,7 +242,7 @@ class Operation:
         if problem.is_empty:
             algorithm, executable, need = None, None, 0
         else:
-            algorithm = get_algorithm(self.op, problem, algo=algo, allow=allow, device=device)
+            algorithm = get_algorithm(self.op, problem, device=device, **choice)
             executable = self._executable(problem, algorithm, device, stream, kind, len(operands))
             need = algorithm.workspace(problem, device, algorithm.config)
         bound = Bound(problem=problem, algorithm=algorithm, executable=executable, outputs=problem.outputs, workspace=need,
@@ -258,7 +297,7 @@ class Operation:
             if not SIMULATED:
                 from .memory import is_capturing
                 with on_device(device.index):
-                    capturing = is_capturing(kind.stream(device.index) if stream is None else stream_handle(stream))
+                    capturing = is_capturing(kind.stream(device.index) if stream is None else stream_handle(self.function, stream))
                 if capturing:
                     raise RuntimeError(f"{self.function}: a CUDA graph is being captured and {problem} has no plan yet; call it once "
                                        "before the capture")
@@ -295,8 +334,15 @@ class Operation:
         raise ValueError(f"{self.function}: out partly overlaps {name}: bytes {addresses[o] + low_o:#x} to {addresses[o] + high_o:#x} and "
                          f"{addresses[i] + low_i:#x} to {addresses[i] + high_i:#x}")
 
-    def _check_workspace(self, bound, workspace, addresses):
-        tensor = self._tensor("workspace", workspace)
+    def _check_range(self, problem, scalars):
+        """ValueError where a run-time number is finite and float32, which the problem computes in, cannot hold it."""
+        if problem.scalar_type == "float32":
+            for name, value in zip(self.scalars, scalars):
+                if _LARGEST < abs(value) < math.inf and name not in getattr(problem, "scalar_types", {}):
+                    raise ValueError(f"{self.function}: {name}={value}; expected a number that float32 can hold")
+
+    def _check_workspace(self, bound, workspace, tensor, addresses):
+        """Address of the workspace, which `tensor` describes."""
         kind = kind_of(workspace)
         _, address = kind.describe(workspace)
         if not tensor.is_packed:
@@ -324,7 +370,7 @@ def make_executable(operation, problem, algorithm, device, given=None, called=Fa
     return Executable(launches, parameters, device.index)
 
 
-def stream_handle(stream) -> int:
+def stream_handle(function, stream) -> int:
     """Handle of a stream given as an int or as any framework's stream object."""
     if isinstance(stream, int):
         return stream
@@ -334,4 +380,4 @@ def stream_handle(stream) -> int:
         value = getattr(stream, name, None)
         if value is not None:
             return int(getattr(value, "value", value) or 0)
-    raise TypeError(f"stream is {stream!r}; expected an int or a stream of Numba, CuPy, PyTorch or cuda.core")
+    raise TypeError(f"{function}: stream is {shown(stream)}; expected an int or a stream of Numba, CuPy, PyTorch or cuda.core")

@@ -10,10 +10,10 @@ import weakref
 import numpy as np
 
 from ..device import SIMULATED
-from ..dispatch import Note
+from ..dispatch import check_choice
 from ..preference import USED, of_context
 from .arrays import alignment, kind_of
-from .front import CHECKS, Operation, stream_handle
+from .front import CHECKS, Operation, choice_key, stream_handle
 from .tensor import share_memory
 
 _LIMIT = 1 << 10  # lists remembered by one operation
@@ -79,9 +79,9 @@ class ListOperation(Operation):
         for operation in self.fixed.values():
             operation.forget()
 
-    def step(self, lists, singles, parameters, scalars, workspace, stream, algo, allow):
+    def step(self, lists, singles, parameters, scalars, workspace, stream, choice):
         """Run the operation on `lists` and `singles`, in the order of their names, None for a missing one."""
-        arrays, key, addresses, lengths = [], [parameters, algo, allow], [], []
+        arrays, key, addresses, lengths = [], [parameters, choice_key(choice)], [], []
         for name, some in zip(self.lists, lists):
             if some is None:
                 key.append(None)
@@ -108,11 +108,21 @@ class ListOperation(Operation):
         if USED:
             key += of_context()
         key = tuple(key)
-        bound = self.calls.get(key)
+        try:
+            bound = self.calls.get(key)
+        except TypeError:  # as in `Operation.call`
+            bound = None
         if bound is None:
-            bound = self._bind_lists(key, lengths, singles, arrays, addresses, parameters, stream, algo, allow)
-        if bound is not None:
-            self._run(bound, arrays, addresses, scalars, workspace, stream)
+            bound = self._bind_lists(key, lengths, singles, arrays, addresses, parameters, stream, choice)
+        if bound is None:
+            return
+        room = None
+        if workspace is not None:
+            room = self._tensor("workspace", workspace)
+            if room.nbytes < bound.workspace and choice.get("algo") is None:
+                fixed = self._of(bound.problem.count, bound.problem.given)
+                bound = fixed._bind_within(room.nbytes, key, tuple(arrays), (), addresses, parameters, stream, choice)
+        self._run(bound, arrays, addresses, scalars, workspace, room, stream)
 
     # ---- what is new
 
@@ -174,32 +184,31 @@ class ListOperation(Operation):
                 singles[name], rest = rest[0], rest[1:]
         return self.make_problem(lists, singles, *parameters)
 
-    def _bind_lists(self, key, lengths, singles, arrays, addresses, parameters, stream, algo, allow):
+    def _bind_lists(self, key, lengths, singles, arrays, addresses, parameters, stream, choice):
         first, count = self.lists[0], lengths[0]
         if count is None:
             raise TypeError(f"{self.function}: {first}: got NoneType; expected a list of arrays")
         for name, length in zip(self.lists, lengths):
             if length not in (None, count):
                 raise ValueError(f"{self.function}: {name} has {length} arrays, {first} has {count}; expected as many")
-        if not isinstance(allow, Note):
-            raise TypeError(f"{self.function}: allow is {allow!r}; expected a dnnkern.dispatch.Note")
+        check_choice(self.function, **choice)
         if not count:
             return None
         given = tuple(n for n, some in zip((*self.lists, *self.singles), (*lengths, *singles)) if some is not None)
         fixed = self._of(count, given)
-        bound = fixed._bind(key, tuple(arrays), (), addresses, parameters, stream, algo, allow)
+        bound = fixed._bind(key, tuple(arrays), (), addresses, parameters, stream, choice)
         with self.lock:
             self.calls[key] = bound
         return bound
 
     # ---- what happens at every call
 
-    def _run(self, bound, arrays, addresses, scalars, workspace, stream):
+    def _run(self, bound, arrays, addresses, scalars, workspace, room, stream):
         kind = bound.kind
         if stream is None:
             stream = kind.stream(bound.device)
         elif type(stream) is not int:
-            stream = stream_handle(stream)
+            stream = stream_handle(self.function, stream)
         if addresses != bound.apart_at:
             self._check_apart(bound, addresses)
             bound.apart_at = addresses
@@ -207,7 +216,7 @@ class ListOperation(Operation):
             return
         scratch, values = None, addresses
         if workspace is not None:
-            self._check_workspace(bound, workspace, addresses)
+            self._check_workspace(bound, workspace, room, addresses)
         if bound.workspace:
             scratch = kind.empty((bound.workspace,), "uint8", bound.device, stream) if workspace is None else workspace
         if SIMULATED:
@@ -218,7 +227,13 @@ class ListOperation(Operation):
             at = None if scratch is None else kind_of(scratch).host_view(scratch)
         else:
             at = 0 if scratch is None else kind_of(scratch).describe(scratch)[1]
-        bound.executable.execute((*values, at, *scalars), stream)
+        try:
+            if SIMULATED:
+                self._check_range(bound.problem, scalars)
+            bound.executable.execute((*values, at, *scalars), stream)
+        except OverflowError:
+            self._check_range(bound.problem, scalars)
+            raise
         if CHECKS and "nan" in CHECKS:
             from .check import check_outputs
             check_outputs(bound, [x for label, x in zip(bound.names, arrays) if self._is_written(label)], stream)

@@ -1,4 +1,5 @@
 """Where caches live: DNNKERN_CACHE_DIR, or the user's cache directory; nowhere if neither can be written."""
+import contextlib
 import functools
 import json
 import os
@@ -57,7 +58,18 @@ def read_json(path: Path):
         return json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        warnings.warn(f"dnnkern: {path} is broken ({error}); it will be made again", RuntimeWarning, stacklevel=2)
-        path.unlink(missing_ok=True)
+    except (OSError, ValueError, RecursionError) as error:
+        discard(path, error)
         return None
+
+
+def discard(path: Path, error):
+    """Warn of a broken file, once, and remove it where that is possible: a directory, or a file that is read-only, stays and is ignored."""
+    if path not in _DISCARDED:
+        _DISCARDED.add(path)
+        warnings.warn(f"dnnkern: {path} is broken ({type(error).__name__}: {error}) and is ignored", RuntimeWarning, stacklevel=3)
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+_DISCARDED = set()

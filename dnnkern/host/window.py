@@ -3,33 +3,21 @@
 And what follows from them: how many places a window has, and a call's sizes in the three dimensions that kernels have.
 """
 import functools
-import operator
+
+from .scalars import LARGEST, integer, ints
 
 LAYOUTS = ("NCHW", "NHWC")
 AXES = "dhw"
 
 
-def integer(function, name, value, least):
-    """The value as an int of `least` or more."""
-    try:
-        n = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{function}: {name} holds {value!r}; expected an int") from None
-    if isinstance(value, bool):
-        raise TypeError(f"{function}: {name} holds {value!r}; expected an int")
-    if n < least:
-        raise ValueError(f"{function}: {name} is {n}; expected {least} or more")
-    return n
-
-
 def per_dimension(function, name, value, dims, least=1) -> tuple:
     """One int for each of `dims` spatial dimensions, given as an int or a sequence."""
     if not hasattr(value, "__len__"):
-        return (integer(function, name, value, least),) * dims
+        return (integer(function, name, value, least, LARGEST),) * dims
     if len(value) != dims:
         raise ValueError(f"{function}: {name}={value!r} has {len(value)} entries; expected an int or one entry for each of {dims} spatial "
                          f"dimension{'s' * (dims > 1)}")
-    return tuple(integer(function, name, v, least) for v in value)
+    return tuple(integer(function, name, v, least, LARGEST) for v in value)
 
 
 def pad_pairs(function, value, dims) -> tuple:
@@ -52,13 +40,14 @@ def pad_pairs(function, value, dims) -> tuple:
     return tuple(per_dimension(function, "padding", v, 2, 0) for v in value)
 
 
-def hashable(value):
-    """Sequences within sequences as tuples, so that a call can be remembered by its parameters; anything else as it is."""
-    try:
-        hash(value)
-    except TypeError:
-        return tuple(map(hashable, value)) if hasattr(value, "__len__") else value
-    return value
+def windows(function, window, stride, padding, dilation) -> tuple:
+    """The four as parameters of a call."""
+    return ints(function, "window", window), *steps(function, stride, padding, dilation)
+
+
+def steps(function, stride, padding, dilation) -> tuple:
+    """The three as parameters of a call."""
+    return ints(function, "stride", stride), ints(function, "padding", padding), ints(function, "dilation", dilation)
 
 
 def check_layout(function, layout):

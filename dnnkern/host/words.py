@@ -6,7 +6,7 @@ from .dtypes import dtype_name
 from .products import FP8, INPUTS
 from .tensor import Tensor
 
-LARGEST = 2 ** 31 - 1
+
 DTYPE_HELP = "of the operands: " + ", ".join(INPUTS) + ", or a short name (bf16, f32, e4m3, ...)"
 
 

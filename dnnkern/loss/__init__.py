@@ -1,6 +1,6 @@
 """Losses and their gradients."""
-from ..dispatch import Note
-from ..host.front import Operation
+from ..host.front import Operation, public
+from ..host.scalars import flag, integer, number
 from ._ctc_problem import CtcGradientProblem, CtcProblem, check_sequences, make_ctc_backward, make_ctc_forward
 from ._mse_problem import MseGradientProblem, MseProblem, make_mse_backward, make_mse_forward
 from ._problem import (CrossEntropyGradientProblem, CrossEntropyProblem, NllGradientProblem, NllProblem, check_labels, make_backward,
@@ -34,8 +34,9 @@ CTC_LOSS_BWD = Operation("ctc_loss_bwd", operands=("dloss", "logits", "targets",
 _ctc_backward = CTC_LOSS_BWD.call
 
 
+@public
 def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_smoothing=0.0, reduction="mean", out=None, workspace=None,
-                      stream=None, algo=None, allow=Note.NONE):
+                      stream=None, **choice):
     """Cross-entropy of ``softmax(logits)`` with targets, for any number of classes, whose probabilities are never written.
 
     With ``p = softmax(logits)`` along the classes, s the label smoothing and C classes, a row costs
@@ -60,7 +61,7 @@ def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_
         rows.
     out : (loss, lse)
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -96,11 +97,14 @@ def cross_entropy_fwd(logits, targets, *, weight=None, ignore_index=-100, label_
     >>> dnnkern.cross_entropy_fwd(logits, np.array([0, 1, 2]), label_smoothing=0.1, reduction="none")[0].round(4)
     array([0.3729, 2.9949, 1.0986], dtype=float32)
     """
-    return _cross_entropy((logits, targets, weight), out, (ignore_index, label_smoothing, reduction), (), workspace, stream, algo, allow)
+    f = "cross_entropy_fwd"
+    parameters = integer(f, "ignore_index", ignore_index), number(f, "label_smoothing", label_smoothing), reduction
+    return _cross_entropy((logits, targets, weight), out, parameters, (), workspace, stream, choice)
 
 
+@public
 def cross_entropy_bwd(dloss, logits, targets, lse, *, weight=None, ignore_index=-100, label_smoothing=0.0, reduction="mean", out=None,
-                      workspace=None, stream=None, algo=None, allow=Note.NONE):
+                      workspace=None, stream=None, **choice):
     """The gradient of `cross_entropy_fwd` by the logits: ``dlogits = g * (q.sum() * exp(logits - lse) - q)`` in each row.
 
     q is what the logarithms of the probabilities are multiplied with in the loss, g the gradient of the row's loss: that of the mean is
@@ -116,7 +120,7 @@ def cross_entropy_bwd(dloss, logits, targets, lse, *, weight=None, ignore_index=
         As `cross_entropy_fwd` returned it.
     out : array of the logits' shape and dtype
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -143,12 +147,13 @@ def cross_entropy_bwd(dloss, logits, targets, lse, *, weight=None, ignore_index=
     array([[-0.213 ,  0.1065,  0.1065],
            [ 0.0453, -0.9547,  0.9094]], dtype=float32)
     """
-    return _cross_entropy_bwd((dloss, logits, targets, lse, weight), out, (ignore_index, label_smoothing, reduction), (), workspace, stream,
-                              algo, allow)
+    f = "cross_entropy_bwd"
+    parameters = integer(f, "ignore_index", ignore_index), number(f, "label_smoothing", label_smoothing), reduction
+    return _cross_entropy_bwd((dloss, logits, targets, lse, weight), out, parameters, (), workspace, stream, choice)
 
 
-def nll_loss_fwd(logp, targets, *, weight=None, ignore_index=-100, reduction="mean", out=None, workspace=None, stream=None, algo=None,
-                 allow=Note.NONE):
+@public
+def nll_loss_fwd(logp, targets, *, weight=None, ignore_index=-100, reduction="mean", out=None, workspace=None, stream=None, **choice):
     """The negative logarithms of the targets' probabilities: a row costs ``-w[t] * logp[t]``.
 
     Parameters
@@ -162,7 +167,7 @@ def nll_loss_fwd(logp, targets, *, weight=None, ignore_index=-100, reduction="me
         As `cross_entropy_fwd`'s.
     out : array
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -187,11 +192,13 @@ def nll_loss_fwd(logp, targets, *, weight=None, ignore_index=-100, reduction="me
     >>> print(dnnkern.nll_loss_fwd(logp, np.array([1, 0])))
     3.0
     """
-    return _nll((logp, targets, weight), out, (ignore_index, reduction), (), workspace, stream, algo, allow)
+    parameters = integer("nll_loss_fwd", "ignore_index", ignore_index), reduction
+    return _nll((logp, targets, weight), out, parameters, (), workspace, stream, choice)
 
 
+@public
 def nll_loss_bwd(dloss, logp, targets, *, weight=None, ignore_index=-100, reduction="mean", out=None, workspace=None, stream=None,
-                 algo=None, allow=Note.NONE):
+                 **choice):
     """The gradient of `nll_loss_fwd` by logp: 0 but at the targets, where it is ``-w[t]`` times that of the row's loss.
 
     Parameters
@@ -204,7 +211,7 @@ def nll_loss_bwd(dloss, logp, targets, *, weight=None, ignore_index=-100, reduct
         As given to `nll_loss_fwd`.
     out : array of logp's shape and dtype
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -228,10 +235,12 @@ def nll_loss_bwd(dloss, logp, targets, *, weight=None, ignore_index=-100, reduct
     array([[ 0. , -0.5,  0. ],
            [-0.5,  0. ,  0. ]], dtype=float32)
     """
-    return _nll_bwd((dloss, logp, targets, weight), out, (ignore_index, reduction), (), workspace, stream, algo, allow)
+    parameters = integer("nll_loss_bwd", "ignore_index", ignore_index), reduction
+    return _nll_bwd((dloss, logp, targets, weight), out, parameters, (), workspace, stream, choice)
 
 
-def mse_loss_fwd(x, target, *, reduction="mean", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def mse_loss_fwd(x, target, *, reduction="mean", out=None, workspace=None, stream=None, **choice):
     """The squared difference of two arrays: ``(x - target) ** 2``, its mean or sum.
 
     Parameters
@@ -242,7 +251,7 @@ def mse_loss_fwd(x, target, *, reduction="mean", out=None, workspace=None, strea
     reduction : "mean", "sum" or "none"
     out : array
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -269,10 +278,11 @@ def mse_loss_fwd(x, target, *, reduction="mean", out=None, workspace=None, strea
     >>> print(dnnkern.mse_loss_fwd(np.array([1, 2, 3], np.float32), np.array([1, 0, 0], np.float32), reduction="sum"))
     13.0
     """
-    return _mse((x, target), out, (reduction,), (), workspace, stream, algo, allow)
+    return _mse((x, target), out, (reduction,), (), workspace, stream, choice)
 
 
-def mse_loss_bwd(dloss, x, target, *, reduction="mean", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def mse_loss_bwd(dloss, x, target, *, reduction="mean", out=None, workspace=None, stream=None, **choice):
     """The gradient of `mse_loss_fwd` by x: ``2 * dloss * (x - target)``, of the mean divided by the number of elements.
 
     Parameters
@@ -283,7 +293,7 @@ def mse_loss_bwd(dloss, x, target, *, reduction="mean", out=None, workspace=None
         As given to `mse_loss_fwd`. The gradient by target is the negative one.
     out : array of x's shape and dtype
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -306,11 +316,12 @@ def mse_loss_bwd(dloss, x, target, *, reduction="mean", out=None, workspace=None
     >>> dnnkern.mse_loss_bwd(np.ones((), np.float32), x, target, reduction="sum")
     array([0., 4., 6.], dtype=float32)
     """
-    return _mse_bwd((dloss, x, target), out, (reduction,), (), workspace, stream, algo, allow)
+    return _mse_bwd((dloss, x, target), out, (reduction,), (), workspace, stream, choice)
 
 
+@public
 def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zero_infinity=False, out=None, workspace=None, stream=None,
-                 algo=None, allow=Note.NONE):
+                 **choice):
     """Connectionist temporal classification: the negative logarithm of the probability of all alignments of a target with its input.
 
     An alignment names a class for each step; without repetitions, and then without blanks, it is the target. Classes have the probabilities
@@ -330,7 +341,7 @@ def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zer
         A target that no alignment fits, since it is longer than its input, costs 0 instead of infinity.
     out : (loss, saved)
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -366,11 +377,14 @@ def ctc_loss_fwd(logits, targets, input_lengths, target_lengths, *, blank=0, zer
     >>> print(np.exp(-loss).round(4))                               # 6 of 8: not 000, not 101
     [0.75]
     """
-    return _ctc_forward((logits, targets, input_lengths, target_lengths), out, (blank, zero_infinity), (), workspace, stream, algo, allow)
+    operands = logits, targets, input_lengths, target_lengths
+    parameters = integer("ctc_loss_fwd", "blank", blank), flag("ctc_loss_fwd", "zero_infinity", zero_infinity)
+    return _ctc_forward(operands, out, parameters, (), workspace, stream, choice)
 
 
+@public
 def ctc_loss_bwd(dloss, logits, targets, input_lengths, target_lengths, saved, *, blank=0, zero_infinity=False, out=None, workspace=None,
-                 stream=None, algo=None, allow=Note.NONE):
+                 stream=None, **choice):
     """The gradient of `ctc_loss_fwd` by the logits: of each class its probability, less that of its states given the target.
 
     Parameters
@@ -383,7 +397,7 @@ def ctc_loss_bwd(dloss, logits, targets, input_lengths, target_lengths, saved, *
         As `ctc_loss_fwd` returned it.
     out : array of the logits' shape and dtype
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -410,5 +424,6 @@ def ctc_loss_bwd(dloss, logits, targets, input_lengths, target_lengths, saved, *
     array([[ 0.1667, -0.1667],
            [ 0.1667, -0.1667]], dtype=float32)
     """
-    return _ctc_backward((dloss, logits, targets, input_lengths, target_lengths, saved), out, (blank, zero_infinity), (), workspace, stream,
-                         algo, allow)
+    operands = dloss, logits, targets, input_lengths, target_lengths, saved
+    parameters = integer("ctc_loss_bwd", "blank", blank), flag("ctc_loss_bwd", "zero_infinity", zero_infinity)
+    return _ctc_backward(operands, out, parameters, (), workspace, stream, choice)

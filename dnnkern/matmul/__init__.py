@@ -1,6 +1,6 @@
 """Matrix products."""
-from ..dispatch import Note
-from ..host.front import Operation
+from ..host.front import Operation, public
+from ..host.scalars import flag, number
 from . import _grouped_problem
 from ._grouped_problem import GroupedMatmulProblem
 from ._problem import MatmulProblem, make_problem
@@ -15,8 +15,9 @@ GROUPED = Operation("grouped_matmul", operands=("a", "b", "group_offsets", "bias
 _call_grouped = GROUPED.call
 
 
+@public
 def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, transpose_b=False, activation=None, math=None,
-           out_dtype=None, scale_a=None, scale_b=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+           out_dtype=None, scale_a=None, scale_b=None, out=None, workspace=None, stream=None, **choice):
     """Matrix product with its neighbours fused: ``y = activation(alpha * a @ b + beta * c + bias)``.
 
     Parameters
@@ -46,13 +47,18 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
     out : array
         Written and returned; any strides. May be exactly `c`; other overlap with an operand is an error.
     workspace : array
-        Packed bytes, aligned to 16, at least what the algorithm needs; by default allocated as the output is.
+        Packed bytes, aligned to 16; by default allocated as the output is. Where it has too few for the algorithm that would be chosen,
+        another is, or another configuration; a forced one must fit.
     stream : int or stream
         Default: the current stream of a's framework.
     algo : str
         Force an algorithm (``python -m dnnkern list matmul``).
     allow : Note
         NONDETERMINISTIC admits algorithms that are.
+    workspace_limit : int
+        Bytes of workspace that an algorithm may need; 0 for none at all.
+    exclude : Note
+        Algorithms that have any of these notes are not chosen.
 
     Returns
     -------
@@ -68,7 +74,7 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
     TypeError
         Dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
-        A forced algorithm that cannot solve the problem.
+        A forced algorithm that cannot solve the problem, or limits that no algorithm meets; each candidate's reason is listed.
 
     Notes
     -----
@@ -82,6 +88,8 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
     array([[ 3.,  0.],
            [12.,  0.]], dtype=float32)
     """
+    alpha, beta = number("matmul", "alpha", alpha), number("matmul", "beta", beta)
+    transpose_a, transpose_b = flag("matmul", "transpose_a", transpose_a), flag("matmul", "transpose_b", transpose_b)
     if beta == 0:
         c = None
     if scale_a is not None or scale_b is not None:
@@ -91,11 +99,12 @@ def matmul(a, b, *, bias=None, c=None, alpha=1.0, beta=1.0, transpose_a=False, t
     else:
         operands = a, b
     return _call(operands, out, (transpose_a, transpose_b, activation, math, out_dtype, alpha != 1, beta != 1), (alpha, beta),
-                 workspace, stream, algo, allow)
+                 workspace, stream, choice)
 
 
+@public
 def grouped_matmul(a, b, group_offsets, *, bias=None, alpha=1.0, transpose_b=False, activation=None, math=None, out_dtype=None,
-                   scale_a=None, scale_b=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+                   scale_a=None, scale_b=None, out=None, workspace=None, stream=None, **choice):
     """Products of groups of rows with a matrix each: ``y[rows] = activation(alpha * a[rows] @ b[g] + bias[g])``.
 
     The rows of group g are ``group_offsets[g]`` to ``group_offsets[g + 1] - 1``. The offsets stay on the device, so a router's result can
@@ -121,7 +130,7 @@ def grouped_matmul(a, b, group_offsets, *, bias=None, alpha=1.0, transpose_b=Fal
         Of 8-bit floating operands, as `matmul`'s.
     out : array (M, N)
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `matmul`'s.
 
     Returns
@@ -150,8 +159,9 @@ def grouped_matmul(a, b, group_offsets, *, bias=None, alpha=1.0, transpose_b=Fal
            [3., 3.],
            [3., 3.]], dtype=float32)
     """
+    alpha, transpose_b = number("grouped_matmul", "alpha", alpha), flag("grouped_matmul", "transpose_b", transpose_b)
     if scale_a is not None or scale_b is not None:
         operands = a, b, group_offsets, bias, scale_a, scale_b
     else:
         operands = (a, b, group_offsets) if bias is None else (a, b, group_offsets, bias)
-    return _call_grouped(operands, out, (transpose_b, activation, math, out_dtype, alpha != 1), (alpha,), workspace, stream, algo, allow)
+    return _call_grouped(operands, out, (transpose_b, activation, math, out_dtype, alpha != 1), (alpha,), workspace, stream, choice)

@@ -4,7 +4,8 @@ import re
 
 from ..host.products import default_output
 from ..host.tensor import Tensor
-from ..host.words import DTYPE_HELP, LARGEST, WordParser, addend_dtype, dtype_word, problem_from_record
+from ..host.scalars import LARGEST
+from ..host.words import DTYPE_HELP, WordParser, addend_dtype, dtype_word, problem_from_record
 from . import _grouped_parse
 from ._parse_words import add_operand_arguments, scale_tensors
 from ._problem import MatmulProblem, make_problem

@@ -1,6 +1,6 @@
 """Normalisations of rows: layer and RMS normalisation, and their gradients."""
-from ..dispatch import Note
-from ..host.front import Operation
+from ..host.front import Operation, public
+from ..host.scalars import flag, integer, number
 from ._batch import BATCH_BACKWARD, BATCH_INFER, BATCH_TRAIN, batch_norm_bwd, batch_norm_infer, batch_norm_train_fwd  # noqa: F401
 from ._group import GROUP_BACKWARD, GROUP_FORWARD, group_norm_bwd, group_norm_fwd, instance_norm_bwd, instance_norm_fwd  # noqa: F401
 from ._lrn import LRN_BACKWARD, LRN_FORWARD, lrn_bwd, lrn_fwd  # noqa: F401
@@ -27,8 +27,8 @@ _rms_forward = Operation("rms_norm_fwd", outputs=("y", "rstd"), problem=make_rms
 _rms_backward = Operation("rms_norm_bwd", operands=RMS_BACKWARD.operands, outputs=("dx", "dgamma"), problem=make_rms_backward).call
 
 
-def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, residual=None, out=None, workspace=None, stream=None, algo=None,
-                   allow=Note.NONE):
+@public
+def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, residual=None, out=None, workspace=None, stream=None, **choice):
     """Layer normalisation over the dimensions from `axis` on: ``y = (x - mean) * rstd * gamma + beta``, ``rstd = 1 / sqrt(var + eps)``.
 
     Parameters
@@ -45,7 +45,7 @@ def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, residual=None
         Of x's shape and dtype: ``summed = x + residual``, rounded to x's dtype, is normalised in x's place, and returned.
     out : tuple of arrays (y, mean, rstd[, summed])
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -77,13 +77,14 @@ def layer_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-5, residual=None
     >>> mean
     array([2.0000e+00, 1.0002e+04], dtype=float32)
     """
+    axis, eps = integer("layer_norm_fwd", "axis", axis), number("layer_norm_fwd", "eps", eps)
     if residual is not None:
-        return _layer_residual((x, gamma, beta, residual), out, (axis,), (eps,), workspace, stream, algo, allow)
-    return _layer_forward((x, gamma, beta), out, (axis,), (eps,), workspace, stream, algo, allow)
+        return _layer_residual((x, gamma, beta, residual), out, (axis,), (eps,), workspace, stream, choice)
+    return _layer_forward((x, gamma, beta), out, (axis,), (eps,), workspace, stream, choice)
 
 
-def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, dsummed=None, out=None, workspace=None, stream=None, algo=None,
-                   allow=Note.NONE):
+@public
+def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, dsummed=None, out=None, workspace=None, stream=None, **choice):
     """The gradients of `layer_norm_fwd`.
 
     With ``n = (x - mean) * rstd``, ``g = dy * gamma`` and averages over a row, ``dx = rstd * (g - avg(g) - n * avg(g * n)) + dsummed``;
@@ -104,7 +105,7 @@ def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, dsummed=None, out=None,
         is added before dx is rounded; dx then is the gradient of `summed`, and so that of x and that of the residual.
     out : tuple of arrays (dx, dgamma, dbeta)
         Written and returned; any strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -134,16 +135,16 @@ def layer_norm_bwd(dy, x, gamma, mean, rstd, *, axis=-1, dsummed=None, out=None,
            [10.   , 10.   , 10.   ]], dtype=float32)
     """
     operands = (dy, x, gamma, mean, rstd) if dsummed is None else (dy, x, gamma, mean, rstd, dsummed)
-    return _layer_backward(operands, out, (axis,), (), workspace, stream, algo, allow)
+    return _layer_backward(operands, out, (integer("layer_norm_bwd", "axis", axis),), (), workspace, stream, choice)
 
 
-def rms_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-6, residual=None, out=None, workspace=None, stream=None, algo=None,
-                 allow=Note.NONE):
+@public
+def rms_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-6, residual=None, out=None, workspace=None, stream=None, **choice):
     """RMS normalisation over the dimensions from `axis` on: ``y = x * rstd * gamma + beta``, ``rstd = 1 / sqrt(mean(x * x) + eps)``.
 
     Parameters
     ----------
-    x, gamma, beta, axis, eps, residual, workspace, stream, algo, allow
+    x, gamma, beta, axis, eps, residual, workspace, stream, algo, allow, workspace_limit, exclude
         As `layer_norm_fwd`'s.
     out : tuple of arrays (y, rstd[, summed])
         Written and returned; any strides. Overlap with an operand is an error.
@@ -173,19 +174,20 @@ def rms_norm_fwd(x, gamma=None, beta=None, *, axis=-1, eps=1e-6, residual=None, 
     >>> summed
     array([4.], dtype=float32)
     """
+    axis, eps = integer("rms_norm_fwd", "axis", axis), number("rms_norm_fwd", "eps", eps)
     if residual is not None:
-        return _rms_residual((x, gamma, beta, residual), out, (axis,), (eps,), workspace, stream, algo, allow)
-    return _rms_forward((x, gamma, beta), out, (axis,), (eps,), workspace, stream, algo, allow)
+        return _rms_residual((x, gamma, beta, residual), out, (axis,), (eps,), workspace, stream, choice)
+    return _rms_forward((x, gamma, beta), out, (axis,), (eps,), workspace, stream, choice)
 
 
-def rms_norm_bwd(dy, x, gamma, rstd, *, axis=-1, dsummed=None, has_beta=False, out=None, workspace=None, stream=None, algo=None,
-                 allow=Note.NONE):
+@public
+def rms_norm_bwd(dy, x, gamma, rstd, *, axis=-1, dsummed=None, has_beta=False, out=None, workspace=None, stream=None, **choice):
     """The gradients of `rms_norm_fwd`: with ``n = x * rstd`` and ``g = dy * gamma``, ``dx = rstd * (g - n * avg(g * n)) + dsummed`` and,
     summed over the rows, ``dgamma = sum(dy * n)`` and ``dbeta = sum(dy)``.
 
     Parameters
     ----------
-    dy, x, gamma, rstd, axis, dsummed, workspace, stream, algo, allow
+    dy, x, gamma, rstd, axis, dsummed, workspace, stream, algo, allow, workspace_limit, exclude
         As `layer_norm_bwd`'s.
     has_beta : bool
         Return dbeta as well.
@@ -215,8 +217,6 @@ def rms_norm_bwd(dy, x, gamma, rstd, *, axis=-1, dsummed=None, has_beta=False, o
     >>> dx.round(3), dgamma.round(3)
     (array([[ 0.181, -0.136]], dtype=float32), array([0.849, 0.   ], dtype=float32))
     """
-    if not isinstance(has_beta, bool):
-        raise TypeError(f"rms_norm_bwd: has_beta is {has_beta!r}; expected True or False")
-    call = _rms_backward_beta if has_beta else _rms_backward
+    call = _rms_backward_beta if flag("rms_norm_bwd", "has_beta", has_beta) else _rms_backward
     operands = (dy, x, gamma, rstd) if dsummed is None else (dy, x, gamma, rstd, dsummed)
-    return call(operands, out, (axis,), (), workspace, stream, algo, allow)
+    return call(operands, out, (integer("rms_norm_bwd", "axis", axis),), (), workspace, stream, choice)

@@ -1,6 +1,6 @@
 """Batch normalisation: the public functions."""
-from ..dispatch import Note
-from ..host.front import Operation
+from ..host.front import Operation, public
+from ..host.scalars import flag, number
 from ._batch_problem import make_batch_backward, make_batch_infer, make_batch_train
 from ._channel_problem import backward_operands
 
@@ -17,8 +17,9 @@ _backward = Operation("batch_norm_bwd", operands=("dy", "x", "gamma", "mean", "r
                       problem=make_batch_backward).call
 
 
+@public
 def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *, momentum=0.1, eps=1e-5, mode="spatial", layout="NCHW",
-                         activation=None, residual=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+                         activation=None, residual=None, out=None, workspace=None, stream=None, **choice):
     """Batch normalisation by the batch's own statistics: ``y = activation((x - mean) * rstd * gamma + beta + residual)``.
 
     ``rstd = 1 / sqrt(var + eps)``, and ``running = (1 - momentum) * running + momentum * batch`` for the mean and the unbiased variance.
@@ -45,7 +46,7 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
         Of x's shape and dtype, any strides.
     out : tuple of arrays (y, mean, rstd)
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -79,20 +80,22 @@ def batch_norm_train_fwd(x, gamma, beta, running_mean=None, running_var=None, *,
     >>> running_mean.round(3), running_var.round(3)
     (array([0.3], dtype=float32), array([1.367], dtype=float32))
     """
+    eps, momentum = number("batch_norm_train_fwd", "eps", eps), number("batch_norm_train_fwd", "momentum", momentum)
     if residual is not None:
         operands = x, gamma, beta, running_mean, running_var, residual
     else:
         operands = (x, gamma, beta) if running_mean is None and running_var is None else (x, gamma, beta, running_mean, running_var)
-    return _train(operands, out, (mode, layout, activation), (eps, momentum), workspace, stream, algo, allow)
+    return _train(operands, out, (mode, layout, activation), (eps, momentum), workspace, stream, choice)
 
 
+@public
 def batch_norm_infer(x, gamma, beta, mean, var, *, eps=1e-5, mode="spatial", layout="NCHW", activation=None, residual=None, out=None,
-                     workspace=None, stream=None, algo=None, allow=Note.NONE):
+                     workspace=None, stream=None, **choice):
     """Batch normalisation by given statistics: ``y = activation((x - mean) / sqrt(var + eps) * gamma + beta + residual)``.
 
     Parameters
     ----------
-    x, gamma, beta, eps, mode, layout, residual, workspace, stream, algo, allow
+    x, gamma, beta, eps, mode, layout, residual, workspace, stream, algo, allow, workspace_limit, exclude
         As `batch_norm_train_fwd`'s.
     mean, var : array
         As gamma, in shape and dtype: what training left in `running_mean` and `running_var`.
@@ -123,11 +126,12 @@ def batch_norm_infer(x, gamma, beta, mean, var, *, eps=1e-5, mode="spatial", lay
            [7.]], dtype=float32)
     """
     operands = (x, gamma, beta, mean, var) if residual is None else (x, gamma, beta, mean, var, residual)
-    return _infer(operands, out, (mode, layout, activation), (eps,), workspace, stream, algo, allow)
+    return _infer(operands, out, (mode, layout, activation), (number("batch_norm_infer", "eps", eps),), workspace, stream, choice)
 
 
+@public
 def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", activation=None, y=None, beta=None, residual=False,
-                   out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+                   out=None, workspace=None, stream=None, **choice):
     """The gradients of `batch_norm_train_fwd`.
 
     With ``dz = dy * activation'`` and ``n = (x - mean) * rstd``, averages and sums over what a mean is of,
@@ -151,7 +155,7 @@ def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", a
         Whether dresidual is wanted.
     out : tuple of arrays (dx, dgamma, dbeta), with `residual` (dx, dgamma, dbeta, dresidual)
         Written and returned; any strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -177,6 +181,7 @@ def batch_norm_bwd(dy, x, gamma, mean, rstd, *, mode="spatial", layout="NCHW", a
     >>> dx.round(3).ravel(), dgamma.round(3), dbeta
     (array([ 0.176, -0.22 ,  0.044], dtype=float32), array([-0.926], dtype=float32), array([1.], dtype=float32))
     """
-    call = _backward_residual if residual is True else _backward
+    residual = flag("batch_norm_bwd", "residual", residual)
+    call = _backward_residual if residual else _backward
     operands = backward_operands(dy, x, gamma, mean, rstd, y, beta)
-    return call(operands, out, (mode, layout, activation, residual), (), workspace, stream, algo, allow)
+    return call(operands, out, (mode, layout, activation, residual), (), workspace, stream, choice)

@@ -1,6 +1,6 @@
 """Group and instance normalisation: the public functions."""
-from ..dispatch import Note
-from ..host.front import Operation
+from ..host.front import Operation, public
+from ..host.scalars import integer, number
 from ._channel_problem import backward_operands
 from ._group_problem import make_group_backward, make_group_forward, make_instance_backward, make_instance_forward
 
@@ -13,8 +13,8 @@ _instance_forward = Operation("group_norm_fwd", function="instance_norm_fwd", pr
 _instance_backward = Operation("group_norm_bwd", function="instance_norm_bwd", problem=make_instance_backward, **_BACKWARD).call
 
 
-def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activation=None, out=None, workspace=None, stream=None, algo=None,
-                   allow=Note.NONE):
+@public
+def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activation=None, out=None, workspace=None, stream=None, **choice):
     """Group normalisation: ``y = activation((x - mean) * rstd * gamma + beta)``, ``rstd = 1 / sqrt(var + eps)``, with a mean and a variance
     for each image and group of C/groups neighbouring channels.
 
@@ -34,7 +34,7 @@ def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activatio
         Any that `activation_fwd` has, without arrays of parameters.
     out : tuple of arrays (y, mean, rstd)
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -64,11 +64,14 @@ def group_norm_fwd(x, gamma, beta, groups, *, eps=1e-5, layout="NCHW", activatio
     >>> y.round(3).ravel(), mean
     (array([-1.,  1., -1.,  1.], dtype=float32), array([[ 2., 20.]], dtype=float32))
     """
-    return _group_forward((x, gamma, beta), out, (groups, layout, activation), (eps,), workspace, stream, algo, allow)
+    groups = integer("group_norm_fwd", "groups", groups, 1)
+    eps = number("group_norm_fwd", "eps", eps)
+    return _group_forward((x, gamma, beta), out, (groups, layout, activation), (eps,), workspace, stream, choice)
 
 
+@public
 def group_norm_bwd(dy, x, gamma, mean, rstd, groups, *, layout="NCHW", activation=None, y=None, beta=None, out=None, workspace=None,
-                   stream=None, algo=None, allow=Note.NONE):
+                   stream=None, **choice):
     """The gradients of `group_norm_fwd`.
 
     With ``dz = dy * activation'``, ``n = (x - mean) * rstd``, ``g = dz * gamma`` and averages over what a mean is of,
@@ -90,7 +93,7 @@ def group_norm_bwd(dy, x, gamma, mean, rstd, groups, *, layout="NCHW", activatio
         As given to it: their argument, ``(x - mean) * rstd * gamma + beta``, is computed anew. May be missing where gamma is None.
     out : tuple of arrays (dx, dgamma, dbeta)
         Written and returned; any strides. dgamma and dbeta may be float32 beside 16-bit x. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -121,18 +124,20 @@ def group_norm_bwd(dy, x, gamma, mean, rstd, groups, *, layout="NCHW", activatio
     >>> dbeta.round(3)
     array([0.096, 0.   , 0.   ], dtype=float32)
     """
+    groups = integer("group_norm_bwd", "groups", groups, 1)
     operands = backward_operands(dy, x, gamma, mean, rstd, y, beta)
-    return _group_backward(operands, out, (groups, layout, activation), (), workspace, stream, algo, allow)
+    return _group_backward(operands, out, (groups, layout, activation), (), workspace, stream, choice)
 
 
+@public
 def instance_norm_fwd(x, gamma=None, beta=None, *, eps=1e-5, layout="NCHW", activation=None, out=None, workspace=None, stream=None,
-                      algo=None, allow=Note.NONE):
+                      **choice):
     """Instance normalisation: ``y = activation((x - mean) * rstd * gamma + beta)``, ``rstd = 1 / sqrt(var + eps)``, with a mean and a
     variance for each image and channel: group normalisation with a channel a group.
 
     Parameters
     ----------
-    x, gamma, beta, eps, layout, activation, out, workspace, stream, algo, allow
+    x, gamma, beta, eps, layout, activation, out, workspace, stream, algo, allow, workspace_limit, exclude
         As `group_norm_fwd`'s.
 
     Returns
@@ -158,16 +163,18 @@ def instance_norm_fwd(x, gamma=None, beta=None, *, eps=1e-5, layout="NCHW", acti
     (array([[[-1.,  1.],
             [-1.,  1.]]], dtype=float32), array([[ 2., 20.]], dtype=float32))
     """
-    return _instance_forward((x, gamma, beta), out, (layout, activation), (eps,), workspace, stream, algo, allow)
+    eps = number("instance_norm_fwd", "eps", eps)
+    return _instance_forward((x, gamma, beta), out, (layout, activation), (eps,), workspace, stream, choice)
 
 
+@public
 def instance_norm_bwd(dy, x, gamma, mean, rstd, *, layout="NCHW", activation=None, y=None, beta=None, out=None, workspace=None,
-                      stream=None, algo=None, allow=Note.NONE):
+                      stream=None, **choice):
     """The gradients of `instance_norm_fwd`: those of `group_norm_fwd` with a channel a group.
 
     Parameters
     ----------
-    dy, x, gamma, mean, rstd, layout, activation, y, beta, out, workspace, stream, algo, allow
+    dy, x, gamma, mean, rstd, layout, activation, y, beta, out, workspace, stream, algo, allow, workspace_limit, exclude
         As `group_norm_bwd`'s.
 
     Returns
@@ -193,4 +200,4 @@ def instance_norm_bwd(dy, x, gamma, mean, rstd, *, layout="NCHW", activation=Non
     array([[[ 0.176, -0.22 ,  0.044]]], dtype=float32)
     """
     operands = backward_operands(dy, x, gamma, mean, rstd, y, beta)
-    return _instance_backward(operands, out, (layout, activation), (), workspace, stream, algo, allow)
+    return _instance_backward(operands, out, (layout, activation), (), workspace, stream, choice)

@@ -1,6 +1,6 @@
 """Local response normalisation: the public functions."""
-from ..dispatch import Note
-from ..host.front import Operation
+from ..host.front import Operation, public
+from ..host.scalars import integer, number
 from ._lrn_problem import make_lrn_backward, make_lrn_forward
 
 SCALARS = ("alpha", "beta", "k")
@@ -9,7 +9,8 @@ LRN_BACKWARD = Operation("lrn_bwd", operands=("dy", "x", "y"), outputs=("dx",), 
 _forward, _backward = LRN_FORWARD.call, LRN_BACKWARD.call
 
 
-def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None, workspace=None, stream=None, **choice):
     """Local response normalisation across channels: ``y = x / s ** beta``, ``s = k + alpha / size * sum(x * x)``.
 
     Parameters
@@ -24,7 +25,7 @@ def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None,
         Channels first or last, for any number of spatial dimensions.
     out : array
         Written and returned; any strides. Overlap with x is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -53,11 +54,12 @@ def lrn_fwd(x, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None,
     >>> dnnkern.lrn_fwd(x, size=3, alpha=3.0, beta=1.0, k=0.0).round(3).ravel()
     array([0.2  , 0.143, 0.231], dtype=float32)
     """
-    return _forward((x,), out, (size, layout), (alpha, beta, k), workspace, stream, algo, allow)
+    numbers = number("lrn_fwd", "alpha", alpha), number("lrn_fwd", "beta", beta), number("lrn_fwd", "k", k)
+    return _forward((x,), out, (integer("lrn_fwd", "size", size, 1), layout), numbers, workspace, stream, choice)
 
 
-def lrn_bwd(dy, x, y, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None, workspace=None, stream=None, algo=None,
-            allow=Note.NONE):
+@public
+def lrn_bwd(dy, x, y, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", out=None, workspace=None, stream=None, **choice):
     """The gradient of `lrn_fwd`: ``dx = dy * s ** -beta - 2 * alpha * beta / size * x * sum(dy * y / s)``, the sum over the channels in
     whose windows this one is.
 
@@ -69,7 +71,7 @@ def lrn_bwd(dy, x, y, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", ou
         As given to it.
     out : array
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -93,4 +95,5 @@ def lrn_bwd(dy, x, y, *, size=5, alpha=1e-4, beta=0.75, k=1.0, layout="NCHW", ou
     >>> dnnkern.lrn_bwd(dy, x, dnnkern.lrn_fwd(x, **settings), **settings).round(3).ravel()
     array([ 0.111, -0.111], dtype=float32)
     """
-    return _backward((dy, x, y), out, (size, layout), (alpha, beta, k), workspace, stream, algo, allow)
+    numbers = number("lrn_bwd", "alpha", alpha), number("lrn_bwd", "beta", beta), number("lrn_bwd", "k", k)
+    return _backward((dy, x, y), out, (integer("lrn_bwd", "size", size, 1), layout), numbers, workspace, stream, choice)

@@ -1,8 +1,9 @@
 """Adagrad."""
 from ..device import device_function
-from ..dispatch import Note
+from ..host.front import public
+from ..host.scalars import at_least
 from ._frame import make_operation, missing
-from ._rule import Rule, at_least, is_array, make_arithmetic, step_number, upwards
+from ._rule import Rule, is_array, make_arithmetic, step_number, upwards
 
 
 def _make(given, flags, T):
@@ -31,8 +32,9 @@ RULES = {"adagrad_step": Rule("adagrad_step", ("sums",), ("lr", "eps", "decay", 
 ADAGRAD = make_operation(RULES["adagrad_step"])
 
 
+@public
 def adagrad_step(params, grads, sums, *, lr, lr_decay=0.0, eps=1e-10, weight_decay=0.0, step, maximize=False, master=None,
-                 grad_scale=None, found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+                 grad_scale=None, found_inf=None, workspace=None, stream=None, **choice):
     """A step of Adagrad on lists of arrays, in place and in one launch.
 
     For each element, with the gradient ``g = grads / grad_scale + weight_decay * params``::
@@ -50,7 +52,7 @@ def adagrad_step(params, grads, sums, *, lr, lr_decay=0.0, eps=1e-10, weight_dec
         0 or more.
     step : int, or float32 array of one element
         As `dnnkern.adam_step`'s.
-    maximize, master, grad_scale, found_inf, workspace, stream, algo, allow
+    maximize, master, grad_scale, found_inf, workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.sgd_step`'s.
 
     Raises
@@ -75,4 +77,4 @@ def adagrad_step(params, grads, sums, *, lr, lr_decay=0.0, eps=1e-10, weight_dec
     missing("adagrad_step", 3, params=params, grads=grads, sums=sums)
     singles = grad_scale, found_inf, step if is_array(step) else None
     flags = (("counted",) if is_array(step) else ()) + upwards("adagrad_step", maximize)
-    ADAGRAD.step((params, grads, sums, master), singles, flags, (rate, eps, weight_decay, lr_decay), workspace, stream, algo, allow)
+    ADAGRAD.step((params, grads, sums, master), singles, flags, (rate, eps, weight_decay, lr_decay), workspace, stream, choice)

@@ -3,9 +3,10 @@ import math
 
 from ..device import device_function
 from ..device.fastmath import expm1, maximum
-from ..dispatch import Note
+from ..host.front import public
+from ..host.scalars import at_least, shares
 from ._frame import make_operation, missing
-from ._rule import Rule, at_least, is_array, make_arithmetic, shares, step_number, upwards
+from ._rule import Rule, is_array, make_arithmetic, step_number, upwards
 
 
 def _maker(decoupled):
@@ -66,8 +67,9 @@ def counted(function, step, maximize):
     return (step, ("counted", *flags)) if is_array(step) else (None, flags)
 
 
+@public
 def adam_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, step, maximize=False, master=None,
-              grad_scale=None, found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+              grad_scale=None, found_inf=None, workspace=None, stream=None, **choice):
     """A step of Adam on lists of arrays, in place and in one launch.
 
     For each element, with the gradient ``g = grads / grad_scale + weight_decay * params``::
@@ -92,7 +94,7 @@ def adam_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, eps
     step : int, or float32 array of one element
         Which step it is, from 1 on. An array is on the device, for CUDA graphs, and where the host does not know which steps were skipped;
         it is not changed.
-    maximize, master, grad_scale, found_inf, workspace, stream, algo, allow
+    maximize, master, grad_scale, found_inf, workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.sgd_step`'s.
 
     Raises
@@ -117,11 +119,12 @@ def adam_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, eps
     missing("adam_step", 4, params=params, grads=grads, m=m, v=v)
     step, flags = counted("adam_step", step, maximize)
     numbers = *numbers, *at_least("adam_step", weight_decay=weight_decay), log1
-    ADAM.step((params, grads, m, v, vmax, master), (grad_scale, found_inf, step), flags, numbers, workspace, stream, algo, allow)
+    ADAM.step((params, grads, m, v, vmax, master), (grad_scale, found_inf, step), flags, numbers, workspace, stream, choice)
 
 
+@public
 def adamw_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=1e-2, step, maximize=False,
-               master=None, grad_scale=None, found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+               master=None, grad_scale=None, found_inf=None, workspace=None, stream=None, **choice):
     """A step of AdamW on lists of arrays, in place and in one launch: `dnnkern.adam_step` whose weight decay does not go through the
     moments.
 
@@ -137,7 +140,7 @@ def adamw_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, ep
     ----------
     params, grads, m, v, vmax, lr, beta1, beta2, eps, weight_decay, step, maximize, master, grad_scale, found_inf
         As `dnnkern.adam_step`'s.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.adam_step`'s.
 
     Raises
@@ -162,4 +165,4 @@ def adamw_step(params, grads, m, v, vmax=None, *, lr, beta1=0.9, beta2=0.999, ep
     (weight_decay,) = at_least("adamw_step", weight_decay=weight_decay)
     step, flags = counted("adamw_step", step, maximize)
     numbers = *numbers, float(lr) * weight_decay, log1
-    ADAMW.step((params, grads, m, v, vmax, master), (grad_scale, found_inf, step), flags, numbers, workspace, stream, algo, allow)
+    ADAMW.step((params, grads, m, v, vmax, master), (grad_scale, found_inf, step), flags, numbers, workspace, stream, choice)

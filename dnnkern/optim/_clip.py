@@ -1,11 +1,11 @@
 """The norm of all gradients, whether they are finite, and clipping."""
 import functools
 
-from ..dispatch import Note
 from ..host.arrays import kind_of
 from ..host.dtypes import dtype_name
-from ..host.front import stream_handle
+from ..host.front import public, stream_handle
 from ..host.lists import ListOperation
+from ..host.scalars import number
 from ._norm_problem import SINGLES, make_norm, norm_dtype
 
 
@@ -18,7 +18,8 @@ def _operation(op):
 GRAD_NORM, CLIP_GRAD_NORM = _operation("grad_norm"), _operation("clip_grad_norm")
 
 
-def grad_norm(grads, *, grad_scale=None, found_inf=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def grad_norm(grads, *, grad_scale=None, found_inf=None, out=None, workspace=None, stream=None, **choice):
     """The Euclidean norm of all gradients as one vector, ``sqrt(sum((grads / grad_scale)**2))``, and whether they are finite.
 
     Parameters
@@ -31,7 +32,7 @@ def grad_norm(grads, *, grad_scale=None, found_inf=None, out=None, workspace=Non
         On the device; becomes 1 where an element of grads is infinite or NaN, else 0. Steps that are given it do nothing then.
     out : array of one element
         Written and returned: float32, or float64 where the first of grads is.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -63,11 +64,12 @@ def grad_norm(grads, *, grad_scale=None, found_inf=None, out=None, workspace=Non
     array([0.], dtype=float32)
     """
     out = _result("grad_norm", grads, out, stream)
-    GRAD_NORM.step((grads,), (out, grad_scale, found_inf), (), (), workspace, stream, algo, allow)
+    GRAD_NORM.step((grads,), (out, grad_scale, found_inf), (), (), workspace, stream, choice)
     return out
 
 
-def clip_grad_norm(grads, max_norm, *, grad_scale=None, found_inf=None, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def clip_grad_norm(grads, max_norm, *, grad_scale=None, found_inf=None, out=None, workspace=None, stream=None, **choice):
     """Scale gradients in place so that their norm as one vector is `max_norm` at most.
 
     ``grads <- grads / grad_scale * min(1, max_norm / (norm + 1e-6))`` with the norm that is returned.
@@ -78,7 +80,7 @@ def clip_grad_norm(grads, max_norm, *, grad_scale=None, found_inf=None, out=None
         As `dnnkern.grad_norm`'s; no two of them may share memory.
     max_norm : float
         0 or more; infinity clips nothing, and only divides by grad_scale.
-    grad_scale, found_inf, out, workspace, stream, algo, allow
+    grad_scale, found_inf, out, workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.grad_norm`'s.
 
     Returns
@@ -106,14 +108,11 @@ def clip_grad_norm(grads, max_norm, *, grad_scale=None, found_inf=None, out=None
     >>> [g.round(4) for g in grads]
     [array([1.5, 0. ], dtype=float32), array([[2.]], dtype=float32)]
     """
-    try:
-        most = float(max_norm)
-    except (TypeError, ValueError):
-        raise TypeError(f"clip_grad_norm: max_norm={max_norm!r}; expected a number") from None
+    most = number("clip_grad_norm", "max_norm", max_norm)
     if not most >= 0:
         raise ValueError(f"clip_grad_norm: max_norm={max_norm}; expected a number, 0 or more")
     out = _result("clip_grad_norm", grads, out, stream)
-    CLIP_GRAD_NORM.step((grads,), (out, grad_scale, found_inf), (), (most,), workspace, stream, algo, allow)
+    CLIP_GRAD_NORM.step((grads,), (out, grad_scale, found_inf), (), (most,), workspace, stream, choice)
     return out
 
 
@@ -131,4 +130,5 @@ def _result(function, grads, out, stream):
     except TypeError as error:
         raise TypeError(f"{function}: grads[0]: {error}") from None
     device = kind.device(grads[0])
-    return kind.empty((), norm_dtype(dtype_name(dtype)), device, kind.stream(device) if stream is None else stream_handle(stream))
+    stream = kind.stream(device) if stream is None else stream_handle(function, stream)
+    return kind.empty((), norm_dtype(dtype_name(dtype)), device, stream)

@@ -1,10 +1,11 @@
 """LAMB: Adam's direction, as long as the parameters are."""
 from ..device import device_function
 from ..device.fastmath import expm1
-from ..dispatch import Note
+from ..host.front import public
 from ._adam import counted, moments
+from ..host.scalars import at_least
 from ._frame import make_operation, missing
-from ._rule import Rule, at_least, make_arithmetic
+from ._rule import Rule, make_arithmetic
 
 
 def _make(given, flags, T):
@@ -49,8 +50,9 @@ RULES = {"lamb_step": Rule("lamb_step", ("m", "v"), _NUMBERS, _make, 2, _prepare
 LAMB = make_operation(RULES["lamb_step"])
 
 
+@public
 def lamb_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.0, step, maximize=False, master=None,
-              grad_scale=None, found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+              grad_scale=None, found_inf=None, workspace=None, stream=None, **choice):
     """A step of LAMB on lists of arrays, in place: each array moves by a step in proportion to its own norm.
 
     For each element, with the gradient ``g = grads / grad_scale``, and norms over each array::
@@ -62,7 +64,9 @@ def lamb_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-6, weig
 
     Parameters
     ----------
-    params, grads, m, v, lr, beta1, beta2, eps, weight_decay, step, maximize, master, grad_scale, found_inf, workspace, stream, algo, allow
+    params, grads, m, v, lr, beta1, beta2, eps, weight_decay, step, maximize, master, grad_scale, found_inf
+        As `dnnkern.adam_step`'s.
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.adam_step`'s.
 
     Raises
@@ -88,4 +92,4 @@ def lamb_step(params, grads, m, v, *, lr, beta1=0.9, beta2=0.999, eps=1e-6, weig
     missing("lamb_step", 4, params=params, grads=grads, m=m, v=v)
     step, flags = counted("lamb_step", step, maximize)
     numbers = correction if step is None else log1, *numbers, weight_decay, lr
-    LAMB.step((params, grads, m, v, master), (grad_scale, found_inf, step), flags, numbers, workspace, stream, algo, allow)
+    LAMB.step((params, grads, m, v, master), (grad_scale, found_inf, step), flags, numbers, workspace, stream, choice)

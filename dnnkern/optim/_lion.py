@@ -1,8 +1,9 @@
 """Lion: the sign of an interpolated momentum."""
 from ..device import device_function
-from ..dispatch import Note
+from ..host.front import public
+from ..host.scalars import at_least, shares
 from ._frame import make_operation, missing
-from ._rule import Rule, at_least, shares, upwards
+from ._rule import Rule, upwards
 
 
 def _make(given, flags, T):
@@ -20,8 +21,9 @@ RULES = {"lion_step": Rule("lion_step", ("m",), ("lr", "beta1", "gain1", "beta2"
 LION = make_operation(RULES["lion_step"])
 
 
+@public
 def lion_step(params, grads, m, *, lr, beta1=0.9, beta2=0.99, weight_decay=0.0, maximize=False, master=None, grad_scale=None,
-              found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+              found_inf=None, workspace=None, stream=None, **choice):
     """A step of Lion on lists of arrays, in place and in one launch.
 
     For each element, with the gradient ``g = grads / grad_scale``::
@@ -39,7 +41,7 @@ def lion_step(params, grads, m, *, lr, beta1=0.9, beta2=0.99, weight_decay=0.0, 
         0 or more.
     beta1, beta2 : float
         From 0 to below 1.
-    maximize, master, grad_scale, found_inf, workspace, stream, algo, allow
+    maximize, master, grad_scale, found_inf, workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.sgd_step`'s.
 
     Raises
@@ -63,4 +65,4 @@ def lion_step(params, grads, m, *, lr, beta1=0.9, beta2=0.99, weight_decay=0.0, 
     beta1, beta2 = shares("lion_step", beta1=beta1, beta2=beta2)
     missing("lion_step", 3, params=params, grads=grads, m=m)
     flags, numbers = upwards("lion_step", maximize), (lr, beta1, 1 - beta1, beta2, 1 - beta2, lr * weight_decay)
-    LION.step((params, grads, m, master), (grad_scale, found_inf, None), flags, numbers, workspace, stream, algo, allow)
+    LION.step((params, grads, m, master), (grad_scale, found_inf, None), flags, numbers, workspace, stream, choice)

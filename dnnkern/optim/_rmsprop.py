@@ -1,8 +1,9 @@
 """RMSprop, centred and with momentum where its lists are given."""
 from ..device import device_function
-from ..dispatch import Note
+from ..host.front import public
+from ..host.scalars import at_least, shares
 from ._frame import make_operation, missing
-from ._rule import Rule, at_least, make_arithmetic, shares, upwards
+from ._rule import Rule, make_arithmetic, upwards
 
 
 def _make(given, flags, T):
@@ -30,8 +31,9 @@ RULES = {"rmsprop_step": Rule("rmsprop_step", ("v", "means", "momenta"), ("lr", 
 RMSPROP = make_operation(RULES["rmsprop_step"])
 
 
+@public
 def rmsprop_step(params, grads, v, means=None, momenta=None, *, lr, alpha=0.99, eps=1e-8, momentum=0.0, weight_decay=0.0,
-                 maximize=False, master=None, grad_scale=None, found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+                 maximize=False, master=None, grad_scale=None, found_inf=None, workspace=None, stream=None, **choice):
     """A step of RMSprop on lists of arrays, in place and in one launch.
 
     For each element, with the gradient ``g = grads / grad_scale + weight_decay * params``::
@@ -55,7 +57,7 @@ def rmsprop_step(params, grads, v, means=None, momenta=None, *, lr, alpha=0.99, 
         0 or more.
     alpha, momentum : float
         From 0 to below 1.
-    maximize, master, grad_scale, found_inf, workspace, stream, algo, allow
+    maximize, master, grad_scale, found_inf, workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.sgd_step`'s.
 
     Raises
@@ -83,4 +85,4 @@ def rmsprop_step(params, grads, v, means=None, momenta=None, *, lr, alpha=0.99, 
     missing("rmsprop_step", 3, params=params, grads=grads, v=v)
     numbers = lr, alpha, 1 - alpha, eps, momentum, weight_decay
     flags = upwards("rmsprop_step", maximize)
-    RMSPROP.step((params, grads, v, means, momenta, master), (grad_scale, found_inf, None), flags, numbers, workspace, stream, algo, allow)
+    RMSPROP.step((params, grads, v, means, momenta, master), (grad_scale, found_inf, None), flags, numbers, workspace, stream, choice)

@@ -1,13 +1,14 @@
 """Update rules: what one step does to one element, and what every step function checks."""
 import functools
 import importlib
-import math
-import operator
 from dataclasses import dataclass
 from typing import Callable
 
+import numpy as np
+
 from ..device import device_function, f32
 from ..device.fastmath import rcp, sqrt, sqrt_fast
+from ..host.scalars import flag, integer
 
 NUMBERS = 8
 """Most numbers of a rule; kernels have as many parameters."""
@@ -67,36 +68,9 @@ def make_arithmetic(T):
     return inverse, sqrt
 
 
-def at_least(function, low=0.0, **numbers):
-    """The numbers as floats; an error where one is none, or below the least."""
-    found = [_number(function, name, value) for name, value in numbers.items()]
-    for name, value in zip(numbers, found):
-        if not low <= value < math.inf:
-            raise ValueError(f"{function}: {name}={value}; expected a finite number, {low:g} or more")
-    return found
-
-
-def shares(function, **numbers):
-    """The numbers as floats; an error where one is not from 0 to below 1."""
-    found = [_number(function, name, value) for name, value in numbers.items()]
-    for name, value in zip(numbers, found):
-        if not 0 <= value < 1:
-            raise ValueError(f"{function}: {name}={value}; expected a number from 0 to below 1")
-    return found
-
-
-def _number(function, name, value):
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{function}: {name}={value!r}; expected a number") from None
-
-
 def upwards(function, maximize):
     """The flags of `maximize`."""
-    if not isinstance(maximize, bool):
-        raise TypeError(f"{function}: maximize={maximize!r}; expected True or False")
-    return ("maximize",) if maximize else ()
+    return ("maximize",) if flag(function, "maximize", maximize) else ()
 
 
 @device_function
@@ -107,15 +81,14 @@ def unprepared(n, step):
 
 def is_array(step):
     """Whether the number of a step is on the device."""
+    if isinstance(step, np.generic) or isinstance(step, np.ndarray) and step.shape == () and step.dtype.kind in "iu":
+        return False
     return hasattr(step, "shape") and hasattr(step, "dtype") or hasattr(step, "__cuda_array_interface__")
 
 
 def step_number(function, step):
     """The number of a step, from 1 on."""
     try:
-        number = operator.index(step)
-    except TypeError:
-        raise TypeError(f"{function}: step={step!r}; expected an integer, or an array of one float32 number") from None
-    if number < 1:
-        raise ValueError(f"{function}: step={number}; expected 1 or more: the first step has the number 1")
-    return number
+        return integer(function, "step", step, 1)
+    except TypeError as error:
+        raise TypeError(f"{error}, or an array of one float32 number") from None

@@ -1,8 +1,9 @@
 """Stochastic gradient descent, with momentum."""
 from ..device import device_function
-from ..dispatch import Note
+from ..host.front import public
+from ..host.scalars import at_least, flag, shares
 from ._frame import make_operation, missing
-from ._rule import Rule, at_least, shares, upwards
+from ._rule import Rule, upwards
 
 
 def _make(given, flags, T):
@@ -30,8 +31,9 @@ SGD = make_operation(RULES["sgd_step"])
 _step = SGD.step
 
 
+@public
 def sgd_step(params, grads, momenta=None, *, lr, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, first=False, maximize=False,
-             master=None, grad_scale=None, found_inf=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+             master=None, grad_scale=None, found_inf=None, workspace=None, stream=None, **choice):
     """A step of gradient descent on lists of arrays, in place and in one launch.
 
     For each element, with the gradient ``g = grads / grad_scale + weight_decay * params``::
@@ -63,7 +65,7 @@ def sgd_step(params, grads, momenta=None, *, lr, momentum=0.0, dampening=0.0, ne
         On the device; gradients are divided by it. They are not written.
     found_inf : float32 array of one element, optional
         On the device; where it is not 0 the step does nothing. `dnnkern.grad_norm` sets it.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Raises
@@ -96,9 +98,10 @@ def sgd_step(params, grads, momenta=None, *, lr, momentum=0.0, dampening=0.0, ne
     momentum, dampening = shares("sgd_step", momentum=momentum, dampening=dampening)
     if momenta is None and momentum:
         raise ValueError(f"sgd_step: momentum={momentum} without momenta; expected a list of arrays")
+    nesterov, first = flag("sgd_step", "nesterov", nesterov), flag("sgd_step", "first", first)
     if nesterov and (not momentum or dampening):
         raise ValueError(f"sgd_step: nesterov with momentum={momentum} and dampening={dampening}; expected momentum, and no dampening")
     missing("sgd_step", 2, params=params, grads=grads)
     flags = (("nesterov",) if nesterov else ()) + (("first",) if first and momenta is not None else ()) + upwards("sgd_step", maximize)
     numbers = lr, momentum, 1 - dampening, weight_decay
-    _step((params, grads, momenta, master), (grad_scale, found_inf, None), flags, numbers, workspace, stream, algo, allow)
+    _step((params, grads, momenta, master), (grad_scale, found_inf, None), flags, numbers, workspace, stream, choice)

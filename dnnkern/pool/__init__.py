@@ -1,9 +1,9 @@
 """Pooling: maxima and averages over a window, and over as many windows as are asked for."""
 import functools
 
-from ..dispatch import Note
-from ..host.front import Operation
-from ..host.window import hashable
+from ..host.front import Operation, public
+from ..host.scalars import flag, ints
+from ..host.window import windows
 from ._problem import (PoolProblem, check_index, make_adaptive_backward, make_adaptive_forward, make_backward, make_forward)
 
 __all__ = ["PoolProblem", "adaptive_avg_pool_bwd", "adaptive_avg_pool_fwd", "adaptive_max_pool_bwd", "adaptive_max_pool_fwd",
@@ -38,13 +38,9 @@ _adaptive_avg_bwd = Operation("avg_pool_bwd", operands=("dy",), outputs=("dx",),
                               problem=_bound(make_adaptive_backward, "avg_pool_bwd")).call
 
 
-def _check_wanted(function, value):
-    if not isinstance(value, bool):
-        raise TypeError(f"{function}: return_index is {value!r}; expected True or False")
-
-
+@public
 def max_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, layout="NCHW", return_index=False, out=None,
-                 workspace=None, stream=None, algo=None, allow=Note.NONE):
+                 workspace=None, stream=None, **choice):
     """The maximum of what a window sees from each place: ``y[n, c, p, q] = max over (r, s) of x[n, c, p*u - a + r*d, q*v - b + s*e]``.
 
     Parameters
@@ -67,7 +63,7 @@ def max_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=Fal
         Return where the maxima are as well, as `max_pool_bwd` takes it.
     out : array, or with `return_index` a tuple (y, index)
         Written and returned; any strides. Overlap with x is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -104,13 +100,14 @@ def max_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=Fal
     array([[3, 5],
            [3, 5]], dtype=int32)
     """
-    _check_wanted("max_pool_fwd", return_index)
-    parameters = hashable(window), hashable(stride), hashable(padding), hashable(dilation), ceil_mode, False, layout
-    return (_max_with_index if return_index else _max)((x,), out, parameters, (), workspace, stream, algo, allow)
+    return_index = flag("max_pool_fwd", "return_index", return_index)
+    parameters = *windows("max_pool_fwd", window, stride, padding, dilation), flag("max_pool_fwd", "ceil_mode", ceil_mode), False, layout
+    return (_max_with_index if return_index else _max)((x,), out, parameters, (), workspace, stream, choice)
 
 
+@public
 def max_pool_bwd(dy, index, x_shape, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, layout="NCHW", out=None,
-                 workspace=None, stream=None, algo=None, allow=Note.NONE):
+                 workspace=None, stream=None, **choice):
     """The gradient of `max_pool_fwd`: each pixel gets the gradients of the places that it was the maximum of.
 
     Parameters
@@ -125,7 +122,7 @@ def max_pool_bwd(dy, index, x_shape, window, *, stride=None, padding=0, dilation
         As `max_pool_fwd`'s.
     out : array
         Written and returned; any strides. Overlap with dy or index is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -151,12 +148,15 @@ def max_pool_bwd(dy, index, x_shape, window, *, stride=None, padding=0, dilation
     >>> dnnkern.max_pool_bwd(np.array([[[1, 2, 4]]], np.float32), index, (1, 1, 4), 2, stride=1)
     array([[[1., 0., 6., 0.]]], dtype=float32)
     """
-    parameters = hashable(x_shape), hashable(window), hashable(stride), hashable(padding), hashable(dilation), ceil_mode, False, layout
-    return _max_bwd((dy, index), out, parameters, (), workspace, stream, algo, allow)
+    f = "max_pool_bwd"
+    parameters = (ints(f, "x_shape", x_shape), *windows(f, window, stride, padding, dilation), flag(f, "ceil_mode", ceil_mode), False,
+                  layout)
+    return _max_bwd((dy, index), out, parameters, (), workspace, stream, choice)
 
 
+@public
 def avg_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=False, layout="NCHW", out=None,
-                 workspace=None, stream=None, algo=None, allow=Note.NONE):
+                 workspace=None, stream=None, **choice):
     """The average of what a window sees from each place.
 
     Parameters
@@ -167,7 +167,7 @@ def avg_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=Fal
         Whether the divisor counts taps in the padding, or those in the image alone. What reaches beyond the padded image never counts.
     out : array
         Written and returned; any strides. Overlap with x is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -194,12 +194,15 @@ def avg_pool_fwd(x, window, *, stride=None, padding=0, dilation=1, ceil_mode=Fal
     >>> dnnkern.avg_pool_fwd(x, 2, padding=1, count_include_pad=True)
     array([[[1., 5., 9.]]], dtype=float32)
     """
-    parameters = hashable(window), hashable(stride), hashable(padding), hashable(dilation), ceil_mode, count_include_pad, layout
-    return _avg((x,), out, parameters, (), workspace, stream, algo, allow)
+    f = "avg_pool_fwd"
+    parameters = (*windows(f, window, stride, padding, dilation), flag(f, "ceil_mode", ceil_mode),
+                  flag(f, "count_include_pad", count_include_pad), layout)
+    return _avg((x,), out, parameters, (), workspace, stream, choice)
 
 
+@public
 def avg_pool_bwd(dy, x_shape, window, *, stride=None, padding=0, dilation=1, ceil_mode=False, count_include_pad=False, layout="NCHW",
-                 out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+                 out=None, workspace=None, stream=None, **choice):
     """The gradient of `avg_pool_fwd`: each pixel gets its part of the gradients of the places that see it.
 
     Parameters
@@ -212,7 +215,7 @@ def avg_pool_bwd(dy, x_shape, window, *, stride=None, padding=0, dilation=1, cei
         As `avg_pool_fwd`'s.
     out : array
         Written and returned; any strides. Overlap with dy is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -235,18 +238,19 @@ def avg_pool_bwd(dy, x_shape, window, *, stride=None, padding=0, dilation=1, cei
     >>> dnnkern.avg_pool_bwd(np.array([[[2, 4]]], np.float32), (1, 1, 5), 2)
     array([[[1., 1., 2., 2., 0.]]], dtype=float32)
     """
-    parameters = (hashable(x_shape), hashable(window), hashable(stride), hashable(padding), hashable(dilation), ceil_mode,
-                  count_include_pad, layout)
-    return _avg_bwd((dy,), out, parameters, (), workspace, stream, algo, allow)
+    f = "avg_pool_bwd"
+    parameters = (ints(f, "x_shape", x_shape), *windows(f, window, stride, padding, dilation), flag(f, "ceil_mode", ceil_mode),
+                  flag(f, "count_include_pad", count_include_pad), layout)
+    return _avg_bwd((dy,), out, parameters, (), workspace, stream, choice)
 
 
-def adaptive_max_pool_fwd(x, output_size, *, layout="NCHW", return_index=False, out=None, workspace=None, stream=None, algo=None,
-                          allow=Note.NONE):
+@public
+def adaptive_max_pool_fwd(x, output_size, *, layout="NCHW", return_index=False, out=None, workspace=None, stream=None, **choice):
     """Maxima over as many windows as are asked for: of n pixels, place p of m sees ``p * n // m`` to ``ceil((p + 1) * n / m) - 1``.
 
     Parameters
     ----------
-    x, layout, return_index, out, workspace, stream, algo, allow
+    x, layout, return_index, out, workspace, stream, algo, allow, workspace_limit, exclude
         As `max_pool_fwd`'s. The algorithms are those of `max_pool_fwd`.
     output_size : int or tuple of int or None
         Places along each spatial dimension, one for all or one for each; in a tuple, None is as many as pixels.
@@ -271,17 +275,18 @@ def adaptive_max_pool_fwd(x, output_size, *, layout="NCHW", return_index=False, 
     >>> dnnkern.adaptive_max_pool_fwd(np.array([[[1, 5, 2, 7, 3]]], np.float32), 2)
     array([[[5., 7.]]], dtype=float32)
     """
-    _check_wanted("adaptive_max_pool_fwd", return_index)
+    return_index = flag("adaptive_max_pool_fwd", "return_index", return_index)
     call = _adaptive_max_with_index if return_index else _adaptive_max
-    return call((x,), out, (hashable(output_size), layout), (), workspace, stream, algo, allow)
+    return call((x,), out, (ints("adaptive_max_pool_fwd", "output_size", output_size), layout), (), workspace, stream, choice)
 
 
-def adaptive_max_pool_bwd(dy, index, x_shape, *, layout="NCHW", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def adaptive_max_pool_bwd(dy, index, x_shape, *, layout="NCHW", out=None, workspace=None, stream=None, **choice):
     """The gradient of `adaptive_max_pool_fwd`.
 
     Parameters
     ----------
-    dy, index, x_shape, layout, out, workspace, stream, algo, allow
+    dy, index, x_shape, layout, out, workspace, stream, algo, allow, workspace_limit, exclude
         As `max_pool_bwd`'s; dy's shape tells the number of places.
 
     Returns
@@ -305,15 +310,16 @@ def adaptive_max_pool_bwd(dy, index, x_shape, *, layout="NCHW", out=None, worksp
     >>> dnnkern.adaptive_max_pool_bwd(np.array([[[1, 2]]], np.float32), index, (1, 1, 5))
     array([[[0., 0., 3., 0., 0.]]], dtype=float32)
     """
-    return _adaptive_max_bwd((dy, index), out, (hashable(x_shape), layout), (), workspace, stream, algo, allow)
+    return _adaptive_max_bwd((dy, index), out, (ints("adaptive_max_pool_bwd", "x_shape", x_shape), layout), (), workspace, stream, choice)
 
 
-def adaptive_avg_pool_fwd(x, output_size, *, layout="NCHW", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def adaptive_avg_pool_fwd(x, output_size, *, layout="NCHW", out=None, workspace=None, stream=None, **choice):
     """Averages over as many windows as are asked for, which are those of `adaptive_max_pool_fwd`.
 
     Parameters
     ----------
-    x, layout, out, workspace, stream, algo, allow
+    x, layout, out, workspace, stream, algo, allow, workspace_limit, exclude
         As `avg_pool_fwd`'s. The algorithms are those of `avg_pool_fwd`.
     output_size : int or tuple of int or None
         As `adaptive_max_pool_fwd`'s.
@@ -338,15 +344,16 @@ def adaptive_avg_pool_fwd(x, output_size, *, layout="NCHW", out=None, workspace=
     >>> dnnkern.adaptive_avg_pool_fwd(np.array([[[1, 5, 3, 7, 2]]], np.float32), 2)
     array([[[3., 4.]]], dtype=float32)
     """
-    return _adaptive_avg((x,), out, (hashable(output_size), layout), (), workspace, stream, algo, allow)
+    return _adaptive_avg((x,), out, (ints("adaptive_avg_pool_fwd", "output_size", output_size), layout), (), workspace, stream, choice)
 
 
-def adaptive_avg_pool_bwd(dy, x_shape, *, layout="NCHW", out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def adaptive_avg_pool_bwd(dy, x_shape, *, layout="NCHW", out=None, workspace=None, stream=None, **choice):
     """The gradient of `adaptive_avg_pool_fwd`.
 
     Parameters
     ----------
-    dy, x_shape, layout, out, workspace, stream, algo, allow
+    dy, x_shape, layout, out, workspace, stream, algo, allow, workspace_limit, exclude
         As `avg_pool_bwd`'s; dy's shape tells the number of places.
 
     Returns
@@ -369,4 +376,4 @@ def adaptive_avg_pool_bwd(dy, x_shape, *, layout="NCHW", out=None, workspace=Non
     >>> dnnkern.adaptive_avg_pool_bwd(np.array([[[3, 6]]], np.float32), (1, 1, 5))
     array([[[1., 1., 3., 2., 2.]]], dtype=float32)
     """
-    return _adaptive_avg_bwd((dy,), out, (hashable(x_shape), layout), (), workspace, stream, algo, allow)
+    return _adaptive_avg_bwd((dy,), out, (ints("adaptive_avg_pool_bwd", "x_shape", x_shape), layout), (), workspace, stream, choice)

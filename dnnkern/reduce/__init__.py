@@ -1,7 +1,6 @@
 """Reductions along dimensions: sums, products, extrema and where they are, norms, averages, logsumexp."""
-from ..dispatch import Note
-from ..host.front import Operation
-from ..host.window import hashable
+from ..host.front import Operation, public
+from ..host.scalars import flag, integer, ints
 from ._problem import MODES, ArgReduceProblem, ReduceProblem, make_arg_problem, make_problem
 
 __all__ = ["MODES", "ArgReduceProblem", "ReduceProblem", "argreduce", "reduce"]
@@ -12,7 +11,8 @@ ARGREDUCE = Operation("argreduce", operands=("x",), outputs=("value", "index"), 
 _argreduce = ARGREDUCE.call
 
 
-def reduce(x, mode, *, axes=None, keepdims=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def reduce(x, mode, *, axes=None, keepdims=False, out=None, workspace=None, stream=None, **choice):
     """A number out of all elements along some dimensions.
 
     Parameters
@@ -40,7 +40,7 @@ def reduce(x, mode, *, axes=None, keepdims=False, out=None, workspace=None, stre
         They stay, with size 1.
     out : array of x's dtype
         Written and returned; any strides. Overlap with x is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -74,10 +74,11 @@ def reduce(x, mode, *, axes=None, keepdims=False, out=None, workspace=None, stre
     >>> float(dnnkern.reduce(x, "avg"))
     0.8333333730697632
     """
-    return _reduce((x,), out, (mode, hashable(axes), keepdims), (), workspace, stream, algo, allow)
+    return _reduce((x,), out, (mode, ints("reduce", "axes", axes), flag("reduce", "keepdims", keepdims)), (), workspace, stream, choice)
 
 
-def argreduce(x, mode, *, axis, keepdims=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def argreduce(x, mode, *, axis, keepdims=False, out=None, workspace=None, stream=None, **choice):
     """The least or the largest element along a dimension, and where it is.
 
     Parameters
@@ -91,7 +92,7 @@ def argreduce(x, mode, *, axis, keepdims=False, out=None, workspace=None, stream
         It stays, with size 1.
     out : (array of x's dtype, array of int32)
         Written and returned; any strides. Overlap is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -120,4 +121,5 @@ def argreduce(x, mode, *, axis, keepdims=False, out=None, workspace=None, stream
     >>> dnnkern.argreduce(np.array([[1, 7, 7], [4, 2, 3]], np.float32), "max", axis=1)
     (array([7., 4.], dtype=float32), array([1, 0], dtype=int32))
     """
-    return _argreduce((x,), out, (mode, axis, keepdims), (), workspace, stream, algo, allow)
+    parameters = mode, integer("argreduce", "axis", axis), flag("argreduce", "keepdims", keepdims)
+    return _argreduce((x,), out, parameters, (), workspace, stream, choice)

@@ -1,7 +1,6 @@
 """Recurrent networks: relu, tanh, LSTM and GRU, whole sequences through all layers at once, and the gradients."""
-from ..dispatch import Note
-from ..dropout._bits import word
-from ..host.front import Operation
+from ..host.front import Operation, public
+from ..host.scalars import flag, word
 from ._problem import (OPS, RnnDataProblem, RnnProblem, RnnWeightsProblem, check_lengths, make_data, make_forward, make_weights)
 from ._spec import RnnSpec
 
@@ -39,8 +38,9 @@ BACKWARD_WEIGHTS = Operation(OPS[2], operands=("x", "h0", "y", "reserve", "lengt
 _weights = BACKWARD_WEIGHTS.call
 
 
+@public
 def rnn_fwd(spec, x, h0, c0, weights, *, lengths=None, layout="TNC", training=False, seed=0, out=None, workspace=None, stream=None,
-            algo=None, allow=Note.NONE):
+            **choice):
     """Sequences through a recurrent network.
 
     Parameters
@@ -63,7 +63,7 @@ def rnn_fwd(spec, x, h0, c0, weights, *, lengths=None, layout="TNC", training=Fa
         (T, N, directions * state_size).
     out : tuple (y, hn[, cn][, reserve])
         Written and returned; y and the states have any strides.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -102,16 +102,15 @@ def rnn_fwd(spec, x, h0, c0, weights, *, lengths=None, layout="TNC", training=Fa
     array([1.  , 2.5 , 4.25], dtype=float32)
     """
     _check_spec(OPS[0], spec)
-    if not isinstance(training, bool):
-        raise TypeError(f"rnn_fwd: training={training!r}; expected True or False")
-    lstm = spec.cell == "lstm"
+    training, lstm = flag("rnn_fwd", "training", training), spec.cell == "lstm"
     results = iter(_forwards[lstm, training].call((x, h0, c0, weights, lengths), out, (spec, layout, training),
-                                                  (word("rnn_fwd", "seed", seed),), workspace, stream, algo, allow))
+                                                  (word("rnn_fwd", "seed", seed),), workspace, stream, choice))
     return next(results), next(results), next(results) if lstm else None, next(results) if training else None
 
 
+@public
 def rnn_bwd_data(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, *, lengths=None, layout="TNC", out=None, workspace=None, stream=None,
-                 algo=None, allow=Note.NONE):
+                 **choice):
     """The gradients of `rnn_fwd` by x and by the first states.
 
     Parameters
@@ -127,7 +126,7 @@ def rnn_bwd_data(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, *, lengths=
         the gates' place, for `rnn_bwd_weights`. A second backward pass needs a copy made before, as it does with cuDNN.
     out : tuple (dx, dh0[, dc0])
         Written and returned; any strides.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -161,12 +160,12 @@ def rnn_bwd_data(spec, dy, dhn, dcn, x, h0, c0, y, weights, reserve, *, lengths=
     """
     _check_spec(OPS[1], spec)
     results = _backwards[spec.cell == "lstm"].call((dy, dhn, dcn, x, h0, c0, y, weights, reserve, lengths), out, (spec, layout), (),
-                                                   workspace, stream, algo, allow)
+                                                   workspace, stream, choice)
     return results if len(results) == 3 else (*results, None)
 
 
-def rnn_bwd_weights(spec, x, h0, y, reserve, *, lengths=None, layout="TNC", out=None, workspace=None, stream=None, algo=None,
-                    allow=Note.NONE):
+@public
+def rnn_bwd_weights(spec, x, h0, y, reserve, *, lengths=None, layout="TNC", out=None, workspace=None, stream=None, **choice):
     """The gradient of `rnn_fwd` by the weights, after `rnn_bwd_data`.
 
     Parameters
@@ -179,7 +178,7 @@ def rnn_bwd_weights(spec, x, h0, y, reserve, *, lengths=None, layout="TNC", out=
         As `rnn_bwd_data` left it.
     out : array (weight_size,), packed
         Written and returned.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -199,7 +198,7 @@ def rnn_bwd_weights(spec, x, h0, y, reserve, *, lengths=None, layout="TNC", out=
     Deterministic. Mirrors cudnnRNNBackwardWeights_v8; see `rnn_bwd_data` for an example.
     """
     _check_spec(OPS[2], spec)
-    return _weights((x, h0, y, reserve, lengths), out, (spec, layout), (), workspace, stream, algo, allow)
+    return _weights((x, h0, y, reserve, lengths), out, (spec, layout), (), workspace, stream, choice)
 
 
 def _check_spec(function, spec):

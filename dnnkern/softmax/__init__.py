@@ -1,6 +1,6 @@
 """Softmax and its logarithm along any axis, and their gradients."""
-from ..dispatch import Note
-from ..host.front import Operation
+from ..host.front import Operation, public
+from ..host.scalars import flag, integer
 from ._problem import SoftmaxGradientProblem, SoftmaxProblem, make_backward, make_forward
 
 __all__ = ["SoftmaxGradientProblem", "SoftmaxProblem", "softmax_bwd", "softmax_fwd"]
@@ -11,7 +11,8 @@ BACKWARD = Operation("softmax_bwd", operands=("dy", "y"), outputs=("dx",), probl
 _backward = BACKWARD.call
 
 
-def softmax_fwd(x, *, axis=-1, log=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def softmax_fwd(x, *, axis=-1, log=False, out=None, workspace=None, stream=None, **choice):
     """Softmax along an axis: ``y = exp(x - m) / sum(exp(x - m))`` with m the maximum; or its logarithm, ``x - m - log(sum(exp(x - m)))``.
 
     Parameters
@@ -24,7 +25,7 @@ def softmax_fwd(x, *, axis=-1, log=False, out=None, workspace=None, stream=None,
         The logarithm, computed as such: it stays finite where softmax itself is 0.
     out : array of x's shape and dtype
         Written and returned; any strides. Overlap with x is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -57,10 +58,11 @@ def softmax_fwd(x, *, axis=-1, log=False, out=None, workspace=None, stream=None,
     >>> dnnkern.softmax_fwd(x[:1], log=True).round(4)
     array([[-2.4076, -1.4076, -0.4076]], dtype=float32)
     """
-    return _forward((x,), out, (axis, log), (), workspace, stream, algo, allow)
+    return _forward((x,), out, (integer("softmax_fwd", "axis", axis), flag("softmax_fwd", "log", log)), (), workspace, stream, choice)
 
 
-def softmax_bwd(dy, y, *, axis=-1, log=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def softmax_bwd(dy, y, *, axis=-1, log=False, out=None, workspace=None, stream=None, **choice):
     """The gradient of `softmax_fwd`: ``dx = y * (dy - sum(y * dy))``, or with log ``dx = dy - exp(y) * sum(dy)``, sums along the axis.
 
     Parameters
@@ -73,7 +75,7 @@ def softmax_bwd(dy, y, *, axis=-1, log=False, out=None, workspace=None, stream=N
         As given to `softmax_fwd`.
     out : array of dy's shape and dtype
         Written and returned; any strides. Overlap with dy or y is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -101,4 +103,4 @@ def softmax_bwd(dy, y, *, axis=-1, log=False, out=None, workspace=None, stream=N
     >>> dnnkern.softmax_bwd(np.array([1, 0, 0], np.float32), y).round(4)
     array([ 0.0819, -0.022 , -0.0599], dtype=float32)
     """
-    return _backward((dy, y), out, (axis, log), (), workspace, stream, algo, allow)
+    return _backward((dy, y), out, (integer("softmax_bwd", "axis", axis), flag("softmax_bwd", "log", log)), (), workspace, stream, choice)

@@ -1,7 +1,7 @@
 """Moving and converting elements: transpositions, layouts, parts of arrays, windows of images as matrices, dtypes."""
-from ..dispatch import Note
-from ..host.front import Operation
-from ..host.window import hashable
+from ..host.front import Operation, public
+from ..host.scalars import ints, number
+from ..host.window import windows
 from ._blocks_problem import BlocksProblem
 from ._cast_problem import CastProblem, make_cast_problem
 from ._concat_problem import ConcatProblem
@@ -35,7 +35,8 @@ CAST = Operation("cast", operands=("x",), outputs=("y",), scalars=("scale",), pr
 _cast = CAST.call
 
 
-def transpose(x, axes, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def transpose(x, axes, *, out=None, workspace=None, stream=None, **choice):
     """A copy of x with its dimensions in another order: ``y = numpy.transpose(x, axes).copy()``.
 
     Parameters
@@ -46,7 +47,7 @@ def transpose(x, axes, *, out=None, workspace=None, stream=None, algo=None, allo
         Dimension k of y is dimension ``axes[k]`` of x; negative numbers count from the end.
     out : array
         Written and returned; any strides. Overlap with x is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -75,10 +76,11 @@ def transpose(x, axes, *, out=None, workspace=None, stream=None, algo=None, allo
            [1., 4.],
            [2., 5.]], dtype=float32)
     """
-    return _transpose((x,), out, (hashable(axes),), (), workspace, stream, algo, allow)
+    return _transpose((x,), out, (ints("transpose", "axes", axes),), (), workspace, stream, choice)
 
 
-def convert_layout(x, source, target, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def convert_layout(x, source, target, *, out=None, workspace=None, stream=None, **choice):
     """A copy of x with its dimensions in the order of another layout.
 
     Parameters
@@ -88,7 +90,7 @@ def convert_layout(x, source, target, *, out=None, workspace=None, stream=None, 
     source, target : str
         A letter for each dimension of x and of y, the same ones: "NCHW", "NHWC", "BSHD", ... "NCHW", "NHWC" (images) and "KCRS", "KRSC"
         (filters) are also the names of their forms with one and three spatial dimensions.
-    out, workspace, stream, algo, allow
+    out, workspace, stream, algo, allow, workspace_limit, exclude
         As `transpose`'s. The algorithms are those of `transpose`.
 
     Returns
@@ -115,11 +117,11 @@ def convert_layout(x, source, target, *, out=None, workspace=None, stream=None, 
     >>> dnnkern.convert_layout(np.zeros((8, 3, 100), np.float32), "NCHW", "NHWC").shape
     (8, 100, 3)
     """
-    return _convert_layout((x,), out, (source, target), (), workspace, stream, algo, allow)
+    return _convert_layout((x,), out, (source, target), (), workspace, stream, choice)
 
 
-def im2col(x, window, *, stride=1, padding=0, dilation=1, layout="NCHW", out=None, workspace=None, stream=None, algo=None,
-           allow=Note.NONE):
+@public
+def im2col(x, window, *, stride=1, padding=0, dilation=1, layout="NCHW", out=None, workspace=None, stream=None, **choice):
     """What a window sees of an image from each place, as a matrix: a convolution is then a product with it.
 
     Parameters
@@ -135,7 +137,7 @@ def im2col(x, window, *, stride=1, padding=0, dilation=1, layout="NCHW", out=Non
         Channels first or last, for any number of spatial dimensions.
     out : array
         Written and returned; any strides. Overlap with x is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -173,12 +175,12 @@ def im2col(x, window, *, stride=1, padding=0, dilation=1, layout="NCHW", out=Non
            [6., 7., 0., 0.],
            [8., 0., 0., 0.]], dtype=float32)
     """
-    parameters = hashable(window), hashable(stride), hashable(padding), hashable(dilation), layout
-    return _im2col((x,), out, parameters, (), workspace, stream, algo, allow)
+    parameters = *windows("im2col", window, stride, padding, dilation), layout
+    return _im2col((x,), out, parameters, (), workspace, stream, choice)
 
 
-def col2im(columns, x_shape, window, *, stride=1, padding=0, dilation=1, layout="NCHW", out=None, workspace=None, stream=None, algo=None,
-           allow=Note.NONE):
+@public
+def col2im(columns, x_shape, window, *, stride=1, padding=0, dilation=1, layout="NCHW", out=None, workspace=None, stream=None, **choice):
     """The adjoint of `im2col`: each pixel of an image is the sum of the columns' elements that are copies of it.
 
     Parameters
@@ -191,7 +193,7 @@ def col2im(columns, x_shape, window, *, stride=1, padding=0, dilation=1, layout=
         As `im2col`'s.
     out : array
         Written and returned; any strides. Overlap with columns is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -217,11 +219,12 @@ def col2im(columns, x_shape, window, *, stride=1, padding=0, dilation=1, layout=
            [2., 4., 2.],
            [1., 2., 1.]], dtype=float32)
     """
-    parameters = hashable(x_shape), hashable(window), hashable(stride), hashable(padding), hashable(dilation), layout
-    return _col2im((columns,), out, parameters, (), workspace, stream, algo, allow)
+    parameters = ints("col2im", "x_shape", x_shape), *windows("col2im", window, stride, padding, dilation), layout
+    return _col2im((columns,), out, parameters, (), workspace, stream, choice)
 
 
-def cast(x, dtype, *, scale=1.0, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def cast(x, dtype, *, scale=1.0, out=None, workspace=None, stream=None, **choice):
     """A copy of x in another dtype, times a scale: ``y = dtype(scale * x)``.
 
     Parameters
@@ -234,7 +237,7 @@ def cast(x, dtype, *, scale=1.0, out=None, workspace=None, stream=None, algo=Non
         Multiplied in float32, or in float64 where x or y is float64 or int32.
     out : array of that dtype
         Written and returned; any strides. Overlap with x is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -264,7 +267,8 @@ def cast(x, dtype, *, scale=1.0, out=None, workspace=None, stream=None, algo=Non
     >>> dnnkern.cast(np.array([1, -3], np.int32), np.float16, scale=0.5)
     array([ 0.5, -1.5], dtype=float16)
     """
-    return _cast((x,), out, (dtype, scale != 1), (scale,), workspace, stream, algo, allow)
+    scale = number("cast", "scale", scale)
+    return _cast((x,), out, (dtype, scale != 1), (scale,), workspace, stream, choice)
 
 
 def __getattr__(name):

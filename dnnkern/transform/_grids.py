@@ -1,7 +1,6 @@
 """Grids of places, and images sampled at them: the public functions."""
-from ..dispatch import Note
-from ..host.front import Operation
-from ..host.window import hashable
+from ..host.front import Operation, public
+from ..host.scalars import flag, ints
 from ._grid_problem import make_affine, make_affine_gradient, make_sample, make_sample_gradient
 
 AFFINE_GRID_FWD = Operation("affine_grid_fwd", operands=("theta",), outputs=("grid",), problem=make_affine)
@@ -14,7 +13,8 @@ GRID_SAMPLE_BWD = Operation("grid_sample_bwd", operands=("dy", "x", "grid"), out
 _sample_backward = GRID_SAMPLE_BWD.call
 
 
-def affine_grid_fwd(theta, size, *, align_corners=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def affine_grid_fwd(theta, size, *, align_corners=False, out=None, workspace=None, stream=None, **choice):
     """The places that an affine map gives each pixel of an image: ``grid[n, p, q] = theta[n] @ (x[q], y[p], 1)``.
 
     x and y run from -1 to 1 along the width and the height: the middles of pixels, or with `align_corners` those of the outermost pixels
@@ -29,7 +29,7 @@ def affine_grid_fwd(theta, size, *, align_corners=False, out=None, workspace=Non
     align_corners : bool
     out : array
         Written and returned; any strides. Overlap with theta is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -58,10 +58,12 @@ def affine_grid_fwd(theta, size, *, align_corners=False, out=None, workspace=Non
     array([[[[0., 0.],
              [1., 0.]]]], dtype=float32)
     """
-    return _affine_forward((theta,), out, (hashable(size), align_corners), (), workspace, stream, algo, allow)
+    parameters = ints("affine_grid_fwd", "size", size), flag("affine_grid_fwd", "align_corners", align_corners)
+    return _affine_forward((theta,), out, parameters, (), workspace, stream, choice)
 
 
-def affine_grid_bwd(dgrid, *, align_corners=False, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def affine_grid_bwd(dgrid, *, align_corners=False, out=None, workspace=None, stream=None, **choice):
     """The gradient of `affine_grid_fwd` by theta: sums of the grid's gradient times the places.
 
     Parameters
@@ -72,7 +74,7 @@ def affine_grid_bwd(dgrid, *, align_corners=False, out=None, workspace=None, str
         As given to `affine_grid_fwd`.
     out : array
         Written and returned; any strides. Overlap with dgrid is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -96,11 +98,12 @@ def affine_grid_bwd(dgrid, *, align_corners=False, out=None, workspace=None, str
     array([[[0., 0., 4.],
             [0., 0., 4.]]], dtype=float32)
     """
-    return _affine_backward((dgrid,), out, (align_corners,), (), workspace, stream, algo, allow)
+    return _affine_backward((dgrid,), out, (flag("affine_grid_bwd", "align_corners", align_corners),), (), workspace, stream, choice)
 
 
+@public
 def grid_sample_fwd(x, grid, *, mode="bilinear", padding_mode="zeros", align_corners=False, out=None, workspace=None, stream=None,
-                    algo=None, allow=Note.NONE):
+                    **choice):
     """Images at the places of a grid: ``y[n, c, p, q]`` is image n, channel c, at ``grid[n, p, q]``.
 
     A grid's coordinates run from -1 to 1 over the image, the first along the width: from border to border, or with `align_corners` from
@@ -120,7 +123,7 @@ def grid_sample_fwd(x, grid, *, mode="bilinear", padding_mode="zeros", align_cor
     align_corners : bool
     out : array
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -152,11 +155,13 @@ def grid_sample_fwd(x, grid, *, mode="bilinear", padding_mode="zeros", align_cor
     >>> dnnkern.grid_sample_fwd(x + 8, grid, padding_mode="border")
     array([[[[14., 12.,  8.]]]], dtype=float32)
     """
-    return _sample_forward((x, grid), out, (mode, padding_mode, align_corners), (), workspace, stream, algo, allow)
+    parameters = mode, padding_mode, flag("grid_sample_fwd", "align_corners", align_corners)
+    return _sample_forward((x, grid), out, parameters, (), workspace, stream, choice)
 
 
+@public
 def grid_sample_bwd(dy, x, grid, *, mode="bilinear", padding_mode="zeros", align_corners=False, out=None, workspace=None, stream=None,
-                    algo=None, allow=Note.NONE):
+                    **choice):
     """The gradients of `grid_sample_fwd` by the images and by the grid.
 
     Parameters
@@ -167,7 +172,7 @@ def grid_sample_bwd(dy, x, grid, *, mode="bilinear", padding_mode="zeros", align
         As given to `grid_sample_fwd`.
     out : (dx, dgrid)
         Written and returned; any strides. Overlap with an operand is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -197,4 +202,5 @@ def grid_sample_bwd(dy, x, grid, *, mode="bilinear", padding_mode="zeros", align
     (array([[0.25, 1.25],
            [0.25, 0.25]], dtype=float32), array([4., 8.], dtype=float32))
     """
-    return _sample_backward((dy, x, grid), out, (mode, padding_mode, align_corners), (), workspace, stream, algo, allow)
+    parameters = mode, padding_mode, flag("grid_sample_bwd", "align_corners", align_corners)
+    return _sample_backward((dy, x, grid), out, parameters, (), workspace, stream, choice)

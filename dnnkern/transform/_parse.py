@@ -4,7 +4,8 @@ import functools
 import re
 
 from ..host.tensor import Tensor
-from ..host.words import LARGEST, WordParser, dtype_word, problem_from_record
+from ..host.scalars import LARGEST
+from ..host.words import WordParser, dtype_word, problem_from_record
 from ._blocks_problem import BLOCKS, BlocksProblem, make_blocks_problem
 from ._borders import MODES
 from ._cast_problem import CastProblem, make_cast_problem

@@ -1,7 +1,6 @@
 """Parts of arrays: slices, concatenations, borders, values in place of all elements, blocks of pixels."""
-from ..dispatch import Note
-from ..host.front import Operation
-from ..host.window import hashable
+from ..host.front import Operation, public
+from ..host.scalars import integer, ints, number
 from ._blocks_problem import make_blocks_problem
 from ._concat_problem import LABELS, MOST_ARRAYS, OPERANDS, make_concat_problem
 from ._pad_problem import make_pad_problem, make_set_problem
@@ -24,7 +23,8 @@ SPACE_TO_DEPTH = Operation("space_to_depth", operands=("x",), outputs=("y",),
 _space_to_depth = SPACE_TO_DEPTH.call
 
 
-def strided_slice(x, starts, stops, steps=None, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def strided_slice(x, starts, stops, steps=None, *, out=None, workspace=None, stream=None, **choice):
     """A copy of a part of x: ``y = x[starts[0]:stops[0]:steps[0], starts[1]:stops[1]:steps[1], ...].copy()``.
 
     Parameters
@@ -38,7 +38,7 @@ def strided_slice(x, starts, stops, steps=None, *, out=None, workspace=None, str
         One entry a dimension, not 0; negative ones go backwards. By default all are 1.
     out : array
         Written and returned; any strides. Overlap with x is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -69,10 +69,12 @@ def strided_slice(x, starts, stops, steps=None, *, out=None, workspace=None, str
     >>> dnnkern.strided_slice(x, (0, None), (1, None), (1, -1))
     array([[3., 2., 1., 0.]], dtype=float32)
     """
-    return _strided_slice((x,), out, (hashable(starts), hashable(stops), hashable(steps)), (), workspace, stream, algo, allow)
+    parameters = ints("strided_slice", "starts", starts), ints("strided_slice", "stops", stops), ints("strided_slice", "steps", steps)
+    return _strided_slice((x,), out, parameters, (), workspace, stream, choice)
 
 
-def concat(arrays, axis, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def concat(arrays, axis, *, out=None, workspace=None, stream=None, **choice):
     """Arrays one behind the other along an axis: ``y = numpy.concatenate(arrays, axis)``.
 
     Parameters
@@ -84,7 +86,7 @@ def concat(arrays, axis, *, out=None, workspace=None, stream=None, algo=None, al
         Negative numbers count from the end.
     out : array
         Written and returned; any strides. Overlap with an array is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -118,10 +120,11 @@ def concat(arrays, axis, *, out=None, workspace=None, stream=None, algo=None, al
         raise TypeError(f"concat: arrays is a {type(arrays).__name__}; expected a sequence of arrays")
     if not 1 <= len(operands) <= MOST_ARRAYS:
         raise ValueError(f"concat: arrays has {len(operands)} entries; expected 1 to {MOST_ARRAYS}")
-    return _concat(operands, out, (len(operands), hashable(axis)), (), workspace, stream, algo, allow)
+    return _concat(operands, out, (len(operands), integer("concat", "axis", axis)), (), workspace, stream, choice)
 
 
-def pad(x, pads, *, mode="constant", value=0.0, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def pad(x, pads, *, mode="constant", value=0.0, out=None, workspace=None, stream=None, **choice):
     """A copy of x with borders: ``y = numpy.pad(x, pads, mode)``.
 
     Parameters
@@ -137,7 +140,7 @@ def pad(x, pads, *, mode="constant", value=0.0, out=None, workspace=None, stream
         Rounded to x's dtype as `cast` rounds: integers and 8-bit floats saturate.
     out : array
         Written and returned; any strides. Overlap with x is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -169,10 +172,11 @@ def pad(x, pads, *, mode="constant", value=0.0, out=None, workspace=None, stream
     >>> dnnkern.pad(x, ((0, 0), (2, 2)), mode="reflect")
     array([[3., 2., 1., 2., 3., 2., 1.]], dtype=float32)
     """
-    return _pad((x,), out, (hashable(pads), mode), (value,), workspace, stream, algo, allow)
+    return _pad((x,), out, (ints("pad", "pads", pads), mode), (number("pad", "value", value),), workspace, stream, choice)
 
 
-def set_tensor(x, value, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def set_tensor(x, value, *, out=None, workspace=None, stream=None, **choice):
     """Every element of an array becomes a value, in place: ``x[...] = value``.
 
     Parameters
@@ -183,7 +187,7 @@ def set_tensor(x, value, *, out=None, workspace=None, stream=None, algo=None, al
         Rounded to x's dtype as `cast` rounds: integers and 8-bit floats saturate.
     out : array
         Written and returned in place of x, which it has the shape and dtype of; any strides. May be exactly x; other overlap is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -214,10 +218,11 @@ def set_tensor(x, value, *, out=None, workspace=None, stream=None, algo=None, al
     array([[0.5, 0.5, 0.5],
            [0.5, 0.5, 0.5]], dtype=float32)
     """
-    return _set_tensor((x,), x if out is None else out, (), (value,), workspace, stream, algo, allow)
+    return _set_tensor((x,), x if out is None else out, (), (number("set_tensor", "value", value),), workspace, stream, choice)
 
 
-def depth_to_space(x, block, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def depth_to_space(x, block, *, out=None, workspace=None, stream=None, **choice):
     """Groups of channels as blocks of pixels: ``y[n, c, h * block + i, w * block + j] = x[n, (i * block + j) * C + c, h, w]``.
 
     Parameters
@@ -228,7 +233,7 @@ def depth_to_space(x, block, *, out=None, workspace=None, stream=None, algo=None
         Extent of a block of pixels in either direction, 1 or more.
     out : array
         Written and returned; any strides. Overlap with x is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s. The algorithms are those of `transpose`.
 
     Returns
@@ -258,17 +263,18 @@ def depth_to_space(x, block, *, out=None, workspace=None, stream=None, algo=None
     array([[0., 2., 1., 3.],
            [4., 6., 5., 7.]], dtype=float32)
     """
-    return _depth_to_space((x,), out, (block,), (), workspace, stream, algo, allow)
+    return _depth_to_space((x,), out, (integer("depth_to_space", "block", block, 1),), (), workspace, stream, choice)
 
 
-def space_to_depth(x, block, *, out=None, workspace=None, stream=None, algo=None, allow=Note.NONE):
+@public
+def space_to_depth(x, block, *, out=None, workspace=None, stream=None, **choice):
     """Blocks of pixels as groups of channels, the inverse of `depth_to_space`.
 
     Parameters
     ----------
     x : array (N, C, H * block, W * block)
         Of any dtype but bool, any strides.
-    block, out, workspace, stream, algo, allow
+    block, out, workspace, stream, algo, allow, workspace_limit, exclude
         As `depth_to_space`'s.
 
     Returns
@@ -295,4 +301,4 @@ def space_to_depth(x, block, *, out=None, workspace=None, stream=None, algo=None
            [4., 6.],
            [5., 7.]], dtype=float32)
     """
-    return _space_to_depth((x,), out, (block,), (), workspace, stream, algo, allow)
+    return _space_to_depth((x,), out, (integer("space_to_depth", "block", block, 1),), (), workspace, stream, choice)

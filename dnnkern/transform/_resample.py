@@ -1,7 +1,6 @@
 """Images resampled: the public functions."""
-from ..dispatch import Note
-from ..host.front import Operation
-from ..host.window import hashable
+from ..host.front import Operation, public
+from ..host.scalars import flag, ints
 from ._resample_problem import make_resample
 
 RESAMPLE_FWD = Operation("resample_fwd", operands=("x",), outputs=("y",),
@@ -12,8 +11,8 @@ RESAMPLE_BWD = Operation("resample_bwd", operands=("dy",), outputs=("dx",),
 _resample_bwd = RESAMPLE_BWD.call
 
 
-def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW", out=None, workspace=None, stream=None, algo=None,
-                 allow=Note.NONE):
+@public
+def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW", out=None, workspace=None, stream=None, **choice):
     """An image of another size.
 
     Parameters
@@ -31,7 +30,7 @@ def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW",
         Channels first or last, for any number of spatial dimensions.
     out : array
         Written and returned; any strides. Overlap with x is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -65,11 +64,12 @@ def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW",
     >>> dnnkern.resample_fwd(x, 5, mode="bilinear", align_corners=True)
     array([[[0., 2., 4., 6., 8.]]], dtype=float32)
     """
-    return _resample_fwd((x,), out, (hashable(size), mode, align_corners, layout), (), workspace, stream, algo, allow)
+    parameters = ints("resample_fwd", "size", size), mode, flag("resample_fwd", "align_corners", align_corners), layout
+    return _resample_fwd((x,), out, parameters, (), workspace, stream, choice)
 
 
-def resample_bwd(dy, x_shape, *, mode="nearest", align_corners=False, layout="NCHW", out=None, workspace=None, stream=None, algo=None,
-                 allow=Note.NONE):
+@public
+def resample_bwd(dy, x_shape, *, mode="nearest", align_corners=False, layout="NCHW", out=None, workspace=None, stream=None, **choice):
     """The gradient of `resample_fwd`: each pixel gathers what the places that it is a part of give it.
 
     Parameters
@@ -82,7 +82,7 @@ def resample_bwd(dy, x_shape, *, mode="nearest", align_corners=False, layout="NC
         As `resample_fwd`'s.
     out : array
         Written and returned; any strides. Overlap with dy is an error.
-    workspace, stream, algo, allow
+    workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
@@ -105,4 +105,5 @@ def resample_bwd(dy, x_shape, *, mode="nearest", align_corners=False, layout="NC
     >>> dnnkern.resample_bwd(np.ones((1, 1, 6), np.float32), (1, 1, 3), mode="bilinear")
     array([[[2., 2., 2.]]], dtype=float32)
     """
-    return _resample_bwd((dy,), out, (hashable(x_shape), mode, align_corners, layout), (), workspace, stream, algo, allow)
+    parameters = ints("resample_bwd", "x_shape", x_shape), mode, flag("resample_bwd", "align_corners", align_corners), layout
+    return _resample_bwd((dy,), out, parameters, (), workspace, stream, choice)
