@@ -237,8 +237,8 @@ def test_maximizing_is_a_step_with_the_negative_gradients(op, algo):
     step(op, up, algo=algo, maximize=True)
     step(op, down, algo=algo)
     for name in STATES[op] + ("params",):
-        for a, b in zip(up[name], down[name]):
-            np.testing.assert_array_equal(host(a), host(b))
+        for a, b in zip(up[name], down[name]):  # which products a compiler fuses may differ
+            np.testing.assert_allclose(host(a), host(b), rtol=3e-7, atol=0)
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
