@@ -17,6 +17,11 @@ OPS = ("dropout_fwd", "dropout_bwd")
 ALGORITHMS = ("naive", "vector")
 
 
+def words(number):
+    """An array of one int64."""
+    return array([number], "int64")
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_bits_do_not_depend_on_dtype_shape_or_algorithm(dtype):
     want = np.packbits(keep_bits(600, 0.3, 11, 4), bitorder="little")
@@ -75,6 +80,55 @@ def test_another_probability_compiles_nothing():
     plans = len(FORWARD.plans)
     dnnkern.dropout_fwd(x, 0.7, 2, offset=3)
     assert len(FORWARD.plans) == plans
+
+
+# ---- seeds and offsets in memory
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("seed, offset", [(7, 3), (-5, 2 ** 40)])
+def test_a_seed_or_an_offset_in_memory_draws_what_the_number_draws(algo, seed, offset):
+    x = array(np.ones((5, 40)))
+    want = [host(t) for t in dnnkern.dropout_fwd(x, 0.5, seed, offset=offset, algo=algo)]
+    for seeds, offsets in ((words(seed), offset), (seed, words(offset)), (words(seed), words(offset))):
+        for got, one in zip(dnnkern.dropout_fwd(x, 0.5, seeds, offset=offsets, algo=algo), want):
+            np.testing.assert_array_equal(host(got), one)
+
+
+def test_other_numbers_in_memory_draw_anew_without_a_plan():
+    from dnnkern.dropout import FORWARD
+    x, seed = array(np.ones(200)), words(1)
+    masks = [host(dnnkern.dropout_fwd(x, 0.5, seed)[1])]
+    plans = len(FORWARD.plans), len(FORWARD.calls)
+    for number in (2, 1):
+        seed[...] = number
+        masks.append(host(dnnkern.dropout_fwd(x, 0.5, seed)[1]))
+    assert (len(FORWARD.plans), len(FORWARD.calls)) == plans
+    assert np.array_equal(masks[0], masks[2]) and not np.array_equal(masks[0], masks[1])
+
+
+@pytest.mark.skipif(SIMULATED, reason="CUDA graphs need a GPU")
+def test_a_replayed_graph_draws_anew():
+    import torch
+    x, seed = array(np.ones(4096)), words(1)
+    dnnkern.dropout_fwd(x, 0.5, seed)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        _, mask = dnnkern.dropout_fwd(x, 0.5, seed)
+        seed += 1
+    for number in (1, 2, 3):
+        graph.replay()
+        want = np.packbits(keep_bits(4096, 0.5, number, 0), bitorder="little")
+        np.testing.assert_array_equal(host(mask), want)
+
+
+def test_what_seeds_in_memory_must_be():
+    x = array(np.ones(20))
+    for name, wrong, error, text in (("seed", array([1], "int32"), TypeError, "int32"), ("offset", array([1.0]), TypeError, "float32"),
+                                     ("seed", array([1, 2], "int64"), ValueError, r"\(2,\)"),
+                                     ("offset", array([], "int64"), ValueError, r"\(0,\)")):
+        with pytest.raises(error, match=f"dropout_fwd: {name} .*{text}.*one int64"):
+            dnnkern.dropout_fwd(x, 0.5, **{"seed": 1, name: wrong})
 
 
 @pytest.mark.parametrize("kind", [Forward, Backward])

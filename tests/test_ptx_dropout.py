@@ -1,4 +1,6 @@
 """What the kernels of dropout compile to: 16-byte accesses under way before the random bits are drawn, integer arithmetic for those."""
+import dataclasses
+
 import pytest
 
 from dnnkern.device import SIMULATED
@@ -9,6 +11,7 @@ if SIMULATED:
 from test_ptx_transform import accesses, assembled  # noqa: E402
 
 from dnnkern.dropout._parse import parse_problem  # noqa: E402
+from dnnkern.host.tensor import Tensor  # noqa: E402
 
 
 @pytest.mark.parametrize("op", ["dropout_fwd", "dropout_bwd"])
@@ -27,3 +30,11 @@ def test_the_loads_come_before_the_random_bits(tmp_path):
     last = next(k for k, name in enumerate(names) if name.startswith("STG") and ".128" in name)
     wide = [k for k, name in enumerate(names) if name.startswith("IMAD.WIDE.U32") or name.startswith("IMAD.HI.U32")]
     assert sum(first < k < last for k in wide) >= 32, "two calls of ten rounds with two products each, but some of the first"
+
+
+def test_a_seed_in_memory_is_one_load(tmp_path):
+    problem = parse_problem("8192x4096 bf16".split(), "dropout_fwd")
+    problem = dataclasses.replace(problem, seed_array=Tensor.packed((1,), "int64"))
+    code, _ = assembled(problem, "vector", tmp_path)
+    assert accesses(code, "LDG")[64] == 1 and accesses(code, "LDG")[128] == 2
+    assert code.registers <= 40

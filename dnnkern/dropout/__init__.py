@@ -1,13 +1,13 @@
 """Dropout: elements set to zero at random, and the gradient, which remembers them as one bit each."""
 from ..host.front import Operation, public
 from ..host.scalars import shares, word
-from ._bits import drawn
+from ._bits import drawn, in_memory
 from ._problem import DropoutGradientProblem, DropoutProblem, make_backward, make_forward
 
 __all__ = ["DropoutGradientProblem", "DropoutProblem", "dropout_bwd", "dropout_fwd"]
 
-FORWARD = Operation("dropout_fwd", operands=("x",), outputs=("y", "mask"), scalars=("seed", "offset", "threshold", "factor"),
-                    problem=make_forward, in_place=frozenset({"x"}))
+FORWARD = Operation("dropout_fwd", operands=("x", "seed_array", "offset_array"), outputs=("y", "mask"), labels=("x", "seed", "offset"),
+                    scalars=("seed", "offset", "threshold", "factor"), problem=make_forward, in_place=frozenset({"x"}))
 _forward = FORWARD.call
 BACKWARD = Operation("dropout_bwd", operands=("dy", "mask"), outputs=("dx",), scalars=("factor",), problem=make_backward,
                      in_place=frozenset({"dy"}))
@@ -24,9 +24,10 @@ def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, 
         float64, float32, float16 or bfloat16; at most eight dimensions, any strides.
     p : float
         From 0 to below 1. Elements are dropped with the nearest probability below 1 that is a multiple of 2**-16.
-    seed, offset : int
-        Of 64 bits. Which elements are kept is a function of seed, offset and an element's position in x, in the order of its dimensions:
-        calls that draw independently have different offsets.
+    seed, offset : int, or int64 array of one element
+        Of 64 bits. An array is on x's device and read by the kernel: a replayed CUDA graph draws anew once it has changed. Which elements
+        are kept is a function of seed, offset and an element's position in x, in the order of its dimensions: calls that draw
+        independently have different offsets.
     out : tuple (y, mask)
         Written and returned. y has any strides and may be exactly x; mask is packed.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -46,7 +47,7 @@ def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, 
     ValueError
         A probability outside [0, 1), a seed or an offset of more than 64 bits, an `out` of another shape or that partly overlaps x.
     TypeError
-        Dtypes, a seed or an offset that is no integer, objects that are not device arrays, an immutable `out`.
+        Dtypes, a seed or an offset that is neither an integer nor an int64 array, objects that are not device arrays, an immutable `out`.
     NotSupported
         A forced algorithm that cannot solve the problem.
 
@@ -65,8 +66,12 @@ def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, 
     array([0, 1, 1, 1, 1, 0, 1, 0, 1, 0], dtype=uint8)
     """
     threshold, factor = drawn(*shares("dropout_fwd", p=p))
+    operands = x,
+    if in_memory(seed) or in_memory(offset):
+        operands = x, seed if in_memory(seed) else None, offset if in_memory(offset) else None
+        seed, offset = (0 if in_memory(value) else value for value in (seed, offset))
     scalars = word("dropout_fwd", "seed", seed), word("dropout_fwd", "offset", offset), threshold, factor
-    return _forward((x,), out, (), scalars, workspace, stream, choice)
+    return _forward(operands, out, (), scalars, workspace, stream, choice)
 
 
 @public

@@ -7,6 +7,7 @@ from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ..transform._problem import MOST_DIMENSIONS, Dim, sizes_text
+from ._bits import check_word
 
 
 class _Dropout:
@@ -78,7 +79,8 @@ class _Dropout:
 
     def __str__(self):
         strided = "".join(f" strides {t.strides}" for t in (self.source, self.result) if not t.is_packed)
-        return f"{self.op} {sizes_text(self.source.shape)} {self.dtype}{' in place' * self.in_place}{strided}"
+        read = "".join(f" {name} in memory" for name in ("seed", "offset") if getattr(self, f"{name}_array", None) is not None)
+        return f"{self.op} {sizes_text(self.source.shape)} {self.dtype}{' in place' * self.in_place}{read}{strided}"
 
 
 @dataclass(frozen=True)
@@ -93,15 +95,21 @@ class DropoutProblem(_Dropout):
         The bits.
     in_place : bool
         y is exactly x.
+    seed_array, offset_array : Tensor or None
+        Where the seed and the offset are read from; None: they are numbers of the call.
     """
     x: Tensor
     y: Tensor
     mask: Tensor
     in_place: bool = False
+    seed_array: Tensor | None = None
+    offset_array: Tensor | None = None
     op = "dropout_fwd"
 
     def __post_init__(self):
         self._check("x")
+        check_word(self.op, "seed", self.seed_array)
+        check_word(self.op, "offset", self.offset_array)
 
     source = property(lambda self: self.x)
     result = property(lambda self: self.y)
@@ -142,11 +150,11 @@ def mask_shape(t):
 
 def make_forward(tensors, out, aliases):
     """`DropoutProblem` of a call."""
-    (x,) = tensors
+    x, *words = tensors
     if x is None:
         raise TypeError("dropout_fwd: x: got NoneType; expected an array")
     y, mask = out if out is not None else (Tensor.packed(x.shape, x.dtype), Tensor.packed(mask_shape(x), "uint8"))
-    return DropoutProblem(x, y, mask, bool(aliases))
+    return DropoutProblem(x, y, mask, bool(aliases), *words)
 
 
 def make_backward(tensors, out, aliases):

@@ -11,16 +11,18 @@ from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ..transform._offsets import make_offsets64, offset_arguments64
-from ._bits import GROUP, bit_of, draw, is_kept, make_kept
+from ._bits import GROUP, bit_of, draw, is_kept, make_kept, make_word, read_words, word_arguments
 
 THREADS = 256
 
 
 @dataclass(frozen=True)
 class Config:
-    """Element type, number of dimensions."""
+    """Element type, number of dimensions, whether the seed and the offset are read from memory."""
     dtype: str
     dims: int
+    seed_array: bool = False
+    offset_array: bool = False
 
 
 def supports(problem):
@@ -45,7 +47,7 @@ def estimate(problem, device, config):
 def forward_kernel(config):
     """y and mask from x."""
     load, store, kept = element(config.dtype).load, element(config.dtype).store, make_kept(config.dtype)
-    offsets = make_offsets64(config.dims)
+    offsets, seed_of, offset_of = make_offsets64(config.dims), make_word(config.seed_array), make_word(config.offset_array)
 
     @cuda.jit(launch_bounds=THREADS)
     def dropout_fwd_naive(x, y, mask, elements, sizes, strides, seed, offset, threshold, factor):
@@ -53,7 +55,7 @@ def forward_kernel(config):
         first = i64(group * GROUP)
         if first < elements:
             words, bits = cuda.local.array(4, u32), u32(0)
-            draw(words, 0, seed, offset, group)
+            draw(words, 0, seed_of(seed), offset_of(offset), group)
             for k in range(GROUP):
                 if i64(first + k) < elements:
                     keep = is_kept(words, k, threshold)
@@ -86,10 +88,12 @@ def backward_kernel(config):
 def build(problem, device, config):
     """One launch."""
     forward = problem.op == "dropout_fwd"
-    kernel = (forward_kernel if forward else backward_kernel)(Config(problem.dtype, len(problem.dims)))
-    numbers = ("seed", "offset", "threshold", "factor") if forward else ("factor",)
+    kernel = forward_kernel(Config(problem.dtype, len(problem.dims), *read_words(problem))) if forward else \
+        backward_kernel(Config(problem.dtype, len(problem.dims)))
+    numbers = ("threshold", "factor") if forward else ("factor",)
     arguments = (*(Argument(element(problem.dtype).pointer, name) for name in (("x", "y") if forward else ("dy", "dx"))),
                  Argument("uint8*", "mask"), Argument("int64", problem.size), *offset_arguments64(problem.dims),
+                 *(word_arguments(problem) if forward else ()),
                  *(Argument(problem.scalar_types.get(name, problem.compute), name) for name in numbers))
     return (Launch(kernel, (-(-problem.mask.size // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 

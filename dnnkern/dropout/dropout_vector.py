@@ -18,14 +18,15 @@ from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from ..transform._offsets import LIMIT, make_offsets, offset_arguments
 from ..transform._problem import Dim
-from ._bits import GROUP, bit_of, draw, is_kept, make_kept
+from ._bits import GROUP, bit_of, draw, is_kept, make_kept, make_word, read_words, word_arguments
 
 THREADS = 256
 
 
 @dataclass(frozen=True)
 class Config:
-    """Element type, elements a thread, words of an access of either array, dimensions, 64-bit offsets, whether both arrays are one."""
+    """Element type, elements a thread, words of an access of either array, dimensions, 64-bit offsets, whether both arrays are one;
+    whether the seed and the offset are read from memory."""
     dtype: str
     run: int
     x_words: int
@@ -33,6 +34,8 @@ class Config:
     dims: int
     wide: bool
     in_place: bool
+    seed_array: bool = False
+    offset_array: bool = False
 
     @property
     def groups(self):
@@ -69,7 +72,8 @@ def _count(problem):
 def _config(problem):
     run, outer = _run(problem), problem.dims[:-1]
     return Config(problem.dtype, run, access_words(problem.source, run, [d.x for d in outer]),
-                  access_words(problem.result, run, [d.y for d in outer]), len(problem.dims), problem.is_wide, problem.in_place)
+                  access_words(problem.result, run, [d.y for d in outer]), len(problem.dims), problem.is_wide, problem.in_place,
+                  *read_words(problem))
 
 
 def estimate(problem, device, config):
@@ -94,6 +98,7 @@ def forward_kernel(config):
     """y and mask from x, a run a thread."""
     SCALAR, LENGTH, fetch, unpack, put, kept, T, load, store = _parts(config)
     RUN, GROUPS, offsets = config.run, config.groups, make_offsets(config.dims, config.wide)
+    seed_of, offset_of = make_word(config.seed_array), make_word(config.offset_array)
     WORDS, ROWS, Int = 4 * GROUPS, config.dims > 1, i64 if config.wide else i32
 
     @cuda.jit(launch_bounds=(THREADS, 4))
@@ -111,7 +116,7 @@ def forward_kernel(config):
             if whole:
                 fetch(buffer, 0, x, i32(0), i32(1))
             for g in range(GROUPS):
-                draw(words, 4 * g, seed, offset, i64(group + g))
+                draw(words, 4 * g, seed_of(seed), offset_of(offset), i64(group + g))
             if whole:
                 unpack(values, 0, buffer, 0)
                 for k in range(RUN):
@@ -171,10 +176,11 @@ def build(problem, device, config):
     config, forward = _config(problem), problem.op == "dropout_fwd"
     *outer, last = problem.dims
     runs = (*outer, Dim(ceil_div(last.size, config.run), config.run, config.run))
-    numbers = ("seed", "offset", "threshold", "factor") if forward else ("factor",)
+    numbers = ("threshold", "factor") if forward else ("factor",)
     arguments = (*(Argument(element(problem.dtype).pointer, name) for name in (("x", "y") if forward else ("dy", "dx"))),
                  Argument("uint8*", "mask"), Argument("int32", _count(problem)), Argument("int64" if config.wide else "int32", last.size),
                  Argument("uint32x3", divisor(runs[-1].size)), *offset_arguments(runs, config.wide),
+                 *(word_arguments(problem) if forward else ()),
                  *(Argument(problem.scalar_types.get(name, problem.compute), name) for name in numbers))
     kernel = (forward_kernel if forward else backward_kernel)(config)
     return (Launch(kernel, (ceil_div(_count(problem), THREADS), 1, 1), (THREADS, 1, 1), arguments),)
