@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 
 from dnnkern import dispatch
+from dnnkern._table import note
 from dnnkern.device import SIMULATED
 from dnnkern.dispatch import plain
 from dnnkern.find import Trial, candidates, config_text, note_names, operation_of, reference_of, set_reference
@@ -146,14 +147,15 @@ def measure(args, device) -> list:
         roofs = roof.measure_roofs(device, clock, sorted({roof.unit_of(c.problem) for c in cases} | {"fma"}))
         for line in table.roof_lines(roofs):
             print(line)
-        for case in cases:
+        for number, case in enumerate(cases, 1):
             started = time.perf_counter()
             bench = CaseBench(case, device, clock, peers, roofs, allowed(args))
             found = bench.rows(args)
             release(clock)
             rows += found
             left = f", {len(bench.hopeless)} hopeless left out" if bench.hopeless else ""
-            table.show(f"\n{case}  [{time.perf_counter() - started:.1f} s{left}]", found)
+            note()
+            table.show(f"\n[{number}/{len(cases)}] {case}  [{time.perf_counter() - started:.1f} s{left}]", found)
             if args.json:
                 with open(args.json, "a") as file:
                     file.writelines(json.dumps(plain({**r, "roofs": roofs, "machine": record})) + "\n" for r in found)
@@ -195,7 +197,7 @@ class CaseBench:
         """What to time, of `names` alone where they are given; the configuration that `get_algorithm` answers is always among it."""
         problem, device, named = self.problem, self.device, wanted(args, self.operation.op)
         found = candidates(self.operation.op, problem, device, allow=self.allow, configurations=args.configs)
-        chosen = dispatch.get_algorithm(self.operation.op, problem, allow=self.allow, device=device)
+        chosen = dispatch.get_algorithm(self.operation.op, problem, allow=self.allow, device=device, prefer="device")
         self.chosen = self._key(chosen)
         self.estimates = {self._key(a): a.estimate(problem, device, a.config) for a in found}
         self.predicted = min(self.estimates, key=self.estimates.get)
@@ -230,7 +232,12 @@ class CaseBench:
         trials, clock = self.trials(args, names), self.clock
         with Operands(self.operation, self.problem, self.device) as operands:
             set_reference(self.operation, self.problem, operands, self.device, clock)
-            good = [t for t in trials if t.prepare(self.operation, operands, clock)]
+            good = []
+            for number, trial in enumerate(trials, 1):
+                note(f"{self.case}: checking {trial.algorithm.name}, {number} of {len(trials)}")
+                if trial.prepare(self.operation, operands, clock):
+                    good.append(trial)
+            note(f"{self.case}: measuring {len(good)} in turns")
             peers = self._peers(operands, names)
             right = [p for p, error in peers.values() if error is None]
             contenders = [t.contender(operands, clock) for t in good] + [c for p in right for c in (p.contender, p.less) if c is not None]

@@ -1,7 +1,10 @@
 """Rows of measurements: tables of them, ratios, regret."""
 import math
 
+from dnnkern import _table
+
 HEAD = ("", "algorithm", "configuration", "time µs", "IQR %", "TFLOP/s", "GB/s", "roof %", "x peer", "host µs", "workspace", "notes")
+RIGHT = range(3, len(HEAD) - 1)
 
 
 def geomean(values) -> float | None:
@@ -98,34 +101,11 @@ def _bytes(n):
     return f"{n:.4g} GiB"
 
 
-def text(title, rows) -> str:
-    """A problem's table as plain text."""
-    lines = [HEAD] + [cells(r) for r in rows]
-    widths = [max(len(line[k]) for line in lines) for k in range(len(HEAD))]
-    left = {0, 1, 2, len(HEAD) - 1}
-    body = ["  ".join(c.ljust(w) if k in left else c.rjust(w) for k, (c, w) in enumerate(zip(line, widths))).rstrip() for line in lines]
-    return "\n".join([title] + ["  " + line for line in body])
-
-
 def show(title, rows):
-    """Print a problem's table, with rich where it is installed and the output is a terminal."""
-    try:
-        import rich.console
-        import rich.table
-    except ImportError:
-        print(text(title, rows), flush=True)
-        return
-    console = rich.console.Console()
-    if not console.is_terminal:
-        print(text(title, rows), flush=True)
-        return
-    table = rich.table.Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for k, name in enumerate(HEAD):
-        table.add_column(name, justify="left" if k in (0, 1, 2, len(HEAD) - 1) else "right", no_wrap=k < 11)
-    for row in rows:
-        style = "red" if row["status"] != "ok" else "dim" if row["is_peer"] else "bold" if row["chosen"] else None
-        table.add_row(*(c.replace("[", "\\[") for c in cells(row)), style=style)
-    console.print(table)
+    """Print a problem's table."""
+    styles = {k: "red" if r["status"] != "ok" else "dim" if r["is_peer"] else "bold" for k, r in enumerate(rows)
+              if r["status"] != "ok" or r["is_peer"] or r["chosen"]}
+    _table.show(HEAD, [cells(r) for r in rows], title, right=RIGHT, styles=styles)
 
 
 def markdown(rows) -> str:

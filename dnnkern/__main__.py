@@ -5,9 +5,9 @@ import json
 import sys
 import warnings
 
-from ._table import bytes_text, show, time_text
+from ._table import bytes_text, note, say, show, time_text
 
-USAGE_ERROR = 2
+USAGE_ERROR, INTERRUPTED = 2, 130
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,14 +25,14 @@ def devices(arguments):
     rows = []
     for i in range(device_count()):
         d = device(i)
-        rows.append((d.index, d.name, "%d.%d" % d.capability, d.arch, d.sms, f"{d.clock_hz / 1e6:.0f}", bytes_text(d.memory),
-                     f"{d.bandwidth / 1e9:.0f}", f"{d.fp32_rate / 1e12:.1f}", bytes_text(d.l2_bytes), bytes_text(d.shared_per_block)))
-    show(("device", "name", "capability", "arch", "SMs", "clock (MHz)", "memory", "bandwidth (GB/s)", "fp32 (TFLOP/s)", "L2",
-          "shared/block"), rows)
+        rows.append((d.index, d.name, d.arch, d.sms, f"{d.clock_hz / 1e6:.0f}", f"{d.memory / 2**30:.1f}", f"{d.bandwidth / 1e9:.0f}",
+                     f"{d.fp32_rate / 1e12:.1f}", f"{d.l2_bytes / 2**20:.1f}", f"{d.shared_per_block / 2**10:.0f}"))
+    show(("", "name", "arch", "SMs", "clock (MHz)", "memory (GiB)", "bandwidth (GB/s)", "fp32 (TFLOP/s)", "L2 (MiB)",
+          "shared (KiB)"), rows)
     if SIMULATED:
-        print("\nNo GPU is used: kernels run in the simulator, which has an H200's numbers, so that dispatch predicts what it would there.")
+        say("\nNo GPU is used: kernels run in the simulator, which has an H200's numbers, so that dispatch predicts what it would there.")
     else:
-        print("\nRates are nominal; they serve predictions alone.")
+        say("\nRates are nominal; they serve predictions alone.")
     return 0
 
 
@@ -47,22 +47,33 @@ def list_algorithms(arguments):
 def explain(arguments):
     """Print every algorithm's answer for a problem: why it cannot, or what it would take."""
     from . import dispatch
+    from .preference import DEVICE, VARIABLE, preference
     problem = arguments.make(arguments)
-    allow = dispatch.Note.NONDETERMINISTIC if arguments.nondeterministic else dispatch.Note.NONE
-    rows = dispatch.explain(arguments.op, problem, workspace_limit=arguments.workspace_limit, allow=allow)
+    limits = {"workspace_limit": arguments.workspace_limit,
+              "allow": dispatch.Note.NONDETERMINISTIC if arguments.nondeterministic else dispatch.Note.NONE}
+    preferred = preference() or DEVICE
+    rows = dispatch.explain(arguments.op, problem, prefer=preferred, **limits)
     measured = _measured(arguments.op, problem)
-    shown = []
-    for c in rows:
-        mark = "*" if c.chosen else ""
-        shown.append((mark, c.algo, time_text(c.time_ms), time_text(measured.get(c.algo)), bytes_text(c.memory or None),
-                      _notes(c.notes), c.config, f"no: {c.reason}" if c.reason else None))
-    show(("", "algorithm", "predicted", "measured", "workspace", "notes", "config", ""), shown, title=f"{problem} on {_device().name}",
-         marked=[i for i, c in enumerate(rows) if c.chosen])
-    if any(c.chosen for c in rows):
-        print("\n* what a call runs: " + ("the fastest measured" if measured else "the least predicted time; nothing is measured yet "
-                                          f"(python -m dnnkern find {arguments.op} ...)"))
+    able = [c for c in rows if c.reason is None]
+    show(("", "algorithm", "predicted", "measured", "workspace", "notes", "config"),
+         [("*" if c.chosen else "", c.algo, time_text(c.time_ms), time_text(measured.get(c.algo)), bytes_text(c.memory or None),
+           _notes(c.notes), c.config) for c in able],
+         title=f"{problem} on {_device().name}", marked=[i for i, c in enumerate(able) if c.chosen])
+    if len(able) < len(rows):
+        print()
+        show(("cannot", "reason"), [(c.algo, c.reason) for c in rows if c.reason is not None])
+    chosen = next((c.algo for c in able if c.chosen), None)
+    if chosen is None:
+        say("\nNothing can run within these limits.")
+        return 0
+    if chosen == preferred:
+        say(f"\n* what a call runs: preferred ({VARIABLE})")
+    elif measured:
+        say("\n* what a call runs: the fastest measured")
     else:
-        print("\nNothing can run within these limits.")
+        say(f"\n* what a call runs: the least predicted time; nothing is measured yet (python -m dnnkern find {arguments.op} ...)")
+    if _is_simulated() and preference() is None and (quick := dispatch.get_algorithm(arguments.op, problem, **limits).name) != chosen:
+        say(f"That is on a GPU; here, in the simulator, {quick} runs, which is quick to simulate ({VARIABLE}).")
     return 0
 
 
@@ -85,7 +96,7 @@ def find(arguments):
     show(("algorithm", "time", "TFLOP/s", "workspace", "notes", "config", "status"), rows, title=f"{problem} on {_device().name}",
          marked=(0,))
     if _is_simulated():
-        print("\nThese are times of the simulator: they say nothing of a GPU.")
+        say("\nThese are times of the simulator: they say nothing of a GPU.")
     return 0 if any(p.status == "ok" for p in perfs) else 1
 
 
@@ -137,7 +148,7 @@ def _family(parser, op):
     for family in dispatch.families():
         known.update(importlib.import_module(f"dnnkern.{family}._parse").FAMILY)
     if op not in known:
-        parser.error(f"no operation {op!r}; there are {', '.join(sorted(known))}")
+        parser.error(dispatch.no_operation(op, known))
     return known[op]
 
 
@@ -167,7 +178,7 @@ def _limits(command):
 def make_parser():
     """The parser of everything but the problems' own words; also the parsers of the commands that take problems."""
     parser = Parser(prog="python -m dnnkern", description="Deep-learning primitives as Numba CUDA kernels.")
-    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="command")
     with_problem = {}
 
     def add(name, run, **options):
@@ -201,6 +212,9 @@ def main(argv=None) -> int:
         arguments.rest = argv[1:]
     else:
         arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help()
+        return 0
     run = arguments.run
     try:
         if arguments.command in with_problem and arguments.op is not None:
@@ -216,6 +230,10 @@ def main(argv=None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader, such as head, has enough: no message at exit either
         return 1
+    except KeyboardInterrupt:
+        note()
+        print("python -m dnnkern: interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _fail(error):

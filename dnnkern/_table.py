@@ -1,41 +1,128 @@
-"""Tables for people: drawn by rich where it is installed and the output is a terminal, else aligned text."""
+"""Tables for people: as wide as the terminal allows, cells wrapped between words; one line per row where the output is no terminal."""
+import itertools
+import os
+import re
+import shutil
 import sys
 
+GAP = "  "
+LEAST = 8  # letters of a column that is too wide even with a word on each line
+STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "1;32"}
 
-def show(columns, rows, title=None, marked=(), file=None):
-    """Print rows of values, None as nothing; columns whose name ends in a unit in brackets, and numbers, are right-aligned.
 
-    `marked` holds the indices of rows that stand out.
+def show(columns, rows, title=None, marked=(), right=None, styles=None, file=None):
+    """Print rows of values, None as nothing; columns that are empty are left out.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Their names.
+    rows : sequence of sequences
+    title : str, optional
+    marked : collection of int
+        Rows that stand out.
+    right : collection of int, optional
+        Columns aligned to the right; default: those of numbers, and those whose name ends in a unit in brackets.
+    styles : {int: str}, optional
+        Of other rows, from `STYLES`.
+    file : file, optional
+        Default: sys.stdout.
     """
     file = file or sys.stdout
     rows = [["" if v is None else str(v) for v in row] for row in rows]
-    right = [c.endswith(")") or bool(rows) and all(_is_number(row[i]) for row in rows) for i, c in enumerate(columns)]
-    if file.isatty():
-        try:
-            return _rich(columns, rows, title, marked, right, file)
-        except ImportError:
-            pass
-    widths = [max(len(v) for v in column) for column in zip(columns, *rows)]
+    kept = [i for i, name in enumerate(columns) if not rows or any(row[i] for row in rows)]
+    if right is None:
+        right = [i for i in kept if columns[i].endswith(")") or rows and all(_is_number(row[i]) for row in rows)]
+    table = Lines([columns[i] for i in kept], [[row[i] for i in kept] for row in rows], {kept.index(i) for i in right if i in kept}, file)
     if title:
-        print(title, file=file)
-    for row in [list(columns), ["-" * w for w in widths], *rows]:
-        print("  ".join(v.rjust(w) if r else v.ljust(w) for v, w, r in zip(row, widths, right)).rstrip(), file=file)
+        say(title, file=file)
+    styles = {**(styles or {}), **dict.fromkeys(marked, "green")}
+    lines = table.head()
+    for k, row in enumerate(rows):
+        lines += table.row([row[i] for i in kept], styles.get(k))
+    print("\n".join(lines), file=file, flush=True)
+
+
+class Lines:
+    """Rows as lines for a file, with widths that suit `rows`; others may come too."""
+
+    def __init__(self, columns, rows, right=(), file=None):
+        self.columns, self.right, self.file = columns, right, file or sys.stdout
+        limit = width(self.file)
+        self.widths = _widths([columns, *rows], right, limit)
+        left = limit and limit - sum(self.widths[:-1]) - len(GAP) * (len(columns) - 1)
+        self.limits = [*(self.widths[:-1] if limit else [None] * (len(columns) - 1)), left and max(left, self.widths[-1])]
+
+    def head(self):
+        """The columns' names, underlined."""
+        return [*self._lines(self.columns), GAP.join("-" * w for w in self.widths)]
+
+    def row(self, values, style=None):
+        """A row's lines: several where cells are wrapped."""
+        lines = self._lines(["" if v is None else str(v) for v in values])
+        colour = STYLES.get(style) if self.file.isatty() and "NO_COLOR" not in os.environ else None
+        return [f"\033[{colour}m{line}\033[0m" for line in lines] if colour else lines
+
+    def _lines(self, cells):
+        wrapped = itertools.zip_longest(*map(_wrapped, cells, self.limits), fillvalue="")
+        return [GAP.join(p.rjust(w) if i in self.right else p.ljust(w) for i, (p, w) in enumerate(zip(parts, self.widths))).rstrip()
+                for parts in wrapped]
+
+
+def width(file) -> int | None:
+    """Columns of the terminal that a file is, or COLUMNS; None, any number, of a pipe or a file."""
+    return shutil.get_terminal_size().columns if file.isatty() or os.environ.get("COLUMNS") else None
+
+
+def say(text, file=None):
+    """Print a paragraph, wrapped where the output is a terminal."""
+    file = file or sys.stdout
+    limit = width(file)
+    for line in text.split("\n"):
+        print("\n".join(_wrapped(line, limit)), file=file, flush=True)
+
+
+def note(text=""):
+    """What is going on, on the last line of a terminal, until the next note or, without a text, no longer."""
+    if sys.stderr.isatty():
+        print("\r\033[K" + text[:(width(sys.stderr) or 80) - 1], end="", file=sys.stderr, flush=True)
+
+
+def _widths(lines, right, limit):
+    """Of the columns, whose cells are broken between words as far as the limit asks for, and within words if that is not enough."""
+    columns = list(zip(*lines))
+    widths = [max(map(len, column)) for column in columns]
+    words = [max(len(word) for cell in column for word in _words(cell)) for column in columns]
+    for least in (words, [w if i in right else min(w, LEAST) for i, w in enumerate(words)]):
+        while limit is not None and sum(widths) + len(GAP) * (len(widths) - 1) > limit:
+            able = [i for i in range(len(widths)) if widths[i] > least[i]]
+            if not able:
+                break
+            widths[max(able, key=lambda i: widths[i])] -= 1
+    return widths
+
+
+def _words(cell):
+    """What a cell is broken into: a number and its unit are one."""
+    return re.findall(r"[\d.]+ [^\s\d]+(?=,|$)|\S+", cell) or [""]
+
+
+def _wrapped(cell, limit):
+    """The cell in lines of at most `limit` letters, None for any number; words that are longer are broken."""
+    if limit is None or len(cell) <= limit:
+        return [cell]
+    lines = [""]
+    for word in _words(cell):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > limit:
+            lines.append("")
+        lines[-1] += " " * bool(lines[-1]) + word
+        while len(lines[-1]) > limit:
+            lines[-1:] = lines[-1][:limit], lines[-1][limit:]
+    return lines
 
 
 def _is_number(text):
     return text.replace(".", "", 1).replace(",", "").isdigit()
-
-
-def _rich(columns, rows, title, marked, right, file):
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-    table = Table(title=title, title_justify="left")
-    for name, is_right in zip(columns, right):
-        table.add_column(name, justify="right" if is_right else "left")
-    for i, row in enumerate(rows):
-        table.add_row(*(Text(v) for v in row), style="bold green" if i in marked else None)
-    Console(file=file).print(table)
 
 
 def time_text(milliseconds):

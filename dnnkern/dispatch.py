@@ -20,7 +20,7 @@ from .host.device import Device, current_device
 from .host.device import device as device_of
 from .host.paths import cache_dir
 from .host.scalars import integer
-from .host.suggest import unknown_keyword
+from .host.suggest import nearest, unknown_keyword
 from .preference import DEVICE, prefer, preference
 
 PACKAGE = Path(__file__).resolve().parent
@@ -272,6 +272,11 @@ def unregister(algorithm: Algorithm):
     choices_changed()
 
 
+def no_operation(op, known):
+    """The message where there is no such operation."""
+    return f"no operation {op!r}{nearest(op, known) or '; there are ' + ', '.join(sorted(known))}"
+
+
 def algorithms(op: str | None = None) -> list[Algorithm]:
     """The algorithms of an operation, or all of them."""
     for family in [_family_of[op]] if op in _family_of else families():
@@ -279,7 +284,7 @@ def algorithms(op: str | None = None) -> list[Algorithm]:
     if op is None:
         return [a for known in _registry.values() for a in known.values()]
     if op not in _registry:
-        raise ValueError(f"no operation {op!r}; there are {', '.join(sorted(_registry))}")
+        raise ValueError(no_operation(op, _registry))
     return list(_registry[op].values())
 
 
@@ -312,7 +317,8 @@ def refusal(algorithm, problem, device, *, allow=Note.NONE, workspace_limit=None
     return None
 
 
-def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, device=None) -> Algorithm:
+def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, device=None,
+                  prefer=None) -> Algorithm:
     """The algorithm to use, never measured here: the preferred one (`prefer`), else the find database's answer, else the least estimate.
 
     In the simulator, where nothing is preferred, that is what is likely to be quick to simulate.
@@ -332,6 +338,8 @@ def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NO
         Algorithms that have any of these notes are not chosen.
     device : Device, optional
         Default: the current one.
+    prefer : str, optional
+        A preference for this choice, as `dnnkern.dispatch.prefer` takes it; default: the one in force.
 
     Returns
     -------
@@ -344,7 +352,7 @@ def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NO
         A forced algorithm that cannot, or limits nothing meets; the message gives each candidate's reason.
     """
     check_choice("get_algorithm", algo=algo, workspace_limit=workspace_limit, allow=allow, exclude=exclude)
-    return _chosen(op, problem, algo, workspace_limit, allow, exclude, device or device_of(current_device()), preference())
+    return _chosen(op, problem, algo, workspace_limit, allow, exclude, device or device_of(current_device()), preference(prefer))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -401,12 +409,12 @@ def _log_to_stderr():
         log.setLevel(logging.INFO)
 
 
-def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, device=None) -> list[Candidate]:
+def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, device=None, prefer=None) -> list[Candidate]:
     """Every algorithm's answer for a problem: why it cannot, or what it would take; the chosen one first, then by predicted time."""
     device, limits = device or device_of(current_device()), {"allow": allow, "workspace_limit": workspace_limit, "exclude": exclude}
     check_choice("explain", **limits)
     try:
-        chosen = get_algorithm(op, problem, device=device, **limits).name
+        chosen = get_algorithm(op, problem, device=device, prefer=prefer, **limits).name
     except NotSupported:
         chosen = None
     rows = []

@@ -21,8 +21,11 @@ of_context = _context.get
 _remarked = []
 
 
-def preference() -> str | None:
-    """The preference in force here: of the innermost `prefer`, else DNNKERN_PREFER, else None."""
+def preference(given=None) -> str | None:
+    """The preference given, else that in force here: of the innermost `prefer`, else DNNKERN_PREFER's, else None."""
+    if given is not None:
+        _check(given, "prefer")
+        return given
     for _, name in of_context():
         return name
     name = os.environ.get(VARIABLE) or None

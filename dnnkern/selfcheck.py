@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from ._table import show
+from ._table import Lines, note, say
 from .device import SIMULATED, cuda
 from .host.arrays import view
 from .host.device import current_device, device
@@ -21,48 +21,19 @@ PACKAGES = ("dnnkern", "numba", "numba-cuda", "llvmlite", "numpy", "ml_dtypes", 
 SIZES = 33, 29, 37  # nothing divides them
 
 
+NOT_APPLICABLE = "not applicable: "
+
+
 def run() -> int:
-    """Print versions and results; 1 if an algorithm failed."""
+    """Print versions, and each result as it comes; 1 if an algorithm failed."""
     from . import dispatch
-    from .matmul import matmul
-    from .matmul._parse import parse_problem
     target = device(current_device())
     print(f"Python {platform.python_version()} on {platform.platform()}")
-    print(", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name))))
-    print(f"Device: {target.name} ({target.arch})" + (", NUMBA_ENABLE_CUDASIM=1" if SIMULATED else ""))
-    m, n, k = SIZES
-    rng = np.random.default_rng(0)
-    rows, failed = [], False
-    for dtype in ("float32", "bfloat16", "float16", "float64", "int8"):
-        a, b = (_random(rng, shape, dtype) for shape in ((m, k), (k, n)))
-        expected = a.astype(np.float64) @ b.astype(np.float64)
-        # K products of magnitude up to 16, accumulated, then rounded to the output's type
-        bound = 16 * k * k * ROUNDOFF["float64" if dtype == "float64" else "float32"] + ROUNDOFF.get(dtype, 0) * np.abs(expected).max()
-        problem = parse_problem([f"{m}x{n}x{k}", dtype])
-        for algorithm in dispatch.algorithms("matmul"):
-            reason = dispatch.refusal(algorithm, problem, target, allow=dispatch.Note.NONDETERMINISTIC)
-            if reason is None:
-                try:
-                    y = matmul(_put(a, dtype), _put(b, dtype), algo=algorithm.name, allow=dispatch.Note.NONDETERMINISTIC)
-                    error = np.abs(_get(y).astype(np.float64) - expected).max()
-                    result = "ok" if error <= bound else f"WRONG: off by {error:.3g}, allowed {bound:.3g}"
-                except Exception as problem_found:  # a report must go on to the next algorithm
-                    result = f"FAILED: {type(problem_found).__name__}: {problem_found}"
-                failed |= result != "ok"
-            else:
-                result = f"not applicable: {reason}"
-            rows.append((f"matmul {m}x{n}x{k} {dtype}", algorithm.name, result))
-    for family in dispatch.families():
-        words = importlib.import_module(f"dnnkern.{family}._parse")
-        for op, texts in getattr(words, "SMALL", {}).items():
-            for text in texts:
-                problem = words.parse_problem(text.split(), op)
-                found, wrong = _against_naive(problem, dispatch.algorithms(op), target)
-                rows += [(str(problem), *row) for row in found]
-                failed |= wrong
-    show(("problem", "algorithm", "result"), rows)
-    print("Something is wrong." if failed else "All is well.")
-    return int(failed)
+    say(", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name))))
+    print(f"Device: {target.name} ({target.arch})" + (", NUMBA_ENABLE_CUDASIM=1" if SIMULATED else ""), flush=True)
+    tried = [(problem, dispatch.algorithms(problem.op), _against_numpy) for problem in _products()]
+    tried += [(problem, dispatch.algorithms(problem.op), _against_naive) for problem in _small()]
+    return _report(tried, target)
 
 
 def run_problem(problem, algo=None) -> int:
@@ -75,28 +46,91 @@ def run_problem(problem, algo=None) -> int:
     known = dispatch.algorithms(problem.op)
     if algo is not None:
         known = [dispatch.get_algorithm(problem.op, problem, algo=algo, allow=allow, device=target)]
-    rows, failed = _against_naive(problem, known, target)
-    show(("algorithm", "result"), rows, title=f"{problem} on {target.name}")
-    return int(failed)
+    print(f"{problem} on {target.name}", flush=True)
+    return _report([(problem, known, _against_naive)], target)
+
+
+def _report(tried, target) -> int:
+    """Run and print, row by row, and sum up; 1 if something was wrong.
+
+    `tried`: problems, the algorithms to run on them, and which of the functions below compares. Where there are several problems,
+    algorithms that cannot solve one are counted and not shown.
+    """
+    total, several = sum(len(known) for _, known, _ in tried), len(tried) > 1
+    columns = ("", "problem", "algorithm", "result") if several else ("", "algorithm", "result")
+    widest = [(f"{total}/{total}", *([str(problem)] if several else []), a.name, "ok") for problem, known, _ in tried for a in known]
+    table, done, skipped, wrong = Lines(columns, widest, right={0}), 0, 0, 0
+    print("\n".join(table.head()), flush=True)
+    for problem, known, compare in tried:
+        for name, result in compare(problem, known, target):
+            done += 1
+            not_applicable = result.startswith(NOT_APPLICABLE)
+            skipped += not_applicable
+            wrong += result != "ok" and not not_applicable
+            note(f"{done} of {total}: {problem}, {name}" if several and not_applicable else "")
+            if not (several and not_applicable):
+                row = f"{done}/{total}", *([str(problem)] if several else []), name, result
+                print("\n".join(table.row(row, style="red" if result != "ok" and not not_applicable else None)), flush=True)
+    note()
+    say(f"{done - skipped} ran, {skipped} {'is' if skipped == 1 else 'are'} not applicable. "
+        + (f"{wrong} went wrong." if wrong else "All is well."))
+    return int(wrong > 0)
+
+
+def _products():
+    """A product of each dtype."""
+    from .matmul._parse import parse_problem
+    m, n, k = SIZES
+    return [parse_problem([f"{m}x{n}x{k}", dtype]) for dtype in ("float32", "bfloat16", "float16", "float64", "int8")]
+
+
+def _small():
+    """The problems that the families name."""
+    from . import dispatch
+    for family in dispatch.families():
+        words = importlib.import_module(f"dnnkern.{family}._parse")
+        for op, texts in getattr(words, "SMALL", {}).items():
+            for text in texts:
+                yield words.parse_problem(text.split(), op)
+
+
+def _against_numpy(problem, known, target):
+    """(algorithm, how its result through the public function compares with NumPy's), one after the other, of a product."""
+    from . import dispatch
+    from .matmul import matmul
+    (m, k), (_, n), dtype, allow = problem.a.shape, problem.b.shape, problem.a.dtype, dispatch.Note.NONDETERMINISTIC
+    rng = np.random.default_rng(0)
+    a, b = (_random(rng, shape, dtype) for shape in ((m, k), (k, n)))
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    # K products of magnitude up to 16, accumulated, then rounded to the output's type
+    bound = 16 * k * k * ROUNDOFF["float64" if dtype == "float64" else "float32"] + ROUNDOFF.get(dtype, 0) * np.abs(expected).max()
+    for algorithm in known:
+        if (reason := dispatch.refusal(algorithm, problem, target, allow=allow)) is not None:
+            yield algorithm.name, NOT_APPLICABLE + reason
+            continue
+        try:
+            y = matmul(_put(a, dtype), _put(b, dtype), algo=algorithm.name, allow=allow)
+            error = np.abs(_get(y).astype(np.float64) - expected).max()
+            yield algorithm.name, "ok" if error <= bound else f"WRONG: off by {error:.3g}, allowed {bound:.3g}"
+        except Exception as found:  # a report must go on to the next algorithm
+            yield algorithm.name, f"FAILED: {type(found).__name__}: {found}"
 
 
 def _against_naive(problem, known, target):
-    """[(algorithm, how its result compares with the naive one's on random inputs)], and whether one was wrong."""
+    """(algorithm, how its result compares with the naive one's on random inputs), one after the other."""
     from . import dispatch, find
     from .host.operands import Operands
     from .host.timing import Clock
-    operation, rows, failed, allow = find.operation_of(problem.op), [], False, dispatch.Note.NONDETERMINISTIC
+    operation, allow = find.operation_of(problem.op), dispatch.Note.NONDETERMINISTIC
     with Clock(target.index) as clock, Operands(operation, problem, target) as operands:
         find.set_reference(operation, problem, operands, target, clock)
         for algorithm in known:
-            reason = dispatch.refusal(algorithm, problem, target, allow=allow)
-            result = f"not applicable: {reason}"
-            if reason is None:
-                trial = find.Trial(algorithm.configured(problem, target), problem, target)
-                failed |= not trial.prepare(operation, operands, clock)
-                result = trial.error or "ok"
-            rows.append((algorithm.name, result))
-    return rows, failed
+            if (reason := dispatch.refusal(algorithm, problem, target, allow=allow)) is not None:
+                yield algorithm.name, NOT_APPLICABLE + reason
+                continue
+            trial = find.Trial(algorithm.configured(problem, target), problem, target)
+            trial.prepare(operation, operands, clock)
+            yield algorithm.name, trial.error or "ok"
 
 
 def _version(name):

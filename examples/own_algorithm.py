@@ -93,9 +93,7 @@ def main():
                                   (1, 48, "bfloat16", {})):
             problem = dnnkern.problem("matmul", a=((m, 512), dtype), b=((n, 512), dtype), transpose_b=True, **more)
             print(f"\n{problem}")
-            with dispatch.prefer("device"):  # as a GPU chooses: calls in the simulator take what is quick to simulate
-                candidates = dispatch.explain("matmul", problem)
-            for c in candidates:
+            for c in dispatch.explain("matmul", problem, prefer="device"):  # calls in the simulator take what is quick to simulate
                 print(f"  {'*' if c.chosen else ' '} {c.algo:10}", c.reason or f"predicted {1e3 * c.time_ms:.1f} us")
     finally:
         dispatch.unregister(ALGORITHM)

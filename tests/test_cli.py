@@ -55,7 +55,7 @@ def test_explain_gives_reasons(capsys):
     refused = {c.algo: c.reason for c in dispatch.explain("matmul", problem) if c.reason}
     got = run(capsys, "explain", "matmul", "33x29x37", "int8")[1].out
     for name, reason in refused.items():
-        assert f"no: {reason}" in got, name
+        assert [name, *reason.split()] in [line.split() for line in got.splitlines()], name
 
 
 def test_find_and_then_explain_knows_the_time(capsys, tmp_path, monkeypatch, simulated):
@@ -74,7 +74,7 @@ def test_find_and_then_explain_knows_the_time(capsys, tmp_path, monkeypatch, sim
 def test_check_runs_one_problem(capsys, simulated):
     code, got = run(capsys, "check", "matmul", "5x4x3", "f32", "--bias", "--algo", "naive")
     assert code == 0 and "matmul 5x4x3 float32 nn + bias by column" in got.out
-    assert [line.split() for line in got.out.splitlines()[3:]] == [["naive", "ok"]]
+    assert [line.split() for line in got.out.splitlines()[3:4]] == [["1/1", "naive", "ok"]]
 
 
 @pytest.mark.parametrize("words", ["5x4x3 f32 --activation relu --in-place", "2x5x4x3 bf16 tt --bias row --c --beta 0.5 --out-dtype f32"])
@@ -98,9 +98,10 @@ def test_check_takes_the_command_that_dnnkern_check_prints(words, capsys, simula
     ("explain matmul 3x4x5 f32 xy", "invalid choice: 'xy'"),
     ("explain matmul 3x4x5 f32 --activation relux", "invalid choice"),
     ("explain matmul 3x4x5 f32 --out-dtype int8", "cannot be int8"),
-    ("explain conv 3x4x5 f32", "no operation 'conv'; there are"),
+    ("explain conv 3x4x5 f32", "no operation 'conv'; did you mean 'conv_fwd'"),
     ("explain matmul", "required"),
-    ("list nothing", "no operation 'nothing'"),
+    ("list nothing", "no operation 'nothing'; there are activation_bwd"),
+    ("list convfwd", "no operation 'convfwd'; did you mean 'conv_fwd'"),
     ("frobnicate", "invalid choice"),
     ("demo --epochs none", "invalid int value"),
     ("demo --epochs 0", "1 or more"),
@@ -145,6 +146,7 @@ def test_as_a_program_without_a_gpu_it_warns_of_nothing(simulated):
 
 def test_check_finds_this_machine_well(capsys, simulated, monkeypatch):
     from dnnkern import selfcheck
+    algorithms = len(dispatch.algorithms("matmul"))
     small = {"transform": {"transpose": ("3x5 f32 1,0",)}, "conv": {"conv_fwd": ("1x4x3x3 k5 2x2 f32",), "conv_bwd_bias": ("2x3x4x5 f16",)}}
     monkeypatch.setattr(selfcheck, "SIZES", (5, 7, 3))
     for family in dispatch.families():
@@ -154,6 +156,50 @@ def test_check_finds_this_machine_well(capsys, simulated, monkeypatch):
     assert code == 0 and "All is well" in got.out and got.out.count("naive") == 8
     assert "conv_fwd 1x4x3x3 k5 2x2 s1 p0 float32 NCHW" in got.out and "conv_bwd_bias 2x3x4x5 float16 NCHW" in got.out
     assert "transpose 3x5 float32 1,0" in got.out
+    total = 5 * algorithms + sum(len(dispatch.algorithms(op)) for op in ("transpose", "conv_fwd", "conv_bwd_bias"))
+    counted = [line.split()[0] for line in got.out.splitlines() if line.strip()[:1].isdigit() and "/" in line.split()[0]]
+    assert counted and all(int(c.split("/")[0]) <= total == int(c.split("/")[1]) for c in counted)
+
+
+def test_alone_it_prints_help(capsys):
+    code, got = run(capsys)
+    assert code == 0 and "explain" in got.out and "check" in got.out
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("words", ["explain conv_fwd 64x64x56x56 k64 3x3 p1 bf16 nhwc", "list", "devices"])
+def test_tables_fit_the_terminal(words, columns, monkeypatch, capsys, simulated):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, got = run(capsys, *words.split())
+    assert code == 0 and max(map(len, got.out.splitlines())) <= columns
+
+
+def test_in_a_pipe_a_row_is_a_line(monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert len(run(capsys, "list")[1].out.splitlines()) == len(dispatch.algorithms()) + 2
+
+
+def test_explain_in_the_simulator_tells_what_runs_there(monkeypatch, capsys, simulated):
+    monkeypatch.delenv("DNNKERN_PREFER")
+    got = run(capsys, "explain", "matmul", "64x64x64", "f32")[1].out
+    assert "* what a call runs" in got and "here, in the simulator, naive runs" in got and "* naive" not in got
+    monkeypatch.setenv("DNNKERN_PREFER", "naive")
+    got = run(capsys, "explain", "matmul", "64x64x64", "f32")[1].out
+    assert "preferred (DNNKERN_PREFER)" in got and "in the simulator" not in got
+
+
+def test_results_come_one_by_one(monkeypatch, capsys, simulated):
+    """What was found is printed before the next one runs."""
+    from dnnkern import selfcheck
+    printed = []
+
+    def results(problem, known, target):
+        for name in ("first", "second"):
+            printed.append(capsys.readouterr().out)
+            yield name, "ok" if name == "first" else "WRONG: y"
+    problem = parse_problem(["5x4x3", "f32"])
+    assert selfcheck._report([(problem, dispatch.algorithms("matmul")[:2], results)], None) == 1
+    assert "first" in printed[1] and "1/2" in printed[1] and "WRONG: y" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words, keywords", [
