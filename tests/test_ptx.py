@@ -4,6 +4,7 @@ import re
 
 import cases
 import pytest
+from sass import assembled
 
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
@@ -12,8 +13,6 @@ from dnnkern.host.device import Device
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
-from dnnkern.device._numba_compile import Compiled  # noqa: E402
-from dnnkern.host.compile import link  # noqa: E402
 from dnnkern.matmul._parse import parse_problem  # noqa: E402
 
 # A device of each architecture: (capability, multiprocessors, shared memory a block and a multiprocessor).
@@ -30,8 +29,6 @@ WANTED = ("32x32x32", "epilogue", "strided|misaligned|odd-rows|negative", "gelu|
           "row-|column-|skinny|vector", "scale-row|scale-tensor", "scale-block", "depthwise", "3d|1d", "first-layer|flipped", "s2-p1")
 # Operands of the products of which every tile for Hopper's tensor cores is compiled.
 WGMMA = ("bf16 nt", "f16 tn", "f32 nt --math tf32", "i8 nt", "e4m3 nt", "e5m2 nt")
-# What ptxas says if products of a warpgroup wait for each other, or registers do not move.
-SLOW = r"C7508|C7514|serialized|ignored"
 
 
 def device(arch):
@@ -84,42 +81,25 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("algorithm, case, arch", list(_rows(metafunc.config.getoption("--full"))))
 
 
-def assemble(compiled, arch):
-    """What the linker's ptxas says of a compiled kernel, which runs on a GPU as it is here."""
-    _, log = link(compiled.ltoir, arch)
-    assert not re.search(SLOW, log), log
-    numbers = {"registers": r"Used (\d+) registers", "stack": r"(\d+) bytes stack frame", "stores": r"(\d+) bytes spill stores",
-               "loads": r"(\d+) bytes spill loads", "shared": r"(\d+) bytes smem"}
-    return {name: int((re.search(p, log) or [0, 0])[1]) for name, p in numbers.items()}
-
-
-def body(text, entry):
-    """The kernel's instructions, without the names."""
-    return text[text.index("{", text.index(".entry")):].replace(entry, "kernel")
-
-
 def allows_double(problem):
     """Whether float64 belongs in the kernel: a float64 accumulator, or an int32 one that is scaled in float64 to stay exact."""
     return problem.compute == "float64" or problem.compute == "int32" and problem.epilogue.compute == "float64"
 
 
 def check(launch, problem, arch):
-    """Compile a launch's kernel; its PTX, and what ptxas says of it."""
-    compiled = Compiled(launch.kernel, launch.signature, arch)
-    instructions = body(compiled.ptx(), compiled.entry)
-    assert not re.search(r"\bcall\b", instructions), "a function is called"
-    if not allows_double(problem):
-        stray = [line.strip() for line in instructions.splitlines() if ".f64" in line]
-        assert not stray, f"float64 in a kernel that needs none: {stray[:5]}"
-    used = assemble(compiled, arch)
-    assert (used["stores"], used["loads"]) == (0, 0), f"spills: {used}"
-    assert used["stack"] == 0 or arch in OPAQUE_POINTERS and used["stack"] <= 512, f"an array in local memory: {used}"
+    """Compile a launch's kernel; its machine code."""
+    code = assembled(launch.kernel, launch.signature, arch)
+    assert not code.slow, code.slow
+    assert not code.calls, f"a function is called: {code.calls[:5]}"
+    assert allows_double(problem) or not code.doubles, f"float64 in a kernel that needs none: {code.doubles[:5]}"
+    assert not code.spilled, code.report
+    assert code.stack == 0 or arch in OPAQUE_POINTERS and code.stack <= 512, f"an array in local memory: {code.stack} bytes"
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     # registers are given out eight a thread and 256 a warp
-    assert -(-used["registers"] // 8) * 8 * -(-threads // 32) * 32 <= REGISTERS, (used, threads)
-    assert used["shared"] <= STATIC_SHARED, f"{used['shared']} bytes of static shared memory; what is more must be dynamic"
-    assert used["shared"] + launch.shared <= device(arch).shared_per_block, (used, launch.shared)
-    return instructions, used
+    assert -(-code.registers // 8) * 8 * -(-threads // 32) * 32 <= REGISTERS, (code.registers, threads)
+    assert code.shared <= STATIC_SHARED, f"{code.shared} bytes of static shared memory; what is more must be dynamic"
+    assert code.shared + launch.shared <= device(arch).shared_per_block, (code.shared, launch.shared)
+    return code
 
 
 def test_what_it_compiles_to(algorithm, case, arch, request):
@@ -139,13 +119,11 @@ def test_every_tile(algorithm, problem, config):
     """No tile for Hopper's tensor cores leaves registers, or makes its products wait for each other."""
     target, tile = device("sm_90a"), config.tile
     launch = next(x for x in algorithm.build(problem, target, config) if "wgmma" in x.kernel.py_func.__name__)
-    instructions, used = check(launch, problem, "sm_90a")
-    assert "wgmma.mma_async" in instructions
-    assert not re.search(r"fence\.proxy\.async;|arrive\.release\.cluster", instructions), "it waits for the whole device"
-    moves = dict(re.findall(r"setmaxnreg\.(dec|inc)\.sync\.aligned\.u32 +(\d+);", instructions))
-    assert (int(moves["dec"]), int(moves["inc"])) == tile.registers
+    code = check(launch, problem, "sm_90a")
+    assert code.opcodes("HGMMA", "IGMMA", "QGMMA") and not code.waits_for_device
+    assert code.moved_registers == tile.registers
     # as many blocks a multiprocessor as the tile says; each takes 1024 bytes of shared memory more
-    assert used["registers"] * tile.threads * tile.blocks <= REGISTERS
+    assert code.registers * tile.threads * tile.blocks <= REGISTERS
     assert (launch.shared + 1024) * tile.blocks <= target.shared_per_sm
 
 

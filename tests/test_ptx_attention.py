@@ -7,7 +7,7 @@ from dnnkern.device import SIMULATED
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
-from sass import Assembled  # noqa: E402
+from sass import machine_code  # noqa: E402
 from test_ptx import device  # noqa: E402
 from test_ptx_transform import accesses  # noqa: E402
 
@@ -17,7 +17,7 @@ from dnnkern.attention._parse import parse_problem  # noqa: E402
 from dnnkern.device.index import ceil_div  # noqa: E402
 
 
-def assembled(op, words, algo, folder, most=1, arch="sm_90a"):
+def assembled(op, words, algo, most=1, arch="sm_90a"):
     """(algorithm bound to a configuration, [(name of a kernel, its code, launch), ...]) of the most promising configurations; kernels that
     are the naive algorithm's, too, have no code here."""
     problem, target = parse_problem(words.split(), op), device(arch)
@@ -25,16 +25,16 @@ def assembled(op, words, algo, folder, most=1, arch="sm_90a"):
     assert algorithm.supports(problem) is None
     for variant in algorithm.variants(problem, target)[:most]:
         launches = [(launch.kernel.py_func.__name__, launch) for launch in variant.build(problem, target, variant.config)]
-        yield variant, [(name, Assembled(launch.kernel, launch.signature, arch, folder) if name.endswith(algo) else None, launch)
+        yield variant, [(name, machine_code(launch.kernel, launch.signature, arch) if name.endswith(algo) else None, launch)
                         for name, launch in launches]
 
 
 @pytest.mark.parametrize("words, loads", [("4x4096x32x128 bf16 --heads-inside --interleaved", 4), ("4x32x4096x128 f16 --angles f32", 6)])
-def test_rows_are_turned_16_bytes_at_a_time(words, loads, tmp_path):
+def test_rows_are_turned_16_bytes_at_a_time(words, loads):
     """Two halves of a row, cosines and sines: each once; nothing is divided."""
-    (_, [(_, code, _)]), = assembled("rope_fwd", words, "rows", tmp_path)
+    (_, [(_, code, _)]), = assembled("rope_fwd", words, "rows")
     assert accesses(code, "LDG") == {128: loads} and accesses(code, "STG") == {128: 2}
-    assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+    assert not code.doubles and not code.divisions
     assert code.registers <= 64
 
 
@@ -42,13 +42,13 @@ def test_rows_are_turned_16_bytes_at_a_time(words, loads, tmp_path):
                                          ("2x4x512x80 f16 --layout thd --window=100,0 --alibi --sink", 1),
                                          ("2x4x500x33 bf16 --bias full --softcap 3 --dropout 0.1", 1),
                                          ("4x16x2048x64 bf16 --mask pairs", 1)])
-def test_scores_stay_in_registers(words, most, tmp_path):
+def test_scores_stay_in_registers(words, most):
     """Products of 16-byte groups from shared memory, two barriers a tile of keys and one before, nothing is divided."""
-    for variant, ((_, code, launch),) in assembled("sdpa_fwd", words, "flash_simt", tmp_path, most):
+    for variant, ((_, code, launch),) in assembled("sdpa_fwd", words, "flash_simt", most):
         threads = variant.config.threads
         loads = [line for line in code.lines if line.startswith("LDS") and "[RZ]" not in line]  # which asynchronous copies leave
         assert len(loads) >= 2 * (threads.rows + threads.columns) and all(line.startswith("LDS.128") for line in loads), variant
-        assert code.count("FFMA") >= 4 * threads.rows * threads.columns and ".f64" not in code.ptx, variant
+        assert code.count("FFMA") >= 4 * threads.rows * threads.columns and not code.doubles, variant
         assert code.count("BAR.SYNC") <= 3, variant
         assert code.registers * threads.count <= 65536 and launch.shared <= 232448
         assert (code.count("LDGSTS") > 0) == ("f32" in words), "aligned rows pass no register"
@@ -60,9 +60,9 @@ def test_scores_stay_in_registers(words, most, tmp_path):
                                          ("8x16x1024x128 bf16 --layout thd --causal", 3), ("4x16x2048x64 bf16 --bias heads", 3),
                                          ("4x16x2048x64 bf16 --softcap 30 --causal", 2),
                                          ("2x4x512x64 bf16 --bias full --softcap 3 --dropout 0.1 --alibi", 1)])
-def test_scores_never_leave_the_registers_of_wgmma(words, most, tmp_path):
+def test_scores_never_leave_the_registers_of_wgmma(words, most):
     """Two products a step, before the loop and in it, as asynchronous as they are written; the exponentials and little else."""
-    for variant, ((*_, (_, code, launch))) in assembled("sdpa_fwd", words, "flash_wgmma", tmp_path, most):
+    for variant, ((*_, (_, code, launch))) in assembled("sdpa_fwd", words, "flash_wgmma", most):
         config = variant.config
         shape, name = config.shape, "BF16" if config.kind.dtype == "bfloat16" else ""
         products = [f"HGMMA.64x{n}x16.F32" + f".{name}" * (name != "")
@@ -70,7 +70,7 @@ def test_scores_never_leave_the_registers_of_wgmma(words, most, tmp_path):
         assert sorted(code.opcodes("HGMMA")) == sorted(products), variant
         assert code.count("USETMAXREG") == 2 and code.registers * launch.block[0] <= 65536 and launch.shared <= 232448
         assert code.count("MUFU.EX2") <= shape.width + 16 or "softcap" in words, variant
-        assert ".f64" not in code.ptx and "div." not in code.ptx, variant
+        assert not code.doubles and not code.divisions, variant
         stores = (0, 4 * config.boxes[1]) if config.kind.packed else (config.boxes[1], 0)
         assert (code.count("UTMASTG"), accesses(code, "STG").get(128, 0)) == stores, variant
         assert code.count("LDSM") == shape.held * config.steps + shape.width // 8 * config.staged
@@ -83,9 +83,9 @@ def test_scores_never_leave_the_registers_of_wgmma(words, most, tmp_path):
                                          ("4x16x2048x192 e4m3 --value-size 128 --kv-heads 4 --window=1000,0", 1),
                                          ("4x16x2048x256 e4m3 --causal --lse", 2), ("2x8x1000x96 e4m3 --out-dtype f32", 2),
                                          ("2x4x512x64 e4m3 --bias full --softcap 3 --dropout 0.1 --alibi --sink --lengths", 1)])
-def test_scores_of_bytes_never_leave_the_registers_of_wgmma(words, most, tmp_path):
+def test_scores_of_bytes_never_leave_the_registers_of_wgmma(words, most):
     """As with 16 bits, but four probabilities a word, rounded and put together by two instructions."""
-    for variant, ((*_, (_, code, launch))) in assembled("sdpa_fwd", words, "flash_wgmma_fp8", tmp_path, most):
+    for variant, ((*_, (_, code, launch))) in assembled("sdpa_fwd", words, "flash_wgmma_fp8", most):
         config = variant.config
         shape, name = config.shape, "E4M3" if "e4m3" in words else "E5M2"
         products = [f"QGMMA.64x{n}x32.F32.{left}.{name}" for n, left, steps in (
@@ -95,7 +95,7 @@ def test_scores_of_bytes_never_leave_the_registers_of_wgmma(words, most, tmp_pat
         assert code.count("USETMAXREG") == 2 and code.registers * launch.block[0] <= 65536 and launch.shared <= 232448
         assert code.count("F2FP.SATFINITE.E4M3") == shape.width // 2 and ("bias" in words or not code.count("PRMT")), variant
         assert code.count("MUFU.EX2") <= shape.width + 16 or "softcap" in words, variant
-        assert ".f64" not in code.ptx and "div." not in code.ptx, variant
+        assert not code.doubles and not code.divisions, variant
         assert code.count("UBLKCP") > 0 and code.opcodes("MEMBAR") in ([], ["MEMBAR.ALL.CTA"]), variant
         assert code.count("ATOMG") == config.drawn, variant
 
@@ -103,9 +103,9 @@ def test_scores_of_bytes_never_leave_the_registers_of_wgmma(words, most, tmp_pat
 @pytest.mark.parametrize("words, most", [("4x16x2048x64 f32 --lse", 9), ("4x16x2048x128 f32 --causal", 5),
                                          ("2x8x1000x72 f32 --window=100,3 --sink", 1), ("2x4x512x128 f32 --bias full --softcap 3", 2),
                                          ("2x4x512x64 f32 --bias full --softcap 3 --dropout 0.1 --alibi --sink --lengths", 2)])
-def test_scores_of_floats_never_leave_the_registers_of_wgmma(words, most, tmp_path):
+def test_scores_of_floats_never_leave_the_registers_of_wgmma(words, most):
     """Six times the products of 16 bits; three conversions of two for each two probabilities."""
-    for variant, ((_, (_, code, launch))) in assembled("sdpa_fwd", words, "flash_wgmma_bf16x6", tmp_path, most):
+    for variant, ((_, (_, code, launch))) in assembled("sdpa_fwd", words, "flash_wgmma_bf16x6", most):
         config = variant.config
         shape = config.shape
         products = [f"HGMMA.64x{n}x16.F32.BF16" for n, steps in (
@@ -114,72 +114,72 @@ def test_scores_of_floats_never_leave_the_registers_of_wgmma(words, most, tmp_pa
         assert code.count("USETMAXREG") == 2 and code.registers * launch.block[0] <= 65536 and launch.shared <= 232448
         assert code.count("F2FP.BF16") == 3 * 2 * shape.width // 4, variant
         assert code.count("MUFU.EX2") <= shape.width + 16 or "softcap" in words, variant
-        assert ".f64" not in code.ptx and "div." not in code.ptx, variant
+        assert not code.doubles and not code.divisions, variant
         assert accesses(code, "STG").get(64, 0) == config.columns // 4, "results by two"
         assert code.opcodes("MEMBAR") in ([], ["MEMBAR.ALL.CTA"]) and code.count("ATOMG") == config.drawn, variant
 
 
-def test_floats_are_split_16_bytes_at_a_time(tmp_path):
+def test_floats_are_split_16_bytes_at_a_time():
     """Eight floats of a thread in two loads, three pieces in three stores, of each of q, k and v."""
     problem, target = parse_problem("4x16x2048x64 f32".split(), "sdpa_fwd"), device("sm_90a")
     algorithm = next(a for a in dispatch.algorithms("sdpa_fwd") if a.name == "flash_wgmma_bf16x6")
     variant = algorithm.variants(problem, target)[0]
     launch = variant.build(problem, target, variant.config)[0]
-    code = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path)
+    code = machine_code(launch.kernel, launch.signature)
     assert accesses(code, "LDG") == {128: 6} and accesses(code, "STG") == {32: 1, 128: 9} and code.count("F2FP.BF16") == 36
-    assert code.registers <= 64 and ".f64" not in code.ptx
+    assert code.registers <= 64 and not code.doubles
 
 
-def test_values_of_bytes_are_turned_by_words(tmp_path):
+def test_values_of_bytes_are_turned_by_words():
     """Sixteen rows read by words, four pieces of 16 bytes written."""
     problem, target = parse_problem("4x16x4096x128 e4m3".split(), "sdpa_fwd"), device("sm_90a")
     algorithm = next(a for a in dispatch.algorithms("sdpa_fwd") if a.name == "flash_wgmma_fp8")
     variant = algorithm.variants(problem, target)[0]
     launch = variant.build(problem, target, variant.config)[0]
-    code = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path)
+    code = machine_code(launch.kernel, launch.signature)
     assert accesses(code, "LDG") == {32: 16} and accesses(code, "STG") == {32: 1, 128: 4} and code.count("PRMT") == 32
-    assert code.registers <= 64 and ".f64" not in code.ptx
+    assert code.registers <= 64 and not code.doubles
 
 
 @pytest.mark.parametrize("words", ["4x16x4096x128 bf16 --lse", "4x16x2048x64 f16 --causal --dropout 0.1",
                                    "4x16x4096x128 bf16 --lse --mask full", "4x16x2048x64 f16 --bias heads --mask keys --causal"])
-def test_scores_never_leave_the_registers_of_mma(words, tmp_path):
+def test_scores_never_leave_the_registers_of_mma(words):
     """Each matrix load of 16 columns serves two products; the left one's serves all columns."""
-    (variant, ((_, code, launch),)), = assembled("sdpa_fwd", words, "flash_mma", tmp_path)
+    (variant, ((_, code, launch),)), = assembled("sdpa_fwd", words, "flash_mma")
     config = variant.config
     width, steps, columns = config.threads.width, config.q.width // 16, config.v.width
     assert code.count("HMMA.16816.F32") == steps * width // 8 + width // 16 * columns // 8
     assert code.count("LDSM.16.M88.4") == steps * (1 + width // 16) and code.count("LDSM.16.MT88.4") == width // 16 * columns // 16
     assert code.count("LDGSTS") > 0 and code.count("BAR.SYNC") <= 3
     assert not [line for line in code.lines if line.startswith(("LDS ", "LDS.", "STS")) and "[RZ]" not in line]
-    assert ".f64" not in code.ptx and "div." not in code.ptx
+    assert not code.doubles and not code.divisions
     assert code.registers * launch.block[0] * config.threads.blocks <= 65536
 
 
 @pytest.mark.parametrize("words", ["4x16x2048x64 f32 --causal", "4x16x2048x128 bf16 --kv-heads 4",
                                    "2x4x500x33 f16 --bias pairs --softcap 3 --dropout 0.1", "4x16x2048x64 f32 --mask pairs"])
-def test_gradients_stay_in_registers(words, tmp_path):
+def test_gradients_stay_in_registers(words):
     """Three and four products a tile, two barriers, no atomics."""
-    (variant, kernels), = assembled("sdpa_bwd", words, "flash_simt", tmp_path)
+    (variant, kernels), = assembled("sdpa_bwd", words, "flash_simt")
     threads, found = variant.config.threads, {name: (code, launch) for name, code, launch in kernels}
     assert list(found) == ["sdpa_delta", "sdpa_dq_flash_simt", "sdpa_dkv_flash_simt", *["sdpa_dbias_naive"] * ("bias" in words)]
     for name, products in (("sdpa_dq_flash_simt", 3), ("sdpa_dkv_flash_simt", 4)):
         code, launch = found[name]
         assert code.count("LDS.128") >= (products - 1) * (threads.rows + threads.columns)
-        assert code.count("BAR.SYNC") <= 2 and ".f64" not in code.ptx and not code.opcodes("RED.", "REDG", "ATOM"), name
+        assert code.count("BAR.SYNC") <= 2 and not code.doubles and not code.opcodes("RED.", "REDG", "ATOM"), name
         assert code.registers * threads.count <= 65536 and launch.shared <= 232448
 
 
 @pytest.mark.parametrize("words", ["4x16x2048x128 bf16 --kv-heads 4", "4x16x2048x64 f16 --causal", "4x16x2048x128 f16 --mask pairs",
                                    "2x16x2048x64 bf16 --mask keys --causal --softcap 3"])
-def test_gradients_stay_in_the_registers_of_mma(words, tmp_path):
+def test_gradients_stay_in_the_registers_of_mma(words):
     """Three and four products a tile; p and ds never pass through memory, nor are there atomics."""
-    (variant, kernels), = assembled("sdpa_bwd", words, "flash_mma", tmp_path)
+    (variant, kernels), = assembled("sdpa_bwd", words, "flash_mma")
     config = variant.config
     width, d, e = config.threads.width, config.q.width, config.v.width
     for (name, code, launch), products in zip(kernels[1:], (2 * d + e, 2 * d + 2 * e)):
         assert code.count("HMMA.16816.F32") == products * width // 128 and code.count("BAR.SYNC") <= 2, name
-        assert not [line for line in code.lines if line.startswith("STS") and not line.startswith("STS [")] and ".f64" not in code.ptx, name
+        assert not [line for line in code.lines if line.startswith("STS") and not line.startswith("STS [")] and not code.doubles, name
         assert not code.opcodes("RED.", "REDG", "ATOM") and code.registers * launch.block[0] * config.threads.blocks <= 65536, name
 
 
@@ -189,28 +189,28 @@ def test_gradients_stay_in_the_registers_of_mma(words, tmp_path):
     ("flash_wgmma", "2x4x64x256 f16 --bias pairs --dropout 0.1"), ("flash_mma", "4x16x40x64 bf16 --bias keys"),
     ("flash_mma", "4x16x2048x64 bf16 --bias heads --mask full"),
     ("flash_mma", "2x4x500x80 bf16 --bias pairs --mask pairs --alibi --softcap 3 --dropout 0.1")])
-def test_gradients_of_biases_stay_in_registers(algo, words, tmp_path):
+def test_gradients_of_biases_stay_in_registers(algo, words):
     """Two products of a tile, of 32 rows and 48 keys a warp, 32 with every option, each with a barrier, and two more when the tile leaves;
     nothing is added in memory."""
     problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
     variant = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == algo).variants(problem, target)[0]
     launch = next(x for x in variant.build(problem, target, variant.config) if x.kernel.py_func.__name__ == "sdpa_dbias_mma")
-    code, (config, _) = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path), plan_of(problem, 0, target)
+    code, (config, _) = machine_code(launch.kernel, launch.signature), plan_of(problem, 0, target)
     steps = (config.of_x.width + config.of_y.width) // 16
     assert code.count("HMMA.16816.F32") == steps * config.shape.keys // 4 and code.count("BAR.SYNC") == 4
-    assert not code.opcodes("RED.", "REDG", "ATOM") and ".f64" not in code.ptx
+    assert not code.opcodes("RED.", "REDG", "ATOM") and not code.doubles
     assert launch.shared <= 232448 and code.registers * launch.block[0] <= 65536
 
 
 @pytest.mark.parametrize("algo", ["flash_mma", "flash_wgmma", "naive"])
-def test_the_gradient_of_a_sink_is_a_small_launch(algo, tmp_path):
+def test_the_gradient_of_a_sink_is_a_small_launch(algo):
     """One barrier, no atomics."""
     problem, target = parse_problem("4x16x2048x64 bf16 --causal --sink".split(), "sdpa_bwd"), device("sm_90a")
     variant = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == algo).variants(problem, target)[0]
     launch = variant.build(problem, target, variant.config)[-1]
     assert launch.kernel.py_func.__name__ == "sdpa_dsink" and launch.grid == (16, 1, 1)
-    code = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path)
-    assert code.count("BAR.SYNC") == 1 and not code.opcodes("RED.", "REDG", "ATOM") and ".f64" not in code.ptx and code.registers <= 64
+    code = machine_code(launch.kernel, launch.signature)
+    assert code.count("BAR.SYNC") == 1 and not code.opcodes("RED.", "REDG", "ATOM") and not code.doubles and code.registers <= 64
 
 
 def launches_of_a_bias(problem, variant, target):
@@ -221,15 +221,15 @@ def launches_of_a_bias(problem, variant, target):
 
 @pytest.mark.parametrize("words", ["4x16x2048x64 bf16 --bias heads", "2x16x2048x128 f16 --bias full --causal",
                                    "4x16x2048x192 bf16 --bias pairs --window=100,50 --bottom-right"])
-def test_gradients_of_biases_are_multiplied_from_shared_memory(words, tmp_path):
+def test_gradients_of_biases_are_multiplied_from_shared_memory(words):
     """Two products of a tile, as asynchronous as they are written; the gradient leaves by TMA, as the bias came."""
     problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
     variant = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == "flash_wgmma").variants(problem, target)[0]
     launch = variant.build(problem, target, variant.config)[-1]
-    code, config = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path), config_of(problem, variant.config.shape.width, target)
+    code, config = machine_code(launch.kernel, launch.signature), config_of(problem, variant.config.shape.width, target)
     assert code.count("HGMMA") == sum(config.steps) and code.count("LDSM") == code.count("STSM") == config.width // 16
     assert code.count("UTMASTG") == config.width // 64 and not code.opcodes("RED.", "REDG", "ATOM", "STG", "LDG")
-    assert ".f64" not in code.ptx
+    assert not code.doubles
     assert launch.shared <= 232448 and code.registers * launch.block[0] <= 65536
 
 
@@ -244,7 +244,7 @@ def test_gradients_of_biases_are_multiplied_from_shared_memory(words, tmp_path):
                                          ("2x4x512x144 f16 --bias full --dropout 0.1", 1),
                                          ("8x16x1024x128 bf16 --causal --layout thd", 1), ("8x16x1024x64 bf16 --layout thd", 2),
                                          ("8x16x1024x192 bf16 --value-size 128 --window=100,20 --bottom-right --layout thd", 1)])
-def test_gradients_are_multiplied_once_from_registers(words, most, algo, tmp_path):
+def test_gradients_are_multiplied_once_from_registers(words, most, algo):
     """Five products a step, as asynchronous as they are written; ds is the only thing that leaves registers for a product, and what is
     added to dq leaves in bulk. An order of additions takes a fence for each."""
     problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
@@ -254,7 +254,7 @@ def test_gradients_are_multiplied_once_from_registers(words, most, algo, tmp_pat
         config, launches = variant.config, variant.build(problem, target, variant.config)
         names = [launch.kernel.py_func.__name__ for launch in launches]
         assert names == ["sdpa_bwd_numbers", "sdpa_bwd_flash_wgmma", "sdpa_bwd_dq", *launches_of_a_bias(problem, variant, target)]
-        before, code, after = (Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path) for launch in launches[:3])
+        before, code, after = (machine_code(launch.kernel, launch.signature) for launch in launches[:3])
         s, ordered = config.shape, algo == "flash_wgmma"
         boxes = ceil_div(config.boxes[0], s.groups) if config.turned else 1
         assert code.count("HGMMA") == sum(config.steps) + 2 * (s.width // 16) + boxes * (s.height // 16), variant
@@ -262,19 +262,19 @@ def test_gradients_are_multiplied_once_from_registers(words, most, algo, tmp_pat
         assert code.count("UBLKRED") == 1 and code.count("UBLKCP") >= 1, variant
         assert len(code.opcodes("MEMBAR.ALL.GPU")) == ordered, variant
         assert launches[1].shared <= 232448 and code.registers * s.threads <= 65536
-        assert all(".f64" not in c.ptx and "div." not in c.ptx for c in (before, code, after)), variant
+        assert all(not c.doubles and not c.divisions for c in (before, code, after)), variant
         assert accesses(after, "LDG")[64 if config.turned else 128] >= (8 if config.turned else 4)
 
 
 @pytest.mark.parametrize("words, most", [("4x16x2048x192 bf16 --causal", 2), ("4x16x2048x256 f16 --causal", 1),
                                          ("2x4x512x256 bf16 --bias full --softcap 3 --dropout 0.1 --alibi", 1)])
-def test_gradients_of_the_widest_heads_take_six_products(words, most, tmp_path):
+def test_gradients_of_the_widest_heads_take_six_products(words, most):
     """Two of them for dv, of which nothing leaves registers but the result."""
     problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
     algorithm = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == "flash_wgmma")
     for variant in algorithm.variants(problem, target)[:most]:
         config, launches = variant.config, variant.build(problem, target, variant.config)
-        of_values, others = (Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path) for launch in launches[1:3])
+        of_values, others = (machine_code(launch.kernel, launch.signature) for launch in launches[1:3])
         (of_q, of_v), s = config.steps, config.shape
         boxes, steps = ceil_div(config.boxes[0], s.groups), config.of_values.shape.width // 16
         assert of_values.count("HGMMA") == of_q + steps and others.count("HGMMA") == of_q + of_v + 2 + boxes * (s.height // 16), variant
@@ -286,7 +286,7 @@ def test_gradients_of_the_widest_heads_take_six_products(words, most, tmp_path):
 @pytest.mark.parametrize("words, most", [("4x16x2048x64 f32", 2), ("4x16x2048x64 f32 --causal --kv-heads 4", 2),
                                          ("2x4x512x64 f32 --bias full --softcap 3 --dropout 0.1 --alibi --lengths", 1),
                                          ("4x16x2048x128 f32 --causal", 1)])
-def test_gradients_of_floats_take_six_products_of_pieces(words, most, tmp_path):
+def test_gradients_of_floats_take_six_products_of_pieces(words, most):
     """Each of the five is six, of three pieces; ds leaves registers as three."""
     problem, target = parse_problem(words.split(), "sdpa_bwd"), device("sm_90a")
     algorithm = next(a for a in dispatch.algorithms("sdpa_bwd") if a.name == "flash_wgmma_bf16x6")
@@ -296,24 +296,24 @@ def test_gradients_of_floats_take_six_products_of_pieces(words, most, tmp_path):
         config, launches = variant.config, variant.build(problem, target, variant.config)
         names = [launch.kernel.py_func.__name__ for launch in launches]
         assert names[:4] == ["sdpa_split", "sdpa_bwd_numbers", "sdpa_bwd_flash_wgmma", "sdpa_bwd_dq"]
-        code, s = Assembled(launches[2].kernel, launches[2].signature, "sm_90a", tmp_path), config.shape
+        code, s = machine_code(launches[2].kernel, launches[2].signature), config.shape
         rows = s.width // 16 * sum(config.boxes)
         assert code.count("HGMMA") == 6 * (sum(config.steps) + rows + (config.boxes[0] if config.turned else 1) * (s.height // 16)), variant
         assert code.count("STSM") == 3 * (s.width // 16) and code.count("USETMAXREG") == 2 and code.count("UBLKRED") == 1, variant
-        assert launches[2].shared <= 232448 and code.registers * s.threads <= 65536 and ".f64" not in code.ptx, variant
+        assert launches[2].shared <= 232448 and code.registers * s.threads <= 65536 and not code.doubles, variant
 
 
 @pytest.mark.parametrize("words", ["64x32x8192x128 bf16 --kv-heads 8 --page 16", "4x16x4096x64 f32",
                                    "8x32x4096x128 f32 --kv-heads 8 --bias heads --lse",
                                    "64x32x8192x128 bf16 --kv-heads 8 --page 64 --cache e4m3 --scales"])
-def test_caches_are_read_once_by_16_bytes(words, tmp_path):
+def test_caches_are_read_once_by_16_bytes(words):
     """The keys and values that are under way together, and the queries; the ranges' launch and the merge."""
-    for variant, kernels in assembled("sdpa_decode", words, "split_kv", tmp_path):
+    for variant, kernels in assembled("sdpa_decode", words, "split_kv"):
         assert [name for name, _, _ in kernels] == ["sdpa_decode_split_kv", "sdpa_decode_merge"] and variant.config.splits > 1
         _, code, launch = kernels[0]
         wide, config = accesses(code, "LDG"), variant.config
         assert wide[128] >= 2 * config.ahead * config.held + config.rows
-        assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+        assert not code.doubles and not code.divisions
         # bytes under way in a multiprocessor: a copy's rate takes 32 KB at least; of bytes a thread has twice the sums and queries
         resident = min(65536 // (code.registers * launch.block[0]), 16)
         assert 32 * config.ahead * config.held * launch.block[0] * resident >= (32 if "--cache" in words else 48) << 10
@@ -323,16 +323,16 @@ def test_caches_are_read_once_by_16_bytes(words, tmp_path):
                                    "4x32x4096x128 bf16 --kv-heads 2", "4x16x4096x256 bf16 --kv-heads 8",
                                    "64x32x8192x128 bf16 --kv-heads 8 --page 64 --lse", "16x32x8192x128 bf16 --kv-heads 8 --bias heads",
                                    "16x32x8192x128 f16 --kv-heads 2 --bias full --page 64 --lse --softcap 3"])
-def test_caches_go_straight_into_products(words, tmp_path):
+def test_caches_go_straight_into_products(words):
     """Keys and values of the first tiles and of the next ones, each 16 bytes of a thread; the queries; a probability's halves. Clusters
     meet when all have begun, and when all have written."""
-    (variant, ((_, code, launch), *_)), = assembled("sdpa_decode", words, "split_kv_mma", tmp_path)
+    (variant, ((_, code, launch), *_)), = assembled("sdpa_decode", words, "split_kv_mma")
     c = variant.config
     tile = c.tiles * (2 * c.k_chunks + 4 * c.v_chunks)
     assert accesses(code, "LDG")[128] == 2 * tile - 4 * c.v_chunks * (not c.overlaps) + c.eights * c.k_chunks
     assert code.count("HMMA.16816") == c.tiles * c.eights * (2 * c.k_chunks + 8 * c.v_chunks) and not code.count("LDSM")
     assert code.count("UCGABAR_ARV") == code.count("BAR.SYNC") - 3 == 2 * c.clustered
-    assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+    assert not code.doubles and not code.divisions
     line = 64  # elements: 16 keys, their values and the queries of the block that comes, which clusters do not wait for
     assert code.count("CCTL.E.PF2") == (not c.clustered) * (2 * c.tiles * ceil_div(16 * ceil_div(c.d, line), 32) + ceil_div(c.d, line))
     resident = 65536 // (-(-code.registers // 8) * 8 * launch.block[0])
@@ -343,9 +343,9 @@ def test_caches_go_straight_into_products(words, tmp_path):
                                    "32x64x4096x128 bf16 --kv-heads 1 --page 16 --sink",
                                    "32x16x4096x576 f16 --kv-heads 1 --value-size 512 --page 64 --rows 2 --window 1000 --softcap 3",
                                    "4x64x4096x256 bf16 --kv-heads 1", "32x128x4096x576 bf16 --kv-heads 1 --value-size 512 --lse"])
-def test_rows_that_share_a_cache_are_products_of_wgmma(words, tmp_path):
+def test_rows_that_share_a_cache_are_products_of_wgmma(words):
     """Scores of 64 keys before the loop and in it, the first columns' sums in it and behind it; each box is loaded in one place."""
-    (variant, ((_, code, launch), *_)), = assembled("sdpa_decode", words, "split_kv_wgmma", tmp_path)
+    (variant, ((_, code, launch), *_)), = assembled("sdpa_decode", words, "split_kv_wgmma")
     c = variant.config
     name, ((keys, values), (first, other)) = ".BF16" * (c.kind.dtype == "bfloat16"), (c.boxes, c.columns)
     wanted = [(64, 2 * 4 * keys), (first, 2 * 2 * 2), *[(other, 2 * 2)] * (other > 0)]
@@ -354,5 +354,5 @@ def test_rows_that_share_a_cache_are_products_of_wgmma(words, tmp_path):
     assert code.count("UTMALDG.4D") == keys * (64 // rows) + 2 * values * (32 // min(rows, 32))
     assert code.count("USETMAXREG") == 2 and (code.count("MUFU.EX2") <= 64 + 16 or "softcap" in words)
     assert launch.block[0] * c.blocks * code.registers <= 65536 and c.blocks * (launch.shared + 1024) <= 228 << 10
-    assert ".f64" not in code.ptx and "div." not in code.ptx and "rem." not in code.ptx
+    assert not code.doubles and not code.divisions
     assert set(code.opcodes("MEMBAR")) <= {"MEMBAR.ALL.CTA"}

@@ -1,6 +1,6 @@
 """What depthwise convolutions compile to: their loads and multiply-adds are counted, and everything stays in registers."""
 import pytest
-from sass import Assembled
+from sass import machine_code
 from test_ptx import device
 
 from dnnkern import dispatch
@@ -35,15 +35,15 @@ def _variants(op, words):
     return [(v.build(problem, target, v.config)[0], v.config, problem) for v in algorithm.variants(problem, target)]
 
 
-def _picked(op, words, pick, folder):
+def _picked(op, words, pick):
     """(code, launch, configuration, problem) of the most promising configuration whose name begins so."""
     launch, config, problem = next(row for row in _variants(op, words) if str(row[1]).startswith(pick))
-    return Assembled(launch.kernel, launch.signature, "sm_90a", folder), launch, config, problem
+    return machine_code(launch.kernel, launch.signature), launch, config, problem
 
 
 @pytest.mark.parametrize("op, words, pick, loads, taps", ROWS)
-def test_loads_and_products(op, words, pick, loads, taps, tmp_path):
-    code, launch, config, _ = _picked(op, words, pick, tmp_path)
+def test_loads_and_products(op, words, pick, loads, taps):
+    code, launch, config, _ = _picked(op, words, pick)
     wide = [name for name in code.opcodes("LDG") if ".128" in name or ".64" in name]
     assert len(wide) >= loads, code.opcodes("LDG")
     assert code.count("FFMA") == taps * config.th * config.tw * (config.vector if config.channels else 1)
@@ -51,9 +51,9 @@ def test_loads_and_products(op, words, pick, loads, taps, tmp_path):
 
 
 @pytest.mark.parametrize("op, words, products, turns, instructions, registers", STEPS)
-def test_steps(op, words, products, turns, instructions, registers, tmp_path):
+def test_steps(op, words, products, turns, instructions, registers):
     """From a step's wait to its end: each element is converted once, sums are not copied, and the border costs nothing."""
-    code, launch, config, problem = _picked(op, words, "rows w4", tmp_path)
+    code, launch, config, problem = _picked(op, words, "rows w4")
     assert code.count("FFMA") == turns * products * problem.taps
     assert code.registers <= registers and -(-code.registers // 8) * 8 * launch.block[0] * config.blocks <= 65536
     assert not [name for name in code.opcodes("LDG") if ".128" in name or ".64" in name], "rows come by TMA"
@@ -65,10 +65,10 @@ def test_steps(op, words, products, turns, instructions, registers, tmp_path):
 
 
 @pytest.mark.parametrize("op, words", LARGE)
-def test_large_filters_are_not_unrolled_too_far(op, words, tmp_path):
+def test_large_filters_are_not_unrolled_too_far(op, words):
     """A bound on the compiler's time, which grows with the square of a block's multiply-adds."""
     rows = _variants(op, words)
     assert rows
     for launch, config, _ in (rows[0], rows[-1]):
-        code = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path)
+        code = machine_code(launch.kernel, launch.signature)
         assert code.count("FFMA") <= UNROLLED[getattr(config, "channels", 1)], config

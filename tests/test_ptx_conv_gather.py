@@ -2,7 +2,7 @@
 import re
 
 import pytest
-from sass import Assembled
+from sass import machine_code
 from test_ptx import device
 
 from dnnkern import dispatch
@@ -24,19 +24,19 @@ def launch(op, name, words, text, arch="sm_90a"):
     return algorithm.build(problem, target, config)[0]
 
 
-def assembled(launch, folder, arch="sm_90a"):
-    code = Assembled(launch.kernel, launch.signature, arch, folder)
+def assembled(launch, arch="sm_90a"):
+    code = machine_code(launch.kernel, launch.signature, arch)
     threads, blocks = launch.kernel.targetoptions["launch_bounds"]
     assert -(-code.registers // 8) * 8 * threads * blocks <= 65536, f"{code.registers} registers for {blocks} blocks of {threads} threads"
-    assert ".f64" not in code.ptx
+    assert not code.doubles
     return code
 
 
 @pytest.mark.parametrize("op", ["conv_fwd", "conv_bwd_data", "conv_bwd_filter"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_exact_products(op, layout, tmp_path):
+def test_exact_products(op, layout):
     """1024 multiply-adds a stage of 128x64x32, copies straight to shared memory, no division."""
-    code = assembled(launch(op, "implicit_gemm", f"64x128x28x28 k128 3x3 p1 f32 {layout}", "128x64x32"), tmp_path)
+    code = assembled(launch(op, "implicit_gemm", f"64x128x28x28 k128 3x3 p1 f32 {layout}", "128x64x32"))
     sums = [k for k, line in enumerate(code.lines) if line.startswith("FFMA")]
     assert len(sums) >= 1024 and code.count("LDGSTS") >= 12
     loop = code.lines[sums[0]:sums[1023] + 1]
@@ -46,9 +46,9 @@ def test_exact_products(op, layout, tmp_path):
 
 
 @pytest.mark.parametrize("op", ["conv_fwd", "conv_bwd_data", "conv_bwd_filter"])
-def test_products_on_tensor_cores(op, tmp_path):
+def test_products_on_tensor_cores(op):
     """Channels last: every operand 16 bytes a copy, by ldmatrix to the registers."""
-    code = assembled(launch(op, "implicit_gemm_mma", "64x128x28x28 k128 3x3 p1 bf16 nhwc", "128x128x64B w2x2"), tmp_path)
+    code = assembled(launch(op, "implicit_gemm_mma", "64x128x28x28 k128 3x3 p1 bf16 nhwc", "128x128x64B w2x2"))
     assert code.count("HMMA.16816.F32.BF16") % 64 == 0 and code.count("HMMA") >= 64
     copies = code.opcodes("LDGSTS")
     assert len(copies) >= 8 and all("BYPASS" in name and ".128" in name for name in copies)
@@ -57,9 +57,9 @@ def test_products_on_tensor_cores(op, tmp_path):
 
 @pytest.mark.parametrize("op, text, words, products", [
     ("conv_fwd", "448 pixels w2x2", 80, 80), ("conv_bwd_filter", "224 pixels w2x2", 20, 40), ("conv_bwd_data", "w4 64 rows", 0, 32)])
-def test_first_layers(op, text, words, products, tmp_path):
+def test_first_layers(op, text, words, products):
     """Windows are read a word at a time, and multiplied without any register moved between."""
-    code = assembled(launch(op, "small_c", FIRST, text), tmp_path)
+    code = assembled(launch(op, "small_c", FIRST, text))
     at = [k for k, line in enumerate(code.lines) if line.startswith("HMMA")]
     assert len(at) == products and all(re.match(r"HMMA\.16816\.F32\.BF16 ", code.lines[k]) for k in at)
     loop = code.lines[at[0]:at[-1] + 1]

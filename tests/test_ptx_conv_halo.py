@@ -1,6 +1,6 @@
 """What convolutions of few filters on Hopper's tensor cores compile to: nothing but products between the barriers of a tile."""
 import pytest
-from sass import Assembled
+from sass import machine_code
 from test_ptx import device
 
 from dnnkern import dispatch
@@ -14,12 +14,12 @@ ROWS = [("conv_fwd", "64x64x56x56 k64 3x3 p1 f16 nhwc"),
 
 
 @pytest.mark.parametrize("op, words", ROWS)
-def test_products_follow_each_other(op, words, tmp_path):
+def test_products_follow_each_other(op, words):
     problem, target = parse_problem(words.split(), op), device("sm_90a")
     algorithm = next(a for a in dispatch.algorithms(op) if a.name == "halo_wgmma")
     for config in algorithm.configs(problem, target)[::2]:
         (launch,) = algorithm.build(problem, target, config)
-        code = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path)  # no spills, no local memory, no calls
+        code = machine_code(launch.kernel, launch.signature)  # no spills, no local memory, no calls
         assert "C7508" not in code.report and "C7514" not in code.report and "C7518" not in code.report
         products = code.count("HGMMA")
         steps = min(4, ceil_div(problem.c if op == "conv_fwd" else problem.k, 16))

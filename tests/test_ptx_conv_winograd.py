@@ -1,6 +1,6 @@
 """What the Winograd kernels compile to: multiply-adds with little beside them, within the registers that their tiles allow."""
 import pytest
-from sass import Assembled
+from sass import machine_code
 from test_ptx import device
 
 from dnnkern import dispatch
@@ -30,9 +30,9 @@ FUSED = [("64x64x56x56 k64 3x3 p1 f32 nchw", "conv_fwd", "64x32x8", 0.80),
 
 
 @pytest.mark.parametrize("words, op, tile, share", FUSED)
-def test_a_step_is_multiply_adds(words, op, tile, share, tmp_path):
+def test_a_step_is_multiply_adds(words, op, tile, share):
     launch = launches(words, op, "winograd", tile)[-1]
-    code = Assembled(launch.kernel, launch.signature, ARCH, tmp_path)
+    code = machine_code(launch.kernel, launch.signature, ARCH)
     threads, blocks = launch.kernel.targetoptions["launch_bounds"]
     assert -(-code.registers // 8) * 8 * threads * blocks <= 65536
     assert (launch.shared + 1024) * blocks <= device(ARCH).shared_per_sm
@@ -42,7 +42,7 @@ def test_a_step_is_multiply_adds(words, op, tile, share, tmp_path):
     each = 16 * bk * bt * bc // threads
     assert each <= len(products) <= each + 64, "the loop over channels is one step, its products unrolled"
     assert len(products) / len(step) >= share
-    assert not code.opcodes("DADD", "DMUL", "DFMA", "F2F.F64") and ".f64" not in code.ptx
+    assert not code.opcodes("DADD", "DMUL", "DFMA", "F2F.F64") and not code.doubles
     assert all(".128" in name for name in code.opcodes("LDGSTS")) and code.count("LDGSTS") == 2 * bk * bc * 16 // (4 * threads)
     fragments = [line for line in step if line.startswith("LDS") and "RZ" not in line]  # LDS RZ belongs to the wait for copies
     assert len(fragments) >= each // 16 and all(".128" in line.split()[0] for line in fragments)
@@ -64,7 +64,7 @@ STAGED = [("64x256x14x14 k256 3x3 p1 f32 nchw", "conv_fwd", 6, {"filter": 71, "p
 
 
 @pytest.mark.parametrize("words, op, extent, most", STAGED)
-def test_transforms_stay_in_registers(words, op, extent, most, tmp_path):
+def test_transforms_stay_in_registers(words, op, extent, most):
     """Every element of a tile is read and written once, all 36 at a time; a transform does no arithmetic beyond what its matrix needs."""
     taps = int(words.split()[2][0])
     results = taps if op == "conv_bwd_filter" else extent - taps + 1
@@ -73,8 +73,8 @@ def test_transforms_stay_in_registers(words, op, extent, most, tmp_path):
         name = launch.kernel.py_func.__name__
         if "winograd" in name:
             name = name.removeprefix("conv_winograd_")
-            code = Assembled(launch.kernel, launch.signature, ARCH, tmp_path)
-            assert code.registers <= 128 and ".f64" not in code.ptx
+            code = machine_code(launch.kernel, launch.signature, ARCH)
+            assert code.registers <= 128 and not code.doubles
             work.setdefault(name, []).append(sum(code.count(f) for f in ("FFMA", "FADD", "FMUL")))
             if name != "results":
                 assert code.count("STG") == extent**2

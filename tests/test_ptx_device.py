@@ -2,6 +2,7 @@
 import re
 
 import pytest
+from sass import assembled, ptx
 
 from dnnkern.device import SIMULATED, cuda, f32, f64, i32, i64, u32
 
@@ -9,8 +10,6 @@ if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
 from dnnkern.device import block, convert, epilogue, fastmath, index, philox, vec, warp  # noqa: E402
-from dnnkern.device._numba_compile import Compiled, compile_ptx  # noqa: E402
-from dnnkern.host.compile import link  # noqa: E402
 
 ARCHITECTURES = ["sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
 SCALARS = {"float32": f32, "float64": f64, "int32": i32, "int64": i64, "uint32": u32}
@@ -18,19 +17,11 @@ SCALARS = {"float32": f32, "float64": f64, "int32": i32, "int64": i64, "uint32":
 
 def _ptx(kernel, signature, arch="sm_90a"):
     """The instructions of a kernel, one a line, spaces collapsed; what every kernel here must not have is asserted on the way."""
-    text, entry = compile_ptx(kernel, signature, arch)
-    body = re.sub(r"[ \t]+", " ", text[text.index("{", text.index(".entry")):].replace(entry, "kernel"))
+    body = re.sub(r"[ \t]+", " ", ptx(kernel, signature, arch))
     assert "call" not in body and ".local" not in body, body
     if not any("64" in s and s.startswith("float") for s in signature):
         assert ".f64" not in body, body
     return body
-
-
-def _assemble(kernel, signature, arch):
-    """Registers, stack and spills the linker's ptxas reports."""
-    _, report = link(Compiled(kernel, signature, arch).ltoir, arch)
-    stack = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report)
-    return int(re.search(r"Used (\d+) registers", report)[1]), [int(v) for v in stack.groups()]
 
 
 def _copy(load, store, count):
@@ -141,8 +132,8 @@ def test_conversions_assemble_without_a_stack(name, arch):
             values[k] = values[k] + T(1)
         pack(words, 0, values, 0)
         vec.store4_from(vec.as_u32(y), i, words, 0)
-    registers, stack = _assemble(kernel, (e.pointer, e.pointer), arch)
-    assert stack == [0, 0, 0] and registers <= 40
+    code = assembled(kernel, (e.pointer, e.pointer), arch)
+    assert (code.stack, code.spilled) == (0, 0) and code.registers <= 40
 
 
 SINGLE = {"ex2": "ex2.approx.ftz.f32", "lg2": "lg2.approx.ftz.f32", "rcp": "rcp.approx.ftz.f32", "rsqrt": "rsqrt.approx.ftz.f32",
@@ -179,8 +170,7 @@ def test_accurate_float32_functions_use_no_double(name):
     def kernel(x, y):
         y[i32(cuda.threadIdx.x)] = function(x[i32(cuda.threadIdx.x)])
     if name == "tan":  # the reduction of huge arguments keeps a table on the stack
-        text, _ = compile_ptx(kernel, ("float32*", "float32*"), "sm_90a")
-        assert "call" not in text[text.index(".entry"):]
+        assert "call" not in ptx(kernel, ("float32*", "float32*"))
     else:
         _ptx(kernel, ("float32*", "float32*"))
 

@@ -1,6 +1,6 @@
 """What the Ampere main loop compiles to: the instructions meant, no moves between loads and products, every tile within its registers."""
 import pytest
-from sass import Assembled
+from sass import machine_code
 from test_ptx import device
 
 from dnnkern.device import SIMULATED
@@ -31,16 +31,16 @@ def launches(words, arch, text=""):
     return {name: mma.build(problem, target, c)[0] for name, c in configs.items()}
 
 
-def assembled(launch, arch, folder):
-    return Assembled(launch.kernel, launch.signature, arch, folder)
+def assembled(launch, arch):
+    return machine_code(launch.kernel, launch.signature, arch)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("dtype, layout", LOADS)
-def test_the_loop_is_products_and_their_loads(dtype, layout, arch, tmp_path):
+def test_the_loop_is_products_and_their_loads(dtype, layout, arch):
     words = f"4096x4096x4096 {dtype} {layout}" + " --math tf32" * (dtype == "f32")
     (launch,) = launches(words, arch, "128x128x64B w2x2").values()
-    code = assembled(launch, arch, tmp_path)
+    code = assembled(launch, arch)
     product, loads = LOADS[dtype, layout]
     products = [k for k, line in enumerate(code.lines) if line.startswith(product)]
     loop = code.lines[products[0]:products[-1] + 1]
@@ -56,9 +56,9 @@ def test_the_loop_is_products_and_their_loads(dtype, layout, arch, tmp_path):
 
 @pytest.mark.parametrize("arch, shape, product, count", [("sm_80", "m8k4", "DMMA.884", 128), ("sm_90a", "m16k4", "DMMA.16x8x4", 64),
                                                          ("sm_90a", "m16k8", "DMMA.16x8x8", 32)])
-def test_float64(arch, shape, product, count, tmp_path):
+def test_float64(arch, shape, product, count):
     (launch,) = launches("4096x4096x4096 f64 nn", arch, f"128x64x128B w2x2 s4 rows {shape}").values()
-    code = assembled(launch, arch, tmp_path)
+    code = assembled(launch, arch)
     assert code.count("DMMA") == code.count(product) > 0 and code.count(product) % count == 0
     loop = code.lines[code.lines.index(next(line for line in code.lines if line.startswith(product))):]
     moves = sum(line.startswith(("MOV", "IMAD.MOV")) for line in loop[:300])
@@ -69,10 +69,10 @@ def test_float64(arch, shape, product, count, tmp_path):
     "4096x4096x4096 bf16 nn", "8x4096x4096 bf16 nt", "4096x4096x4096 f64 nn", "999x999x999 i8 tn",
     *(pytest.param(words, marks=pytest.mark.slow) for words in (
         "16x4096x4096 bf16 nn", "4096x8x4096 f64 nt", "4096x4096x4096 i8 nn", "8x4096x4096 f32 nt --math tf32", "4095x4093x4091 bf16 nn"))])
-def test_every_tile_keeps_to_its_registers(words, tmp_path):
+def test_every_tile_keeps_to_its_registers(words):
     arch = "sm_90a"
     for name, launch in launches(words, arch).items():
-        code = assembled(launch, arch, tmp_path)
+        code = assembled(launch, arch)
         threads, blocks = launch.kernel.targetoptions["launch_bounds"]
         assert -(-code.registers // 8) * 8 * threads * blocks <= 65536, f"{name}: {code.registers} registers"
 

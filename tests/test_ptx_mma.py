@@ -2,7 +2,7 @@
 import re
 
 import pytest
-from sass import Assembled
+from sass import machine_code, ptx
 
 from dnnkern.device import SIMULATED, cuda, f32, f64, i32, u32
 
@@ -23,7 +23,7 @@ def _suffix(count, trans):
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])
-def test_ldmatrix_is_one_instruction(arch, tmp_path):
+def test_ldmatrix_is_one_instruction(arch):
     x1, x2, x4, x1_trans, x2_trans, x4_trans = (getattr(ldmatrix, f"ldmatrix_x{c}{t}") for t in ("", "_trans") for c in (1, 2, 4))
 
     @cuda.jit(launch_bounds=32)
@@ -42,12 +42,12 @@ def test_ldmatrix_is_one_instruction(arch, tmp_path):
         x4_trans(fragment, 10, at)
         for q in range(14):
             y[i32(14 * t + q)] = fragment[q]
-    code = Assembled(kernel, ("uint32*",), arch, tmp_path)
+    code = machine_code(kernel, ("uint32*",), arch)
     assert code.opcodes("LDSM") == sorted("LDSM.16." + _suffix(*v) for v in VARIANTS) and not code.opcodes("LDS.", "LDL")
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_120a"])
-def test_stmatrix_is_one_instruction(arch, tmp_path):
+def test_stmatrix_is_one_instruction(arch):
     x1, x2, x4, x1_trans, x2_trans, x4_trans = (getattr(stmatrix, f"stmatrix_x{c}{t}") for t in ("", "_trans") for c in (1, 2, 4))
 
     @cuda.jit(launch_bounds=32)
@@ -64,7 +64,7 @@ def test_stmatrix_is_one_instruction(arch, tmp_path):
         x4_trans(u32(at + u32(5120)), d, c, b, a)
         cuda.syncwarp()
         y[t] = tile[i32(t ^ 1)]
-    code = Assembled(kernel, ("uint32*",), arch, tmp_path)
+    code = machine_code(kernel, ("uint32*",), arch)
     assert code.opcodes("STSM") == sorted("STSM.16." + _suffix(*v) for v in VARIANTS) and not code.opcodes("STS", "STL")[6:]
 
 
@@ -83,7 +83,7 @@ OPCODES = {  # dtype, m, k: the machine's instruction and how many it takes, by 
 
 @pytest.mark.parametrize("key, arch", [(k, a) for k, by_arch in OPCODES.items() for a in by_arch],
                          ids=lambda v: v if isinstance(v, str) else "-".join(map(str, v)))
-def test_products_of_register_tiles(key, arch, tmp_path):
+def test_products_of_register_tiles(key, arch):
     """A loop of 2 x 2 products: one instruction each, accumulators in place."""
     f, (opcode, each) = FRAGMENTS[key], OPCODES[key][arch]
     (nc, na, nb), (tc, ta, tb), mma = f.words, (CAST[s] for s in f.scalars), make_mma(*key)
@@ -105,7 +105,7 @@ def test_products_of_register_tiles(key, arch, tmp_path):
                     mma(acc, (2 * r + c) * nc, a, r * na, b, c * nb)
         for e in range(size_c):
             z[i32(e * 32 + t)] = acc[e]
-    code = Assembled(kernel, tuple(s + "*" for s in (f.scalars[1], f.scalars[2], f.scalars[0])) + ("int32",), arch, tmp_path)
+    code = machine_code(kernel, tuple(s + "*" for s in (f.scalars[1], f.scalars[2], f.scalars[0])) + ("int32",), arch)
     products = [line for line in code.lines if re.match("[HIDQ]MMA", line)]
     assert len(products) % (4 * each) == 0 and all(p.startswith(opcode + " ") for p in products), products
     # The result goes where the accumulator was, but for what a loop that ptxas unrolls or pipelines turns about.
@@ -114,7 +114,7 @@ def test_products_of_register_tiles(key, arch, tmp_path):
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_main_loop(arch, tmp_path):
+def test_main_loop(arch):
     """Two stages of cp.async, a 64 x 32 tile a warp: every operand by ldmatrix, 32 products to 6 loads, no traffic beside."""
     mma, arrived = make_mma("bfloat16"), cp_async.wait_copies(1)
     rows, columns = 4, 4
@@ -146,7 +146,7 @@ def test_main_loop(arch, tmp_path):
             cuda.syncthreads()
         for e in range(64):
             z[i32(e * 128 + t)] = acc[e]
-    code = Assembled(kernel, ("uint32*", "float32*", "int32"), arch, tmp_path)
+    code = machine_code(kernel, ("uint32*", "float32*", "int32"), arch)
     copies, loads, products = (code.count(o) for o in ("LDGSTS", "LDSM.16.M88.4", "HMMA.16816.F32.BF16"))
     assert products and products == 16 * copies and loads == 6 * copies, (copies, loads, products)
     # ptxas puts loads into the zero register behind the barrier of such a loop; they are its own business.
@@ -154,7 +154,7 @@ def test_main_loop(arch, tmp_path):
     assert not others and code.registers <= 168, (others, code.registers)
 
 
-def test_clusters(tmp_path):
+def test_clusters():
     @cuda.jit(launch_bounds=128)
     def kernel(y):
         tile = cuda.shared.array(128, f32)
@@ -169,18 +169,18 @@ def test_clusters(tmp_path):
         cluster.store_remote_u32(at, u32(v))
         cluster.cluster_sync()
         y[t] = tile[t]
-    code = Assembled(kernel, ("float32*",), "sm_90a", tmp_path)
+    code, text = machine_code(kernel, ("float32*",)), ptx(kernel, ("float32*",))
     assert code.count("UCGABAR_ARV") >= 3 and code.count("UCGABAR_WAIT") >= 3
-    assert len(re.findall(r"barrier\.cluster\.arrive\.relaxed;", code.ptx)) == 1, "the relaxed arrival has a fence"
+    assert len(re.findall(r"barrier\.cluster\.arrive\.relaxed;", text)) == 1, "the relaxed arrival has a fence"
     # not aligned, or lanes that come to a barrier apart would count as several warps
-    assert len(re.findall(r"barrier\.cluster\.(arrive\.release|wait\.acquire);", code.ptx)) == 5
-    for text, count in (("mapa.shared::cluster.u32", 1), ("ld.shared::cluster.b32", 1), ("st.shared::cluster.b32", 1),
-                        ("%cluster_ctarank", 1), ("%cluster_nctarank", 1)):
-        assert code.ptx.count(text) == count, text
+    assert len(re.findall(r"barrier\.cluster\.(arrive\.release|wait\.acquire);", text)) == 5
+    for instruction, count in (("mapa.shared::cluster.u32", 1), ("ld.shared::cluster.b32", 1), ("st.shared::cluster.b32", 1),
+                               ("%cluster_ctarank", 1), ("%cluster_nctarank", 1)):
+        assert text.count(instruction) == count, instruction
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_named_barriers(arch, tmp_path):
+def test_named_barriers(arch):
     """Constants go into the instruction, and the two arms' equal barriers stay two."""
     @cuda.jit(launch_bounds=128)
     def kernel(y):
@@ -195,13 +195,13 @@ def test_named_barriers(arch, tmp_path):
             barrier.barrier_sync(2, 128)
             y[t] = tile[127 - t]
             barrier.barrier_sync(3, 64)
-    code = Assembled(kernel, ("float32*",), arch, tmp_path)
+    code = machine_code(kernel, ("float32*",), arch)
     barriers = [re.sub(r"\s+", " ", line) for line in code.lines if line.startswith("BAR.")]
     assert sorted(b.split(" ", 1)[1] for b in barriers) == ["0x2, 0x80", "0x2, 0x80", "0x3, 0x40", "0x3, 0x40"], barriers
     assert code.count("BAR.ARV") == 1 and code.count("BAR.SYNC") == 3
 
 
-def test_dependent_launches(tmp_path):
+def test_dependent_launches():
     @cuda.jit(launch_bounds=128)
     def kernel(y):
         t = i32(cuda.threadIdx.x)
@@ -209,12 +209,12 @@ def test_dependent_launches(tmp_path):
         v = y[t]
         dependent.launch_dependent_grids()
         y[t] = f32(v + f32(1))
-    code = Assembled(kernel, ("float32*",), "sm_90a", tmp_path)
+    code = machine_code(kernel, ("float32*",))
     order = [name for line in code.lines if (name := line.split()[0].split(".")[0]) in ("ACQBULK", "LDG", "PREEXIT", "STG")]
     assert order == ["ACQBULK", "LDG", "PREEXIT", "STG"]
 
 
-def test_collectives_in_two_arms_are_not_merged(tmp_path):
+def test_collectives_in_two_arms_are_not_merged():
     """Nor moved under a condition: they are convergent."""
     mma = make_mma("bfloat16")
 
@@ -233,8 +233,8 @@ def test_collectives_in_two_arms_are_not_merged(tmp_path):
         else:
             mma(acc, 0, a, 0, b, 0)
             y[t] = acc[1]
-    code = Assembled(kernel, ("uint32*", "float32*"), "sm_80", tmp_path)
-    assert code.ptx.count("mma.sync") == code.count("HMMA") == 2
+    code = machine_code(kernel, ("uint32*", "float32*"), "sm_80")
+    assert code.count("HMMA") == 2
 
 
 @pytest.mark.parametrize("types, words", [((f32, f32, u32), "a is a 1-D local array of uint32"),

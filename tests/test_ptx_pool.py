@@ -7,34 +7,34 @@ from dnnkern.device import SIMULATED
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
-from sass import Assembled  # noqa: E402
+from sass import machine_code  # noqa: E402
 from test_ptx import device  # noqa: E402
 from test_ptx_transform import accesses  # noqa: E402
 
 from dnnkern.pool._parse import parse_problem  # noqa: E402
 
 
-def assembled(op, words, algo, folder, arch="sm_90a"):
+def assembled(op, words, algo, arch="sm_90a"):
     """The algorithm's only kernel in its most promising configuration, its launch and that configuration."""
     problem, target = parse_problem(words.split(), op), device(arch)
     algorithm = next(a for a in dispatch.algorithms(op) if a.name == algo)
     assert algorithm.supports(problem) is None, algorithm.supports(problem)
     config = algorithm.configured(problem, target).config
     (launch,) = algorithm.build(problem, target, config)
-    return Assembled(launch.kernel, launch.signature, arch, folder), launch, config
+    return machine_code(launch.kernel, launch.signature, arch), launch, config
 
 
 def check_arithmetic(code, words):
-    assert "div." not in code.ptx and "rem." not in code.ptx
-    assert ("f64" in words.split()[1]) == (".f64" in code.ptx)
+    assert not code.divisions
+    assert ("f64" in words.split()[1]) == bool(code.doubles)
 
 
 @pytest.mark.parametrize("words, loads, stores", [
     ("64x64x112x112 bf16 3x3 s2 p1 nhwc index", 9, 3), ("64x64x112x112 f32 3x3 s2 p1 nhwc index", 9, 2),
     ("64x64x112x112 f16 3x3 s2 p1 nhwc", 9, 1), ("64x64x112x112 f64 3x3 s2 p1 nhwc", 9, 1), ("32x256x56x56 bf16 2x2 nhwc index", 4, 3)])
-def test_a_windows_taps_are_in_flight(words, loads, stores, tmp_path):
+def test_a_windows_taps_are_in_flight(words, loads, stores):
     """Beside the loads that look for a NaN."""
-    code, launch, _ = assembled("max_pool_fwd", words, "channels", tmp_path)
+    code, launch, _ = assembled("max_pool_fwd", words, "channels")
     found = accesses(code, "LDG")
     assert set(found) == {128} and loads <= found[128] and ("index" in words or loads == found[128])
     assert accesses(code, "STG") == {128: stores}
@@ -45,8 +45,8 @@ def test_a_windows_taps_are_in_flight(words, loads, stores, tmp_path):
 
 @pytest.mark.parametrize("words", ["64x64x112x112 bf16 3x3 s2 p1 nhwc", "64x256x56x56 f32 3x3 s2 p1 nhwc counting ceil",
                                    "64x512x13x13 f16 7x7 adaptive nhwc", "32x512x13x13 f32 5x5 s1 p2 nhwc"])
-def test_averages_load_chunks(words, tmp_path):
-    code, _, _ = assembled("avg_pool_fwd", words, "channels", tmp_path)
+def test_averages_load_chunks(words):
+    code, _, _ = assembled("avg_pool_fwd", words, "channels")
     assert set(accesses(code, "LDG")) == set(accesses(code, "STG")) == {128}
     check_arithmetic(code, words)
 
@@ -54,9 +54,9 @@ def test_averages_load_chunks(words, tmp_path):
 @pytest.mark.parametrize("op, words, loads, stores", [
     ("max_pool_bwd", "64x64x112x112 bf16 3x3 s2 p1 nhwc", 6, 4), ("avg_pool_bwd", "64x64x112x112 bf16 3x3 s2 p1 nhwc", 2, 4),
     ("max_pool_bwd", "64x64x112x112 f32 3x3 s2 p1 nhwc", 4, 4)])
-def test_gradients_are_gathered_for_patches(op, words, loads, stores, tmp_path):
+def test_gradients_are_gathered_for_patches(op, words, loads, stores):
     """A row of the places that see a patch of four pixels is in flight."""
-    code, launch, config = assembled(op, words, "channels", tmp_path)
+    code, launch, config = assembled(op, words, "channels")
     assert (config.rows, config.columns, config.places) == (2, 2, 2)
     assert accesses(code, "LDG") == {128: loads} and accesses(code, "STG") == {128: stores}
     assert code.registers <= 80, "three blocks a multiprocessor"
@@ -66,16 +66,16 @@ def test_gradients_are_gathered_for_patches(op, words, loads, stores, tmp_path):
 @pytest.mark.parametrize("op, words", [
     ("max_pool_fwd", "64x64x112x112 f32 3x3 s2 p1 index"), ("avg_pool_fwd", "64x64x112x112 f32 3x3 s2 p1"),
     ("max_pool_bwd", "64x64x112x112 f32 3x3 s2 p1"), ("avg_pool_bwd", "64x512x13x13 f32 7x7 adaptive")])
-def test_elements_do_not_divide(op, words, tmp_path):
-    code, _, _ = assembled(op, words, "elements", tmp_path)
+def test_elements_do_not_divide(op, words):
+    code, _, _ = assembled(op, words, "elements")
     assert set(accesses(code, "LDG")) == {32}
     check_arithmetic(code, words)
 
 
-def test_channels_that_are_no_chunks(tmp_path):
+def test_channels_that_are_no_chunks():
     """The largest power of two that divides their number, in accesses as wide."""
     for channels, width in ((100, 64), (50, 32)):
-        code, _, _ = assembled("avg_pool_fwd", f"8x{channels}x28x28 f16 3x3 s2 p1 nhwc", "channels", tmp_path)
+        code, _, _ = assembled("avg_pool_fwd", f"8x{channels}x28x28 f16 3x3 s2 p1 nhwc", "channels")
         assert set(accesses(code, "LDG")) == set(accesses(code, "STG")) == {width}
 
 
@@ -85,9 +85,9 @@ def test_channels_that_are_no_chunks(tmp_path):
     ("max_pool_fwd", "64x256x56x56 f16 2x2", {128}, {64}, 60),
     ("max_pool_bwd", "64x64x112x112 bf16 3x3 s2 p1", {32, 64, 128}, {128}, 25),
     ("avg_pool_bwd", "64x256x56x56 f16 2x2", {64}, {128}, 25)])
-def test_rows_are_made_of_few_instructions(op, words, widths, stores, instructions, tmp_path):
+def test_rows_are_made_of_few_instructions(op, words, widths, stores, instructions):
     """Stretches in whole groups, but for the words of a group that no place sees; of each element that is written so many instructions."""
-    code, _, config = assembled(op, words, "rows", tmp_path)
+    code, _, config = assembled(op, words, "rows")
     assert set(accesses(code, "LDG")) <= widths and set(accesses(code, "STG")) == stores
     made = config.places if op.endswith("fwd") else config.rows * config.pixels
     assert len(code.lines) <= instructions * made
@@ -97,8 +97,8 @@ def test_rows_are_made_of_few_instructions(op, words, widths, stores, instructio
 @pytest.mark.parametrize("words, algo", [("32x64x112x112 bf16 global", "global"), ("32x64x112x112 f32 global index", "global"),
                                          ("32x64x112x112 bf16 global nhwc index", "global_channels"),
                                          ("32x64x112x112 f32 global nhwc", "global_channels")])
-def test_whole_images_are_read_in_chunks(words, algo, tmp_path):
-    code, launch, _ = assembled("max_pool_fwd", words, algo, tmp_path)
+def test_whole_images_are_read_in_chunks(words, algo):
+    code, launch, _ = assembled("max_pool_fwd", words, algo)
     found = accesses(code, "LDG")
     assert set(found) == {128} and found[128] >= 4, "four loads under way"
     assert code.registers <= 64

@@ -7,7 +7,7 @@ from dnnkern.device import SIMULATED
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
-from sass import Assembled  # noqa: E402
+from sass import machine_code  # noqa: E402
 from test_ptx import device  # noqa: E402
 
 from dnnkern.host.tensor import Tensor  # noqa: E402
@@ -19,14 +19,14 @@ from dnnkern.transform._window import make_col2im_problem, make_im2col_problem  
 ITEMSIZE = {"int8": 1, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
-def assembled(problem, algo, folder, arch="sm_90a", config=None):
+def assembled(problem, algo, arch="sm_90a", config=None):
     """The algorithm's only kernel, and its launch."""
     target = device(arch)
     algorithm = next(a for a in dispatch.algorithms(problem.op) if a.name == algo)
     assert algorithm.supports(problem) is None, algorithm.supports(problem)
     config = config or algorithm.configured(problem, target).config
     (launch,) = algorithm.build(problem, target, config)
-    return Assembled(launch.kernel, launch.signature, arch, folder), launch
+    return machine_code(launch.kernel, launch.signature, arch), launch
 
 
 def transposition(shape, axes, dtype, **more):
@@ -44,12 +44,12 @@ def accesses(code, kind):
 
 
 @pytest.mark.parametrize("dtype", ITEMSIZE)
-def test_tiles_move_16_bytes_everywhere(dtype, tmp_path):
+def test_tiles_move_16_bytes_everywhere(dtype):
     """V loads of 16 bytes in flight, V stores to and V loads from shared memory."""
     problem = transposition((64, 128, 48, 128), (0, 2, 3, 1), dtype)
     side = 16 // ITEMSIZE[dtype]
     for variant in next(a for a in dispatch.algorithms("transpose") if a.name == "tiled").variants(problem, device("sm_90a"))[:2]:
-        code, launch = assembled(problem, "tiled", tmp_path, config=variant.config)
+        code, launch = assembled(problem, "tiled", config=variant.config)
         assert accesses(code, "LDG") == {128: side} and accesses(code, "STS") == {128: side}
         assert set(accesses(code, "LDS")) == set(accesses(code, "STG")) == {128}
         threads = launch.block[0]
@@ -60,90 +60,90 @@ def test_tiles_move_16_bytes_everywhere(dtype, tmp_path):
 
 
 @pytest.mark.parametrize("dtype, permutations", [("bfloat16", 32), ("int8", 128)])
-def test_squares_change_places_in_registers(dtype, permutations, tmp_path):
+def test_squares_change_places_in_registers(dtype, permutations):
     """Half an instruction an element."""
-    code, _ = assembled(transposition((4096, 4096), (1, 0), dtype), "tiled", tmp_path)
+    code, _ = assembled(transposition((4096, 4096), (1, 0), dtype), "tiled")
     assert permutations <= code.count("PRMT") <= permutations + 16
 
 
 @pytest.mark.parametrize("unit, pixels", [(2, 49), (4, 98), (8, 196), (16, 784)])
-def test_units_follow_the_alignment(unit, pixels, tmp_path):
-    code, _ = assembled(transposition((32, 64, pixels), (0, 2, 1), "float16"), "tiled", tmp_path)
+def test_units_follow_the_alignment(unit, pixels):
+    code, _ = assembled(transposition((32, 64, pixels), (0, 2, 1), "float16"), "tiled")
     assert set(accesses(code, "LDG")) == {8 * unit} and set(accesses(code, "STG")) == {128}
-    code, _ = assembled(transposition((32, pixels, 64), (0, 2, 1), "float16"), "tiled", tmp_path)
+    code, _ = assembled(transposition((32, pixels, 64), (0, 2, 1), "float16"), "tiled")
     assert set(accesses(code, "LDG")) == {128} and set(accesses(code, "STG")) == {8 * unit}
 
 
-def test_rows_and_few_channels_move_16_bytes(tmp_path):
+def test_rows_and_few_channels_move_16_bytes():
     for algo, problem in (("copy", transposition((32, 512, 16, 64), (0, 2, 1, 3), "float16")),
                           ("few", transposition((64, 3, 224, 224), (0, 2, 3, 1), "float16")),
                           ("few", transposition((64, 224, 224, 4), (0, 3, 1, 2), "int8"))):
-        code, _ = assembled(problem, algo, tmp_path)
+        code, _ = assembled(problem, algo)
         assert set(accesses(code, "LDG")) == set(accesses(code, "STG")) == {128}, algo
 
 
-def test_32_bit_offsets_until_they_do_not_fit(tmp_path):
+def test_32_bit_offsets_until_they_do_not_fit():
     small, large = (transposition((n, 64, 4096), (0, 2, 1), "float16") for n in (64, 16384))
-    codes = [assembled(problem, "tiled", tmp_path) for problem in (small, large)]
+    codes = [assembled(problem, "tiled") for problem in (small, large)]
     assert [launch.arguments[-1].type for _, launch in codes] == ["int32x2", "int64x2"]
 
 
 @pytest.mark.parametrize("dtype", ITEMSIZE)
-def test_rows_that_begin_anywhere_move_16_bytes(dtype, tmp_path):
+def test_rows_that_begin_anywhere_move_16_bytes(dtype):
     """Two loads a chunk and one store, beside the accesses of single elements at the ends of rows."""
     single, per = 8 * ITEMSIZE[dtype], 16 // ITEMSIZE[dtype]
     problem = parse_problem(["64x1001x999", dtype, ":,1:,3:-2"], "strided_slice")
     for variant in next(a for a in dispatch.algorithms("strided_slice") if a.name == "rows").variants(problem, device("sm_90a")):
-        code, _ = assembled(problem, "rows", tmp_path, config=variant.config)
+        code, _ = assembled(problem, "rows", config=variant.config)
         n = variant.config.chunks
         wide = {128: n, 64: n + n * per} if single == 64 else {128: 2 * n, single: n * per}  # of a second chunk half is of use, at most
         assert accesses(code, "LDG") == wide and accesses(code, "STG") == {128: 2 * n, single: n * per}
-        assert "div." not in code.ptx and "rem." not in code.ptx and ".f64" not in code.ptx
+        assert not code.divisions and not code.doubles
         assert code.registers <= 64
-    code, _ = assembled(parse_problem(["64x1001x999", dtype, ":,:,::-1"], "strided_slice"), "rows", tmp_path)
+    code, _ = assembled(parse_problem(["64x1001x999", dtype, ":,:,::-1"], "strided_slice"), "rows")
     assert accesses(code, "LDG") == {single: per} and accesses(code, "STG") == {128: 1, single: per}
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
 @pytest.mark.parametrize("dtype", ITEMSIZE)
-def test_borders_move_16_bytes(dtype, mode, tmp_path):
+def test_borders_move_16_bytes(dtype, mode):
     """x's part as rows that begin anywhere; of a value 16 bytes at once."""
     n, single, per = 2, 8 * ITEMSIZE[dtype], 16 // ITEMSIZE[dtype]
     problem = parse_problem(["32x64x225x225", dtype, "0,0,1,1:2", mode], "pad")
     config = next(a for a in dispatch.algorithms("pad") if a.name == "rows").configs(problem, device("sm_90a"))[0]
-    code, _ = assembled(problem, "rows", tmp_path, config=config)
+    code, _ = assembled(problem, "rows", config=config)
     wide = {128: n, 64: n + n * per} if single == 64 else {128: 2 * n, single: n * per}
     assert accesses(code, "LDG") == wide
     assert accesses(code, "STG") == {128: n * (3 if mode == "constant" else 2), single: n * per}
-    assert "div." not in code.ptx and "rem." not in code.ptx and (dtype == "float64" or ".f64" not in code.ptx)
+    assert not code.divisions and (dtype == "float64" or not code.doubles)
     assert code.registers <= 64
 
 
 @pytest.mark.parametrize("dtype", ITEMSIZE)
-def test_a_batch_of_arrays_moves_16_bytes(dtype, tmp_path):
+def test_a_batch_of_arrays_moves_16_bytes(dtype):
     """As rows do; which array it is costs registers alone."""
     single, per = 8 * ITEMSIZE[dtype], 16 // ITEMSIZE[dtype]
     problem = parse_problem(["64x1000,64x24,64x333,64x77", dtype, "1"], "concat")
     for variant in next(a for a in dispatch.algorithms("concat") if a.name == "batch").variants(problem, device("sm_90a")):
-        code, launch = assembled(problem, "batch", tmp_path, config=variant.config)
+        code, launch = assembled(problem, "batch", config=variant.config)
         n = variant.config.chunks
         wide = {128: n, 64: n + n * per} if single == 64 else {128: 2 * n, single: n * per}
         assert accesses(code, "LDG") == wide and accesses(code, "STG") == {128: 2 * n, single: n * per}
-        assert "div." not in code.ptx and "rem." not in code.ptx and (dtype == "float64" or ".f64" not in code.ptx)
+        assert not code.divisions and (dtype == "float64" or not code.doubles)
         assert code.registers <= (80 if dtype == "int8" else 64)
 
 
-def test_filling_stores_16_bytes(tmp_path):
-    code, _ = assembled(parse_problem(["1048577", "float16"], "set_tensor"), "rows", tmp_path)
-    assert 128 in accesses(code, "STG") and ".f64" not in code.ptx
+def test_filling_stores_16_bytes():
+    code, _ = assembled(parse_problem(["1048577", "float16"], "set_tensor"), "rows")
+    assert 128 in accesses(code, "STG") and not code.doubles
 
 
-def test_aligned_parts_are_plain_copies(tmp_path):
+def test_aligned_parts_are_plain_copies():
     for text, op, algo in (("64x56x56x96 f16 :,:,:,32:64", "strided_slice", None), ("64x512x28x28,64x512x28x28 f16 1", "concat", "boxes")):
         problem = parse_problem(text.split(), op)
         algorithm = dispatch.get_algorithm(op, problem, algo=algo, device=device("sm_90a"))
         for launch in algorithm.build(problem, device("sm_90a"), algorithm.config):
-            code = Assembled(launch.kernel, launch.signature, "sm_90a", tmp_path)
+            code = machine_code(launch.kernel, launch.signature)
             assert set(accesses(code, "LDG")) == set(accesses(code, "STG")) == {128}, op
 
 
@@ -152,63 +152,63 @@ def window(op, shape, dtype, *parameters):
     return problem if op == "im2col" else make_col2im_problem((problem.columns,), None, shape, *parameters, frozenset())
 
 
-def test_windows_move_chunks(tmp_path):
+def test_windows_move_chunks():
     last = window("im2col", (32, 56, 56, 64), "float16", 3, 1, 1, 1, "NHWC")
-    code, launch = assembled(last, "tiled", tmp_path)
+    code, launch = assembled(last, "tiled")
     assert set(accesses(code, "LDG")) == set(accesses(code, "STG")) == {128}
     first = window("im2col", (32, 64, 56, 56), "float16", 3, 1, 1, 1, "NCHW")
-    code, _ = assembled(first, "tiled", tmp_path)
+    code, _ = assembled(first, "tiled")
     assert accesses(code, "LDG") == {16: 10} and accesses(code, "STG") == {128: 3}, "10 elements make 3 chunks of 8"
-    code, _ = assembled(window("im2col", (32, 224, 224, 3), "float16", 7, 2, 3, 1, "NHWC"), "gather", tmp_path)
+    code, _ = assembled(window("im2col", (32, 224, 224, 3), "float16", 7, 2, 3, 1, "NHWC"), "gather")
     assert accesses(code, "LDG") == {16: 8} and accesses(code, "STG") == {128: 1}
-    code, _ = assembled(window("col2im", (32, 56, 56, 64), "float16", 3, 1, 1, 1, "NHWC"), "gather", tmp_path)
+    code, _ = assembled(window("col2im", (32, 56, 56, 64), "float16", 3, 1, 1, 1, "NHWC"), "gather")
     assert accesses(code, "LDG") == {128: 3} and accesses(code, "STG") == {128: 1}, "a row of taps in flight"
 
 
-def test_fast_kernels_do_not_divide(tmp_path):
+def test_fast_kernels_do_not_divide():
     for problem, algo in ((window("im2col", (32, 64, 56, 56), "float16", 3, 2, 1, 1, "NCHW"), "tiled"),
                           (window("im2col", (32, 64, 7, 7), "float16", 3, 2, 1, 1, "NCHW"), "gather"),
                           (window("col2im", (32, 64, 56, 56), "float16", 3, 2, 1, 1, "NCHW"), "gather"),
                           (transposition((13, 17, 19, 64), (2, 1, 0, 3), "float16"), "copy")):
-        code, _ = assembled(problem, algo, tmp_path)
-        assert "div." not in code.ptx and "rem." not in code.ptx and not code.opcodes("MUFU", "I2F"), algo
+        code, _ = assembled(problem, algo)
+        assert not code.divisions and not code.opcodes("MUFU", "I2F"), algo
 
 
 @pytest.mark.parametrize("x_dtype, y_dtype, loads, stores", [
     ("float32", "bfloat16", {128: 2}, {128: 1}), ("bfloat16", "float32", {128: 1}, {128: 2}), ("float32", "float8_e5m2", {128: 2}, {64: 1}),
     ("float16", "float8_e4m3fn", {128: 2}, {128: 1}), ("int8", "float32", {64: 1}, {128: 2}), ("float32", "float32", {128: 1}, {128: 1})])
-def test_casts_move_runs(x_dtype, y_dtype, loads, stores, tmp_path):
+def test_casts_move_runs(x_dtype, y_dtype, loads, stores):
     """Beside the accesses of single elements at the end of a row."""
     problem = make_cast_problem((Tensor.packed((1 << 20,), x_dtype),), None, y_dtype, True, frozenset())
-    code, _ = assembled(problem, "vector", tmp_path)
+    code, _ = assembled(problem, "vector")
     for kind, wanted in (("LDG", loads), ("STG", stores)):
         found = accesses(code, kind)
         assert all(found.get(width, 0) == count for width, count in wanted.items()), (kind, found)
-    assert ".f64" not in code.ptx
+    assert not code.doubles
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("op, words, loads", [("resample_fwd", "64x64 {} 128x128 bilinear", 4), ("resample_fwd", "64x64 {} 128x128", 1),
                                               ("resample_fwd", "16x32x32 {} 32x64x64 bilinear", 8),
                                               ("resample_bwd", "64x64 {} 128x128 bilinear", 2)])
-def test_resampled_images_move_16_bytes(op, words, loads, dtype, tmp_path):
+def test_resampled_images_move_16_bytes(op, words, loads, dtype):
     """Of channels all that a place is made of; of pixels of a row single elements, which are stored together."""
-    code, _ = assembled(parse_problem(f"8x64x{words.format(dtype)} nhwc".split(), op), "chunks", tmp_path)
+    code, _ = assembled(parse_problem(f"8x64x{words.format(dtype)} nhwc".split(), op), "chunks")
     assert accesses(code, "LDG") == {128: loads} and accesses(code, "STG") == {128: 1}
-    assert "div." not in code.ptx and "rem." not in code.ptx and (dtype == "float64" or ".f64" not in code.ptx)
-    code, _ = assembled(parse_problem(f"8x64x{words.format(dtype)}".split(), op), "chunks", tmp_path)
+    assert not code.divisions and (dtype == "float64" or not code.doubles)
+    code, _ = assembled(parse_problem(f"8x64x{words.format(dtype)}".split(), op), "chunks")
     if op == "resample_fwd":
         assert accesses(code, "LDG") == {8 * ITEMSIZE[dtype]: loads * 16 // ITEMSIZE[dtype]} and accesses(code, "STG")[128] == 1
-    assert "div." not in code.ptx and "rem." not in code.ptx and (dtype == "float64" or ".f64" not in code.ptx)
+    assert not code.divisions and (dtype == "float64" or not code.doubles)
 
 
 @pytest.mark.parametrize("words", ["16x256x64x64 {} 128x128 bilinear", "16x256x64x64 {} 128x128", "32x21x65x65 {} 513x513 bilinear"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
-def test_gradients_of_resampled_images_share_their_weights(words, dtype, tmp_path):
+def test_gradients_of_resampled_images_share_their_weights(words, dtype):
     """A load for each of the channels of a place, all under way together."""
-    code, _ = assembled(parse_problem(words.format(dtype).split(), "resample_bwd"), "chunks", tmp_path)
+    code, _ = assembled(parse_problem(words.format(dtype).split(), "resample_bwd"), "chunks")
     channels = {"3": 11, "1": 16}[words[0]] if dtype != "float64" else {"3": 7, "1": 8}[words[0]]
     ((width, loads),) = accesses(code, "LDG").items()  # of one place, or more in a turn of the loop
     assert width == 8 * ITEMSIZE[dtype] and loads % channels == 0 and accesses(code, "STG") == {width: channels}
     assert code.registers * 256 * 3 <= 65536
-    assert "div." not in code.ptx and "rem." not in code.ptx and (dtype == "float64" or ".f64" not in code.ptx)
+    assert not code.divisions and (dtype == "float64" or not code.doubles)

@@ -1,5 +1,6 @@
 """Kernel parameter types, tensor maps by value, and compilation to LTO-IR and PTX without a driver."""
 import contextlib
+import re
 import threading
 
 from llvmlite import ir
@@ -111,35 +112,32 @@ def _as_device(capability):
             _dispatcher.get_current_device, _compiler.get_current_device = saved
 
 
-class Compiled:
-    """A `cuda.jit` kernel for parameters `signature` (names, see `kernel_type`) and an arch such as "sm_90a".
+def compile_ltoir(kernel, signature, arch):
+    """LTO-IR, of which the linker makes machine code, and entry name of a `cuda.jit` kernel.
 
-    Attributes
-    ----------
-    ltoir : bytes
-        What the linker makes machine code of.
-    entry : str
-        The kernel's name there.
+    Its parameters are `signature` (names, see `kernel_type`); `arch` is such as "sm_90a".
     """
+    with _kept_libraries() as libraries:
+        code = _compile(kernel, signature, arch, "ltoir")
+    library, = libraries
+    return code, library._entry_name
 
-    def __init__(self, kernel, signature, arch):
-        digits = arch[3:].rstrip("af")
-        capability = int(digits[:-1]), int(digits[-1])
-        suffix = arch[3 + len(digits):]
-        self._cc = capability + (suffix,) if suffix else capability
-        options = {k: v for k, v in kernel.targetoptions.items() if k in ("launch_bounds", "fastmath", "max_registers", "opt", "lineinfo")}
-        with _as_device(capability), _kept_libraries() as libraries:
-            self.ltoir, _ = cuda.compile(kernel.py_func, tuple(kernel_type(s) for s in signature), device=False, abi="numba",
-                                         output="ltoir", cc=self._cc, **options)
-        self._library, = libraries
-        self.entry = self._library._entry_name
 
-    def ptx(self):
-        """The same as PTX, to be read."""
-        library = self._library
-        # in their place: the options are part of a key under which Numba keeps what it typed, and this kernel's would never be found again
-        library._nvvm_options = {k: v for k, v in library._nvvm_options.items() if k != "gen-lto"}
-        return library.get_asm_str(cc=self._cc)
+def compile_ptx(kernel, signature, arch):
+    """The same as PTX, to be read: text and entry name."""
+    text = _compile(kernel, signature, arch, "ptx")
+    return text, re.search(r"\.entry\s+([^\s(]+)", text)[1]
+
+
+def _compile(kernel, signature, arch, output):
+    digits = arch[3:].rstrip("af")
+    capability = int(digits[:-1]), int(digits[-1])
+    suffix = arch[3 + len(digits):]
+    options = {k: v for k, v in kernel.targetoptions.items() if k in ("launch_bounds", "fastmath", "max_registers", "opt", "lineinfo")}
+    with _as_device(capability):
+        code, _ = cuda.compile(kernel.py_func, tuple(kernel_type(s) for s in signature), device=False, abi="numba", output=output,
+                               cc=capability + (suffix,) if suffix else capability, **options)
+    return code
 
 
 @contextlib.contextmanager
@@ -155,9 +153,3 @@ def _kept_libraries():
         yield kept
     finally:
         _codegen.CUDACodeLibrary.get_ltoir = plain
-
-
-def compile_ptx(kernel, signature, arch):
-    """PTX text and entry name of a kernel."""
-    compiled = Compiled(kernel, signature, arch)
-    return compiled.ptx(), compiled.entry

@@ -150,13 +150,13 @@ def link(ltoir, arch) -> tuple:
 
 
 def _compile(kernel, signature, arch) -> Binary:
-    from ..device._numba_compile import Compiled
-    compiled = Compiled(kernel, signature, arch)
-    code, log = link(compiled.ltoir, arch)
+    from ..device._numba_compile import compile_ltoir
+    ltoir, entry = compile_ltoir(kernel, signature, arch)
+    code, log = link(ltoir, arch)
     for line in log.splitlines():
         if "Performance Loss" in line:
             warnings.warn(f"dnnkern: {kernel.py_func.__name__} for {arch}: {line}", RuntimeWarning, stacklevel=3)
-    return Binary(code=code, entry=compiled.entry, arch=arch, registers=_number(r"Used (\d+) registers", log),
+    return Binary(code=code, entry=entry, arch=arch, registers=_number(r"Used (\d+) registers", log),
                   shared=_number(r"(\d+) bytes smem", log), stack=_number(r"(\d+) bytes (?:cumulative )?stack", log))
 
 
