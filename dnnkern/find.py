@@ -10,15 +10,17 @@ import importlib
 import json
 import math
 import re
+from pathlib import Path
 
 from . import dispatch
 from .device import SIMULATED
 from .dispatch import Algorithm, Note, Perf
-from .host.compile import PACKAGE, source_hash, versions
+from .host.compile import versions
 from .host.front import Operation, make_executable
 from .host.operands import Operands
 from .host.paths import cache_dir, discard, read_json, write_atomically
 from .host.scalars import integer, number, shown
+from .host.sources import digest
 from .host.timing import Clock, Contender, race
 
 FORMAT = 1
@@ -164,9 +166,8 @@ def identity(op, problem, device) -> dict:
 @functools.cache
 def _sources(op):
     """What the operation's kernels are made of, as one hash."""
-    modules = {a.build.__module__ for a in dispatch.algorithms(op)}
-    folders = {"device", "matmul"} | {m.split(".")[1] for m in modules if m.startswith("dnnkern.")}
-    return hashlib.sha256("".join(source_hash(PACKAGE / f) for f in sorted(folders)).encode()).hexdigest()[:32]
+    codes = (getattr(a.build, "__code__", None) for a in dispatch.algorithms(op))
+    return digest(*{path for code in codes if code and (path := Path(code.co_filename).resolve()).is_file()})[:32]
 
 
 def path_of(op, problem, device):

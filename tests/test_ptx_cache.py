@@ -1,14 +1,18 @@
 """The cache of compiled kernels, without a GPU: what its key sees, and its files broken, unwritable or written by several at once."""
+import ast
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 import warnings
 
+import numpy as np
 import pytest
 
-from dnnkern.device import SIMULATED, cuda, device_function, f32, f64, i32
+from dnnkern.device import SIMULATED, cuda, device_function, f32, f64, fastmath, i32, index
 from dnnkern.host import compile as compile_module
+from dnnkern.host import sources
 from dnnkern.host.compile import cache_key, compile_kernel, fingerprint
 from dnnkern.host.paths import cache_dir
 
@@ -16,6 +20,7 @@ if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
 SIGNATURE = ("float32*", "int32")
+SCALE = 4
 
 
 def make(factor=2, scalar=f32, bounds=64, helper=None):
@@ -98,12 +103,116 @@ def test_defaults_and_globals():
     assert key(make(f32(1))) == key(make(f32(1))) != key(make(f32(2)))
 
 
-def test_an_edit_of_the_sources_changes_the_key(tmp_path, monkeypatch):
-    """The library's own folders by content; a user's kernel by its file."""
-    before = key(make())
-    monkeypatch.setattr(compile_module, "source_hash", lambda folder: f"edited {folder.name}")
-    assert key(make()) != before
-    monkeypatch.undo()
+def test_globals_that_a_kernel_names(monkeypatch):
+    """By value, wherever they were computed; also those of a module of the library."""
+    @device_function
+    def helper(x):
+        return f32(x * SCALE + f32(index.ROWS))
+
+    def keys():
+        return key(make(helper=helper))
+    before = keys()
+    monkeypatch.setitem(globals(), "UNUSED", f32(3))
+    assert keys() == before
+    monkeypatch.setitem(globals(), "SCALE", 5)
+    scaled = keys()
+    monkeypatch.setattr(index, "ROWS", 6, raising=False)
+    assert len({before, scaled, keys()}) == 3
+
+
+def test_arrays_and_options_of_device_functions():
+    def with_(table, **options):
+        @cuda.jit(device=True, **options)
+        def helper(x):
+            return f32(x * f32(table[1999]))
+        return key(make(helper=helper))
+    table = np.zeros(2000, np.int32)
+    again, other = table.copy(), table.copy()
+    other[1000] = 1  # where a printed array has dots
+    assert with_(table) == with_(again) and len({with_(table), with_(other), with_(table, fastmath=True)}) == 3
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """The package in another directory."""
+    root = tmp_path_factory.mktemp("elsewhere")
+    shutil.copytree(sources.PACKAGE, root / "dnnkern", ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+@pytest.fixture
+def edit(checkout):
+    """Edits a file of the checkout for the length of a test."""
+    saved = {}
+
+    def forget():
+        sources._content.cache_clear()
+        sources._imported.cache_clear()
+
+    def edit(name, more):
+        path = checkout / "dnnkern" / name
+        saved.setdefault(path, path.read_text() if path.exists() else None)
+        path.write_text((saved[path] or "") + more)
+        forget()
+    yield edit
+    for path, text in saved.items():
+        path.unlink() if text is None else path.write_text(text)
+    forget()
+
+
+COMMENT = "# a comment\n"
+ROW = ["softmax/softmax_ring.py"]  # imports device/ring.py and softmax/_rows.py, and these device/mbarrier.py
+
+
+@pytest.mark.parametrize("name", ["softmax/softmax_ring.py", "softmax/_rows.py", "device/ring.py", "device/mbarrier.py", "device/_mode.py",
+                                  "device/_numba.py", "device/_numba_compile.py", "device/__init__.py", "host/compile.py"])
+def test_an_edit_of_what_a_kernel_is_made_of_changes_the_key(name, checkout, edit):
+    before = source_digest(checkout)
+    edit(name, COMMENT)
+    assert source_digest(checkout) != before
+
+
+@pytest.mark.parametrize("name", ["softmax/softmax_vector.py", "softmax/__init__.py", "matmul/matmul_wgmma.py", "matmul/_problem.py",
+                                  "device/wgmma.py", "device/sim/engine.py", "host/launch.py", "dispatch.py", "find.py", "__init__.py"])
+def test_an_edit_of_anything_else_does_not(name, checkout, edit):
+    before = source_digest(checkout)
+    edit(name, COMMENT)
+    assert source_digest(checkout) == before
+
+
+def source_digest(checkout):
+    """What the key of a kernel in `ROW` has of the sources, with the files that every kernel depends on."""
+    return sources.digest([checkout / "dnnkern" / name for name in (*ROW, *compile_module.COMPILER)], checkout / "dnnkern")
+
+
+def test_another_checkout_has_the_same_digest(checkout):
+    ours = [sources.PACKAGE / name for name in (*ROW, *compile_module.COMPILER)]
+    assert sources.digest(ours) == source_digest(checkout)
+
+
+@pytest.mark.parametrize("statement", [
+    "from ..pool import _new", "from ..pool._new import VALUE", "from dnnkern.pool._new import VALUE as v", "import dnnkern.pool._new",
+    "def late():\n    from ..pool import (  # a closing )\n        _new)", "def late():\n    from \\\n        ..pool import _new",
+    '"""\nfrom here on prose\n"""\nif True:\n    from ..pool import (_new,\n                        _windows)'])
+def test_imports_wherever_they_are(statement, checkout, edit):
+    edit("pool/_new.py", "VALUE = 1\n")
+    edit("softmax/softmax_ring.py", statement + "\n")
+    before = source_digest(checkout)
+    edit("pool/_new.py", "VALUE = 2\n")
+    assert source_digest(checkout) != before
+
+
+def test_imports_are_what_the_parser_finds():
+    """Of every file of the package: reading import statements alone leaves none out."""
+    def names(nodes):
+        return {ast.dump(node) for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))}
+    for path in sources.PACKAGE.rglob("*.py"):
+        text = path.read_text()
+        assert names(ast.walk(ast.parse(text))) <= names(sources._import_statements(text)), path
+
+
+def test_a_kernel_depends_on_the_files_of_what_it_calls(tmp_path):
+    """A user's kernel on its file; a kernel of the library on those of the functions that it captures."""
     source = tmp_path / "mine.py"
     keys = []
     for text in ("x[n] = f32(1)", "x[n] = f32(1)  # again"):
@@ -115,9 +224,13 @@ def test_an_edit_of_the_sources_changes_the_key(tmp_path, monkeypatch):
         """))
         namespace = {}
         exec(compile(source.read_text(), str(source), "exec"), namespace)
-        compile_module._file_hash.cache_clear()
+        sources._content.cache_clear()
+        compile_module._sources.cache_clear()
         keys.append(key(namespace["kernel"]))
     assert keys[0] != keys[1]
+    found = compile_module._Fingerprint()
+    found.of(make(helper=device_function(lambda x: fastmath.exp_fast(x))))
+    assert found.files >= {__file__, fastmath.__file__}
 
 
 def test_keys_are_the_same_in_another_process():

@@ -3,14 +3,13 @@
 Not its PTX: that the linker compiles as one of several units, in which it ignores setmaxnreg and makes a kernel live with the registers it
 is launched with. LTO-IR it compiles as a whole.
 
-The key of a cubin is a hash of everything its code depends on: the kernel's bytecode with its closure (configs are closure integers),
-the sources of `dnnkern.device` and of the family that holds the kernel, the parameter types, the architecture and the versions of the
-compilers.
+The key of a cubin is a hash of everything its code depends on: the kernel's bytecode with its closure (configs are closure integers) and
+the globals it names, the same of the functions it calls, the sources that the files of all these import (`sources`), the parameter types,
+the architecture and the versions of the compilers.
 """
 import functools
 import hashlib
 import importlib.metadata
-import inspect
 import json
 import re
 import types
@@ -18,10 +17,13 @@ import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .paths import cache_dir, write_atomically
+import numpy as np
 
-PACKAGE = Path(__file__).resolve().parent.parent
-FORMAT = 2
+from .paths import cache_dir, write_atomically
+from .sources import PACKAGE, digest
+
+FORMAT = 3
+COMPILER = "host/compile.py", "device/_numba_compile.py"  # what compiles every kernel, and imports what it needs for that
 
 
 @dataclass(frozen=True)
@@ -47,67 +49,89 @@ def versions() -> dict:
     return found
 
 
-@functools.cache
-def source_hash(folder: Path) -> str:
-    """Hash of a folder's Python files."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
+class _Fingerprint:
+    """Texts equal for two values only if kernels that capture them compile to the same code; `files` are those their functions are from."""
 
+    def __init__(self):
+        self.files, self._done = set(), {}
 
-@functools.cache
-def _file_hash(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    def of(self, value) -> str:
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if hasattr(value, "py_func"):
+            return self._function(value.py_func) + repr(sorted(value.targetoptions.items(), key=str))
+        if isinstance(value, (int, float, complex, str, bytes, type(None))):
+            return repr(value)
+        if isinstance(value, (tuple, list)):
+            return type(value).__name__ + "(" + ",".join(self.of(v) for v in value) + ")"
+        if isinstance(value, (np.ndarray, np.generic)):
+            return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+        if isinstance(value, types.ModuleType):
+            return value.__name__
+        if hasattr(value, "fingerprint"):
+            return repr(value.fingerprint)
+        if hasattr(value, "_defn"):  # an intrinsic written by hand
+            return self.of(value._defn)
+        # Intrinsics, numba types and classes: their name or value; memory addresses in a repr would defeat the cache.
+        name = getattr(value, "_name", None) or getattr(value, "__qualname__", None) or repr(value)
+        return f"{type(value).__qualname__}:{re.sub(r'0x[0-9a-f]+', '', str(name))}{getattr(value, '_fields', '')}"
+
+    def _function(self, function):
+        if function not in self._done:
+            self._done[function] = function.__qualname__  # where it calls itself
+            self.files.add(function.__code__.co_filename)
+            text = [_code(function.__code__), self.of(function.__defaults__), *map(self._cell, function.__closure__ or ())]
+            names = set(_names(function.__code__))
+            text += [f"{name}={self._global(function.__globals__[name], names)}" for name in sorted(names & function.__globals__.keys())]
+            self._done[function] = (f"{function.__module__}.{function.__qualname__}:"
+                                    f"{hashlib.sha256(repr(text).encode()).hexdigest()}")
+        return self._done[function]
+
+    def _cell(self, cell):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # never set, since only a branch that the configuration rules out reads it
+            return "unset"
+        return self.of(value)
+
+    def _global(self, value, names):
+        """A global by its value, which may come from any file; of a module of the library, all that the code may name of it."""
+        if not isinstance(value, types.ModuleType) or not value.__name__.startswith(__package__.partition(".")[0] + "."):
+            return self.of(value)
+        held = vars(value)
+        return f"{value.__name__}({','.join(f'{n}={self._global(held[n], names)}' for n in sorted(names & held.keys()))})"
 
 
 def fingerprint(value) -> str:
     """A text equal for two kernels only if they compile to the same code, given the same sources."""
-    function = getattr(value, "py_func", value)
-    if isinstance(function, types.FunctionType):
-        code = function.__code__
-        cells = [_cell(c) for c in function.__closure__ or ()]
-        return f"{function.__module__}.{function.__qualname__}({_code(code)};{','.join(cells)};{function.__defaults__!r})"
-    if isinstance(value, (int, float, str, bytes, bool, type(None))):
-        return repr(value)
-    if isinstance(value, (tuple, list)):
-        return "(" + ",".join(fingerprint(v) for v in value) + ")"
-    if isinstance(value, types.ModuleType):
-        return value.__name__
-    if hasattr(value, "fingerprint"):
-        return repr(value.fingerprint)
-    if hasattr(value, "_defn"):  # an intrinsic written by hand
-        return fingerprint(value._defn)
-    if isinstance(value, types.CodeType):
-        return _code(value)
-    # Intrinsics, numba types and NumPy scalars: their name or value; memory addresses in a repr would defeat the cache.
-    name = getattr(value, "_name", None) or getattr(value, "__qualname__", None) or repr(value)
-    return f"{type(value).__qualname__}:{re.sub(r'0x[0-9a-f]+', '', str(name))}"
+    return _Fingerprint().of(value)
 
 
-def _cell(cell) -> str:
-    try:
-        value = cell.cell_contents
-    except ValueError:  # never set, since only a branch that the configuration rules out reads it
-        return "unset"
-    return fingerprint(value)
+def _names(code):
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
 
 
 def _code(code) -> str:
-    constants = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    constants = [_code(c) if isinstance(c, types.CodeType) else sorted(map(repr, c)) if isinstance(c, frozenset) else repr(c)
+                 for c in code.co_consts]
     return hashlib.sha256(repr((code.co_code, code.co_names, code.co_varnames, constants)).encode()).hexdigest()[:16]
 
 
 def cache_key(kernel, signature, arch) -> str:
     """Name of the kernel's cubin in the cache."""
-    source = Path(inspect.getsourcefile(kernel.py_func) or "").resolve()
-    parts = [str(FORMAT), fingerprint(kernel), repr(sorted(kernel.targetoptions.items(), key=str)), ",".join(signature), arch,
-             json.dumps(versions(), sort_keys=True), source_hash(PACKAGE / "device")]
-    if PACKAGE in source.parents:
-        parts += [source_hash(source.parent), source_hash(PACKAGE / "matmul")]
-    elif source.is_file():
-        parts.append(_file_hash(str(source)))
+    found = _Fingerprint()
+    text = found.of(kernel)
+    parts = [str(FORMAT), text, ",".join(signature), arch, json.dumps(versions(), sort_keys=True), _sources(frozenset(found.files))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@functools.cache
+def _sources(files):
+    """Hash of the sources that functions of these files can depend on, and of what compiles them."""
+    return digest(*(PACKAGE / name for name in COMPILER), *(path for name in files if (path := Path(name).resolve()).is_file()))
 
 
 def compile_kernel(kernel, signature, arch) -> Binary:

@@ -3,10 +3,14 @@
 Compiled kernels, measured times and the choice of tests rest on it: a change in a file concerns those whose closure holds the file.
 """
 import functools
+import hashlib
 import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
+# What runs launches, chooses algorithms and simulates. No kernel is made of it: of what it computes only values that a kernel captures or names
+# reach its machine code, and those are in its fingerprint. A device function that is written there counts with its file.
+HOST = "dnnkern/dispatch.py", "dnnkern/find.py", "dnnkern/host/", "dnnkern/device/sim/"
 
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]*))", re.MULTILINE)
 
@@ -14,27 +18,44 @@ _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*
 @functools.cache
 def imports(path: Path) -> frozenset:
     """The files that a file imports anywhere in it: of this package, of its own, and for a file below the folder that holds this package
-    of any folder there. Modules it names, not the packages above them.
+    of any folder there. Modules it names, not the packages above them, unless it takes a name from one.
 
     >>> {p.name for p in imports(PACKAGE / "host" / "paths.py")} <= {p.name for p in PACKAGE.rglob("*.py")}
     True
     """
-    top = path.parent
-    while (top / "__init__.py").is_file():
-        top = top.parent
+    top = _top(path)
     package = path.parent.relative_to(top).parts
     own = {PACKAGE.name, *package[:1]} if top == PACKAGE.parent else None  # what lies beside them may be all that is installed
     found = set()
-    for source, names, modules in _IMPORT.findall(path.read_text().replace("\\\n", " ")):
+    for source, names, modules in _IMPORT.findall(_content(path)[0].replace("\\\n", " ")):
         if source:
             level = len(source) - len(source.lstrip("."))
             base = [*package[:len(package) - level + 1]] if level else []
             base += [part for part in source[level:].split(".") if part]
-            wanted = [base, *([*base, name] for name in _names(names))]
+            wanted = [[*base, name] for name in _names(names)]
         else:
-            wanted = [name.split(".") for name in _names(modules)]
-        found.update(_file(top, tuple(name)) for name in wanted if name and (own is None or name[0] in own))
+            base, wanted = [], [name.split(".") for name in _names(modules)]
+        files = [_file(top, tuple(name)) for name in wanted if own is None or name[0] in own]
+        if base and None in files:
+            files.append(_file(top, tuple(base)))
+        found.update(files)
     return frozenset(found - {None, path})
+
+
+@functools.cache
+def _content(path):
+    """Text and hash of a file."""
+    data = path.read_bytes()
+    return data.decode(errors="replace"), hashlib.sha256(data).hexdigest()
+
+
+@functools.cache
+def _top(path):
+    """The folder that holds the package of a file, or the file."""
+    top = path.parent
+    while (top / "__init__.py").is_file():
+        top = top.parent
+    return top
 
 
 def _names(text):
@@ -69,3 +90,20 @@ def distances(paths: frozenset) -> dict:
 def closure(*paths: Path) -> frozenset:
     """The files and all that they import, directly or not."""
     return frozenset(distances(frozenset(paths)))
+
+
+def digest(*paths: Path) -> str:
+    """Hash of the files and of all that they import, as far as a kernel's machine code can depend on it: without `HOST`.
+
+    Of names only those below the folder that holds the package: it is the same in every checkout.
+    """
+    found, left = set(), set(paths)
+    while left:
+        path = left.pop()
+        found.add(path)
+        left |= {other for other in imports(path) - found if not _name(other).startswith(HOST)}
+    return hashlib.sha256("\n".join(sorted(f"{_name(path)} {_content(path)[1]}" for path in found)).encode()).hexdigest()
+
+
+def _name(path):
+    return path.relative_to(_top(path)).as_posix()
