@@ -5,25 +5,28 @@
 - a GPU: everything but the simulator's own tests and doctests. What runs kernels there is marked `gpu`.
 """
 import atexit
+import contextlib
 import gc
 import os
 import shutil
 import tempfile
 import warnings
 
+import kept
 import pytest
 
 # Simulated kernels and compilers make many objects and few cycles: at the collector's usual pace some of the simulator's tests took 65 s
 # instead of 48, some of those that compile 123 s instead of 114.
 gc.set_threshold(200_000, 50, 100)
 
-# Before dnnkern is imported: what an earlier run compiled or measured must not decide anything here. Each xdist worker has its own, unless
-# DNNKERN_TESTS_CACHE_DIR names one for several runs of the same sources: compiling is most of a run on a GPU.
-_CACHE = os.environ.get("DNNKERN_TESTS_CACHE_DIR")
-if not _CACHE:
-    _CACHE = tempfile.mkdtemp(prefix="dnnkern-tests-")
-    atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+# Before dnnkern is imported: what the user or an earlier run measured must decide nothing here, so each process has a cache of its own.
+# Compiled kernels alone are kept (`kept`): compiling is most of a run.
+_CACHE = tempfile.mkdtemp(prefix="dnnkern-tests-")
+atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 os.environ["DNNKERN_CACHE_DIR"] = _CACHE
+with contextlib.suppress(OSError):  # where nothing can be kept, everything is compiled again
+    (kept.folder() / "cubin").mkdir(parents=True, exist_ok=True)
+    os.symlink(kept.folder() / "cubin", os.path.join(_CACHE, "cubin"))
 for _name in ("DNNKERN_LOG", "DNNKERN_CHECK", "DNNKERN_SIM_POLICY", "DNNKERN_SIM_SEED"):
     os.environ.pop(_name, None)
 os.environ["DNNKERN_PREFER"] = "device"  # tests of what is chosen mean the choice of a GPU
@@ -58,6 +61,11 @@ def pytest_configure(config):
         config.pluginmanager.register(selection.Selection(MODE, config.getoption("--since")))
     if config.getoption("--record"):
         config.pluginmanager.register(selection.Recorder(config.getoption("--record")))
+
+
+def pytest_sessionfinish(session):
+    if not hasattr(session.config, "workerinput"):
+        kept.prune()
 
 
 def pytest_report_header(config):

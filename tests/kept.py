@@ -1,12 +1,10 @@
-"""What one run of the tests keeps for the next: made again wherever it is missing, and never needed."""
+"""What one run of the tests keeps for the next: made again wherever it is missing or damaged, and never needed."""
 import json
 import os
 import pathlib
-import time
+import zlib
 
-from dnnkern.host.paths import write_atomically
-
-DAYS = 14  # what was not used for so long is removed
+LIMIT = 1 << 30  # bytes
 
 
 def folder():
@@ -19,23 +17,29 @@ def folder():
 
 def json_of(name, make):
     """The value kept under a name, or what `make()` returns, which is kept from then on. Lists, dictionaries, strings and numbers."""
-    path = folder() / f"{name}.json"
+    from dnnkern.host.paths import write_atomically  # not before conftest.py has set the environment
+    path = folder() / f"{name}.json.z"
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(zlib.decompress(path.read_bytes()))
         os.utime(path)
         return value
-    except (OSError, ValueError):
+    except (OSError, ValueError, zlib.error):
         value = make()
-    write_atomically(path, json.dumps(value).encode())
+    write_atomically(path, zlib.compress(json.dumps(value).encode(), 1))
     return value
 
 
-def forget_the_old():
-    """Remove what no run has used for `DAYS`."""
-    oldest = time.time() - 86400 * DAYS
+def prune(limit=LIMIT):
+    """Remove what was used longest ago, until no more than `limit` bytes are left."""
+    files = []
     for path in folder().rglob("*"):
         try:
-            if path.is_file() and path.stat().st_mtime < oldest:
-                path.unlink()
+            about = path.stat()
         except OSError:
-            pass  # another run has removed it
+            continue  # another run has removed it
+        if path.is_file():
+            files.append((max(about.st_atime, about.st_mtime), about.st_size, path))
+    for _, size, path in sorted(files, reverse=True):
+        limit -= size
+        if limit < 0:
+            path.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 
+import kept
 import pytest
 
 # PTX of `div` and `rem` of integers, whose reciprocal alone is rounded up; of float32, whose operands are checked; of float64.
@@ -103,18 +104,28 @@ class MachineCode:
         return [line for line in self.report.splitlines() if re.search(_SLOW, line)]
 
 
-@functools.lru_cache(maxsize=64)
 def assembled(kernel, signature, arch):
     """`MachineCode` of a kernel, of which nothing is asserted."""
     from dnnkern.device._numba_compile import compile_ltoir
-    from dnnkern.host.compile import link
-    ltoir, _ = compile_ltoir(kernel, signature, arch)
-    code, report = link(ltoir, arch)
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
-        cubin.write(code)
-        cubin.flush()
-        text = subprocess.run([tool("nvdisasm"), "-c", cubin.name], capture_output=True, text=True, check=True).stdout
-    return MachineCode(report, tuple(re.findall(r"/\*[0-9a-f]{4,}\*/ +(?:@!?U?P\w+ +)?([A-Z][^;]*\S) *;", text)))
+    from dnnkern.host.compile import cache_key, link
+    disassembler = tool("nvdisasm")
+
+    def make():
+        ltoir, _ = compile_ltoir(kernel, signature, arch)
+        code, report = link(ltoir, arch)
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
+            cubin.write(code)
+            cubin.flush()
+            text = subprocess.run([disassembler, "-c", cubin.name], capture_output=True, text=True, check=True).stdout
+        return report, re.findall(r"/\*[0-9a-f]{4,}\*/ +(?:@!?U?P\w+ +)?([A-Z][^;]*\S) *;", text)
+    report, lines = kept.json_of(f"machine-code/{_version(disassembler)}/{cache_key(kernel, signature, arch)}", make)
+    return MachineCode(report, tuple(lines))
+
+
+@functools.cache
+def _version(program):
+    """Of a program of the toolkit: "V13.5.37"."""
+    return re.search(r"\bV[\d.]+", subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout)[0]
 
 
 def machine_code(kernel, signature, arch="sm_90a"):
@@ -125,9 +136,12 @@ def machine_code(kernel, signature, arch="sm_90a"):
     return code
 
 
-@functools.lru_cache(maxsize=64)
 def ptx(kernel, signature, arch="sm_90a"):
     """A kernel's instructions in PTX, its name replaced by "kernel"."""
     from dnnkern.device._numba_compile import compile_ptx
-    text, entry = compile_ptx(kernel, signature, arch)
-    return text[text.index("{", text.index(".entry")):].replace(entry, "kernel")
+    from dnnkern.host.compile import cache_key
+
+    def make():
+        text, entry = compile_ptx(kernel, signature, arch)
+        return text[text.index("{", text.index(".entry")):].replace(entry, "kernel")
+    return kept.json_of(f"ptx/{cache_key(kernel, signature, arch)}", make)

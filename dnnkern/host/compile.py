@@ -12,6 +12,7 @@ import hashlib
 import importlib.metadata
 import json
 import re
+import sys
 import types
 import warnings
 from dataclasses import asdict, dataclass
@@ -47,6 +48,10 @@ def versions() -> dict:
         except importlib.metadata.PackageNotFoundError:
             found[name] = "source" if name == "dnnkern" else "system"
     return found
+
+
+# Modules whose version is in the key, or that have nothing of a kernel's but functions which the compiler knows by their names.
+_VERSIONED = {"numba", "numpy", "llvmlite", *sys.stdlib_module_names}
 
 
 class _Fingerprint:
@@ -94,12 +99,13 @@ class _Fingerprint:
             return "unset"
         return self.of(value)
 
-    def _global(self, value, names):
-        """A global by its value, which may come from any file; of a module of the library, all that the code may name of it."""
-        if not isinstance(value, types.ModuleType) or not value.__name__.startswith(__package__.partition(".")[0] + "."):
+    def _global(self, value, names, outer=()):
+        """A global by its value, which may come from any file; of a module, all that the code may name of it."""
+        if not isinstance(value, types.ModuleType) or value in outer or value.__name__.partition(".")[0] in _VERSIONED:
             return self.of(value)
         held = vars(value)
-        return f"{value.__name__}({','.join(f'{n}={self._global(held[n], names)}' for n in sorted(names & held.keys()))})"
+        named = (f"{name}={self._global(held[name], names, (*outer, value))}" for name in sorted(names & held.keys()))
+        return f"{value.__name__}({','.join(named)})"
 
 
 def fingerprint(value) -> str:
