@@ -84,8 +84,8 @@ class MachineCode:
 
     @property
     def calls(self):
-        """Calls of functions; not those of the slow paths that ptxas has for divisions and square roots."""
-        return [line for line in self.lines if line.startswith("CALL") and "$__internal_" not in line]
+        """Calls of functions; not those of the slow paths that ptxas has for divisions and square roots, which have a label or its name."""
+        return [line for line in self.lines if line.startswith("CALL") and not re.search(r"\$__internal_|`\(\.L_x_", line)]
 
     @property
     def waits_for_device(self):

@@ -166,7 +166,7 @@ def test_an_edit_of_what_a_kernel_is_made_of_changes_the_key(name, checkout, edi
     assert source_digest(checkout) != before
 
 
-@pytest.mark.parametrize("name", ["softmax/softmax_vector.py", "softmax/__init__.py", "matmul/matmul_wgmma.py", "matmul/_problem.py",
+@pytest.mark.parametrize("name", ["softmax/softmax_columns.py", "softmax/__init__.py", "matmul/matmul_wgmma.py", "matmul/_problem.py",
                                   "device/wgmma.py", "device/sim/engine.py", "host/launch.py", "dispatch.py", "find.py", "__init__.py"])
 def test_an_edit_of_anything_else_does_not(name, checkout, edit):
     before = source_digest(checkout)

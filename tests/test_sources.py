@@ -54,8 +54,8 @@ def test_every_file_of_the_project():
 def test_a_tree_of_files(tmp_path):
     for name, text in {"top.py": "import one, pack.two as two  # import pack.no\n",
                        "one.py": "def f():\n    from pack import (\n  deep,  # why\n )\n",
-                       "pack/__init__.py": "x = 1", "pack/two.py": "from . import deep, x\nfrom .deep import y\n", "pack/deep.py": "import os\n",
-                       "pack/no.py": "import top\n"}.items():
+                       "pack/__init__.py": "x = 1", "pack/two.py": "from . import deep, x\nfrom .deep import y\n",
+                       "pack/deep.py": "import os\n", "pack/no.py": "import top\n"}.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
