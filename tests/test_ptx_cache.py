@@ -276,12 +276,13 @@ def test_two_processes_at_once(cache):
 
 def test_the_bench_compiles_ahead(cache, tmp_path):
     """Two shares together put the kernels of the chosen problem into the cache, and a second time find them there."""
-    from bench.run import compile_share, parser
+    from bench.run import compile_share, parser, selected
     from dnnkern.host.device import _SIMULATOR as hopper
     args = parser().parse_args(["matmul", "--problem", "96x64x64", "--dtype", "bfloat16", "--algo", "tiled,gemv,wgmma", "--configs", "2",
                                 "--jobs", "2"])
-    counts = [compile_share(args, hopper, share) for share in range(2)]
+    work = [(case, None) for _, case in selected(args)]
+    counts = [compile_share(share, 2, hopper, work, args) for share in range(2)]
     names = [path.name for path in (tmp_path / "cubin").rglob("*.cubin")]
     assert len(names) == len(set(names)) >= 3 and sum(counts) >= len(names)
-    assert [compile_share(args, hopper, share) for share in range(2)] == counts
+    assert [compile_share(share, 2, hopper, work, args) for share in range(2)] == counts
     assert len(list((tmp_path / "cubin").rglob("*.cubin"))) == len(names)
