@@ -19,7 +19,7 @@ class Wrong(Exception):
 def schedule(request):
     """Every test under every policy."""
     old = dict(vars(config))
-    config.policy, config.seed, config.spin_limit = request.param, 11, 5000
+    config.policy, config.seed, config.spin_limit, config.lines = request.param, 11, 5000, False
     yield
     vars(config).update(old)
 

@@ -1,5 +1,6 @@
 """Launching kernels in the simulator: decorators, host surface, bad launches, errors, Numba's own programs."""
 import gc
+import re
 import subprocess
 import sys
 
@@ -7,7 +8,8 @@ import greenlet
 import numpy as np
 import pytest
 
-from dnnkern.device.sim import Misuse, Pointer, config, cuda, f32, i32
+from dnnkern.device.sim import Misuse, Pointer, Race, config, cuda, f32, i32
+from dnnkern.device.vec import as_u32, store4
 
 
 @pytest.fixture(autouse=True)
@@ -255,3 +257,63 @@ def test_nothing_survives_a_launch():
     with pytest.raises(ValueError):
         k.simulate(3, 40, [0, True])
     assert alive() == before
+
+
+def here(text):
+    """The numbered line of this file that ends in the comment `text`."""
+    number = next(n for n, line in enumerate(open(__file__), 1) if line.rstrip().endswith(f"# {text}"))
+    return rf"at .*test_sim_launch\.py:{number} in "
+
+
+def test_races_name_both_lines(schedule):
+    @cuda.jit(device=True)
+    def put(tile, i):
+        tile[i] = i  # device function that writes
+
+    @cuda.jit
+    def neighbours(x, y):
+        i = cuda.threadIdx.x
+        tile = cuda.shared.array(64, i32)
+        put(tile, i)
+        y[i] = tile[63 - i]  # reads the neighbour
+        x[i] += 1
+
+    @cuda.jit
+    def blocks(x, y):
+        if cuda.threadIdx.x == 0:
+            y[3] = x[0]
+            x[0] = x[0] + 1  # writes for all
+
+    @cuda.jit
+    def vectors(x, y):
+        if cuda.threadIdx.x == 0:
+            store4(as_u32(y), i32(4), (1, 2, 3, 4))  # writes four
+        if cuda.threadIdx.x == 63:
+            x[0] = y[6]  # reads one of four
+    x = np.zeros(64, np.int32)
+    for kernel, grid, places in ((neighbours, 1, ("reads the neighbour", "device function that writes")),
+                                 (vectors, 1, ("writes four", "reads one of four")), (blocks, 2, ("writes for all",) * 2)):
+        x[:] = 0
+        with pytest.raises(Race) as error:
+            kernel.simulate(grid, 64, [Pointer(x), Pointer(np.zeros(64, np.int32))])
+        first, *lines = str(error.value).split("\n")[:3]
+        assert "nothing orders the two" in first and len(lines) == 2
+        assert all(any(re.search(here(place), line) for line in lines) for place in places), lines
+        config.lines = False
+        with pytest.raises(Race) as error:
+            kernel.simulate(grid, 64, [Pointer(x), Pointer(np.zeros(64, np.int32))])
+        assert "test_sim_launch" not in str(error.value)
+        config.lines = True
+
+
+def test_the_second_run_begins_with_the_same_memory():
+    x = np.zeros(64, np.int32)
+
+    @cuda.jit
+    def counts(x):
+        x[cuda.threadIdx.x] += 1
+        if cuda.threadIdx.x == 5:
+            x[6] = 7
+    with pytest.raises(Race, match=r"(?s)writes it at .*writes it at|updates|reads it at"):
+        counts.simulate(1, 64, [Pointer(x)])
+    assert (np.delete(x, 6) == 1).all()

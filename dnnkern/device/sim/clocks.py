@@ -10,6 +10,7 @@ Barriers of threads do not cover asynchronous agents: the times of those start a
 """
 import numpy as np
 
+from . import trace
 from .errors import Misuse
 
 SLOTS = 320
@@ -102,6 +103,8 @@ class Clocks:
             raise Misuse(f"more than {SLOTS} asynchronous agents in a block")
         self.names.append(name)
         self.remedies.append(remedy)
+        if trace.ACTIVE is not None:
+            trace.ACTIVE.started(self.block, self.n + len(self.names) - 1)
         return self.n + len(self.names) - 1
 
     def name(self, agent):

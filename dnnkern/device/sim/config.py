@@ -27,6 +27,8 @@ class Config:
         Bytes of shared memory a block may have, below 256 KB.
     shared_base : int
         Address of the dynamic shared array. CUDA promises 16-byte alignment, no more: a kernel that wants more must align by itself.
+    lines : bool
+        A launch that raises `Race` is run a second time, to find the source lines of both accesses. What a kernel prints comes twice then.
     spin_limit : int
         Consecutive polls, by all threads together, none of which sees or causes a change, that count as a deadlock.
     """
@@ -38,6 +40,7 @@ class Config:
     resident_limit: int = 132
     shared_limit: int = 232448
     shared_base: int = 0x410
+    lines: bool = True
     spin_limit: int = 500000
 
 

@@ -12,6 +12,7 @@ from collections import Counter, deque
 import greenlet
 import numpy as np
 
+from . import trace
 from .config import config
 from .errors import Deadlock, Misuse, Race, annotate
 from .names import line
@@ -68,7 +69,7 @@ class Thread:
     def __init__(self, block, tid, index):
         self.tid, self.lane, self.threadIdx, self.blockIdx, self.block = tid, tid & 31, index, block.index, block
         self.warp = block.warps[tid >> 5]
-        self.reads, self.writes, self.atomics = [], [], []
+        self.reads, self.writes, self.atomics = trace.logs_of(self)
         self.clock = block.clocks.start
         self.released = self.released_block = self.acquired = self.acquired_block = None
         self.why, self.done, self.greenlet = None, False, None

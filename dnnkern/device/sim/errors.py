@@ -10,7 +10,12 @@ class Misuse(SimError):
 
 
 class Race(SimError):
-    """Two accesses to one place in memory, at least one of them a write, that nothing orders."""
+    """Two accesses to one place in memory, at least one of them a write, that nothing orders.
+
+    Of accesses that were logged: the `memory`, the first `byte` and the `size` in bytes, and for each of the two `accesses` who, what it
+    does, (block, agent), and the kind of log.
+    """
+    memory = None
 
 
 class Deadlock(SimError):

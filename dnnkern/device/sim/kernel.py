@@ -5,11 +5,11 @@ import threading
 import numpy as np
 
 from .._fork import in_forked_child
-from . import engine, order
+from . import engine, order, trace
 from .arrays import Buffer, Layout
 from .block import Block
 from .config import config
-from .errors import Misuse
+from .errors import Misuse, Race
 from .maps import Map
 from .pointer import Addresses, Pointer, address_of, memory_of, storage
 from .scalars import as_argument
@@ -170,7 +170,14 @@ class Kernel:
         if not all(grid):
             return
         with _one_launch:
-            Launch(self, args, grid=grid, block=block, cluster=cluster, shared=shared, cooperative=cooperative).run()
+            again = functools.partial(Launch, self, args, grid=grid, block=block, cluster=cluster, shared=shared, cooperative=cooperative)
+            launch = again()
+            memory = trace.saved(launch)
+            try:
+                launch.run()
+            except Race as race:
+                trace.locate(race, memory, again)
+                raise
 
     def _check(self, grid, block, cluster, shared, nargs):
         head = f"kernel {self.__name__}: "

@@ -9,6 +9,7 @@ import numpy as np
 
 from .clocks import ASYNCHRONOUS
 from .errors import Race
+from .trace import key_of
 
 SEVERAL_BLOCKS = -1
 COMPACT = 1 << 16
@@ -188,6 +189,10 @@ class Shadow:
             self._race(cells[k], int(tids[k]), verb, agent, earlier, known)
 
     def _race(self, cell, tid, verb, agent, earlier, known):
-        byte = int(cell) << self.unit_log
-        raise Race(f"{self.buffer.describe(byte)}: {known.name(known.agent(tid))} {verb} and {known.name(agent)} {earlier}, and "
-                   f"nothing orders the two: {known.remedy(tid, agent)}")
+        byte, mine = int(cell) << self.unit_log, known.agent(tid)
+        race = Race(f"{self.buffer.describe(byte)}: {known.name(mine)} {verb} and {known.name(agent)} {earlier}, and "
+                    f"nothing orders the two: {known.remedy(tid, agent)}")
+        race.memory, race.byte, race.size = key_of(self.buffer), byte, 1 << self.unit_log
+        race.accesses = [(known.name(who), what, divmod(who, known.stride), what.split()[0].rstrip("s"))
+                         for who, what in ((mine, verb), (agent, earlier))]
+        raise race
