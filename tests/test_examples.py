@@ -15,7 +15,8 @@ PAGES = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").glob("*.m
 SAYS = {
     "matmul.py": r"a ndarray of float32 \(64, 32\) on the simulator\nlargest error against float64: \d\.\de-0[5-9]\n$",
     "tensor_core_gemm.py": r"^\d+x\d+x\d+ on the simulator: every bit as NumPy has it\n$",
-    "race.py": r"Race: shared array s\[\d+\].*a syncthreads is missing between them\n(in kernel .*\n)?\n"  # 3.10 has no exception notes
+    "race.py": r"Race: shared array s\[\d+\].*a syncthreads is missing between them\n(  thread .* at examples/race.py:.*\n){2}"
+               r"(in kernel .*\n)?\n"  # 3.10 has no exception notes
                r"with the barrier: \[ 32640\..* expected: \[ 32640\.",
     "own_algorithm.py": r"naive algorithm: \d\.\de-0[4-9]\n(.|\n)* warp_dot +predicted(.|\n)*warp_dot +operands and output are bfloat16",
 }
