@@ -332,7 +332,7 @@ def test_bad_activations():
         refused(ValueError, ["mode 'relu6'", "identity, relu", "prelu"], call, *given, "relu6", out=out)
         refused(ValueError, ["no parameter alpha", "it takes none"], call, *given, "gelu", out=out, alpha=1.0)
         refused(TypeError, ["negative_slope='x'", "number"], call, *given, "leaky_relu", out=out, negative_slope="x")
-        refused(TypeError, ["alpha is (1.0, 2.0)", "number"], call, *given, "elu", out=out, alpha=[1.0, 2.0])
+        refused(TypeError, ["alpha=[1.0, 2.0]", "number"], call, *given, "elu", out=out, alpha=[1.0, 2.0])
         refused(ValueError, ["lower_clip 3.0 is not below upper_clip 3.0"], call, *given, "relu", out=out, lower_clip=3, upper_clip=3)
         refused(ValueError, ["beta is 0.0", "positive"], call, *given, "softplus", out=out, beta=0)
         refused(TypeError, ["slope", "prelu"], call, *given, "relu", out=out, slope=x)
@@ -347,7 +347,7 @@ def test_bad_activations():
         refused(TypeError, ["got list"], call, *([[1.0]] * len(given)), "relu", out=out)
     refused(TypeError, ["x is int8", "bfloat16"], "activation_fwd", array(np.ones(4), "int8"), "relu")
     slope = array(np.ones(4))
-    refused(TypeError, ["slope_gradient is 1", "True or False"], "activation_bwd", x, x, "prelu", slope=slope, slope_gradient=1)
+    refused(TypeError, ["slope_gradient=1", "True or False"], "activation_bwd", x, x, "prelu", slope=slope, slope_gradient=1)
     refused(ValueError, ["slope_gradient=True", "mode 'relu'", "prelu"], "activation_bwd", x, x, "relu", slope_gradient=True)
     for bad, kind, words in ((Out((4,), "float16"), TypeError, ["out[1] is float16", "float32"]),
                              (Out((3,)), ValueError, ["out[1] has shape (3,)", "(4,)"])):

@@ -236,7 +236,7 @@ def test_bad_caches():
     refused(TypeError, ["scale_k is for operands of float8_e4m3fn", "float32"], DECODE, q, k, k, lengths, scale_k=ones(1), **given)
     refused(TypeError, ["scale_v is float16", "float32"], DECODE, q, e4m3, e4m3, lengths, scale_v=ones(1, dtype="float16"), **given)
     refused(ValueError, ["scale_k has shape (2,)", "one element"], DECODE, q, e4m3, e4m3, lengths, scale_k=ones(2), **given)
-    refused(TypeError, ["return_lse is 1"], DECODE, q, k, k, lengths, return_lse=1, **given)
+    refused(TypeError, ["return_lse=1"], DECODE, q, k, k, lengths, return_lse=1, **given)
     refused(ValueError, ["out has 1 arrays", "o, lse"], DECODE, q, k, k, lengths, return_lse=True, **given)
     refused(ValueError, ["out (lse) has shape (2, 4)", "(2, 4, 1)"], DECODE, q, k, k, lengths, return_lse=True, out=(out.array, ones(2, 4)))
     refused(TypeError, ["out (lse) is float64", "float32"], DECODE, q, k, k, lengths, return_lse=True,

@@ -195,7 +195,7 @@ def test_operands():
     refused(TypeError, ["residual is float16", "float32"], dnnkern.rms_norm_fwd, x, residual=array(np.ones((3, 8)), "float16"))
     refused(ValueError, ["dsummed has shape (8,)", "(3, 8)"], dnnkern.layer_norm_bwd, x, x, row, one, one, dsummed=row)
     refused(TypeError, ["dsummed is float16", "float32"], dnnkern.rms_norm_bwd, x, x, row, one, dsummed=array(np.ones((3, 8)), "float16"))
-    refused(TypeError, ["has_beta is 1", "True or False"], dnnkern.rms_norm_bwd, x, x, row, one, has_beta=1)
+    refused(TypeError, ["has_beta=1", "True or False"], dnnkern.rms_norm_bwd, x, x, row, one, has_beta=1)
     refused(ValueError, ["(3, 0)", "one element"], dnnkern.layer_norm_fwd, array(np.ones((3, 0))))
 
 
