@@ -27,7 +27,7 @@ os.environ["DNNKERN_CACHE_DIR"] = _CACHE
 with contextlib.suppress(OSError):  # where nothing can be kept, everything is compiled again
     (kept.folder() / "cubin").mkdir(parents=True, exist_ok=True)
     os.symlink(kept.folder() / "cubin", os.path.join(_CACHE, "cubin"))
-for _name in ("DNNKERN_LOG", "DNNKERN_CHECK", "DNNKERN_SIM_POLICY", "DNNKERN_SIM_SEED"):
+for _name in ("DNNKERN_LOG", "DNNKERN_CHECK", "DNNKERN_SIM_POLICY", "DNNKERN_SIM_SEED", "COLUMNS"):
     os.environ.pop(_name, None)
 os.environ["DNNKERN_PREFER"] = "device"  # tests of what is chosen mean the choice of a GPU
 

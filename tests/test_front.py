@@ -173,7 +173,7 @@ def test_what_is_a_number():
     import fractions
 
     import ml_dtypes
-    import torch
+    torch = pytest.importorskip("torch")
     for value in (1, 1.0, np.int8(1), np.float16(1), ml_dtypes.bfloat16(1), np.array(1, ml_dtypes.bfloat16), fractions.Fraction(1),
                   torch.tensor(1.0), torch.tensor(1, dtype=torch.bfloat16)):
         found = scalars.number("f", "x", value)
