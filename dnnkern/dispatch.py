@@ -206,7 +206,7 @@ def watch():
     try:
         yield problems
     finally:
-        _watching.remove(problems)
+        _watching[:] = [w for w in _watching if w is not problems]  # another's list may hold the same problems
 
 
 def bound(problem):

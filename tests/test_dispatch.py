@@ -286,3 +286,18 @@ def test_a_problem_as_data(problem):
     record = dispatch.problem_record(problem)
     assert record["a"] == {"shape": list(problem.a.shape), "strides": list(problem.a.strides), "dtype": "float32", "alignment": 16}
     assert contract.device().name
+
+
+def test_watching_inside_watching():
+    """Two lists with the same problems are two."""
+    import numpy as np
+
+    import dnnkern
+    x = np.zeros(7, np.float32)
+    dispatch.choices_changed()
+    with dispatch.watch() as outer:
+        with dispatch.watch() as inner:
+            dnnkern.activation_fwd(x, "relu")
+        dnnkern.activation_fwd(x, "tanh")
+    assert [str(p) for p in inner] == ["activation_fwd 7 float32 relu"]
+    assert [str(p) for p in outer] == ["activation_fwd 7 float32 relu", "activation_fwd 7 float32 tanh"]

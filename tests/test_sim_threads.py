@@ -23,6 +23,14 @@ LIMIT = 60  # seconds after which something hangs
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
 
+@pytest.fixture(autouse=True)
+def interrupts():
+    """Ctrl-C is KeyboardInterrupt, as in a terminal: processes in the background are started with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @cuda.jit
 def reverse(x, y):
     i = cuda.threadIdx.x
