@@ -102,19 +102,27 @@ def checkout():
             subprocess.run(["git", "worktree", "remove", "--force", str(copy)], cwd=ROOT, check=True)
 
 
+def run(copy, *words):
+    """pytest in the simulator, in the copy."""
+    return subprocess.run([sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *words], cwd=copy, capture_output=True,
+                          text=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"})
+
+
 def caught(copy, bug):
-    """The test of the simulator's tier that finds a bug, and its message; None if they all pass."""
+    """The test of the simulator's tier that finds a bug, and its message; None if they all pass. ValueError if it fails without the bug."""
     path = copy / bug.path
     sound = path.read_text()
     try:
         path.write_text(bug.applied())
-        run = subprocess.run([sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--select", "--since", "HEAD", "-m",
-                              "not gpu and not ptx"], cwd=copy, capture_output=True, text=True,
-                             env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"})
+        result = run(copy, "--select", "--since", "HEAD", "-m", "not gpu and not ptx")
     finally:
         path.write_text(sound)
-    found = re.findall(r"^(?:FAILED|ERROR) (.*)", run.stdout, re.MULTILINE)
-    return found[0] if found else None if run.returncode == 0 else run.stdout[-300:]
+    found = re.findall(r"^(?:FAILED|ERROR) (.*)", result.stdout, re.MULTILINE)
+    if not found:
+        return None if result.returncode == 0 else result.stdout[-300:]
+    if run(copy, found[0].split(" - ")[0]).returncode:
+        raise ValueError(f"{found[0]} fails without a bug, too")
+    return found[0]
 
 
 def main(words):
