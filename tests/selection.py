@@ -241,7 +241,7 @@ class Recorder:
     """pytest's plugin of --record FILE: the CPU seconds of every test, those of the processes it starts too."""
 
     def __init__(self, path):
-        self.path, self.costs, self.item = path, {}, None
+        self.path, self.costs = path, {}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item):

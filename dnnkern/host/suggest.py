@@ -1,4 +1,4 @@
-"""What somebody who wrote a name that there is not may have meant."""
+"""What an unknown name may have meant."""
 import difflib
 import inspect
 

@@ -153,7 +153,7 @@ def kernel(config):
 
     @device_function
     def read_added(more, dsummed, row, groups, rows, units, lane, step, divisors, strides, offsets):
-        """The units of dsummed in a step's rows, under way while the rows' sums meet."""
+        """The 16-byte vectors of dsummed in a step's rows, in flight while the rows' sums meet."""
         for k in range(ROWS):
             n = i32(row + k * groups)
             places(n if n < rows else i32(0), divisors, strides, offsets)

@@ -70,7 +70,7 @@ def _make_load(config):
 
     @device_function
     def take(dz, values, raw, more, u, ok, means, scales, offsets):
-        """dy past the activation, and x, of row u under way, which is none unless `ok`; `values` is y's meanwhile."""
+        """dy past the activation, and x, of row u in flight, which is none unless `ok`; `values` is y's meanwhile."""
         unpack(dz, 0, raw, 2 * u * LENGTH)
         if BY_Y:
             unpack(values, 0, more, u * LENGTH)
