@@ -19,7 +19,7 @@ from .device._fork import in_forked_child
 from .host.device import Device, current_device
 from .host.device import device as device_of
 from .host.paths import cache_dir
-from .host.scalars import integer
+from .host.scalars import integer, shown
 from .host.suggest import nearest, unknown_keyword
 from .preference import DEVICE, prefer, preference
 
@@ -293,10 +293,10 @@ def check_choice(function, *, algo=None, allow=Note.NONE, workspace_limit=None, 
     if unknown:
         raise TypeError(unknown_keyword(function, next(iter(unknown))))
     if algo is not None and not isinstance(algo, str):
-        raise TypeError(f"{function}: algo is {algo!r}; expected the name of an algorithm")
+        raise TypeError(f"{function}: algo={shown(algo)}; expected the name of an algorithm")
     for name, notes in (("allow", allow), ("exclude", exclude)):
         if not isinstance(notes, Note):
-            raise TypeError(f"{function}: {name} is {notes!r}; expected a dnnkern.dispatch.Note")
+            raise TypeError(f"{function}: {name}={shown(notes)}; expected a dnnkern.dispatch.Note")
     if workspace_limit is not None:
         integer(function, "workspace_limit", workspace_limit, 0)
 
@@ -361,7 +361,8 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
     if algo is not None:
         forced = next((a for a in known if a.name == algo), None)
         if forced is None:
-            raise NotSupported(f"{op}: no algorithm {algo!r}; there are {', '.join(a.name for a in known)}")
+            names = [a.name for a in known]
+            raise NotSupported(f"{op}: no algorithm {algo!r}; there are {', '.join(names)}{nearest(algo, names)}")
         reason = refusal(forced, problem, device, **limits)
         if reason:
             raise NotSupported(f"{op}: algorithm {algo!r} cannot solve {problem}: {reason}")

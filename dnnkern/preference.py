@@ -8,6 +8,8 @@ import contextvars
 import logging
 import os
 
+from .host.scalars import shown
+
 VARIABLE = "DNNKERN_PREFER"
 DEVICE = "device"
 LONG = 2.0  # seconds of a simulated call that are worth a remark
@@ -77,7 +79,7 @@ def prefer(name):
 
 def _check(name, what):
     if not isinstance(name, str):
-        raise TypeError(f"{what} is {name!r}; expected the name of an algorithm, {DEVICE!r} or None")
+        raise TypeError(f"{what} is {shown(name)}; expected the name of an algorithm, {DEVICE!r} or None")
     if name in (DEVICE, "naive"):
         return
     from . import dispatch

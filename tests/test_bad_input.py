@@ -146,7 +146,7 @@ def test_a_dtype_that_does_not_exist():
 def test_values_of_keywords():
     f32, out = array((4, 4)), Out((4, 4))
     refused(ValueError, ["math='exact'", "None, 'tf32', 'fast'"], f32, f32, out=out, math="exact")
-    refused(TypeError, ["allow is 1", "Note"], f32, f32, out=out, allow=1)
+    refused(TypeError, ["allow=1", "Note"], f32, f32, out=out, allow=1)
     with pytest.raises(ValueError, match="'rely'.*relu"):
         dnnkern.matmul(f32, f32, out=out.array, activation="rely")
     out.guarded.assert_untouched("out")

@@ -245,7 +245,7 @@ def test_parameters():
     refused(ValueError, ["mode='both'", "per_activation"], dnnkern.batch_norm_infer, x, c, c, c, c, mode="both")
     refused(ValueError, ["'gelu'", "with a residual", "relu"], dnnkern.batch_norm_train_fwd, x, c, c, activation="gelu", residual=x)
     refused(ValueError, ["'gelu'", "with a residual"], dnnkern.batch_norm_bwd, x, x, c, c, c, activation="gelu", beta=c, residual=True)
-    refused(ValueError, ["mode 'step'"], dnnkern.batch_norm_infer, x, c, c, c, c, activation="step")
+    refused(ValueError, ["activation='step'"], dnnkern.batch_norm_infer, x, c, c, c, c, activation="step")
     bent = Activation("leaky_relu", negative_slope=-1)
     refused(ValueError, ["negative"], dnnkern.batch_norm_train_fwd, x, c, c, activation=bent, residual=x)
     refused(TypeError, ["activation is 3"], dnnkern.batch_norm_train_fwd, x, c, c, activation=3)

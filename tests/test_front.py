@@ -1,4 +1,5 @@
 """What all public functions have in common, tried on each of them: the tail, and what their numbers, flags, sizes and words may be."""
+import dataclasses
 import inspect
 
 import calls
@@ -37,7 +38,7 @@ BAD = {"number": [*NOBODYS, True, np.True_, "1", np.array([1.0]), (1.0,), np.arr
        "integer": [*NOBODYS, True, np.True_, 1.0, np.float32(1), "1", (1,), np.array([1.0]), np.array(1.0), HUGE ** 20, ENDLESS],
        "flag": [*NOBODYS, 1, 0, 1.0, np.int64(1), "True", np.array(True), np.array([True])],
        "ints": [Odd(), {}, {1: 2}, "1", b"1", 1.0, 1j, object, True, (True,), (1.0,), [1, 1.0, 1], np.ones(2), (None, Odd()), ENDLESS],
-       "word": [Odd(), {}, [], ["NCHW"], 1, 1.5, True, b"NCHW", object, "no such", ""],
+       "word": [Odd(), {}, [], ["NCHW"], 1, 1.5, True, b"NCHW", object, "no such", "", np.ones(2), np.array("NCHW"), HUGE ** 20, ENDLESS],
        "dtype": [Odd(), {}, [], 1, True, "float31", b"float32", object, np.dtype("float32").newbyteorder(), "", np.ones(2)]}
 OPTIONAL = {"scale": "sdpa", "stride": "pool", "window": "pool", "axes": "reduce", "output_dtype": "", "steps": "strided_slice"}
 
@@ -149,13 +150,48 @@ def test_bad_values(name):
             call(name, given)
         for keyword, kind in kinds(name).items():
             default = inspect.signature(getattr(dnnkern, name)).parameters[keyword].default
-            if keyword not in keywords and (default is None or kind == "word" and name.startswith("rnn")):
-                continue
             for value in BAD[kind]:
                 if value is None and (default is None or kind == "ints"):
                     continue
                 message = refused(name, keyword, value, given)
                 assert keyword in message, message
+
+
+SPEC = {"cell": "word", "input_size": "integer", "hidden_size": "integer", "num_layers": "integer", "bidirectional": "flag",
+        "proj_size": "integer", "bias": "word", "input_mode": "word", "dropout": "number", "clip": "number", "dtype": "dtype"}
+
+
+@pytest.mark.parametrize("keyword", SPEC)
+def test_bad_values_of_a_recurrent_network(keyword):
+    given = {"cell": "lstm", "input_size": 2, "hidden_size": 2}
+    assert SPEC.keys() == {f.name for f in dataclasses.fields(dnnkern.RnnSpec)}
+    for value in BAD[SPEC[keyword]]:
+        if value is None and keyword == "clip":
+            continue
+        with pytest.raises((TypeError, ValueError)) as caught:
+            dnnkern.RnnSpec(**{**given, keyword: value})
+        message = str(caught.value)
+        assert message.startswith(f"RnnSpec: {keyword}") and len(message) < 600, message
+
+
+def test_words_suggest():
+    """Another framework's word, or a slip, is answered with the one that is known here; the message begins with the function."""
+    x = calls.array(2, 3)
+    for call_it, message in (
+            (lambda: dnnkern.reduce(x, "sum"), "reduce: mode='sum'; .*; did you mean 'add'"),
+            (lambda: dnnkern.reduce(x, "mean"), "reduce: mode='mean'; .*; did you mean 'avg'"),
+            (lambda: dnnkern.matmul(x, x, activation="Relu", transpose_b=True), "matmul: activation='Relu'; .*; did you mean 'relu'"),
+            (lambda: dnnkern.conv_fwd(calls.array(1, 1, 3), calls.array(1, 1, 2), layout="channels_last"),
+             "conv_fwd: layout='channels_last'; expected one of 'NCHW', 'NHWC'; did you mean 'NHWC'"),
+            (lambda: dnnkern.matmul(x, x, transpose_b=True, out_dtype="float31"), "matmul: out_dtype='float31'; .*; did you mean 'float"),
+            (lambda: dnnkern.RnnSpec("rnn_tanh", 1, 1), "RnnSpec: cell='rnn_tanh'; .*; did you mean 'tanh'"),
+            (lambda: dnnkern.view(x, "float31"), "view: dtype='float31'; .*; did you mean 'float")):
+        with pytest.raises((TypeError, ValueError), match=message):
+            call_it()
+    with pytest.raises(NotSupported, match=r"^matmul: no algorithm 'naiv'; .*; did you mean 'naive'"):
+        dnnkern.matmul(x, x, transpose_b=True, algo="naiv")
+    with pytest.raises(NotSupported, match="^convert_layout: transpose: no algorithm 'naiv'"):
+        dnnkern.convert_layout(x, "AB", "BA", algo="naiv")
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if "number" in kinds(name).values()])

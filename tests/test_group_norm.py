@@ -142,7 +142,7 @@ def test_groups(groups, error, words):
 def test_parameters():
     x, c = array(np.ones((2, 4, 3))), array(np.ones(4))
     refused(ValueError, ["layout='NCWH'", "NHWC"], dnnkern.group_norm_fwd, x, c, c, 2, layout="NCWH")
-    refused(ValueError, ["mode 'gelus'", "relu"], dnnkern.group_norm_fwd, x, c, c, 2, activation="gelus")
+    refused(ValueError, ["activation='gelus'", "relu"], dnnkern.group_norm_fwd, x, c, c, 2, activation="gelus")
 
 
 def test_instances_have_their_own_name_in_messages():

@@ -2,6 +2,7 @@
 import functools
 from dataclasses import dataclass
 
+from ..host.choices import one_of
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ..host.window import integer
@@ -20,11 +21,6 @@ def _result(mode, dtype):
 
 def _allowed(mode):
     return (*NUMBERS, "bool") if mode in LOGICAL or mode == "binary_select" else NUMBERS
-
-
-def _check_mode(op, mode, known):
-    if not isinstance(mode, str) or mode not in known:
-        raise ValueError(f"{op}: op {mode!r}; there are {', '.join(known)}")
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ class UnaryProblem(Pointwise):
     names = ("x", "y")
 
     def __post_init__(self):
-        _check_mode("unary", self.mode, UNARY)
+        one_of("unary", "op", self.mode, UNARY)
         object.__setattr__(self, "in_place", check_in_place("unary", self.in_place, ("x",)))
         present("unary", x=self.x)
         check_dtype("unary", "x", self.x, _allowed(self.mode))
@@ -114,7 +110,7 @@ class BinaryProblem(Pointwise):
     op = "binary"
 
     def __post_init__(self):
-        _check_mode("binary", self.mode, BINARY)
+        one_of("binary", "op", self.mode, BINARY)
         object.__setattr__(self, "in_place", check_in_place("binary", self.in_place, ("a", "b")))
         present("binary", a=self.a, b=self.b)
         for name, t in (("a", self.a), ("b", self.b)):
@@ -174,7 +170,7 @@ def make_unary(tensors, out, mode, axis, aliases):
     """`UnaryProblem` of a call."""
     (x,) = tensors
     present("unary", x=x)
-    _check_mode("unary", mode, UNARY)
+    one_of("unary", "op", mode, UNARY)
     if axis is not None:
         axis = integer("unary", "axis", axis, -x.ndim)
         axis += x.ndim if axis < 0 else 0
@@ -185,8 +181,8 @@ def make_binary(tensors, out, mode, aliases):
     """`BinaryProblem` of a call."""
     a, b, mask = tensors
     present("binary", a=a, b=b)
-    mode = ALIASES.get(mode, mode) if isinstance(mode, str) else mode
-    _check_mode("binary", mode, BINARY)
+    mode = one_of("binary", "op", mode, (*BINARY, *ALIASES))
+    mode = ALIASES.get(mode, mode)
     shape = broadcast_shape(("a", "b", "mask"), [t for t in (a, b, mask) if t is not None])
     return BinaryProblem(a, b, missing_output(out, shape, _result(mode, a.dtype)), mode, mask,
                          tuple(name for name in ("a", "b") if name in aliases))

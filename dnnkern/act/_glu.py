@@ -2,6 +2,7 @@
 from dataclasses import dataclass
 
 from ..device.epilogue import Activation
+from ..host.choices import one_of
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ..host.window import integer
@@ -39,12 +40,9 @@ class GluProblem(Pointwise):
 
     def __post_init__(self):
         op, x = self.op, self.x
-        if op not in OPS:
-            raise ValueError(f"GluProblem: op={op!r}; expected one of {', '.join(OPS)}")
+        one_of("GluProblem", "op", op, OPS)
         present(op, x=x, **({} if op == "glu_fwd" else {"dy": self.dy}))
-        if self.gate not in GATES:
-            raise ValueError(f"{op}: gate {self.gate!r}; there are {', '.join(GATES)}")
-        object.__setattr__(self, "gate", Activation(self.gate).mode)
+        object.__setattr__(self, "gate", Activation(one_of(op, "gate", self.gate, GATES)).mode)
         half = half_shape(op, x.shape, self.axis)
         check_dtype(op, "x", x, FLOATS)
         if self.dy is not None:

@@ -7,6 +7,7 @@ import functools
 from dataclasses import dataclass
 
 from ..device.epilogue import MODES, PARAMETERS, Activation
+from ..host.choices import one_of
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ._form import Form, Operand, canonical, spread
@@ -140,8 +141,7 @@ class ActivationProblem(Pointwise):
 
     def __post_init__(self):
         op = self.op
-        if op not in OPERANDS:
-            raise ValueError(f"ActivationProblem: op={op!r}; expected one of {', '.join(OPERANDS)}")
+        one_of("ActivationProblem", "op", op, OPERANDS)
         object.__setattr__(self, "in_place", check_in_place(op, self.in_place, OPERANDS[op]))
         present(op, **{name: getattr(self, name) for name in OPERANDS[op]})
         check_dtype(op, "x", self.x, FLOATS)
@@ -217,16 +217,15 @@ def make_activation(op, tensors, out, mode, parameters, slope_gradient=False, *,
     *main, slope = tensors
     given = dict(zip(OPERANDS[op], main))
     present(op, **given)
-    if mode == "prelu":
+    if isinstance(mode, str) and mode == "prelu":
         if parameters:
             raise ValueError(f"{op}: prelu has no parameter {parameters[0][0]}; it takes slope, an array")
         present(op, slope=slope)
         activation = None
     elif isinstance(mode, Activation) and not parameters:
         activation = mode
-    elif mode not in MODES:
-        raise ValueError(f"{op}: mode {mode!r}; there are {', '.join(MODES)}, prelu")
     else:
+        one_of(op, "mode", mode, (*MODES, "prelu"))
         try:
             activation = Activation(mode, **dict(parameters))
         except (TypeError, ValueError) as error:

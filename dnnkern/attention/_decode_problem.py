@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..device.index import LIMIT
+from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS, FP8
 from ..host.tensor import Tensor
@@ -205,8 +206,7 @@ def make_decode(tensors, out, scale, window, softcap, layout, *, with_lse, alias
     """`DecodeProblem` of a call; `out` is o, or (o, lse)."""
     op = "sdpa_decode"
     present(op, ("q", "k_cache", "v_cache", "seq_len_kv"), tensors)
-    if not isinstance(layout, str) or layout not in CACHES:
-        raise ValueError(f"{op}: layout={layout!r}; expected one of {', '.join(map(repr, CACHES))}")
+    one_of(op, "layout", layout, CACHES)
     (q, k, v), cu = tensors[:3], tensors[7]
     for name, t, its in (("q", q, layout), ("k_cache", k, CACHES[layout]), ("v_cache", v, CACHES[layout])):
         if t.ndim != len(its):

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..host.dtypes import compute_dtype, dtype_name
+from ..host.choices import dtype_of, one_of
+from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS, FP8, OUTPUTS, default_output
 from ..host.tensor import Tensor
 from ._checks import SCALES, check_bias, check_broadcast, check_factors, check_number, check_sink, expect, present
@@ -37,8 +38,7 @@ class _Attention:
 
     def _check_operands(self):
         op, q, k, v = self.op, self.q, self.k, self.v
-        if self.layout not in LAYOUTS:
-            raise ValueError(f"{op}: layout={self.layout!r}; expected one of {', '.join(map(repr, LAYOUTS))}")
+        one_of(op, "layout", self.layout, LAYOUTS)
         for name, t in (("q", q), ("k", k), ("v", v)):
             if t.dtype not in self.dtypes:
                 raise TypeError(f"{op}: {name} is {t.dtype}; expected one of {', '.join(self.dtypes)}")
@@ -421,8 +421,8 @@ def normal_window(op, window, causal):
 
 def normal_options(op, q, k, scale, causal, align, window, alibi, dropout, softcap, layout):
     """The options of a call as the fields of a problem."""
-    if layout not in LAYOUTS:
-        raise ValueError(f"{op}: layout={layout!r}; expected one of {', '.join(map(repr, LAYOUTS))}")
+    one_of(op, "layout", layout, LAYOUTS)
+    one_of(op, "align", align, ALIGNMENTS)
     for name, t in (("q", q), ("k", k)):
         if t.ndim != len(layout):
             raise ValueError(f"{op}: {name} has shape {t.shape}; expected {len(layout)} dimensions, {layout}")
@@ -433,7 +433,7 @@ def normal_options(op, q, k, scale, causal, align, window, alibi, dropout, softc
         if value is not None or name != "scale":
             check_number(op, name, value)
     return {"scale": float(scale) if scale is not None else 1 / math.sqrt(max(q.shape[-1], 1)), "left": left, "right": right,
-            "align": align if matters or align not in ALIGNMENTS else "top_left", "alibi": alibi, "dropout": float(dropout),
+            "align": align if matters else "top_left", "alibi": alibi, "dropout": float(dropout),
             "softcap": float(softcap), "layout": layout}
 
 
@@ -443,7 +443,7 @@ def make_forward(tensors, out, out_dtype, *options, with_lse, aliases):
     q, k, v = tensors[:3]
     present(op, ("q", "k", "v"), (q, k, v))
     fields = {**normal_options(op, q, k, *options), **dict(zip(SCALES, tensors[count:]))}
-    wanted = None if out_dtype is None else dtype_name(out_dtype)
+    wanted = None if out_dtype is None else dtype_of(op, "out_dtype", out_dtype)
     if out is not None:
         o, lse = out if with_lse else (out, None)
         if wanted is not None and o.dtype != wanted:

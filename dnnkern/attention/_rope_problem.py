@@ -3,6 +3,7 @@ import functools
 from dataclasses import dataclass
 
 from ..device.rows import RowForm, row_form
+from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
@@ -39,8 +40,7 @@ class RopeProblem:
 
     def __post_init__(self):
         op, x, y, name = self.op, self.x, self.y, self.names[0]
-        if op not in ROPES:
-            raise ValueError(f"RopeProblem: op={op!r}; expected one of {', '.join(ROPES)}")
+        one_of("RopeProblem", "op", op, ROPES)
         if x.dtype not in FLOATS:
             raise TypeError(f"{op}: {name} is {x.dtype}; expected one of {', '.join(FLOATS)}")
         if not 1 <= x.ndim <= MOST_DIMENSIONS:

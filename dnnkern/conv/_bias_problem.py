@@ -3,10 +3,11 @@ import functools
 import math
 from dataclasses import dataclass
 
+from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS, OUTPUTS
 from ..host.tensor import Tensor
-from ..host.window import check_layout, check_rank
+from ..host.window import LAYOUTS, check_rank
 from ._geometry import shape_of
 
 OP = "conv_bwd_bias"
@@ -28,7 +29,7 @@ class ConvBiasProblem:
     layout: str = "NCHW"
 
     def __post_init__(self):
-        check_layout(OP, self.layout)
+        one_of(OP, "layout", self.layout, LAYOUTS)
         check_rank(OP, "dy", self.dy.shape)
         if self.dy.dtype not in FLOATS:
             raise TypeError(f"{OP}: dy is {self.dy.dtype}; expected one of {', '.join(FLOATS)}")

@@ -1,11 +1,10 @@
 """From the arrays and keywords of a call to its problem."""
 from types import SimpleNamespace
 
-from ..device.epilogue import Activation
-from ..host.dtypes import dtype_name
+from ..host.choices import activation_of, dtype_of, one_of
 from ..host.products import default_output
 from ..host.tensor import Tensor
-from ..host.window import check_layout, check_rank, check_shape, pad_pairs, per_dimension
+from ..host.window import LAYOUTS, check_rank, check_shape, pad_pairs, per_dimension
 from ._bias_problem import ConvBiasProblem
 from ._geometry import ROLES, TRANSPOSED, Shape, check_words, out_extents, positive, shape_of, sizes_of
 from ._problem import ConvProblem, checked
@@ -27,8 +26,8 @@ def make_fwd(tensors, out, stride, padding, dilation, groups, layout, mode, acti
         image, taps = shape_of(x.shape, layout), shape_of(w.shape, layout)
         extents = out_extents(roles, image.spatial, taps.spatial, per_dimension(f, "stride", stride, dims), pad_pairs(f, padding, dims),
                               per_dimension(f, "dilation", dilation, dims))
-        y = Tensor.packed(sizes_of(Shape(image.outer, taps.outer, extents), layout), _result_dtype(out_dtype, x.dtype))
-    return ConvProblem("conv_fwd", x, w, y, bias, residual, stride, padding, dilation, groups, layout, mode, Activation.of(activation),
+        y = Tensor.packed(sizes_of(Shape(image.outer, taps.outer, extents), layout), _result_dtype(f, out_dtype, x.dtype))
+    return ConvProblem("conv_fwd", x, w, y, bias, residual, stride, padding, dilation, groups, layout, mode, activation_of(f, activation),
                        bool(scaled), bool(beta), math)
 
 
@@ -65,7 +64,7 @@ def make_transposed(tensors, out, stride, padding, output_padding, dilation, gro
     x, w, bias, residual, prior = tensors
     f = TRANSPOSED.function
     _require(f, x=x, w=w)
-    check_layout(f, layout)
+    one_of(f, "layout", layout, LAYOUTS)
     dims = check_rank(f, "x", x.shape)
     if w.ndim != x.ndim:
         raise ValueError(f"{f}: w has shape {w.shape}, x {x.shape}; expected as many dimensions")
@@ -85,9 +84,9 @@ def make_transposed(tensors, out, stride, padding, output_padding, dilation, gro
         raise ValueError(f"{f}: the result's spatial extents would be {tuple(extents)}")
     shape = sizes_of(shape, layout)
     _check_out(f, out, out_dtype, beta, prior, shape, "the result has")
-    y = out or Tensor.packed(shape, _result_dtype(out_dtype, x.dtype))
+    y = out or Tensor.packed(shape, _result_dtype(f, out_dtype, x.dtype))
     fields = dict(op="conv_bwd_data", x=y, w=w, y=x, bias=bias, residual=residual, stride=strides, padding=pads, dilation=dilations,
-                  groups=groups, layout=layout, mode="cross_correlation", activation=Activation.of(activation), scaled=bool(scaled),
+                  groups=groups, layout=layout, mode="cross_correlation", activation=activation_of(f, activation), scaled=bool(scaled),
                   beta=bool(beta), math=math)
     checked(SimpleNamespace(**fields), TRANSPOSED)  # under this function's names for them
     return ConvProblem(**fields)
@@ -98,7 +97,7 @@ def make_bwd_bias(tensors, out, layout, aliases=()):
     dy, = tensors
     f = "conv_bwd_bias"
     _require(f, dy=dy)
-    check_layout(f, layout)
+    one_of(f, "layout", layout, LAYOUTS)
     check_rank(f, "dy", dy.shape)
     db = out if out is not None else Tensor.packed((shape_of(dy.shape, layout).channels,), dy.dtype)
     return ConvBiasProblem(dy, db, layout)
@@ -110,8 +109,8 @@ def _require(function, **tensors):
             raise TypeError(f"{function}: {name}: got NoneType; expected an array")
 
 
-def _result_dtype(out_dtype, dtype):
-    return default_output(dtype) if out_dtype is None else dtype_name(out_dtype)
+def _result_dtype(function, out_dtype, dtype):
+    return default_output(dtype) if out_dtype is None else dtype_of(function, "out_dtype", out_dtype)
 
 
 def _check_out(function, out, out_dtype, beta, prior, shape=None, reason=None):
@@ -120,7 +119,7 @@ def _check_out(function, out, out_dtype, beta, prior, shape=None, reason=None):
         raise ValueError(f"{function}: beta is not 0, which adds to out; expected an out")
     if out is None:
         return
-    if out_dtype is not None and out.dtype != dtype_name(out_dtype):
-        raise TypeError(f"{function}: out is {out.dtype}, out_dtype asks for {dtype_name(out_dtype)}")
+    if out_dtype is not None and out.dtype != (wanted := dtype_of(function, "out_dtype", out_dtype)):
+        raise TypeError(f"{function}: out is {out.dtype}, out_dtype asks for {wanted}")
     if shape is not None and out.shape != shape:
         raise ValueError(f"{function}: out has shape {out.shape}, {reason} {shape}")

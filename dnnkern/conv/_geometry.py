@@ -1,7 +1,8 @@
 """Shapes of a convolution by meaning, how its functions name their arrays, and the extents that follow from a window."""
 from typing import NamedTuple
 
-from ..host.window import AXES, check_layout, integer
+from ..host.choices import one_of
+from ..host.window import AXES, LAYOUTS, integer
 
 MODES = ("cross_correlation", "convolution")
 
@@ -47,9 +48,8 @@ def positive(function, name, value):
 
 def check_words(function, layout, mode):
     """ValueError unless layout and mode are known words."""
-    check_layout(function, layout)
-    if mode not in MODES:
-        raise ValueError(f"{function}: mode={mode!r}; expected one of {', '.join(map(repr, MODES))}")
+    one_of(function, "layout", layout, LAYOUTS)
+    one_of(function, "mode", mode, MODES)
 
 
 def out_extents(roles, image, taps, stride, pads, dilation) -> tuple:

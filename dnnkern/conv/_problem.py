@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from ..device.convert import element
 from ..device.epilogue import Activation, EpilogueSpec
+from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
 from ..host.launch import Argument
-from ..host.products import FLOATS, INPUTS, check_addend, check_dtypes, check_math
+from ..host.products import FLOATS, INPUTS, MATH, check_addend, check_dtypes
 from ..host.tensor import Tensor, packed_strides
 from ..host.window import check_rank, pad_pairs, per_dimension
 from ._geometry import ROLES, check_words, out_extents, positive, shape_of, sizes_of
@@ -80,8 +81,7 @@ class ConvProblem:
     math: str | None = None
 
     def __post_init__(self):
-        if self.op not in OUTPUT:
-            raise ValueError(f"ConvProblem: op={self.op!r}; expected one of {', '.join(OUTPUT)}")
+        one_of("ConvProblem", "op", self.op, OUTPUT)
         normal = checked(self, ROLES[self.op])
         for name, value in normal.items():
             object.__setattr__(self, name, value)
@@ -383,7 +383,7 @@ def _check_types(p, roles):
     operands = {"conv_fwd": "xw", "conv_bwd_data": "yw", "conv_bwd_filter": "xy"}[p.op]
     check_dtypes(f, *(getattr(p, role) for role in operands), getattr(p, OUTPUT[p.op]), tuple(getattr(roles, r) for r in operands),
                  INPUTS if forward else FLOATS)
-    check_math(f, p.math)
+    one_of(f, "math", p.math, MATH)
     for name in ("bias", "residual"):
         if p.op == "conv_bwd_filter" and getattr(p, name) is not None:
             raise ValueError(f"{f}: a {name} makes no sense in a filter's gradient")

@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import math
 import numbers
+import sys
 
 from . import device_function, f32, f64, i32, i64
 from .convert import element, float_to_int32, floats_to_bfloat162, floats_to_half2
@@ -61,8 +62,9 @@ class Activation:
     parameters: tuple
 
     def __init__(self, mode="identity", **parameters):
-        if mode not in MODES:
-            raise ValueError(f"activation: mode {mode!r}; there are {', '.join(MODES)}")
+        if not isinstance(mode, str) or mode not in MODES:
+            error = ValueError if isinstance(mode, str) else TypeError
+            raise error(f"Activation: mode={mode!r}; expected one of {', '.join(map(repr, MODES))}")
         mode = SYNONYMS.get(mode, mode)
         defaults = PARAMETERS[mode]
         for name, value in parameters.items():
@@ -70,6 +72,8 @@ class Activation:
                 raise ValueError(f"activation {mode}: no parameter {name}; it takes {', '.join(defaults) or 'none'}")
             if not isinstance(value, numbers.Real) or isinstance(value, bool):
                 raise TypeError(f"activation {mode}: {name} is {value!r}, expected a number")
+            if isinstance(value, int) and abs(value) > sys.float_info.max:
+                raise ValueError(f"activation {mode}: {name} is an int that float64 cannot hold")
             if math.isnan(value) or math.isinf(value) and name not in ("lower_clip", "upper_clip"):
                 raise ValueError(f"activation {mode}: {name} is {value}")
         given = {name: float(parameters.get(name, default)) for name, default in defaults.items()}

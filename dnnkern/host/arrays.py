@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from ..device import SIMULATED
+from .choices import dtype_of
 from .dtypes import ITEMSIZE, STORAGE, dtype_name, numpy_dtype
 from .tensor import Tensor
 
@@ -391,7 +392,7 @@ def view(a, dtype):
     >>> float(dnnkern.view(np.array([0x3F80], np.uint16), "bfloat16")[0])
     1.0
     """
-    name = dtype_name(dtype)
+    name = dtype_of("view", "dtype", dtype)
     kind = kind_of(a)
     have = ITEMSIZE[kind.tensor(a).dtype]
     if have != ITEMSIZE[name]:

@@ -3,6 +3,8 @@ import functools
 
 import numpy as np
 
+from .scalars import shown
+
 ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1,
             "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "bool": 1}
 _ALIASES = {"f64": "float64", "double": "float64", "f32": "float32", "float": "float32", "f16": "float16",
@@ -17,7 +19,7 @@ def dtype_name(dtype) -> str:
             raise TypeError
         return _dtype_name(dtype)
     except TypeError:
-        raise TypeError(f"not a dtype dnnkern knows: {dtype!r}; known are {', '.join(ITEMSIZE)}") from None
+        raise TypeError(f"not a dtype dnnkern knows: {shown(dtype)}; known are {', '.join(ITEMSIZE)}") from None
 
 
 @functools.lru_cache(maxsize=None)

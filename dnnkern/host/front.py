@@ -10,7 +10,7 @@ import threading
 
 from ..device import SIMULATED
 from ..device._fork import in_forked_child
-from ..dispatch import CHOICE, check_choice, declare, get_algorithm, when_choices_change
+from ..dispatch import CHOICE, NotSupported, check_choice, declare, get_algorithm, when_choices_change
 from ..dispatch import bound as noted
 from ..preference import USED, of_context
 from .arrays import KIND_OF_TYPE, kind_of
@@ -199,6 +199,14 @@ class Operation:
             if x is not None or name == self.labels[0]:
                 self._tensor(name, x)
 
+    def _algorithm(self, problem, device, choice):
+        try:
+            return get_algorithm(self.op, problem, device=device, **choice)
+        except NotSupported as error:
+            if self.function == self.op:
+                raise
+            raise NotSupported(f"{self.function}: {error}") from None
+
     def _bind_within(self, nbytes, key, operands, outs, addresses, parameters, stream, choice):
         """What the call is bound to where its workspace has so many bytes, too few for the algorithm that it would have."""
         key = *key, ("workspace", nbytes)
@@ -242,7 +250,7 @@ class Operation:
         if problem.is_empty:
             algorithm, executable, need = None, None, 0
         else:
-            algorithm = get_algorithm(self.op, problem, device=device, **choice)
+            algorithm = self._algorithm(problem, device, choice)
             executable = self._executable(problem, algorithm, device, stream, kind, len(operands))
             need = algorithm.workspace(problem, device, algorithm.config)
         bound = Bound(problem=problem, algorithm=algorithm, executable=executable, outputs=problem.outputs, workspace=need,

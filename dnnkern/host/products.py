@@ -29,12 +29,6 @@ def check_addend(op, name, t, dtype):
         raise TypeError(f"{op}: {name} is {t.dtype}; expected one of {', '.join(allowed)}")
 
 
-def check_math(op, math):
-    """ValueError unless `math` is one of `MATH`."""
-    if math not in MATH:
-        raise ValueError(f"{op}: math={math!r}; expected one of {', '.join(map(repr, MATH))}")
-
-
 def default_output(dtype):
     """dtype of the result where the caller names none."""
     return "int32" if dtype == "int8" else "bfloat16" if dtype in FP8 else dtype

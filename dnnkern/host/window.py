@@ -50,12 +50,6 @@ def steps(function, stride, padding, dilation) -> tuple:
     return ints(function, "stride", stride), ints(function, "padding", padding), ints(function, "dilation", dilation)
 
 
-def check_layout(function, layout):
-    """ValueError unless the layout is a known one."""
-    if layout not in LAYOUTS:
-        raise ValueError(f"{function}: layout={layout!r}; expected one of {', '.join(map(repr, LAYOUTS))}")
-
-
 def check_rank(function, name, shape) -> int:
     """Number of spatial dimensions of an image of this shape; ValueError unless it is 1 to 3."""
     if not 3 <= len(shape) <= 5:

@@ -3,10 +3,11 @@ import functools
 from dataclasses import dataclass
 
 from ..device.rows import merged, row_form
+from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
-from ._problem import MOST_DIMENSIONS, check_reduction, expect, present
+from ._problem import MOST_DIMENSIONS, REDUCTIONS, expect, present
 
 
 class _Mse:
@@ -18,7 +19,7 @@ class _Mse:
             raise TypeError(f"{self.op}: x is {self.x.dtype}; expected one of {', '.join(FLOATS)}")
         if self.x.ndim > MOST_DIMENSIONS:
             raise ValueError(f"{self.op}: x has {self.x.ndim} dimensions (shape {self.x.shape}); expected up to {MOST_DIMENSIONS}")
-        check_reduction(self.op, self.reduction)
+        one_of(self.op, "reduction", self.reduction, REDUCTIONS)
         expect(self.op, "target", self.target, self.x.dtype, self.x.shape)
         name, loss = ("out", self.loss) if self.is_forward else ("dloss", self.dloss)
         expect(self.op, name, loss, self.compute, () if self.reduction != "none" else self.x.shape)
@@ -136,7 +137,7 @@ def make_mse_forward(tensors, out, reduction, aliases):
     """The problem of a forward call."""
     x, target = tensors
     present("mse_loss_fwd", ("x", "target"), tensors)
-    check_reduction("mse_loss_fwd", reduction)
+    one_of("mse_loss_fwd", "reduction", reduction, REDUCTIONS)
     compute = compute_dtype(x.dtype) if x.dtype in FLOATS else "float32"
     return MseProblem(x, target, out if out is not None else Tensor.packed(x.shape if reduction == "none" else (), compute), reduction)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..device.rows import RowForm, row_form, row_unit
+from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
@@ -31,7 +32,7 @@ class Classes:
             raise ValueError(f"{self.op}: {name} has shape {scores.shape}, no class along axis {self.axis}; expected one at least")
         self._check_targets(name)
         self._check_weight(name)
-        check_reduction(self.op, self.reduction)
+        one_of(self.op, "reduction", self.reduction, REDUCTIONS)
         check_share(self.op, self.label_smoothing)
         if self.is_soft and self.ignore_index >= 0:
             raise ValueError(f"{self.op}: ignore_index={self.ignore_index} with targets that are probabilities; it is for class indices")
@@ -378,12 +379,6 @@ def expect(op, name, t, dtype, shape):
         raise ValueError(f"{op}: {name} has shape {t.shape}; expected {shape}")
 
 
-def check_reduction(op, reduction):
-    """ValueError unless it is one of `REDUCTIONS`."""
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"{op}: reduction={reduction!r}; expected one of {', '.join(map(repr, REDUCTIONS))}")
-
-
 def check_share(op, smoothing):
     """Raise unless it is a number from 0 to 1."""
     if isinstance(smoothing, bool) or not isinstance(smoothing, (int, float)):
@@ -412,6 +407,7 @@ def normal_ignore(op, value):
 
 def loss_shape(op, scores, reduction):
     """Shape of the losses of these scores; that of a row's, and what is expected of wrong parameters comes later."""
+    one_of(op, "reduction", reduction, REDUCTIONS)
     if not scores.ndim:
         raise ValueError(f"{op}: {'logits' if op.startswith('cross') else 'logp'} has no dimensions; expected 1 to {MOST_DIMENSIONS}")
     axis = min(1, scores.ndim - 1)
@@ -424,7 +420,6 @@ def make_forward(tensors, out, ignore_index, label_smoothing, reduction, aliases
     op = "cross_entropy_fwd"
     logits, targets, weight = tensors
     present(op, ("logits", "targets"), (logits, targets))
-    check_reduction(op, reduction)
     shape, rows = loss_shape(op, logits, reduction)
     compute = compute_dtype(logits.dtype) if logits.dtype in FLOATS else "float32"
     loss, lse = out if out is not None else (Tensor.packed(shape, compute), Tensor.packed(rows, compute))
@@ -447,7 +442,6 @@ def make_nll_forward(tensors, out, ignore_index, reduction, aliases):
     op = "nll_loss_fwd"
     logp, targets, weight = tensors
     present(op, ("logp", "targets"), (logp, targets))
-    check_reduction(op, reduction)
     shape, _ = loss_shape(op, logp, reduction)
     compute = compute_dtype(logp.dtype) if logp.dtype in FLOATS else "float32"
     return NllProblem(logp, targets, weight, out if out is not None else Tensor.packed(shape, compute), normal_ignore(op, ignore_index),

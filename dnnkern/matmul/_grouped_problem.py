@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from ..device.convert import element
 from ..device.epilogue import Activation, EpilogueSpec
-from ..host.dtypes import compute_dtype, dtype_name
+from ..host.choices import activation_of, dtype_of, one_of
+from ..host.dtypes import compute_dtype
 from ..host.launch import Argument
-from ..host.products import check_addend, check_dtypes, check_math, default_output
+from ..host.products import MATH, check_addend, check_dtypes, default_output
 from ..host.tensor import Tensor
 from ._scales import Scales, scales_of
 
@@ -51,7 +52,7 @@ class GroupedMatmulProblem:
     def __post_init__(self):
         check_operands(self.a, self.b, self.group_offsets, self.transpose_b)
         check_dtypes(OP, self.a, self.b, self.y)
-        check_math(OP, self.math)
+        one_of(OP, "math", self.math, MATH)
         if self.y.shape != (self.m_total, self.n):
             raise ValueError(f"{OP}: out has shape {self.y.shape}, the product has {(self.m_total, self.n)}")
         if any(s == 0 for n, s in zip(self.y.shape, self.y.strides) if n > 1):
@@ -218,12 +219,15 @@ def make_problem(tensors, out, transpose_b, activation, math, out_dtype, scaled,
             raise TypeError(f"{OP}: {name}: got NoneType; expected an array")
     check_operands(a, b, offsets, transpose_b)
     check_dtypes(OP, a, b, None)
-    wanted = dtype_name(out_dtype) if out_dtype is not None else out.dtype if out is not None else default_output(a.dtype)
+    if out_dtype is not None:
+        wanted = dtype_of(OP, "out_dtype", out_dtype)
+    else:
+        wanted = default_output(a.dtype) if out is None else out.dtype
     if out is not None and out.dtype != wanted:
         raise TypeError(f"{OP}: out is {out.dtype}, out_dtype asks for {wanted}")
     y = out if out is not None else Tensor.packed((a.shape[0], b.shape[1 if transpose_b else 2]), wanted)
     return GroupedMatmulProblem(a=a, b=b, group_offsets=offsets, y=y, bias=bias, transpose_b=bool(transpose_b),
-                                activation=Activation.of(activation), scaled=bool(scaled), math=math, scale_a=scale_a, scale_b=scale_b)
+                                activation=activation_of(OP, activation), scaled=bool(scaled), math=math, scale_a=scale_a, scale_b=scale_b)
 
 
 def check_offsets(problem, arrays):

@@ -8,9 +8,10 @@ import math
 from dataclasses import dataclass, replace
 
 from ..device.epilogue import Activation, EpilogueSpec
-from ..host.dtypes import compute_dtype, dtype_name
+from ..host.choices import activation_of, dtype_of, one_of
+from ..host.dtypes import compute_dtype
 from ..host.launch import Argument
-from ..host.products import check_addend, check_dtypes, check_math, default_output
+from ..host.products import MATH, check_addend, check_dtypes, default_output
 from ..host.tensor import Tensor
 from ._scales import Scales, scales_of
 
@@ -68,7 +69,7 @@ class MatmulProblem:
             if t.ndim == 0:
                 raise ValueError(f"matmul: {name} has no dimensions; expected one at least")
         check_dtypes("matmul", self.a, self.b, self.y)
-        check_math("matmul", self.math)
+        one_of("matmul", "math", self.math, MATH)
         for name, t, swap in (("a", self.a, self.transpose_a), ("b", self.b, self.transpose_b)):
             if t.ndim == 1 and swap:
                 raise ValueError(f"matmul: transpose_{name} needs a matrix, {name} has shape {t.shape}")
@@ -334,11 +335,14 @@ def make_problem(tensors, out, transpose_a, transpose_b, activation, math, out_d
         if t.ndim == 0:
             raise ValueError(f"matmul: {name} has no dimensions; expected one at least")
     check_dtypes("matmul", a, b, None)
-    wanted = dtype_name(out_dtype) if out_dtype is not None else out.dtype if out is not None else default_output(a.dtype)
+    if out_dtype is not None:
+        wanted = dtype_of("matmul", "out_dtype", out_dtype)
+    else:
+        wanted = default_output(a.dtype) if out is None else out.dtype
     if out is not None and out.dtype != wanted:
         raise TypeError(f"matmul: out is {out.dtype}, out_dtype asks for {wanted}")
     y = out if out is not None else Tensor.packed(MatmulProblem.shape_of(a, b, transpose_a, transpose_b), wanted)
     return MatmulProblem(a=a, b=b, y=y, bias=bias, c=c, transpose_a=bool(transpose_a), transpose_b=bool(transpose_b),
-                         activation=Activation.of(activation), scaled=bool(scaled),
+                         activation=activation_of("matmul", activation), scaled=bool(scaled),
                          beta=bool(beta) and c is not None, math=math, in_place="c" in aliases and c is not None,
                          scale_a=scale_a, scale_b=scale_b)

@@ -2,8 +2,9 @@
 from dataclasses import dataclass
 
 from ..device.epilogue import Activation
+from ..host.choices import activation_of
 from ..host.tensor import Tensor
-from ._channel_problem import RUNNING, STATISTIC, WEIGHT, WHOLE, ChannelNorm, activation_of, check_given, for_activation, results_of
+from ._channel_problem import RUNNING, STATISTIC, WEIGHT, WHOLE, ChannelNorm, check_given, for_activation, results_of
 
 
 @dataclass(frozen=True)

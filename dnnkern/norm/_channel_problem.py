@@ -7,13 +7,13 @@ normalisations differ in. Batch normalisation has groups of one channel, instanc
 import functools
 
 from ..device.convert import element
-from ..device.epilogue import Activation
 from ..device.rows import Dim, RowForm, merged
+from ..host.choices import one_of
 from ..host.dtypes import STORAGE, compute_dtype, numpy_dtype
 from ..host.launch import Argument
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
-from ..host.window import check_layout
+from ..host.window import LAYOUTS
 
 MODES = ("spatial", "per_activation")
 WHOLE, WEIGHT, STATISTIC, RUNNING = "whole", "weight", "statistic", "running"
@@ -51,11 +51,11 @@ class ChannelNorm:
         op, x = self.op, self.x
         if x.dtype not in FLOATS:
             raise TypeError(f"{op}: x is {x.dtype}; expected one of {', '.join(FLOATS)}")
-        check_layout(op, self.layout)
+        one_of(op, "layout", self.layout, LAYOUTS)
         if not 2 <= x.ndim <= 5:
             raise ValueError(f"{op}: x has shape {x.shape}; expected 2 to 5 dimensions: images, channels, up to 3 spatial ones")
-        if self.groups is None and self.mode not in MODES:
-            raise ValueError(f"{op}: mode={self.mode!r}; expected one of {', '.join(map(repr, MODES))}")
+        if self.groups is None:
+            one_of(op, "mode", self.mode, MODES)
         if self.groups is not None and (self.groups < 1 or self.channels % self.groups):
             raise ValueError(f"{op}: groups={self.groups}; expected a divisor of the {self.channels} channels of x {x.shape}")
         if self.averages and self.row_count and not self.row_length:
@@ -218,16 +218,6 @@ class ChannelNorm:
 
 # ---- calls
 
-def activation_of(function, activation):
-    """An `Activation` given as one, as a mode's name, or as None."""
-    if activation is not None and not isinstance(activation, (str, Activation)):
-        raise TypeError(f"{function}: activation is {activation!r}; expected a name or an Activation")
-    try:
-        return Activation.of(activation)
-    except ValueError as error:
-        raise ValueError(f"{function}: {error}") from None
-
-
 def backward_operands(dy, x, gamma, mean, rstd, y, beta):
     """The operands of a gradient, without what is missing at their end."""
     return (dy, x, gamma, mean, rstd, y, beta)[:7 if beta is not None else 6 if y is not None else 5]
@@ -255,7 +245,8 @@ def check_given(function, tensors, needed):
 def results_of(function, given, outs, names, layout, mode="spatial", groups=None):
     """Tensors of the results: those given, or packed ones as they are by default."""
     x, gamma = given["x"], given["gamma"]
-    check_layout(function, layout)
+    one_of(function, "layout", layout, LAYOUTS)
+    one_of(function, "mode", mode, MODES)
     if outs is not None:
         return outs if isinstance(outs, tuple) else (outs,)
     if x.ndim < 2:

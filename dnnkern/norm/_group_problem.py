@@ -2,9 +2,10 @@
 from dataclasses import dataclass
 
 from ..device.epilogue import Activation
+from ..host.choices import activation_of, one_of
 from ..host.tensor import Tensor
-from ..host.window import check_layout, integer
-from ._channel_problem import (STATISTIC, WEIGHT, WHOLE, ChannelNorm, activation_of, channel_axis, check_given, for_activation,
+from ..host.window import LAYOUTS, integer
+from ._channel_problem import (STATISTIC, WEIGHT, WHOLE, ChannelNorm, channel_axis, check_given, for_activation,
                                results_of)
 
 
@@ -92,7 +93,7 @@ def _make(kind, function, tensors, outs, groups, layout, activation):
     given = dict(zip(("x", "gamma", "beta") if forward else ("dy", "x", "gamma", "mean", "rstd", "y", "beta"), tensors))
     activation = activation_of(function, activation)
     check_given(function, given, ("x",) if forward else ("dy", "x", "mean", "rstd"))
-    check_layout(function, layout)
+    one_of(function, "layout", layout, LAYOUTS)
     x = given["x"]
     groups = (x.shape[channel_axis(x, layout)] if x.ndim > 1 else 1) if groups is None else integer(function, "groups", groups, 1)
     outs = results_of(function, given, outs, kind.result_names, layout, groups=groups)

@@ -3,10 +3,11 @@ import functools
 from dataclasses import dataclass
 
 from ..device.rows import Dim, RowForm, merged
+from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
-from ..host.window import check_layout, integer
+from ..host.window import LAYOUTS, integer
 from ._channel_problem import channel_axis
 
 OPS = ("lrn_fwd", "lrn_bwd")
@@ -35,10 +36,9 @@ class LrnProblem:
     layout: str = "NCHW"
 
     def __post_init__(self):
-        if self.op not in OPS:
-            raise ValueError(f"no such operation {self.op!r}; there are {', '.join(OPS)}")
+        one_of("LrnProblem", "op", self.op, OPS)
         op, x = self.op, self.x
-        check_layout(op, self.layout)
+        one_of(op, "layout", self.layout, LAYOUTS)
         if x.dtype not in FLOATS:
             raise TypeError(f"{op}: x is {x.dtype}; expected one of {', '.join(FLOATS)}")
         if not 2 <= x.ndim <= 5:

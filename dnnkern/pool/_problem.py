@@ -8,9 +8,10 @@ import functools
 import math
 from dataclasses import dataclass
 
+from ..host.choices import one_of
 from ..host.launch import Argument
 from ..host.tensor import Tensor
-from ..host.window import AXES, Windows, check_layout, check_rank, check_shape, pad_pairs, per_dimension, places
+from ..host.window import AXES, LAYOUTS, Windows, check_rank, check_shape, pad_pairs, per_dimension, places
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 OPS = ("max_pool_fwd", "max_pool_bwd", "avg_pool_fwd", "avg_pool_bwd")
@@ -57,8 +58,7 @@ class PoolProblem(Windows):
     flops = 0
 
     def __post_init__(self):
-        if self.op not in OPS:
-            raise ValueError(f"no pooling operation {self.op!r}; there are {', '.join(OPS)}")
+        one_of("PoolProblem", "op", self.op, OPS)
         moved = self.spatial(self.y.shape)
         if self.adaptive:
             expected = places_shape(self.x.shape, moved, self.layout)
@@ -218,7 +218,7 @@ def _check_flag(function, name, value):
 
 def _problem(op, function, given, index, out, shape, want_index, geometry, layout):
     """`PoolProblem` of a call, after everything is checked. `geometry(image)` -> (fields of the problem, places)."""
-    check_layout(function, layout)
+    one_of(function, "layout", layout, LAYOUTS)
     forward = op.endswith("fwd")
     _check_image(function, "x" if forward else "dy", given)
     shape = given.shape if forward else check_shape(function, "x_shape", shape)
@@ -304,7 +304,7 @@ def make_adaptive_forward(op, want_index, tensors, out, output_size, layout, ali
 def make_adaptive_backward(op, tensors, out, x_shape, layout, aliases):
     """`PoolProblem` of a call of adaptive_max_pool_bwd or adaptive_avg_pool_bwd; dy says how many places there are."""
     function, dy = f"adaptive_{op}", tensors[0]
-    check_layout(function, layout)
+    one_of(function, "layout", layout, LAYOUTS)
     _check_image(function, "dy", dy)
     dims = check_rank(function, "dy", dy.shape)
     if check_rank(function, "x_shape", check_shape(function, "x_shape", x_shape)) != dims:

@@ -7,6 +7,7 @@ import functools
 import operator
 from dataclasses import dataclass
 
+from ..host.choices import one_of
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ..transform._problem import MOST_DIMENSIONS, check_output
@@ -197,8 +198,7 @@ def _check(function, x, mode, modes):
         raise TypeError(f"{function}: x is {x.dtype}; expected one of {', '.join(FLOATS)}")
     if x.ndim > MOST_DIMENSIONS:
         raise ValueError(f"{function}: x has {x.ndim} dimensions (shape {x.shape}); expected {MOST_DIMENSIONS} at most")
-    if mode not in modes:
-        raise ValueError(f"{function}: mode={mode!r}; expected one of {', '.join(map(repr, modes))}")
+    one_of(function, "mode", mode, modes)
 
 
 def _result_shape(shape, axes, keepdims):

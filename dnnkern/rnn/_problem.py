@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
 from ..host.tensor import Tensor
 from ._spec import RnnSpec
@@ -50,8 +51,7 @@ class _Rnn:
         op, spec = self.op, self.spec
         if not isinstance(spec, RnnSpec):
             raise TypeError(f"{op}: spec is a {type(spec).__name__}; expected an RnnSpec")
-        if self.layout not in LAYOUTS:
-            raise ValueError(f"{op}: layout={self.layout!r}; expected 'TNC' or 'NTC'")
+        one_of(op, "layout", self.layout, LAYOUTS)
         if self.x.ndim != 3 or self.x.shape[2] != spec.input_size:
             raise ValueError(f"{op}: x has shape {self.x.shape}; expected ({', '.join(self.layout[:2])}, {spec.input_size})")
         if spec.cell != "lstm":
@@ -272,8 +272,7 @@ def _shapes(op, spec, tensors, layout):
             raise TypeError(f"{op}: {name}: got NoneType; expected an array")
     if not isinstance(spec, RnnSpec):
         raise TypeError(f"{op}: spec is a {type(spec).__name__}; expected an RnnSpec")
-    if layout not in LAYOUTS:
-        raise ValueError(f"{op}: layout={layout!r}; expected 'TNC' or 'NTC'")
+    one_of(op, "layout", layout, LAYOUTS)
     x = tensors["x"]
     if x.ndim != 3:
         raise ValueError(f"{op}: x has shape {x.shape}; expected ({', '.join(layout[:2])}, {spec.input_size})")

@@ -3,9 +3,9 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..host.dtypes import dtype_name
+from ..host.choices import dtype_of, one_of
 from ..host.products import FLOATS
-from ..host.window import integer
+from ..host.scalars import LARGEST, flag, integer, number, shares, shown
 
 GATES = {"relu": 1, "tanh": 1, "lstm": 4, "gru": 3}
 """Rows of a cell's matrices, in hidden sizes: LSTM has i, f, g, o, GRU r, z, n, in this order."""
@@ -93,28 +93,19 @@ class RnnSpec:
 
     def __init__(self, cell, input_size, hidden_size, *, num_layers=1, bidirectional=False, proj_size=0, bias="double",
                  input_mode="linear", dropout=0.0, clip=None, dtype="float32"):
-        def one_of(name, value, allowed):
-            if value not in allowed:
-                raise ValueError(f"RnnSpec: {name}={value!r}; expected one of {', '.join(map(repr, allowed))}")
-            return value
-
         def put(name, value):
             object.__setattr__(self, name, value)
-        put("cell", one_of("cell", cell, tuple(GATES)))
-        put("input_size", integer("RnnSpec", "input_size", input_size, 1))
-        put("hidden_size", integer("RnnSpec", "hidden_size", hidden_size, 1))
-        put("num_layers", integer("RnnSpec", "num_layers", num_layers, 1))
-        if not isinstance(bidirectional, bool):
-            raise TypeError(f"RnnSpec: bidirectional={bidirectional!r}; expected True or False")
-        put("bidirectional", bidirectional)
-        put("proj_size", integer("RnnSpec", "proj_size", proj_size, 0))
-        put("bias", one_of("bias", bias, tuple(BIASES)))
-        put("input_mode", one_of("input_mode", input_mode, INPUT_MODES))
-        put("dropout", _probability(dropout))
+        put("cell", one_of("RnnSpec", "cell", cell, GATES))
+        put("input_size", integer("RnnSpec", "input_size", input_size, 1, LARGEST))
+        put("hidden_size", integer("RnnSpec", "hidden_size", hidden_size, 1, LARGEST))
+        put("num_layers", integer("RnnSpec", "num_layers", num_layers, 1, LARGEST))
+        put("bidirectional", flag("RnnSpec", "bidirectional", bidirectional))
+        put("proj_size", integer("RnnSpec", "proj_size", proj_size, 0, LARGEST))
+        put("bias", one_of("RnnSpec", "bias", bias, BIASES))
+        put("input_mode", one_of("RnnSpec", "input_mode", input_mode, INPUT_MODES))
+        put("dropout", shares("RnnSpec", dropout=dropout)[0])
         put("clip", _bounds(clip))
-        put("dtype", dtype_name(dtype))
-        if self.dtype not in FLOATS:
-            raise TypeError(f"RnnSpec: dtype is {self.dtype}; expected one of {', '.join(FLOATS)}")
+        put("dtype", dtype_of("RnnSpec", "dtype", dtype, FLOATS))
         if self.proj_size and cell != "lstm":
             raise ValueError(f"RnnSpec: proj_size={self.proj_size} for {cell}; expected 0: only an LSTM has a projection")
         if self.proj_size >= self.hidden_size:
@@ -287,24 +278,17 @@ def _short(name):
     return name
 
 
-def _probability(dropout):
-    try:
-        value = float(dropout)
-    except (TypeError, ValueError):
-        raise TypeError(f"RnnSpec: dropout={dropout!r}; expected a number") from None
-    if not 0 <= value < 1:
-        raise ValueError(f"RnnSpec: dropout={dropout}; expected a probability from 0 to below 1")
-    return value
-
-
 def _bounds(clip):
     """(low, high), or None."""
     if clip is None:
         return None
-    try:
-        low, high = (float(v) for v in clip) if hasattr(clip, "__len__") else (-float(clip), float(clip))
-    except (TypeError, ValueError):
-        raise TypeError(f"RnnSpec: clip={clip!r}; expected a number or a pair of numbers") from None
+    if isinstance(clip, (tuple, list)):
+        if len(clip) != 2:
+            raise ValueError(f"RnnSpec: clip={shown(clip)}; expected a number or a pair of numbers")
+        low, high = (number("RnnSpec", f"clip[{k}]", v) for k, v in enumerate(clip))
+    else:
+        high = number("RnnSpec", "clip", clip)
+        low = -high
     if not low < high:
-        raise ValueError(f"RnnSpec: clip={clip!r}; expected a positive number, or a pair whose first is the smaller")
+        raise ValueError(f"RnnSpec: clip={shown(clip)}; expected a positive number, or a pair whose first is the smaller")
     return low, high

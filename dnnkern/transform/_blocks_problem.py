@@ -2,6 +2,7 @@
 import functools
 from dataclasses import dataclass
 
+from ..host.choices import one_of
 from ..host.tensor import Tensor
 from ..host.window import integer
 from ._problem import Canonical, Moves, canonical, check_moved, check_output
@@ -27,8 +28,7 @@ class BlocksProblem(Moves):
     block: int
 
     def __post_init__(self):
-        if self.op not in BLOCKS:
-            raise ValueError(f"BlocksProblem: op={self.op!r}; expected one of {', '.join(BLOCKS)}")
+        one_of("BlocksProblem", "op", self.op, BLOCKS)
         check_output(self.op, self.y, blocks_shape(self.op, self.x, self.block), self.x.dtype)
 
     @functools.cached_property

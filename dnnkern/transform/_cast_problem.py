@@ -2,7 +2,7 @@
 import functools
 from dataclasses import dataclass
 
-from ..host.dtypes import dtype_name
+from ..host.choices import dtype_of
 from ..host.tensor import Tensor
 from ._problem import MOST_DIMENSIONS, Canonical, canonical, check_output
 from ._values import compute_of
@@ -72,12 +72,7 @@ def make_cast_problem(tensors, out, dtype, scaled, aliases):
     (x,) = tensors
     if x is None:
         raise TypeError("cast: x: got NoneType; expected an array")
-    try:
-        wanted = dtype_name(dtype)
-    except TypeError as error:
-        raise TypeError(f"cast: dtype: {error}") from None
-    if wanted not in DTYPES:
-        raise TypeError(f"cast: dtype is {wanted}; expected one of {', '.join(DTYPES)}")
+    wanted = dtype_of("cast", "dtype", dtype, DTYPES)
     if out is not None and out.dtype != wanted:
         raise TypeError(f"cast: out is {out.dtype}, dtype asks for {wanted}")
     return CastProblem(x, out if out is not None else Tensor.packed(x.shape, wanted), bool(scaled))

@@ -5,8 +5,10 @@ names w, then h, then d.
 """
 from dataclasses import dataclass
 
+from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
+from ..host.scalars import flag
 from ..host.tensor import Tensor
 from ..host.window import check_shape
 from ._problem import check_output, sizes_text
@@ -20,12 +22,9 @@ class _Sample:
 
     def _check(self):
         op, x, grid = self.op, self.x, self.grid
-        if self.mode not in SAMPLE_MODES:
-            raise ValueError(f"{op}: mode={self.mode!r}; expected one of {', '.join(map(repr, SAMPLE_MODES))}")
-        if self.padding_mode not in PADDINGS:
-            raise ValueError(f"{op}: padding_mode={self.padding_mode!r}; expected one of {', '.join(map(repr, PADDINGS))}")
-        if not isinstance(self.align_corners, bool):
-            raise TypeError(f"{op}: align_corners={self.align_corners!r}; expected True or False")
+        one_of(op, "mode", self.mode, SAMPLE_MODES)
+        one_of(op, "padding_mode", self.padding_mode, PADDINGS)
+        flag(op, "align_corners", self.align_corners)
         if x.dtype not in FLOATS:
             raise TypeError(f"{op}: x is {x.dtype}; expected one of {', '.join(FLOATS)}")
         if x.ndim not in (4, 5):
@@ -230,13 +229,11 @@ class AffineGridProblem:
 
     def __post_init__(self):
         op, theta, grid = self.op, self.theta, self.grid
-        if op not in AFFINES:
-            raise ValueError(f"AffineGridProblem: op={op!r}; expected one of {', '.join(AFFINES)}")
+        one_of("AffineGridProblem", "op", op, AFFINES)
         given, name = (theta, "theta") if self.is_forward else (grid, "dgrid")
         if given.dtype not in FLOATS:
             raise TypeError(f"{op}: {name} is {given.dtype}; expected one of {', '.join(FLOATS)}")
-        if not isinstance(self.align_corners, bool):
-            raise TypeError(f"{op}: align_corners={self.align_corners!r}; expected True or False")
+        flag(op, "align_corners", self.align_corners)
         if self.is_forward:
             check_output(op, grid, (theta.shape[0], *grid.shape[1:-1], self.dims), theta.dtype)
         else:

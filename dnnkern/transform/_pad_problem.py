@@ -2,6 +2,7 @@
 import functools
 from dataclasses import dataclass
 
+from ..host.choices import one_of
 from ..host.tensor import Tensor
 from ..host.window import integer
 from ._borders import MODES
@@ -165,8 +166,7 @@ class SetProblem(Bordered):
 
 def padded_shape(shape, pads, mode):
     """The shape of the result; ValueError where there cannot be one."""
-    if mode not in MODES:
-        raise ValueError(f"pad: mode={mode!r}; expected one of {', '.join(map(repr, MODES))}")
+    one_of("pad", "mode", mode, MODES)
     if len(pads) != len(shape):
         raise ValueError(f"pad: pads={pads} has {len(pads)} entries, x has {len(shape)} dimensions")
     for axis, (n, some) in enumerate(zip(shape, pads)):

@@ -9,6 +9,7 @@ import operator
 from dataclasses import dataclass
 
 from ..host.dtypes import ITEMSIZE
+from ..host.scalars import shown
 from ..host.tensor import Tensor
 
 MOST_DIMENSIONS = 8
@@ -214,7 +215,7 @@ _GENERIC = {"NCHW": ("NC", "DHW", ""), "NHWC": ("N", "DHW", "C"), "KCRS": ("KC",
 def layout_letters(name, ndim, argument):
     """A letter for each dimension: NCHW, NHWC, KCRS and KRSC stand for their forms of any number of spatial dimensions."""
     if not isinstance(name, str) or not name.isalpha():
-        raise TypeError(f"convert_layout: {argument}={name!r}; expected a word of one letter for each dimension, such as 'NHWC'")
+        raise TypeError(f"convert_layout: {argument}={shown(name)}; expected a word of one letter for each dimension, such as 'NHWC'")
     if name in _GENERIC and 3 <= ndim <= 5:
         first, spatial, last = _GENERIC[name]
         return first + spatial[5 - ndim:] + last

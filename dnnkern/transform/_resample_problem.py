@@ -7,9 +7,10 @@ import functools
 import math
 from dataclasses import dataclass
 
+from ..host.choices import one_of
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
-from ..host.window import Windows, check_layout, check_rank, check_shape, per_dimension
+from ..host.window import LAYOUTS, Windows, check_rank, check_shape, per_dimension
 from ._problem import check_output, sizes_text
 
 RESAMPLES = ("resample_fwd", "resample_bwd")
@@ -52,10 +53,8 @@ class ResampleProblem(Windows):
 
     def __post_init__(self):
         op, given = self.op, self.dx if self.is_forward else self.dy
-        if op not in RESAMPLES:
-            raise ValueError(f"ResampleProblem: op={op!r}; expected one of {', '.join(RESAMPLES)}")
-        if self.mode not in MODES:
-            raise ValueError(f"{op}: mode={self.mode!r}; expected one of {', '.join(map(repr, MODES))}")
+        one_of("ResampleProblem", "op", op, RESAMPLES)
+        one_of(op, "mode", self.mode, MODES)
         if self.align_corners and self.mode == "nearest":
             raise ValueError(f"{op}: align_corners=True with mode='nearest'; expected mode='bilinear'")
         if given.dtype not in FLOATS:
@@ -158,7 +157,7 @@ def make_resample(op, tensors, out, shape, mode, align_corners, layout, aliases)
     """`ResampleProblem` of a call; `shape` are the extents of the result, of a backward call the shape of x."""
     (given,) = tensors
     name = "x" if op == "resample_fwd" else "dy"
-    check_layout(op, layout)
+    one_of(op, "layout", layout, LAYOUTS)
     if given is None:
         raise TypeError(f"{op}: {name}: got NoneType; expected an array")
     dims = check_rank(op, name, given.shape)

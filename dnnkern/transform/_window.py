@@ -8,9 +8,10 @@ import functools
 import math
 from dataclasses import dataclass
 
+from ..host.choices import one_of
 from ..host.launch import Argument
 from ..host.tensor import Tensor
-from ..host.window import Windows, check_layout, check_rank, check_shape, pad_pairs, per_dimension, places
+from ..host.window import LAYOUTS, Windows, check_rank, check_shape, pad_pairs, per_dimension, places
 from ._problem import check_moved, check_output
 
 SUMMED = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int32")
@@ -132,7 +133,7 @@ def columns_shape(op, shape, window, stride, padding, dilation, layout):
 def make_window_problem(op, tensors, out, x_shape, window, stride, padding, dilation, layout):
     """`WindowProblem` of a call; `x_shape` is None for im2col."""
     (given,) = tensors
-    check_layout(op, layout)
+    one_of(op, "layout", layout, LAYOUTS)
     if given is None:
         raise TypeError(f"{op}: {'x' if op == 'im2col' else 'columns'}: got NoneType; expected an array")
     if op == "im2col":

@@ -1,0 +1,48 @@
+"""Names that a caller gives: one of some words, a dtype, an activation; anything else is an error that says what there is."""
+from .dtypes import ITEMSIZE, dtype_name
+from .scalars import shown
+from .suggest import meant
+
+
+def one_of(function, name, value, allowed):
+    """One of the words `allowed`, or None where that is among them.
+
+    >>> one_of("f", "mode", "log", ("accurate", "log"))
+    'log'
+    >>> one_of("f", "mode", "logs", ("accurate", "log"))
+    Traceback (most recent call last):
+    ValueError: f: mode='logs'; expected one of 'accurate', 'log'; did you mean 'log'?
+    """
+    is_word = isinstance(value, str)
+    if (is_word or value is None) and value in allowed:  # nothing else need have a hash, or an equality that is a bool
+        return value
+    hint = meant(value, [a for a in allowed if a is not None]) if is_word else ""
+    error = ValueError if is_word or value is None else TypeError
+    raise error(f"{function}: {name}={shown(value)}; expected one of {', '.join(map(repr, allowed))}{hint}")
+
+
+def dtype_of(function, name, value, allowed=ITEMSIZE) -> str:
+    """Name of a dtype given as a name, a NumPy dtype or scalar type, or a torch dtype.
+
+    >>> dtype_of("f", "out_dtype", "bf16")
+    'bfloat16'
+    >>> dtype_of("f", "out_dtype", "int64", ("float32", "float16"))
+    Traceback (most recent call last):
+    TypeError: f: out_dtype='int64'; expected one of 'float32', 'float16'
+    """
+    try:
+        found = dtype_name(value)
+    except TypeError:
+        found = None
+    if found in allowed:
+        return found
+    hint = meant(value, allowed) if isinstance(value, str) else ""
+    raise TypeError(f"{function}: {name}={shown(value)}; expected one of {', '.join(map(repr, allowed))}{hint}")
+
+
+def activation_of(function, value):
+    """The `Activation` given as one, as a mode's name, or as None, which is the identity."""
+    from ..device.epilogue import MODES, Activation
+    if value is None or isinstance(value, Activation):
+        return Activation.of(value)
+    return Activation(one_of(function, "activation", value, MODES))
