@@ -405,7 +405,7 @@ def test_specs():
             (ValueError, ["dropout=1.0"], ("gru", 3, 4), {"dropout": 1.0}), (TypeError, ["dropout='x'"], ("gru", 3, 4), {"dropout": "x"}),
             (ValueError, ["clip=1.0 for gru"], ("gru", 3, 4), {"clip": 1.0}),
             (ValueError, ["clip=(1, 0)"], ("lstm", 3, 4), {"clip": (1, 0)}),
-            (TypeError, ["clip='c'"], ("lstm", 3, 4), {"clip": "c"}), (TypeError, ["dtype is int32"], ("lstm", 3, 4), {"dtype": "int32"})):
+            (TypeError, ["clip='c'"], ("lstm", 3, 4), {"clip": "c"}), (TypeError, ["dtype='int32'"], ("lstm", 3, 4), {"dtype": "int32"})):
         refused(error, words, RnnSpec, *args, **how)
 
 
