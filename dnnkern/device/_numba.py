@@ -2,13 +2,18 @@
 
 A second backend (numba-cuda-mlir) would stand beside these two files and offer the same names.
 """
+import warnings
+
 import numpy as np
 
 if not hasattr(np, "row_stack"):  # NumPy 2.5 removed the name, numba-cuda 0.30 looks it up at its first compile
     np.row_stack = np.vstack
 
 from llvmlite import ir  # noqa: E402
-from numba import cuda  # noqa: E402
+
+with warnings.catch_warnings():  # NumPy 2.5 deprecates a timedelta64 without a unit, which numba-cuda 0.30 makes as it is imported
+    warnings.filterwarnings("ignore", "The 'generic' unit for NumPy timedelta is deprecated", DeprecationWarning)
+    from numba import cuda  # noqa: E402
 from numba.cuda import types  # noqa: E402
 from numba.cuda.extending import intrinsic  # noqa: E402
 from numba.cuda.core import errors  # noqa: E402
