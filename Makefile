@@ -1,8 +1,9 @@
-# make demo, test, test-full, planted, bench, lint, docs: each first makes the environment it needs, in $(VENV), and installs nothing
+# make demo, test, test-full, smoke, planted, bench, lint, docs: each first makes the environment it needs, in $(VENV), and installs nothing
 # again until setup.cfg changes.
 #
 #   make test PYTHON=python3.13         another interpreter: give it another VENV too
 #   make test BIN=/opt/env/bin          an environment that exists already: nothing is made or installed
+#   make smoke PYTHONS="python3.12 python3.13"    these interpreters, in environments of their own, $(VENV)-3.12 and so on
 #   make demo ARGS=--plot=loss.png      arguments of the program, for demo, bench and test (pytest's)
 
 PYTHON ?= python3
@@ -22,7 +23,11 @@ CUDA := $(shell $(PYTHON) .ci/cuda_extra.py)
 with = $(VENV)/with-$(1)
 endif
 
-.PHONY: demo test test-full planted bench lint docs clean
+# Without PYTHONS those of setup.cfg that the tests' Python leaves.
+TESTED = $(or $(wildcard $(BIN)/python),$(PYTHON))
+PYTHONS ?= $(shell $(TESTED) .ci/pythons.py)
+
+.PHONY: demo test test-full smoke planted bench lint docs clean
 
 demo: $(call with,demo$(CUDA:%=-%))
 	$(BIN)/python -m dnnkern demo $(ARGS)
@@ -32,6 +37,9 @@ test: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 
 test-full: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 	.ci/tiers $(BIN)/python --everything $(ARGS)
+
+smoke:
+	VENV=$(VENV) .ci/smoke $(PYTHONS)
 
 planted: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 	$(BIN)/python tests/planted.py $(ARGS)
@@ -46,7 +54,7 @@ docs: $(call with,docs)
 	$(BIN)/python -m mkdocs build --strict --site-dir build/docs
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache
+	rm -rf $(VENV) $(VENV)-* build dist *.egg-info .pytest_cache
 
 # The environment begins anew when what it should hold changes; each extra is then added where it is first needed.
 $(VENV)/made: setup.cfg pyproject.toml

@@ -129,10 +129,21 @@ def compile_ptx(kernel, signature, arch):
     return text, re.search(r"\.entry\s+([^\s(]+)", text)[1]
 
 
-def _compile(kernel, signature, arch, output):
+def compile_llvm(kernel, signature, arch):
+    """The same as Numba lowers it, to be read: what NVVM would be given. Needs no toolkit."""
+    capability, _ = _capability(arch)
+    with _as_device(capability):
+        return _compiler.compile_cuda(kernel.py_func, None, tuple(map(kernel_type, signature)), cc=capability).library.get_llvm_str()
+
+
+def _capability(arch):
+    """((9, 0), "a") of "sm_90a"."""
     digits = arch[3:].rstrip("af")
-    capability = int(digits[:-1]), int(digits[-1])
-    suffix = arch[3 + len(digits):]
+    return (int(digits[:-1]), int(digits[-1])), arch[3 + len(digits):]
+
+
+def _compile(kernel, signature, arch, output):
+    capability, suffix = _capability(arch)
     options = {k: v for k, v in kernel.targetoptions.items() if k in ("launch_bounds", "fastmath", "max_registers", "opt", "lineinfo")}
     with _as_device(capability):
         code, _ = cuda.compile(kernel.py_func, tuple(kernel_type(s) for s in signature), device=False, abi="numba", output=output,
