@@ -8,13 +8,13 @@ import functools
 import importlib
 import logging
 import math
-import os
 import threading
 from dataclasses import asdict, dataclass, field, replace
 from enum import Flag, auto
 from pathlib import Path
 from typing import Callable
 
+from .device import _environment
 from .device._fork import in_forked_child
 from .host.device import Device, current_device
 from .host.device import device as device_of
@@ -241,12 +241,19 @@ def _discover(family):
                     raise ImportError(f"{path.name} holds {algorithm}; its name must be {algorithm.op}_{algorithm.name}.py")
                 whole.append(replace(algorithm, idea=(module.__doc__ or "").strip().split("\n")[0].rstrip(".")))
         for algorithm in whole:
-            register(algorithm)
+            _add(algorithm)
         _discovered.add(family)
 
 
 def register(algorithm: Algorithm) -> Algorithm:
-    """Add an algorithm; from then on it competes in `get` and `find`. ValueError if the operation has one of that name.
+    """Add an algorithm; from then on it competes in `get` and `find`.
+
+    Raises
+    ------
+    TypeError
+        What is given is no `Algorithm`.
+    ValueError
+        There is no such operation, or it has an algorithm of that name.
 
     Examples
     --------
@@ -256,13 +263,23 @@ def register(algorithm: Algorithm) -> Algorithm:
     >>> mine = dispatch.register(replace(naive, name="mine"))
     >>> dispatch.unregister(mine)
     """
+    if not isinstance(algorithm, Algorithm):
+        raise TypeError(f"register: algorithm is {shown(algorithm)}; expected a dispatch.Algorithm")
+    try:
+        algorithms(algorithm.op)  # what the library has comes first
+    except ValueError as error:
+        raise ValueError(f"register: {error}") from None
+    _add(algorithm)
+    return algorithm
+
+
+def _add(algorithm):
     with _lock:
         known = _registry.setdefault(algorithm.op, {})
         if algorithm.name in known:
             raise ValueError(f"register: {algorithm.op} already has an algorithm {algorithm.name!r}")
         known[algorithm.name] = algorithm
     choices_changed()
-    return algorithm
 
 
 def unregister(algorithm: Algorithm):
@@ -381,7 +398,7 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
     if chosen is None:
         bound = [a.configured(problem, device, workspace_limit) for a in able]
         chosen, why = min(bound, key=lambda a: a.estimate(problem, device, a.config)), "predicted"
-    if "dispatch" in os.environ.get("DNNKERN_LOG", "").split(","):
+    if _environment.words("DNNKERN_LOG", ("dispatch",)):
         _log_to_stderr()
         log.info("%s -> %s (%s %.4g ms)", problem, chosen, why, 1e3 * chosen.estimate(problem, device, chosen.config))
     return chosen

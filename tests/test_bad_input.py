@@ -289,6 +289,16 @@ def test_a_workspace_that_overlaps_an_operand(needy):
     refused(ValueError, ["workspace", "overlaps a"], a, array((4, 4)), out=Out((4, 4)), algo=needy, workspace=shared)
 
 
+def test_a_read_only_workspace(needy, simulated):
+    workspace = labs.guarded(Place((1000,), "uint8", (1,))).array
+    workspace.flags.writeable = False
+    refused(TypeError, ["workspace is a read-only numpy array"], array((4, 4)), array((4, 4)), out=Out((4, 4)), algo=needy,
+            workspace=workspace)
+    ones = [np.ones(4, np.float32) for _ in range(4)]
+    with pytest.raises(TypeError, match="adamw_step: workspace is a read-only numpy array"):
+        dnnkern.adamw_step(*([x] for x in ones), lr=0.1, step=1, workspace=workspace)
+
+
 def test_enough_workspace_of_another_dtype(needy):
     workspace = labs.guarded(Place((125,), "float64", (1,))).array
     dnnkern.matmul(array((4, 4)), array((4, 4)), out=array((4, 4)), algo=needy, workspace=workspace)
@@ -345,14 +355,14 @@ def test_arrays_of_two_devices(monkeypatch):
 
 def test_an_output_that_cannot_be_written(monkeypatch):
     out = Out((4, 4))
-    monkeypatch.setattr(type(arrays_module.kind_of(out.array)), "immutable", True)
+    monkeypatch.setattr(type(arrays_module.kind_of(out.array)), "read_only", lambda self, a: a is out.array)
     refused(TypeError, ["out is a", "cannot be written"], array((4, 4)), array((4, 4)), out=out)
 
 
 def test_a_read_only_output(simulated):
     out = Out((4, 4))
     out.array.flags.writeable = False
-    refused(TypeError, ["out", "cannot be written"], array((4, 4)), array((4, 4)), out=out)
+    refused(TypeError, ["out is a read-only numpy array", "cannot be written"], array((4, 4)), array((4, 4)), out=out)
 
 
 # ---- what looks wrong and works

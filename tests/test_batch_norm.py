@@ -281,6 +281,6 @@ def test_running_statistics_overlap_nothing():
 def test_running_statistics_can_be_written():
     x, c, fixed = array(np.ones((2, 3, 4))), array(np.ones(3)), np.ones(3, np.float32)
     fixed.setflags(write=False)
-    refused(TypeError, ["running_var is a read-only array"], dnnkern.batch_norm_train_fwd, x, c, None, None, fixed)
+    refused(TypeError, ["running_var is a read-only numpy array"], dnnkern.batch_norm_train_fwd, x, c, None, None, fixed)
     once = np.broadcast_to(np.ones(1, np.float32), (3,))
     refused(ValueError, ["running_mean", "share one address"], dnnkern.batch_norm_train_fwd, x, c, None, once)

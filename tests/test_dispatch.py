@@ -61,6 +61,10 @@ def test_register_and_unregister(add, problem):
         assert dispatch.get_algorithm("matmul", problem) is mine
         with pytest.raises(ValueError, match="already has an algorithm 'mine'"):
             dispatch.register(algorithm("mine"))
+        with pytest.raises(ValueError, match="register: no operation 'matmull'; did you mean 'matmul'"):
+            dispatch.register(dataclasses.replace(mine, op="matmull"))
+        with pytest.raises(TypeError, match="register: algorithm is 'mine'; expected a dispatch.Algorithm"):
+            dispatch.register("mine")
     finally:
         dispatch.unregister(mine)
     assert dispatch.algorithms("matmul") == before
@@ -266,13 +270,19 @@ def test_explain_says_what_get_does():
 # ---- log
 
 def test_the_log_says_each_choice_once(problem, add, monkeypatch, caplog):
-    monkeypatch.setenv("DNNKERN_LOG", "other,dispatch")
+    monkeypatch.setenv("DNNKERN_LOG", "dispatch")
     add(algorithm("chosen"))
     with caplog.at_level(logging.INFO, "dnnkern.dispatch"):
         for _ in range(3):
             dispatch.get_algorithm("matmul", problem)
     lines = [r.getMessage() for r in caplog.records if r.name == "dnnkern.dispatch"]
     assert len(lines) == 1 and str(problem) in lines[0] and "matmul/chosen" in lines[0] and "predicted" in lines[0]
+
+
+def test_a_log_that_there_is_not(problem, monkeypatch):
+    monkeypatch.setenv("DNNKERN_LOG", "dispatch,everything")
+    with pytest.raises(ValueError, match="DNNKERN_LOG='dispatch,everything'; expected dispatch"):
+        dispatch.get_algorithm("matmul", problem)
 
 
 def test_without_the_variable_nothing_is_logged(problem, monkeypatch, caplog):

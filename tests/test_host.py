@@ -199,13 +199,43 @@ def test_eight_bit_floats_of_ml_dtypes_and_numba():
 
 
 @with_torch
+@pytest.mark.filterwarnings("ignore")  # torch's, of what it calls beta, or means to deprecate
 def test_torch_tensors_that_cannot_be():
     meta = torch.ones(2, 2, device="meta")
     with pytest.raises(TypeError, match="a: got a torch tensor on meta"):
         dnnkern.matmul(meta, meta)
     sparse = torch.eye(2, device="cpu" if SIMULATED else "cuda").to_sparse()
-    with pytest.raises(TypeError, match="sparse"):
+    with pytest.raises(TypeError, match="matmul: a: .*sparse"):
         dnnkern.matmul(sparse, sparse)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device=sparse.device)
+    with torch._subclasses.FakeTensorMode():
+        fake = torch.empty(3, device=sparse.device)
+    plain = torch.ones(3, device=sparse.device)
+    for wrong, words in ((meta, "on meta"), (sparse, "sparse"), (sparse.to_sparse_csr(), "sparse"), (nested, "nested"),
+                         (fake, "without memory"), (plain.to(torch.complex64), "complex64")):
+        with pytest.raises((TypeError, ValueError), match=f"activation_fwd: x: .*({words})"):
+            dnnkern.activation_fwd(wrong, "relu")
+        with pytest.raises((TypeError, ValueError), match=f"activation_fwd: out: .*({words})"):
+            dnnkern.activation_fwd(plain, "relu", out=wrong)
+        with pytest.raises((TypeError, ValueError), match=rf"sgd_step: grads\[1\]: .*({words})"):
+            dnnkern.sgd_step([plain, plain.clone()], [plain.clone(), wrong], lr=0.5)
+
+
+@with_torch
+def test_torch_tensors_whose_memory_holds_their_negatives():
+    """A call with one must not be taken for the call with the tensor that it is a view of, which looks the same."""
+    z = torch.tensor([1 + 2j, 3 - 4j], device="cpu" if SIMULATED else "cuda")
+    plain, negative = z.imag, z.conj().imag
+    assert negative.is_neg() and (plain.data_ptr(), plain.stride()) == (negative.data_ptr(), negative.stride())
+    for _ in range(2):
+        assert dnnkern.activation_fwd(plain, "relu").tolist() == [2, 0]
+        with pytest.raises(TypeError, match=r"activation_fwd: x: .*negatives of its values; expected x.resolve_neg\(\)"):
+            dnnkern.activation_fwd(negative, "relu")
+        with pytest.raises(TypeError, match="activation_fwd: out: .*negatives"):
+            dnnkern.activation_fwd(plain.clone(), "relu", out=negative)
+        with pytest.raises(TypeError, match=r"sgd_step: grads\[0\]: .*negatives"):
+            dnnkern.sgd_step([plain.clone()], [negative], lr=0.5)
+    assert dnnkern.activation_fwd(negative.resolve_neg(), "relu").tolist() == [0, 4]
 
 
 def test_interfaces_are_read(simulated):
@@ -230,11 +260,15 @@ def test_dlpack_objects_of_another_device_are_refused():
         dnnkern.matmul(Producer(), Producer())
 
 
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # NumPy's, of its matrices
 def test_a_subclass_is_its_framework(simulated):
     class Mine(np.ndarray):
         pass
     a = np.ones((2, 2), np.float32).view(Mine)
     assert (np.asarray(dnnkern.matmul(a, a)) == 2).all()
+    matrix = np.matrix(np.ones((2, 2), np.float32))  # slices of it and sums keep two dimensions
+    y = dnnkern.reduce(matrix, "add", axes=1)
+    assert type(y) is np.ndarray and y.tolist() == [2, 2]
 
 
 def test_arrays_of_two_frameworks(simulated):
@@ -284,7 +318,7 @@ def test_storages_stay_resizable():
     dnnkern.activation_fwd(whole[1::2], "relu", out=whole[::2])
     assert whole.tolist() == [0, -5, 0, -3, 0, -1, 1, 1, 3, 3, 5, 5]
     whole.untyped_storage().resize_(0)
-    with pytest.raises(ValueError, match=r"got a torch tensor of shape \(12,\) whose storage has been resized to 0 bytes"):
+    with pytest.raises(ValueError, match=r"got a torch tensor of shape \(12,\) without memory: its storage has been resized to 0 bytes"):
         dnnkern.activation_fwd(whole, "relu")
 
 
@@ -369,6 +403,15 @@ def test_what_a_launch_is_given(monkeypatch):
     seen.clear()
     plan.execute((0x3000, 0x4000, -1.0), 0)
     assert seen[0][5][0] == struct.pack("<Q", 0x3000) and seen[0][5][3] == struct.pack("<Q", 0x4030) and not seen[0][3]
+
+
+def test_an_argument_that_no_call_has():
+    parameters = ("x", "pointer"), ("workspace", "pointer"), ("alpha", "float32")
+    launch = Launch(_kernel, (1, 1, 1), (32, 1, 1), (Argument("float32*", "X"), Argument("float32", "alpha")))
+    for plan in (launch_module.SimulatedExecutable, *(() if SIMULATED else (launch_module.Executable,))):
+        with pytest.raises(ValueError, match="Argument\\('float32\\*', 'X'\\); expected a constant, or one of 'x', 'workspace', 'alpha'; "
+                                             "did you mean 'x'"):
+            plan((launch,), parameters, 0)
 
 
 def test_plans_of_many_launches_are_replayed_once_their_values_come_again(monkeypatch):

@@ -406,7 +406,7 @@ def test_memory_that_is_shared():
         np.testing.assert_array_equal(whole, 0.5)
         frozen = np.ones(8, np.float32)
         frozen.flags.writeable = False
-        refused(TypeError, ["params[0] is a read-only array"], sgd, {"params": [frozen], "grads": [array(np.ones(8))]}, lr=1)
+        refused(TypeError, ["params[0] is a read-only numpy array"], sgd, {"params": [frozen], "grads": [array(np.ones(8))]}, lr=1)
     shared = labs.guarded(lay((3, 8), "float32", expand=(0,))).array
     with pytest.raises(ValueError, match=r"params\[0\] has shape \(3, 8\) and strides .* share one address"):
         sgd([shared], [array(np.ones((3, 8)))], lr=1)

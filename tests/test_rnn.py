@@ -83,10 +83,10 @@ def test_torch_agrees(algo, seed):
     wanted = [x.grad, h0.grad] + [c0.grad] * (cell == "lstm")
     for got, want in zip(slopes, wanted):
         np.testing.assert_allclose(host(got), want.numpy(), rtol=1e-9, atol=1e-12)
-    dweights = spec.views(host(WEIGHTS(spec, given[0], given[1], found[0], found[3], **how)))
+    dweights = spec.views(WEIGHTS(spec, given[0], given[1], found[0], found[3], **how))
     for name, p in net.named_parameters():
         short = name.replace("weight_", "w_").replace("bias_", "b_")
-        np.testing.assert_allclose(dweights[short], p.grad.numpy(), rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(host(dweights[short]), p.grad.numpy(), rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -154,9 +154,9 @@ def test_errors_of_16_bit_gradients_are_no_larger_than_those_of_pytorchs_modules
         weights, x, dy = (array(t.detach().double().numpy(), dtype) for t in (torch.cat([p.flatten() for p in net.parameters()]), x, dy))
         y, _, _, reserve = FWD(spec, x, None, None, weights, training=True, algo="naive")
         DATA(spec, dy, None, None, x, None, None, y, weights, reserve, algo="naive")
-        found = spec.views(host(WEIGHTS(spec, x, None, y, reserve, algo="naive")))
+        found = spec.views(WEIGHTS(spec, x, None, y, reserve, algo="naive"))
         for m, p, true in zip(spec.matrices, net.parameters(), exact.parameters()):
-            for errors, got in ((ours, found[m.name]), (theirs, p.grad.double().numpy())):
+            for errors, got in ((ours, host(found[m.name])), (theirs, p.grad.double().numpy())):
                 errors.setdefault(m.name, []).append(((got - true.grad.numpy()) ** 2).mean())
     for name in ours:
         assert np.mean(ours[name]) ** 0.5 <= 1.5 * np.mean(theirs[name]) ** 0.5, name
@@ -349,6 +349,11 @@ def test_packing_converts_and_views_name_the_parts(dtype):
         spec.pack(wrong)
     with pytest.raises(ValueError, match=r"weights has shape \(3,\); expected \(\d+,\)"):
         spec.views(array(np.ones(3)))
+    other = "float64" if dtype == "float32" else "float32"
+    with pytest.raises(TypeError, match=f"RnnSpec.views: weights is {other}; expected {dtype}"):
+        spec.views(array(np.ones(spec.weight_size), other))
+    with pytest.raises(TypeError, match="RnnSpec.views: weights: got list"):
+        spec.views([1.0] * spec.weight_size)
 
 
 def test_checked_lengths_raise_with_their_position(monkeypatch):

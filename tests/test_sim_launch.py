@@ -88,6 +88,30 @@ def test_environment_sets_the_schedule():
     assert subprocess.run([sys.executable, "-c", code], check=True, env=env, capture_output=True, text=True).stdout == "random 7\n"
 
 
+@pytest.mark.parametrize("variable, program, words", [
+    ("DNNKERN_SIM_POLICY", "dnnkern.device", "DNNKERN_SIM_POLICY='nonsense'; expected one of fifo, lifo, random"),
+    ("DNNKERN_SIM_SEED", "dnnkern.device", "DNNKERN_SIM_SEED='nonsense'; expected an integer of 0 or more"),
+    ("DNNKERN_DEVICE", "dnnkern.matmul(x, x)", None),
+    ("DNNKERN_DEVICE", "dnnkern.dispatch.explain('matmul', p)", "DNNKERN_DEVICE='nonsense'; expected an integer of 0 or more"),
+    ("DNNKERN_CHECK", "dnnkern.matmul(x, x)", "DNNKERN_CHECK='nonsense'; expected nan, values"),
+    ("DNNKERN_LOG", "dnnkern.matmul(x, x)", "DNNKERN_LOG='nonsense'; expected dispatch"),
+    ("DNNKERN_PREFER", "dnnkern.matmul(x, x)", "DNNKERN_PREFER is 'nonsense', and no algorithm has that name")])
+def test_an_environment_that_makes_no_sense(variable, program, words):
+    """Each variable is named, with what was got and what there is; what a program does not use does not matter."""
+    code = f"""
+import numpy as np, dnnkern
+x = np.ones((2, 2), np.float32)
+try:
+    p = dnnkern.problem("matmul", a=x, b=x) if "'matmul'" in {program!r} else None
+    {program}
+except ValueError as error:
+    print(error)
+"""
+    env = {"PYTHONPATH": ":".join(sys.path), "NUMBA_ENABLE_CUDASIM": "1", variable: "nonsense"}
+    said = subprocess.run([sys.executable, "-c", code], check=True, env=env, capture_output=True, text=True).stdout
+    assert said.startswith(words) if words else not said
+
+
 def test_errors_say_where(schedule):
     @cuda.jit
     def k(x):

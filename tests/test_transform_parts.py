@@ -289,7 +289,7 @@ def test_bad_arrays_to_fill():
 def test_arrays_that_cannot_be_written(simulated):
     x = np.zeros(5, np.float32)
     x.flags.writeable = False
-    with pytest.raises(TypeError, match="set_tensor: out is a read-only array"):
+    with pytest.raises(TypeError, match="set_tensor: out is a read-only numpy array"):
         dnnkern.set_tensor(x, 1.0)
     with pytest.raises(TypeError, match="set_tensor: x is bool"):
         dnnkern.set_tensor(np.zeros(5, bool), 1.0)

@@ -16,8 +16,11 @@ from .tensor import Tensor
 class Kind:
     """How one framework's arrays are read and made."""
     name = None
-    immutable = False
     finishes = False
+
+    def read_only(self, a) -> bool:
+        """Whether an array must not be written."""
+        return False
 
     def describe(self, a):
         """((shape, strides, dtype, device), address) in whatever objects are cheapest."""
@@ -98,11 +101,17 @@ class NumPy(Kind):
             raise TypeError("got a masked array, whose mask would be ignored; expected a plain one (.filled(value) or .data)")
         return super().tensor(a)
 
+    def read_only(self, a):
+        return not a.flags.writeable
+
     def empty(self, shape, dtype, device, stream):
         return np.empty(shape, numpy_dtype(dtype))
 
     def host_view(self, a):
         return np.asarray(a).view(STORAGE[dtype_name(a.dtype)])  # without the ways of a subclass
+
+
+_NEGATIVE = "got a torch tensor whose memory holds the negatives of its values; expected x.resolve_neg()"
 
 
 class Torch(Kind):
@@ -116,12 +125,16 @@ class Torch(Kind):
         self.current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
     def describe(self, a):
+        if a.is_neg():
+            raise TypeError(_NEGATIVE)
         return (a.shape, a.stride(), a.dtype, a.get_device()), a.data_ptr()
 
     def describe_call(self, key, arrays):
         addresses, bits, tensor = [], 0, self.torch.Tensor
         for a in arrays:
             if type(a) is tensor:
+                if a.is_neg():  # or it would be found as the tensor that it is a view of
+                    raise TypeError(_NEGATIVE)
                 address = a.data_ptr()
                 key += a.shape, a.stride(), a.dtype, a.get_device()
             elif a is None:
@@ -145,9 +158,17 @@ class Torch(Kind):
     def tensor(self, a):
         if a.is_cuda == SIMULATED or a.device.type not in ("cuda", "cpu"):
             raise TypeError(f"got a torch tensor on {a.device}; expected one on {'the CPU (simulator)' if SIMULATED else 'a CUDA device'}")
-        if a.layout is not self.torch.strided:
-            raise TypeError(f"got a torch tensor of layout {a.layout}; expected a strided one")
+        if a.layout is not self.torch.strided or a.is_nested:
+            raise TypeError(f"got a {'nested ' * a.is_nested}torch tensor of layout {a.layout}; expected a strided one")
+        if a.is_neg():
+            raise TypeError(_NEGATIVE)
+        self._check_memory(a, a.data_ptr())
         return Tensor(tuple(a.shape), tuple(a.stride()), dtype_name(a.dtype), alignment(a.data_ptr()))
+
+    def _check_memory(self, a, there):
+        if a.numel() and not there:
+            raise ValueError(f"got a torch tensor of shape {tuple(a.shape)} without memory: its storage has been resized to 0 bytes, or it "
+                             "is a fake one")
 
     def device(self, a):
         return max(a.get_device(), 0)
@@ -171,8 +192,7 @@ class Torch(Kind):
         from ..device.sim.pointer import bytes_at
         name, storage = dtype_name(a.dtype), a.untyped_storage()
         size = ITEMSIZE[name]
-        if a.numel() and not storage.nbytes():
-            raise ValueError(f"got a torch tensor of shape {tuple(a.shape)} whose storage has been resized to 0 bytes")
+        self._check_memory(a, storage.nbytes())
         memory = bytes_at(storage.data_ptr(), storage.nbytes(), storage)
         return np.ndarray(tuple(a.shape), STORAGE[name], memory, a.storage_offset() * size, tuple(s * size for s in a.stride()))
 
@@ -216,6 +236,9 @@ class Numba(Kind):
             return numba_array(shape, numpy_dtype(dtype), device, stream)
         return View(numba_array(shape, np.dtype(STORAGE[dtype]), device, stream), dtype)
 
+    def read_only(self, a):
+        return SIMULATED and not a._ary.flags.writeable
+
     def host_view(self, a):
         return a._ary.view(STORAGE[dtype_name(a.dtype)])
 
@@ -249,6 +272,9 @@ class Viewed(Kind):
         (shape, strides, _, device), address = kind_of(a.array).describe(a.array)
         return (shape, strides, a.dtype_name, device), address
 
+    def read_only(self, a):
+        return kind_of(a.array).read_only(a.array)
+
     def stream(self, device):
         return 0
 
@@ -263,7 +289,7 @@ class Viewed(Kind):
 class Jax(Kind):
     """jax.Array: always packed, immutable; outputs come back through DLPack."""
     name = "jax"
-    immutable = finishes = True
+    finishes = True
 
     def describe(self, a):
         shape = a.shape
@@ -282,6 +308,9 @@ class Jax(Kind):
         if (platform == "cpu") != SIMULATED:
             raise TypeError(f"got a JAX array on {platform}; expected one on {'the CPU (simulator)' if SIMULATED else 'a GPU'}")
         return super().tensor(a)
+
+    def read_only(self, a):
+        return True
 
     def empty(self, shape, dtype, device, stream):
         return kind_named("numpy" if SIMULATED else "numba").empty(shape, dtype, device, stream)
@@ -314,6 +343,9 @@ class Interface(Kind):
             return (shape, tuple(strides), dtype, pointer_device(face["data"][0])), face["data"][0]
         from .dlpack import read
         return read(a)
+
+    def read_only(self, a):
+        return hasattr(a, "__cuda_array_interface__") and a.__cuda_array_interface__["data"][1]
 
     def empty(self, shape, dtype, device, stream):
         return kind_named("numba").empty(shape, dtype, device, stream)

@@ -1,10 +1,9 @@
 """Devices: their limits, and the primary contexts that every framework shares."""
 import contextlib
 import functools
-import os
 from dataclasses import dataclass
 
-from ..device import SIMULATED
+from ..device import SIMULATED, _environment
 
 
 class CudaError(RuntimeError):
@@ -174,4 +173,7 @@ def pointer_device(address) -> int:
 
 def current_device() -> int:
     """The device that calls without arrays (`explain`, `find`) mean: DNNKERN_DEVICE, or 0."""
-    return int(os.environ.get("DNNKERN_DEVICE", "0"))
+    index = _environment.integer("DNNKERN_DEVICE")
+    if index >= device_count():
+        raise ValueError(f"DNNKERN_DEVICE={index}; expected a device from 0 to {device_count() - 1}")
+    return index

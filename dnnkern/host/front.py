@@ -5,10 +5,9 @@ never seen before becomes a problem, is validated, dispatched and compiled.
 """
 import inspect
 import math
-import os
 import threading
 
-from ..device import SIMULATED
+from ..device import SIMULATED, _environment
 from ..device._fork import in_forked_child
 from ..dispatch import CHOICE, NotSupported, check_choice, declare, get_algorithm, when_choices_change
 from ..dispatch import bound as noted
@@ -22,7 +21,7 @@ from .tensor import share_memory
 
 _LIMIT = 1 << 16  # raw calls remembered by one operation; beyond it all are bound, and planned, anew
 _LARGEST = 3.4028235677973366e38  # of the doubles that float32 rounds to a finite number
-CHECKS = frozenset(filter(None, os.environ.get("DNNKERN_CHECK", "").split(",")))
+CHECKS = _environment.words("DNNKERN_CHECK", ("nan", "values"))
 _KEYWORDS = tuple(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default) for name, default in CHOICE.items())
 
 
@@ -176,8 +175,7 @@ class Operation:
                 addresses.append(0)
             if SIMULATED:
                 for name, x in (*(("out", x) for x in outs), *self._updated(operands)):
-                    if not getattr(getattr(x, "flags", None), "writeable", True):
-                        raise TypeError(f"{self.function}: {name} is a read-only array, which cannot be written")
+                    self._check_writable(name, x)
                 addresses = [None if x is None else kind_of(x).host_view(x) for x in (*operands, *results, scratch)]
                 self._check_range(bound.problem, scalars)
             try:
@@ -222,12 +220,6 @@ class Operation:
         index = self._one_device(operands, outs)
         tensors = tuple(None if x is None else self._tensor(name, x) for name, x in zip(self.labels, operands))
         out_tensors = tuple(self._tensor("out", x) for x in outs)
-        for x in outs:
-            if kind_of(x).immutable:
-                raise TypeError(f"{self.function}: out is a {kind_of(x).name} array, which cannot be written; leave out= away")
-        for name, x in self._updated(operands):
-            if x is not None and kind_of(x).immutable:
-                raise TypeError(f"{self.function}: {name} is a {kind_of(x).name} array, which cannot be written; updates are in place")
         aliases = frozenset(name for name, x, address in zip(self.operands, operands, addresses)
                             if x is not None and address and address in addresses[len(operands):])
         missing = (None,) * (len(self.operands) - len(operands))
@@ -244,6 +236,8 @@ class Operation:
             if t.size and t not in problem.outputs:
                 raise ValueError(f"{self.function}: out begins where {self._label(alias)} does but is {problem.outputs[0]}, "
                                  f"{self._label(alias)} is {t}; in place they must be exactly the same")
+        for name, x in (*(("out", x) for x in outs), *self._updated(operands)):
+            self._check_writable(name, x)
         kind.bound(problem)
         device = device_of(index)
         noted(problem)
@@ -283,6 +277,8 @@ class Operation:
             return kind_of(x).tensor(x)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self.function}: {name}: {error}") from None
+        except RuntimeError as error:  # torch, of a tensor that is none of the ordinary ones
+            raise TypeError(f"{self.function}: {name}: {error}") from None
 
     def _one_device(self, operands, outs):
         first = None
@@ -349,10 +345,16 @@ class Operation:
                 if _LARGEST < abs(value) < math.inf and name not in getattr(problem, "scalar_types", {}):
                     raise ValueError(f"{self.function}: {name}={value}; expected a number that float32 can hold")
 
+    def _check_writable(self, name, x):
+        if x is not None and kind_of(x).read_only(x):
+            raise TypeError(f"{self.function}: {name} is a read-only {kind_of(x).name} array, which cannot be written"
+                            f"{'; leave out= away' if name == 'out' else ''}")
+
     def _check_workspace(self, bound, workspace, tensor, addresses):
         """Address of the workspace, which `tensor` describes."""
         kind = kind_of(workspace)
         _, address = kind.describe(workspace)
+        self._check_writable("workspace", workspace)
         if not tensor.is_packed:
             raise ValueError(f"{self.function}: workspace is {tensor}; expected a packed array")
         if tensor.nbytes < bound.workspace:

@@ -15,6 +15,7 @@ from ..preference import remark
 from .compile import compile_kernel
 from .device import CudaError, check, device, on_device, set_current
 from .graphs import LEAST, Replays
+from .suggest import nearest
 from .table import DeviceTable, Slot, Table
 from .tensormap import Im2colMap, TensorMap
 
@@ -187,6 +188,18 @@ def _attributes(launch):
     return attributes if wanted else None
 
 
+def _positions(launches, parameters):
+    """{name: its place among the values of a call}; ValueError where a launch takes one that no call has."""
+    known = dict.fromkeys(name for name, _ in parameters)
+    for launch in launches:
+        for a in launch.arguments:
+            for name in a.spec.names if isinstance(a.spec, Table) else (a.value,) if a.is_dynamic else ():
+                if name not in known:
+                    raise ValueError(f"launch of {launch.kernel}: Argument({a.type!r}, {name!r}); expected a constant, or one of "
+                                     f"{', '.join(map(repr, known))}{nearest(name, known)}")
+    return {name: k for k, name in enumerate(name for name, kind in parameters if kind != "null")}
+
+
 class Executable:
     """A plan's launches, compiled and loaded on one device. `execute` may be called from several threads at once."""
 
@@ -200,7 +213,7 @@ class Executable:
         arch = device(index).arch
         with on_device(index):
             self.functions = [Function(compile_kernel(k.kernel, k.signature, arch), index, k.shared, k.cluster) for k in self.launches]
-        order = {name: k for k, (name, _) in enumerate(self.parameters)}
+        order = _positions(self.launches, parameters)
         fields = ["Q" if kind == "pointer" else _CODE[kind] for _, kind in self.parameters]
         self.shifted, self.slots, size = [], [], 8 * len(fields)  # every dynamic value has eight bytes of the storage
         self.tables, known = [], {}
@@ -279,7 +292,7 @@ class SimulatedExecutable:
     def __init__(self, launches, parameters, index, title=None):
         self.launches, self.parameters, self.index = tuple(launches), tuple(p for p in parameters if p[1] != "null"), index
         self.title = title
-        self.order = {name: k for k, (name, _) in enumerate(self.parameters)}
+        self.order = _positions(self.launches, parameters)
         self.absent = {name for name, kind in parameters if kind == "null"}
 
     def execute(self, values, stream):

@@ -134,8 +134,9 @@ class ListOperation(Operation):
     def _describe(self, name, a):
         try:
             return kind_of(a).describe(a)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise type(error)(f"{self.function}: {name}: {error}") from None
+        except (TypeError, ValueError, RuntimeError):
+            self._tensor(name, a)
+            raise
 
     def _look(self, name, some, ids):
         description, addresses = [], []
@@ -147,7 +148,7 @@ class ListOperation(Operation):
                 addresses = description[0].describe_call(description, some)
         except (TypeError, ValueError, RuntimeError):
             for k, a in enumerate(some):  # which one it is
-                self._describe(f"{name}[{k}]", a)
+                self._tensor(f"{name}[{k}]", a)
             raise
         with self.lock:
             if max(len(self.seen), len(self.numbers)) >= _LIMIT:
@@ -221,8 +222,8 @@ class ListOperation(Operation):
             scratch = kind.empty((bound.workspace,), "uint8", bound.device, stream) if workspace is None else workspace
         if SIMULATED:
             for label, x in zip(bound.names, arrays):
-                if self._is_written(label) and not getattr(getattr(x, "flags", None), "writeable", True):
-                    raise TypeError(f"{self.function}: {label} is a read-only array, which cannot be written")
+                if self._is_written(label):
+                    self._check_writable(label, x)
             values = [kind_of(x).host_view(x) for x in arrays]
             at = None if scratch is None else kind_of(scratch).host_view(scratch)
         else:

@@ -3,7 +3,9 @@ import functools
 import math
 from dataclasses import dataclass
 
+from ..host.arrays import View, kind_of
 from ..host.choices import dtype_of, one_of
+from ..host.dtypes import dtype_name
 from ..host.products import FLOATS
 from ..host.scalars import LARGEST, flag, integer, number, shares, shown
 
@@ -197,13 +199,20 @@ class RnnSpec:
         --------
         >>> import numpy as np, dnnkern
         >>> spec = dnnkern.RnnSpec("tanh", 2, 3, bias="none")
-        >>> spec.views(np.arange(15))["w_hh_l0"]
-        array([[ 6,  7,  8],
-               [ 9, 10, 11],
-               [12, 13, 14]])
+        >>> spec.views(np.arange(15, dtype=np.float32))["w_hh_l0"]
+        array([[ 6.,  7.,  8.],
+               [ 9., 10., 11.],
+               [12., 13., 14.]], dtype=float32)
         """
-        if tuple(weights.shape) != (self.weight_size,):
-            raise ValueError(f"RnnSpec.views: weights has shape {tuple(weights.shape)}; expected ({self.weight_size},)")
+        try:
+            (shape, _, dtype, _), _ = kind_of(weights).describe(weights)
+            dtype = dtype_name(dtype)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"RnnSpec.views: weights: {error}") from None
+        if tuple(shape) != (self.weight_size,):
+            raise ValueError(f"RnnSpec.views: weights has shape {tuple(shape)}; expected ({self.weight_size},)")
+        if dtype != self.dtype:
+            raise TypeError(f"RnnSpec.views: weights is {dtype}; expected {self.dtype}, the spec's dtype")
         return {m.name: _part(weights, m) for m in self.matrices}
 
     def pack(self, named, *, stream=None):
@@ -233,7 +242,6 @@ class RnnSpec:
         >>> spec.pack({"weight_ih_l0": np.ones((1, 2), np.float32), "w_hh_l0": np.full((1, 1), 3, np.float32)})
         array([1., 1., 3.], dtype=float32)
         """
-        from ..host.arrays import kind_of
         from ..transform import cast
         named = {_short(name): array for name, array in dict(named).items()}
         wanted = [m.name for m in self.matrices]
@@ -264,7 +272,6 @@ class RnnSpec:
 
 def _part(weights, matrix):
     """A matrix in the buffer, as an array of the buffer's framework."""
-    from ..host.arrays import View
     if isinstance(weights, View):
         return View(_part(weights.array, matrix), weights.dtype_name)
     return weights[matrix.first:matrix.first + matrix.size].reshape(matrix.shape)

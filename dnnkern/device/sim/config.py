@@ -1,10 +1,9 @@
 """Settings of the simulator; every field may be changed between launches."""
-import os
 from dataclasses import dataclass, field
 
+from .. import _environment
 
-def _from_environment(name, default):
-    return lambda: type(default)(os.environ.get(f"DNNKERN_SIM_{name}", default))
+POLICIES = "fifo", "lifo", "random"
 
 
 @dataclass
@@ -32,8 +31,8 @@ class Config:
     spin_limit : int
         Consecutive polls, by all threads together, none of which sees or causes a change, that count as a deadlock.
     """
-    policy: str = field(default_factory=_from_environment("POLICY", "fifo"))
-    seed: int = field(default_factory=_from_environment("SEED", 0))
+    policy: str = field(default_factory=lambda: _environment.word("DNNKERN_SIM_POLICY", POLICIES, "fifo"))
+    seed: int = field(default_factory=lambda: _environment.integer("DNNKERN_SIM_SEED"))
     track_shared: bool = True
     track_global: bool = True
     resident_blocks: int = 2

@@ -13,7 +13,7 @@ import greenlet
 import numpy as np
 
 from . import trace
-from .config import config
+from .config import POLICIES, config
 from .errors import Deadlock, Misuse, Race, annotate
 from .names import line
 
@@ -119,7 +119,7 @@ def _random_next():
     return READY.pop()
 
 
-_POLICIES = {"fifo": READY.popleft, "lifo": READY.pop, "random": _random_next}
+_POLICIES = dict(zip(POLICIES, (READY.popleft, READY.pop, _random_next), strict=True))
 _next = READY.popleft  # takes the thread that runs next off the queue; set by every launch
 
 
@@ -242,8 +242,8 @@ class Launch:
         global CURRENT, _next
         READY.clear()
         STATS.clear()
-        if config.policy not in _POLICIES:
-            raise Misuse(f"config.policy is {config.policy!r}, not one of {', '.join(_POLICIES)}")
+        if config.policy not in POLICIES:
+            raise Misuse(f"config.policy is {config.policy!r}, not one of {', '.join(POLICIES)}")
         _next = _POLICIES[config.policy]
         _random.seed(f"{config.seed} {self.name}")
         with np.errstate(all="ignore"):
