@@ -79,26 +79,17 @@ def roof_lines(roofs) -> list[str]:
 
 def cells(row) -> list[str]:
     """A row's texts under `HEAD`."""
+    last = [_table.bytes_text(row["workspace"] or None) or "", ",".join(row["notes"])]
     if row["status"] != "ok":
         word = row["status"].split(":")[0]
-        return [mark(row), row["algo"], row["config"], word] + [""] * 6 + [_bytes(row["workspace"]), ",".join(row["notes"])]
+        return [mark(row), row["algo"], row["config"], word] + [""] * 6 + last
     return [mark(row), row["algo"], row["config"], f"{row['time_us']:.2f}", f"{100 * row['iqr_us'] / row['time_us']:.1f}",
             _number(row["tflops"], 1), _number(row["gbs"], 0), _number(row["roof"], 1, 100), _number(row["ratio"], 3),
-            _number(row["host_us"], 1), _bytes(row["workspace"]), ",".join(row["notes"])]
+            _number(row["host_us"], 1), *last]
 
 
 def _number(value, digits, scale=1):
     return "" if value is None else f"{value * scale:.{digits}f}"
-
-
-def _bytes(n):
-    if not n:
-        return ""
-    for unit in ("B", "KiB", "MiB"):
-        if n < 1024:
-            return f"{n:.4g} {unit}"
-        n /= 1024
-    return f"{n:.4g} GiB"
 
 
 def show(title, rows):

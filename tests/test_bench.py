@@ -109,7 +109,7 @@ def test_a_wrong_row_has_a_word_and_no_number():
 def test_cells():
     cells = dict(zip(table.HEAD, table.cells(ROWS[1])))
     assert cells == {"": "*~", "algorithm": "slow", "configuration": "", "time µs": "15.00", "IQR %": "2.0", "TFLOP/s": "66.7",
-                     "GB/s": "100", "roof %": "50.0", "x peer": "1.333", "host µs": "6.0", "workspace": "3 MiB", "notes": "TENSOR_CORE"}
+                     "GB/s": "100", "roof %": "50.0", "x peer": "1.333", "host µs": "6.0", "workspace": "3.0 MiB", "notes": "TENSOR_CORE"}
     assert table.cells(ROWS[3])[0] == "peer"
 
 

@@ -191,6 +191,23 @@ def test_a_peer_that_fails_hides_nothing(monkeypatch):
     assert here.row(problem, "torch")[0]["status"] == "RuntimeError: out of memory" and here.row(problem, "naive")[0]["status"] == "ok"
 
 
+@pytest.mark.parametrize("is_peer, outcome", [(True, pytest.skip.Exception), (False, pytest.fail.Exception)])
+def test_a_wrong_peer_is_skipped_and_a_wrong_algorithm_fails(is_peer, outcome):
+    row = {"algo": "torch", "status": "WRONG: y differs", "is_peer": is_peer}
+    here = types.SimpleNamespace(row=lambda *_, **__: (row, None))
+    with pytest.raises(outcome, match="^torch: WRONG: y differs$"):
+        test_ops.test_ops(types.SimpleNamespace(enabled=True), "matmul", "tiny", "8x8x8", "torch", here)
+
+
+def test_the_command_fails_for_what_is_ours(monkeypatch, capsys):
+    wrong = {"algo": "torch", "config": "", "op": "matmul", "problem": "8x8x8", "status": "WRONG: y differs", "chosen": False, "ratio": None,
+             "time_us": None}
+    for is_peer in (True, False):
+        monkeypatch.setattr(run, "measure", lambda args, device: [{**wrong, "is_peer": is_peer}])
+        assert run.main(["matmul"]) == int(not is_peer)
+        assert "8x8x8: torch: WRONG: y differs" in capsys.readouterr().out
+
+
 def test_a_problem_that_fails_is_tried_once(monkeypatch):
     tried = []
 
