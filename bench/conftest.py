@@ -6,7 +6,7 @@ import pytest
 from bench import roof, table
 from bench.machine import machine
 from bench.peers import names_of, peers_of
-from bench.run import CHOSEN, CaseBench, add_options, allowed, compile_ahead, release, shared_options
+from bench.run import CHOSEN, CaseBench, add_options, compile_ahead, limits, release, shared_options
 from dnnkern import dispatch
 from dnnkern.dispatch import plain
 from dnnkern.host.timing import Clock
@@ -79,7 +79,7 @@ class Stage:
             compile_ahead(self.args.jobs, self.device, [(p.case, names) for p, names in self.names.items()], self.args)
             units = {roof.unit_of(p.case.problem) for p in self.names} | {"fma"}
             self.roofs = roof.measure_roofs(self.device, self.clock, sorted(units)) if timed else {}
-        bench = CaseBench(problem.case, self.device, self.clock, self._peers_of(problem.case.op)[0], self.roofs, allowed(self.args))
+        bench = CaseBench(problem.case, self.device, self.clock, self._peers_of(problem.case.op)[0], self.roofs, limits(self.args))
         try:
             rows = bench.rows(self.args, self.names[problem], timed=timed, host=False)
         finally:

@@ -17,10 +17,11 @@ from dnnkern import dispatch
 from dnnkern._table import note
 from dnnkern.device import SIMULATED
 from dnnkern.dispatch import plain
-from dnnkern.find import Trial, candidates, config_text, note_names, operation_of, reference_of, set_reference
+from dnnkern.find import Trial, candidates, config_text, operation_of, reference_of, set_reference
 from dnnkern.host.compile import cache_key, compile_kernel
 from dnnkern.host.operands import Operands
 from dnnkern.host.timing import ROUNDS, Clock, host_seconds, race
+from dnnkern.host.words import add_notes
 
 from . import roof, shapes, table
 from .machine import machine
@@ -58,7 +59,7 @@ def add_options(add, *, configurations=3, dtype="float32"):
     add("--jobs", type=int, default=1, metavar="N", help="compile everything first, in N processes, while the GPU waits")
     add("--all", action="store_true", help="time algorithms too that are predicted to be hopeless")
     add("--no-peers", action="store_true", help="dnnkern's algorithms alone")
-    add("--allow-nondeterministic", action="store_true", help="time algorithms too whose results differ from run to run")
+    add_notes(add)
 
 
 def shared_options(options):
@@ -98,9 +99,9 @@ def selected(args) -> list:
             for case in module.cases(name, (dtype,), layouts, args.math)[:args.first or None]]
 
 
-def allowed(args):
-    """The notes of algorithms that the arguments allow."""
-    return dispatch.Note.NONDETERMINISTIC if args.allow_nondeterministic else dispatch.Note.NONE
+def limits(args):
+    """Which notes the arguments allow and exclude, as keywords."""
+    return {"allow": args.allow, "exclude": args.exclude}
 
 
 def compile_ahead(jobs, device, work, args):
@@ -118,7 +119,7 @@ def compile_share(share, jobs, device, work, args) -> int:
     done = 0
     for case, names in work:
         with contextlib.suppress(Exception):
-            algorithms = [t.algorithm for t in CaseBench(case, device, allow=allowed(args)).trials(args, names)]
+            algorithms = [t.algorithm for t in CaseBench(case, device, limits=limits(args)).trials(args, names)]
             for algorithm in (*algorithms, reference_of(case.op, case.problem, device)):
                 for launch in algorithm.build(case.problem, device, algorithm.config):
                     if int(cache_key(launch.kernel, launch.signature, device.arch)[:8], 16) % jobs == share:
@@ -149,7 +150,7 @@ def measure(args, device) -> list:
             print(line)
         for number, case in enumerate(cases, 1):
             started = time.perf_counter()
-            bench = CaseBench(case, device, clock, peers, roofs, allowed(args))
+            bench = CaseBench(case, device, clock, peers, roofs, limits(args))
             found = bench.rows(args)
             release(clock)
             rows += found
@@ -189,15 +190,15 @@ class CaseBench:
         Of the algorithms left out, by name and configuration: how many times the best one's time they are predicted to take.
     """
 
-    def __init__(self, case, device, clock=None, peers=(), roofs=None, allow=dispatch.Note.NONE):
+    def __init__(self, case, device, clock=None, peers=(), roofs=None, limits=None):
         self.case, self.problem, self.operation, self.device = case, case.problem, operation_of(case.op), device
-        self.clock, self.peers, self.roofs, self.allow, self.hopeless = clock, peers, roofs or {}, allow, {}
+        self.clock, self.peers, self.roofs, self.limits, self.hopeless = clock, peers, roofs or {}, limits or {}, {}
 
     def trials(self, args, names=None) -> list:
         """What to time, of `names` alone where they are given; the configuration that `get_algorithm` answers is always among it."""
         problem, device, named = self.problem, self.device, wanted(args, self.operation.op)
-        found = candidates(self.operation.op, problem, device, allow=self.allow, configurations=args.configs)
-        chosen = dispatch.get_algorithm(self.operation.op, problem, allow=self.allow, device=device, prefer="device")
+        found = candidates(self.operation.op, problem, device, configurations=args.configs, **self.limits)
+        chosen = dispatch.get_algorithm(self.operation.op, problem, device=device, prefer="device", **self.limits)
         self.chosen = self._key(chosen)
         self.estimates = {self._key(a): a.estimate(problem, device, a.config) for a in found}
         self.predicted = min(self.estimates, key=self.estimates.get)
@@ -284,7 +285,7 @@ class CaseBench:
         for trial in good:
             name = trial.algorithm.name
             if name not in found:
-                found[name] = host_seconds(lambda: self.case.call(arrays, algo=name, allow=self.allow), synchronize,
+                found[name] = host_seconds(lambda: self.case.call(arrays, algo=name, **self.limits), synchronize,
                                            device_seconds=times[trial].median)
         if torch_peer is not None and times.get("torch"):
             found["torch"] = host_seconds(torch_peer.plain_call(self.case, arrays), synchronize, device_seconds=times["torch"].median)
@@ -296,7 +297,7 @@ class CaseBench:
         row = self._numbers(sample, trial.error)
         row.update(algo=key[0], config=key[1], is_peer=False, chosen=key == self.chosen, predicted=key == self.predicted,
                    estimate_us=1e6 * self.estimates[key], host_us=host and 1e6 * host, workspace=trial.memory,
-                   notes=note_names(algorithm.notes) + ([] if algorithm.math == "exact" else [algorithm.math]),
+                   notes=algorithm.notes.names + ([] if algorithm.math == "exact" else [algorithm.math]),
                    ratio=best_peer / sample.median if best_peer and sample else None)
         return row
 

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from bench import peers, shapes
-from bench.run import CHOSEN, allowed, selected, shared_options, wanted
+from bench.run import CHOSEN, limits, selected, shared_options, wanted
 from bench.table import mark
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
@@ -69,7 +69,7 @@ def _rows(args):
             able = [CHOSEN]
         else:
             able = [a.name for a in dispatch.algorithms(args.op) if (not names or a.name in names)
-                    and dispatch.refusal(a, case.problem, device, allow=allowed(args)) is None]
+                    and dispatch.refusal(a, case.problem, device, **limits(args)) is None]
         text = str(case).removesuffix(f" ({set_name})")
         name = f"{args.op}-{set_name}-" + re.sub(r"[^\w.:=]+", "_", text).strip("_")
         rows += [pytest.param(args.op, set_name, Problem(case), algorithm, id=f"{name}-{algorithm.replace(' ', '_')}")

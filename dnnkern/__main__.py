@@ -49,8 +49,7 @@ def explain(arguments):
     from . import dispatch
     from .preference import DEVICE, VARIABLE, preference
     problem = arguments.make(arguments)
-    limits = {"workspace_limit": arguments.workspace_limit,
-              "allow": dispatch.Note.NONDETERMINISTIC if arguments.nondeterministic else dispatch.Note.NONE}
+    limits = {"workspace_limit": arguments.workspace_limit, "allow": arguments.allow, "exclude": arguments.exclude}
     preferred = preference() or DEVICE
     rows = dispatch.explain(arguments.op, problem, prefer=preferred, **limits)
     measured = _measured(arguments.op, problem)
@@ -81,12 +80,11 @@ def find(arguments):
     """Measure every algorithm that can solve a problem."""
     from . import dispatch
     problem = arguments.make(arguments)
-    allow = dispatch.Note.NONDETERMINISTIC if arguments.nondeterministic else dispatch.Note.NONE
     if problem.is_empty:
         print(f"{problem} has no elements: nothing runs")
         return 0
-    perfs = dispatch.find_algorithms(arguments.op, problem, workspace_limit=arguments.workspace_limit, allow=allow,
-                                     save=not arguments.no_save)
+    perfs = dispatch.find_algorithms(arguments.op, problem, workspace_limit=arguments.workspace_limit, allow=arguments.allow,
+                                     exclude=arguments.exclude, save=not arguments.no_save)
     flops = getattr(problem, "flops", 0)
     rows = []
     for p in perfs:
@@ -115,11 +113,11 @@ def demo(arguments):
 def check(arguments):
     """Say what is installed, run every algorithm once on a small problem of each dtype and compare with float64; or run one problem."""
     from .selfcheck import run, run_problem
-    return run() if arguments.op is None else run_problem(arguments.make(arguments), arguments.algo)
+    return run() if arguments.op is None else run_problem(arguments.make(arguments), arguments.algo, arguments.exclude)
 
 
 def _notes(notes):
-    return ", ".join(n.name for n in type(notes) if n & notes) or None
+    return ", ".join(notes.names) or None
 
 
 def _device():
@@ -164,12 +162,14 @@ def _parse_problem(parser, arguments):
 
 
 def _limits(command):
+    from .host.words import add_notes
     limits = argparse.ArgumentParser(add_help=False)
     if command == "check":
         limits.add_argument("--algo", help="this algorithm alone")
+        add_notes(limits.add_argument, allow=False)  # all are checked
         return limits
     limits.add_argument("--workspace-limit", type=int, metavar="BYTES", help="what an algorithm may use")
-    limits.add_argument("--nondeterministic", action="store_true", help="admit algorithms whose results vary in the last bits")
+    add_notes(limits.add_argument)
     if command == "find":
         limits.add_argument("--no-save", action="store_true", help="leave the database as it is")
     return limits

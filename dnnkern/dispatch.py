@@ -40,6 +40,11 @@ class Note(Flag):
     WINOGRAD_TILE_4x4 = auto()
     WINOGRAD_TILE_6x6 = auto()
 
+    @property
+    def names(self) -> list[str]:
+        """Of the flags that are set; `name` is None of several before Python 3.11."""
+        return [note.name for note in Note if note & self]
+
 
 # Algorithms with these notes are chosen only where the caller allows them.
 OPT_IN = Note.NONDETERMINISTIC
@@ -324,9 +329,9 @@ def refusal(algorithm, problem, device, *, allow=Note.NONE, workspace_limit=None
     if reason:
         return reason
     if algorithm.notes & exclude:
-        return f"is {(algorithm.notes & exclude).name}, which the caller excludes"
+        return f"is {', '.join((algorithm.notes & exclude).names)}, which the caller excludes"
     if algorithm.notes & OPT_IN & ~allow:
-        return f"is {(algorithm.notes & OPT_IN & ~allow).name}, which the caller does not allow (allow=Note.NONDETERMINISTIC)"
+        return f"is {', '.join((algorithm.notes & OPT_IN & ~allow).names)}, which the caller does not allow (allow=Note.NONDETERMINISTIC)"
     if workspace_limit is not None:
         need = algorithm.least_workspace(problem, device)
         if need > workspace_limit:

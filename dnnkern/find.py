@@ -186,7 +186,7 @@ def store(op, problem, device, perfs) -> bool:
     if path is None:
         return False
     results = [{"algo": p.algo, "config": p.config, "status": p.status, "time_ms": float(f"{p.time_ms:.6g}") if p.status == "ok" else None,
-                "memory": p.memory, "determinism": p.determinism, "math_type": p.math_type, "notes": note_names(p.notes)} for p in perfs]
+                "memory": p.memory, "determinism": p.determinism, "math_type": p.math_type, "notes": p.notes.names} for p in perfs]
     entry = {"title": str(problem), "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "results": results,
              **identity(op, problem, device)}
     return write_atomically(path, _readable(entry).encode())
@@ -199,11 +199,6 @@ def _readable(entry):
         text = "[\n" + ",\n".join("  " + json.dumps(r) for r in value) + "\n ]" if key == "results" else json.dumps(value)
         lines.append(f" {json.dumps(key)}: {text}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def note_names(notes) -> list:
-    """The names of the flags that are set."""
-    return [n.name for n in Note if n & notes]
 
 
 def load(op, problem, device) -> list:

@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 
+from . import dispatch
 from ._table import Lines, note, say
 from .device import SIMULATED, cuda
 from .host.arrays import view
@@ -19,14 +20,11 @@ from .host.dtypes import ROUNDOFF, STORAGE, numpy_dtype
 PACKAGES = ("dnnkern", "numba", "numba-cuda", "llvmlite", "numpy", "ml_dtypes", "cuda-core", "cuda-bindings", "nvidia-nvvm",
             "nvidia-nvjitlink", "greenlet", "torch")
 SIZES = 33, 29, 37  # nothing divides them
-
-
 NOT_APPLICABLE = "not applicable: "
 
 
 def run() -> int:
     """Print versions, and each result as it comes; 1 if an algorithm failed."""
-    from . import dispatch
     target = device(current_device())
     print(f"Python {platform.python_version()} on {platform.platform()}")
     say(", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name))))
@@ -36,16 +34,19 @@ def run() -> int:
     return _report(tried, target)
 
 
-def run_problem(problem, algo=None) -> int:
-    """Run one algorithm, or all that can, on random inputs of a problem and compare with the naive algorithm; 1 if one was wrong."""
-    from . import dispatch
-    target, allow = device(current_device()), dispatch.Note.NONDETERMINISTIC
+def run_problem(problem, algo=None, exclude=dispatch.Note.NONE) -> int:
+    """Run one algorithm, or all that can, on random inputs of a problem and compare with the naive algorithm; 1 if one was wrong.
+
+    Algorithms with notes of `exclude` are left out.
+    """
+    target = device(current_device())
     if problem.is_empty:
         print(f"{problem} has no elements: nothing runs")
         return 0
-    known = dispatch.algorithms(problem.op)
+    known = [a for a in dispatch.algorithms(problem.op) if not a.notes & exclude]
     if algo is not None:
-        known = [dispatch.get_algorithm(problem.op, problem, algo=algo, allow=allow, device=target)]
+        known = [dispatch.get_algorithm(problem.op, problem, algo=algo, exclude=exclude, device=target,
+                                        allow=dispatch.Note.NONDETERMINISTIC)]
     print(f"{problem} on {target.name}", flush=True)
     return _report([(problem, known, _against_naive)], target)
 
@@ -86,7 +87,6 @@ def _products():
 
 def _small():
     """The problems that the families name."""
-    from . import dispatch
     for family in dispatch.families():
         words = importlib.import_module(f"dnnkern.{family}._parse")
         for op, texts in getattr(words, "SMALL", {}).items():
@@ -96,7 +96,6 @@ def _small():
 
 def _against_numpy(problem, known, target):
     """(algorithm, how its result through the public function compares with NumPy's), one after the other, of a product."""
-    from . import dispatch
     from .matmul import matmul
     (m, k), (_, n), dtype, allow = problem.a.shape, problem.b.shape, problem.a.dtype, dispatch.Note.NONDETERMINISTIC
     rng = np.random.default_rng(0)
@@ -118,7 +117,7 @@ def _against_numpy(problem, known, target):
 
 def _against_naive(problem, known, target):
     """(algorithm, how its result compares with the naive one's on random inputs), one after the other."""
-    from . import dispatch, find
+    from . import find
     from .host.operands import Operands
     from .host.timing import Clock
     operation, allow = find.operation_of(problem.op), dispatch.Note.NONDETERMINISTIC

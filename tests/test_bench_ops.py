@@ -120,6 +120,19 @@ def test_algorithms_are_chosen_by_name():
         ends(algo="wgmma")
 
 
+def test_algorithms_are_chosen_by_notes():
+    def names(**more):
+        return {row.values[3] for row in test_ops._rows(options("sdpa_bwd", set="all", first=1, dtype="bfloat16", no_peers=True, **more))}
+    atomic, tensor_core = ({a.name for a in dispatch.algorithms("sdpa_bwd") if a.notes & note}
+                           for note in (dispatch.Note.NONDETERMINISTIC, dispatch.Note.TENSOR_CORE))
+    assert names() & tensor_core and not names() & atomic
+    assert names(allow=dispatch.Note.NONDETERMINISTIC) & atomic
+    assert names(exclude=dispatch.Note.TENSOR_CORE) == names() - tensor_core
+
+    here, problem = stage(shapes.tiny("matmul"), ["naive", "tiled"], exclude=dispatch.Note.TENSOR_CORE, no_peers=True)
+    assert here.row(problem, "naive")[0]["status"] == "ok" and here.row(problem, "tiled")[0]["status"] == "ok"
+
+
 def test_problems_are_chosen_by_set_and_number():
     def chosen(**more):
         return [(name, case.problem.op) for name, case in run.selected(options("softmax_fwd", **more))]
@@ -200,8 +213,8 @@ def test_a_wrong_peer_is_skipped_and_a_wrong_algorithm_fails(is_peer, outcome):
 
 
 def test_the_command_fails_for_what_is_ours(monkeypatch, capsys):
-    wrong = {"algo": "torch", "config": "", "op": "matmul", "problem": "8x8x8", "status": "WRONG: y differs", "chosen": False, "ratio": None,
-             "time_us": None}
+    wrong = {"algo": "torch", "config": "", "op": "matmul", "problem": "8x8x8", "status": "WRONG: y differs", "chosen": False,
+             "ratio": None, "time_us": None}
     for is_peer in (True, False):
         monkeypatch.setattr(run, "measure", lambda args, device: [{**wrong, "is_peer": is_peer}])
         assert run.main(["matmul"]) == int(not is_peer)

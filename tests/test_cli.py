@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import dnnkern
 from dnnkern import dispatch
 from dnnkern.__main__ import main
 from dnnkern.matmul._parse import parse_problem
@@ -98,6 +99,8 @@ def test_check_takes_the_command_that_dnnkern_check_prints(words, capsys, simula
     ("explain matmul 3x4x5 f32 xy", "invalid choice: 'xy'"),
     ("explain matmul 3x4x5 f32 --activation relux", "invalid choice"),
     ("explain matmul 3x4x5 f32 --out-dtype int8", "cannot be int8"),
+    ("explain matmul 3x4x5 f32 --exclude TENSOR_CORES", "'TENSOR_CORES' is no note; did you mean 'tensor_core'"),
+    ("find matmul 3x4x5 f32 --allow anything", "'anything' is no note; there are TENSOR_CORE, "),
     ("explain conv 3x4x5 f32", "no operation 'conv'; did you mean 'conv_fwd'"),
     ("explain matmul", "required"),
     ("list nothing", "no operation 'nothing'; there are activation_bwd"),
@@ -159,6 +162,29 @@ def test_check_finds_this_machine_well(capsys, simulated, monkeypatch):
     total = 5 * algorithms + sum(len(dispatch.algorithms(op)) for op in ("transpose", "conv_fwd", "conv_bwd_bias"))
     counted = [line.split()[0] for line in got.out.splitlines() if line.strip()[:1].isdigit() and "/" in line.split()[0]]
     assert counted and all(int(c.split("/")[0]) <= total == int(c.split("/")[1]) for c in counted)
+
+
+def test_notes_that_are_allowed_and_excluded(capsys):
+    words = "explain", "sdpa_bwd", "1x2x128x64", "bf16"
+    reasons = {line.split()[0]: line for line in run(capsys, *words)[1].out.splitlines() if line.strip()}
+    assert "NONDETERMINISTIC, which the caller does not allow" in reasons["flash_wgmma_atomic"] and "*" in reasons
+    allowed = run(capsys, *words, "--allow", "nondeterministic")[1].out
+    assert "does not allow" not in allowed and "flash_wgmma_atomic" in allowed
+    excluded = run(capsys, *words, "--exclude", "FFT,tensor_core")[1].out
+    (chosen,) = [line.split()[1] for line in excluded.splitlines() if line.startswith("* ") and not line.startswith("* what")]
+    problem = dnnkern.problem("sdpa_bwd", **{name: ("1x2x128x64", "bfloat16") for name in ("do", "q", "k", "v", "o")},
+                              lse=("1x2x128", "float32"))
+    assert chosen == dispatch.get_algorithm("sdpa_bwd", problem, exclude=dispatch.Note.TENSOR_CORE).name
+    assert "flash_mma" in excluded and "is TENSOR_CORE, which the caller excludes" in excluded
+
+
+def test_check_leaves_out_what_is_excluded(capsys, simulated):
+    names = [a.name for a in dispatch.algorithms("matmul")]
+    code, got = run(capsys, "check", "matmul", "5x4x3", "bf16", "--exclude", "TENSOR_CORE")
+    kept = [line.split()[1] for line in got.out.splitlines() if "/" in line.split()[:1][0]] if code == 0 else []
+    assert kept and set(kept) == {a.name for a in dispatch.algorithms("matmul") if not a.notes & dispatch.Note.TENSOR_CORE} < set(names)
+    code, got = run(capsys, "check", "matmul", "5x4x3", "bf16", "--algo", "mma", "--exclude", "TENSOR_CORE")
+    assert code == 2 and "is TENSOR_CORE, which the caller excludes" in got.err
 
 
 def test_alone_it_prints_help(capsys):

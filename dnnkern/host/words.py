@@ -2,8 +2,10 @@
 import argparse
 
 from ..device.epilogue import Activation
+from ..dispatch import Note
 from .dtypes import dtype_name
 from .products import FP8, INPUTS
+from .suggest import nearest
 from .tensor import Tensor
 
 
@@ -42,3 +44,23 @@ def dtype_word(text):
         return dtype_name(text)
     except TypeError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def notes_word(text):
+    """The notes of these names, with commas between; argparse's error where one is none."""
+    known, notes = {note.name.lower(): note for note in Note if note}, Note.NONE
+    for name in filter(None, text.split(",")):
+        if name.lower() not in known:
+            instead = nearest(name, known) or "; there are " + ", ".join((~Note.NONE).names)
+            raise argparse.ArgumentTypeError(f"{name!r} is no note{instead}")
+        notes |= known[name.lower()]
+    return notes
+
+
+def add_notes(add, *, allow=True):
+    """``--allow``, unless that is no question, and ``--exclude``, the keywords of public functions; `add`: a parser's ``add_argument``."""
+    if allow:
+        add("--allow", type=notes_word, default=Note.NONE, metavar="NOTES",
+            help="NONDETERMINISTIC admits algorithms whose results vary in the last bits")
+    add("--exclude", type=notes_word, default=Note.NONE, metavar="NOTES",
+        help="leave out algorithms with any of these notes, with commas, say TENSOR_CORE,FFT")
