@@ -11,6 +11,7 @@ from labs import array, host
 
 import dnnkern
 from dnnkern import RnnSpec, dispatch, selfcheck
+from dnnkern.device import SIMULATED
 from dnnkern.dispatch import NotSupported
 from dnnkern.host.device import Device
 from dnnkern.rnn import _persistent_plan
@@ -279,16 +280,52 @@ def test_dropout_between_layers_is_dropout_fwd():
     weights, x = 0.3 * numbers(spec.weight_size), array(numbers(5, 2, 3, seed=1))
     assert one.weight_size + two.weight_size == spec.weight_size
     first, *_ = FWD(one, x, None, None, array(weights[:one.weight_size]))
-    dropped, mask = dnnkern.dropout_fwd(first, 0.5, 9, offset=0)
+    dropped, mask = dnnkern.dropout_fwd(first, 0.5, 9, offset=3)
     want, *_ = FWD(two, dropped, None, None, array(weights[one.weight_size:]))
-    got, _, _, reserve = FWD(spec, x, None, None, array(weights), training=True, seed=9)
+    got, _, _, reserve = FWD(spec, x, None, None, array(weights), training=True, seed=9, offset=3)
     np.testing.assert_allclose(host(got), host(want), rtol=1e-4, atol=1e-6)
     kept = regions(spec, 5, 2)[0]["kept", 0, 0]
     assert np.array_equal(host(reserve)[kept:kept + 40], np.unpackbits(host(mask).astype(np.uint8), bitorder="little")[:40])
-    assert not np.array_equal(host(FWD(spec, x, None, None, array(weights), training=True, seed=10)[0]), host(got))
+    for other in ({"seed": 10, "offset": 3}, {"seed": 9}):
+        assert not np.array_equal(host(FWD(spec, x, None, None, array(weights), training=True, **other)[0]), host(got))
     plain, *_ = FWD(spec, x, None, None, array(weights))
     want, *_ = FWD(two, first, None, None, array(weights[one.weight_size:]))  # inference drops nothing
     np.testing.assert_allclose(host(plain), host(want), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("algo", [a.name for a in dispatch.algorithms("rnn_fwd")])
+def test_a_seed_or_an_offset_in_memory_draws_what_the_number_draws(algo):
+    spec = RnnSpec("lstm", 4, 8, num_layers=3, dropout=0.5)
+    weights, x = array(0.3 * numbers(spec.weight_size)), array(numbers(5, 2, 4, seed=1))
+    try:
+        wanted = FWD(spec, x, None, None, weights, training=True, seed=-9, offset=2 ** 40, algo=algo)
+    except NotSupported:
+        pytest.skip(f"{algo} does not support the problem here")
+    seed, offset = array([-9], "int64"), array([2 ** 40], "int64")
+    for given in ((seed, 2 ** 40), (-9, offset), (seed, offset)):
+        for got, want in zip(FWD(spec, x, None, None, weights, training=True, seed=given[0], offset=given[1], algo=algo), wanted):
+            np.testing.assert_array_equal(host(got), host(want))
+    seed[...] = 1
+    other, *_ = FWD(spec, x, None, None, weights, training=True, seed=seed, offset=offset, algo=algo)
+    assert not np.array_equal(host(other), host(wanted[0]))
+
+
+@pytest.mark.skipif(SIMULATED, reason="CUDA graphs need a GPU")
+def test_a_replayed_graph_draws_anew():
+    import torch
+    spec = RnnSpec("gru", 16, 32, num_layers=3, dropout=0.5)
+    weights, x = torch.randn(spec.weight_size, device="cuda") * 0.3, torch.randn(6, 4, 16, device="cuda")
+    seed = torch.tensor([1], device="cuda")
+    FWD(spec, x, None, None, weights, training=True, seed=seed)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y, _, _, reserve = FWD(spec, x, None, None, weights, training=True, seed=seed)
+        seed += 1
+    for number in (1, 2, 3):
+        graph.replay()
+        want, _, _, kept = FWD(spec, x, None, None, weights, training=True, seed=number)
+        assert torch.equal(y, want) and torch.equal(reserve, kept)
 
 
 def test_clipped_cell_states_have_no_gradient():
@@ -434,6 +471,9 @@ def test_operands():
     refused(TypeError, ["training=1"], FWD, spec, x, h0, c0, weights, training=1)
     refused(TypeError, ["seed=0.5"], FWD, spec, x, h0, c0, weights, seed=0.5)
     refused(ValueError, ["seed=", "64 bits"], FWD, spec, x, h0, c0, weights, seed=2 ** 64)
+    refused(TypeError, ["offset='1'"], FWD, spec, x, h0, c0, weights, offset="1")
+    refused(TypeError, ["seed is an array of int32", "one int64"], FWD, spec, x, h0, c0, weights, seed=array([1], "int32"))
+    refused(ValueError, ["offset has shape (2,)", "one int64"], FWD, spec, x, h0, c0, weights, offset=array([1, 2], "int64"))
     y, hn, cn, reserve = FWD(spec, x, h0, c0, weights, training=True, lengths=lengths)
     refused(ValueError, ["out has 2 arrays", "y, hn, cn"], FWD, spec, x, h0, c0, weights, out=(y, hn))
     refused(ValueError, ["out (hn) has shape (1, 2, 4)"], FWD, spec, x, h0, c0, weights, out=(y, cn, cn))

@@ -1,8 +1,9 @@
 """Attention: scaled dot products, their softmax and what it weighs, and the gradients."""
 import functools
 
+from ..host import seeds
 from ..host.front import Operation, public
-from ..host.scalars import flag, ints, number, word
+from ..host.scalars import flag, ints, number
 from ._checks import SCALES, check_lengths
 from ._decode_problem import DecodeProblem, check_cache, make_decode
 from ._problem import OPTIONAL, SdpaGradientProblem, SdpaProblem, make_backward, make_forward
@@ -18,8 +19,10 @@ def _bound(make, *first, **given):
 
 
 # The operation with all outputs comes first: it is what `find` takes for problems of either kind.
-_FORWARD = {"operands": ("q", "k", "v", *OPTIONAL, *SCALES), "scalars": ("seed",), "check_values": check_lengths}
-_BACKWARD = {**_FORWARD, "operands": ("do", "q", "k", "v", "o", "lse", *OPTIONAL)}
+_FORWARD = {"operands": ("q", "k", "v", *OPTIONAL, *SCALES, *seeds.ARRAYS), "labels": ("q", "k", "v", *OPTIONAL, *SCALES, "seed", "offset"),
+            "scalars": ("seed", "offset"), "check_values": check_lengths}
+_BACKWARD = {**_FORWARD, "operands": ("do", "q", "k", "v", "o", "lse", *OPTIONAL, *seeds.ARRAYS),
+             "labels": ("do", "q", "k", "v", "o", "lse", *OPTIONAL, "seed", "offset")}
 SDPA_FWD = Operation("sdpa_fwd", outputs=("o", "lse"), problem=_bound(make_forward, with_lse=True), **_FORWARD)
 _with_lse = SDPA_FWD.call
 _alone = Operation("sdpa_fwd", outputs=("o",), problem=_bound(make_forward, with_lse=False), **_FORWARD).call
@@ -44,8 +47,8 @@ _rope_bwd = ROPE_BWD.call
 @public
 def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, alibi=False, seq_len_q=None,
              seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0, sink=None, mask=None,
-             layout="BHSD", return_lse=False, out_dtype=None, scale_q=None, scale_k=None, scale_v=None, out=None, workspace=None,
-             stream=None, **choice):
+             layout="BHSD", return_lse=False, out_dtype=None, scale_q=None, scale_k=None, scale_v=None, offset=0, out=None,
+             workspace=None, stream=None, **choice):
     """Scaled dot-product attention: ``o = softmax(scale * q @ k.T, capped, biased, masked) @ v`` of each head; no score is written.
 
     Parameters
@@ -77,8 +80,10 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     dropout : float
         From 0 to below 1: probabilities are set to zero with this probability, the nearest below 1 that is a multiple of 2**-16, the others
         divided by one less it.
-    seed : int
-        Of 64 bits. Whether a probability is kept is a function of the seed and of the numbers of sequence, head, row and key.
+    seed, offset : int, or int64 array of one element
+        Of 64 bits, for dropout. An array is on q's device and read by the kernel: a replayed CUDA graph draws anew once it has changed.
+        Whether a probability is kept is a function of seed, offset and the indices of sequence, head, row and key: calls that draw
+        independently have different offsets.
     softcap : float
         Scores become ``softcap * tanh(score / softcap)``, before what is added; 0: they stay.
     sink : array (H,), optional
@@ -135,19 +140,20 @@ def sdpa_fwd(q, k, v, *, scale=None, causal=False, align="top_left", window=(-1,
     [0.    0.731 1.364] [1.    1.313 1.551]
     """
     operands = q, k, v, bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink
-    if scale_q is not None or scale_k is not None or scale_v is not None:
-        operands += mask, scale_q, scale_k, scale_v
+    arrays, words = seeds.split("sdpa_fwd", seed, offset, stream=True)
+    if arrays or scale_q is not None or scale_k is not None or scale_v is not None:
+        operands += mask, scale_q, scale_k, scale_v, *arrays
     elif mask is not None:
         operands += mask,
     parameters = out_dtype, *_score_parameters("sdpa_fwd", scale, causal, align, window, alibi, dropout, softcap), layout
     call = _with_lse if flag("sdpa_fwd", "return_lse", return_lse) else _alone
-    return call(operands, out, parameters, (word("sdpa_fwd", "seed", seed),), workspace, stream, choice)
+    return call(operands, out, parameters, words, workspace, stream, choice)
 
 
 @public
 def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left", window=(-1, -1), bias=None, bias_gradient=True,
              alibi=False, seq_len_q=None, seq_len_kv=None, cu_seqlens_q=None, cu_seqlens_kv=None, dropout=0.0, seed=0, softcap=0.0,
-             sink=None, sink_gradient=False, mask=None, layout="BHSD", out=None, workspace=None, stream=None, **choice):
+             sink=None, sink_gradient=False, mask=None, layout="BHSD", offset=0, out=None, workspace=None, stream=None, **choice):
     """The gradients of `sdpa_fwd` by q, k and v, by the bias and by the sink.
 
     Parameters
@@ -156,7 +162,7 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
         Gradient of o.
     q, k, v
         As given to `sdpa_fwd`, and so are scale, causal, align, window, bias, alibi, the lengths or offsets, dropout, seed, softcap, sink,
-        mask and layout.
+        mask, layout and offset; a seed or an offset in memory still holds what it held then.
     o, lse : array
         As `sdpa_fwd` returned them.
     bias_gradient : bool
@@ -206,13 +212,14 @@ def sdpa_bwd(do, q, k, v, o, lse, *, scale=None, causal=False, align="top_left",
     [-0.197  0.197 -0.197  0.197] [1. 1.]
     """
     operands = do, q, k, v, o, lse, bias, seq_len_q, seq_len_kv, cu_seqlens_q, cu_seqlens_kv, sink
-    if mask is not None:
-        operands += mask,
+    arrays, words = seeds.split("sdpa_bwd", seed, offset, stream=True)
+    if arrays or mask is not None:
+        operands += mask, *arrays
     parameters = *_score_parameters("sdpa_bwd", scale, causal, align, window, alibi, dropout, softcap), layout
     with_dbias = flag("sdpa_bwd", "bias_gradient", bias_gradient) and bias is not None
     with_dsink = flag("sdpa_bwd", "sink_gradient", sink_gradient)
     call = (_with_neither, _with_dsink, _with_dbias, _with_both)[2 * with_dbias + with_dsink]
-    return call(operands, out, parameters, (word("sdpa_bwd", "seed", seed),), workspace, stream, choice)
+    return call(operands, out, parameters, words, workspace, stream, choice)
 
 
 def _score_parameters(f, scale, causal, align, window, alibi, dropout, softcap):

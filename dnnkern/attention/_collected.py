@@ -258,7 +258,8 @@ def kernel(config):
         q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
         all_rows, heads = numbers[1], i32(order[4][0])
         scale, softcap, bias, bias_strides = scaling
-        seed, threshold = dropping
+        seed, offset, threshold = dropping
+        seed = terms.seed_of(seed, offset)
         steepness = f32(LOG2E) if ADJUSTED else scale
         scores, sums, tile = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(PART, f32)
         words = cuda.local.array(WORDS, u32)
@@ -372,7 +373,7 @@ def kernel(config):
 
     def sdpa_fwd(q, k, v, turned, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, per_section, several,
                  rest, last, heads_of, group_of, row_tiles, rows, keys, of_rows, of_keys, row_step, key_step, bias, bias_strides, bounds,
-                 scale, softcap, seed, threshold, factor, scale_q, scale_k, scale_v):
+                 scale, softcap, seed, offset, threshold, factor, scale_q, scale_k, scale_v):
         shared = cuda.shared.array(0, u32)
         q_map, k_map, v_map = tensor_map_address(q), tensor_map_address(k), tensor_map_address(v)
         base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
@@ -417,7 +418,7 @@ def kernel(config):
             if OF_V:
                 of_v = f32(of_v * scale_v[0])
             consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers,
-                    (scale, softcap, bias, bias_strides), (seed, threshold), of_v, i32(role - 1), i32(tid & 127))
+                    (scale, softcap, bias, bias_strides), (seed, offset, threshold), of_v, i32(role - 1), i32(tid & 127))
     sdpa_fwd.__name__ = sdpa_fwd.__qualname__ = f"sdpa_fwd_{config.algorithm}"
     return cuda.jit(launch_bounds=(THREADS, 1))(sdpa_fwd)
 

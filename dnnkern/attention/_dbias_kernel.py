@@ -281,11 +281,12 @@ def kernel(config):
     def sdpa_dbias_mma(q, k, v, do, to, lse, numbers, sizes, shape_of, counts, key_tiles, row_tiles, heads_of, batches_of, of_keys_tiles,
                        of_rows_tiles, of_heads, group, part_step, q_strides, k_strides, v_strides, do_strides, to_strides, lse_strides,
                        of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale,
-                       softcap, seed, threshold, factor):
+                       softcap, seed, offset, threshold, factor):
         memory = cuda.shared.array(0, u32)
         base = u32(shared_address(memory, 0))
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)
+        seed = terms.seed_of(seed, offset)
         rest, kt = divide_remainder(i32(cuda.blockIdx.x), key_tiles)
         rest, rt = divide_remainder(rest, row_tiles)
         rest, h0 = divide_remainder(rest, heads_of)

@@ -250,7 +250,8 @@ def kernel(config, down):
         rows, keys, shift, bounds, heads = limits
         all_keys = i32(sizes[1])
         scale, softcap, bias, bias_strides = scaling
-        seed, threshold, factor = dropping
+        seed, offset, threshold, factor = dropping
+        seed = terms.seed_of(seed, offset)
         lane, warp = i32(thread & 31), i32(thread >> 5)
         line, column = i32(start + group * 64 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
         steepness = f32(LOG2E) if ADJUSTED or STAGED else f32(scale * f32(LOG2E))
@@ -424,7 +425,7 @@ def kernel(config, down):
     def sdpa_bwd_flash_wgmma(k_map, v_map, q_map, do_map, bias_map, dk, dk_strides, dv, dv_strides, brought, sums, counts, ticket, sizes,
                              per_section, several, rest, last_section, inner_of, group_of, tiles, counts_of_heads, of_rows, of_keys,
                              row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap, seed,
-                             threshold, factor):
+                             offset, threshold, factor):
         shared = cuda.shared.array(0, u32)
         maps = (tensor_map_address(k_map), tensor_map_address(v_map), tensor_map_address(q_map), tensor_map_address(do_map))
         of_bias = tensor_map_address(bias_map)
@@ -478,5 +479,5 @@ def kernel(config, down):
             limits = (rows, keys, terms.shift(rows, keys), bounds, heads)
             if not PACKED or where[3] < keys:  # more tiles are counted than sequences have
                 consume((dk, dk_strides, dv, dv_strides), base, bars, where, members, limits, (scale, softcap, bias, bias_strides),
-                        (seed, threshold, factor), i32(role - 1), i32(tid & 127), told, order, sequences, sizes)
+                        (seed, offset, threshold, factor), i32(role - 1), i32(tid & 127), told, order, sequences, sizes)
     return sdpa_bwd_flash_wgmma

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..host import seeds
 from ..host.choices import dtype_of, one_of
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS, FP8, OUTPUTS, default_output
@@ -23,13 +24,14 @@ OPTIONAL = ("bias", "seq_len_q", "seq_len_kv", "cu_seqlens_q", "cu_seqlens_kv", 
 class _Attention:
     """What attention and its gradient share."""
     scalar_type = "float32"
-    scalar_types = {"seed": "uint64"}
+    scalar_types = {"seed": "uint64", "offset": "uint64"}
 
     def _check(self):
         self._check_operands()
         self._check_lengths()
         self._check_added()
         self._check_numbers()
+        seeds.check(self.op, self.seed_array, self.offset_array)
         expect(self.op, "lse" if not self.is_forward else "out (lse)", self.lse, (self.compute,), self.lse_shape)
         expect(self.op, "out (o)" if self.is_forward else "o", self.o, self.o_dtypes, self.o_shape)
         for out in self.outputs:
@@ -262,7 +264,7 @@ class _Attention:
                 found += f" {name}" + f" {t.shape}" * (name in ("bias", "mask"))
         found += "".join(f" {name}" for name in SCALES if getattr(self, name, None) is not None)
         found += " alibi" * self.alibi + f" softcap {self.softcap:g}" * (self.softcap > 0)
-        return found + f" dropout {self.dropout:g}" * (self.dropout > 0)
+        return found + (f" dropout {self.dropout:g}" * (self.dropout > 0)) + seeds.in_words(self)
 
     def __str__(self):
         b = f"b{self.batch} " + (f"h{self.heads}" if self.group == 1 else f"h{self.heads}:{self.kv_heads}")
@@ -292,6 +294,8 @@ class SdpaProblem(_Attention):
     dropout, softcap : float
     layout : str
     scale_q, scale_k, scale_v : Tensor or None
+    seed_array, offset_array : Tensor or None
+        Where dropout's seed and offset are read from; None: they are numbers of the call.
     """
     q: Tensor
     k: Tensor
@@ -316,6 +320,8 @@ class SdpaProblem(_Attention):
     scale_q: Tensor | None = None
     scale_k: Tensor | None = None
     scale_v: Tensor | None = None
+    seed_array: Tensor | None = None
+    offset_array: Tensor | None = None
     op = "sdpa_fwd"
 
     def __post_init__(self):
@@ -343,7 +349,7 @@ class SdpaGradientProblem(_Attention):
     dq, dk, dv : Tensor
         The last one is `dv_out`: `dv` is the size of v's heads.
     dbias, dsink : Tensor or None
-    scale, left, right, align, alibi, dropout, softcap, layout
+    scale, left, right, align, alibi, dropout, softcap, layout, seed_array, offset_array
         As the forward problem's.
     """
     do: Tensor
@@ -372,6 +378,8 @@ class SdpaGradientProblem(_Attention):
     dropout: float = 0.0
     softcap: float = 0.0
     layout: str = "BHSD"
+    seed_array: Tensor | None = None
+    offset_array: Tensor | None = None
     op = "sdpa_bwd"
 
     def __post_init__(self):
@@ -438,11 +446,12 @@ def normal_options(op, q, k, scale, causal, align, window, alibi, dropout, softc
 
 
 def make_forward(tensors, out, out_dtype, *options, with_lse, aliases):
-    """The problem of a forward call, of `tensors` q, k, v, those of `OPTIONAL` and, if given, of `SCALES`; `out` is o, or (o, lse)."""
+    """The problem of a forward call, of `tensors` q, k, v, those of `OPTIONAL`, of `SCALES` and of `seeds.ARRAYS`, the last of which may be
+    left out; `out` is o, or (o, lse)."""
     op, count = "sdpa_fwd", 3 + len(OPTIONAL)
     q, k, v = tensors[:3]
     present(op, ("q", "k", "v"), (q, k, v))
-    fields = {**normal_options(op, q, k, *options), **dict(zip(SCALES, tensors[count:]))}
+    fields = {**normal_options(op, q, k, *options), **dict(zip((*SCALES, *seeds.ARRAYS), tensors[count:]))}
     wanted = None if out_dtype is None else dtype_of(op, "out_dtype", out_dtype)
     if out is not None:
         o, lse = out if with_lse else (out, None)
@@ -458,15 +467,16 @@ def make_forward(tensors, out, out_dtype, *options, with_lse, aliases):
 
 
 def make_backward(tensors, out, *options, with_dbias, with_dsink, aliases):
-    """The problem of a backward call; `out` is (dq, dk, dv[, dbias][, dsink])."""
-    op = "sdpa_bwd"
+    """The problem of a backward call, of `tensors` do, q, k, v, o, lse, those of `OPTIONAL` and, if given, of `seeds.ARRAYS`; `out` is
+    (dq, dk, dv[, dbias][, dsink])."""
+    op, count = "sdpa_bwd", 6 + len(OPTIONAL)
     present(op, ("do", "q", "k", "v", "o", "lse"), tensors)
     _, q, k, v, *_ = tensors
-    fields = normal_options(op, q, k, *options)
+    fields = {**normal_options(op, q, k, *options), **dict(zip(seeds.ARRAYS, tensors[count:]))}
     wanted = True, True, True, with_dbias, with_dsink
     if with_dsink and tensors[11] is None:
         raise ValueError(f"{op}: sink_gradient=True without a sink; expected one")
     if out is None:
         out = (Tensor.packed(t.shape, t.dtype) for t, there in zip((q, k, v, tensors[6], tensors[11]), wanted) if there)
     given = iter(out)
-    return SdpaGradientProblem(*tensors, *(next(given) if there else None for there in wanted), **fields)
+    return SdpaGradientProblem(*tensors[:count], *(next(given) if there else None for there in wanted), **fields)

@@ -6,7 +6,8 @@ from typing import Callable, NamedTuple
 from ..device import device_function, f32, f64, i32, i64, u8, u32
 from ..device.convert import element
 from ..device.fastmath import exp2, fabs, tanh
-from ..device.philox import philox
+from ..device.philox import make_stream_seed, philox
+from ..host import seeds
 from ..host.launch import Argument
 from ._checks import SCALES, broadcast_strides
 
@@ -27,6 +28,8 @@ class Kind:
         Whether there are lengths, packed offsets, of the queries and of the keys.
     packed, bottom, alibi, softcap, dropout, mask : bool
         `bottom`: rows are aligned to the last key, not to the first.
+    seed_array, offset_array : bool
+        Whether dropout's seed and offset are read from memory.
     """
     dtype: str
     bias: str = ""
@@ -39,6 +42,8 @@ class Kind:
     softcap: bool = False
     dropout: bool = False
     mask: bool = False
+    seed_array: bool = False
+    offset_array: bool = False
 
     @property
     def compute(self):
@@ -55,7 +60,7 @@ def kind_of(problem) -> Kind:
     p = problem
     return Kind(p.dtype, p.bias.dtype if p.bias is not None else "", p.sink.dtype if p.sink is not None else "",
                 p.packed or p.seq_len_q is not None, p.packed or p.seq_len_kv is not None, p.packed, p.align == "bottom_right", p.alibi,
-                p.softcap > 0, p.dropout > 0, p.mask is not None)
+                p.softcap > 0, p.dropout > 0, p.mask is not None, *seeds.reads(p))
 
 
 class Terms(NamedTuple):
@@ -80,6 +85,8 @@ class Terms(NamedTuple):
         (the score, its derivative by the product but for `scale`, which with a cap is a multiple of the cap).
     permits(mask, at)
         Whether the mask, whose element is at `at`, lets a row attend to a key; True without a mask.
+    seed_of(seed, offset)
+        The seed of dropout's random words, from what kernels are given; `kept` and others take it.
     kept(p, seed, head, i, j, threshold, factor)
         A probability after dropout: 0 or a multiple of it; `head` is that of all sequences.
     """
@@ -92,6 +99,7 @@ class Terms(NamedTuple):
     score: Callable
     slanted: Callable
     permits: Callable
+    seed_of: Callable
     kept: Callable
 
 
@@ -233,7 +241,8 @@ def make_terms(kind) -> Terms:
                 word = u32(word << u32(16))
             p = T(p * factor) if word >= threshold else T(0)
         return p
-    return Terms(find, make_lengths(kind), shift, span, column, slope, score, slanted, permits, kept)
+    return Terms(find, make_lengths(kind), shift, span, column, slope, score, slanted, permits,
+                 make_stream_seed(kind.seed_array, kind.offset_array), kept)
 
 
 # ---- kernel parameters
@@ -246,9 +255,9 @@ def sequence_arguments(problem):
 
 
 def number_arguments(problem):
-    """Kernel parameters `bounds`, `scale`, `softcap`, `seed`, `threshold`, `factor`."""
+    """Kernel parameters `bounds`, `scale`, `softcap`, `seed`, `offset`, `threshold`, `factor`."""
     p = problem
-    return (Argument("int32x2", p.bounds), Argument(p.compute, steepness(p)), Argument(p.compute, p.softcap), Argument("uint64", "seed"),
+    return (Argument("int32x2", p.bounds), Argument(p.compute, steepness(p)), Argument(p.compute, p.softcap), *seeds.arguments(p),
             Argument("uint32", p.threshold), Argument(p.compute, p.factor))
 
 

@@ -154,11 +154,12 @@ def rows_kernel(config):
     @cuda.jit(launch_bounds=(t.count, t.blocks))
     def sdpa_dq_flash_mma(q, k, v, do, dq, lse, delta, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides,
                           do_strides, dq_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides,
-                          sink, sink_step, bounds, scale, softcap, seed, threshold, factor):
+                          sink, sink_step, bounds, scale, softcap, seed, offset, threshold, factor):
         memory = cuda.shared.array(0, u32)
         base = u32(shared_address(memory, 0))
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)
+        seed = terms.seed_of(seed, offset)
         rank, place = divide_remainder(i32(cuda.blockIdx.x), lines)
         image, h = divide_remainder(place, heads_of)
         g, _ = divide_remainder(h, group_of_heads)
@@ -257,11 +258,12 @@ def keys_kernel(config):
     @cuda.jit(launch_bounds=(t.count, t.blocks))
     def sdpa_dkv_flash_mma(q, k, v, do, dk, dv, lse, delta, sizes, lines, heads_of, tiles, group, q_strides, k_strides, v_strides,
                            do_strides, dk_strides, dv_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask,
-                           mask_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor):
+                           mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset, threshold, factor):
         memory = cuda.shared.array(0, u32)
         base = u32(shared_address(memory, 0))
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)
+        seed = terms.seed_of(seed, offset)
         tile, place = divide_remainder(i32(cuda.blockIdx.x), lines)
         image, g = divide_remainder(place, heads_of)
         batch, all_rows, all_keys = i32(sizes[0]), i32(sizes[1]), i32(sizes[2])

@@ -158,11 +158,12 @@ def kernel(config):
     @cuda.jit(launch_bounds=(THREADS, t.blocks))
     def sdpa_fwd_flash_mma(q, k, v, o, lse, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides, o_strides,
                            lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step,
-                           bounds, scale, softcap, seed, threshold, factor):
+                           bounds, scale, softcap, seed, offset, threshold, factor):
         memory = cuda.shared.array(0, u32)
         base = u32(shared_address(memory, 0))
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread & 31), i32(thread >> 5)
+        seed = terms.seed_of(seed, offset)
         rank, place = divide_remainder(i32(cuda.blockIdx.x), lines)
         image, h = divide_remainder(place, heads_of)
         g, _ = divide_remainder(h, group_of_heads)

@@ -275,7 +275,8 @@ def kernel(config):
         q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
         all_rows, heads = numbers[1], numbers[5]
         scale, softcap, bias, bias_strides = scaling
-        seed, threshold, factor = dropping
+        seed, offset, threshold, factor = dropping
+        seed = terms.seed_of(seed, offset)
         steepness = f32(LOG2E) if ADJUSTED or STAGED else scale
         scores, sums = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32)
         words, held = cuda.local.array(WORDS, u32), cuda.local.array(HELD_WORDS or 1, u32)
@@ -427,7 +428,7 @@ def kernel(config):
     @cuda.jit(launch_bounds=(THREADS, 1))
     def sdpa_fwd_flash_wgmma(q, k, v, o_map, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, per_section, several, rest,
                              last, heads_of, group_of, row_tiles, sizes, of_rows, of_keys, row_step, key_step, bias, bias_tiles,
-                             bias_strides, bounds, scale, softcap, seed, threshold, factor):
+                             bias_strides, bounds, scale, softcap, seed, offset, threshold, factor):
         shared = cuda.shared.array(0, u32)
         q_map, k_map, v_map = tensor_map_address(q), tensor_map_address(k), tensor_map_address(v)
         to_o, bias_map = tensor_map_address(o_map), tensor_map_address(bias_tiles)
@@ -466,7 +467,7 @@ def kernel(config):
         else:
             claim_registers()
             consume(to_o, o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers,
-                    (scale, softcap, bias, bias_strides), (seed, threshold, factor), i32(role - 1), i32(tid & 127))
+                    (scale, softcap, bias, bias_strides), (seed, offset, threshold, factor), i32(role - 1), i32(tid & 127))
     return sdpa_fwd_flash_wgmma
 
 

@@ -94,9 +94,10 @@ def forward_kernel(kind, out, with_lse, scaled):
 
     @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_fwd_naive(q, k, v, o, lse, threads, sizes, q_strides, k_strides, v_strides, o_strides, lse_strides, of_rows, of_keys, row_step,
-                       key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap, seed, threshold, factor,
-                       scale_q, scale_k, scale_v):
+                       key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset,
+                       threshold, factor, scale_q, scale_k, scale_v):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        seed = terms.seed_of(seed, offset)
         if index < threads:
             of_v = T(1)
             if OF_Q:
@@ -211,8 +212,9 @@ def rows_kernel(kind):
     @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_dq_naive(q, k, v, do, dq, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dq_strides, lse_strides,
                       of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap,
-                      seed, threshold, factor):
+                      seed, offset, threshold, factor):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        seed = terms.seed_of(seed, offset)
         if index < threads:
             line, chunk = divided(index, sizes[7])
             rest, t = divided(line, sizes[3])
@@ -258,8 +260,9 @@ def keys_kernel(kind):
     @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_dkv_naive(q, k, v, do, dk, dv, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
                        lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds,
-                       scale, softcap, seed, threshold, factor):
+                       scale, softcap, seed, offset, threshold, factor):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        seed = terms.seed_of(seed, offset)
         if index < threads:
             rest, chunk = divided(index, sizes[7])
             rest, t = divided(rest, sizes[4])
@@ -313,8 +316,9 @@ def bias_kernel(kind):
     @cuda.jit(launch_bounds=(THREADS, 3))
     def sdpa_dbias_naive(q, k, v, do, dbias, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dbias_strides, shape,
                          lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds,
-                         scale, softcap, seed, threshold, factor):
+                         scale, softcap, seed, offset, threshold, factor):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        seed = terms.seed_of(seed, offset)
         if index < threads:
             rest, j0 = divided(index, shape[3])
             rest, i0 = divided(rest, shape[2])

@@ -11,6 +11,8 @@ GPU give the same bits.
 ...     a, b, c, d = philox(seed, i, 0)
 ...     y[i] = uniform(a)
 """
+import functools
+
 from . import SIMULATED, device_function, f32, i32, instruction, u32, u64
 from .convert import bits_float, float_bits
 from .fastmath import fma
@@ -21,6 +23,8 @@ if SIMULATED:
 else:
     _sqrt = instruction("sqrt.rn.f32 $0, $1;", ("float32",), ("float32",), twin=None, pure=True)
 
+STREAMS = 0x9E3779B97F4A7C15
+"""2**64 over the golden ratio, to the nearest odd number: what `stream_seed` multiplies offsets by."""
 
 _product = instruction("mul.wide.u32 $0, $1, $2;", ("uint64",), ("uint32", "uint32"), pure=True, twin=lambda a, b: a * b)
 
@@ -41,6 +45,40 @@ def philox(seed, subsequence, offset):
     """The four uint32 number `offset` of a subsequence (integers of up to 64 bits)."""
     s, q, o = u64(seed), u64(subsequence), u64(offset)
     return philox_rounds(u32(o), u32(o >> u64(32)), u32(q), u32(q >> u64(32)), u32(s), u32(s >> u64(32)))
+
+
+@device_function
+def stream_seed(seed, offset):
+    """The seed of the draws of a call where the kernel itself counts the offsets: each offset of the call has its own, 0 has `seed`."""
+    return u64(u64(seed) + u64(u64(offset) * u64(STREAMS)))
+
+
+@functools.cache
+def make_word(at_address):
+    """Device function ``word_of(value)``: a seed or an offset, which is the value or, at an address, the number there."""
+    @device_function
+    def given(value):
+        return value
+
+    @device_function
+    def loaded(value):
+        return u64(value[0])
+    return loaded if at_address else given
+
+
+@functools.cache
+def make_stream_seed(seed_array, offset_array):
+    """Device function ``seed_of(seed, offset)``: `stream_seed` of both where one is at an address; of numbers it is the first already."""
+    seed_of, offset_of = make_word(seed_array), make_word(offset_array)
+
+    @device_function
+    def given(seed, offset):
+        return seed
+
+    @device_function
+    def loaded(seed, offset):
+        return stream_seed(seed_of(seed), offset_of(offset))
+    return loaded if seed_array or offset_array else given
 
 
 @device_function

@@ -1,12 +1,13 @@
 """Dropout: elements set to zero at random, and the gradient, which remembers them as one bit each."""
+from ..host import seeds
 from ..host.front import Operation, public
-from ..host.scalars import shares, word
-from ._bits import drawn, in_memory
+from ..host.scalars import shares
+from ._bits import drawn
 from ._problem import DropoutGradientProblem, DropoutProblem, make_backward, make_forward
 
 __all__ = ["DropoutGradientProblem", "DropoutProblem", "dropout_bwd", "dropout_fwd"]
 
-FORWARD = Operation("dropout_fwd", operands=("x", "seed_array", "offset_array"), outputs=("y", "mask"), labels=("x", "seed", "offset"),
+FORWARD = Operation("dropout_fwd", operands=("x", *seeds.ARRAYS), outputs=("y", "mask"), labels=("x", "seed", "offset"),
                     scalars=("seed", "offset", "threshold", "factor"), problem=make_forward, in_place=frozenset({"x"}))
 _forward = FORWARD.call
 BACKWARD = Operation("dropout_bwd", operands=("dy", "mask"), outputs=("dx",), scalars=("factor",), problem=make_backward,
@@ -66,12 +67,8 @@ def dropout_fwd(x, p, seed, *, offset=0, out=None, workspace=None, stream=None, 
     array([0, 1, 1, 1, 1, 0, 1, 0, 1, 0], dtype=uint8)
     """
     threshold, factor = drawn(*shares("dropout_fwd", p=p))
-    operands = x,
-    if in_memory(seed) or in_memory(offset):
-        operands = x, seed if in_memory(seed) else None, offset if in_memory(offset) else None
-        seed, offset = (0 if in_memory(value) else value for value in (seed, offset))
-    scalars = word("dropout_fwd", "seed", seed), word("dropout_fwd", "offset", offset), threshold, factor
-    return _forward(operands, out, (), scalars, workspace, stream, choice)
+    arrays, words = seeds.split("dropout_fwd", seed, offset)
+    return _forward((x, *arrays), out, (), (*words, threshold, factor), workspace, stream, choice)
 
 
 @public

@@ -2,57 +2,14 @@
 import functools
 import math
 
-import numpy as np
-
-from ..device import device_function, u32, u64
+from ..device import device_function, u32
 from ..device.groups import scalar_of
 from ..device.philox import philox
-from ..host.launch import Argument
 
 GROUP = 8
 """Elements of one call of Philox, 16 random bits each: a byte of the mask."""
 STEPS = 1 << 16
 """Probabilities are multiples of one over this: an element is kept or not by 16 random bits."""
-
-
-def in_memory(value):
-    """Whether a seed or an offset is an array, which the kernel reads, and not a number."""
-    return type(value) is not int and not isinstance(value, np.generic) and any(
-        hasattr(value, name) for name in ("shape", "__cuda_array_interface__", "__dlpack__"))
-
-
-def check_word(op, name, t):
-    """What an array with a seed or an offset must be."""
-    if t is None:
-        return
-    if t.dtype != "int64":
-        raise TypeError(f"{op}: {name} is an array of {t.dtype}; expected an integer, or an array of one int64")
-    if t.size != 1:
-        raise ValueError(f"{op}: {name} has shape {t.shape}; expected an integer, or an array of one int64")
-
-
-@functools.cache
-def make_word(at_address):
-    """Device function ``word_of(value)``: a seed or an offset, which is the value or, at an address, the number there."""
-    @device_function
-    def given(value):
-        return value
-
-    @device_function
-    def loaded(value):
-        return u64(value[0])
-    return loaded if at_address else given
-
-
-def read_words(problem):
-    """Whether the seed and the offset of a problem are read from memory."""
-    return tuple(getattr(problem, f"{name}_array", None) is not None for name in ("seed", "offset"))
-
-
-def word_arguments(problem):
-    """Kernel parameters `seed` and `offset`: numbers, or where they are."""
-    return tuple(Argument("int64*", f"{name}_array") if at_address else Argument("uint64", name)
-                 for name, at_address in zip(("seed", "offset"), read_words(problem)))
 
 
 def drawn(p):

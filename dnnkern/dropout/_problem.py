@@ -3,16 +3,17 @@ import functools
 import math
 from dataclasses import dataclass
 
+from ..host import seeds
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ..transform._problem import MOST_DIMENSIONS, Dim, sizes_text
-from ._bits import check_word
 
 
 class _Dropout:
     """What both directions share: elements of `source` times a factor, or zero, become those of `result`."""
     flops = 0
+    seed_array = offset_array = None
     scalar_types = {"seed": "uint64", "offset": "uint64", "threshold": "uint32"}
 
     def _check(self, name):
@@ -79,8 +80,7 @@ class _Dropout:
 
     def __str__(self):
         strided = "".join(f" strides {t.strides}" for t in (self.source, self.result) if not t.is_packed)
-        read = "".join(f" {name} in memory" for name in ("seed", "offset") if getattr(self, f"{name}_array", None) is not None)
-        return f"{self.op} {sizes_text(self.source.shape)} {self.dtype}{' in place' * self.in_place}{read}{strided}"
+        return f"{self.op} {sizes_text(self.source.shape)} {self.dtype}{' in place' * self.in_place}{seeds.in_words(self)}{strided}"
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,7 @@ class DropoutProblem(_Dropout):
 
     def __post_init__(self):
         self._check("x")
-        check_word(self.op, "seed", self.seed_array)
-        check_word(self.op, "offset", self.offset_array)
+        seeds.check(self.op, self.seed_array, self.offset_array)
 
     source = property(lambda self: self.x)
     result = property(lambda self: self.y)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from ..device import cuda, i64, u8, u32
 from ..device.convert import element
+from ..device.philox import make_word
 from ..dispatch import Algorithm
+from ..host import seeds
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ..transform._offsets import make_offsets64, offset_arguments64
-from ._bits import GROUP, bit_of, draw, is_kept, make_kept, make_word, read_words, word_arguments
+from ._bits import GROUP, bit_of, draw, is_kept, make_kept
 
 THREADS = 256
 
@@ -88,12 +90,12 @@ def backward_kernel(config):
 def build(problem, device, config):
     """One launch."""
     forward = problem.op == "dropout_fwd"
-    kernel = forward_kernel(Config(problem.dtype, len(problem.dims), *read_words(problem))) if forward else \
+    kernel = forward_kernel(Config(problem.dtype, len(problem.dims), *seeds.reads(problem))) if forward else \
         backward_kernel(Config(problem.dtype, len(problem.dims)))
     numbers = ("threshold", "factor") if forward else ("factor",)
     arguments = (*(Argument(element(problem.dtype).pointer, name) for name in (("x", "y") if forward else ("dy", "dx"))),
                  Argument("uint8*", "mask"), Argument("int64", problem.size), *offset_arguments64(problem.dims),
-                 *(word_arguments(problem) if forward else ()),
+                 *(seeds.arguments(problem) if forward else ()),
                  *(Argument(problem.scalar_types.get(name, problem.compute), name) for name in numbers))
     return (Launch(kernel, (-(-problem.mask.size // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
 

@@ -12,13 +12,15 @@ from ..device import cuda, i32, i64, u8, u32
 from ..device.convert import element
 from ..device.groups import access_words, make_reader, make_writer, scalar_of
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.philox import make_word
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..host import seeds
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from ..transform._offsets import LIMIT, make_offsets, offset_arguments
 from ..transform._problem import Dim
-from ._bits import GROUP, bit_of, draw, is_kept, make_kept, make_word, read_words, word_arguments
+from ._bits import GROUP, bit_of, draw, is_kept, make_kept
 
 THREADS = 256
 
@@ -73,7 +75,7 @@ def _config(problem):
     run, outer = _run(problem), problem.dims[:-1]
     return Config(problem.dtype, run, access_words(problem.source, run, [d.x for d in outer]),
                   access_words(problem.result, run, [d.y for d in outer]), len(problem.dims), problem.is_wide, problem.in_place,
-                  *read_words(problem))
+                  *seeds.reads(problem))
 
 
 def estimate(problem, device, config):
@@ -180,7 +182,7 @@ def build(problem, device, config):
     arguments = (*(Argument(element(problem.dtype).pointer, name) for name in (("x", "y") if forward else ("dy", "dx"))),
                  Argument("uint8*", "mask"), Argument("int32", _count(problem)), Argument("int64" if config.wide else "int32", last.size),
                  Argument("uint32x3", divisor(runs[-1].size)), *offset_arguments(runs, config.wide),
-                 *(word_arguments(problem) if forward else ()),
+                 *(seeds.arguments(problem) if forward else ()),
                  *(Argument(problem.scalar_types.get(name, problem.compute), name) for name in numbers))
     kernel = (forward_kernel if forward else backward_kernel)(config)
     return (Launch(kernel, (ceil_div(_count(problem), THREADS), 1, 1), (THREADS, 1, 1), arguments),)

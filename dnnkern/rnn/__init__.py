@@ -1,6 +1,7 @@
 """Recurrent networks: relu, tanh, LSTM and GRU, whole sequences through all layers at once, and the gradients."""
+from ..host import seeds
 from ..host.front import Operation, public
-from ..host.scalars import flag, word
+from ..host.scalars import flag
 from ._problem import (OPS, RnnDataProblem, RnnProblem, RnnWeightsProblem, check_lengths, make_data, make_forward, make_weights)
 from ._spec import RnnSpec
 
@@ -24,8 +25,8 @@ class _Data(_ByResults):
     key = staticmethod(lambda problem: problem.dc0 is not None)
 
 
-_FORWARD = {"operands": ("x", "h0", "c0", "weights", "lengths"), "scalars": ("seed",), "problem": make_forward,
-            "check_values": check_lengths}
+_FORWARD = {"operands": ("x", "h0", "c0", "weights", "lengths", *seeds.ARRAYS), "scalars": ("seed", "offset"), "problem": make_forward,
+            "labels": ("x", "h0", "c0", "weights", "lengths", "seed", "offset"), "check_values": check_lengths}
 _DATA = {"operands": ("dy", "dhn", "dcn", "x", "h0", "c0", "y", "weights", "reserve", "lengths"), "problem": make_data,
          "updates": frozenset({"reserve"}), "check_values": check_lengths}
 _forwards = {(cell, training): _Forward(OPS[0], outputs=("y", "hn") + ("cn",) * cell + ("reserve",) * training, **_FORWARD)
@@ -39,8 +40,8 @@ _weights = BACKWARD_WEIGHTS.call
 
 
 @public
-def rnn_fwd(spec, x, h0, c0, weights, *, lengths=None, layout="TNC", training=False, seed=0, out=None, workspace=None, stream=None,
-            **choice):
+def rnn_fwd(spec, x, h0, c0, weights, *, lengths=None, layout="TNC", training=False, seed=0, offset=0, out=None, workspace=None,
+            stream=None, **choice):
     """Sequences through a recurrent network.
 
     Parameters
@@ -58,9 +59,10 @@ def rnn_fwd(spec, x, h0, c0, weights, *, lengths=None, layout="TNC", training=Fa
     layout : "TNC" or "NTC"
     training : bool
         Keep what the gradients need, and drop out.
-    seed : int
-        Of 64 bits; for dropout. What is dropped behind layer l is what `dropout_fwd` with this seed and ``offset=l`` drops of an array
-        (T, N, directions * state_size).
+    seed, offset : int, or int64 array of one element
+        Of 64 bits; for dropout. An array is on x's device and read by the kernel: a replayed CUDA graph draws anew once it has changed.
+        What is dropped after layer l is what `dropout_fwd` with this seed and ``offset + l`` drops of an array
+        (T, N, directions * state_size): offsets of calls that draw independently are `num_layers` or more apart.
     out : tuple (y, hn[, cn][, reserve])
         Written and returned; y and the states have any strides.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -103,8 +105,9 @@ def rnn_fwd(spec, x, h0, c0, weights, *, lengths=None, layout="TNC", training=Fa
     """
     _check_spec(OPS[0], spec)
     training, lstm = flag("rnn_fwd", "training", training), spec.cell == "lstm"
-    results = iter(_forwards[lstm, training].call((x, h0, c0, weights, lengths), out, (spec, layout, training),
-                                                  (word("rnn_fwd", "seed", seed),), workspace, stream, choice))
+    arrays, words = seeds.split("rnn_fwd", seed, offset)
+    results = iter(_forwards[lstm, training].call((x, h0, c0, weights, lengths, *arrays), out, (spec, layout, training), words, workspace,
+                                                  stream, choice))
     return next(results), next(results), next(results) if lstm else None, next(results) if training else None
 
 

@@ -3,10 +3,12 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..device import cuda, i64, u32
+from ..device import cuda, i64, u32, u64
 from ..device.convert import element
 from ..device.index import ceil_div
+from ..device.philox import make_word
 from ..dropout._bits import GROUP, draw, drawn, is_kept
+from ..host import seeds
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..matmul._embed import Place
@@ -73,16 +75,17 @@ def outputs_of(problem, layer):
 
 
 @functools.cache
-def drop_kernel(dtype):
+def drop_kernel(dtype, seed_array, offset_array):
     """The states between two layers dropped out, and which of them are kept: eight elements a thread, by the words of `dropout_fwd`."""
     e = element(dtype)
     load, store, T = e.load, e.store, TYPES[e.compute]
+    seed_of, offset_of = make_word(seed_array), make_word(offset_array)
 
     @cuda.jit(launch_bounds=THREADS)
-    def rnn_drop(x, kept, y, elements, seed, layer, threshold, factor):
+    def rnn_drop(x, kept, y, elements, seed, offset, layer, threshold, factor):
         from_words, group = cuda.local.array(4, u32), i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i64(group * GROUP) < elements:
-            draw(from_words, 0, seed, layer, group)
+            draw(from_words, 0, seed_of(seed), u64(offset_of(offset) + u64(layer)), group)
             for k in range(GROUP):
                 i = i64(group * GROUP + k)
                 if i < elements:
@@ -93,13 +96,13 @@ def drop_kernel(dtype):
 
 
 def drop_launch(problem, layer):
-    """Dropout behind a layer of a forward pass: what `dropout_fwd` with the layer's number as its offset would do."""
+    """Dropout behind a layer of a forward pass: what `dropout_fwd` would do with the offset and the layer's number added to it."""
     p, spec = problem, problem.spec
     elements, (threshold, factor) = p.steps * p.samples * spec.output_size, drawn(spec.dropout)
     arguments = (layer.output.pointer(p.dtype), pointer(Place("reserve", p.region("kept", layer.number)), p.dtype),
-                 layer.dropped.pointer(p.dtype), Argument("int64", elements), Argument("uint64", "seed"), Argument("uint64", layer.number),
+                 layer.dropped.pointer(p.dtype), Argument("int64", elements), *seeds.arguments(p), Argument("uint64", layer.number),
                  Argument("uint32", threshold), Argument(p.compute, factor))
-    return Launch(drop_kernel(p.dtype), (ceil_div(elements, GROUP * THREADS), 1, 1), (THREADS, 1, 1), arguments)
+    return Launch(drop_kernel(p.dtype, *seeds.reads(p)), (ceil_div(elements, GROUP * THREADS), 1, 1), (THREADS, 1, 1), arguments)
 
 
 def numbers_bytes(problem, count):

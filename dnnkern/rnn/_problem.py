@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..host import seeds
 from ..host.choices import one_of
 from ..host.dtypes import compute_dtype
 from ..host.tensor import Tensor
@@ -46,6 +47,7 @@ def regions(spec, steps, samples):
 class _Rnn:
     """What the three passes share; x is (T, N, input), or (N, T, input)."""
     names = results = ()
+    seed_array = offset_array = None
 
     def _check(self):
         op, spec = self.op, self.spec
@@ -168,7 +170,7 @@ class _Rnn:
     def __str__(self):
         strided = "".join(f" {name} strides {getattr(self, name).strides}" for name in self.names
                           if getattr(self, name) is not None and not getattr(self, name).is_packed)
-        ways = " lengths" * (self.lengths is not None) + " training" * getattr(self, "training", False)
+        ways = " lengths" * (self.lengths is not None) + " training" * getattr(self, "training", False) + seeds.in_words(self)
         return f"{self.op} {self.steps}x{self.samples} {self.spec} {self.layout}{ways}{strided}"
 
 
@@ -182,6 +184,8 @@ class RnnProblem(_Rnn):
     x, h0, c0, weights, lengths, y, hn, cn, reserve : Tensor
         None where there is none; `reserve` is there in training.
     layout : "TNC" or "NTC"
+    seed_array, offset_array : Tensor or None
+        Where dropout's seed and offset are read from; None: they are numbers of the call.
     """
     spec: RnnSpec
     x: Tensor
@@ -194,12 +198,15 @@ class RnnProblem(_Rnn):
     cn: Tensor | None = None
     reserve: Tensor | None = None
     layout: str = "TNC"
+    seed_array: Tensor | None = None
+    offset_array: Tensor | None = None
     op, results = OPS[0], ("y", "hn", "cn", "reserve")
     names = ("x", "h0", "c0", "weights", "lengths", *results)
-    scalar_types = {"seed": "uint64"}
+    scalar_types = {"seed": "uint64", "offset": "uint64"}
 
     def __post_init__(self):
         self._check()
+        seeds.check(self.op, self.seed_array, self.offset_array)
 
     @property
     def training(self):
@@ -281,7 +288,7 @@ def _shapes(op, spec, tensors, layout):
 
 def make_forward(tensors, outs, spec, layout, training, aliases):
     """`RnnProblem` of a call; `outs` is (y, hn[, cn][, reserve])."""
-    x, h0, c0, weights, lengths = tensors
+    x, h0, c0, weights, lengths, *arrays = tensors
     steps, samples = _shapes(OPS[0], spec, {"x": x, "weights": weights}, layout)
     states, lstm = spec.num_layers * spec.directions, spec.cell == "lstm"
     if outs is None:
@@ -289,7 +296,8 @@ def make_forward(tensors, outs, spec, layout, training, aliases):
         outs += [Tensor.packed((states, samples, spec.hidden_size), spec.dtype)] * lstm
         outs += [Tensor.packed((regions(spec, steps, samples)[1],), spec.dtype)] * training
     y, hn, *rest = outs
-    return RnnProblem(spec, x, h0, c0, weights, lengths, y, hn, rest[0] if lstm else None, rest[-1] if training else None, layout)
+    return RnnProblem(spec, x, h0, c0, weights, lengths, y, hn, rest[0] if lstm else None, rest[-1] if training else None, layout,
+                      *arrays)
 
 
 def make_data(tensors, outs, spec, layout, aliases):

@@ -31,7 +31,7 @@ def keep_bits(count, p, seed, offset):
 
 @dataclass(frozen=True)
 class Dropout(Case):
-    """One call; layouts are keywords of `lay` by operand."""
+    """One call; layouts are keywords of `lay` by operand; `read` are which of seed and offset are in memory."""
     id: str
     shape: tuple
     dtype: str = "float32"
@@ -40,6 +40,7 @@ class Dropout(Case):
     offset: int = 0
     same: bool = False
     layout: dict = field(default_factory=dict, hash=False)
+    read: tuple = ()
 
     @property
     def exact(self):
@@ -88,7 +89,7 @@ class Forward(Dropout):
     op = "dropout_fwd"
 
     def inputs(self):
-        return {"x": self.place("x")}
+        return {"x": self.place("x"), **{name: lay((1,), "int64") for name in self.read}}
 
     def outputs(self):
         return {"y": self.place("y"), "mask": self.bits}
@@ -98,15 +99,17 @@ class Forward(Dropout):
 
     def problem(self):
         from dnnkern.dropout._problem import make_forward
-        inputs, outputs = self.tensors()
-        return make_forward(inputs, outputs, frozenset({"x"} if self.same else ()))
+        from dnnkern.host.tensor import Tensor
+        (x, *_), outputs = self.tensors()
+        arrays = (Tensor.packed((1,), "int64") if name in self.read else None for name in ("seed", "offset"))
+        return make_forward((x, *arrays), outputs, frozenset({"x"} if self.same else ()))
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import dropout_fwd
-        return dropout_fwd(arrays["x"], self.p, self.seed, offset=self.offset, out=out, **tail)
+        return dropout_fwd(arrays["x"], self.p, arrays.get("seed", self.seed), offset=arrays.get("offset", self.offset), out=out, **tail)
 
     def values(self, mode):
-        return {"x": self.numbers(mode, self.place("x"))}
+        return {"x": self.numbers(mode, self.place("x")), **{name: np.array([getattr(self, name)], float) for name in self.read}}
 
     def reference(self, values, tensor_cores=False):
         y, error = self.scaled(values["x"])
@@ -186,6 +189,10 @@ def table(kind):
     case("nearly-all-dropped-600", (600,), p=0.99)
     case("large-seed-100", (100,), seed=2 ** 63 + 12345, offset=2 ** 40 + 7)
     case("negative-seed-100", (100,), "float16", seed=-3, offset=-1)
+    if kind.op == "dropout_fwd":
+        case("seed-read-300", (300,), seed=-9, read=("seed",))
+        case("offset-read-5x64", (5, 64), "bfloat16", offset=2 ** 40 + 7, read=("offset",))
+        case("both-read-40", (40,), "float64", offset=5, read=("seed", "offset"))
     case("odd-rows-apart-6x19", (6, 19), layout={"x": {"gap": 2}, "y": {"gap": 1}})
     case("transposed-12x20", (12, 20), layout={"x": {"order": (1, 0)}})
     case("both-transposed-12x16", (12, 16), "bfloat16", layout={"x": {"order": (1, 0)}, "y": {"order": (1, 0)}})

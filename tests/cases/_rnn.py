@@ -13,7 +13,8 @@ KEYWORDS = "num_layers", "bidirectional", "proj_size", "bias", "input_mode", "dr
 
 @dataclass(frozen=True)
 class _Rnn(Case):
-    """One call; `spec` are keywords of `RnnSpec`, `absent` names of operands that are left out, layouts are keywords of `lay`."""
+    """One call; `spec` are keywords of `RnnSpec`, `absent` names of operands that are left out, layouts are keywords of `lay`; `read` are
+    which of seed and offset are in memory."""
     id: str
     cell: str
     sizes: tuple   # input, hidden
@@ -25,6 +26,8 @@ class _Rnn(Case):
     layout: str = "TNC"
     absent: frozenset = frozenset()
     training: bool = True
+    offset: int = 0
+    read: tuple = ()
     arrays: dict = field(default_factory=dict, hash=False)
     trivial = True  # states of relu, sequences without steps
     seed = 11
@@ -42,7 +45,7 @@ class _Rnn(Case):
     @property
     def net(self):
         lengths = self.lengths if self.lengths is not None else (self.steps,) * self.samples
-        return Net(self.spec, self.steps, lengths, self.seed, self.training)
+        return Net(self.spec, self.steps, lengths, self.seed, self.offset, self.training)
 
     @property
     def work(self):
@@ -60,15 +63,15 @@ class _Rnn(Case):
         h, c, y = self.states(s.state_size), self.states(s.hidden_size), (*whole, s.output_size)
         return {"x": (*whole, s.input_size), "h0": h, "c0": c, "weights": (s.weight_size,), "lengths": (self.samples,), "y": y, "hn": h,
                 "cn": c, "reserve": (regions(s, self.steps, self.samples)[1],), "dy": y, "dhn": h, "dcn": c, "dx": (*whole, s.input_size),
-                "dh0": h, "dc0": c, "dweights": (s.weight_size,)}
+                "dh0": h, "dc0": c, "dweights": (s.weight_size,), "seed": (1,), "offset": (1,)}
 
     def missing(self, name):
         lstm = self.cell == "lstm"
         return (name in self.absent or name in ("c0", "cn", "dcn", "dc0") and not lstm or name == "lengths" and self.lengths is None
-                or name == "reserve" and not self.training)
+                or name == "reserve" and not self.training or name in ("seed", "offset") and name not in self.read)
 
     def place_of(self, name):
-        dtype = "int32" if name == "lengths" else self.dtype
+        dtype = {"lengths": "int32", "seed": "int64", "offset": "int64"}.get(name, self.dtype)
         return lay(self.shapes()[name], dtype, **self.arrays.get(name, {}))
 
     def inputs(self):
@@ -101,6 +104,7 @@ class _Rnn(Case):
             weights[m.first:m.first + m.size] = value.reshape(-1)
         found["weights"] = rounded(weights, self.dtype)
         found["lengths"] = np.asarray(self.lengths if self.lengths is not None else (), float)
+        found.update(seed=np.array([self.seed], float), offset=np.array([self.offset], float))
         return found
 
     def by_steps(self, array):
@@ -180,7 +184,7 @@ class _Rnn(Case):
 class Forward(_Rnn):
     """A sequence through a network."""
     op = "rnn_fwd"
-    names, results = ("x", "h0", "c0", "weights", "lengths"), ("y", "hn", "cn", "reserve")
+    names, results = ("x", "h0", "c0", "weights", "lengths", "seed", "offset"), ("y", "hn", "cn", "reserve")
 
     def problem(self):
         from dnnkern.rnn._problem import make_forward
@@ -190,7 +194,8 @@ class Forward(_Rnn):
     def call(self, arrays, out=None, **tail):
         from dnnkern import rnn_fwd
         results = rnn_fwd(self.spec, arrays["x"], arrays["h0"], arrays["c0"], arrays["weights"], lengths=arrays["lengths"],
-                          layout=self.layout, training=self.training, seed=self.seed, out=out, **tail)
+                          layout=self.layout, training=self.training, out=out,
+                          **{name: getattr(self, name) if arrays[name] is None else arrays[name] for name in ("seed", "offset")}, **tail)
         return tuple(r for r in results if r is not None)
 
     def values(self, mode):
@@ -329,6 +334,10 @@ def table(kind):
         case("projection", "lstm", (3, 5), 3, 2, training=False, proj_size=2, num_layers=2, lengths=(3, 1))
         case("layers", "gru", (4, 16), 3, 2, "bfloat16", training=False, num_layers=4)
         case("no-dropout", "gru", (3, 4), 2, 2, training=False, num_layers=2, dropout=0.5)
+        case("no-dropout-read", "gru", (3, 4), 2, 2, training=False, num_layers=2, dropout=0.5, read=("seed", "offset"))
+        for k, read in enumerate((("seed",), ("offset",), ("seed", "offset"))):
+            offset = (0, -2, 2 ** 40 + 1)[k]
+            case("dropout-read", "lstm", (3, 4), 3, 2, dtypes[k], num_layers=3 - k // 2, dropout=0.5, offset=offset, read=read)
     return found
 
 

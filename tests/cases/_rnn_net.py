@@ -60,9 +60,10 @@ def tanh(a, unit):
 class Net:
     """The definition for one spec, in the order of `dnnkern.rnn`; `lengths` has a length for each sequence."""
 
-    def __init__(self, spec, steps, lengths, seed, training):
+    def __init__(self, spec, steps, lengths, seed, offset, training):
         self.spec, self.steps, self.lengths, self.samples = spec, steps, np.asarray(lengths, np.int64), len(lengths)
-        self.seed, self.training, self.compute = seed, training, "float64" if spec.dtype == "float64" else "float32"
+        self.seed, self.offset, self.training = seed, offset, training
+        self.compute = "float64" if spec.dtype == "float64" else "float32"
         self.unit, self.act = ROUNDOFF[self.compute], ACTIVATION[self.compute]
 
     # ---- parts
@@ -92,7 +93,7 @@ class Net:
             return None
         shape = self.steps, self.samples, s.output_size
         size = math.prod(shape)
-        return keep_bits(size, s.dropout, self.seed, layer)[:size].reshape(shape).astype(float)
+        return keep_bits(size, s.dropout, self.seed, self.offset + layer)[:size].reshape(shape).astype(float)
 
     def dropped(self, x, layer):
         """A layer's result as the next one's input."""

@@ -31,9 +31,10 @@ def slopes(heads):
     return np.array(of_power(power) + of_power(2 * power)[0::2][:heads - power])
 
 
-def keeps(shape, batch, p, seed):
+def keeps(shape, batch, p, seed, offset):
     """Whether the probabilities (heads, rows, keys) of a sequence are kept."""
     heads, rows, keys = shape
+    seed = (seed + offset * 0x9E3779B97F4A7C15) % 2 ** 64
     threshold = min(math.floor(p * 2 ** 16 + 0.5), 2 ** 16 - 1)
     words = np.array([[[philox(seed, (batch * heads + h) << 32 | i, g) for g in range(-(-keys // 8))] for i in range(rows)]
                       for h in range(heads)], np.uint32).reshape(heads, rows, 4 * -(-keys // 8))
@@ -43,7 +44,7 @@ def keeps(shape, batch, p, seed):
 @dataclass(frozen=True)
 class Sdpa(Case):
     """One call; `lengths` are those of the rows and keys of each sequence, None for all; layouts are keywords of `lay` by operand; `scales`
-    are those of `SCALES` that 8-bit floats have."""
+    are those of `SCALES` that 8-bit floats have; `read` are which of seed and offset are in memory."""
     id: str
     batch: int
     heads: int
@@ -64,6 +65,8 @@ class Sdpa(Case):
     of_keys: tuple | None = None
     dropout: float = 0.0
     seed: int = 20
+    offset: int = 0
+    read: tuple = ()
     softcap: float = 0.0
     sink: str = ""
     mask: tuple | None = None
@@ -133,6 +136,7 @@ class Sdpa(Case):
         if self.mask is not None:
             found["mask"] = self.place("mask", self.mask, "bool")
         found.update({name: self.place(name, (1,), "float32") for name in self.scales})
+        found.update({name: self.place(name, (1,), "int64") for name in self.read})
         return found
 
     def tensors(self):
@@ -147,7 +151,8 @@ class Sdpa(Case):
     def keywords(self, arrays, out, tail):
         """Those of the public functions."""
         return {"scale": self.scale, "causal": self.causal, "align": self.align, "window": self.window, "alibi": self.alibi,
-                "dropout": self.dropout, "seed": self.seed, "softcap": self.softcap, "layout": self.order, "out": out,
+                "dropout": self.dropout, "softcap": self.softcap, "layout": self.order, "out": out,
+                "seed": arrays.get("seed", self.seed), "offset": arrays.get("offset", self.offset),
                 **{name: arrays[name] for name in OPTIONAL}, **tail}
 
     def common_values(self):
@@ -159,6 +164,9 @@ class Sdpa(Case):
             if name.startswith(("seq", "cu")):
                 lengths = self.of_rows if name.endswith("_q") else self.of_keys
                 found[name] = np.concatenate([[0], np.cumsum(lengths)])[-p.size:] if self.packed else np.array(lengths, float)
+                continue
+            if name in self.read:
+                found[name] = np.array([getattr(self, name)], float)
                 continue
             if name == "mask":  # two of three, and the first row of it no key
                 value = (rng.random(p.shape) < 2 / 3).astype(float)
@@ -216,7 +224,7 @@ class Sdpa(Case):
 
     def kept(self, x, b):
         """What probabilities are multiplied by in dropout."""
-        return keeps(x.shape, b, self.dropout, self.seed) / (1 - self.dropout) if self.dropout else np.ones(x.shape)
+        return keeps(x.shape, b, self.dropout, self.seed, self.offset) / (1 - self.dropout) if self.dropout else np.ones(x.shape)
 
     def forward(self, values, tensor_cores=False):
         """((o, its bound), (lse, its bound)) in the shapes of the results; tensor cores have probabilities rounded to 16 bits, beside 8-bit
@@ -277,8 +285,8 @@ class Forward(Sdpa):
         from dnnkern.attention._problem import make_forward
         t = self.tensors()
         out = (t["o"], t["lse"]) if self.wanted else t["o"]
-        return make_forward(tuple(t.get(name) for name in ("q", "k", "v", *OPTIONAL, *SCALES)), out, self.out_dtype, *self.options,
-                            with_lse=self.wanted, aliases=frozenset())
+        given = tuple(t.get(name) for name in ("q", "k", "v", *OPTIONAL, *SCALES, "seed", "offset"))
+        return make_forward(given, out, self.out_dtype, *self.options, with_lse=self.wanted, aliases=frozenset())
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import sdpa_fwd
@@ -320,7 +328,7 @@ class Backward(Sdpa):
     def problem(self):
         from dnnkern.attention._problem import make_backward
         t = self.tensors()
-        return make_backward(tuple(t[name] for name in ("do", "q", "k", "v", "o", "lse", *OPTIONAL)),
+        return make_backward(tuple(t.get(name) for name in ("do", "q", "k", "v", "o", "lse", *OPTIONAL, "seed", "offset")),
                              tuple(t[name] for name in self.outputs()), *self.options, with_dbias=self.with_dbias, with_dsink=self.of_sink,
                              aliases=frozenset())
 

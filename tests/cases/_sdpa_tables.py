@@ -75,6 +75,12 @@ def table(kind):
     case("alibi-window", 1, 6, 2, 7, 7, 4, alibi=True, causal=True, window=(4, -1))
     case("alibi-bottom", 1, 2, 2, 5, 9, 4, dtype="float16", alibi=True, align="bottom_right")
     case("dropped-causal", 1, 2, 2, 12, 12, 4, dtype="float64", dropout=0.5, seed=2 ** 63 + 5, causal=True)
+    for k, dtype in enumerate(SHORT):
+        read = (("seed",), ("offset",), ("seed", "offset"), ("seed",))[k]
+        case("dropped-read", 1, 2, 1, 5, 18, 8, dtype=dtype, dropout=0.3, seed=(7, -7)[k % 2], offset=(0, 2 ** 40 + 3, 5, 9)[k], read=read)
+    case("dropped-offset", 1, 2, 1, 5, 18, 8, dtype="bfloat16", dropout=0.3, offset=-2)
+    case("dropped-read-biased", 1, 2, 2, 9, 17, 8, dtype="float16", bias=(1, 2, 9, 17), dropout=0.2, read=("seed", "offset"), softcap=2.0)
+    case("nothing-dropped-read", 1, 1, 1, 4, 5, 4, read=("seed", "offset"))
     case("everything", 2, 4, 2, 6, 10, 6, 5, "bfloat16", bias=(4, 6, 10), alibi=True, softcap=3.0, dropout=0.2, sink="bfloat16",
          of_sink=True, of_rows=(6, 4), of_keys=(7, 10), causal=True, align="bottom_right", window=(6, -1), order="BSHD")
     case("everything", 2, 4, 2, 6, 10, 6, 5, "float64", bias=(2, 1, 6, 10), alibi=True, softcap=3.0, dropout=0.2, sink="float64",
@@ -102,6 +108,7 @@ def table(kind):
         case("bytes-packed", 2, 2, 1, 12, 15, 8, 5, e5m2, of_rows=(5, 7), of_keys=(6, 9), order="THD", scales=SCALES[2:])
         case("bytes-everything", 2, 4, 2, 6, 40, 16, 8, e4m3, bias=(4, 6, 40), bias_dtype="bfloat16", alibi=True, softcap=3.0, dropout=0.2,
              sink="float32", of_rows=(6, 4), of_keys=(37, 40), causal=True, align="bottom_right", scales=SCALES)
+        case("bytes-dropped-read", 1, 2, 1, 9, 40, 16, dtype=e4m3, dropout=0.3, offset=3, read=("seed", "offset"))
         case("bytes-masked", 1, 2, 1, 9, 40, 16, dtype=e4m3, mask=(9, 40), scales=SCALES)
         case("bytes-saturated", 1, 2, 1, 5, 9, 7, 3, e4m3, scales=SCALES, out_dtype=e4m3)
         case("bytes-strided", 1, 1, 1, 5, 9, 9, 6, e5m2, out_dtype="float32", layout={"q": {"step": 2}, "v": {"flip": (2,)}})
