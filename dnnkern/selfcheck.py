@@ -4,7 +4,6 @@ Products of matrices are compared with NumPy's; the small problems that other fa
 with their naive algorithms.
 """
 import importlib
-import importlib.metadata
 import platform
 import sys
 
@@ -14,6 +13,7 @@ from . import dispatch
 from ._table import Lines, note, say
 from .device import SIMULATED, cuda
 from .host.arrays import view
+from .host.compile import installed
 from .host.device import current_device, device
 from .host.dtypes import ROUNDOFF, STORAGE, numpy_dtype
 
@@ -133,11 +133,7 @@ def _against_naive(problem, known, target):
 
 
 def _version(name):
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        module = sys.modules.get(name)
-        return getattr(module, "__version__", None)
+    return installed(name) or getattr(sys.modules.get(name), "__version__", None)
 
 
 def _random(rng, shape, dtype):
