@@ -17,7 +17,7 @@ from dnnkern import dispatch
 from dnnkern._table import note
 from dnnkern.device import SIMULATED
 from dnnkern.dispatch import plain
-from dnnkern.find import Trial, candidates, config_text, operation_of, reference_of, set_reference
+from dnnkern.find import Trial, candidates, operation_of, reference_of, set_reference
 from dnnkern.host.compile import cache_key, compile_kernel
 from dnnkern.host.operands import Operands
 from dnnkern.host.timing import ROUNDS, Clock, host_seconds, race
@@ -215,7 +215,7 @@ class CaseBench:
 
     @staticmethod
     def _key(algorithm):
-        return algorithm.name, config_text(algorithm)
+        return algorithm.name, algorithm.config_text
 
     def rows(self, args, names=None, timed=True, host=True) -> list:
         """Gate, time, and describe every trial and peer: ours fastest first, then what failed, then the peers.

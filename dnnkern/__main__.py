@@ -61,17 +61,14 @@ def explain(arguments):
     if len(able) < len(rows):
         print()
         show(("cannot", "reason"), [(c.algo, c.reason) for c in rows if c.reason is not None])
-    chosen = next((c.algo for c in able if c.chosen), None)
+    chosen = next((c for c in able if c.chosen), None)
     if chosen is None:
         say("\nNothing can run within these limits.")
         return 0
-    if chosen == preferred:
-        say(f"\n* what a call runs: preferred ({VARIABLE})")
-    elif measured:
-        say("\n* what a call runs: the fastest measured")
-    else:
-        say(f"\n* what a call runs: the least predicted time; nothing is measured yet (python -m dnnkern find {arguments.op} ...)")
-    if _is_simulated() and preference() is None and (quick := dispatch.get_algorithm(arguments.op, problem, **limits).name) != chosen:
+    why = {"predicted": f"the least predicted time; nothing is measured yet (python -m dnnkern find {arguments.op} ...)",
+           "measured": "the fastest measured", "preferred": f"preferred ({VARIABLE})"}
+    say(f"\n* what a call runs: {why.get(chosen.why, chosen.why)}")
+    if _is_simulated() and preference() is None and (quick := dispatch.get_algorithm(arguments.op, problem, **limits).name) != chosen.algo:
         say(f"That is on a GPU; here, in the simulator, {quick} runs, which is quick to simulate ({VARIABLE}).")
     return 0
 

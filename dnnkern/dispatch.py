@@ -21,7 +21,7 @@ from .host.device import device as device_of
 from .host.paths import cache_dir
 from .host.scalars import integer, shown
 from .host.suggest import nearest, unknown_keyword
-from .preference import DEVICE, prefer, preference
+from .preference import DEVICE, prefer, preference, quick_to_simulate
 
 PACKAGE = Path(__file__).resolve().parent
 log = logging.getLogger("dnnkern.dispatch")
@@ -48,11 +48,6 @@ class Note(Flag):
 
 # Algorithms with these notes are chosen only where the caller allows them.
 OPT_IN = Note.NONDETERMINISTIC
-# A thread of a warpgroup takes the simulator 200 to 400 us, an operation of naive 1 us in products and convolutions, 6 to 11 in
-# attention. With 100 operations per thread as the limit, 62 small problems of all families took 23 s; by the quickest algorithm of each
-# 22 s, by what an H200 would run 167 s.
-FLOPS_OF_A_SIMULATED_THREAD = 100
-
 # What decides the algorithm of a call, beside its problem: keywords of every public function, and their defaults.
 CHOICE = {"algo": None, "allow": Note.NONE, "workspace_limit": None, "exclude": Note.NONE}
 
@@ -137,13 +132,21 @@ class Algorithm:
     def is_deterministic(self):
         return Note.NONDETERMINISTIC not in self.notes
 
+    @property
+    def config_text(self) -> str:
+        """How the find database writes the configuration; "" where there is none."""
+        return "" if self.config is None else str(self.config)
+
     def __str__(self):
         return f"{self.op}/{self.name}" + (f"[{self.config}]" if self.config is not None else "")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An algorithm's answer for one problem: a reason why it cannot run, or its predicted time and workspace."""
+    """An algorithm's answer for one problem: a reason why it cannot run, or its predicted time and workspace.
+
+    `why` the chosen one is that: "preferred", "quick to simulate", "measured" or "predicted".
+    """
     algo: str
     reason: str | None
     time_ms: float | None = None
@@ -151,6 +154,7 @@ class Candidate:
     notes: Note = Note.NONE
     config: str = ""
     chosen: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -374,7 +378,7 @@ def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NO
         A forced algorithm that cannot, or limits nothing meets; the message gives each candidate's reason.
     """
     check_choice("get_algorithm", algo=algo, workspace_limit=workspace_limit, allow=allow, exclude=exclude)
-    return _chosen(op, problem, algo, workspace_limit, allow, exclude, device or device_of(current_device()), preference(prefer))
+    return _chosen(op, problem, algo, workspace_limit, allow, exclude, device or device_of(current_device()), preference(prefer))[0]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -388,7 +392,7 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
         reason = refusal(forced, problem, device, **limits)
         if reason:
             raise NotSupported(f"{op}: algorithm {algo!r} cannot solve {problem}: {reason}")
-        return forced.configured(problem, device, workspace_limit)
+        return forced.configured(problem, device, workspace_limit), "forced"
     reasons = {a.name: refusal(a, problem, device, **limits) for a in known}
     able = [a for a in known if reasons[a.name] is None]
     if not able:
@@ -396,7 +400,7 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
                            + "\n".join(f"  {name}: {reason}" for name, reason in reasons.items()))
     chosen, why = next((a.configured(problem, device, workspace_limit) for a in able if a.name == preferred), None), "preferred"
     if chosen is None and device.is_simulated and preferred != DEVICE:
-        chosen, why = _quick_to_simulate(able, problem, device, workspace_limit), "quick to simulate"
+        chosen, why = quick_to_simulate(able, problem, device, workspace_limit), "quick to simulate"
     if chosen is None and (folder := cache_dir()) is not None and (folder / "find").is_dir():  # else spare the first call an import
         from . import find
         chosen, why = find.best_known(op, problem, device, able, workspace_limit), "measured"
@@ -406,21 +410,7 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
     if _environment.words("DNNKERN_LOG", ("dispatch",)):
         _log_to_stderr()
         log.info("%s -> %s (%s %.4g ms)", problem, chosen, why, 1e3 * chosen.estimate(problem, device, chosen.config))
-    return chosen
-
-
-def _quick_to_simulate(able, problem, device, workspace_limit):
-    """naive, which has no threads that wait for each other; or the algorithm of whole warpgroups, whose products of tiles are one step of
-    the simulator each, that has the fewest threads, where they have enough to multiply. None where there is neither."""
-    best = next((a.configured(problem, device, workspace_limit) for a in able if a.name == "naive"), None)
-    fewest = getattr(problem, "flops", 0) / FLOPS_OF_A_SIMULATED_THREAD
-    for algorithm in able:
-        if algorithm.arch == device.arch and Note.TENSOR_CORE in algorithm.notes:
-            algorithm = algorithm.configured(problem, device, workspace_limit)
-            threads = sum(math.prod((*launch.grid, *launch.block)) for launch in algorithm.build(problem, device, algorithm.config))
-            if threads < fewest:
-                best, fewest = algorithm, threads
-    return best
+    return chosen, why
 
 
 @functools.cache
@@ -437,23 +427,20 @@ def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, exclude=Note.
     device, limits = device or device_of(current_device()), {"allow": allow, "workspace_limit": workspace_limit, "exclude": exclude}
     check_choice("explain", **limits)
     try:
-        chosen = get_algorithm(op, problem, device=device, prefer=prefer, **limits).name
+        chosen, why = _chosen(op, problem, None, workspace_limit, allow, exclude, device, preference(prefer))
     except NotSupported:
-        chosen = None
+        chosen, why = None, ""
     rows = []
     for algorithm in algorithms(op):
         reason = refusal(algorithm, problem, device, **limits)
         if reason is not None:
             rows.append(Candidate(algorithm.name, reason, notes=algorithm.notes))
             continue
-        bound = algorithm.configured(problem, device, workspace_limit)
+        is_chosen = chosen is not None and algorithm.name == chosen.name
+        bound = chosen if is_chosen else algorithm.configured(problem, device, workspace_limit)
         rows.append(Candidate(bound.name, None, 1e3 * bound.estimate(problem, device, bound.config),
-                              bound.workspace(problem, device, bound.config), bound.notes, _text(bound.config), bound.name == chosen))
+                              bound.workspace(problem, device, bound.config), bound.notes, bound.config_text, is_chosen, why * is_chosen))
     return sorted(rows, key=lambda c: (not c.chosen, c.reason is not None, c.time_ms or 0.0))
-
-
-def _text(config):
-    return "" if config is None else str(config)
 
 
 def find_algorithms(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, save=True,

@@ -147,12 +147,7 @@ def measure(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, 
 def _perf(trial, status, seconds=None):
     a = trial.algorithm
     return Perf(algo=a.name, status=status, time_ms=math.inf if seconds is None else 1e3 * seconds, memory=trial.memory,
-                determinism=a.is_deterministic, math_type=a.math, notes=a.notes, config=config_text(a))
-
-
-def config_text(algorithm) -> str:
-    """How a configuration is written in the database; "" where there is none."""
-    return "" if algorithm.config is None else str(algorithm.config)
+                determinism=a.is_deterministic, math_type=a.math, notes=a.notes, config=a.config_text)
 
 
 # ---- the database
@@ -239,7 +234,7 @@ def best_known(op, problem, device, able, workspace_limit=None) -> Algorithm | N
             continue
         if algorithm.configs is None and not config:
             return algorithm
-        bound = next((v for v in algorithm.variants(problem, device) if config_text(v) == config), None)
+        bound = next((v for v in algorithm.variants(problem, device) if v.config_text == config), None)
         if bound is not None:
             return bound
     return None

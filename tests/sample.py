@@ -18,7 +18,6 @@ import dnnkern
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
 from dnnkern.dispatch import Note
-from dnnkern.find import config_text
 from dnnkern.host import sources
 
 MOST_SECONDS = 2.0
@@ -53,7 +52,7 @@ class Row:
         """The algorithm, bound to the configuration, and the case."""
         algorithm, case = next(a for a in dispatch.algorithms(self.op) if a.name == self.algo), CASES[self.op][self.case]
         if self.config:
-            algorithm = next(v for v in algorithm.variants(case.problem(), device()) if config_text(v) == self.config)
+            algorithm = next(v for v in algorithm.variants(case.problem(), device()) if v.config_text == self.config)
         return algorithm, case
 
 
@@ -144,7 +143,7 @@ def _rows(op, full):
     for k, (variant, case, cost) in enumerate(drawn):
         only = None if k in thorough else ("exact", "float")[seen[variant.name] % 2]
         seen[variant.name] += 1
-        found.append(Row(op, variant.name, case.id, config_text(variant), only, float(f"{cost:.3g}")))
+        found.append(Row(op, variant.name, case.id, variant.config_text, only, float(f"{cost:.3g}")))
     return found
 
 

@@ -212,6 +212,8 @@ def test_explain_in_the_simulator_tells_what_runs_there(monkeypatch, capsys, sim
     monkeypatch.setenv("DNNKERN_PREFER", "naive")
     got = run(capsys, "explain", "matmul", "64x64x64", "f32")[1].out
     assert "preferred (DNNKERN_PREFER)" in got and "in the simulator" not in got
+    monkeypatch.setenv("DNNKERN_PREFER", "wgmma")  # which does not multiply float64
+    assert "* what a call runs: quick to simulate" in run(capsys, "explain", "matmul", "64x64x64", "f64")[1].out
 
 
 def test_results_come_one_by_one(monkeypatch, capsys, simulated):

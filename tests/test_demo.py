@@ -55,7 +55,13 @@ def test_reports_every_operation(trained):
     assert rows["classifier dw"][0] == "matmul 16x10x4 float32 tn"
     assert rows["step"][0].startswith("adamw_step 8 arrays")
     assert {"dropout", "loss", "loss dx", "classifier db", "conv1 dw", "norm2 (test)"} < set(rows) and "conv1 dx" not in rows
-    assert all(chosen.chosen and chosen.time_ms > 0 for _, chosen in rows.values())
+    assert all(chosen.chosen and chosen.time_ms > 0 and chosen.why == "predicted" for _, chosen in rows.values())
+
+
+def test_reports_why_an_algorithm_was_chosen(trained, monkeypatch, simulated):
+    monkeypatch.delenv("DNNKERN_PREFER")
+    named = {name: chosen for name, _, chosen, _ in network.choices(trained[3].problems)}
+    assert {chosen.why for chosen in named.values()} == {"quick to simulate"} and named["conv1"].algo == "naive"
 
 
 def test_gradients_of_the_whole_network_are_torchs():

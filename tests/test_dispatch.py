@@ -245,6 +245,7 @@ def test_explain(problem, add):
     rows = dispatch.explain("matmul", problem)
     assert {r.algo for r in rows} == {a.name for a in dispatch.algorithms("matmul")} and all(isinstance(r, Candidate) for r in rows)
     assert rows[0].algo == "first" and [r.algo for r in rows if r.chosen] == ["first"]
+    assert [r.why for r in rows if r.why] == ["predicted"] == [rows[0].why]
     able = [r for r in rows if r.reason is None]
     assert [r.time_ms for r in able] == sorted(r.time_ms for r in able) and rows[:len(able)] == able
     by_name = {r.algo: r for r in rows}

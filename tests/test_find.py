@@ -1,5 +1,6 @@
 """Measuring and the find database, in the simulator."""
 import dataclasses
+import importlib.metadata
 import itertools
 import json
 import math
@@ -133,6 +134,20 @@ def test_other_versions_do_not_count(monkeypatch):
     assert find.load("matmul", product(), DEVICE) == []
 
 
+@pytest.mark.parametrize("wheels, nvvm", [({}, "system"), ({"nvidia-nvvm": "13.5.37"}, "13.5.37"),
+                                          ({"nvidia-cuda-nvcc-cu12": "12.9.86", "nvidia-nvjitlink-cu12": "12.9.86"}, "12.9.86"),
+                                          ({"nvidia-nvvm": "13.5.37", "nvidia-cuda-nvcc-cu12": "12.9.86"}, "13.5.37, 12.9.86")])
+def test_versions_of_the_toolkit_whatever_its_wheels_are_called(wheels, nvvm, monkeypatch):
+    def version(name):
+        if name in wheels:
+            return wheels[name]
+        raise importlib.metadata.PackageNotFoundError(name)
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    found = find.versions.__wrapped__()
+    assert (found["nvidia-nvvm"], found["dnnkern"], found["numba"]) == (nvvm, "source", "system")
+    assert found["nvidia-nvjitlink"] == wheels.get("nvidia-nvjitlink-cu12", "system")
+
+
 @pytest.mark.parametrize("text", ["{", "", "[]", "{}", "null 1", "\x00\x01"])
 def test_a_broken_file_warns_and_is_removed(empty_database, text):
     find.store("matmul", product(), DEVICE, [perf("naive", 1.0)])
@@ -208,6 +223,8 @@ def test_configurations_round_trip(registered):
     find.store("matmul", product(), DEVICE, [perf("configured", 1.0, config="tile 16"), perf("naive", 2.0)])
     best = find.best_known("matmul", product(), DEVICE, able)
     assert best == dataclasses.replace(tiled, config=Tile(16))
+    row = dispatch.explain("matmul", product(), device=DEVICE)[0]
+    assert (row.algo, row.config, row.why) == ("configured", "tile 16", "measured")
 
 
 def test_what_no_longer_exists_is_passed_over(registered):

@@ -102,8 +102,8 @@ def main(argv=()) -> int:
     steps = plan.epochs * (plan.train // plan.batch)
     network, losses, first, rest = train(plan, data, weights, arguments.seed, arguments.framework, lambda it: _progress(it, steps))
     accuracy = network.accuracy(*held_out)
-    rows = [(name, str(problem), chosen.algo, chosen.config or None, "predicted" if ms is None else "measured",
-             time_text(chosen.time_ms), time_text(ms)) for name, problem, chosen, ms in choices(network.problems)]
+    rows = [(name, str(problem), chosen.algo, chosen.config or None, chosen.why, time_text(chosen.time_ms), time_text(ms))
+            for name, problem, chosen, ms in choices(network.problems)]
     show(("operation", "problem", "algorithm", "config", "chosen as", "predicted", "measured"), rows, title="What dispatch chose")
     print(f"\nfirst batch {first:.2f} s, compilation included; the other {steps - 1}: {rest:.2f} s")
     print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}; test accuracy {100 * accuracy:.1f} % on {plan.test} digits never trained on")
