@@ -93,7 +93,7 @@ def test_environment_sets_the_schedule():
     ("DNNKERN_SIM_SEED", "dnnkern.device", "DNNKERN_SIM_SEED='nonsense'; expected an integer of 0 or more"),
     ("DNNKERN_DEVICE", "dnnkern.matmul(x, x)", None),
     ("DNNKERN_DEVICE", "dnnkern.dispatch.explain('matmul', p)", "DNNKERN_DEVICE='nonsense'; expected an integer of 0 or more"),
-    ("DNNKERN_CHECK", "dnnkern.matmul(x, x)", "DNNKERN_CHECK='nonsense'; expected nan, values"),
+    ("DNNKERN_CHECK", "dnnkern.matmul(x, x)", "DNNKERN_CHECK='nonsense'; expected nan, unwritten, values"),
     ("DNNKERN_LOG", "dnnkern.matmul(x, x)", "DNNKERN_LOG='nonsense'; expected dispatch"),
     ("DNNKERN_PREFER", "dnnkern.matmul(x, x)", "DNNKERN_PREFER is 'nonsense', and no algorithm has that name")])
 def test_an_environment_that_makes_no_sense(variable, program, words):

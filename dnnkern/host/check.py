@@ -1,7 +1,8 @@
 """DNNKERN_CHECK: look at every result, and at index arrays before they are used.
 
 ``DNNKERN_CHECK=nan`` reports outputs that hold NaN or infinity, printed with the command that runs the same problem again; ``values``
-arrays of indices out of range, before anything is launched. Both wait for the device at every call.
+arrays of indices out of range, before anything is launched; ``unwritten`` results that depend on memory that nothing has written (see
+`unwritten`). A list of them, separated by commas, is possible. All wait for the device at every call.
 """
 import json
 import shlex
@@ -9,35 +10,63 @@ import sys
 
 import numpy as np
 
-from ..device import SIMULATED
+from ..device import SIMULATED, _environment
 from .arrays import kind_of
 from .dtypes import STORAGE, dtype_name, numpy_dtype
+
+CHECKS = _environment.words("DNNKERN_CHECK", ("nan", "unwritten", "values"))
 
 
 class CheckFailed(ArithmeticError):
     """DNNKERN_CHECK found what it looks for."""
 
 
+class Checked:
+    """What runs in place of the executable of one call: the same, with all that `checks` name.
+
+    `results` are the arrays that it writes, `addresses` those of operands and outputs, in the order of `bound.tensors`.
+    """
+
+    def __init__(self, checks, operation, bound, operands, results, addresses):
+        self.checks, self.operation, self.bound = checks, operation, bound
+        self.operands, self.results, self.addresses = operands, results, addresses
+
+    def execute(self, values, stream):
+        """Look, run, look."""
+        if "values" in self.checks and self.operation.check_values is not None:
+            check_indices(self.operation, self.bound, self.operands, stream)
+        if "unwritten" in self.checks:
+            from .unwritten import check_unwritten
+            check_unwritten(self, values, stream)
+        else:
+            self.bound.executable.execute(values, stream)
+        if "nan" in self.checks:
+            check_outputs(self.bound, self.results, stream)
+
+
 def to_host(a) -> np.ndarray:
     """A device array's values as a packed NumPy array of its own dtype."""
     kind = kind_of(a)
     tensor = kind.tensor(a)
-    if SIMULATED:
-        return np.array(kind.host_view(a)).view(numpy_dtype(tensor.dtype))
+    stored = kind.host_view(a) if SIMULATED else download(kind.describe(a)[1], tensor)[1]
+    return np.array(stored).view(numpy_dtype(tensor.dtype))
+
+
+def download(address, tensor):
+    """Bytes of the device's memory from an array's first one to its last, and the array itself in them, in its storage dtype."""
     from cuda.bindings import driver
 
     from .device import check
     low, high = tensor.extent
     raw = np.empty(high - low, np.uint8)
-    (_, address) = kind.describe(a)
     if raw.size:
         check(driver.cuMemcpyDtoH(raw, address + low, raw.size))
     strides = tuple(s * tensor.itemsize for s in tensor.strides)
-    storage = np.dtype(STORAGE[tensor.dtype])
-    return np.array(np.ndarray(tensor.shape, storage, raw, -low, strides)).view(numpy_dtype(tensor.dtype))
+    return raw, np.ndarray(tensor.shape, np.dtype(STORAGE[tensor.dtype]), raw, -low, strides)
 
 
-def _wait(stream):
+def wait(stream):
+    """Wait for what is on the stream."""
     if not SIMULATED:
         from cuda.bindings import driver
 
@@ -47,13 +76,13 @@ def _wait(stream):
 
 def check_indices(operation, bound, operands, stream):
     """Let the operation look at the values of its operands, once what the stream has to do is done."""
-    _wait(stream)
+    wait(stream)
     operation.check_values(bound.problem, dict(zip(operation.operands, operands)))
 
 
 def check_outputs(bound, results, stream):
     """Raise `CheckFailed`, after printing how to run the call again, where an output of floats holds NaN or infinity."""
-    _wait(stream)
+    wait(stream)
     for k, result in enumerate(results):
         if "float" not in dtype_name(kind_of(result).tensor(result).dtype):
             continue

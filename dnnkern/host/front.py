@@ -7,12 +7,13 @@ import inspect
 import math
 import threading
 
-from ..device import SIMULATED, _environment
+from ..device import SIMULATED
 from ..device._fork import in_forked_child
 from ..dispatch import CHOICE, NotSupported, check_choice, declare, get_algorithm, when_choices_change
 from ..dispatch import bound as noted
 from ..preference import USED, of_context
 from .arrays import KIND_OF_TYPE, kind_of
+from .check import CHECKS, Checked
 from .device import device as device_of
 from .device import on_device
 from .launch import Executable, SimulatedExecutable
@@ -21,7 +22,6 @@ from .tensor import share_memory
 
 _LIMIT = 1 << 16  # raw calls remembered by one operation; beyond it all are bound, and planned, anew
 _LARGEST = 3.4028235677973366e38  # of the doubles that float32 rounds to a finite number
-CHECKS = _environment.words("DNNKERN_CHECK", ("nan", "values"))
 _KEYWORDS = tuple(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default) for name, default in CHOICE.items())
 
 
@@ -75,6 +75,8 @@ class Operation:
         Operands that are written as well; they overlap nothing.
     check_values : callable(problem, {operand: array}), optional
         Raises where arrays of indices hold what they must not; runs before every call under DNNKERN_CHECK=values.
+    leaves : callable(problem, {operand: array}), optional
+        {output: index of the elements that the operation does not write}, for DNNKERN_CHECK=unwritten.
     function : str, optional
         The public function's name in messages; default: `op`.
     labels : tuple of str, optional
@@ -82,9 +84,9 @@ class Operation:
     """
 
     def __init__(self, op, *, operands, outputs, scalars=(), problem, in_place=frozenset(), updates=frozenset(), check_values=None,
-                 function=None, labels=None):
+                 leaves=None, function=None, labels=None):
         self.op, self.operands, self.outputs, self.scalars, self.make_problem = op, operands, outputs, scalars, problem
-        self.updates = updates
+        self.updates, self.leaves = updates, leaves
         self.in_place, self.check_values, self.function = in_place, check_values, function or op
         self.labels = operands if labels is None else labels
         self.calls, self.plans = {}, {}
@@ -158,9 +160,6 @@ class Operation:
             addresses += [kind_of(r).describe(r)[1] for r in results]
         executable = bound.executable
         if executable is not None:
-            if CHECKS and "values" in CHECKS and self.check_values is not None:
-                from .check import check_indices
-                check_indices(self, bound, operands, stream)
             scratch = None
             if bound.workspace:
                 if workspace is None:
@@ -173,6 +172,8 @@ class Operation:
                 if workspace is not None:
                     self._check_workspace(bound, workspace, room, addresses)
                 addresses.append(0)
+            if CHECKS:
+                executable = Checked(CHECKS, self, bound, operands, results, addresses)
             if SIMULATED:
                 for name, x in (*(("out", x) for x in outs), *self._updated(operands)):
                     self._check_writable(name, x)
@@ -183,9 +184,6 @@ class Operation:
             except OverflowError:
                 self._check_range(bound.problem, scalars)
                 raise
-            if CHECKS and "nan" in CHECKS:
-                from .check import check_outputs
-                check_outputs(bound, results, stream)
         if kind.finishes:
             results = tuple([kind.finish(r, stream) for r in results])
         return results[0] if len(results) == 1 else results
@@ -317,6 +315,12 @@ class Operation:
         return (*((name, "pointer") for name in (*self.operands[:given], *self.outputs, "workspace")),
                 *((name, special.get(name, problem.scalar_type)) for name in self.scalars),
                 *((name, "null") for name in self.operands[given:]))
+
+    def written_arrays(self, bound, addresses):
+        """[(position in `bound.tensors`, name, whether it holds nothing yet)] of the arrays that a call writes."""
+        given = len(bound.tensors) - len(self.outputs)
+        updated = [(k, self.labels[k], False) for k in range(given) if self.operands[k] in self.updates and addresses[k]]
+        return updated + [(k, name, addresses[k] not in addresses[:given]) for k, name in enumerate(self.outputs, given)]
 
     def _updated(self, operands):
         return [(label, x) for name, label, x in zip(self.operands, self.labels, operands) if name in self.updates] if self.updates else ()

@@ -295,13 +295,13 @@ class SimulatedExecutable:
         self.order = _positions(self.launches, parameters)
         self.absent = {name for name, kind in parameters if kind == "null"}
 
-    def execute(self, values, stream):
-        """Run every launch to its end."""
+    def execute(self, values, stream, **how):
+        """Run every launch to its end; `how` is for `Kernel.simulate`."""
         started = time.perf_counter()
         for launch in self.launches:
             arguments = [self._argument(a, values) for a in launch.arguments]
             launch.kernel.simulate(launch.grid, launch.block, arguments, shared=launch.shared, cluster=launch.cluster,
-                                   cooperative=launch.cooperative)
+                                   cooperative=launch.cooperative, **how)
         if self.title is not None:
             remark(self.title, time.perf_counter() - started)
 

@@ -13,7 +13,8 @@ from ..device import SIMULATED
 from ..dispatch import check_choice
 from ..preference import USED, of_context
 from .arrays import alignment, kind_of
-from .front import CHECKS, Operation, choice_key, stream_handle
+from .check import CHECKS, Checked
+from .front import Operation, choice_key, stream_handle
 from .tensor import share_memory
 
 _LIMIT = 1 << 10  # lists remembered by one operation
@@ -55,7 +56,7 @@ class ListOperation(Operation):
     lists : tuple of str
         Names of the lists, in the order of `step`'s; the first one is never missing.
     written : frozenset of str
-        Lists and single arrays that are updated in place. They overlap nothing.
+        Lists that are updated in place, and single arrays that are results. They overlap nothing.
     singles : tuple of str
         Names of the arrays that there is one of.
     scalars : tuple of str
@@ -215,7 +216,7 @@ class ListOperation(Operation):
             bound.apart_at = addresses
         if bound.executable is None:
             return
-        scratch, values = None, addresses
+        scratch, values, executable = None, addresses, bound.executable
         if workspace is not None:
             self._check_workspace(bound, workspace, room, addresses)
         if bound.workspace:
@@ -228,16 +229,19 @@ class ListOperation(Operation):
             at = None if scratch is None else kind_of(scratch).host_view(scratch)
         else:
             at = 0 if scratch is None else kind_of(scratch).describe(scratch)[1]
+        if CHECKS:
+            results = [x for label, x in zip(bound.names, arrays) if self._is_written(label)]
+            executable = Checked(CHECKS, self, bound, arrays, results, addresses)
         try:
             if SIMULATED:
                 self._check_range(bound.problem, scalars)
-            bound.executable.execute((*values, at, *scalars), stream)
+            executable.execute((*values, at, *scalars), stream)
         except OverflowError:
             self._check_range(bound.problem, scalars)
             raise
-        if CHECKS and "nan" in CHECKS:
-            from .check import check_outputs
-            check_outputs(bound, [x for label, x in zip(bound.names, arrays) if self._is_written(label)], stream)
+
+    def written_arrays(self, bound, addresses):
+        return [(k, label, label in self.singles) for k, label in enumerate(bound.names) if self._is_written(label)]
 
     def _is_written(self, label):
         """Of a label such as params[3]."""

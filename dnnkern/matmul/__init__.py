@@ -11,7 +11,8 @@ OPERATION = Operation("matmul", operands=("a", "b", "bias", "c", "scale_a", "sca
                       problem=make_problem, in_place=frozenset({"c"}))
 _call = OPERATION.call
 GROUPED = Operation("grouped_matmul", operands=("a", "b", "group_offsets", "bias", "scale_a", "scale_b"), outputs=("y",),
-                    scalars=("alpha",), problem=_grouped_problem.make_problem, check_values=_grouped_problem.check_offsets)
+                    scalars=("alpha",), problem=_grouped_problem.make_problem, check_values=_grouped_problem.check_offsets,
+                    leaves=_grouped_problem.rows_of_no_group)
 _call_grouped = GROUPED.call
 
 

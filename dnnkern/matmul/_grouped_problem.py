@@ -241,3 +241,9 @@ def check_offsets(problem, arrays):
             raise ValueError(f"{OP}: group_offsets[{g + 1}] is {offsets[g + 1]}, group_offsets[{g}] {offsets[g]}; expected them ascending")
     if offsets[-1] > problem.m_total:
         raise ValueError(f"{OP}: group_offsets ends with {offsets[-1]}; a has {problem.m_total} rows")
+
+
+def rows_of_no_group(problem, arrays):
+    """What is not written, as `host.front.Operation` wants it: the rows from the last offset on; waits for the device."""
+    from ..host.check import to_host
+    return {"y": slice(max(0, int(to_host(arrays["group_offsets"])[-1])), None)}

@@ -13,7 +13,8 @@ simulator is for is what a GPU does not say:
 - **Divergence.** Collectives that some lanes miss, masks that do not agree, threads of a block in different syncthreads.
 - **Bounds.** A pointer is a view of the whole allocation behind its array and leaves it nowhere; arrays check every dimension.
 - **Alignment**, of pointers after a change of type and of vector accesses. Dynamic shared memory is aligned to 16 bytes, no more.
-- **Memory nobody wrote.** Shared and local memory start as 0xFF bytes (NaN, -1) in every block.
+- **Memory nobody wrote.** Shared and local memory start as 0xFF bytes (NaN, -1) in every block; `Kernel.simulate` takes other bytes, and
+  notes where they are read (see `fresh`).
 - **Launches** no GPU would take: threads, launch_bounds, shared memory, clusters, arguments.
 
 ::

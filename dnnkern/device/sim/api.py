@@ -31,7 +31,8 @@ class _Local:
     def array(shape, dtype, alignment=None):
         """The thread's own array, full of NaN or ones."""
         caller = sys._getframe(1)
-        return local_array(shape, as_dtype(dtype), ArrayName("local array", caller.f_code, caller.f_lasti))
+        name = ArrayName("local array", caller.f_code, caller.f_lasti)
+        return local_array(shape, as_dtype(dtype), name, engine.CURRENT.block.launch.fresh.local(name))
 
 
 class _Const:

@@ -277,10 +277,10 @@ def packed_strides(shape):
     return tuple(reversed(strides))
 
 
-def poisoned(shape, dtype):
-    """A new ndarray of 0xFF bytes."""
+def poisoned(shape, dtype, byte=POISON):
+    """A new ndarray of such bytes."""
     out = np.empty(shape, dtype)
-    out.reshape(-1).view(np.uint8).fill(POISON)
+    out.reshape(-1).view(np.uint8).fill(byte)
     return out
 
 
@@ -289,9 +289,9 @@ class Nobody:
     reads = writes = deque(maxlen=0)
 
 
-def local_array(shape, dtype, name):
+def local_array(shape, dtype, name, byte=POISON):
     """A thread's own array: an ndarray, but of integers an `Array`, so that they are Python ints and wrap when stored."""
-    memory = poisoned(shape, dtype)
+    memory = poisoned(shape, dtype, byte)
     if dtype.kind not in "iu":
         return memory
     flat = memory.reshape(-1)

@@ -2,7 +2,7 @@
 import numpy as np
 
 from . import cluster, order
-from .arrays import POISON, Buffer, Layout, packed_strides
+from .arrays import Buffer, Layout, packed_strides
 from .clocks import Clocks
 from .config import config
 from .engine import Barrier, Dim3, Thread, Warp, park, wake
@@ -13,13 +13,15 @@ from .names import ArrayName, line
 class SharedMemory(Buffer):
     """A block's shared memory: the dynamic array at `config.shared_base`, static arrays behind it in the order in which they first run.
 
-    `number` is its index among the launch's memories once another block of the cluster has accessed it.
+    `number` is its index among the launch's memories once another block of the cluster has accessed it; `nothing` is the byte that it holds
+    where nothing has written.
     """
     number = None
 
     def __init__(self, block):
         dynamic = block.launch.shared
-        raw = np.full(max(config.shared_limit, dynamic) + 1024, POISON, np.uint8)
+        self.nothing = block.launch.fresh.shared
+        raw = np.full(max(config.shared_limit, dynamic) + 1024, self.nothing, np.uint8)
         super().__init__(raw, 0, config.shared_base)
         self.dynamic = dynamic
         self.statics = {}

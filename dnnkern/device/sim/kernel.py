@@ -10,6 +10,7 @@ from .arrays import Buffer, Layout
 from .block import Block
 from .config import config
 from .errors import Misuse, Race
+from .fresh import Fresh
 from .maps import Map
 from .pointer import Addresses, Pointer, address_of, memory_of, storage
 from .scalars import as_argument
@@ -65,13 +66,13 @@ class Launch(engine.Launch):
 
     `arguments` make the kernel's arguments for a given thread; `memories` are the buffers by index, of which 0 is each block's own shared
     memory; `indices` and `clocks` are the blockIdx and the `Clocks` of the blocks by number; `asynchronous`: there are agents beside the
-    threads; `options` are the kernel's.
+    threads; `options` are the kernel's; `fresh` tells what memory holds that nothing has written.
     """
 
-    def __init__(self, kernel, arguments, **geometry):
+    def __init__(self, kernel, arguments, fresh, **geometry):
         super().__init__(kernel.__name__, kernel.py_func, make_block=Block, **geometry)
         self.now = self.floor = 0
-        self.options = kernel.targetoptions
+        self.options, self.fresh = kernel.targetoptions, fresh
         self.memories, self._allocations, self.locations, self.indices = [None], {}, {}, []
         self.clocks, self.asynchronous = [], False
         names = kernel.names
@@ -144,7 +145,7 @@ class Kernel:
         self._least = code.co_argcount - len(function.__defaults__ or ())
         self._most = float("inf") if code.co_flags & 4 else code.co_argcount
 
-    def simulate(self, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False):
+    def simulate(self, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False, fresh=Fresh()):
         """Run every block to its end.
 
         Parameters
@@ -156,6 +157,8 @@ class Kernel:
             Bytes of dynamic shared memory.
         cooperative : bool
             All blocks are resident, and `cuda.cg.this_grid().sync()` may be used. None: as many as turn out to be needed.
+        fresh : Fresh
+            What memory of the blocks and threads holds that nothing has written, and who looks at reads of it.
 
         Raises
         ------
@@ -170,11 +173,13 @@ class Kernel:
         if not all(grid):
             return
         with _one_launch:
-            again = functools.partial(Launch, self, args, grid=grid, block=block, cluster=cluster, shared=shared, cooperative=cooperative)
+            again = functools.partial(Launch, self, args, fresh, grid=grid, block=block, cluster=cluster, shared=shared,
+                                      cooperative=cooperative)
             launch = again()
             memory = trace.saved(launch)
             try:
-                launch.run()
+                with trace.looking(fresh if fresh.looks else None):
+                    launch.run()
             except Race as race:
                 trace.locate(race, memory, again)
                 raise

@@ -16,7 +16,7 @@ from itertools import chain
 
 import numpy as np
 
-from .arrays import GLOBAL_SHIFT, POISON, SHARED_SHIFT
+from .arrays import GLOBAL_SHIFT, SHARED_SHIFT
 from .clocks import SLOTS
 from .config import config
 from .engine import STATS
@@ -310,7 +310,7 @@ def blame(launch, error, thread):
         size_log = entry >> SHARED_SHIFT
         if size_log < 8:
             memory, byte = thread.block.shared, (entry & (1 << SHARED_SHIFT) - 1) << size_log
-            if (memory.raw[byte:byte + (1 << size_log)] == POISON).all():
+            if memory.nothing and (memory.raw[byte:byte + (1 << size_log)] == memory.nothing).all():  # zeros are mostly written ones
                 annotate(error, f"the thread has read {memory.describe(byte)}, which nothing has written")
                 break
     try:

@@ -126,7 +126,7 @@ class Store:
         source = memory.raw[self.byte:self.byte + target.nbytes].reshape(-1, 16)
         shadow = order.shadow_of(memory)
         if shadow is not None:
-            nothing = np.flatnonzero((source == POISON).all(1))
+            nothing = np.flatnonzero((source == memory.nothing).all(1))
             never = [k for k in nothing if not shadow.written_at(self.byte + 16 * int(k), 16)]
             if never:
                 raise Misuse(f"a bulk store reads {memory.describe(self.byte + 16 * int(never[0]))}, which nothing has written")

@@ -1,4 +1,4 @@
-"""Where in the source two accesses are that race: the launch is run once more, on the same memory, with logs that look who appends to them.
+"""Where in the source memory is accessed: a launch is run once more, on the same memory, with logs that look who appends to them.
 
 Logs hold numbers alone, which is what makes them cheap; runs are repeatable, so the same race comes again.
 """
@@ -15,7 +15,7 @@ MOST_BYTES = 1 << 28  # of the memory behind a launch's arguments; larger is not
 _SIM = os.path.dirname(__file__) + os.sep
 _DEVICE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 ACTIVE = None
-"""The `Trace` of the launch that is running; None but for a second run."""
+"""What looks at the accesses of the launch that is running, a `Trace` or a `Fresh`; None but for a run to find out where they are."""
 
 
 def place():
@@ -66,14 +66,9 @@ class Trace:
         self.places = {}
 
     def look(self, log, entry):
-        if entry < 1 << GLOBAL_SHIFT:
-            memory, size_log, element = ("shared", log.thread.block.number), entry >> SHARED_SHIFT, entry & (1 << SHARED_SHIFT) - 1
-        else:
-            code = entry >> GLOBAL_SHIFT
-            buffer, size_log, element = log.thread.block.launch.memories[code >> 3], code & 7, entry & (1 << GLOBAL_SHIFT) - 1
-            memory = key_of(buffer)
-        first = element << size_log
-        if first < self.byte + self.size and self.byte < first + (1 << size_log) and memory == self.memory:
+        """An access is logged."""
+        buffer, first, size = located(log.thread, entry)
+        if first < self.byte + self.size and self.byte < first + size and key_of(buffer) == self.memory:
             self.places[log.thread.block.number, log.thread.tid, log.kind] = place()
 
     def started(self, block, agent):
@@ -83,6 +78,27 @@ class Trace:
     def of(self, agent, kind):
         """Where the agent, (block, number), made its access, or was started; None if that is not known."""
         return self.places.get((*agent, kind)) or self.places.get((*agent, "started"))
+
+
+def located(thread, entry):
+    """(buffer, first byte, bytes) of an entry in a log of the thread."""
+    if entry < 1 << GLOBAL_SHIFT:
+        buffer, size_log, element = thread.block.shared, entry >> SHARED_SHIFT, entry & (1 << SHARED_SHIFT) - 1
+    else:
+        code = entry >> GLOBAL_SHIFT
+        buffer, size_log, element = thread.block.launch.memories[code >> 3], code & 7, entry & (1 << GLOBAL_SHIFT) - 1
+    return buffer, element << size_log, 1 << size_log
+
+
+@contextlib.contextmanager
+def looking(watch):
+    """Within the block, what looks at the accesses of threads that start."""
+    global ACTIVE
+    ACTIVE = watch
+    try:
+        yield
+    finally:
+        ACTIVE = None
 
 
 def key_of(buffer):
@@ -100,14 +116,14 @@ def saved(launch):
 
 def locate(error, memory, again):
     """Add the lines of both accesses to the message of a `Race`; `again()` makes the launch it came from anew, `memory` was `saved`."""
-    global ACTIVE
     if memory is None or getattr(error, "memory", None) is None:
         return
     for raw, values in memory:
         raw[:] = values
-    ACTIVE = trace = Trace(error)
+    trace = Trace(error)
     try:
-        again().run()
+        with looking(trace):
+            again().run()
     except Race as race:
         if race.args[0].split("\n")[0] == error.args[0].split("\n")[0]:
             head, *rest = error.args[0].split("\n")
@@ -116,8 +132,6 @@ def locate(error, memory, again):
             error.args = ("\n".join([head, *lines, *rest]),)
     except Exception:  # a kernel that does something else the second time: what is known is the first message
         pass
-    finally:
-        ACTIVE = None
 
 
 def logs_of(thread):

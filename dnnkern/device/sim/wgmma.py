@@ -12,7 +12,6 @@ from functools import lru_cache
 import numpy as np
 
 from . import engine, order, proxy
-from .arrays import POISON as NOTHING
 from .arrays import Nobody, Vector
 from .errors import Misuse
 
@@ -297,7 +296,7 @@ class Warpgroup:
         shadow = order.shadow_of(self.block.shared)
         if shadow is None:
             return
-        nothing = every[(lines[every] == NOTHING).all(1)]
+        nothing = every[(lines[every] == self.block.shared.nothing).all(1)]
         if len(nothing):
             cells, _ = shadow.cells(nothing, nothing, 4)
             never = shadow.written[cells].reshape(len(nothing), -1).max(1) == 0
