@@ -161,6 +161,17 @@ def test_an_infinite_gradient_stays_where_it_belongs():
         np.testing.assert_array_equal(dx[0, 0] if layout == "NCHW" else dx[0, ..., 0], expected)
 
 
+def test_results_larger_than_any_memory():
+    """Said at once, whatever the window's arithmetic takes."""
+    x = array(np.ones((1, 1, 4, 4)), "float32")
+    for size, words in ((2 ** 63, "output_size is 9223372036854775808; expected 2147483647 or less"),
+                        (2 ** 31 - 1, r"the result has shape \(1, 1, 2147483647, 2147483647\), 18446744056529682436 bytes in all; the device")):
+        with pytest.raises(ValueError, match=f"adaptive_avg_pool_fwd: {words}"):
+            dnnkern.adaptive_avg_pool_fwd(x, size)
+    with pytest.raises(ValueError, match="avg_pool_fwd: the result has shape"):
+        dnnkern.avg_pool_fwd(x, 2, padding=2 ** 31 - 1)
+
+
 def test_even_adaptive_windows_are_ordinary_ones():
     x = Tensor.packed((2, 3, 12, 8), "float32")
     even = make_adaptive_forward("avg_pool_fwd", False, (x,), None, (4, 2), "NCHW", frozenset())

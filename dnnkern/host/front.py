@@ -238,6 +238,9 @@ class Operation:
             self._check_writable(name, x)
         kind.bound(problem)
         device = device_of(index)
+        if not outs and (size := sum(t.nbytes for t in problem.outputs)) > device.memory:
+            raise ValueError(f"{self.function}: the result has shape {problem.outputs[0].shape}, {size} bytes in all; the device has "
+                             f"{device.memory}")
         noted(problem)
         if problem.is_empty:
             algorithm, executable, need = None, None, 0

@@ -42,6 +42,10 @@ class Argument:
         return isinstance(self.value, str)
 
 
+def _name(kernel):
+    return getattr(kernel, "__name__", None) or repr(kernel)
+
+
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch of a plan."""
@@ -61,10 +65,10 @@ class Launch:
     def __post_init__(self):
         threads = self.block[0] * self.block[1] * self.block[2]
         if not 1 <= threads <= 1024:
-            raise ValueError(f"launch of {self.kernel}: {threads} threads a block; a block has 1 to 1024")
+            raise ValueError(f"launch of {_name(self.kernel)}: {threads} threads a block; a block has 1 to 1024")
         for size, bound, axis in zip(self.grid, (2 ** 31 - 1, 65535, 65535), "xyz"):
             if not 1 <= size <= bound:
-                raise ValueError(f"launch of {self.kernel}: grid {self.grid}; {axis} is 1 to {bound}")
+                raise ValueError(f"launch of {_name(self.kernel)}: grid {self.grid}; {axis} is 1 to {bound}")
 
 
 class _Config(ctypes.Structure):
@@ -195,7 +199,7 @@ def _positions(launches, parameters):
         for a in launch.arguments:
             for name in a.spec.names if isinstance(a.spec, Table) else (a.value,) if a.is_dynamic else ():
                 if name not in known:
-                    raise ValueError(f"launch of {launch.kernel}: Argument({a.type!r}, {name!r}); expected a constant, or one of "
+                    raise ValueError(f"launch of {_name(launch.kernel)}: Argument({a.type!r}, {name!r}); expected a constant, or one of "
                                      f"{', '.join(map(repr, known))}{nearest(name, known)}")
     return {name: k for k, name in enumerate(name for name, kind in parameters if kind != "null")}
 

@@ -186,8 +186,12 @@ def places_shape(shape, found, layout):
 
 
 def adaptive_window(n, m):
-    """Largest extent of m adaptive windows over n pixels: they repeat themselves gcd(m, n) times."""
-    return max(-(-(p + 1) * n // m) - p * n // m for p in range(m // math.gcd(m, n)))
+    """Largest extent of m adaptive windows over n pixels.
+
+    With n and m divided by their common divisor, window p has ceil((r + n) / m) pixels for r = p * n mod m, and r takes all values below m.
+    """
+    common = math.gcd(m, n)
+    return -(-(n + m - common) // m)
 
 
 # ---- calls
