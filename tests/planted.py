@@ -1,13 +1,17 @@
 """Bugs that the tests must find: each is an edit of one file, and `make planted` runs with each what `make test` would run if that file had
 changed, until the first test fails.
 
-    python tests/planted.py [NUMBER or part of a file's name ...]
+    python tests/planted.py [--processes N] [NUMBER or part of a file's name ...]
 
+The full run has all those tests, so it finds what they find.
 `test_planted.py` keeps the list applicable.
 """
+import argparse
+import concurrent.futures
 import contextlib
 import os
 import pathlib
+import queue
 import re
 import subprocess
 import sys
@@ -125,19 +129,32 @@ def caught(copy, bug):
     return found[0]
 
 
-def main(words):
+def main(words=None):
+    parser = argparse.ArgumentParser(description="Bugs that the tests must find.")
+    parser.add_argument("--processes", type=int, default=1, help="bugs looked for at the same time")
+    parser.add_argument("bugs", nargs="*", help="numbers, or parts of a file's name; default: all")
+    words = parser.parse_args(words)
     chosen = [(n, bug) for n, bug in enumerate(BUGS)
-              if not words or str(n) in words or any(w in bug.path for w in words if not w.isdigit())]
-    missed = 0
-    with checkout() as copy:
-        for n, bug in chosen:
-            started = time.time()
+              if not words.bugs or str(n) in words.bugs or any(w in bug.path for w in words.bugs if not w.isdigit())]
+    copies = queue.SimpleQueue()
+
+    def look_for(n, bug):
+        copy, started = copies.get(), time.time()
+        try:
             by = caught(copy, bug)
-            missed += by is None
-            print(f"{n:2} {bug.path}: {bug.what}: {'MISSED' if by is None else by[:140]} ({time.time() - started:.0f} s)", flush=True)
-    print(f"{len(chosen) - missed} of {len(chosen)} found")
-    return 1 if missed else 0
+        finally:
+            copies.put(copy)
+        print(f"{n:2} {bug.path}: {bug.what}: {'MISSED' if by is None else by[:140]} ({time.time() - started:.0f} s)", flush=True)
+        return by is not None
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(min(words.processes, len(chosen))):
+            copies.put(stack.enter_context(checkout()))
+        with concurrent.futures.ThreadPoolExecutor(words.processes) as pool:
+            found = sum(pool.map(look_for, *zip(*chosen)))
+    print(f"{found} of {len(chosen)} found")
+    return found < len(chosen)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
