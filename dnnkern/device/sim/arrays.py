@@ -7,6 +7,7 @@ size (`Buffer.code`); entries of a block's own shared memory are small integers,
 
 Integer elements are read through a memoryview, which yields Python ints, others through NumPy, which yields NumPy scalars.
 """
+import functools
 import operator
 from collections import deque
 
@@ -52,7 +53,7 @@ class Layout:
         self.buffer, self.dtype, self.start, self.shape, self.strides, self.name = buffer, dtype, start, shape, strides, name
         self.convert, self.data, self.code = converter(dtype), buffer.elements(dtype), buffer.code(dtype)
         self.kind = Array
-        if len(shape) in (1, 2) and strides == packed_strides(shape):
+        if strides == (1,) or len(shape) == 2 and strides == packed_strides(shape):
             self.kind = Matrix if len(shape) == 2 else Vector
             self.data = self.data[start:start + shape[0] * strides[0]]
             self.code += start
@@ -284,6 +285,9 @@ def poisoned(shape, dtype, byte=POISON):
     return out
 
 
+_local_template = functools.lru_cache(maxsize=1000)(poisoned)  # a copy takes a third of the time
+
+
 class Nobody:
     """Stands for a thread where accesses are nobody else's business: its logs keep nothing."""
     reads = writes = deque(maxlen=0)
@@ -291,7 +295,7 @@ class Nobody:
 
 def local_array(shape, dtype, name, byte=POISON):
     """A thread's own array: an ndarray, but of integers an `Array`, so that they are Python ints and wrap when stored."""
-    memory = poisoned(shape, dtype, byte)
+    memory = _local_template(shape, dtype, byte).copy()
     if dtype.kind not in "iu":
         return memory
     flat = memory.reshape(-1)

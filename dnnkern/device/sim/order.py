@@ -37,7 +37,6 @@ class Knowledge:
         self.launch, self.home = block.launch, block
         self.block, self.stride, self.floor = block.number, block.n + SLOTS, block.floor
         self.oldest = self.floor if private else self.launch.floor
-        self._table = None
 
     def agents(self, tids):
         return tids + self.block * self.stride
@@ -51,24 +50,33 @@ class Knowledge:
         """Which of the accesses (agent, time) the threads `tids` do not know of."""
         if not len(tids):
             return np.zeros(0, bool)
-        if self._table is None:
-            clocks = {id(t.clock): t.clock for t in self.home.threads}
-            row = {key: k for k, key in enumerate(clocks)}
-            self._table = list(clocks.values()), np.array([row[id(t.clock)] for t in self.home.threads])
-        clocks, rows = self._table
         known = np.full(len(tids), self.launch.floor)
         owners, local = np.divmod(agents, self.stride)
-        for owner in np.unique(owners):
-            at = np.flatnonzero(owners == owner)
+        clocks = self._clocks(tids)
+        for owner in set(owners.tolist()):
+            of_owner = owners == owner
             if owner == self.block:
-                known[at] = max(self.floor, self.launch.floor)
-            here = rows[tids[at]]
-            for k in np.unique(here):
-                times_of = clocks[k].of(int(owner))
+                known[of_owner] = max(self.floor, self.launch.floor)
+            for clock, of_clock in clocks:
+                times_of = clock.of(owner)
                 if times_of is not None:
-                    some = at[here == k]
+                    some = np.flatnonzero(of_owner & of_clock)
                     known[some] = np.maximum(known[some], times_of[local[some]])
         return known < times
+
+    def _clocks(self, tids):
+        """[(clock, which of `tids` are of threads that have it)]"""
+        threads = self.home.threads
+        if self.home.uniform:
+            return [(threads[0].clock, True)]
+        members, which = np.unique(tids, return_inverse=True)
+        clocks = [threads[tid].clock for tid in members.tolist()]
+        keys = list(map(id, clocks))
+        distinct = dict(zip(keys, clocks))
+        if len(distinct) == 1:
+            return [(clocks[0], True)]
+        keys = np.array(keys)[which]
+        return [(clock, keys == key) for key, clock in distinct.items()]
 
     def name(self, agent):
         block, local = divmod(agent, self.stride)
