@@ -378,6 +378,8 @@ def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NO
         A forced algorithm that cannot, or limits nothing meets; the message gives each candidate's reason.
     """
     check_choice("get_algorithm", algo=algo, workspace_limit=workspace_limit, allow=allow, exclude=exclude)
+    if workspace_limit is not None:
+        workspace_limit = integer("get_algorithm", "workspace_limit", workspace_limit)
     return _chosen(op, problem, algo, workspace_limit, allow, exclude, device or device_of(current_device()), preference(prefer))[0]
 
 
@@ -388,7 +390,7 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
         forced = next((a for a in known if a.name == algo), None)
         if forced is None:
             names = [a.name for a in known]
-            raise NotSupported(f"{op}: no algorithm {algo!r}; there are {', '.join(names)}{nearest(algo, names)}")
+            raise NotSupported(f"{op}: algo={shown(algo)}; expected one of {', '.join(map(repr, names))}{nearest(algo, names)}")
         reason = refusal(forced, problem, device, **limits)
         if reason:
             raise NotSupported(f"{op}: algorithm {algo!r} cannot solve {problem}: {reason}")

@@ -1,33 +1,53 @@
 """Random calls of every public function: arguments that are odd but valid must give what the plain ones give, invalid ones an error that
 names the function and the argument, with nothing written.
 
-    python tests/fuzz.py [--calls 100000] [--seed 0] [--op softmax_fwd,...]
+    NUMBA_ENABLE_CUDASIM=1 python tests/fuzz.py [--calls 100000] [--seed 0] [--op softmax_fwd,...] [--processes 2]
 
-A call starts from a small case of the contract, whose arguments are recorded as the public function gets them. One of them is replaced:
-by the same value in other clothes (a NumPy number, a list for a tuple, an array with other strides, a torch tensor), or by something that
-it cannot be.
+A call starts from a small one of tests/calls.py or of the contract's cases, whose arguments are recorded as the public function gets them.
+One of them is replaced: by the same value in other clothes (a NumPy number, a list for a tuple, an array with other strides, a torch
+tensor), by an array of another dtype, shape or kind, or by something that it cannot be. The last line is a summary; the exit status is 1
+where there are findings. A seed gives the same calls again, whatever the number of processes.
 """
 import argparse
 import collections
+import concurrent.futures
 import contextlib
+import functools
 import inspect
+import math
+import multiprocessing
+import os
 import random
+import re
 import signal
 import sys
 import traceback
 import warnings
 
+if __name__ == "__main__":  # before dnnkern is imported: what was measured here decides nothing
+    os.environ["DNNKERN_CACHE_DIR"] = ""
+
+import calls as plain_calls
 import cases
 import ml_dtypes
 import numpy as np
-import sample
 
 import dnnkern
-from dnnkern.dispatch import NotSupported
+from dnnkern.dispatch import NotSupported, prefer
+from dnnkern.host import front, launch
+from dnnkern.host.arrays import kind_named
 
 ALLOWED = (ValueError, TypeError, NotSupported)
-SECONDS = 20  # that a call may take
+SECONDS = 20.0  # that a call may take on the host, of which others may have most
+SIMULATED_SECONDS = 0.5  # of CPU time, then a valid call that is long in the simulator ends
+LARGEST_RESULT = 1 << 24  # bytes; a valid call that wants more is not made
 LARGEST = 4000  # elementary steps of a case that is worth repeating
+MOST = 8  # cases of an operation
+PART = 500  # calls from one seed
+
+FUNCTIONS = {name: getattr(dnnkern, name) for name in sorted(plain_calls.CALLS)}
+PARAMETERS = {name: tuple(p.name for p in inspect.signature(f).parameters.values() if p.kind is not p.VAR_KEYWORD)
+              for name, f in FUNCTIONS.items()}
 
 
 class _Odd:
@@ -40,87 +60,145 @@ def _cycle():
     return found
 
 
-# What no argument may be, but for those whose default it is or that take arrays, lists or names.
-NONSENSE = ("nonsense", "1", b"1", 1j, {}, {"a": 1}, set(), _Odd(), object, 10 ** 400, np.datetime64("2020-01-01"), np.complex64(1),
-            np.array("x"), np.array([1.0, 2.0], object), np.ma.masked_array([1.0], [True]), np.matrix([[1.0]]), _cycle(), lambda: 0,
-            range(0), slice(None), Ellipsis)
-NUMBERS = (None, -1, 0, 1, 2, 3, 7, 2 ** 31 - 1, 2 ** 31, 2 ** 63, -2 ** 63, 2 ** 64, 1.0, 1.5, -0.5, 0.0, 1e-300, 1e300, float("nan"),
-           float("inf"), True, False, np.int8(1), np.uint64(2 ** 63), np.float16(0.5), (), (1,), (1, 1), (1, 1, 1), (-1, -1), (0, 0), [1],
-           "", "relu", "NHWC")
+class _NoRepr:
+    """An object that cannot be shown."""
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+# What no argument may be, but for those whose default it is or that take lists or names.
+NONSENSE = ("nonsense", "1", b"1", 1j, {"a": 1}, {1}, _Odd(), _NoRepr(), object, np.datetime64("2020-01-01"), np.complex64(1),
+            np.array("x"), np.array([1.0, 2.0], object), np.ma.masked_array([1.0], [True]), _cycle(), lambda: 0, slice(None), Ellipsis,
+            [[[]]], "x" * 10_000)
+# What some arguments may be and others not.
+PERHAPS = (None, -1, 0, 1, 2, 3, 7, 2 ** 31 - 1, 2 ** 31, 2 ** 63, -2 ** 63, 2 ** 64, 10 ** 400, 10 ** 6000, 1.0, 1.5, -0.5, 0.0, 1e-300,
+           1e300, float("nan"), float("inf"), True, False, np.int8(1), np.uint64(2 ** 63), np.float16(0.5), np.array(1), np.array(0.5),
+           np.ones((1, 1)).view(np.matrix), np.ones((3, 1, 1, 1, 1, 1, 1, 1, 1, 1)), (), {}, set(), [], (1,), (1, 1), (1, 1, 1), (-1, -1),
+           (0, 0), (2 ** 31 - 1, 1), (2 ** 62, 2 ** 62), (None, None), [1], range(0), range(2), "", "relu", "NHWC", "none", "float16",
+           np.float32, np.dtype("int8"), bytearray(64))
+DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int16", "int32", "int64", "bool")
+# Parameters that are written in place, by function.
+UPDATED = {"add_tensor": {"c"}, "batch_norm_train_fwd": {"running_mean", "running_var"}, "clip_grad_norm": {"grads", "found_inf"},
+           "grad_norm": {"found_inf"}, "rnn_bwd_data": {"reserve"}, "scale_tensor": {"x"}, "set_tensor": {"x"},
+           **{name: set(PARAMETERS[name]) - {"grads"} for name in PARAMETERS if name.endswith("_step")}}
+PACKED = ("weights", "reserve", "mask")  # arrays that may not have other strides
+TAIL = ("out", "workspace", "stream", *front.CHOICE)
 
 
 class Call:
-    """A recorded call: the function, and the value of each of its parameters."""
+    """A recorded call: the function's name, and the value of each of its parameters that was given."""
 
-    def __init__(self, name, function, arguments):
-        self.name, self.function, self.arguments = name, function, arguments
+    def __init__(self, name, arguments):
+        self.name, self.arguments = name, arguments
 
-    def copied(self):
-        """The same with arrays of its own."""
-        return Call(self.name, self.function, {key: _copy(value) for key, value in self.arguments.items()})
+    def with_(self, parameter, value):
+        """The same call with arrays of its own and one argument replaced."""
+        return Call(self.name, {**{key: _copy(old) for key, old in self.arguments.items() if key != parameter}, parameter: value})
 
     def run(self):
-        return self.function(**self.arguments)
+        return FUNCTIONS[self.name](**self.arguments)
+
+    @functools.cached_property
+    def expected(self):
+        """Results and updated arguments of the plain call; None where it is refused."""
+        plain = Call(self.name, {key: _copy(value) for key, value in self.arguments.items()})
+        try:
+            return _everything(plain, plain.run())
+        except (NotSupported, Valid):
+            return None
+
+    def __str__(self):
+        return ", ".join(f"{k}={f'{v.dtype}{v.shape}' if isinstance(v, np.ndarray) else _shown(v)}" for k, v in self.arguments.items())
+
+
+def _shown(value):
+    try:
+        return " ".join(f"{value!r:.80}".split())
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 
 def _copy(value):
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.dtype != object:
         return value.copy()
-    if isinstance(value, (list, tuple)) and not isinstance(value, str) and any(isinstance(v, np.ndarray) for v in value):
-        return type(value)(_copy(v) for v in value)
+    if type(value) in (list, tuple) and any(isinstance(v, np.ndarray) for v in value):
+        return type(value)(map(_copy, value))
     return value
 
 
 @contextlib.contextmanager
-def recorded(name):
-    """The calls of a public function, as {parameter: value}, in a list; they are not made."""
-    function, calls = getattr(dnnkern, name), []
-
-    def record(*args, **kwargs):
-        bound = inspect.signature(function).bind(*args, **kwargs)
-        calls.append(Call(name, function, dict(bound.arguments)))
-        raise StopIteration  # nothing of the call is needed
-    setattr(dnnkern, name, record)
-    try:
-        yield calls
-    finally:
-        setattr(dnnkern, name, function)
-
-
-def calls_of(op, most=12):
-    """Plain calls of an operation from its smallest cases, of different dtypes."""
+def recorded():
+    """The calls of public functions, in a list; they are not made."""
     found = []
-    for case in sorted(sample.CASES[op].values(), key=lambda c: c.work):
+
+    def record(name, *args, **kwargs):
+        bound = inspect.signature(FUNCTIONS[name]).bind(*args, **kwargs).arguments
+        bound.update(bound.pop("parameters", {}))
+        bound.update(bound.pop("choice", {}))
+        found.append(Call(name, {key: value for key, value in bound.items() if key not in TAIL}))
+        raise StopIteration  # nothing of the call is needed
+    for name in FUNCTIONS:
+        setattr(dnnkern, name, functools.partial(record, name))
+    try:
+        yield found
+    finally:
+        for name, function in FUNCTIONS.items():
+            setattr(dnnkern, name, function)
+
+
+def calls_of(module):
+    """Plain calls of an operation's smallest cases, of different dtypes and problems."""
+    small = []
+    for case in module.CASES:
         places = [p for p in case.inputs().values() if p is not None]
-        if case.work > LARGEST or not all(p.size for p in places) or case.in_place():
-            continue
+        if case.work <= LARGEST and all(p.size for p in places) and not case.in_place():
+            small.append((case.id.split("-")[-1], case.work, case.id, case))
+    small.sort(key=lambda row: row[:3])
+    random.Random(module.__name__).shuffle(small)
+    found = []
+    for *_, case in small[:MOST]:
         values = case.values("float")
-        arrays = {name: None if p is None else np.ascontiguousarray(values[name]).astype(cases.numpy_dtype(p.dtype)).reshape(p.shape)
+        arrays = {name: p and np.ascontiguousarray(values[name]).astype(cases.numpy_dtype(p.dtype)).reshape(p.shape)
                   for name, p in case.inputs().items()}
-        with recorded(op) as calls, contextlib.suppress(StopIteration, IndexError):  # some cases need a place for their results
-            case.call(arrays, ())
-        for call in calls:
-            call.arguments.pop("out", None)
+        with recorded() as calls, contextlib.suppress(StopIteration):
+            case.call(arrays, (None,) * len(case.outputs()) if len(case.outputs()) > 1 else None)
         found += calls
-    random.Random(op).shuffle(found)
-    return found[:most]
+    return found
 
 
-# ---- odd but valid
+@functools.cache
+def able():
+    """{function: its plain calls}, the first from tests/calls.py."""
+    found = {}
+    for name, make in plain_calls.CALLS.items():
+        arrays, keywords = make()
+        found[name] = [Call(name, {**dict(zip([p for p in PARAMETERS[name] if p not in keywords], arrays)), **keywords})]
+    for module in cases.modules().values():
+        for call in calls_of(module):
+            found[call.name].append(call)
+    return found
 
-def dressed(value, rng):
+
+# ---- other values
+
+def dressed(value, rng, packed=False):
     """The same value in other clothes; None where it has no others."""
     if isinstance(value, np.ndarray):
-        return rng.choice((_strided, _backwards, _other_order, _expanded_base, _torch))(value)
+        return rng.choice((_inside, _torch) if packed else (_strided, _backwards, _fortran, _inside, _torch))(value)
+    if type(value) is list and value and all(isinstance(v, np.ndarray) for v in value):
+        return rng.choice((list, tuple))(dressed(v, rng) for v in value)
     if isinstance(value, bool):
         return np.bool_(value)
     if isinstance(value, int):
-        able = [make(value) for make in (np.int64, np.int32, np.int16) if np.iinfo(make).min <= value <= np.iinfo(make).max]
-        return rng.choice(able or [None])
+        return rng.choice([make(value) for make in (np.int64, np.int32, np.int16) if np.iinfo(make).min <= value <= np.iinfo(make).max]
+                          or [None])
     if isinstance(value, float):
         return rng.choice((np.float64(value), np.array(value)) + ((np.float32(value),) if float(np.float32(value)) == value else ()))
     if isinstance(value, tuple) and value and all(isinstance(v, int) for v in value):
-        return rng.choice((list(value), tuple(np.int64(v) for v in value)))
+        return rng.choice((list(value), tuple(np.int64(v) for v in value), np.array(value)))
+    if isinstance(value, str):
+        return np.str_(value)
     return None
 
 
@@ -135,11 +213,12 @@ def _backwards(a):
     return np.ascontiguousarray(a[::-1])[::-1] if a.ndim else a.copy()
 
 
-def _other_order(a):
-    return np.asfortranarray(a)
+def _fortran(a):
+    return np.array(a, order="F")
 
 
-def _expanded_base(a):
+def _inside(a):
+    """Within a larger array, at an element that is aligned to no more than its own size."""
     wide = np.zeros((a.size + 3,), a.dtype)
     wide[1:1 + a.size] = a.reshape(-1)
     return wide[1:1 + a.size].reshape(a.shape)
@@ -151,19 +230,57 @@ def _torch(a):
         return torch.from_numpy(a.view(np.int16).copy()).view(torch.bfloat16)
     try:
         return torch.from_numpy(a.copy())
-    except TypeError:  # 8-bit floats, unsigned integers
+    except TypeError:  # 8-bit floats
         return a.copy()
 
 
-def as_numpy(result):
-    """Results as a list of arrays of float64, or of what they are."""
-    found = []
-    for r in result if isinstance(result, tuple) else (result,):
-        if hasattr(r, "detach"):
-            import torch
-            r = (r.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if r.dtype == torch.bfloat16 else r.numpy())
-        found.append(None if r is None else np.asarray(r).astype(np.float64))
-    return found
+def altered(a, rng):
+    """An array that differs in dtype, shape, memory or values; it may be valid or not."""
+    def resized(axis, n):
+        return np.resize(a, (*a.shape[:axis], n, *a.shape[axis + 1:])) if a.ndim else a.copy()
+
+    def read_only():
+        b = a.copy()
+        b.flags.writeable = False
+        return b
+
+    def torch_of_another_kind():
+        import torch
+        t = _torch(a)
+        return t.to("meta") if isinstance(t, torch.Tensor) and rng.random() < 0.5 else t
+    axis = rng.randrange(max(a.ndim, 1))
+    if not a.size:
+        return a.astype(cases.numpy_dtype(rng.choice(DTYPES)))
+    return rng.choice((
+        lambda: a.astype(cases.numpy_dtype(rng.choice(DTYPES))), lambda: a.astype(np.complex64), lambda: a.astype(a.dtype.newbyteorder()),
+        lambda: a[None].copy(), lambda: a[..., None].copy(), lambda: a.reshape(-1).copy(), lambda: a.reshape(-1)[:1].reshape(()).copy(),
+        lambda: a.T, lambda: resized(axis, 0), lambda: resized(axis, 1), lambda: resized(axis, a.shape[axis] + 1 if a.ndim else 1),
+        lambda: resized(axis, 5), lambda: np.broadcast_to(a.reshape(-1)[:1].reshape((1,) * a.ndim), a.shape), read_only,
+        lambda: np.full_like(a, float("nan") if a.dtype.kind not in "iub" else 77),
+        lambda: np.full_like(a, -1 if a.dtype.kind != "u" else 255),
+        lambda: np.ma.masked_array(a), lambda: a.tolist(), lambda: [a], lambda: a[:0] if a.ndim else a, torch_of_another_kind,
+        lambda: np.frombuffer(b"\0" + a.tobytes(), a.dtype, offset=1).reshape(a.shape)))()
+
+
+def perhaps(call, parameter, rng):
+    """A value that may be valid or not."""
+    present = _copy(call.arguments.get(parameter))
+    if parameter == "out" and rng.random() < 0.5 and call.expected is not None:
+        results = [r.copy() for r in call.expected["result"] if r is not None]
+        one = rng.randrange(len(results))
+        results[one] = altered(results[one], rng)
+        return results[0] if len(results) == 1 else tuple(results)
+    if isinstance(present, np.ndarray) and rng.random() < 0.7:
+        return altered(present, rng)
+    if type(present) is list and present and isinstance(present[0], np.ndarray) and rng.random() < 0.7:
+        one = rng.randrange(len(present))
+        return rng.choice((lambda: [*present[:one], altered(present[one], rng), *present[one + 1:]], lambda: present[1:],
+                           lambda: [*present, present[0].copy()], lambda: [*present[:-1], None], lambda: iter(present),
+                           lambda: [*present, present[0]]))()
+    if type(present) in (tuple, list) and present and rng.random() < 0.5:
+        one = rng.randrange(len(present))
+        return type(present)((*present[:one], rng.choice(PERHAPS + NONSENSE), *present[one + 1:]))
+    return rng.choice(PERHAPS)
 
 
 # ---- one call
@@ -178,110 +295,183 @@ class Findings:
         key = kind, call.name, parameter, type(value).__name__
         self.counts[key] += 1
         if key not in self.first:
-            arguments = {k: f"{v.dtype}{v.shape}" if isinstance(v, np.ndarray) else v for k, v in call.arguments.items()}
-            self.first[key] = f"{kind}: {call.name}({parameter}={value!r:.80}): {detail}\n    from {arguments!r:.300}"
+            value = f"{value.dtype}{value.shape}" if hasattr(value, "dtype") and getattr(value, "shape", ()) != () else _shown(value)
+            self.first[key] = f"{kind}: {call.name}({parameter}={value}): {' '.join(str(detail).split())[:600]}\n    from {str(call)[:400]}"
+
+    def update(self, other):
+        """What another process has found, too."""
+        self.first, self.calls, self.refused = {**other.first, **self.first}, self.calls + other.calls, self.refused + other.refused
+        self.counts += other.counts
+
+    def __str__(self):
+        return "\n".join([f"{self.counts[key]:5} x {text}" for key, text in sorted(self.first.items())]
+                         + [f"{self.calls} calls, {self.refused} refused, {len(self.first)} findings"])
+
+
+class Valid(Exception):
+    """The call is valid, and too large to go on with."""
+
+
+class _Executable(launch.SimulatedExecutable):
+    """Ends after a while."""
+
+    def execute(self, values, stream, **how):
+        threads = sum(math.prod((*k.grid, *k.block)) for k in self.launches)
+        if threads > 20_000:
+            raise Valid
+        with limited(signal.ITIMER_PROF, signal.SIGPROF, SIMULATED_SECONDS, Valid):
+            super().execute(values, stream, **how)
 
 
 @contextlib.contextmanager
-def limited(seconds):
-    """TimeoutError after so many seconds, where a signal can raise it."""
+def limited(timer, number, seconds, error):
+    """Raises the error after so many seconds, and again, since what is raised in a callback of the interpreter is lost."""
     def stop(*_):
-        raise TimeoutError(f"took longer than {seconds} s")
-    old = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+        raise error(f"took longer than {seconds} s")
+    old = signal.signal(number, stop)
+    signal.setitimer(timer, seconds, 0.2)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, old)
+        signal.setitimer(timer, 0)
+        signal.signal(number, old)
 
 
-def _same(before, after):
-    """Whether an argument's arrays hold the same bytes."""
-    return all(np.array_equal(np.frombuffer(a.tobytes(), np.uint8), np.frombuffer(b.tobytes(), np.uint8))
-               for a, b in zip(_arrays(before), _arrays(after)))
+@contextlib.contextmanager
+def bounded():
+    """Calls that are valid and want much memory or time raise `Valid`."""
+    def small(empty):
+        def make(shape, dtype, *more):
+            if math.prod(shape) * cases.ITEMSIZE.get(dtype, 8) > LARGEST_RESULT:
+                raise Valid
+            return empty(shape, dtype, *more)
+        return make
+    kinds = [kind_named("numpy")]
+    with contextlib.suppress(ImportError):
+        kinds.append(kind_named("torch"))
+    executable, front.SimulatedExecutable = front.SimulatedExecutable, _Executable
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    for kind in kinds:
+        kind.empty = small(kind.empty)
+    try:
+        with warnings.catch_warnings(), prefer("naive"):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        front.SimulatedExecutable, sys.unraisablehook = executable, hook
+        for kind in kinds:
+            del kind.empty
+
+
+def as_numpy(value):
+    """An array as NumPy of float64, or of its own dtype where that is odd; None stays."""
+    if value is None:
+        return None
+    if hasattr(value, "detach"):
+        import torch
+        odd = {torch.bfloat16: "bfloat16", torch.float8_e4m3fn: "float8_e4m3fn", torch.float8_e5m2: "float8_e5m2"}.get(value.dtype)
+        bits = {1: torch.uint8, 2: torch.int16}.get(value.element_size())
+        value = value.numpy() if odd is None else value.view(bits).numpy().view(cases.numpy_dtype(odd))
+    return np.asarray(value)
+
+
+def _everything(call, result):
+    """{"result": results as arrays, parameter: what it holds afterwards}."""
+    found = {key: [as_numpy(a) for a in _arrays(value)] for key, value in call.arguments.items() if key in UPDATED.get(call.name, ())}
+    return {"result": [as_numpy(r) for r in (result if isinstance(result, tuple) else (result,))], **found}
 
 
 def _arrays(value):
-    return [v for v in (value if isinstance(value, (list, tuple)) else (value,)) if isinstance(v, np.ndarray) and v.dtype != object]
+    some = value if type(value) in (list, tuple) else (value,)
+    return [v for v in some if hasattr(v, "detach") or isinstance(v, np.ndarray) and v.dtype != object]
+
+
+def _bytes(value):
+    """The bytes that an argument's arrays hold; of a torch tensor nothing."""
+    return [v.tobytes() for v in _arrays(value) if isinstance(v, np.ndarray)]
+
+
+def _close(e, g):
+    """Equal but for the order in which a sum's terms are added, which follows the strides."""
+    roundoff = cases.ROUNDOFF.get(e.dtype.name, 0)
+    e, g = e.astype(np.float64), g.astype(np.float64)
+    finite = np.abs(e[np.isfinite(e)])
+    return e.shape == g.shape and np.allclose(e, g, 8 * roundoff, 8 * roundoff * finite.max(initial=0), equal_nan=True)
 
 
 def try_valid(call, parameter, value, findings):
-    """The same result, to rounding, with an argument in other clothes."""
-    plain, other = call.copied(), call.copied()
-    for one in (plain, other):
-        one.arguments.setdefault("algo", "naive")
-    other.arguments[parameter] = value
+    """The same result, with an argument in other clothes."""
+    if call.expected is None:
+        return  # the case forces what is not supported here
+    other = call.with_(parameter, value)
     try:
-        expected = as_numpy(plain.run())
-    except ALLOWED:
-        return  # the case forces what naive is not
-    try:
-        got = as_numpy(other.run())
+        got = _everything(other, other.run())
+    except Valid:
+        return
     except Exception as error:
         findings.add("refused though valid", call, parameter, value, f"{type(error).__name__}: {error}")
         return
-    for e, g in zip(expected, got):
-        if (e is None) != (g is None) or e is not None and not np.array_equal(e, g, equal_nan=True):
-            findings.add("another result", call, parameter, value, "differs from that of the plain argument")
+    for name, arrays in call.expected.items():
+        for e, g in zip(arrays, got[name]):
+            if (e is None) != (g is None) or e is not None and not _close(e, g):
+                findings.add("another result", call, parameter, value, f"{name} differs from that of the plain argument")
 
 
-def try_invalid(call, parameter, value, findings):
+def _is_nonsense(value):
+    return any(value is v for v in NONSENSE)
+
+
+def try_any(call, parameter, value, findings):
     """An error that names function and argument, or a result; inputs stay as they are."""
-    wild, before = call.copied(), call.copied()
-    wild.arguments[parameter] = value
+    wild = call.with_(parameter, value)
+    before = {key: _bytes(old) for key, old in wild.arguments.items()}
+    may_change = {"out", "workspace"}
     try:
-        with limited(SECONDS):
+        with limited(signal.ITIMER_REAL, signal.SIGALRM, SECONDS, TimeoutError):
             wild.run()
+        may_change |= UPDATED.get(call.name, set())
+    except Valid:
+        return
     except ALLOWED as error:
         findings.refused += 1
-        message = str(error)
-        if not message.startswith(call.name):
-            findings.add("does not begin with the function", call, parameter, value, f"{type(error).__name__}: {message}")
-        elif parameter not in message and not isinstance(call.arguments.get(parameter), np.ndarray):
-            findings.add("does not name the argument", call, parameter, value, f"{type(error).__name__}: {message}")
-        if "\n" in message and not isinstance(error, NotSupported):
-            findings.add("is not one line", call, parameter, value, message)
+        may_change = set()
+        message, name = str(error), type(error).__name__
+        if not message.startswith(f"{call.name}: "):
+            findings.add("does not begin with the function", call, parameter, value, f"{name}: {message}")
+        named = (parameter,) if _is_nonsense(value) else (*PARAMETERS[call.name], *call.arguments)
+        if not any(re.search(rf"\b{p}\b", message) for p in named):
+            findings.add("does not name the argument", call, parameter, value, f"{name}: {message}")
+        if ("\n" in message or len(message) > 600) and not isinstance(error, NotSupported):
+            findings.add("is long", call, parameter, value, message)
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         findings.add("escapes", call, parameter, value, f"{type(error).__name__}: {error} at {last.filename}:{last.lineno}")
         return
     else:
-        if any(value is v for v in NONSENSE):
+        if _is_nonsense(value):
             findings.add("accepted", call, parameter, value, "nonsense gave a result")
-            return
-    changed = [key for key, old in before.arguments.items()
-               if key != parameter and key not in UPDATED and not _same(old, wild.arguments[key])]
+    changed = [key for key, old in before.items() if key not in may_change and old != _bytes(wild.arguments[key])]
     if changed:
         findings.add("changed", call, parameter, value, f"{changed} was written")
 
 
-UPDATED = {"running_mean", "running_var", "params", "momenta", "m", "v", "vmax", "squares", "sums", "out", "master", "x", "c", "workspace",
-           "grads", "square_avg", "momentum_buffer"}
-# Parameters that take anything of a kind: names, arrays or lists.
-ANYTHING = {"stream"}
-
-
-def one(rng, calls, findings):
-    """A random call."""
-    call = rng.choice(calls)
+def one(rng, name, findings):
+    """A random call of a function."""
+    call, parameter = rng.choice(able()[name]), rng.choice(PARAMETERS[name])
     findings.calls += 1
-    parameters = list(inspect.signature(call.function).parameters)
-    parameter = rng.choice([p for p in parameters if p not in ANYTHING])
-    present = call.arguments.get(parameter)
-    if rng.random() < 0.3 and (value := dressed(present, rng)) is not None:
-        return try_valid(call, parameter, value, findings)
-    return try_invalid(call, parameter, rng.choice(NONSENSE if rng.random() < 0.6 else NUMBERS), findings)
+    kind = rng.random()
+    if kind < 0.25 and (value := dressed(call.arguments.get(parameter), rng, parameter in PACKED)) is not None:
+        try_valid(call, parameter, value, findings)
+    else:
+        try_any(call, parameter, rng.choice(NONSENSE) if kind < 0.55 else perhaps(call, parameter, rng), findings)
 
 
-def fuzz(ops, calls, seed):
-    """`calls` random calls of these operations."""
-    findings, rng, able = Findings(), random.Random(seed), {op: calls_of(op) for op in ops}
-    able = {op: some for op, some in able.items() if some}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for _ in range(calls):
-            one(rng, able[rng.choice(list(able))], findings)
+def fuzz(names, calls, seed):
+    """`calls` random calls, of these functions by turns."""
+    findings, rng = Findings(), random.Random(seed)
+    with bounded():
+        for k in range(calls):
+            one(rng, names[k % len(names)], findings)
     return findings
 
 
@@ -289,12 +479,21 @@ def main(words=None):
     parser = argparse.ArgumentParser(description="Random calls of every public function.")
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--op", default=",".join(sample.OPS))
+    parser.add_argument("--op", type=lambda text: text.split(","), default=list(FUNCTIONS), metavar="NAME,NAME", help="public functions")
+    parser.add_argument("--processes", type=int, default=1)
     words = parser.parse_args(words)
-    findings = fuzz(words.op.split(","), words.calls, words.seed)
-    for key, text in sorted(findings.first.items()):
-        print(f"{findings.counts[key]:5} x {text}")
-    print(f"{findings.calls} calls, {findings.refused} refused, {len(findings.first)} findings")
+    if unknown := set(words.op) - set(FUNCTIONS):
+        parser.error(f"no public function {', '.join(sorted(unknown))}")
+    parts = [(words.op, min(PART, words.calls - first), f"{words.seed}/{first}") for first in range(0, words.calls, PART)]
+    findings = Findings()
+    with contextlib.ExitStack() as stack:
+        run = map
+        if words.processes > 1:
+            context = multiprocessing.get_context("spawn")
+            run = stack.enter_context(concurrent.futures.ProcessPoolExecutor(words.processes, context)).map
+        for found in run(fuzz, *zip(*parts)):
+            findings.update(found)
+    print(findings)
     return 1 if findings.first else 0
 
 

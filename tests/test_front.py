@@ -22,7 +22,10 @@ PUBLIC = sorted(name for name, function in FUNCTIONS.items() if "workspace" in i
 
 
 class Odd:
-    """Nothing that anything takes."""
+    """Nothing that anything takes, not even in a message."""
+
+    def __repr__(self):
+        raise RuntimeError("nobody shows this")
 
 
 def _endless():
@@ -33,14 +36,17 @@ def _endless():
 
 HUGE = 10 ** 400
 ENDLESS = _endless()
-NOBODYS = [None, Odd(), {}, {1: 2}, [], "1x", b"1", 1j, np.array(["a"]), np.ones((2, 2)), object, np.datetime64(1, "s")]
+NOBODYS = [None, Odd(), {}, {1: 2}, [], "1x", b"1", 1j, np.array(["a"]), np.ones((2, 2)), object, np.float32, np.datetime64(1, "s")]
+LONG = HUGE ** 20  # no text, by Python's limit
 BAD = {"number": [*NOBODYS, True, np.True_, "1", np.array([1.0]), (1.0,), np.array(1j), np.array("1"), HUGE, ENDLESS],
-       "integer": [*NOBODYS, True, np.True_, 1.0, np.float32(1), "1", (1,), np.array([1.0]), np.array(1.0), HUGE ** 20, ENDLESS],
+       "integer": [*NOBODYS, True, np.True_, 1.0, np.float32(1), "1", (1,), np.array([1.0]), np.array(1.0), LONG, ENDLESS],
        "flag": [*NOBODYS, 1, 0, 1.0, np.int64(1), "True", np.array(True), np.array([True])],
-       "ints": [Odd(), {}, {1: 2}, "1", b"1", 1.0, 1j, object, True, (True,), (1.0,), [1, 1.0, 1], np.ones(2), (None, Odd()), ENDLESS],
-       "word": [Odd(), {}, [], ["NCHW"], 1, 1.5, True, b"NCHW", object, "no such", "", np.ones(2), np.array("NCHW"), HUGE ** 20, ENDLESS],
-       "dtype": [Odd(), {}, [], 1, True, "float31", b"float32", object, np.dtype("float32").newbyteorder(), "", np.ones(2)]}
-OPTIONAL = {"scale": "sdpa", "stride": "pool", "window": "pool", "axes": "reduce", "output_dtype": "", "steps": "strided_slice"}
+       "ints": [Odd(), {}, {1: 2}, "1", b"1", 1.0, 1j, object, np.int64, True, (True,), (1.0,), [1, 1.0, 1], np.ones(2), (None, Odd()),
+                ENDLESS, LONG, (1, LONG)],
+       "word": [Odd(), {}, [], ["NCHW"], 1, 1.5, True, b"NCHW", object, np.str_, "no such", "x" * 10_000, "", np.ones(2),
+                np.array("NCHW"), LONG, ENDLESS],
+       "dtype": [Odd(), {}, [], 1, True, "float31", b"float32", object, np.dtype("float32").newbyteorder(), "", np.int8(1), np.ones(2),
+                 LONG, ENDLESS]}
 
 
 def refused(name, keyword, value, given):
@@ -81,7 +87,7 @@ def test_the_tail_is_checked(name):
                                    ("aglo", (None,), "'algo'")):
         for value in values:
             assert words in refused(name, keyword, value, given)
-    with pytest.raises(NotSupported, match="no algorithm 'quantum'"):
+    with pytest.raises(NotSupported, match=f"^{name}: .*algo='quantum'"):
         call(name, given, algo="quantum")
 
 
@@ -98,6 +104,32 @@ def test_the_tail_is_obeyed(name):
             algorithm, need = taken[-1]
             assert not need or "workspace_limit" not in limits
             assert not algorithm.notes or "exclude" not in limits
+
+
+def test_a_limit_of_any_integer_type():
+    x = calls.array(2, 3)
+    for limit in (np.array(8), np.uint64(8), np.int8(8)):
+        assert (dnnkern.softmax_fwd(x, workspace_limit=limit) == dnnkern.softmax_fwd(x, workspace_limit=8)).all()
+        lists = [[calls.array(3)], [calls.array(3)]]
+        dnnkern.sgd_step(*lists, lr=1.0, workspace_limit=limit)
+
+
+def test_a_result_that_no_device_can_hold():
+    with pytest.raises(ValueError, match="affine_grid_fwd: out would have shape"):
+        dnnkern.affine_grid_fwd(calls.array(1, 2, 3), (1, 1, 2 ** 31, 2 ** 31))
+
+
+def test_a_tensor_without_memory():
+    """Cold, and when the same call has been made with one that has memory."""
+    torch = pytest.importorskip("torch")
+    x = torch.ones(2, 3)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="softmax_bwd: y: got a torch tensor on meta"):
+            dnnkern.softmax_bwd(x, x.to("meta"))
+        with pytest.raises(TypeError, match=r"sgd_step: grads\[0\]: got a torch tensor on meta"):
+            dnnkern.sgd_step([x], [x.to("meta")], lr=1.0)
+        dnnkern.softmax_bwd(x, x)
+        dnnkern.sgd_step([x], [torch.ones(2, 3)], lr=1.0)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -188,9 +220,9 @@ def test_words_suggest():
             (lambda: dnnkern.view(x, "float31"), "view: dtype='float31'; .*; did you mean 'float")):
         with pytest.raises((TypeError, ValueError), match=message):
             call_it()
-    with pytest.raises(NotSupported, match=r"^matmul: no algorithm 'naiv'; .*; did you mean 'naive'"):
+    with pytest.raises(NotSupported, match=r"^matmul: algo='naiv'; .*; did you mean 'naive'"):
         dnnkern.matmul(x, x, transpose_b=True, algo="naiv")
-    with pytest.raises(NotSupported, match="^convert_layout: transpose: no algorithm 'naiv'"):
+    with pytest.raises(NotSupported, match="^convert_layout: transpose: algo='naiv'"):
         dnnkern.convert_layout(x, "AB", "BA", algo="naiv")
 
 

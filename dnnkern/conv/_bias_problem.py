@@ -34,8 +34,7 @@ class ConvBiasProblem:
         if self.dy.dtype not in FLOATS:
             raise TypeError(f"{OP}: dy is {self.dy.dtype}; expected one of {', '.join(FLOATS)}")
         if self.db.dtype not in OUTPUTS[self.dy.dtype]:
-            raise TypeError(f"{OP}: the output of a {self.dy.dtype} dy cannot be {self.db.dtype}; expected one of "
-                            f"{', '.join(OUTPUTS[self.dy.dtype])}")
+            raise TypeError(f"{OP}: out is {self.db.dtype}; expected one of {', '.join(OUTPUTS[self.dy.dtype])} for a {self.dy.dtype} dy")
         if self.db.shape != (self.k,):
             raise ValueError(f"{OP}: out has shape {self.db.shape}; expected ({self.k},)")
         if self.k > 1 and self.db.strides == (0,):

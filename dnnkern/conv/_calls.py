@@ -81,7 +81,7 @@ def make_transposed(tensors, out, stride, padding, output_padding, dilation, gro
         extents.append((size - 1) * s + d * (r - 1) + 1 + more - before - after)
     shape = Shape(image.outer, taps.channels * groups, tuple(extents))
     if min(extents) < 1:
-        raise ValueError(f"{f}: the result's spatial extents would be {tuple(extents)}")
+        raise ValueError(f"{f}: x of shape {x.shape} and w of shape {w.shape} give spatial extents {tuple(extents)}; expected 1 at least")
     shape = sizes_of(shape, layout)
     _check_out(f, out, out_dtype, beta, prior, shape, "the result has")
     y = out or Tensor.packed(shape, _result_dtype(f, out_dtype, x.dtype))

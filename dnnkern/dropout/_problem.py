@@ -28,13 +28,14 @@ class _Dropout:
             raise ValueError(f"{self.op}: out has shape {result.shape}, {name} has {source.shape}; expected the same shape")
         if result.size and any(s == 0 for n, s in zip(result.shape, result.strides) if n > 1):
             raise ValueError(f"{self.op}: out has shape {result.shape} and strides {result.strides}; several elements share one address")
+        label = "mask" if self.op == "dropout_bwd" else "mask of out"
         if mask.dtype != "uint8":
-            raise TypeError(f"{self.op}: mask is {mask.dtype}; expected uint8")
+            raise TypeError(f"{self.op}: {label} is {mask.dtype}; expected uint8")
         wanted = mask_shape(source)
         if mask.shape != wanted:
-            raise ValueError(f"{self.op}: mask has shape {mask.shape}; expected {wanted}, a bit for each of {source.size} elements")
+            raise ValueError(f"{self.op}: {label} has shape {mask.shape}; expected {wanted}, a bit for each of {source.size} elements")
         if not mask.is_packed:
-            raise ValueError(f"{self.op}: mask has strides {mask.strides}; expected it packed")
+            raise ValueError(f"{self.op}: {label} has strides {mask.strides}; expected it packed")
 
     @functools.cached_property
     def dims(self) -> tuple:

@@ -190,6 +190,7 @@ class Torch(Kind):
     def host_view(self, a):
         # Not by Tensor.numpy(): a storage that NumPy has seen cannot be resized any more, and what a view's neighbours are would be lost.
         from ..device.sim.pointer import bytes_at
+        self.tensor(a)  # a tensor without memory describes itself as one of the CPU's
         name, storage = dtype_name(a.dtype), a.untyped_storage()
         size = ITEMSIZE[name]
         self._check_memory(a, storage.nbytes())

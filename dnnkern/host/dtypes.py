@@ -15,7 +15,7 @@ _ALIASES = {"f64": "float64", "double": "float64", "f32": "float32", "float": "f
 def dtype_name(dtype) -> str:
     """Canonical name of a dtype given as a name, a NumPy dtype or scalar type, or a torch dtype."""
     try:
-        if dtype is None or isinstance(dtype, bytes):  # NumPy takes None for float64
+        if not isinstance(dtype, (str, type, np.dtype)) and type(dtype).__module__ != "torch":  # NumPy would take None, numbers and arrays
             raise TypeError
         return _dtype_name(dtype)
     except TypeError:

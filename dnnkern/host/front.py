@@ -17,7 +17,7 @@ from .check import CHECKS, Checked
 from .device import device as device_of
 from .device import on_device
 from .launch import Executable, SimulatedExecutable
-from .scalars import shown
+from .scalars import integer, shown
 from .tensor import share_memory
 
 _LIMIT = 1 << 16  # raw calls remembered by one operation; beyond it all are bound, and planned, anew
@@ -36,9 +36,14 @@ def public(function):
     return function
 
 
-def choice_key(choice):
-    """The keywords that decide the algorithm, as part of a key; 0 is not False."""
-    return (*choice.items(), *map(type, choice.values())) if choice else None
+def choice_key(function, choice):
+    """The keywords that decide the algorithm, as part of a key; 0 is not False. A limit in `choice` becomes an int."""
+    if not choice:
+        return None
+    limit = choice.get("workspace_limit")
+    if limit is not None and type(limit) is not int:
+        choice["workspace_limit"] = integer(function, "workspace_limit", limit, 0)
+    return (*choice.items(), *map(type, choice.values()))
 
 
 class Bound:
@@ -118,11 +123,11 @@ class Operation:
         try:
             kind = KIND_OF_TYPE.get(type(operands[0])) or kind_of(operands[0])
             if out is None:
-                key = [kind, parameters, choice_key(choice)]
+                key = [kind, parameters, choice_key(self.function, choice)]
                 addresses = kind.describe_call(key, operands)
             else:
                 outs = out if type(out) is tuple and out else (out,)
-                key = [kind, parameters, choice_key(choice), True]
+                key = [kind, parameters, choice_key(self.function, choice), True]
                 addresses = kind.describe_call(key, operands + outs)
                 for address in addresses[len(operands):]:
                     key.append(addresses.index(address))  # which operand, if any, the output is
@@ -177,7 +182,7 @@ class Operation:
             if SIMULATED:
                 for name, x in (*(("out", x) for x in outs), *self._updated(operands)):
                     self._check_writable(name, x)
-                addresses = [None if x is None else kind_of(x).host_view(x) for x in (*operands, *results, scratch)]
+                addresses = self.host_views((*bound.names, "workspace"), (*operands, *results, scratch))
                 self._check_range(bound.problem, scalars)
             try:
                 executable.execute((*addresses, *scalars), stream)
@@ -239,7 +244,7 @@ class Operation:
         kind.bound(problem)
         device = device_of(index)
         if not outs and (size := sum(t.nbytes for t in problem.outputs)) > device.memory:
-            raise ValueError(f"{self.function}: the result has shape {problem.outputs[0].shape}, {size} bytes in all; the device has "
+            raise ValueError(f"{self.function}: out would have shape {problem.outputs[0].shape}, {size} bytes in all; the device has "
                              f"{device.memory}")
         noted(problem)
         if problem.is_empty:
@@ -324,6 +329,16 @@ class Operation:
         given = len(bound.tensors) - len(self.outputs)
         updated = [(k, self.labels[k], False) for k in range(given) if self.operands[k] in self.updates and addresses[k]]
         return updated + [(k, name, addresses[k] not in addresses[:given]) for k, name in enumerate(self.outputs, given)]
+
+    def host_views(self, labels, arrays):
+        """In the simulator: the arrays' memory as NumPy; None where there is none."""
+        views = []
+        for label, x in zip(labels, arrays):
+            try:
+                views.append(None if x is None else kind_of(x).host_view(x))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{self.function}: {label}: {error}") from None
+        return views
 
     def _updated(self, operands):
         return [(label, x) for name, label, x in zip(self.operands, self.labels, operands) if name in self.updates] if self.updates else ()

@@ -82,7 +82,7 @@ class ListOperation(Operation):
 
     def step(self, lists, singles, parameters, scalars, workspace, stream, choice):
         """Run the operation on `lists` and `singles`, in the order of their names, None for a missing one."""
-        arrays, key, addresses, lengths = [], [parameters, choice_key(choice)], [], []
+        arrays, key, addresses, lengths = [], [parameters, choice_key(self.function, choice)], [], []
         for name, some in zip(self.lists, lists):
             if some is None:
                 key.append(None)
@@ -225,8 +225,7 @@ class ListOperation(Operation):
             for label, x in zip(bound.names, arrays):
                 if self._is_written(label):
                     self._check_writable(label, x)
-            values = [kind_of(x).host_view(x) for x in arrays]
-            at = None if scratch is None else kind_of(scratch).host_view(scratch)
+            *values, at = self.host_views((*bound.names, "workspace"), (*arrays, scratch))
         else:
             at = 0 if scratch is None else kind_of(scratch).describe(scratch)[1]
         if CHECKS:

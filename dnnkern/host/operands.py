@@ -22,7 +22,8 @@ _STEP = 999_983
 # Largest difference from the naive result that passes, relative to the largest magnitude in it.
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2, "bfloat16": 3e-2, "float8_e4m3fn": 0.2, "float8_e5m2": 0.4}
 USUAL = {"eps": 1e-5, "momentum": 0.1, "seed": 20, "offset": 0, "threshold": 1 << 31, "factor": 2.0, "lr": 1e-3,
-         "rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "gain": 0.1, "gain1": 0.1, "gain2": 1e-3, "kept": 0.9, "decay": 1e-2}
+         "lr / (1 - beta1**step)": 1e-3, "beta1": 0.9, "beta2": 0.999, "gain": 0.1, "gain1": 0.1, "gain2": 1e-3, "kept": 0.9,
+         "weight_decay": 1e-2, "lr * weight_decay": 1e-5}
 LOOSE = 1e-2  # where the problem lets its inputs be rounded
 
 

@@ -19,7 +19,7 @@ def check_dtypes(op, a, b, y, names=("a", "b"), allowed=INPUTS):
         pair = f", or two of {', '.join(FP8)}" if FP8[0] in allowed else ""
         raise TypeError(f"{op}: {names[0]} is {a.dtype} and {names[1]} is {b.dtype}; expected the same dtype{pair}")
     if y is not None and y.dtype not in OUTPUTS[a.dtype]:
-        raise TypeError(f"{op}: the output of {a.dtype} operands cannot be {y.dtype}; expected one of {', '.join(OUTPUTS[a.dtype])}")
+        raise TypeError(f"{op}: out (or out_dtype) is {y.dtype}; expected one of {', '.join(OUTPUTS[a.dtype])} for {a.dtype} operands")
 
 
 def check_addend(op, name, t, dtype):

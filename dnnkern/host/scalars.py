@@ -16,9 +16,9 @@ LARGEST = 2 ** 31 - 1
 
 def shown(value) -> str:
     """The value for a message, in one short line."""
-    if getattr(value, "shape", ()) != ():
-        return f"<{type(value).__name__} of shape {tuple(value.shape)}>"
     try:
+        if not isinstance(value, type) and getattr(value, "shape", ()) != ():
+            return f"<{type(value).__name__} of shape {tuple(value.shape)}>"
         return " ".join(reprlib.repr(value).split())
     except Exception:  # an int of thousands of digits, or an object whose repr fails
         return f"<{type(value).__name__}>"
@@ -108,16 +108,16 @@ def flag(function, name, value) -> bool:
 
 
 def ints(function, name, value, depth=2):
-    """An int, None, or a sequence of them, or of such sequences, as tuples.
+    """An int of 64 bits, None, or a sequence of them, or of such sequences, as tuples.
 
     >>> ints("f", "padding", [1, np.array([0, 2])])
     (1, (0, 2))
     """
-    if type(value) is int or value is None:
+    if value is None or type(value) is int and -2 ** 63 <= value < 2 ** 63:
         return value
     if type(value) is tuple:
         for v in value:
-            if type(v) is not int:
+            if type(v) is not int or not -2 ** 63 <= v < 2 ** 63:
                 break
         else:
             return value

@@ -28,7 +28,7 @@ def _prepare(T):
     return prepare
 
 
-RULES = {"adagrad_step": Rule("adagrad_step", ("sums",), ("lr", "eps", "decay", "lr_decay"), _make, 1, _prepare)}
+RULES = {"adagrad_step": Rule("adagrad_step", ("sums",), ("lr", "eps", "weight_decay", "lr_decay"), _make, 1, _prepare)}
 ADAGRAD = make_operation(RULES["adagrad_step"])
 
 

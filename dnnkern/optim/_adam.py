@@ -44,8 +44,9 @@ def _prepare(T):
     return prepare
 
 
-_NUMBERS = "rate", "gain1", "beta2", "gain2", "root", "eps", "decay", "log1"
-RULES = {op: Rule(op, ("m", "v", "vmax"), _NUMBERS, _maker(op == "adamw_step"), 2, _prepare) for op in ("adam_step", "adamw_step")}
+_NUMBERS = "lr / (1 - beta1**step)", "gain1", "beta2", "gain2", "root", "eps"
+RULES = {op: Rule(op, ("m", "v", "vmax"), (*_NUMBERS, decay, "log1"), _maker(op == "adamw_step"), 2, _prepare)
+         for op, decay in (("adam_step", "weight_decay"), ("adamw_step", "lr * weight_decay"))}
 ADAM, ADAMW = (make_operation(rule) for rule in RULES.values())
 
 

@@ -2,7 +2,6 @@
 import functools
 
 from ..host.arrays import kind_of
-from ..host.dtypes import dtype_name
 from ..host.front import public, stream_handle
 from ..host.lists import ListOperation
 from ..host.scalars import number
@@ -126,9 +125,9 @@ def _result(function, grads, out, stream):
         return out
     try:
         kind = kind_of(grads[0])
-        (_, _, dtype, _), _ = kind.describe(grads[0])
-    except TypeError as error:
-        raise TypeError(f"{function}: grads[0]: {error}") from None
+        dtype = norm_dtype(kind.tensor(grads[0]).dtype)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{function}: grads[0]: {error}") from None
     device = kind.device(grads[0])
     stream = kind.stream(device) if stream is None else stream_handle(function, stream)
-    return kind.empty((), norm_dtype(dtype_name(dtype)), device, stream)
+    return kind.empty((), dtype, device, stream)

@@ -45,7 +45,7 @@ def _prepare(T):
     return prepare
 
 
-_NUMBERS = "correction", "gain1", "beta2", "gain2", "root", "eps", "decay", "lr"
+_NUMBERS = "correction", "gain1", "beta2", "gain2", "root", "eps", "weight_decay", "lr"
 RULES = {"lamb_step": Rule("lamb_step", ("m", "v"), _NUMBERS, _make, 2, _prepare)}
 LAMB = make_operation(RULES["lamb_step"])
 

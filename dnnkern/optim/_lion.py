@@ -17,7 +17,7 @@ def _make(given, flags, T):
     return update
 
 
-RULES = {"lion_step": Rule("lion_step", ("m",), ("lr", "beta1", "gain1", "beta2", "gain2", "decay"), _make, 1)}
+RULES = {"lion_step": Rule("lion_step", ("m",), ("lr", "beta1", "gain1", "beta2", "gain2", "lr * weight_decay"), _make, 1)}
 LION = make_operation(RULES["lion_step"])
 
 

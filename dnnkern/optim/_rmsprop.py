@@ -27,7 +27,8 @@ def _make(given, flags, T):
     return update
 
 
-RULES = {"rmsprop_step": Rule("rmsprop_step", ("v", "means", "momenta"), ("lr", "kept", "gain", "eps", "momentum", "decay"), _make, 1)}
+RULES = {"rmsprop_step": Rule("rmsprop_step", ("v", "means", "momenta"), ("lr", "kept", "gain", "eps", "momentum", "weight_decay"),
+                              _make, 1)}
 RMSPROP = make_operation(RULES["rmsprop_step"])
 
 

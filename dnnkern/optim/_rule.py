@@ -26,7 +26,7 @@ class Rule:
     states : tuple of str
         Names of its lists of states, in the order in which the step function takes them.
     numbers : tuple of str
-        Names of the run-time numbers.
+        The run-time numbers, as messages name them.
     make : callable(given, flags, T) -> device function ``update(p, g, a, b, c, n) -> (p, a, b, c)``, or several (LAMB)
         `given` are the names of the states that there are, `flags` words that make it another kernel, `T` casts to the type of everything:
         parameter, gradient, the states in their order, and the tuple of numbers. A state that is missing is 0 and ignored.

@@ -26,7 +26,7 @@ def _make(given, flags, T):
     return update
 
 
-RULES = {"sgd_step": Rule("sgd_step", ("momenta",), ("lr", "momentum", "gain", "decay"), _make)}
+RULES = {"sgd_step": Rule("sgd_step", ("momenta",), ("lr", "momentum", "gain", "weight_decay"), _make)}
 SGD = make_operation(RULES["sgd_step"])
 _step = SGD.step
 

@@ -231,7 +231,8 @@ def _problem(op, function, given, index, out, shape, want_index, geometry, layou
     fields, found = geometry(dims, image)
     y_shape, is_max = places_shape(shape, found, layout), op.startswith("max")
     if is_max and math.prod(image) >= 2 ** 31:
-        raise ValueError(f"{function}: an image of {math.prod(image)} pixels; the index, an int32, numbers fewer than 2**31")
+        raise ValueError(f"{function}: {'x' if forward else 'x_shape'} has an image of {math.prod(image)} pixels; the index, an int32, "
+                         "numbers fewer than 2**31")
     if forward:
         outs = out if isinstance(out, tuple) else (out,)
         x, y = given, outs[0] if out is not None else Tensor.packed(y_shape, given.dtype)
@@ -279,7 +280,8 @@ def _adaptive(function, output_size):
             sizes = tuple(n if m is None else m for m, n in zip(sizes, image))
         found = per_dimension(function, "output_size", sizes, dims)
         if 0 in image:
-            raise ValueError(f"{function}: an image of {'x'.join(map(str, image))}; every adaptive window needs a pixel")
+            raise ValueError(f"{function}: {'x' if function.endswith('fwd') else 'x_shape'} has an image of {'x'.join(map(str, image))}; "
+                             "every adaptive window needs a pixel")
         even = all(n % m == 0 for n, m in zip(image, found))
         window = tuple(n // m for n, m in zip(image, found)) if even else tuple(map(adaptive_window, image, found))
         ones = (1,) * dims
@@ -314,6 +316,8 @@ def make_adaptive_backward(op, tensors, out, x_shape, layout, aliases):
     if check_rank(function, "x_shape", check_shape(function, "x_shape", x_shape)) != dims:
         raise ValueError(f"{function}: dy has shape {dy.shape}, x_shape is {tuple(x_shape)}; expected as many dimensions")
     found = tuple(dy.shape[2:] if layout == "NCHW" else dy.shape[1:-1])
+    if 0 in found:
+        raise ValueError(f"{function}: dy has shape {dy.shape}; expected one window at least along each spatial dimension")
     index = tensors[1] if op == "max_pool_bwd" else None
     return _problem(op, function, dy, index, out, x_shape, False, _adaptive(function, found), layout)
 

@@ -220,9 +220,9 @@ def layout_letters(name, ndim, argument):
         first, spatial, last = _GENERIC[name]
         return first + spatial[5 - ndim:] + last
     if len(set(name)) != len(name):
-        raise ValueError(f"convert_layout: {argument}={name!r} names a dimension twice")
+        raise ValueError(f"convert_layout: {argument}={shown(name)} names a dimension twice")
     if len(name) != ndim:
-        raise ValueError(f"convert_layout: {argument}={name!r} has {len(name)} letters, x has {ndim} dimensions")
+        raise ValueError(f"convert_layout: {argument}={shown(name)} has {len(name)} letters, x has {ndim} dimensions")
     return name
 
 
@@ -232,5 +232,5 @@ def make_layout_problem(tensors, out, source, target, aliases):
     check_moved("convert_layout", x)
     have, want = layout_letters(source, x.ndim, "source"), layout_letters(target, x.ndim, "target")
     if sorted(have) != sorted(want):
-        raise ValueError(f"convert_layout: source={source!r} and target={target!r} name different dimensions: {have} and {want}")
+        raise ValueError(f"convert_layout: source={shown(source)} and target={shown(target)} name different dimensions: {have} and {want}")
     return make_problem(tensors, out, tuple(have.index(letter) for letter in want), aliases, "convert_layout")
