@@ -137,29 +137,39 @@ def kernel(config):
     put = make_writer("float64" if itemsize == 8 else "float32", E, 4 if E * itemsize % 16 == 0 else 0)
     landed, all_landed = wait_copies(AHEAD), wait_copies(0)
 
-    @device_function
-    def start(to, dy, x, row, stride, rows, units, lane, divisors, strides, offsets):
-        """Copies of a step's rows."""
-        for k in range(ROWS):
-            n = i32(row + k * stride)
-            places(n if n < rows else i32(0), divisors, strides, offsets)
-            for c in range(REGISTERS):
-                i = i32(lane + c * TOGETHER)
-                size = u32(16) if n < rows and i < units else u32(0)
-                at = u32(to + u32(2 * (k * REGISTERS + c) * CHUNK))
-                copy_async16(at, address(dy, offsets[0]), i64(i64(i) * 16), size)
-                copy_async16(u32(at + u32(CHUNK)), address(x, offsets[1]), i64(i64(i) * 16), size)
-        commit_copies()
+    def for_each_unit(visit):
+        """Device function that calls ``visit(j, i, units, n, rows, offsets, *operands)`` for every unit that is the thread's in a step: the
+        j-th of these, unit i of `units` in row n of `rows`, with the row's offsets in the arrays.
 
+        NOTE: `visit` asks whether the row and the unit exist. With a flag for that some kernels take two registers more.
+        """
+        @device_function
+        def step(row, groups, rows, units, lane, divisors, strides, offsets, *operands):
+            for k in range(ROWS):
+                n = i32(row + k * groups)
+                places(n if n < rows else i32(0), divisors, strides, offsets)
+                for c in range(REGISTERS):
+                    i = i32(lane + c * TOGETHER)
+                    visit(k * REGISTERS + c, i, units, n, rows, offsets, *operands)
+        return step
+
+    @for_each_unit
     @device_function
-    def read_added(more, dsummed, row, groups, rows, units, lane, step, divisors, strides, offsets):
-        """The 16-byte vectors of dsummed in a step's rows, in flight while the rows' sums meet."""
-        for k in range(ROWS):
-            n = i32(row + k * groups)
-            places(n if n < rows else i32(0), divisors, strides, offsets)
-            for c in range(REGISTERS):
-                i = i32(lane + c * TOGETHER)
-                read(more, k * REGISTERS + c, advance(dsummed, offsets[5]), i, step, n < rows and i < units)
+    def start(j, i, units, n, rows, offsets, to, dy, x):
+        size, at = u32(16) if n < rows and i < units else u32(0), u32(to + u32(2 * j * CHUNK))
+        copy_async16(at, address(dy, offsets[0]), i64(i64(i) * 16), size)
+        copy_async16(u32(at + u32(CHUNK)), address(x, offsets[1]), i64(i64(i) * 16), size)
+
+    @for_each_unit
+    @device_function
+    def read_rows(j, i, units, n, rows, offsets, a, dy, dy_step, b, x, x_step):
+        read(a, j, advance(dy, offsets[0]), i, dy_step, n < rows and i < units)
+        read(b, j, advance(x, offsets[1]), i, x_step, n < rows and i < units)
+
+    @for_each_unit
+    @device_function
+    def read_added(j, i, units, n, rows, offsets, more, dsummed, dsummed_step):
+        read(more, j, advance(dsummed, offsets[5]), i, dsummed_step, n < rows and i < units)
 
     @device_function
     def fetch(a, b, j, at, unit):
@@ -215,7 +225,9 @@ def kernel(config):
         if STAGES:
             base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(thread))
             for q in range(AHEAD):
-                start(u32(base + u32(q * STAGE)), dy, x, i32(first + q * stride), groups, rows, units, lane, divisors, strides, offsets)
+                at = u32(base + u32(q * STAGE))
+                start(i32(first + q * stride), groups, rows, units, lane, divisors, strides, offsets, at, dy, x)
+                commit_copies()
         for k in range(ROWS):
             n = i32(first + k * groups)
             places(n if n < rows else i32(0), divisors, strides, offsets)
@@ -230,18 +242,13 @@ def kernel(config):
         for step in range(i32(steps + LAG)):
             if not LAG or step < steps:
                 if STAGES:
-                    start(u32(base + there), dy, x, i32(row + AHEAD * stride), groups, rows, units, lane, divisors, strides, offsets)
+                    at = u32(base + there)
+                    start(i32(row + AHEAD * stride), groups, rows, units, lane, divisors, strides, offsets, at, dy, x)
+                    commit_copies()
                     there = u32(there + u32(STAGE))
                     there = u32(0) if there == u32(RING) else there
                 else:
-                    for k in range(ROWS):
-                        n = i32(row + k * groups)
-                        places(n if n < rows else i32(0), divisors, strides, offsets)
-                        for c in range(REGISTERS):
-                            i = i32(lane + c * TOGETHER)
-                            ok = n < rows and i < units
-                            read(a, k * REGISTERS + c, advance(dy, offsets[0]), i, dy_step, ok)
-                            read(b, k * REGISTERS + c, advance(x, offsets[1]), i, x_step, ok)
+                    read_rows(row, groups, rows, units, lane, divisors, strides, offsets, a, dy, dy_step, b, x, x_step)
                 for k in range(ROWS):
                     n = i32(row + stride + k * groups)
                     places(n if n < rows else i32(0), divisors, strides, offsets)
@@ -286,11 +293,13 @@ def kernel(config):
                     if LAYER:
                         sums[k * VALUES + 1] = average
                 if ADDED_FIRST:
-                    read_added(more, dsummed, row, groups, rows, units, lane, dsummed_step, divisors, strides, offsets)
+                    # in flight while the sums meet
+                    read_added(row, groups, rows, units, lane, divisors, strides, offsets, more, dsummed, dsummed_step)
                 send(sums, scratch, slots, bars, i32(step))
             if not LAG or step > 0:
                 if ADDED_LAST:
-                    read_added(more, dsummed, i32(row - LAG * stride), groups, rows, units, lane, dsummed_step, divisors, strides, offsets)
+                    last_row = i32(row - LAG * stride)
+                    read_added(last_row, groups, rows, units, lane, divisors, strides, offsets, more, dsummed, dsummed_step)
                 receive(sums, slots, bars, i32(step - LAG))
                 if not LAG:
                     hold(a)
