@@ -314,6 +314,14 @@ def algorithms(op: str | None = None) -> list[Algorithm]:
     return list(_registry[op].values())
 
 
+def named(op, algo) -> Algorithm:
+    """The algorithm of an operation that has this name; NotSupported if none has."""
+    known = {a.name: a for a in algorithms(op)}
+    if algo not in known:
+        raise NotSupported(f"{op}: algo={shown(algo)}; expected one of {', '.join(map(repr, known))}{nearest(algo, known)}")
+    return known[algo]
+
+
 def check_choice(function, *, algo=None, allow=Note.NONE, workspace_limit=None, exclude=Note.NONE, **unknown):
     """TypeError or ValueError unless these are what decides the algorithm of a call to `function`, and no more."""
     if unknown:
@@ -387,10 +395,7 @@ def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NO
 def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferred):
     known, limits = algorithms(op), {"allow": allow, "workspace_limit": workspace_limit, "exclude": exclude}
     if algo is not None:
-        forced = next((a for a in known if a.name == algo), None)
-        if forced is None:
-            names = [a.name for a in known]
-            raise NotSupported(f"{op}: algo={shown(algo)}; expected one of {', '.join(map(repr, names))}{nearest(algo, names)}")
+        forced = named(op, algo)
         reason = refusal(forced, problem, device, **limits)
         if reason:
             raise NotSupported(f"{op}: algorithm {algo!r} cannot solve {problem}: {reason}")

@@ -106,6 +106,17 @@ def test_the_tail_is_obeyed(name):
             assert not algorithm.notes or "exclude" not in limits
 
 
+def test_an_algorithm_is_known_even_where_there_is_nothing_to_do():
+    empty = calls.array(0, 3)
+    for algo in ("quantum", ""):
+        for call_it in (lambda: dnnkern.softmax_fwd(empty, algo=algo), lambda: dnnkern.convert_layout(empty, "AB", "BA", algo=algo),
+                        lambda: dnnkern.sgd_step([], [], lr=1.0, algo=algo)):
+            with pytest.raises(NotSupported, match=f"algo='{algo}'; expected one of .*'naive'"):
+                call_it()
+    assert dnnkern.softmax_fwd(empty, algo="naive").shape == (0, 3)
+    assert dnnkern.sgd_step([], [], lr=1.0, algo="naive") is None
+
+
 def test_a_limit_of_any_integer_type():
     x = calls.array(2, 3)
     for limit in (np.array(8), np.uint64(8), np.int8(8)):

@@ -8,7 +8,7 @@ from dnnkern.device import SIMULATED
 
 pytestmark = pytest.mark.skipif(not SIMULATED, reason="calls of the simulator")
 
-CALLS = 300  # of each function
+CALLS = 600  # of each function
 FAMILIES = {}
 for _name, _function in fuzz.FUNCTIONS.items():
     FAMILIES.setdefault(_function.__module__.split(".")[1], []).append(_name)

@@ -9,7 +9,7 @@ import threading
 
 from ..device import SIMULATED
 from ..device._fork import in_forked_child
-from ..dispatch import CHOICE, NotSupported, check_choice, declare, get_algorithm, when_choices_change
+from ..dispatch import CHOICE, NotSupported, check_choice, declare, get_algorithm, named, when_choices_change
 from ..dispatch import bound as noted
 from ..preference import USED, of_context
 from .arrays import KIND_OF_TYPE, kind_of
@@ -201,8 +201,13 @@ class Operation:
                 self._tensor(name, x)
 
     def _algorithm(self, problem, device, choice):
+        """The algorithm of a call; None where there is nothing to do, for which any that exists will do."""
         try:
-            return get_algorithm(self.op, problem, device=device, **choice)
+            if problem is not None and not problem.is_empty:
+                return get_algorithm(self.op, problem, device=device, **choice)
+            if choice.get("algo") is not None:
+                named(self.op, choice["algo"])
+            return None
         except NotSupported as error:
             if self.function == self.op:
                 raise
@@ -247,10 +252,10 @@ class Operation:
             raise ValueError(f"{self.function}: out would have shape {problem.outputs[0].shape}, {size} bytes in all; the device has "
                              f"{device.memory}")
         noted(problem)
-        if problem.is_empty:
-            algorithm, executable, need = None, None, 0
+        algorithm = self._algorithm(problem, device, choice)
+        if algorithm is None:
+            executable, need = None, 0
         else:
-            algorithm = self._algorithm(problem, device, choice)
             executable = self._executable(problem, algorithm, device, stream, kind, len(operands))
             need = algorithm.workspace(problem, device, algorithm.config)
         bound = Bound(problem=problem, algorithm=algorithm, executable=executable, outputs=problem.outputs, workspace=need,

@@ -195,7 +195,7 @@ class ListOperation(Operation):
                 raise ValueError(f"{self.function}: {name} has {length} arrays, {first} has {count}; expected as many")
         check_choice(self.function, **choice)
         if not count:
-            return None
+            return self._algorithm(None, None, choice)
         given = tuple(n for n, some in zip((*self.lists, *self.singles), (*lengths, *singles)) if some is not None)
         fixed = self._of(count, given)
         bound = fixed._bind(key, tuple(arrays), (), addresses, parameters, stream, choice)

@@ -59,13 +59,15 @@ class ResampleProblem(Windows):
             raise ValueError(f"{op}: align_corners=True with mode='nearest'; expected mode='bilinear'")
         if given.dtype not in FLOATS:
             raise TypeError(f"{op}: {'x' if self.is_forward else 'dy'} is {given.dtype}; expected one of {', '.join(FLOATS)}")
+        image = f"{'x' if self.is_forward else 'x_shape'} has shape {self.x.shape}"
         result, other = (self.y, self.x) if self.is_forward else (self.x, self.y)
         check_output(op, result, result.shape, other.dtype)
         if (len(self.x.shape) != len(self.y.shape) or self.x.shape[0] != self.y.shape[0]
                 or self.c != self.y.shape[1 if self.layout == "NCHW" else -1]):
-            raise ValueError(f"{op}: an image of shape {self.y.shape} is not resampled from one of {self.x.shape} (layout {self.layout})")
+            raise ValueError(f"{op}: {'out' if self.is_forward else 'dy'} has shape {self.y.shape}, {image}; expected as many dimensions, "
+                             f"images and channels (layout {self.layout})")
         if self.x.size == 0 < self.y.size:
-            raise ValueError(f"{op}: an image of shape {self.x.shape} has no pixels to resample to {self.y.shape}")
+            raise ValueError(f"{op}: {image}, no pixels to resample to {self.y.shape}")
 
     @property
     def is_forward(self):
