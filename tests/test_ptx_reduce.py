@@ -38,7 +38,8 @@ def resident(code, launch):
 @pytest.mark.parametrize("words, algo", [
     ("65536x4096 f32 add 1", "rows"), ("65536x4096 bf16 norm2 1", "rows"), ("65536x4096 f16 logsumexp 1", "rows"),
     ("65536x4096 f64 add 1", "rows"), ("134217728 bf16 amax", "two_stage"), ("64x256x56x56 f16 avg 0,2,3", "two_stage"),
-    ("65536x1024 bf16 add 0", "two_stage"), ("4096x65536 f32 max 0", "columns"), ("4096x65536 bf16 logsumexp 0", "columns")])
+    ("65536x1024 bf16 add 0", "two_stage"), ("4096x65536 f32 max 0", "columns"), ("4096x65536 bf16 logsumexp 0", "columns"),
+    ("65536x4096 i8 add 1", "rows"), ("65536x4096 int32 max 1", "rows")])
 def test_loads_have_16_bytes(words, algo):
     """Four at least before the first is used; 64 KB under way in a multiprocessor."""
     code, launches = assembled(words, algo)

@@ -10,7 +10,7 @@ import pytest
 from cases import lay, rounded
 from cases.argreduce import CASES as ARG_CASES
 from cases.argreduce import ArgReduce
-from cases.reduce import CASES, MODES, SHORT, Reduce
+from cases.reduce import CASES, INTEGERS, MODES, NAMES, OF_INTEGERS, Reduce
 from contract import random_layout, random_problems
 from labs import array, host
 
@@ -49,7 +49,8 @@ def test_random_reductions(request):
         axes = tuple(sorted(draw(st.sets(st.integers(0, len(shape) - 1))))) if shape else ()
         keepdims = draw(st.booleans())
         left = len(shape) if keepdims else len(shape) - len(axes)
-        return Reduce("random", shape, axes, draw(st.sampled_from(MODES)), draw(st.sampled_from(list(SHORT))), keepdims,
+        dtype = draw(st.sampled_from(list(NAMES)))
+        return Reduce("random", shape, axes, draw(st.sampled_from(OF_INTEGERS if dtype in INTEGERS else MODES)), dtype, keepdims,
                       {"x": random_layout(draw, st, len(shape)), "y": random_layout(draw, st, left)})
     random_problems(request, problems, 40)
 
@@ -61,7 +62,7 @@ def test_random_extremes(request):
         shape = _shape(draw, st, 1)
         axis, keepdims = draw(st.integers(0, len(shape) - 1)), draw(st.booleans())
         left = len(shape) - (not keepdims)
-        return ArgReduce("random", shape, axis, draw(st.sampled_from(["min", "max"])), draw(st.sampled_from(list(SHORT))), keepdims,
+        return ArgReduce("random", shape, axis, draw(st.sampled_from(["min", "max"])), draw(st.sampled_from(list(NAMES))), keepdims,
                          {name: random_layout(draw, st, n) for name, n in (("x", len(shape)), ("value", left), ("index", left))})
     random_problems(request, problems, 30)
 
@@ -98,6 +99,70 @@ def test_any_number_of_splits(splits):
         ragged = kind(f"ragged-{splits}", (2, 4099), 1, "max", "float16", layout={"x": {"misaligned": 3}})
         _check(op, "two_stage", ragged, Rows(4, True, 128, splits))
         _check(op, "two_stage", kind(f"columns-{splits}", (4100, 8), 0, "min", "float16"), Columns(4, 4, splits))
+
+
+# ---- integers, and results of another type
+
+def whole(y):
+    """The values, as integers."""
+    labs.synchronize()
+    return np.asarray(y.tolist(), np.int64)
+
+
+@pytest.mark.parametrize("dtype", list(INTEGERS))
+def test_integers_are_pytorchs(dtype):
+    torch = pytest.importorskip("torch")
+    low, high = {"bool": (0, 1), "int64": (-2 ** 52, 2 ** 52)}.get(dtype) or (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    x = torch.randint(low, high, (9, 70), generator=torch.Generator().manual_seed(2)).to(getattr(torch, dtype))
+    x[0, 3], x[5, 69] = low, high
+    mine = array(x.numpy(), dtype)
+    for axis in (0, 1):
+        wanted = {"add": x.sum(axis), "mul": x.prod(axis), "min": x.amin(axis), "max": x.amax(axis)}
+        for mode, want in wanted.items():
+            got = whole(dnnkern.reduce(mine, mode, axes=axis))
+            np.testing.assert_array_equal(got, want.long().numpy(), err_msg=mode)
+            assert str(want.dtype) == "torch." + dnnkern.problem("reduce", x=((9, 70), dtype), mode=mode, axes=axis).y.dtype
+        if dtype != "bool":
+            value, index = dnnkern.argreduce(mine, "max", axis=axis)
+            np.testing.assert_array_equal(whole(value), x.amax(axis).long().numpy())
+            np.testing.assert_array_equal(host(index), x.numpy().argmax(axis))
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_integers_wrap(algo):
+    shape, axis = ((2, 4100), 1) if algo != "columns" else ((4100, 2), 0)
+    x = array(np.full(shape, 2.0 ** 62 + 2.0 ** 22), "int64")
+    want = (4100 * (2 ** 62 + 2 ** 22) + 2 ** 63) % 2 ** 64 - 2 ** 63
+    assert (whole(dnnkern.reduce(x, "add", axes=axis, algo=algo)) == want).all()
+    narrow = (want + 2 ** 31) % 2 ** 32 - 2 ** 31
+    assert narrow != want and (whole(dnnkern.reduce(x, "add", axes=axis, algo=algo, out_dtype="int32")) == narrow).all()
+
+
+def test_largest_magnitudes_of_the_least_integers():
+    """They are beyond the largest integer of the type."""
+    for dtype in ("int8", "int16", "int32"):
+        least = int(np.iinfo(dtype).min)
+        x = array(np.full((3, 40), least), dtype)
+        assert (host(dnnkern.reduce(x, "amax", axes=1)) == -least).all() and (host(dnnkern.reduce(x, "norm1", axes=1)) == -40 * least).all()
+
+
+def test_bool_counts_any_and_all():
+    x = np.zeros((4, 70), bool)
+    x[1, 69], x[2], x[3, 1:] = True, True, True
+    for mode, want in (("add", [0, 1, 70, 69]), ("max", [0, 1, 1, 1]), ("min", [0, 0, 1, 0])):
+        for algo in ("naive", "rows"):
+            np.testing.assert_array_equal(host(dnnkern.reduce(array(x, "bool"), mode, axes=1, algo=algo)), want, err_msg=mode)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_results_of_float32_are_not_rounded_to_16_bits(dtype):
+    x = array(np.full((3, 3000), 1.0), dtype)
+    x[0, 0] = 2.0 ** -9
+    for out in ("float32", np.float32):
+        got = dnnkern.reduce(x, "add", axes=1, out_dtype=out)
+        assert host(got).tolist() == [2999 + 2.0 ** -9, 3000, 3000]
+    y = array(np.zeros(3))
+    assert dnnkern.reduce(x, "add", axes=1, out=y) is y and host(y)[2] == 3000
 
 
 # ---- special values
@@ -312,7 +377,7 @@ def test_problems_come_back_from_their_records(op):
 
 @pytest.mark.parametrize("words, op, message", [
     ("3x4 f32 sum 1", "reduce", "'sum'"), ("3x4 f32 add 1;2", "reduce", "'1;2' is no list of axes"),
-    ("3x4 i8 add 1", "reduce", "x is int8"), ("3x4 f32 add 2", "reduce", "2 is none of the 2 dimensions"),
+    ("3x4 i8 avg 1", "reduce", "x is int8"), ("3x4 f32 add 2", "reduce", "2 is none of the 2 dimensions"),
     ("3x4 f32 amax 1", "argreduce", "'amax'"),
     ("3x4 f32 max", "argreduce", "axis"), ("3x0 f32 max 1", "argreduce", "has 0 elements")])
 def test_words_that_make_no_problem(words, op, message):
@@ -357,12 +422,21 @@ def test_bad_modes_and_axes():
 def test_bad_arrays():
     refused(TypeError, ["x: got list"], "reduce", [1.0], "add")
     refused(TypeError, ["x: got NoneType"], "argreduce", None, "max", axis=0)
-    refused(TypeError, ["x is int32", "float64, float32, float16, bfloat16"], "reduce", array(X, "int32"), "add", out=(((), "int32"),))
-    refused(TypeError, ["x is int8"], "argreduce", array(X, "int8"), "max", axis=0)
+    refused(TypeError, ["x is uint32", "float64, float32, float16, bfloat16, int64"], "reduce", array(X, "uint32"), "add")
+    refused(TypeError, ["x is uint32"], "argreduce", array(X, "uint32"), "max", axis=0)
+    for mode in ("avg", "norm2", "logsumexp"):
+        refused(TypeError, ["x is int32", f"mode '{mode}'", "bfloat16"], "reduce", array(X, "int32"), mode, out=(((), "int64"),))
     refused(ValueError, ["out has shape (2, 4)", "(3, 4)"], "reduce", array(X), "add", axes=0, out=(((2, 4), "float32"),))
     flat = (((3, 4), "float32"),)
     refused(ValueError, ["out has shape (3, 4)", "(1, 3, 4)"], "reduce", array(X), "add", axes=0, keepdims=True, out=flat)
     refused(TypeError, ["out is float16", "float32"], "reduce", array(X), "add", out=(((), "float16"),))
+    refused(TypeError, ["out is int8", "int64 or int32", "'add'"], "reduce", array(X, "int8"), "add", out=(((), "int8"),))
+    refused(TypeError, ["out is int64", "expected int8", "'max'"], "reduce", array(X, "int8"), "max", out=(((), "int64"),))
+    refused(TypeError, ["out is float32", "float16"], "reduce", array(X, "float16"), "add", out_dtype="float16", out=(((), "float32"),))
+    refused(TypeError, ["out_dtype='float64'", "'float32'"], "reduce", array(X), "add", out_dtype="float64", out=(((), "float32"),))
+    refused(TypeError, ["out_dtype='float32'", "'int64', 'int32'"], "reduce", array(X, "int8"), "add", out_dtype="float32")
+    refused(TypeError, ["out_dtype=3"], "reduce", array(X, "float16"), "add", out_dtype=3)
+    refused(TypeError, ["out_dtype="], "reduce", array(X, "float16"), "add", out_dtype=[])
     refused(TypeError, ["out is float32", "int32"], "argreduce", array(X), "max", axis=0, out=(((3, 4), "float32"), ((3, 4), "float32")))
     refused(ValueError, ["out has 1 arrays", "2 (value, index)"], "argreduce", array(X), "max", axis=0, out=(((3, 4), "float32"),))
     both = array(np.zeros((4, 8)))

@@ -21,7 +21,7 @@ from typing import Callable
 
 import numpy as np
 
-from . import SIMULATED, device_function, f32, f64, i8, i32, instruction, u8, u16, u32
+from . import SIMULATED, device_function, f32, f64, i8, i16, i32, i64, instruction, u8, u16, u32, u64
 
 if SIMULATED:
     def float_bits(value):
@@ -300,13 +300,14 @@ class Element:
     Attributes
     ----------
     name : str
-        ``"float64" "float32" "float16" "bfloat16" "int8" "uint8" "int32" "e4m3" "e5m2"``.
+        ``"float64" "float32" "float16" "bfloat16" "int8" "uint8" "int32" "e4m3" "e5m2"``; with an integer `compute` those of `INTEGERS`.
     storage : numpy.dtype
         What an array of it holds in kernels: uint16 words for both halves, uint8 for fp8.
     pointer : str
         The kernel parameter's type, ``"uint16*"``.
     compute : str
-        ``"float32"``, or ``"float64"`` for float64 and int32, whose values float32 cannot hold.
+        ``"float32"``, or ``"float64"`` for float64 and int32, whose values float32 cannot hold; ``"int32"``
+        or ``"int64"`` where that was asked for.
     per_word, per_chunk : int
         Elements in a 32-bit word (0 for float64) and in 16 bytes.
     load, store : device functions ``load(p, i)`` and ``store(p, i, value)``
@@ -467,11 +468,64 @@ def _element(name):
                    *_chunks(storage.itemsize, unpack, pack))
 
 
-def element(dtype):
-    """The `Element` of a dtype, given by name or as a NumPy dtype (ml_dtypes' bfloat16 and float8 included).
+INTEGERS = {"int64": i64, "int32": i32, "int16": i16, "int8": i8, "uint8": u8, "bool": u8}
+"""What integers that are computed with as such are stored as."""
+SCALARS = {"float32": f32, "float64": f64, "int32": i32, "int64": i64}
+"""Kernel types by the name of a compute type."""
+
+
+@functools.cache
+def _integer(name, compute):
+    """Integers that stay integers. To int32 what does not fit is clipped, to int64 it wraps; there is no pack."""
+    if name not in INTEGERS:
+        raise TypeError(f"element: no integer type {name!r}; there are {', '.join(INTEGERS)}")
+    S, T, WRAPS, TRUTH = INTEGERS[name], SCALARS[compute], compute == "int64", name == "bool"
+    storage = np.dtype("uint8" if TRUTH else name)
+    LOW, HIGH = (0, 1) if TRUTH else (int(np.iinfo(storage).min), int(np.iinfo(storage).max))
+
+    @device_function
+    def widen(word):
+        if TRUTH:
+            return T(1) if word != S(0) else T(0)
+        return T(S(word))
+
+    @device_function
+    def narrow(value):
+        if WRAPS:
+            return S(value)
+        return S(i32(min(max(i32(value), i32(LOW)), i32(HIGH))))
+
+    @device_function
+    def load(p, i):
+        return widen(p[i])
+
+    @device_function
+    def store(p, i, value):
+        p[i] = narrow(value)
+
+    if storage.itemsize == 1:
+        def unpack(word):
+            return (widen(u8(word)), widen(u8(u32(word >> u32(8)))), widen(u8(u32(word >> u32(16)))), widen(u8(u32(word >> u32(24)))))
+    elif storage.itemsize == 2:
+        def unpack(word):
+            return widen(u16(word)), widen(u16(u32(word >> u32(16))))
+    elif storage.itemsize == 4:
+        def unpack(word):
+            return widen(word)
+    else:
+        def unpack(low, high):
+            return i64(u64(u64(low) | u64(u64(high) << u64(32))))
+    return Element(name, storage, f"{storage.name}*", compute, widen, narrow, device_function(unpack), None, load, store)
+
+
+def element(dtype, compute=None):
+    """The `Element` of a dtype, given by name or as a NumPy dtype (ml_dtypes' bfloat16 and float8 included). With `compute` "int32" or
+    "int64" integers stay such: `store` clips int32 to the type, and wraps int64.
 
     >>> element("bfloat16").pointer
     'uint16*'
     """
     name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+    if compute in ("int32", "int64"):
+        return _integer(name, compute)
     return _element(_ALIASES.get(name, name))

@@ -3,7 +3,7 @@ import functools
 from typing import Callable, NamedTuple
 
 from . import cuda, device_function, f32, f64, i32, u32
-from .convert import double_words, element, words_double
+from .convert import SCALARS, double_words, element, words_double
 from .vec import (advance, as_u32, load1_if_into, load1_nc_if_into, load2_if_into, load2_nc_if_into, load4_if_into, load4_nc_if_into,
                   store2_from, store4_from)
 
@@ -27,13 +27,14 @@ def scalar_of(dtype):
 
 
 @functools.cache
-def make_reader(dtype, count, words, constant=True):
+def make_reader(dtype, count, words, constant=True, compute=None):
     """(type, length, fetch, unpack) of groups of `count` elements read `words` 32-bit words at a time, 0 for one by one.
 
     ``fetch(buffer, k, p, i, ok)`` reads p[i:i+count] into a raw buffer from k on, zeros where not `ok`; ``unpack(values, k, buffer, j)``
-    converts it. The buffer is a local array of `type`, of `length` a group. With `constant` nobody writes the memory meanwhile.
+    converts it. The buffer is a local array of `type`, of `length` a group. With `constant` nobody writes the memory meanwhile;
+    `compute` is `element`'s.
     """
-    e, T = element(dtype), scalar_of(dtype)
+    e, T = element(dtype, compute), SCALARS[compute] if compute else scalar_of(dtype)
     itemsize = e.storage.itemsize
     if not words:
         load = e.load
@@ -60,9 +61,11 @@ def make_reader(dtype, count, words, constant=True):
             load_into(buffer, i32(k + a * words), as_u32(advance(p, i)), i32(a * words), i32(ok))
 
     if itemsize == 8:
+        join = words_double if dtype == "float64" else unpack_word
+
         def unpack(values, k, buffer, j):
             for v in range(count):
-                values[k + v] = words_double(buffer[j + 2 * v], buffer[j + 2 * v + 1])
+                values[k + v] = join(buffer[j + 2 * v], buffer[j + 2 * v + 1])
     elif itemsize == 4:
         def unpack(values, k, buffer, j):
             for v in range(count):
@@ -102,9 +105,10 @@ class Flight(NamedTuple):
 
 
 @functools.cache
-def make_flight(dtype, words, count):
+def make_flight(dtype, words, count, compute=None):
     """`count` loads of a thread that are on their way together, all issued before the first is used: what streams an array through
-    registers once. Each is of `words` 32-bit words, 4, 2 or 1, to which the elements are aligned; 0: of single elements::
+    registers once. Each is of `words` 32-bit words, 4, 2 or 1, to which the elements are aligned; 0: of single elements. `compute` is
+    `element`'s::
 
         flight = make_flight("bfloat16", words=4, count=4)
         SCALAR, LENGTH, VECTOR, fetch, values = flight.scalar, flight.length, flight.vector, flight.fetch, flight.values
@@ -115,8 +119,8 @@ def make_flight(dtype, words, count):
         for u in range(4):
             values(some, buffer, u)
     """
-    vector = max(1, 4 * words // element(dtype).storage.itemsize)
-    T, length, read, unpack = make_reader(dtype, vector, words)
+    vector = max(1, 4 * words // element(dtype, compute).storage.itemsize)
+    T, length, read, unpack = make_reader(dtype, vector, words, compute=compute)
 
     @device_function
     def fetch(buffer, u, p, i, ok):

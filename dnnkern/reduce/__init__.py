@@ -12,20 +12,21 @@ _argreduce = ARGREDUCE.call
 
 
 @public
-def reduce(x, mode, *, axes=None, keepdims=False, out=None, workspace=None, stream=None, **choice):
+def reduce(x, mode, *, axes=None, keepdims=False, out_dtype=None, out=None, workspace=None, stream=None, **choice):
     """A number out of all elements along some dimensions.
 
     Parameters
     ----------
     x : array
-        float64, float32, float16 or bfloat16, at most eight dimensions, any strides (0 and negative ones too).
+        float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8 or bool, at most eight dimensions, any strides (0 and negative
+        ones too).
     mode : str
         ================ ===================================== ==================
         mode             result                                over no elements
         ================ ===================================== ==================
         "add"            ``sum(x)``                            0
         "mul"            ``prod(x)``                           1
-        "min", "max"     the least, the largest element        +inf, -inf
+        "min", "max"     the least, the largest element        +inf, -inf [1]_
         "amax"           ``max(abs(x))``                       0
         "avg"            ``sum(x) / n``                        0
         "norm1"          ``sum(abs(x))``                       0
@@ -34,19 +35,25 @@ def reduce(x, mode, *, axes=None, keepdims=False, out=None, workspace=None, stre
         "sum_square"     ``sum(x * x)``                        0
         "logsumexp"      ``log(sum(exp(x)))``                  -inf
         ================ ===================================== ==================
+
+        "avg", "norm2" and "logsumexp" are of floats alone. Of bool "add" counts, "max" is any, "min" is all.
     axes : int or sequence of int, optional
         The dimensions that are reduced; negative numbers count from the end. None is all of them, an empty sequence none.
     keepdims : bool
         They stay, with size 1.
-    out : array of x's dtype
+    out_dtype : dtype, optional
+        Of the result. Default: x's; of integers and bool "int64", but x's for "min" and "max". "float32" may be asked for where x has 16
+        bits, "int32" where the default is "int64".
+    out : array of such a dtype
         Written and returned; any strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
         As `dnnkern.matmul`'s.
 
     Returns
     -------
-    y : array, of x's framework and dtype
-        Accumulated in float32, for float64 in float64, and rounded once. NaN anywhere is NaN in the result, in "min", "max" and "amax" too.
+    y : array, of x's framework
+        Accumulated in float32, for float64 in float64, and rounded once. Integers are exact modulo 2**64, as an int32 result modulo 2**32:
+        they wrap, as PyTorch's and NumPy's sums do. NaN anywhere is NaN in the result, in "min", "max" and "amax" too.
         "norm2" neither overflows nor underflows on the way, "logsumexp" subtracts the maximum.
 
     Raises
@@ -63,6 +70,8 @@ def reduce(x, mode, *, axes=None, keepdims=False, out=None, workspace=None, stre
     Deterministic: sums are made in an order that depends on the problem and the device alone; there are no atomics. Mirrors
     cudnnReduceTensor and cuDNN's Reduction operation. Exponentials of float32 sums are the hardware's (relative error 2**-22).
 
+    .. [1] Of integers the largest and the least of the dtype, of bool True and False.
+
     Examples
     --------
     >>> import numpy as np, dnnkern
@@ -73,8 +82,13 @@ def reduce(x, mode, *, axes=None, keepdims=False, out=None, workspace=None, stre
     array([[4., 5., 6.]], dtype=float32)
     >>> float(dnnkern.reduce(x, "avg"))
     0.8333333730697632
+    >>> dnnkern.reduce(x > 0, "add", axes=1)
+    array([2, 2])
+    >>> dnnkern.reduce(np.full(3000, 1, np.float16), "add", out_dtype="float32")
+    array(3000., dtype=float32)
     """
-    return _reduce((x,), out, (mode, ints("reduce", "axes", axes), flag("reduce", "keepdims", keepdims)), (), workspace, stream, choice)
+    return _reduce((x,), out, (mode, ints("reduce", "axes", axes), flag("reduce", "keepdims", keepdims), out_dtype), (), workspace, stream,
+                   choice)
 
 
 @public
@@ -84,7 +98,7 @@ def argreduce(x, mode, *, axis, keepdims=False, out=None, workspace=None, stream
     Parameters
     ----------
     x : array
-        float64, float32, float16 or bfloat16, at most eight dimensions, any strides; from 1 to 2**31 - 1 elements along the dimension.
+        Of `reduce`'s dtypes, at most eight dimensions, any strides; from 1 to 2**31 - 1 elements along the dimension.
     mode : "min" or "max"
     axis : int
         The dimension; a negative number counts from the end.

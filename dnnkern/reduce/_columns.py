@@ -8,6 +8,7 @@ import functools
 from dataclasses import dataclass
 
 from ..device import cuda, i32, i64
+from ..device.convert import SCALARS
 from ..device.dependent import launch_dependent_grids
 from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -17,7 +18,7 @@ from ..transform._offsets import make_offsets, offset_arguments
 from ..transform._problem import Dim
 from ._fold import IGNORES_ZEROS, NOWHERE, make_fold
 from ._rows import FLIGHT, FLIGHT_OF_ELEMENTS, per_load
-from ._stages import LIMIT, THREADS, TYPES, factor_argument, kept_arguments, make_meeting, make_store, target_arguments, x_argument
+from ._stages import LIMIT, THREADS, factor_argument, kept_arguments, make_meeting, make_store, target_arguments, x_argument
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,12 @@ def columns_refusal(problem):
 
 
 @functools.cache
-def columns_kernel(fold, dtype, compute, words, across, kept, reduced, wide, partial, dependent):
+def columns_kernel(fold, dtype, out, compute, words, across, kept, reduced, wide, partial, dependent):
     """The states of columns, stored as results or, `partial`, in the workspace; `dependent`: while the next launch is prepared."""
-    f, T = make_fold(fold, compute), TYPES[compute]
+    f, T = make_fold(fold, compute), SCALARS[compute]
     begin, push, put, get = f.begin, f.push, f.put, f.get
     COUNT = FLIGHT if words else FLIGHT_OF_ELEMENTS
-    flight = make_flight(dtype, words, COUNT)
+    flight = make_flight(dtype, words, COUNT, compute)
     BUFFER, LENGTH, VECTOR, fetch, values = flight.scalar, flight.length, flight.vector, flight.fetch, flight.values
     STATES, PLACES = VECTOR * f.parts, VECTOR if f.indexed else 1
     WIDTH, HEIGHT, SHIFT = across * VECTOR, THREADS // across, across.bit_length() - 1
@@ -76,7 +77,7 @@ def columns_kernel(fold, dtype, compute, words, across, kept, reduced, wide, par
     SHARED, SHARED_PLACES = SIZE * f.parts, SIZE if f.indexed else 1
     offsets, walk, ONE = make_offsets(kept - 1, True), make_offsets(reduced, wide), reduced == 1
     ALWAYS = fold in IGNORES_ZEROS
-    store = make_store(fold, dtype, compute, kept, partial)
+    store = make_store(fold, out, compute, kept, partial)
 
     @cuda.jit(launch_bounds=THREADS)
     def reduce_columns(x, numbers, places, outputs, columns, rows, per, blocks, splits, walk_divisors, walk_strides, divisors, x_strides,
@@ -130,8 +131,8 @@ def columns_launch(problem, how, dependent=False):
     form, words = problem.form, how.words
     columns, walk = form.kept[-1].size, [Dim(d.size, d.x, 0) for d in form.reduced]
     wide = len(walk) == 1 or form.is_wide
-    kernel = columns_kernel(problem.fold, problem.x.dtype, problem.compute, words, how.across, len(form.kept), len(walk), wide,
-                            how.splits > 1, dependent)
+    kernel = columns_kernel(problem.fold, problem.x.dtype, problem.outputs[0].dtype, problem.compute, words, how.across, len(form.kept),
+                            len(walk), wide, how.splits > 1, dependent)
     blocks = ceil_div(columns, how.across * per_load(problem, words))
     kept_divisors, _, y_strides = kept_arguments(form)
     arguments = (x_argument(problem), *target_arguments(problem, how.splits), Argument("int32", form.outputs), Argument("int32", columns),

@@ -8,7 +8,10 @@ import functools
 import math
 from typing import Callable, NamedTuple
 
+import numpy as np
+
 from ..device import device_function, f32, f64, i32
+from ..device.convert import SCALARS
 from ..device.fastmath import exp, exp_fast, fabs, fma, fmax, log, maximum, minimum, rsqrt, sqrt
 from ..device.warp import shuffle_xor
 from ._problem import ARG
@@ -64,17 +67,32 @@ class Fold(NamedTuple):
 
 @functools.cache
 def make_fold(mode, compute):
-    """The `Fold` of a mode ("argmin" and "argmax" are those of argreduce), computing in "float32" or "float64"."""
-    T = f64 if compute == "float64" else f32
+    """The `Fold` of a mode ("argmin" and "argmax" are those of argreduce), computing in "float32", "float64", "int32" or "int64"."""
+    T = SCALARS[compute]
     if mode in ARG:
-        return _arg(mode, T)
+        return _arg(mode, T, neutral(mode, compute))
+    if compute.startswith("int"):
+        change = _changes_nothing_but_zero(T) if mode == "mul_no_zeros" else _INTEGER_CHANGES.get(mode, _same)
+        return _one_part(neutral(mode, compute), T, change, _INTEGER_JOINS.get(mode, _add))
     if mode == "logsumexp":
         return _logsumexp(T, exp if compute == "float64" else exp_fast)
     if mode == "norm2":
         return _norm2(T, *SCALES[compute], _root(compute))
     if mode == "mul_no_zeros":
-        return _one_part(NEUTRAL[mode], T, device_function(lambda value: T(1) if value == T(0) else T(value)), _multiply)
+        return _one_part(NEUTRAL[mode], T, _changes_nothing_but_zero(T), _multiply)
     return _one_part(NEUTRAL[mode], T, _CHANGES.get(mode, _same), _JOINS.get(mode, _add), average=mode == "avg")
+
+
+def neutral(mode, compute):
+    """What leaves others as they are: of extrema infinity, or the largest or the least integer."""
+    value = NEUTRAL[mode]
+    if compute.startswith("int") and not math.isfinite(value):
+        return int(np.iinfo(compute).max if value > 0 else np.iinfo(compute).min)
+    return value
+
+
+def _changes_nothing_but_zero(T):
+    return device_function(lambda value: T(1) if value == T(0) else T(value))
 
 
 def _one_part(START, T, change, join, average=False):
@@ -161,8 +179,25 @@ def _multiply(a, b):
     return a * b
 
 
+@device_function
+def _magnitude(value):
+    return value if value >= 0 else -value
+
+
+@device_function
+def _least(a, b):
+    return a if a < b else b
+
+
+@device_function
+def _largest(a, b):
+    return a if a > b else b
+
+
 _CHANGES = {"amax": fabs, "norm1": fabs, "sum_square": _square}
 _JOINS = {"mul": _multiply, "mul_no_zeros": _multiply, "min": minimum, "max": maximum, "amax": maximum}
+_INTEGER_CHANGES = {**_CHANGES, "amax": _magnitude, "norm1": _magnitude}
+_INTEGER_JOINS = {**_JOINS, "min": _least, "max": _largest, "amax": _largest}
 
 
 def _unindexed(parts, empty, lift, push, merge, finish):
@@ -307,9 +342,9 @@ def _norm2(T, down, up, low, high, root):
     return _unindexed(3, empty, lift, push, merge, finish)
 
 
-def _arg(mode, T):
+def _arg(mode, T, START):
     """(value, position): the first of equal ones, and the first NaN before everything."""
-    START, least = NEUTRAL[mode], mode == "argmin"
+    least = mode == "argmin"
 
     @device_function
     def better(a, b):

@@ -22,6 +22,7 @@ def add_reduce_arguments(parser):
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("axes", type=_axes_word, nargs="?", help="what is reduced: 0,2,3; default: everything")
     parser.add_argument("--keepdims", action="store_true")
+    parser.add_argument("--out-dtype", type=dtype_word, help="float32 of 16-bit floats, int32 of integers; default: x's, int64")
 
 
 def add_argreduce_arguments(parser):
@@ -36,7 +37,8 @@ def add_argreduce_arguments(parser):
 def make_reduce(arguments):
     """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
     x = Tensor.packed(arguments.shape, arguments.dtype)
-    return make_problem((x,), None, arguments.mode, arguments.axes, arguments.keepdims, frozenset())
+    a = arguments
+    return make_problem((x,), None, a.mode, a.axes, a.keepdims, a.out_dtype, frozenset())
 
 
 def make_argreduce(arguments):
@@ -59,8 +61,9 @@ FAMILY = {"reduce": (add_reduce_arguments, make_reduce, reduce_from_record),
           "argreduce": (add_argreduce_arguments, make_argreduce, argreduce_from_record)}
 """Operation -> what adds its words to a parser, what makes a problem of them, and of a record; the command line reads this."""
 
-SMALL = {"reduce": ("7x130 f32 add 1", "100x24 bf16 norm2 0", "2x3x7x7 f16 avg 0,2,3", "5000 f64 logsumexp"),
-         "argreduce": ("7x130 bf16 max 1", "100x24 f32 min 0", "4200 f16 max 0")}
+SMALL = {"reduce": ("7x130 f32 add 1", "100x24 bf16 norm2 0", "2x3x7x7 f16 avg 0,2,3", "5000 f64 logsumexp",
+                    "9x70 bf16 add 1 --out-dtype f32", "7x130 i8 add 1", "100x24 int32 max 0", "5000 bool add"),
+         "argreduce": ("7x130 bf16 max 1", "100x24 f32 min 0", "4200 f16 max 0", "7x130 uint8 min 1")}
 """Problems that ``python -m dnnkern check`` tries."""
 
 

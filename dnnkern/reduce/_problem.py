@@ -7,13 +7,23 @@ import functools
 import operator
 from dataclasses import dataclass
 
-from ..host.choices import one_of
+from ..device.convert import INTEGERS
+from ..host.choices import dtype_of, one_of
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
 from ..transform._problem import MOST_DIMENSIONS, check_output
 
 MODES = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros", "sum_square", "logsumexp")
+OF_FLOATS = ("avg", "norm2", "logsumexp")
+"""Modes whose results are no integers, of which there are no reductions of integers."""
 ARG = {"argmin": "min", "argmax": "max"}
+
+
+def results_of(dtype, mode):
+    """What results may be: the default first."""
+    if dtype in INTEGERS:
+        return (dtype,) if mode in ARG.values() else ("int64", "int32")
+    return (dtype, "float32") if dtype in ("float16", "bfloat16") else (dtype,)
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,9 @@ class _Reduction:
 
     @property
     def compute(self):
-        """Type of the sums."""
+        """Type of the sums; extrema of integers of up to 32 bits need no more of them."""
+        if self.x.dtype in INTEGERS:
+            return "int32" if self.mode in ARG.values() and self.x.dtype != "int64" else "int64"
         return "float64" if self.x.dtype == "float64" else "float32"
 
     @property
@@ -99,7 +111,8 @@ class _Reduction:
 
     def _text(self, axes):
         strided = f" strides {self.x.strides}" if not self.x.is_packed else ""
-        return f"{self.op} {'x'.join(map(str, self.x.shape)) or 'scalar'} {self.x.dtype} {self.mode} {axes}{strided}"
+        to = f" -> {self.outputs[0].dtype}" * (self.outputs[0].dtype != results_of(self.x.dtype, self.mode)[0])
+        return f"{self.op} {'x'.join(map(str, self.x.shape)) or 'scalar'} {self.x.dtype} {self.mode} {axes}{to}{strided}"
 
 
 @dataclass(frozen=True)
@@ -125,7 +138,10 @@ class ReduceProblem(_Reduction):
         _check("reduce", self.x, self.mode, MODES)
         if self.axes != normal_axes(self.axes, self.x.ndim):
             raise ValueError(f"reduce: axes={self.axes} are not normalised")
-        check_output("reduce", self.y, _result_shape(self.x.shape, self.axes, self.keepdims), self.x.dtype)
+        allowed = results_of(self.x.dtype, self.mode)
+        if self.y.dtype not in allowed:
+            raise TypeError(f"reduce: out is {self.y.dtype}; expected {' or '.join(allowed)} for mode {self.mode!r} of {self.x.dtype}")
+        check_output("reduce", self.y, _result_shape(self.x.shape, self.axes, self.keepdims), self.y.dtype)
 
     @property
     def fold(self):
@@ -194,11 +210,13 @@ class ArgReduceProblem(_Reduction):
 def _check(function, x, mode, modes):
     if x is None:
         raise TypeError(f"{function}: x: got NoneType; expected an array")
-    if x.dtype not in FLOATS:
-        raise TypeError(f"{function}: x is {x.dtype}; expected one of {', '.join(FLOATS)}")
+    if x.dtype not in (*FLOATS, *INTEGERS):
+        raise TypeError(f"{function}: x is {x.dtype}; expected one of {', '.join((*FLOATS, *INTEGERS))}")
     if x.ndim > MOST_DIMENSIONS:
         raise ValueError(f"{function}: x has {x.ndim} dimensions (shape {x.shape}); expected {MOST_DIMENSIONS} at most")
     one_of(function, "mode", mode, modes)
+    if mode in OF_FLOATS and x.dtype not in FLOATS:
+        raise TypeError(f"{function}: x is {x.dtype}; expected one of {', '.join(FLOATS)} for mode {mode!r}, whose results are no integers")
 
 
 def _result_shape(shape, axes, keepdims):
@@ -270,12 +288,16 @@ def normal_axes(axes, ndim, function="reduce"):
     return found
 
 
-def make_problem(tensors, out, mode, axes, keepdims, aliases):
+def make_problem(tensors, out, mode, axes, keepdims, out_dtype, aliases):
     """`ReduceProblem` of a call."""
     (x,) = tensors
     _check("reduce", x, mode, MODES)
     axes, keepdims = normal_axes(axes, x.ndim), _flag("reduce", keepdims)
-    y = out if out is not None else Tensor.packed(_result_shape(x.shape, axes, keepdims), x.dtype)
+    allowed = results_of(x.dtype, mode)
+    wanted = None if out_dtype is None else dtype_of("reduce", "out_dtype", out_dtype, allowed)
+    if out is not None and wanted not in (None, out.dtype):
+        raise TypeError(f"reduce: out is {out.dtype}, out_dtype asks for {wanted}")
+    y = out if out is not None else Tensor.packed(_result_shape(x.shape, axes, keepdims), wanted or allowed[0])
     return ReduceProblem(x, y, mode, axes, keepdims)
 
 

@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass
 
 from ..device import cuda, i32, i64
-from ..device.convert import element
+from ..device.convert import SCALARS, element
 from ..device.dependent import launch_dependent_grids
 from ..device.groups import make_flight
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -19,7 +19,7 @@ from ..host.launch import Argument, Launch
 from ..transform._offsets import make_offsets, offset_arguments
 from ..transform._problem import Dim
 from ._fold import IGNORES_ZEROS, NOWHERE, make_absorb, make_fold
-from ._stages import LIMIT, THREADS, TYPES, factor_argument, kept_arguments, make_store, target_arguments, x_argument
+from ._stages import LIMIT, THREADS, factor_argument, kept_arguments, make_store, target_arguments, x_argument
 
 FLIGHT, FLIGHT_OF_ELEMENTS = 4, 8
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -88,12 +88,12 @@ def rows_refusal(problem):
 
 
 @functools.cache
-def rows_kernel(fold, dtype, compute, words, ragged, width, threads, kept, reduced, wide, contiguous, partial, dependent):
+def rows_kernel(fold, dtype, out, compute, words, ragged, width, threads, kept, reduced, wide, contiguous, partial, dependent):
     """The states of rows, stored as results or, `partial`, in the workspace; `dependent`: while the next launch is prepared."""
-    f, T = make_fold(fold, compute), TYPES[compute]
+    f, T = make_fold(fold, compute), SCALARS[compute]
     begin, lift, merge, settle, put, get, swap = f.begin, f.lift, f.merge, f.settle, f.put, f.get, f.swap
     COUNT = FLIGHT if words else FLIGHT_OF_ELEMENTS
-    flight = make_flight(dtype, words, COUNT)
+    flight = make_flight(dtype, words, COUNT, compute)
     BUFFER, LENGTH, VECTOR, fetch, values = flight.scalar, flight.length, flight.vector, flight.fetch, flight.values
     STATES, absorb = make_absorb(fold, compute, VECTOR)
     NUMBERS, PLACES = STATES * f.parts, STATES if f.indexed else 1
@@ -103,9 +103,9 @@ def rows_kernel(fold, dtype, compute, words, ragged, width, threads, kept, reduc
     ALWAYS = fold in IGNORES_ZEROS
     SIZE_SHIFT, VECTOR_SHIFT = ITEMSIZE[dtype].bit_length() - 1, VECTOR.bit_length() - 1
     HALF = min(width, 32) // 2
-    load, offsets = element(dtype).load, make_offsets(kept, True)
+    load, offsets = element(dtype, compute).load, make_offsets(kept, True)
     walk, ONE = make_offsets(reduced, wide), reduced == 1
-    store = make_store(fold, dtype, compute, kept, partial)
+    store = make_store(fold, out, compute, kept, partial)
 
     @cuda.jit(launch_bounds=threads)
     def reduce_rows(x, numbers, places, outputs, length, units, per, splits, walk_divisors, walk_strides, divisors, x_strides, y_strides,
@@ -179,8 +179,8 @@ def rows_launch(problem, how, dependent=False):
     walk = [Dim(d.size, d.x, 0) for d in form.reduced[:-1]] + [Dim(last.size // vector, last.x * vector, 0)]
     wide = len(walk) == 1 or form.is_wide
     steps = offset_arguments([Dim(1, walk[0].x, 0)] if len(walk) == 1 else walk, wide)
-    kernel = rows_kernel(problem.fold, problem.x.dtype, problem.compute, how.words, how.ragged, how.width, how.threads, len(form.kept),
-                         len(walk), wide, last.x == 1, how.splits > 1, dependent)
+    kernel = rows_kernel(problem.fold, problem.x.dtype, problem.outputs[0].dtype, problem.compute, how.words, how.ragged, how.width,
+                         how.threads, len(form.kept), len(walk), wide, last.x == 1, how.splits > 1, dependent)
     groups = ceil_div(form.outputs, how.threads // how.width)
     arguments = (x_argument(problem), *target_arguments(problem, how.splits), Argument("int32", form.outputs),
                  Argument("int64", form.length), Argument("int32", units), Argument("int32", max(1, ceil_div(units, how.splits))),

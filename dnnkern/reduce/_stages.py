@@ -6,8 +6,8 @@ second launch merges them in the order of the splits.
 """
 import functools
 
-from ..device import cuda, device_function, f32, f64, i32
-from ..device.convert import element
+from ..device import cuda, device_function, i32
+from ..device.convert import SCALARS, element
 from ..device.dependent import wait_for_previous_grid
 from ..device.index import ceil_div
 from ..host.dtypes import ITEMSIZE
@@ -16,7 +16,6 @@ from ..transform._offsets import make_offsets, offset_arguments
 from ..transform._problem import Dim
 from ._fold import make_fold
 
-TYPES = {"float32": f32, "float64": f64}
 THREADS = 256
 LIMIT = 2 ** 31 - 2 ** 20  # of counters that go beyond what they count by less than a block's threads and loads
 
@@ -27,11 +26,11 @@ def fold_of(problem):
 
 
 @functools.cache
-def make_store(fold, dtype, compute, kept, partial):
+def make_store(fold, out, compute, kept, partial):
     """Device function ``store(numbers, places, output, split, outputs, splits, divisors, strides, factor, state)``: the result number
-    `output` to the arrays of results of `kept` dimensions, or, `partial`, its state to the workspace."""
+    `output` to the arrays of results, of dtype `out` and of `kept` dimensions, or, `partial`, its state to the workspace."""
     f = make_fold(fold, compute)
-    put, finish, indexed, narrow = f.put, f.finish, f.indexed, element(dtype).store
+    put, finish, indexed, narrow = f.put, f.finish, f.indexed, element(out, compute).store
     offsets = make_offsets(kept, True)
 
     @device_function
@@ -97,7 +96,8 @@ def target_arguments(problem, splits):
         planes = splits * problem.form.outputs * fold.parts * ITEMSIZE[problem.compute]
         return Argument(f"{problem.compute}*", "workspace"), Argument("int32*", "workspace", planes if fold.indexed else 0)
     numbers, *places = problem.outputs
-    first = Argument(element(numbers.dtype).pointer, "value" if fold.indexed else "y", problem.form.y_first * numbers.itemsize)
+    pointer = element(numbers.dtype, problem.compute).pointer
+    first = Argument(pointer, "value" if fold.indexed else "y", problem.form.y_first * numbers.itemsize)
     if fold.indexed:
         return first, Argument("int32*", "index", problem.form.index_first * 4)
     return first, Argument("int32*", "workspace")
@@ -105,12 +105,12 @@ def target_arguments(problem, splits):
 
 def x_argument(problem):
     """Kernel parameter `x`."""
-    return Argument(element(problem.x.dtype).pointer, "x", problem.form.x_first * problem.x.itemsize)
+    return Argument(element(problem.x.dtype, problem.compute).pointer, "x", problem.form.x_first * problem.x.itemsize)
 
 
 def factor_argument(problem):
-    """Kernel parameter `factor`: 1 over the number of elements of a result."""
-    return Argument(problem.compute, 1 / max(problem.form.length, 1))
+    """Kernel parameter `factor`: 1 over the number of elements of a result, of which integers make no use."""
+    return Argument(problem.compute, 0 if problem.compute.startswith("int") else 1 / max(problem.form.length, 1))
 
 
 def workspace_bytes(problem, splits):
@@ -122,14 +122,14 @@ def workspace_bytes(problem, splits):
 # ---- the second launch
 
 @functools.cache
-def finish_kernel(fold, dtype, compute, kept, across, threads, dependent):
+def finish_kernel(fold, out, compute, kept, across, threads, dependent):
     """Results out of partial states: `across` of them side by side in a block, whose other threads divide the splits."""
-    f, T = make_fold(fold, compute), TYPES[compute]
+    f, T = make_fold(fold, compute), SCALARS[compute]
     empty, merge, put, get = f.empty, f.merge, f.put, f.get
     gather, column, SIZE = make_meeting(fold, compute, across, threads, 1)
     NUMBERS, PLACES, PARTS = SIZE * f.parts, SIZE if f.indexed else 1, f.parts
     SHIFT, HEIGHT = across.bit_length() - 1, threads // across
-    store = make_store(fold, dtype, compute, kept, False)
+    store = make_store(fold, out, compute, kept, False)
 
     @cuda.jit(launch_bounds=threads)
     def reduce_finish(partial, partial_places, numbers, places, outputs, splits, divisors, y_strides, factor):
@@ -170,5 +170,5 @@ def finish_launch(problem, splits, dependent):
     divisors, _, y_strides = kept_arguments(form)
     arguments = (*target_arguments(problem, splits), *target_arguments(problem, 1), Argument("int32", form.outputs),
                  Argument("int32", splits), divisors, y_strides, factor_argument(problem))
-    kernel = finish_kernel(problem.fold, problem.x.dtype, problem.compute, len(form.kept), across, threads, dependent)
+    kernel = finish_kernel(problem.fold, problem.outputs[0].dtype, problem.compute, len(form.kept), across, threads, dependent)
     return Launch(kernel, (ceil_div(form.outputs, across), 1, 1), (threads, 1, 1), arguments, dependent=dependent)

@@ -23,9 +23,10 @@ STRETCH = 256
 
 @dataclass(frozen=True)
 class Config:
-    """What is done, element type, type of the sums, numbers of kept and of reduced dimensions."""
+    """What is done, types of elements, of results and of the sums, numbers of kept and of reduced dimensions."""
     fold: str
     dtype: str
+    out: str
     compute: str
     kept: int
     reduced: int
@@ -54,8 +55,9 @@ def estimate(problem, device, config):
 @functools.cache
 def kernel(config):
     """numbers[output], places[output] = the result of an output, a thread each."""
-    f, e = make_fold(config.fold, config.compute), element(config.dtype)
-    empty, lift, merge, finish, indexed, load, narrow = f.empty, f.lift, f.merge, f.finish, f.indexed, e.load, e.store
+    f = make_fold(config.fold, config.compute)
+    empty, lift, merge, finish, indexed = f.empty, f.lift, f.merge, f.finish, f.indexed
+    load, narrow = element(config.dtype, config.compute).load, element(config.out, config.compute).store
     kept, reduced = make_offsets64(config.kept), make_offsets64(config.reduced)
 
     @cuda.jit(launch_bounds=THREADS)
@@ -80,7 +82,7 @@ def kernel(config):
 def build(problem, device, config):
     """One launch."""
     form = problem.form
-    config = Config(problem.fold, problem.x.dtype, problem.compute, len(form.kept), len(form.reduced))
+    config = Config(problem.fold, problem.x.dtype, problem.outputs[0].dtype, problem.compute, len(form.kept), len(form.reduced))
     sizes, x_strides = offset_arguments64([Dim(d.size, d.x, 0) for d in form.kept])
     _, y_strides = offset_arguments64([Dim(d.size, d.y, d.index) for d in form.kept])
     arguments = (x_argument(problem), *target_arguments(problem, 1), Argument("int64", form.outputs), Argument("int64", form.length), sizes,

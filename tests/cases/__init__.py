@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1,
-            "int32": 4, "uint32": 4, "int64": 8, "bool": 1}
+            "int16": 2, "int32": 4, "uint32": 4, "int64": 8, "bool": 1}
 # Half the distance between 1 and the next number; the number of integer bits that are exact; the least positive number.
 ROUNDOFF = {"float64": 2.0 ** -53, "float32": 2.0 ** -24, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -8, "tf32": 2.0 ** -11,
             "float8_e4m3fn": 2.0 ** -4, "float8_e5m2": 2.0 ** -3}
 EXACT = {"float64": 2 ** 53, "float32": 2 ** 24, "float16": 2 ** 11, "bfloat16": 2 ** 8, "float8_e4m3fn": 2 ** 4,
-         "float8_e5m2": 2 ** 3, "int8": 127, "uint8": 255, "int32": 2 ** 31 - 1, "bool": 1}
+         "float8_e5m2": 2 ** 3, "int8": 127, "uint8": 255, "int16": 2 ** 15 - 1, "int32": 2 ** 31 - 1, "int64": 2 ** 53, "bool": 1}
 TINY = {"float64": 2.0 ** -1074, "float32": 2.0 ** -126, "float16": 2.0 ** -24, "bfloat16": 2.0 ** -126,
         "float8_e4m3fn": 2.0 ** -9, "float8_e5m2": 2.0 ** -16}
 # Integers and 8-bit floats: what is beyond saturates.
-RANGE = {"int8": (-128, 127), "uint8": (0, 255), "int32": (-2 ** 31, 2 ** 31 - 1), "bool": (0, 1)}
+RANGE = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-2 ** 15, 2 ** 15 - 1), "int32": (-2 ** 31, 2 ** 31 - 1), "bool": (0, 1)}
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 
 

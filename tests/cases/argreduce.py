@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import coherent, lay, rounded
-from .reduce import SHORT, Reduce
+from .reduce import INTEGERS, NAMES, SHORT, Reduce
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class ArgReduce(Reduce):
     def values(self, mode):
         """In exact mode integers of which many are the same, the extremes among them; else normal numbers."""
         rng, place = np.random.default_rng(list(self.id.encode())), self.inputs()["x"]
-        if mode == "exact":
+        if self.dtype in INTEGERS:
+            x = self._integers(rng, self.length)
+        elif mode == "exact":
             top = min(100, max(3, self.length // 2))
             most = rng.integers(top // 2, top + 1, tuple(1 if k == self.axes % len(self.shape) else n for k, n in enumerate(self.shape)))
             x = np.clip(rng.integers(-top, top + 1, self.shape), -most, most)
@@ -50,7 +52,7 @@ class ArgReduce(Reduce):
 
 def _cases():
     def case(name, shape, axis, mode="max", dtype="float32", **more):
-        found.append(ArgReduce(f"{name}-{'x'.join(map(str, shape))}-{axis}-{mode}-{SHORT[dtype]}", shape, axis, mode, dtype, **more))
+        found.append(ArgReduce(f"{name}-{'x'.join(map(str, shape))}-{axis}-{mode}-{NAMES[dtype]}", shape, axis, mode, dtype, **more))
 
     found = []
     for j, dtype in enumerate(SHORT):
@@ -73,6 +75,11 @@ def _cases():
     case("wide-columns", (5, 1100), 0, "max", "float32")
     case("long-batches", (2, 4100, 4), 1, "max", "float16")
     case("ragged-long", (2, 4099), 1, "min", "bfloat16")
+    for j, dtype in enumerate(INTEGERS):
+        for k, mode in enumerate(("min", "max")):
+            name, shape, axis = (("rows", (5, 96), 1), ("columns", (24, 48), 0), ("ragged", (3, 67), 1))[(k + j) % 3]
+            case(name, shape, axis, mode, dtype)
+        case("long", (2, 4200), 1, ("min", "max")[j % 2], dtype)
     return found
 
 

@@ -4,10 +4,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from . import EXACT, ROUNDOFF, Case, coherent, lay, rounded, rounding_error
+from . import EXACT, RANGE, ROUNDOFF, Case, coherent, lay, rounded, rounding_error
 
 SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+INTEGERS = {"int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "b"}
+OF_INTEGERS = ("add", "mul", "min", "max", "amax", "norm1", "mul_no_zeros", "sum_square")
 MODES = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros", "sum_square", "logsumexp")
+NAMES = {**SHORT, **INTEGERS}
 SUMS = {"add": lambda x: x, "avg": lambda x: x, "norm1": np.abs, "sum_square": np.square, "norm2": np.square}
 OVER_NOTHING = {"mul": 1.0, "mul_no_zeros": 1.0, "min": np.inf, "max": -np.inf, "logsumexp": -np.inf}
 
@@ -22,6 +25,7 @@ class Reduce(Case):
     dtype: str = "float32"
     keepdims: bool = False
     layout: dict = field(default_factory=dict, hash=False)
+    out_dtype: str | None = None
     op = "reduce"
 
     @property
@@ -40,11 +44,15 @@ class Reduce(Case):
             return tuple(1 if a in self._axes else n for a, n in enumerate(self.shape))
         return tuple(n for a, n in enumerate(self.shape) if a not in self._axes)
 
+    @property
+    def y_dtype(self):
+        return self.out_dtype or ("int64" if self.dtype in INTEGERS and self.mode not in ("min", "max") else self.dtype)
+
     def inputs(self):
         return {"x": lay(self.shape, self.dtype, **self.layout.get("x", {}))}
 
     def outputs(self):
-        return {"y": lay(self.result_shape, self.dtype, **self.layout.get("y", {}))}
+        return {"y": lay(self.result_shape, self.y_dtype, **self.layout.get("y", {}))}
 
     @property
     def work(self):
@@ -56,7 +64,7 @@ class Reduce(Case):
 
     @property
     def trivial(self):
-        return not self.length
+        return not self.length or self.y_dtype == "bool"
 
     def _tensors(self):
         from dnnkern.host.tensor import Tensor
@@ -65,16 +73,19 @@ class Reduce(Case):
     def problem(self):
         from dnnkern.reduce._problem import make_problem
         tensors = self._tensors()
-        return make_problem((tensors["x"],), tensors["y"], self.mode, self.axes, self.keepdims, frozenset())
+        return make_problem((tensors["x"],), tensors["y"], self.mode, self.axes, self.keepdims, self.out_dtype, frozenset())
 
     def call(self, arrays, out=None, **tail):
         from dnnkern import reduce
-        return reduce(arrays["x"], self.mode, axes=self.axes, keepdims=self.keepdims, out=out[0] if isinstance(out, tuple) else out, **tail)
+        return reduce(arrays["x"], self.mode, axes=self.axes, keepdims=self.keepdims, out_dtype=self.out_dtype,
+                      out=out[0] if isinstance(out, tuple) else out, **tail)
 
     def values(self, mode):
         """Small integers whose results the type holds; or normal numbers, for products such as multiply to about 1."""
         rng, place = np.random.default_rng(list(self.id.encode())), self.inputs()["x"]
         long = max(self.length, 1)
+        if self.dtype in INTEGERS:
+            return {"x": coherent(self._integers(rng, long), place)}
         if self.mode in ("mul", "mul_no_zeros"):
             if mode == "exact":
                 x = rng.choice([-1.0, 1.0], self.shape) * np.where(rng.random(self.shape) < min(0.3, 3 / long), 2.0, 1.0)
@@ -92,6 +103,25 @@ class Reduce(Case):
             x = rounded(rng.standard_normal(self.shape) + 0.25, self.dtype)
         return {"x": coherent(np.asarray(x, np.float64), place)}
 
+    def _integers(self, rng, long):
+        """Of the type's whole range, unless results would not be exact in float64."""
+        low, high = RANGE.get(self.dtype, (-2 ** 53, 2 ** 53))
+        if self.mode in ("mul", "mul_no_zeros"):
+            x = rng.choice([-1.0, 1.0], self.shape) * np.where(rng.random(self.shape) < min(0.3, 8 / long), 3.0, 1.0)
+            if self.mode == "mul_no_zeros":
+                x = np.where(rng.random(self.shape) < 0.2, 0.0, x)
+            return np.clip(x, low, high)
+        if self.mode not in ("min", "max"):
+            most = 2 ** 52 // long
+            most = math.isqrt(most) if self.mode == "sum_square" else most
+            if self.out_dtype == "int32":
+                most = 2 ** 30 // long
+            low, high = max(low, -most), min(high, most)
+        x, rare = rng.integers(low, high + 1, self.shape), rng.random(self.shape) < 1 / long
+        if self.dtype == "bool" and self.mode in ("min", "max"):  # so that not all results are the same
+            x = rare if self.mode == "max" else ~rare
+        return np.where(rare & (low < 0), low, x).astype(np.float64)
+
     def _over(self, function, x):
         return function(x, axis=self._axes, keepdims=self.keepdims)
 
@@ -99,6 +129,8 @@ class Reduce(Case):
         x, n, eps = values["x"], self.length, ROUNDOFF["float64" if self.dtype == "float64" else "float32"]
         if not n:
             y = np.full(self.result_shape, OVER_NOTHING.get(self.mode, 0.0))
+            if self.dtype in INTEGERS:
+                y = np.clip(y, *RANGE[self.dtype])
             return {"y": y}, {"y": np.zeros(y.shape)}
         long, error = min(n, 8 * n ** 0.5), 0.0
         if self.mode in SUMS:
@@ -119,13 +151,15 @@ class Reduce(Case):
         else:
             y = self._over({"min": np.min, "max": np.max, "amax": np.max}[self.mode], np.abs(x) if self.mode == "amax" else x)
             return {"y": y}, {"y": np.zeros(np.shape(y))}
-        return {"y": np.asarray(y)}, {"y": np.asarray(error + rounding_error(y, self.dtype))}
+        if self.dtype in INTEGERS:
+            return {"y": np.asarray(y)}, {"y": np.zeros(np.shape(y))}
+        return {"y": np.asarray(y)}, {"y": np.asarray(error + rounding_error(y, self.y_dtype))}
 
 
 def _cases():
     def case(name, shape, axes, mode="add", dtype="float32", **more):
         text = "all" if axes is None else "".join(map(str, (axes,) if isinstance(axes, int) else axes)) or "none"
-        found.append(Reduce(f"{name}-{'x'.join(map(str, shape)) or 'scalar'}-{text}-{mode}-{SHORT[dtype]}", shape, axes, mode, dtype,
+        found.append(Reduce(f"{name}-{'x'.join(map(str, shape)) or 'scalar'}-{text}-{mode}-{NAMES[dtype]}", shape, axes, mode, dtype,
                             **more))
 
     found = []
@@ -177,6 +211,25 @@ def _cases():
     case("long-planes-odd", (17, 2, 17, 15), (0, 2, 3), "avg", "float16", layout={"y": {"step": 2}})
     case("row-of-a-block", (2, 2050), 1, "logsumexp", "float32")
     case("row-of-a-block", (2, 4090), 1, "mul", "float64")
+    for k, mode in enumerate(OF_INTEGERS):
+        for j, dtype in enumerate(INTEGERS):
+            name, shape, axis = (("rows", (5, 96), 1), ("columns", (24, 48), 0), ("odd-rows", (4, 37), 1))[(k + j) % 3]
+            case(name, shape, axis, mode, dtype)
+    for j, dtype in enumerate(INTEGERS):
+        mode, other = OF_INTEGERS[j], OF_INTEGERS[7 - j]
+        case("long", (4200,), None, mode, dtype)
+        case("long-columns", (4100, 3), 0, other, dtype)
+        case("channels", (3, 4, 5, 7), (0, 2, 3), other, dtype, keepdims=True)
+        case("misaligned", (3, 531), 1, mode, dtype, layout={"x": {"misaligned": 3}, "y": {"misaligned": 1}})
+        case("strided", (6, 40), 1, other, dtype, layout={"x": {"step": 2, "flip": (0,)}, "y": {"step": 2}})
+        case("scalar", (), None, mode, dtype)
+        if dtype != "int64":
+            case("nothing", (3, 0), 1, ("min", "max", "add")[j % 3], dtype)
+            case("to-int32", (5, 70), j % 2, ("add", "norm1", "amax")[j % 3], dtype, out_dtype="int32")
+    for k, dtype in enumerate(("float16", "bfloat16")):
+        for j, mode in enumerate(MODES):
+            name, shape, axis = (("rows", (5, 96), 1), ("columns", (24, 40), 0), ("long", (4200,), None))[(k + j) % 3]
+            case(f"{name}-to-float32", shape, axis, mode, dtype, out_dtype="float32")
     return found
 
 
