@@ -98,7 +98,7 @@ def test_check_takes_the_command_that_dnnkern_check_prints(words, capsys, simula
     ("explain matmul 3x4x5 q9", "not a dtype"),
     ("explain matmul 3x4x5 f32 xy", "invalid choice: 'xy'"),
     ("explain matmul 3x4x5 f32 --activation relux", "invalid choice"),
-    ("explain matmul 3x4x5 f32 --out-dtype int8", "cannot be int8"),
+    ("explain matmul 3x4x5 f32 --out-dtype int8", "out (or out_dtype) is int8; expected one of float32, "),
     ("explain matmul 3x4x5 f32 --exclude TENSOR_CORES", "'TENSOR_CORES' is no note; did you mean 'tensor_core'"),
     ("find matmul 3x4x5 f32 --allow anything", "'anything' is no note; there are TENSOR_CORE, "),
     ("explain conv 3x4x5 f32", "no operation 'conv'; did you mean 'conv_fwd'"),
