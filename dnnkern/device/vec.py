@@ -54,9 +54,12 @@ if SIMULATED:
         def load(at):
             thread, memory, k = _window(at, dtype, count, "ld.shared")
             entry = k + memory.code(dtype)
+            elements = memory.elements(dtype)
+            if count == 1:
+                thread.reads.append(entry)
+                return elements[k]
             thread.reads.extend(range(entry, entry + count))
-            values = memory.elements(dtype)[k:k + count].tolist() if dtype.kind == "u" else list(memory.elements(dtype)[k:k + count])
-            return values[0] if count == 1 else tuple(values)
+            return tuple(elements[k:k + count])
         return load
 
     def shared_store(scalar, count):

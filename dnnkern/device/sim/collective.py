@@ -65,15 +65,16 @@ def threads_of(values):
 
 def registers(what, array, start, count, dtype):
     """`count` elements from `start` on of a local array, as an ndarray over the same memory."""
-    if isinstance(array, np.ndarray):
-        flat = array
-    elif isinstance(array, Vector) and array.thread is Nobody:
-        first = array.layout.start
-        flat = array.buffer.local[first:first + array.extent]
+    if type(array) is Vector and array.thread is Nobody:
+        layout = array.layout
+        flat, first, extent = layout.buffer.local, layout.start + start, array.extent
+    elif isinstance(array, np.ndarray) and array.ndim == 1:
+        flat, first, extent = array, start, len(array)
     else:
-        raise Misuse(f"{what}: a 1-D local array of {dtype} is expected, not {getattr(array, 'title', type(array).__name__)}")
-    if flat.dtype != dtype or flat.ndim != 1:
-        raise Misuse(f"{what}: a 1-D local array of {dtype} is expected, not one of {flat.dtype} with the shape {flat.shape}")
-    if not 0 <= start <= len(flat) - count:
-        raise Misuse(f"{what}: elements {start} .. {start + count - 1} of a local array of {len(flat)}")
-    return flat[start:start + count]
+        title = f"one of {array.dtype} with the shape {array.shape}" if isinstance(array, np.ndarray) else getattr(array, "title", None)
+        raise Misuse(f"{what}: a 1-D local array of {dtype} is expected, not {title or type(array).__name__}")
+    if flat.dtype is not dtype and flat.dtype != dtype:
+        raise Misuse(f"{what}: a 1-D local array of {dtype} is expected, not one of {flat.dtype} with the shape {(extent,)}")
+    if not 0 <= start <= extent - count:
+        raise Misuse(f"{what}: elements {start} .. {start + count - 1} of a local array of {extent}")
+    return flat[first:first + count]

@@ -69,7 +69,9 @@ class History:
         if not len(at):
             return None
         listed, agents, times = self._flat()
-        wanted = np.isin(listed, cells[at])
+        asked = np.zeros(len(self.time), bool)
+        asked[cells[at]] = True
+        wanted = np.flatnonzero(asked[listed])
         listed, agents, times = listed[wanted], agents[wanted], times[wanted]
         ranked = np.argsort(listed, kind="stable")
         first = np.searchsorted(listed, cells[at], "left", ranked)
