@@ -14,9 +14,10 @@ def _integer(name):
     dtype = np.dtype(name)
     mask = (1 << 8 * dtype.itemsize) - 1
     half = (mask >> 1) + 1
+    least = -half
     if dtype.kind == "i":
         def cast(x):
-            if type(x) is int and -half <= x < half:
+            if type(x) is int and least <= x < half:
                 return x
             return ((int(x) + half) & mask) - half
     else:
