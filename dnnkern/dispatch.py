@@ -300,11 +300,13 @@ def unregister(algorithm: Algorithm):
 
 def no_operation(op, known):
     """The message where there is no such operation."""
-    return f"no operation {op!r}{nearest(op, known) or '; there are ' + ', '.join(sorted(known))}"
+    return f"no operation {shown(op)}{nearest(op, known) or '; there are ' + ', '.join(sorted(known))}"
 
 
 def algorithms(op: str | None = None) -> list[Algorithm]:
     """The algorithms of an operation, or all of them."""
+    if op is not None and not isinstance(op, str):
+        raise TypeError(f"op={shown(op)}; expected the name of an operation")
     for family in [_family_of[op]] if op in _family_of else families():
         _discover(family)
     if op is None:

@@ -8,6 +8,7 @@ import re
 from . import dispatch
 from .host.arrays import KIND_OF_TYPE, Kind, kind_of
 from .host.dtypes import dtype_name
+from .host.scalars import shown
 from .host.suggest import nearest
 from .host.tensor import Tensor
 
@@ -89,7 +90,8 @@ def problem(op, /, **arguments):
     given = {name: _sketched(op, name, value, drawn) for name, value in arguments.items()}
     if isinstance(given.get("out"), str):
         if not isinstance(given.get(given["out"]), Sketch):
-            raise ValueError(f"problem: {op}: out is {given['out']!r}; expected an array, a shape with a dtype, or the name of an operand")
+            raise ValueError(f"problem: {op}: out is {shown(given['out'])}; expected an array, a shape with a dtype, or the name of an "
+                             "operand")
         given["out"] = given[given["out"]]
     try:
         function(**given)
@@ -108,8 +110,8 @@ def _functions():
 
 def _function(op):
     from . import _NAMES
-    if op not in _functions():
-        raise ValueError(f"problem: no function {op!r}{nearest(op, _functions()) or '; there are ' + ', '.join(sorted(_functions()))}")
+    if not isinstance(op, str) or op not in _functions():
+        raise ValueError(f"problem: no function {shown(op)}{nearest(op, _functions()) or '; there are ' + ', '.join(sorted(_functions()))}")
     return getattr(importlib.import_module(_NAMES[op]), op)
 
 
@@ -126,8 +128,8 @@ def _check_names(op, arguments, parameters):
         raise TypeError(f"problem: {op} needs {' and '.join(missing)} too")
 
 
-def _sketched(op, name, value, drawn):
-    """The argument with sketches in place of arrays. `drawn` holds those that were made of arrays, by address."""
+def _sketched(op, name, value, drawn, depth=2):
+    """The argument with sketches in place of arrays, within `depth` lists. `drawn` holds those that were made of arrays, by address."""
     if _is_shape_and_dtype(value):
         shape, dtype = value
         shape = tuple(map(int, shape.split("x"))) if isinstance(shape, str) else tuple(shape)
@@ -137,8 +139,8 @@ def _sketched(op, name, value, drawn):
             raise type(error)(f"problem: {op}: {name}: {error}") from None
     if isinstance(value, str) and "x" in value and _SIZES.fullmatch(value):
         raise TypeError(f"problem: {op}: {name} is {value!r}; expected the dtype too: ({value!r}, 'float32')")
-    if type(value) in (list, tuple):
-        return type(value)(_sketched(op, f"{name}[{k}]", v, drawn) for k, v in enumerate(value))
+    if type(value) in (list, tuple) and depth:
+        return type(value)(_sketched(op, f"{name}[{k}]", v, drawn, depth - 1) for k, v in enumerate(value))
     try:
         kind = kind_of(value)
     except TypeError:

@@ -88,6 +88,9 @@ def test_an_operation_that_does_not_exist(problem):
     for call in (dispatch.algorithms, lambda op: dispatch.get_algorithm(op, problem), lambda op: dispatch.explain(op, problem)):
         with pytest.raises(ValueError, match="no operation 'matmull'.*matmul"):
             call("matmull")
+    for odd in (3, [], object()):
+        with pytest.raises(TypeError, match="op=.*; expected the name of an operation"):
+            dispatch.algorithms(odd)
 
 
 def test_a_call_sees_an_algorithm_registered_after_it(problem, add):

@@ -129,11 +129,17 @@ def test_every_public_function_has_one():
             dnnkern.problem(name)
 
 
+ENDLESS = []
+ENDLESS.append(ENDLESS)
+
+
 @pytest.mark.parametrize("op, arguments, error, words", [
     ("conv", {}, ValueError, "problem: no function 'conv'; did you mean 'conv_fwd', .*$"),
     ("sofmax_fwd", {}, ValueError, "did you mean 'softmax_fwd' or 'softmax_bwd'"),
     ("view", {}, ValueError, "problem: no function 'view'; there are activation_bwd, "),
     ("dispatch", {}, ValueError, "no function 'dispatch'"), (3, {}, ValueError, "no function 3"),
+    ([], {}, ValueError, r"no function \[\]"),
+    ("transpose", {"x": ENDLESS, "axes": (0,)}, TypeError, r"transpose: x\S*: got list"),
     ("conv_fwd", {"x": IMAGE, "w": FILTER, "strid": 2}, TypeError, r"has no argument 'strid'; did you mean 'stride'\? \(it takes x, w,"),
     ("conv_fwd", {}, TypeError, "conv_fwd needs x and w too"), ("conv_fwd", {"x": IMAGE}, TypeError, "conv_fwd needs w too"),
     ("conv_fwd", {"x": IMAGE, "w": FILTER, "algo": "naive"}, TypeError, "algo is no part of a problem"),

@@ -382,8 +382,14 @@ def test_packing_converts_and_views_name_the_parts(dtype):
         with pytest.raises(ValueError, match="RnnSpec.pack: .*" + words):
             spec.pack(wrong)
     wrong = {name: array(v, "float32") for name, v in named.items()} | {"b_ih_l0": array(np.ones(5))}
-    with pytest.raises(ValueError, match=r"b_ih_l0 has shape \(5,\); expected \(12,\)"):
+    with pytest.raises(ValueError, match=r"named\['b_ih_l0'\] has shape \(5,\); expected \(12,\)"):
         spec.pack(wrong)
+    for bad, words in ((3, "named=3; expected a dictionary"), ({**wrong, "b_ih_l0": 3}, r"named\['b_ih_l0'\]: got int"),
+                       ({**wrong, "b_ih_l0": array(np.ones(12), "int32")}, r"named\['b_ih_l0'\] is int32")):
+        with pytest.raises(TypeError, match=f"RnnSpec.pack: {words}"):
+            spec.pack(bad)
+    with pytest.raises(TypeError, match="RnnSpec.pack: stream is 'x'"):
+        spec.pack({name: array(v, "float32") for name, v in named.items()}, stream="x")
     with pytest.raises(ValueError, match=r"weights has shape \(3,\); expected \(\d+,\)"):
         spec.views(array(np.ones(3)))
     other = "float64" if dtype == "float32" else "float32"

@@ -426,10 +426,13 @@ def view(a, dtype):
     1.0
     """
     name = dtype_of("view", "dtype", dtype)
-    kind = kind_of(a)
-    have = ITEMSIZE[kind.tensor(a).dtype]
-    if have != ITEMSIZE[name]:
-        raise TypeError(f"view: elements of {have} bytes cannot be read as {name} of {ITEMSIZE[name]}")
+    try:
+        kind = kind_of(a)
+        have = kind.tensor(a).dtype
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"view: a: {error}") from None
+    if ITEMSIZE[have] != ITEMSIZE[name]:
+        raise TypeError(f"view: a is {have}, of {ITEMSIZE[have]} bytes, dtype is {name}, of {ITEMSIZE[name]}; expected the same")
     if kind.name == "torch":
         return a.view(getattr(kind.torch, name))
     if kind.name in ("numpy", "cupy"):

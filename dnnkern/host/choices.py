@@ -13,11 +13,10 @@ def one_of(function, name, value, allowed):
     Traceback (most recent call last):
     ValueError: f: mode='logs'; expected one of 'accurate', 'log'; did you mean 'log'?
     """
-    is_word = isinstance(value, str)
-    if (is_word or value is None) and value in allowed:  # nothing else need have a hash, or an equality that is a bool
+    may_be = value is None or isinstance(value, str)  # nothing else need have a hash, or an equality that is a bool
+    if may_be and value in allowed:
         return value
-    hint = meant(value, [a for a in allowed if a is not None]) if is_word else ""
-    error = ValueError if is_word or value is None else TypeError
+    hint, error = meant(value, [a for a in allowed if a is not None]), ValueError if may_be else TypeError
     raise error(f"{function}: {name}={shown(value)}; expected one of {', '.join(map(repr, allowed))}{hint}")
 
 
@@ -36,8 +35,7 @@ def dtype_of(function, name, value, allowed=ITEMSIZE) -> str:
         found = None
     if found in allowed:
         return found
-    hint = meant(value, allowed) if isinstance(value, str) else ""
-    raise TypeError(f"{function}: {name}={shown(value)}; expected one of {', '.join(map(repr, allowed))}{hint}")
+    raise TypeError(f"{function}: {name}={shown(value)}; expected one of {', '.join(map(repr, allowed))}{meant(value, allowed)}")
 
 
 def activation_of(function, value):

@@ -31,7 +31,7 @@ def nearest(name, known, count=3) -> str:
     >>> nearest("x", ["matmul"])
     ''
     """
-    text, known = str(name).lower(), sorted(map(str, known))
+    text, known = name.lower() if isinstance(name, str) else "", sorted(map(str, known))
     begins = sorted((k for k in known if len(text) > 1 and k.lower().startswith(text)), key=len)
     like = [k for k in difflib.get_close_matches(text, known, count, 0.7) if k not in begins]
     found = [repr(k) for k in (*begins, *like)[:count]]
@@ -45,7 +45,8 @@ def meant(name, known) -> str:
     ("; did you mean 'axis'?", "; did you mean 'relu'?")
     """
     here = {str(k).lower(): str(k) for k in known}
-    found = next((here[word.lower()] for word in WORDS.get(str(name).lower(), ()) if word.lower() in here), None)
+    words = WORDS.get(name.lower(), ()) if isinstance(name, str) else ()
+    found = next((here[word.lower()] for word in words if word.lower() in here), None)
     return f"; did you mean {found!r}?" if found else nearest(name, known, 1)
 
 

@@ -242,19 +242,29 @@ class RnnSpec:
         >>> spec.pack({"weight_ih_l0": np.ones((1, 2), np.float32), "w_hh_l0": np.full((1, 1), 3, np.float32)})
         array([1., 1., 3.], dtype=float32)
         """
+        from ..host.front import stream_handle
         from ..transform import cast
-        named = {_short(name): array for name, array in dict(named).items()}
+        try:
+            named = {_short(name): array for name, array in dict(named).items()}
+        except (TypeError, ValueError):
+            raise TypeError(f"RnnSpec.pack: named={shown(named)}; expected a dictionary of arrays by name") from None
         wanted = [m.name for m in self.matrices]
         if set(named) != set(wanted):
-            raise ValueError(f"RnnSpec.pack: missing {sorted(set(wanted) - set(named)) or 'nothing'}, unknown "
-                             f"{sorted(set(named) - set(wanted)) or 'nothing'}")
+            raise ValueError(f"RnnSpec.pack: named: missing {sorted(set(wanted) - set(named)) or 'nothing'}, unknown "
+                             f"{sorted(set(named) - set(wanted), key=str) or 'nothing'}")
         for m in self.matrices:
-            if tuple(named[m.name].shape) != m.shape:
-                raise ValueError(f"RnnSpec.pack: {m.name} has shape {tuple(named[m.name].shape)}; expected {m.shape}")
+            try:
+                given = kind_of(named[m.name]).tensor(named[m.name])
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"RnnSpec.pack: named[{m.name!r}]: {error}") from None
+            if given.shape != m.shape:
+                raise ValueError(f"RnnSpec.pack: named[{m.name!r}] has shape {given.shape}; expected {m.shape}")
+            if given.dtype not in FLOATS:
+                raise TypeError(f"RnnSpec.pack: named[{m.name!r}] is {given.dtype}; expected one of {', '.join(FLOATS)}")
         first = named[wanted[0]]
         kind = kind_of(first)
         device = kind.device(first)
-        stream = kind.stream(device) if stream is None else stream
+        stream = kind.stream(device) if stream is None else stream_handle("RnnSpec.pack", stream)
         weights = kind.empty((self.weight_size,), self.dtype, device, stream)
         for m in self.matrices:
             cast(named[m.name], self.dtype, out=_part(weights, m), stream=stream)
@@ -280,7 +290,7 @@ def _part(weights, matrix):
 def _short(name):
     """PyTorch's name of a parameter as a matrix' name."""
     for long, short in (("weight_", "w_"), ("bias_", "b_")):
-        if name.startswith(long):
+        if isinstance(name, str) and name.startswith(long):
             return short + name[len(long):]
     return name
 
