@@ -98,8 +98,8 @@ CALLS = {
     "nll_loss_fwd": lambda: ([array(2, 3), array(2, dtype="int32")], {"ignore_index": 1}),
     "pad": lambda: ([array(3)], {"pads": ((1, 1),), "value": 1.0}),
     "reduce": lambda: ([array(2, 3)], {"mode": "add", "axes": 1, "keepdims": True}),
-    "resample_bwd": lambda: ([array(1, 1, 4)], {"x_shape": (1, 1, 2)}),
-    "resample_fwd": lambda: ([array(1, 1, 2)], {"size": 1}),
+    "resample_bwd": lambda: ([array(1, 1, 4)], {"x_shape": (1, 1, 2), "mode": "bicubic", "align_corners": True, "antialias": False}),
+    "resample_fwd": lambda: ([array(1, 1, 2)], {"size": 1, "mode": "bicubic", "align_corners": True, "antialias": False}),
     "rms_norm_bwd": lambda: ([array(2, 3), array(2, 3), array(3), array(2)], {"axis": 1, "has_beta": True}),
     "rms_norm_fwd": lambda: ([array(2, 3)], {"axis": 1, "eps": 1.0}),
     "rmsprop_step": lambda: ([[array(3)] for _ in range(3)],
@@ -133,8 +133,8 @@ WITHOUT_OUT = tuple(name for name in CALLS if name.endswith("_step"))
 NUMBERS = ("alpha", "beta", "beta1", "beta2", "dampening", "dropout", "eps", "k", "label_smoothing", "lr", "lr_decay", "max_norm",
            "momentum", "p", "scale", "softcap", "value", "weight_decay")
 INTEGERS = ("axis", "blank", "block", "groups", "ignore_index", "offset", "seed", "step")
-FLAGS = ("align_corners", "alibi", "bias_gradient", "causal", "ceil_mode", "count_include_pad", "first", "has_beta", "interleaved",
-         "keepdims", "log", "maximize", "nesterov", "return_index", "return_lse", "sink_gradient", "slope_gradient",
+FLAGS = ("align_corners", "alibi", "antialias", "bias_gradient", "causal", "ceil_mode", "count_include_pad", "first", "has_beta",
+         "interleaved", "keepdims", "log", "maximize", "nesterov", "return_index", "return_lse", "sink_gradient", "slope_gradient",
          "training", "transpose_a", "transpose_b", "zero_infinity")
 INTS = ("axes", "dilation", "output_padding", "output_size", "padding", "pads", "size", "starts", "steps", "stops", "stride", "w_shape",
         "window", "x_shape")

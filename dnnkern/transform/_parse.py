@@ -14,6 +14,7 @@ from ._grid_problem import (AFFINES, PADDINGS, SAMPLE_MODES, SAMPLES, AffineGrid
                             make_affine, make_affine_gradient, make_sample, make_sample_gradient)
 from ._pad_problem import PadProblem, SetProblem, make_pad_problem, make_set_problem
 from ._problem import TransposeProblem, make_layout_problem, make_problem
+from ._resample_problem import MODES as RESAMPLE_MODES
 from ._resample_problem import RESAMPLES, ResampleProblem, make_resample
 from ._slice_problem import SliceProblem, make_slice_problem
 from ._window import WindowProblem, columns_shape, make_col2im_problem, make_im2col_problem
@@ -210,7 +211,7 @@ def blocks_from_record(op, record):
     return problem_from_record(BlocksProblem, op, record)
 
 
-_RESAMPLE_TERMS = {"nearest": ("mode", "nearest"), "bilinear": ("mode", "bilinear"), "corners": ("corners", True),
+_RESAMPLE_TERMS = {**{mode: ("mode", mode) for mode in RESAMPLE_MODES}, "corners": ("corners", True), "antialias": ("antialias", True),
                    "nchw": ("layout", "NCHW"), "nhwc": ("layout", "NHWC")}
 
 
@@ -226,15 +227,16 @@ def add_resample_arguments(parser):
     parser.add_argument("shape", type=sizes_word, help="N, C and the extents of the image, in this order for every layout: 64x64x56x56")
     parser.add_argument("dtype", type=dtype_word, help="float64, float32, float16 or bfloat16")
     parser.add_argument("size", type=sizes_word, help="extents of the resampled image: 112x112")
-    parser.add_argument("terms", nargs="*", type=_resample_term, help="nearest, bilinear, corners (aligned), nchw, nhwc")
+    parser.add_argument("terms", nargs="*", type=_resample_term, help="nearest, nearest-exact, bilinear, bicubic, area, corners, "
+                        "antialias, nchw, nhwc")
 
 
 def make_resample_words(op, arguments):
     """The problem that parsed words describe: packed arrays, aligned to 16 bytes."""
-    given = {"mode": "nearest", "corners": False, "layout": "NCHW", **dict(arguments.terms)}
+    given = {"mode": "nearest", "corners": False, "layout": "NCHW", "antialias": False, **dict(arguments.terms)}
     n, c, *image = (*arguments.shape, 1, 1)[:max(len(arguments.shape), 2)]
     shape = (n, c, *image) if given["layout"] == "NCHW" else (n, *image, c)
-    more = given["mode"], given["corners"], given["layout"], frozenset()
+    more = given["mode"], given["corners"], given["layout"], given["antialias"], frozenset()
     problem = make_resample("resample_fwd", (Tensor.packed(shape, arguments.dtype),), None, arguments.size, *more)
     return problem if op == "resample_fwd" else make_resample(op, (problem.y,), None, shape, *more)
 
@@ -330,7 +332,8 @@ SMALL = {"transpose": ("33x17x5 f32 2,0,1", "2x24x8x16 bf16 NCHW:NHWC", "3x16x16
          "pad": ("2x3x9x8 f32 0,0,1,2:3", "5x40 bf16 1:0,4 reflect", "3x6x8 i8 0,2,0 edge"),
          "set_tensor": ("1001 f32", "7x33 bf16", "9x5 i8"),
          "depth_to_space": ("2x16x5x8 f32 2", "1x27x4x9 bf16 3"), "space_to_depth": ("2x4x10x16 f32 2", "1x3x12x9 i8 3"),
-         **dict.fromkeys(RESAMPLES, ("2x8x5x6 f32 10x12 bilinear", "1x16x7x9 bf16 4x20 bilinear corners nhwc", "2x3x8 f64 5 nearest")),
+         **dict.fromkeys(RESAMPLES, ("2x8x5x6 f32 10x12 bilinear", "1x16x7x9 bf16 4x20 bilinear corners nhwc", "2x3x8 f64 5 nearest",
+                                     "1x4x9x7 f32 4x20 bicubic antialias", "2x3x8x6 bf16 5x6 area nhwc")),
          **dict.fromkeys(SAMPLES, ("2x3x5x6 f32 4x7", "1x4x6x5 bf16 3x4 --padding border --corners", "1x2x3x4x3 f64 2x3x2 --mode nearest")),
          **dict.fromkeys(AFFINES, ("2x3x5x6 f32", "1x4x3x2x5 bf16 --corners")),
          "im2col": ("2x8x9x8 f32 3x3 p1", "1x3x17x16 bf16 5x5 s2 p2 nhwc", "1x16x30 i8 3 d2 nhwc"),

@@ -12,7 +12,8 @@ _resample_bwd = RESAMPLE_BWD.call
 
 
 @public
-def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW", out=None, workspace=None, stream=None, **choice):
+def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW", antialias=False, out=None, workspace=None,
+                 stream=None, **choice):
     """An image of another size.
 
     Parameters
@@ -21,13 +22,21 @@ def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW",
         One to three spatial dimensions; float64, float32, float16 or bfloat16, any strides.
     size : int or tuple of int
         Extents of the result, one for all spatial dimensions or one for each.
-    mode : "nearest" or "bilinear"
-        Along a dimension of n pixels that become m, place i of the result lies at i n / m, of which "nearest" takes the whole part. With
-        "bilinear", which is linear in one dimension and trilinear in three, it lies at (i + 1/2) n / m - 1/2, but not before pixel 0, or
-        with `align_corners` at i (n - 1) / (m - 1), and is a mixture of the two pixels round it.
+    mode : str
+        Along a dimension of n pixels that become m, place i of the result
+
+        - "nearest": is pixel ``floor(i n / m)``; "nearest-exact": pixel ``floor((i + 1/2) n / m)``;
+        - "bilinear", which is linear in one dimension and trilinear in three: lies at ``(i + 1/2) n / m - 1/2``, but not before pixel 0,
+          and is a mixture of the two pixels round it;
+        - "bicubic": lies there and is a mixture of four by Keys' cubic with A = -3/4, in each dimension;
+        - "area": is the mean of the pixels from ``floor(i n / m)`` to before ``ceil((i + 1) n / m)``.
     align_corners : bool
+        Places of "bilinear" and "bicubic" are ``i (n - 1) / (m - 1)``.
     layout : "NCHW" or "NHWC"
         Channels first or last, for any number of spatial dimensions.
+    antialias : bool
+        With "bilinear" and "bicubic", where m < n: pixels are weighted by a triangle, or by the cubic with A = -1/2, that is n / m times as
+        wide and as Pillow has it, and the weights divided by their sum.
     out : array
         Written and returned; any strides. Overlap with x is an error.
     workspace, stream, algo, allow, workspace_limit, exclude
@@ -41,8 +50,8 @@ def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW",
     Raises
     ------
     ValueError
-        Sizes of a wrong number, an image without pixels, modes, layouts, corners of "nearest", an `out` of another shape or that overlaps
-        x.
+        Sizes of a wrong number, an image without pixels, modes, layouts, corners or antialias where they make no sense, an `out` of
+        another shape or that overlaps x.
     TypeError
         Dtypes, objects that are not device arrays, an immutable `out`.
     NotSupported
@@ -50,7 +59,8 @@ def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW",
 
     Notes
     -----
-    Deterministic. Places are computed in integers, without rounding. Mirrors cuDNN's Resample operation and
+    Deterministic. Places are computed in integers, without rounding; of several dimensions "bicubic", "area" and antialias are done one
+    after the other where the algorithm is "axes", in float32 (float64 for float64) between. Mirrors cuDNN's Resample operation and
     `torch.nn.functional.interpolate` without a scale_factor.
 
     Examples
@@ -63,13 +73,17 @@ def resample_fwd(x, size, *, mode="nearest", align_corners=False, layout="NCHW",
     array([[[0., 1., 3., 5., 7., 8.]]], dtype=float32)
     >>> dnnkern.resample_fwd(x, 5, mode="bilinear", align_corners=True)
     array([[[0., 2., 4., 6., 8.]]], dtype=float32)
+    >>> dnnkern.resample_fwd(x, 2, mode="area")
+    array([[[2., 6.]]], dtype=float32)
     """
-    parameters = ints("resample_fwd", "size", size), mode, flag("resample_fwd", "align_corners", align_corners), layout
+    parameters = (ints("resample_fwd", "size", size), mode, flag("resample_fwd", "align_corners", align_corners), layout,
+                  flag("resample_fwd", "antialias", antialias))
     return _resample_fwd((x,), out, parameters, (), workspace, stream, choice)
 
 
 @public
-def resample_bwd(dy, x_shape, *, mode="nearest", align_corners=False, layout="NCHW", out=None, workspace=None, stream=None, **choice):
+def resample_bwd(dy, x_shape, *, mode="nearest", align_corners=False, layout="NCHW", antialias=False, out=None, workspace=None,
+                 stream=None, **choice):
     """The gradient of `resample_fwd`: each pixel gathers what the places that it is a part of give it.
 
     Parameters
@@ -78,7 +92,7 @@ def resample_bwd(dy, x_shape, *, mode="nearest", align_corners=False, layout="NC
         Gradient of `resample_fwd`'s result.
     x_shape : tuple of int
         Shape of its x.
-    mode, align_corners, layout
+    mode, align_corners, layout, antialias
         As `resample_fwd`'s.
     out : array
         Written and returned; any strides. Overlap with dy is an error.
@@ -105,5 +119,6 @@ def resample_bwd(dy, x_shape, *, mode="nearest", align_corners=False, layout="NC
     >>> dnnkern.resample_bwd(np.ones((1, 1, 6), np.float32), (1, 1, 3), mode="bilinear")
     array([[[2., 2., 2.]]], dtype=float32)
     """
-    parameters = ints("resample_bwd", "x_shape", x_shape), mode, flag("resample_bwd", "align_corners", align_corners), layout
+    parameters = (ints("resample_bwd", "x_shape", x_shape), mode, flag("resample_bwd", "align_corners", align_corners), layout,
+                  flag("resample_bwd", "antialias", antialias))
     return _resample_bwd((dy,), out, parameters, (), workspace, stream, choice)

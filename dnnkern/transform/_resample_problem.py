@@ -14,7 +14,9 @@ from ..host.window import LAYOUTS, Windows, check_rank, check_shape, per_dimensi
 from ._problem import check_output, sizes_text
 
 RESAMPLES = ("resample_fwd", "resample_bwd")
-MODES = ("nearest", "bilinear")
+MODES = ("nearest", "nearest-exact", "bilinear", "bicubic", "area")
+OF_NEAREST = MODES[:2]
+OF_CORNERS = OF_ANTIALIAS = ("bilinear", "bicubic")
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,13 @@ class ResampleProblem(Windows):
         The image, or its gradient: (N, C, spatial...) or (N, spatial..., C).
     y : Tensor
         The resampled image, or its gradient.
-    mode : "nearest" or "bilinear"
+    mode : str
+        Of `MODES`.
     align_corners : bool
-        The outermost pixels of both images are at the same places; only with "bilinear".
+        The outermost pixels of both images are at the same places; only with "bilinear" and "bicubic".
     layout : "NCHW" or "NHWC"
+    antialias : bool
+        Where an image becomes smaller the filter becomes wider; only with "bilinear" and "bicubic", without `align_corners`.
     """
     op: str
     x: Tensor
@@ -49,14 +54,19 @@ class ResampleProblem(Windows):
     mode: str = "nearest"
     align_corners: bool = False
     layout: str = "NCHW"
+    antialias: bool = False
     flops = 0
 
     def __post_init__(self):
         op, given = self.op, self.dx if self.is_forward else self.dy
         one_of("ResampleProblem", "op", op, RESAMPLES)
         one_of(op, "mode", self.mode, MODES)
-        if self.align_corners and self.mode == "nearest":
-            raise ValueError(f"{op}: align_corners=True with mode='nearest'; expected mode='bilinear'")
+        if self.align_corners and self.mode not in OF_CORNERS:
+            raise ValueError(f"{op}: align_corners=True with mode={self.mode!r}; expected mode={' or '.join(map(repr, OF_CORNERS))}")
+        if self.antialias and self.mode not in OF_ANTIALIAS:
+            raise ValueError(f"{op}: antialias=True with mode={self.mode!r}; expected mode={' or '.join(map(repr, OF_ANTIALIAS))}")
+        if self.antialias and self.align_corners:
+            raise ValueError(f"{op}: antialias=True with align_corners=True; expected one of them")
         if given.dtype not in FLOATS:
             raise TypeError(f"{op}: {'x' if self.is_forward else 'dy'} is {given.dtype}; expected one of {', '.join(FLOATS)}")
         image = f"{'x' if self.is_forward else 'x_shape'} has shape {self.x.shape}"
@@ -102,6 +112,18 @@ class ResampleProblem(Windows):
         return tuple(make_axis(n, m, self.mode, self.align_corners) for n, m in zip(self.image, self.out))
 
     @property
+    def filter(self):
+        """What `_filters` weighs pixels by; None where a place is one pixel, or a mixture of two in each dimension (`_taps`)."""
+        if self.antialias:
+            return "antialias-" + self.mode
+        return self.mode if self.mode in ("bicubic", "area") else None
+
+    @property
+    def pixels(self):
+        """Which pixels of a dimension `_taps` finds, where there is no filter: the "nearest" one, or two ("bilinear")."""
+        return "nearest" if self.mode in OF_NEAREST else "bilinear"
+
+    @property
     def compute(self):
         """What is computed in."""
         return "float64" if self.x.dtype == "float64" else "float32"
@@ -129,7 +151,7 @@ class ResampleProblem(Windows):
         return self.x.nbytes + self.y.nbytes
 
     def __str__(self):
-        corners = " align_corners" if self.align_corners else ""
+        corners = " align_corners" * self.align_corners + " antialias" * self.antialias
         strided = "".join(f" {name} strides {t.strides}" for name, t in (("x", self.x), ("y", self.y)) if not t.is_packed)
         return (f"{self.op} {sizes_text(self.x.shape)} {self.x.dtype} {self.layout} to {sizes_text(self.window)} {self.mode}{corners}"
                 f"{strided}")
@@ -145,8 +167,10 @@ def make_axis(inner, outer, mode, align_corners) -> Axis:
     """
     if not outer:
         a, b, d = 1, 0, 1
-    elif mode == "nearest":
+    elif mode in ("nearest", "area"):  # of an area: where it begins
         a, b, d = inner, 0, outer
+    elif mode == "nearest-exact":
+        a, b, d = 2 * inner, inner, 2 * outer
     elif align_corners:
         a, b, d = inner - 1, 0, max(outer - 1, 1)
     else:
@@ -155,7 +179,7 @@ def make_axis(inner, outer, mode, align_corners) -> Axis:
     return Axis(inner, outer, a // common, b // common, d // common)
 
 
-def make_resample(op, tensors, out, shape, mode, align_corners, layout, aliases):
+def make_resample(op, tensors, out, shape, mode, align_corners, layout, antialias, aliases):
     """`ResampleProblem` of a call; `shape` are the extents of the result, of a backward call the shape of x."""
     (given,) = tensors
     name = "x" if op == "resample_fwd" else "dy"
@@ -174,4 +198,4 @@ def make_resample(op, tensors, out, shape, mode, align_corners, layout, aliases)
         check_output(op, out, wanted, given.dtype)
     result = out if out is not None else Tensor.packed(wanted, given.dtype)
     x, y = (given, result) if op == "resample_fwd" else (result, given)
-    return ResampleProblem(op, x, y, mode, bool(align_corners), layout)
+    return ResampleProblem(op, x, y, mode, bool(align_corners), layout, antialias)

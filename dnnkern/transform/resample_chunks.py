@@ -65,7 +65,7 @@ def _apart(problem):
 def _config(problem):
     size, channels = problem.x.itemsize, problem.x_strides[1] == problem.y_strides[1] == 1 and problem.c > 1
     alignment = min(problem.x.alignment, problem.y.alignment)
-    common = dict(forward=problem.is_forward, dtype=problem.x.dtype, compute=problem.compute, mode=problem.mode, dims=len(problem.window),
+    common = dict(forward=problem.is_forward, dtype=problem.x.dtype, compute=problem.compute, mode=problem.pixels, dims=len(problem.window),
                   wide=problem.is_wide)
     strides = [s for all_of in (problem.x_strides, problem.y_strides) for s in (all_of[0], *all_of[2:])]
     unit = unit_of(alignment, problem.c, *strides, itemsize=size) if channels else size
@@ -92,7 +92,9 @@ def _sizes(problem, config):
 
 
 def supports(problem):
-    """Sizes whose products fit 32 bits."""
+    """One pixel or two in each dimension, and sizes whose products fit 32 bits."""
+    if problem.filter:
+        return f"mode is {problem.mode!r}{' with antialias' * problem.antialias}; expected one or two pixels in each dimension"
     count = problem.n * math.prod(_sizes(problem, _config(problem)))
     if count >= LIMIT - 2 ** 20:
         return f"{count} chunks; expected fewer than 2**31 - 2**20"

@@ -4,6 +4,7 @@ Nothing is shared between threads; the gradient is gathered, without atomics, pl
 elements; each coordinate costs a division of 64-bit integers.
 """
 import functools
+import math
 from dataclasses import dataclass
 
 from ..device import cuda, device_function, i64
@@ -11,6 +12,7 @@ from ..device.convert import element
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ._filters import NORMALISED, axis_argument, inverse_argument, make_filter, sums_argument, sums_bytes, sums_launches
 from ._resample_problem import RESAMPLES
 from ._taps import axis_arguments, make_mix, make_reach, make_source, make_weight
 from ._values import COMPUTE
@@ -35,26 +37,23 @@ def supports(problem):
 
 
 def workspace(problem, device, config):
-    """None."""
-    return 0
+    """What weights of a gradient are divided by."""
+    return sums_bytes(problem) if problem.filter else 0
 
 
 def estimate(problem, device, config):
     """Loads, and the divisions."""
-    taps = 2 ** len(problem.window) if problem.mode == "bilinear" else 1
+    taps = 2 ** len(problem.window) if problem.pixels == "bilinear" else 1
+    if problem.filter:
+        taps = math.prod(max(4, 4 * axis.inner // max(axis.outer, 1)) for axis in problem.axes[-len(problem.window):])
     taps *= 1 if problem.is_forward else max(1, problem.y.size // max(problem.x.size, 1))
     issue = divisions_seconds(problem.outputs[0].size, 500 + 60 * taps, device)
     return LAUNCH + max(issue, moved_seconds(problem.bytes, device))
 
 
 @functools.cache
-def kernel(config):
-    """y[...] = resample(x)[...], or dx[...] = its gradient, an element a thread."""
-    LAST, TAPS, BILINEAR = config.last, config.dims if config.mode == "bilinear" else 0, config.mode == "bilinear"
-    T, load, store = COMPUTE[config.compute], element(config.dtype).load, element(config.dtype).store
-    source, reach = make_source(config.mode, config.compute, True), make_reach(config.mode, True)
-    weight, mix = make_weight(config.mode, config.compute, True), make_mix(config.compute)
-
+def make_coordinates(LAST):
+    """Device function ``coordinates(i, sizes)`` -> (n, c, d, h, w) of element i; sizes are those of (c, d, h, w)."""
     @device_function
     def coordinates(i, sizes):
         c = i64(0)
@@ -66,6 +65,63 @@ def kernel(config):
         if not LAST:
             i, c = divided(i, sizes[0])
         return i, c, d, h, w
+    return coordinates
+
+
+@functools.cache
+def filter_kernel(forward, dtype, compute, kind, last):
+    """y[...] or dx[...], an element a thread, in the modes that have a filter."""
+    T, load, store, coordinates = COMPUTE[compute], element(dtype).load, element(dtype).store, make_coordinates(last)
+    f = make_filter(kind, compute, True)
+    taps, reach, weight, total, DIVIDED = f.taps, f.reach, f.weight, f.total, kind in NORMALISED
+
+    @device_function
+    def others(k, axis):
+        if forward:
+            return taps(k, axis)
+        return reach(k, axis)
+
+    @device_function
+    def share(k, other, axis, inverse, sums):
+        # of element `other`, which is read, in element k, which is made
+        if forward:
+            return weight(k, other, axis, inverse)
+        w = weight(other, k, axis, inverse)
+        return T(w / sums[other]) if DIVIDED else w
+
+    @cuda.jit(launch_bounds=THREADS)
+    def resample_filter_naive(given, made, elements, sizes, given_strides, strides, of_d, of_h, of_w, in_d, in_h, in_w, sums_d,
+                              sums_h, sums_w):
+        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        if i < elements:
+            n, c, d, h, w = coordinates(i, sizes)
+            d0, d1 = others(d, of_d)
+            h0, h1 = others(h, of_h)
+            w0, w1 = others(w, of_w)
+            value = T(0)
+            for o in range(d0, d1):
+                d_share = share(d, i64(o), of_d, in_d, sums_d)
+                for p in range(h0, h1):
+                    h_share = T(d_share * share(h, i64(p), of_h, in_h, sums_h))
+                    at = i64(n * given_strides[0] + c * given_strides[1] + o * given_strides[2] + p * given_strides[3])
+                    for q in range(w0, w1):
+                        one = T(h_share * share(w, i64(q), of_w, in_w, sums_w))
+                        if one != 0:
+                            value = T(value + one * T(load(given, i64(at + q * given_strides[4]))))
+            if forward:
+                value = T(value / T(T(total(d, of_d, in_d) * total(h, of_h, in_h)) * total(w, of_w, in_w)))
+            store(made, i64(n * strides[0] + c * strides[1] + d * strides[2] + h * strides[3] + w * strides[4]), value)
+    return resample_filter_naive
+
+
+@functools.cache
+def kernel(config):
+    """y[...] = resample(x)[...], or dx[...] = its gradient, an element a thread."""
+    TAPS, BILINEAR = config.dims if config.mode == "bilinear" else 0, config.mode == "bilinear"
+    T, load, store = COMPUTE[config.compute], element(config.dtype).load, element(config.dtype).store
+    coordinates = make_coordinates(config.last)
+    source, reach = make_source(config.mode, config.compute, True), make_reach(config.mode, True)
+    weight, mix = make_weight(config.mode, config.compute, True), make_mix(config.compute)
 
     @device_function
     def row(x, at, step, w0, w1, share):
@@ -133,9 +189,15 @@ def build(problem, device, config):
         names, strides = ("dy", "dx"), strides[::-1]
     sizes, elements = (problem.c, *(problem.out if forward else problem.image)), problem.outputs[0].size
     arguments = (*(Argument(pointer, name) for name in names), Argument("int64", elements), Argument("int64x4", sizes),
-                 *(Argument("int64x5", s) for s in strides), *axis_arguments(problem))
-    config = Config(forward, problem.x.dtype, problem.compute, problem.mode, len(problem.window), problem.layout == "NHWC")
-    return (Launch(kernel(config), (-(-elements // THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+                 *(Argument("int64x5", s) for s in strides))
+    grid, block, last = (-(-elements // THREADS), 1, 1), (THREADS, 1, 1), problem.layout == "NHWC"
+    if problem.filter:
+        arguments += (*(axis_argument(axis, True) for axis in problem.axes), *(inverse_argument(problem, axis) for axis in problem.axes),
+                      *(sums_argument(problem, k) for k in range(3)))
+        main = Launch(filter_kernel(forward, problem.x.dtype, problem.compute, problem.filter, last), grid, block, arguments)
+        return *sums_launches(problem, range(3), True), main
+    config = Config(forward, problem.x.dtype, problem.compute, problem.pixels, len(problem.window), last)
+    return (Launch(kernel(config), grid, block, (*arguments, *axis_arguments(problem))),)
 
 
 ALGORITHMS = tuple(Algorithm(op=op, name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)

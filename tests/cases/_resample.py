@@ -11,15 +11,43 @@ from .transpose import SHORT as ALL
 
 SHORT = {dtype: ALL[dtype] for dtype in ("float64", "float32", "float16", "bfloat16")}
 MODES = (("nearest", False), ("bilinear", False), ("bilinear", True))
+FILTERED = (("area", False, False), ("bicubic", False, False), ("bicubic", True, False), ("bilinear", False, True),
+            ("bicubic", False, True))
+"""(mode, corners, antialias) of the modes that weigh more than two pixels in a dimension."""
+
+
+def keys(x, a):
+    """Keys' cubic at a distance."""
+    x = abs(x)
+    if x < 1:
+        return (a + 2) * x ** 3 - (a + 3) * x ** 2 + 1
+    return a * x ** 3 - 5 * a * x ** 2 + 8 * a * x - 4 * a if x < 2 else 0
 
 
 @functools.cache
-def shares(n, m, mode, corners):
+def shares(n, m, mode, corners, antialias=False):
     """The matrix (m, n) that takes n pixels to m, from the definition."""
     found = np.zeros((m, n))
     for i in range(m):
         if mode == "nearest":
             found[i, i * n // m] = 1
+            continue
+        if mode == "nearest-exact":
+            found[i, (2 * i + 1) * n // (2 * m)] = 1
+            continue
+        if mode == "area":
+            found[i, i * n // m:-(-(i + 1) * n // m)] = 1 / (-(-(i + 1) * n // m) - i * n // m)
+            continue
+        if antialias:
+            center, wide = Fraction((2 * i + 1) * n, 2 * m), max(Fraction(n, m), Fraction(1))
+            distances = [abs(j + Fraction(1, 2) - center) / wide for j in range(n)]
+            weights = [max(1 - x, 0) if mode == "bilinear" else keys(x, Fraction(-1, 2)) for x in distances]
+            found[i] = [float(w / sum(weights)) for w in weights]
+            continue
+        if mode == "bicubic":
+            at = Fraction(i * (n - 1), max(m - 1, 1)) if corners else Fraction((2 * i + 1) * n, 2 * m) - Fraction(1, 2)
+            for j in range(math.floor(at) - 1, math.floor(at) + 3):
+                found[i, min(max(j, 0), n - 1)] += float(keys(j - at, Fraction(-3, 4)))
             continue
         at = Fraction(i * (n - 1), max(m - 1, 1)) if corners else Fraction((2 * i + 1) * n, 2 * m) - Fraction(1, 2)
         at = max(at, Fraction(0))
@@ -41,6 +69,7 @@ class Resample(Case):
     corners: bool = False
     layout: str = "NCHW"
     places: dict = field(default_factory=dict, hash=False)
+    antialias: bool = False
 
     @property
     def is_forward(self):
@@ -49,13 +78,15 @@ class Resample(Case):
     @property
     def matrices(self):
         """One a spatial dimension."""
-        return [shares(n, m, self.mode, self.corners) for n, m in zip(self.shape[2:], self.size)]
+        return [shares(n, m, self.mode, self.corners, self.antialias) for n, m in zip(self.shape[2:], self.size)]
 
     @property
     def exact(self):
         """Whether all shares are quarters, or less often halved."""
+        if self.mode in ("area", "bicubic") or self.antialias:
+            return False
         quarters = all(np.array_equal(4 * w, np.rint(4 * w)) for w in self.matrices)
-        return self.mode == "nearest" or quarters and (self.is_forward or len(self.size) < 3)
+        return self.mode.startswith("nearest") or quarters and (self.is_forward or len(self.size) < 3)
 
     @property
     def trivial(self):
@@ -74,11 +105,13 @@ class Resample(Case):
     @property
     def _arguments(self):
         wanted = self.size if self.is_forward else self.outputs()["dx"].shape
-        return wanted, self.mode, self.corners, self.layout
+        return wanted, self.mode, self.corners, self.layout, self.antialias
 
     @property
     def work(self):
         total = math.prod(self.shape[:2]) * max(math.prod(self.shape[2:]), math.prod(self.size))
+        if self.mode in ("area", "bicubic") or self.antialias:
+            return 30 * total * math.prod(int((w != 0).sum(1).max(initial=1)) for w in self.matrices)
         return (30 if self.mode == "bilinear" else 8) * total
 
     def problem(self):
@@ -89,9 +122,9 @@ class Resample(Case):
 
     def call(self, arrays, out=None, **tail):
         import dnnkern
-        wanted, mode, corners, layout = self._arguments
+        wanted, mode, corners, layout, antialias = self._arguments
         (given,) = arrays.values()
-        return getattr(dnnkern, self.op)(given, wanted, mode=mode, align_corners=corners, layout=layout,
+        return getattr(dnnkern, self.op)(given, wanted, mode=mode, align_corners=corners, layout=layout, antialias=antialias,
                                          out=out[0] if isinstance(out, tuple) else out, **tail)
 
     def values(self, mode):
@@ -114,6 +147,8 @@ class Resample(Case):
         y, present = self._spread(x, matrices), [(w != 0).astype(float) for w in matrices]
         terms = 8 + math.prod(int(w.sum(1).max(initial=0)) for w in present)
         unit = ROUNDOFF["float64" if self.dtype == "float64" else "float32"]
+        if self.mode == "bicubic":  # weights are sums of terms that cancel
+            terms *= 4
         return {name: y}, {name: terms * unit * self._spread(np.abs(x), present) + rounding_error(y, self.dtype)}
 
     def gradient(self, values):
@@ -131,9 +166,10 @@ class Resample(Case):
 
 def resample_cases(op):
     """All cases of an operation."""
-    def case(name, shape, size, dtype="float32", mode="bilinear", corners=False, layout="NCHW", **places):
-        word = "corners" if corners else mode
-        found.append(Resample(op, f"{name}-{word}-{layout.lower()}-{SHORT[dtype]}", shape, size, dtype, mode, corners, layout, places))
+    def case(name, shape, size, dtype="float32", mode="bilinear", corners=False, layout="NCHW", antialias=False, **places):
+        word = ("corners" if mode == "bilinear" else f"{mode}-corners") if corners else mode + "-antialias" * antialias
+        found.append(Resample(op, f"{name}-{word}-{layout.lower()}-{SHORT[dtype]}", shape, size, dtype, mode, corners, layout, places,
+                              antialias))
 
     found, dtypes = [], tuple(SHORT)
     x, y = ("x", "y") if op == "resample_fwd" else ("dx", "dy")
@@ -159,6 +195,24 @@ def resample_cases(op):
         last = {"order": (0, 2, 3, 1) if layout == "NCHW" else (0, 3, 1, 2)}
         case("as-the-other-layout", (1, 16, 4, 5), (8, 10), "float16", layout=layout, **{x: last, y: last})
         case("mixed-layouts", (1, 8, 4, 5), (8, 10), "float16", layout=layout, **{x: last})
+        for k, dtype in enumerate(dtypes):
+            shape, size = (((2, 8, 5, 6), (10, 12)), ((1, 8, 7, 9), (5, 16)), ((2, 16, 6, 4), (3, 2)), ((1, 3, 5), (11,)))[k]
+            case("exactly", shape, size, dtype, "nearest-exact", layout=layout)
+        for k, (mode, corners, antialias) in enumerate(FILTERED):
+            more = {"mode": mode, "corners": corners, "antialias": antialias, "layout": layout}
+            for j, dtype in enumerate(dtypes):
+                shapes = ((1, 8, 7, 9), (5, 16)), ((2, 3, 6, 4), (3, 2)), ((1, 3, 5, 5), (11, 3)), ((1, 8, 4, 9), (8, 18))
+                shape, size = shapes[(j + k) % 4]
+                case(f"filtered-{'x'.join(map(str, shape[2:]))}", shape, size, dtype, **more)
+            case("filtered-line", (2, 4, 13), (5 + 3 * k,), dtypes[k % 4], **more)
+            case("filtered-volume", (1, 2, 2, 4, 3), (3, 2, 4), dtypes[(k + 2) % 4], **more)
+            case("filtered-same-size", (1, 4, 5, 6), (5, 6), dtypes[(k + 1) % 4], **more)
+            case("filtered-to-one-pixel", (2, 16, 4, 5), (1, 1), dtypes[(k + 3) % 4], **more)
+            case("filtered-of-one-pixel", (2, 8, 1, 1), (3, 4), dtypes[k % 4], **more)
+            case("filtered-to-nothing", (2, 3, 4, 5), (0, 5), **more)
+            case("filtered-far-apart", (1, 4, 2, 40), (9, 3), dtypes[(k + 2) % 4], **more)
+            laid = {x: {"gap": 2, "flip": (2,)}, y: {"step": 2}}
+            case("filtered-strided", (1, 3, 4, 5), (8, 3), dtypes[(k + 1) % 4], **more, **laid)
         given = x if op == "resample_fwd" else y
         case("broadcast", (3, 8, 4, 5), (8, 10), layout=layout, **{given: {"expand": (0,)}})
     return found
@@ -166,8 +220,10 @@ def resample_cases(op):
 
 def large_cases(op):
     """Those for a GPU."""
-    return [Resample(op, f"{name}-{mode}{corners:d}-{layout.lower()}-{SHORT[dtype]}", shape, size, dtype, mode, corners, layout)
-            for dtype in SHORT for mode, corners in MODES for layout in ("NCHW", "NHWC") for name, shape, size in (
+    modes = (*((*mode, False) for mode in MODES), *FILTERED)
+    return [Resample(op, f"{name}-{mode}{corners:d}{'a' * antialias}-{layout.lower()}-{SHORT[dtype]}", shape, size, dtype, mode, corners,
+                     layout, antialias=antialias)
+            for dtype in SHORT for mode, corners, antialias in modes for layout in ("NCHW", "NHWC") for name, shape, size in (
                 ("twice-4x64x56x56", (4, 64, 56, 56), (112, 112)), ("odd-3x17x100x77", (3, 17, 100, 77), (61, 201)),
                 ("half-4x32x112x112", (4, 32, 112, 112), (56, 56)))]
 
