@@ -248,7 +248,7 @@ def test_parameters():
     refused(ValueError, ["activation='step'"], dnnkern.batch_norm_infer, x, c, c, c, c, activation="step")
     bent = Activation("leaky_relu", negative_slope=-1)
     refused(ValueError, ["negative"], dnnkern.batch_norm_train_fwd, x, c, c, activation=bent, residual=x)
-    refused(TypeError, ["activation is 3"], dnnkern.batch_norm_train_fwd, x, c, c, activation=3)
+    refused(TypeError, ["activation=3"], dnnkern.batch_norm_train_fwd, x, c, c, activation=3)
     refused(TypeError, ["residual=1", "True or False"], dnnkern.batch_norm_bwd, x, x, c, c, c, residual=1)
 
 
