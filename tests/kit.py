@@ -1,6 +1,12 @@
-"""Launch a kernel on NumPy arrays, in the simulator or on the GPU: what the tests of `dnnkern.device` share."""
+"""Launch a kernel on NumPy arrays, in the simulator, on the GPU or, where kernels are compiled and there is none, on the processor: what
+the tests of `dnnkern.device` share."""
 from dnnkern.device import SIMULATED
-from dnnkern.host.launch import launch_once
+from dnnkern.device._mode import driver_devices
+
+if SIMULATED or driver_devices():
+    from dnnkern.host.launch import launch_once
+else:
+    from dnnkern.host.cpu import launch_once
 
 
 def launch(kernel, grid, block, *args, shared=0, cluster=1, cooperative=False):

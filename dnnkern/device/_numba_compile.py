@@ -10,6 +10,7 @@ from numba.cuda import codegen as _codegen
 from numba.cuda import compiler as _compiler
 from numba.cuda import dispatcher as _dispatcher
 from numba.cuda import types
+from numba.cuda.cudadrv import nvvm as _nvvm
 from numba.cuda.datamodel.models import PrimitiveModel
 from numba.cuda.extending import intrinsic, register_model
 from numba.cuda.flags import CUDAFlags
@@ -134,6 +135,38 @@ def compile_llvm(kernel, signature, arch):
     capability, _ = _capability(arch)
     with _as_device(capability):
         return _compiler.compile_cuda(kernel.py_func, None, tuple(map(kernel_type, signature)), cc=capability).library.get_llvm_str()
+
+
+def lower(kernel, signature, arch):
+    """The same as the trees of llvmlite's objects that Numba makes, and the entry name: (modules, the kernel's first; entry).
+
+    They are shared with other kernels that call the same functions: read them, change nothing. Needs no toolkit.
+    """
+    capability, _ = _capability(arch)
+    with _as_device(capability), _without_libnvvm():
+        library, _ = _compiler._compile_pyfunc_with_fixup(kernel.py_func, tuple(map(kernel_type, signature)), device=False, abi="numba",
+                                                          cc=capability, lto=True)
+    return list(dict.fromkeys(library.modules)), library._entry_name
+
+
+class _Constants:
+    """What Numba asks libNVVM for while it lowers: a constant of its own, and the version of the IR."""
+    data_layout = _nvvm._datalayout
+
+    def get_ir_version(self):
+        return 2, 0, 3, 2
+
+
+@contextlib.contextmanager
+def _without_libnvvm():
+    """Within, Numba lowers kernels also where libNVVM is not installed. Hold the lock of `_as_device`."""
+    found = _nvvm.NVVM
+    if _nvvm._nvvm is None:
+        _nvvm.NVVM = _Constants
+    try:
+        yield
+    finally:
+        _nvvm.NVVM = found
 
 
 def _capability(arch):

@@ -1,0 +1,69 @@
+"""Kernels as machine code of the processor at hand: numba-cuda's front end, LLVM, and a fiber for each CUDA thread that waits.
+
+::
+
+    numba-cuda     types and lowers the kernel as for sm_90a                 _numba_compile.lower
+    writer         writes its IR without address spaces and NVVM's names     Module
+    forms          a function for each PTX text and intrinsic                arithmetic, memory, collective, matrix
+    runtime        where a thread is; fibers, barriers, warp collectives
+    machine        LLVM: optimise, assemble, load
+
+Typing is the hardware's. Races, fences and unwritten memory are the simulator's: here threads change only where they wait, an asynchronous
+copy is done when it is issued, and a wild address ends the process.
+"""
+from dataclasses import dataclass
+
+from . import runtime
+from .writer import Refused
+
+__all__ = ["ARCH", "Code", "Refused", "compile_kernel", "ir_text"]
+
+ARCH = "sm_90a"  # whose kernels are lowered
+
+
+@dataclass(frozen=True)
+class Code:
+    """A compiled kernel: object code, bytes of static shared memory, and whether its threads wait for each other."""
+    code: bytes
+    shared: int
+    waits: bool
+
+
+def ir_text(kernel, signature):
+    """(LLVM IR of a kernel with all that it needs, bytes of static shared memory, whether its threads wait for each other).
+
+    Raises `Refused` with the kernel's name and file where it has something that there is no form for.
+    """
+    from .._numba_compile import lower
+    from . import forms, writer
+    if not runtime.is_supported():
+        raise Refused(f"no switch between threads is written for the processor {runtime.MACHINE}; there is one for x86_64")
+    modules, entry = lower(kernel, signature, ARCH)
+    try:
+        module = writer.Module(modules, entry)
+        functions, wanted, waits = forms.write(module.externals)
+    except Refused as error:
+        code = kernel.py_func.__code__
+        where = f"{kernel.py_func.__name__} ({code.co_filename}:{code.co_firstlineno})"
+        raise Refused(f"{where} has no form for the processor: {error}") from None
+    own = runtime.text(waits)
+    parts = [own, module.text, functions, _entry(module)]
+    parts += [forms.declaration(name, kind) for name, kind in wanted.items() if f'@{name}(' not in own]
+    return "\n".join(parts), module.shared, waits
+
+
+def _entry(module):
+    """The kernel for the runtime: its arguments lie eight bytes apart."""
+    lines, values = [], []
+    for k, kind in enumerate(module.parameters):
+        lines += [f"  %p{k} = getelementptr i64, ptr %arguments, i64 {k}", f"  %v{k} = load {kind}, ptr %p{k}"]
+        values.append(f"{kind} %v{k}")
+    return "\n".join(["define internal void @cpu.entry(ptr %arguments) {", *lines, f'  call void @"{module.entry}"({", ".join(values)})',
+                      "  ret void", "}"])
+
+
+def compile_kernel(kernel, signature) -> Code:
+    """A `cuda.jit` kernel for parameter types as `dnnkern.host.compile.compile_kernel` takes them."""
+    from .machine import assemble
+    text, shared, waits = ir_text(kernel, signature)
+    return Code(assemble(text), shared, waits)

@@ -1,0 +1,660 @@
+"""The threads of a kernel on one thread of the operating system, and what they wait for, as LLVM IR.
+
+A kernel whose threads wait for each other runs each of them as a *fiber*, on a stack of its own: where it has to wait it switches to the
+next one, which is 14 instructions. The fibers of all blocks that run at once form a ring. A kernel whose threads never wait runs them one
+after the other on one stack.
+
+A block has an *arena*, address space aligned to its own size; memory that is never touched takes none. What thread and block it is, a
+fiber finds from its stack pointer: nothing is passed to functions, and there is no thread-local storage. The arenas of blocks that run at
+once lie behind each other::
+
+    0          a record of each thread
+    BLOCK      the block's record, the group's of all blocks that run at once (in the first arena), a record of each warp
+    EXCHANGE   what the lanes of a warp show each other in matrix instructions
+    SHARED     shared memory
+    STACKS     a stack of each thread
+
+`Record` says where the fields are, to the IR and to the host code that fills them.
+"""
+import platform
+
+THREADS, ARENA_BITS, STACK_BITS = 1024, 28, 17
+BLOCK, GROUP, WARPS, EXCHANGE, SHARED, STACKS = 1 << 20, (1 << 20) + 2048, (1 << 20) + 4096, (1 << 20) + (1 << 18), 2 << 20, 128 << 20
+THREAD_BITS, WARP_BITS, TURN_BITS, LANE_BITS = 7, 10, 12, 7  # bytes of a record; of a warp's turn and a lane's part in EXCHANGE
+SHARED_BYTES = 232448
+BARRIERS = 16
+IDLE_ROUNDS = 1 << 14  # after which threads that only ask whether they may go on count as waiting for ever
+_BYTES = {"i32": 4, "ptr": 8}
+
+
+class Record:
+    """Offsets of the fields that `fields` lists: "name type" each, with a count behind where there are several."""
+
+    def __init__(self, base, fields):
+        self.base, self.offset, self.type, at = base, {}, {}, 0
+        for words in map(str.split, fields):
+            name, kind, count = words[0], words[1], int(words[2]) if len(words) > 2 else 1
+            at = -(-at // _BYTES[kind]) * _BYTES[kind]
+            self.offset[name], self.type[name] = at, kind
+            at += count * _BYTES[kind]
+        self.bytes = at
+
+    def accessors(self):
+        """Functions of the running thread: ``@cpu.at.NAME``, a field's address, and ``@cpu.get.NAME``, its value."""
+        return "".join(f"""
+define internal ptr @cpu.at.{name}() alwaysinline {{
+  %base = call ptr @cpu.{self.base}()
+  %at = getelementptr i8, ptr %base, i64 {self.offset[name]}
+  ret ptr %at
+}}
+define internal {kind} @cpu.get.{name}() alwaysinline {{
+  %at = call ptr @cpu.at.{name}()
+  %value = load {kind}, ptr %at
+  ret {kind} %value
+}}""" for name, kind in self.type.items())
+
+
+THREAD = Record("thread", ["stack ptr", "next ptr", "previous ptr", "warp ptr", "tid.x i32", "tid.y i32", "tid.z i32", "laneid i32"])
+BLOCK_RECORD = Record("block", [
+    *(f"{name}.{axis} i32" for name in ("ntid", "ctaid", "nctaid") for axis in "xyz"), "dynamic i32", "threads i32", "live i32",
+    "votes i32", "voted i32", "group ptr", "arguments ptr", f"barriers i32 {2 * BARRIERS}"])
+GROUP_RECORD = Record("group", ["main ptr", "running i32", "idle i32", "stuck i32"])
+# A collective in progress has a slot: who takes part and who has come. `spilled` counts those not in the slot of their lowest lane.
+WARP = Record("warp", ["alive i32", "spilled i32", *(f"{name} i32 32" for name in (
+    "members", "arrived", "values", "operands", "results", "meetings", "turns"))])
+assert THREAD.bytes <= 1 << THREAD_BITS and WARP.bytes <= 1 << WARP_BITS and BLOCK + BLOCK_RECORD.bytes <= GROUP
+
+# Saves what the ABI lets a function keep, leaves the stack pointer in %save, and goes on where %to was left.
+_SWITCHES = {"x86_64": r"pushq %rbp\0Apushq %rbx\0Apushq %r12\0Apushq %r13\0Apushq %r14\0Apushq %r15\0Amovq %rsp, (%rdi)\0Amovq %rsi, %rsp"
+                       r"\0Apopq %r15\0Apopq %r14\0Apopq %r13\0Apopq %r12\0Apopq %rbx\0Apopq %rbp\0Aretq"}
+_SAVED = {"x86_64": 48}  # bytes it pushes, below the return address
+MACHINE = {"AMD64": "x86_64"}.get(platform.machine(), platform.machine())
+
+
+def is_supported():
+    """Whether the switch between fibers is written for this processor."""
+    return MACHINE in _SWITCHES
+
+
+def _where():
+    return f"""
+declare ptr @llvm.frameaddress.p0(i32)
+declare i32 @llvm.cttz.i32(i32, i1)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+
+define internal void @cpu.switch(ptr %save, ptr %to) naked noinline {{
+  call void asm sideeffect "{_SWITCHES[MACHINE]}", "~{{memory}}"()
+  unreachable
+}}
+define internal ptr @cpu.arena() alwaysinline {{
+  %frame = call ptr @llvm.frameaddress.p0(i32 0)
+  %i = ptrtoint ptr %frame to i64
+  %m = and i64 %i, {-(1 << ARENA_BITS)}
+  %p = inttoptr i64 %m to ptr
+  ret ptr %p
+}}
+define internal ptr @cpu.thread() alwaysinline {{
+  %frame = call ptr @llvm.frameaddress.p0(i32 0)
+  %i = ptrtoint ptr %frame to i64
+  %stack = lshr i64 %i, {STACK_BITS}
+  %n = and i64 %stack, {THREADS - 1}
+  %offset = shl i64 %n, {THREAD_BITS}
+  %m = and i64 %i, {-(1 << ARENA_BITS)}
+  %a = or i64 %m, %offset
+  %p = inttoptr i64 %a to ptr
+  ret ptr %p
+}}
+define internal ptr @cpu.block() alwaysinline {{
+  %a = call ptr @cpu.arena()
+  %p = getelementptr i8, ptr %a, i64 {BLOCK}
+  ret ptr %p
+}}
+define internal ptr @cpu.group() alwaysinline {{
+  %g = call ptr @cpu.get.group()
+  ret ptr %g
+}}
+define internal ptr @cpu.warp() alwaysinline {{
+  %w = call ptr @cpu.get.warp()
+  ret ptr %w
+}}
+define internal ptr @cpu.shared(i64 %offset) alwaysinline {{
+  %a = call ptr @cpu.arena()
+  %s = getelementptr i8, ptr %a, i64 {SHARED}
+  %p = getelementptr i8, ptr %s, i64 %offset
+  ret ptr %p
+}}
+define internal ptr @cpu.shared_pointer(i32 %address) alwaysinline {{
+  %offset = zext i32 %address to i64
+  %p = call ptr @cpu.shared(i64 %offset)
+  ret ptr %p
+}}
+define internal i64 @cpu.shared_address.i64(ptr %p) alwaysinline {{
+  %s = call ptr @cpu.shared(i64 0)
+  %i = ptrtoint ptr %p to i64
+  %j = ptrtoint ptr %s to i64
+  %d = sub i64 %i, %j
+  ret i64 %d
+}}
+define internal i32 @cpu.shared_address.i32(ptr %p) alwaysinline {{
+  %d = call i64 @cpu.shared_address.i64(ptr %p)
+  %t = trunc i64 %d to i32
+  ret i32 %t
+}}
+""" + THREAD.accessors() + BLOCK_RECORD.accessors() + GROUP_RECORD.accessors() + WARP.accessors()
+
+
+def _barriers():
+    return f"""
+; Something has happened that others may wait for.
+define internal void @cpu.progress() alwaysinline {{
+  %idle = call ptr @cpu.at.idle()
+  store i32 0, ptr %idle
+  ret void
+}}
+; Lets the others run. If none of them gets on either, the kernel ends.
+define internal void @cpu.yield() noinline {{
+  %at = call ptr @cpu.at.idle()
+  %idle = load i32, ptr %at
+  %idle1 = add i32 %idle, 1
+  store i32 %idle1, ptr %at
+  %running = call i32 @cpu.get.running()
+  %limit = mul i32 %running, {IDLE_ROUNDS}
+  %forever = icmp ugt i32 %idle1, %limit
+  %self = call ptr @cpu.thread()
+  br i1 %forever, label %stuck, label %on
+on:
+  %next = call ptr @cpu.get.next()
+  %alone = icmp eq ptr %self, %next
+  br i1 %alone, label %out, label %go
+go:
+  %to = load ptr, ptr %next
+  call void @cpu.switch(ptr %self, ptr %to)
+  br label %out
+out:
+  ret void
+stuck:
+  %flag = call ptr @cpu.at.stuck()
+  store i32 1, ptr %flag
+  %main = call ptr @cpu.get.main()
+  call void @cpu.switch(ptr %self, ptr %main)
+  unreachable
+}}
+define internal void @cpu.open(ptr %barrier) alwaysinline {{
+  store i32 0, ptr %barrier
+  %g = getelementptr i32, ptr %barrier, i64 1
+  %generation = load i32, ptr %g
+  %later = add i32 %generation, 1
+  store i32 %later, ptr %g
+  %votes = call i32 @cpu.get.votes()
+  %v = call ptr @cpu.at.votes()
+  %r = call ptr @cpu.at.voted()
+  store i32 %votes, ptr %r
+  store i32 0, ptr %v
+  call void @cpu.progress()
+  ret void
+}}
+; Comes to a barrier of `count` threads, 0: of all that have not returned, and waits there if `waits`. Where threads are counted, a warp
+; counts for 32, whatever the block leaves it of lanes: its first lane for those that are missing.
+define internal void @cpu.barrier(i32 %name, i32 %count, i1 %waits) noinline {{
+  %barriers = call ptr @cpu.at.barriers()
+  %n = and i32 %name, {BARRIERS - 1}
+  %barrier = getelementptr [2 x i32], ptr %barriers, i32 %n
+  %arrived = load i32, ptr %barrier
+  %whole = icmp eq i32 %count, 0
+  %self = call ptr @cpu.thread()
+  %at = ptrtoint ptr %self to i32
+  %offset = and i32 %at, {(THREADS << THREAD_BITS) - 1}
+  %number = lshr i32 %offset, {THREAD_BITS}
+  %threads = call i32 @cpu.get.threads()
+  %rest = sub i32 %threads, %number
+  %lane = and i32 %number, 31
+  %head = icmp eq i32 %lane, 0
+  %partial = icmp ult i32 %rest, 32
+  %counted = icmp ne i32 %count, 0
+  %heads = and i1 %head, %partial
+  %stands = and i1 %heads, %counted
+  %for = sub i32 33, %rest
+  %weight = select i1 %stands, i32 %for, i32 1
+  %arrived1 = add i32 %arrived, %weight
+  %live = call i32 @cpu.get.live()
+  %need = select i1 %whole, i32 %live, i32 %count
+  %last = icmp uge i32 %arrived1, %need
+  br i1 %last, label %open, label %come
+open:
+  call void @cpu.open(ptr %barrier)
+  ret void
+come:
+  store i32 %arrived1, ptr %barrier
+  br i1 %waits, label %wait, label %out
+wait:
+  %g = getelementptr i32, ptr %barrier, i64 1
+  %generation = load i32, ptr %g
+  br label %loop
+loop:
+  call void @cpu.yield()
+  %now = load volatile i32, ptr %g
+  %same = icmp eq i32 %generation, %now
+  br i1 %same, label %loop, label %out
+out:
+  ret void
+}}
+; __syncthreads_count
+define internal i32 @cpu.vote(i1 %yes) noinline {{
+  %at = call ptr @cpu.at.votes()
+  %votes = load i32, ptr %at
+  %one = zext i1 %yes to i32
+  %more = add i32 %votes, %one
+  store i32 %more, ptr %at
+  call void @cpu.barrier(i32 0, i32 0, i1 true)
+  %result = call i32 @cpu.get.voted()
+  ret i32 %result
+}}
+"""
+
+
+SHUFFLES = {"bfly": "xor i32 %i, %operand", "up": "sub i32 %i, %operand", "down": "add i32 %i, %operand", "idx": "and i32 %operand, 31"}
+FOLDS = {"ballot": ("0", "%nonzero = icmp ne i32 %value, 0\n  %mine = select i1 %nonzero, i32 %bit, i32 0\n  %folded = or i32 %sum, %mine"),
+         "add": ("0", "%folded = add i32 %sum, %value"),
+         "max": (str(-1 << 31), "%c = icmp sgt i32 %value, %sum\n  %folded = select i1 %c, i32 %value, i32 %sum"),
+         "min": (str((1 << 31) - 1), "%c = icmp slt i32 %value, %sum\n  %folded = select i1 %c, i32 %value, i32 %sum")}
+
+
+def _slots():
+    """Which slot a collective of some lanes has: that of its lowest lane, unless other lanes, diverged from these, are there."""
+    return """
+define internal i32 @cpu.slot(i32 %mask, i32 %lowest) noinline {
+  %members = call ptr @cpu.at.members()
+  %arrived = call ptr @cpu.at.arrived()
+  br label %search
+search:
+  %k = phi i32 [0, %0], [%k1, %other]
+  %pm = getelementptr i32, ptr %members, i32 %k
+  %m = load i32, ptr %pm
+  %pa = getelementptr i32, ptr %arrived, i32 %k
+  %a = load i32, ptr %pa
+  %same = icmp eq i32 %m, %mask
+  %taken = icmp ne i32 %a, 0
+  %found = and i1 %same, %taken
+  br i1 %found, label %have, label %other
+have:
+  ret i32 %k
+other:
+  %k1 = add i32 %k, 1
+  %end = icmp eq i32 %k1, 32
+  br i1 %end, label %first, label %search
+first:
+  %f = phi i32 [%lowest, %other], [%f2, %first]
+  %pf = getelementptr i32, ptr %arrived, i32 %f
+  %af = load i32, ptr %pf
+  %free = icmp eq i32 %af, 0
+  %f1 = add i32 %f, 1
+  %f2 = and i32 %f1, 31
+  br i1 %free, label %take, label %first
+take:
+  %own = icmp eq i32 %f, %lowest
+  %away = zext i1 %own to i32
+  %more = sub i32 1, %away
+  %ps = call ptr @cpu.at.spilled()
+  %s = load i32, ptr %ps
+  %s1 = add i32 %s, %more
+  store i32 %s1, ptr %ps
+  ret i32 %f
+}
+"""
+
+
+def _collective(kind):
+    """``i32 @cpu.collect.KIND(mask, value, operand)``: the last lane to come computes everyone's result, the others wait for it.
+
+    Lanes that have returned are not waited for.
+    """
+    if kind in SHUFFLES:
+        finish = f"""
+  br label %each
+each:
+  %i = phi i32 [0, %finish], [%i1, %each]
+  %pi = getelementptr i32, ptr %operands, i32 %i
+  %operand = load i32, ptr %pi
+  %source = {SHUFFLES[kind]}
+  %inside = icmp ult i32 %source, 32
+  %from = select i1 %inside, i32 %source, i32 %i
+  %pfrom = getelementptr i32, ptr %values, i32 %from
+  %new = load i32, ptr %pfrom"""
+    else:
+        start, fold = FOLDS[kind]
+        finish = f"""
+  br label %fold
+fold:
+  %f = phi i32 [0, %finish], [%f1, %fold]
+  %sum = phi i32 [{start}, %finish], [%sum1, %fold]
+  %pf = getelementptr i32, ptr %values, i32 %f
+  %value = load i32, ptr %pf
+  %bit = shl i32 1, %f
+  %fin = and i32 %bit, %among
+  %counts = icmp ne i32 %fin, 0
+  {fold}
+  %sum1 = select i1 %counts, i32 %folded, i32 %sum
+  %f1 = add i32 %f, 1
+  %fend = icmp eq i32 %f1, 32
+  br i1 %fend, label %deliver, label %fold
+deliver:
+  br label %each
+each:
+  %i = phi i32 [0, %deliver], [%i1, %each]
+  %new = add i32 %sum1, 0"""
+    return f"""
+define internal i32 @cpu.collect.{kind}(i32 %mask, i32 %given, i32 %argument) noinline {{
+  %lane = call i32 @cpu.get.laneid()
+  %members = call ptr @cpu.at.members()
+  %arrivals = call ptr @cpu.at.arrived()
+  %values = call ptr @cpu.at.values()
+  %operands = call ptr @cpu.at.operands()
+  %results = call ptr @cpu.at.results()
+  %meetings = call ptr @cpu.at.meetings()
+  %lowest = call i32 @llvm.cttz.i32(i32 %mask, i1 true)
+  %pown = getelementptr i32, ptr %arrivals, i32 %lowest
+  %aown = load i32, ptr %pown
+  %pmown = getelementptr i32, ptr %members, i32 %lowest
+  %mown = load i32, ptr %pmown
+  %pspilled = call ptr @cpu.at.spilled()
+  %spilled = load i32, ptr %pspilled
+  %empty = icmp eq i32 %aown, 0
+  %ours = icmp eq i32 %mown, %mask
+  %none = icmp eq i32 %spilled, 0
+  %fresh = and i1 %empty, %none
+  %begun = icmp ne i32 %aown, 0
+  %joined = and i1 %begun, %ours
+  %quick = or i1 %fresh, %joined
+  br i1 %quick, label %come, label %slow
+slow:
+  %other = call i32 @cpu.slot(i32 %mask, i32 %lowest)
+  br label %come
+come:
+  %slot = phi i32 [%lowest, %0], [%other, %slow]
+  %pm = getelementptr i32, ptr %members, i32 %slot
+  store i32 %mask, ptr %pm
+  %pv = getelementptr i32, ptr %values, i32 %lane
+  store i32 %given, ptr %pv
+  %po = getelementptr i32, ptr %operands, i32 %lane
+  store i32 %argument, ptr %po
+  %pa = getelementptr i32, ptr %arrivals, i32 %slot
+  %a = load i32, ptr %pa
+  %me = shl i32 1, %lane
+  %a1 = or i32 %a, %me
+  store i32 %a1, ptr %pa
+  %pmeet = getelementptr i32, ptr %meetings, i32 %lane
+  %met = load i32, ptr %pmeet
+  %palive = call ptr @cpu.at.alive()
+  %presult = getelementptr i32, ptr %results, i32 %lane
+  br label %check
+check:
+  %alive = load volatile i32, ptr %palive
+  %among = and i32 %mask, %alive
+  %there = load volatile i32, ptr %pa
+  %here = and i32 %there, %alive
+  %all = icmp eq i32 %here, %among
+  br i1 %all, label %finish, label %wait
+wait:
+  call void @cpu.yield()
+  %now = load volatile i32, ptr %pmeet
+  %same = icmp eq i32 %met, %now
+  br i1 %same, label %check, label %out
+out:
+  %r = load volatile i32, ptr %presult
+  ret i32 %r
+finish:{finish}
+  %ibit = shl i32 1, %i
+  %iin = and i32 %ibit, %among
+  %takes = icmp ne i32 %iin, 0
+  %pr = getelementptr i32, ptr %results, i32 %i
+  %old = load i32, ptr %pr
+  %result = select i1 %takes, i32 %new, i32 %old
+  store i32 %result, ptr %pr
+  %pc = getelementptr i32, ptr %meetings, i32 %i
+  %count = load i32, ptr %pc
+  %once = zext i1 %takes to i32
+  %count1 = add i32 %count, %once
+  store i32 %count1, ptr %pc
+  %i1 = add i32 %i, 1
+  %end = icmp eq i32 %i1, 32
+  br i1 %end, label %done, label %each
+done:
+  store i32 0, ptr %pa
+  %home = icmp eq i32 %slot, %lowest
+  %stay = zext i1 %home to i32
+  %less = sub i32 1, %stay
+  %s = load i32, ptr %pspilled
+  %s1 = sub i32 %s, %less
+  store i32 %s1, ptr %pspilled
+  call void @cpu.progress()
+  br label %out
+}}
+"""
+
+
+def _threads():
+    thread, block, group, warp = THREAD.offset, BLOCK_RECORD.offset, GROUP_RECORD.offset, WARP.offset
+    return f"""
+; A fiber's life. It ends by taking itself out of the ring and going on with the next one; the last one goes back to @cpu.run.
+define internal void @cpu.live() noinline {{
+  %arguments = call ptr @cpu.get.arguments()
+  call void @cpu.entry(ptr %arguments)
+  %lane = call i32 @cpu.get.laneid()
+  %bit = shl i32 1, %lane
+  %others = xor i32 %bit, -1
+  %palive = call ptr @cpu.at.alive()
+  %alive = load i32, ptr %palive
+  %fewer = and i32 %alive, %others
+  store i32 %fewer, ptr %palive
+  %plive = call ptr @cpu.at.live()
+  %live = load i32, ptr %plive
+  %live1 = sub i32 %live, 1
+  store i32 %live1, ptr %plive
+  call void @cpu.progress()
+  %barrier = call ptr @cpu.at.barriers()
+  %arrived = load i32, ptr %barrier
+  %some = icmp ne i32 %arrived, 0
+  %complete = icmp eq i32 %arrived, %live1
+  %opens = and i1 %some, %complete
+  br i1 %opens, label %open, label %leave
+open:
+  call void @cpu.open(ptr %barrier)
+  br label %leave
+leave:
+  %self = call ptr @cpu.thread()
+  %prunning = call ptr @cpu.at.running()
+  %running = load i32, ptr %prunning
+  %running1 = sub i32 %running, 1
+  store i32 %running1, ptr %prunning
+  %last = icmp eq i32 %running1, 0
+  br i1 %last, label %home, label %rest
+home:
+  %main = call ptr @cpu.get.main()
+  call void @cpu.switch(ptr %self, ptr %main)
+  unreachable
+rest:
+  %next = call ptr @cpu.get.next()
+  %previous = call ptr @cpu.get.previous()
+  %pn = getelementptr i8, ptr %previous, i64 {thread['next']}
+  store ptr %next, ptr %pn
+  %np = getelementptr i8, ptr %next, i64 {thread['previous']}
+  store ptr %previous, ptr %np
+  %to = load ptr, ptr %next
+  call void @cpu.switch(ptr %self, ptr %to)
+  unreachable
+}}
+; Threads that never wait, one after the other on the first stack.
+define internal void @cpu.all() noinline {{
+  %self = call ptr @cpu.thread()
+  %arguments = call ptr @cpu.get.arguments()
+  %n = call i32 @cpu.get.threads()
+  %nx = call i32 @cpu.get.ntid.x()
+  %ny = call i32 @cpu.get.ntid.y()
+  br label %loop
+loop:
+  %t = phi i32 [0, %0], [%t1, %loop]
+  call void @cpu.place(ptr %self, i32 {thread['tid.x']}, i32 %t, i32 %nx, i32 %ny)
+  %lane = and i32 %t, 31
+  %pl = call ptr @cpu.at.laneid()
+  store i32 %lane, ptr %pl
+  call void @cpu.entry(ptr %arguments)
+  %t1 = add i32 %t, 1
+  %end = icmp eq i32 %t1, %n
+  br i1 %end, label %out, label %loop
+out:
+  %main = call ptr @cpu.get.main()
+  call void @cpu.switch(ptr %self, ptr %main)
+  unreachable
+}}
+; Coordinates of number %k, x fastest, to three words of a record.
+define internal void @cpu.place(ptr %record, i32 %offset, i32 %k, i32 %nx, i32 %ny) alwaysinline {{
+  %x = urem i32 %k, %nx
+  %q = udiv i32 %k, %nx
+  %y = urem i32 %q, %ny
+  %z = udiv i32 %q, %ny
+  %px = getelementptr i8, ptr %record, i32 %offset
+  store i32 %x, ptr %px
+  %py = getelementptr i8, ptr %px, i64 4
+  store i32 %y, ptr %py
+  %pz = getelementptr i8, ptr %px, i64 8
+  store i32 %z, ptr %pz
+  ret void
+}}
+; Puts thread %t at the beginning of a function. Stacks begin at different lines of the cache.
+define internal ptr @cpu.prepare(ptr %arena, i32 %t, ptr %start) alwaysinline {{
+  %n = zext i32 %t to i64
+  %offset = shl i64 %n, {THREAD_BITS}
+  %record = getelementptr i8, ptr %arena, i64 %offset
+  %n1 = add i64 %n, 1
+  %end = shl i64 %n1, {STACK_BITS}
+  %some = and i64 %n, 63
+  %shift = mul i64 %some, 832
+  %top = sub i64 %end, %shift
+  %at = add i64 %top, {STACKS - 64}
+  %stack = getelementptr i8, ptr %arena, i64 %at
+  %return = getelementptr i8, ptr %stack, i64 {_SAVED[MACHINE]}
+  store ptr %start, ptr %return
+  store ptr %stack, ptr %record
+  ret ptr %record
+}}
+; Runs the blocks from %first to %last, %resident of them at once, in arenas from %base on. Not 0: the kernel waits for ever.
+define i32 @cpu.run(ptr %base, i32 %resident, i32 %first, i32 %last) noinline {{
+  %group = getelementptr i8, ptr %base, i64 {GROUP}
+  %main = getelementptr i8, ptr %group, i64 {group['main']}
+  %prunning = getelementptr i8, ptr %group, i64 {group['running']}
+  %pidle = getelementptr i8, ptr %group, i64 {group['idle']}
+  %pstuck = getelementptr i8, ptr %group, i64 {group['stuck']}
+  store i32 0, ptr %pstuck
+  %block0 = getelementptr i8, ptr %base, i64 {BLOCK}
+  %pn = getelementptr i8, ptr %block0, i64 {block['threads']}
+  %n = load i32, ptr %pn
+  br label %groups
+groups:
+  %k = phi i32 [%first, %0], [%reached, %after]
+  %more = icmp ult i32 %k, %last
+  br i1 %more, label %begin, label %out
+out:
+  ret i32 0
+begin:
+  store i32 0, ptr %prunning
+  store i32 0, ptr %pidle
+  br label %blocks
+blocks: ; each block of the group in its arena
+  %r = phi i32 [0, %begin], [%r1, %placed]
+  %tail = phi ptr [null, %begin], [%end, %placed]
+  %number = add i32 %k, %r
+  %r64 = zext i32 %r to i64
+  %far = shl i64 %r64, {ARENA_BITS}
+  %arena = getelementptr i8, ptr %base, i64 %far
+  %block = getelementptr i8, ptr %arena, i64 {BLOCK}
+  %pgx = getelementptr i8, ptr %block, i64 {block['nctaid.x']}
+  %gx = load i32, ptr %pgx
+  %pgy = getelementptr i8, ptr %block, i64 {block['nctaid.y']}
+  %gy = load i32, ptr %pgy
+  call void @cpu.place(ptr %block, i32 {block['ctaid.x']}, i32 %number, i32 %gx, i32 %gy)
+  %pgroup = getelementptr i8, ptr %block, i64 {block['group']}
+  store ptr %group, ptr %pgroup
+  br i1 @WAITS@, label %fibers, label %plain
+plain:
+  %only = call ptr @cpu.prepare(ptr %arena, i32 0, ptr @cpu.all)
+  br label %placed
+fibers:
+  %plive = getelementptr i8, ptr %block, i64 {block['live']}
+  store i32 %n, ptr %plive
+  %pvotes = getelementptr i8, ptr %block, i64 {block['votes']}
+  store i32 0, ptr %pvotes
+  %pbarriers = getelementptr i8, ptr %block, i64 {block['barriers']}
+  call void @llvm.memset.p0.i64(ptr %pbarriers, i8 0, i64 {8 * BARRIERS}, i1 false)
+  %nx = load i32, ptr %block
+  %pny = getelementptr i8, ptr %block, i64 {block['ntid.y']}
+  %ny = load i32, ptr %pny
+  %already = load i32, ptr %prunning
+  %running = add i32 %already, %n
+  store i32 %running, ptr %prunning
+  %warps = getelementptr i8, ptr %arena, i64 {WARPS}
+  %up = add i32 %n, 31
+  %nw = lshr i32 %up, 5
+  %nw64 = zext i32 %nw to i64
+  %wbytes = shl i64 %nw64, {WARP_BITS}
+  call void @llvm.memset.p0.i64(ptr %warps, i8 0, i64 %wbytes, i1 false)
+  br label %threads
+threads: ; each thread at the end of the ring
+  %t = phi i32 [0, %fibers], [%t1, %linked]
+  %before = phi ptr [%tail, %fibers], [%thread, %linked]
+  %thread = call ptr @cpu.prepare(ptr %arena, i32 %t, ptr @cpu.live)
+  call void @cpu.place(ptr %thread, i32 {thread['tid.x']}, i32 %t, i32 %nx, i32 %ny)
+  %lane = and i32 %t, 31
+  %plane = getelementptr i8, ptr %thread, i64 {thread['laneid']}
+  store i32 %lane, ptr %plane
+  %wn = lshr i32 %t, 5
+  %wo = shl i32 %wn, {WARP_BITS}
+  %warp = getelementptr i8, ptr %warps, i32 %wo
+  %pw = getelementptr i8, ptr %thread, i64 {thread['warp']}
+  store ptr %warp, ptr %pw
+  %palive = getelementptr i8, ptr %warp, i64 {warp['alive']}
+  %alive = load i32, ptr %palive
+  %bit = shl i32 1, %lane
+  %alive1 = or i32 %alive, %bit
+  store i32 %alive1, ptr %palive
+  %pprevious = getelementptr i8, ptr %thread, i64 {thread['previous']}
+  store ptr %before, ptr %pprevious
+  %nobody = icmp eq ptr %before, null
+  br i1 %nobody, label %linked, label %link
+link:
+  %pnext = getelementptr i8, ptr %before, i64 {thread['next']}
+  store ptr %thread, ptr %pnext
+  br label %linked
+linked:
+  %t1 = add i32 %t, 1
+  %tend = icmp eq i32 %t1, %n
+  br i1 %tend, label %placed, label %threads
+placed:
+  %end = phi ptr [%only, %plain], [%thread, %linked]
+  %r1 = add i32 %r, 1
+  %reached = add i32 %k, %r1
+  %full = icmp eq i32 %r1, %resident
+  %none = icmp eq i32 %reached, %last
+  %enough = or i1 %full, %none
+  br i1 %enough, label %close, label %blocks
+close:
+  %lastnext = getelementptr i8, ptr %end, i64 {thread['next']}
+  store ptr %base, ptr %lastnext
+  %firstprevious = getelementptr i8, ptr %base, i64 {thread['previous']}
+  store ptr %end, ptr %firstprevious
+  %to = load ptr, ptr %base
+  call void @cpu.switch(ptr %main, ptr %to)
+  %stuck = load volatile i32, ptr %pstuck
+  %ends = icmp ne i32 %stuck, 0
+  br i1 %ends, label %fail, label %after
+after:
+  br label %groups
+fail:
+  ret i32 1
+}}
+"""
+
+
+def text(waits):
+    """The runtime of a kernel, whose threads wait for each other or do not. It calls the kernel as ``void @cpu.entry(ptr arguments)``."""
+    collectives = "".join(map(_collective, (*SHUFFLES, *FOLDS)))
+    return _where() + _barriers() + _slots() + collectives + _threads().replace("@WAITS@", "true" if waits else "false")

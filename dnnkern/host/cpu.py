@@ -1,0 +1,193 @@
+"""Kernels on the processor: compiled once, kept on disk, and run on NumPy's memory. `CpuExecutable` stands beside those of `launch`.
+
+The key of a kernel's code is that of its cubin (`compile.cache_key`), the processor, and the sources of `device/cpu`.
+"""
+import ctypes
+import functools
+import hashlib
+import json
+import mmap
+import struct
+import threading
+import warnings
+from dataclasses import asdict
+
+import numpy as np
+
+from ..device import cpu
+from ..device.cpu import machine, runtime
+from .compile import cache_key
+from .launch import _CODE, _name, _positions
+from .paths import cache_dir, write_atomically
+from .sources import PACKAGE, digest
+from .table import Table
+
+_MOST_THREADS, _MOST_RESIDENT = runtime.THREADS, 1024
+_lock, _functions = threading.Lock(), {}
+
+
+@functools.cache
+def _sources():
+    return digest(*sorted((PACKAGE / "device" / "cpu").glob("*.py")))
+
+
+def key(kernel, signature) -> str:
+    """Name of the kernel's code in the cache: of this processor, this LLVM and these sources."""
+    parts = cache_key(kernel, signature, cpu.ARCH), machine.identity(), _sources()
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def compile_kernel(kernel, signature) -> cpu.Code:
+    """The kernel for these parameter types, from the disk cache or compiled."""
+    folder = cache_dir()
+    path = folder / "cpu" / machine.identity() / f"{key(kernel, signature)}.o" if folder else None
+    found = None if path is None else _read(path)
+    if found is None:
+        found = cpu.compile_kernel(kernel, signature)
+        if path is not None:
+            head = asdict(found)
+            del head["code"]
+            head["sha256"] = hashlib.sha256(found.code).hexdigest()
+            write_atomically(path, json.dumps(head).encode() + b"\n" + found.code)
+    return found
+
+
+def _read(path):
+    try:
+        head, code = path.read_bytes().split(b"\n", 1)
+        head = json.loads(head)
+        if hashlib.sha256(code).hexdigest() != head.pop("sha256"):
+            raise ValueError("checksum does not match")
+        return cpu.Code(code=code, **head)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        warnings.warn(f"dnnkern: cached kernel {path.name} is broken ({error}); compiling it again", RuntimeWarning, stacklevel=3)
+        return None
+
+
+class Function:
+    """A kernel in memory."""
+    _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)
+
+    def __init__(self, code):
+        self.shared, self.waits, self._loaded = code.shared, code.waits, machine.Loaded(code.code)
+        self.run = self._PROTOTYPE(self._loaded.address)
+
+
+def function(kernel, signature) -> Function:
+    """The kernel for these parameter types, compiled and loaded once a process."""
+    with _lock:
+        if (kernel, signature) not in _functions:
+            _functions[kernel, signature] = Function(compile_kernel(kernel, signature))
+        return _functions[kernel, signature]
+
+
+class _Arenas(threading.local):
+    """This thread's arenas, as many behind each other as a launch has had blocks at once."""
+    count = 0
+
+    def of(self, count) -> int:
+        """Address of the first of `count` arenas."""
+        if count > self.count:
+            size = 1 << runtime.ARENA_BITS
+            self.memory = mmap.mmap(-1, (count + 1) * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0))
+            at = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+            self.base, self.count = -(-at // size) * size, count
+        return self.base
+
+
+_arenas = _Arenas()
+
+
+def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), cooperative=False):
+    """Run a kernel to its end. `packed` are its arguments, eight bytes each; pointers are addresses of NumPy's memory."""
+    name = _name(kernel)
+    blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
+    if cluster != (1, 1, 1):
+        raise cpu.Refused(f"{name}: a launch with clusters of {cluster} has no form for the processor")
+    if not 0 < threads <= _MOST_THREADS:
+        raise ValueError(f"launch of {name}: block {block} has {threads} threads; expected 1 to {_MOST_THREADS}")
+    if not 0 < blocks < 1 << 31:
+        raise ValueError(f"launch of {name}: grid {grid} has {blocks} blocks; expected 1 to {(1 << 31) - 1}")
+    found = function(kernel, signature)
+    if found.shared + shared > runtime.SHARED_BYTES:
+        raise ValueError(f"launch of {name}: {found.shared} + {shared} bytes of shared memory; expected at most {runtime.SHARED_BYTES}")
+    resident = blocks if cooperative and found.waits else 1
+    if resident > _MOST_RESIDENT:
+        raise ValueError(f"launch of {name}: {blocks} blocks of a cooperative launch; expected at most {_MOST_RESIDENT}")
+    base = _arenas.of(resident)
+    arguments = ctypes.create_string_buffer(packed, len(packed) or 1)
+    for k in range(resident):
+        at = base + (k << runtime.ARENA_BITS) + runtime.BLOCK
+        _put(at, "ntid.x", "3I", *block)
+        _put(at, "nctaid.x", "3I", *grid)
+        _put(at, "dynamic", "2I", shared, threads)
+        _put(at, "arguments", "Q", ctypes.addressof(arguments))
+    if found.run(base, resident, 0, blocks):
+        raise RuntimeError(f"{name}: its threads wait for each other for ever; the simulator says who for whom (NUMBA_ENABLE_CUDASIM=1)")
+
+
+def _put(block, field, code, *values):
+    data = struct.pack("<" + code, *values)
+    ctypes.memmove(block + runtime.BLOCK_RECORD.offset[field], data, len(data))
+
+
+def scalar(kind, value) -> bytes:
+    """A kernel's argument of a scalar type."""
+    return struct.pack("<" + _CODE[kind], value).ljust(8, b"\0")
+
+
+def address(value) -> int:
+    """Of an array of NumPy's, 0 of None."""
+    return 0 if value is None else value.__array_interface__["data"][0]
+
+
+class CpuExecutable:
+    """A plan's launches on the processor: values are NumPy views, as `launch.SimulatedExecutable` takes them."""
+
+    def __init__(self, launches, parameters, index):
+        self.launches, self.parameters, self.index = tuple(launches), tuple(p for p in parameters if p[1] != "null"), index
+        self.order = _positions(self.launches, parameters)
+        self.absent = {name for name, kind in parameters if kind == "null"}
+
+    def execute(self, values, stream):
+        """Run every launch to its end."""
+        for each in self.launches:
+            keep = []  # tables, until the launch has ended
+            packed = b"".join(self._packed(a, values, keep) for a in each.arguments)
+            launch(each.kernel, each.signature, each.grid, each.block, packed, each.shared, each.cluster, each.cooperative)
+
+    def _packed(self, a, values, keep):
+        if isinstance(a.spec, Table):
+            keep.append(a.spec.filled([address(values[self.order[name]]) for name in a.spec.names]))
+            return scalar("uint64", address(keep[-1]))
+        absent = a.is_dynamic and a.value in self.absent
+        value = None if absent else values[self.order[a.value]] if a.is_dynamic else a.value
+        if a.type == "tensormap":
+            raise cpu.Refused("a tensor map has no form for the processor")
+        if a.type.endswith("*"):
+            return scalar("uint64", 0 if value is None else address(value) + a.offset)
+        kind = a.type.split("x")[0]
+        return b"".join(scalar(kind, v if kind.startswith("float") else int(v)) for v in (value if isinstance(value, tuple) else (value,)))
+
+
+def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False, index=0):
+    """Compile and run one kernel on NumPy arrays: as `launch.launch_once`."""
+    signature, packed = [], []
+    for a in args:
+        if isinstance(a, tuple):
+            raise cpu.Refused(f"{_name(kernel)}: a tensor map has no form for the processor")
+        if isinstance(a, np.ndarray):
+            signature.append(a.dtype.name + "*")
+            packed.append(scalar("uint64", address(a)))
+        else:
+            kind = a.dtype.name if isinstance(a, np.generic) else "float32" if isinstance(a, float) else "int32"
+            signature.append(kind)
+            packed.append(scalar(kind, a))
+    launch(kernel, tuple(signature), _triple(grid), _triple(block), b"".join(packed), shared, _triple(cluster), cooperative)
+
+
+def _triple(extents):
+    given = extents if isinstance(extents, tuple) else (extents,)
+    return tuple(given) + (1,) * (3 - len(given))
