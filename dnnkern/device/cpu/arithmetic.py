@@ -17,29 +17,29 @@ def negative(body, x, kind):
     return body.fneg(x)
 
 
-# The hardware's approximations, here as exact as the C library; it flushes subnormals, which only changes what is that small.
-_APPROXIMATE = {"ex2": "exp2f", "lg2": "log2f", "sin": "sinf", "cos": "cosf", "tanh": "tanhf"}
+# The hardware's approximations, here as exact as the C library.
+_APPROXIMATE = {"ex2": lambda body, x: body.llvm("exp2", x), "lg2": lambda body, x: body.llvm("log2", x),
+                "sin": lambda body, x: body.invoke("sinf", FLOAT, x), "cos": lambda body, x: body.invoke("cosf", FLOAT, x),
+                "tanh": lambda body, x: body.invoke("tanhf", FLOAT, x), "rcp": lambda body, x: body.fdiv(FLOAT(1.0), x),
+                "rsqrt": lambda body, x: body.fdiv(FLOAT(1.0), body.llvm("sqrt", x)), "sqrt": lambda body, x: body.llvm("sqrt", x)}
 
 
-@form("<name:ex2|lg2|sin|cos|tanh>.approx<flush:|.ftz>.f32 $0, $1;")
+def flushed(body, x):
+    """A float32, zero of its sign where it is subnormal."""
+    small = body.fcmp_ordered("<", body.llvm("fabs", x), FLOAT(2.0 ** -126))
+    return body.select(small, body.invoke("llvm.copysign.f32", FLOAT, FLOAT(0.0), x), x)
+
+
+@form("<name:ex2|lg2|sin|cos|tanh|rcp|rsqrt|sqrt>.approx<flush:|.ftz>.f32 $0, $1;")
 def approximate(body, x, name, flush):
-    if name in ("ex2", "lg2"):
-        return body.llvm({"ex2": "exp2", "lg2": "log2"}[name], x)
-    return body.invoke(_APPROXIMATE[name], FLOAT, x)
+    if flush and name not in ("ex2", "cos"):  # they give 1 of whatever is that small
+        x = flushed(body, x)
+    y = _APPROXIMATE[name](body, x)
+    return flushed(body, y) if flush and name in ("ex2", "rcp") else y
 
 
-@form("rcp.approx<flush:|.ftz>.f32 $0, $1;")
-def reciprocal(body, x, flush):
-    return body.fdiv(FLOAT(1.0), x)
-
-
-@form("rsqrt.approx<flush:|.ftz>.f32 $0, $1;")
-def reciprocal_root(body, x, flush):
-    return body.fdiv(FLOAT(1.0), body.llvm("sqrt", x))
-
-
-@form("sqrt.<how:rn|approx|approx.ftz>.<kind:f32|f64> $0, $1;")
-def root(body, x, how, kind):
+@form("sqrt.rn.<kind:f32|f64> $0, $1;")
+def root(body, x, kind):
     return body.llvm("sqrt", x)
 
 
