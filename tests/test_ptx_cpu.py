@@ -31,12 +31,18 @@ from dnnkern.host.device import device as device_of  # noqa: E402
 
 # PTX that has no form yet, by the module of `dnnkern.device` that has it: what only the kernels for Hopper use.
 REFUSED = {"cluster", "mbarrier", "tma", "wgmma"}
-# (operation, algorithm, how the case's name begins), some of each family; together a minute.
+# (operation, algorithm), some of each family; together half a minute of CPU. With --full every algorithm of every operation.
 ALGORITHMS = [
-    ("activation_fwd", "vector", ""), ("softmax_fwd", "warp", ""), ("softmax_fwd", "split", ""), ("layer_norm_fwd", "block", ""),
-    ("matmul", "naive", ""), ("matmul", "blocked", ""), ("matmul", "mma", ""), ("matmul", "split_k", ""), ("reduce", "rows", ""),
-    ("max_pool_fwd", "naive", ""), ("conv_fwd", "naive", ""), ("sdpa_fwd", "naive", ""), ("dropout_fwd", "naive", ""),
-    ("cross_entropy_fwd", "naive", ""), ("transpose", "naive", ""), ("adam_step", "naive", ""), ("rnn_fwd", "naive", "")]
+    ("activation_fwd", "vector"), ("softmax_fwd", "warp"), ("softmax_fwd", "split"), ("layer_norm_fwd", "block"), ("matmul", "naive"),
+    ("matmul", "blocked"), ("matmul", "mma"), ("matmul", "split_k"), ("reduce", "rows"), ("max_pool_fwd", "naive"), ("conv_fwd", "naive"),
+    ("sdpa_fwd", "naive"), ("dropout_fwd", "naive"), ("cross_entropy_fwd", "naive"), ("transpose", "naive"), ("adam_step", "naive"),
+    ("rnn_fwd", "naive"), ("rnn_fwd", "persistent")]
+
+
+def pytest_generate_tests(metafunc):
+    if metafunc.definition.name == "test_algorithms":
+        every = ((op, algorithm.name) for op in cases.modules() for algorithm in dispatch.algorithms(op))
+        metafunc.parametrize("op, name", list(every) if metafunc.config.getoption("--full") else ALGORITHMS)
 
 
 @pytest.fixture
@@ -56,13 +62,15 @@ def host_memory(monkeypatch):
     device_of.cache_clear()
 
 
-@pytest.mark.parametrize("op, name, beginning", ALGORITHMS, ids=lambda v: v)
-def test_algorithms(op, name, beginning, host_memory):
-    """As the contract: guards around all arrays, tolerances from the definition."""
+def test_algorithms(op, name, host_memory):
+    """As the contract: guards around all arrays, tolerances from the definition. Only what is Hopper's may be refused."""
     algorithm = next(a for a in dispatch.algorithms(op) if a.name == name)
-    case = next(c for c in cases.modules()[op].CASES if c.id.startswith(beginning) and not c.problem().is_empty
-                and contract.refusal(algorithm, c.problem()) is None)
-    contract.check(algorithm, case, again=False)
+    case = next(c for c in cases.modules()[op].CASES if not c.problem().is_empty and contract.refusal(algorithm, c.problem()) is None)
+    try:
+        contract.check(algorithm, case, again=False)
+    except cpu.Refused as error:
+        assert "a tensor map has no form" in str(error) or "a launch with clusters" in str(error)
+        pytest.skip(str(error))
 
 
 # ---- threads that wait
