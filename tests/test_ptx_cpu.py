@@ -25,6 +25,7 @@ from kit import launch  # noqa: E402
 from dnnkern.device import cpu, warp  # noqa: E402
 from dnnkern.device.cpu import forms, runtime  # noqa: E402
 from dnnkern.device.grid import announce, await_blocks  # noqa: E402
+from dnnkern.host import compile as host_compile  # noqa: E402
 from dnnkern.host import cpu as host  # noqa: E402
 from dnnkern.host import front  # noqa: E402
 from dnnkern.host.device import device as device_of  # noqa: E402
@@ -208,7 +209,7 @@ def test_launches_that_no_gpu_takes(keywords, message):
 
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
-    monkeypatch.setattr(host, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(host_compile, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(host, "_functions", {})
     return tmp_path
 

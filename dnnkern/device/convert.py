@@ -452,11 +452,8 @@ def _parts(name):
 _ALIASES = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 
 
-@functools.cache
-def _element(name):
-    storage, compute, (widen, narrow, unpack, pack) = _parts(name)
-    storage = np.dtype(storage)
-
+def _accesses(widen, narrow):
+    """(load, store) of single elements."""
     @device_function
     def load(p, i):
         return widen(p[i])
@@ -464,7 +461,15 @@ def _element(name):
     @device_function
     def store(p, i, value):
         p[i] = narrow(value)
-    return Element(name, storage, f"{storage.name}*", compute, widen, narrow, unpack, pack, load, store,
+    return load, store
+
+
+@functools.cache
+def _element(name):
+    storage, compute, (widen, narrow, unpack, pack) = _parts(name)
+    storage = np.dtype(storage)
+
+    return Element(name, storage, f"{storage.name}*", compute, widen, narrow, unpack, pack, *_accesses(widen, narrow),
                    *_chunks(storage.itemsize, unpack, pack))
 
 
@@ -495,14 +500,6 @@ def _integer(name, compute):
             return S(value)
         return S(i32(min(max(i32(value), i32(LOW)), i32(HIGH))))
 
-    @device_function
-    def load(p, i):
-        return widen(p[i])
-
-    @device_function
-    def store(p, i, value):
-        p[i] = narrow(value)
-
     if storage.itemsize == 1:
         def unpack(word):
             return (widen(u8(word)), widen(u8(u32(word >> u32(8)))), widen(u8(u32(word >> u32(16)))), widen(u8(u32(word >> u32(24)))))
@@ -515,7 +512,7 @@ def _integer(name, compute):
     else:
         def unpack(low, high):
             return i64(u64(u64(low) | u64(u64(high) << u64(32))))
-    return Element(name, storage, f"{storage.name}*", compute, widen, narrow, device_function(unpack), None, load, store)
+    return Element(name, storage, f"{storage.name}*", compute, widen, narrow, device_function(unpack), None, *_accesses(widen, narrow))
 
 
 def element(dtype, compute=None):

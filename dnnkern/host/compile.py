@@ -151,28 +151,32 @@ def _sources(files):
 
 def compile_kernel(kernel, signature, arch) -> Binary:
     """The kernel for these parameter types ("float32*", "int32", ...) and architecture, from the disk cache or compiled."""
+    return kept(Binary, lambda: f"cubin/{arch}/{cache_key(kernel, signature, arch)}.cubin", lambda: _compile(kernel, signature, arch))
+
+
+def kept(kind, name, make):
+    """An object of this dataclass, with its machine code as `code`: from the disk cache under `name()`, or made and kept there."""
     folder = cache_dir()
-    path = folder / "cubin" / arch / f"{cache_key(kernel, signature, arch)}.cubin" if folder else None
-    if path is not None:
-        cached = _read(path)
-        if cached is not None:
-            return cached
-    binary = _compile(kernel, signature, arch)
-    if path is not None:
-        head = asdict(binary)
+    if folder is None:
+        return make()
+    path = folder / name()
+    found = _read(path, kind)
+    if found is None:
+        found = make()
+        head = asdict(found)
         del head["code"]
-        head["sha256"] = hashlib.sha256(binary.code).hexdigest()
-        write_atomically(path, json.dumps(head).encode() + b"\n" + binary.code)
-    return binary
+        head["sha256"] = hashlib.sha256(found.code).hexdigest()
+        write_atomically(path, json.dumps(head).encode() + b"\n" + found.code)
+    return found
 
 
-def _read(path) -> Binary | None:
+def _read(path, kind):
     try:
         head, code = path.read_bytes().split(b"\n", 1)
         head = json.loads(head)
         if hashlib.sha256(code).hexdigest() != head.pop("sha256"):
             raise ValueError("checksum does not match")
-        return Binary(code=code, **head)
+        return kind(code=code, **head)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:

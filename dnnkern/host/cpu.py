@@ -5,20 +5,16 @@ The key of a kernel's code is that of its cubin (`compile.cache_key`), the proce
 import ctypes
 import functools
 import hashlib
-import json
 import mmap
 import struct
 import threading
-import warnings
-from dataclasses import asdict
 
 import numpy as np
 
 from ..device import cpu
 from ..device.cpu import machine, runtime
-from .compile import cache_key
-from .launch import _CODE, _name, _positions
-from .paths import cache_dir, write_atomically
+from .compile import cache_key, kept
+from .launch import CODE, HostExecutable, kernel_name
 from .sources import PACKAGE, digest
 from .table import Table
 
@@ -39,31 +35,7 @@ def key(kernel, signature) -> str:
 
 def compile_kernel(kernel, signature) -> cpu.Code:
     """The kernel for these parameter types, from the disk cache or compiled."""
-    folder = cache_dir()
-    path = folder / "cpu" / machine.identity() / f"{key(kernel, signature)}.o" if folder else None
-    found = None if path is None else _read(path)
-    if found is None:
-        found = cpu.compile_kernel(kernel, signature)
-        if path is not None:
-            head = asdict(found)
-            del head["code"]
-            head["sha256"] = hashlib.sha256(found.code).hexdigest()
-            write_atomically(path, json.dumps(head).encode() + b"\n" + found.code)
-    return found
-
-
-def _read(path):
-    try:
-        head, code = path.read_bytes().split(b"\n", 1)
-        head = json.loads(head)
-        if hashlib.sha256(code).hexdigest() != head.pop("sha256"):
-            raise ValueError("checksum does not match")
-        return cpu.Code(code=code, **head)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        warnings.warn(f"dnnkern: cached kernel {path.name} is broken ({error}); compiling it again", RuntimeWarning, stacklevel=3)
-        return None
+    return kept(cpu.Code, lambda: f"cpu/{machine.identity()}/{key(kernel, signature)}.o", lambda: cpu.compile_kernel(kernel, signature))
 
 
 class Function:
@@ -84,7 +56,7 @@ def function(kernel, signature) -> Function:
 
 
 class _Arenas(threading.local):
-    """This thread's arenas, as many behind each other as a launch has had blocks at once."""
+    """This thread's arenas, as many one after another as a launch has had blocks at once."""
     count = 0
 
     def of(self, count) -> int:
@@ -102,7 +74,7 @@ _arenas = _Arenas()
 
 def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), cooperative=False):
     """Run a kernel to its end. `packed` are its arguments, eight bytes each; pointers are addresses of NumPy's memory."""
-    name = _name(kernel)
+    name = kernel_name(kernel)
     blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
     if cluster != (1, 1, 1):
         raise cpu.Refused(f"{name}: a launch with clusters of {cluster} has no form for the processor")
@@ -135,7 +107,7 @@ def _put(block, field, code, *values):
 
 def scalar(kind, value) -> bytes:
     """A kernel's argument of a scalar type."""
-    return struct.pack("<" + _CODE[kind], value).ljust(8, b"\0")
+    return struct.pack("<" + CODE[kind], value).ljust(8, b"\0")
 
 
 def address(value) -> int:
@@ -143,13 +115,8 @@ def address(value) -> int:
     return 0 if value is None else value.__array_interface__["data"][0]
 
 
-class CpuExecutable:
-    """A plan's launches on the processor: values are NumPy views, as `launch.SimulatedExecutable` takes them."""
-
-    def __init__(self, launches, parameters, index):
-        self.launches, self.parameters, self.index = tuple(launches), tuple(p for p in parameters if p[1] != "null"), index
-        self.order = _positions(self.launches, parameters)
-        self.absent = {name for name, kind in parameters if kind == "null"}
+class CpuExecutable(HostExecutable):
+    """A plan's launches on the processor."""
 
     def execute(self, values, stream):
         """Run every launch to its end."""
@@ -162,8 +129,7 @@ class CpuExecutable:
         if isinstance(a.spec, Table):
             keep.append(a.spec.filled([address(values[self.order[name]]) for name in a.spec.names]))
             return scalar("uint64", address(keep[-1]))
-        absent = a.is_dynamic and a.value in self.absent
-        value = None if absent else values[self.order[a.value]] if a.is_dynamic else a.value
+        value = self.value(a, values)
         if a.type == "tensormap":
             raise cpu.Refused("a tensor map has no form for the processor")
         if a.type.endswith("*"):
@@ -177,7 +143,7 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
     signature, packed = [], []
     for a in args:
         if isinstance(a, tuple):
-            raise cpu.Refused(f"{_name(kernel)}: a tensor map has no form for the processor")
+            raise cpu.Refused(f"{kernel_name(kernel)}: a tensor map has no form for the processor")
         if isinstance(a, np.ndarray):
             signature.append(a.dtype.name + "*")
             packed.append(scalar("uint64", address(a)))

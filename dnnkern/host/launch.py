@@ -19,8 +19,8 @@ from .suggest import nearest
 from .table import DeviceTable, Slot, Table
 from .tensormap import Im2colMap, TensorMap
 
-_CODE = {"float32": "f", "float64": "d", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q",
-         "uint64": "Q"}
+CODE = {"float32": "f", "float64": "d", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q",
+        "uint64": "Q"}
 _INVALID_CONTEXT, _INVALID_HANDLE = 201, 400
 _LIMIT_DEFAULT_SHARED = 48 * 1024
 
@@ -42,7 +42,7 @@ class Argument:
         return isinstance(self.value, str)
 
 
-def _name(kernel):
+def kernel_name(kernel):
     return getattr(kernel, "__name__", None) or repr(kernel)
 
 
@@ -65,10 +65,10 @@ class Launch:
     def __post_init__(self):
         threads = self.block[0] * self.block[1] * self.block[2]
         if not 1 <= threads <= 1024:
-            raise ValueError(f"launch of {_name(self.kernel)}: {threads} threads a block; a block has 1 to 1024")
+            raise ValueError(f"launch of {kernel_name(self.kernel)}: {threads} threads a block; a block has 1 to 1024")
         for size, bound, axis in zip(self.grid, (2 ** 31 - 1, 65535, 65535), "xyz"):
             if not 1 <= size <= bound:
-                raise ValueError(f"launch of {_name(self.kernel)}: grid {self.grid}; {axis} is 1 to {bound}")
+                raise ValueError(f"launch of {kernel_name(self.kernel)}: grid {self.grid}; {axis} is 1 to {bound}")
 
 
 class _Config(ctypes.Structure):
@@ -199,8 +199,8 @@ def _positions(launches, parameters):
         for a in launch.arguments:
             for name in a.spec.names if isinstance(a.spec, Table) else (a.value,) if a.is_dynamic else ():
                 if name not in known:
-                    raise ValueError(f"launch of {_name(launch.kernel)}: Argument({a.type!r}, {name!r}); expected a constant, or one of "
-                                     f"{', '.join(map(repr, known))}{nearest(name, known)}")
+                    raise ValueError(f"launch of {kernel_name(launch.kernel)}: Argument({a.type!r}, {name!r}); expected a constant, or one "
+                                     f"of {', '.join(map(repr, known))}{nearest(name, known)}")
     return {name: k for k, name in enumerate(name for name, kind in parameters if kind != "null")}
 
 
@@ -218,7 +218,7 @@ class Executable:
         with on_device(index):
             self.functions = [Function(compile_kernel(k.kernel, k.signature, arch), index, k.shared, k.cluster) for k in self.launches]
         order = _positions(self.launches, parameters)
-        fields = ["Q" if kind == "pointer" else _CODE[kind] for _, kind in self.parameters]
+        fields = ["Q" if kind == "pointer" else CODE[kind] for _, kind in self.parameters]
         self.shifted, self.slots, size = [], [], 8 * len(fields)  # every dynamic value has eight bytes of the storage
         self.tables, known = [], {}
         for launch in self.launches:
@@ -236,7 +236,7 @@ class Executable:
                     slots.append(bytes(8))
                 elif not a.is_dynamic:
                     scalar = a.type.split("x")[0]
-                    slots += [struct.pack("<" + _CODE[scalar], v) for v in (a.value if scalar != a.type else (a.value,))]
+                    slots += [struct.pack("<" + CODE[scalar], v) for v in (a.value if scalar != a.type else (a.value,))]
                 elif not a.offset:
                     slots.append(8 * order[a.value])
                 else:
@@ -287,17 +287,27 @@ class Executable:
                 raise CudaError(f"launch failed on device {self.index}: {error}") from None
 
 
-class SimulatedExecutable:
-    """The same plan in the simulator: values are NumPy views in storage dtype instead of addresses.
+class HostExecutable:
+    """A plan whose values are NumPy views in storage dtype instead of addresses."""
 
-    `title` says of a program's own call what it is, so that a long one is remarked on.
-    """
-
-    def __init__(self, launches, parameters, index, title=None):
+    def __init__(self, launches, parameters, index):
         self.launches, self.parameters, self.index = tuple(launches), tuple(p for p in parameters if p[1] != "null"), index
-        self.title = title
         self.order = _positions(self.launches, parameters)
         self.absent = {name for name, kind in parameters if kind == "null"}
+
+    def value(self, a, values):
+        """What an argument is in a call with these values; None is a null pointer."""
+        if not a.is_dynamic:
+            return a.value
+        return None if a.value in self.absent else values[self.order[a.value]]
+
+
+class SimulatedExecutable(HostExecutable):
+    """The same plan in the simulator. `title` says of a program's own call what it is, so that a long one is remarked on."""
+
+    def __init__(self, launches, parameters, index, title=None):
+        super().__init__(launches, parameters, index)
+        self.title = title
 
     def execute(self, values, stream, **how):
         """Run every launch to its end; `how` is for `Kernel.simulate`."""
@@ -315,8 +325,7 @@ class SimulatedExecutable:
         from ..device.sim import Map, Pointer
         if isinstance(a.spec, Table):
             return a.spec.simulated([values[self.order[name]] for name in a.spec.names])
-        absent = a.is_dynamic and a.value in self.absent
-        value = None if absent else values[self.order[a.value]] if a.is_dynamic else a.value
+        value = self.value(a, values)
         if a.type == "tensormap":
             return Map(_shifted(value, a.offset), a.spec)
         if a.type.endswith("*"):

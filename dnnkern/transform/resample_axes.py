@@ -29,7 +29,7 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True)
 class Pass:
-    """A launch: which of the four extents behind the images it changes, what they are after it, and where its result begins in the
+    """A launch: which of the four extents after that of the images it changes, what they are after it, and where its result begins in the
     workspace, in bytes; None: it is the result. `axis` is the problem's."""
     position: int
     axis: int

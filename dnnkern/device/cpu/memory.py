@@ -3,7 +3,7 @@ from .forms import I1, I8, I32, I64, VOID, form
 
 
 def load_all(body, pointer):
-    """The results of a load of several values that lie behind each other."""
+    """The results of a load of several values that lie one after another."""
     return [body.load_as(body.at(pointer, k, kind), kind) for k, kind in enumerate(body.results)]
 
 

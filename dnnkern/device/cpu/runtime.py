@@ -6,7 +6,7 @@ after the other on one stack.
 
 A block has an *arena*, address space aligned to its own size; memory that is never touched takes none. What thread and block it is, a
 fiber finds from its stack pointer: nothing is passed to functions, and there is no thread-local storage. The arenas of blocks that run at
-once lie behind each other::
+once lie one after another::
 
     0          a record of each thread
     BLOCK      the block's record, the group's of all blocks that run at once (in the first arena), a record of each warp
