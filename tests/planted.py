@@ -142,10 +142,13 @@ def main(words=None):
         copy, started = copies.get(), time.time()
         try:
             by = caught(copy, bug)
+            found, by = by is not None, "MISSED" if by is None else by[:140]
+        except ValueError as error:
+            found, by = False, str(error)
         finally:
             copies.put(copy)
-        print(f"{n:2} {bug.path}: {bug.what}: {'MISSED' if by is None else by[:140]} ({time.time() - started:.0f} s)", flush=True)
-        return by is not None
+        print(f"{n:2} {bug.path}: {bug.what}: {by} ({time.time() - started:.0f} s)", flush=True)
+        return found
 
     with contextlib.ExitStack() as stack:
         for _ in range(min(words.processes, len(chosen))):

@@ -16,6 +16,7 @@ from cases.matmul import Matmul
 import dnnkern
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
+from dnnkern.device._mode import driver_devices
 from dnnkern.dispatch import Algorithm, Note, NotSupported
 from dnnkern.host import arrays as arrays_module
 
@@ -423,6 +424,7 @@ print(dnnkern.matmul(np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)).s
 """
 
 
+@pytest.mark.skipif(driver_devices() > 0, reason="there is a GPU")
 def test_no_gpu_and_no_switch(simulated):
     done = _python(PROGRAM)
     assert done.returncode == 0 and done.stdout == "12.0\n", done

@@ -8,12 +8,13 @@ from bench.torch_arrays import TorchContender, on_clock, tensors
 
 
 def masked(p):
-    """Whether PyTorch's attention has the options of a problem: one length, no more mask than causal, no cap, no sink, no dropout, whose
+    """Whether PyTorch's attention has the options of a problem: one length; causal, a bias or a mask; no cap, no sink, no dropout, whose
     bits are its own."""
     causal = (p.left, p.right) == (-1, 0) and (p.align == "top_left" or p.rows == p.keys)
     plain = (p.left, p.right) == (-1, -1)
+    added = [t for t in (p.bias, p.mask) if t is not None]
     lengths = p.packed or p.seq_len_q is not None or p.seq_len_kv is not None
-    return (causal or plain) and not (lengths or p.alibi or p.softcap or p.dropout or p.sink is not None or causal and p.bias is not None)
+    return (causal or plain) and not (lengths or p.alibi or p.softcap or p.dropout or p.sink is not None or len(added) + causal > 1)
 
 
 def operands(p, t):
@@ -22,7 +23,9 @@ def operands(p, t):
 
 
 def bias_of(t):
-    """The bias in the operands' dtype, as PyTorch takes it, or None."""
+    """The mask, or the bias in the operands' dtype, as PyTorch takes it, or None."""
+    if t.get("mask") is not None:
+        return t["mask"]
     bias = t.get("bias")
     return None if bias is None else bias.to(t["q"].dtype)
 

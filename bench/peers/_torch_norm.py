@@ -23,7 +23,7 @@ def plain_call(case, arrays):
 
 
 def bind(p, t):
-    """The call of a problem on one set of tensors; with a residual it is two kernels."""
+    """The call of a problem on one set of tensors; a residual, or the gradient of the sum, is a kernel more."""
     x, gamma, shape, outer = t["x"], t["gamma"], list(p.x.shape[p.axis:]), p.x.shape[:p.axis]
     if p.op.endswith("fwd"):
         def run(x):
@@ -35,10 +35,13 @@ def bind(p, t):
             return (*run(total), total)
         return (lambda: run(x)) if p.residual is None else add
     mean, rstd = (None if t.get(name) is None else t[name].reshape(*outer, *(1 for _ in shape)) for name in ("mean", "rstd"))
-    if p.op == "layer_norm_bwd":
-        return lambda: ATEN.native_layer_norm_backward(t["dy"], x, shape, mean, rstd, gamma, gamma, [True, True, True])
 
     def gradients():
-        found = ATEN._fused_rms_norm_backward(t["dy"], x, shape, rstd, gamma, [True, True])
-        return found if p.dbeta is None else (*found, t["dy"].sum(tuple(range(p.axis))))
+        if p.op == "layer_norm_bwd":
+            found = ATEN.native_layer_norm_backward(t["dy"], x, shape, mean, rstd, gamma, gamma, [True, True, True])
+        else:
+            found = ATEN._fused_rms_norm_backward(t["dy"], x, shape, rstd, gamma, [True, True])
+            if p.dbeta is not None:
+                found = (*found, t["dy"].sum(tuple(range(p.axis))))
+        return found if p.dsummed is None else (found[0].add_(t["dsummed"]), *found[1:])
     return gradients

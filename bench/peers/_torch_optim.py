@@ -73,9 +73,8 @@ def fused(p, x):
     if p.op in ("adam_step", "adamw_step"):
         step = torch._fused_adamw_ if p.op == "adamw_step" else torch._fused_adam_
         steps = [torch.full((), LATE, device=t.device) for t in x["params"]]
-        decay = 10.0 if p.op == "adamw_step" else 1e-2
         return lambda: step(x["params"], x["grads"], x["m"], x["v"], x.get("vmax", []), steps, lr=1e-3, beta1=0.9, beta2=0.999,
-                            weight_decay=decay, eps=1e-5, amsgrad="vmax" in x, **more)
+                            weight_decay=1e-2, eps=1e-5, amsgrad="vmax" in x, **more)
     if p.op == "sgd_step" and p.states:
         return lambda: torch._fused_sgd_(x["params"], x["grads"], x["momenta"], weight_decay=1e-2, momentum=0.1, lr=1e-3, dampening=0.9,
                                          nesterov="nesterov" in p.flags, is_first_step=False, **more)
@@ -91,9 +90,9 @@ def foreach(p, x):
     params, grads, more = x["params"], x["grads"], {"foreach": True, "maximize": "maximize" in p.flags}
     steps = [torch.full((), LATE, device=device if p.op.startswith("adam") else "cpu") for _ in params]
     if p.op in ("adam_step", "adamw_step"):
-        step, decay = (adamw.adamw, 10.0) if p.op == "adamw_step" else (adam.adam, 1e-2)
+        step = adamw.adamw if p.op == "adamw_step" else adam.adam
         return lambda: step(params, grads, x["m"], x["v"], x.get("vmax", []), steps, capturable=device.type == "cuda",
-                            amsgrad="vmax" in x, beta1=0.9, beta2=0.999, lr=1e-3, weight_decay=decay, eps=1e-5, **more)
+                            amsgrad="vmax" in x, beta1=0.9, beta2=0.999, lr=1e-3, weight_decay=1e-2, eps=1e-5, **more)
     if p.op == "sgd_step" and p.states:
         return lambda: sgd.sgd(params, grads, x["momenta"], weight_decay=1e-2, momentum=0.1, lr=1e-3, dampening=0.9,
                                nesterov="nesterov" in p.flags, **more)

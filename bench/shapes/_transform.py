@@ -31,8 +31,8 @@ class Case(_words.Case):
             return getattr(dnnkern, self.op)(arrays["x"], p.block, out=arrays["y"], **keywords)
         if self.op in RESAMPLES:
             wanted, given, result = (p.window, "x", "y") if p.is_forward else (p.x.shape, "dy", "dx")
-            return getattr(dnnkern, self.op)(arrays[given], wanted, mode=p.mode, align_corners=p.align_corners, layout=p.layout,
-                                             out=arrays[result], **keywords)
+            return getattr(dnnkern, self.op)(arrays[given], wanted, mode=p.mode, align_corners=p.align_corners, antialias=p.antialias,
+                                             layout=p.layout, out=arrays[result], **keywords)
         if self.op in SAMPLES:
             keywords.update(mode=p.mode, padding_mode=p.padding_mode, align_corners=p.align_corners)
             if p.is_forward:
@@ -55,6 +55,8 @@ IMAGES = {
               "16x512x32x32 {} 64x64 bilinear corners"),
     "heads": ("8x21x65x65 {} 513x513 bilinear", "4x19x128x256 {} 512x1024 bilinear corners"),
     "smaller": ("64x3x256x256 {} 224x224 bilinear", "32x64x112x112 {} 56x56 bilinear", "32x64x112x112 {} 56x56 nearest"),
+    "filters": ("16x64x128x128 {} 256x256 bicubic", "64x3x512x512 {} 224x224 bilinear antialias",
+                "64x3x512x512 {} 224x224 bicubic antialias", "32x64x112x112 {} 7x7 area"),
     "volumes": ("2x32x32x64x64 {} 64x128x128 bilinear",), "lines": ("64x256x4000 {} 16000 bilinear",)}
 """Images to resample: feature pyramids, decoders, segmentations, pictures."""
 

@@ -47,7 +47,8 @@ def estimate(problem, device, config):
     if problem.filter:
         taps = math.prod(max(4, 4 * axis.inner // max(axis.outer, 1)) for axis in problem.axes[-len(problem.window):])
     taps *= 1 if problem.is_forward else max(1, problem.y.size // max(problem.x.size, 1))
-    issue = divisions_seconds(problem.outputs[0].size, 500 + 60 * taps, device)
+    an_element = 500 + 60 * taps if problem.is_forward or problem.filter else 1500 + 200 * taps
+    issue = divisions_seconds(problem.outputs[0].size, an_element, device)
     return LAUNCH + max(issue, moved_seconds(problem.bytes, device))
 
 
