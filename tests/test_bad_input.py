@@ -437,6 +437,7 @@ def test_the_switch_silences_it(simulated):
     assert (done.returncode, done.stdout, done.stderr) == (0, "12.0\n", "")
 
 
+@pytest.mark.skipif(driver_devices() > 0, reason="there is a GPU")
 def test_numba_imported_for_hardware_first(simulated):
     done = _python("import numba.cuda, warnings; warnings.simplefilter('ignore')\nimport dnnkern.device")
     assert done.returncode == 1

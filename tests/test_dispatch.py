@@ -6,6 +6,7 @@ import logging
 import sys
 
 import contract
+import labs
 import pytest
 
 import dnnkern
@@ -307,7 +308,7 @@ def test_watching_inside_watching():
     import numpy as np
 
     import dnnkern
-    x = np.zeros(7, np.float32)
+    x = labs.array(np.zeros(7))
     dispatch.choices_changed()
     with dispatch.watch() as outer:
         with dispatch.watch() as inner:

@@ -214,10 +214,10 @@ class Executable:
         """
         self.launches, self.parameters, self.index = tuple(launches), tuple(p for p in parameters if p[1] != "null"), index
         absent = {name for name, kind in parameters if kind == "null"}
+        order = _positions(self.launches, parameters)
         arch = device(index).arch
         with on_device(index):
             self.functions = [Function(compile_kernel(k.kernel, k.signature, arch), index, k.shared, k.cluster) for k in self.launches]
-        order = _positions(self.launches, parameters)
         fields = ["Q" if kind == "pointer" else CODE[kind] for _, kind in self.parameters]
         self.shifted, self.slots, size = [], [], 8 * len(fields)  # every dynamic value has eight bytes of the storage
         self.tables, known = [], {}

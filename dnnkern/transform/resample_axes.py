@@ -92,7 +92,7 @@ def estimate(problem, device, config):
     for p in passes(problem)[0]:
         count = problem.n * math.prod(p.sizes)
         written = count * (problem.x.itemsize if p.offset is None else ITEMSIZE[problem.compute])
-        issue = divisions_seconds(count, 80 + 18 * _width(problem, problem.axes[p.axis]), device)
+        issue = divisions_seconds(count, 190 + 43 * _width(problem, problem.axes[p.axis]), device)
         time += LAUNCH + max(moved_seconds(read + written, device), issue)
         read = written
     return time
