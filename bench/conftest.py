@@ -8,7 +8,7 @@ from bench.machine import machine
 from bench.peers import names_of, peers_of
 from bench.run import CHOSEN, CaseBench, add_options, compile_ahead, limits, release, shared_options
 from dnnkern import dispatch
-from dnnkern.dispatch import plain
+from dnnkern.host.paths import plain
 from dnnkern.host.timing import Clock
 
 STAGE = pytest.StashKey()

@@ -16,7 +16,7 @@ from itertools import repeat
 from dnnkern import dispatch
 from dnnkern._table import note
 from dnnkern.device import SIMULATED
-from dnnkern.dispatch import plain
+from dnnkern.host.paths import plain
 from dnnkern.find import Trial, candidates, operation_of, reference_of, set_reference
 from dnnkern.host.compile import cache_key, compile_kernel
 from dnnkern.host.operands import Operands
@@ -200,11 +200,11 @@ class CaseBench:
         found = candidates(self.operation.op, problem, device, configurations=args.configs, **self.limits)
         chosen = dispatch.get_algorithm(self.operation.op, problem, device=device, prefer="device", **self.limits)
         self.chosen = self._key(chosen)
-        self.estimates = {self._key(a): a.estimate(problem, device, a.config) for a in found}
+        self.estimates = {self._key(a): a.seconds(problem, device) for a in found}
         self.predicted = min(self.estimates, key=self.estimates.get)
         if self.chosen not in self.estimates:
             found.append(chosen)
-            self.estimates[self.chosen] = chosen.estimate(problem, device, chosen.config)
+            self.estimates[self.chosen] = chosen.seconds(problem, device)
         if named:
             found = [a for a in found if a.name in named or CHOSEN in named and self._key(a) == self.chosen]
         elif not args.all:

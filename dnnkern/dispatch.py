@@ -7,7 +7,6 @@ import contextlib
 import functools
 import importlib
 import logging
-import math
 import threading
 from dataclasses import asdict, dataclass, field, replace
 from enum import Flag, auto
@@ -18,7 +17,7 @@ from .device import _environment
 from .device._fork import in_forked_child
 from .host.device import Device, current_device
 from .host.device import device as device_of
-from .host.paths import cache_dir
+from .host.paths import cache_dir, plain
 from .host.scalars import integer, shown
 from .host.suggest import nearest, unknown_keyword
 from .preference import DEVICE, prefer, preference, quick_to_simulate
@@ -115,6 +114,13 @@ class Algorithm:
             raise NotSupported(f"{self}: no configuration fits {problem}"
                                + (f" in {workspace_limit} bytes of workspace" if workspace_limit is not None else ""))
         return replace(self, config=min(candidates, key=lambda c: self.estimate(problem, device, c)))
+
+    def seconds(self, problem, device, choosing=False) -> float:
+        """What a call is predicted to take; `choosing`: with a share of the time to compile, where a choice has to count it."""
+        if not device.is_processor:
+            return self.estimate(problem, device, self.config)
+        from .host import processor
+        return (processor.cost if choosing else processor.seconds)(self, problem, device)
 
     def least_workspace(self, problem, device) -> int:
         """Bytes that its most frugal configuration needs."""
@@ -415,10 +421,10 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
         chosen, why = find.best_known(op, problem, device, able, workspace_limit), "measured"
     if chosen is None:
         bound = [a.configured(problem, device, workspace_limit) for a in able]
-        chosen, why = min(bound, key=lambda a: a.estimate(problem, device, a.config)), "predicted"
+        chosen, why = min(bound, key=lambda a: a.seconds(problem, device, choosing=True)), "predicted"
     if _environment.words("DNNKERN_LOG", ("dispatch",)):
         _log_to_stderr()
-        log.info("%s -> %s (%s %.4g ms)", problem, chosen, why, 1e3 * chosen.estimate(problem, device, chosen.config))
+        log.info("%s -> %s (%s %.4g ms)", problem, chosen, why, 1e3 * chosen.seconds(problem, device))
     return chosen, why
 
 
@@ -447,7 +453,7 @@ def explain(op, problem, *, workspace_limit=None, allow=Note.NONE, exclude=Note.
             continue
         is_chosen = chosen is not None and algorithm.name == chosen.name
         bound = chosen if is_chosen else algorithm.configured(problem, device, workspace_limit)
-        rows.append(Candidate(bound.name, None, 1e3 * bound.estimate(problem, device, bound.config),
+        rows.append(Candidate(bound.name, None, 1e3 * bound.seconds(problem, device),
                               bound.workspace(problem, device, bound.config), bound.notes, bound.config_text, is_chosen, why * is_chosen))
     return sorted(rows, key=lambda c: (not c.chosen, c.reason is not None, c.time_ms or 0.0))
 
@@ -482,17 +488,6 @@ def find_algorithms(op, problem, *, arrays=None, workspace_limit=None, allow=Not
 def problem_record(problem) -> dict:
     """A problem as JSON data, for the database and the bench results; infinities as text, which JSON has no number for."""
     return plain(asdict(problem))
-
-
-def plain(value):
-    """The value as data every JSON reader takes: infinities and NaN become text."""
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value) or not isinstance(value, (int, float, str, type(None))):
-        return str(value)
-    return value
 
 
 __all__ = ["Algorithm", "Candidate", "Device", "Note", "NotSupported", "Perf", "algorithms", "explain", "find_algorithms", "get_algorithm",

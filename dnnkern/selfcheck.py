@@ -11,7 +11,7 @@ import numpy as np
 
 from . import dispatch
 from ._table import Lines, note, say
-from .device import SIMULATED, cuda
+from .device import DEVICE, HOST_MEMORY, cuda
 from .host.arrays import view
 from .host.compile import installed
 from .host.device import current_device, device
@@ -28,7 +28,7 @@ def run() -> int:
     target = device(current_device())
     print(f"Python {platform.python_version()} on {platform.platform()}")
     say(", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name))))
-    print(f"Device: {target.name} ({target.arch})" + (", NUMBA_ENABLE_CUDASIM=1" if SIMULATED else ""), flush=True)
+    print(f"Device: {target.name} ({target.arch})" + f", {DEVICE}" * (DEVICE != target.name), flush=True)
     tried = [(problem, dispatch.algorithms(problem.op), _against_numpy) for problem in _products()]
     tried += [(problem, dispatch.algorithms(problem.op), _against_naive) for problem in _small()]
     return _report(tried, target)
@@ -141,7 +141,7 @@ def _random(rng, shape, dtype):
 
 
 def _put(x, dtype):
-    if SIMULATED:
+    if HOST_MEMORY:
         return x
     if STORAGE[dtype] == dtype or dtype == "float16":
         return cuda.to_device(x)

@@ -1,7 +1,8 @@
-"""Three ways to run the tests, decided as `dnnkern.device` decides it, once a process:
+"""Four ways to run the tests, decided as `dnnkern.device` decides it, once a process:
 
-- the simulator (no GPU, or NUMBA_ENABLE_CUDASIM=1): everything but what compiles;
+- the simulator (NUMBA_ENABLE_CUDASIM=1): everything but what compiles;
 - compiling alone (NUMBA_ENABLE_CUDASIM=0 and no GPU): the files test_ptx*.py;
+- the processor (DNNKERN_DEVICE=cpu, or nothing and no GPU): the files test_cpu*.py;
 - a GPU: everything but the simulator's own tests and doctests. What runs kernels there is marked `gpu`.
 """
 import atexit
@@ -25,20 +26,21 @@ _CACHE = tempfile.mkdtemp(prefix="dnnkern-tests-")
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 os.environ["DNNKERN_CACHE_DIR"] = _CACHE
 with contextlib.suppress(OSError):  # where nothing can be kept, everything is compiled again
-    (kept.folder() / "cubin").mkdir(parents=True, exist_ok=True)
-    os.symlink(kept.folder() / "cubin", os.path.join(_CACHE, "cubin"))
+    for _part in ("cubin", "cpu"):
+        (kept.folder() / _part).mkdir(parents=True, exist_ok=True)
+        os.symlink(kept.folder() / _part, os.path.join(_CACHE, _part))
 for _name in ("DNNKERN_LOG", "DNNKERN_CHECK", "DNNKERN_SIM_POLICY", "DNNKERN_SIM_SEED", "COLUMNS"):
     os.environ.pop(_name, None)
 os.environ["DNNKERN_PREFER"] = "device"  # tests of what is chosen mean the choice of a GPU
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from dnnkern.device import SIMULATED
+    from dnnkern.device import DEVICE, SIMULATED
     from dnnkern.device._mode import driver_devices
 
 import selection  # noqa: E402
 
-MODE = "simulator" if SIMULATED else "gpu" if driver_devices() else "compile"
+MODE = DEVICE if DEVICE != "cuda" else "gpu" if driver_devices() else "compile"
 _HOST_ONLY = ("test_docs", "test_cases")
 
 
@@ -76,8 +78,8 @@ def pytest_ignore_collect(collection_path):
     name = collection_path.name
     if not name.startswith("test_"):
         return None
-    compiles, simulates = name.startswith("test_ptx"), name.startswith("test_sim")
-    ignored = {"simulator": compiles, "compile": not compiles, "gpu": simulates}[MODE]
+    compiles, simulates, processor = (name.startswith(f"test_{word}") for word in ("ptx", "sim", "cpu"))
+    ignored = {"simulator": compiles or processor, "compile": not compiles, "gpu": simulates or processor, "cpu": not processor}[MODE]
     return True if ignored else None
 
 

@@ -10,11 +10,11 @@ from cases._conv_fft import fft_error
 from labs import elsewhere, guarded, synchronize
 
 from dnnkern import dispatch
-from dnnkern.device import SIMULATED
+from dnnkern.device import HOST_MEMORY
 from dnnkern.dispatch import Note
 
 ALLOW = Note.NONDETERMINISTIC
-ONCE = {"only": "exact"} if SIMULATED else {}
+ONCE = {"only": "exact"} if HOST_MEMORY else {}
 """For `check` of many configurations: all of it on a GPU, one run in the simulator."""
 _names = itertools.count()
 

@@ -1,12 +1,6 @@
-"""Launch a kernel on NumPy arrays, in the simulator, on the GPU or, where kernels are compiled and there is none, on the processor: what
-the tests of `dnnkern.device` share."""
-from dnnkern.device import SIMULATED
-from dnnkern.device._mode import driver_devices
-
-if SIMULATED or driver_devices():
-    from dnnkern.host.launch import launch_once
-else:
-    from dnnkern.host.cpu import launch_once
+"""Launch a kernel on NumPy arrays, on a GPU, on the processor or in the simulator: what the tests of `dnnkern.device` share."""
+from dnnkern.device import HOST_MEMORY
+from dnnkern.host.launch import launch_once
 
 
 def launch(kernel, grid, block, *args, shared=0, cluster=1, cooperative=False):
@@ -24,7 +18,7 @@ def needs(major, minor=0):
     """Mark: skipped on a GPU of a lower compute capability; the simulator has all instructions."""
     import pytest
     lower = False
-    if not SIMULATED:
+    if not HOST_MEMORY:
         from numba import cuda
         lower = cuda.is_available() and tuple(cuda.get_current_device().compute_capability) < (major, minor)
     return pytest.mark.skipif(lower, reason=f"needs compute capability {major}.{minor}")

@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 from cases import lay, numpy_dtype, poison
 
-from dnnkern.device import SIMULATED
+from dnnkern.device import HOST_MEMORY
 from dnnkern.host.dlpack import Exporter
 
 GUARD = 256  # bytes before and behind; a multiple of every alignment that counts
@@ -99,7 +99,7 @@ class Interface:
 
 def guarded(place, values=None, tight=False):
     """A `Guarded` where this process runs kernels."""
-    return (Guarded if SIMULATED else OnDevice)(place, values, tight)
+    return (Guarded if HOST_MEMORY else OnDevice)(place, values, tight)
 
 
 def aligned_bytes(nbytes):
@@ -120,7 +120,7 @@ def _strided(buffer, start, place, bytewise=False):
 @contextlib.contextmanager
 def elsewhere():
     """Another order of execution: another stream on a GPU, another schedule in the simulator. Yields what to pass as `stream`."""
-    if SIMULATED:
+    if HOST_MEMORY:
         from dnnkern.device.sim import config
         old = config.policy
         config.policy = "lifo"
@@ -144,7 +144,7 @@ def array(values, dtype="float32", **layout):
 
 def synchronize():
     """Wait for the device."""
-    if not SIMULATED:
+    if not HOST_MEMORY:
         import torch
         torch.cuda.synchronize()
 

@@ -340,7 +340,7 @@ def test_a_host_array_on_a_gpu(on_gpu):
 
 
 def test_a_host_array_where_the_adapter_is_told_of_a_gpu(monkeypatch):
-    monkeypatch.setattr(arrays_module, "SIMULATED", False)
+    monkeypatch.setattr(arrays_module, "HOST_MEMORY", False)
     with pytest.raises(TypeError, match="NumPy array, which lives on the host; expected a device array"):
         arrays_module.kind_named("numpy").tensor(np.ones(3, np.float32))
 
@@ -414,7 +414,7 @@ def test_the_next_call_after_an_error_works():
 # ---- where there is no GPU
 
 def _python(program, **environment):
-    env = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"} | environment
+    env = {k: v for k, v in os.environ.items() if k not in ("NUMBA_ENABLE_CUDASIM", "DNNKERN_DEVICE")} | environment
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, timeout=120)
 
 
@@ -429,19 +429,49 @@ def test_no_gpu_and_no_switch(simulated):
     done = _python(PROGRAM)
     assert done.returncode == 0 and done.stdout == "12.0\n", done
     lines = [line for line in done.stderr.splitlines() if "Warning" in line]
-    assert len(lines) == 1 and "no CUDA device found, kernels run in the simulator (NUMBA_ENABLE_CUDASIM=1" in lines[0], done.stderr
+    assert len(lines) == 1 and "no CUDA device found, kernels run on the processor (DNNKERN_DEVICE=cpu asks for it" in lines[0], done.stderr
 
 
-def test_the_switch_silences_it(simulated):
-    done = _python(PROGRAM, NUMBA_ENABLE_CUDASIM="1")
+@pytest.mark.parametrize("switch", [{"NUMBA_ENABLE_CUDASIM": "1"}, {"DNNKERN_DEVICE": "simulator"}, {"DNNKERN_DEVICE": "cpu"},
+                                    {"DNNKERN_DEVICE": "cpu", "NUMBA_ENABLE_CUDASIM": "0"}])
+def test_the_switch_silences_it(switch, simulated):
+    done = _python(PROGRAM, **switch)
     assert (done.returncode, done.stdout, done.stderr) == (0, "12.0\n", "")
+
+
+WHICH = "import dnnkern.device as d; from dnnkern.host.device import current_device; current_device(); print(d.DEVICE, d.HOST_MEMORY)"
+
+
+@pytest.mark.parametrize("switch, before, said", [
+    ({"NUMBA_ENABLE_CUDASIM": "1"}, "", "simulator True"), ({"DNNKERN_DEVICE": "cpu"}, "import numba.cuda", "cpu True"),
+    ({"NUMBA_ENABLE_CUDASIM": "1"}, "import numba.cuda", "simulator True"), ({"DNNKERN_DEVICE": "0"}, "", "cpu True"),
+    ({"DNNKERN_DEVICE": "0", "NUMBA_ENABLE_CUDASIM": "1"}, "", "simulator True"),
+    ({"NUMBA_ENABLE_CUDASIM": "1"}, "import numba.cuda, os; del os.environ['NUMBA_ENABLE_CUDASIM']", "simulator True"),
+    ({"DNNKERN_DEVICE": "gpu"}, "", "ValueError: DNNKERN_DEVICE='gpu'; expected one of cuda, cpu, simulator, or the index of a GPU"),
+    ({"DNNKERN_DEVICE": "-1"}, "", "ValueError: DNNKERN_DEVICE='-1'; expected one of"),
+    ({"DNNKERN_DEVICE": "7"}, "", "ValueError: DNNKERN_DEVICE=7; expected a device from 0 to 0"),
+    ({"DNNKERN_DEVICE": "cuda"}, "", "ValueError: DNNKERN_DEVICE=cuda, and the CUDA driver sees no device"),
+    ({"DNNKERN_DEVICE": "cpu", "NUMBA_ENABLE_CUDASIM": "1"}, "", "ValueError: DNNKERN_DEVICE=cpu and NUMBA_ENABLE_CUDASIM=1 contradict"),
+    ({"DNNKERN_DEVICE": "simulator", "NUMBA_ENABLE_CUDASIM": "0"}, "", "ValueError: DNNKERN_DEVICE=simulator and NUMBA_ENABLE_CUDASIM=0"),
+    ({"DNNKERN_DEVICE": "simulator"}, "import numba.cuda", "ImportError: numba.cuda was imported for the hardware before dnnkern, and "
+     "DNNKERN_DEVICE=simulator asks for simulator"),
+    ({"NUMBA_ENABLE_CUDASIM": "1"}, "import numba.cuda, os; os.environ['NUMBA_ENABLE_CUDASIM'] = '0'",
+     "ImportError: numba.cuda was imported as the simulator before dnnkern, and NUMBA_ENABLE_CUDASIM=0 asks for cuda"),
+    ({"DNNKERN_DEVICE": "cpu"}, "import platform; platform.machine = lambda: 'riscv64'", "ValueError: DNNKERN_DEVICE=cpu: the processor's "
+     "runtime is written for Linux on x86_64, and this is linux on riscv64; expected simulator on this machine"),
+    ({}, "import platform; platform.machine = lambda: 'riscv64'", "simulator True"),
+    ({"DNNKERN_DEVICE": "cpu"}, "import os, dnnkern.device; os.environ['DNNKERN_DEVICE'] = 'simulator'",
+     "ValueError: DNNKERN_DEVICE=simulator, and this process runs on cpu: the variable is read once")])
+@pytest.mark.skipif(driver_devices() > 0, reason="there is a GPU")
+def test_which_device(switch, before, said, simulated):
+    done = _python(f"{before}\n{WHICH}", **switch)
+    assert (done.stdout if done.returncode == 0 else done.stderr.splitlines()[-1]).startswith(said), done
 
 
 @pytest.mark.skipif(driver_devices() > 0, reason="there is a GPU")
 def test_numba_imported_for_hardware_first(simulated):
-    done = _python("import numba.cuda, warnings; warnings.simplefilter('ignore')\nimport dnnkern.device")
-    assert done.returncode == 1
-    assert "ImportError: numba.cuda was imported for the hardware before dnnkern" in done.stderr and "NUMBA_ENABLE_CUDASIM=1" in done.stderr
+    done = _python("import numba.cuda, warnings; warnings.simplefilter('ignore')\n" + PROGRAM)
+    assert (done.returncode, done.stdout) == (0, "12.0\n"), done.stderr
 
 
 def test_importing_the_package_imports_no_numba():

@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import dispatch
 from ..conv import conv_bwd_data, conv_bwd_filter, conv_fwd
-from ..device import SIMULATED
+from ..device import HOST_MEMORY
 from ..dropout import dropout_bwd, dropout_fwd
 from ..loss import cross_entropy_bwd, cross_entropy_fwd
 from ..matmul import matmul
@@ -22,13 +22,12 @@ NAMES = ("filter1", "gamma1", "beta1", "filter2", "gamma2", "beta2", "matrix", "
 
 
 class Arrays:
-    """Whose the arrays are: NumPy's in the simulator; on a GPU Numba's, whose outputs come from the library's pool; torch's on both."""
+    """Whose the arrays are: Numba's, whose outputs come from the library's pool on a GPU; torch's; NumPy's where there is no GPU."""
 
     def __init__(self, framework=None):
-        self.framework = framework or ("numpy" if SIMULATED else "numba")
-        if (self.framework == "numpy") != SIMULATED and self.framework != "torch":
-            need = "a GPU" if SIMULATED else "the simulator (NUMBA_ENABLE_CUDASIM=1)"
-            raise ValueError(f"demo: --framework {self.framework} needs {need}")
+        self.framework = framework or "numba"
+        if self.framework == "numpy" and not HOST_MEMORY:
+            raise ValueError("demo: --framework numpy, and the device is a GPU; expected numba or torch, or DNNKERN_DEVICE=cpu")
         if self.framework == "torch" and importlib.util.find_spec("torch") is None:
             raise ValueError("demo: --framework torch: PyTorch is not installed")
 
@@ -38,7 +37,7 @@ class Arrays:
         if self.framework == "torch":
             import torch
             t = torch.from_numpy(a)
-            return t if SIMULATED else t.cuda()
+            return t if HOST_MEMORY else t.cuda()
         if self.framework == "numba":
             from ..device import cuda
             return cuda.to_device(a)

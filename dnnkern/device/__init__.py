@@ -1,6 +1,8 @@
 """What kernels are made of: CUDA in Numba, one small function an instruction, each with a twin for the simulator.
 
-``cuda`` is `numba.cuda` on a GPU and the simulator without one (see `SIMULATED`). A kernel is written once::
+``DEVICE`` is what kernels run on, "cuda", "cpu" or "simulator" (see `_mode`); ``SIMULATED`` says that it is the simulator, and
+``HOST_MEMORY`` that it is no GPU, so that arrays are NumPy's. ``cuda`` is `numba.cuda`, whose host functions need no GPU on the processor,
+or what stands for it in the simulator. A kernel is written once::
 
     from dnnkern.device import cuda, f32, i32
 
@@ -10,10 +12,10 @@
         if i < n:
             y[i] = alpha * x[i]
 
-Kernel parameters are flat pointers, 32-bit integers and floats. ``i32 ... f64`` are casts: numba's types on a GPU, where every literal and
-every product of 32-bit integers widens unless it is cast back; plain functions in the simulator.
+Kernel parameters are flat pointers, 32-bit integers and floats. ``i32 ... f64`` are casts: numba's types where kernels are
+compiled, and there every literal and every product of 32-bit integers widens unless it is cast back; plain functions in the simulator.
 """
-from ._mode import SIMULATED
+from ._mode import DEVICE, HOST_MEMORY, SIMULATED
 
 if SIMULATED:
     from .sim import cuda, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
@@ -22,8 +24,12 @@ else:
     from ._numba import cuda
     i8, u8, i16, u16, i32, u32, i64, u64, f32, f64 = (
         _S[n] for n in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64"))
+    if DEVICE == "cpu":
+        from .cpu import programs
+        programs.install()
 
-__all__ = ["SIMULATED", "cuda", "device_function", "f32", "f64", "i8", "i16", "i32", "i64", "instruction", "u8", "u16", "u32", "u64"]
+__all__ = ["DEVICE", "HOST_MEMORY", "SIMULATED", "cuda", "device_function", "f32", "f64", "i8", "i16", "i32", "i64", "instruction", "u8",
+           "u16", "u32", "u64"]
 
 device_function = cuda.jit(device=True, forceinline=True)
 """Decorator for a function that kernels call: always inlined, no call remains."""

@@ -1,14 +1,22 @@
-"""GPU or simulator: decided once, before numba is imported.
+"""What kernels run on, decided once, as `dnnkern.device` is imported and before numba.cuda is: DEVICE is one of
 
-``NUMBA_ENABLE_CUDASIM=1`` asks for the simulator and ``=0`` for the hardware (compiling needs no GPU). Where it is not set, a driver that
-sees a device decides; without one the simulator runs, and one warning says so. Nothing here creates a CUDA context.
+- "cuda": a GPU. Where there is none kernels can still be compiled.
+- "cpu": the processor. numba-cuda's front end lowers a kernel as for sm_90a, LLVM compiles the result (`dnnkern.device.cpu`).
+- "simulator": Python, a greenlet a thread (`dnnkern.device.sim`).
+
+The variable DNNKERN_DEVICE names it. ``NUMBA_ENABLE_CUDASIM=1``, or a numba.cuda that was imported as the simulator, asks for the
+simulator, and ``=0`` for "cuda". Where nothing is asked for it is a GPU if a driver sees one, else the processor, else, on machines that
+the processor's runtime was not written for, the simulator; one warning says what took a GPU's place. No CUDA context is created here.
 """
 import ctypes
 import os
+import platform
 import sys
 import warnings
 
-VARIABLE = "NUMBA_ENABLE_CUDASIM"
+VARIABLE, NUMBA_VARIABLE = "DNNKERN_DEVICE", "NUMBA_ENABLE_CUDASIM"
+DEVICES = "cuda", "cpu", "simulator"
+_PLACES = {"cpu": "on the processor", "simulator": "in the simulator"}
 
 
 def driver_devices() -> int:
@@ -23,26 +31,56 @@ def driver_devices() -> int:
     return count.value
 
 
-def decide() -> bool:
-    """True for the simulator. Sets the variable, so that numba decides alike."""
-    asked = os.environ.get(VARIABLE, "")
+def without_processor() -> str | None:
+    """Why kernels cannot run on this machine's processor; None where they can."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return f"the processor's runtime is written for Linux on x86_64, and this is {sys.platform} on {platform.machine()}"
+    return None
+
+
+def asked_for() -> str | None:
+    """The device that DNNKERN_DEVICE names; None where it names none, or the index of a GPU."""
+    given = os.environ.get(VARIABLE, "")
+    if given in DEVICES:
+        return given
+    if given and not given.isdecimal():
+        raise ValueError(f"{VARIABLE}={given!r}; expected one of {', '.join(DEVICES)}, or the index of a GPU")
+    return None
+
+
+def decide() -> str:
+    """The device. Where it is the simulator numba's variable is set: numba, and the processes that this one starts, decide alike."""
+    asked, simulate, loaded = asked_for(), os.environ.get(NUMBA_VARIABLE, ""), sys.modules.get("numba.cuda")
+    loaded = None if loaded is None else bool(loaded.core.config.ENABLE_CUDASIM)
+    if asked and simulate and (asked == "simulator") != (simulate != "0"):
+        raise ValueError(f"{VARIABLE}={asked} and {NUMBA_VARIABLE}={simulate} contradict each other; expected one of them, or "
+                         f"{NUMBA_VARIABLE}={int(asked == 'simulator')}")
+    if asked == "cuda" and not driver_devices():
+        raise ValueError(f"{VARIABLE}=cuda, and the CUDA driver sees no device; expected cpu or simulator on this machine")
+    if asked == "cpu" and without_processor():
+        raise ValueError(f"{VARIABLE}=cpu: {without_processor()}; expected simulator on this machine")
     if asked:
-        simulated = asked != "0"
+        found = asked
+    elif simulate:
+        found = "simulator" if simulate != "0" else "cuda"
+    elif loaded:
+        found = "simulator"
     elif driver_devices():
-        simulated = False
+        found = "cuda"
     else:
-        simulated = True
-        warnings.warn(f"dnnkern: no CUDA device found, kernels run in the simulator ({VARIABLE}=1 asks for it and silences this)",
-                      RuntimeWarning, stacklevel=2)
-    loaded = sys.modules.get("numba.cuda")
-    if loaded is not None and bool(loaded.core.config.ENABLE_CUDASIM) != simulated:
-        if simulated:
-            raise ImportError("numba.cuda was imported for the hardware before dnnkern, and there is no CUDA device to run on: set "
-                              f"{VARIABLE}=1 before the first import of numba.cuda, or import dnnkern.device before it")
-        raise ImportError("numba.cuda was imported as the simulator before dnnkern, and "
-                          f"{VARIABLE} now asks for the hardware: set it before the first import of numba.cuda")
-    os.environ[VARIABLE] = "1" if simulated else "0"
-    return simulated
+        why = without_processor()
+        found = "simulator" if why else "cpu"
+        warnings.warn(f"dnnkern: no CUDA device found, kernels run {_PLACES[found]} ({f'{why}; ' if why else ''}{VARIABLE}={found} asks "
+                      "for it and silences this)", RuntimeWarning, stacklevel=2)
+    if loaded is not None and loaded != (found == "simulator"):
+        who = f"{VARIABLE}={asked}" if asked else f"{NUMBA_VARIABLE}={simulate}" if simulate else "this machine"
+        raise ImportError(f"numba.cuda was imported {'as the simulator' if loaded else 'for the hardware'} before dnnkern, and {who} asks "
+                          f"for {found}: set the variable before the first import of numba.cuda, or import dnnkern.device before it")
+    if found == "simulator":
+        os.environ[NUMBA_VARIABLE] = "1"
+    return found
 
 
-SIMULATED = decide()
+DEVICE = decide()
+SIMULATED = DEVICE == "simulator"
+HOST_MEMORY = DEVICE != "cuda"

@@ -66,9 +66,13 @@ def tensor_map_address(typingctx, tensor_map):
 
 
 def kernel_type(name):
-    """Numba type of a kernel parameter: "float32", "float32*" (flat pointer), "int64x6" (tuple of six), "tensormap" (by value)."""
+    """Numba type of a kernel parameter: "float32", "float32*" (flat pointer), "int64x6" (tuple of six), "tensormap" (by value),
+    "float32 2 C" (array of two dimensions and that layout)."""
     if name == "tensormap":
         return TENSOR_MAP
+    if " " in name:
+        scalar, dims, layout = name.split()
+        return types.Array(SCALARS[scalar], int(dims), layout)
     if name.endswith("*"):
         return types.CPointer(SCALARS[name[:-1]])
     if "x" in name:

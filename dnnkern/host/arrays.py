@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from ..device import SIMULATED
+from ..device import HOST_MEMORY
+from ..device.host_memory import DeviceArray
 from .choices import dtype_of
 from .dtypes import ITEMSIZE, STORAGE, dtype_name, numpy_dtype
 from .tensor import Tensor
@@ -88,14 +89,14 @@ def alignment(address):
 
 
 class NumPy(Kind):
-    """Host arrays: the simulator's own; refused on a GPU."""
+    """Host arrays: those of the processor and the simulator; refused on a GPU."""
     name = "numpy"
 
     def describe(self, a):
         return (a.shape, a.strides, a.dtype, 0), a.__array_interface__["data"][0]
 
     def tensor(self, a):
-        if not SIMULATED:
+        if not HOST_MEMORY:
             raise TypeError("got a NumPy array, which lives on the host; expected a device array (Numba, CuPy, PyTorch, JAX)")
         if isinstance(a, np.ma.MaskedArray):
             raise TypeError("got a masked array, whose mask would be ignored; expected a plain one (.filled(value) or .data)")
@@ -111,11 +112,18 @@ class NumPy(Kind):
         return np.asarray(a).view(STORAGE[dtype_name(a.dtype)])  # without the ways of a subclass
 
 
+class OnDevice(NumPy):
+    """Arrays of the host functions of `dnnkern.device.cuda` where there is no GPU."""
+
+    def empty(self, shape, dtype, device, stream):
+        return super().empty(shape, dtype, device, stream).view(DeviceArray)
+
+
 _NEGATIVE = "got a torch tensor whose memory holds the negatives of its values; expected x.resolve_neg()"
 
 
 class Torch(Kind):
-    """torch.Tensor; on the GPU in torch's caching allocator and on its current stream, on the CPU in the simulator."""
+    """torch.Tensor; on a GPU in torch's caching allocator and on its current stream, else on the CPU."""
     name = "torch"
 
     def __init__(self):
@@ -156,8 +164,8 @@ class Torch(Kind):
             return super().addresses(arrays)
 
     def tensor(self, a):
-        if a.is_cuda == SIMULATED or a.device.type not in ("cuda", "cpu"):
-            raise TypeError(f"got a torch tensor on {a.device}; expected one on {'the CPU (simulator)' if SIMULATED else 'a CUDA device'}")
+        if a.is_cuda == HOST_MEMORY or a.device.type not in ("cuda", "cpu"):
+            raise TypeError(f"got a torch tensor on {a.device}; expected one on {'the CPU' if HOST_MEMORY else 'a CUDA device'}")
         if a.layout is not self.torch.strided or a.is_nested:
             raise TypeError(f"got a {'nested ' * a.is_nested}torch tensor of layout {a.layout}; expected a strided one")
         if a.is_neg():
@@ -174,13 +182,13 @@ class Torch(Kind):
         return max(a.get_device(), 0)
 
     def stream(self, device):
-        return 0 if SIMULATED else self.current(device)
+        return 0 if HOST_MEMORY else self.current(device)
 
     def empty(self, shape, dtype, device, stream):
         torch_dtype = self.dtypes.get(dtype)
         if torch_dtype is None:
             torch_dtype = self.dtypes[dtype] = getattr(self.torch, dtype)
-        if SIMULATED:
+        if HOST_MEMORY:
             return self.torch.empty(shape, dtype=torch_dtype)
         if stream == self.current(device):
             return self.torch.empty(shape, dtype=torch_dtype, device=device)
@@ -189,7 +197,7 @@ class Torch(Kind):
 
     def host_view(self, a):
         # Not by Tensor.numpy(): a storage that NumPy has seen cannot be resized any more, and what a view's neighbours are would be lost.
-        from ..device.sim.pointer import bytes_at
+        from ..device.host_memory import bytes_at
         self.tensor(a)  # a tensor without memory describes itself as one of the CPU's
         name, storage = dtype_name(a.dtype), a.untyped_storage()
         size = ITEMSIZE[name]
@@ -223,13 +231,13 @@ class Numba(Kind):
     name = "numba"
 
     def describe(self, a):
-        if SIMULATED:
+        if HOST_MEMORY:
             return (a.shape, a._ary.strides, a.dtype, 0), a._ary.__array_interface__["data"][0]
         data = a.gpu_data
         return (a.shape, a.strides, a.dtype, data.context.device.id), data.device_ctypes_pointer.value or 0
 
     def empty(self, shape, dtype, device, stream):
-        if SIMULATED:
+        if HOST_MEMORY:
             from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
             return FakeCUDAArray(np.empty(shape, numpy_dtype(dtype)))
         from .memory import numba_array
@@ -238,7 +246,7 @@ class Numba(Kind):
         return View(numba_array(shape, np.dtype(STORAGE[dtype]), device, stream), dtype)
 
     def read_only(self, a):
-        return SIMULATED and not a._ary.flags.writeable
+        return HOST_MEMORY and not a._ary.flags.writeable
 
     def host_view(self, a):
         return a._ary.view(STORAGE[dtype_name(a.dtype)])
@@ -306,19 +314,19 @@ class Jax(Kind):
 
     def tensor(self, a):
         platform = next(iter(a.devices())).platform
-        if (platform == "cpu") != SIMULATED:
-            raise TypeError(f"got a JAX array on {platform}; expected one on {'the CPU (simulator)' if SIMULATED else 'a GPU'}")
+        if (platform == "cpu") != HOST_MEMORY:
+            raise TypeError(f"got a JAX array on {platform}; expected one on {'the CPU' if HOST_MEMORY else 'a GPU'}")
         return super().tensor(a)
 
     def read_only(self, a):
         return True
 
     def empty(self, shape, dtype, device, stream):
-        return kind_named("numpy" if SIMULATED else "numba").empty(shape, dtype, device, stream)
+        return kind_named("numpy" if HOST_MEMORY else "numba").empty(shape, dtype, device, stream)
 
     def finish(self, a, stream):
         import jax
-        if SIMULATED:
+        if HOST_MEMORY:
             return jax.numpy.asarray(a)
         from cuda.bindings import driver
 
@@ -364,7 +372,8 @@ def pointer_device(address) -> int:
 
 _NAMED = {}
 KIND_OF_TYPE = {}
-_CLASSES = {"numpy": NumPy, "torch": Torch, "cupy": CuPy, "numba": Numba, "jax": Jax, "interface": Interface, "view": Viewed}
+_CLASSES = {"numpy": NumPy, "torch": Torch, "cupy": CuPy, "numba": Numba, "jax": Jax, "interface": Interface, "view": Viewed,
+            "device": OnDevice}
 
 
 def kind_named(name) -> Kind:
@@ -387,7 +396,7 @@ def _name_of(a):
     if isinstance(a, View):
         return "view"
     if isinstance(a, np.ndarray):
-        return "numpy"
+        return "device" if isinstance(a, DeviceArray) else "numpy"
     roots = {c.__module__.split(".")[0] for c in type(a).__mro__}
     if "torch" in roots:
         return "torch"

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from ..device import SIMULATED, _environment
+from ..device import HOST_MEMORY, _environment
 from .arrays import kind_of
 from .dtypes import STORAGE, dtype_name, numpy_dtype
 
@@ -48,7 +48,7 @@ def to_host(a) -> np.ndarray:
     """A device array's values as a packed NumPy array of its own dtype."""
     kind = kind_of(a)
     tensor = kind.tensor(a)
-    stored = kind.host_view(a) if SIMULATED else download(kind.describe(a)[1], tensor)[1]
+    stored = kind.host_view(a) if HOST_MEMORY else download(kind.describe(a)[1], tensor)[1]
     return np.array(stored).view(numpy_dtype(tensor.dtype))
 
 
@@ -67,7 +67,7 @@ def download(address, tensor):
 
 def wait(stream):
     """Wait for what is on the stream."""
-    if not SIMULATED:
+    if not HOST_MEMORY:
         from cuda.bindings import driver
 
         from .device import check

@@ -2,12 +2,15 @@
 
 The key of a kernel's code is that of its cubin (`compile.cache_key`), the processor, and the sources of `device/cpu`.
 """
+import concurrent.futures
 import ctypes
 import functools
 import hashlib
 import mmap
+import os
 import struct
 import threading
+import time
 
 import numpy as np
 
@@ -15,10 +18,15 @@ from ..device import cpu
 from ..device.cpu import machine, runtime
 from .compile import cache_key, kept
 from .launch import CODE, HostExecutable, kernel_name
+from .processor import cores
+from .scalars import shown
 from .sources import PACKAGE, digest
 from .table import Table
 
 _MOST_THREADS, _MOST_RESIDENT = runtime.THREADS, 1024
+WORTH_SHARING = 2e-4  # seconds of work, beside which it counts little that another thread of the system has to wake up
+CHUNKS = 8            # that each of them takes, about, so that all end at the same time
+_PACE = 1e-8          # seconds a CUDA thread of a kernel that has not run yet
 _lock, _functions = threading.Lock(), {}
 
 
@@ -39,12 +47,13 @@ def compile_kernel(kernel, signature) -> cpu.Code:
 
 
 class Function:
-    """A kernel in memory."""
+    """A kernel in memory; `pace` is what its last launch took a thread, in seconds."""
     _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)
 
     def __init__(self, code):
         self.shared, self.waits, self._loaded = code.shared, code.waits, machine.Loaded(code.code)
         self.run = self._PROTOTYPE(self._loaded.address)
+        self.pace = _PACE
 
 
 def function(kernel, signature) -> Function:
@@ -88,16 +97,58 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
     resident = blocks if cooperative and found.waits else 1
     if resident > _MOST_RESIDENT:
         raise ValueError(f"launch of {name}: {blocks} blocks of a cooperative launch; expected at most {_MOST_RESIDENT}")
-    base = _arenas.of(resident)
     arguments = ctypes.create_string_buffer(packed, len(packed) or 1)
-    for k in range(resident):
-        at = base + (k << runtime.ARENA_BITS) + runtime.BLOCK
-        _put(at, "ntid.x", "3I", *block)
-        _put(at, "nctaid.x", "3I", *grid)
-        _put(at, "dynamic", "2I", shared, threads)
-        _put(at, "arguments", "Q", ctypes.addressof(arguments))
-    if found.run(base, resident, 0, blocks):
-        raise RuntimeError(f"{name}: its threads wait for each other for ever; the simulator says who for whom (NUMBA_ENABLE_CUDASIM=1)")
+
+    def run(first, last):
+        """Blocks of the launch, in arenas of the running thread; true where they wait for ever."""
+        base = _arenas.of(resident)
+        for k in range(resident):
+            at = base + (k << runtime.ARENA_BITS) + runtime.BLOCK
+            _put(at, "ntid.x", "3I", *block)
+            _put(at, "nctaid.x", "3I", *grid)
+            _put(at, "dynamic", "2I", shared, threads)
+            _put(at, "arguments", "Q", ctypes.addressof(arguments))
+        return found.run(base, resident, first, last)
+
+    started, workers = time.perf_counter(), 1
+    if resident == 1 and blocks > 1 and found.pace * blocks * threads > WORTH_SHARING:
+        workers = min(cores(), blocks)
+    stuck = _shared_out(run, blocks, workers) if workers > 1 else run(0, blocks)
+    found.pace = (time.perf_counter() - started) * workers / (blocks * threads)
+    if stuck:
+        raise RuntimeError(f"{name}: its threads wait for each other for ever; the simulator says who for whom (DNNKERN_DEVICE=simulator)")
+
+
+def _shared_out(run, blocks, workers):
+    """Run all blocks, a few at a time on whichever of so many threads of the system is free; whether some wait for ever."""
+    chunk, ends = max(1, blocks // (CHUNKS * workers)), []
+    begins = iter(range(0, blocks, chunk))
+
+    def work():
+        for first in begins:  # one step of an iterator in C: no two threads get the same
+            if ends:
+                return
+            if run(first, min(first + chunk, blocks)):
+                ends.append(True)
+    others = [_pool().submit(work) for _ in range(workers - 1)]
+    try:
+        work()
+    except BaseException:  # Ctrl-C: the others work on the caller's memory
+        ends.append(None)
+        raise
+    finally:
+        concurrent.futures.wait(others)
+    for other in others:
+        other.result()
+    return any(ends)
+
+
+@functools.cache
+def _pool():
+    return concurrent.futures.ThreadPoolExecutor(max(1, cores() - 1), "dnnkern")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads
 
 
 def _put(block, field, code, *values):
@@ -117,6 +168,11 @@ def address(value) -> int:
 
 class CpuExecutable(HostExecutable):
     """A plan's launches on the processor."""
+
+    def __init__(self, launches, parameters, index):
+        super().__init__(launches, parameters, index)
+        for each in self.launches:
+            function(each.kernel, each.signature)
 
     def execute(self, values, stream):
         """Run every launch to its end."""
@@ -152,6 +208,26 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
             signature.append(kind)
             packed.append(scalar(kind, a))
     launch(kernel, tuple(signature), _triple(grid), _triple(block), b"".join(packed), shared, _triple(cluster), cooperative)
+
+
+def launch_arrays(kernel, grid, block, args, shared=0):
+    """Compile and run a kernel as numba.cuda does: NumPy's arrays are arrays there, Python's ints int64, floats float64."""
+    signature, packed, name = [], [], kernel_name(kernel)
+    for k, a in enumerate(args):
+        if isinstance(a, np.ndarray):
+            if a.dtype.name not in CODE:
+                raise TypeError(f"{name}: argument {k} is an array of {a.dtype}; expected one of {', '.join(CODE)}")
+            layout = "C" if a.flags.c_contiguous else "F" if a.flags.f_contiguous else "A"
+            signature.append(f"{a.dtype.name} {a.ndim} {layout}")
+            packed += [scalar("int64", v) for v in (0, 0, a.size, a.itemsize, address(a), *a.shape, *a.strides)]
+            continue
+        kind = a.dtype.name if isinstance(a, np.generic) else {int: "int64", float: "float64"}.get(type(a))
+        if kind not in CODE:
+            raise TypeError(f"{name}: argument {k} is {shown(a)}; expected an array of `dnnkern.device.cuda`, an int, a float or a scalar "
+                            "of NumPy's")
+        signature.append(kind)
+        packed.append(scalar(kind, a))
+    launch(kernel, tuple(signature), _triple(grid), _triple(block), b"".join(packed), shared)
 
 
 def _triple(extents):

@@ -3,7 +3,7 @@ import contextlib
 import functools
 from dataclasses import dataclass
 
-from ..device import SIMULATED, _environment
+from ..device import DEVICE, HOST_MEMORY, SIMULATED, _environment, _mode
 
 
 class CudaError(RuntimeError):
@@ -45,6 +45,8 @@ class Device:
     def is_simulated(self):
         return self.name == _SIMULATOR.name
 
+    is_processor = False
+
     @property
     def fp32_rate(self):
         lanes = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}.get(self.capability, 128)
@@ -81,11 +83,14 @@ _SIMULATOR = Device(index=0, name="simulator", capability=(9, 0), arch="sm_90a",
 
 @functools.cache
 def device(index=0) -> Device:
-    """The device with this index; the simulator's where there is no GPU."""
-    if SIMULATED:
+    """The device with this index."""
+    if HOST_MEMORY:
         if index != 0:
-            raise ValueError(f"the simulator has one device, 0; got {index}")
-        return _SIMULATOR
+            raise ValueError(f"the {DEVICE} is one device, 0; got {index}")
+        if SIMULATED:
+            return _SIMULATOR
+        from .processor import processor
+        return processor()
     from cuda.bindings import driver
     _init()
     count = device_count()
@@ -115,8 +120,8 @@ def _init():
 
 @functools.cache
 def device_count() -> int:
-    """Number of devices; 1 in the simulator."""
-    if SIMULATED:
+    """Number of devices; 1 where there is no GPU."""
+    if HOST_MEMORY:
         return 1
     from cuda.bindings import driver
     _init()
@@ -150,7 +155,7 @@ def restore(context):
 @contextlib.contextmanager
 def on_device(index):
     """Within, the device's primary context is current; afterwards the one that was. A thread that had none keeps this one."""
-    if SIMULATED:
+    if HOST_MEMORY:
         yield
         return
     before = set_current(index)
@@ -163,7 +168,7 @@ def on_device(index):
 
 def pointer_device(address) -> int:
     """Index of the device that owns an address."""
-    if SIMULATED:
+    if HOST_MEMORY:
         return 0
     from cuda.bindings import driver
     kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
@@ -172,7 +177,13 @@ def pointer_device(address) -> int:
 
 
 def current_device() -> int:
-    """The device that calls without arrays (`explain`, `find`) mean: DNNKERN_DEVICE, or 0."""
+    """The device that calls without arrays (`explain`, `find`) mean: the index in DNNKERN_DEVICE, or 0."""
+    asked = _mode.asked_for()
+    if asked is not None:
+        if asked != DEVICE:
+            raise ValueError(f"DNNKERN_DEVICE={asked}, and this process runs on {DEVICE}: the variable is read once, as dnnkern.device is "
+                             "first imported")
+        return 0
     index = _environment.integer("DNNKERN_DEVICE")
     if index >= device_count():
         raise ValueError(f"DNNKERN_DEVICE={index}; expected a device from 0 to {device_count() - 1}")

@@ -7,7 +7,7 @@ import inspect
 import math
 import threading
 
-from ..device import SIMULATED
+from ..device import HOST_MEMORY, SIMULATED
 from ..device._fork import in_forked_child
 from ..dispatch import CHOICE, NotSupported, check_choice, declare, get_algorithm, named, when_choices_change
 from ..dispatch import bound as noted
@@ -179,7 +179,7 @@ class Operation:
                 addresses.append(0)
             if CHECKS:
                 executable = Checked(CHECKS, self, bound, operands, results, addresses)
-            if SIMULATED:
+            if HOST_MEMORY:
                 for name, x in (*(("out", x) for x in outs), *self._updated(operands)):
                     self._check_writable(name, x)
                 addresses = self.host_views((*bound.names, "workspace"), (*operands, *results, scratch))
@@ -309,7 +309,7 @@ class Operation:
         with self.lock:
             executable = self.plans.get(key)
         if executable is None:
-            if not SIMULATED:
+            if not HOST_MEMORY:
                 from .memory import is_capturing
                 with on_device(device.index):
                     capturing = is_capturing(kind.stream(device.index) if stream is None else stream_handle(self.function, stream))
@@ -404,6 +404,9 @@ def make_executable(operation, problem, algorithm, device, given=None, called=Fa
     launches, parameters = algorithm.build(problem, device, algorithm.config), operation.of(problem).parameters(problem, given)
     if SIMULATED:
         return SimulatedExecutable(launches, parameters, device.index, title=f"{problem} by {algorithm}" if called else None)
+    if HOST_MEMORY:
+        from .cpu import CpuExecutable
+        return CpuExecutable(launches, parameters, device.index)
     return Executable(launches, parameters, device.index)
 
 

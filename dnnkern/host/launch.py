@@ -353,7 +353,11 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
     """
     import numpy as np
 
-    from ..device import SIMULATED
+    from ..device import HOST_MEMORY, SIMULATED
+    if HOST_MEMORY and not SIMULATED:
+        from . import cpu
+        cpu.launch_once(kernel, grid, block, args, shared, cluster, cooperative)
+        return
     if SIMULATED:
         from ..device.sim import Map, Pointer
         values = [Pointer(a) if isinstance(a, np.ndarray) else Map(Pointer(a[0]), a[1]) if isinstance(a, tuple) else

@@ -9,7 +9,7 @@ import weakref
 
 import numpy as np
 
-from ..device import SIMULATED
+from ..device import HOST_MEMORY
 from ..dispatch import check_choice
 from ..preference import USED, of_context
 from .arrays import alignment, kind_of
@@ -221,7 +221,7 @@ class ListOperation(Operation):
             self._check_workspace(bound, workspace, room, addresses)
         if bound.workspace:
             scratch = kind.empty((bound.workspace,), "uint8", bound.device, stream) if workspace is None else workspace
-        if SIMULATED:
+        if HOST_MEMORY:
             for label, x in zip(bound.names, arrays):
                 if self._is_written(label):
                     self._check_writable(label, x)
@@ -232,7 +232,7 @@ class ListOperation(Operation):
             results = [x for label, x in zip(bound.names, arrays) if self._is_written(label)]
             executable = Checked(CHECKS, self, bound, arrays, results, addresses)
         try:
-            if SIMULATED:
+            if HOST_MEMORY:
                 self._check_range(bound.problem, scalars)
             executable.execute((*values, at, *scalars), stream)
         except OverflowError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..device import SIMULATED
+from ..device import HOST_MEMORY
 from .arrays import kind_of
 from .compare import largest_difference, largest_difference_on_host
 from .device import check
@@ -145,7 +145,7 @@ class Operands:
     def __init__(self, operation, problem, device, given=None, memory=MEMORY):
         operation = operation.of(problem)
         self.operation, self.problem, self.device = operation, problem, device
-        self.memory = _HostMemory() if SIMULATED else _DeviceMemory()
+        self.memory = _HostMemory() if HOST_MEMORY else _DeviceMemory()
         self.tensors = {name: getattr(problem, name) for name in operation.operands}
         self.outputs = dict(zip(getattr(problem, "output_names", operation.outputs), problem.outputs))
         in_place = getattr(problem, "in_place", False)  # True: all that may be; else their names
@@ -159,10 +159,10 @@ class Operands:
             self._check_given(given)
         fresh = [t for name, t in (*self.tensors.items(), *self.outputs.items()) if t is not None and name not in self.aliased]
         size = sum(_room(t) for t in fresh)
-        wanted = 1 if SIMULATED else min(-(-3 * device.l2_bytes // max(size, 1)), _MOST_SETS)
+        wanted = 1 if HOST_MEMORY else min(-(-3 * device.l2_bytes // max(size, 1)), _MOST_SETS)
         try:
             count = max(1, min(wanted, memory // max(size, 1)))
-            block = None if SIMULATED else self.memory.allocate(count * size)
+            block = None if HOST_MEMORY else self.memory.allocate(count * size)
             self.sets = [self._make_set(block, k * size) for k in range(count)]
             self._fill(given)
             self._saved = {name: self._copy_of(self.sets[0][name]) for name in (*self.aliased, *updated)}
@@ -195,7 +195,7 @@ class Operands:
         slots = {}
         named = [(n, t) for n, t in (*self.outputs.items(), *self.tensors.items()) if t is not None and n not in self.aliased]
         for name, t in named:
-            if SIMULATED:
+            if HOST_MEMORY:
                 block, at = self.memory.allocate(_room(t)), 0  # an array of its own: an overrun is noticed
             # Element 0 lies at an address with exactly the problem's alignment.
             slots[name] = Slot(t, block, at - t.extent[0] // 256 * 256 + (t.alignment if t.alignment < 16 else 0))
@@ -236,7 +236,7 @@ class Operands:
         self.memory.write(slot.block, slot.start, raw)
 
     def _copy_given(self, slot, x):
-        if SIMULATED:
+        if HOST_MEMORY:
             self.memory.argument(slot)[...] = kind_of(x).host_view(x)
         else:
             self.memory.copy(slot.block, slot.start, kind_of(x).describe(x)[1] + slot.tensor.extent[0], 0, slot.nbytes)
@@ -268,7 +268,7 @@ class Operands:
     def values(self, k, workspace_bytes=0):
         """The tuple that `Executable.execute` takes, for set k."""
         scratch = self.workspace(workspace_bytes)
-        missing = None if SIMULATED else 0
+        missing = None if HOST_MEMORY else 0
         slots = [self.sets[k].get(name) for name in (*self.operation.operands, *self.operation.outputs)]
         return (*(missing if s is None else self.memory.argument(s) for s in (*slots, scratch)), *self.scalars)
 
@@ -280,7 +280,7 @@ class Operands:
         slot = self.sets[k].get(name)
         if slot is None:
             return None
-        return self.memory.argument(slot) if SIMULATED else _Interface(slot)
+        return self.memory.argument(slot) if HOST_MEMORY else _Interface(slot)
 
     # ---- the check
 
@@ -309,7 +309,7 @@ class Operands:
             slot = self.sets[0][name]
             if not t.size or names is not None and name not in names:
                 continue
-            if SIMULATED:
+            if HOST_MEMORY:
                 got, expected = (self.memory.read(block, at, slot.nbytes).view(numpy_dtype(t.dtype))
                                  for block, at in ((slot.block, slot.start), (self._reference[name], 0)))
                 worst, scale = largest_difference_on_host(got, expected)
@@ -350,7 +350,7 @@ def _room(t):
 def _pattern(dtype):
     """Random values as storage words; normal for floats, small for integers."""
     rng = np.random.default_rng(20)
-    count = min(_PATTERN, 65521) if SIMULATED else _PATTERN
+    count = min(_PATTERN, 65521) if HOST_MEMORY else _PATTERN
     if dtype.startswith(("float", "bfloat")):
         values = rng.standard_normal(count, np.float32) + np.float32(0.1)
     else:

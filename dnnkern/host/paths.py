@@ -2,6 +2,7 @@
 import contextlib
 import functools
 import json
+import math
 import os
 import tempfile
 import warnings
@@ -73,3 +74,14 @@ def discard(path: Path, error):
 
 
 _DISCARDED = set()
+
+
+def plain(value):
+    """The value as data every JSON reader takes: infinities and NaN become text."""
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value) or not isinstance(value, (int, float, str, type(None))):
+        return str(value)
+    return value

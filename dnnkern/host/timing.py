@@ -10,7 +10,7 @@ import statistics
 import time
 from dataclasses import dataclass, replace
 
-from ..device import SIMULATED
+from ..device import HOST_MEMORY
 from .device import check, on_device
 from .graphs import captured, destroy, replay
 
@@ -80,7 +80,7 @@ class Clock:
         self.index, self.stream, self._graphs = index, 0, []
 
     def __enter__(self):
-        if not SIMULATED:
+        if not HOST_MEMORY:
             from cuda.bindings import driver
             self._context = on_device(self.index)
             self._context.__enter__()
@@ -90,7 +90,7 @@ class Clock:
         return self
 
     def __exit__(self, *_):
-        if not SIMULATED:
+        if not HOST_MEMORY:
             from cuda.bindings import driver
             driver.cuStreamSynchronize(self._handle)
             self.release()
@@ -101,7 +101,7 @@ class Clock:
 
     def synchronize(self):
         """Wait for what is on the stream."""
-        if not SIMULATED:
+        if not HOST_MEMORY:
             from cuda.bindings import driver
             check(driver.cuStreamSynchronize(self._handle))
 
@@ -110,7 +110,7 @@ class Clock:
 
         With a lead the stream is busy when the timed work arrives, so that not even its first launch is waited for.
         """
-        if SIMULATED:
+        if HOST_MEMORY:
             start = time.perf_counter()
             enqueue()
             return time.perf_counter() - start
@@ -125,7 +125,7 @@ class Clock:
 
     def capture(self, enqueue):
         """A callable that replays, as a CUDA graph, what `enqueue` enqueues on the stream; in the simulator `enqueue` itself."""
-        if SIMULATED:
+        if HOST_MEMORY:
             return enqueue
         self._graphs.append(captured(enqueue, self._handle))
         return functools.partial(replay, self._graphs[-1], self._handle)
@@ -144,17 +144,17 @@ class _Runner:
 
     def __init__(self, contender, clock, window, limit):
         self.contender, self.clock, self.times = contender, clock, []
-        if not SIMULATED:
+        if not HOST_MEMORY:
             clock.seconds(lambda: contender.call(0))  # loads code, makes handles
         per_call = clock.seconds(lambda: contender.call(0))
         self.calls, self.per_call = 1, per_call
         if per_call > limit / 4:  # not worth a turn: what is known of it is enough
             self.times.append(per_call)
             return
-        if not SIMULATED:
+        if not HOST_MEMORY:
             self.calls = _calls(window, per_call)
         self.batch = contender.capture(clock, self.calls)
-        if not SIMULATED:
+        if not HOST_MEMORY:
             clock.seconds(self.batch)
             per_call = clock.seconds(self.batch) / self.calls
             # One call by itself is timed with its launch: the batch then came out too short.
@@ -199,7 +199,7 @@ def race(contenders, clock, *, rounds=ROUNDS, window=WINDOW, pause=PAUSE, limit=
     dict of name to Sample
     """
     runners = [_Runner(c, clock, window, limit) for c in contenders]
-    if SIMULATED:
+    if HOST_MEMORY:
         pause = warm = 0.0
     fastest = min((r.per_call for r in runners), default=0.0)
     turns = {}

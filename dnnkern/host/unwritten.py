@@ -9,7 +9,7 @@ change is enough to change the first of the wrong elements is the one that the m
 """
 import numpy as np
 
-from ..device import SIMULATED
+from ..device import HOST_MEMORY, SIMULATED
 from ..dispatch import Note
 from .check import CheckFailed, download, repro, wait
 from .device import on_device
@@ -36,12 +36,12 @@ class _Written:
 
     def bits(self):
         """Its elements now, as unsigned integers."""
-        stored = self.value if SIMULATED else download(self.value, self.tensor)[1]
+        stored = self.value if HOST_MEMORY else download(self.value, self.tensor)[1]
         return np.array(stored.view(self.word))
 
     def put(self, bits, index=...):
         """Replace all elements, or those of an index."""
-        if SIMULATED:
+        if HOST_MEMORY:
             self.value.view(self.word)[index] = bits
             return
         from cuda.bindings import driver
@@ -105,7 +105,7 @@ class _Runs:
     def fill_workspace(self, byte):
         if not self.bound.workspace:
             return
-        if SIMULATED:
+        if HOST_MEMORY:
             self.workspace.reshape(-1).view(np.uint8)[...] = byte
         else:
             from cuda.bindings import driver

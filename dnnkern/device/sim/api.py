@@ -4,8 +4,9 @@ import sys
 
 import numpy as np
 
+from ..host_memory import HostFunctions
 from . import engine, order, warp
-from .arrays import local_array, poisoned
+from .arrays import local_array
 from .atomics import Atomic
 from .engine import pause
 from .kernel import jit
@@ -64,32 +65,13 @@ class _CooperativeGroups:
         return _Grid
 
 
-class DeviceArray(np.ndarray):
-    """What the host functions give for memory on the device."""
-
-    def copy_to_host(self, ary=None, stream=0):
-        if ary is None:
-            return np.array(self)
-        ary[...] = self
-        return ary
-
-    def copy_to_device(self, ary, stream=0):
-        self[...] = ary
-
-
-class Stream:
-    """Launches are synchronous, so a stream does nothing."""
-
-    def synchronize(self):
-        """Nothing is left to wait for."""
-
-
-class Cuda:
+class Cuda(HostFunctions):
     """numba.cuda's names, as far as kernels and small programs use them."""
 
     jit = staticmethod(jit)
     shared, local, const, atomic, cg = _Shared, _Local, _Const, Atomic, _CooperativeGroups
     warpsize = 32
+    dtype = staticmethod(as_dtype)
 
     threadIdx = property(lambda self: engine.CURRENT.threadIdx)
     blockIdx = property(lambda self: engine.CURRENT.blockIdx)
@@ -196,35 +178,6 @@ class Cuda:
     @staticmethod
     def selp(predicate, a, b):
         return a if predicate else b
-
-    @staticmethod
-    def to_device(ary, stream=0, copy=True, to=None):
-        """A copy of a host array that kernels take."""
-        if to is None:
-            return np.array(ary).view(DeviceArray)
-        to[...] = ary
-        return to
-
-    @staticmethod
-    def device_array(shape, dtype=np.float64, strides=None, order="C", stream=0):
-        """New memory, full of NaN."""
-        return poisoned(shape, as_dtype(dtype)).view(DeviceArray)
-
-    @staticmethod
-    def device_array_like(ary, stream=0):
-        return poisoned(ary.shape, ary.dtype).view(DeviceArray)
-
-    @staticmethod
-    def stream():
-        return Stream()
-
-    @staticmethod
-    def synchronize():
-        """Launches are synchronous: nothing is left to wait for."""
-
-    @staticmethod
-    def is_available():
-        return True
 
     def __getattr__(self, name):
         raise AttributeError(f"the simulator's cuda has no attribute {name!r}")

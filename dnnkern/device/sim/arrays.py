@@ -13,11 +13,11 @@ from collections import deque
 
 import numpy as np
 
+from ..host_memory import POISON, poisoned
 from .errors import Misuse
 from .names import PartName
 from .scalars import converter
 
-POISON = 0xFF  # NaN in every float format, -1 or the largest value as an integer
 SHARED_SHIFT = 18  # a block's own shared memory has less than 2**18 bytes
 GLOBAL_SHIFT = 40
 
@@ -276,13 +276,6 @@ def packed_strides(shape):
         strides.append(step)
         step *= n
     return tuple(reversed(strides))
-
-
-def poisoned(shape, dtype, byte=POISON):
-    """A new ndarray of such bytes."""
-    out = np.empty(shape, dtype)
-    out.reshape(-1).view(np.uint8).fill(byte)
-    return out
 
 
 _local_template = functools.lru_cache(maxsize=1000)(poisoned)  # a copy takes a third of the time

@@ -7,8 +7,8 @@ when it ends, of the access.
 """
 import numpy as np
 
+from ..host_memory import POISON
 from . import engine, order, proxy
-from .arrays import POISON
 from .collective import threads_of, together
 from .engine import park, wake
 from .errors import Misuse, Race

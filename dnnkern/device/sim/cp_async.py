@@ -7,8 +7,8 @@ from collections import deque
 
 import numpy as np
 
+from ..host_memory import POISON
 from . import engine, order, proxy
-from .arrays import POISON
 from .errors import Misuse
 from .mbarrier import own_barrier, released
 

@@ -1,5 +1,5 @@
 """Memory that nothing has written: what it holds, and where it is read."""
-from .arrays import POISON
+from ..host_memory import POISON
 from .trace import located, place
 
 

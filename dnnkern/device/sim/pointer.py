@@ -3,6 +3,7 @@ import itertools
 
 import numpy as np
 
+from ..host_memory import bytes_at
 from .arrays import Buffer, Nobody, View
 from .errors import Misuse
 from .scalars import as_dtype, converter
@@ -148,19 +149,6 @@ def point(target, start, shift, thread):
     p = Pointer.__new__(Pointer)
     p._set(target, start, shift, thread)
     return p
-
-
-class _Bytes:
-    """Bytes of the host's memory, for NumPy: `owner` lives as long as an array over them."""
-
-    def __init__(self, address, size, owner, readonly):
-        self.owner = owner
-        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (address, readonly)}
-
-
-def bytes_at(address, size, owner, readonly=False):
-    """`size` bytes from an address of the host's on, as a flat uint8 array that keeps their `owner` alive."""
-    return np.asarray(_Bytes(address, size, owner, readonly))
 
 
 def memory_of(array):

@@ -1,34 +1,24 @@
 """The processor as a device: threads that wait for each other, algorithms against float64, what is refused, and the cache.
 
-The building blocks themselves are tested in test_ptx_cpu_device.py.
+The building blocks themselves are tested in test_cpu_device.py.
 """
 import importlib
 import pkgutil
-import sys
 
 import cases
+import contract
 import numpy as np
 import pytest
+from kit import launch
 
 import dnnkern.device as device
 from dnnkern import dispatch
-from dnnkern.device import SIMULATED, cuda, f32, i32, instruction, u32
-from dnnkern.device._mode import driver_devices
-
-if SIMULATED or driver_devices():
-    pytest.skip("runs where kernels are compiled and there is no GPU", allow_module_level=True)
-
-import contract  # noqa: E402
-import labs  # noqa: E402
-from kit import launch  # noqa: E402
-
-from dnnkern.device import cpu, warp  # noqa: E402
-from dnnkern.device.cpu import forms, runtime  # noqa: E402
-from dnnkern.device.grid import announce, await_blocks  # noqa: E402
-from dnnkern.host import compile as host_compile  # noqa: E402
-from dnnkern.host import cpu as host  # noqa: E402
-from dnnkern.host import front  # noqa: E402
-from dnnkern.host.device import device as device_of  # noqa: E402
+from dnnkern.device import cpu, cuda, f32, i32, instruction, u32, warp
+from dnnkern.device.cpu import forms, runtime
+from dnnkern.device.grid import announce, await_blocks
+from dnnkern.host import compile as host_compile
+from dnnkern.host import cpu as host
+from dnnkern.host.device import device as device_of
 
 # PTX that has no form yet, by the module of `dnnkern.device` that has it: what only the kernels for Hopper use.
 REFUSED = {"cluster", "mbarrier", "tma", "wgmma"}
@@ -46,32 +36,13 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("op, name", list(every) if metafunc.config.getoption("--full") else ALGORITHMS)
 
 
-@pytest.fixture
-def host_memory(monkeypatch):
-    """Host code takes arrays of NumPy's, as in the simulator, and plans run on the processor."""
-    import dnnkern.host
-    for module in pkgutil.iter_modules(dnnkern.host.__path__):
-        importlib.import_module(f"dnnkern.host.{module.name}")
-    for name, module in list(sys.modules.items()):
-        mine = name.startswith("dnnkern.") and not name.startswith("dnnkern.device") or module in (contract, labs)
-        if mine and hasattr(module, "SIMULATED"):
-            monkeypatch.setattr(module, "SIMULATED", True)
-    monkeypatch.setattr(front, "SimulatedExecutable", lambda launches, parameters, index, title=None: host.CpuExecutable(
-        launches, parameters, index))
-    device_of.cache_clear()
-    yield
-    device_of.cache_clear()
-
-
-def test_algorithms(op, name, host_memory):
-    """As the contract: guards around all arrays, tolerances from the definition. Only what is Hopper's may be refused."""
+def test_algorithms(op, name):
+    """As the contract: guards around all arrays, tolerances from the definition."""
     algorithm = next(a for a in dispatch.algorithms(op) if a.name == name)
+    if (reason := device_of(0).supports(algorithm.arch)) is not None:
+        pytest.skip(reason)
     case = next(c for c in cases.modules()[op].CASES if not c.problem().is_empty and contract.refusal(algorithm, c.problem()) is None)
-    try:
-        contract.check(algorithm, case, again=False)
-    except cpu.Refused as error:
-        assert "a tensor map has no form" in str(error) or "a launch with clusters" in str(error)
-        pytest.skip(str(error))
+    contract.check(algorithm, case, again=False)
 
 
 # ---- threads that wait
@@ -191,7 +162,7 @@ def refused(x):
 
 
 def test_an_instruction_without_a_form_is_refused_by_name():
-    with pytest.raises(cpu.Refused, match=r"refused \(.*test_ptx_cpu.py:\d+\) has no form .*: the instruction 'unheard.of.f32"):
+    with pytest.raises(cpu.Refused, match=r"refused \(.*test_cpu.py:\d+\) has no form .*: the instruction 'unheard.of.f32"):
         launch(refused, 1, 1, np.zeros(1, np.float32))
 
 

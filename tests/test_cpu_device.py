@@ -1,8 +1,7 @@
-"""`dnnkern.device` on the processor (`dnnkern.device.cpu`): the building blocks' own tests, as machine code in the process that compiles.
+"""`dnnkern.device` on the processor (`dnnkern.device.cpu`): the building blocks' own tests, as machine code in the tier of the processor.
 
 What they compare with is NumPy or the simulator's twins. Those of errors that only the simulator finds are skipped, as on a GPU.
 """
-import pytest
 import test_device_barrier
 import test_device_block
 import test_device_convert
@@ -18,12 +17,6 @@ import test_device_rows
 import test_device_stmatrix
 import test_device_vec
 import test_device_warp
-
-from dnnkern.device import SIMULATED
-from dnnkern.device._mode import driver_devices
-
-if SIMULATED or driver_devices():
-    pytest.skip("runs where kernels are compiled and there is no GPU", allow_module_level=True)
 
 _MODULES = (test_device_barrier, test_device_block, test_device_convert, test_device_cp_async, test_device_epilogue, test_device_fastmath,
             test_device_groups, test_device_index, test_device_ldmatrix, test_device_mma, test_device_philox, test_device_rows,

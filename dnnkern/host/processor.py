@@ -1,0 +1,124 @@
+"""The processor as a device: what dispatch and plans need to know of it, and what a call takes there."""
+import functools
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .device import Device
+from .paths import cache_dir, read_json, write_atomically
+
+_COPIED = 64 << 20  # bytes, past most caches
+_SIDE = 768         # rows of the product that is timed
+
+
+@dataclass(frozen=True)
+class Processor(Device):
+    """`sms` are the cores that this process may use; `rate` is that of NumPy's product, in operations a second.
+
+    `arch` is what runs of a GPU's instructions: all up to sm_89, not the clusters, tensor maps and asynchronous products of sm_90.
+    """
+    rate: float = 0.0
+
+    is_processor = True
+
+    @property
+    def fp32_rate(self):
+        return self.rate
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def processor() -> Device:
+    """The device, its rates measured once a machine."""
+    from ..device.cpu import machine
+    folder = cache_dir()
+    path = folder / "cpu" / machine.identity() / f"rates-{cores()}.json" if folder else None
+    kept = read_json(path) if path is not None else None
+    if not (isinstance(kept, dict) and all(isinstance(kept.get(k), float) and kept[k] > 0 for k in ("bandwidth", "rate"))):
+        kept = {"bandwidth": _copy_rate(), "rate": _product_rate()}
+        if path is not None:
+            write_atomically(path, json.dumps(kept).encode())
+    return Processor(index=0, name=f"{_fact('model name', 'processor')}, {cores()} cores", capability=(8, 9), arch="sm_89", sms=cores(),
+                     shared_per_block=232448, shared_per_sm=233472, registers_per_sm=65536, l2_bytes=_cache_bytes(),
+                     clock_hz=1e6 * float(_fact("cpu MHz", "2000")), bandwidth=kept["bandwidth"],
+                     memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), rate=kept["rate"])
+
+
+def _fact(name, default):
+    """What Linux says of the first core."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return default
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), default)
+
+
+def _cache_bytes():
+    """Bytes of the largest cache."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        if text.endswith("K") and text[:-1].isdecimal():
+            sizes.append(int(text[:-1]) << 10)
+    return max(sizes, default=8 << 20)
+
+
+def _best(work, times=3):
+    found = []
+    for _ in range(times):
+        started = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - started)
+    return min(found)
+
+
+def _copy_rate():
+    """Bytes a second, read and written, of a copy."""
+    given, made = np.zeros(_COPIED, np.uint8), np.ones(_COPIED, np.uint8)
+    return 2 * _COPIED / _best(lambda: np.copyto(made, given))
+
+
+def _product_rate():
+    """Operations a second of NumPy's product in float32."""
+    a = np.ones((_SIDE, _SIDE), np.float32)
+    return 2 * _SIDE ** 3 / _best(lambda: a @ a)
+
+
+# (operations a second, bytes a second, seconds to compile) of one core, by the algorithm's name, for some with its operation's before it:
+# medians of what all algorithms of 25 problems took on an AMD EPYC at 2.6 GHz (docs/notes/cpu.md). What an algorithm's threads do beside
+# counting is in both rates, so they are far below the core's own.
+_PACES = {
+    "naive": (1.8e9, 1.2e9, 0.5), "sdpa_fwd/naive": (0.3e9, 1.2e9, 0.8), "sdpa_bwd/naive": (0.3e9, 1.2e9, 1.5),
+    "rnn_fwd/naive": (2.5e9, 1.2e9, 1.6), "max_pool_bwd/naive": (1.8e9, 0.2e9, 0.5), "conv_bwd_filter/naive": (1.5e9, 1.2e9, 0.6),
+    "blocked": (15e9, 2e9, 3.0), "split_k": (12e9, 2e9, 3.0), "tiled": (0.65e9, 2e9, 0.5), "mma": (3.6e9, 2e9, 2.5),
+    "gemv": (1.4e9, 0.7e9, 1.3), "implicit_gemm": (12e9, 2e9, 4.5), "im2col_gemm": (8.5e9, 2e9, 3.0), "direct": (1.2e9, 2e9, 1.0),
+    "winograd": (9e9, 2e9, 4.0), "winograd_nonfused": (11e9, 2e9, 4.5), "fft": (2e9, 2e9, 6.0), "fft_tiling": (5e9, 2e9, 4.5),
+    "flash_simt": (5.5e9, 2e9, 4.0), "flash_mma": (2.2e9, 2e9, 4.0), "step": (2.3e9, 1.2e9, 3.0),
+    "channels": (1.8e9, 2.4e9, 1.2), "columns": (1.2e9, 1.2e9, 2.5), "chunks": (1.8e9, 4.6e9, 1.8), "vector": (1.8e9, 1.3e9, 1.4),
+}
+_OTHERS = 0.2e9, 0.5e9, 2.0
+CALLS = 300  # over which the time to compile is spread where an algorithm is chosen
+
+
+def _pace(algorithm):
+    return _PACES.get(f"{algorithm.op}/{algorithm.name}") or _PACES.get(algorithm.name) or _OTHERS
+
+
+def seconds(algorithm, problem, device) -> float:
+    """What a call takes by an algorithm."""
+    operations, nbytes, _ = _pace(algorithm)
+    alone = getattr(problem, "flops", 0) / operations + problem.bytes / nbytes
+    return 1e-5 + alone / (device.sms if alone > 1e-3 else 1)
+
+
+def cost(algorithm, problem, device) -> float:
+    """`seconds`, and a share of the time to compile: what a choice is made by, the same whether the code is kept on disk or not."""
+    return seconds(algorithm, problem, device) + _pace(algorithm)[2] / CALLS
