@@ -22,22 +22,46 @@ def test_learns_as_float64_does(trained):
     data, _, weights, net, losses = trained
     assert losses.shape == (4,)
     assert losses[2:].mean() < losses[:2].mean()
-    assert demo.difference(losses, TINY, data, weights, SEED) < 1e-5
+    off, compared, parted = demo.difference(losses, net.chosen, TINY, data, weights, SEED)
+    assert off < 1e-5 and compared == 4 and parted is None
     for moved, w in zip(net.weights, weights):
         assert np.abs(net.arrays.get(moved) - w).max() > 0
 
 
 def test_other_weights_are_noticed(trained):
-    data, _, weights, _, losses = trained
+    data, _, weights, net, losses = trained
     for k in (1, 5, 7):  # gamma, beta, the classifier's bias
         moved = [w.copy() for w in weights]
         moved[k][0] += 0.05
-        assert demo.difference(losses, TINY, data, moved, SEED) > demo.TOLERANCE
+        assert demo.difference(losses, net.chosen, TINY, data, moved, SEED)[0] > demo.TOLERANCE
+
+
+@pytest.mark.parametrize("amount, good", [(1e-6, True), (1e-2, False)])
+@pytest.mark.parametrize("what", ["ReLU", "pixels"])
+def test_comparing_ends_where_rounding_decides(trained, monkeypatch, what, amount, good):
+    """As if float64 had found another value by so much: the losses up to there count, unless no rounding is as large."""
+    data, _, weights, net, losses = trained
+    run = reference.train
+
+    def moved(*arguments):
+        wanted, compared = run(*arguments), arguments[-1]
+        before, windows = compared[2][1]
+        if what == "ReLU":
+            at = tuple(np.argwhere(net.chosen[2][1][0])[0])
+            before[at] = -amount
+        else:
+            at = tuple(np.argwhere(windows.max(axis=3) > 0)[0])
+            which = net.chosen[2][1][1][at]
+            windows[(*at[:3], (which + 1) % 4, at[3])] = windows[(*at[:3], which, at[3])] + amount
+        return wanted
+    monkeypatch.setattr(reference, "train", moved)
+    off, compared, parted = demo.difference(losses, net.chosen, TINY, data, weights, SEED)
+    assert compared == 3 and what in parted and "step 3" in parted and (off < 1e-5 if good else off > demo.TOLERANCE)
 
 
 def test_another_dropout_is_noticed(trained):
     data, _, weights, _, losses = trained
-    assert demo.difference(losses, TINY, data, weights, SEED) < demo.TOLERANCE
+    assert demo.difference(losses, trained[3].chosen, TINY, data, weights, SEED)[0] < demo.TOLERANCE
     given = [b for b, _ in zip(demo.batches(*data, TINY, SEED), range(TINY.checked))]
     other = reference.train(weights, given, TINY.rate, TINY.decay, lambda step, shape: network.kept(shape, TINY.dropout, SEED + 1, step))
     assert np.abs(losses - other).max() > demo.TOLERANCE

@@ -3,9 +3,11 @@
 Two stages of a convolution, batch normalisation with ReLU and max pooling; dropout, a classifier, cross-entropy; AdamW, all parameters in
 one launch a step.
 
-On a GPU it trains on scikit-learn's 1797 digits. In the simulator, where it runs without a GPU, it makes a few steps on a few of them. The
-losses of those steps, on a GPU of the first ones, must be those of a float64 run of the same steps in NumPy.
+It trains on 1437 of scikit-learn's 1797 digits, on a GPU or on the processor; in the simulator it makes a few steps on a few of them. The
+first losses must be those of a float64 run of the same steps in NumPy. Where a value lies so near zero, or two pixels so near each other,
+that rounding decides what a ReLU passes on or which pixel is the maximum, the two runs part: up to there they are compared.
 """
+import math
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -31,7 +33,7 @@ class Plan:
     dropout: float = 0.25
 
 
-FULL = Plan(train=1437, test=360, channels=(32, 64), batch=64, epochs=30, checked=22)
+FULL = Plan(train=1437, test=360, channels=(32, 64), batch=64, epochs=12, checked=22)
 SHORT = Plan(train=16, test=8, channels=(4, 8), batch=8, epochs=2, checked=4, rate=2e-2)
 
 
@@ -57,7 +59,7 @@ def train(plan, data, weights, seed, framework=None, progress=iter):
     """Train on the device; returns (network, losses of the batches, seconds for the first batch, seconds for the others)."""
     from .network import Arrays, Network
     arrays = Arrays(framework)
-    network = Network(weights, arrays, plan.batch, plan.rate, plan.decay, plan.dropout, seed)
+    network = Network(weights, arrays, plan.batch, plan.rate, plan.decay, plan.dropout, seed, plan.checked)
     losses, started, first = [], time.perf_counter(), None
     for x, y in progress(batches(*data, plan, seed)):
         losses.append(network.train(arrays.put(x), arrays.put(y)))
@@ -68,13 +70,30 @@ def train(plan, data, weights, seed, framework=None, progress=iter):
     return network, values, first, time.perf_counter() - started - first
 
 
-def difference(losses, plan, data, weights, seed) -> float:
-    """Largest difference between the first losses and those of the float64 run of the same steps."""
+def difference(losses, chosen, plan, data, weights, seed):
+    """(largest difference between the first losses and those of the float64 run of the same steps, how many were compared, in words what
+    ended the comparison or None). `chosen` is the network's."""
     from . import reference
     from .network import kept
-    given = [b for b, _ in zip(batches(*data, plan, seed), range(plan.checked))]
-    wanted = reference.train(weights, given, plan.rate, plan.decay, lambda step, shape: kept(shape, plan.dropout, seed, step))
-    return float(np.abs(losses[:len(given)] - wanted).max())
+    given, compared = [b for b, _ in zip(batches(*data, plan, seed), range(plan.checked))], []
+    wanted = reference.train(weights, given, plan.rate, plan.decay, lambda step, shape: kept(shape, plan.dropout, seed, step), compared)
+    count, words = len(given), None
+    for step, (ours, by) in enumerate(zip(chosen, compared), 1):
+        margin, what = max((_apart(*one, *other) for one, other in zip(ours, by)), key=lambda found: found[0])
+        if margin > 0:
+            if margin > TOLERANCE:  # no rounding's choice
+                return math.inf, step, f"{what} is another in step {step}, by {margin:.1e}"
+            count, words = step, f"in step {step} {what} is another, by {margin:.1e}"
+            break
+    return float(np.abs(losses[:count] - wanted[:count]).max()), count, words
+
+
+def _apart(positive, which, before, windows):
+    """(by how much float64 decides otherwise, for what), at the worst place of a stage; (0, "") where the choices are the same."""
+    relu = np.abs(before[positive != (before > 0)])
+    lost = windows.max(axis=3) - np.take_along_axis(windows, which[:, :, :, None], axis=3)[:, :, :, 0]
+    lost = lost[which != windows.argmax(axis=3)]
+    return max((relu.max(initial=0), "the sign of a ReLU's argument"), (lost.max(initial=0), "the largest of four pixels"))
 
 
 def main(argv=()) -> int:
@@ -93,7 +112,7 @@ def main(argv=()) -> int:
     plan = replace(plan, epochs=arguments.epochs or plan.epochs)
     if arguments.channels:
         plan = replace(plan, channels=(arguments.channels, 2 * arguments.channels))
-    print(f"dnnkern demo on {'the simulator: no GPU is used' if SIMULATED else device(current_device()).name}")
+    print(f"dnnkern demo on {'the simulator' if SIMULATED else device(current_device()).name}")
     data, held_out = load(plan)
     layers = " -> ".join(f"conv 3x3, {c} filters, batch norm, ReLU, max pool 2x2" for c in plan.channels)
     print(f"8x8x1 -> {layers} -> dropout {plan.dropout} -> 10 classes")
@@ -109,10 +128,10 @@ def main(argv=()) -> int:
     print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}; test accuracy {100 * accuracy:.1f} % on {plan.test} digits never trained on")
     if arguments.plot:
         _plot(losses, arguments.plot)
-    off = difference(losses, plan, data, weights, arguments.seed)
+    off, compared, parted = difference(losses, network.chosen, plan, data, weights, arguments.seed)
     good = off <= TOLERANCE
-    print(f"the first {min(plan.checked, steps)} losses differ from a float64 run of the same steps by {off:.1e} at most: "
-          f"{'ok' if good else 'WRONG'} (allowed {TOLERANCE:.0e})")
+    print(f"the first {compared} losses differ from a float64 run of the same steps by {off:.1e} at most: "
+          f"{'ok' if good else 'WRONG'} (allowed {TOLERANCE:.0e}){f'; {parted}' if parted else ''}")
     return 0 if good else 1
 
 
@@ -120,7 +139,7 @@ def _parser():
     from ..__main__ import Parser
     parser = Parser(prog="python -m dnnkern demo", description="Train a convolutional network on scikit-learn's handwritten digits.")
     parser.add_argument("--framework", choices=("numba", "torch", "numpy"),
-                        help="whose arrays (default: Numba's; NumPy's in the simulator)")
+                        help="whose arrays (default: Numba's)")
     parser.add_argument("--epochs", type=int, help="times round the training digits")
     parser.add_argument("--channels", type=int, help="filters of the first convolution; the second has twice as many")
     parser.add_argument("--full", action="store_true", help="in the simulator: the size that a GPU runs, which takes hours there")

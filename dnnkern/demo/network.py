@@ -69,15 +69,19 @@ class Network:
     ----------
     problems : dict
         Name of each operation -> its problem, filled in as they run.
+    chosen : list
+        For each of the first `checked` steps and each stage what ReLU and the maxima chose: (which values are positive, which of the four
+        in its window each maximum is).
     """
 
-    def __init__(self, weights, arrays, batch, rate, decay, dropout, seed):
+    def __init__(self, weights, arrays, batch, rate, decay, dropout, seed, checked=0):
         self.arrays, self.batch, self.rate, self.decay, self.dropout, self.seed = arrays, batch, rate, decay, dropout, seed
         self.weights = [arrays.put(w) for w in weights]
         self.gradients, self.m, self.v = ([arrays.put(np.zeros_like(w)) for w in weights] for _ in range(3))
         self.running = [(arrays.put(np.zeros_like(g)), arrays.put(np.ones_like(g))) for g in (weights[1], weights[4])]
         self.one = arrays.put(np.ones((), np.float32))
         self.problems, self.spaces, self.steps = {}, {}, 0
+        self.checked, self.chosen = checked, []
         dispatch.choices_changed()  # so that every call of this network is seen once
 
     def run(self, name, function, *operands, **options):
@@ -111,6 +115,12 @@ class Network:
         self.run(f"conv{n + 1} dw", conv_bwd_filter, x, dy, tuple(filters.shape), padding=1, out=d_filters, **LAST)
         return self.run(f"conv{n + 1} dx", conv_bwd_data, dy, filters, tuple(x.shape), padding=1, **LAST) if wanted else None
 
+    def choices(self, stage):
+        """See `chosen`. The library's index is a maximum's position in its image."""
+        z, index = self.arrays.get(stage[1]), self.arrays.get(stage[3][0])
+        row, column = np.divmod(index, z.shape[2])
+        return z > 0, row % 2 * 2 + column % 2
+
     def like(self, n, y):
         """An array for the gradient of stage n's convolution, the same one at every step."""
         if n not in self.spaces:
@@ -124,6 +134,8 @@ class Network:
         d_matrix, d_bias = self.gradients[6:]
         first = self.stage(0, x)
         second = self.stage(1, first[2])
+        if len(self.chosen) < self.checked:
+            self.chosen.append([self.choices(stage) for stage in (first, second)])
         rows, mask = self.run("dropout", dropout_fwd, _rows(second[2]), self.dropout, self.seed, offset=self.steps * 2 ** 32)
         logits = self.run("classifier", matmul, rows, matrix, bias=bias)
         loss, lse = self.run("loss", cross_entropy_fwd, logits, targets)

@@ -39,9 +39,9 @@ def _quarters(x):
 
 
 def pool(x):
-    """(maxima of windows 2x2, which of the four each is: the first of the largest)"""
+    """(maxima of windows 2x2, which of the four each is: the first of the largest, the four)"""
     windows = _quarters(x)
-    return windows.max(axis=3), windows.argmax(axis=3)
+    return windows.max(axis=3), windows.argmax(axis=3), windows
 
 
 def pool_gradient(dy, which, shape):
@@ -52,11 +52,11 @@ def pool_gradient(dy, which, shape):
 
 
 def normalisation(x, gamma, beta):
-    """(relu of the batch normalised, the normalised values, 1 / standard deviation)"""
+    """(the batch normalised, before its ReLU, the normalised values, 1 / standard deviation)"""
     axes = (0, 1, 2)
     r = 1 / np.sqrt(x.var(axis=axes) + EPS)
     n = (x - x.mean(axis=axes)) * r
-    return np.maximum(n * gamma + beta, 0), n, r
+    return n * gamma + beta, n, r
 
 
 def normalisation_gradients(dz, z, n, r, gamma):
@@ -67,14 +67,21 @@ def normalisation_gradients(dz, z, n, r, gamma):
     return gamma * r * (dz - d_beta / count - n * d_gamma / count), d_gamma, d_beta
 
 
-def loss_and_gradients(weights, x, targets, kept=1.0):
-    """Mean cross-entropy of a batch, and its gradient for each of the weights; `kept` multiplies the features."""
-    x, stages = x.astype(np.float64), []
+def loss_and_gradients(weights, x, targets, kept=1.0, compared=None):
+    """Mean cross-entropy of a batch, and its gradient for each of the weights; `kept` multiplies the features.
+
+    To `compared`, a list, is appended what ReLU and the maxima choose by: for each stage (values before ReLU, the four of each window).
+    """
+    x, stages, by = x.astype(np.float64), [], []
     for filters, gamma, beta in (weights[:3], weights[3:6]):
-        z, n, r = normalisation(convolution(x, filters), gamma, beta)
-        pooled, which = pool(z)
+        before, n, r = normalisation(convolution(x, filters), gamma, beta)
+        z = np.maximum(before, 0)
+        pooled, which, windows = pool(z)
         stages.append((x, z, n, r, which))
+        by.append((before, windows))
         x = pooled
+    if compared is not None:
+        compared.append(by)
     flat = x.reshape(len(x), -1) * kept
     logits = flat @ weights[6] + weights[7]
     shifted, rows = logits - logits.max(axis=1, keepdims=True), np.arange(len(x))
@@ -92,7 +99,7 @@ def loss_and_gradients(weights, x, targets, kept=1.0):
     return -log_p[rows, targets].mean(), gradients
 
 
-def train(weights, batches, rate, decay, kept=lambda step, features: 1.0):
+def train(weights, batches, rate, decay, kept=lambda step, features: 1.0, compared=None):
     """Losses of successive batches, with steps of AdamW.
 
     Parameters
@@ -102,11 +109,13 @@ def train(weights, batches, rate, decay, kept=lambda step, features: 1.0):
     batches : iterable of (x, targets)
     kept : callable(step, (batch, features)) -> array
         What multiplies the features, step 1 being the first.
+    compared : list, optional
+        See `loss_and_gradients`; one entry a step.
     """
     weights = [w.astype(np.float64) for w in weights]
     m, v, losses = [0.0] * len(weights), [0.0] * len(weights), []
     for step, (x, targets) in enumerate(batches, 1):
-        loss, gradients = loss_and_gradients(weights, x, targets, kept(step, (len(x), len(weights[6]))))
+        loss, gradients = loss_and_gradients(weights, x, targets, kept(step, (len(x), len(weights[6]))), compared)
         losses.append(loss)
         m = [BETAS[0] * a + (1 - BETAS[0]) * g for a, g in zip(m, gradients)]
         v = [BETAS[1] * a + (1 - BETAS[1]) * g * g for a, g in zip(v, gradients)]
