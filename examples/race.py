@@ -9,10 +9,10 @@ import os
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # on a machine with a GPU too: it is the simulator that finds races
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from dnnkern.device import cuda, f32  # noqa: E402
-from dnnkern.device.sim import Pointer, Race  # noqa: E402
+from dnnkern.device import cuda, f32
+from dnnkern.device.sim import Pointer, Race
 
 N = 256
 

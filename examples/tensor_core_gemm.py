@@ -9,10 +9,16 @@ a matrix and writes nothing there. Only rows begin at multiples of 16 bytes: N a
 
     python examples/tensor_core_gemm.py
 """
+import ctypes.util
+import os
+
+if ctypes.util.find_library("cuda") is None:  # no driver: the processor has nothing like these instructions, the simulator has them all
+    os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
+
 import numpy as np
 from ml_dtypes import bfloat16
 
-from dnnkern.device import SIMULATED, cuda, device_function, f32, i32, u32
+from dnnkern.device import DEVICE, SIMULATED, cuda, device_function, f32, i32, u32
 from dnnkern.device.barrier import barrier_sync
 from dnnkern.device.convert import floats_to_bfloat162 as pack
 from dnnkern.device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init,
@@ -92,7 +98,7 @@ def main():
     maps = [(x, TensorMap("bfloat16", x.shape, (x.shape[1], 1), (rows, 64), swizzle=128)) for x, rows in ((a, BM), (b, BN), (y, 64))]
     launch_once(gemm, (-(-n // BN), -(-m // BM), 1), (384, 1, 1), [*maps, -(-k // BK)], shared=SHARED)
     assert np.array_equal(y, (a.astype(np.float32) @ b.astype(np.float32).T).astype(bfloat16)), "not what NumPy computes"
-    print(f"{m}x{n}x{k} on {'the simulator' if SIMULATED else 'the GPU'}: every bit as NumPy has it")
+    print(f"{m}x{n}x{k} on {DEVICE}: every bit as NumPy has it")
 
 
 if __name__ == "__main__":

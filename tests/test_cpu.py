@@ -3,7 +3,11 @@
 The building blocks themselves are tested in test_cpu_device.py.
 """
 import importlib
+import os
 import pkgutil
+import signal
+import threading
+import time
 
 import cases
 import contract
@@ -11,9 +15,11 @@ import numpy as np
 import pytest
 from kit import launch
 
+import dnnkern
 import dnnkern.device as device
 from dnnkern import dispatch
 from dnnkern.device import cpu, cuda, f32, i32, instruction, u32, warp
+from dnnkern.device.atomic import fetch_add_u32
 from dnnkern.device.cpu import forms, runtime
 from dnnkern.device.grid import announce, await_blocks
 from dnnkern.host import compile as host_compile
@@ -132,6 +138,177 @@ def test_who_waits_for_ever_ends_with_an_error():
     came[0] = 0
     launch(sums_of_all_blocks, 2, 32, x, y, came, 2, cooperative=True)
     np.testing.assert_array_equal(y[:32], 2 * np.arange(32) + 1)
+
+
+# ---- bits
+
+@cuda.jit
+def bits(x, y):
+    t = i32(cuda.threadIdx.x)
+    y[4 * t] = cuda.ffs(x[t])
+    y[4 * t + 1] = cuda.clz(x[t])
+    y[4 * t + 2] = cuda.popc(x[t])
+    y[4 * t + 3] = i32(cuda.brev(x[t]))
+
+
+def test_functions_of_bits():
+    x, y = np.array([0, 1, 6, 0x40000000, -1, -2 ** 31], np.int32), np.zeros((6, 4), np.int32)
+    launch(bits, 1, 6, x, y.reshape(-1))
+    words = [f"{int(v) & 0xFFFFFFFF:032b}" for v in x]
+    expected = [(32 - w.rfind("1") if "1" in w else 0, (w + "1").find("1"), w.count("1")) for w in words]
+    np.testing.assert_array_equal(y[:, :3], expected)
+    np.testing.assert_array_equal(y[:, 3].view(np.uint32), [int(w[::-1], 2) for w in words])
+
+
+# ---- programs
+
+@cuda.jit
+def scale(x, y, alpha):
+    i, j = cuda.grid(2)
+    if i < x.shape[0] and j < x.shape[1]:
+        y[j, i] = alpha * x[i, j]
+
+
+def test_a_program_on_numbas_arrays():
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    given, made = cuda.to_device(x), cuda.device_array((4, 3), np.float64)
+    assert np.isnan(made.copy_to_host()).all()
+    stream, start, end = cuda.stream(), cuda.event(), cuda.event()
+    start.record(stream)
+    scale[(1, 1), (4, 4), stream](given, made, 2.5)
+    end.record(stream)
+    stream.synchronize(), cuda.synchronize(), end.synchronize()
+    assert start.elapsed_time(end) >= 0 and cuda.is_available()
+    np.testing.assert_array_equal(made.copy_to_host(), 2.5 * x.T)
+    scale[1, (4, 4)](given[::2, ::-1], made[:, :2], np.float32(1))
+    np.testing.assert_array_equal(made[:, :2].copy_to_host(), x[::2, ::-1].T)
+    like, into = cuda.device_array_like(given), np.zeros((3, 4), np.float32)
+    like.copy_to_device(x)
+    assert like.copy_to_host(into) is into and (into == x).all() and like.dtype == np.float32
+    cuda.to_device(7 * x, to=like)
+    assert like[2, 3] == 77
+
+
+@pytest.mark.parametrize("args, words", [
+    ((np.zeros((2, 2), np.complex64), np.zeros((2, 2)), 1.0), "scale: argument 0 is an array of complex64; expected one of float32"),
+    ((np.zeros((2, 2)), np.zeros((2, 2)), "1"), "scale: argument 2 is '1'; expected an array of")])
+def test_arguments_that_no_kernel_takes(args, words):
+    with pytest.raises(TypeError, match=words):
+        scale[1, 1](*args)
+    with pytest.raises(ValueError, match=r"scale\[...\]: expected \[grid, block\]"):
+        scale[1]
+
+
+def test_results_are_where_operands_are():
+    x = np.ones((2, 3), np.float32)
+    y = dnnkern.matmul(cuda.to_device(x), cuda.to_device(x.T))
+    assert (y.copy_to_host() == 3).all() and type(y[0]) is type(y)
+    assert type(dnnkern.matmul(x, x.T)) is np.ndarray
+    torch = pytest.importorskip("torch")
+    found = dnnkern.softmax_fwd(torch.zeros(2, 4))
+    assert isinstance(found, torch.Tensor) and (found == 0.25).all()
+
+
+# ---- all cores
+
+@pytest.fixture
+def shared_out(monkeypatch):
+    """Every launch of several blocks is shared out to three threads of the system."""
+    monkeypatch.setattr(host, "WORTH_SHARING", 0.0)
+    monkeypatch.setattr(host, "cores", lambda: 3)
+    host._pool.cache_clear()
+    yield
+    host._pool.cache_clear()
+
+
+@cuda.jit(launch_bounds=32)
+def counts(y, total):
+    b = i32(cuda.blockIdx.x)
+    y[i32(b * 32) + i32(cuda.threadIdx.x)] = b
+    cuda.syncthreads()
+    fetch_add_u32(total, u32(1))
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 7, 1000])
+def test_blocks_are_shared_out(blocks, shared_out):
+    y, total = np.full((blocks, 32), -1, np.int32), np.zeros(1, np.uint32)
+    for _ in range(2):
+        launch(counts, blocks, 32, y.reshape(-1), total)
+    np.testing.assert_array_equal(y, np.broadcast_to(np.arange(blocks)[:, None], y.shape))
+    assert total[0] == 2 * 32 * blocks
+
+
+def test_results_do_not_depend_on_the_cores(shared_out, monkeypatch):
+    a = np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32)
+    found = dnnkern.matmul(a, a, transpose_b=True, algo="blocked")
+    monkeypatch.setattr(host, "cores", lambda: 1)
+    np.testing.assert_array_equal(dnnkern.matmul(a, a, transpose_b=True, algo="blocked"), found)
+
+
+def test_threads_of_a_program_call_at_once(shared_out):
+    a = np.random.default_rng(0).standard_normal((64, 48)).astype(np.float32)
+    expected, found = dnnkern.matmul(a, a, transpose_b=True, algo="naive"), [None] * 6
+
+    def call(k):
+        found[k] = dnnkern.matmul(a, a, transpose_b=True, algo="naive")
+    threads = [threading.Thread(target=call, args=(k,)) for k in range(len(found))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all(np.array_equal(y, expected) for y in found)
+
+
+def test_a_child_process_has_threads_of_its_own(shared_out):
+    y, total = np.zeros((64, 32), np.int32), np.zeros(1, np.uint32)
+    launch(counts, 64, 32, y.reshape(-1), total)
+    child = os.fork()
+    if not child:
+        launch(counts, 64, 32, y.reshape(-1), total)
+        os._exit(0 if total[0] == 2 * 64 * 32 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_ctrl_c_ends_a_launch_between_its_chunks(shared_out, monkeypatch):
+    """The memory is the caller's again: no thread works on it any more."""
+    started = threading.Event()
+
+    def stopped(signum, frame):
+        raise KeyboardInterrupt
+    before = signal.signal(signal.SIGALRM, stopped)
+    try:
+        x, y, n = np.zeros(1, np.float32), np.zeros(20000, np.float32), 200_000
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                launch(busy, 20000, 1, x, y, n)
+                started.set()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    left = y.copy()
+    time.sleep(0.05)
+    np.testing.assert_array_equal(y, left)
+
+
+@cuda.jit
+def busy(x, y, n):
+    b, total = i32(cuda.blockIdx.x), x[0]
+    for k in range(n):
+        total = total * f32(0.5) + f32(k)
+    y[b] = total
+
+
+# ---- what is chosen
+
+def test_choices_count_the_time_to_compile():
+    """What is large is worth a kernel that takes seconds to compile, the same one whether it is kept on disk or not."""
+    with dispatch.prefer(None):
+        small, large = (dnnkern.problem("matmul", a=((n, n), "float32"), b=((n, n), "float32")) for n in (32, 512))
+        assert dispatch.get_algorithm("matmul", small).name == "naive"
+        rows = {c.algo: c for c in dispatch.explain("matmul", large)}
+    assert rows["blocked"].chosen and rows["blocked"].time_ms < rows["naive"].time_ms
+    assert "needs exactly sm_90a" in rows["wgmma"].reason
 
 
 # ---- what is refused

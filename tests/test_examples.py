@@ -13,8 +13,8 @@ from dnnkern.device import SIMULATED, cuda
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").glob("*.md"))
 SAYS = {
-    "matmul.py": r"a ndarray of float32 \(64, 32\) on the simulator\nlargest error against float64: \d\.\de-0[5-9]\n$",
-    "tensor_core_gemm.py": r"^\d+x\d+x\d+ on the simulator: every bit as NumPy has it\n$",
+    "matmul.py": r"a DeviceArray of float32 \(64, 32\) on simulator\nlargest error against float64: \d\.\de-0[5-9]\n$",
+    "tensor_core_gemm.py": r"^\d+x\d+x\d+ on simulator: every bit as NumPy has it\n$",
     "race.py": r"Race: shared array s\[\d+\].*a syncthreads is missing between them\n(  thread .* at examples/race.py:.*\n){2}"
                r"(in kernel .*\n)?\n"  # 3.10 has no exception notes
                r"with the barrier: \[ 32640\..* expected: \[ 32640\.",
@@ -35,7 +35,7 @@ def test_example(name):
             pytest.skip("wgmma is Hopper's")
     done = subprocess.run([sys.executable, f"examples/{name}"], capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, timeout=120)
     assert done.returncode == 0, done.stderr
-    said = SAYS[name] if SIMULATED else SAYS[name].replace("simulator", "GPU")
+    said = SAYS[name] if SIMULATED else SAYS[name].replace("simulator", "cuda").replace("DeviceArray", "DeviceNDArray")
     assert re.search(said, done.stdout), done.stdout
 
 

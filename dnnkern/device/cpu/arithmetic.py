@@ -300,6 +300,10 @@ def _integer_function(body, name, operands):
         return _as_word(body, body.llvm("ctpop", operands[0]))
     if name in ("clz", "clzll"):
         return _as_word(body, body.invoke(f"llvm.ctlz.i{operands[0].type.width}", operands[0].type, operands[0], I1(0)))
+    if name in ("ffs", "ffsll"):  # the lowest bit that is set, from 1 on; 0 of 0
+        zero = operands[0].type(0)
+        zeros = body.invoke(f"llvm.cttz.i{operands[0].type.width}", operands[0].type, operands[0], I1(0))
+        return _as_word(body, body.select(body.icmp_unsigned("==", operands[0], zero), zero, body.add(zeros, operands[0].type(1))))
     if name in ("brev", "brevll"):
         return body.llvm("bitreverse", operands[0])
     if name in ("abs", "llabs"):
@@ -325,8 +329,11 @@ def target_architecture(body, what):
     return I32(900)
 
 
-@form("llvm.<name:...>")
+@form("llvm.<name:ctlz|cttz>.<kind>")
+def zeros(body, value, _, name, kind):
+    return body.invoke(f"llvm.{name}.{kind}", value.type, value, I1(0))  # a constant: of 0 the result is defined
+
+
+@form(r"llvm.<name:(?!nvvm\.).*>")
 def of_llvm(body, *operands, name):
-    if name.startswith("nvvm."):
-        raise Refused(f"NVVM's function llvm.{name}")
     return body.invoke("llvm." + name, body.result, *operands)
