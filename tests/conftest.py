@@ -2,7 +2,7 @@
 
 - the simulator (NUMBA_ENABLE_CUDASIM=1): everything but what compiles;
 - compiling alone (NUMBA_ENABLE_CUDASIM=0 and no GPU): the files test_ptx*.py;
-- the processor (DNNKERN_DEVICE=cpu, or nothing and no GPU): the files test_cpu*.py;
+- the processor (DNNKERN_DEVICE=cpu, or nothing and no GPU): the files test_cpu*.py and the contract, with the problems for a GPU;
 - a GPU: everything but the simulator's own tests and doctests. What runs kernels there is marked `gpu`.
 """
 import atexit
@@ -79,7 +79,8 @@ def pytest_ignore_collect(collection_path):
     if not name.startswith("test_"):
         return None
     compiles, simulates, processor = (name.startswith(f"test_{word}") for word in ("ptx", "sim", "cpu"))
-    ignored = {"simulator": compiles or processor, "compile": not compiles, "gpu": simulates or processor, "cpu": not processor}[MODE]
+    ignored = {"simulator": compiles or processor, "compile": not compiles, "gpu": simulates or processor,
+               "cpu": not processor and name != "test_contract.py"}[MODE]
     return True if ignored else None
 
 

@@ -12,7 +12,7 @@ import dnnkern
 from dnnkern import dispatch
 from dnnkern.attention._parse import FAMILY, SMALL, parse_problem
 from dnnkern.dispatch import NotSupported
-from test_attention import ones, refused
+from test_attention_bad_input import ones, refused
 
 FWD, DECODE = dnnkern.sdpa_fwd, dnnkern.sdpa_decode
 

@@ -11,7 +11,7 @@ from labs import array, host
 import dnnkern
 from dnnkern import dispatch
 from dnnkern.attention._parse import FAMILY, SMALL, parse_problem
-from test_attention import refused
+from test_attention_bad_input import refused
 
 FWD, BWD = dnnkern.rope_fwd, dnnkern.rope_bwd
 OPS = ("rope_fwd", "rope_bwd")
