@@ -141,7 +141,7 @@ def caught(copy, bug):
         path.write_text(sound)
     found = re.findall(r"^(?:FAILED|ERROR) (.*)", result.stdout, re.MULTILINE)
     if not found:
-        return None if result.returncode in (0, NO_TESTS) else result.stdout[-300:]
+        return None if result.returncode in (0, NO_TESTS) else (result.stdout + result.stderr)[-300:]
     if run(copy, found[0].split(" - ")[0]).returncode:
         raise ValueError(f"{found[0]} fails without a bug, too")
     return found[0]

@@ -1,6 +1,8 @@
-"""Matrix products against PyTorch: biases of batches; their words."""
+"""Matrix products: biases of batches against PyTorch, their words, corners of algorithms."""
+import contract
 import numpy as np
 import pytest
+from cases.matmul import Matmul
 from labs import array, host
 
 import dnnkern
@@ -30,3 +32,16 @@ def test_words_of_biases():
     both = parse_problem("4x16x24x32 bf16 --bias batch-column --c".split())
     reasons = {a.name: a.supports(both) for a in dispatch.algorithms("matmul")}
     assert reasons.pop("naive") is None and all("bias for each matrix" in reason for reason in reasons.values()), reasons
+
+
+@pytest.mark.parametrize("name", ["split_k", "wgmma_split_k"])
+def test_ranges_of_every_matrix_of_a_batch(name):
+    """The partial sums of a range and of a matrix each have their place."""
+    case = Matmul("ranges", 5, 8, 520, "float32" if name == "split_k" else "bfloat16", batch_a=(3,), batch_b=(3,))
+    contract.check(next(a for a in dispatch.algorithms("matmul") if a.name == name), case, **contract.ONCE)
+
+
+def test_a_few_rows_of_bytes_that_are_not_packed():
+    """Columns of x are gathered byte by byte, the last of them one by one."""
+    gemv = next(a for a in dispatch.algorithms("matmul") if a.name == "gemv")
+    contract.check(gemv, Matmul("gathered", 3, 40, 66, "int8", ta=True, tb=True), **contract.ONCE)
