@@ -2,7 +2,7 @@
 
 - the simulator (NUMBA_ENABLE_CUDASIM=1): everything but what compiles;
 - compiling alone (NUMBA_ENABLE_CUDASIM=0 and no GPU): the files test_ptx*.py;
-- the processor (DNNKERN_DEVICE=cpu, or nothing and no GPU): the files test_cpu*.py and the contract, with the problems for a GPU;
+- the processor (DNNKERN_DEVICE=cpu, or nothing and no GPU): the files test_cpu*.py;
 - a GPU: everything but the simulator's own tests and doctests. What runs kernels there is marked `gpu`.
 """
 import atexit
@@ -57,6 +57,9 @@ def pytest_configure(config):
     for line in ("gpu: runs kernels, and this process runs them on a GPU", "ptx: compiles for hardware, needs no GPU",
                  "slow: more than a few seconds; on a GPU, gigabytes"):
         config.addinivalue_line("markers", line)
+    if MODE == "cpu" and not hasattr(config, "workerinput"):
+        from dnnkern.host.device import device
+        device(0)  # measures the processor, once for all of xdist's processes: what is drawn rests on it
     if config.getoption("--few"):
         config.pluginmanager.register(Few())
     if config.getoption("--select"):
@@ -79,8 +82,7 @@ def pytest_ignore_collect(collection_path):
     if not name.startswith("test_"):
         return None
     compiles, simulates, processor = (name.startswith(f"test_{word}") for word in ("ptx", "sim", "cpu"))
-    ignored = {"simulator": compiles or processor, "compile": not compiles, "gpu": simulates or processor,
-               "cpu": not processor and name != "test_contract.py"}[MODE]
+    ignored = {"simulator": compiles or processor, "compile": not compiles, "gpu": simulates or processor, "cpu": not processor}[MODE]
     return True if ignored else None
 
 

@@ -51,7 +51,7 @@ BUGS = [Bug(f"dnnkern/{path}", *rest) for path, *rest in (
     ("conv/_winograd_stages.py", "and i32(w + s) < W else", "and i32(w + s) <= W else", "a pixel right of the image"),
     ("conv/_halo.py", "i32(T - 1 - t), i32(R - 1 - r)", "t, i32(R - 1 - r)", "the filter is not flipped along depth"),
     ("conv/_depthwise_rows.py", "if i32(column + k) < width:", "if i32(column + k) <= width:", "a pixel past the end of a row is written"),
-    ("conv/_fft_tiles.py", "ok = ok and item < item_end and p < P", "ok = ok and item < item_end and p <= P", "a row past the output"),
+    ("conv/_fft_tiles.py", "ok = ok and h < MH and p < P", "ok = ok and h < MH and p <= P", "a row past the output"),
     ("conv/_gather.py", "if 0 <= at and at < extent:", "if 0 < at and at < extent:", "the first row of the image is taken for padding"),
     ("conv/_direct.py", "if there and z < D:", "if there and z <= D:", "an image below the last one"),
     ("pool/pool_fwd_rows.py", "(w < g[2])\n                            if not MAX:", "(w <= g[2])\n                            if not MAX:",

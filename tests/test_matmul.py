@@ -42,6 +42,6 @@ def test_ranges_of_every_matrix_of_a_batch(name):
 
 
 def test_a_few_rows_of_bytes_that_are_not_packed():
-    """Columns of x are gathered byte by byte, the last of them one by one."""
+    """Columns of x are gathered byte by byte; of what is past their ends nothing is read."""
     gemv = next(a for a in dispatch.algorithms("matmul") if a.name == "gemv")
-    contract.check(gemv, Matmul("gathered", 3, 40, 66, "int8", ta=True, tb=True), **contract.ONCE)
+    contract.check(gemv, Matmul("gathered", 3, 40, 68, "int8", ta=True, tb=True))

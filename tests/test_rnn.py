@@ -5,7 +5,7 @@ import contract
 import labs
 import numpy as np
 import pytest
-from cases import lay, numpy_dtype, rnn_bwd_data, rnn_fwd
+from cases import lay, numpy_dtype
 from cases._rnn import Data, Forward, Weights
 from labs import array, host
 
@@ -14,7 +14,6 @@ from dnnkern import RnnSpec, dispatch, selfcheck
 from dnnkern.device import SIMULATED
 from dnnkern.dispatch import NotSupported
 from dnnkern.host.device import Device
-from dnnkern.rnn import _persistent_plan
 from dnnkern.rnn._parse import FAMILY, SMALL, parse_problem
 from dnnkern.rnn._problem import regions
 from dnnkern.rnn._spec import BIASES
@@ -198,49 +197,73 @@ def test_operands_to_measure_on_are_what_a_forward_pass_leaves(op, capsys):
         assert selfcheck.run_problem(parse_problem(text.split(), op)) == 0, capsys.readouterr().out
 
 
+# ---- bad input
+
+def refused(error, words, function, *args, **kwargs):
+    """The call raises `error`, whose message is one line that has all the words."""
+    with pytest.raises(error) as caught:
+        function(*args, **kwargs)
+    message = str(caught.value)
+    assert message.startswith(function.__name__ + ": ") and "\n" not in message, message
+    for word in words:
+        assert word in message, f"{word!r} is not in {message!r}"
+
+
+def test_specs():
+    for error, words, args, how in (
+            (ValueError, ["cell='gruu'", "'gru'"], ("gruu", 3, 4), {}), (ValueError, ["hidden_size is 0"], ("gru", 3, 0), {}),
+            (TypeError, ["input_size=2.5"], ("gru", 2.5, 4), {}),
+            (ValueError, ["num_layers is 0"], ("gru", 3, 4), {"num_layers": 0}),
+            (TypeError, ["bidirectional=1"], ("gru", 3, 4), {"bidirectional": 1}),
+            (ValueError, ["proj_size=2 for gru"], ("gru", 3, 4), {"proj_size": 2}),
+            (ValueError, ["proj_size=4, hidden_size=4"], ("lstm", 3, 4), {"proj_size": 4}),
+            (ValueError, ["bias='some'", "'single_rec'"], ("gru", 3, 4), {"bias": "some"}),
+            (ValueError, ["input_size=3, hidden_size=4", "skip"], ("gru", 3, 4), {"input_mode": "skip"}),
+            (ValueError, ["dropout=1.0"], ("gru", 3, 4), {"dropout": 1.0}), (TypeError, ["dropout='x'"], ("gru", 3, 4), {"dropout": "x"}),
+            (ValueError, ["clip=1.0 for gru"], ("gru", 3, 4), {"clip": 1.0}),
+            (ValueError, ["clip=(1, 0)"], ("lstm", 3, 4), {"clip": (1, 0)}),
+            (TypeError, ["clip='c'"], ("lstm", 3, 4), {"clip": "c"}), (TypeError, ["dtype='int32'"], ("lstm", 3, 4), {"dtype": "int32"})):
+        refused(error, words, RnnSpec, *args, **how)
+
+
+def test_operands():
+    spec, plain = RnnSpec("lstm", 3, 4, proj_size=2), RnnSpec("gru", 3, 4)
+    x, h0, c0 = (array(np.ones(s)) for s in ((5, 2, 3), (1, 2, 2), (1, 2, 4)))
+    weights, lengths = array(np.ones(spec.weight_size)), array([1, 2], "int32")
+    state, few = array(np.ones((1, 2, 4))), array(np.ones(plain.weight_size))
+    refused(TypeError, ["spec is a str", "RnnSpec"], FWD, "lstm", x, h0, c0, weights)
+    refused(TypeError, ["weights", "NoneType"], FWD, spec, x, h0, c0, None)
+    refused(ValueError, ["x has shape (5, 2)", "(T, N, 3)"], FWD, spec, array(np.ones((5, 2))), h0, c0, weights)
+    refused(ValueError, ["x has shape (5, 2, 4)", "(N, T, 3)"], FWD, spec, array(np.ones((5, 2, 4))), h0, c0, weights, layout="NTC")
+    refused(ValueError, ["layout='NCT'"], FWD, spec, x, h0, c0, weights, layout="NCT")
+    refused(TypeError, ["x is float64", "float32"], FWD, spec, array(np.ones((5, 2, 3)), "float64"), h0, c0, weights)
+    refused(ValueError, ["h0 has shape (1, 2, 4)", "(1, 2, 2)"], FWD, spec, x, c0, c0, weights)
+    refused(ValueError, ["c0 has shape (1, 2, 2)", "(1, 2, 4)"], FWD, spec, x, h0, h0, weights)
+    refused(ValueError, ["c0 is given", "gru has no cell state"], FWD, plain, x, state, state, few)
+    refused(ValueError, [f"weights has shape ({plain.weight_size},)", f"({spec.weight_size},)"], FWD, spec, x, h0, c0, few)
+    refused(TypeError, ["lengths is int64", "int32"], FWD, spec, x, h0, c0, weights, lengths=array([1, 2], "int64"))
+    refused(ValueError, ["lengths has shape (3,)", "(2,)"], FWD, spec, x, h0, c0, weights, lengths=array([1, 2, 3], "int32"))
+    refused(TypeError, ["training=1"], FWD, spec, x, h0, c0, weights, training=1)
+    refused(TypeError, ["seed=0.5"], FWD, spec, x, h0, c0, weights, seed=0.5)
+    refused(ValueError, ["seed=", "64 bits"], FWD, spec, x, h0, c0, weights, seed=2 ** 64)
+    refused(TypeError, ["offset='1'"], FWD, spec, x, h0, c0, weights, offset="1")
+    refused(TypeError, ["seed is an array of int32", "one int64"], FWD, spec, x, h0, c0, weights, seed=array([1], "int32"))
+    refused(ValueError, ["offset has shape (2,)", "one int64"], FWD, spec, x, h0, c0, weights, offset=array([1, 2], "int64"))
+    y, hn, cn, reserve = FWD(spec, x, h0, c0, weights, training=True, lengths=lengths)
+    refused(ValueError, ["out has 2 arrays", "y, hn, cn"], FWD, spec, x, h0, c0, weights, out=(y, hn))
+    refused(ValueError, ["out (hn) has shape (1, 2, 4)"], FWD, spec, x, h0, c0, weights, out=(y, cn, cn))
+    shared = labs.guarded(lay((5, 2, 2), "float32", expand=(0,))).array
+    refused(ValueError, ["share one address"], FWD, spec, x, h0, c0, weights, out=(shared, hn, cn))
+    refused(NotSupported, ["algo='fast'", "naive"], FWD, spec, x, h0, c0, weights, algo="fast")
+    refused(ValueError, ["reserve has shape (3,)"], DATA, spec, y, None, None, x, h0, c0, y, weights, array(np.ones(3)))
+    refused(ValueError, ["dy has shape (5, 2, 3)", "(5, 2, 2)"], DATA, spec, x, None, None, x, h0, c0, y, weights, reserve)
+    wide, kept = array(np.ones((5, 2, 4))), array(np.ones(regions(plain, 5, 2)[1]))
+    refused(ValueError, ["dcn is given"], DATA, plain, wide, None, state, x, None, None, wide, few, kept)
+    refused(TypeError, ["reserve", "NoneType"], WEIGHTS, spec, x, h0, y, None)
+    refused(ValueError, ["out has shape (3,)"], WEIGHTS, spec, x, h0, y, reserve, out=array(np.ones(3)))
+
+
 # ---- persistent layers
-
-PROJECTIONS = [(rnn_fwd, "wide-projection-lstm-t3n3i5h32-f16", 8, 8), (rnn_fwd, "wide-projection-lstm-t3n2i4h16-f32", 4, 4),
-               (rnn_fwd, "wide-projection-lstm-t3n3i5h32-f16", 16, 8), (rnn_bwd_data, "wide-projection-lstm-t3n3i5h32-f16", 8, 8),
-               (rnn_bwd_data, "wide-projection-lstm-t3n2i4h16-f32", 4, 4), (rnn_bwd_data, "wide-projection-lstm-t3n2i4h16-f32", 2, 4)]
-
-
-@pytest.mark.parametrize("name", ["persistent", "cluster", "fused_step"])
-@pytest.mark.parametrize("module, case, units, samples", PROJECTIONS + [
-    (rnn_fwd, "whole-units-lstm-t3n3i3h8-f32", 2, 4), (rnn_fwd, "whole-units-gru-t3n3i3h8-bf16", 2, 8),
-    (rnn_fwd, "wide-gru-t2n5i16h32-f32", 8, 8), (rnn_fwd, "whole-units-relu-t3n3i3h8-f64", 4, 4),
-    (rnn_fwd, "wide-lstm-t2n3i8h40-f16", 32, 8), (rnn_bwd_data, "wide-lstm-t2n3i8h40-f16", 32, 8),
-    (rnn_bwd_data, "wide-gru-t2n3i8h16-bf16", 8, 8), (rnn_bwd_data, "whole-units-gru-t3n3i3h8-f32", 4, 4),
-    (rnn_bwd_data, "wide-gru-t2n5i16h32-f32", 8, 4)])
-def test_blocks_pass_lines_on(name, module, case, units, samples):
-    """Several blocks share a sequence's units, some have sequences of their own, or bring them by parts: a read before the barrier is a
-    race that the simulator finds."""
-    case = next(c for c in module.CASES if c.id == case)
-    problem, algorithm = case.problem(), next(a for a in dispatch.algorithms(case.op) if a.name == name)
-    if name == "fused_step" and problem.spec.proj_size:
-        assert "expected none" in algorithm.refusal(problem, contract.device())
-        return
-    found = [c for c in _persistent_plan.shapes(problem) if (c.units, c.samples) == (units, samples)]
-    found = [c for c in found if _persistent_plan.holds(c, contract.device())]
-    for config in dict.fromkeys((found[0], found[-1])):
-        across = _persistent_plan.blocks(problem, config)[0]
-        assert across > 1
-        config = dataclasses.replace(config, cluster=across if name == "cluster" else 0, single=name == "fused_step")
-        contract.check(dataclasses.replace(algorithm, config=config), case, **contract.ONCE)
-
-
-@pytest.mark.parametrize("case, units, samples", [("layers-lstm-t4n3i5h16-f16", 8, 8), ("layers-gru-t3n2i6h8-f32", 4, 4),
-                                                  ("layers-gru-t3n2i4h16-inference-bf16", 8, 8)])
-def test_layers_wait_for_the_one_below(case, units, samples):
-    """Blocks of several layers, whose results pass from one to the next while both are under way."""
-    case = next(c for c in rnn_fwd.CASES if c.id == case)
-    problem, algorithm = case.problem(), next(a for a in dispatch.algorithms(case.op) if a.name == "wavefront")
-    found = [c for c in _persistent_plan.shapes(problem, problem.spec.num_layers) if (c.units, c.samples) == (units, samples)]
-    found = [c for c in found if _persistent_plan.holds(c, contract.device())]
-    for config in dict.fromkeys((found[0], found[-1])):
-        assert _persistent_plan.blocks(problem, config)[::2] == (2, problem.spec.num_layers)
-        contract.check(dataclasses.replace(algorithm, config=config), case, **contract.ONCE)
-
 
 def test_what_cannot_be_resident_is_refused_with_its_numbers():
     """Neither a hang nor a launch: too many weights for the multiprocessors, or for a cluster's registers."""
@@ -426,69 +449,3 @@ def test_words_and_records(op):
     for case in shapes.cases("all", ("float32", "float16")):
         if case.problem.steps > 1:
             assert dispatch.get_algorithm(op, case.problem, device=H200).name != "naive", case
-
-
-# ---- bad input
-
-def refused(error, words, function, *args, **kwargs):
-    """The call raises `error`, whose message is one line that has all the words."""
-    with pytest.raises(error) as caught:
-        function(*args, **kwargs)
-    message = str(caught.value)
-    assert message.startswith(function.__name__ + ": ") and "\n" not in message, message
-    for word in words:
-        assert word in message, f"{word!r} is not in {message!r}"
-
-
-def test_specs():
-    for error, words, args, how in (
-            (ValueError, ["cell='gruu'", "'gru'"], ("gruu", 3, 4), {}), (ValueError, ["hidden_size is 0"], ("gru", 3, 0), {}),
-            (TypeError, ["input_size=2.5"], ("gru", 2.5, 4), {}),
-            (ValueError, ["num_layers is 0"], ("gru", 3, 4), {"num_layers": 0}),
-            (TypeError, ["bidirectional=1"], ("gru", 3, 4), {"bidirectional": 1}),
-            (ValueError, ["proj_size=2 for gru"], ("gru", 3, 4), {"proj_size": 2}),
-            (ValueError, ["proj_size=4, hidden_size=4"], ("lstm", 3, 4), {"proj_size": 4}),
-            (ValueError, ["bias='some'", "'single_rec'"], ("gru", 3, 4), {"bias": "some"}),
-            (ValueError, ["input_size=3, hidden_size=4", "skip"], ("gru", 3, 4), {"input_mode": "skip"}),
-            (ValueError, ["dropout=1.0"], ("gru", 3, 4), {"dropout": 1.0}), (TypeError, ["dropout='x'"], ("gru", 3, 4), {"dropout": "x"}),
-            (ValueError, ["clip=1.0 for gru"], ("gru", 3, 4), {"clip": 1.0}),
-            (ValueError, ["clip=(1, 0)"], ("lstm", 3, 4), {"clip": (1, 0)}),
-            (TypeError, ["clip='c'"], ("lstm", 3, 4), {"clip": "c"}), (TypeError, ["dtype='int32'"], ("lstm", 3, 4), {"dtype": "int32"})):
-        refused(error, words, RnnSpec, *args, **how)
-
-
-def test_operands():
-    spec, plain = RnnSpec("lstm", 3, 4, proj_size=2), RnnSpec("gru", 3, 4)
-    x, h0, c0 = (array(np.ones(s)) for s in ((5, 2, 3), (1, 2, 2), (1, 2, 4)))
-    weights, lengths = array(np.ones(spec.weight_size)), array([1, 2], "int32")
-    state, few = array(np.ones((1, 2, 4))), array(np.ones(plain.weight_size))
-    refused(TypeError, ["spec is a str", "RnnSpec"], FWD, "lstm", x, h0, c0, weights)
-    refused(TypeError, ["weights", "NoneType"], FWD, spec, x, h0, c0, None)
-    refused(ValueError, ["x has shape (5, 2)", "(T, N, 3)"], FWD, spec, array(np.ones((5, 2))), h0, c0, weights)
-    refused(ValueError, ["x has shape (5, 2, 4)", "(N, T, 3)"], FWD, spec, array(np.ones((5, 2, 4))), h0, c0, weights, layout="NTC")
-    refused(ValueError, ["layout='NCT'"], FWD, spec, x, h0, c0, weights, layout="NCT")
-    refused(TypeError, ["x is float64", "float32"], FWD, spec, array(np.ones((5, 2, 3)), "float64"), h0, c0, weights)
-    refused(ValueError, ["h0 has shape (1, 2, 4)", "(1, 2, 2)"], FWD, spec, x, c0, c0, weights)
-    refused(ValueError, ["c0 has shape (1, 2, 2)", "(1, 2, 4)"], FWD, spec, x, h0, h0, weights)
-    refused(ValueError, ["c0 is given", "gru has no cell state"], FWD, plain, x, state, state, few)
-    refused(ValueError, [f"weights has shape ({plain.weight_size},)", f"({spec.weight_size},)"], FWD, spec, x, h0, c0, few)
-    refused(TypeError, ["lengths is int64", "int32"], FWD, spec, x, h0, c0, weights, lengths=array([1, 2], "int64"))
-    refused(ValueError, ["lengths has shape (3,)", "(2,)"], FWD, spec, x, h0, c0, weights, lengths=array([1, 2, 3], "int32"))
-    refused(TypeError, ["training=1"], FWD, spec, x, h0, c0, weights, training=1)
-    refused(TypeError, ["seed=0.5"], FWD, spec, x, h0, c0, weights, seed=0.5)
-    refused(ValueError, ["seed=", "64 bits"], FWD, spec, x, h0, c0, weights, seed=2 ** 64)
-    refused(TypeError, ["offset='1'"], FWD, spec, x, h0, c0, weights, offset="1")
-    refused(TypeError, ["seed is an array of int32", "one int64"], FWD, spec, x, h0, c0, weights, seed=array([1], "int32"))
-    refused(ValueError, ["offset has shape (2,)", "one int64"], FWD, spec, x, h0, c0, weights, offset=array([1, 2], "int64"))
-    y, hn, cn, reserve = FWD(spec, x, h0, c0, weights, training=True, lengths=lengths)
-    refused(ValueError, ["out has 2 arrays", "y, hn, cn"], FWD, spec, x, h0, c0, weights, out=(y, hn))
-    refused(ValueError, ["out (hn) has shape (1, 2, 4)"], FWD, spec, x, h0, c0, weights, out=(y, cn, cn))
-    shared = labs.guarded(lay((5, 2, 2), "float32", expand=(0,))).array
-    refused(ValueError, ["share one address"], FWD, spec, x, h0, c0, weights, out=(shared, hn, cn))
-    refused(NotSupported, ["algo='fast'", "naive"], FWD, spec, x, h0, c0, weights, algo="fast")
-    refused(ValueError, ["reserve has shape (3,)"], DATA, spec, y, None, None, x, h0, c0, y, weights, array(np.ones(3)))
-    refused(ValueError, ["dy has shape (5, 2, 3)", "(5, 2, 2)"], DATA, spec, x, None, None, x, h0, c0, y, weights, reserve)
-    wide, kept = array(np.ones((5, 2, 4))), array(np.ones(regions(plain, 5, 2)[1]))
-    refused(ValueError, ["dcn is given"], DATA, plain, wide, None, state, x, None, None, wide, few, kept)
-    refused(TypeError, ["reserve", "NoneType"], WEIGHTS, spec, x, h0, y, None)
-    refused(ValueError, ["out has shape (3,)"], WEIGHTS, spec, x, h0, y, reserve, out=array(np.ones(3)))

@@ -37,18 +37,18 @@ def cores() -> int:
 
 @functools.cache
 def processor() -> Device:
-    """The device, its rates measured once a machine."""
+    """The device, its rates measured once a machine: choices rest on them, and are to be the same in every process."""
     from ..device.cpu import machine
     folder = cache_dir()
     path = folder / "cpu" / machine.identity() / f"rates-{cores()}.json" if folder else None
     kept = read_json(path) if path is not None else None
-    if not (isinstance(kept, dict) and all(isinstance(kept.get(k), float) and kept[k] > 0 for k in ("bandwidth", "rate"))):
-        kept = {"bandwidth": _copy_rate(), "rate": _product_rate()}
+    if not (isinstance(kept, dict) and all(isinstance(kept.get(k), float) and kept[k] > 0 for k in ("bandwidth", "rate", "clock"))):
+        kept = {"bandwidth": _copy_rate(), "rate": _product_rate(), "clock": 1e6 * float(_fact("cpu MHz", "2000"))}
         if path is not None:
             write_atomically(path, json.dumps(kept).encode())
     return Processor(index=0, name=f"{_fact('model name', 'processor')}, {cores()} cores", capability=(8, 9), arch="sm_89", sms=cores(),
                      shared_per_block=232448, shared_per_sm=233472, registers_per_sm=65536, l2_bytes=_cache_bytes(),
-                     clock_hz=1e6 * float(_fact("cpu MHz", "2000")), bandwidth=kept["bandwidth"],
+                     clock_hz=kept["clock"], bandwidth=kept["bandwidth"],
                      memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), rate=kept["rate"])
 
 
