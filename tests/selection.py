@@ -142,7 +142,7 @@ class Costs:
         for name in (item.nodeid, row and f"{function}[{row.op}-{row.algo}]", function, None if row else function.split("::")[0]):
             if name in self.known:
                 return self.known[name]
-        if row and self.mode == "simulator":  # guessed there
+        if row and self.mode != "cpu":  # guessed for the simulator
             return (row.seconds or 0.02) * (1 if row.only else 4)
         return UNKNOWN[self.mode]
 
