@@ -52,7 +52,7 @@ def python(code, **environment) -> list[float]:
     """Numbers that a fresh interpreter prints."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT,
-                          env={**os.environ, "PYTHONPATH": path, **environment})
+                          env={**{k: v for k, v in os.environ.items() if k != "DNNKERN_DEVICE"}, "PYTHONPATH": path, **environment})
     return [float(x) for x in done.stdout.split()]
 
 
@@ -158,7 +158,7 @@ def first_call_times() -> dict:
 
 def main(argv=None) -> int:
     """Measure what this machine can and print it."""
-    from dnnkern.device import SIMULATED
+    from dnnkern.device import DEVICE
     parser = argparse.ArgumentParser(prog="python -m bench.overhead", description="Measure what the host spends.")
     parser.add_argument("--json", metavar="FILE", help="append the numbers as one JSON line")
     args = parser.parse_args(argv)
@@ -168,7 +168,7 @@ def main(argv=None) -> int:
         tables[0][1].update({"simulator: tiled 64x64x64 float32, first launch": 1e3 * first,
                              "simulator: tiled 64x64x64 float32, again": 1e3 * again,
                              "simulator: matmul, wgmma, 256x256x256 bfloat16": 1e3 * tensor_cores})
-    if not SIMULATED:
+    if DEVICE == "cuda":
         tables += [("ms", first_call_times()), ("µs", call_times())]
     print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}\n\n| what | time |\n|---|--:|")
     for unit, found in tables:

@@ -15,7 +15,7 @@ from itertools import repeat
 
 from dnnkern import dispatch
 from dnnkern._table import note
-from dnnkern.device import SIMULATED
+from dnnkern.device import HOST_MEMORY, SIMULATED
 from dnnkern.host.paths import plain
 from dnnkern.find import Trial, candidates, operation_of, reference_of, set_reference
 from dnnkern.host.compile import cache_key, compile_kernel
@@ -269,7 +269,7 @@ class CaseBench:
 
     def _host_times(self, operands, good, times):
         """{algorithm: seconds of host time of the public call}: on torch's tensors, beside torch's own calls, or on Numba arrays."""
-        if SIMULATED:
+        if HOST_MEMORY:
             return {}
         try:
             import torch
