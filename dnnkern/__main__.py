@@ -20,17 +20,20 @@ class Parser(argparse.ArgumentParser):
 
 def devices(arguments):
     """Print the devices kernels would run on."""
-    from .device import SIMULATED
+    from .device import HOST_MEMORY, SIMULATED
     from .host.device import device, device_count
     rows = []
     for i in range(device_count()):
         d = device(i)
         rows.append((d.index, d.name, d.arch, d.sms, f"{d.clock_hz / 1e6:.0f}", f"{d.memory / 2**30:.1f}", f"{d.bandwidth / 1e9:.0f}",
-                     f"{d.fp32_rate / 1e12:.1f}", f"{d.l2_bytes / 2**20:.1f}", f"{d.shared_per_block / 2**10:.0f}"))
+                     f"{d.fp32_rate / 1e12:.3g}", f"{d.l2_bytes / 2**20:.1f}", f"{d.shared_per_block / 2**10:.0f}"))
     show(("", "name", "arch", "SMs", "clock (MHz)", "memory (GiB)", "bandwidth (GB/s)", "fp32 (TFLOP/s)", "L2 (MiB)",
           "shared (KiB)"), rows)
     if SIMULATED:
         say("\nNo GPU is used: kernels run in the simulator, which has an H200's numbers, so that dispatch predicts what it would there.")
+    elif HOST_MEMORY:
+        say("\nNo GPU is used: kernels are compiled for the processor. SMs are its cores; bandwidth and fp32 were measured, by a copy "
+            "and by NumPy's product.")
     else:
         say("\nRates are nominal; they serve predictions alone.")
     return 0

@@ -1,10 +1,5 @@
 """What lets programs on Numba's arrays run on the processor unchanged: numba.cuda's host functions, which need a driver, and launches by
 ``kernel[grid, block](...)``. Both are replaced in numba.cuda itself, where without a GPU they could only raise."""
-from numba.core import types
-from numba.cuda.dispatcher import CUDADispatcher
-from numba.np.numpy_support import as_dtype
-
-from .._numba import SCALARS, cuda
 from ..host_memory import HostFunctions
 
 __all__ = ["install"]
@@ -14,7 +9,8 @@ class _Functions(HostFunctions):
     @staticmethod
     def dtype(kind):
         """NumPy's dtype of a type of Numba's, or of whatever NumPy takes for one."""
-        return as_dtype(kind) if isinstance(kind, types.Type) or kind in SCALARS.values() else HostFunctions.dtype(kind)
+        from .._numba import SCALARS
+        return HostFunctions.dtype(next((name for name, scalar in SCALARS.items() if scalar is kind), kind))
 
 
 class _Configured:
@@ -36,6 +32,9 @@ def _configured(kernel, given):
 
 def install():
     """Replace them, once a process."""
+    from numba.cuda.dispatcher import CUDADispatcher
+
+    from .._numba import cuda
     for name in ("to_device", "device_array", "device_array_like", "stream", "default_stream", "event", "synchronize", "is_available"):
         setattr(cuda, name, getattr(_Functions, name))
     CUDADispatcher.__getitem__ = _configured
