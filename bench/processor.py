@@ -128,7 +128,7 @@ def demos():
             said = subprocess.run([sys.executable, "-m", "dnnkern", "demo"], capture_output=True, text=True, check=True,
                                   env={**os.environ, "DNNKERN_CACHE_DIR": folder}).stdout
             accuracy = re.search(r"test accuracy ([\d.]+) %", said)[1]
-            found[f"demo, {name}, {accuracy} %"] = {"": (time.perf_counter() - started, float("nan"))}
+            found[f"demo, {name}, {accuracy} %"] = {"": (time.perf_counter() - started, None)}
     return found
 
 
@@ -158,7 +158,7 @@ def main(argv=None) -> int:
     print(f"{device(0).name}\n\n| what | | wall | CPU |\n|---|---|--:|--:|")
     for what, times in found.items():
         for name, (wall, cpu) in times.items():
-            print(f"| {what} | {name} | {wall:.4g} | {cpu:.4g} |")
+            print(f"| {what} | {name} | {wall:.4g} | {'' if cpu is None else f'{cpu:.4g}'} |")
     if arguments.json:
         with open(arguments.json, "a") as file:
             file.write(json.dumps({"machine": machine(device(0)), "seconds": found}) + "\n")
