@@ -93,7 +93,7 @@ def _product_rate():
 
 
 # (operations a second, bytes a second, seconds to compile) of one core, by the algorithm's name, for some with its operation's before it:
-# read off what all algorithms took on 32 problems, AMD EPYC at 2.6 GHz (bench/results/cpu-algorithms.txt). What an algorithm's threads do beside
+# read off what all algorithms took on 32 problems, AMD EPYC at 2.6 GHz (bench/results/cpu-algorithms.txt). What threads do beside
 # counting is in both rates, so they are far below the core's own.
 _PACES = {
     "naive": (1.8e9, 1.2e9, 0.5), "sdpa_fwd/naive": (0.3e9, 1.2e9, 0.8), "sdpa_bwd/naive": (0.3e9, 1.2e9, 1.5),
