@@ -29,15 +29,15 @@ class Code:
     waits: bool
 
 
-def ir_text(kernel, signature):
+def ir_text(kernel, signature, processor=runtime.MACHINE):
     """(LLVM IR of a kernel with all that it needs, bytes of static shared memory, whether its threads wait for each other).
 
     Raises `Refused` with the kernel's name and file where it has something that there is no form for.
     """
     from .._numba_compile import lower
     from . import forms, writer
-    if not runtime.is_supported():
-        raise Refused(f"no switch between threads is written for the processor {runtime.MACHINE}; there is one for x86_64")
+    if processor not in runtime.SWITCHES:
+        raise Refused(f"no switch between threads is written for the processor {processor}")
     modules, entry = lower(kernel, signature, ARCH)
     try:
         module = writer.Module(modules, entry)
@@ -46,7 +46,7 @@ def ir_text(kernel, signature):
         code = kernel.py_func.__code__
         where = f"{kernel.py_func.__name__} ({code.co_filename}:{code.co_firstlineno})"
         raise Refused(f"{where} has no form for the processor: {error}") from None
-    own = runtime.text(waits)
+    own = runtime.text(waits, processor)
     parts = [own, module.text, functions, _entry(module)]
     parts += [forms.declaration(name, kind) for name, kind in wanted.items() if f'@{name}(' not in own]
     return "\n".join(parts), module.shared, waits
@@ -62,8 +62,8 @@ def _entry(module):
                       "  ret void", "}"])
 
 
-def compile_kernel(kernel, signature) -> Code:
-    """A `cuda.jit` kernel for parameter types as `dnnkern.host.compile.compile_kernel` takes them."""
+def compile_kernel(kernel, signature, processor=runtime.MACHINE) -> Code:
+    """A `cuda.jit` kernel for parameter types as `dnnkern.host.compile.compile_kernel` takes them, for this processor or another one."""
     from .machine import assemble
-    text, shared, waits = ir_text(kernel, signature)
-    return Code(assemble(text), shared, waits)
+    text, shared, waits = ir_text(kernel, signature, processor)
+    return Code(assemble(text, processor), shared, waits)

@@ -17,6 +17,7 @@ once lie one after another::
 `Record` says where the fields are, to the IR and to the host code that fills them.
 """
 import platform
+from dataclasses import dataclass
 
 from . import lanes
 
@@ -66,28 +67,55 @@ WARP = Record("warp", ["alive i32", "spilled i32", *(f"{name} i32 32" for name i
     "members", "arrived", "values", "operands", "results", "meetings", "turns"))])
 assert THREAD.bytes <= 1 << THREAD_BITS and WARP.bytes <= 1 << WARP_BITS and BLOCK + BLOCK_RECORD.bytes <= GROUP
 
-# Saves what the ABI lets a function keep, leaves the stack pointer in %save, and goes on where %to was left.
-_SWITCHES = {"x86_64": r"pushq %rbp\0Apushq %rbx\0Apushq %r12\0Apushq %r13\0Apushq %r14\0Apushq %r15\0Amovq %rsp, (%rdi)\0Amovq %rsi, %rsp"
-                       r"\0Apopq %r15\0Apopq %r14\0Apopq %r13\0Apopq %r12\0Apopq %rbx\0Apopq %rbp\0Aretq"}
-_SAVED = {"x86_64": 48}  # bytes it pushes, below the return address
-MACHINE = {"AMD64": "x86_64"}.get(platform.machine(), platform.machine())
+
+@dataclass(frozen=True)
+class _Switch:
+    """How a processor switches between fibers. `code` saves what the ABI lets a function keep, `saved` bytes on the stack, leaves the stack
+    pointer in %save, and goes on where %to was left: at the address that lies `resume` bytes into what it saved."""
+    code: str
+    saved: int
+    resume: int
 
 
-def is_supported():
-    """Whether the switch between fibers is written for this processor."""
-    return MACHINE in _SWITCHES
+def _assembly(*lines):
+    text = r"\0A".join(lines)
+    return f"""{{
+  call void asm sideeffect "{text}", "~{{memory}}"()
+  unreachable
+}}"""
 
 
-def _where():
+def _words(*words):
+    """Machine code as such: llvmlite has a parser of assembly only for the processor that it runs on, and this compiles anywhere."""
+    return f"""prologue [{len(words)} x i32] [{", ".join(f"i32 {word}" for word in words)}] {{
+  unreachable
+}}"""
+
+
+def _pairs(general, floating):
+    """stp or ldp of x19 to x30, and of d8 to d15, from the stack pointer on; the return address, x30, is at 88."""
+    pairs = [general | n | n + 1 << 10 for n in range(19, 30, 2)] + [floating | n | n + 1 << 10 for n in range(8, 15, 2)]
+    return [pair | 31 << 5 | 2 * k << 15 for k, pair in enumerate(pairs)]
+
+
+SWITCHES = {
+    "x86_64": _Switch(_assembly(
+        "pushq %rbp", "pushq %rbx", "pushq %r12", "pushq %r13", "pushq %r14", "pushq %r15", "movq %rsp, (%rdi)", "movq %rsi, %rsp",
+        "popq %r15", "popq %r14", "popq %r13", "popq %r12", "popq %rbx", "popq %rbp", "retq"), saved=56, resume=48),
+    "aarch64": _Switch(_words(
+        0xD10283FF, *_pairs(0xA9000000, 0x6D000000),  # sub sp, sp, 160; stp ...
+        0x910003E9, 0xF9000009, 0x9100003F,           # mov x9, sp; str x9, [x0]; mov sp, x1
+        *_pairs(0xA9400000, 0x6D400000), 0x910283FF, 0xD65F03C0), saved=160, resume=88)}  # ldp ...; add sp, sp, 160; ret
+MACHINE = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+
+
+def _where(switch):
     return f"""
 declare ptr @llvm.frameaddress.p0(i32)
 declare i32 @llvm.cttz.i32(i32, i1)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 
-define internal void @cpu.switch(ptr %save, ptr %to) naked noinline {{
-  call void asm sideeffect "{_SWITCHES[MACHINE]}", "~{{memory}}"()
-  unreachable
-}}
+define internal void @cpu.switch(ptr %save, ptr %to) naked noinline {switch.code}
 define internal ptr @cpu.arena() alwaysinline {{
   %frame = call ptr @llvm.frameaddress.p0(i32 0)
   %i = ptrtoint ptr %frame to i64
@@ -254,7 +282,7 @@ define internal i32 @cpu.vote(i1 %yes) noinline {{
 """
 
 
-def _threads():
+def _threads(switch):
     thread, block, group, warp = THREAD.offset, BLOCK_RECORD.offset, GROUP_RECORD.offset, WARP.offset
     return f"""
 ; A fiber's life. It ends by taking itself out of the ring and going on with the next one; the last one goes back to @cpu.run.
@@ -352,9 +380,9 @@ define internal ptr @cpu.prepare(ptr %arena, i32 %t, ptr %start) alwaysinline {{
   %some = and i64 %n, 63
   %shift = mul i64 %some, 832
   %top = sub i64 %end, %shift
-  %at = add i64 %top, {STACKS - 64}
+  %at = add i64 %top, {STACKS - -(-switch.saved // 64) * 64}
   %stack = getelementptr i8, ptr %arena, i64 %at
-  %return = getelementptr i8, ptr %stack, i64 {_SAVED[MACHINE]}
+  %return = getelementptr i8, ptr %stack, i64 {switch.resume}
   store ptr %start, ptr %return
   store ptr %stack, ptr %record
   ret ptr %record
@@ -476,6 +504,7 @@ fail:
 """
 
 
-def text(waits):
+def text(waits, processor):
     """The runtime of a kernel, whose threads wait for each other or do not. It calls the kernel as ``void @cpu.entry(ptr arguments)``."""
-    return _where() + _barriers() + lanes.text() + _threads().replace("@WAITS@", "true" if waits else "false")
+    switch = SWITCHES[processor]
+    return _where(switch) + _barriers() + lanes.text() + _threads(switch).replace("@WAITS@", "true" if waits else "false")
