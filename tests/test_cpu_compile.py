@@ -1,4 +1,7 @@
-"""Compiling for the processor: object code of another one, and what it needs."""
+"""Compiling for the processor: object code of another one, Numba's front end made faster."""
+import gc
+import operator
+import re
 import struct
 
 import pytest
@@ -6,7 +9,8 @@ from test_cpu import diverged, reversed_by_barriers
 
 import dnnkern
 from dnnkern import dispatch
-from dnnkern.device import _mode, cpu
+from dnnkern.device import _mode, _numba_speed, cpu, cuda, f32, i32
+from dnnkern.device._numba_compile import lower
 from dnnkern.device.cpu import runtime
 from dnnkern.host.device import device as device_of
 
@@ -98,3 +102,64 @@ def test_aarch64_is_not_chosen_where_nobody_asks(monkeypatch):
 def test_a_processor_without_a_switch_is_refused():
     with pytest.raises(cpu.Refused, match="no switch between threads is written for the processor riscv64"):
         cpu.compile_kernel(reversed_by_barriers, ("float32*", "float32*", "int32"), "riscv64")
+
+
+# ---- Numba's front end, of which some is replaced
+
+def make_kernel():
+    """A kernel of its own each time: with loops, branches, tuples, a division, and a device function."""
+    @cuda.jit(device=True)
+    def part(x, k):
+        return x * f32(0.5) + k if k % 3 else x / f32(k + 1)
+
+    @cuda.jit
+    def sums(x, y, shape):
+        total = f32(0)
+        for i in range(shape[0]):
+            for k in range(cuda.threadIdx.x, shape[1], 32):
+                if x[i * shape[1] + k] > 0 and not k & 4:
+                    total += part(x[i * shape[1] + k], i32(k))
+        y[cuda.threadIdx.x] = -total
+    return sums
+
+
+def lowered():
+    modules, _ = lower(make_kernel(), ("float32*", "float32*", "int32x2"), "sm_90a")
+    return sorted(line for m in modules for line in re.sub(r"B\d+v\d+|[$]\d+", "", str(m)).splitlines())  # without numbers that count up
+
+
+def test_a_faster_front_end_lowers_to_the_same(monkeypatch):
+    ours, calls = lowered(), []
+    monkeypatch.setattr(_numba_speed.Function, "get_call_type", _numba_speed._call_type)
+    monkeypatch.setattr(_numba_speed.postproc.PostProcessor, "run",
+                        lambda *args, **how: (calls.append(1), _numba_speed._post_process(*args, **how)))
+    monkeypatch.setattr(_numba_speed.CUDAFlags, "values", lambda flags: {name: getattr(flags, name) for name in flags.options})
+    assert lowered() == ours and calls
+
+
+def test_an_operator_of_numbers_is_typed_once(monkeypatch):
+    plain, found = _numba_speed._call_type, []
+    monkeypatch.setattr(_numba_speed, "_typed", {})
+    monkeypatch.setattr(_numba_speed, "_call_type", lambda self, *args: found.append(self.key[0]) or plain(self, *args))
+    lowered()
+    first = [op for op in (operator.add, operator.mul, operator.truediv, operator.mod) if op in found]
+    found.clear()
+    lowered()
+    assert len(first) == 4 and operator.getitem in found and not set(first) & set(found)
+
+
+def test_the_garbage_collector_rests_and_goes_on():
+    assert gc.isenabled()
+    with pytest.raises(ValueError), _numba_speed.no_collections():
+        with _numba_speed.no_collections():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+        raise ValueError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with _numba_speed.no_collections():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
