@@ -11,7 +11,7 @@ import dnnkern
 from dnnkern import dispatch
 from dnnkern.device import _mode, _numba_speed, cpu, cuda, f32, i32
 from dnnkern.device._numba_compile import lower
-from dnnkern.device.cpu import runtime
+from dnnkern.device.cpu.switch import SWITCHES
 from dnnkern.host.device import device as device_of
 
 # ---- aarch64: what is compiled for it here is complete; that it runs there is not claimed
@@ -86,7 +86,7 @@ def test_the_switch_of_aarch64():
              *(f"ldp {p}, [sp, #{16 * k}]" for k, p in enumerate(pairs)), "add sp, sp, #160", "ret"]
     code = cpu.compile_kernel(reversed_by_barriers, ("float32*", "float32*", "int32"), "aarch64").code
     assert struct.pack(f"<{len(lines)}I", *map(word, lines)) in code
-    switch = runtime.SWITCHES["aarch64"]
+    switch = SWITCHES["aarch64"]
     assert switch.resume == 16 * pairs.index("x29, x30") + 8 and switch.saved == 16 * len(pairs)
 
 

@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from ..device import cpu
-from ..device.cpu import machine, runtime
+from ..device.cpu import machine, runtime, tma
 from .compile import cache_key, kept
 from .launch import CODE, HostExecutable, kernel_name
 from .processor import cores
@@ -85,8 +85,6 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
     """Run a kernel to its end. `packed` are its arguments, eight bytes each; pointers are addresses of NumPy's memory."""
     name = kernel_name(kernel)
     blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
-    if cluster != (1, 1, 1):
-        raise cpu.Refused(f"{name}: a launch with clusters of {cluster} has no form for the processor")
     if not 0 < threads <= _MOST_THREADS:
         raise ValueError(f"launch of {name}: block {block} has {threads} threads; expected 1 to {_MOST_THREADS}")
     if not 0 < blocks < 1 << 31:
@@ -94,7 +92,10 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
     found = function(kernel, signature)
     if found.shared + shared > runtime.SHARED_BYTES:
         raise ValueError(f"launch of {name}: {found.shared} + {shared} bytes of shared memory; expected at most {runtime.SHARED_BYTES}")
-    resident = blocks if cooperative and found.waits else 1
+    size = cluster[0] * cluster[1] * cluster[2]
+    if any(n % along for n, along in zip(grid, cluster)):
+        raise ValueError(f"launch of {name}: grid {grid} and clusters of {cluster}; expected multiples of these")
+    resident = 1 if not found.waits else blocks if cooperative else size
     if resident > _MOST_RESIDENT:
         raise ValueError(f"launch of {name}: {blocks} blocks of a cooperative launch; expected at most {_MOST_RESIDENT}")
     arguments = ctypes.create_string_buffer(packed, len(packed) or 1)
@@ -105,23 +106,24 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
         for k in range(resident):
             at = base + (k << runtime.ARENA_BITS) + runtime.BLOCK
             _put(at, "ntid.x", "3I", *block)
-            _put(at, "nctaid.x", "3I", *grid)
+            _put(at, "nctaid.x", "6I", *grid, *cluster)
+            _put(at, "size", "I", size)
             _put(at, "dynamic", "2I", shared, threads)
             _put(at, "arguments", "Q", ctypes.addressof(arguments))
         return found.run(base, resident, first, last)
 
     started, workers = time.perf_counter(), 1
-    if resident == 1 and blocks > 1 and found.pace * blocks * threads > WORTH_SHARING:
-        workers = min(cores(), blocks)
-    stuck = _shared_out(run, blocks, workers) if workers > 1 else run(0, blocks)
+    if resident < blocks and found.pace * blocks * threads > WORTH_SHARING:
+        workers = min(cores(), blocks // resident)
+    stuck = _shared_out(run, blocks, resident, workers) if workers > 1 else run(0, blocks)
     found.pace = (time.perf_counter() - started) * workers / (blocks * threads)
     if stuck:
         raise RuntimeError(f"{name}: its threads wait for each other for ever; the simulator says who for whom (DNNKERN_DEVICE=simulator)")
 
 
-def _shared_out(run, blocks, workers):
-    """Run all blocks, a few at a time on whichever of so many threads of the system is free; whether some wait for ever."""
-    chunk, ends = max(1, blocks // (CHUNKS * workers)), []
+def _shared_out(run, blocks, resident, workers):
+    """Run all blocks, a few times `resident` on whichever of so many threads of the system is free; whether some wait for ever."""
+    chunk, ends = resident * max(1, blocks // (CHUNKS * workers * resident)), []
     begins = iter(range(0, blocks, chunk))
 
     def work():
@@ -166,6 +168,12 @@ def address(value) -> int:
     return 0 if value is None else value.__array_interface__["data"][0]
 
 
+def _tensor_map(spec, at, keep) -> bytes:
+    """A kernel's argument of the map of the array at an address: where its record is, which `keep` keeps until the launch has ended."""
+    keep.append(np.frombuffer(tma.encoded(spec, at), np.uint8))
+    return scalar("uint64", address(keep[-1]))
+
+
 class CpuExecutable(HostExecutable):
     """A plan's launches on the processor."""
 
@@ -187,7 +195,7 @@ class CpuExecutable(HostExecutable):
             return scalar("uint64", address(keep[-1]))
         value = self.value(a, values)
         if a.type == "tensormap":
-            raise cpu.Refused("a tensor map has no form for the processor")
+            return _tensor_map(a.spec, address(value) + a.offset, keep)
         if a.type.endswith("*"):
             return scalar("uint64", 0 if value is None else address(value) + a.offset)
         kind = a.type.split("x")[0]
@@ -196,11 +204,12 @@ class CpuExecutable(HostExecutable):
 
 def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False, index=0):
     """Compile and run one kernel on NumPy arrays: as `launch.launch_once`."""
-    signature, packed = [], []
+    signature, packed, keep = [], [], []
     for a in args:
-        if isinstance(a, tuple):
-            raise cpu.Refused(f"{kernel_name(kernel)}: a tensor map has no form for the processor")
-        if isinstance(a, np.ndarray):
+        if isinstance(a, tuple):  # an array and its map
+            signature.append("tensormap")
+            packed.append(_tensor_map(a[1], address(a[0]), keep))
+        elif isinstance(a, np.ndarray):
             signature.append(a.dtype.name + "*")
             packed.append(scalar("uint64", address(a)))
         else:

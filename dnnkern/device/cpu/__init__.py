@@ -14,6 +14,7 @@ copy is done when it is issued, and a wild address ends the process.
 from dataclasses import dataclass
 
 from . import runtime
+from .switch import MACHINE, SWITCHES
 from .writer import Refused
 
 __all__ = ["ARCH", "Code", "Refused", "compile_kernel", "ir_text"]
@@ -29,14 +30,14 @@ class Code:
     waits: bool
 
 
-def ir_text(kernel, signature, processor=runtime.MACHINE):
+def ir_text(kernel, signature, processor=MACHINE):
     """(LLVM IR of a kernel with all that it needs, bytes of static shared memory, whether its threads wait for each other).
 
     Raises `Refused` with the kernel's name and file where it has something that there is no form for.
     """
     from .._numba_compile import lower
     from . import forms, writer
-    if processor not in runtime.SWITCHES:
+    if processor not in SWITCHES:
         raise Refused(f"no switch between threads is written for the processor {processor}")
     modules, entry = lower(kernel, signature, ARCH)
     try:
@@ -62,7 +63,7 @@ def _entry(module):
                       "  ret void", "}"])
 
 
-def compile_kernel(kernel, signature, processor=runtime.MACHINE) -> Code:
+def compile_kernel(kernel, signature, processor=MACHINE) -> Code:
     """A `cuda.jit` kernel for parameter types as `dnnkern.host.compile.compile_kernel` takes them, for this processor or another one."""
     from .machine import assemble
     text, shared, waits = ir_text(kernel, signature, processor)

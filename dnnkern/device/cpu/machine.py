@@ -4,7 +4,7 @@ import hashlib
 
 from llvmlite import binding as llvm
 
-from .runtime import MACHINE
+from .switch import MACHINE
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()

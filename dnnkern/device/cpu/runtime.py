@@ -12,22 +12,25 @@ once lie one after another::
     BLOCK      the block's record, the group's of all blocks that run at once (in the first arena), a record of each warp
     EXCHANGE   what the lanes of a warp show each other in matrix instructions
     SHARED     shared memory
+    PRODUCTS   what the threads of a warpgroup show each other, and its operands as float32 (`wgmma`)
     STACKS     a stack of each thread
+
+The arenas of a cluster's blocks follow one another by rank, so an address in the cluster's window is a distance from the own arena.
 
 `Record` says where the fields are, to the IR and to the host code that fills them.
 """
-import platform
-from dataclasses import dataclass
-
 from . import lanes
+from .switch import SWITCHES
 
 THREADS, ARENA_BITS, STACK_BITS = 1024, 28, 17
-BLOCK, GROUP, WARPS, EXCHANGE, SHARED, STACKS = 1 << 20, (1 << 20) + 2048, (1 << 20) + 4096, (1 << 20) + (1 << 18), 2 << 20, 128 << 20
+BLOCK, GROUP, WARPS, EXCHANGE = 1 << 20, (1 << 20) + 2048, (1 << 20) + 4096, (1 << 20) + (1 << 18)
+SHARED, PRODUCTS, STACKS = 2 << 20, 16 << 20, 128 << 20
 THREAD_BITS, WARP_BITS, TURN_BITS, LANE_BITS = 7, 10, 12, 7  # bytes of a record; of a warp's turn and a lane's part in EXCHANGE
 SHARED_BYTES = 232448
-BARRIERS = 16
+BARRIERS, WARPGROUPS = 16, 8  # named barriers of a block, and those of its warpgroups after them
+WINDOW = 24  # bits of a shared address; above them is the rank + 1 of the block in its cluster, 0: the own one
 IDLE_ROUNDS = 1 << 14  # after which threads that only ask whether they may go on count as waiting for ever
-_BYTES = {"i32": 4, "ptr": 8}
+_BYTES = {"i32": 4, "i64": 8, "ptr": 8}
 
 
 class Record:
@@ -57,56 +60,18 @@ define internal {kind} @cpu.get.{name}() alwaysinline {{
 }}""" for name, kind in self.type.items())
 
 
-THREAD = Record("thread", ["stack ptr", "next ptr", "previous ptr", "warp ptr", "tid.x i32", "tid.y i32", "tid.z i32", "laneid i32"])
+THREAD = Record("thread", ["stack ptr", "next ptr", "previous ptr", "warp ptr", "tid.x i32", "tid.y i32", "tid.z i32", "laneid i32",
+                           "owed i32"])  # 1 + the generation of the cluster's barrier at which it has arrived and not waited, 0: none
 BLOCK_RECORD = Record("block", [
-    *(f"{name}.{axis} i32" for name in ("ntid", "ctaid", "nctaid") for axis in "xyz"), "dynamic i32", "threads i32", "live i32",
-    "votes i32", "voted i32", "group ptr", "arguments ptr", f"barriers i32 {2 * BARRIERS}"])
+    *(f"{name}.{axis} i32" for name in ("ntid", "ctaid", "nctaid", "cluster") for axis in "xyz"), "dynamic i32", "threads i32",
+    "live i32", "votes i32", "voted i32", "group ptr", "arguments ptr", f"barriers i32 {2 * (BARRIERS + WARPGROUPS)}",
+    # The cluster: how many blocks it has, which of them this is, the record of the first one, and there the cluster's barrier.
+    "size i32", "rank i32", "first ptr", "members i32", "arrivals i32", "generation i32"])
 GROUP_RECORD = Record("group", ["main ptr", "running i32", "idle i32", "stuck i32"])
 # A collective in progress has a slot: who takes part and who has come. `spilled` counts those not in the slot of their lowest lane.
 WARP = Record("warp", ["alive i32", "spilled i32", *(f"{name} i32 32" for name in (
-    "members", "arrived", "values", "operands", "results", "meetings", "turns"))])
+    "masks", "arrived", "values", "operands", "results", "meetings", "turns"))])
 assert THREAD.bytes <= 1 << THREAD_BITS and WARP.bytes <= 1 << WARP_BITS and BLOCK + BLOCK_RECORD.bytes <= GROUP
-
-
-@dataclass(frozen=True)
-class _Switch:
-    """How a processor switches between fibers. `code` saves what the ABI lets a function keep, `saved` bytes on the stack, leaves the stack
-    pointer in %save, and goes on where %to was left: at the address that lies `resume` bytes into what it saved."""
-    code: str
-    saved: int
-    resume: int
-
-
-def _assembly(*lines):
-    text = r"\0A".join(lines)
-    return f"""{{
-  call void asm sideeffect "{text}", "~{{memory}}"()
-  unreachable
-}}"""
-
-
-def _words(*words):
-    """Machine code as such: llvmlite has a parser of assembly only for the processor that it runs on, and this compiles anywhere."""
-    return f"""prologue [{len(words)} x i32] [{", ".join(f"i32 {word}" for word in words)}] {{
-  unreachable
-}}"""
-
-
-def _pairs(general, floating):
-    """stp or ldp of x19 to x30, and of d8 to d15, from the stack pointer on; the return address, x30, is at 88."""
-    pairs = [general | n | n + 1 << 10 for n in range(19, 30, 2)] + [floating | n | n + 1 << 10 for n in range(8, 15, 2)]
-    return [pair | 31 << 5 | 2 * k << 15 for k, pair in enumerate(pairs)]
-
-
-SWITCHES = {
-    "x86_64": _Switch(_assembly(
-        "pushq %rbp", "pushq %rbx", "pushq %r12", "pushq %r13", "pushq %r14", "pushq %r15", "movq %rsp, (%rdi)", "movq %rsi, %rsp",
-        "popq %r15", "popq %r14", "popq %r13", "popq %r12", "popq %rbx", "popq %rbp", "retq"), saved=56, resume=48),
-    "aarch64": _Switch(_words(
-        0xD10283FF, *_pairs(0xA9000000, 0x6D000000),  # sub sp, sp, 160; stp ...
-        0x910003E9, 0xF9000009, 0x9100003F,           # mov x9, sp; str x9, [x0]; mov sp, x1
-        *_pairs(0xA9400000, 0x6D400000), 0x910283FF, 0xD65F03C0), saved=160, resume=88)}  # ldp ...; add sp, sp, 160; ret
-MACHINE = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
 
 
 def _where(switch):
@@ -157,6 +122,20 @@ define internal ptr @cpu.shared_pointer(i32 %address) alwaysinline {{
   %offset = zext i32 %address to i64
   %p = call ptr @cpu.shared(i64 %offset)
   ret ptr %p
+}}
+define internal ptr @cpu.remote_pointer(i32 %address) alwaysinline {{
+  %offset = and i32 %address, {(1 << WINDOW) - 1}
+  %p = call ptr @cpu.shared_pointer(i32 %offset)
+  %to = lshr i32 %address, {WINDOW}
+  %own = icmp eq i32 %to, 0
+  %rank = call i32 @cpu.get.rank()
+  %rank1 = add i32 %rank, 1
+  %far = sub i32 %to, %rank1
+  %distance = select i1 %own, i32 0, i32 %far
+  %d = sext i32 %distance to i64
+  %bytes = shl i64 %d, {ARENA_BITS}
+  %q = getelementptr i8, ptr %p, i64 %bytes
+  ret ptr %q
 }}
 define internal i64 @cpu.shared_address.i64(ptr %p) alwaysinline {{
   %s = call ptr @cpu.shared(i64 0)
@@ -282,6 +261,72 @@ define internal i32 @cpu.vote(i1 %yes) noinline {{
 """
 
 
+def _clusters():
+    block = BLOCK_RECORD.offset
+    fields = "".join(f"  %p{name} = getelementptr i8, ptr %first, i64 {block[name]}\n  %{name} = load i32, ptr %p{name}\n"
+                     for name in ("members", "arrivals", "generation"))
+    return f"""
+; The barrier of a cluster opens if all of its threads that have not returned are there.
+define internal void @cpu.cluster.check() alwaysinline {{
+  %first = call ptr @cpu.get.first()
+{fields}  %some = icmp ne i32 %arrivals, 0
+  %complete = icmp eq i32 %arrivals, %members
+  %opens = and i1 %some, %complete
+  br i1 %opens, label %open, label %out
+open:
+  store i32 0, ptr %parrivals
+  %later = add i32 %generation, 1
+  store i32 %later, ptr %pgeneration
+  call void @cpu.progress()
+  br label %out
+out:
+  ret void
+}}
+define internal void @cpu.cluster.arrive() noinline {{
+  %first = call ptr @cpu.get.first()
+{fields}  %more = add i32 %arrivals, 1
+  store i32 %more, ptr %parrivals
+  %owed = add i32 %generation, 1
+  %powed = call ptr @cpu.at.owed()
+  store i32 %owed, ptr %powed
+  call void @cpu.cluster.check()
+  ret void
+}}
+define internal void @cpu.cluster.wait() noinline {{
+  %first = call ptr @cpu.get.first()
+  %pgeneration = getelementptr i8, ptr %first, i64 {block['generation']}
+  %powed = call ptr @cpu.at.owed()
+  br label %ask
+ask:
+  %generation = load volatile i32, ptr %pgeneration
+  %closed = add i32 %generation, 1
+  %owed = load i32, ptr %powed
+  %waits = icmp eq i32 %owed, %closed
+  br i1 %waits, label %wait, label %out
+wait:
+  call void @cpu.yield()
+  br label %ask
+out:
+  store i32 0, ptr %powed
+  ret void
+}}
+; A thread of the cluster has returned.
+define internal void @cpu.cluster.leave() noinline {{
+  %first = call ptr @cpu.get.first()
+{fields}  %owed = call i32 @cpu.get.owed()
+  %closed = add i32 %generation, 1
+  %came = icmp eq i32 %owed, %closed
+  %one = zext i1 %came to i32
+  %rest = sub i32 %arrivals, %one
+  store i32 %rest, ptr %parrivals
+  %fewer = sub i32 %members, 1
+  store i32 %fewer, ptr %pmembers
+  call void @cpu.cluster.check()
+  ret void
+}}
+"""
+
+
 def _threads(switch):
     thread, block, group, warp = THREAD.offset, BLOCK_RECORD.offset, GROUP_RECORD.offset, WARP.offset
     return f"""
@@ -311,6 +356,7 @@ open:
   call void @cpu.open(ptr %barrier)
   br label %leave
 leave:
+  call void @cpu.cluster.leave()
   %self = call ptr @cpu.thread()
   %prunning = call ptr @cpu.at.running()
   %running = load i32, ptr %prunning
@@ -370,6 +416,46 @@ define internal void @cpu.place(ptr %record, i32 %offset, i32 %k, i32 %nx, i32 %
   store i32 %z, ptr %pz
   ret void
 }}
+; A block's place in the grid: clusters one after the other, in each its blocks.
+define internal void @cpu.place_block(ptr %arena, i32 %number) noinline {{
+  %block = getelementptr i8, ptr %arena, i64 {BLOCK}
+  %psize = getelementptr i8, ptr %block, i64 {block['size']}
+  %size = load i32, ptr %psize
+  %cluster = udiv i32 %number, %size
+  %rank = urem i32 %number, %size
+  %prank = getelementptr i8, ptr %block, i64 {block['rank']}
+  store i32 %rank, ptr %prank
+  %r64 = zext i32 %rank to i64
+  %back = shl i64 %r64, {ARENA_BITS}
+  %toward = sub i64 0, %back
+  %first = getelementptr i8, ptr %block, i64 %toward
+  %pfirst = getelementptr i8, ptr %block, i64 {block['first']}
+  store ptr %first, ptr %pfirst
+  br label %loop
+loop:
+  %offset = phi i64 [0, %0], [%offset1, %loop]
+  %c = phi i32 [%cluster, %0], [%cq, %loop]
+  %r = phi i32 [%rank, %0], [%rq, %loop]
+  %axis = getelementptr i8, ptr %block, i64 %offset
+  %pc = getelementptr i8, ptr %axis, i64 {block['cluster.x']}
+  %along = load i32, ptr %pc
+  %pg = getelementptr i8, ptr %axis, i64 {block['nctaid.x']}
+  %grid = load i32, ptr %pg
+  %clusters = udiv i32 %grid, %along
+  %cx = urem i32 %c, %clusters
+  %cq = udiv i32 %c, %clusters
+  %rx = urem i32 %r, %along
+  %rq = udiv i32 %r, %along
+  %begin = mul i32 %cx, %along
+  %x = add i32 %begin, %rx
+  %px = getelementptr i8, ptr %axis, i64 {block['ctaid.x']}
+  store i32 %x, ptr %px
+  %offset1 = add i64 %offset, 4
+  %end = icmp eq i64 %offset1, 12
+  br i1 %end, label %out, label %loop
+out:
+  ret void
+}}
 ; Puts thread %t at the beginning of a function. Stacks begin at different lines of the cache.
 define internal ptr @cpu.prepare(ptr %arena, i32 %t, ptr %start) alwaysinline {{
   %n = zext i32 %t to i64
@@ -417,11 +503,7 @@ blocks: ; each block of the group in its arena
   %far = shl i64 %r64, {ARENA_BITS}
   %arena = getelementptr i8, ptr %base, i64 %far
   %block = getelementptr i8, ptr %arena, i64 {BLOCK}
-  %pgx = getelementptr i8, ptr %block, i64 {block['nctaid.x']}
-  %gx = load i32, ptr %pgx
-  %pgy = getelementptr i8, ptr %block, i64 {block['nctaid.y']}
-  %gy = load i32, ptr %pgy
-  call void @cpu.place(ptr %block, i32 {block['ctaid.x']}, i32 %number, i32 %gx, i32 %gy)
+  call void @cpu.place_block(ptr %arena, i32 %number)
   %pgroup = getelementptr i8, ptr %block, i64 {block['group']}
   store ptr %group, ptr %pgroup
   br i1 @WAITS@, label %fibers, label %plain
@@ -434,7 +516,20 @@ fibers:
   %pvotes = getelementptr i8, ptr %block, i64 {block['votes']}
   store i32 0, ptr %pvotes
   %pbarriers = getelementptr i8, ptr %block, i64 {block['barriers']}
-  call void @llvm.memset.p0.i64(ptr %pbarriers, i8 0, i64 {8 * BARRIERS}, i1 false)
+  call void @llvm.memset.p0.i64(ptr %pbarriers, i8 0, i64 {8 * (BARRIERS + WARPGROUPS)}, i1 false)
+  %prank = getelementptr i8, ptr %block, i64 {block['rank']}
+  %rank = load i32, ptr %prank
+  %heads = icmp eq i32 %rank, 0
+  %pmembers = getelementptr i8, ptr %block, i64 {block['members']}
+  br i1 %heads, label %cluster, label %ring
+cluster: ; the first block's record has the cluster's barrier
+  %psize = getelementptr i8, ptr %block, i64 {block['size']}
+  %size = load i32, ptr %psize
+  %members = mul i32 %size, %n
+  call void @llvm.memset.p0.i64(ptr %pmembers, i8 0, i64 12, i1 false)
+  store i32 %members, ptr %pmembers
+  br label %ring
+ring:
   %nx = load i32, ptr %block
   %pny = getelementptr i8, ptr %block, i64 {block['ntid.y']}
   %ny = load i32, ptr %pny
@@ -449,13 +544,15 @@ fibers:
   call void @llvm.memset.p0.i64(ptr %warps, i8 0, i64 %wbytes, i1 false)
   br label %threads
 threads: ; each thread at the end of the ring
-  %t = phi i32 [0, %fibers], [%t1, %linked]
-  %before = phi ptr [%tail, %fibers], [%thread, %linked]
+  %t = phi i32 [0, %ring], [%t1, %linked]
+  %before = phi ptr [%tail, %ring], [%thread, %linked]
   %thread = call ptr @cpu.prepare(ptr %arena, i32 %t, ptr @cpu.live)
   call void @cpu.place(ptr %thread, i32 {thread['tid.x']}, i32 %t, i32 %nx, i32 %ny)
   %lane = and i32 %t, 31
   %plane = getelementptr i8, ptr %thread, i64 {thread['laneid']}
   store i32 %lane, ptr %plane
+  %powed = getelementptr i8, ptr %thread, i64 {thread['owed']}
+  store i32 0, ptr %powed
   %wn = lshr i32 %t, 5
   %wo = shl i32 %wn, {WARP_BITS}
   %warp = getelementptr i8, ptr %warps, i32 %wo
@@ -507,4 +604,5 @@ fail:
 def text(waits, processor):
     """The runtime of a kernel, whose threads wait for each other or do not. It calls the kernel as ``void @cpu.entry(ptr arguments)``."""
     switch = SWITCHES[processor]
-    return _where(switch) + _barriers() + lanes.text() + _threads(switch).replace("@WAITS@", "true" if waits else "false")
+    return (_where(switch) + _barriers() + _clusters() + lanes.text()
+            + _threads(switch).replace("@WAITS@", "true" if waits else "false"))
