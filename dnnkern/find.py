@@ -3,6 +3,7 @@
 The database is one small JSON file for each device, versions, operation and problem, ``find/<device>/<op>/<hash>.json`` in the cache
 directory. Files are written under a temporary name and renamed: readers and writers need no lock, and the last writer wins.
 """
+import contextlib
 import datetime
 import functools
 import hashlib
@@ -13,7 +14,7 @@ import re
 from pathlib import Path
 
 from . import dispatch
-from .device import SIMULATED
+from .device import HOST_MEMORY, SIMULATED
 from .dispatch import Algorithm, Note, Perf
 from .host.compile import versions
 from .host.front import Operation, make_executable
@@ -128,6 +129,7 @@ def measure(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, 
             trials.append(trial)
     if trials:
         with Clock(device.index) as clock, Operands(operation, problem, device, arrays) as operands:
+            _compile_ahead(trials)
             set_reference(operation, problem, operands, device, clock)
             good = [t for t in trials if t.prepare(operation, operands, clock)]
             contenders = [t.contender(operands, clock) for t in good]
@@ -142,6 +144,18 @@ def measure(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, 
         store(op, problem, device, perfs)
         forget(operation)
     return perfs
+
+
+def _compile_ahead(trials):
+    """On the processor: the kernels of all candidates, side by side. Which of them cannot be made, its own trial says."""
+    if not HOST_MEMORY or SIMULATED:
+        return
+    from .host.cpu import compile_ahead
+    launches = []
+    for trial in trials:
+        with contextlib.suppress(Exception):
+            launches += trial.algorithm.build(trial.problem, trial.device, trial.algorithm.config)
+    compile_ahead(launches)
 
 
 def _perf(trial, status, seconds=None):

@@ -154,6 +154,12 @@ def compile_kernel(kernel, signature, arch) -> Binary:
     return kept(Binary, lambda: f"cubin/{arch}/{cache_key(kernel, signature, arch)}.cubin", lambda: _compile(kernel, signature, arch))
 
 
+def is_missing(name) -> bool:
+    """Whether `kept` would make and keep what has this name; it keeps nothing where there is no cache directory."""
+    folder = cache_dir()
+    return folder is not None and not (folder / name).exists()
+
+
 def kept(kind, name, make):
     """An object of this dataclass, with its machine code as `code`: from the disk cache under `name()`, or made and kept there."""
     folder = cache_dir()

@@ -16,7 +16,8 @@ import numpy as np
 
 from ..device import cpu
 from ..device.cpu import machine, runtime, tma
-from .compile import cache_key, kept
+from .compile import cache_key, is_missing, kept
+from .jobs import forks, side_by_side
 from .launch import CODE, HostExecutable, kernel_name
 from .processor import cores
 from .scalars import shown
@@ -41,9 +42,23 @@ def key(kernel, signature) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
+def _file(kernel, signature):
+    return f"cpu/{machine.identity()}/{key(kernel, signature)}.o"
+
+
 def compile_kernel(kernel, signature) -> cpu.Code:
     """The kernel for these parameter types, from the disk cache or compiled."""
-    return kept(cpu.Code, lambda: f"cpu/{machine.identity()}/{key(kernel, signature)}.o", lambda: cpu.compile_kernel(kernel, signature))
+    return kept(cpu.Code, lambda: _file(kernel, signature), lambda: cpu.compile_kernel(kernel, signature))
+
+
+def compile_ahead(launches):
+    """Compile the kernels of these launches that are neither in memory nor on disk, side by side. Only where this process may have children
+    and what they make is kept; whatever is not there afterwards is compiled by who needs it."""
+    wanted = dict.fromkeys((k.kernel, k.signature) for k in launches)
+    if len(wanted) > 1 and forks():
+        missing = [pair for pair in wanted if pair not in _functions and is_missing(_file(*pair))]
+        if len(missing) > 1:
+            side_by_side([functools.partial(compile_kernel, *pair) for pair in missing])
 
 
 class Function:
@@ -179,6 +194,7 @@ class CpuExecutable(HostExecutable):
 
     def __init__(self, launches, parameters, index):
         super().__init__(launches, parameters, index)
+        compile_ahead(self.launches)
         for each in self.launches:
             function(each.kernel, each.signature)
 
