@@ -15,8 +15,9 @@ import time
 import numpy as np
 
 from ..device import cpu
-from ..device.cpu import machine, runtime
+from ..device.cpu import machine, report, runtime
 from .compile import cache_key, kept
+from .extents import argument, extent, place
 from .launch import CODE, HostExecutable, kernel_name
 from .processor import cores
 from .scalars import shown
@@ -81,8 +82,21 @@ class _Arenas(threading.local):
 _arenas = _Arenas()
 
 
-def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), cooperative=False):
-    """Run a kernel to its end. `packed` are its arguments, eight bytes each; pointers are addresses of NumPy's memory."""
+def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), cooperative=False, extents=list):
+    """Run a kernel to its end.
+
+    Parameters
+    ----------
+    packed : bytes
+        Its arguments, eight bytes each; pointers are addresses of NumPy's memory.
+    extents : callable
+        Gives the list of `Extent` of the memory that the kernel was given.
+
+    Raises
+    ------
+    report.Fault
+        The kernel has ended early; it is a `Deadlock` where its threads wait for each other for ever.
+    """
     name = kernel_name(kernel)
     blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
     if cluster != (1, 1, 1):
@@ -100,7 +114,7 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
     arguments = ctypes.create_string_buffer(packed, len(packed) or 1)
 
     def run(first, last):
-        """Blocks of the launch, in arenas of the running thread; true where they wait for ever."""
+        """Blocks of the launch, in arenas of the running thread; the exception where the kernel ended early."""
         base = _arenas.of(resident)
         for k in range(resident):
             at = base + (k << runtime.ARENA_BITS) + runtime.BLOCK
@@ -108,19 +122,21 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
             _put(at, "nctaid.x", "3I", *grid)
             _put(at, "dynamic", "2I", shared, threads)
             _put(at, "arguments", "Q", ctypes.addressof(arguments))
-        return found.run(base, resident, first, last)
+        if found.run(base, resident, first, last):
+            return report.fault(name, base, functools.partial(place, extents=extents()))
+        return None
 
     started, workers = time.perf_counter(), 1
     if resident == 1 and blocks > 1 and found.pace * blocks * threads > WORTH_SHARING:
         workers = min(cores(), blocks)
-    stuck = _shared_out(run, blocks, workers) if workers > 1 else run(0, blocks)
+    fault = _shared_out(run, blocks, workers) if workers > 1 else run(0, blocks)
     found.pace = (time.perf_counter() - started) * workers / (blocks * threads)
-    if stuck:
-        raise RuntimeError(f"{name}: its threads wait for each other for ever; the simulator says who for whom (DNNKERN_DEVICE=simulator)")
+    if fault is not None:
+        raise fault
 
 
 def _shared_out(run, blocks, workers):
-    """Run all blocks, a few at a time on whichever of so many threads of the system is free; whether some wait for ever."""
+    """Run all blocks, a few at a time on whichever of so many threads of the system is free; the exception where one ended early."""
     chunk, ends = max(1, blocks // (CHUNKS * workers)), []
     begins = iter(range(0, blocks, chunk))
 
@@ -128,8 +144,9 @@ def _shared_out(run, blocks, workers):
         for first in begins:  # one step of an iterator in C: no two threads get the same
             if ends:
                 return
-            if run(first, min(first + chunk, blocks)):
-                ends.append(True)
+            fault = run(first, min(first + chunk, blocks))
+            if fault is not None:
+                ends.append(fault)
     others = [_pool().submit(work) for _ in range(workers - 1)]
     try:
         work()
@@ -140,7 +157,7 @@ def _shared_out(run, blocks, workers):
         concurrent.futures.wait(others)
     for other in others:
         other.result()
-    return any(ends)
+    return ends[0] if ends else None
 
 
 @functools.cache
@@ -179,7 +196,19 @@ class CpuExecutable(HostExecutable):
         for each in self.launches:
             keep = []  # tables, until the launch has ended
             packed = b"".join(self._packed(a, values, keep) for a in each.arguments)
-            launch(each.kernel, each.signature, each.grid, each.block, packed, each.shared, each.cluster, each.cooperative)
+            launch(each.kernel, each.signature, each.grid, each.block, packed, each.shared, each.cluster, each.cooperative,
+                   functools.partial(self._extents, each, values, keep))
+
+    def _extents(self, each, values, tables):
+        tables, found = iter(tables), []
+        for k, a in enumerate(each.arguments):
+            name = argument(each.kernel, k)
+            if isinstance(a.spec, Table):
+                found.append(extent(next(tables), name))
+                found += [extent(values[self.order[of]], f"{of} of {name}") for of in a.spec.names]
+            elif a.type.endswith("*") and (value := self.value(a, values)) is not None:
+                found.append(extent(value, name))
+        return found
 
     def _packed(self, a, values, keep):
         if isinstance(a.spec, Table):
@@ -207,7 +236,8 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
             kind = a.dtype.name if isinstance(a, np.generic) else "float32" if isinstance(a, float) else "int32"
             signature.append(kind)
             packed.append(scalar(kind, a))
-    launch(kernel, tuple(signature), _triple(grid), _triple(block), b"".join(packed), shared, _triple(cluster), cooperative)
+    launch(kernel, tuple(signature), _triple(grid), _triple(block), b"".join(packed), shared, _triple(cluster), cooperative,
+           functools.partial(_arrays, kernel, args))
 
 
 def launch_arrays(kernel, grid, block, args, shared=0):
@@ -227,7 +257,12 @@ def launch_arrays(kernel, grid, block, args, shared=0):
                             "of NumPy's")
         signature.append(kind)
         packed.append(scalar(kind, a))
-    launch(kernel, tuple(signature), _triple(grid), _triple(block), b"".join(packed), shared)
+    launch(kernel, tuple(signature), _triple(grid), _triple(block), b"".join(packed), shared,
+           extents=functools.partial(_arrays, kernel, args))
+
+
+def _arrays(kernel, args):
+    return [extent(a, argument(kernel, k)) for k, a in enumerate(args) if isinstance(a, np.ndarray)]
 
 
 def _triple(extents):

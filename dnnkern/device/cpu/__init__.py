@@ -14,9 +14,10 @@ copy is done when it is issued, and a wild address ends the process.
 from dataclasses import dataclass
 
 from . import runtime
+from .report import Deadlock, Fault
 from .writer import Refused
 
-__all__ = ["ARCH", "Code", "Refused", "compile_kernel", "ir_text"]
+__all__ = ["ARCH", "Code", "Deadlock", "Fault", "Refused", "compile_kernel", "ir_text"]
 
 ARCH = "sm_90a"  # whose kernels are lowered
 

@@ -1,5 +1,6 @@
 """Forms of memory: vector accesses, asynchronous copies, atomics."""
 from .forms import I1, I8, I32, I64, VOID, form
+from .waits import KIND
 
 
 def load_all(body, pointer):
@@ -104,7 +105,7 @@ def fetch_add(body, at, value, order, kind):
 @form("ld.acquire.gpu.global.u32 $0, [$1];", waits=True)
 def load_acquired(body, at):
     """Whoever asks whether others have come lets them run first."""
-    body.invoke("cpu.yield", VOID)
+    body.invoke("cpu.wait", VOID, I32(KIND["poll"]), at)
     return body.load_atomic(body.pointer(at), "acquire", 4, typ=I32)
 
 

@@ -19,6 +19,7 @@ once lie one after another::
 import platform
 
 from . import lanes
+from .waits import KIND
 
 THREADS, ARENA_BITS, STACK_BITS = 1024, 28, 17
 BLOCK, GROUP, WARPS, EXCHANGE, SHARED, STACKS = 1 << 20, (1 << 20) + 2048, (1 << 20) + 4096, (1 << 20) + (1 << 18), 2 << 20, 128 << 20
@@ -26,7 +27,8 @@ THREAD_BITS, WARP_BITS, TURN_BITS, LANE_BITS = 7, 10, 12, 7  # bytes of a record
 SHARED_BYTES = 232448
 BARRIERS = 16
 IDLE_ROUNDS = 1 << 14  # after which threads that only ask whether they may go on count as waiting for ever
-_BYTES = {"i32": 4, "ptr": 8}
+_BYTES = {"i32": 4, "i64": 8, "ptr": 8}
+CAUSE = {"deadlock": 1}  # of an early end: what @cpu.run returns
 
 
 class Record:
@@ -56,11 +58,13 @@ define internal {kind} @cpu.get.{name}() alwaysinline {{
 }}""" for name, kind in self.type.items())
 
 
-THREAD = Record("thread", ["stack ptr", "next ptr", "previous ptr", "warp ptr", "tid.x i32", "tid.y i32", "tid.z i32", "laneid i32"])
+THREAD = Record("thread", ["stack ptr", "next ptr", "previous ptr", "warp ptr", "tid.x i32", "tid.y i32", "tid.z i32", "laneid i32",
+                           "awaits i32", "awaited i64"])  # what it waits at: a kind and an operand, for `report`
 BLOCK_RECORD = Record("block", [
     *(f"{name}.{axis} i32" for name in ("ntid", "ctaid", "nctaid") for axis in "xyz"), "dynamic i32", "threads i32", "live i32",
     "votes i32", "voted i32", "group ptr", "arguments ptr", f"barriers i32 {2 * BARRIERS}"])
-GROUP_RECORD = Record("group", ["main ptr", "running i32", "idle i32", "stuck i32"])
+# Who ends a kernel early leaves there why and which thread it is.
+GROUP_RECORD = Record("group", ["main ptr", "running i32", "idle i32", "cause i32", "culprit ptr"])
 # A collective in progress has a slot: who takes part and who has come. `spilled` counts those not in the slot of their lowest lane.
 WARP = Record("warp", ["alive i32", "spilled i32", *(f"{name} i32 32" for name in (
     "members", "arrived", "values", "operands", "results", "meetings", "turns"))])
@@ -153,8 +157,8 @@ define internal void @cpu.progress() alwaysinline {{
   store i32 0, ptr %idle
   ret void
 }}
-; Lets the others run. If none of them gets on either, the kernel ends.
-define internal void @cpu.yield() noinline {{
+; Lets the others run, and notes what for. If none of them gets on either, the kernel ends.
+define internal void @cpu.wait(i32 %kind, i64 %operand) noinline {{
   %at = call ptr @cpu.at.idle()
   %idle = load i32, ptr %at
   %idle1 = add i32 %idle, 1
@@ -163,6 +167,10 @@ define internal void @cpu.yield() noinline {{
   %limit = mul i32 %running, {IDLE_ROUNDS}
   %forever = icmp ugt i32 %idle1, %limit
   %self = call ptr @cpu.thread()
+  %pawaits = call ptr @cpu.at.awaits()
+  store i32 %kind, ptr %pawaits
+  %pawaited = call ptr @cpu.at.awaited()
+  store i64 %operand, ptr %pawaited
   br i1 %forever, label %stuck, label %on
 on:
   %next = call ptr @cpu.get.next()
@@ -175,8 +183,20 @@ go:
 out:
   ret void
 stuck:
-  %flag = call ptr @cpu.at.stuck()
-  store i32 1, ptr %flag
+  call void @cpu.end(i32 {CAUSE["deadlock"]})
+  unreachable
+}}
+define internal void @cpu.yield() alwaysinline {{
+  call void @cpu.wait(i32 {KIND["anything"]}, i64 0)
+  ret void
+}}
+; Ends the kernel.
+define internal void @cpu.end(i32 %cause) noinline {{
+  %pcause = call ptr @cpu.at.cause()
+  store i32 %cause, ptr %pcause
+  %self = call ptr @cpu.thread()
+  %culprit = call ptr @cpu.at.culprit()
+  store ptr %self, ptr %culprit
   %main = call ptr @cpu.get.main()
   call void @cpu.switch(ptr %self, ptr %main)
   unreachable
@@ -231,9 +251,13 @@ come:
 wait:
   %g = getelementptr i32, ptr %barrier, i64 1
   %generation = load i32, ptr %g
+  %n64 = zext i32 %n to i64
+  %count64 = zext i32 %count to i64
+  %high = shl i64 %count64, 32
+  %what = or i64 %high, %n64
   br label %loop
 loop:
-  call void @cpu.yield()
+  call void @cpu.wait(i32 {KIND["barrier"]}, i64 %what)
   %now = load volatile i32, ptr %g
   %same = icmp eq i32 %generation, %now
   br i1 %same, label %loop, label %out
@@ -359,14 +383,14 @@ define internal ptr @cpu.prepare(ptr %arena, i32 %t, ptr %start) alwaysinline {{
   store ptr %stack, ptr %record
   ret ptr %record
 }}
-; Runs the blocks from %first to %last, %resident of them at once, in arenas from %base on. Not 0: the kernel waits for ever.
+; Runs the blocks from %first to %last, %resident of them at once, in arenas from %base on. Not 0: the cause of an early end.
 define i32 @cpu.run(ptr %base, i32 %resident, i32 %first, i32 %last) noinline {{
   %group = getelementptr i8, ptr %base, i64 {GROUP}
   %main = getelementptr i8, ptr %group, i64 {group['main']}
   %prunning = getelementptr i8, ptr %group, i64 {group['running']}
   %pidle = getelementptr i8, ptr %group, i64 {group['idle']}
-  %pstuck = getelementptr i8, ptr %group, i64 {group['stuck']}
-  store i32 0, ptr %pstuck
+  %pcause = getelementptr i8, ptr %group, i64 {group['cause']}
+  store i32 0, ptr %pcause
   %block0 = getelementptr i8, ptr %base, i64 {BLOCK}
   %pn = getelementptr i8, ptr %block0, i64 {block['threads']}
   %n = load i32, ptr %pn
@@ -465,13 +489,13 @@ close:
   store ptr %end, ptr %firstprevious
   %to = load ptr, ptr %base
   call void @cpu.switch(ptr %main, ptr %to)
-  %stuck = load volatile i32, ptr %pstuck
-  %ends = icmp ne i32 %stuck, 0
+  %cause = load volatile i32, ptr %pcause
+  %ends = icmp ne i32 %cause, 0
   br i1 %ends, label %fail, label %after
 after:
   br label %groups
 fail:
-  ret i32 1
+  ret i32 %cause
 }}
 """
 
