@@ -11,11 +11,12 @@ import os
 import struct
 import threading
 import time
+import weakref
 
 import numpy as np
 
 from ..device import cpu
-from ..device.cpu import machine, report, runtime
+from ..device.cpu import machine, report, runtime, signals
 from .compile import cache_key, kept
 from .extents import argument, extent, place
 from .launch import CODE, HostExecutable, kernel_name
@@ -53,7 +54,7 @@ class Function:
 
     def __init__(self, code):
         self.shared, self.waits, self._loaded = code.shared, code.waits, machine.Loaded(code.code)
-        self.run = self._PROTOTYPE(self._loaded.address)
+        self.run = self._PROTOTYPE(self._loaded.function("cpu.run"))
         self.pace = _PACE
 
 
@@ -65,6 +66,20 @@ def function(kernel, signature) -> Function:
         return _functions[kernel, signature]
 
 
+class _Mapping:
+    """Address space of `count` arenas, and the signals of the thread that makes them."""
+
+    def __init__(self, count):
+        size = 1 << runtime.ARENA_BITS
+        self.memory = mmap.mmap(-1, (count + 1) * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0))
+        at = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.base = -(-at // size) * size
+        for k in range(count):
+            signals.guard(self.base + k * size)
+        signals.enter(self.base)
+        weakref.finalize(self, signals.leave, self.base)
+
+
 class _Arenas(threading.local):
     """This thread's arenas, as many one after another as a launch has had blocks at once."""
     count = 0
@@ -72,11 +87,8 @@ class _Arenas(threading.local):
     def of(self, count) -> int:
         """Address of the first of `count` arenas."""
         if count > self.count:
-            size = 1 << runtime.ARENA_BITS
-            self.memory = mmap.mmap(-1, (count + 1) * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0))
-            at = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-            self.base, self.count = -(-at // size) * size, count
-        return self.base
+            self.mapping, self.count = _Mapping(count), count
+        return self.mapping.base
 
 
 _arenas = _Arenas()

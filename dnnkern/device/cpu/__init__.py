@@ -14,10 +14,10 @@ copy is done when it is issued, and a wild address ends the process.
 from dataclasses import dataclass
 
 from . import runtime
-from .report import Deadlock, Fault
+from .report import BadAccess, Deadlock, Fault, StackOverflow
 from .writer import Refused
 
-__all__ = ["ARCH", "Code", "Deadlock", "Fault", "Refused", "compile_kernel", "ir_text"]
+__all__ = ["ARCH", "BadAccess", "Code", "Deadlock", "Fault", "Refused", "StackOverflow", "compile_kernel", "ir_text"]
 
 ARCH = "sm_90a"  # whose kernels are lowered
 
@@ -36,7 +36,7 @@ def ir_text(kernel, signature):
     Raises `Refused` with the kernel's name and file where it has something that there is no form for.
     """
     from .._numba_compile import lower
-    from . import forms, writer
+    from . import faults, forms, writer
     if not runtime.is_supported():
         raise Refused(f"no switch between threads is written for the processor {runtime.MACHINE}; there is one for x86_64")
     modules, entry = lower(kernel, signature, ARCH)
@@ -47,7 +47,7 @@ def ir_text(kernel, signature):
         code = kernel.py_func.__code__
         where = f"{kernel.py_func.__name__} ({code.co_filename}:{code.co_firstlineno})"
         raise Refused(f"{where} has no form for the processor: {error}") from None
-    own = runtime.text(waits)
+    own = runtime.text(waits) + faults.text(runtime.MACHINE)
     parts = [own, module.text, functions, _entry(module)]
     parts += [forms.declaration(name, kind) for name, kind in wanted.items() if f'@{name}(' not in own]
     return "\n".join(parts), module.shared, waits
@@ -59,7 +59,7 @@ def _entry(module):
     for k, kind in enumerate(module.parameters):
         lines += [f"  %p{k} = getelementptr i64, ptr %arguments, i64 {k}", f"  %v{k} = load {kind}, ptr %p{k}"]
         values.append(f"{kind} %v{k}")
-    return "\n".join(["define internal void @cpu.entry(ptr %arguments) {", *lines, f'  call void @"{module.entry}"({", ".join(values)})',
+    return "\n".join(["define internal void @cpu.entry(ptr %arguments) #0 {", *lines, f'  call void @"{module.entry}"({", ".join(values)})',
                       "  ret void", "}"])
 
 

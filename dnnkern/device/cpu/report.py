@@ -16,6 +16,14 @@ class Deadlock(Fault):
     """All threads that have not returned wait; the message lists who for what."""
 
 
+class BadAccess(Fault):
+    """A thread has accessed memory that is not there, or none of the launch's."""
+
+
+class StackOverflow(Fault):
+    """The local variables of a thread do not fit its stack."""
+
+
 class View:
     """A record in memory; its fields by name."""
 
@@ -36,10 +44,19 @@ class Thread(View):
 
     def __init__(self, at):
         super().__init__(runtime.THREAD, at)
-        arena = at >> runtime.ARENA_BITS << runtime.ARENA_BITS
-        self.number = at - arena >> runtime.THREAD_BITS
-        self.block = View(runtime.BLOCK_RECORD, arena + runtime.BLOCK)
+        self.arena = at >> runtime.ARENA_BITS << runtime.ARENA_BITS
+        self.number = at - self.arena >> runtime.THREAD_BITS
+        self.block = View(runtime.BLOCK_RECORD, self.arena + runtime.BLOCK)
         self.warp = View(runtime.WARP, self["warp"])
+
+    @classmethod
+    def at_stack(cls, address):
+        """The thread in whose stack an address is."""
+        arena = address >> runtime.ARENA_BITS << runtime.ARENA_BITS
+        return cls(arena + ((address >> runtime.STACK_BITS) % runtime.THREADS << runtime.THREAD_BITS))
+
+    def __repr__(self):
+        return f"thread {tuple(self[f'tid.{axis}'] for axis in 'xyz')} of block {self.block_index}"
 
     @property
     def block_index(self):
@@ -54,7 +71,7 @@ def fault(name, base, place):
 
 
 def _deadlock(name, group, place):
-    blocks, first = {}, group["culprit"]
+    blocks, first = {}, Thread.at_stack(group["culprit"]).at
     at = first
     while True:
         thread = Thread(at)
@@ -74,4 +91,27 @@ def _deadlock(name, group, place):
     return Deadlock("\n".join(lines))
 
 
-_REASONS = {runtime.CAUSE["deadlock"]: _deadlock}
+_NEAR = 1 << 16  # bytes: an access of a function's own stack
+_UNKNOWN = 0x80  # SI_KERNEL: no page was missing; the processor does not say where
+_SIMULATOR = "the simulator names the line (DNNKERN_DEVICE=simulator)"
+
+
+def _signal(name, group, place):
+    stack, address = group["culprit"], group["address"]
+    thread = Thread.at_stack(stack)
+    if abs(address - stack) < _NEAR and runtime.GUARD <= address - thread.arena < runtime.STACKS:
+        return StackOverflow(f"kernel {name}: the functions that threads of block {thread.block_index} are in do not fit their stacks of "
+                             f"{1 << runtime.STACK_BITS} bytes; {_SIMULATOR}")
+    if group["code"] == _UNKNOWN:
+        return BadAccess(f"kernel {name}: {thread} accesses an address that no memory can have, or that is not aligned; {_SIMULATOR}")
+    does = "writes to" if group["detail"] & 2 else "reads from"
+    return BadAccess(f"kernel {name}: {thread} {does} {place(address)}, where there is no memory; {_SIMULATOR}")
+
+
+def _overflow(name, group, place):
+    thread = Thread.at_stack(group["culprit"])
+    return StackOverflow(f"kernel {name}: the local variables of a function that {thread} calls take {group['detail']} bytes; its stack "
+                         f"has {1 << runtime.STACK_BITS} for all")
+
+
+_REASONS = {runtime.CAUSE["deadlock"]: _deadlock, runtime.CAUSE["signal"]: _signal, runtime.CAUSE["overflow"]: _overflow}

@@ -12,6 +12,8 @@ once lie one after another::
     BLOCK      the block's record, the group's of all blocks that run at once (in the first arena), a record of each warp
     EXCHANGE   what the lanes of a warp show each other in matrix instructions
     SHARED     shared memory
+    SIGNALS    the stack of a thread of the system for its signals (in the first arena)
+    GUARD      what nobody may touch, as far as the stacks
     STACKS     a stack of each thread
 
 `Record` says where the fields are, to the IR and to the host code that fills them.
@@ -25,10 +27,11 @@ THREADS, ARENA_BITS, STACK_BITS = 1024, 28, 17
 BLOCK, GROUP, WARPS, EXCHANGE, SHARED, STACKS = 1 << 20, (1 << 20) + 2048, (1 << 20) + 4096, (1 << 20) + (1 << 18), 2 << 20, 128 << 20
 THREAD_BITS, WARP_BITS, TURN_BITS, LANE_BITS = 7, 10, 12, 7  # bytes of a record; of a warp's turn and a lane's part in EXCHANGE
 SHARED_BYTES = 232448
+SIGNALS, SIGNAL_BYTES, GUARD = 3 << 20, (1 << 16) + (1 << 12), 64 << 20
 BARRIERS = 16
 IDLE_ROUNDS = 1 << 14  # after which threads that only ask whether they may go on count as waiting for ever
 _BYTES = {"i32": 4, "i64": 8, "ptr": 8}
-CAUSE = {"deadlock": 1}  # of an early end: what @cpu.run returns
+CAUSE = {"deadlock": 1, "signal": 2, "overflow": 3}  # of an early end: what @cpu.run returns
 
 
 class Record:
@@ -63,8 +66,9 @@ THREAD = Record("thread", ["stack ptr", "next ptr", "previous ptr", "warp ptr", 
 BLOCK_RECORD = Record("block", [
     *(f"{name}.{axis} i32" for name in ("ntid", "ctaid", "nctaid") for axis in "xyz"), "dynamic i32", "threads i32", "live i32",
     "votes i32", "voted i32", "group ptr", "arguments ptr", f"barriers i32 {2 * BARRIERS}"])
-# Who ends a kernel early leaves there why and which thread it is.
-GROUP_RECORD = Record("group", ["main ptr", "running i32", "idle i32", "cause i32", "culprit ptr"])
+# Who ends a kernel early leaves there why, an address in its stack, and what it did: the address it accessed, how, a signal's code.
+GROUP_RECORD = Record("group", ["main ptr", "running i32", "idle i32", "resident i32", "cause i32", "code i32", "culprit ptr",
+                                "address i64", "detail i64"])
 # A collective in progress has a slot: who takes part and who has come. `spilled` counts those not in the slot of their lowest lane.
 WARP = Record("warp", ["alive i32", "spilled i32", *(f"{name} i32 32" for name in (
     "members", "arrived", "values", "operands", "results", "meetings", "turns"))])
@@ -74,6 +78,13 @@ assert THREAD.bytes <= 1 << THREAD_BITS and WARP.bytes <= 1 << WARP_BITS and BLO
 _SWITCHES = {"x86_64": r"pushq %rbp\0Apushq %rbx\0Apushq %r12\0Apushq %r13\0Apushq %r14\0Apushq %r15\0Amovq %rsp, (%rdi)\0Amovq %rsi, %rsp"
                        r"\0Apopq %r15\0Apopq %r14\0Apopq %r13\0Apopq %r12\0Apopq %rbx\0Apopq %rbp\0Aretq"}
 _SAVED = {"x86_64": 48}  # bytes it pushes, below the return address
+# A function asks whether so many bytes (in %rax) fit the stack, aligned to its size; a naked function, all registers but %r11 stay.
+PROBES = {"x86_64": r'call void asm sideeffect "pushq %rcx\0Amovq %rsp, %rcx\0Asubq %rax, %rcx\0Asubq $${slack}, %rcx\0Axorq %rsp, %rcx\0A'
+                    r'shrq $${bits}, %rcx\0Apopq %rcx\0Ajne 1f\0Aretq\0A1: movq %rax, %rdi\0Aandq $$-16, %rsp\0Acallq *%r11", '
+                    r'"{{r11}},~{{memory}}"(ptr @cpu.overflow)'}
+# Where the registers of interrupted code are in a ucontext: stack pointer, program counter, the first two arguments of a function, and the
+# word whose second bit says that an access was a write.
+CONTEXTS = {"x86_64": {"sp": 160, "pc": 168, "first": 104, "second": 112, "error": 192}}
 MACHINE = {"AMD64": "x86_64"}.get(platform.machine(), platform.machine())
 
 
@@ -82,16 +93,20 @@ def is_supported():
     return MACHINE in _SWITCHES
 
 
-def _where():
+def switch():
+    """``@cpu.switch(save, to)``."""
     return f"""
-declare ptr @llvm.frameaddress.p0(i32)
-declare i32 @llvm.cttz.i32(i32, i1)
-declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-
 define internal void @cpu.switch(ptr %save, ptr %to) naked noinline {{
   call void asm sideeffect "{_SWITCHES[MACHINE]}", "~{{memory}}"()
   unreachable
-}}
+}}"""
+
+
+def _where():
+    return switch() + f"""
+declare ptr @llvm.frameaddress.p0(i32)
+declare i32 @llvm.cttz.i32(i32, i1)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 define internal ptr @cpu.arena() alwaysinline {{
   %frame = call ptr @llvm.frameaddress.p0(i32 0)
   %i = ptrtoint ptr %frame to i64
@@ -196,7 +211,8 @@ define internal void @cpu.end(i32 %cause) noinline {{
   store i32 %cause, ptr %pcause
   %self = call ptr @cpu.thread()
   %culprit = call ptr @cpu.at.culprit()
-  store ptr %self, ptr %culprit
+  %frame = call ptr @llvm.frameaddress.p0(i32 0)
+  store ptr %frame, ptr %culprit
   %main = call ptr @cpu.get.main()
   call void @cpu.switch(ptr %self, ptr %main)
   unreachable
@@ -391,6 +407,8 @@ define i32 @cpu.run(ptr %base, i32 %resident, i32 %first, i32 %last) noinline {{
   %pidle = getelementptr i8, ptr %group, i64 {group['idle']}
   %pcause = getelementptr i8, ptr %group, i64 {group['cause']}
   store i32 0, ptr %pcause
+  %president = getelementptr i8, ptr %group, i64 {group['resident']}
+  store i32 %resident, ptr %president
   %block0 = getelementptr i8, ptr %base, i64 {BLOCK}
   %pn = getelementptr i8, ptr %block0, i64 {block['threads']}
   %n = load i32, ptr %pn
