@@ -17,8 +17,10 @@ import numpy as np
 
 from ..device import cpu
 from ..device.cpu import machine, report, runtime, signals
+from .check import CHECKS
 from .compile import cache_key, kept
-from .extents import argument, extent, place
+from .extents import Extent, argument, extent, place
+from .extents import packed as packed_extents
 from .launch import CODE, HostExecutable, kernel_name
 from .processor import cores
 from .scalars import shown
@@ -28,6 +30,7 @@ from .table import Table
 _MOST_THREADS, _MOST_RESIDENT = runtime.THREADS, 1024
 WORTH_SHARING = 2e-4  # seconds of work, beside which it counts little that another thread of the system has to wake up
 CHUNKS = 8            # that each of them takes, about, so that all end at the same time
+BOUNDS = "bounds" in CHECKS  # whether kernels are compiled so that every access is checked
 _PACE = 1e-8          # seconds a CUDA thread of a kernel that has not run yet
 _lock, _functions = threading.Lock(), {}
 
@@ -38,14 +41,15 @@ def _sources():
 
 
 def key(kernel, signature) -> str:
-    """Name of the kernel's code in the cache: of this processor, this LLVM and these sources."""
-    parts = cache_key(kernel, signature, cpu.ARCH), machine.identity(), _sources()
+    """Name of the kernel's code in the cache: of this processor, this LLVM and these sources, checked or not."""
+    parts = cache_key(kernel, signature, cpu.ARCH), machine.identity(), _sources(), "bounds" * BOUNDS
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def compile_kernel(kernel, signature) -> cpu.Code:
     """The kernel for these parameter types, from the disk cache or compiled."""
-    return kept(cpu.Code, lambda: f"cpu/{machine.identity()}/{key(kernel, signature)}.o", lambda: cpu.compile_kernel(kernel, signature))
+    return kept(cpu.Code, lambda: f"cpu/{machine.identity()}/{key(kernel, signature)}.o",
+                lambda: cpu.compile_kernel(kernel, signature, BOUNDS))
 
 
 class Function:
@@ -53,17 +57,26 @@ class Function:
     _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)
 
     def __init__(self, code):
-        self.shared, self.waits, self._loaded = code.shared, code.waits, machine.Loaded(code.code)
+        self.shared, self.waits, self.checked, self._loaded = code.shared, code.waits, code.checked, machine.Loaded(code.code)
+        signals.install()
         self.run = self._PROTOTYPE(self._loaded.function("cpu.run"))
         self.pace = _PACE
+        self.constants = list(self._constants()) if code.checked else []
+
+    def _constants(self):
+        at = self._loaded.variable("cpu.constants")
+        while low := ctypes.c_uint64.from_address(at).value:
+            yield Extent(low, low + ctypes.c_uint64.from_address(at + 8).value, "a constant")
+            at += 16
 
 
 def function(kernel, signature) -> Function:
     """The kernel for these parameter types, compiled and loaded once a process."""
     with _lock:
-        if (kernel, signature) not in _functions:
-            _functions[kernel, signature] = Function(compile_kernel(kernel, signature))
-        return _functions[kernel, signature]
+        which = kernel, signature, BOUNDS
+        if which not in _functions:
+            _functions[which] = Function(compile_kernel(kernel, signature))
+        return _functions[which]
 
 
 class _Mapping:
@@ -107,7 +120,7 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
     Raises
     ------
     report.Fault
-        The kernel has ended early; it is a `Deadlock` where its threads wait for each other for ever.
+        The kernel has ended early: its threads wait for each other for ever, or one has done what cannot be gone on from.
     """
     name = kernel_name(kernel)
     blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
@@ -125,6 +138,8 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
         raise ValueError(f"launch of {name}: {blocks} blocks of a cooperative launch; expected at most {_MOST_RESIDENT}")
     arguments = ctypes.create_string_buffer(packed, len(packed) or 1)
 
+    listed = packed_extents([*extents(), *found.constants]) if found.checked else None
+
     def run(first, last):
         """Blocks of the launch, in arenas of the running thread; the exception where the kernel ended early."""
         base = _arenas.of(resident)
@@ -134,6 +149,8 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
             _put(at, "nctaid.x", "3I", *grid)
             _put(at, "dynamic", "2I", shared, threads)
             _put(at, "arguments", "Q", ctypes.addressof(arguments))
+        if listed is not None:
+            _put(base + runtime.GROUP, "extents", "QI", listed.ctypes.data, len(listed), record=runtime.GROUP_RECORD)
         if found.run(base, resident, first, last):
             return report.fault(name, base, functools.partial(place, extents=extents()))
         return None
@@ -180,9 +197,9 @@ def _pool():
 os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads
 
 
-def _put(block, field, code, *values):
+def _put(at, field, code, *values, record=runtime.BLOCK_RECORD):
     data = struct.pack("<" + code, *values)
-    ctypes.memmove(block + runtime.BLOCK_RECORD.offset[field], data, len(data))
+    ctypes.memmove(at + record.offset[field], data, len(data))
 
 
 def scalar(kind, value) -> bytes:

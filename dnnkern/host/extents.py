@@ -1,6 +1,11 @@
 """The memory that a launch on the processor was given: which argument an address belongs to, for messages and for DNNKERN_CHECK=bounds."""
 from dataclasses import dataclass
 
+import numpy as np
+
+
+_NEAR = 1 << 30  # bytes: what is farther off has nothing to do with an array
+
 
 @dataclass(frozen=True, order=True)
 class Extent:
@@ -26,6 +31,11 @@ def extent(array, name) -> Extent:
     return Extent(low, high + size, name)
 
 
+def packed(extents):
+    """Pairs of the first address and the one after the last, as the check of a kernel takes them."""
+    return np.array([(e.low, e.high) for e in extents], np.uint64)
+
+
 def argument(kernel, k) -> str:
     """Name of a kernel's parameter for a message."""
     return f"argument '{kernel.py_func.__code__.co_varnames[k]}'"
@@ -37,12 +47,16 @@ def place(address, extents) -> str:
     >>> place(1030, [Extent(1000, 1024, "argument 'x'"), Extent(4096, 8192, "argument 'y'")])
     "0x406, 6 bytes past the end of argument 'x' (24 bytes)"
     """
-    nearest = min(extents, key=lambda e: max(e.low - address, address - e.high + 1, 0), default=None)
+    def distance(e):
+        return max(e.low - address, address - e.high + 1, 0)
+    nearest = min(extents, key=distance, default=None)
     if nearest is None:
         return f"{address:#x}"
+    if distance(nearest) > _NEAR:
+        return f"{address:#x}, near none of its arguments"
     size = f"{nearest.name} ({nearest.high - nearest.low} bytes)"
     if address < nearest.low:
         return f"{address:#x}, {nearest.low - address} bytes before {size}"
     if address >= nearest.high:
-        return f"{address:#x}, {address - nearest.high} bytes past the end of {size}"
+        return f"{address:#x}, {address - nearest.high or 'no'} bytes past the end of {size}"
     return f"{address:#x}, byte {address - nearest.low} of {size}"

@@ -24,13 +24,17 @@ ARCH = "sm_90a"  # whose kernels are lowered
 
 @dataclass(frozen=True)
 class Code:
-    """A compiled kernel: object code, bytes of static shared memory, and whether its threads wait for each other."""
+    """A compiled kernel: object code, bytes of static shared memory, and whether its threads wait for each other.
+
+    Of one that is `checked` the host lists the memory it may access.
+    """
     code: bytes
     shared: int
     waits: bool
+    checked: bool = False
 
 
-def ir_text(kernel, signature):
+def ir_text(kernel, signature, checked=False):
     """(LLVM IR of a kernel with all that it needs, bytes of static shared memory, whether its threads wait for each other).
 
     Raises `Refused` with the kernel's name and file where it has something that there is no form for.
@@ -41,13 +45,13 @@ def ir_text(kernel, signature):
         raise Refused(f"no switch between threads is written for the processor {runtime.MACHINE}; there is one for x86_64")
     modules, entry = lower(kernel, signature, ARCH)
     try:
-        module = writer.Module(modules, entry)
-        functions, wanted, waits = forms.write(module.externals)
+        module = writer.Module(modules, entry, checked)
+        functions, wanted, waits = forms.write(module.externals, checked)
     except Refused as error:
         code = kernel.py_func.__code__
         where = f"{kernel.py_func.__name__} ({code.co_filename}:{code.co_firstlineno})"
         raise Refused(f"{where} has no form for the processor: {error}") from None
-    own = runtime.text(waits) + faults.text(runtime.MACHINE)
+    own = runtime.text(waits) + faults.text(runtime.MACHINE, checked, module.constants, (module.static, module.shared))
     parts = [own, module.text, functions, _entry(module)]
     parts += [forms.declaration(name, kind) for name, kind in wanted.items() if f'@{name}(' not in own]
     return "\n".join(parts), module.shared, waits
@@ -63,8 +67,8 @@ def _entry(module):
                       "  ret void", "}"])
 
 
-def compile_kernel(kernel, signature) -> Code:
-    """A `cuda.jit` kernel for parameter types as `dnnkern.host.compile.compile_kernel` takes them."""
+def compile_kernel(kernel, signature, checked=False) -> Code:
+    """A `cuda.jit` kernel for parameter types as `dnnkern.host.compile.compile_kernel` takes them; `checked`: every access is."""
     from .machine import assemble
-    text, shared, waits = ir_text(kernel, signature)
-    return Code(assemble(text), shared, waits)
+    text, shared, waits = ir_text(kernel, signature, checked)
+    return Code(assemble(text), shared, waits, checked)

@@ -15,7 +15,7 @@ import re
 
 from llvmlite import ir
 
-from .writer import Refused, written
+from .writer import Refused, size, written
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 HALF, FLOAT, DOUBLE, POINTER, VOID = ir.HalfType(), ir.FloatType(), ir.DoubleType(), ir.PointerType(), ir.VoidType()
@@ -63,7 +63,7 @@ def find(text):
     raise Refused(f"the {'instruction' if ' ' in text or text.endswith(';') else 'function'} {text!r}")
 
 
-def write(externals):
+def write(externals, checked=False):
     """(definitions, declarations of what they call and do not define, whether any of them waits) of what a written kernel calls.
 
     Raises `Refused` with the first that has no form.
@@ -78,7 +78,8 @@ def write(externals):
         function.linkage = "internal"
         function.attributes.add("alwaysinline")
         body = Body(function.append_basic_block("entry"))
-        body.result, body.words = result, words
+        body.result, body.words, body.checked = result, words, checked
+        body.given.update(a for a in function.args if a.type == POINTER)
         values = entry.make(body, *function.args, **words)
         if not body.block.is_terminated:
             body.end(values)
@@ -92,8 +93,16 @@ def declaration(name, function_type):
 
 
 class Body(ir.IRBuilder):
-    """Builder of one form's function. `result` is the type it returns, a struct where there are several results."""
-    result = VOID
+    """Builder of one form's function. `result` is the type it returns, a struct where there are several results.
+
+    Where the kernel is `checked`, so is every access by a pointer that it has `given`: an argument, what `pointer` and `shared` make of
+    addresses, and what `at` makes of these.
+    """
+    result, checked = VOID, False
+
+    def __init__(self, block):
+        super().__init__(block)
+        self.given = set()
 
     def end(self, values):
         """Return one value, several as a struct, or none."""
@@ -129,15 +138,45 @@ class Body(ir.IRBuilder):
 
     def shared(self, address):
         """Pointer to a 32-bit shared address."""
-        return self.invoke("cpu.shared_pointer", POINTER, address)
+        return self._given(self.invoke("cpu.shared_pointer", POINTER, address))
 
     def pointer(self, address):
         """Pointer to a 64-bit address."""
-        return self.inttoptr(address, POINTER)
+        return self._given(self.inttoptr(address, POINTER))
 
     def at(self, pointer, offset, kind=I8):
         """Pointer `offset` elements of a type on."""
-        return self.gep(pointer, [offset if isinstance(offset, ir.Value) else I64(offset)], source_etype=kind)
+        found = self.gep(pointer, [offset if isinstance(offset, ir.Value) else I64(offset)], source_etype=kind)
+        return self._given(found) if pointer in self.given else found
+
+    def _given(self, pointer):
+        self.given.add(pointer)
+        return pointer
+
+    def check(self, pointer, nbytes, writes):
+        """Ask whether an access of so many bytes is one that the kernel may make."""
+        if self.checked and pointer in self.given:
+            self.invoke("cpu.check", VOID, pointer, nbytes, I1(writes))
+
+    def load(self, ptr, *args, typ=None, **keywords):
+        """llvmlite's, checked."""
+        self.check(ptr, I64(size(typ)), False)
+        return super().load(ptr, *args, typ=typ, **keywords)
+
+    def load_atomic(self, ptr, *args, typ=None, **keywords):
+        """llvmlite's, checked."""
+        self.check(ptr, I64(size(typ)), False)
+        return super().load_atomic(ptr, *args, typ=typ, **keywords)
+
+    def store(self, value, ptr, **keywords):
+        """llvmlite's, checked."""
+        self.check(ptr, I64(size(value.type)), True)
+        return super().store(value, ptr, **keywords)
+
+    def atomic_rmw(self, op, ptr, val, ordering):
+        """llvmlite's, checked."""
+        self.check(ptr, I64(size(val.type)), True)
+        return super().atomic_rmw(op, ptr, val, ordering)
 
     def collect(self, kind, mask, value, operand=None):
         """A collective of the runtime: a shuffle's mode, "ballot", "add", "max" or "min"."""

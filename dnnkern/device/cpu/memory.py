@@ -75,6 +75,8 @@ def copy_filled(body, to, source, offset, count, level, size):
         with all_of_it:
             _move(body, target, source, whole)
         with part:
+            body.check(target, I64(whole), True)
+            body.check(source, body.zext(count, I64), False)
             body.invoke("llvm.memset.p0.i64", VOID, target, I8(0), I64(whole), I1(0))
             body.invoke("llvm.memcpy.p0.p0.i64", VOID, target, source, body.zext(count, I64), I1(0))
 

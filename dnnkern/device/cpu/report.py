@@ -114,4 +114,17 @@ def _overflow(name, group, place):
                          f"has {1 << runtime.STACK_BITS} for all")
 
 
-_REASONS = {runtime.CAUSE["deadlock"]: _deadlock, runtime.CAUSE["signal"]: _signal, runtime.CAUSE["overflow"]: _overflow}
+def _bounds(name, group, place):
+    thread, address, detail = Thread.at_stack(group["culprit"]), group["address"], group["detail"]
+    does = f"writes {detail % runtime.WRITE} bytes to" if detail >= runtime.WRITE else f"reads {detail} bytes from"
+    base = group.at - runtime.GROUP
+    if 0 <= address - base < group["resident"] << runtime.ARENA_BITS:
+        offset = (address - base) % (1 << runtime.ARENA_BITS) - runtime.SHARED
+        where = f"shared memory, byte {offset} of {group['code']}" if offset < runtime.STACKS - runtime.SHARED else "another thread's stack"
+    else:
+        where = place(address)
+    return BadAccess(f"kernel {name}: {thread} {does} {where}; {_SIMULATOR}")
+
+
+_REASONS = {waits.CAUSE["deadlock"]: _deadlock, waits.CAUSE["signal"]: _signal, waits.CAUSE["overflow"]: _overflow,
+            waits.CAUSE["bounds"]: _bounds}

@@ -21,17 +21,17 @@ once lie one after another::
 import platform
 
 from . import lanes
-from .waits import KIND
+from .waits import KIND, waiting
 
 THREADS, ARENA_BITS, STACK_BITS = 1024, 28, 17
 BLOCK, GROUP, WARPS, EXCHANGE, SHARED, STACKS = 1 << 20, (1 << 20) + 2048, (1 << 20) + 4096, (1 << 20) + (1 << 18), 2 << 20, 128 << 20
 THREAD_BITS, WARP_BITS, TURN_BITS, LANE_BITS = 7, 10, 12, 7  # bytes of a record; of a warp's turn and a lane's part in EXCHANGE
 SHARED_BYTES = 232448
+RECORDS = EXCHANGE + (1 << 18)  # where what the runtime has for itself ends
 SIGNALS, SIGNAL_BYTES, GUARD = 3 << 20, (1 << 16) + (1 << 12), 64 << 20
 BARRIERS = 16
-IDLE_ROUNDS = 1 << 14  # after which threads that only ask whether they may go on count as waiting for ever
+WRITE = 1 << 32  # beside the bytes of an access that is a write
 _BYTES = {"i32": 4, "i64": 8, "ptr": 8}
-CAUSE = {"deadlock": 1, "signal": 2, "overflow": 3}  # of an early end: what @cpu.run returns
 
 
 class Record:
@@ -68,7 +68,7 @@ BLOCK_RECORD = Record("block", [
     "votes i32", "voted i32", "group ptr", "arguments ptr", f"barriers i32 {2 * BARRIERS}"])
 # Who ends a kernel early leaves there why, an address in its stack, and what it did: the address it accessed, how, a signal's code.
 GROUP_RECORD = Record("group", ["main ptr", "running i32", "idle i32", "resident i32", "cause i32", "code i32", "culprit ptr",
-                                "address i64", "detail i64"])
+                                "address i64", "detail i64", "extents ptr", "count i32"])  # of a launch that is checked: what it was given
 # A collective in progress has a slot: who takes part and who has come. `spilled` counts those not in the slot of their lowest lane.
 WARP = Record("warp", ["alive i32", "spilled i32", *(f"{name} i32 32" for name in (
     "members", "arrived", "values", "operands", "results", "meetings", "turns"))])
@@ -166,57 +166,6 @@ define internal i32 @cpu.shared_address.i32(ptr %p) alwaysinline {{
 
 def _barriers():
     return f"""
-; Something has happened that others may wait for.
-define internal void @cpu.progress() alwaysinline {{
-  %idle = call ptr @cpu.at.idle()
-  store i32 0, ptr %idle
-  ret void
-}}
-; Lets the others run, and notes what for. If none of them gets on either, the kernel ends.
-define internal void @cpu.wait(i32 %kind, i64 %operand) noinline {{
-  %at = call ptr @cpu.at.idle()
-  %idle = load i32, ptr %at
-  %idle1 = add i32 %idle, 1
-  store i32 %idle1, ptr %at
-  %running = call i32 @cpu.get.running()
-  %limit = mul i32 %running, {IDLE_ROUNDS}
-  %forever = icmp ugt i32 %idle1, %limit
-  %self = call ptr @cpu.thread()
-  %pawaits = call ptr @cpu.at.awaits()
-  store i32 %kind, ptr %pawaits
-  %pawaited = call ptr @cpu.at.awaited()
-  store i64 %operand, ptr %pawaited
-  br i1 %forever, label %stuck, label %on
-on:
-  %next = call ptr @cpu.get.next()
-  %alone = icmp eq ptr %self, %next
-  br i1 %alone, label %out, label %go
-go:
-  %to = load ptr, ptr %next
-  call void @cpu.switch(ptr %self, ptr %to)
-  br label %out
-out:
-  ret void
-stuck:
-  call void @cpu.end(i32 {CAUSE["deadlock"]})
-  unreachable
-}}
-define internal void @cpu.yield() alwaysinline {{
-  call void @cpu.wait(i32 {KIND["anything"]}, i64 0)
-  ret void
-}}
-; Ends the kernel.
-define internal void @cpu.end(i32 %cause) noinline {{
-  %pcause = call ptr @cpu.at.cause()
-  store i32 %cause, ptr %pcause
-  %self = call ptr @cpu.thread()
-  %culprit = call ptr @cpu.at.culprit()
-  %frame = call ptr @llvm.frameaddress.p0(i32 0)
-  store ptr %frame, ptr %culprit
-  %main = call ptr @cpu.get.main()
-  call void @cpu.switch(ptr %self, ptr %main)
-  unreachable
-}}
 define internal void @cpu.open(ptr %barrier) alwaysinline {{
   store i32 0, ptr %barrier
   %g = getelementptr i32, ptr %barrier, i64 1
@@ -520,4 +469,4 @@ fail:
 
 def text(waits):
     """The runtime of a kernel, whose threads wait for each other or do not. It calls the kernel as ``void @cpu.entry(ptr arguments)``."""
-    return _where() + _barriers() + lanes.text() + _threads().replace("@WAITS@", "true" if waits else "false")
+    return _where() + waiting() + _barriers() + lanes.text() + _threads().replace("@WAITS@", "true" if waits else "false")

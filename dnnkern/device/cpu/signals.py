@@ -6,15 +6,15 @@ stack pointer whether a fiber was running. If one was, the handler leaves in the
 if it had called the switch to the main stack. If not, it is none of our business, and the handler that was there before gets the signal.
 """
 import ctypes
+import functools
 import signal
-import threading
 
 from . import machine, runtime
+from .waits import CAUSE
 
 SIGNALS = signal.SIGSEGV, signal.SIGBUS
 _SIGINFO, _ONSTACK, _DISABLE = 4, 0x08000000, 2  # SA_SIGINFO, SA_ONSTACK, SS_DISABLE
 _libc = ctypes.CDLL(None, use_errno=True)
-_lock = threading.Lock()
 
 
 class _Action(ctypes.Structure):
@@ -73,7 +73,7 @@ end:
   %lies = load i64, ptr %plies
   %perror = getelementptr i8, ptr %context, i64 {context['error']}
   %error = load i64, ptr %perror
-{put("cause", "i32", runtime.CAUSE["signal"])}{put("code", "i32", "%code")}{put("culprit", "i64", "%sp")}\
+{put("cause", "i32", CAUSE["signal"])}{put("code", "i32", "%code")}{put("culprit", "i64", "%sp")}\
 {put("address", "i64", "%lies")}{put("detail", "i64", "%error")}
   %pmain = getelementptr i8, ptr %group, i64 {group['main']}
   %main = load i64, ptr %pmain
@@ -102,17 +102,14 @@ out:
 """
 
 
-def _install():
-    """Take the signals, once a process and its children."""
-    global _handler
-    if _handler is None:
-        _handler = machine.Loaded(machine.assemble(_text()))
-        action = _Action(_handler.function("cpu.signal"), flags=_SIGINFO | _ONSTACK)
-        for number in SIGNALS:
-            _call("sigaction", number, ctypes.byref(action), ctypes.c_void_p(_handler.variable("cpu.before") + number * _ACTION))
-
-
-_handler = None
+@functools.cache
+def install():
+    """Take the signals, once a process and its children; gives the handler, which must live as long."""
+    handler = machine.Loaded(machine.assemble(_text()))
+    action = _Action(handler.function("cpu.signal"), flags=_SIGINFO | _ONSTACK)
+    for number in SIGNALS:
+        _call("sigaction", number, ctypes.byref(action), ctypes.c_void_p(handler.variable("cpu.before") + number * _ACTION))
+    return handler
 
 
 def _call(name, *arguments):
@@ -122,8 +119,6 @@ def _call(name, *arguments):
 
 def enter(base):
     """The running thread of the system has its arenas from `base` on, and handles its signals there."""
-    with _lock:
-        _install()
     _call("sigaltstack", ctypes.byref(_Stack(base + runtime.SIGNALS, 0, runtime.SIGNAL_BYTES)), None)
 
 

@@ -1,4 +1,4 @@
-"""What a thread waits at, for the report of a kernel that waits for ever.
+"""How a thread waits, as LLVM IR beside `runtime`, and what at, for the report of a kernel that waits for ever.
 
 A wait of the runtime or of a form is a call of ``@cpu.wait(kind, operand)`` in a loop: the thread's record keeps both while others
 run, which is two stores. `story` enters the function that makes words of them::
@@ -13,6 +13,8 @@ import ctypes
 
 from .._words import listed
 
+CAUSE = {"deadlock": 1, "signal": 2, "overflow": 3, "bounds": 4}  # of a kernel's early end: what @cpu.run returns
+IDLE_ROUNDS = 1 << 14  # after which threads that only ask whether they may go on count as waiting for ever
 KIND, _STORIES = {}, []
 
 
@@ -68,3 +70,60 @@ def _sleep(thread, operand, place):
 
 def _lanes(mask):
     return listed([lane for lane in range(32) if mask >> lane & 1])
+
+
+def waiting():
+    """Waiting, and the kernel's end where that is in vain."""
+    return f"""
+; Something has happened that others may wait for.
+define internal void @cpu.progress() alwaysinline {{
+  %idle = call ptr @cpu.at.idle()
+  store i32 0, ptr %idle
+  ret void
+}}
+; Lets the others run, and notes what for. If none of them gets on either, the kernel ends.
+define internal void @cpu.wait(i32 %kind, i64 %operand) noinline {{
+  %at = call ptr @cpu.at.idle()
+  %idle = load i32, ptr %at
+  %idle1 = add i32 %idle, 1
+  store i32 %idle1, ptr %at
+  %running = call i32 @cpu.get.running()
+  %limit = mul i32 %running, {IDLE_ROUNDS}
+  %forever = icmp ugt i32 %idle1, %limit
+  %self = call ptr @cpu.thread()
+  %pawaits = call ptr @cpu.at.awaits()
+  store i32 %kind, ptr %pawaits
+  %pawaited = call ptr @cpu.at.awaited()
+  store i64 %operand, ptr %pawaited
+  br i1 %forever, label %stuck, label %on
+on:
+  %next = call ptr @cpu.get.next()
+  %alone = icmp eq ptr %self, %next
+  br i1 %alone, label %out, label %go
+go:
+  %to = load ptr, ptr %next
+  call void @cpu.switch(ptr %self, ptr %to)
+  br label %out
+out:
+  ret void
+stuck:
+  call void @cpu.end(i32 {CAUSE["deadlock"]})
+  unreachable
+}}
+define internal void @cpu.yield() alwaysinline {{
+  call void @cpu.wait(i32 {KIND["anything"]}, i64 0)
+  ret void
+}}
+; Ends the kernel.
+define internal void @cpu.end(i32 %cause) noinline {{
+  %pcause = call ptr @cpu.at.cause()
+  store i32 %cause, ptr %pcause
+  %self = call ptr @cpu.thread()
+  %culprit = call ptr @cpu.at.culprit()
+  %frame = call ptr @llvm.frameaddress.p0(i32 0)
+  store ptr %frame, ptr %culprit
+  %main = call ptr @cpu.get.main()
+  call void @cpu.switch(ptr %self, ptr %main)
+  unreachable
+}}
+"""
