@@ -11,15 +11,19 @@ import pytest
 from kit import launch
 
 from dnnkern import dispatch
-from dnnkern.device import cpu, cuda, f32, i32, u32
+from dnnkern.device import cpu, cuda, f32, i32, i64, u32
 from dnnkern.device.atomic import fetch_add_u32
+from dnnkern.device.cluster import cluster_sync, remote_address, store_remote_f32
 from dnnkern.device.cp_async import copy_async16, copy_async16_if
 from dnnkern.device.grid import load_acquired
+from dnnkern.device.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
+from dnnkern.device.tma import bulk_load
 from dnnkern.device.vec import address, load4, load4_nc_if, load_shared_4f32, shared_address, store4, store_shared_f32
 from dnnkern.host import cpu as host
 from dnnkern.host.extents import Extent, extent, place
 
-ALGORITHMS = [("matmul", "blocked"), ("matmul", "mma"), ("conv_fwd", "implicit_gemm"), ("softmax_fwd", "warp"), ("sdpa_fwd", "flash_simt"),
+ALGORITHMS = [("matmul", "blocked"), ("matmul", "mma"), ("matmul", "wgmma"), ("layer_norm_fwd", "cluster"),
+              ("conv_fwd", "implicit_gemm"), ("softmax_fwd", "warp"), ("sdpa_fwd", "flash_simt"),
               ("batch_norm_infer", "planes"), ("batch_norm_bwd", "columns"), ("rnn_fwd", "persistent"), ("adam_step", "chunks")]
 
 
@@ -94,6 +98,27 @@ def copies_to(x, count, k):
 
 
 @cuda.jit(launch_bounds=64)
+def copies_a_run(x, count, k):
+    tile, bars = cuda.shared.array(96, f32, alignment=16), cuda.shared.array(1, i64)
+    bar = shared_address(bars, 0)
+    if cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0:
+        mbarrier_init(bar, u32(1))
+        fence_mbarrier_init()
+        mbarrier_arrive_expect(bar, u32(128))
+        bulk_load(shared_address(tile, 0), address(x, k), u32(128), bar)
+        mbarrier_wait(bar, u32(0))
+        count[0] = u32(tile[31])
+
+
+@cuda.jit(launch_bounds=64)
+def stores_to_another(x, count, k):
+    tile = cuda.shared.array(96, f32, alignment=16)
+    cluster_sync()
+    store_remote_f32(remote_address(shared_address(tile, k), u32(0)), f32(1))
+    cluster_sync()
+
+
+@cuda.jit(launch_bounds=64)
 def reads_shared(x, count, k):
     tile = cuda.shared.array(96, f32, alignment=16)
     tile[cuda.threadIdx.x] = f32(0)
@@ -130,6 +155,8 @@ _X, _COUNT = "argument 'x' (256 bytes)", "argument 'count' (256 bytes)"
     (polls, 63, 64, f"reads 4 bytes from ADDRESS, no bytes past the end of {_COUNT}"),
     (copies, 60, 64, f"reads 8 bytes from ADDRESS, no bytes past the end of {_X}"),
     (copies_a_part, 62, 63, f"reads 8 bytes from ADDRESS, byte 252 of {_X}"),
+    (copies_a_run, 32, 36, f"reads 128 bytes from ADDRESS, byte 144 of {_X}"),
+    (stores_to_another, 95, 96, "writes 4 bytes to shared memory, byte 384 of 384"),
     (copies_to, 92, 96, "writes 8 bytes to shared memory, byte 384 of 384"),
     (reads_shared, 95, 96, "reads 4 bytes from shared memory, byte 384 of 384"),
     (reads_shared, 0, -100, "reads 4 bytes from shared memory, byte -16 of 384"),

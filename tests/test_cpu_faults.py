@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 from kit import launch
 
-from dnnkern.device import cpu, cuda, f32, i32, u32, warp
+from dnnkern.device import cpu, cuda, f32, i32, i64, u32, warp
 from dnnkern.device.barrier import barrier_sync
+from dnnkern.device.cluster import cluster_rank, cluster_sync
 from dnnkern.device.grid import announce, await_blocks
+from dnnkern.device.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_test, mbarrier_wait
+from dnnkern.device.vec import shared_address
 from dnnkern.host import cpu as host
 
 
@@ -80,6 +83,49 @@ def test_who_waits_for_a_block_that_there_is_not(blocks, more):
     came[0] = 0
     launch(meets, blocks, 32, came, blocks, cooperative=True)
     assert came[0] == blocks
+
+
+@cuda.jit(launch_bounds=64)
+def lacks_an_arrival(y):
+    bars = cuda.shared.array(2, i64)
+    t, bar = i32(cuda.threadIdx.x), shared_address(bars, 1)
+    if t == 0:
+        mbarrier_init(bar, u32(3))
+        fence_mbarrier_init()
+    cuda.syncthreads()
+    if t == 0:
+        mbarrier_arrive_expect(bar, u32(96))
+    if t < 32:
+        mbarrier_wait(bar, u32(0))
+    while not mbarrier_test(bar, u32(0)):
+        y[0] += i32(1)
+
+
+def test_who_waits_at_an_mbarrier():
+    with pytest.raises(cpu.Deadlock) as caught:
+        launch(lacks_an_arrival, 1, 64, np.zeros(1, np.int32))
+    assert str(caught.value).splitlines()[2:] == [
+        "    64 threads 0-63: mbarrier at byte 8 of shared memory, phase of parity 0: 2 of 3 arrivals and 96 bytes missing"]
+    goes_on()
+
+
+@cuda.jit(launch_bounds=32)
+def not_all_of_a_cluster(y):
+    t = i32(cuda.threadIdx.x)
+    if cluster_rank() == 1 and t == 7:
+        while y[0] == 0:
+            cuda.nanosleep(u32(100))
+    cluster_sync()
+
+
+def test_who_waits_for_a_cluster():
+    with pytest.raises(cpu.Deadlock) as caught:
+        launch(not_all_of_a_cluster, 4, 32, np.zeros(1, np.int32), cluster=2)
+    there = "barrier of the cluster: 63 of the 64 threads that have not returned have arrived"
+    assert str(caught.value).splitlines()[1:] == [
+        "  block (0, 0, 0):", f"    32 threads 0-31: {there}",
+        "  block (1, 0, 0):", f"    31 threads 0-6, 8-31: {there}", "    thread 7: sleeps (nanosleep)"]
+    goes_on()
 
 
 # ---- wild accesses

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kit import launch, needs
 
-from dnnkern.device import SIMULATED, cuda, device_function, f32, i32, i64, tma, u32
+from dnnkern.device import HOST_MEMORY, SIMULATED, cuda, device_function, f32, i32, i64, tma, u32
 from dnnkern.device.cluster import cluster_rank, cluster_sync
 from dnnkern.device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init,
                                      mbarrier_wait)
@@ -439,15 +439,17 @@ def test_ranks_there_are_not(make, rank, words):
 
 
 def test_maps_of_a_plan_follow_their_offsets():
-    """A map of a part of the workspace: in both kinds of executables."""
+    """A map of a part of the workspace: in all kinds of executables."""
     from dnnkern.host.launch import Argument, Executable, Launch, SimulatedExecutable
     spec = packed("uint32", (8, 16), (4, 8))
     work, y = numbers("uint32", (512,)), np.zeros(32, np.uint32)
     arguments = Argument("tensormap", "work", 1024, spec), Argument("uint32*", "y"), *(Argument("int32", v) for v in (4, 2) + (0,) * 6)
     launches = [Launch(loader(2, 32), (1, 1, 1), (THREADS, 1, 1), arguments)]
     parameters = [("work", "pointer"), ("y", "pointer")]
-    if SIMULATED:
-        SimulatedExecutable(launches, parameters, 0).execute((work.view(np.uint8), y), 0)
+    if HOST_MEMORY:
+        from dnnkern.host.cpu import CpuExecutable
+        made = SimulatedExecutable if SIMULATED else CpuExecutable
+        made(launches, parameters, 0).execute((work.view(np.uint8), y), 0)
     else:
         from numba import cuda as nb
         held = nb.to_device(work), nb.to_device(y)

@@ -125,6 +125,20 @@ def test_pixels_without_a_share_do_not_count(algo):
         assert np.isnan(dx[0, 0]) and np.isnan(dx).sum() == 1, "the corner belongs to one pixel alone"
 
 
+@pytest.mark.parametrize("algo", ["naive", "axes"])
+@pytest.mark.parametrize("size", [42, 48])  # 41 / 41 is less than 1 in float32, and 47 / 47 too, where one is made by a reciprocal
+def test_pixels_at_a_whole_distance_do_not_count(size, algo):
+    """The last place lies on the last pixel: of the cubic's other pixels none has a share."""
+    x = np.ones((1, 1, 30))
+    x[..., :-1] = np.inf
+    y = host(dnnkern.resample_fwd(array(x), (size,), mode="bicubic", align_corners=True, algo=algo))
+    assert y[0, 0, -1] == 1 and not np.isfinite(y[0, 0, 1:-1]).any()
+    dy = np.ones((1, 1, size))
+    dy[..., -1] = np.nan
+    dx = host(dnnkern.resample_bwd(array(dy), x.shape, mode="bicubic", align_corners=True, algo=algo))
+    assert np.isnan(dx[0, 0, -1]) and np.isfinite(dx[0, 0, :-1]).all()
+
+
 def test_bad_images():
     x = array(np.ones((1, 2, 3, 4)))
     for more, error, words in (((5, 6, 7), ValueError, ["size=(5, 6, 7)", "3 entries", "2 spatial"]),

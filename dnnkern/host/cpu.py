@@ -16,7 +16,7 @@ import weakref
 import numpy as np
 
 from ..device import cpu
-from ..device.cpu import machine, report, runtime, signals
+from ..device.cpu import machine, report, runtime, signals, tma
 from .check import CHECKS
 from .compile import cache_key, kept
 from .extents import Extent, argument, extent, place
@@ -124,8 +124,6 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
     """
     name = kernel_name(kernel)
     blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
-    if cluster != (1, 1, 1):
-        raise cpu.Refused(f"{name}: a launch with clusters of {cluster} has no form for the processor")
     if not 0 < threads <= _MOST_THREADS:
         raise ValueError(f"launch of {name}: block {block} has {threads} threads; expected 1 to {_MOST_THREADS}")
     if not 0 < blocks < 1 << 31:
@@ -133,11 +131,13 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
     found = function(kernel, signature)
     if found.shared + shared > runtime.SHARED_BYTES:
         raise ValueError(f"launch of {name}: {found.shared} + {shared} bytes of shared memory; expected at most {runtime.SHARED_BYTES}")
-    resident = blocks if cooperative and found.waits else 1
+    size = cluster[0] * cluster[1] * cluster[2]
+    if any(n % along for n, along in zip(grid, cluster)):
+        raise ValueError(f"launch of {name}: grid {grid} and clusters of {cluster}; expected multiples of these")
+    resident = 1 if not found.waits else blocks if cooperative else size
     if resident > _MOST_RESIDENT:
         raise ValueError(f"launch of {name}: {blocks} blocks of a cooperative launch; expected at most {_MOST_RESIDENT}")
     arguments = ctypes.create_string_buffer(packed, len(packed) or 1)
-
     listed = packed_extents([*extents(), *found.constants]) if found.checked else None
 
     def run(first, last):
@@ -146,7 +146,8 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
         for k in range(resident):
             at = base + (k << runtime.ARENA_BITS) + runtime.BLOCK
             _put(at, "ntid.x", "3I", *block)
-            _put(at, "nctaid.x", "3I", *grid)
+            _put(at, "nctaid.x", "6I", *grid, *cluster)
+            _put(at, "size", "I", size)
             _put(at, "dynamic", "2I", shared, threads)
             _put(at, "arguments", "Q", ctypes.addressof(arguments))
         if listed is not None:
@@ -156,17 +157,17 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
         return None
 
     started, workers = time.perf_counter(), 1
-    if resident == 1 and blocks > 1 and found.pace * blocks * threads > WORTH_SHARING:
-        workers = min(cores(), blocks)
-    fault = _shared_out(run, blocks, workers) if workers > 1 else run(0, blocks)
+    if resident < blocks and found.pace * blocks * threads > WORTH_SHARING:
+        workers = min(cores(), blocks // resident)
+    fault = _shared_out(run, blocks, resident, workers) if workers > 1 else run(0, blocks)
     found.pace = (time.perf_counter() - started) * workers / (blocks * threads)
     if fault is not None:
         raise fault
 
 
-def _shared_out(run, blocks, workers):
-    """Run all blocks, a few at a time on whichever of so many threads of the system is free; the exception where one ended early."""
-    chunk, ends = max(1, blocks // (CHUNKS * workers)), []
+def _shared_out(run, blocks, resident, workers):
+    """Run all blocks, a few times `resident` on whichever of so many threads of the system is free; the exception where one ended early."""
+    chunk, ends = resident * max(1, blocks // (CHUNKS * workers * resident)), []
     begins = iter(range(0, blocks, chunk))
 
     def work():
@@ -212,6 +213,12 @@ def address(value) -> int:
     return 0 if value is None else value.__array_interface__["data"][0]
 
 
+def _tensor_map(spec, at, keep) -> bytes:
+    """A kernel's argument of the map of the array at an address: where its record is, which `keep` keeps until the launch has ended."""
+    keep.append(np.frombuffer(tma.encoded(spec, at), np.uint8))
+    return scalar("uint64", address(keep[-1]))
+
+
 class CpuExecutable(HostExecutable):
     """A plan's launches on the processor."""
 
@@ -228,15 +235,17 @@ class CpuExecutable(HostExecutable):
             launch(each.kernel, each.signature, each.grid, each.block, packed, each.shared, each.cluster, each.cooperative,
                    functools.partial(self._extents, each, values, keep))
 
-    def _extents(self, each, values, tables):
-        tables, found = iter(tables), []
+    def _extents(self, each, values, kept):
+        kept, found = iter(kept), []
         for k, a in enumerate(each.arguments):
             name = argument(each.kernel, k)
             if isinstance(a.spec, Table):
-                found.append(extent(next(tables), name))
                 found += [extent(values[self.order[of]], f"{of} of {name}") for of in a.spec.names]
-            elif a.type.endswith("*") and (value := self.value(a, values)) is not None:
-                found.append(extent(value, name))
+            elif a.type == "tensormap" or a.type.endswith("*"):
+                value = self.value(a, values)
+                found += [] if value is None else [extent(value, name)]
+            if a.spec is not None:
+                found.append(extent(next(kept), name))
         return found
 
     def _packed(self, a, values, keep):
@@ -245,7 +254,7 @@ class CpuExecutable(HostExecutable):
             return scalar("uint64", address(keep[-1]))
         value = self.value(a, values)
         if a.type == "tensormap":
-            raise cpu.Refused("a tensor map has no form for the processor")
+            return _tensor_map(a.spec, address(value) + a.offset, keep)
         if a.type.endswith("*"):
             return scalar("uint64", 0 if value is None else address(value) + a.offset)
         kind = a.type.split("x")[0]
@@ -254,11 +263,12 @@ class CpuExecutable(HostExecutable):
 
 def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False, index=0):
     """Compile and run one kernel on NumPy arrays: as `launch.launch_once`."""
-    signature, packed = [], []
+    signature, packed, keep = [], [], []
     for a in args:
-        if isinstance(a, tuple):
-            raise cpu.Refused(f"{kernel_name(kernel)}: a tensor map has no form for the processor")
-        if isinstance(a, np.ndarray):
+        if isinstance(a, tuple):  # an array and its map
+            signature.append("tensormap")
+            packed.append(_tensor_map(a[1], address(a[0]), keep))
+        elif isinstance(a, np.ndarray):
             signature.append(a.dtype.name + "*")
             packed.append(scalar("uint64", address(a)))
         else:
@@ -266,7 +276,7 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
             signature.append(kind)
             packed.append(scalar(kind, a))
     launch(kernel, tuple(signature), _triple(grid), _triple(block), b"".join(packed), shared, _triple(cluster), cooperative,
-           functools.partial(_arrays, kernel, args))
+           functools.partial(_arrays, kernel, args, keep))
 
 
 def launch_arrays(kernel, grid, block, args, shared=0):
@@ -290,8 +300,10 @@ def launch_arrays(kernel, grid, block, args, shared=0):
            extents=functools.partial(_arrays, kernel, args))
 
 
-def _arrays(kernel, args):
-    return [extent(a, argument(kernel, k)) for k, a in enumerate(args) if isinstance(a, np.ndarray)]
+def _arrays(kernel, args, keep=()):
+    """Extents of arrays, those of tensor maps and these themselves among them."""
+    arrays = [(k, a[0] if isinstance(a, tuple) else a) for k, a in enumerate(args)]
+    return [extent(a, argument(kernel, k)) for k, a in arrays if isinstance(a, np.ndarray)] + [extent(a, "a tensor map") for a in keep]
 
 
 def _triple(extents):

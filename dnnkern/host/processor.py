@@ -19,7 +19,7 @@ _SIDE = 768         # rows of the product that is timed
 class Processor(Device):
     """`sms` are the cores that this process may use; `rate` is that of NumPy's product, in operations a second.
 
-    `arch` is what runs of a GPU's instructions: all up to sm_89, not the clusters, tensor maps and asynchronous products of sm_90.
+    `arch` is whose instructions run: Hopper's, clusters, tensor maps and asynchronous products among them.
     """
     rate: float = 0.0
 
@@ -46,7 +46,7 @@ def processor() -> Device:
         kept = {"bandwidth": _copy_rate(), "rate": _product_rate(), "clock": 1e6 * float(_fact("cpu MHz", "2000"))}
         if path is not None:
             write_atomically(path, json.dumps(kept).encode())
-    return Processor(index=0, name=f"{_fact('model name', 'processor')}, {cores()} cores", capability=(8, 9), arch="sm_89", sms=cores(),
+    return Processor(index=0, name=f"{_fact('model name', 'processor')}, {cores()} cores", capability=(9, 0), arch="sm_90a", sms=cores(),
                      shared_per_block=232448, shared_per_sm=233472, registers_per_sm=65536, l2_bytes=_cache_bytes(),
                      clock_hz=kept["clock"], bandwidth=kept["bandwidth"],
                      memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), rate=kept["rate"])

@@ -1,7 +1,7 @@
 """Filters of resampled images: what a pixel counts in a place, for the modes in which that is more than two pixels in each dimension.
 
 Place i lies at ``(i * a + b) / d``, as `_resample_problem` has it, and pixel j at j. All comparisons are of integers, so that forward and
-backward agree about who takes part.
+backward agree about who takes part, and a weight that is 0 is exactly 0: 41 times 1 / 41 is less than 1 in float32.
 
 ================== ================================================ =====================================================
 filter             pixels                                           weight
@@ -64,10 +64,15 @@ def make_filter(kind, compute, any_size=False):
         return quotient(Int(n + d - 1), d)
 
     @device_function
-    def radius(axis):
+    def unit(axis):
+        # what 1 is among the distances
         if CLAMPED:
-            return Int(S * axis[2])
-        return Int(S * (axis[0] if axis[0] > axis[2] else axis[2]))
+            return Int(axis[2])
+        return Int(axis[0] if axis[0] > axis[2] else axis[2])
+
+    @device_function
+    def radius(axis):
+        return Int(S * unit(axis))
 
     @device_function
     def taps(i, axis):
@@ -99,14 +104,15 @@ def make_filter(kind, compute, any_size=False):
         return first, end if end < m else m
 
     @device_function
-    def linear(x):
-        return T(T(1) - x) if x < T(1) else T(0)
+    def linear(n, one, inverse):
+        return T(T(1) - T(T(n) * inverse)) if n < one else T(0)
 
     @device_function
-    def cubic(x):
-        if x < T(1):
+    def cubic(n, one, inverse):
+        x = T(T(n) * inverse)
+        if n < one:
             return T(T(T(T(T(A + 2) * x) - T(A + 3)) * x) * x + T(1))
-        if x < T(2):
+        if one < n and n < Int(2 * one):
             y = T(x - T(2))
             return T(T(T(T(A) * T(x - T(1))) * y) * y)
         return T(0)
@@ -114,8 +120,8 @@ def make_filter(kind, compute, any_size=False):
     profile = linear if kind == "antialias-bilinear" else cubic
 
     @device_function
-    def at_distance(n, inverse):
-        return profile(T(T(n if n > 0 else Int(-n)) * inverse))
+    def at_distance(n, one, inverse):
+        return profile(n if n > 0 else Int(-n), one, inverse)
 
     @device_function
     def weight(i, j, axis, inverse):
@@ -123,12 +129,13 @@ def make_filter(kind, compute, any_size=False):
             return T(1)
         a, b, d, n, _ = axis
         distance = Int(j * d - Int(i * a + b))
-        w = at_distance(distance, inverse)
+        one = unit(axis)
+        w = at_distance(distance, one, inverse)
         if CLAMPED:
             if j == 0:
-                w = T(w + T(at_distance(Int(distance - d), inverse) + at_distance(Int(distance - 2 * d), inverse)))
+                w = T(w + T(at_distance(Int(distance - d), one, inverse) + at_distance(Int(distance - 2 * d), one, inverse)))
             if j == n - 1:
-                w = T(w + T(at_distance(Int(distance + d), inverse) + at_distance(Int(distance + 2 * d), inverse)))
+                w = T(w + T(at_distance(Int(distance + d), one, inverse) + at_distance(Int(distance + 2 * d), one, inverse)))
         return w
 
     @device_function

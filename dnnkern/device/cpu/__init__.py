@@ -40,21 +40,22 @@ def ir_text(kernel, signature, checked=False):
     Raises `Refused` with the kernel's name and file where it has something that there is no form for.
     """
     from .._numba_compile import lower
-    from . import faults, forms, writer
+    from . import barriers, faults, forms, waits, writer
     if not runtime.is_supported():
         raise Refused(f"no switch between threads is written for the processor {runtime.MACHINE}; there is one for x86_64")
     modules, entry = lower(kernel, signature, ARCH)
     try:
         module = writer.Module(modules, entry, checked)
-        functions, wanted, waits = forms.write(module.externals, checked)
+        functions, wanted, waiting = forms.write(module.externals, checked)
     except Refused as error:
         code = kernel.py_func.__code__
         where = f"{kernel.py_func.__name__} ({code.co_filename}:{code.co_firstlineno})"
         raise Refused(f"{where} has no form for the processor: {error}") from None
-    own = runtime.text(waits) + faults.text(runtime.MACHINE, checked, module.constants, (module.static, module.shared))
+    own = runtime.text(waiting) + waits.text() + barriers.text()
+    own += faults.text(runtime.MACHINE, checked, module.constants, (module.static, module.shared))
     parts = [own, module.text, functions, _entry(module)]
     parts += [forms.declaration(name, kind) for name, kind in wanted.items() if f'@{name}(' not in own]
-    return "\n".join(parts), module.shared, waits
+    return "\n".join(parts), module.shared, waiting
 
 
 def _entry(module):

@@ -1,6 +1,5 @@
 """Forms of what threads do together: barriers, shuffles, votes, reductions."""
 from .forms import I1, I32, I64, VOID, form
-from .waits import KIND
 
 
 @form("llvm.nvvm.barrier0", waits=True)
@@ -64,4 +63,4 @@ def elect(body, members):
 
 @form("nanosleep.u32 $0;", waits=True)
 def sleep(body, time):
-    body.invoke("cpu.wait", VOID, I32(KIND["sleep"]), I64(0))
+    body.wait("sleep", I64(0))

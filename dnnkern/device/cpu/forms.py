@@ -9,18 +9,20 @@ anything. It gets a `Body`, the operands and those words by name, and returns th
 
 What is an error or undefined on a GPU may be anything here. A copy that is asynchronous there is done when it is issued.
 """
+import contextlib
 import functools
 import importlib
 import re
 
 from llvmlite import ir
 
+from .waits import KIND
 from .writer import Refused, size, written
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 HALF, FLOAT, DOUBLE, POINTER, VOID = ir.HalfType(), ir.FloatType(), ir.DoubleType(), ir.PointerType(), ir.VoidType()
 _FORMS = []
-_HOMES = ".arithmetic", ".memory", ".collective", ".matrix"  # the modules that enter forms
+_HOMES = (".arithmetic", ".memory", ".collective", ".matrix", ".mbarrier", ".cluster", ".tma", ".wgmma")  # the modules that enter forms
 
 
 class Form:
@@ -33,7 +35,7 @@ class Form:
 def form(*texts, waits=False):
     """Decorator that enters a function in the table."""
     def enter(make):
-        _FORMS.extend(Form(re.compile(_expression(text)), make, waits) for text in texts)
+        _FORMS.extend(Form(re.compile(_expression(text), re.DOTALL), make, waits) for text in texts)
         return make
     return enter
 
@@ -78,7 +80,7 @@ def write(externals, checked=False):
         function.linkage = "internal"
         function.attributes.add("alwaysinline")
         body = Body(function.append_basic_block("entry"))
-        body.result, body.words, body.checked = result, words, checked
+        body.result, body.text, body.checked = result, external.text, checked
         body.given.update(a for a in function.args if a.type == POINTER)
         values = entry.make(body, *function.args, **words)
         if not body.block.is_terminated:
@@ -93,12 +95,12 @@ def declaration(name, function_type):
 
 
 class Body(ir.IRBuilder):
-    """Builder of one form's function. `result` is the type it returns, a struct where there are several results.
+    """Builder of one form's function, of the PTX `text`. `result` is the type it returns, a struct where there are several results.
 
-    Where the kernel is `checked`, so is every access by a pointer that it has `given`: an argument, what `pointer` and `shared` make of
-    addresses, and what `at` makes of these.
+    Where the kernel is `checked`, so is every access by a pointer that it has `given`: an argument, what `pointer`, `shared` and `remote`
+    make of addresses, and what `at` makes of these.
     """
-    result, checked = VOID, False
+    result, text, checked = VOID, "", False
 
     def __init__(self, block):
         super().__init__(block)
@@ -106,11 +108,13 @@ class Body(ir.IRBuilder):
 
     def end(self, values):
         """Return one value, several as a struct, or none."""
+        if isinstance(self.result, ir.VoidType):
+            return self.ret_void()
         if isinstance(values, (list, tuple)) and isinstance(self.result, ir.LiteralStructType):
             values = functools.reduce(lambda s, kv: self.insert_value(s, kv[1], kv[0]), enumerate(values), self.result(ir.Undefined))
         elif isinstance(values, (list, tuple)):
             values, = values
-        return self.ret_void() if isinstance(self.result, ir.VoidType) else self.ret(values)
+        return self.ret(values)
 
     @property
     def results(self):
@@ -131,6 +135,66 @@ class Body(ir.IRBuilder):
         """Call LLVM's function of that name for the type of the first operand, which it returns."""
         kind = args[0].type
         return self.invoke(f"llvm.{name}.{suffix or _mangled(kind)}", result or kind, *args)
+
+    def helper(self, name, result, kinds, write):
+        """A function of the forms' own, for `invoke`: ``write(body, *its arguments)`` makes it, once for all forms of a kernel."""
+        if name not in self.module.globals:
+            function = ir.Function(self.module, ir.FunctionType(result, kinds), name)
+            function.linkage = "internal"
+            function.attributes.add("noinline")
+            body = Body(function.append_basic_block("entry"))
+            body.result, body.checked = result, self.checked
+            values = write(body, *function.args)
+            if not body.block.is_terminated:
+                body.end(values)
+        return name
+
+    @contextlib.contextmanager
+    def loop(self, count):
+        """What is written in it runs `count` times, for the `Number` that it gives: 0, 1, ..."""
+        count = self.number(count)
+        before, head, inside, after = self.block, *(self.append_basic_block(name) for name in ("head", "inside", "after"))
+        self.branch(head)
+        self.position_at_end(head)
+        k = self.phi(count.value.type)
+        k.add_incoming(k.type(0), before)
+        self.cbranch((self.number(k) < count).value, inside, after)
+        self.position_at_end(inside)
+        yield self.number(k)
+        k.add_incoming((self.number(k) + 1).value, self.block)
+        self.branch(head)
+        self.position_at_end(after)
+
+    @contextlib.contextmanager
+    def waiting(self, kind, operand):
+        """What is written in it runs again and again, others in between, until it calls the function that it gives with a true bit.
+
+        The kind of `waits` and its operand, 64 bits, say what for.
+        """
+        ask, wait, after = (self.append_basic_block(name) for name in ("ask", "wait", "after"))
+        self.branch(ask)
+        self.position_at_end(ask)
+        yield lambda done: self.cbranch(done.value, after, wait)
+        self.position_at_end(wait)
+        self.wait(kind, operand)
+        self.branch(ask)
+        self.position_at_end(after)
+
+    def wait(self, kind, operand):
+        """Let others run."""
+        self.invoke("cpu.wait", VOID, I32(KIND[kind]), operand)
+
+    def number(self, value):
+        """An integer with Python's operators."""
+        return value if isinstance(value, Number) else Number(self, value)
+
+    def word(self, name):
+        """`field` as a `Number`."""
+        return self.number(self.field(name))
+
+    def remote(self, address):
+        """Pointer to an address in the cluster's window."""
+        return self._given(self.invoke("cpu.remote_pointer", POINTER, address))
 
     def field(self, name):
         """A field of the runtime's records, 32 bits, of the running thread."""
@@ -157,6 +221,12 @@ class Body(ir.IRBuilder):
         """Ask whether an access of so many bytes is one that the kernel may make."""
         if self.checked and pointer in self.given:
             self.invoke("cpu.check", VOID, pointer, nbytes, I1(writes))
+
+    def copy(self, to, source, nbytes):
+        """Copy so many bytes, 64 bits."""
+        self.check(to, nbytes, True)
+        self.check(source, nbytes, False)
+        self.invoke("llvm.memcpy.p0.p0.i64", VOID, to, source, nbytes, I1(0))
 
     def load(self, ptr, *args, typ=None, **keywords):
         """llvmlite's, checked."""
@@ -197,6 +267,52 @@ class Body(ir.IRBuilder):
     def words_of(self, value):
         """A 64-bit integer as its two words, the lower first."""
         return [self.trunc(value, I32), self.trunc(self.lshr(value, I64(32)), I32)]
+
+
+class Number:
+    """An unsigned integer of the IR with Python's operators, also with ints: of the type of the first operand, which wraps."""
+
+    def __init__(self, body, value):
+        self.body, self.value = body, value
+
+    def _other(self, other):
+        if isinstance(other, Number):
+            return other.value
+        return self.value.type(other & (1 << self.value.type.width) - 1) if isinstance(other, int) else other
+
+    def wide(self):
+        """In 64 bits."""
+        return Number(self.body, self.body.zext(self.value, I64)) if self.value.type.width < 64 else self
+
+    def signed_wide(self):
+        """In 64 bits, by its sign."""
+        return Number(self.body, self.body.sext(self.value, I64)) if self.value.type.width < 64 else self
+
+    def narrow(self):
+        """The lower 32 bits."""
+        return Number(self.body, self.body.trunc(self.value, I32)) if self.value.type.width > 32 else self
+
+    def choose(self, yes, no):
+        """Of a bit: one of two numbers."""
+        yes = self.body.number(yes)
+        return Number(self.body, self.body.select(self.value, yes.value, yes._other(no)))
+
+    def below(self, other):
+        """Comparison by sign."""
+        return Number(self.body, self.body.icmp_signed("<", self.value, self._other(other)))
+
+
+def _operator(method, *before):
+    def operate(self, other):
+        return Number(self.body, getattr(self.body, method)(*before, self.value, self._other(other)))
+    return operate
+
+
+for _name, _method in {"add": "add", "sub": "sub", "mul": "mul", "floordiv": "udiv", "mod": "urem", "and": "and_", "or": "or_", "xor": "xor",
+                       "lshift": "shl", "rshift": "lshr"}.items():
+    setattr(Number, f"__{_name}__", _operator(_method))
+for _name, _sign in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items():
+    setattr(Number, f"__{_name}__", _operator("icmp_unsigned", _sign))
 
 
 def _mangled(kind):

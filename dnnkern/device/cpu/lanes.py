@@ -15,12 +15,12 @@ def _slot():
     """Which slot a collective of some lanes has: that of its lowest lane, unless other lanes, diverged from these, are there."""
     return """
 define internal i32 @cpu.slot(i32 %mask, i32 %lowest) noinline {
-  %members = call ptr @cpu.at.members()
+  %masks = call ptr @cpu.at.masks()
   %arrived = call ptr @cpu.at.arrived()
   br label %search
 search:
   %k = phi i32 [0, %0], [%k1, %other]
-  %pm = getelementptr i32, ptr %members, i32 %k
+  %pm = getelementptr i32, ptr %masks, i32 %k
   %m = load i32, ptr %pm
   %pa = getelementptr i32, ptr %arrived, i32 %k
   %a = load i32, ptr %pa
@@ -97,7 +97,7 @@ each:
     return f"""
 define internal i32 @cpu.collect.{kind}(i32 %mask, i32 %given, i32 %argument) noinline {{
   %lane = call i32 @cpu.get.laneid()
-  %members = call ptr @cpu.at.members()
+  %masks = call ptr @cpu.at.masks()
   %arrivals = call ptr @cpu.at.arrived()
   %values = call ptr @cpu.at.values()
   %operands = call ptr @cpu.at.operands()
@@ -106,7 +106,7 @@ define internal i32 @cpu.collect.{kind}(i32 %mask, i32 %given, i32 %argument) no
   %lowest = call i32 @llvm.cttz.i32(i32 %mask, i1 true)
   %pown = getelementptr i32, ptr %arrivals, i32 %lowest
   %aown = load i32, ptr %pown
-  %pmown = getelementptr i32, ptr %members, i32 %lowest
+  %pmown = getelementptr i32, ptr %masks, i32 %lowest
   %mown = load i32, ptr %pmown
   %pspilled = call ptr @cpu.at.spilled()
   %spilled = load i32, ptr %pspilled
@@ -123,7 +123,7 @@ slow:
   br label %come
 come:
   %slot = phi i32 [%lowest, %0], [%other, %slow]
-  %pm = getelementptr i32, ptr %members, i32 %slot
+  %pm = getelementptr i32, ptr %masks, i32 %slot
   store i32 %mask, ptr %pm
   %pv = getelementptr i32, ptr %values, i32 %lane
   store i32 %given, ptr %pv

@@ -59,6 +59,15 @@ class Thread(View):
         return f"thread {tuple(self[f'tid.{axis}'] for axis in 'xyz')} of block {self.block_index}"
 
     @property
+    def first(self):
+        """The record of the first block of the cluster."""
+        return View(runtime.BLOCK_RECORD, self.block["first"])
+
+    def shared(self, at):
+        """The 8 bytes at an address of the block's shared memory."""
+        return ctypes.c_uint64.from_address(self.arena + runtime.SHARED + at).value
+
+    @property
     def block_index(self):
         """Coordinates of the block."""
         return tuple(self.block[f"ctaid.{axis}"] for axis in "xyz")

@@ -13,23 +13,27 @@ once lie one after another::
     EXCHANGE   what the lanes of a warp show each other in matrix instructions
     SHARED     shared memory
     SIGNALS    the stack of a thread of the system for its signals (in the first arena)
+    PRODUCTS   what the threads of a warpgroup show each other, and its operands as float32 (`wgmma`)
     GUARD      what nobody may touch, as far as the stacks
     STACKS     a stack of each thread
+
+The arenas of a cluster's blocks follow one another by rank, so an address in the cluster's window is a distance from the own arena.
 
 `Record` says where the fields are, to the IR and to the host code that fills them.
 """
 import platform
 
 from . import lanes
-from .waits import KIND, waiting
 
 THREADS, ARENA_BITS, STACK_BITS = 1024, 28, 17
-BLOCK, GROUP, WARPS, EXCHANGE, SHARED, STACKS = 1 << 20, (1 << 20) + 2048, (1 << 20) + 4096, (1 << 20) + (1 << 18), 2 << 20, 128 << 20
+BLOCK, GROUP, WARPS, EXCHANGE = 1 << 20, (1 << 20) + 2048, (1 << 20) + 4096, (1 << 20) + (1 << 18)
+SHARED, PRODUCTS, STACKS = 2 << 20, 16 << 20, 128 << 20
 THREAD_BITS, WARP_BITS, TURN_BITS, LANE_BITS = 7, 10, 12, 7  # bytes of a record; of a warp's turn and a lane's part in EXCHANGE
 SHARED_BYTES = 232448
 RECORDS = EXCHANGE + (1 << 18)  # where what the runtime has for itself ends
 SIGNALS, SIGNAL_BYTES, GUARD = 3 << 20, (1 << 16) + (1 << 12), 64 << 20
-BARRIERS = 16
+BARRIERS, WARPGROUPS = 16, 8  # named barriers of a block, and those of its warpgroups after them
+WINDOW = 24  # bits of a shared address; above them is the rank + 1 of the block in its cluster, 0: the own one
 WRITE = 1 << 32  # beside the bytes of an access that is a write
 _BYTES = {"i32": 4, "i64": 8, "ptr": 8}
 
@@ -62,16 +66,19 @@ define internal {kind} @cpu.get.{name}() alwaysinline {{
 
 
 THREAD = Record("thread", ["stack ptr", "next ptr", "previous ptr", "warp ptr", "tid.x i32", "tid.y i32", "tid.z i32", "laneid i32",
+                           "owed i32",  # 1 + the generation of the cluster's barrier at which it has arrived and not waited, 0: none
                            "awaits i32", "awaited i64"])  # what it waits at: a kind and an operand, for `report`
 BLOCK_RECORD = Record("block", [
-    *(f"{name}.{axis} i32" for name in ("ntid", "ctaid", "nctaid") for axis in "xyz"), "dynamic i32", "threads i32", "live i32",
-    "votes i32", "voted i32", "group ptr", "arguments ptr", f"barriers i32 {2 * BARRIERS}"])
+    *(f"{name}.{axis} i32" for name in ("ntid", "ctaid", "nctaid", "cluster") for axis in "xyz"), "dynamic i32", "threads i32",
+    "live i32", "votes i32", "voted i32", "group ptr", "arguments ptr", f"barriers i32 {2 * (BARRIERS + WARPGROUPS)}",
+    # The cluster: how many blocks it has, which of them this is, the record of the first one, and there the cluster's barrier.
+    "size i32", "rank i32", "first ptr", "members i32", "arrivals i32", "generation i32"])
 # Who ends a kernel early leaves there why, an address in its stack, and what it did: the address it accessed, how, a signal's code.
 GROUP_RECORD = Record("group", ["main ptr", "running i32", "idle i32", "resident i32", "cause i32", "code i32", "culprit ptr",
                                 "address i64", "detail i64", "extents ptr", "count i32"])  # of a launch that is checked: what it was given
 # A collective in progress has a slot: who takes part and who has come. `spilled` counts those not in the slot of their lowest lane.
 WARP = Record("warp", ["alive i32", "spilled i32", *(f"{name} i32 32" for name in (
-    "members", "arrived", "values", "operands", "results", "meetings", "turns"))])
+    "masks", "arrived", "values", "operands", "results", "meetings", "turns"))])
 assert THREAD.bytes <= 1 << THREAD_BITS and WARP.bytes <= 1 << WARP_BITS and BLOCK + BLOCK_RECORD.bytes <= GROUP
 
 # Saves what the ABI lets a function keep, leaves the stack pointer in %save, and goes on where %to was left.
@@ -149,6 +156,20 @@ define internal ptr @cpu.shared_pointer(i32 %address) alwaysinline {{
   %p = call ptr @cpu.shared(i64 %offset)
   ret ptr %p
 }}
+define internal ptr @cpu.remote_pointer(i32 %address) alwaysinline {{
+  %offset = and i32 %address, {(1 << WINDOW) - 1}
+  %p = call ptr @cpu.shared_pointer(i32 %offset)
+  %to = lshr i32 %address, {WINDOW}
+  %own = icmp eq i32 %to, 0
+  %rank = call i32 @cpu.get.rank()
+  %rank1 = add i32 %rank, 1
+  %far = sub i32 %to, %rank1
+  %distance = select i1 %own, i32 0, i32 %far
+  %d = sext i32 %distance to i64
+  %bytes = shl i64 %d, {ARENA_BITS}
+  %q = getelementptr i8, ptr %p, i64 %bytes
+  ret ptr %q
+}}
 define internal i64 @cpu.shared_address.i64(ptr %p) alwaysinline {{
   %s = call ptr @cpu.shared(i64 0)
   %i = ptrtoint ptr %p to i64
@@ -162,85 +183,6 @@ define internal i32 @cpu.shared_address.i32(ptr %p) alwaysinline {{
   ret i32 %t
 }}
 """ + THREAD.accessors() + BLOCK_RECORD.accessors() + GROUP_RECORD.accessors() + WARP.accessors()
-
-
-def _barriers():
-    return f"""
-define internal void @cpu.open(ptr %barrier) alwaysinline {{
-  store i32 0, ptr %barrier
-  %g = getelementptr i32, ptr %barrier, i64 1
-  %generation = load i32, ptr %g
-  %later = add i32 %generation, 1
-  store i32 %later, ptr %g
-  %votes = call i32 @cpu.get.votes()
-  %v = call ptr @cpu.at.votes()
-  %r = call ptr @cpu.at.voted()
-  store i32 %votes, ptr %r
-  store i32 0, ptr %v
-  call void @cpu.progress()
-  ret void
-}}
-; Comes to a barrier of `count` threads, 0: of all that have not returned, and waits there if `waits`. Where threads are counted, a warp
-; counts for 32, whatever the block leaves it of lanes: its first lane for those that are missing.
-define internal void @cpu.barrier(i32 %name, i32 %count, i1 %waits) noinline {{
-  %barriers = call ptr @cpu.at.barriers()
-  %n = and i32 %name, {BARRIERS - 1}
-  %barrier = getelementptr [2 x i32], ptr %barriers, i32 %n
-  %arrived = load i32, ptr %barrier
-  %whole = icmp eq i32 %count, 0
-  %self = call ptr @cpu.thread()
-  %at = ptrtoint ptr %self to i32
-  %offset = and i32 %at, {(THREADS << THREAD_BITS) - 1}
-  %number = lshr i32 %offset, {THREAD_BITS}
-  %threads = call i32 @cpu.get.threads()
-  %rest = sub i32 %threads, %number
-  %lane = and i32 %number, 31
-  %head = icmp eq i32 %lane, 0
-  %partial = icmp ult i32 %rest, 32
-  %counted = icmp ne i32 %count, 0
-  %heads = and i1 %head, %partial
-  %stands = and i1 %heads, %counted
-  %for = sub i32 33, %rest
-  %weight = select i1 %stands, i32 %for, i32 1
-  %arrived1 = add i32 %arrived, %weight
-  %live = call i32 @cpu.get.live()
-  %need = select i1 %whole, i32 %live, i32 %count
-  %last = icmp uge i32 %arrived1, %need
-  br i1 %last, label %open, label %come
-open:
-  call void @cpu.open(ptr %barrier)
-  ret void
-come:
-  store i32 %arrived1, ptr %barrier
-  br i1 %waits, label %wait, label %out
-wait:
-  %g = getelementptr i32, ptr %barrier, i64 1
-  %generation = load i32, ptr %g
-  %n64 = zext i32 %n to i64
-  %count64 = zext i32 %count to i64
-  %high = shl i64 %count64, 32
-  %what = or i64 %high, %n64
-  br label %loop
-loop:
-  call void @cpu.wait(i32 {KIND["barrier"]}, i64 %what)
-  %now = load volatile i32, ptr %g
-  %same = icmp eq i32 %generation, %now
-  br i1 %same, label %loop, label %out
-out:
-  ret void
-}}
-; __syncthreads_count
-define internal i32 @cpu.vote(i1 %yes) noinline {{
-  %at = call ptr @cpu.at.votes()
-  %votes = load i32, ptr %at
-  %one = zext i1 %yes to i32
-  %more = add i32 %votes, %one
-  store i32 %more, ptr %at
-  call void @cpu.barrier(i32 0, i32 0, i1 true)
-  %result = call i32 @cpu.get.voted()
-  ret i32 %result
-}}
-"""
 
 
 def _threads():
@@ -272,6 +214,7 @@ open:
   call void @cpu.open(ptr %barrier)
   br label %leave
 leave:
+  call void @cpu.cluster.leave()
   %self = call ptr @cpu.thread()
   %prunning = call ptr @cpu.at.running()
   %running = load i32, ptr %prunning
@@ -331,6 +274,46 @@ define internal void @cpu.place(ptr %record, i32 %offset, i32 %k, i32 %nx, i32 %
   store i32 %z, ptr %pz
   ret void
 }}
+; A block's place in the grid: clusters one after the other, in each its blocks.
+define internal void @cpu.place_block(ptr %arena, i32 %number) noinline {{
+  %block = getelementptr i8, ptr %arena, i64 {BLOCK}
+  %psize = getelementptr i8, ptr %block, i64 {block['size']}
+  %size = load i32, ptr %psize
+  %cluster = udiv i32 %number, %size
+  %rank = urem i32 %number, %size
+  %prank = getelementptr i8, ptr %block, i64 {block['rank']}
+  store i32 %rank, ptr %prank
+  %r64 = zext i32 %rank to i64
+  %back = shl i64 %r64, {ARENA_BITS}
+  %toward = sub i64 0, %back
+  %first = getelementptr i8, ptr %block, i64 %toward
+  %pfirst = getelementptr i8, ptr %block, i64 {block['first']}
+  store ptr %first, ptr %pfirst
+  br label %loop
+loop:
+  %offset = phi i64 [0, %0], [%offset1, %loop]
+  %c = phi i32 [%cluster, %0], [%cq, %loop]
+  %r = phi i32 [%rank, %0], [%rq, %loop]
+  %axis = getelementptr i8, ptr %block, i64 %offset
+  %pc = getelementptr i8, ptr %axis, i64 {block['cluster.x']}
+  %along = load i32, ptr %pc
+  %pg = getelementptr i8, ptr %axis, i64 {block['nctaid.x']}
+  %grid = load i32, ptr %pg
+  %clusters = udiv i32 %grid, %along
+  %cx = urem i32 %c, %clusters
+  %cq = udiv i32 %c, %clusters
+  %rx = urem i32 %r, %along
+  %rq = udiv i32 %r, %along
+  %begin = mul i32 %cx, %along
+  %x = add i32 %begin, %rx
+  %px = getelementptr i8, ptr %axis, i64 {block['ctaid.x']}
+  store i32 %x, ptr %px
+  %offset1 = add i64 %offset, 4
+  %end = icmp eq i64 %offset1, 12
+  br i1 %end, label %out, label %loop
+out:
+  ret void
+}}
 ; Puts thread %t at the beginning of a function. Stacks begin at different lines of the cache.
 define internal ptr @cpu.prepare(ptr %arena, i32 %t, ptr %start) alwaysinline {{
   %n = zext i32 %t to i64
@@ -380,11 +363,7 @@ blocks: ; each block of the group in its arena
   %far = shl i64 %r64, {ARENA_BITS}
   %arena = getelementptr i8, ptr %base, i64 %far
   %block = getelementptr i8, ptr %arena, i64 {BLOCK}
-  %pgx = getelementptr i8, ptr %block, i64 {block['nctaid.x']}
-  %gx = load i32, ptr %pgx
-  %pgy = getelementptr i8, ptr %block, i64 {block['nctaid.y']}
-  %gy = load i32, ptr %pgy
-  call void @cpu.place(ptr %block, i32 {block['ctaid.x']}, i32 %number, i32 %gx, i32 %gy)
+  call void @cpu.place_block(ptr %arena, i32 %number)
   %pgroup = getelementptr i8, ptr %block, i64 {block['group']}
   store ptr %group, ptr %pgroup
   br i1 @WAITS@, label %fibers, label %plain
@@ -397,7 +376,20 @@ fibers:
   %pvotes = getelementptr i8, ptr %block, i64 {block['votes']}
   store i32 0, ptr %pvotes
   %pbarriers = getelementptr i8, ptr %block, i64 {block['barriers']}
-  call void @llvm.memset.p0.i64(ptr %pbarriers, i8 0, i64 {8 * BARRIERS}, i1 false)
+  call void @llvm.memset.p0.i64(ptr %pbarriers, i8 0, i64 {8 * (BARRIERS + WARPGROUPS)}, i1 false)
+  %prank = getelementptr i8, ptr %block, i64 {block['rank']}
+  %rank = load i32, ptr %prank
+  %heads = icmp eq i32 %rank, 0
+  %pmembers = getelementptr i8, ptr %block, i64 {block['members']}
+  br i1 %heads, label %cluster, label %ring
+cluster: ; the first block's record has the cluster's barrier
+  %psize = getelementptr i8, ptr %block, i64 {block['size']}
+  %size = load i32, ptr %psize
+  %members = mul i32 %size, %n
+  call void @llvm.memset.p0.i64(ptr %pmembers, i8 0, i64 12, i1 false)
+  store i32 %members, ptr %pmembers
+  br label %ring
+ring:
   %nx = load i32, ptr %block
   %pny = getelementptr i8, ptr %block, i64 {block['ntid.y']}
   %ny = load i32, ptr %pny
@@ -412,13 +404,15 @@ fibers:
   call void @llvm.memset.p0.i64(ptr %warps, i8 0, i64 %wbytes, i1 false)
   br label %threads
 threads: ; each thread at the end of the ring
-  %t = phi i32 [0, %fibers], [%t1, %linked]
-  %before = phi ptr [%tail, %fibers], [%thread, %linked]
+  %t = phi i32 [0, %ring], [%t1, %linked]
+  %before = phi ptr [%tail, %ring], [%thread, %linked]
   %thread = call ptr @cpu.prepare(ptr %arena, i32 %t, ptr @cpu.live)
   call void @cpu.place(ptr %thread, i32 {thread['tid.x']}, i32 %t, i32 %nx, i32 %ny)
   %lane = and i32 %t, 31
   %plane = getelementptr i8, ptr %thread, i64 {thread['laneid']}
   store i32 %lane, ptr %plane
+  %powed = getelementptr i8, ptr %thread, i64 {thread['owed']}
+  store i32 0, ptr %powed
   %wn = lshr i32 %t, 5
   %wo = shl i32 %wn, {WARP_BITS}
   %warp = getelementptr i8, ptr %warps, i32 %wo
@@ -469,4 +463,4 @@ fail:
 
 def text(waits):
     """The runtime of a kernel, whose threads wait for each other or do not. It calls the kernel as ``void @cpu.entry(ptr arguments)``."""
-    return _where() + waiting() + _barriers() + lanes.text() + _threads().replace("@WAITS@", "true" if waits else "false")
+    return _where() + lanes.text() + _threads().replace("@WAITS@", "true" if waits else "false")

@@ -63,6 +63,28 @@ def _poll(thread, address, place):
     return f"polls {place(address)}: it holds {ctypes.c_uint32.from_address(address).value}"
 
 
+@story("mbarrier")
+def _mbarrier(thread, operand, place):
+    """The shared address, and above 32 bits the parity of the phase; of the word see `mbarrier`."""
+    at, parity = operand & 0xFFFFFFFF, operand >> 32
+    word = thread.shared(at)
+    missing, count, nbytes = word & 0xFFFFF, word >> 20 & 0xFFFFF, word >> 41
+    return (f"mbarrier at byte {at} of shared memory, phase of parity {parity}: {missing} of {count} arrivals and "
+            f"{nbytes - (nbytes >> 22 << 23)} bytes missing")
+
+
+@story("cluster")
+def _cluster(thread, operand, place):
+    first = thread.first
+    return f"barrier of the cluster: {first['arrivals']} of the {first['members']} threads that have not returned have arrived"
+
+
+@story("product")
+def _product(thread, group, place):
+    """The number of the warpgroup, whose barrier is after those with names."""
+    return f"wgmma of warpgroup {group}: {thread.block.word('barriers', 2 * (16 + group))} of 128 threads have come"
+
+
 @story("sleep")
 def _sleep(thread, operand, place):
     return "sleeps (nanosleep)"
@@ -72,7 +94,7 @@ def _lanes(mask):
     return listed([lane for lane in range(32) if mask >> lane & 1])
 
 
-def waiting():
+def text():
     """Waiting, and the kernel's end where that is in vain."""
     return f"""
 ; Something has happened that others may wait for.
