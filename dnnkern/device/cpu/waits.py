@@ -1,7 +1,7 @@
 """How a thread waits, as LLVM IR beside `runtime`, and what at, for the report of a kernel that waits for ever.
 
-A wait of the runtime or of a form is a call of ``@cpu.wait(kind, operand)`` in a loop: the thread's record keeps both while others
-run, which is two stores. `story` enters the function that makes words of them::
+A wait of the runtime or of a form is a call of ``@cpu.wait(kind, operand)`` in a loop. Once nobody gets on any more, the threads' records
+keep both. `story` enters the function that makes words of them::
 
     @story("poll")
     def _poll(thread, address, place):
@@ -97,13 +97,14 @@ def _lanes(mask):
 def text():
     """Waiting, and the kernel's end where that is in vain."""
     return f"""
+declare i1 @llvm.expect.i1(i1, i1)
 ; Something has happened that others may wait for.
 define internal void @cpu.progress() alwaysinline {{
   %idle = call ptr @cpu.at.idle()
   store i32 0, ptr %idle
   ret void
 }}
-; Lets the others run, and notes what for. If none of them gets on either, the kernel ends.
+; Lets the others run. If none of them gets on either, each notes in a last round what it waits at, and the kernel ends.
 define internal void @cpu.wait(i32 %kind, i64 %operand) noinline {{
   %at = call ptr @cpu.at.idle()
   %idle = load i32, ptr %at
@@ -113,11 +114,8 @@ define internal void @cpu.wait(i32 %kind, i64 %operand) noinline {{
   %limit = mul i32 %running, {IDLE_ROUNDS}
   %forever = icmp ugt i32 %idle1, %limit
   %self = call ptr @cpu.thread()
-  %pawaits = call ptr @cpu.at.awaits()
-  store i32 %kind, ptr %pawaits
-  %pawaited = call ptr @cpu.at.awaited()
-  store i64 %operand, ptr %pawaited
-  br i1 %forever, label %stuck, label %on
+  %rarely = call i1 @llvm.expect.i1(i1 %forever, i1 false)
+  br i1 %rarely, label %note, label %on
 on:
   %next = call ptr @cpu.get.next()
   %alone = icmp eq ptr %self, %next
@@ -128,7 +126,15 @@ go:
   br label %out
 out:
   ret void
-stuck:
+note:
+  %pawaits = call ptr @cpu.at.awaits()
+  store i32 %kind, ptr %pawaits
+  %pawaited = call ptr @cpu.at.awaited()
+  store i64 %operand, ptr %pawaited
+  %all = add i32 %limit, %running
+  %noted = icmp ugt i32 %idle1, %all
+  br i1 %noted, label %end, label %on
+end:
   call void @cpu.end(i32 {CAUSE["deadlock"]})
   unreachable
 }}
