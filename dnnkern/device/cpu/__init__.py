@@ -9,7 +9,7 @@
     machine        LLVM: optimise, assemble, load
 
 Typing is the hardware's. Races, fences and unwritten memory are the simulator's: here threads change only where they wait, an asynchronous
-copy is done when it is issued, and a wild address ends the process.
+copy is done when it is issued. A kernel that cannot go on ends with a `Fault`.
 """
 from dataclasses import dataclass
 

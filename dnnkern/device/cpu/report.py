@@ -113,7 +113,7 @@ def _signal(name, group, place):
                              f"{1 << runtime.STACK_BITS} bytes; {_SIMULATOR}")
     if group["code"] == _UNKNOWN:
         return BadAccess(f"kernel {name}: {thread} accesses an address that no memory can have, or that is not aligned; {_SIMULATOR}")
-    does = "writes to" if group["detail"] & 2 else "reads from"
+    does = "writes to" if group["detail"] & runtime.CONTEXTS[runtime.MACHINE]["write"] else "reads from"
     return BadAccess(f"kernel {name}: {thread} {does} {place(address)}, where there is no memory; {_SIMULATOR}")
 
 

@@ -89,9 +89,10 @@ _SAVED = {"x86_64": 48}  # bytes it pushes, below the return address
 PROBES = {"x86_64": r'call void asm sideeffect "pushq %rcx\0Amovq %rsp, %rcx\0Asubq %rax, %rcx\0Asubq $${slack}, %rcx\0Axorq %rsp, %rcx\0A'
                     r'shrq $${bits}, %rcx\0Apopq %rcx\0Ajne 1f\0Aretq\0A1: movq %rax, %rdi\0Aandq $$-16, %rsp\0Acallq *%r11", '
                     r'"{{r11}},~{{memory}}"(ptr @cpu.overflow)'}
-# Where the registers of interrupted code are in a ucontext: stack pointer, program counter, the first two arguments of a function, and the
-# word whose second bit says that an access was a write.
-CONTEXTS = {"x86_64": {"sp": 160, "pc": 168, "first": 104, "second": 112, "error": 192}}
+# Where the registers of interrupted code are in a ucontext: stack pointer, program counter, the first two arguments of a function; and a
+# word with the bit of it that says that an access was a write.
+CONTEXTS = {"x86_64": {"sp": 160, "pc": 168, "first": 104, "second": 112, "error": 192, "write": 2},
+            "aarch64": {"sp": 432, "pc": 440, "first": 184, "second": 192, "error": 1000, "write": 64}}
 MACHINE = {"AMD64": "x86_64"}.get(platform.machine(), platform.machine())
 
 
