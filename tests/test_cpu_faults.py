@@ -237,6 +237,26 @@ def test_arenas_go_with_their_threads():
     assert mapped() < mapped() + 10
 
 
+def test_signals_after_the_arenas_have_gone():
+    """The signal stack was in them; in a child process, which a handler without a stack would end."""
+    def work():
+        goes_on()
+        del host._arenas.mapping
+        host._arenas.count = 0
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        goes_on()
+        ended.append(True)
+    child = os.fork()
+    if not child:
+        ended = []
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        os._exit(0 if ended else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_a_wild_access_in_a_child_process(x):
     goes_on()
     child = os.fork()
