@@ -458,8 +458,10 @@ WHICH = "import dnnkern.device as d; from dnnkern.host.device import current_dev
     ({"NUMBA_ENABLE_CUDASIM": "1"}, "import numba.cuda, os; os.environ['NUMBA_ENABLE_CUDASIM'] = '0'",
      "ImportError: numba.cuda was imported as the simulator before dnnkern, and NUMBA_ENABLE_CUDASIM=0 asks for cuda"),
     ({"DNNKERN_DEVICE": "cpu"}, "import platform; platform.machine = lambda: 'riscv64'", "ValueError: DNNKERN_DEVICE=cpu: the processor's "
-     "runtime is written for Linux on x86_64, and this is linux on riscv64; expected simulator on this machine"),
+     "runtime is tried out on Linux on x86_64, and this is linux on riscv64; expected simulator on this machine"),
     ({}, "import platform; platform.machine = lambda: 'riscv64'", "simulator True"),
+    ({}, "import platform; platform.machine = lambda: 'aarch64'", "simulator True"),
+    ({"DNNKERN_DEVICE": "cpu"}, "import platform; platform.machine = lambda: 'aarch64'", "cpu True"),
     ({"DNNKERN_DEVICE": "cpu"}, "import os, dnnkern.device; os.environ['DNNKERN_DEVICE'] = 'simulator'",
      "ValueError: DNNKERN_DEVICE=simulator, and this process runs on cpu: the variable is read once")])
 @pytest.mark.skipif(driver_devices() > 0, reason="there is a GPU")

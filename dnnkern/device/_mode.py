@@ -31,11 +31,13 @@ def driver_devices() -> int:
     return count.value
 
 
-def without_processor() -> str | None:
-    """Why kernels cannot run on this machine's processor; None where they can."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return f"the processor's runtime is written for Linux on x86_64, and this is {sys.platform} on {platform.machine()}"
-    return None
+def without_processor(asked=False) -> str | None:
+    """Why kernels do not run on this machine's processor; None where they do. On aarch64 only if `asked`: no such machine has run them."""
+    machine, linux = platform.machine(), sys.platform == "linux"
+    if linux and (machine == "x86_64" or machine == "aarch64" and asked):
+        return None
+    tries = f", where {VARIABLE}=cpu tries it" if linux and machine == "aarch64" else ""
+    return f"the processor's runtime is tried out on Linux on x86_64, and this is {sys.platform} on {machine}{tries}"
 
 
 def asked_for() -> str | None:
@@ -57,8 +59,8 @@ def decide() -> str:
                          f"{NUMBA_VARIABLE}={int(asked == 'simulator')}")
     if asked == "cuda" and not driver_devices():
         raise ValueError(f"{VARIABLE}=cuda, and the CUDA driver sees no device; expected cpu or simulator on this machine")
-    if asked == "cpu" and without_processor():
-        raise ValueError(f"{VARIABLE}=cpu: {without_processor()}; expected simulator on this machine")
+    if asked == "cpu" and without_processor(asked=True):
+        raise ValueError(f"{VARIABLE}=cpu: {without_processor(asked=True)}; expected simulator on this machine")
     if asked:
         found = asked
     elif simulate:

@@ -13,9 +13,9 @@ from numba.cuda import types
 from numba.cuda.cudadrv import nvvm as _nvvm
 from numba.cuda.datamodel.models import PrimitiveModel
 from numba.cuda.extending import intrinsic, register_model
-from numba.cuda.flags import CUDAFlags
 
 from ._numba import SCALARS, cuda
+from ._numba_speed import install, no_collections
 
 
 class TensorMapType(types.Type):
@@ -81,18 +81,7 @@ def kernel_type(name):
     return SCALARS[name]
 
 
-def _same_flags(flags, others):
-    """What Numba's own comparison says, without a dictionary of all options where the same ones are set."""
-    if not isinstance(others, CUDAFlags):
-        return NotImplemented
-    if flags._values.keys() == others._values.keys():
-        return flags._values == others._values
-    return flags.values() == others.values()
-
-
-# Numba keeps what it has typed under the flags, and hashes these by the options' names: all collide, and are compared with each other. That
-# was a tenth of the time of compiling for several architectures.
-CUDAFlags.__eq__, CUDAFlags.__hash__ = _same_flags, lambda flags: hash(flags.compute_capability)
+install()
 
 
 class _OfflineDevice:
@@ -108,7 +97,7 @@ _patch_lock = threading.RLock()
 @contextlib.contextmanager
 def _as_device(capability):
     """Compile for `capability` whatever GPU is there, or none: Numba asks the current device when it compiles a device function."""
-    with _patch_lock:
+    with _patch_lock, no_collections():
         saved = _dispatcher.get_current_device, _compiler.get_current_device
         _dispatcher.get_current_device = _compiler.get_current_device = lambda: _OfflineDevice(capability)
         try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from . import runtime
 from .report import BadAccess, Deadlock, Fault, StackOverflow
+from .switch import MACHINE, SWITCHES
 from .writer import Refused
 
 __all__ = ["ARCH", "BadAccess", "Code", "Deadlock", "Fault", "Refused", "StackOverflow", "compile_kernel", "ir_text"]
@@ -34,15 +35,15 @@ class Code:
     checked: bool = False
 
 
-def ir_text(kernel, signature, checked=False):
+def ir_text(kernel, signature, checked=False, processor=MACHINE):
     """(LLVM IR of a kernel with all that it needs, bytes of static shared memory, whether its threads wait for each other).
 
     Raises `Refused` with the kernel's name and file where it has something that there is no form for.
     """
     from .._numba_compile import lower
     from . import barriers, faults, forms, waits, writer
-    if not runtime.is_supported():
-        raise Refused(f"no switch between threads is written for the processor {runtime.MACHINE}; there is one for x86_64")
+    if processor not in SWITCHES:
+        raise Refused(f"no switch between threads is written for the processor {processor}")
     modules, entry = lower(kernel, signature, ARCH)
     try:
         module = writer.Module(modules, entry, checked)
@@ -51,8 +52,8 @@ def ir_text(kernel, signature, checked=False):
         code = kernel.py_func.__code__
         where = f"{kernel.py_func.__name__} ({code.co_filename}:{code.co_firstlineno})"
         raise Refused(f"{where} has no form for the processor: {error}") from None
-    own = runtime.text(waiting) + waits.text() + barriers.text()
-    own += faults.text(runtime.MACHINE, checked, module.constants, (module.static, module.shared))
+    own = runtime.text(waiting, processor) + waits.text() + barriers.text()
+    own += faults.text(processor, checked, module.constants, (module.static, module.shared))
     parts = [own, module.text, functions, _entry(module)]
     parts += [forms.declaration(name, kind) for name, kind in wanted.items() if f'@{name}(' not in own]
     return "\n".join(parts), module.shared, waiting
@@ -68,8 +69,9 @@ def _entry(module):
                       "  ret void", "}"])
 
 
-def compile_kernel(kernel, signature, checked=False) -> Code:
-    """A `cuda.jit` kernel for parameter types as `dnnkern.host.compile.compile_kernel` takes them; `checked`: every access is."""
+def compile_kernel(kernel, signature, checked=False, processor=MACHINE) -> Code:
+    """A `cuda.jit` kernel for parameter types as `dnnkern.host.compile.compile_kernel` takes them, for this processor or another one;
+    `checked`: every access is."""
     from .machine import assemble
-    text, shared, waits = ir_text(kernel, signature, checked)
-    return Code(assemble(text), shared, waits, checked)
+    text, shared, waits = ir_text(kernel, signature, checked, processor)
+    return Code(assemble(text, processor), shared, waits, checked)

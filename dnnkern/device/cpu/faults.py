@@ -6,7 +6,8 @@ the kernel ends, before it has touched the next one's.
 A kernel compiled to be checked calls ``@cpu.check`` before each access. It may touch the memory that the launch was given and constants,
 which the host lists, shared memory as far as the launch has it, the records of the runtime and the thread's own stack.
 """
-from .runtime import ARENA_BITS, GROUP, PROBES, RECORDS, SHARED, STACK_BITS, WRITE
+from .runtime import ARENA_BITS, GROUP, RECORDS, SHARED, STACK_BITS, WRITE
+from .switch import PROBES
 from .waits import CAUSE
 
 _SLACK = 16 << 10  # for functions that do not ask: the runtime's, the C library's, all of less than a page

@@ -308,8 +308,8 @@ def _operator(method, *before):
     return operate
 
 
-for _name, _method in {"add": "add", "sub": "sub", "mul": "mul", "floordiv": "udiv", "mod": "urem", "and": "and_", "or": "or_", "xor": "xor",
-                       "lshift": "shl", "rshift": "lshr"}.items():
+for _name, _method in {"add": "add", "sub": "sub", "mul": "mul", "floordiv": "udiv", "mod": "urem", "and": "and_", "or": "or_",
+                       "xor": "xor", "lshift": "shl", "rshift": "lshr"}.items():
     setattr(Number, f"__{_name}__", _operator(_method))
 for _name, _sign in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items():
     setattr(Number, f"__{_name}__", _operator("icmp_unsigned", _sign))

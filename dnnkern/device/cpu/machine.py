@@ -4,15 +4,23 @@ import hashlib
 
 from llvmlite import binding as llvm
 
+from .switch import MACHINE
+
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
 llvm.initialize_native_asmparser()
 
 
 @functools.cache
-def _machine():
-    return llvm.Target.from_default_triple().create_target_machine(
-        opt=3, jit=True, cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten())
+def _machine(processor):
+    """(triple, what makes its code): this machine's, or any of another processor's name."""
+    if processor == MACHINE:
+        triple, words = llvm.get_process_triple(), {"cpu": llvm.get_host_cpu_name(), "features": llvm.get_host_cpu_features().flatten()}
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        triple, words = f"{processor}-unknown-linux-gnu", {}
+    return triple, llvm.Target.from_triple(triple).create_target_machine(opt=3, jit=True, **words)
 
 
 @functools.cache
@@ -23,16 +31,16 @@ def identity():
     return hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
 
 
-def assemble(text):
+def assemble(text, processor=MACHINE):
     """Object code of a module: checked, optimised and assembled."""
-    module = llvm.parse_assembly(text)
-    module.triple, module.data_layout = llvm.get_process_triple(), str(_machine().target_data)
+    module, (triple, machine) = llvm.parse_assembly(text), _machine(processor)
+    module.triple, module.data_layout = triple, str(machine.target_data)
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.slp_vectorization = options.loop_vectorization = options.loop_unrolling = True
-    builder = llvm.create_pass_builder(_machine(), options)
+    builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
-    return _machine().emit_object(module)
+    return machine.emit_object(module)
 
 
 class Loaded:

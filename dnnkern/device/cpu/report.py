@@ -3,6 +3,7 @@ import ctypes
 
 from .._words import ranges
 from . import runtime, waits
+from .switch import CONTEXTS, MACHINE
 
 _BLOCKS = 4  # that are told of one by one
 _WORDS = {"i32": ctypes.c_uint32, "i64": ctypes.c_uint64, "ptr": ctypes.c_uint64}
@@ -113,7 +114,7 @@ def _signal(name, group, place):
                              f"{1 << runtime.STACK_BITS} bytes; {_SIMULATOR}")
     if group["code"] == _UNKNOWN:
         return BadAccess(f"kernel {name}: {thread} accesses an address that no memory can have, or that is not aligned; {_SIMULATOR}")
-    does = "writes to" if group["detail"] & runtime.CONTEXTS[runtime.MACHINE]["write"] else "reads from"
+    does = "writes to" if group["detail"] & CONTEXTS[MACHINE]["write"] else "reads from"
     return BadAccess(f"kernel {name}: {thread} {does} {place(address)}, where there is no memory; {_SIMULATOR}")
 
 

@@ -21,9 +21,7 @@ The arenas of a cluster's blocks follow one another by rank, so an address in th
 
 `Record` says where the fields are, to the IR and to the host code that fills them.
 """
-import platform
-
-from . import lanes
+from . import lanes, switch
 
 THREADS, ARENA_BITS, STACK_BITS = 1024, 28, 17
 BLOCK, GROUP, WARPS, EXCHANGE = 1 << 20, (1 << 20) + 2048, (1 << 20) + 4096, (1 << 20) + (1 << 18)
@@ -81,37 +79,9 @@ WARP = Record("warp", ["alive i32", "spilled i32", *(f"{name} i32 32" for name i
     "masks", "arrived", "values", "operands", "results", "meetings", "turns"))])
 assert THREAD.bytes <= 1 << THREAD_BITS and WARP.bytes <= 1 << WARP_BITS and BLOCK + BLOCK_RECORD.bytes <= GROUP
 
-# Saves what the ABI lets a function keep, leaves the stack pointer in %save, and goes on where %to was left.
-_SWITCHES = {"x86_64": r"pushq %rbp\0Apushq %rbx\0Apushq %r12\0Apushq %r13\0Apushq %r14\0Apushq %r15\0Amovq %rsp, (%rdi)\0Amovq %rsi, %rsp"
-                       r"\0Apopq %r15\0Apopq %r14\0Apopq %r13\0Apopq %r12\0Apopq %rbx\0Apopq %rbp\0Aretq"}
-_SAVED = {"x86_64": 48}  # bytes it pushes, below the return address
-# A function asks whether so many bytes (in %rax) fit the stack, aligned to its size; a naked function, all registers but %r11 stay.
-PROBES = {"x86_64": r'call void asm sideeffect "pushq %rcx\0Amovq %rsp, %rcx\0Asubq %rax, %rcx\0Asubq $${slack}, %rcx\0Axorq %rsp, %rcx\0A'
-                    r'shrq $${bits}, %rcx\0Apopq %rcx\0Ajne 1f\0Aretq\0A1: movq %rax, %rdi\0Aandq $$-16, %rsp\0Acallq *%r11", '
-                    r'"{{r11}},~{{memory}}"(ptr @cpu.overflow)'}
-# Where the registers of interrupted code are in a ucontext: stack pointer, program counter, the first two arguments of a function; and a
-# word with the bit of it that says that an access was a write.
-CONTEXTS = {"x86_64": {"sp": 160, "pc": 168, "first": 104, "second": 112, "error": 192, "write": 2},
-            "aarch64": {"sp": 432, "pc": 440, "first": 184, "second": 192, "error": 1000, "write": 64}}
-MACHINE = {"AMD64": "x86_64"}.get(platform.machine(), platform.machine())
 
-
-def is_supported():
-    """Whether the switch between fibers is written for this processor."""
-    return MACHINE in _SWITCHES
-
-
-def switch():
-    """``@cpu.switch(save, to)``."""
-    return f"""
-define internal void @cpu.switch(ptr %save, ptr %to) naked noinline {{
-  call void asm sideeffect "{_SWITCHES[MACHINE]}", "~{{memory}}"()
-  unreachable
-}}"""
-
-
-def _where():
-    return switch() + f"""
+def _where(processor):
+    return switch.text(processor) + f"""
 declare ptr @llvm.frameaddress.p0(i32)
 declare i32 @llvm.cttz.i32(i32, i1)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
@@ -186,7 +156,7 @@ define internal i32 @cpu.shared_address.i32(ptr %p) alwaysinline {{
 """ + THREAD.accessors() + BLOCK_RECORD.accessors() + GROUP_RECORD.accessors() + WARP.accessors()
 
 
-def _threads():
+def _threads(own):
     thread, block, group, warp = THREAD.offset, BLOCK_RECORD.offset, GROUP_RECORD.offset, WARP.offset
     return f"""
 ; A fiber's life. It ends by taking itself out of the ring and going on with the next one; the last one goes back to @cpu.run.
@@ -325,9 +295,9 @@ define internal ptr @cpu.prepare(ptr %arena, i32 %t, ptr %start) alwaysinline {{
   %some = and i64 %n, 63
   %shift = mul i64 %some, 832
   %top = sub i64 %end, %shift
-  %at = add i64 %top, {STACKS - 64}
+  %at = add i64 %top, {STACKS - -(-own.saved // 64) * 64}
   %stack = getelementptr i8, ptr %arena, i64 %at
-  %return = getelementptr i8, ptr %stack, i64 {_SAVED[MACHINE]}
+  %return = getelementptr i8, ptr %stack, i64 {own.resume}
   store ptr %start, ptr %return
   store ptr %stack, ptr %record
   ret ptr %record
@@ -462,6 +432,6 @@ fail:
 """
 
 
-def text(waits):
+def text(waits, processor):
     """The runtime of a kernel, whose threads wait for each other or do not. It calls the kernel as ``void @cpu.entry(ptr arguments)``."""
-    return _where() + lanes.text() + _threads().replace("@WAITS@", "true" if waits else "false")
+    return _where(processor) + lanes.text() + _threads(switch.SWITCHES[processor]).replace("@WAITS@", "true" if waits else "false")

@@ -9,7 +9,7 @@ import ctypes
 import functools
 import signal
 
-from . import machine, runtime
+from . import machine, runtime, switch
 from .waits import CAUSE
 
 SIGNALS = signal.SIGSEGV, signal.SIGBUS
@@ -31,7 +31,7 @@ _ACTION, _COUNT = ctypes.sizeof(_Action), 65
 
 
 def _text():
-    context, group = runtime.CONTEXTS[runtime.MACHINE], runtime.GROUP_RECORD.offset
+    context, group = switch.CONTEXTS[switch.MACHINE], runtime.GROUP_RECORD.offset
 
     def put(name, kind, value):
         return f"  %g{name} = getelementptr i8, ptr %group, i64 {group[name]}\n  store {kind} {value}, ptr %g{name}\n"
@@ -42,7 +42,7 @@ def _text():
 declare i32 @sigaction(i32, ptr, ptr)
 declare i32 @raise(i32)
 @cpu.before = global [{_COUNT} x [{_ACTION} x i8]] zeroinitializer
-{runtime.switch()}
+{switch.text(switch.MACHINE)}
 define void @cpu.signal(i32 %signal, ptr %info, ptr %context) {{
   %pstack = getelementptr i8, ptr %context, i64 16
   %stack = load i64, ptr %pstack

@@ -15,7 +15,7 @@ from .forms import FLOAT, I1, I8, I16, I32, I64, POINTER, VOID, form
 _RANK = 5  # at most; dimensions are counted from the innermost one on
 MAP = runtime.Record("map", [
     "base ptr", f"extents i64 {_RANK}", f"strides i64 {_RANK}", f"counts i32 {_RANK}", f"every i32 {_RANK}", f"lower i32 {_RANK}",
-    "rows i32", "width i32", "mask i32", "itemsize i32", "added i32"])  # width: bytes of a row; mask: of the pieces that a swizzle exchanges
+    "rows i32", "width i32", "mask i32", "itemsize i32", "added i32"])  # width: bytes of a row; mask: of pieces that a swizzle exchanges
 _FIELDS = {"i32": np.int32, "i64": np.int64, "ptr": np.uint64}
 _ADDED = {"float32": 1, "int32": 2, "uint32": 2, "uint64": 3, "bfloat16": 4, "float16": 5}  # what can be added to
 _VECTOR = 16
@@ -78,7 +78,7 @@ class _Box:
 
     @contextlib.contextmanager
     def pieces(self, shared):
-        """What is written for it runs for every piece of the box: (pointer in shared memory, in the array, how many of its bytes lie there)."""
+        """What is written in it runs for every piece: (pointer in shared memory, in the array, how many of its bytes lie there)."""
         body, window = self.body, (1 << runtime.WINDOW) - 1
         shared = body.number(shared)
         block, begin = body.remote((shared & ~window).value), (shared & window) >> 4

@@ -32,12 +32,6 @@ def told(thread, place):
     return _STORIES[thread["awaits"]](thread, thread["awaited"], place)
 
 
-@story("anything")
-def _anything(thread, operand, place):
-    """What calls ``@cpu.yield()``."""
-    return "waits"
-
-
 @story("barrier")
 def _barrier(thread, operand, place):
     """The barrier's number, and above 32 bits its count of threads, 0: of all that have not returned."""
@@ -137,10 +131,6 @@ note:
 end:
   call void @cpu.end(i32 {CAUSE["deadlock"]})
   unreachable
-}}
-define internal void @cpu.yield() alwaysinline {{
-  call void @cpu.wait(i32 {KIND["anything"]}, i64 0)
-  ret void
 }}
 ; Ends the kernel.
 define internal void @cpu.end(i32 %cause) noinline {{

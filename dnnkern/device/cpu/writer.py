@@ -49,7 +49,7 @@ class Module:
 
     def __init__(self, modules, entry, checked=False):
         self.entry, self.parameters, self.checked, self.constants = entry, None, checked, []
-        self._externals, self._defined = {}, {f.name for m in modules for f in m.functions if f.blocks}
+        self._externals, self._kinds, self._defined = {}, {}, {f.name for m in modules for f in m.functions if f.blocks}
         lines, done = [], set()
         self._places, self.static, self.shared = _shared_memory(modules)
         for number, module in enumerate(modules):
@@ -63,6 +63,12 @@ class Module:
                     self.constants.append((_global(value, number), size(value.value_type)))
         self.text = "\n".join(lines)
         self.externals = list(self._externals.values())
+
+    def written(self, kind):
+        """A type as text, made once for each of the trees' objects: large structs come again and again."""
+        if id(kind) not in self._kinds:
+            self._kinds[id(kind)] = written(kind)
+        return self._kinds[id(kind)]
 
     def external(self, text, function_type, prefix):
         """Name of the function that stands for a text."""
@@ -183,7 +189,7 @@ class _Function:
         return _value(value)
 
     def _typed(self, value):
-        return f"{written(value.type)} {self._operand(value)}"
+        return f"{self.module.written(value.type)} {self._operand(value)}"
 
     def _write(self, i):
         writer = _WRITERS.get(type(i))

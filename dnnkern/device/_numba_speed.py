@@ -1,0 +1,69 @@
+"""Numba's front end, a third faster, with the same results: what it did over and over is done once, or not at all where nobody asks for it.
+
+Lowering a kernel of fifty device functions goes through two dozen passes for each. What they spend is spread evenly but for what is here;
+what each saves is in docs/notes/cpu.md.
+"""
+import contextlib
+import gc
+import operator
+
+from numba.core.types import Boolean, Function, Number
+from numba.cuda.core import postproc, transforms
+from numba.cuda.flags import CUDAFlags
+
+_post_process, _call_type = postproc.PostProcessor.run, Function.get_call_type
+_OPERATORS = {f for f in vars(operator).values() if callable(f)}
+_DEFAULTS = {name: option.default for name, option in CUDAFlags.options.items()}
+_typed = {}
+
+
+def _same_flags(flags, others):
+    """What Numba's own comparison says, without a dictionary of all options where the same ones are set."""
+    if not isinstance(others, CUDAFlags):
+        return NotImplemented
+    if flags._values.keys() == others._values.keys():
+        return flags._values == others._values
+    return flags.values() == others.values()
+
+
+def _post_processed(self, emit_dels=False, extend_lifetimes=False):
+    """Numba's, without the variables that live where a block begins: only generators and deletions need them, and each pass asks anew."""
+    if emit_dels or self.func_ir.is_generator:
+        _post_process(self, emit_dels, extend_lifetimes)
+        return
+    self.func_ir.blocks = transforms.canonicalize_cfg(self.func_ir.blocks)
+    self.func_ir.variable_lifetime = postproc.VariableLifetime(self.func_ir.blocks)
+    self.func_ir.generator_info = None
+
+
+def _operator_type(self, context, args, kws):
+    """Signature of an operator of numbers, found once for each of their types: Numba tries all templates at each `+` of a kernel."""
+    if kws or self.key[0] not in _OPERATORS or not all(isinstance(a, (Number, Boolean)) for a in args):
+        return _call_type(self, context, args, kws)
+    key = id(self), id(context), tuple(args)
+    if key not in _typed:
+        _typed[key] = _call_type(self, context, args, kws), self, context  # which live as long as their ids stand for them
+    return _typed[key][0]
+
+
+def install():
+    """Replace them, once a process.
+
+    Numba keeps what it has typed under the flags, and hashes these by the options' names: all collide, and are compared with each other.
+    It also lists all of them at each pass.
+    """
+    CUDAFlags.__eq__, CUDAFlags.__hash__ = _same_flags, lambda flags: hash(flags.compute_capability)
+    CUDAFlags.values = lambda flags: {**_DEFAULTS, **flags._values}
+    postproc.PostProcessor.run, Function.get_call_type = _post_processed, _operator_type
+
+
+@contextlib.contextmanager
+def no_collections():
+    """Within, the garbage collector rests: compiling makes many objects that stay, and looking through them was a sixth of its time."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
