@@ -1,6 +1,6 @@
-"""What every algorithm takes on the processor, and the rates that follow: ``DNNKERN_DEVICE=cpu python -m bench.algorithms [--json FILE]``.
+"""What every algorithm takes on the processor, and the rates that follow: ``DNNKERN_DEVICE=cpu python -m bench.algorithms [--json F]``.
 
-Every algorithm, in the configuration that it would take, on problems of the demo and some larger ones: seconds of CPU to compile, of kernels
+Every algorithm, in the configuration that it would take, on problems of the demo and larger ones: seconds of CPU to compile, of kernels
 that no problem before it has compiled, and of a call, the least of several. A rate of operations and one of bytes are fitted to each
 algorithm's calls so that the logarithms of their times are nearest: `dnnkern.host.processor` has them.
 """

@@ -90,11 +90,11 @@ def test_the_declared_arrays_are_what_the_front_end_sees(op):
 def test_values_are_what_the_modes_promise(op):
     import numpy as np
     for case in CASES[op].values():
+        small = {name: place for name, place in case.inputs().items() if place is not None and place.size <= 10 ** 5}
         for mode in ("exact", "float"):
-            for name, place in case.inputs().items():
-                if place is None or place.size > 10 ** 5:
-                    continue
-                x = case.values(mode)[name]
+            values = case.values(mode) if small else {}
+            for name, place in small.items():
+                x = values[name]
                 assert np.array_equal(cases.rounded(x, place.dtype), x), (case.id, name, "is not representable")
                 assert mode == "float" or np.array_equal(x, np.rint(x)), (case.id, name, "is no integer")
         if case.exact and case.work < 10 ** 8:

@@ -129,16 +129,6 @@ def test_blocks_of_a_cooperative_launch_run_at_once():
     np.testing.assert_array_equal(y.reshape(n, 32), np.broadcast_to(n * np.arange(32) + n * (n - 1) // 2, (n, 32)))
 
 
-def test_who_waits_for_ever_ends_with_an_error():
-    came = np.zeros(1, np.uint32)
-    x, y = np.zeros(64, np.int32), np.zeros(64, np.int32)
-    with pytest.raises(RuntimeError, match="sums_of_all_blocks: its threads wait for each other for ever; the simulator says"):
-        launch(sums_of_all_blocks, 2, 32, x, y, came, 3, cooperative=True)  # for a third block, which there is not
-    came[0] = 0
-    launch(sums_of_all_blocks, 2, 32, x, y, came, 2, cooperative=True)
-    np.testing.assert_array_equal(y[:32], 2 * np.arange(32) + 1)
-
-
 # ---- bits
 
 @cuda.jit
@@ -307,7 +297,7 @@ def test_choices_count_the_time_to_compile():
         assert dispatch.get_algorithm("matmul", small).name == "naive"
         rows = {c.algo: c for c in dispatch.explain("matmul", large)}
     assert rows["blocked"].chosen and rows["blocked"].time_ms < rows["naive"].time_ms
-    assert "needs exactly sm_90a" in rows["wgmma"].reason
+    assert "dtype float32 without math='tf32'" in rows["wgmma"].reason  # it runs here, but not this
 
 
 # ---- what is refused

@@ -140,15 +140,15 @@ def fresh(monkeypatch, tmp_path):
 def test_kernels_of_a_plan_are_compiled_side_by_side(forks, fresh, monkeypatch, tmp_path_factory):
     plain, path, here = cpu.compile_kernel, tmp_path_factory.mktemp("who"), os.getpid()
 
-    def slowly(kernel, signature):
+    def slowly(kernel, signature, *how):
         noted(path, len(signature), 0.3)()
-        return plain(kernel, signature)
+        return plain(kernel, signature, *how)
     monkeypatch.setattr(cpu, "compile_kernel", slowly)
     both = launches(reversed_by_barriers, counts)
     host.CpuExecutable(both, [(a.value, "pointer") for k in both for a in k.arguments], 0)
     (one,), (two,) = processes(path)
     assert here in (one, two) and one != two and len(list(fresh.rglob("*.o"))) == 2
-    assert {k.kernel for k in both} == {kernel for kernel, _ in host._functions}
+    assert {k.kernel for k in both} == {kernel for kernel, *_ in host._functions}
 
 
 @pytest.mark.parametrize("why", ["one is on disk", "one is in memory", "no cache", "no children"])
@@ -157,7 +157,7 @@ def test_where_there_is_nothing_to_share_nothing_is_forked(why, forks, fresh, mo
     if why == "one is on disk":
         host.compile_kernel(counts, both[1].signature)
     elif why == "one is in memory":
-        host._functions[counts, both[1].signature] = None
+        host._functions[counts, both[1].signature, host.BOUNDS] = None
     elif why == "no cache":
         monkeypatch.setattr(host_compile, "cache_dir", lambda: None)
     else:

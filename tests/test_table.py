@@ -1,5 +1,5 @@
 """Tables of addresses on the device, from which optimisers read their lists: what is in them, when they are sent, how long they live."""
-import contextlib
+import collections
 
 import numpy as np
 import pytest
@@ -41,10 +41,11 @@ class Device:
 
     def __init__(self, monkeypatch):
         from dnnkern.host import table as module
-        self.sent, self.freed, self.capturing = [], [], None
+        self.sent, self.freed, self.capturing, self.idle, self.left = [], [], None, True, collections.defaultdict(collections.deque)
         monkeypatch.setattr(module, "is_capturing", lambda stream: stream == self.capturing)
         monkeypatch.setattr(module, "free", lambda at, index, stream: self.freed.append((at, stream)))
-        monkeypatch.setattr(module, "_outside_captures", contextlib.nullcontext)
+        monkeypatch.setattr(module, "_is_idle", lambda: self.idle)
+        monkeypatch.setattr(module, "_LEFT", self.left)
         monkeypatch.setattr(module.DeviceTable, "_send", lambda table, addresses: self.sent.append(addresses) or 1000 + len(self.sent))
 
 
@@ -78,6 +79,76 @@ def test_tables_that_were_not_used_for_long_are_freed_behind_their_stream(monkey
     assert table.of((0, 0), 7) == 1001 and not device.freed
     table.of((99, 99), 7)
     assert device.freed == [(1002, 7)] and (0, 0) in table.known
+
+
+def test_only_the_stream_of_the_call_frees(monkeypatch, simulated):
+    """Others may have been destroyed."""
+    from dnnkern.host.table import REMEMBERED
+    device, table = Device(monkeypatch), _table()
+    table.of((0, 0), 6)
+    table.of((1, 1), 6)
+    table.of((1, 1), 7)
+    for k in range(2, REMEMBERED + 1):
+        table.of((k, k), 7)
+    assert device.freed == [(1001, 7)]
+    device.idle = False  # a graph is being captured elsewhere
+    table.of((50, 50), 7)
+    assert len(device.freed) == 1 and list(device.left[0]) == [1002]
+    table.of((51, 51), 7)
+    assert device.freed[1:] == [(1003, 7)] and list(device.left[0]) == [1002], "what this stream alone has read needs no waiting"
+    device.idle = True
+    table.of((51, 51), 7)
+    assert len(device.freed) == 2, "a known list costs nothing"
+    table.of((52, 52), 7)
+    assert device.freed[2:] == [(1004, 7), (1002, 7)] and not device.left[0]
+
+
+def test_nothing_is_freed_while_a_graph_is_captured(monkeypatch, simulated):
+    from dnnkern.host.table import REMEMBERED
+    device, table = Device(monkeypatch), _table()
+    for k in range(REMEMBERED):
+        table.of((k, k), 7)
+    device.capturing = 7
+    table.of((50, 50), 7)
+    device.capturing = None
+    assert not device.freed
+    table.of((51, 51), 7)
+    assert device.freed == [(1001, 7)]
+
+
+def test_tables_of_a_plan_that_is_gone_are_freed_when_another_is_sent(monkeypatch, simulated):
+    device, table = Device(monkeypatch), _table()
+    table.of((1, 2), 7)
+    device.capturing = 7
+    table.of((3, 4), 7)
+    device.capturing = None
+    del table
+    assert not device.freed and list(device.left[0]) == [1001], "what a graph has captured stays"
+    _table().of((5, 6), 8)
+    assert device.freed == [(1001, 8)]
+
+
+def test_streams_come_and_go(on_gpu):
+    """Tables and outputs outlive the stream on which they were made."""
+    import gc
+
+    import dnnkern
+    from dnnkern.device import cuda
+    from dnnkern.host.table import REMEMBERED
+    kept = []
+    for k in range(3 * REMEMBERED):
+        stream = cuda.stream()
+        p, g = ([cuda.to_device(np.full(8, x, np.float32)) for _ in range(2)] for x in (1, 2))
+        kept.append(dnnkern.sgd_step(p, g, lr=0.25, stream=stream))
+        kept.append(dnnkern.softmax_fwd(p[0], axis=0, stream=stream))
+        stream.synchronize()
+        np.testing.assert_array_equal(p[1].copy_to_host(), 0.5)
+        del stream
+        gc.collect()
+    np.testing.assert_array_equal(kept[-1].copy_to_host(), 0.125)
+    kept.clear()
+    gc.collect()
+    cuda.synchronize()
 
 
 def test_tables_in_a_graph_stay(monkeypatch, simulated):

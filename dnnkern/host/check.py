@@ -1,8 +1,9 @@
-"""DNNKERN_CHECK: look at every result, and at index arrays before they are used.
+"""DNNKERN_CHECK: look at every result, at index arrays before they are used, and at accesses of kernels.
 
 ``DNNKERN_CHECK=nan`` reports outputs that hold NaN or infinity, printed with the command that runs the same problem again; ``values``
 arrays of indices out of range, before anything is launched; ``unwritten`` results that depend on memory that nothing has written (see
-`unwritten`). A list of them, separated by commas, is possible. All wait for the device at every call.
+`unwritten`); ``bounds`` kernels on the processor that access what their launch was not given (`cpu` compiles them so). A list of them,
+separated by commas, is possible. All wait for the device at every call.
 """
 import json
 import shlex
@@ -14,7 +15,9 @@ from ..device import HOST_MEMORY, _environment
 from .arrays import kind_of
 from .dtypes import STORAGE, dtype_name, numpy_dtype
 
-CHECKS = _environment.words("DNNKERN_CHECK", ("nan", "unwritten", "values"))
+CHECKS = _environment.words("DNNKERN_CHECK", ("bounds", "nan", "unwritten", "values"))
+if "bounds" in CHECKS and not HOST_MEMORY:
+    raise ValueError("DNNKERN_CHECK=bounds: accesses are checked on the processor, in the simulator always; expected DNNKERN_DEVICE=cpu")
 
 
 class CheckFailed(ArithmeticError):

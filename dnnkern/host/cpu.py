@@ -11,12 +11,16 @@ import os
 import struct
 import threading
 import time
+import weakref
 
 import numpy as np
 
 from ..device import cpu
-from ..device.cpu import machine, runtime, tma
+from ..device.cpu import machine, report, runtime, signals, tma
+from .check import CHECKS
 from .compile import cache_key, is_missing, kept
+from .extents import Extent, argument, extent, place
+from .extents import packed as packed_extents
 from .jobs import forks, side_by_side
 from .launch import CODE, HostExecutable, kernel_name
 from .processor import cores
@@ -27,6 +31,7 @@ from .table import Table
 _MOST_THREADS, _MOST_RESIDENT = runtime.THREADS, 1024
 WORTH_SHARING = 2e-4  # seconds of work, beside which it counts little that another thread of the system has to wake up
 CHUNKS = 8            # that each of them takes, about, so that all end at the same time
+BOUNDS = "bounds" in CHECKS  # whether kernels are compiled so that every access is checked
 _PACE = 1e-8          # seconds a CUDA thread of a kernel that has not run yet
 _lock, _functions = threading.Lock(), {}
 
@@ -37,8 +42,8 @@ def _sources():
 
 
 def key(kernel, signature) -> str:
-    """Name of the kernel's code in the cache: of this processor, this LLVM and these sources."""
-    parts = cache_key(kernel, signature, cpu.ARCH), machine.identity(), _sources()
+    """Name of the kernel's code in the cache: of this processor, this LLVM and these sources, checked or not."""
+    parts = cache_key(kernel, signature, cpu.ARCH), machine.identity(), _sources(), "bounds" * BOUNDS
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -48,7 +53,7 @@ def _file(kernel, signature):
 
 def compile_kernel(kernel, signature) -> cpu.Code:
     """The kernel for these parameter types, from the disk cache or compiled."""
-    return kept(cpu.Code, lambda: _file(kernel, signature), lambda: cpu.compile_kernel(kernel, signature))
+    return kept(cpu.Code, lambda: _file(kernel, signature), lambda: cpu.compile_kernel(kernel, signature, BOUNDS))
 
 
 def compile_ahead(launches):
@@ -56,7 +61,7 @@ def compile_ahead(launches):
     and what they make is kept; whatever is not there afterwards is compiled by who needs it."""
     wanted = dict.fromkeys((k.kernel, k.signature) for k in launches)
     if len(wanted) > 1 and forks():
-        missing = [pair for pair in wanted if pair not in _functions and is_missing(_file(*pair))]
+        missing = [pair for pair in wanted if (*pair, BOUNDS) not in _functions and is_missing(_file(*pair))]
         if len(missing) > 1:
             side_by_side([functools.partial(compile_kernel, *pair) for pair in missing])
 
@@ -66,17 +71,40 @@ class Function:
     _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)
 
     def __init__(self, code):
-        self.shared, self.waits, self._loaded = code.shared, code.waits, machine.Loaded(code.code)
-        self.run = self._PROTOTYPE(self._loaded.address)
+        self.shared, self.waits, self.checked, self._loaded = code.shared, code.waits, code.checked, machine.Loaded(code.code)
+        signals.install()
+        self.run = self._PROTOTYPE(self._loaded.function("cpu.run"))
         self.pace = _PACE
+        self.constants = list(self._constants()) if code.checked else []
+
+    def _constants(self):
+        at = self._loaded.variable("cpu.constants")
+        while low := ctypes.c_uint64.from_address(at).value:
+            yield Extent(low, low + ctypes.c_uint64.from_address(at + 8).value, "a constant")
+            at += 16
 
 
 def function(kernel, signature) -> Function:
     """The kernel for these parameter types, compiled and loaded once a process."""
     with _lock:
-        if (kernel, signature) not in _functions:
-            _functions[kernel, signature] = Function(compile_kernel(kernel, signature))
-        return _functions[kernel, signature]
+        which = kernel, signature, BOUNDS
+        if which not in _functions:
+            _functions[which] = Function(compile_kernel(kernel, signature))
+        return _functions[which]
+
+
+class _Mapping:
+    """Address space of `count` arenas, and the signals of the thread that makes them."""
+
+    def __init__(self, count):
+        size = 1 << runtime.ARENA_BITS
+        self.memory = mmap.mmap(-1, (count + 1) * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0))
+        at = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.base = -(-at // size) * size
+        for k in range(count):
+            signals.guard(self.base + k * size)
+        signals.enter(self.base)
+        weakref.finalize(self, signals.leave, self.base)
 
 
 class _Arenas(threading.local):
@@ -86,18 +114,28 @@ class _Arenas(threading.local):
     def of(self, count) -> int:
         """Address of the first of `count` arenas."""
         if count > self.count:
-            size = 1 << runtime.ARENA_BITS
-            self.memory = mmap.mmap(-1, (count + 1) * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0))
-            at = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-            self.base, self.count = -(-at // size) * size, count
-        return self.base
+            self.mapping, self.count = _Mapping(count), count
+        return self.mapping.base
 
 
 _arenas = _Arenas()
 
 
-def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), cooperative=False):
-    """Run a kernel to its end. `packed` are its arguments, eight bytes each; pointers are addresses of NumPy's memory."""
+def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), cooperative=False, extents=list):
+    """Run a kernel to its end.
+
+    Parameters
+    ----------
+    packed : bytes
+        Its arguments, eight bytes each; pointers are addresses of NumPy's memory.
+    extents : callable
+        Gives the list of `Extent` of the memory that the kernel was given.
+
+    Raises
+    ------
+    report.Fault
+        The kernel has ended early: its threads wait for each other for ever, or one has done what cannot be gone on from.
+    """
     name = kernel_name(kernel)
     blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
     if not 0 < threads <= _MOST_THREADS:
@@ -114,9 +152,10 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
     if resident > _MOST_RESIDENT:
         raise ValueError(f"launch of {name}: {blocks} blocks of a cooperative launch; expected at most {_MOST_RESIDENT}")
     arguments = ctypes.create_string_buffer(packed, len(packed) or 1)
+    listed = packed_extents([*extents(), *found.constants]) if found.checked else None
 
     def run(first, last):
-        """Blocks of the launch, in arenas of the running thread; true where they wait for ever."""
+        """Blocks of the launch, in arenas of the running thread; the exception where the kernel ended early."""
         base = _arenas.of(resident)
         for k in range(resident):
             at = base + (k << runtime.ARENA_BITS) + runtime.BLOCK
@@ -125,19 +164,23 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
             _put(at, "size", "I", size)
             _put(at, "dynamic", "2I", shared, threads)
             _put(at, "arguments", "Q", ctypes.addressof(arguments))
-        return found.run(base, resident, first, last)
+        if listed is not None:
+            _put(base + runtime.GROUP, "extents", "QI", listed.ctypes.data, len(listed), record=runtime.GROUP_RECORD)
+        if found.run(base, resident, first, last):
+            return report.fault(name, base, functools.partial(place, extents=extents()))
+        return None
 
     started, workers = time.perf_counter(), 1
     if resident < blocks and found.pace * blocks * threads > WORTH_SHARING:
         workers = min(cores(), blocks // resident)
-    stuck = _shared_out(run, blocks, resident, workers) if workers > 1 else run(0, blocks)
+    fault = _shared_out(run, blocks, resident, workers) if workers > 1 else run(0, blocks)
     found.pace = (time.perf_counter() - started) * workers / (blocks * threads)
-    if stuck:
-        raise RuntimeError(f"{name}: its threads wait for each other for ever; the simulator says who for whom (DNNKERN_DEVICE=simulator)")
+    if fault is not None:
+        raise fault
 
 
 def _shared_out(run, blocks, resident, workers):
-    """Run all blocks, a few times `resident` on whichever of so many threads of the system is free; whether some wait for ever."""
+    """Run all blocks, a few times `resident` on whichever of so many threads of the system is free; the exception where one ended early."""
     chunk, ends = resident * max(1, blocks // (CHUNKS * workers * resident)), []
     begins = iter(range(0, blocks, chunk))
 
@@ -145,8 +188,9 @@ def _shared_out(run, blocks, resident, workers):
         for first in begins:  # one step of an iterator in C: no two threads get the same
             if ends:
                 return
-            if run(first, min(first + chunk, blocks)):
-                ends.append(True)
+            fault = run(first, min(first + chunk, blocks))
+            if fault is not None:
+                ends.append(fault)
     others = [_pool().submit(work) for _ in range(workers - 1)]
     try:
         work()
@@ -157,7 +201,7 @@ def _shared_out(run, blocks, resident, workers):
         concurrent.futures.wait(others)
     for other in others:
         other.result()
-    return any(ends)
+    return ends[0] if ends else None
 
 
 @functools.cache
@@ -168,9 +212,9 @@ def _pool():
 os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads
 
 
-def _put(block, field, code, *values):
+def _put(at, field, code, *values, record=runtime.BLOCK_RECORD):
     data = struct.pack("<" + code, *values)
-    ctypes.memmove(block + runtime.BLOCK_RECORD.offset[field], data, len(data))
+    ctypes.memmove(at + record.offset[field], data, len(data))
 
 
 def scalar(kind, value) -> bytes:
@@ -203,7 +247,21 @@ class CpuExecutable(HostExecutable):
         for each in self.launches:
             keep = []  # tables, until the launch has ended
             packed = b"".join(self._packed(a, values, keep) for a in each.arguments)
-            launch(each.kernel, each.signature, each.grid, each.block, packed, each.shared, each.cluster, each.cooperative)
+            launch(each.kernel, each.signature, each.grid, each.block, packed, each.shared, each.cluster, each.cooperative,
+                   functools.partial(self._extents, each, values, keep))
+
+    def _extents(self, each, values, kept):
+        kept, found = iter(kept), []
+        for k, a in enumerate(each.arguments):
+            name = argument(each.kernel, k)
+            if isinstance(a.spec, Table):
+                found += [extent(values[self.order[of]], f"{of} of {name}") for of in a.spec.names]
+            elif a.type == "tensormap" or a.type.endswith("*"):
+                value = self.value(a, values)
+                found += [] if value is None else [extent(value, name)]
+            if a.spec is not None:
+                found.append(extent(next(kept), name))
+        return found
 
     def _packed(self, a, values, keep):
         if isinstance(a.spec, Table):
@@ -232,7 +290,8 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
             kind = a.dtype.name if isinstance(a, np.generic) else "float32" if isinstance(a, float) else "int32"
             signature.append(kind)
             packed.append(scalar(kind, a))
-    launch(kernel, tuple(signature), _triple(grid), _triple(block), b"".join(packed), shared, _triple(cluster), cooperative)
+    launch(kernel, tuple(signature), _triple(grid), _triple(block), b"".join(packed), shared, _triple(cluster), cooperative,
+           functools.partial(_arrays, kernel, args, keep))
 
 
 def launch_arrays(kernel, grid, block, args, shared=0):
@@ -252,7 +311,14 @@ def launch_arrays(kernel, grid, block, args, shared=0):
                             "of NumPy's")
         signature.append(kind)
         packed.append(scalar(kind, a))
-    launch(kernel, tuple(signature), _triple(grid), _triple(block), b"".join(packed), shared)
+    launch(kernel, tuple(signature), _triple(grid), _triple(block), b"".join(packed), shared,
+           extents=functools.partial(_arrays, kernel, args))
+
+
+def _arrays(kernel, args, keep=()):
+    """Extents of arrays, those of tensor maps and these themselves among them."""
+    arrays = [(k, a[0] if isinstance(a, tuple) else a) for k, a in enumerate(args)]
+    return [extent(a, argument(kernel, k)) for k, a in arrays if isinstance(a, np.ndarray)] + [extent(a, "a tensor map") for a in keep]
 
 
 def _triple(extents):

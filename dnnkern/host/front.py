@@ -17,6 +17,7 @@ from .check import CHECKS, Checked
 from .device import device as device_of
 from .device import on_device
 from .launch import Executable, SimulatedExecutable
+from .memory import introduce
 from .scalars import integer, shown
 from .tensor import share_memory
 
@@ -414,10 +415,14 @@ def stream_handle(function, stream) -> int:
     """Handle of a stream given as an int or as any framework's stream object."""
     if isinstance(stream, int):
         return stream
+    handle = None
     if hasattr(stream, "__cuda_stream__"):
-        return int(stream.__cuda_stream__()[1])
+        handle = int(stream.__cuda_stream__()[1])
     for name in ("cuda_stream", "ptr", "handle"):
-        value = getattr(stream, name, None)
+        value = getattr(stream, name, None) if handle is None else None
         if value is not None:
-            return int(getattr(value, "value", value) or 0)
-    raise TypeError(f"{function}: stream is {shown(stream)}; expected an int or a stream of Numba, CuPy, PyTorch or cuda.core")
+            handle = int(getattr(value, "value", value) or 0)
+    if handle is None:
+        raise TypeError(f"{function}: stream is {shown(stream)}; expected an int or a stream of Numba, CuPy, PyTorch or cuda.core")
+    introduce(stream, handle)
+    return handle

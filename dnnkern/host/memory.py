@@ -1,7 +1,15 @@
-"""Device memory of the library's own: a stream-ordered pool for the outputs and workspaces of frameworks that have no allocator."""
+"""Device memory of the library's own: a stream-ordered pool for the outputs and workspaces of frameworks that have no allocator.
+
+Memory is given back behind the work on its stream, which has to be there then: asked about a stream that has been destroyed the driver may
+answer with an error, or end the process.
+"""
+import contextlib
 import functools
+import weakref
 
 from .device import check, on_device
+
+_STREAMS = weakref.WeakValueDictionary()  # the objects of streams that were given as objects, by handle
 
 
 @functools.cache
@@ -30,8 +38,14 @@ def allocate(nbytes, index, stream) -> int:
         return int(check(driver.cuMemAllocFromPoolAsync(max(nbytes, 1), _pool(index), stream)))
 
 
-def free(address, index, stream):
-    """Give memory back, behind the work that is on the stream now. The stream may be gone by then: the default stream then orders it."""
+def introduce(stream, handle):
+    """Let memory allocated on a stream from now on keep the stream's object, whose end may be the stream's."""
+    with contextlib.suppress(TypeError):  # objects without weak references
+        _STREAMS[handle] = stream
+
+
+def free(address, index, stream, owner=None):
+    """Give memory back, behind the work that is on the stream now; `owner` is there for the stream's sake alone."""
     try:
         from cuda.bindings import driver
         with on_device(index):
@@ -56,5 +70,6 @@ def numba_array(shape, dtype, index, stream):
     with cuda.gpus[index]:
         context = cuda.current_context()
         address = allocate(nbytes, index, stream)
-        memory = MemoryPointer(context, driver.CUdeviceptr(address), nbytes, finalizer=functools.partial(free, address, index, stream))
+        give_back = functools.partial(free, address, index, stream, _STREAMS.get(stream))
+        memory = MemoryPointer(context, driver.CUdeviceptr(address), nbytes, finalizer=give_back)
         return DeviceNDArray(shape, strides, dtype, gpu_data=memory)

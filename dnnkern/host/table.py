@@ -3,6 +3,7 @@
 A `Table` belongs to a plan. What in it is constant is known when the plan is made; addresses of operands come with each call. It is
 made and sent to the device only for addresses that it has not been made for lately: a list that stays as it is costs a comparison.
 """
+import collections
 import contextlib
 import functools
 import operator
@@ -16,6 +17,8 @@ from .device import check, on_device
 from .memory import allocate, free, is_capturing
 
 REMEMBERED = 16
+_LEFT = collections.defaultdict(collections.deque)  # {device: tables that are freed once nothing runs that may read them}
+_RELEASING = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +65,13 @@ class DeviceTable:
     def of(self, addresses, stream) -> int:
         """Address of the table for these addresses, complete whatever stream reads it."""
         with self.lock, on_device(self.index):
-            found = self.known.pop(addresses, None) or (self._send(addresses), set())
-            self.known[addresses] = found
+            known = self.known.pop(addresses, None)
+            found = self.known[addresses] = known or (self._send(addresses), set())
             found[1].add(stream)
             if is_capturing(stream):
                 self.captured.add(addresses)
-            for old in [a for a in self.known if a not in self.captured][:-REMEMBERED]:
-                self._drop(old)
+            elif known is None:
+                self._forget(stream)
             return found[0]
 
     def is_new_to_a_graph(self, addresses, stream):
@@ -88,18 +91,39 @@ class DeviceTable:
             check(driver.cuStreamSynchronize(stream))
         return at
 
-    def _drop(self, addresses):
-        from cuda.bindings import driver
-        at, streams = self.known.pop(addresses)
-        with _outside_captures():
-            if len(streams) > 1:
-                check(driver.cuCtxSynchronize())
-            free(at, self.index, next(iter(streams)))  # behind what reads it there
+    def _forget(self, stream):
+        """Free the tables that were used longest ago, behind what reads them. This call's stream is there; others, that have read a
+        table, may have been destroyed, and nothing can be enqueued on them."""
+        for old in [a for a in self.known if a not in self.captured][:-REMEMBERED]:
+            at, streams = self.known.pop(old)
+            if streams == {stream}:
+                free(at, self.index, stream)
+            else:
+                _LEFT[self.index].append(at)
+        _release(self.index, stream)
 
     def __del__(self):
-        for addresses, (at, streams) in self.known.items():
+        for addresses, (at, _) in self.known.items():
             if addresses not in self.captured:
-                free(at, self.index, next(iter(streams)))
+                _LEFT[self.index].append(at)
+
+
+def _release(index, stream):
+    """Free the tables that are left on a device. Where a graph is being captured the device cannot be waited for: then another time."""
+    left = _LEFT[index]
+    if left:
+        with _RELEASING:
+            count = len(left)  # of those that come meanwhile nobody knows what reads them
+            if count and _is_idle():
+                for _ in range(count):
+                    free(left.popleft(), index, stream)
+
+
+def _is_idle():
+    """Wait for the device; whether it could be waited for."""
+    from cuda.bindings import driver
+    with _outside_captures():
+        return driver.cuCtxSynchronize()[0] == 0
 
 
 @contextlib.contextmanager

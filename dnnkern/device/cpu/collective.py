@@ -1,5 +1,5 @@
 """Forms of what threads do together: barriers, shuffles, votes, reductions."""
-from .forms import I1, I32, VOID, form
+from .forms import I1, I32, I64, VOID, form
 
 
 @form("llvm.nvvm.barrier0", waits=True)
@@ -61,6 +61,6 @@ def elect(body, members):
     return body.zext(body.icmp_unsigned("==", lowest, body.field("laneid")), I32)
 
 
-@form("nanosleep.u32 <time>;", waits=True)
+@form("nanosleep.u32 $0;", waits=True)
 def sleep(body, time):
-    body.invoke("cpu.yield", VOID)
+    body.wait("sleep", I64(0))

@@ -16,7 +16,8 @@ import re
 
 from llvmlite import ir
 
-from .writer import Refused, written
+from .waits import KIND
+from .writer import Refused, size, written
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 HALF, FLOAT, DOUBLE, POINTER, VOID = ir.HalfType(), ir.FloatType(), ir.DoubleType(), ir.PointerType(), ir.VoidType()
@@ -64,7 +65,7 @@ def find(text):
     raise Refused(f"the {'instruction' if ' ' in text or text.endswith(';') else 'function'} {text!r}")
 
 
-def write(externals):
+def write(externals, checked=False):
     """(definitions, declarations of what they call and do not define, whether any of them waits) of what a written kernel calls.
 
     Raises `Refused` with the first that has no form.
@@ -79,7 +80,8 @@ def write(externals):
         function.linkage = "internal"
         function.attributes.add("alwaysinline")
         body = Body(function.append_basic_block("entry"))
-        body.result, body.text = result, external.text
+        body.result, body.text, body.checked = result, external.text, checked
+        body.given.update(a for a in function.args if a.type == POINTER)
         values = entry.make(body, *function.args, **words)
         if not body.block.is_terminated:
             body.end(values)
@@ -93,8 +95,16 @@ def declaration(name, function_type):
 
 
 class Body(ir.IRBuilder):
-    """Builder of one form's function, of the PTX `text`. `result` is the type it returns, a struct where there are several results."""
-    result, text = VOID, ""
+    """Builder of one form's function, of the PTX `text`. `result` is the type it returns, a struct where there are several results.
+
+    Where the kernel is `checked`, so is every access by a pointer that it has `given`: an argument, what `pointer`, `shared` and `remote`
+    make of addresses, and what `at` makes of these.
+    """
+    result, text, checked = VOID, "", False
+
+    def __init__(self, block):
+        super().__init__(block)
+        self.given = set()
 
     def end(self, values):
         """Return one value, several as a struct, or none."""
@@ -133,7 +143,7 @@ class Body(ir.IRBuilder):
             function.linkage = "internal"
             function.attributes.add("noinline")
             body = Body(function.append_basic_block("entry"))
-            body.result = result
+            body.result, body.checked = result, self.checked
             values = write(body, *function.args)
             if not body.block.is_terminated:
                 body.end(values)
@@ -156,16 +166,23 @@ class Body(ir.IRBuilder):
         self.position_at_end(after)
 
     @contextlib.contextmanager
-    def waiting(self):
-        """What is written in it runs again and again, others in between, until it calls the function that it gives with a true bit."""
+    def waiting(self, kind, operand):
+        """What is written in it runs again and again, others in between, until it calls the function that it gives with a true bit.
+
+        The kind of `waits` and its operand, 64 bits, say what for.
+        """
         ask, wait, after = (self.append_basic_block(name) for name in ("ask", "wait", "after"))
         self.branch(ask)
         self.position_at_end(ask)
         yield lambda done: self.cbranch(done.value, after, wait)
         self.position_at_end(wait)
-        self.invoke("cpu.yield", VOID)
+        self.wait(kind, operand)
         self.branch(ask)
         self.position_at_end(after)
+
+    def wait(self, kind, operand):
+        """Let others run."""
+        self.invoke("cpu.wait", VOID, I32(KIND[kind]), operand)
 
     def number(self, value):
         """An integer with Python's operators."""
@@ -177,7 +194,7 @@ class Body(ir.IRBuilder):
 
     def remote(self, address):
         """Pointer to an address in the cluster's window."""
-        return self.invoke("cpu.remote_pointer", POINTER, address)
+        return self._given(self.invoke("cpu.remote_pointer", POINTER, address))
 
     def field(self, name):
         """A field of the runtime's records, 32 bits, of the running thread."""
@@ -185,15 +202,51 @@ class Body(ir.IRBuilder):
 
     def shared(self, address):
         """Pointer to a 32-bit shared address."""
-        return self.invoke("cpu.shared_pointer", POINTER, address)
+        return self._given(self.invoke("cpu.shared_pointer", POINTER, address))
 
     def pointer(self, address):
         """Pointer to a 64-bit address."""
-        return self.inttoptr(address, POINTER)
+        return self._given(self.inttoptr(address, POINTER))
 
     def at(self, pointer, offset, kind=I8):
         """Pointer `offset` elements of a type on."""
-        return self.gep(pointer, [offset if isinstance(offset, ir.Value) else I64(offset)], source_etype=kind)
+        found = self.gep(pointer, [offset if isinstance(offset, ir.Value) else I64(offset)], source_etype=kind)
+        return self._given(found) if pointer in self.given else found
+
+    def _given(self, pointer):
+        self.given.add(pointer)
+        return pointer
+
+    def check(self, pointer, nbytes, writes):
+        """Ask whether an access of so many bytes is one that the kernel may make."""
+        if self.checked and pointer in self.given:
+            self.invoke("cpu.check", VOID, pointer, nbytes, I1(writes))
+
+    def copy(self, to, source, nbytes):
+        """Copy so many bytes, 64 bits."""
+        self.check(to, nbytes, True)
+        self.check(source, nbytes, False)
+        self.invoke("llvm.memcpy.p0.p0.i64", VOID, to, source, nbytes, I1(0))
+
+    def load(self, ptr, *args, typ=None, **keywords):
+        """llvmlite's, checked."""
+        self.check(ptr, I64(size(typ)), False)
+        return super().load(ptr, *args, typ=typ, **keywords)
+
+    def load_atomic(self, ptr, *args, typ=None, **keywords):
+        """llvmlite's, checked."""
+        self.check(ptr, I64(size(typ)), False)
+        return super().load_atomic(ptr, *args, typ=typ, **keywords)
+
+    def store(self, value, ptr, **keywords):
+        """llvmlite's, checked."""
+        self.check(ptr, I64(size(value.type)), True)
+        return super().store(value, ptr, **keywords)
+
+    def atomic_rmw(self, op, ptr, val, ordering):
+        """llvmlite's, checked."""
+        self.check(ptr, I64(size(val.type)), True)
+        return super().atomic_rmw(op, ptr, val, ordering)
 
     def collect(self, kind, mask, value, operand=None):
         """A collective of the runtime: a shuffle's mode, "ballot", "add", "max" or "min"."""
@@ -255,8 +308,8 @@ def _operator(method, *before):
     return operate
 
 
-for _name, _method in {"add": "add", "sub": "sub", "mul": "mul", "floordiv": "udiv", "mod": "urem", "and": "and_", "or": "or_", "xor": "xor",
-                       "lshift": "shl", "rshift": "lshr"}.items():
+for _name, _method in {"add": "add", "sub": "sub", "mul": "mul", "floordiv": "udiv", "mod": "urem", "and": "and_", "or": "or_",
+                       "xor": "xor", "lshift": "shl", "rshift": "lshr"}.items():
     setattr(Number, f"__{_name}__", _operator(_method))
 for _name, _sign in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items():
     setattr(Number, f"__{_name}__", _operator("icmp_unsigned", _sign))

@@ -2,6 +2,7 @@
 
 The warp's record has a slot for each collective in progress, so that lanes that have diverged may be in several at once.
 """
+from .waits import KIND
 
 SHUFFLES = {"bfly": "xor i32 %i, %operand", "up": "sub i32 %i, %operand", "down": "add i32 %i, %operand", "idx": "and i32 %operand, 31"}
 FOLDS = {"ballot": ("0", "%nonzero = icmp ne i32 %value, 0\n  %mine = select i1 %nonzero, i32 %bit, i32 0\n  %folded = or i32 %sum, %mine"),
@@ -146,7 +147,8 @@ check:
   %all = icmp eq i32 %here, %among
   br i1 %all, label %finish, label %wait
 wait:
-  call void @cpu.yield()
+  %what = zext i32 %mask to i64
+  call void @cpu.wait(i32 {KIND["collective"]}, i64 %what)
   %now = load volatile i32, ptr %pmeet
   %same = icmp eq i32 %met, %now
   br i1 %same, label %check, label %out

@@ -44,11 +44,18 @@ def assemble(text, processor=MACHINE):
 
 
 class Loaded:
-    """Object code in memory as long as this object lives; `address` is that of ``cpu.run``."""
+    """Object code in memory as long as this object lives."""
 
     def __init__(self, code):
         loader = llvm.Target.from_default_triple().create_target_machine(jit=True)
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), loader)
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
-        self.address = self._engine.get_function_address("cpu.run")
+
+    def function(self, name):
+        """Address of a function."""
+        return self._engine.get_function_address(name)
+
+    def variable(self, name):
+        """Address of a global variable."""
+        return self._engine.get_global_value_address(name)

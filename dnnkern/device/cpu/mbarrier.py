@@ -12,6 +12,7 @@ _MISSING = (1 << COUNT) - 1
 
 def update(body, barrier, change):
     """Add to a barrier's word; the phase ends where nothing is missing any more."""
+    body.check(barrier, I64(8), True)
     body.invoke(body.helper("cpu.mbarrier.update", VOID, (POINTER, I64), _update), VOID, barrier, body.number(change).value)
 
 
@@ -78,6 +79,11 @@ def mapped(body, at, rank):
     return ((body.number(at) & (1 << runtime.WINDOW) - 1) | ((body.number(rank) + 1) << runtime.WINDOW)).value
 
 
+def _awaited(body, at, parity):
+    """What `waits` makes words of."""
+    return body.join(at, parity)
+
+
 def _parity(body, barrier):
     return (body.number(body.load_as(barrier, I64)) >> PARITY) & 1
 
@@ -85,14 +91,14 @@ def _parity(body, barrier):
 @form("{ .reg .pred p; again: mbarrier.try_wait.parity.acquire.<scope:cta|cluster>.shared::cta.b64 p, [$0], $1; @p bra done; bra again; "
       "done: }", waits=True)
 def wait(body, at, parity, scope):
-    barrier, parity = body.shared(at), body.number(parity).wide()
-    with body.waiting() as until:
+    awaited, barrier, parity = _awaited(body, at, parity), body.shared(at), body.number(parity).wide()
+    with body.waiting("mbarrier", awaited) as until:
         until(_parity(body, barrier) != parity)
 
 
 @form("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [$1], $2; selp.b32 $0, 1, 0, p; }", waits=True)
 def test(body, at, parity):
     """Whoever asks lets others run first."""
-    body.invoke("cpu.yield", VOID)
+    body.wait("mbarrier", _awaited(body, at, parity))
     complete = _parity(body, body.shared(at)) != body.number(parity).wide()
     return complete.choose(body.number(at) * 0 + 1, 0).value

@@ -74,8 +74,9 @@ def copy_filled(body, to, source, offset, count, level, size):
         with all_of_it:
             _move(body, target, source, whole)
         with part:
+            body.check(target, I64(whole), True)
             body.invoke("llvm.memset.p0.i64", VOID, target, I8(0), I64(whole), I1(0))
-            body.invoke("llvm.memcpy.p0.p0.i64", VOID, target, source, body.zext(count, I64), I1(0))
+            body.copy(target, source, body.zext(count, I64))
 
 
 @form("{ .reg .pred p; .reg .u64 o; setp.ne.s32 p, $3, 0; add.s64 o, $1, $2; @p cp.async.c<level:a|g>.shared.global [$0], [o], <size>; }")
@@ -104,7 +105,7 @@ def fetch_add(body, at, value, order, kind):
 @form("ld.acquire.gpu.global.u32 $0, [$1];", waits=True)
 def load_acquired(body, at):
     """Whoever asks whether others have come lets them run first."""
-    body.invoke("cpu.yield", VOID)
+    body.wait("poll", at)
     return body.load_atomic(body.pointer(at), "acquire", 4, typ=I32)
 
 

@@ -12,24 +12,27 @@ once lie one after another::
     BLOCK      the block's record, the group's of all blocks that run at once (in the first arena), a record of each warp
     EXCHANGE   what the lanes of a warp show each other in matrix instructions
     SHARED     shared memory
+    SIGNALS    the stack of a thread of the system for its signals (in the first arena)
     PRODUCTS   what the threads of a warpgroup show each other, and its operands as float32 (`wgmma`)
+    GUARD      what nobody may touch, as far as the stacks
     STACKS     a stack of each thread
 
 The arenas of a cluster's blocks follow one another by rank, so an address in the cluster's window is a distance from the own arena.
 
 `Record` says where the fields are, to the IR and to the host code that fills them.
 """
-from . import lanes
-from .switch import SWITCHES
+from . import lanes, switch
 
 THREADS, ARENA_BITS, STACK_BITS = 1024, 28, 17
 BLOCK, GROUP, WARPS, EXCHANGE = 1 << 20, (1 << 20) + 2048, (1 << 20) + 4096, (1 << 20) + (1 << 18)
 SHARED, PRODUCTS, STACKS = 2 << 20, 16 << 20, 128 << 20
 THREAD_BITS, WARP_BITS, TURN_BITS, LANE_BITS = 7, 10, 12, 7  # bytes of a record; of a warp's turn and a lane's part in EXCHANGE
 SHARED_BYTES = 232448
+RECORDS = EXCHANGE + (1 << 18)  # where what the runtime has for itself ends
+SIGNALS, SIGNAL_BYTES, GUARD = 3 << 20, (1 << 16) + (1 << 12), 64 << 20
 BARRIERS, WARPGROUPS = 16, 8  # named barriers of a block, and those of its warpgroups after them
 WINDOW = 24  # bits of a shared address; above them is the rank + 1 of the block in its cluster, 0: the own one
-IDLE_ROUNDS = 1 << 14  # after which threads that only ask whether they may go on count as waiting for ever
+WRITE = 1 << 32  # beside the bytes of an access that is a write
 _BYTES = {"i32": 4, "i64": 8, "ptr": 8}
 
 
@@ -61,26 +64,27 @@ define internal {kind} @cpu.get.{name}() alwaysinline {{
 
 
 THREAD = Record("thread", ["stack ptr", "next ptr", "previous ptr", "warp ptr", "tid.x i32", "tid.y i32", "tid.z i32", "laneid i32",
-                           "owed i32"])  # 1 + the generation of the cluster's barrier at which it has arrived and not waited, 0: none
+                           "owed i32",  # 1 + the generation of the cluster's barrier at which it has arrived and not waited, 0: none
+                           "awaits i32", "awaited i64"])  # what it waits at: a kind and an operand, for `report`
 BLOCK_RECORD = Record("block", [
     *(f"{name}.{axis} i32" for name in ("ntid", "ctaid", "nctaid", "cluster") for axis in "xyz"), "dynamic i32", "threads i32",
     "live i32", "votes i32", "voted i32", "group ptr", "arguments ptr", f"barriers i32 {2 * (BARRIERS + WARPGROUPS)}",
     # The cluster: how many blocks it has, which of them this is, the record of the first one, and there the cluster's barrier.
     "size i32", "rank i32", "first ptr", "members i32", "arrivals i32", "generation i32"])
-GROUP_RECORD = Record("group", ["main ptr", "running i32", "idle i32", "stuck i32"])
+# Who ends a kernel early leaves there why, an address in its stack, and what it did: the address it accessed, how, a signal's code.
+GROUP_RECORD = Record("group", ["main ptr", "running i32", "idle i32", "resident i32", "cause i32", "code i32", "culprit ptr",
+                                "address i64", "detail i64", "extents ptr", "count i32"])  # of a launch that is checked: what it was given
 # A collective in progress has a slot: who takes part and who has come. `spilled` counts those not in the slot of their lowest lane.
 WARP = Record("warp", ["alive i32", "spilled i32", *(f"{name} i32 32" for name in (
     "masks", "arrived", "values", "operands", "results", "meetings", "turns"))])
 assert THREAD.bytes <= 1 << THREAD_BITS and WARP.bytes <= 1 << WARP_BITS and BLOCK + BLOCK_RECORD.bytes <= GROUP
 
 
-def _where(switch):
-    return f"""
+def _where(processor):
+    return switch.text(processor) + f"""
 declare ptr @llvm.frameaddress.p0(i32)
 declare i32 @llvm.cttz.i32(i32, i1)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-
-define internal void @cpu.switch(ptr %save, ptr %to) naked noinline {switch.code}
 define internal ptr @cpu.arena() alwaysinline {{
   %frame = call ptr @llvm.frameaddress.p0(i32 0)
   %i = ptrtoint ptr %frame to i64
@@ -152,182 +156,7 @@ define internal i32 @cpu.shared_address.i32(ptr %p) alwaysinline {{
 """ + THREAD.accessors() + BLOCK_RECORD.accessors() + GROUP_RECORD.accessors() + WARP.accessors()
 
 
-def _barriers():
-    return f"""
-; Something has happened that others may wait for.
-define internal void @cpu.progress() alwaysinline {{
-  %idle = call ptr @cpu.at.idle()
-  store i32 0, ptr %idle
-  ret void
-}}
-; Lets the others run. If none of them gets on either, the kernel ends.
-define internal void @cpu.yield() noinline {{
-  %at = call ptr @cpu.at.idle()
-  %idle = load i32, ptr %at
-  %idle1 = add i32 %idle, 1
-  store i32 %idle1, ptr %at
-  %running = call i32 @cpu.get.running()
-  %limit = mul i32 %running, {IDLE_ROUNDS}
-  %forever = icmp ugt i32 %idle1, %limit
-  %self = call ptr @cpu.thread()
-  br i1 %forever, label %stuck, label %on
-on:
-  %next = call ptr @cpu.get.next()
-  %alone = icmp eq ptr %self, %next
-  br i1 %alone, label %out, label %go
-go:
-  %to = load ptr, ptr %next
-  call void @cpu.switch(ptr %self, ptr %to)
-  br label %out
-out:
-  ret void
-stuck:
-  %flag = call ptr @cpu.at.stuck()
-  store i32 1, ptr %flag
-  %main = call ptr @cpu.get.main()
-  call void @cpu.switch(ptr %self, ptr %main)
-  unreachable
-}}
-define internal void @cpu.open(ptr %barrier) alwaysinline {{
-  store i32 0, ptr %barrier
-  %g = getelementptr i32, ptr %barrier, i64 1
-  %generation = load i32, ptr %g
-  %later = add i32 %generation, 1
-  store i32 %later, ptr %g
-  %votes = call i32 @cpu.get.votes()
-  %v = call ptr @cpu.at.votes()
-  %r = call ptr @cpu.at.voted()
-  store i32 %votes, ptr %r
-  store i32 0, ptr %v
-  call void @cpu.progress()
-  ret void
-}}
-; Comes to a barrier of `count` threads, 0: of all that have not returned, and waits there if `waits`. Where threads are counted, a warp
-; counts for 32, whatever the block leaves it of lanes: its first lane for those that are missing.
-define internal void @cpu.barrier(i32 %name, i32 %count, i1 %waits) noinline {{
-  %barriers = call ptr @cpu.at.barriers()
-  %n = and i32 %name, {BARRIERS - 1}
-  %barrier = getelementptr [2 x i32], ptr %barriers, i32 %n
-  %arrived = load i32, ptr %barrier
-  %whole = icmp eq i32 %count, 0
-  %self = call ptr @cpu.thread()
-  %at = ptrtoint ptr %self to i32
-  %offset = and i32 %at, {(THREADS << THREAD_BITS) - 1}
-  %number = lshr i32 %offset, {THREAD_BITS}
-  %threads = call i32 @cpu.get.threads()
-  %rest = sub i32 %threads, %number
-  %lane = and i32 %number, 31
-  %head = icmp eq i32 %lane, 0
-  %partial = icmp ult i32 %rest, 32
-  %counted = icmp ne i32 %count, 0
-  %heads = and i1 %head, %partial
-  %stands = and i1 %heads, %counted
-  %for = sub i32 33, %rest
-  %weight = select i1 %stands, i32 %for, i32 1
-  %arrived1 = add i32 %arrived, %weight
-  %live = call i32 @cpu.get.live()
-  %need = select i1 %whole, i32 %live, i32 %count
-  %last = icmp uge i32 %arrived1, %need
-  br i1 %last, label %open, label %come
-open:
-  call void @cpu.open(ptr %barrier)
-  ret void
-come:
-  store i32 %arrived1, ptr %barrier
-  br i1 %waits, label %wait, label %out
-wait:
-  %g = getelementptr i32, ptr %barrier, i64 1
-  %generation = load i32, ptr %g
-  br label %loop
-loop:
-  call void @cpu.yield()
-  %now = load volatile i32, ptr %g
-  %same = icmp eq i32 %generation, %now
-  br i1 %same, label %loop, label %out
-out:
-  ret void
-}}
-; __syncthreads_count
-define internal i32 @cpu.vote(i1 %yes) noinline {{
-  %at = call ptr @cpu.at.votes()
-  %votes = load i32, ptr %at
-  %one = zext i1 %yes to i32
-  %more = add i32 %votes, %one
-  store i32 %more, ptr %at
-  call void @cpu.barrier(i32 0, i32 0, i1 true)
-  %result = call i32 @cpu.get.voted()
-  ret i32 %result
-}}
-"""
-
-
-def _clusters():
-    block = BLOCK_RECORD.offset
-    fields = "".join(f"  %p{name} = getelementptr i8, ptr %first, i64 {block[name]}\n  %{name} = load i32, ptr %p{name}\n"
-                     for name in ("members", "arrivals", "generation"))
-    return f"""
-; The barrier of a cluster opens if all of its threads that have not returned are there.
-define internal void @cpu.cluster.check() alwaysinline {{
-  %first = call ptr @cpu.get.first()
-{fields}  %some = icmp ne i32 %arrivals, 0
-  %complete = icmp eq i32 %arrivals, %members
-  %opens = and i1 %some, %complete
-  br i1 %opens, label %open, label %out
-open:
-  store i32 0, ptr %parrivals
-  %later = add i32 %generation, 1
-  store i32 %later, ptr %pgeneration
-  call void @cpu.progress()
-  br label %out
-out:
-  ret void
-}}
-define internal void @cpu.cluster.arrive() noinline {{
-  %first = call ptr @cpu.get.first()
-{fields}  %more = add i32 %arrivals, 1
-  store i32 %more, ptr %parrivals
-  %owed = add i32 %generation, 1
-  %powed = call ptr @cpu.at.owed()
-  store i32 %owed, ptr %powed
-  call void @cpu.cluster.check()
-  ret void
-}}
-define internal void @cpu.cluster.wait() noinline {{
-  %first = call ptr @cpu.get.first()
-  %pgeneration = getelementptr i8, ptr %first, i64 {block['generation']}
-  %powed = call ptr @cpu.at.owed()
-  br label %ask
-ask:
-  %generation = load volatile i32, ptr %pgeneration
-  %closed = add i32 %generation, 1
-  %owed = load i32, ptr %powed
-  %waits = icmp eq i32 %owed, %closed
-  br i1 %waits, label %wait, label %out
-wait:
-  call void @cpu.yield()
-  br label %ask
-out:
-  store i32 0, ptr %powed
-  ret void
-}}
-; A thread of the cluster has returned.
-define internal void @cpu.cluster.leave() noinline {{
-  %first = call ptr @cpu.get.first()
-{fields}  %owed = call i32 @cpu.get.owed()
-  %closed = add i32 %generation, 1
-  %came = icmp eq i32 %owed, %closed
-  %one = zext i1 %came to i32
-  %rest = sub i32 %arrivals, %one
-  store i32 %rest, ptr %parrivals
-  %fewer = sub i32 %members, 1
-  store i32 %fewer, ptr %pmembers
-  call void @cpu.cluster.check()
-  ret void
-}}
-"""
-
-
-def _threads(switch):
+def _threads(own):
     thread, block, group, warp = THREAD.offset, BLOCK_RECORD.offset, GROUP_RECORD.offset, WARP.offset
     return f"""
 ; A fiber's life. It ends by taking itself out of the ring and going on with the next one; the last one goes back to @cpu.run.
@@ -466,21 +295,23 @@ define internal ptr @cpu.prepare(ptr %arena, i32 %t, ptr %start) alwaysinline {{
   %some = and i64 %n, 63
   %shift = mul i64 %some, 832
   %top = sub i64 %end, %shift
-  %at = add i64 %top, {STACKS - -(-switch.saved // 64) * 64}
+  %at = add i64 %top, {STACKS - -(-own.saved // 64) * 64}
   %stack = getelementptr i8, ptr %arena, i64 %at
-  %return = getelementptr i8, ptr %stack, i64 {switch.resume}
+  %return = getelementptr i8, ptr %stack, i64 {own.resume}
   store ptr %start, ptr %return
   store ptr %stack, ptr %record
   ret ptr %record
 }}
-; Runs the blocks from %first to %last, %resident of them at once, in arenas from %base on. Not 0: the kernel waits for ever.
+; Runs the blocks from %first to %last, %resident of them at once, in arenas from %base on. Not 0: the cause of an early end.
 define i32 @cpu.run(ptr %base, i32 %resident, i32 %first, i32 %last) noinline {{
   %group = getelementptr i8, ptr %base, i64 {GROUP}
   %main = getelementptr i8, ptr %group, i64 {group['main']}
   %prunning = getelementptr i8, ptr %group, i64 {group['running']}
   %pidle = getelementptr i8, ptr %group, i64 {group['idle']}
-  %pstuck = getelementptr i8, ptr %group, i64 {group['stuck']}
-  store i32 0, ptr %pstuck
+  %pcause = getelementptr i8, ptr %group, i64 {group['cause']}
+  store i32 0, ptr %pcause
+  %president = getelementptr i8, ptr %group, i64 {group['resident']}
+  store i32 %resident, ptr %president
   %block0 = getelementptr i8, ptr %base, i64 {BLOCK}
   %pn = getelementptr i8, ptr %block0, i64 {block['threads']}
   %n = load i32, ptr %pn
@@ -590,19 +421,17 @@ close:
   store ptr %end, ptr %firstprevious
   %to = load ptr, ptr %base
   call void @cpu.switch(ptr %main, ptr %to)
-  %stuck = load volatile i32, ptr %pstuck
-  %ends = icmp ne i32 %stuck, 0
+  %cause = load volatile i32, ptr %pcause
+  %ends = icmp ne i32 %cause, 0
   br i1 %ends, label %fail, label %after
 after:
   br label %groups
 fail:
-  ret i32 1
+  ret i32 %cause
 }}
 """
 
 
 def text(waits, processor):
     """The runtime of a kernel, whose threads wait for each other or do not. It calls the kernel as ``void @cpu.entry(ptr arguments)``."""
-    switch = SWITCHES[processor]
-    return (_where(switch) + _barriers() + _clusters() + lanes.text()
-            + _threads(switch).replace("@WAITS@", "true" if waits else "false"))
+    return _where(processor) + lanes.text() + _threads(switch.SWITCHES[processor]).replace("@WAITS@", "true" if waits else "false")

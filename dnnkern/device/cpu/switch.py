@@ -1,4 +1,4 @@
-"""The switch between fibers: all of the runtime that is written for one processor."""
+"""What of the runtime is written for one processor: the switch between fibers, and what faults are told by."""
 import platform
 from dataclasses import dataclass
 
@@ -42,3 +42,17 @@ SWITCHES = {
         0x910003E9, 0xF9000009, 0x9100003F,           # mov x9, sp; str x9, [x0]; mov sp, x1
         *_pairs(0xA9400000, 0x6D400000), 0x910283FF, 0xD65F03C0), saved=160, resume=88)}  # ldp ...; add sp, sp, 160; ret
 MACHINE = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+# A function asks whether so many bytes (in %rax) fit the stack, aligned to its size; a naked function, all registers but %r11 stay.
+PROBES = {"x86_64": r'call void asm sideeffect "pushq %rcx\0Amovq %rsp, %rcx\0Asubq %rax, %rcx\0Asubq $${slack}, %rcx\0Axorq %rsp, %rcx\0A'
+                    r'shrq $${bits}, %rcx\0Apopq %rcx\0Ajne 1f\0Aretq\0A1: movq %rax, %rdi\0Aandq $$-16, %rsp\0Acallq *%r11", '
+                    r'"{{r11}},~{{memory}}"(ptr @cpu.overflow)'}
+# Where the registers of interrupted code are in a ucontext: stack pointer, program counter, the first two arguments of a function; and a
+# word with the bit of it that says that an access was a write.
+CONTEXTS = {"x86_64": {"sp": 160, "pc": 168, "first": 104, "second": 112, "error": 192, "write": 2},
+            "aarch64": {"sp": 432, "pc": 440, "first": 184, "second": 192, "error": 1000, "write": 64}}
+
+
+def text(processor):
+    """``@cpu.switch(save, to)``."""
+    return f"""
+define internal void @cpu.switch(ptr %save, ptr %to) naked noinline {SWITCHES[processor].code}"""

@@ -15,7 +15,7 @@ from .forms import FLOAT, I1, I8, I16, I32, I64, POINTER, VOID, form
 _RANK = 5  # at most; dimensions are counted from the innermost one on
 MAP = runtime.Record("map", [
     "base ptr", f"extents i64 {_RANK}", f"strides i64 {_RANK}", f"counts i32 {_RANK}", f"every i32 {_RANK}", f"lower i32 {_RANK}",
-    "rows i32", "width i32", "mask i32", "itemsize i32", "added i32"])  # width: bytes of a row; mask: of the pieces that a swizzle exchanges
+    "rows i32", "width i32", "mask i32", "itemsize i32", "added i32"])  # width: bytes of a row; mask: of pieces that a swizzle exchanges
 _FIELDS = {"i32": np.int32, "i64": np.int64, "ptr": np.uint64}
 _ADDED = {"float32": 1, "int32": 2, "uint32": 2, "uint64": 3, "bfloat16": 4, "float16": 5}  # what can be added to
 _VECTOR = 16
@@ -78,7 +78,7 @@ class _Box:
 
     @contextlib.contextmanager
     def pieces(self, shared):
-        """What is written for it runs for every piece of the box: (pointer in shared memory, in the array, how many of its bytes lie there)."""
+        """What is written in it runs for every piece: (pointer in shared memory, in the array, how many of its bytes lie there)."""
         body, window = self.body, (1 << runtime.WINDOW) - 1
         shared = body.number(shared)
         block, begin = body.remote((shared & ~window).value), (shared & window) >> 4
@@ -104,8 +104,9 @@ def _copy(body, to, source, nbytes, whole=None):
                 body.store(body.load(body.at(source, k), typ=I64, align=8), body.at(to, k), align=8)
         with part:
             if whole is not None:
+                body.check(to, I64(_VECTOR), True)
                 body.invoke("llvm.memset.p0.i64", VOID, to, I8(whole), I64(_VECTOR), I1(0))
-            body.invoke("llvm.memcpy.p0.p0.i64", VOID, to, source, nbytes.value, I1(0))
+            body.copy(to, source, nbytes.value)
 
 
 def _function(body, what, rank, offsets, write):
@@ -202,13 +203,13 @@ def reduce_add(body, tensor_map, source, *coordinates, rank):
 
 @form("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];")
 def load_run(body, to, source, nbytes, barrier):
-    body.invoke("llvm.memcpy.p0.p0.i64", VOID, body.remote(to), body.pointer(source), body.zext(nbytes, I64), I1(0))
+    body.copy(body.remote(to), body.pointer(source), body.zext(nbytes, I64))
     mbarrier.landed(body, body.remote(barrier), nbytes)
 
 
 @form("cp.async.bulk.global.shared::cta.bulk_group [$0], [$1], $2;")
 def store_run(body, to, source, nbytes):
-    body.invoke("llvm.memcpy.p0.p0.i64", VOID, body.pointer(to), body.shared(source), body.zext(nbytes, I64), I1(0))
+    body.copy(body.pointer(to), body.shared(source), body.zext(nbytes, I64))
 
 
 @form("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [$0], [$1], $2;")

@@ -11,7 +11,7 @@ from llvmlite import ir
 
 from . import runtime
 from .arithmetic import BYTES, widen_half
-from .forms import FLOAT, I1, I16, I32, I64, I8, POINTER, VOID, form
+from .forms import FLOAT, I1, I16, I32, I64, POINTER, VOID, form
 
 THREADS, EIGHT, PIECE = 128, 8, 16
 WORDS, LEFT, RIGHT = 1 << 18, 1 << 19, 1 << 20  # in a warpgroup's part of PRODUCTS, which begins with the sums
@@ -199,7 +199,7 @@ def _meet(body):
             inner.ret(I1(1))
         at = inner.at(barrier, 1, I32)
         before = inner.number(inner.load_as(at, I32))
-        with inner.waiting() as until:
+        with inner.waiting("product", group) as until:
             until(inner.number(inner.load_as(at, I32)) != before)
         return I1(0)
     return body.helper("cpu.wgmma.meet", I1, (I64,), write)

@@ -40,14 +40,18 @@ class Module:
     entry : str
         Name of the kernel's function; `parameters` are its types as text.
     shared : int
-        Bytes of static shared memory: where the dynamic array begins.
+        Where the dynamic array of shared memory begins, after the `static` bytes of the others.
+    constants : list of (str, int)
+        Names of global variables, and their bytes.
+    checked : bool
+        Every access but those of single local variables asks ``@cpu.check`` first.
     """
 
-    def __init__(self, modules, entry):
-        self.entry, self.parameters = entry, None
+    def __init__(self, modules, entry, checked=False):
+        self.entry, self.parameters, self.checked, self.constants = entry, None, checked, []
         self._externals, self._kinds, self._defined = {}, {}, {f.name for m in modules for f in m.functions if f.blocks}
         lines, done = [], set()
-        self._places, self.shared = _shared_memory(modules)
+        self._places, self.static, self.shared = _shared_memory(modules)
         for number, module in enumerate(modules):
             for value in module.globals.values():
                 if isinstance(value, ir.Function):
@@ -56,6 +60,7 @@ class Module:
                         lines.append(_Function(self, value, number).text())
                 elif not value.name.startswith(_DROPPED) and value.addrspace != SHARED_SPACE:
                     lines.append(_constant(value, number))
+                    self.constants.append((_global(value, number), size(value.value_type)))
         self.text = "\n".join(lines)
         self.externals = list(self._externals.values())
 
@@ -81,24 +86,27 @@ class Module:
 
 
 def _shared_memory(modules):
-    """({name of a shared array: its offset}, bytes of the static ones)."""
+    """({name of a shared array: its offset}, bytes of the static ones, where dynamic ones begin)."""
     arrays = {v.name: v for m in modules for v in m.globals.values() if isinstance(v, ir.GlobalVariable) and v.addrspace == SHARED_SPACE}
-    places, size = {}, 0
+    places, end = {}, 0
     for name, array in arrays.items():
         if array.linkage != "external":
             alignment = max(SHARED_ALIGNMENT, array.align or 0)
-            places[name] = size = -(-size // alignment) * alignment
-            size += _bytes(array.value_type)
-    size = -(-size // DYNAMIC_ALIGNMENT) * DYNAMIC_ALIGNMENT if size else 0
-    places.update((name, size) for name in arrays if name not in places)
-    return places, size
+            places[name] = end = -(-end // alignment) * alignment
+            end += size(array.value_type)
+    dynamic = -(-end // DYNAMIC_ALIGNMENT) * DYNAMIC_ALIGNMENT
+    places.update((name, dynamic) for name in arrays if name not in places)
+    return places, end, dynamic
 
 
-def _bytes(kind):
-    if isinstance(kind, ir.ArrayType):
-        return kind.count * _bytes(kind.element)
+def size(kind):
+    """Bytes of a type."""
+    if isinstance(kind, (ir.ArrayType, ir.VectorType)):
+        return kind.count * size(kind.element)
     if isinstance(kind, (ir.LiteralStructType, ir.IdentifiedStructType)):
-        return sum(map(_bytes, kind.elements))
+        return sum(map(size, kind.elements))
+    if isinstance(kind, ir.PointerType):
+        return 8
     return {ir.FloatType: 4, ir.DoubleType: 8, ir.HalfType: 2}.get(type(kind)) or max(8, kind.width) // 8
 
 
@@ -165,7 +173,7 @@ class _Function:
         result = "void" if isinstance(function.return_value.type, ir.VoidType) else written(function.return_value.type)
         arguments = ", ".join(f"{kind} {_value(a)}" for kind, a in zip(kinds, function.args))
         attributes = " ".join(sorted(set(function.attributes) & {"alwaysinline", "noinline"}))
-        self.lines = [f'define internal {result} @"{function.name}"({arguments}) {attributes} {{']
+        self.lines = [f'define internal {result} @"{function.name}"({arguments}) {attributes} #0 {{']
         for block in function.blocks:
             self.lines.append(f'"{block.name}":')
             for instruction in block.instructions:
@@ -188,8 +196,14 @@ class _Function:
         if writer is None:
             raise Refused(f"the instruction {i.opname} of LLVM ({type(i).__name__})")
         text = writer(self, i)
+        if self.module.checked and type(i) in _ACCESSES:
+            self._check(i, *_ACCESSES[type(i)](i))
         if text:
             self.lines.append("  " + (text if isinstance(i.type, ir.VoidType) else f"{i.get_reference()} = {text}"))
+
+    def _check(self, i, pointer, kind, writes):
+        if not _is_variable(pointer):
+            self.lines.append(f"  call void @cpu.check({self._typed(pointer)}, i64 {size(kind)}, i1 {'true' if writes else 'false'})")
 
     def _plain(self, i):
         """Arithmetic: two operands of one type, or one."""
@@ -230,6 +244,10 @@ class _Function:
         return f"load {written(i.type)}, {self._typed(i.operands[0])}{_alignment(i)}"
 
     def _store(self, i):
+        value, pointer = i.operands
+        if isinstance(value.type, ir.ArrayType) and isinstance(value, ir.Constant) and value.constant is None:
+            # LLVM makes a store of each element of it: a local array of 8000 floats took 9 s to compile
+            return f"call void @llvm.memset.p0.i64({self._typed(pointer)}, i8 0, i64 {size(value.type)}, i1 false)"
         return f"store {', '.join(map(self._typed, i.operands))}{_alignment(i)}"
 
     def _atomic(self, i):
@@ -281,11 +299,25 @@ class _Function:
         return None
 
 
+def _is_variable(pointer):
+    """Whether it leads to a local variable, or to a part of one that is known when the kernel is compiled."""
+    while isinstance(pointer, (ir.instructions.CastInstr, ir.instructions.GEPInstr)):
+        pointer, *indices = pointer.operands
+        if not all(isinstance(index, ir.Constant) for index in indices):
+            return False
+    return isinstance(pointer, ir.instructions.AllocaInstr)
+
+
 def _alignment(i):
     return f", align {i.align}" if i.align is not None else ""
 
 
 _KINDS = ir.instructions
+# Of instructions that access memory: the pointer, the type of what is there, and whether it is written.
+_ACCESSES = {
+    _KINDS.LoadInstr: lambda i: (i.operands[0], i.type, False), _KINDS.StoreInstr: lambda i: (i.operands[1], i.operands[0].type, True),
+    _KINDS.AtomicRMW: lambda i: (i.operands[0], i.operands[1].type, True),
+    _KINDS.CmpXchg: lambda i: (i.operands[0], i.operands[1].type, True)}
 _WRITERS = {
     ir.Instruction: _Function._plain, _KINDS.SelectInstr: _Function._listed, _KINDS.CastInstr: _Function._cast,
     _KINDS.CallInstr: _Function._call, _KINDS.LoadInstr: _Function._load, _KINDS.StoreInstr: _Function._store,

@@ -12,6 +12,7 @@ from collections import Counter, deque
 import greenlet
 import numpy as np
 
+from .._words import ranges
 from . import trace
 from .config import POLICIES, config
 from .errors import Deadlock, Misuse, Race, annotate
@@ -359,14 +360,3 @@ def _worker(thread):
         else:
             thread.greenlet = me
             CURRENT = thread
-
-
-def ranges(ids):
-    """Thread numbers as words: "thread 3", "34 threads 0-31, 40, 41"."""
-    out, first = [], None
-    for here, following in zip(ids, [*ids[1:], None]):
-        first = here if first is None else first
-        if following != here + 1:
-            out.append(str(first) if first == here else f"{first}-{here}")
-            first = None
-    return ("thread " if len(ids) == 1 else f"{len(ids)} threads ") + ", ".join(out[:8]) + (", ..." if len(out) > 8 else "")
