@@ -55,6 +55,22 @@ def products(n=1024):
     return {f"matmul float32 {n}^3": medians(calls)}
 
 
+def hopper(n=256):
+    """A product in bfloat16 by Hopper's kernels, and by others."""
+    import ml_dtypes
+    a, b = (np.random.default_rng(k).standard_normal((n, n)).astype(ml_dtypes.bfloat16) for k in range(2))
+    y = np.empty((n, n), np.float32)
+    calls = {algo: lambda algo=algo: dnnkern.matmul(a, b, out=y, out_dtype="float32", algo=algo) for algo in ("wgmma", "blocked", "mma")}
+    wanted = a.astype(np.float64) @ b.astype(np.float64)
+    for call in calls.values():
+        call()
+        _check(y, wanted, 1e-3)
+    if torch := _torch():
+        p, q = (torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) for x in (a, b))
+        calls["torch"] = lambda: torch.matmul(p, q)
+    return {f"matmul bfloat16 {n}^3": medians(calls)}
+
+
 def convolutions():
     """A layer of ResNet on one image, channels last."""
     rng = np.random.default_rng(0)
@@ -154,7 +170,7 @@ def main(argv=None) -> int:
     arguments = parser.parse_args(argv)
     if DEVICE != "cpu":
         parser.error(f"this process runs on {DEVICE}: set DNNKERN_DEVICE=cpu")
-    found = {**compilations(), **products(), **convolutions(), **attention(), **waits(), **(demos() if arguments.demo else {})}
+    found = {**compilations(), **products(), **hopper(), **convolutions(), **attention(), **waits(), **(demos() if arguments.demo else {})}
     print(f"{device(0).name}\n\n| what | | wall | CPU |\n|---|---|--:|--:|")
     for what, times in found.items():
         for name, (wall, cpu) in times.items():
