@@ -107,12 +107,16 @@ def test_ctrl_c_ends_the_children(forks):
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGINT, signal.SIGTERM}
 
 
-def test_who_has_other_threads_does_not_fork(monkeypatch, tmp_path):
+def test_where_a_child_is_not_safe_or_has_no_core_nothing_forks(monkeypatch, tmp_path):
     current = threading.current_thread()
     monkeypatch.setattr(threading, "enumerate", lambda: [current, types.SimpleNamespace(name="dnnkern_0")])
     monkeypatch.setattr(jobs, "cores", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (2.0, 9.0, 9.0))
     monkeypatch.delitem(sys.modules, "jax", raising=False)
     assert jobs.forks()
+    with monkeypatch.context() as busy:
+        busy.setattr(os, "getloadavg", lambda: (4.0, 0.0, 0.0))
+        assert not jobs.forks()
     monkeypatch.setitem(sys.modules, "jax", types.ModuleType("jax"))
     assert not jobs.forks()
     monkeypatch.delitem(sys.modules, "jax")

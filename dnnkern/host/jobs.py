@@ -21,9 +21,10 @@ THREADS = "dnnkern"  # names of our own threads begin so: they wait for work whe
 
 
 def forks() -> bool:
-    """Whether this process can compile in children of its own."""
+    """Whether this process can compile in children of its own, and there are cores for them."""
     others = [t for t in threading.enumerate() if t is not threading.current_thread() and not t.name.startswith(THREADS)]
-    return sys.platform == "linux" and cores() > 1 and not others and "jax" not in sys.modules
+    idle = cores() > 1 and sys.platform == "linux" and os.getloadavg()[0] < cores() + 0.5  # else a child only takes from this one
+    return idle and not others and "jax" not in sys.modules
 
 
 def side_by_side(tasks, workers=None):
