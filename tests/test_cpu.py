@@ -368,6 +368,25 @@ def test_a_broken_file_is_compiled_again(fresh):
         assert host.compile_kernel(reversed_by_barriers, signature) == first
 
 
+def test_without_a_cache_it_is_compiled_in_every_process(fresh, monkeypatch):
+    monkeypatch.setattr(host_compile, "cache_dir", lambda: None)
+    x, y = np.arange(96, dtype=np.float32), np.zeros(96, np.float32)
+    launch(reversed_by_barriers, 1, 96, x, y, 1)
+    np.testing.assert_array_equal(y, x[::-1])
+    assert not list(fresh.rglob("*"))
+
+
+def test_code_of_another_processor_is_never_loaded(fresh, monkeypatch):
+    """A folder that machines share: the same kernel, another processor's code."""
+    signature, compiled = ("float32*", "float32*", "int32"), []
+    plain = cpu.compile_kernel
+    monkeypatch.setattr(cpu, "compile_kernel", lambda *given: compiled.append(given) or plain(*given))
+    host.compile_kernel(reversed_by_barriers, signature)
+    monkeypatch.setattr(host.machine, "identity", lambda: "another")
+    host.compile_kernel(reversed_by_barriers, signature)
+    assert len(compiled) == 2 and len({path.parent.name for path in fresh.rglob("*.o")}) == 2
+
+
 def test_the_key_knows_processor_and_sources(monkeypatch):
     signature = ("float32*", "float32*", "int32")
     keys = {host.key(reversed_by_barriers, signature)}
