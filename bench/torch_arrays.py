@@ -1,9 +1,15 @@
-"""PyTorch on the operands' memory and on the clock's stream: what the torch peers share. ImportError where torch has no GPU."""
+"""PyTorch on the operands' memory and on the clock's stream: what the torch peers share. On the processor PyTorch's kernels for that.
+
+ImportError where torch has no such device.
+"""
 import torch
 
+from dnnkern.device import HOST_MEMORY, SIMULATED
 from dnnkern.host.timing import Contender
 
-if not torch.cuda.is_available():
+if SIMULATED:
+    raise ImportError("torch does not run in the simulator")
+if not (HOST_MEMORY or torch.cuda.is_available()):
     raise ImportError("torch sees no CUDA device")
 
 
@@ -15,15 +21,23 @@ def tensors(operands, k) -> dict:
         if array is None:
             found[name] = None
             continue
-        tensor = torch.as_tensor(array, device=torch.device("cuda", operands.device.index))
-        wanted = getattr(torch, array.tensor.dtype)
+        if HOST_MEMORY:
+            tensor = torch.from_numpy(array)
+        else:
+            tensor = torch.as_tensor(array, device=torch.device("cuda", operands.device.index))
+        wanted = getattr(torch, (operands.tensors.get(name) or operands.outputs[name]).dtype)
         found[name] = tensor if tensor.dtype == wanted else tensor.view(wanted)
     return found
 
 
 def on_clock(clock):
     """Context in which torch works on the clock's stream."""
-    return torch.cuda.stream(torch.cuda.ExternalStream(clock.stream, device=clock.index))
+    return torch.cuda.stream(stream_of(clock))
+
+
+def stream_of(clock):
+    """The clock's stream; None on the processor, which torch's context takes too."""
+    return None if HOST_MEMORY else torch.cuda.ExternalStream(clock.stream, device=clock.index)
 
 
 class TorchContender(Contender):
@@ -34,7 +48,7 @@ class TorchContender(Contender):
     """
 
     def __init__(self, name, calls, clock, captured=True):
-        self.stream = torch.cuda.ExternalStream(clock.stream, device=clock.index)
+        self.stream = stream_of(clock)
         self.calls, self.captured = calls, captured
 
         def call(k):
@@ -47,7 +61,7 @@ class TorchContender(Contender):
         return torch.cuda.stream(self.stream)
 
     def capture(self, clock, calls):
-        if not self.captured:
+        if HOST_MEMORY or not self.captured:
             return lambda: self.enqueue(calls)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):

@@ -60,12 +60,20 @@ def pytest_configure(config):
     if MODE == "cpu" and not hasattr(config, "workerinput"):
         from dnnkern.host.device import device
         device(0)  # measures the processor, once for all of xdist's processes: what is drawn rests on it
+    if config.getoption("--select") and MODE in ("simulator", "cpu") and hasattr(config, "workerinput"):
+        selection.sample.share(int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"])
     if config.getoption("--few"):
         config.pluginmanager.register(Few())
     if config.getoption("--select"):
         config.pluginmanager.register(selection.Selection(MODE, config.getoption("--since")))
     if config.getoption("--record"):
         config.pluginmanager.register(selection.Recorder(config.getoption("--record")))
+
+
+def pytest_collection_finish():
+    """All that collecting has made stays: no collection of the collector's looks at it again, of which some tests run many."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session):

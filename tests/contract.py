@@ -136,7 +136,7 @@ def check_exact(algorithm, case, again=True):
     """
     values = case.values("exact")
     if Note.WINOGRAD_TILE_6x6 in algorithm.notes or Note.FFT in algorithm.notes:  # thirds, roots of unity
-        reference, tolerance = _bounded(algorithm, case, values)
+        reference, tolerance = bounded(algorithm, case, values)
     else:
         reference, _ = case.reference(values)
         tolerance = {name: np.zeros(()) for name in reference}
@@ -155,7 +155,7 @@ def check_float(algorithm, case, again=True):
     Without `again` the one run has no guards and dirty workspace: `check_exact` has seen the others.
     """
     values = case.values("float")
-    reference, tolerance = _bounded(algorithm, case, values)
+    reference, tolerance = bounded(algorithm, case, values)
     assert_telling(reference, case)
     first = Run(case, algorithm, values) if again else Run(case, algorithm, values, tight=True, dirt=_dirt())
     first.check_memory()
@@ -173,7 +173,7 @@ def check_float(algorithm, case, again=True):
             assert same, f"{case.id}: {name} differs between two runs; {algorithm} is not NONDETERMINISTIC"
 
 
-def _bounded(algorithm, case, values):
+def bounded(algorithm, case, values):
     """The reference and the bound of a correct result by this algorithm's arithmetic."""
     reference, tolerance = case.reference(values, Note.TENSOR_CORE in algorithm.notes)
     if Note.WINOGRAD in algorithm.notes:
@@ -226,7 +226,7 @@ def random_problems(request, problems, examples):
         able = [a for a in dispatch.algorithms(case.op) if problem.is_empty or refusal(a, problem) is None]
         values = case.values("float")
         for algorithm in able[:1] if problem.is_empty else able:
-            reference, tolerance = _bounded(algorithm, case, values)
+            reference, tolerance = bounded(algorithm, case, values)
             run = Run(case, algorithm, values, tight=True)
             run.check_memory()
             run.check_values(reference, tolerance)

@@ -88,8 +88,11 @@ def runs(algorithm, case, problem):
     """[(variant, seconds)] of an algorithm that run here on a problem, the most promising first: those within the simulator's bound."""
     if problem.is_empty:
         return [(algorithm, 0.0)]
-    timed = [(v, seconds(v, problem, case)) for v in algorithm.variants(problem, device())]
-    return [(v, s) for v, s in timed if s <= MOST_SECONDS] if SIMULATED else timed
+    variants = algorithm.variants(problem, device())
+    if not SIMULATED:  # of seconds only the order counts there: plans are not built for it
+        return [(v, 1e-9 * sum(p.size for p in case.outputs().values())) for v in variants]
+    timed = [(v, seconds(v, problem, case)) for v in variants]
+    return [(v, s) for v, s in timed if s <= MOST_SECONDS]
 
 
 def _draw(op):
@@ -168,6 +171,15 @@ def rows(op, full=False):
 def refused(op, full=False):
     """For each algorithm of an operation a case that it refuses, for each of its reasons."""
     return _kept(_refused, op, full)
+
+
+def share(number, count):
+    """Draw what nobody has kept, beginning where no other of so many processes begins: each finds what the others have drawn."""
+    ops = list(OPS)
+    first = number * len(ops) // count
+    for op in ops[first:] + ops[:first]:
+        rows(op)
+        refused(op)
 
 
 def _kept(make, op, full):

@@ -100,24 +100,34 @@ def distances(roots, dispatched=True):
     return found
 
 
-def made_of(item):
-    """`distances` of a test: of a run of the contract, from its algorithm, its front end and its case; else from the test's file."""
+def roots_of(item):
+    """Where `made_of` begins, as `distances` takes it: a run of the contract at its algorithm, front end and case; else at its file."""
     parameters = getattr(item, "callspec", None)
     parameters = parameters.params if parameters else {}
     row = parameters.get("pair") or parameters.get("refused") or parameters.get("algorithm")
     op, name = getattr(row, "op", None), getattr(row, "algo", None) or getattr(row, "name", None)
     if op is None or name is None:
-        return distances((item.path,))
+        return (item.path,), True
     family = PACKAGE / sample.family_of(op)
     own = [*family.glob(f"{op}_{name}.py")] or [*family.glob(f"[a-z]*_{name}.py")]
-    return distances((*own, family / "__init__.py", TESTS / "cases" / f"{op}.py", item.path), dispatched=not own)
+    return (*own, family / "__init__.py", TESTS / "cases" / f"{op}.py", item.path), not own
+
+
+def made_of(item):
+    """`distances` of a test."""
+    return distances(*roots_of(item))
 
 
 def hops(item, files, whole):
     """How far a test is from the nearest changed file; None if none of them concerns it."""
-    reached = made_of(item)
-    found = [reached[path] for path in files if path in reached]
-    return min(found) if found else 9 if whole else None
+    nearest = _nearest(roots_of(item), frozenset(files))
+    return 9 if nearest is None and whole else nearest
+
+
+@functools.cache
+def _nearest(roots, files):
+    reached = distances(*roots)
+    return min((reached[path] for path in files if path in reached), default=None)
 
 
 def files_of(names):
@@ -164,7 +174,7 @@ def covers(item, mode):
 def select(items, mode, names=frozenset(), whole=False, known=None, budget=None):
     """[(kept, affected, CPU seconds)] of the tests, in their order."""
     costs = [Costs(known or {}, mode).of(item) for item in items]
-    files = files_of(names)
+    files = frozenset(files_of(names))
     far = [hops(item, files, whole) if names or whole else None for item in items]
     features = [covers(item, mode) for item in items]
     covered, kept, spent = set(), set(), 0.0

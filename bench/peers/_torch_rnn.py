@@ -1,4 +1,5 @@
-"""What the peers of recurrent networks share: PyTorch's, which are cuDNN's, in TF32 or not. What it keeps for gradients is its own."""
+"""What the peers of recurrent networks share: PyTorch's, which are cuDNN's, in TF32 or not; on the processor its own, by autograd. What it
+keeps for gradients is its own."""
 import functools
 
 import torch
@@ -7,6 +8,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 import dnnkern
 from bench.peers import Peer
 from bench.torch_arrays import TorchContender, tensors
+from dnnkern.device import HOST_MEMORY
 
 ATEN = torch.ops.aten
 MODULES = {"relu": torch.nn.RNN, "tanh": torch.nn.RNN, "lstm": torch.nn.LSTM, "gru": torch.nn.GRU}
@@ -18,7 +20,8 @@ class Network:
     """The network of a problem on one set of tensors; those that a gradient's problem has not are drawn.
 
     Sequences of several lengths are packed beforehand, as PyTorch wants them. Backward it is the operators that autograd runs: autograd
-    itself, on a graph that stays, would copy what the forward pass kept at each call.
+    itself, on a graph that stays, would copy what the forward pass kept at each call. The processor has no such operators: there it is
+    autograd.
     """
 
     def __init__(self, p, t, tf32):
@@ -63,6 +66,9 @@ class Network:
 
     def keep(self):
         """A forward pass for the next one backward."""
+        if not self.t["x"].is_cuda:
+            self.graph = self.traced()
+            return
         torch.backends.cudnn.allow_tf32 = self.tf32
         spec, sizes = self.p.spec, [] if self.lengths is None else self.x.batch_sizes.tolist()
         lines = (lambda a: a) if self.lengths is None else (lambda a: self.packed(a).data)
@@ -77,20 +83,38 @@ class Network:
 
     def backward(self, weights):
         """(dx, dh0, dc0, gradients by the weights): cuDNN computes the first three in any case."""
+        if not self.t["x"].is_cuda:
+            found = list(torch.autograd.grad(*self.graph, retain_graph=True))
+            return found.pop(0), found.pop(0), found.pop(0) if self.p.spec.cell == "lstm" else None, found
         torch.backends.cudnn.allow_tf32 = self.tf32
         return ATEN._cudnn_rnn_backward(*self.kept, [True, True, self.kept[5] is not None, weights])
 
+    def traced(self):
+        """(results, operands and weights, gradients of the results) of a forward pass that autograd has seen."""
+        names = ("x", "h0", "c0")[:3 if self.p.spec.cell == "lstm" else 2]
+        x, h0, *c0 = [self.t[name].detach().requires_grad_() for name in names]
+        with torch.enable_grad():
+            y, last = self.module(self.packed(x), (h0, *c0) if c0 else h0)
+            y = self.padded(y)
+        gradients = [self.t[name] for name in ("dy", "dhn", "dcn")[:len(names)]]
+        return (y, *(last if c0 else (last,))), (x, h0, *c0, *self.module._flat_weights), gradients
+
+    def gradients(self):
+        """(dx, dh0, dc0, dweights) as ours are laid out, of its own forward pass."""
+        self.keep()
+        dx, dh0, dc0, parts = self.backward(True)
+        if self.t["x"].is_cuda:  # of packed lines
+            dx = self.padded(dx if self.lengths is None else PackedSequence(dx, *self.x[1:]))
+            dh0, dc0 = (self.states(a, "unsorted_indices") for a in (dh0, dc0))
+        return dx, dh0, dc0, self.p.spec.pack(dict(zip(self.module._flat_weights_names, parts)))
+
     def agrees(self, bound):
         """Whether all gradients are ours, from the same operands; its own results of the forward pass and ours differ by rounding."""
-        self.keep()
         t, spec, how = self.t, self.p.spec, {"lengths": self.t["lengths"], "layout": self.p.layout, "algo": "step"}
         given = t["x"], t["h0"], t.get("c0")
         y, _, _, reserve = dnnkern.rnn_fwd(spec, *given, t["weights"], training=True, **how)
         ours = dnnkern.rnn_bwd_data(spec, t["dy"], t["dhn"], t.get("dcn"), *given, y, t["weights"], reserve, **how)
-        dx, dh0, dc0, parts = self.backward(True)
-        dx = self.padded(dx if self.lengths is None else PackedSequence(dx, *self.x[1:]))
-        last = [self.states(a, "unsorted_indices") for a in (dh0, dc0)]
-        theirs = dx, *last, spec.pack(dict(zip(self.module._flat_weights_names, parts)))
+        theirs = self.gradients()
         ours = *ours, dnnkern.rnn_bwd_weights(spec, t["x"], t["h0"], y, reserve, **how)
         self.keep()
         return all((a - b).abs().max() <= bound * b.abs().max() for a, b in zip(theirs, ours) if b is not None)
@@ -119,7 +143,8 @@ def make_peer(name, tf32, case, operands, clock):
     """
     p = case.problem
     spec = p.spec
-    if spec.input_mode == "skip" or spec.clip or spec.dropout or spec.bias not in ("double", "none") or tf32 and spec.dtype != "float32":
+    if spec.input_mode == "skip" or spec.clip or spec.dropout or spec.bias not in ("double", "none") or (
+            tf32 and (spec.dtype != "float32" or HOST_MEMORY)):
         return None
     arrays, weights = [tensors(operands, k) for k in range(len(operands))], p.op == "rnn_bwd_weights"
     if p.lengths is not None and not bool((arrays[0]["lengths"] > 0).all()):
@@ -128,7 +153,8 @@ def make_peer(name, tf32, case, operands, clock):
     try:
         for net in nets:
             net.forward() if p.op == "rnn_fwd" else net.keep()
-        torch.cuda.synchronize()
+        if not HOST_MEMORY:
+            torch.cuda.synchronize()
     except RuntimeError:  # a dtype that cuDNN lacks
         return None
     calls = [net.forward if p.op == "rnn_fwd" else functools.partial(net.backward, weights) for net in nets]
