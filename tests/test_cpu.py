@@ -21,7 +21,8 @@ from dnnkern import dispatch
 from dnnkern.device import cpu, cuda, f32, i32, instruction, u32, warp
 from dnnkern.device.atomic import fetch_add_u32
 from dnnkern.device.cpu import forms, runtime
-from dnnkern.device.grid import announce, await_blocks
+from dnnkern.device.grid import add_released, announce, await_blocks, load_acquired
+from dnnkern.device.vec import address
 from dnnkern.host import compile as host_compile
 from dnnkern.host import cpu as host
 from dnnkern.host.device import device as device_of
@@ -225,6 +226,23 @@ def test_blocks_are_shared_out(blocks, shared_out):
         launch(counts, blocks, 32, y.reshape(-1), total)
     np.testing.assert_array_equal(y, np.broadcast_to(np.arange(blocks)[:, None], y.shape))
     assert total[0] == 2 * 32 * blocks
+
+
+@cuda.jit(launch_bounds=32)
+def in_turn(y, turn, n):
+    b = i32(cuda.blockIdx.x)
+    if cuda.threadIdx.x == 0:
+        while load_acquired(address(turn, 0)) != u32(b):
+            pass
+        for k in range(n):  # so long that another core would call waiting for this one in vain
+            y[b] = y[b] * i32(3) + i32(k)
+        add_released(address(turn, 0), u32(1))
+
+
+def test_who_waits_for_earlier_blocks_gets_on_whatever_they_take(shared_out):
+    y, turn = np.zeros(6, np.int32), np.zeros(1, np.uint32)
+    launch(in_turn, 6, 32, y, turn, 30_000_000)
+    assert turn[0] == 6 and len(set(y)) == 1
 
 
 def test_results_do_not_depend_on_the_cores(shared_out, monkeypatch):

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..device import cpu
 from ..device.cpu import machine, report, runtime, signals, tma
+from ..device.cpu.waits import IN_GRID
 from .check import CHECKS
 from .compile import cache_key, is_missing, kept
 from .extents import Extent, argument, extent, place
@@ -171,7 +172,8 @@ def launch(kernel, signature, grid, block, packed, shared=0, cluster=(1, 1, 1), 
         return None
 
     started, workers = time.perf_counter(), 1
-    if resident < blocks and found.pace * blocks * threads > WORTH_SHARING:
+    # Who waits for other blocks waits for those before it, which have ended when one thread of the system runs all of them in order.
+    if resident < blocks and found.waits < IN_GRID and found.pace * blocks * threads > WORTH_SHARING:
         workers = min(cores(), blocks // resident)
     fault = _shared_out(run, blocks, resident, workers) if workers > 1 else run(0, blocks)
     found.pace = (time.perf_counter() - started) * workers / (blocks * threads)

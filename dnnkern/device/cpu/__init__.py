@@ -25,18 +25,18 @@ ARCH = "sm_90a"  # whose kernels are lowered
 
 @dataclass(frozen=True)
 class Code:
-    """A compiled kernel: object code, bytes of static shared memory, and whether its threads wait for each other.
+    """A compiled kernel: object code, bytes of static shared memory, and what its threads wait for, as `waits` numbers it.
 
     Of one that is `checked` the host lists the memory it may access.
     """
     code: bytes
     shared: int
-    waits: bool
+    waits: int
     checked: bool = False
 
 
 def ir_text(kernel, signature, checked=False, processor=MACHINE):
-    """(LLVM IR of a kernel with all that it needs, bytes of static shared memory, whether its threads wait for each other).
+    """(LLVM IR of a kernel with all that it needs, bytes of static shared memory, what its threads wait for).
 
     Raises `Refused` with the kernel's name and file where it has something that there is no form for.
     """

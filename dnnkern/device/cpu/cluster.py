@@ -1,6 +1,7 @@
 """Forms of clusters: their barrier, and each other's shared memory. All blocks of a cluster run on one thread of the system."""
 from . import mbarrier
 from .forms import I32, VOID, form
+from .waits import IN_BLOCK
 
 
 @form("mov.u32 $0, %cluster_ctarank;")
@@ -13,12 +14,12 @@ def size(body):
     return body.field("size")
 
 
-@form("barrier.cluster.arrive.<order:release|relaxed>;", waits=True)
+@form("barrier.cluster.arrive.<order:release|relaxed>;", waits=IN_BLOCK)
 def arrive(body, order):
     body.invoke("cpu.cluster.arrive", VOID)
 
 
-@form("barrier.cluster.wait.acquire;", waits=True)
+@form("barrier.cluster.wait.acquire;", waits=IN_BLOCK)
 def wait(body):
     body.invoke("cpu.cluster.wait", VOID)
 

@@ -16,7 +16,7 @@ import re
 
 from llvmlite import ir
 
-from .waits import KIND
+from .waits import KIND, NEVER
 from .writer import Refused, size, written
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
@@ -26,13 +26,13 @@ _HOMES = (".arithmetic", ".memory", ".collective", ".matrix", ".mbarrier", ".clu
 
 
 class Form:
-    """One entry: `waits` says that the threads of a block wait for each other there."""
+    """One entry: `waits` is what threads wait for there, as `waits` numbers it."""
 
     def __init__(self, pattern, make, waits):
         self.pattern, self.make, self.waits = pattern, make, waits
 
 
-def form(*texts, waits=False):
+def form(*texts, waits=NEVER):
     """Decorator that enters a function in the table."""
     def enter(make):
         _FORMS.extend(Form(re.compile(_expression(text), re.DOTALL), make, waits) for text in texts)
@@ -66,14 +66,14 @@ def find(text):
 
 
 def write(externals, checked=False):
-    """(definitions, declarations of what they call and do not define, whether any of them waits) of what a written kernel calls.
+    """(definitions, declarations of what they call and do not define, the most that any of them waits for) of what a written kernel calls.
 
     Raises `Refused` with the first that has no form.
     """
-    module, waits = ir.Module(), False
+    module, waits = ir.Module(), NEVER
     for external in externals:
         entry, words = find(external.text)
-        waits |= entry.waits
+        waits = max(waits, entry.waits)
         kinds = [POINTER if isinstance(t, ir.PointerType) else t for t in external.type.args]
         result = external.type.return_type
         function = ir.Function(module, ir.FunctionType(result, kinds), external.name)

@@ -5,6 +5,7 @@ A lane's part is there twice, used in turns: who comes to the next instruction c
 from . import runtime
 from .arithmetic import BYTES, halves, packed, widen_half
 from .forms import DOUBLE, FLOAT, I8, I16, I32, I64, POINTER, form
+from .waits import IN_BLOCK
 
 _ALL = I32(0xFFFFFFFF)
 
@@ -36,7 +37,7 @@ class Exchange:
         self.body.collect("ballot", _ALL, I32(0))
 
 
-@form("ldmatrix.sync.aligned.m8n8.x<count:1|2|4><transposed:|.trans>.shared.b16 ...", waits=True)
+@form("ldmatrix.sync.aligned.m8n8.x<count:1|2|4><transposed:|.trans>.shared.b16 ...", waits=IN_BLOCK)
 def load_matrices(body, address, count, transposed):
     exchange = Exchange(body)
     exchange.show([address])
@@ -55,7 +56,7 @@ def load_matrices(body, address, count, transposed):
     return words
 
 
-@form("stmatrix.sync.aligned.m8n8.x<count:1|2|4><transposed:|.trans>.shared.b16 ...", waits=True)
+@form("stmatrix.sync.aligned.m8n8.x<count:1|2|4><transposed:|.trans>.shared.b16 ...", waits=IN_BLOCK)
 def store_matrices(body, address, *words, count, transposed):
     exchange = Exchange(body)
     exchange.show([address])
@@ -93,7 +94,7 @@ def _elements(body, word, operand):
     return [widen(body.trunc(body.lshr(word, I32(8 * k)), I8), I32) for k in range(4)]
 
 
-@form("mma.sync.aligned.m<m>n8k<k>.row.col.<kind:f32|f64|s32>.<operand:bf16|f16|tf32|f64|s8|u8|e4m3|e5m2>...", waits=True)
+@form("mma.sync.aligned.m<m>n8k<k>.row.col.<kind:f32|f64|s32>.<operand:bf16|f16|tf32|f64|s8|u8|e4m3|e5m2>...", waits=IN_BLOCK)
 def multiply(body, *operands, m, k, kind, operand):
     """The lane's elements of A x B + C: its rows are shown by the lanes of its group of four, its columns by one lane of each group."""
     rows, depth, per = int(m), int(k), _PER_WORD[operand]

@@ -5,6 +5,7 @@ parity (1), and bytes that are still to land (23, with a sign: copies may land b
 """
 from . import runtime
 from .forms import I64, POINTER, VOID, form
+from .waits import IN_BLOCK
 
 COUNT, PARITY, BYTES = 20, 40, 41  # the first bit of each but the first
 _MISSING = (1 << COUNT) - 1
@@ -89,14 +90,14 @@ def _parity(body, barrier):
 
 
 @form("{ .reg .pred p; again: mbarrier.try_wait.parity.acquire.<scope:cta|cluster>.shared::cta.b64 p, [$0], $1; @p bra done; bra again; "
-      "done: }", waits=True)
+      "done: }", waits=IN_BLOCK)
 def wait(body, at, parity, scope):
     awaited, barrier, parity = _awaited(body, at, parity), body.shared(at), body.number(parity).wide()
     with body.waiting("mbarrier", awaited) as until:
         until(_parity(body, barrier) != parity)
 
 
-@form("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [$1], $2; selp.b32 $0, 1, 0, p; }", waits=True)
+@form("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [$1], $2; selp.b32 $0, 1, 0, p; }", waits=IN_BLOCK)
 def test(body, at, parity):
     """Whoever asks lets others run first."""
     body.wait("mbarrier", _awaited(body, at, parity))

@@ -1,5 +1,6 @@
 """Forms of memory: vector accesses, asynchronous copies, atomics."""
 from .forms import I1, I8, I32, I64, VOID, form
+from .waits import IN_GRID
 
 
 def load_all(body, pointer):
@@ -102,7 +103,7 @@ def fetch_add(body, at, value, order, kind):
     return _add(body, body.pointer(at), value)
 
 
-@form("ld.acquire.gpu.global.u32 $0, [$1];", waits=True)
+@form("ld.acquire.gpu.global.u32 $0, [$1];", waits=IN_GRID)
 def load_acquired(body, at):
     """Whoever asks whether others have come lets them run first."""
     body.wait("poll", at)

@@ -16,6 +16,7 @@ from .._words import listed
 CAUSE = {"deadlock": 1, "signal": 2, "overflow": 3, "bounds": 4}  # of a kernel's early end: what @cpu.run returns
 IDLE_ROUNDS = 1 << 14  # after which threads that only ask whether they may go on count as waiting for ever
 KIND, _STORIES = {}, []
+NEVER, IN_BLOCK, IN_GRID = range(3)  # what the threads of a kernel wait for: nothing, others of their block or cluster, other blocks
 
 
 def story(name):

@@ -12,6 +12,7 @@ from llvmlite import ir
 from . import runtime
 from .arithmetic import BYTES, widen_half
 from .forms import FLOAT, I1, I16, I32, I64, POINTER, VOID, form
+from .waits import IN_BLOCK
 
 THREADS, EIGHT, PIECE = 128, 8, 16
 WORDS, LEFT, RIGHT = 1 << 18, 1 << 19, 1 << 20  # in a warpgroup's part of PRODUCTS, which begins with the sums
@@ -241,7 +242,7 @@ def _product(body, block):
     return body.helper(f"cpu.wgmma.block.{number}", VOID, (I64, I64, I1), write)
 
 
-@form("{ .reg .pred first, later; .reg .b64 da, db;...wgmma.commit_group.sync.aligned; }", waits=True)
+@form("{ .reg .pred first, later; .reg .b64 da, db;...wgmma.commit_group.sync.aligned; }", waits=IN_BLOCK)
 def multiply(body, *operands):
     kinds = body.results
     block = Block(body.text, len(kinds))
