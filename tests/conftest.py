@@ -55,7 +55,8 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     for line in ("gpu: runs kernels, and this process runs them on a GPU", "ptx: compiles for hardware, needs no GPU",
-                 "slow: more than a few seconds; on a GPU, gigabytes"):
+                 "slow: more than a few seconds; on a GPU, gigabytes",
+                 "sized: of values at a size that only takes time in the simulator; runs on the processor and on a GPU instead"):
         config.addinivalue_line("markers", line)
     if MODE == "cpu" and not hasattr(config, "workerinput"):
         from dnnkern.host.device import device
@@ -101,10 +102,12 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("ptx")
         elif MODE == "gpu" and stem not in _HOST_ONLY:
             item.add_marker("gpu")
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    if slow and not (config.getoption("--full") or "slow" in (config.getoption("-m") or "")):
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    asked = config.getoption("-m") or ""
+    away = [word for word in ("slow", *(["sized"] if SIMULATED else [])) if not (config.getoption("--full") or word in asked)]
+    left = [item for item in items if any(item.get_closest_marker(word) for word in away)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not any(item.get_closest_marker(word) for word in away)]
 
 
 class Few:

@@ -22,3 +22,12 @@ def needs(major, minor=0):
         from numba import cuda
         lower = cuda.is_available() and tuple(cuda.get_current_device().compute_capability) < (major, minor)
     return pytest.mark.skipif(lower, reason=f"needs compute capability {major}.{minor}")
+
+
+def sized(module):
+    """{name: test} of a module's tests that are marked `sized`, for the processor's files."""
+    found = {}
+    for name, test in vars(module).items():
+        if any(mark.name == "sized" for mark in getattr(test, "pytestmark", ())):
+            found[f"test_{module.__name__.removeprefix('test_')}_{name.removeprefix('test_')}"] = test
+    return found

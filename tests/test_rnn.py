@@ -316,6 +316,7 @@ def test_dropout_between_layers_is_dropout_fwd():
     np.testing.assert_allclose(host(plain), host(want), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.sized
 @pytest.mark.parametrize("algo", [a.name for a in dispatch.algorithms("rnn_fwd")])
 def test_a_seed_or_an_offset_in_memory_draws_what_the_number_draws(algo):
     spec = RnnSpec("lstm", 4, 8, num_layers=3, dropout=0.5)

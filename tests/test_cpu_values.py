@@ -1,0 +1,17 @@
+"""Tests of values at sizes that only take time in the simulator: marked `sized` where they are written, run here on the processor.
+
+A test of many small kernels is no cheaper here: compiling them, for every algorithm and dtype, takes longer than simulating them.
+"""
+import pathlib
+
+import test_rnn
+from kit import sized
+
+globals().update(sized(test_rnn))
+ELSEWHERE = {"test_demo"}  # test_cpu_demo.py: it is skipped where its data are not installed
+
+
+def test_nothing_that_is_marked_is_left_out():
+    files = pathlib.Path(__file__).parent.glob("test_*.py")
+    marked = {path.stem for path in files if "@pytest.mark." + "sized" in path.read_text()}
+    assert marked == {test_rnn.__name__} | ELSEWHERE
