@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 import warnings
 
 import numpy as np
@@ -272,6 +273,26 @@ def test_two_processes_at_once(cache):
     assert len({out for out, _ in done}) == 1 and all(p.returncode == 0 for p in running), done
     files = [p for p in cache.rglob("*") if p.is_file()]
     assert len(files) == 3 and all(p.suffix == ".cubin" for p in files), files
+
+
+def test_threads_at_once(cache):
+    """Each gets its own kernel: the name of another's in a kept file would never be found."""
+    start, found = threading.Barrier(6), {}
+
+    def work(k):
+        kernel = make(k // 2)  # two threads have the same
+        start.wait()
+        found[k] = compile_kernel(kernel, SIGNATURE, "sm_80")
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(start.parties)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == list(range(start.parties))
+    for k, binary in found.items():
+        assert binary.entry.encode() + b"\0" in binary.code
+        kept = compile_kernel(make(k // 2), SIGNATURE, "sm_80")
+        assert kept.entry.encode() + b"\0" in kept.code
 
 
 def test_the_bench_compiles_ahead(cache, tmp_path):

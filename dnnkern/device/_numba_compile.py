@@ -179,14 +179,15 @@ def _compile(kernel, signature, arch, output):
 
 @contextlib.contextmanager
 def _kept_libraries():
-    """The libraries whose LTO-IR is asked for: `cuda.compile` returns the code alone."""
-    kept, plain = [], _codegen.CUDACodeLibrary.get_ltoir
+    """The libraries whose LTO-IR is asked for: `cuda.compile` returns the code alone. Of this thread: others wait."""
+    with _patch_lock:
+        kept, plain = [], _codegen.CUDACodeLibrary.get_ltoir
 
-    def get_ltoir(self, cc=None):
-        kept.append(self)
-        return plain(self, cc)
-    _codegen.CUDACodeLibrary.get_ltoir = get_ltoir
-    try:
-        yield kept
-    finally:
-        _codegen.CUDACodeLibrary.get_ltoir = plain
+        def get_ltoir(self, cc=None):
+            kept.append(self)
+            return plain(self, cc)
+        _codegen.CUDACodeLibrary.get_ltoir = get_ltoir
+        try:
+            yield kept
+        finally:
+            _codegen.CUDACodeLibrary.get_ltoir = plain
