@@ -165,6 +165,19 @@ def test_errors_of_16_bit_gradients_are_no_larger_than_those_of_pytorchs_modules
 # ---- random networks
 
 @pytest.mark.parametrize("kind", [Forward, Data, Weights])
+@pytest.mark.parametrize("dtype, misaligned", [("float16", 1), ("float16", 4), ("float32", 1), ("bfloat16", 0)])
+def test_what_a_reserve_holds_may_lie_anywhere(dtype, misaligned, kind):
+    """Its arrays follow each other without gaps, and a layer's input is one of them."""
+    words = {"num_layers": 2} if misaligned else {"num_layers": 2, "proj_size": 8}
+    case = kind("reserve", "lstm", (8, 8 if misaligned else 9), 3, 1, dtype, tuple(words.items()),
+                arrays={"reserve": {"misaligned": misaligned}})
+    able = [a for a in dispatch.algorithms(case.op) if contract.refusal(a, case.problem()) is None]
+    assert {"naive", "step"} <= {a.name for a in able}
+    for algorithm in able:
+        contract.check_float(algorithm, case, again=False)
+
+
+@pytest.mark.parametrize("kind", [Forward, Data, Weights])
 def test_random_problems(kind, request):
     """Every option with every other, in every algorithm that can, against the definition in float64."""
     def problems(draw):

@@ -19,7 +19,7 @@ from ._persistent_forward import forward_kernel
 from ._problem import OPS
 from ._spec import GATES
 from ._step_backward import half_part, input_gradients
-from ._steps import Rows, fill, matrix_tensor, move_states, small_seconds, too_many
+from ._steps import Rows, alignment_of, fill, matrix_tensor, move_states, small_seconds, too_many
 
 REGISTERS, MOST_REGISTERS, STATIC, MOST_THREADS, KEPT = 65536, 255, 48 << 10, 1024, 8
 ALL, CLUSTERS, SINGLE, LAYERS = "all", "clusters", "single", "layers"
@@ -56,6 +56,8 @@ def refusal(problem, how):
     if how == LAYERS:
         if spec.num_layers == 1 or spec.bidirectional or spec.proj_size or spec.input_mode == "skip" or p.training and spec.dropout:
             return f"{spec}; expected several layers of one direction, nothing but their states between them"
+        if p.training and p.reserve.alignment < COPY:
+            return f"a reserve aligned to {p.reserve.alignment} bytes; expected {COPY}"
     for size in (spec.hidden_size, spec.state_size):
         if size * p.x.itemsize % COPY:
             return f"states of {size * p.x.itemsize} bytes; expected a multiple of {COPY}"
@@ -202,7 +204,7 @@ def forward_plan(problem, device, config):
     for layer in layers:
         number = layer.number
         of = Rows(p, layer.input, spec.layer_input(number))
-        alignment = alignment_at(p.x.alignment if number == 0 else 16, *(s * size for s in of.strides))
+        alignment = alignment_at(alignment_of(p, of.place), *(s * size for s in of.strides))
         if spec.matrix("w_ih", number, 0):
             for d, (w, place) in enumerate(matrix_tensor(p, "w_ih", number, False)):
                 to = Place(sums.name, sums.offset + d * numbers_bytes(p, p.steps * p.samples * rows))

@@ -13,7 +13,7 @@ from ._cells import TYPES, make_cell
 from ._naive_forward import kind_of, offsets, optional, state_strides
 from ._network import Lines, numbers, numbers_bytes, outputs_of, packed_lines, pointer
 from ._spec import GATES, SLOTS
-from ._steps import THREADS, Rows, blocks, clean_inputs, fill, matrix_tensor, move_states, small_seconds, states_before
+from ._steps import THREADS, Rows, alignment_of, blocks, clean_inputs, fill, matrix_tensor, move_states, small_seconds, states_before
 
 
 @functools.cache
@@ -314,8 +314,7 @@ def weights_plan(problem, device, config):
                     first, rows = gate * spec.hidden_size, gates * spec.hidden_size
                     if name == "w_ih":
                         of = Rows(p, lines, spec.layer_input(layer))
-                        alignment = alignment_at(16 if lines.place.name == "workspace" else p.x.alignment, of.strides[0] * size,
-                                                 lines.place.offset)
+                        alignment = alignment_at(alignment_of(p, of.place), of.strides[0] * size)
                         product(m, first, rows, left, (of.tensor(p.dtype, alignment), of.place), spec.layer_input(layer))
                     elif name == "w_hh":
                         product(m, first, rows, left, (Tensor.packed((count, before[1]), p.dtype), before[0]), spec.state_size)

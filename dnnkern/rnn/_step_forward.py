@@ -12,7 +12,7 @@ from ._cells import TYPES, make_cell
 from ._naive_forward import kind_of, offsets, optional
 from ._network import drop_launch, forward_layers, numbers, numbers_bytes, pointer
 from ._spec import GATES, SLOTS
-from ._steps import THREADS, Rows, blocks, matrix_tensor, move_states, small_seconds
+from ._steps import THREADS, Rows, alignment_of, blocks, matrix_tensor, move_states, small_seconds
 
 
 @functools.cache
@@ -134,7 +134,7 @@ def forward_plan(problem, device, config):
     for layer in layers:
         number = layer.number
         of = Rows(p, layer.input, spec.layer_input(number))
-        alignment = alignment_at(p.x.alignment if number == 0 else 16, *(s * size for s in of.strides))
+        alignment = alignment_at(alignment_of(p, of.place), *(s * size for s in of.strides))
         if spec.matrix("w_ih", number, 0):
             for d, (w, place) in enumerate(matrix_tensor(p, "w_ih", number, False)):
                 to = Place(sums.name, sums.offset + d * numbers_bytes(p, p.steps * p.samples * rows))

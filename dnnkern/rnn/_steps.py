@@ -49,6 +49,11 @@ class Rows:
         return Tensor.packed((*self.shape, size), dtype)
 
 
+def alignment_of(problem, place):
+    """What a place's address is a multiple of, in bytes, up to 16. A reserve's arrays follow each other without gaps."""
+    return alignment_at(16 if place.name == "workspace" else getattr(problem, place.name).alignment, place.offset)
+
+
 def matrix_tensor(problem, name, layer, together):
     """(Tensor, Place) of a matrix of a layer; `together` both directions as a batch."""
     p, spec = problem, problem.spec

@@ -328,6 +328,10 @@ def table(kind):
     case("strided", "lstm", (3, 4), 3, 2, arrays=strided, bidirectional=True)
     case("backwards", "gru", (3, 4), 3, 2, "bfloat16", arrays={"x": {"flip": (0, 2)}, "dy": {"flip": (1,)}, "h0": {"flip": (0,)}})
     case("misaligned", "lstm", (8, 8), 2, 2, "float16", arrays={name: {"misaligned": 1} for name in strided})
+    opaque = "weights", "reserve", "dweights"
+    case("misaligned-reserve", "lstm", (8, 8), 3, 2, "float16", num_layers=2, arrays={name: {"misaligned": 1} for name in opaque})
+    case("misaligned-reserve", "gru", (8, 8), 3, 2, num_layers=2, arrays={name: {"misaligned": 1} for name in opaque[1:]})
+    case("reserve-of-odd-parts", "lstm", (8, 9), 3, 1, "bfloat16", num_layers=2, proj_size=8)
     if kind is Forward:
         for k, cell in enumerate(GATES):
             case("plain", cell, (3, 5), 3, 2, dtypes[k], training=False, num_layers=1 + k, bidirectional=k == 2)
