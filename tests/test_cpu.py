@@ -316,6 +316,9 @@ def test_choices_count_the_time_to_compile():
         rows = {c.algo: c for c in dispatch.explain("matmul", large)}
     assert rows["blocked"].chosen and rows["blocked"].time_ms < rows["naive"].time_ms
     assert "dtype float32 without math='tf32'" in rows["wgmma"].reason  # it runs here, but not this
+    halves = dnnkern.problem("matmul", a=((512, 512), "bfloat16"), b=((512, 512), "bfloat16"))
+    with dispatch.prefer(None):
+        assert dispatch.get_algorithm("matmul", halves).name == "wgmma"
 
 
 # ---- what is refused

@@ -93,8 +93,8 @@ def _product_rate():
 
 
 # (operations a second, bytes a second, seconds to compile) of one core, by the algorithm's name, for some with its operation's before it:
-# read off what all algorithms took on 32 problems, AMD EPYC at 2.6 GHz (bench/results/cpu-algorithms.txt). What threads do beside
-# counting is in both rates, so they are far below the core's own.
+# read off what `python -m bench.algorithms` fits to the calls of all algorithms on 41 problems, AMD EPYC at 2.6 GHz
+# (bench/results/cpu-algorithms.jsonl). What threads do beside counting is in both rates, so they are far below the core's own.
 _PACES = {
     "naive": (1.8e9, 1.2e9, 0.5), "sdpa_fwd/naive": (0.3e9, 1.2e9, 0.8), "sdpa_bwd/naive": (0.3e9, 1.2e9, 1.5),
     "rnn_fwd/naive": (2.5e9, 1.2e9, 1.6), "max_pool_bwd/naive": (1.8e9, 0.2e9, 0.5), "conv_bwd_filter/naive": (1.5e9, 1.2e9, 0.6),
@@ -102,6 +102,9 @@ _PACES = {
     "gemv": (1.4e9, 0.7e9, 1.3), "implicit_gemm": (12e9, 2e9, 4.5), "im2col_gemm": (8.5e9, 2e9, 3.0), "direct": (1.2e9, 2e9, 1.0),
     "winograd": (9e9, 2e9, 4.0), "winograd_nonfused": (11e9, 2e9, 4.5), "fft": (2e9, 2e9, 6.0), "fft_tiling": (5e9, 2e9, 4.5),
     "flash_simt": (5.5e9, 2e9, 4.0), "flash_mma": (2.2e9, 2e9, 4.0), "step": (2.3e9, 1.2e9, 3.0),
+    "wgmma": (27e9, 2e9, 1.6), "wgmma_split_k": (27e9, 2e9, 1.6), "wgmma_stream_k": (27e9, 2e9, 1.6), "halo_wgmma": (24e9, 2e9, 2.1),
+    "implicit_gemm_wgmma": (27e9, 2e9, 3.0), "slabs_wgmma": (21e9, 2e9, 2.0), "flash_wgmma": (24e9, 2e9, 3.5),
+    "flash_wgmma_bf16x6": (5.6e9, 2e9, 4.1), "flash_wgmma_atomic": (21e9, 2e9, 4.0), "implicit_gemm_mma": (2.7e9, 2e9, 4.0),
     "channels": (1.8e9, 2.4e9, 1.2), "columns": (1.2e9, 1.2e9, 2.5), "chunks": (1.8e9, 4.6e9, 1.8), "vector": (1.8e9, 1.3e9, 1.4),
 }
 _OTHERS = 0.2e9, 0.5e9, 2.0
