@@ -286,7 +286,8 @@ print("alive", flush=True)
 {crash.removeprefix("faulthandler.enable(); ")}
 print("still alive")
 """
-    ended = subprocess.run([sys.executable, "-c", program], cwd=os.path.dirname(__file__), capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", program], cwd=os.path.dirname(__file__), capture_output=True, text=True, timeout=60,
+                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert ended.stdout == "alive\n" and ended.returncode == -signal.SIGSEGV and words in ended.stderr, ended
 
 
