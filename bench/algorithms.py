@@ -1,5 +1,7 @@
 """What every algorithm takes on the processor, and the rates that follow: ``DNNKERN_DEVICE=cpu python -m bench.algorithms [--json F]``.
 
+With ``--configs NAMES`` these algorithms alone, in every configuration: what the choice among them is read off.
+
 Every algorithm, in the configuration that it would take, on problems of the demo and larger ones: seconds of CPU to compile, of kernels
 that no problem before it has compiled, and of a call, the least of several. A rate of operations and one of bytes are fitted to each
 algorithm's calls so that the logarithms of their times are nearest: `dnnkern.host.processor` has them.
@@ -44,6 +46,7 @@ matmul 64x10x256 f32 nn
 matmul 256x10x64 f32 tn
 matmul 64x256x10 f32 nt
 matmul 256x256x256 f32
+matmul 256x256x256 f64
 matmul 512x512x512 bf16 nt
 matmul 1024x1024x1024 f32
 cross_entropy_fwd 64x10 f32
@@ -79,25 +82,25 @@ def problem_of(line):
     return op, make(parser.parse_args(words, argparse.Namespace(op=op)))
 
 
-def measured(op, problem, device):
-    """{algorithm: (seconds of CPU to compile, of a call, configuration)}; of one that fails, what went wrong."""
-    operation, found = operation_of(op), {}
+def measured(op, problem, device, names=()):
+    """[(algorithm, configuration, seconds of CPU to compile, of a call)]: each in its own choice, or those of `names` in every one."""
+    operation, found = operation_of(op), []
     with Operands(operation, problem, device, None) as operands:
         for algorithm in dispatch.algorithms(op):
-            if algorithm.refusal(problem, device) is not None:
+            if algorithm.refusal(problem, device) is not None or names and algorithm.name not in names:
                 continue
-            bound = algorithm.configured(problem, device)
-            begun = time.process_time()
-            executable = make_executable(operation, problem, bound, device)
-            compiling = time.process_time() - begun
-            values = operands.values(0, bound.workspace(problem, device, bound.config))
-            best, spent = math.inf, 0.0
-            while spent < SHARE:
+            for bound in algorithm.variants(problem, device) if names else [algorithm.configured(problem, device)]:
                 begun = time.process_time()
-                executable.execute(values, None)
-                taken = time.process_time() - begun
-                best, spent = min(best, taken), spent + (taken if taken < LONG else SHARE)
-            found[algorithm.name] = compiling, best, bound.config_text
+                executable = make_executable(operation, problem, bound, device)
+                compiling = time.process_time() - begun
+                values = operands.values(0, bound.workspace(problem, device, bound.config))
+                best, spent = math.inf, 0.0
+                while spent < SHARE:
+                    begun = time.process_time()
+                    executable.execute(values, None)
+                    taken = time.process_time() - begun
+                    best, spent = min(best, taken), spent + (taken if taken < LONG else SHARE)
+                found.append((algorithm.name, bound.config_text, compiling, best))
     return found
 
 
@@ -111,17 +114,19 @@ def fitted(calls):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", help="file that gets a line for each algorithm and problem")
+    parser.add_argument("--configs", metavar="NAMES", default="", help="such as blocked,implicit_gemm")
     arguments = parser.parse_args()
+    names = [name for name in arguments.configs.split(",") if name]
     device, lines, calls, compiling = device_of(0), [], {}, {}
     problems = {line: problem_of(line) for line in PROBLEMS.strip().split("\n")}
     for line, (op, problem) in problems.items():
         operations, nbytes = getattr(problem, "flops", 0), problem.bytes
-        for name, (compiled, seconds, config) in measured(op, problem, device).items():
+        for name, config, compiled, seconds in measured(op, problem, device, names):
             print(f"{line:48} {name:24} {compiled:6.2f} s {1e3 * seconds:10.3f} ms  {config}", flush=True)
             lines.append({"problem": line, "algorithm": name, "compile": compiled, "seconds": seconds, "config": config})
             calls.setdefault((op, name), []).append((operations, nbytes, seconds))
             compiling.setdefault((op, name), []).append(compiled)
-    for (op, name), found in sorted(calls.items(), key=lambda item: item[0][::-1]):
+    for (op, name), found in () if names else sorted(calls.items(), key=lambda item: item[0][::-1]):
         operations, nbytes = fitted(found)
         print(f'"{op}/{name}": ({operations:.1e}, {nbytes:.1e}, {max(compiling[op, name]):.1f}),')
     if arguments.json:

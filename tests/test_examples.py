@@ -20,7 +20,8 @@ SAYS = {
                r"with the barrier: \[ 32640\..* expected: \[ 32640\.",
     "own_algorithm.py": r"naive algorithm: \d\.\de-0[4-9]\n(.|\n)* warp_dot +predicted(.|\n)*warp_dot +operands and output are bfloat16",
 }
-ENVIRONMENT = {**{k: v for k, v in os.environ.items() if k != "DNNKERN_PREFER"}, "PYTHONPATH": str(ROOT)}  # as their readers run them
+ENVIRONMENT = {**{k: v for k, v in os.environ.items() if k != "DNNKERN_PREFER"},  # as their readers run them
+               "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
 
 
 def test_every_example_is_here():

@@ -6,19 +6,20 @@ from ._scales import FP8
 from ._tile import HALVES, Operands, Tile, registers_needed, shared_bytes
 
 # Tile: fixed time, time of one step of k alone on a multiprocessor, additional time for every tile a multiprocessor gets; the first in
-# microseconds, the others in nanoseconds at 1.98 GHz. Fitted to float32 on an H200, docs/notes/matmul.md.
+# microseconds, the others in nanoseconds at 1.98 GHz. Fitted to float32 on an H200, docs/notes/matmul.md. Last what a processor's core
+# does, in operations a nanosecond: `python -m bench.algorithms --configs blocked,implicit_gemm`, bench/results/cpu-tiles.jsonl.
 TILES = {
-    Tile(128, 256, 8, 16, 8, stages=4, blocks=1): (3.0, 2.0, 168.6),
-    Tile(128, 128, 16, 8, 8, stages=4, early=2): (3.0, 4.0, 85.2),
-    Tile(128, 64, 32, 16, 8, slices=4, blocks=1): (3.2, 1.0, 43.5),
-    Tile(64, 64, 32, 16, 8, slices=4): (2.6, 1.5, 23.0),
-    Tile(64, 32, 64, 8, 8, lanes_m=8, slices=8, blocks=1): (2.3, 0.9, 14.6),
-    Tile(32, 32, 32, 8, 4, slices=4, stages=4, blocks=4): (1.5, 2.4, 7.5),
-    Tile(32, 16, 64, 4, 4, lanes_m=8, slices=4): (1.2, 3.5, 5.4),
+    Tile(128, 256, 8, 16, 8, stages=4, blocks=1): (3.0, 2.0, 168.6, 15.0),
+    Tile(128, 128, 16, 8, 8, stages=4, early=2): (3.0, 4.0, 85.2, 17.0),
+    Tile(128, 64, 32, 16, 8, slices=4, blocks=1): (3.2, 1.0, 43.5, 11.9),
+    Tile(64, 64, 32, 16, 8, slices=4): (2.6, 1.5, 23.0, 13.0),
+    Tile(64, 32, 64, 8, 8, lanes_m=8, slices=8, blocks=1): (2.3, 0.9, 14.6, 11.0),
+    Tile(32, 32, 32, 8, 4, slices=4, stages=4, blocks=4): (1.5, 2.4, 7.5, 10.0),
+    Tile(32, 16, 64, 4, 4, lanes_m=8, slices=4): (1.2, 3.5, 5.4, 8.0),
 }
 TILES_F64 = {
-    Tile(64, 64, 16, 8, 8, blocks=4): (3.0, 10.0, 44.0),
-    Tile(32, 32, 32, 8, 4, slices=4, blocks=3): (2.0, 4.0, 14.0),
+    Tile(64, 64, 16, 8, 8, blocks=4): (3.0, 10.0, 44.0, 11.6),
+    Tile(32, 32, 32, 8, 4, slices=4, blocks=3): (2.0, 4.0, 14.0, 4.7),
 }
 END, END_HALF = 0.2e-9, 0.45e-9  # seconds an element, to begin a tile and store it: halves from 1048576x64x2
 
@@ -108,7 +109,9 @@ def tile_count(parts, tile):
 
 def tile_seconds(parts, tile, device, busiest, steps):
     """Predicted time of `steps` steps of k where one multiprocessor gets `busiest` tiles; with few steps, what it takes to end them."""
-    fixed, alone, each = (TILES_F64 if parts.dtype == "float64" else TILES)[tile]
+    fixed, alone, each, on_processor = (TILES_F64 if parts.dtype == "float64" else TILES)[tile]
+    if device.is_processor:
+        return busiest * 2 * tile.bm * tile.bn * steps / (on_processor * 1e9)
     slower = 1.08 if parts.dtype in HALVES else 1.0  # widening, and a ring of two stages
     seconds = fixed * 1e-6 + slower * steps * (alone + each * busiest) * 1e-9 * (1.98e9 / device.clock_hz)
     return max(seconds, busiest * tile.bm * tile.bn * (END_HALF if parts.dtype in HALVES else END))
