@@ -152,3 +152,14 @@ def few_multiprocessors(request, monkeypatch):
     yield
     monkeypatch.undo()
     host.device.cache_clear()
+
+
+@pytest.fixture
+def shared_out(monkeypatch):
+    """On the processor every launch of several blocks is shared out to three threads of the system."""
+    from dnnkern.host import cpu
+    monkeypatch.setattr(cpu, "WORTH_SHARING", 0.0)
+    monkeypatch.setattr(cpu, "cores", lambda: 3)
+    cpu._pool.cache_clear()
+    yield
+    cpu._pool.cache_clear()

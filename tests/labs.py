@@ -3,6 +3,7 @@ watched."""
 import contextlib
 
 import numpy as np
+import pytest
 from cases import lay, numpy_dtype, poison
 
 from dnnkern.device import HOST_MEMORY
@@ -153,3 +154,22 @@ def host(y):
     """The values, as float64."""
     synchronize()
     return np.asarray(y.tolist(), np.float64)
+
+
+# ---- bad input
+
+@contextlib.contextmanager
+def refuses(error, words, name):
+    """Within, `error` is raised, and its message is one line that begins with the function's name and has all the words."""
+    with pytest.raises(error) as caught:
+        yield
+    message = str(caught.value)
+    assert message.startswith(name + ": ") and "\n" not in message, message
+    for word in words:
+        assert word in message, f"{word!r} is not in {message!r}"
+
+
+def refused(error, words, function, *args, **kwargs):
+    """The call is refused as `refuses` says; of a partial the name is its function's."""
+    with refuses(error, words, getattr(function, "func", function).__name__):
+        function(*args, **kwargs)

@@ -5,23 +5,12 @@ import labs
 import numpy as np
 import pytest
 from cases import lay
-from labs import array
+from labs import array, refused
 
 import dnnkern
 from dnnkern.dispatch import NotSupported
 
 FWD, BWD = dnnkern.sdpa_fwd, dnnkern.sdpa_bwd
-
-
-def refused(error, words, function, *args, **kwargs):
-    """The call raises `error`, whose message is one line that has all the words."""
-    with pytest.raises(error) as caught:
-        function(*args, **kwargs)
-    message = str(caught.value)
-    name = getattr(function, "func", function).__name__
-    assert message.startswith(name + ": ") and "\n" not in message, message
-    for word in words:
-        assert word in message, f"{word!r} is not in {message!r}"
 
 
 def ones(*shape, dtype="float32"):

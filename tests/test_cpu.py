@@ -201,16 +201,6 @@ def test_results_are_where_operands_are():
 
 # ---- all cores
 
-@pytest.fixture
-def shared_out(monkeypatch):
-    """Every launch of several blocks is shared out to three threads of the system."""
-    monkeypatch.setattr(host, "WORTH_SHARING", 0.0)
-    monkeypatch.setattr(host, "cores", lambda: 3)
-    host._pool.cache_clear()
-    yield
-    host._pool.cache_clear()
-
-
 @cuda.jit(launch_bounds=32)
 def counts(y, total):
     b = i32(cuda.blockIdx.x)

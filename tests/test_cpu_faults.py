@@ -165,16 +165,6 @@ def test_a_wild_access(kernel, distance, words, x):
         goes_on()
 
 
-@pytest.fixture
-def shared_out(monkeypatch):
-    """Every launch of several blocks is shared out to three threads of the system."""
-    monkeypatch.setattr(host, "WORTH_SHARING", 0.0)
-    monkeypatch.setattr(host, "cores", lambda: 3)
-    host._pool.cache_clear()
-    yield
-    host._pool.cache_clear()
-
-
 @pytest.mark.parametrize("block", [0, 1, 500, 999])
 def test_a_wild_access_on_any_thread_of_the_system(block, shared_out, x):
     with pytest.raises(cpu.BadAccess, match=rf"block \({block}, 0, 0\) writes"):

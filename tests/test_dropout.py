@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from cases import lay, numpy_dtype
 from cases._dropout import Backward, Forward, keep_bits
-from labs import array, host
+from labs import array, host, refused
 
 import dnnkern
 from dnnkern import dispatch
@@ -168,16 +168,6 @@ def test_the_problems_of_the_bench_have_an_algorithm(op):
 
 
 # ---- bad input
-
-def refused(error, words, function, *args, **kwargs):
-    """The call raises `error`, whose message is one line that has all the words."""
-    with pytest.raises(error) as caught:
-        function(*args, **kwargs)
-    message = str(caught.value)
-    assert message.startswith(function.__name__ + ": ") and "\n" not in message, message
-    for word in words:
-        assert word in message, f"{word!r} is not in {message!r}"
-
 
 @pytest.mark.parametrize("p, error", [(-0.1, ValueError), (1, ValueError), (1.5, ValueError), (float("nan"), ValueError),
                                       ("half", TypeError), (None, TypeError)])

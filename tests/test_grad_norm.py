@@ -128,12 +128,8 @@ def test_the_problems_of_the_bench_have_an_algorithm(op):
 def refused(error, words, function, grads, *args, **kwargs):
     """The call raises `error`, whose message is one line that has all the words, and writes nothing."""
     out, before = labs.guarded(lay((), "float32")), [host(g) for g in grads] if isinstance(grads, list) else []
-    with pytest.raises(error) as caught:
+    with labs.refuses(error, words, function.__name__):
         function(grads, *args, **{"out": out.array, **kwargs})
-    message = str(caught.value)
-    assert message.startswith(function.__name__ + ": ") and "\n" not in message, message
-    for word in words:
-        assert word in message, f"{word!r} is not in {message!r}"
     labs.synchronize()
     out.assert_untouched("out")
     for g, b in zip(grads, before):

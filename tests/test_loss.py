@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from cases import lay, numpy_dtype
 from cases._cross_entropy import SHORT, Backward, Forward
-from labs import array, host
+from labs import array, host, refused
 
 import dnnkern
 from dnnkern import dispatch
@@ -281,16 +281,6 @@ def test_bytes_are_what_must_move():
 
 
 # ---- bad input
-
-def refused(error, words, function, *args, **kwargs):
-    """The call raises `error`, whose message is one line that has all the words."""
-    with pytest.raises(error) as caught:
-        function(*args, **kwargs)
-    message = str(caught.value)
-    assert message.startswith(function.__name__ + ": ") and "\n" not in message, message
-    for word in words:
-        assert word in message, f"{word!r} is not in {message!r}"
-
 
 FWD, BWD = dnnkern.cross_entropy_fwd, dnnkern.cross_entropy_bwd
 

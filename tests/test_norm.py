@@ -5,7 +5,7 @@ import cases
 import contract
 import numpy as np
 import pytest
-from labs import array, host
+from labs import array, host, refused
 
 import dnnkern
 from dnnkern import dispatch
@@ -162,16 +162,6 @@ def test_words_and_records(op):
 
 
 # ---- bad input
-
-def refused(error, words, function, *args, **kwargs):
-    """The call raises `error`, whose message is one line that has all the words."""
-    with pytest.raises(error) as caught:
-        function(*args, **kwargs)
-    message = str(caught.value)
-    assert message.startswith(function.__name__ + ": ") and "\n" not in message, message
-    for word in words:
-        assert word in message, f"{word!r} is not in {message!r}"
-
 
 @pytest.mark.parametrize("axis, error, words", [(2, ValueError, ["axis=2", "-2 to 1"]), (1.5, TypeError, ["axis=1.5", "integer"])])
 def test_axes(axis, error, words):

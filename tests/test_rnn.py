@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cases import lay, numpy_dtype
 from cases._rnn import Data, Forward, Weights
-from labs import array, host
+from labs import array, host, refused
 
 import dnnkern
 from dnnkern import RnnSpec, dispatch, selfcheck
@@ -211,16 +211,6 @@ def test_operands_to_measure_on_are_what_a_forward_pass_leaves(op, capsys):
 
 
 # ---- bad input
-
-def refused(error, words, function, *args, **kwargs):
-    """The call raises `error`, whose message is one line that has all the words."""
-    with pytest.raises(error) as caught:
-        function(*args, **kwargs)
-    message = str(caught.value)
-    assert message.startswith(function.__name__ + ": ") and "\n" not in message, message
-    for word in words:
-        assert word in message, f"{word!r} is not in {message!r}"
-
 
 def test_specs():
     for error, words, args, how in (

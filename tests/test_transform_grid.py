@@ -4,7 +4,7 @@ import pytest
 from cases._grid import SampleBackward, SampleForward
 from cases._resample import SHORT
 from contract import ALLOW, Run, device, random_layout, random_problems, refusal, registered
-from labs import array, elsewhere, host
+from labs import array, elsewhere, host, refused
 
 import dnnkern
 from dnnkern import dispatch
@@ -172,16 +172,6 @@ def test_words_and_records(op):
     for case in shapes.cases("all", ("float64", "float16")):
         if len(case.problem.outputs[0].shape) == 4:
             assert dispatch.get_algorithm(op, case.problem).name != "naive"
-
-
-def refused(error, words, function, *args, **kwargs):
-    """The call raises `error`, whose message is one line that has all the words."""
-    with pytest.raises(error) as caught:
-        function(*args, **kwargs)
-    message = str(caught.value)
-    assert message.startswith(function.__name__ + ": ") and "\n" not in message, message
-    for word in words:
-        assert word in message, f"{word!r} is not in {message!r}"
 
 
 def test_bad_samples():
