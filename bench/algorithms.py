@@ -18,9 +18,9 @@ os.environ["DNNKERN_CACHE_DIR"] = tempfile.mkdtemp(prefix="dnnkern-bench-")  # n
 
 from dnnkern import dispatch  # noqa: E402
 from dnnkern.__main__ import Parser, _family  # noqa: E402
-from dnnkern.find import operation_of  # noqa: E402
+from dnnkern.dispatch import operation_of  # noqa: E402
 from dnnkern.host.device import device as device_of  # noqa: E402
-from dnnkern.host.front import make_executable  # noqa: E402
+from dnnkern.host.executable import make_executable  # noqa: E402
 from dnnkern.host.operands import Operands  # noqa: E402
 
 from .machine import machine  # noqa: E402

@@ -17,7 +17,8 @@ from dnnkern import dispatch
 from dnnkern._table import note
 from dnnkern.device import HOST_MEMORY, SIMULATED
 from dnnkern.host.paths import plain
-from dnnkern.find import Trial, candidates, operation_of, reference_of, set_reference
+from dnnkern.dispatch import candidates, operation_of, reference_of
+from dnnkern.find import Trial, set_reference
 from dnnkern.host.compile import cache_key, compile_kernel
 from dnnkern.host.operands import Operands
 from dnnkern.host.timing import ROUNDS, Clock, host_seconds, race
@@ -232,7 +233,8 @@ class CaseBench:
         """
         trials, clock = self.trials(args, names), self.clock
         with Operands(self.operation, self.problem, self.device) as operands:
-            set_reference(self.operation, self.problem, operands, self.device, clock)
+            reference = reference_of(self.case.op, self.problem, self.device)
+            set_reference(self.operation, self.problem, reference, operands, self.device, clock)
             good = []
             for number, trial in enumerate(trials, 1):
                 note(f"{self.case}: checking {trial.algorithm.name}, {number} of {len(trials)}")

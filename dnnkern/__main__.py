@@ -50,12 +50,12 @@ def list_algorithms(arguments):
 def explain(arguments):
     """Print every algorithm's answer for a problem: why it cannot, or what it would take."""
     from . import dispatch
-    from .preference import DEVICE, VARIABLE, preference
+    from .preference import DEVICE, VARIABLE
     problem = arguments.make(arguments)
     limits = {"workspace_limit": arguments.workspace_limit, "allow": arguments.allow, "exclude": arguments.exclude}
-    preferred = preference() or DEVICE
+    preferred = dispatch.preference() or DEVICE
     rows = dispatch.explain(arguments.op, problem, prefer=preferred, **limits)
-    measured = _measured(arguments.op, problem)
+    measured = dispatch.measured(arguments.op, problem)
     able = [c for c in rows if c.reason is None]
     show(("", "algorithm", "predicted", "measured", "workspace", "notes", "config"),
          [("*" if c.chosen else "", c.algo, time_text(c.time_ms), time_text(measured.get(c.algo)), bytes_text(c.memory or None),
@@ -71,7 +71,8 @@ def explain(arguments):
     why = {"predicted": f"the least predicted time; nothing is measured yet (python -m dnnkern find {arguments.op} ...)",
            "measured": "the fastest measured", "preferred": f"preferred ({VARIABLE})"}
     say(f"\n* what a call runs: {why.get(chosen.why, chosen.why)}")
-    if _is_simulated() and preference() is None and (quick := dispatch.get_algorithm(arguments.op, problem, **limits).name) != chosen.algo:
+    if _is_simulated() and dispatch.preference() is None and (
+            quick := dispatch.get_algorithm(arguments.op, problem, **limits).name) != chosen.algo:
         say(f"That is on a GPU; here, in the simulator, {quick} runs, which is quick to simulate ({VARIABLE}).")
     return 0
 
@@ -128,15 +129,6 @@ def _device():
 def _is_simulated():
     from .device import SIMULATED
     return SIMULATED
-
-
-def _measured(op, problem) -> dict:
-    """Best measured milliseconds by algorithm, from the find database."""
-    from . import find
-    times = {}
-    for time_ms, _, name, _ in find.load(op, problem, _device()):  # fastest first
-        times.setdefault(name, time_ms)
-    return times
 
 
 def _family(parser, op):

@@ -8,176 +8,33 @@ import functools
 import importlib
 import logging
 import threading
-from dataclasses import asdict, dataclass, field, replace
-from enum import Flag, auto
+from dataclasses import replace
 from pathlib import Path
 from typing import Callable
 
+from .algorithm import Algorithm, Candidate, Note, NotSupported, Perf, problem_record
 from .device import _environment
 from .device._fork import in_forked_child
 from .host.device import Device, current_device
 from .host.device import device as device_of
-from .host.paths import cache_dir, plain
+from .host.paths import cache_dir
 from .host.scalars import integer, shown
 from .host.suggest import nearest, unknown_keyword
-from .preference import DEVICE, prefer, preference, quick_to_simulate
+from .preference import DEVICE, VARIABLE, block, current, quick_to_simulate
 
 PACKAGE = Path(__file__).resolve().parent
 log = logging.getLogger("dnnkern.dispatch")
-
-
-class Note(Flag):
-    """What a caller may have to allow or avoid; cuDNN's vocabulary."""
-    NONE = 0
-    TENSOR_CORE = auto()
-    DOWN_CONVERT_INPUTS = auto()
-    REDUCED_PRECISION_REDUCTION = auto()
-    FFT = auto()
-    NONDETERMINISTIC = auto()
-    WINOGRAD = auto()
-    STRICT_NAN_PROP = auto()
-    WINOGRAD_TILE_4x4 = auto()
-    WINOGRAD_TILE_6x6 = auto()
-
-    @property
-    def names(self) -> list[str]:
-        """Of the flags that are set; `name` is None of several before Python 3.11."""
-        return [note.name for note in Note if note & self]
-
-
 # Algorithms with these notes are chosen only where the caller allows them.
 OPT_IN = Note.NONDETERMINISTIC
 # What decides the algorithm of a call, beside its problem: keywords of every public function, and their defaults.
 CHOICE = {"algo": None, "allow": Note.NONE, "workspace_limit": None, "exclude": Note.NONE}
-
-
-class NotSupported(RuntimeError):
-    """A forced algorithm that cannot run, or limits that no algorithm meets. The message lists every candidate with its reason."""
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """One way to solve one operation.
-
-    Attributes
-    ----------
-    op, name : str
-        As in the file's name.
-    supports : callable(problem) -> str or None
-        The first reason why it cannot, or None. Correctness alone.
-    fits : callable(problem, device) -> str or None, optional
-        The first reason why it cannot on a device that runs its code, or None: what must be resident at once, say.
-    workspace : callable(problem, device, config) -> int
-        Bytes.
-    estimate : callable(problem, device, config) -> float
-        Predicted seconds.
-    build : callable(problem, device, config) -> tuple of Launch
-        The launches.
-    configs : callable(problem, device) -> sequence of Config, optional
-        Every configuration that can solve the problem. Without it there is one, and `config` is None in the calls above.
-    notes : Note
-    math : str
-        What its arithmetic is: "exact", "tf32", ...; `supports` refuses problems that do not allow it.
-    arch : str
-        "sm_70+", or an exact "sm_90a".
-    config : Config or None
-        The configuration this object is bound to; `configured` binds it.
-    idea : str
-        One line; discovery takes it from its file's docstring.
-    """
-    op: str
-    name: str
-    supports: Callable
-    workspace: Callable
-    estimate: Callable
-    build: Callable
-    configs: Callable | None = None
-    fits: Callable | None = None
-    notes: Note = Note.NONE
-    math: str = "exact"
-    arch: str = "sm_70+"
-    config: object = None
-    idea: str = field(default="", compare=False)
-
-    def refusal(self, problem, device) -> str | None:
-        """Why it cannot solve a problem on a device; None if it can."""
-        return (device.supports(self.arch) or self.supports(problem)
-                or (self.fits(problem, device) if self.fits is not None and not problem.is_empty else None))
-
-    def configured(self, problem, device, workspace_limit=None) -> "Algorithm":
-        """Bound to the configuration with the least estimate among those within the limit; itself where there is no choice."""
-        if self.configs is None or self.config is not None:
-            return self
-        candidates = [c for c in self.configs(problem, device)
-                      if workspace_limit is None or self.workspace(problem, device, c) <= workspace_limit]
-        if not candidates:
-            raise NotSupported(f"{self}: no configuration fits {problem}"
-                               + (f" in {workspace_limit} bytes of workspace" if workspace_limit is not None else ""))
-        return replace(self, config=min(candidates, key=lambda c: self.estimate(problem, device, c)))
-
-    def seconds(self, problem, device, choosing=False) -> float:
-        """What a call is predicted to take; `choosing`: with a share of the time to compile, where a choice has to count it."""
-        if not device.is_processor:
-            return self.estimate(problem, device, self.config)
-        from .host import processor
-        return (processor.cost if choosing else processor.seconds)(self, problem, device)
-
-    def least_workspace(self, problem, device) -> int:
-        """Bytes that its most frugal configuration needs."""
-        configs = (self.config,) if self.configs is None or self.config is not None else self.configs(problem, device)
-        return min((self.workspace(problem, device, c) for c in configs), default=0)
-
-    def variants(self, problem, device) -> list:
-        """One algorithm for each configuration, the most promising first."""
-        if self.configs is None or self.config is not None:
-            return [self]
-        ranked = sorted(self.configs(problem, device), key=lambda c: self.estimate(problem, device, c))
-        return [replace(self, config=c) for c in ranked]
-
-    @property
-    def is_deterministic(self):
-        return Note.NONDETERMINISTIC not in self.notes
-
-    @property
-    def config_text(self) -> str:
-        """How the find database writes the configuration; "" where there is none."""
-        return "" if self.config is None else str(self.config)
-
-    def __str__(self):
-        return f"{self.op}/{self.name}" + (f"[{self.config}]" if self.config is not None else "")
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """An algorithm's answer for one problem: a reason why it cannot run, or its predicted time and workspace.
-
-    `why` the chosen one is that: "preferred", "quick to simulate", "measured" or "predicted".
-    """
-    algo: str
-    reason: str | None
-    time_ms: float | None = None
-    memory: int | None = None
-    notes: Note = Note.NONE
-    config: str = ""
-    chosen: bool = False
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Perf:
-    """A measured algorithm, with cuDNN's fields."""
-    algo: str
-    status: str
-    time_ms: float
-    memory: int
-    determinism: bool
-    math_type: str
-    notes: Note
-    config: str = ""
-
+CONFIGURATIONS = 6  # of one algorithm that are measured, the most promising first
+LONG_REFERENCE = 0.3  # seconds of the naive algorithm beyond which one of these says what is right:
+INSTEAD_OF_NAIVE = "tiled", "rows", "flash_simt", "step"
 
 _registry: dict[str, dict[str, Algorithm]] = {}
 _discovered: set[str] = set()
+_operations: dict[str, object] = {}
 _family_of: dict[str, str] = {}
 _listeners: list[Callable] = []
 _watching: list[list] = []
@@ -230,9 +87,19 @@ def bound(problem):
         problems.append(problem)
 
 
-def declare(op, family):
-    """An operation belongs to this family: its algorithms need no search in the others. Every front end says so."""
-    _family_of[op] = family
+def declare(operation, family):
+    """Every front end (`host.front.Operation`) says that it is there, and which family's: no search in the others then."""
+    _operations[operation.op], _family_of[operation.op] = operation, family
+
+
+def operation_of(op):
+    """The front end of an operation, from whichever family has it."""
+    for family in sorted(families(), key=lambda f: not op.startswith(f)):
+        if op not in _operations:
+            importlib.import_module(f"{__package__}.{family}")
+    if op not in _operations:
+        raise ValueError(f"no family has an operation {op!r}")
+    return _operations[op]
 
 
 def families() -> list[str]:
@@ -359,6 +226,59 @@ def refusal(algorithm, problem, device, *, allow=Note.NONE, workspace_limit=None
     return None
 
 
+def preference(given=None) -> str | None:
+    """The preference given, else that in force here: of the innermost `prefer`, else DNNKERN_PREFER's, else None."""
+    name, what = (given, "prefer") if given is not None else (current(), VARIABLE)
+    if name is not None:
+        _check_preference(name, what)
+    return name
+
+
+def prefer(name):
+    """Within the block, calls of this thread (or task) that force no algorithm take the one of this name wherever it can solve them.
+
+    Parameters
+    ----------
+    name : str or None
+        Name of an algorithm, such as "naive" (``python -m dnnkern list`` prints them). "device" is what a GPU would choose: the rule on one
+        anyway, while the simulator, which has an H200's numbers, otherwise takes what is quick to simulate. None ends the preference of a
+        block around this one.
+
+    Raises
+    ------
+    ValueError
+        No operation has an algorithm of this name.
+    TypeError
+        Not a name at all.
+
+    Notes
+    -----
+    The environment variable ``DNNKERN_PREFER`` takes the same names and holds outside of such blocks. Where the preferred algorithm cannot
+    solve a problem, or may not by the limits of the call, the choice is made as without a preference. ``algo=`` is never overruled.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> with dnnkern.dispatch.prefer("naive"):
+    ...     dnnkern.softmax_fwd(np.zeros((1, 4), np.float32))
+    array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
+    """
+    if name is not None:
+        _check_preference(name, "prefer: name")
+    return block(name)
+
+
+def _check_preference(name, what):
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is {shown(name)}; expected the name of an algorithm, {DEVICE!r} or None")
+    if name in (DEVICE, "naive"):
+        return
+    known = {a.name for a in algorithms()}
+    if name not in known:
+        raise ValueError(f"{what} is {name!r}, and no algorithm has that name{nearest(name, (DEVICE, *known))} (python -m dnnkern list "
+                         "prints all)")
+
+
 def get_algorithm(op, problem, *, algo=None, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, device=None,
                   prefer=None) -> Algorithm:
     """The algorithm to use, never measured here: the preferred one (`prefer`), else the find database's answer, else the least estimate.
@@ -418,7 +338,7 @@ def _chosen(op, problem, algo, workspace_limit, allow, exclude, device, preferre
         chosen, why = quick_to_simulate(able, problem, device, workspace_limit), "quick to simulate"
     if chosen is None and (folder := cache_dir()) is not None and (folder / "find").is_dir():  # else spare the first call an import
         from . import find
-        chosen, why = find.best_known(op, problem, device, able, workspace_limit), "measured"
+        chosen, why = find.best_known(op, problem, device, able, tuple(known), workspace_limit), "measured"
     if chosen is None:
         bound = [a.configured(problem, device, workspace_limit) for a in able]
         chosen, why = min(bound, key=lambda a: a.seconds(problem, device, choosing=True)), "predicted"
@@ -481,14 +401,54 @@ def find_algorithms(op, problem, *, arrays=None, workspace_limit=None, allow=Not
     """
     from . import find
     check_choice("find_algorithms", workspace_limit=workspace_limit, allow=allow, exclude=exclude)
-    return find.measure(op, problem, arrays=arrays, workspace_limit=workspace_limit, allow=allow, exclude=exclude, save=save,
-                        device=device or device_of(current_device()))
+    if problem.is_empty:
+        return []
+    device, operation, known = device or device_of(current_device()), operation_of(op), tuple(algorithms(op))
+    perfs = find.measure(operation, problem, candidates(op, problem, device, allow=allow, exclude=exclude),
+                         reference_of(op, problem, device), device, arrays=arrays, workspace_limit=workspace_limit)
+    # Times of a part of the candidates say nothing of the others.
+    whole = not any(a.notes & exclude for a in known) and (workspace_limit is None or all(p.memory <= workspace_limit for p in perfs))
+    if save and find.STORES and whole and any(p.status == "ok" for p in perfs):
+        find.store(op, problem, device, known, perfs)
+        forget(operation)
+    return perfs
 
 
-def problem_record(problem) -> dict:
-    """A problem as JSON data, for the database and the bench results; infinities as text, which JSON has no number for."""
-    return plain(asdict(problem))
+def candidates(op, problem, device, *, allow=Note.NONE, exclude=Note.NONE, configurations=CONFIGURATIONS) -> list[Algorithm]:
+    """Everything that can solve a problem, each bound to one of its most promising configurations."""
+    able = [a for a in algorithms(op) if refusal(a, problem, device, allow=allow, exclude=exclude) is None]
+    return [v for a in able for v in a.variants(problem, device)[:configurations]]
+
+
+def reference_of(op, problem, device) -> Algorithm:
+    """The algorithm whose result counts: naive, or one as exact and nearly as simple, where naive would take long and that one can."""
+    by_name = {a.name: a for a in algorithms(op)}
+    if "naive" not in by_name:
+        raise ValueError(f"{op} has no naive algorithm to compare with")
+    naive = by_name["naive"].configured(problem, device)
+    instead = next((by_name[name] for name in INSTEAD_OF_NAIVE if name in by_name), None)
+    if instead is None or naive.seconds(problem, device) < LONG_REFERENCE or instead.supports(problem):
+        return naive
+    return instead.configured(problem, device)
+
+
+def measured(op, problem, device=None) -> dict[str, float]:
+    """The best measured milliseconds of each algorithm, from the find database."""
+    from . import find
+    times = {}
+    for time_ms, _, name, _ in find.load(op, problem, device or device_of(current_device()), tuple(algorithms(op))):  # fastest first
+        times.setdefault(name, time_ms)
+    return times
+
+
+def forget(operation=None):
+    """Drop what was read of the database and every choice that rests on it; plans stay, they are right whichever is chosen."""
+    from . import find
+    find.forget()
+    _chosen.cache_clear()
+    if operation is not None:
+        operation.forget()
 
 
 __all__ = ["Algorithm", "Candidate", "Device", "Note", "NotSupported", "Perf", "algorithms", "explain", "find_algorithms", "get_algorithm",
-           "prefer", "register", "unregister"]
+           "prefer", "problem_record", "register", "unregister"]

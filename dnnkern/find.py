@@ -7,17 +7,15 @@ import contextlib
 import datetime
 import functools
 import hashlib
-import importlib
 import json
 import math
 import re
 from pathlib import Path
 
-from . import dispatch
+from .algorithm import Algorithm, Perf, problem_record
 from .device import HOST_MEMORY, SIMULATED
-from .dispatch import Algorithm, Note, Perf
 from .host.compile import versions
-from .host.front import Operation, make_executable
+from .host.executable import make_executable
 from .host.operands import Operands
 from .host.paths import cache_dir, discard, read_json, write_atomically
 from .host.scalars import integer, number, shown
@@ -26,19 +24,7 @@ from .host.timing import Clock, Contender, race
 
 FORMAT = 1
 STORES = not SIMULATED  # the simulator's times say nothing of a device: a choice must not obey them
-CONFIGURATIONS = 6  # of one algorithm that are measured, the most promising first
-LONG_REFERENCE = 0.3  # seconds of the naive algorithm beyond which one of these says what is right:
-INSTEAD_OF_NAIVE = "tiled", "rows", "flash_simt", "step"
 FIRST_ROUNDS, FINALISTS = 3, 4  # every candidate has three turns; the fastest four then run against each other again
-
-
-def operation_of(op) -> Operation:
-    """The front end of an operation, wherever its family binds it."""
-    for family in sorted(dispatch.families(), key=lambda f: not op.startswith(f)):
-        for value in vars(importlib.import_module(f"dnnkern.{family}")).values():
-            if isinstance(value, Operation) and value.op == op:
-                return value
-    raise ValueError(f"no family has an operation {op!r}")
 
 
 class Trial:
@@ -81,56 +67,31 @@ class Trial:
         return Contender(self, lambda k: execute(values[k], stream), len(values))
 
 
-def candidates(op, problem, device, *, allow=Note.NONE, exclude=Note.NONE, configurations=CONFIGURATIONS) -> list[Algorithm]:
-    """Everything that can solve a problem, each bound to one of its most promising configurations."""
-    able = [a for a in dispatch.algorithms(op) if dispatch.refusal(a, problem, device, allow=allow, exclude=exclude) is None]
-    return [v for a in able for v in a.variants(problem, device)[:configurations]]
-
-
-def reference_of(op, problem, device):
-    """The algorithm whose result counts: naive, or one as exact and nearly as simple, where naive would take long and that one can."""
-    by_name = {a.name: a for a in dispatch.algorithms(op)}
-    if "naive" not in by_name:
-        raise ValueError(f"{op} has no naive algorithm to compare with")
-    naive = by_name["naive"].configured(problem, device)
-    instead = next((by_name[name] for name in INSTEAD_OF_NAIVE if name in by_name), None)
-    if instead is None or naive.seconds(problem, device) < LONG_REFERENCE or instead.supports(problem):
-        return naive
-    return instead.configured(problem, device)
-
-
-def set_reference(operation, problem, operands, device, clock):
-    """Let the naive algorithm, or one as exact, say what the operands' result is."""
-    trial = Trial(reference_of(operation.op, problem, device), problem, device)
+def set_reference(operation, problem, reference, operands, device, clock):
+    """Let the algorithm `reference` say what the operands' result is."""
+    trial = Trial(reference, problem, device)
     trial.executable = make_executable(operation, problem, trial.algorithm, device)
     operands.values(0, trial.memory)
     operands.set_reference(lambda: trial.run(operands, clock))
 
 
-def measure(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, exclude=Note.NONE, save=True, device=None) -> list[Perf]:
-    """Measure every algorithm, in its most promising configurations; `dnnkern.dispatch.find_algorithms` is its public name.
+def measure(operation, problem, candidates, reference, device, *, arrays=None, workspace_limit=None) -> list[Perf]:
+    """Measure algorithms bound to configurations; `dnnkern.dispatch.find_algorithms` chooses them, and is the public name.
 
-    A candidate is timed only after its result agreed with the naive algorithm's. Where one could not run, was wrong or was skipped for its
+    A candidate is timed only after its result agreed with that of `reference`. Where one could not run, was wrong or was skipped for its
     workspace, its `status` says so, its `time_ms` is infinite, and it comes last.
     """
-    device = device or dispatch.device_of(dispatch.current_device())
-    operation = operation_of(op)
-    if problem.is_empty:
-        return []
     perfs, trials = [], []
-    # Times of a part of the candidates say nothing of the others.
-    save = save and STORES and not any(a.notes & exclude for a in dispatch.algorithms(op))
-    for algorithm in candidates(op, problem, device, allow=allow, exclude=exclude):
+    for algorithm in candidates:
         trial = Trial(algorithm, problem, device)
         if workspace_limit is not None and trial.memory > workspace_limit:
             perfs.append(_perf(trial, f"needs {trial.memory} bytes of workspace, the limit is {workspace_limit}"))
-            save = False
         else:
             trials.append(trial)
     if trials:
         with Clock(device.index) as clock, Operands(operation, problem, device, arrays) as operands:
             _compile_ahead(trials)
-            set_reference(operation, problem, operands, device, clock)
+            set_reference(operation, problem, reference, operands, device, clock)
             good = [t for t in trials if t.prepare(operation, operands, clock)]
             contenders = [t.contender(operands, clock) for t in good]
             times = race(contenders, clock, rounds=FIRST_ROUNDS)
@@ -139,11 +100,7 @@ def measure(op, problem, *, arrays=None, workspace_limit=None, allow=Note.NONE, 
                 clock.release()
                 times.update(race(finalists, clock))
         perfs += [_perf(t, t.error or "ok", times[t].median if t in times else None) for t in trials]
-    perfs.sort(key=lambda p: (p.time_ms, p.memory))
-    if save and any(p.status == "ok" for p in perfs):
-        store(op, problem, device, perfs)
-        forget(operation)
-    return perfs
+    return sorted(perfs, key=lambda p: (p.time_ms, p.memory))
 
 
 def _compile_ahead(trials):
@@ -166,38 +123,38 @@ def _perf(trial, status, seconds=None):
 
 # ---- the database
 
-def identity(op, problem, device) -> dict:
-    """What a measurement is valid for: any difference here makes it another entry."""
+def identity(op, problem, device, known) -> dict:
+    """What a measurement is valid for: any difference here makes it another entry. `known` are all algorithms of the operation, a tuple."""
     return {"format": FORMAT, "device": device.name, "arch": device.arch, "sms": device.sms, "versions": versions(),
-            "sources": _sources(op), "op": op, "problem": dispatch.problem_record(problem)}
+            "sources": _sources(known), "op": op, "problem": problem_record(problem)}
 
 
-@functools.cache
-def _sources(op):
-    """What the operation's kernels are made of, as one hash."""
-    codes = (getattr(a.build, "__code__", None) for a in dispatch.algorithms(op))
+@functools.lru_cache(maxsize=256)
+def _sources(known):
+    """What the kernels of algorithms are made of, as one hash."""
+    codes = (getattr(a.build, "__code__", None) for a in known)
     return digest(*{path for code in codes if code and (path := Path(code.co_filename).resolve()).is_file()})[:32]
 
 
-def path_of(op, problem, device):
+def path_of(op, problem, device, known):
     """The entry's file; None where there is no cache directory."""
     folder = cache_dir()
     if folder is None:
         return None
-    digest = hashlib.sha256(json.dumps(identity(op, problem, device), sort_keys=True).encode()).hexdigest()[:32]
+    digest = hashlib.sha256(json.dumps(identity(op, problem, device, known), sort_keys=True).encode()).hexdigest()[:32]
     name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{device.name}-{device.arch}-{device.sms}").strip("-")
     return folder / "find" / name / op / f"{digest}.json"
 
 
-def store(op, problem, device, perfs) -> bool:
+def store(op, problem, device, known, perfs) -> bool:
     """Write an entry; whether it could be written."""
-    path = path_of(op, problem, device)
+    path = path_of(op, problem, device, known)
     if path is None:
         return False
     results = [{"algo": p.algo, "config": p.config, "status": p.status, "time_ms": float(f"{p.time_ms:.6g}") if p.status == "ok" else None,
                 "memory": p.memory, "determinism": p.determinism, "math_type": p.math_type, "notes": p.notes.names} for p in perfs]
     entry = {"title": str(problem), "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "results": results,
-             **identity(op, problem, device)}
+             **identity(op, problem, device, known)}
     return write_atomically(path, _readable(entry).encode())
 
 
@@ -210,14 +167,14 @@ def _readable(entry):
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def load(op, problem, device) -> list:
+def load(op, problem, device, known) -> list:
     """The results of an entry, fastest first; [] where there is none. A file that makes no sense is removed, with a warning."""
-    path = path_of(op, problem, device)
+    path = path_of(op, problem, device, known)
     entry = read_json(path) if path is not None else None
     if entry is None:
         return []
     try:
-        if any(entry[key] != value for key, value in identity(op, problem, device).items()):
+        if any(entry[key] != value for key, value in identity(op, problem, device, known).items()):
             return []
         return sorted(_row(r) for r in entry["results"] if r["status"] == "ok")
     except (KeyError, TypeError, ValueError) as error:
@@ -236,13 +193,13 @@ def _row(result):
 _load = functools.lru_cache(maxsize=4096)(load)
 
 
-def best_known(op, problem, device, able, workspace_limit=None) -> Algorithm | None:
+def best_known(op, problem, device, able, known, workspace_limit=None) -> Algorithm | None:
     """The fastest measured algorithm among `able` that still exists, bound to its measured configuration; None if nothing was measured.
 
     Entries with more workspace than the limit are passed over.
     """
     names = {a.name: a for a in able}
-    for _, memory, name, config in _load(op, problem, device):
+    for _, memory, name, config in _load(op, problem, device, known):
         algorithm = names.get(name)
         if algorithm is None or workspace_limit is not None and memory > workspace_limit:
             continue
@@ -254,12 +211,9 @@ def best_known(op, problem, device, able, workspace_limit=None) -> Algorithm | N
     return None
 
 
-def forget(operation=None):
-    """Drop what was read from the database and every choice that rests on it; plans stay, they are right whichever is chosen."""
+def forget():
+    """Read the database again."""
     _load.cache_clear()
-    dispatch._chosen.cache_clear()
-    if operation is not None:
-        operation.forget()
 
 
-__all__ = ["best_known", "candidates", "forget", "load", "measure", "operation_of", "store"]
+__all__ = ["best_known", "forget", "load", "measure", "set_reference", "store"]

@@ -1,4 +1,4 @@
-"""Which algorithm a program prefers for calls that force none: `prefer`, and the environment variable DNNKERN_PREFER.
+"""Which algorithm a program prefers for calls that force none: `dispatch.prefer`, and the environment variable DNNKERN_PREFER.
 
 In the simulator the choice of a GPU is a bad one for most programs: what is fastest there runs many threads that work together, and takes
 several times as long to simulate as the simplest algorithm. So calls take what is quick to simulate, unless a preference is given.
@@ -9,8 +9,6 @@ import logging
 import math
 import os
 
-from .host.scalars import shown
-
 VARIABLE = "DNNKERN_PREFER"
 DEVICE = "device"
 LONG = 2.0  # seconds of a simulated call that are worth a remark
@@ -19,7 +17,7 @@ LONG = 2.0  # seconds of a simulated call that are worth a remark
 # 22 s, by what an H200 would run 167 s.
 FLOPS_OF_A_SIMULATED_THREAD = 100
 USED = []
-"""Empty until `prefer` is first entered: till then no call has to look for a preference. Never emptied, since a context can outlive the
+"""Empty until a `block` is first entered: till then no call has to look for a preference. Never emptied, since a context can outlive the
 block in which it was copied."""
 
 _context = contextvars.ContextVar(VARIABLE, default=())
@@ -28,51 +26,16 @@ of_context = _context.get
 _remarked = []
 
 
-def preference(given=None) -> str | None:
-    """The preference given, else that in force here: of the innermost `prefer`, else DNNKERN_PREFER's, else None."""
-    if given is not None:
-        _check(given, "prefer")
-        return given
+def current() -> str | None:
+    """The name of the innermost block here, else DNNKERN_PREFER's, else None."""
     for _, name in of_context():
         return name
-    name = os.environ.get(VARIABLE) or None
-    if name is not None:
-        _check(name, VARIABLE)
-    return name
+    return os.environ.get(VARIABLE) or None
 
 
 @contextlib.contextmanager
-def prefer(name):
-    """Within the block, calls of this thread (or task) that force no algorithm take the one of this name wherever it can solve them.
-
-    Parameters
-    ----------
-    name : str or None
-        Name of an algorithm, such as "naive" (``python -m dnnkern list`` prints them). "device" is what a GPU would choose: the rule on one
-        anyway, while the simulator, which has an H200's numbers, otherwise takes what is quick to simulate. None ends the preference of a
-        block around this one.
-
-    Raises
-    ------
-    ValueError
-        No operation has an algorithm of this name.
-    TypeError
-        Not a name at all.
-
-    Notes
-    -----
-    The environment variable ``DNNKERN_PREFER`` takes the same names and holds outside of such blocks. Where the preferred algorithm cannot
-    solve a problem, or may not by the limits of the call, the choice is made as without a preference. ``algo=`` is never overruled.
-
-    Examples
-    --------
-    >>> import numpy as np, dnnkern
-    >>> with dnnkern.dispatch.prefer("naive"):
-    ...     dnnkern.softmax_fwd(np.zeros((1, 4), np.float32))
-    array([[0.25, 0.25, 0.25, 0.25]], dtype=float32)
-    """
-    if name is not None:
-        _check(name, "prefer: name")
+def block(name):
+    """Within it, calls of this thread (or task) prefer `name`; None ends the preference of a block around it."""
     if not USED:
         USED.append(True)
     token = _context.set(() if name is None else ((VARIABLE, name),))
@@ -80,19 +43,6 @@ def prefer(name):
         yield
     finally:
         _context.reset(token)
-
-
-def _check(name, what):
-    if not isinstance(name, str):
-        raise TypeError(f"{what} is {shown(name)}; expected the name of an algorithm, {DEVICE!r} or None")
-    if name in (DEVICE, "naive"):
-        return
-    from . import dispatch
-    from .host.suggest import nearest
-    known = {a.name for a in dispatch.algorithms()}
-    if name not in known:
-        raise ValueError(f"{what} is {name!r}, and no algorithm has that name{nearest(name, (DEVICE, *known))} (python -m dnnkern list "
-                         "prints all)")
 
 
 def quick_to_simulate(able, problem, device, workspace_limit):
@@ -119,4 +69,4 @@ def remark(title, seconds):
             title, seconds, VARIABLE)
 
 
-__all__ = ["prefer", "preference", "quick_to_simulate"]
+__all__ = ["block", "current", "quick_to_simulate"]

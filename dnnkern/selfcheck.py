@@ -120,9 +120,9 @@ def _against_naive(problem, known, target):
     from . import find
     from .host.operands import Operands
     from .host.timing import Clock
-    operation, allow = find.operation_of(problem.op), dispatch.Note.NONDETERMINISTIC
+    operation, allow = dispatch.operation_of(problem.op), dispatch.Note.NONDETERMINISTIC
     with Clock(target.index) as clock, Operands(operation, problem, target) as operands:
-        find.set_reference(operation, problem, operands, target, clock)
+        find.set_reference(operation, problem, dispatch.reference_of(problem.op, problem, target), operands, target, clock)
         for algorithm in known:
             if (reason := dispatch.refusal(algorithm, problem, target, allow=allow)) is not None:
                 yield algorithm.name, NOT_APPLICABLE + reason

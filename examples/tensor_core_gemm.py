@@ -28,7 +28,7 @@ from dnnkern.device.stmatrix import stmatrix_x4
 from dnnkern.device.tma import bulk_commit, make_bulk_wait, tensor_map_address, tma_load_2d, tma_store_2d
 from dnnkern.device.vec import shared_address
 from dnnkern.device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
-from dnnkern.host.launch import launch_once
+from dnnkern.host.executable import launch_once
 from dnnkern.host.tensormap import TensorMap
 
 BM, BN, BK, STAGES = 128, 256, 64, 3  # BK halves are 128 bytes, a row of the widest swizzle

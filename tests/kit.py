@@ -1,6 +1,6 @@
 """Launch a kernel on NumPy arrays, on a GPU, on the processor or in the simulator: what the tests of `dnnkern.device` share."""
 from dnnkern.device import HOST_MEMORY
-from dnnkern.host.launch import launch_once
+from dnnkern.host.executable import launch_once
 
 
 def launch(kernel, grid, block, *args, shared=0, cluster=1, cooperative=False):

@@ -40,9 +40,9 @@ ROWS = [row("fast", 10.0, config="tile 64"), row("slow", 15.0, chosen=True, pred
 def empty_database(tmp_path, monkeypatch):
     for module in (find, dispatch):
         monkeypatch.setattr(module, "cache_dir", lambda: tmp_path)
-    find.forget()
+    dispatch.forget()
     yield
-    find.forget()
+    dispatch.forget()
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def arguments(*words):
 def test_a_reference_that_would_take_long_has_a_stand_in(op, short, long, name, simulated):
     for words, wanted in ((short, "naive"), (long, name)):
         (case,) = importlib.import_module(f"bench.shapes.{op}").parse(words, ("float32",))
-        assert find.reference_of(op, case.problem, dispatch.device_of(0)).name == wanted
+        assert dispatch.reference_of(op, case.problem, dispatch.device_of(0)).name == wanted
 
 
 def test_geomean():

@@ -75,9 +75,9 @@ def test_every_operation_has_a_row(tmp_path):
 @pytest.mark.parametrize("op", shapes.operations())
 def test_the_call_that_the_host_is_timed_with_computes_the_problem(op):
     case, device = shapes.tiny(op), dispatch.device_of(0)
-    operation = find.operation_of(op)
+    operation = dispatch.operation_of(op)
     with Clock(0) as clock, Operands(operation, case.problem, device) as operands:
-        find.set_reference(operation, case.problem, operands, device, clock)
+        find.set_reference(operation, case.problem, dispatch.reference_of(op, case.problem, device), operands, device, clock)
         found = {name: operands.array(0, name) for name in (*operands.tensors, *operands.outputs)}
         arrays = {name: None if a is None else a.view(numpy_dtype({**operands.tensors, **operands.outputs}[name].dtype))
                   for name, a in found.items()}

@@ -17,7 +17,7 @@ import sample
 from cases import Place
 
 from dnnkern import dispatch
-from dnnkern.find import operation_of
+from dnnkern.dispatch import operation_of
 from dnnkern.host.device import device as device_of
 from dnnkern.host.operands import USUAL, Operands
 from dnnkern.host.timing import Clock

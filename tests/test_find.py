@@ -37,6 +37,22 @@ def named(name):
     return next(a for a in dispatch.algorithms("matmul") if a.name == name)
 
 
+def known():
+    return tuple(dispatch.algorithms("matmul"))
+
+
+def store(problem, perfs):
+    return find.store("matmul", problem, DEVICE, known(), perfs)
+
+
+def load(problem, device=DEVICE):
+    return find.load("matmul", problem, device, known())
+
+
+def best_known(problem, able, **limit):
+    return find.best_known("matmul", problem, DEVICE, able, known(), **limit)
+
+
 @dataclasses.dataclass(frozen=True)
 class Tile:
     """A configuration whose text says what it is."""
@@ -51,9 +67,9 @@ def empty_database(tmp_path, monkeypatch):
     for module in (find, dispatch):
         monkeypatch.setattr(module, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(find, "STORES", True)  # as on a device
-    find.forget()
+    dispatch.forget()
     yield tmp_path
-    find.forget()
+    dispatch.forget()
 
 
 @pytest.fixture
@@ -101,37 +117,37 @@ def build_with(kernel):
 
 def test_round_trip(empty_database):
     problem = product()
-    assert find.store("matmul", problem, DEVICE, [perf("naive", 2.0), perf("other", math.inf, status="WRONG: y")])
+    assert store(problem, [perf("naive", 2.0), perf("other", math.inf, status="WRONG: y")])
     (path,) = empty_database.rglob("*.json")
     assert path.parent.name == "matmul" and path.parent.parent.name == "simulator-sm-90a-132"
     entry = json.loads(path.read_text(), parse_constant=pytest.fail)
     assert entry["problem"]["a"]["shape"] == [6, 4] and entry["title"] == str(problem) and entry["versions"]
     assert entry["results"][1]["time_ms"] is None
-    assert find.load("matmul", problem, DEVICE) == [(2.0, 0, "naive", "")]
-    assert find.best_known("matmul", problem, DEVICE, dispatch.algorithms("matmul")) is named("naive")
+    assert load(problem) == [(2.0, 0, "naive", "")]
+    assert best_known(problem, dispatch.algorithms("matmul")) is named("naive")
 
 
 def test_infinite_parameters_are_plain_json(empty_database):
     from dnnkern.device.epilogue import Activation
     problem = product(activation=Activation("relu"))
-    find.store("matmul", problem, DEVICE, [perf("naive", 1.0)])
+    store(problem, [perf("naive", 1.0)])
     (path,) = empty_database.rglob("*.json")
     json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert find.load("matmul", problem, DEVICE)
+    assert load(problem)
 
 
 def test_another_problem_is_another_entry(empty_database):
-    find.store("matmul", product(), DEVICE, [perf("naive", 1.0)])
+    store(product(), [perf("naive", 1.0)])
     for other in (product(m=7), product(dtype="bfloat16"), product(math="tf32")):
-        assert find.load("matmul", other, DEVICE) == []
-    assert find.load("matmul", product(), dataclasses.replace(DEVICE, sms=78)) == []
+        assert load(other) == []
+    assert load(product(), dataclasses.replace(DEVICE, sms=78)) == []
 
 
 def test_other_versions_do_not_count(monkeypatch):
-    find.store("matmul", product(), DEVICE, [perf("naive", 1.0)])
+    store(product(), [perf("naive", 1.0)])
     versions = dict(find.versions(), numba="0.0.0")
     monkeypatch.setattr(find, "versions", lambda: versions)
-    assert find.load("matmul", product(), DEVICE) == []
+    assert load(product()) == []
 
 
 @pytest.mark.parametrize("wheels, nvvm", [({}, "system"), ({"nvidia-nvvm": "13.5.37"}, "13.5.37"),
@@ -150,44 +166,44 @@ def test_versions_of_the_toolkit_whatever_its_wheels_are_called(wheels, nvvm, mo
 
 @pytest.mark.parametrize("text", ["{", "", "[]", "{}", "null 1", "\x00\x01"])
 def test_a_broken_file_warns_and_is_removed(empty_database, text):
-    find.store("matmul", product(), DEVICE, [perf("naive", 1.0)])
+    store(product(), [perf("naive", 1.0)])
     (path,) = empty_database.rglob("*.json")
     path.write_text(text)
     with pytest.warns(RuntimeWarning, match="broken"):
-        assert find.best_known("matmul", product(), DEVICE, dispatch.algorithms("matmul")) is None
+        assert best_known(product(), dispatch.algorithms("matmul")) is None
     assert not path.exists()
 
 
 def test_a_result_that_makes_no_sense_is_broken(empty_database):
-    find.store("matmul", product(), DEVICE, [perf("naive", 1.0)])
+    store(product(), [perf("naive", 1.0)])
     (path,) = empty_database.rglob("*.json")
     entry = json.loads(path.read_text())
     entry["results"] = [{"algo": "naive", "status": "ok", "time_ms": None}]
     path.write_text(json.dumps(entry))
     with pytest.warns(RuntimeWarning, match="broken"):
-        assert find.load("matmul", product(), DEVICE) == []
+        assert load(product()) == []
 
 
 @pytest.mark.parametrize("change", [
     {"memory": math.inf}, {"memory": -1}, {"memory": "0"}, {"memory": True}, {"time_ms": math.nan}, {"time_ms": "1"}, {"time_ms": -1.0},
     {"algo": 5}, {"config": None}, {"status": ["ok"], "algo": None}], ids=str)
 def test_values_of_wrong_types_are_broken(empty_database, change):
-    find.store("matmul", product(), DEVICE, [perf("naive", 1.0)])
+    store(product(), [perf("naive", 1.0)])
     (path,) = empty_database.rglob("*.json")
     entry = json.loads(path.read_text())
     entry["results"][0].update(change)
     path.write_text(json.dumps(entry))
     if "status" in change:
-        assert find.load("matmul", product(), DEVICE) == []
+        assert load(product()) == []
         return
     with pytest.warns(RuntimeWarning, match="broken"):
-        assert find.load("matmul", product(), DEVICE) == []
+        assert load(product()) == []
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"results": 5}', "[1, 2]", '"x"', "NaN", '{"a":' * 100_000])
 def test_what_cannot_be_removed_is_ignored_with_one_warning(empty_database, monkeypatch, text):
     """As in a cache that is read-only; and ordinary calls work."""
-    find.store("matmul", product(), DEVICE, [perf("naive", 1.0)])
+    store(product(), [perf("naive", 1.0)])
     (path,) = empty_database.rglob("*.json")
     path.write_text(text)
 
@@ -196,32 +212,32 @@ def test_what_cannot_be_removed_is_ignored_with_one_warning(empty_database, monk
     monkeypatch.setattr(type(path), "unlink", unlink)
     with pytest.warns(RuntimeWarning, match="is ignored") as caught:
         for _ in range(2):
-            assert find.load("matmul", product(), DEVICE) == []
+            assert load(product()) == []
     assert len(caught) == 1
-    find.forget()
+    dispatch.forget()
     assert dispatch.get_algorithm("matmul", product(), device=DEVICE)
 
 
 def test_a_directory_in_an_entrys_place_is_ignored(empty_database):
-    path = find.path_of("matmul", product(), DEVICE)
+    path = find.path_of("matmul", product(), DEVICE, known())
     path.mkdir(parents=True)
     with pytest.warns(RuntimeWarning, match="is ignored"):
-        assert find.load("matmul", product(), DEVICE) == []
+        assert load(product()) == []
 
 
 def test_without_a_cache_directory_nothing_is_kept(monkeypatch):
     for module in (find, dispatch):
         monkeypatch.setattr(module, "cache_dir", lambda: None)
-    assert find.store("matmul", product(), DEVICE, [perf("naive", 1.0)]) is False
-    assert find.load("matmul", product(), DEVICE) == []
+    assert store(product(), [perf("naive", 1.0)]) is False
+    assert load(product()) == []
 
 
 def test_configurations_round_trip(registered):
     tiled = registered("configured", configs=lambda problem, device: (Tile(16), Tile(32), Tile(64)),
                        estimate=lambda problem, device, config: 1.0 / config.size if config else 1.0)
     able = dispatch.algorithms("matmul")
-    find.store("matmul", product(), DEVICE, [perf("configured", 1.0, config="tile 16"), perf("naive", 2.0)])
-    best = find.best_known("matmul", product(), DEVICE, able)
+    store(product(), [perf("configured", 1.0, config="tile 16"), perf("naive", 2.0)])
+    best = best_known(product(), able)
     assert best == dataclasses.replace(tiled, config=Tile(16))
     row = dispatch.explain("matmul", product(), device=DEVICE)[0]
     assert (row.algo, row.config, row.why) == ("configured", "tile 16", "measured")
@@ -230,24 +246,24 @@ def test_configurations_round_trip(registered):
 def test_what_no_longer_exists_is_passed_over(registered):
     registered("configured", configs=lambda problem, device: (Tile(16),), estimate=lambda *_: 1.0)
     able = dispatch.algorithms("matmul")
-    find.store("matmul", product(), DEVICE, [perf("gone", 1.0), perf("configured", 2.0, config="tile 8"), perf("naive", 3.0)])
-    assert find.best_known("matmul", product(), DEVICE, able).name == "naive"
-    find.store("matmul", product(m=9), DEVICE, [perf("gone", 1.0)])
-    assert find.best_known("matmul", product(m=9), DEVICE, able) is None
+    store(product(), [perf("gone", 1.0), perf("configured", 2.0, config="tile 8"), perf("naive", 3.0)])
+    assert best_known(product(), able).name == "naive"
+    store(product(m=9), [perf("gone", 1.0)])
+    assert best_known(product(m=9), able) is None
 
 
 def test_the_callers_limits_hold():
-    find.store("matmul", product(), DEVICE, [perf("tiled", 1.0, memory=4096), perf("naive", 2.0)])
+    store(product(), [perf("tiled", 1.0, memory=4096), perf("naive", 2.0)])
     able = dispatch.algorithms("matmul")
-    assert find.best_known("matmul", product(), DEVICE, able).name == "tiled"
-    assert find.best_known("matmul", product(), DEVICE, able, workspace_limit=100).name == "naive"
-    assert find.best_known("matmul", product(), DEVICE, [named("naive")]).name == "naive"
+    assert best_known(product(), able).name == "tiled"
+    assert best_known(product(), able, workspace_limit=100).name == "naive"
+    assert best_known(product(), [named("naive")]).name == "naive"
 
 
 def _writer(folder, number):
     find.cache_dir = lambda: folder
     for _ in range(20):
-        find.store("matmul", product(), DEVICE, [perf("naive", 1.0 + number)] * 30)
+        store(product(), [perf("naive", 1.0 + number)] * 30)
 
 
 def test_concurrent_writers_leave_a_whole_file(empty_database):
@@ -258,11 +274,11 @@ def test_concurrent_writers_leave_a_whole_file(empty_database):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         while any(w.is_alive() for w in writers):
-            assert len(find.load("matmul", product(), DEVICE)) in (0, 30)
+            assert len(load(product())) in (0, 30)
     for w in writers:
         w.join()
         assert w.exitcode == 0
-    assert len(find.load("matmul", product(), DEVICE)) == 30
+    assert len(load(product())) == 30
     assert len(list(empty_database.rglob("*"))) == 4  # three folders and one file: no temporary one is left
 
 
@@ -276,8 +292,8 @@ def test_find_stores_and_get_follows(only, registered, empty_database):
     perfs = dispatch.find_algorithms("matmul", problem, device=DEVICE)
     assert [p.status for p in perfs] == ["ok", "ok"] and perfs[0].time_ms <= perfs[1].time_ms
     assert dispatch.get_algorithm("matmul", problem, device=DEVICE).name == perfs[0].algo
-    find.store("matmul", problem, DEVICE, [perf("naive", 1.0), perf("slow", 2.0)])
-    find.forget(find.operation_of("matmul"))
+    store(problem, [perf("naive", 1.0), perf("slow", 2.0)])
+    dispatch.forget(dispatch.operation_of("matmul"))
     assert dispatch.get_algorithm("matmul", problem, device=DEVICE).name == "naive"
 
 
@@ -294,7 +310,7 @@ def test_times_of_the_simulator_decide_nothing(only, registered, empty_database,
 def test_find_clears_the_front_ends_choices(only):
     import dnnkern
     only("naive", "tiled")
-    operation = find.operation_of("matmul")
+    operation = dispatch.operation_of("matmul")
     a, b = np.ones((6, 4), np.float32), np.ones((4, 5), np.float32)
     dnnkern.matmul(a, b)
     assert operation.calls
@@ -327,7 +343,7 @@ def test_a_wrong_algorithm_is_not_timed(only, registered, kernel):
     perfs = dispatch.find_algorithms("matmul", product(), device=DEVICE)
     assert [p.algo for p in perfs] == ["naive", "wrong"]
     assert perfs[1].status.startswith("WRONG: y differs") and math.isinf(perfs[1].time_ms)
-    find.forget()
+    dispatch.forget()
     assert dispatch.get_algorithm("matmul", product(), device=DEVICE).name == "naive"
 
 
@@ -365,7 +381,7 @@ def test_the_callers_arrays_are_read_and_left_alone(only, registered):
 def test_operands_are_random_and_laid_out_as_the_problem_says(dtype):
     a = Tensor((6, 4), (-9, 2), dtype, alignment={"int8": 1, "float16": 2, "bfloat16": 2}.get(dtype, 16))
     problem = dataclasses.replace(product(dtype=dtype), a=a)
-    with Operands(find.operation_of("matmul"), problem, DEVICE) as operands:
+    with Operands(dispatch.operation_of("matmul"), problem, DEVICE) as operands:
         array = operands.array(0, "a")
         address = array.__array_interface__["data"][0]
         assert array.shape == (6, 4) and array.strides == (-9 * a.itemsize, 2 * a.itemsize)

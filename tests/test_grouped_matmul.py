@@ -13,7 +13,7 @@ import dnnkern
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED, cuda, i32
 from dnnkern.dispatch import NotSupported
-from dnnkern.find import operation_of
+from dnnkern.dispatch import operation_of
 from dnnkern.host import front
 from dnnkern.host.operands import Operands
 from dnnkern.matmul import GROUPED, OPERATION, GroupedMatmulProblem

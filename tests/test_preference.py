@@ -13,7 +13,7 @@ from labs import guarded
 import dnnkern
 from dnnkern import dispatch, preference
 from dnnkern.dispatch import Note, NotSupported, prefer
-from dnnkern.find import operation_of
+from dnnkern.dispatch import operation_of
 from dnnkern.host.device import current_device
 from dnnkern.host.device import device as device_of
 

@@ -11,7 +11,7 @@ from labs import guarded
 
 import dnnkern
 from dnnkern import dispatch
-from dnnkern.find import operation_of
+from dnnkern.dispatch import operation_of
 from dnnkern.host.tensor import Tensor
 from dnnkern.sketch import _NOT_OF_A_PROBLEM, Sketch, _functions
 

@@ -174,12 +174,9 @@ def _rows(a):
 
 def choices(problems):
     """(name, problem, chosen candidate, measured milliseconds or None) of every operation."""
-    from .. import find
-    from ..host.device import current_device, device
     rows = []
     for name, problem in problems.items():
         op = problem.op
         chosen = next(c for c in dispatch.explain(op, problem) if c.chosen)
-        measured = {algo: ms for ms, _, algo, _ in reversed(find.load(op, problem, device(current_device())))}
-        rows.append((name, problem, chosen, measured.get(chosen.algo)))
+        rows.append((name, problem, chosen, dispatch.measured(op, problem).get(chosen.algo)))
     return rows

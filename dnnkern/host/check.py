@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 
+from ..algorithm import problem_record
 from ..device import HOST_MEMORY, _environment
 from .arrays import kind_of
 from .dtypes import STORAGE, dtype_name, numpy_dtype
@@ -22,29 +23,6 @@ if "bounds" in CHECKS and not HOST_MEMORY:
 
 class CheckFailed(ArithmeticError):
     """DNNKERN_CHECK found what it looks for."""
-
-
-class Checked:
-    """What runs in place of the executable of one call: the same, with all that `checks` name.
-
-    `results` are the arrays that it writes, `addresses` those of operands and outputs, in the order of `bound.tensors`.
-    """
-
-    def __init__(self, checks, operation, bound, operands, results, addresses):
-        self.checks, self.operation, self.bound = checks, operation, bound
-        self.operands, self.results, self.addresses = operands, results, addresses
-
-    def execute(self, values, stream):
-        """Look, run, look."""
-        if "values" in self.checks and self.operation.check_values is not None:
-            check_indices(self.operation, self.bound, self.operands, stream)
-        if "unwritten" in self.checks:
-            from .unwritten import check_unwritten
-            check_unwritten(self, values, stream)
-        else:
-            self.bound.executable.execute(values, stream)
-        if "nan" in self.checks:
-            check_outputs(self.bound, self.results, stream)
 
 
 def to_host(a) -> np.ndarray:
@@ -101,6 +79,5 @@ def check_outputs(bound, results, stream):
 
 def repro(problem, algorithm) -> str:
     """The command line that runs a problem again on random inputs."""
-    from ..dispatch import problem_record
     record = json.dumps(problem_record(problem), separators=(",", ":"))
     return f"python -m dnnkern check {problem.op} {shlex.quote(record)} --algo {algorithm.name}"

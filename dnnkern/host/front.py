@@ -7,16 +7,16 @@ import inspect
 import math
 import threading
 
-from ..device import HOST_MEMORY, SIMULATED
+from ..device import HOST_MEMORY
 from ..device._fork import in_forked_child
 from ..dispatch import CHOICE, NotSupported, check_choice, declare, get_algorithm, named, when_choices_change
 from ..dispatch import bound as noted
 from ..preference import USED, of_context
 from .arrays import KIND_OF_TYPE, kind_of
-from .check import CHECKS, Checked
+from .check import CHECKS
 from .device import device as device_of
 from .device import on_device
-from .launch import Executable, SimulatedExecutable
+from .executable import make_executable
 from .memory import introduce
 from .scalars import integer, shown
 from .tensor import share_memory
@@ -98,7 +98,7 @@ class Operation:
         self.calls, self.plans = {}, {}
         self._unlock()
         in_forked_child(self._unlock)
-        declare(op, problem.__module__.split(".")[1])
+        declare(self, problem.__module__.split(".")[1])
         when_choices_change(self.calls.clear)
 
     def _unlock(self):
@@ -179,6 +179,7 @@ class Operation:
                     self._check_workspace(bound, workspace, room, addresses)
                 addresses.append(0)
             if CHECKS:
+                from .checked import Checked
                 executable = Checked(CHECKS, self, bound, operands, results, addresses)
             if HOST_MEMORY:
                 for name, x in (*(("out", x) for x in outs), *self._updated(operands)):
@@ -395,20 +396,6 @@ class Operation:
         if kind.device(workspace) != bound.device:
             raise ValueError(f"{self.function}: workspace is on device {kind.device(workspace)}, the operands on device {bound.device}")
         return address
-
-
-def make_executable(operation, problem, algorithm, device, given=None, called=False):
-    """The algorithm's launches for a problem, compiled and loaded (or simulated); see `Operation.parameters`.
-
-    `called`: for a call of a program, not to be measured or checked.
-    """
-    launches, parameters = algorithm.build(problem, device, algorithm.config), operation.of(problem).parameters(problem, given)
-    if SIMULATED:
-        return SimulatedExecutable(launches, parameters, device.index, title=f"{problem} by {algorithm}" if called else None)
-    if HOST_MEMORY:
-        from .cpu import CpuExecutable
-        return CpuExecutable(launches, parameters, device.index)
-    return Executable(launches, parameters, device.index)
 
 
 def stream_handle(function, stream) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..preference import remark
 from .compile import compile_kernel
-from .device import CudaError, check, device, on_device, set_current
+from .device import CudaError, check, device, on_device
 from .graphs import LEAST, Replays
 from .suggest import nearest
 from .table import DeviceTable, Slot, Table
@@ -343,51 +343,3 @@ def _shifted(array, offset):
     from ..device.sim import Pointer
     pointer = Pointer(array)
     return pointer.view(np.dtype(np.uint8)) + offset if offset else pointer
-
-
-def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False, index=0):
-    """Compile, launch and wait for one kernel on NumPy arrays copied to the device and back, or simulate it: for tests and first steps.
-
-    Arrays are passed as flat pointers to their storage, a pair of an array and a `TensorMap` or `Im2colMap` as a tensor map of it, Python
-    ints as int32, floats as float32, NumPy scalars as their own type.
-    """
-    import numpy as np
-
-    from ..device import HOST_MEMORY, SIMULATED
-    if HOST_MEMORY and not SIMULATED:
-        from . import cpu
-        cpu.launch_once(kernel, grid, block, args, shared, cluster, cooperative)
-        return
-    if SIMULATED:
-        from ..device.sim import Map, Pointer
-        values = [Pointer(a) if isinstance(a, np.ndarray) else Map(Pointer(a[0]), a[1]) if isinstance(a, tuple) else
-                  np.float32(a) if isinstance(a, float) else a for a in args]
-        kernel.simulate(grid, block, values, shared=shared, cluster=cluster, cooperative=cooperative)
-        return
-    from cuda.bindings import driver
-    set_current(index)
-    arguments, values, parameters, copies = [], [], [], {}
-    try:
-        for k, a in enumerate(args):
-            array, spec = a if isinstance(a, tuple) else (a, None)
-            if not isinstance(array, np.ndarray):
-                kind = a.dtype.name if isinstance(a, np.generic) else "float32" if isinstance(a, float) else "int32"
-                arguments.append(Argument(kind, a))
-                continue
-            if id(array) not in copies:  # an array may be behind several arguments
-                copies[id(array)] = array, int(check(driver.cuMemAlloc(max(array.nbytes, 16))))
-                host = np.ascontiguousarray(array)  # by address: bfloat16 arrays have no buffer protocol
-                check(driver.cuMemcpyHtoD(copies[id(array)][1], host.ctypes.data, host.nbytes))
-            parameters.append((str(k), "pointer"))
-            values.append(copies[id(array)][1])
-            arguments.append(Argument(array.dtype.name + "*", str(k)) if spec is None else Argument("tensormap", str(k), spec=spec))
-        executable = Executable([Launch(kernel, grid, block, tuple(arguments), shared, cluster, cooperative)], parameters, index)
-        executable.execute(values, 0)
-        check(driver.cuCtxSynchronize())
-        for a, address in copies.values():
-            back = np.empty(a.shape, a.dtype)
-            check(driver.cuMemcpyDtoH(back.ctypes.data, address, a.nbytes))
-            a[...] = back
-    finally:
-        for _, address in copies.values():
-            driver.cuMemFree(address)

@@ -13,7 +13,7 @@ from ..device import HOST_MEMORY
 from ..dispatch import check_choice
 from ..preference import USED, of_context
 from .arrays import alignment, kind_of
-from .check import CHECKS, Checked
+from .check import CHECKS
 from .front import Operation, choice_key, stream_handle
 from .tensor import share_memory
 
@@ -230,6 +230,7 @@ class ListOperation(Operation):
             at = 0 if scratch is None else kind_of(scratch).describe(scratch)[1]
         if CHECKS:
             results = [x for label, x in zip(bound.names, arrays) if self._is_written(label)]
+            from .checked import Checked
             executable = Checked(CHECKS, self, bound, arrays, results, addresses)
         try:
             if HOST_MEMORY:

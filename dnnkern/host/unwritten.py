@@ -9,8 +9,8 @@ change is enough to change the first of the wrong elements is the one that the m
 """
 import numpy as np
 
+from ..algorithm import Note
 from ..device import HOST_MEMORY, SIMULATED
-from ..dispatch import Note
 from .check import CheckFailed, download, repro, wait
 from .device import on_device
 
@@ -21,7 +21,7 @@ MOST = 30  # source lines that are tried one by one
 
 
 def check_unwritten(call, values, stream):
-    """Run a call (a `check.Checked`), again and again; CheckFailed where a result depends on what was in memory before."""
+    """Run a call (a `checked.Checked`), again and again; CheckFailed where a result depends on what was in memory before."""
     with on_device(call.bound.device):
         _Runs(call, values, stream).check()
 

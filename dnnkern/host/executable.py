@@ -1,0 +1,65 @@
+"""What runs on this process's device: a plan (`make_executable`), or one kernel (`launch_once`)."""
+import numpy as np
+
+from ..device import DEVICE, SIMULATED
+from .device import check, set_current
+from .launch import Argument, Executable, Launch, SimulatedExecutable
+
+
+def make_executable(operation, problem, algorithm, device, given=None, called=False):
+    """The algorithm's launches for a problem, compiled and loaded (or simulated); `given`: see `front.Operation.parameters`.
+
+    `called`: for a call of a program, not to be measured or checked.
+    """
+    launches, parameters = algorithm.build(problem, device, algorithm.config), operation.of(problem).parameters(problem, given)
+    if SIMULATED:
+        return SimulatedExecutable(launches, parameters, device.index, title=f"{problem} by {algorithm}" if called else None)
+    if DEVICE == "cpu":
+        from .cpu import CpuExecutable
+        return CpuExecutable(launches, parameters, device.index)
+    return Executable(launches, parameters, device.index)
+
+
+def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False, index=0):
+    """Compile, launch and wait for one kernel on NumPy arrays copied to the device and back, or simulate it: for tests and first steps.
+
+    Arrays are passed as flat pointers to their storage, a pair of an array and a `TensorMap` or `Im2colMap` as a tensor map of it, Python
+    ints as int32, floats as float32, NumPy scalars as their own type.
+    """
+    if DEVICE == "cpu":
+        from . import cpu
+        cpu.launch_once(kernel, grid, block, args, shared, cluster, cooperative)
+        return
+    if SIMULATED:
+        from ..device.sim import Map, Pointer
+        values = [Pointer(a) if isinstance(a, np.ndarray) else Map(Pointer(a[0]), a[1]) if isinstance(a, tuple) else
+                  np.float32(a) if isinstance(a, float) else a for a in args]
+        kernel.simulate(grid, block, values, shared=shared, cluster=cluster, cooperative=cooperative)
+        return
+    from cuda.bindings import driver
+    set_current(index)
+    arguments, values, parameters, copies = [], [], [], {}
+    try:
+        for k, a in enumerate(args):
+            array, spec = a if isinstance(a, tuple) else (a, None)
+            if not isinstance(array, np.ndarray):
+                kind = a.dtype.name if isinstance(a, np.generic) else "float32" if isinstance(a, float) else "int32"
+                arguments.append(Argument(kind, a))
+                continue
+            if id(array) not in copies:  # an array may be behind several arguments
+                copies[id(array)] = array, int(check(driver.cuMemAlloc(max(array.nbytes, 16))))
+                host = np.ascontiguousarray(array)  # by address: bfloat16 arrays have no buffer protocol
+                check(driver.cuMemcpyHtoD(copies[id(array)][1], host.ctypes.data, host.nbytes))
+            parameters.append((str(k), "pointer"))
+            values.append(copies[id(array)][1])
+            arguments.append(Argument(array.dtype.name + "*", str(k)) if spec is None else Argument("tensormap", str(k), spec=spec))
+        executable = Executable([Launch(kernel, grid, block, tuple(arguments), shared, cluster, cooperative)], parameters, index)
+        executable.execute(values, 0)
+        check(driver.cuCtxSynchronize())
+        for a, address in copies.values():
+            back = np.empty(a.shape, a.dtype)
+            check(driver.cuMemcpyDtoH(back.ctypes.data, address, a.nbytes))
+            a[...] = back
+    finally:
+        for _, address in copies.values():
+            driver.cuMemFree(address)
