@@ -17,7 +17,7 @@ import time
 os.environ["DNNKERN_CACHE_DIR"] = tempfile.mkdtemp(prefix="dnnkern-bench-")  # nothing is compiled yet
 
 from dnnkern import dispatch  # noqa: E402
-from dnnkern.__main__ import Parser, _family  # noqa: E402
+from dnnkern._parser import Parser, family_words  # noqa: E402
 from dnnkern.dispatch import operation_of  # noqa: E402
 from dnnkern.host.device import device as device_of  # noqa: E402
 from dnnkern.host.executable import make_executable  # noqa: E402
@@ -77,7 +77,7 @@ def problem_of(line):
     """(operation, problem) of a line as for ``python -m dnnkern explain``."""
     op, *words = line.split()
     parser = Parser(prog=f"bench.algorithms: {line}")
-    add_arguments, make, _ = _family(parser, op)
+    add_arguments, make, _ = family_words(parser, op)
     add_arguments(parser)
     return op, make(parser.parse_args(words, argparse.Namespace(op=op)))
 

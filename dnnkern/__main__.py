@@ -1,21 +1,13 @@
 """The command line: ``python -m dnnkern devices | list | explain | find | bench | demo | check``."""
 import argparse
-import importlib
 import json
 import sys
 import warnings
 
+from ._parser import USAGE_ERROR, Parser, family_words
 from ._table import bytes_text, note, say, show, time_text
 
-USAGE_ERROR, INTERRUPTED = 2, 130
-
-
-class Parser(argparse.ArgumentParser):
-    """Errors are one line, whatever the usage is."""
-
-    def error(self, message):
-        print(f"{self.prog}: {message}", file=sys.stderr)
-        raise SystemExit(USAGE_ERROR)
+INTERRUPTED = 130
 
 
 def devices(arguments):
@@ -131,20 +123,9 @@ def _is_simulated():
     return SIMULATED
 
 
-def _family(parser, op):
-    """(add_arguments, make, from_record) of an operation, from its family's `_parse` module."""
-    from . import dispatch
-    known = {}
-    for family in dispatch.families():
-        known.update(importlib.import_module(f"dnnkern.{family}._parse").FAMILY)
-    if op not in known:
-        parser.error(dispatch.no_operation(op, known))
-    return known[op]
-
-
 def _parse_problem(parser, arguments):
     """Parse the words after `explain OP`, `find OP` or `check OP`, which the family owns; `check` takes a problem's record too."""
-    add_arguments, make, from_record = _family(parser, arguments.op)
+    add_arguments, make, from_record = family_words(parser, arguments.op)
     words = Parser(prog=f"{parser.prog} {arguments.op}", description=parser.description, parents=[_limits(arguments.command)])
     if arguments.command == "check" and arguments.words and arguments.words[0].startswith("{"):
         words.add_argument("record", type=json.loads)

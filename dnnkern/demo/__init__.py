@@ -136,7 +136,7 @@ def main(argv=()) -> int:
 
 
 def _parser():
-    from ..__main__ import Parser
+    from .._parser import Parser
     parser = Parser(prog="python -m dnnkern demo", description="Train a convolutional network on scikit-learn's handwritten digits.")
     parser.add_argument("--framework", choices=("numba", "torch", "numpy"),
                         help="whose arrays (default: Numba's)")

@@ -76,6 +76,21 @@ class Device:
         return None if arch == self.arch else f"needs exactly {arch}, device {self.name} is {self.arch}"
 
 
+@dataclass(frozen=True)
+class Processor(Device):
+    """The processor: `sms` are the cores that this process may use; `rate` is that of NumPy's product, in operations a second.
+
+    `arch` is whose instructions run: Hopper's, clusters, tensor maps and asynchronous products among them.
+    """
+    rate: float = 0.0
+
+    is_processor = True
+
+    @property
+    def fp32_rate(self):
+        return self.rate
+
+
 # The device of the simulator has an H200's numbers, so that dispatch predicts there what it would on one.
 _SIMULATOR = Device(index=0, name="simulator", capability=(9, 0), arch="sm_90a", sms=132, shared_per_block=232448, shared_per_sm=233472,
                     registers_per_sm=65536, l2_bytes=60 << 20, clock_hz=1.98e9, bandwidth=4.8e12, memory=1 << 34)
@@ -89,8 +104,9 @@ def device(index=0) -> Device:
             raise ValueError(f"the {DEVICE} is one device, 0; got {index}")
         if SIMULATED:
             return _SIMULATOR
-        from .processor import processor
-        return processor()
+        from .processor import numbers
+        return Processor(index=0, capability=(9, 0), arch="sm_90a", shared_per_block=232448, shared_per_sm=233472,
+                         registers_per_sm=65536, **numbers())
     from cuda.bindings import driver
     _init()
     count = device_count()

@@ -1,33 +1,15 @@
-"""The processor as a device: what dispatch and plans need to know of it, and what a call takes there."""
-import functools
+"""The processor: its numbers as a device, and what a call takes there."""
 import json
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from .device import Device
 from .paths import cache_dir, read_json, write_atomically
 
 _COPIED = 64 << 20  # bytes, past most caches
 _SIDE = 768         # rows of the product that is timed
-
-
-@dataclass(frozen=True)
-class Processor(Device):
-    """`sms` are the cores that this process may use; `rate` is that of NumPy's product, in operations a second.
-
-    `arch` is whose instructions run: Hopper's, clusters, tensor maps and asynchronous products among them.
-    """
-    rate: float = 0.0
-
-    is_processor = True
-
-    @property
-    def fp32_rate(self):
-        return self.rate
 
 
 def cores() -> int:
@@ -35,9 +17,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@functools.cache
-def processor() -> Device:
-    """The device, its rates measured once a machine: choices rest on them, and are to be the same in every process."""
+def numbers() -> dict:
+    """The fields of `host.device.Processor`, its rates measured once a machine: choices rest on them, and are to be the same in every
+    process."""
     from ..device.cpu import machine
     folder = cache_dir()
     path = folder / "cpu" / machine.identity() / f"rates-{cores()}.json" if folder else None
@@ -46,10 +28,9 @@ def processor() -> Device:
         kept = {"bandwidth": _copy_rate(), "rate": _product_rate(), "clock": 1e6 * float(_fact("cpu MHz", "2000"))}
         if path is not None:
             write_atomically(path, json.dumps(kept).encode())
-    return Processor(index=0, name=f"{_fact('model name', 'processor')}, {cores()} cores", capability=(9, 0), arch="sm_90a", sms=cores(),
-                     shared_per_block=232448, shared_per_sm=233472, registers_per_sm=65536, l2_bytes=_cache_bytes(),
-                     clock_hz=kept["clock"], bandwidth=kept["bandwidth"],
-                     memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), rate=kept["rate"])
+    return {"name": f"{_fact('model name', 'processor')}, {cores()} cores", "sms": cores(), "l2_bytes": _cache_bytes(),
+            "clock_hz": kept["clock"], "bandwidth": kept["bandwidth"], "rate": kept["rate"],
+            "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")}
 
 
 def _fact(name, default):
