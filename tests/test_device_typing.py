@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from kit import launch
 
-from dnnkern.device import SIMULATED, cuda, f32, i32, i64, jit, u32
+from dnnkern.device import HOST_MEMORY, SIMULATED, cuda, f32, i32, i64, jit, u32
+from dnnkern.device._parameters import flattened
 from dnnkern.device.typed import device_function
+from dnnkern.host.launch import Argument, Launch
 
 N, HALF, TABLE = 5, 0.5, ((1, 2), (3, 4))
 
@@ -155,3 +157,74 @@ def test_indices_and_arrays():
     x, y = np.arange(60, dtype=np.float32), np.zeros(60, np.float32)
     launch(_arrays, 1, 64, x, y, 3, 20)
     assert y.tolist() == [x.reshape(3, 20)[k % 3, k // 3] + k % 10 * 3 * 0.5 for k in range(60)]
+
+
+# ---- NamedTuples as kernel parameters
+
+class Window(NamedTuple):
+    taps: i32
+    steps: "int64x3"  # noqa: F821 (a name of several)
+
+
+class Pool(NamedTuple):
+    n: i32
+    seed: u32
+    scale: f32
+    window: Window
+    offset: "float64"  # noqa: F821
+
+
+@device_function
+def _weighted(pool, k):
+    return pool.scale * f32(k * pool.window.taps) + HALF
+
+
+@jit(launch_bounds=32)
+def _structured(x, y, z, pool, n):
+    n, seed, scale, window, offset = pool
+    for k in range(n):
+        x[k] = _weighted(pool, k)
+    y[0] = seed + 1
+    y[1] = pool.seed >> 4
+    z[0] = pool.window.steps[2] * n - window.steps[0]
+    z[1] = i64(offset) + n
+
+
+POOL = Pool(4, 2 ** 32 - 1, 0.1, Window(3, (2 ** 40, -1, 5)), 7.5)
+
+
+def _structured_result():
+    scale = np.float32(0.1)
+    return [scale * np.float32(k * 3) + np.float32(0.5) for k in range(4)], [0, 0xFFFFFFF], [20 - 2 ** 40, 11]
+
+
+def test_named_tuples_as_parameters():
+    x, y, z = np.zeros(4, np.float32), np.zeros(2, np.uint32), np.zeros(2, np.int64)
+    launch(_structured, 1, 1, x, y, z, POOL, 9)
+    np.testing.assert_allclose(x, _structured_result()[0], rtol=1e-6)
+    assert [y.tolist(), z.tolist()] == [*_structured_result()[1:]]
+
+
+def test_named_tuples_of_a_plan():
+    if not HOST_MEMORY:
+        pytest.skip("plans on a GPU: test_host_launch")
+    if SIMULATED:
+        from dnnkern.host.launch import SimulatedExecutable as Executable
+    else:
+        from dnnkern.host.cpu import CpuExecutable as Executable
+    arrays = np.zeros(4, np.float32), np.zeros(2, np.uint32), np.zeros(2, np.int64)
+    arguments = [Argument(f"{a.dtype}*", name) for a, name in zip(arrays, "xyz")]
+    each = Launch(_structured, (1, 1, 1), (1, 1, 1), (*arguments, Argument(Pool, POOL), Argument("int32", "n")))
+    Executable([each], [*((name, "pointer") for name in "xyz"), ("n", "int32")], 0).execute((*arrays, 9), 0)
+    np.testing.assert_allclose(arrays[0], _structured_result()[0], rtol=1e-6)
+    assert [a.tolist() for a in arrays[1:]] == [*_structured_result()[1:]]
+
+
+def test_fields_that_no_parameter_has():
+    class Wrong(NamedTuple):
+        n: i32
+        size: int
+    for value, message in ((Wrong(1, 2), "Wrong.size: 'int'; expected a cast such as i32"),
+                           (POOL._replace(window=Window(1, (1, 2))), "2 numbers, expected 3"), (POOL._replace(window=(1,)), "shorter")):
+        with pytest.raises((TypeError, ValueError), match=message):
+            flattened(type(value), value)

@@ -18,6 +18,7 @@ from numba.cuda import compiler, types  # noqa: E402
 from dnnkern.device import _numba_typing  # noqa: E402
 from dnnkern.device._numba_compile import _as_device, compile_llvm, kernel_type  # noqa: E402
 from dnnkern.device._typed import is_typed, mark  # noqa: E402
+from dnnkern.host.compile import cache_key  # noqa: E402
 
 # The operands of the expressions below, by name.
 OPERANDS = {"i": types.int32, "u": types.uint32, "l": types.int64, "w": types.uint64, "s": types.int16, "v": types.uint16,
@@ -245,6 +246,66 @@ def test_errors_name_file_and_line():
             compile_llvm(jit(function), ("int32*", "int32", "uint32"), "sm_90a")
         text = re.sub(r"\x1b\[\d*m", "", str(refused.value))
         assert words in text and re.search(rf'{re.escape(__file__)} \({at}\)|test_ptx_typing.py", line {at}\b', text), text
+
+
+# ---- NamedTuples as parameters
+
+class Window(NamedTuple):
+    taps: i32
+    steps: "int64x2"  # noqa: F821 (a name of several)
+
+
+class Pool(NamedTuple):
+    n: i32
+    count: u32
+    scale: f32
+    window: Window
+
+
+FLAT = "int32", "uint32", "float32", "int32", "int64", "int64"
+
+
+def test_a_named_tuple_is_its_fields():
+    """The same instructions as for a parameter a field, which have the same offsets."""
+    @jit(launch_bounds=64)
+    def named(x, pool):
+        for k in range(pool.window.taps):
+            x[i64(k) * pool.window.steps[1] + pool.n] = pool.scale * f32(pool.count)
+        x[pool.window.steps[0]] = pool.scale
+
+    @jit(launch_bounds=64)
+    def unpacked(x, pool):
+        n, count, scale, (taps, steps) = pool
+        for k in range(taps):
+            x[i64(k) * steps[1] + n] = scale * f32(count)
+        x[steps[0]] = scale
+
+    @jit(launch_bounds=64)
+    def apart(x, n, count, scale, taps, step0, step1):
+        for k in range(taps):
+            x[i64(k) * step1 + n] = scale * f32(count)
+        x[step0] = scale
+    expected = ptx(apart, ("float32*", *FLAT))
+    assert ptx(named, ("float32*", Pool)) == expected == ptx(unpacked, ("float32*", Pool))
+    assert str(kernel_type(Pool)) == "Pool(int32, uint32, float32, Window(int32, UniTuple(int64 x 2)))"
+
+
+def test_a_parameter_and_what_the_kernel_makes_are_one_type():
+    @jit(launch_bounds=64)
+    def kernel(y, state, n):
+        for k in range(n):
+            state = following(state)
+        y[0] = state.slot
+    assert not wide(ptx(kernel, ("uint32*", State, "int32")))
+
+
+def test_the_key_of_a_named_tuple_is_its_fields():
+    """Neither the bytecode nor the machine's parameters say which field comes first."""
+    def key(*given):
+        return cache_key(jit(plain), ("float32*", NamedTuple("Other", given)), "sm_90a")
+    keys = [key(("a", i32), ("b", i32)), key(("b", i32), ("a", i32)), key(("a", i32), ("b", u32)), key(("a", i32), ("b", "int32x1")),
+            key(("a", Window)), key(("a", NamedTuple("Window", [("taps", i32), ("size", "int64x2")])))]  # noqa: F821
+    assert len(set(keys)) == len(keys) and key(("a", i32), ("b", i32)) == keys[0] == key(("a", "int32"), ("b", i32))
 
 
 # ---- who is meant

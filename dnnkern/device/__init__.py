@@ -24,9 +24,9 @@ from ._typed import mark
 if SIMULATED:
     from .sim import cuda, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 else:
-    from . import _numba_typing  # noqa: F401  takes part in what numba.cuda compiles
     from ._numba import SCALARS as _S
     from ._numba import cuda
+    from . import _numba_typing  # noqa: F401  takes part in what numba.cuda compiles
     i8, u8, i16, u16, i32, u32, i64, u64, f32, f64 = (
         _S[n] for n in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64"))
     if DEVICE == "cpu":

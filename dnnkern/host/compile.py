@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..device._parameters import described
 from .paths import cache_dir, write_atomically
 from .sources import PACKAGE, digest
 
@@ -140,7 +141,8 @@ def cache_key(kernel, signature, arch) -> str:
     """Name of the kernel's cubin in the cache."""
     found = _Fingerprint()
     text = found.of(kernel)
-    parts = [str(FORMAT), text, ",".join(signature), arch, json.dumps(versions(), sort_keys=True), _sources(frozenset(found.files))]
+    types_of = ",".join(map(described, signature))
+    parts = [str(FORMAT), text, types_of, arch, json.dumps(versions(), sort_keys=True), _sources(frozenset(found.files))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
