@@ -2,11 +2,12 @@
 import contextlib
 import ctypes
 import struct
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from dnnkern.device import SIMULATED, cuda, f32
+from dnnkern.device import SIMULATED, cuda, f32, i64
 from dnnkern.host import graphs
 from dnnkern.host import launch as launch_module
 from dnnkern.host.launch import Argument, Launch
@@ -34,10 +35,19 @@ def _kernel(x):
     x[0] = f32(0)
 
 
+class _Steps(NamedTuple):
+    steps: "int64x2"  # noqa: F821 (a name of several)
+
+
+class _Sizes(NamedTuple):
+    n: i64
+    steps: _Steps
+
+
 def test_what_a_launch_is_given(monkeypatch):
     """The bytes behind cuLaunchKernelEx's parameters: constants, dynamic values, pointers with offsets, tuples as their elements."""
     arguments = (Argument("float32*", "x"), Argument("int32", -7), Argument("float32", "alpha"), Argument("uint8*", "workspace", 48),
-                 Argument("int64x3", (1, -2, 3)), Argument("float64", 0.1), Argument("float32*", "x", 16))
+                 Argument(_Sizes, _Sizes(1, _Steps((-2, 3)))), Argument("float64", 0.1), Argument("float32*", "x", 16))
     first = Launch(_kernel, (1, 1, 1), (32, 1, 1), arguments)
     second = Launch(_kernel, (7, 2, 1), (64, 1, 1), (Argument("uint8*", "workspace"),), shared=1000, cluster=(2, 1, 1))
     plan = _Executable((first, second), (("x", "pointer"), ("workspace", "pointer"), ("alpha", "float32")), monkeypatch)

@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 
-from dnnkern.device import SIMULATED, cuda, device_function, f32, f64, fastmath, i32, index
+from dnnkern.device import SIMULATED, cuda, device_function, f32, f64, fastmath, i32, index, jit, typed
 from dnnkern.host import compile as compile_module
 from dnnkern.host import sources
 from dnnkern.host.compile import cache_key, compile_kernel, fingerprint
@@ -66,6 +66,17 @@ def test_what_changes_the_code_changes_the_key():
             key(make(), arch="sm_90a"), key(make(), ("float32*", "int64")), key(make(helper=device_function(plain))),
             key(make(helper=device_function(other)))]
     assert len(set(keys)) == len(keys)
+
+
+def test_the_types_of_a_kernel_and_of_what_it_calls():
+    def plain(x):
+        return f32(x)
+
+    def kernel(x, n):
+        x[n] = f32(n)
+    keys = [key(decorate(kernel)) for decorate in (cuda.jit, jit)]
+    keys += [key(make(helper=decorate(plain))) for decorate in (device_function, typed.device_function)]
+    assert len(set(keys)) == 4 and key(jit(kernel)) == keys[1]
 
 
 def test_intrinsics_and_instructions_in_a_closure():
@@ -160,7 +171,8 @@ ROW = ["softmax/softmax_ring.py"]  # imports device/ring.py and softmax/_rows.py
 
 
 @pytest.mark.parametrize("name", ["softmax/softmax_ring.py", "softmax/_rows.py", "device/ring.py", "device/mbarrier.py", "device/_mode.py",
-                                  "device/_numba.py", "device/_numba_compile.py", "device/__init__.py", "host/compile.py"])
+                                  "device/_numba.py", "device/_numba_compile.py", "device/_numba_typing.py", "device/__init__.py",
+                                  "host/compile.py"])
 def test_an_edit_of_what_a_kernel_is_made_of_changes_the_key(name, checkout, edit):
     before = source_digest(checkout)
     edit(name, COMMENT)

@@ -4,32 +4,62 @@
 ``HOST_MEMORY`` that it is no GPU, so that arrays are NumPy's. ``cuda`` is `numba.cuda`, whose host functions need no GPU on the processor,
 or what stands for it in the simulator. A kernel is written once::
 
-    from dnnkern.device import cuda, f32, i32
+    from dnnkern.device import cuda, jit
 
-    @cuda.jit(launch_bounds=256)
+    @jit(launch_bounds=256)
     def scale(x, y, n, alpha):
-        i = i32(cuda.blockIdx.x * 256 + cuda.threadIdx.x)
+        i = cuda.blockIdx.x * 256 + cuda.threadIdx.x
         if i < n:
             y[i] = alpha * x[i]
 
 Kernel parameters are flat pointers, 32-bit integers and floats. ``i32 ... f64`` are casts: numba's types where kernels are
-compiled, and there every literal and every product of 32-bit integers widens unless it is cast back; plain functions in the simulator.
+compiled, plain functions in the simulator. In functions of `jit` what is 32 bits wide stays so; in those of `cuda.jit` every literal
+and every product of 32-bit integers widens unless it is cast back.
 """
+import functools
+
 from ._mode import DEVICE, HOST_MEMORY, SIMULATED
+from ._typed import mark
 
 if SIMULATED:
     from .sim import cuda, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 else:
     from ._numba import SCALARS as _S
     from ._numba import cuda
+    from . import _numba_typing  # noqa: F401  takes part in what numba.cuda compiles
     i8, u8, i16, u16, i32, u32, i64, u64, f32, f64 = (
         _S[n] for n in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64"))
     if DEVICE == "cpu":
         from .cpu import programs
         programs.install()
 
-__all__ = ["DEVICE", "HOST_MEMORY", "SIMULATED", "cuda", "device_function", "f32", "f64", "i8", "i16", "i32", "i64", "instruction", "u8",
-           "u16", "u32", "u64"]
+__all__ = ["DEVICE", "HOST_MEMORY", "SIMULATED", "cuda", "device_function", "f32", "f64", "i8", "i16", "i32", "i64", "instruction", "jit",
+           "u8", "u16", "u32", "u64"]
+
+
+def jit(function=None, **options):
+    """Decorator for a kernel: `cuda.jit` with all its options, and types of numbers as in the source.
+
+    - int32 with int32 is int32, uint32 with uint32 is uint32, anything with int64 is int64; 8- and 16-bit integers count as int32.
+    - int32 with uint32 is an error with file and line, in operations, comparisons and where one variable is assigned both. Cast one.
+    - An integer literal, or an integer of the closure, takes the type of the other operand, which it must fit; int32 by itself.
+    - A float literal is a float32 beside a float32, else a float64.
+    - Integers meet floats only as literals; int / int is an error, so is a shift by the width or more.
+    - Overflow of uint32 wraps; that of int32 is undefined, as in C: what is to wrap is uint32.
+
+    So are ``+ - * / // % << >> & | ^ ~``, comparisons, ``min max abs range``, and what branches and loops join; the rest is Numba's.
+    Device functions that a kernel calls have the types of their own decorator.
+
+    >>> @jit(launch_bounds=256)
+    ... def scale(x, n, factor):
+    ...     i = cuda.grid(1)
+    ...     if i < n:
+    ...         x[i] *= factor
+    """
+    if function is None:
+        return functools.partial(jit, **options)
+    return cuda.jit(mark(function), **options)
+
 
 device_function = cuda.jit(device=True, forceinline=True)
 """Decorator for a function that kernels call: always inlined, no call remains."""

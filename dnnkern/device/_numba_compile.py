@@ -16,6 +16,7 @@ from numba.cuda.extending import intrinsic, register_model
 
 from ._numba import SCALARS, cuda
 from ._numba_speed import install, no_collections
+from ._parameters import fields, is_structure
 
 
 class TensorMapType(types.Type):
@@ -66,8 +67,10 @@ def tensor_map_address(typingctx, tensor_map):
 
 
 def kernel_type(name):
-    """Numba type of a kernel parameter: "float32", "float32*" (flat pointer), "int64x6" (tuple of six), "tensormap" (by value),
-    "float32 2 C" (array of two dimensions and that layout)."""
+    """Numba type of a kernel parameter: "float32", "float32*" (flat pointer), "int64x6" (tuple of six), a NamedTuple class (see
+    `_parameters`), "tensormap" (by value), "float32 2 C" (array of two dimensions and that layout)."""
+    if is_structure(name):
+        return types.BaseTuple.from_types([kernel_type(t) for _, t in fields(name)], name)
     if name == "tensormap":
         return TENSOR_MAP
     if " " in name:

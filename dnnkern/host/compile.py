@@ -21,11 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ..device._parameters import described
 from .paths import cache_dir, write_atomically
 from .sources import PACKAGE, digest
 
 FORMAT = 3
-COMPILER = "host/compile.py", "device/_numba_compile.py"  # what compiles every kernel, and imports what it needs for that
+COMPILER = "host/compile.py", "device/_numba_compile.py", "device/_numba_typing.py"  # what compiles every kernel, with all it imports
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class _Fingerprint:
             self._done[function] = function.__qualname__  # where it calls itself
             self.files.add(function.__code__.co_filename)
             text = [_code(function.__code__), self.of(function.__defaults__), *map(self._cell, function.__closure__ or ())]
+            text += ["typed"] * getattr(function, "typed", False)
             names = set(_names(function.__code__))
             text += [f"{name}={self._global(function.__globals__[name], names)}" for name in sorted(names & function.__globals__.keys())]
             self._done[function] = (f"{function.__module__}.{function.__qualname__}:"
@@ -139,7 +141,8 @@ def cache_key(kernel, signature, arch) -> str:
     """Name of the kernel's cubin in the cache."""
     found = _Fingerprint()
     text = found.of(kernel)
-    parts = [str(FORMAT), text, ",".join(signature), arch, json.dumps(versions(), sort_keys=True), _sources(frozenset(found.files))]
+    types_of = ",".join(map(described, signature))
+    parts = [str(FORMAT), text, types_of, arch, json.dumps(versions(), sort_keys=True), _sources(frozenset(found.files))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -16,6 +16,7 @@ import weakref
 import numpy as np
 
 from ..device import cpu
+from ..device._parameters import flattened
 from ..device.cpu import machine, report, runtime, signals, tma
 from ..device.cpu.waits import IN_GRID
 from .check import CHECKS
@@ -23,7 +24,7 @@ from .compile import cache_key, is_missing, kept
 from .extents import Extent, argument, extent, place
 from .extents import packed as packed_extents
 from .jobs import forks, side_by_side
-from .launch import CODE, HostExecutable, kernel_name
+from .launch import CODE, HostExecutable, constant_type, is_mapped, kernel_name
 from .processor import cores
 from .scalars import shown
 from .sources import PACKAGE, digest
@@ -224,6 +225,11 @@ def scalar(kind, value) -> bytes:
     return struct.pack("<" + CODE[kind], value).ljust(8, b"\0")
 
 
+def _scalars(kind, value) -> bytes:
+    """A kernel's arguments of a constant: of a tuple one for each number."""
+    return b"".join(scalar(k, v if k.startswith("float") else int(v)) for k, v in flattened(kind, value))
+
+
 def address(value) -> int:
     """Of an array of NumPy's, 0 of None."""
     return 0 if value is None else value.__array_interface__["data"][0]
@@ -258,7 +264,7 @@ class CpuExecutable(HostExecutable):
             name = argument(each.kernel, k)
             if isinstance(a.spec, Table):
                 found += [extent(values[self.order[of]], f"{of} of {name}") for of in a.spec.names]
-            elif a.type == "tensormap" or a.type.endswith("*"):
+            elif a.type == "tensormap" or a.is_pointer:
                 value = self.value(a, values)
                 found += [] if value is None else [extent(value, name)]
             if a.spec is not None:
@@ -272,26 +278,24 @@ class CpuExecutable(HostExecutable):
         value = self.value(a, values)
         if a.type == "tensormap":
             return _tensor_map(a.spec, address(value) + a.offset, keep)
-        if a.type.endswith("*"):
+        if a.is_pointer:
             return scalar("uint64", 0 if value is None else address(value) + a.offset)
-        kind = a.type.split("x")[0]
-        return b"".join(scalar(kind, v if kind.startswith("float") else int(v)) for v in (value if isinstance(value, tuple) else (value,)))
+        return _scalars(a.type, value)
 
 
 def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperative=False, index=0):
     """Compile and run one kernel on NumPy arrays: as `launch.launch_once`."""
     signature, packed, keep = [], [], []
     for a in args:
-        if isinstance(a, tuple):  # an array and its map
+        if is_mapped(a):
             signature.append("tensormap")
             packed.append(_tensor_map(a[1], address(a[0]), keep))
         elif isinstance(a, np.ndarray):
             signature.append(a.dtype.name + "*")
             packed.append(scalar("uint64", address(a)))
         else:
-            kind = a.dtype.name if isinstance(a, np.generic) else "float32" if isinstance(a, float) else "int32"
-            signature.append(kind)
-            packed.append(scalar(kind, a))
+            signature.append(constant_type(a))
+            packed.append(_scalars(signature[-1], a))
     launch(kernel, tuple(signature), _triple(grid), _triple(block), b"".join(packed), shared, _triple(cluster), cooperative,
            functools.partial(_arrays, kernel, args, keep))
 
@@ -319,7 +323,7 @@ def launch_arrays(kernel, grid, block, args, shared=0):
 
 def _arrays(kernel, args, keep=()):
     """Extents of arrays, those of tensor maps and these themselves among them."""
-    arrays = [(k, a[0] if isinstance(a, tuple) else a) for k, a in enumerate(args)]
+    arrays = [(k, a[0] if is_mapped(a) else a) for k, a in enumerate(args)]
     return [extent(a, argument(kernel, k)) for k, a in arrays if isinstance(a, np.ndarray)] + [extent(a, "a tensor map") for a in keep]
 
 

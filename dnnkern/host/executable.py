@@ -3,7 +3,7 @@ import numpy as np
 
 from ..device import DEVICE, SIMULATED
 from .device import check, set_current
-from .launch import Argument, Executable, Launch, SimulatedExecutable
+from .launch import Argument, Executable, Launch, SimulatedExecutable, constant_type, is_mapped
 
 
 def make_executable(operation, problem, algorithm, device, given=None, called=False):
@@ -24,7 +24,7 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
     """Compile, launch and wait for one kernel on NumPy arrays copied to the device and back, or simulate it: for tests and first steps.
 
     Arrays are passed as flat pointers to their storage, a pair of an array and a `TensorMap` or `Im2colMap` as a tensor map of it, Python
-    ints as int32, floats as float32, NumPy scalars as their own type.
+    ints as int32, floats as float32, NumPy scalars as their own type, NamedTuples as their annotations say.
     """
     if DEVICE == "cpu":
         from . import cpu
@@ -32,8 +32,9 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
         return
     if SIMULATED:
         from ..device.sim import Map, Pointer
-        values = [Pointer(a) if isinstance(a, np.ndarray) else Map(Pointer(a[0]), a[1]) if isinstance(a, tuple) else
-                  np.float32(a) if isinstance(a, float) else a for a in args]
+        from ..device.sim.scalars import as_parameter
+        values = [Pointer(a) if isinstance(a, np.ndarray) else Map(Pointer(a[0]), a[1]) if is_mapped(a) else
+                  as_parameter(constant_type(a), a) for a in args]
         kernel.simulate(grid, block, values, shared=shared, cluster=cluster, cooperative=cooperative)
         return
     from cuda.bindings import driver
@@ -41,10 +42,9 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
     arguments, values, parameters, copies = [], [], [], {}
     try:
         for k, a in enumerate(args):
-            array, spec = a if isinstance(a, tuple) else (a, None)
+            array, spec = a if is_mapped(a) else (a, None)
             if not isinstance(array, np.ndarray):
-                kind = a.dtype.name if isinstance(a, np.generic) else "float32" if isinstance(a, float) else "int32"
-                arguments.append(Argument(kind, a))
+                arguments.append(Argument(constant_type(a), a))
                 continue
             if id(array) not in copies:  # an array may be behind several arguments
                 copies[id(array)] = array, int(check(driver.cuMemAlloc(max(array.nbytes, 16))))

@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from ..device._parameters import flattened, is_structure
 from ..preference import remark
 from .compile import compile_kernel
 from .device import CudaError, check, device, on_device
@@ -27,12 +28,13 @@ _LIMIT_DEFAULT_SHARED = 48 * 1024
 
 @dataclass(frozen=True)
 class Argument:
-    """One kernel parameter: its type ("float32*", "int32", "int64x6" for a tuple) and a constant, or the name of a dynamic value.
+    """One kernel parameter: its type ("float32*", "int32", "int64x6" for a tuple, or a NamedTuple class whose annotations are such types)
+    and a constant, or the name of a dynamic value.
 
     `offset` is added to a pointer, in bytes: several kernels share one workspace that way. A "tensormap" is the `spec` of an array whose
     address is the dynamic value. A "uint64*" whose `spec` is a `Table` is that table, made anew where an address in it has changed.
     """
-    type: str
+    type: str | type
     value: object
     offset: int = 0
     spec: TensorMap | Im2colMap | Table | None = None
@@ -40,6 +42,10 @@ class Argument:
     @property
     def is_dynamic(self):
         return isinstance(self.value, str)
+
+    @property
+    def is_pointer(self):
+        return isinstance(self.type, str) and self.type.endswith("*")
 
 
 def kernel_name(kernel):
@@ -235,8 +241,7 @@ class Executable:
                 elif a.is_dynamic and a.value in absent:
                     slots.append(bytes(8))
                 elif not a.is_dynamic:
-                    scalar = a.type.split("x")[0]
-                    slots += [struct.pack("<" + CODE[scalar], v) for v in (a.value if scalar != a.type else (a.value,))]
+                    slots += [struct.pack("<" + CODE[scalar], v) for scalar, v in flattened(a.type, a.value)]
                 elif not a.offset:
                     slots.append(8 * order[a.value])
                 else:
@@ -323,17 +328,16 @@ class SimulatedExecutable(HostExecutable):
         import numpy as np
 
         from ..device.sim import Map, Pointer
+        from ..device.sim.scalars import as_parameter
         if isinstance(a.spec, Table):
             return a.spec.simulated([values[self.order[name]] for name in a.spec.names])
         value = self.value(a, values)
         if a.type == "tensormap":
             return Map(_shifted(value, a.offset), a.spec)
-        if a.type.endswith("*"):
+        if a.is_pointer:
             dtype = np.dtype(a.type[:-1])
             return Pointer(np.empty(0, dtype)) if value is None else _shifted(value, a.offset).view(dtype)
-        if isinstance(value, tuple):
-            return tuple(int(v) for v in value)
-        return np.dtype(a.type).type(value) if a.type.startswith("float") else int(value)
+        return as_parameter(a.type, value)
 
 
 def _shifted(array, offset):
@@ -343,3 +347,15 @@ def _shifted(array, offset):
     from ..device.sim import Pointer
     pointer = Pointer(array)
     return pointer.view(np.dtype(np.uint8)) + offset if offset else pointer
+
+
+def is_mapped(a) -> bool:
+    """Whether an argument of `launch_once` is an array and what describes its tensor map."""
+    return isinstance(a, tuple) and not is_structure(type(a))
+
+
+def constant_type(a):
+    """Type of a parameter that `launch_once` passes as a constant."""
+    if is_structure(type(a)):
+        return type(a)
+    return str(a.dtype) if hasattr(a, "dtype") else "float32" if isinstance(a, float) else "int32"

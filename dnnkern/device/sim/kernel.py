@@ -118,11 +118,12 @@ class Launch(engine.Launch):
             buffer = self._allocation(source, name, dtype, byte, value.shape if value.flags.c_contiguous else None)
             return Layout(buffer, dtype, byte // dtype.itemsize, value.shape, strides, f"argument {name}").of_thread
         if isinstance(value, tuple):
+            make = getattr(type(value), "_make", tuple)
             if not any(isinstance(v, (Pointer, Addresses, Map, np.ndarray, tuple)) for v in value):
-                scalars = tuple(as_argument(v) for v in value)
+                scalars = make(as_argument(v) for v in value)
                 return lambda thread: scalars
             parts = [self._argument(v, f"{name}[{k}]") for k, v in enumerate(value)]
-            return lambda thread: tuple(give(thread) for give in parts)
+            return lambda thread: make(give(thread) for give in parts)
         scalar = as_argument(value)
         return lambda thread: scalar
 

@@ -7,6 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from .._parameters import rebuilt
+
 f32, f64 = np.float32, np.float64
 
 
@@ -52,6 +54,11 @@ def converter(dtype):
     if dtype in _CASTS:
         return _CASTS[dtype]
     return bool if dtype.kind == "b" else dtype.type
+
+
+def as_parameter(kind, value):
+    """A constant as a kernel parameter of a type, a NamedTuple's class among them (see `_parameters`)."""
+    return rebuilt(kind, value, lambda scalar, v: np.dtype(scalar).type(v) if scalar.startswith("float") else int(v))
 
 
 def as_argument(value):

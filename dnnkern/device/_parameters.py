@@ -1,0 +1,64 @@
+"""Types of kernel parameters that are values: a scalar ("int32"), some of one type ("int64x3"), or a NamedTuple class.
+
+The annotations of such a class are casts (`i32` ... `f64`), names as above, or such classes again::
+
+    class Window(NamedTuple):
+        taps: i32
+        strides: "int64x3"
+
+A kernel gets its fields one by one, in order, and sees the tuple: ``window.strides[0]``.
+"""
+import functools
+
+NAMES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
+
+
+def is_structure(kind) -> bool:
+    """Whether a parameter's type is a NamedTuple class."""
+    return isinstance(kind, type) and hasattr(kind, "_fields")
+
+
+@functools.cache
+def fields(kind) -> tuple:
+    """((name, type), ...) of a NamedTuple class."""
+    return tuple((name, _annotated(kind, name)) for name in kind._fields)
+
+
+def _annotated(kind, field):
+    given = getattr(kind, "__annotations__", {}).get(field)
+    if is_structure(given):
+        return given
+    name = getattr(given, "__forward_arg__", given)  # typing's own of a name in quotes
+    if not isinstance(name, str):
+        name = getattr(given, "name", None) or getattr(given, "__name__", None)  # a cast: Numba's type, or the simulator's function
+    scalar, x, count = str(name).partition("x")
+    if scalar not in NAMES or x and not count.isdecimal():
+        raise TypeError(f"{kind.__qualname__}.{field}: {name!r}; expected a cast such as i32, a name such as 'int64x3', or a NamedTuple "
+                        "class of these")
+    return name
+
+
+def rebuilt(kind, value, convert):
+    """The value with ``convert(scalar type, number)`` for each number."""
+    if is_structure(kind):
+        return kind(*(rebuilt(t, v, convert) for (_, t), v in zip(fields(kind), value, strict=True)))
+    scalar, x, count = kind.partition("x")
+    if not x:
+        return convert(scalar, value)
+    if len(value) != int(count):
+        raise ValueError(f"{value} as {kind}: {len(value)} numbers, expected {count}")
+    return tuple(convert(scalar, v) for v in value)
+
+
+def flattened(kind, value) -> list:
+    """[(scalar type, number), ...] of a value: what a launch passes."""
+    found = []
+    rebuilt(kind, value, lambda scalar, v: found.append((scalar, v)))
+    return found
+
+
+def described(kind) -> str:
+    """Text of a type, the same for those of which kernels compile to the same code."""
+    if is_structure(kind):
+        return f"({','.join(f'{name} {described(t)}' for name, t in fields(kind))})"
+    return kind

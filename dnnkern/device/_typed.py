@@ -1,0 +1,16 @@
+"""The mark of functions whose numbers are typed as `dnnkern.device.jit` says: an attribute of the Python function."""
+import types
+
+
+def mark(function):
+    """A marked copy of a Python function: who else compiles the same function gets it as it was."""
+    copy = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
+    copy.__qualname__, copy.__module__, copy.__doc__ = function.__qualname__, function.__module__, function.__doc__
+    copy.__dict__.update(function.__dict__, typed=True)
+    return copy
+
+
+def is_typed(function) -> bool:
+    """Whether a Python function has been marked."""
+    return getattr(function, "typed", False) is True
