@@ -17,7 +17,7 @@ import numpy as np
 
 import dnnkern
 from dnnkern.device import DEVICE, cuda, f32, i32, u32, warp
-from dnnkern.host import cpu as host
+from dnnkern.device.cpu import launch as cpu_launch
 from dnnkern.host.device import device
 
 from .machine import machine
@@ -119,7 +119,7 @@ def waits(n=2000):
     for name, kernel in (("barrier", _barriers), ("shuffle", _shuffles)):
         for threads in (32, 256, 1024):
             y = np.zeros(threads, np.float32)
-            wall, cpu = medians({"": lambda: host.launch_once(kernel, 1, threads, (y, n))})[""]
+            wall, cpu = medians({"": lambda: cpu_launch.launch_once(kernel, 1, threads, (y, n))})[""]
             found[f"{name}, {threads} threads, ns a thread"] = {"": (1e9 * wall / n / threads, 1e9 * cpu / n / threads)}
     return found
 
@@ -131,7 +131,7 @@ def compilations():
     for name in ("tiled", "naive", "blocked"):
         algorithm = next(a for a in dispatch.algorithms("matmul") if a.name == name).configured(problem, device(0))
         launch, = algorithm.build(problem, device(0), algorithm.config)
-        found[f"compile, matmul {name}, s"] = {"": taken(lambda: host.cpu.compile_kernel(launch.kernel, launch.signature))}
+        found[f"compile, matmul {name}, s"] = {"": taken(lambda: cpu_launch.cpu.compile_kernel(launch.kernel, launch.signature))}
     return {name: times for name, times in found.items() if "tiled" not in name}  # the first warms Numba's front end
 
 

@@ -107,7 +107,7 @@ def _compile_ahead(trials):
     """On the processor: the kernels of all candidates, side by side. Which of them cannot be made, its own trial says."""
     if not HOST_MEMORY or SIMULATED:
         return
-    from .host.cpu import compile_ahead
+    from .device.cpu.launch import compile_ahead
     launches = []
     for trial in trials:
         with contextlib.suppress(Exception):

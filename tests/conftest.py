@@ -157,9 +157,9 @@ def few_multiprocessors(request, monkeypatch):
 @pytest.fixture
 def shared_out(monkeypatch):
     """On the processor every launch of several blocks is shared out to three threads of the system."""
-    from dnnkern.host import cpu
-    monkeypatch.setattr(cpu, "WORTH_SHARING", 0.0)
-    monkeypatch.setattr(cpu, "cores", lambda: 3)
-    cpu._pool.cache_clear()
+    from dnnkern.device.cpu import launch
+    monkeypatch.setattr(launch, "WORTH_SHARING", 0.0)
+    monkeypatch.setattr(launch, "cores", lambda: 3)
+    launch._pool.cache_clear()
     yield
-    cpu._pool.cache_clear()
+    launch._pool.cache_clear()

@@ -21,10 +21,10 @@ from dnnkern import dispatch
 from dnnkern.device import cpu, cuda, f32, i32, instruction, u32, warp
 from dnnkern.device.atomic import fetch_add_u32
 from dnnkern.device.cpu import forms, runtime
+from dnnkern.device.cpu import launch as cpu_launch
 from dnnkern.device.grid import add_released, announce, await_blocks, load_acquired
 from dnnkern.device.vec import address
 from dnnkern.host import compile as host_compile
-from dnnkern.host import cpu as host
 from dnnkern.host.device import device as device_of
 
 # (operation, algorithm), some of each family; together half a minute of CPU. With --full every algorithm of every operation.
@@ -238,7 +238,7 @@ def test_who_waits_for_earlier_blocks_gets_on_whatever_they_take(shared_out):
 def test_results_do_not_depend_on_the_cores(shared_out, monkeypatch):
     a = np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32)
     found = dnnkern.matmul(a, a, transpose_b=True, algo="blocked")
-    monkeypatch.setattr(host, "cores", lambda: 1)
+    monkeypatch.setattr(cpu_launch, "cores", lambda: 1)
     np.testing.assert_array_equal(dnnkern.matmul(a, a, transpose_b=True, algo="blocked"), found)
 
 
@@ -349,7 +349,7 @@ def test_an_instruction_without_a_form_is_refused_by_name():
 def test_launches_that_no_gpu_takes(keywords, message):
     given = {"grid": (1, 1, 1), "block": (32, 1, 1), **keywords}
     with pytest.raises((ValueError, cpu.Refused), match="reversed_by_barriers.*" + message):
-        host.launch(reversed_by_barriers, ("float32*", "float32*", "int32"), packed=bytes(24), **given)
+        cpu_launch.launch(reversed_by_barriers, ("float32*", "float32*", "int32"), packed=bytes(24), **given)
 
 
 # ---- the cache
@@ -357,26 +357,26 @@ def test_launches_that_no_gpu_takes(keywords, message):
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
     monkeypatch.setattr(host_compile, "cache_dir", lambda: tmp_path)
-    monkeypatch.setattr(host, "_functions", {})
+    monkeypatch.setattr(cpu_launch, "_functions", {})
     return tmp_path
 
 
 def test_code_is_kept_on_disk(fresh, monkeypatch):
     signature = ("float32*", "float32*", "int32")
-    first = host.compile_kernel(reversed_by_barriers, signature)
+    first = cpu_launch.compile_kernel(reversed_by_barriers, signature)
     path, = fresh.rglob("*.o")
-    assert first.waits and first.shared >= 96 * 4 and path.parent.name == host.machine.identity()
+    assert first.waits and first.shared >= 96 * 4 and path.parent.name == cpu_launch.machine.identity()
     monkeypatch.setattr(cpu, "compile_kernel", lambda *_: pytest.fail("compiled again"))
-    assert host.compile_kernel(reversed_by_barriers, signature) == first
+    assert cpu_launch.compile_kernel(reversed_by_barriers, signature) == first
 
 
 def test_a_broken_file_is_compiled_again(fresh):
     signature = ("float32*", "float32*", "int32")
-    first = host.compile_kernel(reversed_by_barriers, signature)
+    first = cpu_launch.compile_kernel(reversed_by_barriers, signature)
     path, = fresh.rglob("*.o")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.warns(RuntimeWarning, match="is broken"):
-        assert host.compile_kernel(reversed_by_barriers, signature) == first
+        assert cpu_launch.compile_kernel(reversed_by_barriers, signature) == first
 
 
 def test_without_a_cache_it_is_compiled_in_every_process(fresh, monkeypatch):
@@ -392,19 +392,19 @@ def test_code_of_another_processor_is_never_loaded(fresh, monkeypatch):
     signature, compiled = ("float32*", "float32*", "int32"), []
     plain = cpu.compile_kernel
     monkeypatch.setattr(cpu, "compile_kernel", lambda *given: compiled.append(given) or plain(*given))
-    host.compile_kernel(reversed_by_barriers, signature)
-    monkeypatch.setattr(host.machine, "identity", lambda: "another")
-    host.compile_kernel(reversed_by_barriers, signature)
+    cpu_launch.compile_kernel(reversed_by_barriers, signature)
+    monkeypatch.setattr(cpu_launch.machine, "identity", lambda: "another")
+    cpu_launch.compile_kernel(reversed_by_barriers, signature)
     assert len(compiled) == 2 and len({path.parent.name for path in fresh.rglob("*.o")}) == 2
 
 
 def test_the_key_knows_processor_and_sources(monkeypatch):
     signature = ("float32*", "float32*", "int32")
-    keys = {host.key(reversed_by_barriers, signature)}
-    monkeypatch.setattr(host.machine, "identity", lambda: "another processor")
-    keys.add(host.key(reversed_by_barriers, signature))
-    monkeypatch.setattr(host, "_sources", lambda: "other sources")
-    keys.add(host.key(reversed_by_barriers, signature))
+    keys = {cpu_launch.key(reversed_by_barriers, signature)}
+    monkeypatch.setattr(cpu_launch.machine, "identity", lambda: "another processor")
+    keys.add(cpu_launch.key(reversed_by_barriers, signature))
+    monkeypatch.setattr(cpu_launch, "_sources", lambda: "other sources")
+    keys.add(cpu_launch.key(reversed_by_barriers, signature))
     assert len(keys) == 3
 
 

@@ -15,11 +15,11 @@ from dnnkern.device import cpu, cuda, f32, i32, i64, u32
 from dnnkern.device.atomic import fetch_add_u32
 from dnnkern.device.cluster import cluster_sync, remote_address, store_remote_f32
 from dnnkern.device.cp_async import copy_async16, copy_async16_if
+from dnnkern.device.cpu import launch as cpu_launch
 from dnnkern.device.grid import load_acquired
 from dnnkern.device.mbarrier import fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
 from dnnkern.device.tma import bulk_load
 from dnnkern.device.vec import address, load4, load4_nc_if, load_shared_4f32, shared_address, store4, store_shared_f32
-from dnnkern.host import cpu as host
 from dnnkern.host.extents import Extent, extent, place
 
 ALGORITHMS = [("matmul", "blocked"), ("matmul", "mma"), ("matmul", "wgmma"), ("layer_norm_fwd", "cluster"),
@@ -29,7 +29,7 @@ ALGORITHMS = [("matmul", "blocked"), ("matmul", "mma"), ("matmul", "wgmma"), ("l
 
 @pytest.fixture(autouse=True)
 def checked(monkeypatch):
-    monkeypatch.setattr(host, "BOUNDS", True)
+    monkeypatch.setattr(cpu_launch, "BOUNDS", True)
 
 
 @pytest.mark.parametrize("op, name", ALGORITHMS)
@@ -235,14 +235,14 @@ def test_a_programs_arrays():
 
 
 def test_on_all_cores_and_beside_kernels_that_are_not_checked(monkeypatch):
-    monkeypatch.setattr(host, "WORTH_SHARING", 0.0)
+    monkeypatch.setattr(cpu_launch, "WORTH_SHARING", 0.0)
     x, count = np.zeros(65, np.float32), np.zeros(64, np.uint32)
     for k in range(3):
         with pytest.raises(cpu.BadAccess, match="no bytes past the end of argument 'x'"):
             launch(reads, 100, 1, x[:64], count, 64)
-        monkeypatch.setattr(host, "BOUNDS", False)
+        monkeypatch.setattr(cpu_launch, "BOUNDS", False)
         launch(reads, 100, 1, x[:64], count, 64)
-        monkeypatch.setattr(host, "BOUNDS", True)
+        monkeypatch.setattr(cpu_launch, "BOUNDS", True)
 
 
 def test_the_variable():
@@ -267,9 +267,9 @@ except RuntimeError as error:
 
 def test_checked_code_is_kept_apart(monkeypatch):
     signature = ("float32*", "uint32*", "int32")
-    checked = host.key(reads, signature)
-    monkeypatch.setattr(host, "BOUNDS", False)
-    assert host.key(reads, signature) != checked
+    checked = cpu_launch.key(reads, signature)
+    monkeypatch.setattr(cpu_launch, "BOUNDS", False)
+    assert cpu_launch.key(reads, signature) != checked
 
 
 def test_extents():

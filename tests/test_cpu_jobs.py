@@ -12,9 +12,10 @@ from test_cpu import counts, refused, reversed_by_barriers
 import dnnkern
 from dnnkern import dispatch, find
 from dnnkern.device import cpu
+from dnnkern.device.cpu import launch as cpu_launch
 from dnnkern.host import compile as host_compile
-from dnnkern.host import cpu as host
 from dnnkern.host import jobs
+from dnnkern.host.cpu import CpuExecutable
 from dnnkern.host.device import device as device_of
 from dnnkern.host.launch import Argument, Launch
 
@@ -23,7 +24,7 @@ from dnnkern.host.launch import Argument, Launch
 def forks(monkeypatch):
     """This process has two cores, and may have a child whatever threads pytest has."""
     monkeypatch.setattr(jobs, "forks", lambda: True)
-    monkeypatch.setattr(host, "forks", lambda: True)
+    monkeypatch.setattr(cpu_launch, "forks", lambda: True)
     monkeypatch.setattr(jobs, "cores", lambda: 2)
 
 
@@ -137,7 +138,7 @@ def launches(*kernels):
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
     monkeypatch.setattr(host_compile, "cache_dir", lambda: tmp_path)
-    monkeypatch.setattr(host, "_functions", {})
+    monkeypatch.setattr(cpu_launch, "_functions", {})
     return tmp_path
 
 
@@ -149,37 +150,37 @@ def test_kernels_of_a_plan_are_compiled_side_by_side(forks, fresh, monkeypatch, 
         return plain(kernel, signature, *how)
     monkeypatch.setattr(cpu, "compile_kernel", slowly)
     both = launches(reversed_by_barriers, counts)
-    host.CpuExecutable(both, [(a.value, "pointer") for k in both for a in k.arguments], 0)
+    CpuExecutable(both, [(a.value, "pointer") for k in both for a in k.arguments], 0)
     (one,), (two,) = processes(path)
     assert here in (one, two) and one != two and len(list(fresh.rglob("*.o"))) == 2
-    assert {k.kernel for k in both} == {kernel for kernel, *_ in host._functions}
+    assert {k.kernel for k in both} == {kernel for kernel, *_ in cpu_launch._functions}
 
 
 @pytest.mark.parametrize("why", ["one is on disk", "one is in memory", "no cache", "no children"])
 def test_where_there_is_nothing_to_share_nothing_is_forked(why, forks, fresh, monkeypatch):
     both = launches(reversed_by_barriers, counts)
     if why == "one is on disk":
-        host.compile_kernel(counts, both[1].signature)
+        cpu_launch.compile_kernel(counts, both[1].signature)
     elif why == "one is in memory":
-        host._functions[counts, both[1].signature, host.BOUNDS] = None
+        cpu_launch._functions[counts, both[1].signature, cpu_launch.BOUNDS] = None
     elif why == "no cache":
         monkeypatch.setattr(host_compile, "cache_dir", lambda: None)
     else:
-        monkeypatch.setattr(host, "forks", lambda: False)
-    monkeypatch.setattr(host, "side_by_side", lambda tasks: pytest.fail("forked"))
-    host.compile_ahead(both)
+        monkeypatch.setattr(cpu_launch, "forks", lambda: False)
+    monkeypatch.setattr(cpu_launch, "side_by_side", lambda tasks: pytest.fail("forked"))
+    cpu_launch.compile_ahead(both)
 
 
 def test_a_kernel_that_is_refused_is_refused_here(forks, fresh):
     both = launches(reversed_by_barriers, refused)
     with pytest.raises(cpu.Refused, match=r"refused \(.*the instruction 'unheard.of.f32"):
-        host.CpuExecutable(both, [(a.value, "pointer") for k in both for a in k.arguments], 0)
+        CpuExecutable(both, [(a.value, "pointer") for k in both for a in k.arguments], 0)
     assert len(list(fresh.rglob("*.o"))) == 1
 
 
 def test_find_compiles_all_candidates_first(monkeypatch):
     given = []
-    monkeypatch.setattr(host, "compile_ahead", given.extend)
+    monkeypatch.setattr(cpu_launch, "compile_ahead", given.extend)
     problem, device = dnnkern.problem("softmax_fwd", x=((8, 64), "float32")), device_of(0)
     trials = [find.Trial(a.configured(problem, device), problem, device) for a in dispatch.algorithms("softmax_fwd")
               if dispatch.refusal(a, problem, device) is None]

@@ -1,5 +1,6 @@
 """Imports found by reading sources are those that Python's own parser finds."""
 import ast
+import graphlib
 import pathlib
 
 import pytest
@@ -70,3 +71,13 @@ def test_a_tree_of_files(tmp_path):
 def test_what_an_algorithm_is_made_of(algorithm, inside, outside):
     closure = sources.closure(sources.PACKAGE / algorithm)
     assert sources.PACKAGE / inside in closure and sources.PACKAGE / outside not in closure
+
+
+def test_no_module_imports_itself():
+    """Not through others either; imports inside functions count."""
+    files = sorted(sources.PACKAGE.rglob("*.py"))
+    order = graphlib.TopologicalSorter({path: sources.imports(path) for path in files})
+    try:
+        order.prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(str(path.relative_to(sources.PACKAGE)) for path in reversed(error.args[1])))

@@ -29,3 +29,8 @@ def integer(variable, default=0, least=0) -> int:
     if found is None or found < least:
         raise ValueError(f"{variable}={given!r}; expected an integer of {least} or more")
     return found
+
+
+def checks() -> frozenset:
+    """What DNNKERN_CHECK asks for (see `host.check`)."""
+    return words("DNNKERN_CHECK", ("bounds", "nan", "unwritten", "values"))

@@ -10,7 +10,9 @@ A kernel gets its fields one by one, in order, and sees the tuple: ``window.stri
 """
 import functools
 
-NAMES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
+CODE = {"float32": "f", "float64": "d", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q",
+        "uint64": "Q"}
+"""{scalar type: its letter in `struct`}."""
 
 
 def is_structure(kind) -> bool:
@@ -32,7 +34,7 @@ def _annotated(kind, field):
     if not isinstance(name, str):
         name = getattr(given, "name", None) or getattr(given, "__name__", None)  # a cast: Numba's type, or the simulator's function
     scalar, x, count = str(name).partition("x")
-    if scalar not in NAMES or x and not count.isdecimal():
+    if scalar not in CODE or x and not count.isdecimal():
         raise TypeError(f"{kind.__qualname__}.{field}: {name!r}; expected a cast such as i32, a name such as 'int64x3', or a NamedTuple "
                         "class of these")
     return name
@@ -62,3 +64,20 @@ def described(kind) -> str:
     if is_structure(kind):
         return f"({','.join(f'{name} {described(t)}' for name, t in fields(kind))})"
     return kind
+
+
+def is_mapped(a) -> bool:
+    """Whether an argument of `launch_once` is an array and what describes its tensor map."""
+    return isinstance(a, tuple) and not is_structure(type(a))
+
+
+def constant_type(a):
+    """Type of a parameter that `launch_once` passes as a constant."""
+    if is_structure(type(a)):
+        return type(a)
+    return str(a.dtype) if hasattr(a, "dtype") else "float32" if isinstance(a, float) else "int32"
+
+
+def kernel_name(kernel):
+    """A kernel's name in messages."""
+    return getattr(kernel, "__name__", None) or repr(kernel)

@@ -16,7 +16,7 @@ from ..device import HOST_MEMORY, _environment
 from .arrays import kind_of
 from .dtypes import STORAGE, dtype_name, numpy_dtype
 
-CHECKS = _environment.words("DNNKERN_CHECK", ("bounds", "nan", "unwritten", "values"))
+CHECKS = _environment.checks()
 if "bounds" in CHECKS and not HOST_MEMORY:
     raise ValueError("DNNKERN_CHECK=bounds: accesses are checked on the processor, in the simulator always; expected DNNKERN_DEVICE=cpu")
 

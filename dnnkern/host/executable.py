@@ -2,8 +2,9 @@
 import numpy as np
 
 from ..device import DEVICE, SIMULATED
+from ..device._parameters import constant_type, is_mapped
 from .device import check, set_current
-from .launch import Argument, Executable, Launch, SimulatedExecutable, constant_type, is_mapped
+from .launch import Argument, Executable, Launch, SimulatedExecutable
 
 
 def make_executable(operation, problem, algorithm, device, given=None, called=False):
@@ -27,8 +28,8 @@ def launch_once(kernel, grid, block, args, shared=0, cluster=(1, 1, 1), cooperat
     ints as int32, floats as float32, NumPy scalars as their own type, NamedTuples as their annotations say.
     """
     if DEVICE == "cpu":
-        from . import cpu
-        cpu.launch_once(kernel, grid, block, args, shared, cluster, cooperative)
+        from ..device.cpu import launch
+        launch.launch_once(kernel, grid, block, args, shared, cluster, cooperative)
         return
     if SIMULATED:
         from ..device.sim import Map, Pointer

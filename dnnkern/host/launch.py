@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from ..device._parameters import flattened, is_structure
+from ..device._parameters import CODE, flattened, kernel_name
 from ..preference import remark
 from .compile import compile_kernel
 from .device import CudaError, check, device, on_device
@@ -20,8 +20,6 @@ from .suggest import nearest
 from .table import DeviceTable, Slot, Table
 from .tensormap import Im2colMap, TensorMap
 
-CODE = {"float32": "f", "float64": "d", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q",
-        "uint64": "Q"}
 _INVALID_CONTEXT, _INVALID_HANDLE = 201, 400
 _LIMIT_DEFAULT_SHARED = 48 * 1024
 
@@ -46,10 +44,6 @@ class Argument:
     @property
     def is_pointer(self):
         return isinstance(self.type, str) and self.type.endswith("*")
-
-
-def kernel_name(kernel):
-    return getattr(kernel, "__name__", None) or repr(kernel)
 
 
 @dataclass(frozen=True)
@@ -347,15 +341,3 @@ def _shifted(array, offset):
     from ..device.sim import Pointer
     pointer = Pointer(array)
     return pointer.view(np.dtype(np.uint8)) + offset if offset else pointer
-
-
-def is_mapped(a) -> bool:
-    """Whether an argument of `launch_once` is an array and what describes its tensor map."""
-    return isinstance(a, tuple) and not is_structure(type(a))
-
-
-def constant_type(a):
-    """Type of a parameter that `launch_once` passes as a constant."""
-    if is_structure(type(a)):
-        return type(a)
-    return str(a.dtype) if hasattr(a, "dtype") else "float32" if isinstance(a, float) else "int32"

@@ -10,7 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent
 # What runs launches, chooses algorithms, simulates and runs on the processor. No kernel is made of it: of what it computes only values that
 # a kernel captures or names reach its machine code, and those are in its fingerprint. A device function written there counts with its file.
-HOST = ("dnnkern/dispatch.py", "dnnkern/find.py", "dnnkern/host/", "dnnkern/device/sim/", "dnnkern/device/cpu/",
+HOST = ("dnnkern/algorithm.py", "dnnkern/dispatch.py", "dnnkern/find.py", "dnnkern/host/", "dnnkern/device/sim/", "dnnkern/device/cpu/",
         "dnnkern/device/host_memory.py")
 
 _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]*))", re.MULTILINE)

@@ -20,7 +20,7 @@ class _Configured:
         self.kernel, self.grid, self.block, self.sharedmem = kernel, grid, block, sharedmem
 
     def __call__(self, *args):
-        from ...host.cpu import launch_arrays
+        from .launch import launch_arrays
         launch_arrays(self.kernel, self.grid, self.block, args, self.sharedmem)
 
 
