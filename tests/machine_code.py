@@ -9,7 +9,6 @@ for devices on which nothing was measured. No GPU is needed. `compare` exits wit
 """
 import argparse
 import collections
-import datetime
 import hashlib
 import importlib.metadata
 import json
@@ -20,10 +19,11 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 import zlib
 
 import sass
-from machine_code_compare import compare
+from machine_code_compare import MEASURES, compare
 
 TESTS = pathlib.Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -33,7 +33,7 @@ MADE_BY = ("machine_code.py", "representative.py", "sass.py")  # what a record r
 ARCHS = ("sm_90a", "sm_80")
 # Of other architectures two problems of each algorithm, and no further configurations: what differs there is mostly the instructions.
 EVERYTHING = "sm_90a"
-CONFIGS = 12  # of so many configurations one is recorded, beside those that are chosen
+CONFIGS = 12  # of so many configurations one is recorded, of fewer too, beside those that are chosen
 # Kinds of problems beside those of `representative`: what their epilogues, masks, states and sums are made of.
 MORE = ("bias", "residual|beta|-c-|in-place", "relu|sigmoid|tanh", "mask|causal|window", "packed|paged|ragged|lengths",
         "dropped|dropout|amsgrad|master", "recomputed|statistics|soft|weighted", "extra|dsummed|sum")
@@ -52,34 +52,36 @@ def use(checkout):
     del sys.path[0]
 
 
-def extra(op, algorithm):
-    """Cases for configurations that the contract's are too small for: products of which Hopper's tensor cores have tiles of all sizes."""
+def products(algorithm, target):
+    """[(case, configuration)] of products for Hopper's tensor cores, large enough for all tiles: of `wgmma` each in bfloat16."""
     from cases.matmul import Matmul
-    if op != "matmul" or "wgmma" not in algorithm.name:
-        return []
     operands = (("bfloat16", {"tb": True}), ("float16", {"ta": True}), ("float32", {"tb": True, "math": "tf32"}), ("int8", {"tb": True}),
                 ("float8_e4m3fn", {"tb": True}), ("bfloat16", {"bias": "column", "activation": "gelu", "c": "full", "beta": 2.0}))
     found = [Matmul(f"2048x2048x8192-{n}-{dtype}", 2048, 2048, 8192, dtype, **more) for n, (dtype, more) in enumerate(operands)]
-    return [case for case in found if algorithm.supports(case.problem()) is None]
+    tiles = algorithm.configs(found[0].problem(), target) if algorithm.name == "wgmma" else ()
+    return [*((case, None) for case in found if algorithm.refusal(case.problem(), target) is None), *((found[0], tile) for tile in tiles)]
 
 
-def chosen(op, algorithm, arch):
-    """[(case, configuration or None for the one that is chosen)] of an algorithm."""
+def chosen(op, algorithm, archs=ARCHS):
+    """(architecture, case, configuration, None for the one that is chosen) of what is recorded of an algorithm."""
     from representative import WANTED, device, representative
-    target = device(arch)
-    able = representative(op, algorithm, WANTED + MORE) + extra(op, algorithm)
-    able = [case for case in able if algorithm.refusal(case.problem(), target) is None]
-    if arch != EVERYTHING:
-        first = zlib.crc32(f"{op}/{algorithm.name}".encode())  # others for others
-        return [(case, None) for case in {able[(first + k * len(able) // 2) % len(able)].id: able[(first + k * len(able) // 2) % len(able)]
-                                          for k in (0, 1)}.values()] if able else []
-    every = {}
-    if algorithm.configs is not None:
-        for case in able:
-            for config in algorithm.configs(case.problem(), target):
-                every.setdefault(str(config), (case, config))
-    names = sorted(every)
-    return [(case, None) for case in able] + [every[name] for name in names[CONFIGS // 2::CONFIGS]]
+    able = [(case, case.problem()) for case in representative(op, algorithm, WANTED + MORE)]
+    for arch in archs:
+        target = device(arch)
+        some = [(case, problem) for case, problem in able if algorithm.refusal(problem, target) is None]
+        if some and arch != EVERYTHING:
+            first = zlib.crc32(f"{op}/{algorithm.name}".encode())  # other kinds of other algorithms
+            yield from ((arch, some[(first + k) % len(some)][0], None) for k in {0, len(some) // 2})
+            continue
+        every = {}
+        if algorithm.configs is not None:
+            for case, problem in some:
+                for config in algorithm.configs(problem, target):
+                    every.setdefault(str(config), (case, config))
+        yield from ((arch, case, None) for case, _ in some)
+        yield from ((arch, *every[name]) for name in sorted(every)[min(CONFIGS, len(every)) // 2::CONFIGS])
+        if some and op == "matmul" and "wgmma" in algorithm.name:
+            yield from ((arch, *product) for product in products(algorithm, target))
 
 
 def described(launch):
@@ -96,26 +98,20 @@ def described(launch):
     return "; ".join([", ".join(how), *(f"{a.type} {value(a)}" + f" + {a.offset}" * bool(a.offset) for a in launch.arguments)])
 
 
-def planned(op, algorithm, archs=ARCHS, only=""):
-    """(id, architecture, launch) of the launches of an algorithm; an exception in place of one that cannot be planned."""
+def planned(op, algorithm, archs=ARCHS):
+    """(id, architecture, launch) of the launches of an algorithm; an exception in place of those that cannot be planned."""
     from representative import device
-    for arch in archs:
-        target = device(arch)
-        if target.supports(algorithm.arch) is not None:
+    for arch, case, config in chosen(op, algorithm, archs):
+        name = "-".join(filter(None, (op, algorithm.name, case.id, config and str(config).replace(" ", "_"), arch)))
+        try:
+            problem, target = case.problem(), device(arch)
+            bound = algorithm.configured(problem, target).config if config is None else config
+            launches = algorithm.build(problem, target, bound)
+        except Exception as error:  # of what is recorded, whose record goes on
+            yield name, arch, error
             continue
-        for case, config in chosen(op, algorithm, arch):
-            name = "-".join(filter(None, (op, algorithm.name, case.id, config and str(config).replace(" ", "_"), arch)))
-            if not re.search(only, name):
-                continue
-            try:
-                problem = case.problem()
-                bound = algorithm.configured(problem, target).config if config is None else config
-                launches = algorithm.build(problem, target, bound)
-            except Exception as error:  # a bug of what is recorded, not of the record
-                yield name, arch, error
-                continue
-            for number, launch in enumerate(launches):
-                yield f"{name}-{number}", arch, launch
+        for number, launch in enumerate(launches):
+            yield f"{name}-{number}", arch, launch
 
 
 # ---- recording
@@ -133,16 +129,16 @@ def measured(launch, arch):
 
 
 def failed(error):
-    return {**dict.fromkeys(("instructions", "registers", "spilled", "stack", "shared"), 0), "opcodes": {},
-            "text": f"failed: {type(error).__name__}: {error}"[:2000]}
+    """What stands in a record for a kernel that cannot be planned or compiled."""
+    return {**dict.fromkeys(MEASURES, 0), "opcodes": {}, "text": f"failed: {type(error).__name__}: {error}"[:2000]}
 
 
-def recorded(op, name, archs=ARCHS, only=""):
+def recorded(op, name, archs=ARCHS):
     """{id: row}, {hash: code} of an algorithm; each kernel is compiled once."""
     from dnnkern import dispatch
     algorithm = next(a for a in dispatch.algorithms(op) if a.name == name)
-    family, rows, codes, known = algorithm.build.__module__.split(".")[1], {}, {}, {}
-    for row, arch, launch in planned(op, algorithm, archs, only):
+    family, rows, codes, known = algorithm.supports.__module__.split(".")[1], {}, {}, {}
+    for row, arch, launch in planned(op, algorithm, archs):
         made = {"of": f"{family}/{op}-{name}", "arch": arch, "kernel": "", "launch": "", "shared": 0}
         if isinstance(launch, Exception):
             key, code = row, failed(launch)
@@ -176,17 +172,17 @@ def every_algorithm():
 def record(path, checkout=ROOT, archs=ARCHS, only="", jobs=None):
     """Write the record of a checkout; its head."""
     use(checkout)
-    work = [(*row, archs, only) for row in every_algorithm()]
-    rows, codes, started, before = {}, {}, datetime.datetime.now(datetime.timezone.utc), sum(os.times()[:4])
+    work = [(op, name, archs) for op, name in every_algorithm() if re.search(only, f"{op}-{name}")]
+    head, rows, codes, started, before = state(checkout), {}, {}, time.time(), sum(os.times()[:4])
     with multiprocessing.get_context("spawn").Pool(jobs or os.cpu_count(), use, (checkout,)) as pool:
         for found, texts in progress(pool.imap_unordered(_task, work), len(work)):
             rows.update(found)
             codes.update(texts)
         pool.close()
         pool.join()  # their times are known then
-    head = {**state(checkout), "archs": list(archs), "only": only, "kernels": len({row["key"] for row in rows.values()}),
-            "date": f"{started:%Y-%m-%d %H:%M} UTC", "cpu_s": round(sum(os.times()[:4]) - before),
-            "wall_s": round((datetime.datetime.now(datetime.timezone.utc) - started).total_seconds())}
+    head |= {"archs": list(archs), "only": only, "kernels": len({row["key"] for row in rows.values()}),
+             "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(started)), "cpu_s": round(sum(os.times()[:4]) - before),
+             "wall_s": round(time.time() - started)}
     path.parent.mkdir(parents=True, exist_ok=True)
     made = path.with_name(f".{path.name}.{os.getpid()}")
     with lzma.open(made, "wt", preset=2) as file:
@@ -218,8 +214,11 @@ def state(checkout):
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "none"
     made_by = hashlib.sha256(b"".join((TESTS / name).read_bytes() for name in MADE_BY)).hexdigest()[:16]
-    return {"commit": git("rev-parse", "HEAD", at=checkout), "dirty": bool(git("status", "--porcelain", at=checkout)),
-            "versions": versions, "made_by": made_by}
+    try:
+        commit, dirty = git("rev-parse", "HEAD", at=checkout), bool(git("status", "--porcelain", at=checkout))
+    except subprocess.CalledProcessError:  # a copy without git
+        commit, dirty = "unknown", True
+    return {"commit": commit, "dirty": dirty, "versions": versions, "made_by": made_by}
 
 
 def git(*words, at=ROOT):
@@ -277,7 +276,7 @@ def main(words=None):
         ("tree", "record the working tree and compare it with a commit")))
     one.add_argument("file", type=pathlib.Path)
     one.add_argument("--checkout", type=pathlib.Path, default=ROOT, help="whose sources and cases; default: those of this one")
-    one.add_argument("--only", default="", metavar="REGEX", help="of operation-algorithm-case-architecture")
+    one.add_argument("--only", default="", metavar="REGEX", help="the algorithms whose operation-name it finds")
     two.add_argument("old", type=file_of, help="a record's file, or a commit that is recorded in build/machine-code")
     two.add_argument("new", type=file_of)
     both.add_argument("--against", metavar="COMMIT")
