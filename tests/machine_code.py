@@ -101,13 +101,18 @@ def described(launch):
 def planned(op, algorithm, archs=ARCHS):
     """(id, architecture, launch) of the launches of an algorithm; an exception in place of those that cannot be planned."""
     from representative import device
-    for arch, case, config in chosen(op, algorithm, archs):
+    try:
+        every = list(chosen(op, algorithm, archs))
+    except Exception as error:  # of what is recorded, whose record goes on
+        yield f"{op}-{algorithm.name}", "", error
+        return
+    for arch, case, config in every:
         name = "-".join(filter(None, (op, algorithm.name, case.id, config and str(config).replace(" ", "_"), arch)))
         try:
             problem, target = case.problem(), device(arch)
             bound = algorithm.configured(problem, target).config if config is None else config
             launches = algorithm.build(problem, target, bound)
-        except Exception as error:  # of what is recorded, whose record goes on
+        except Exception as error:
             yield name, arch, error
             continue
         for number, launch in enumerate(launches):
@@ -174,7 +179,8 @@ def record(path, checkout=ROOT, archs=ARCHS, only="", jobs=None):
     use(checkout)
     work = [(op, name, archs) for op, name in every_algorithm() if re.search(only, f"{op}-{name}")]
     head, rows, codes, started, before = state(checkout), {}, {}, time.time(), sum(os.times()[:4])
-    with multiprocessing.get_context("spawn").Pool(jobs or os.cpu_count(), use, (checkout,)) as pool:
+    # a process keeps all that it has compiled, 7 MB a kernel
+    with multiprocessing.get_context("spawn").Pool(jobs or os.cpu_count(), use, (checkout,), maxtasksperchild=20) as pool:
         for found, texts in progress(pool.imap_unordered(_task, work), len(work)):
             rows.update(found)
             codes.update(texts)
@@ -269,6 +275,7 @@ def tree(against, archs, jobs):
 
 
 def main(words=None):
+    sys.path.append(str(ROOT))  # where it is not installed
     parser = argparse.ArgumentParser(description="The machine code of a fixed list of problems, recorded and compared.")
     commands = parser.add_subparsers(dest="command", required=True)
     one, two, both = (commands.add_parser(name, help=text) for name, text in (

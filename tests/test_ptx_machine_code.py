@@ -160,7 +160,8 @@ def test_another_checkout(tmp_path):
             text = (root / path).read_text()
             assert text.count(before) == 1
             (root / path).write_text(text.replace(before, after))
-        done = command("record", tmp_path / f"{name}.xz", "--checkout", root, "--only", "^mse_loss_fwd-naive$", "--arch", "sm_80", "--jobs", 1)
+        done = command("record", tmp_path / f"{name}.xz", "--checkout", root, "--only", "^mse_loss_fwd-naive$", "--arch", "sm_80",
+                       "--jobs", 1)
         assert done.returncode == 0 and "of 1 algorithms, 0 failed" in done.stdout, done.stdout + done.stderr
     old, new = (machine_code.read(tmp_path / f"{name}.xz") for name in ("old", "new"))
     assert {row["kernel"] for row in new["rows"].values()} == {"renamed", "loss_fold"}
