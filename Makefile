@@ -1,10 +1,11 @@
-# make demo, test, test-full, smoke, planted, fuzz, bench, lint, docs: each first makes the environment it needs, in $(VENV), and installs
-# nothing again until setup.cfg changes.
+# make demo, test, test-full, smoke, planted, fuzz, machine-code, bench, lint, docs: each first makes the environment it needs, in $(VENV), and
+# installs nothing again until setup.cfg changes.
 #
 #   make test PYTHON=python3.13         another interpreter: give it another VENV too
 #   make test BIN=/opt/env/bin          an environment that exists already: nothing is made or installed
 #   make smoke PYTHONS="python3.12 python3.13"    these interpreters, in environments of their own, $(VENV)-3.12 and so on
-#   make demo ARGS=--plot=loss.png      arguments of the program, for demo, planted, fuzz, bench and test (pytest's)
+#   make machine-code AGAINST=main      what kernels compile to, recorded, and compared with that commit
+#   make demo ARGS=--plot=loss.png      arguments of the program, for demo, planted, fuzz, machine-code, bench and test (pytest's)
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -27,7 +28,7 @@ endif
 TESTED = $(or $(wildcard $(BIN)/python),$(PYTHON))
 PYTHONS ?= $(shell $(TESTED) .ci/pythons.py)
 
-.PHONY: demo test test-full smoke planted fuzz bench lint docs clean
+.PHONY: demo test test-full smoke planted fuzz machine-code bench lint docs clean
 
 demo: $(call with,demo$(CUDA:%=-%))
 	$(BIN)/python -m dnnkern demo $(ARGS)
@@ -46,6 +47,9 @@ planted: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 
 fuzz: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
 	NUMBA_ENABLE_CUDASIM=1 PYTHONPATH=$(CURDIR) $(BIN)/python tests/fuzz.py --processes $(shell nproc) $(ARGS)
+
+machine-code: $(call with,test$(if $(filter cu12,$(CUDA)),-cu12))
+	$(BIN)/python tests/machine_code.py tree $(AGAINST:%=--against=%) $(ARGS)
 
 bench: $(call with,bench$(CUDA:%=-%))
 	$(BIN)/python -m dnnkern bench $(ARGS)

@@ -4,6 +4,8 @@ import os
 import pathlib
 import zlib
 
+from parts import part
+
 LIMIT = 1 << 30  # bytes
 
 
@@ -17,7 +19,6 @@ def folder():
 
 def json_of(name, make):
     """The value kept under a name, or what `make()` returns, which is kept from then on. Lists, dictionaries, strings and numbers."""
-    from dnnkern.host.paths import write_atomically  # not before conftest.py has set the environment
     path = folder() / f"{name}.json.z"
     try:
         value = json.loads(zlib.decompress(path.read_bytes()))
@@ -25,7 +26,7 @@ def json_of(name, make):
         return value
     except (OSError, ValueError, zlib.error):
         value = make()
-    write_atomically(path, zlib.compress(json.dumps(value).encode(), 1))
+    part("write_atomically")(path, zlib.compress(json.dumps(value).encode(), 1))
     return value
 
 

@@ -98,11 +98,11 @@ BUGS = [Bug(f"dnnkern/{path}", *rest) for path, *rest in (
 
 
 @contextlib.contextmanager
-def checkout():
+def checkout(commit="HEAD"):
     """A copy of the project as git has it."""
     with tempfile.TemporaryDirectory(prefix="dnnkern-planted-") as folder:
         copy = pathlib.Path(folder) / "copy"
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(copy)], cwd=ROOT, check=True)
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(copy), commit], cwd=ROOT, check=True)
         try:
             yield copy
         finally:

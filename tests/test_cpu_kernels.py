@@ -1,7 +1,7 @@
 """What the processor refuses of the kernels of the compiled tier's list: nothing. They are lowered and written, not optimised or run."""
 import cases
 import pytest
-from test_ptx import _representative
+from representative import representative
 
 from dnnkern import dispatch
 from dnnkern.device import cpu
@@ -22,7 +22,7 @@ def pytest_generate_tests(metafunc):
 def _kernels(op, algorithm, full):
     """(kernel, signature) of the launches of the algorithm's cases."""
     target, found = device_of(0), {}
-    able = [case for case in _representative(op, algorithm) if algorithm.refusal(case.problem(), target) is None]
+    able = [case for case in representative(op, algorithm) if algorithm.refusal(case.problem(), target) is None]
     for case in able if full else able[:1]:
         problem = case.problem()
         bound = algorithm.configured(problem, target)

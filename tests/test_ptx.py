@@ -1,57 +1,32 @@
 """What every algorithm compiles to on each architecture it declares, without a GPU: no spills, no stack, no calls, no stray float64."""
 import itertools
-import re
 
 import cases
 import pytest
+from representative import DEVICES, REGISTERS, device, representative
 from sass import assembled
 
 from dnnkern import dispatch
 from dnnkern.device import SIMULATED
-from dnnkern.host.device import Device
 
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)
 
 from dnnkern.matmul._parse import parse_problem  # noqa: E402
 
-# A device of each architecture: (capability, multiprocessors, shared memory a block and a multiprocessor).
-DEVICES = {"sm_75": ((7, 5), 40, 65536, 65536), "sm_80": ((8, 0), 108, 166912, 167936), "sm_89": ((8, 9), 128, 101376, 102400),
-           "sm_90a": ((9, 0), 132, 232448, 233472), "sm_100a": ((10, 0), 148, 232448, 233472), "sm_120a": ((12, 0), 170, 101376, 102400)}
 # From sm_100 on NVVM takes another dialect, whose optimiser leaves a few small arrays of odd extents in local memory. Nothing was tuned
 # there.
 OPAQUE_POINTERS = ("sm_100a", "sm_120a")
-REGISTERS = 65536
 STATIC_SHARED = 48 * 1024
-DTYPES = ("f64", "f32", "f16", "bf16", "i8", "e4m3", "e5m2")
-# Kinds of problems of which each algorithm is compiled, wherever it supports one: packed, edges with everything in the epilogue, strided.
-WANTED = ("32x32x32", "epilogue", "strided|misaligned|odd-rows|negative", "gelu|mish", "batch|groups", "long|split",
-          "row-|column-|skinny|vector", "scale-row|scale-tensor", "scale-block", "depthwise", "3d|1d", "first-layer|flipped", "s2-p1")
 # Operands of the products of which every tile for Hopper's tensor cores is compiled.
 WGMMA = ("bf16 nt", "f16 tn", "f32 nt --math tf32", "i8 nt", "e4m3 nt", "e5m2 nt")
-
-
-def device(arch):
-    """A device to plan for."""
-    capability, sms, block, multiprocessor = DEVICES[arch]
-    return Device(index=0, name=arch, capability=capability, arch=arch, sms=sms, shared_per_block=block, shared_per_sm=multiprocessor,
-                  registers_per_sm=REGISTERS, l2_bytes=40 << 20, clock_hz=1.7e9, bandwidth=2e12, memory=1 << 34)
-
-
-def _representative(op, algorithm):
-    """One case a dtype and one a kind of problem, the first that the algorithm supports."""
-    able = [c for c in cases.modules()[op].CASES if not c.problem().is_empty and algorithm.supports(c.problem()) is None]
-    able += [c for c in getattr(cases.modules()[op], "LARGE", ()) if algorithm.supports(c.problem()) is None]
-    chosen = [next((c for c in able if c.id.endswith("-" + dtype)), None) for dtype in DTYPES]
-    chosen += [next((c for c in able if re.search(kind, c.id)), None) for kind in WANTED]
-    return list({c.id: c for c in chosen if c is not None}.values())
 
 
 def _rows(full):
     for op in cases.modules():
         for number, algorithm in enumerate(dispatch.algorithms(op)):
             archs = [a for a in DEVICES if device(a).supports(algorithm.arch) is None]
-            chosen = _representative(op, algorithm)
+            chosen = representative(op, algorithm)
             rows = itertools.product(chosen, archs)
             if not full:  # once, on an architecture and with a kind of problem that change from algorithm to algorithm
                 rows = ((chosen[number % len(chosen)], archs[number % len(archs)]),)
