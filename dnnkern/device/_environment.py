@@ -11,6 +11,11 @@ def words(variable, known) -> frozenset:
     return found
 
 
+def checks() -> frozenset:
+    """What DNNKERN_CHECK asks for."""
+    return words("DNNKERN_CHECK", ("bounds", "integers", "nan", "unwritten", "values"))
+
+
 def word(variable, known, default) -> str:
     """The one word given, or the default where there is none."""
     given = os.environ.get(variable) or default
