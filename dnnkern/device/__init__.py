@@ -46,14 +46,14 @@ def jit(function=None, **options):
     - An integer literal, or an integer of the closure, takes the type of the other operand, which it must fit; int32 by itself.
     - A float literal is a float32 beside a float32, else a float64.
     - Integers meet floats only as literals; int / int is an error, so is a shift by the width or more.
-    - Overflow of uint32 wraps; that of int32 is undefined, as in C: what is to wrap is uint32.
+    - Overflow of uint32 wraps; that of int32 is undefined, as in C, but in an expression that is the argument of `wrapping`.
 
     So are ``+ - * / // % << >> & | ^ ~``, comparisons, ``min max abs range``, and what branches and loops join; the rest is Numba's.
     Device functions that a kernel calls have the types of their own decorator.
 
     >>> @jit(launch_bounds=256)
     ... def scale(x, n, factor):
-    ...     i = cuda.grid(1)
+    ...     i = cuda.blockIdx.x * 256 + cuda.threadIdx.x
     ...     if i < n:
     ...         x[i] *= factor
     """
