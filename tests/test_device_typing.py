@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from kit import launch
 
-from dnnkern.device import HOST_MEMORY, SIMULATED, cuda, f32, i32, i64, jit, u32
+from dnnkern.device import HOST_MEMORY, SIMULATED, cuda, f32, i32, i64, jit, u32, wrapping
 from dnnkern.device._parameters import flattened
 from dnnkern.device.typed import device_function
 from dnnkern.host.launch import Argument, Launch
@@ -70,7 +70,6 @@ def _hash(words, y, seed, count):
     y[7] = (seed - x) * 3 >> 5
 
 
-@pytest.mark.skipif(SIMULATED, reason="uint32 does not wrap there")
 def test_uint32_wraps():
     mask, words = 0xFFFFFFFF, np.random.default_rng(3).integers(0, 2 ** 32, 9, np.uint32)
     for seed in (0, 1, 0x80000000, mask):
@@ -83,6 +82,20 @@ def test_uint32_wraps():
         expected = [x, x // 10 + x % 10, (x - 1 & mask) >> 1, (x - seed & mask) > 0x80000000, -x & mask, (~x & mask) >> 3,
                     max(x - 1 & mask, seed), ((seed - x & mask) * 3 & mask) >> 5]
         assert y.tolist() == expected, seed
+
+
+@jit(launch_bounds=32)
+def _overflows(y, a, b):
+    y[0] = wrapping(a * b + 7 - (a << 4))
+    y[1] = wrapping(a + a) >> 3
+
+
+def test_wrapping():
+    for a, b in ((2 ** 31 - 1, 12345), (-2 ** 31, -77), (5, 6)):
+        y = np.zeros(2, np.int32)
+        launch(_overflows, 1, 1, y, a, b)
+        expected = [v + 2 ** 31 & 0xFFFFFFFF for v in (a * b + 7 - (a << 4), a + a)]
+        assert y.tolist() == [expected[0] - 2 ** 31, expected[1] - 2 ** 31 >> 3]
 
 
 @jit(launch_bounds=32)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 from sass import machine_code, ptx
 
-from dnnkern.device import SIMULATED, cuda, f32, f64, i32, i64, jit, u32
+from dnnkern.device import SIMULATED, cuda, f32, f64, i32, i64, jit, u32, wrapping
 from dnnkern.device.typed import device_function
 
 if SIMULATED:
@@ -228,6 +228,19 @@ def test_machine_code_has_no_wide_arithmetic():
             x[i] = x[(i % n) * m + i // n] * 0.5
     code = machine_code(kernel, ("float32*", "int32", "int32"))
     assert not code.doubles and len(code.opcodes("IMAD.WIDE")) == 2
+
+
+def test_wrapping_takes_back_that_nothing_overflows():
+    def plain(x, a, b):
+        x[0] = a * b + 7 - (a << 2)
+
+    def marked(x, a, b):
+        x[0] = wrapping(a * b + 7 - (a << 2))
+    found = [compile_llvm(jit(kernel), ("int32*", "int32", "int32"), "sm_90a") for kernel in (plain, marked)]
+    assert [text.count(" nsw ") for text in found] == [3, 0]
+    for wrong in ("wrapping(l)", "wrapping(f)", "wrapping(w * u)"):
+        with pytest.raises(Exception, match="wrapping takes an int32, not"):
+            returned(wrong)
 
 
 def test_errors_name_file_and_line():

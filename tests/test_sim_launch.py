@@ -92,7 +92,7 @@ def test_environment_sets_the_schedule():
     ("DNNKERN_SIM_POLICY", "dnnkern.device", "DNNKERN_SIM_POLICY='nonsense'; expected one of fifo, lifo, random"),
     ("DNNKERN_SIM_SEED", "dnnkern.device", "DNNKERN_SIM_SEED='nonsense'; expected an integer of 0 or more"),
     ("DNNKERN_DEVICE", "dnnkern.device", "DNNKERN_DEVICE='nonsense'; expected one of cuda, cpu, simulator, or the index of a GPU"),
-    ("DNNKERN_CHECK", "dnnkern.matmul(x, x)", "DNNKERN_CHECK='nonsense'; expected bounds, nan, unwritten, values"),
+    ("DNNKERN_CHECK", "dnnkern.matmul(x, x)", "DNNKERN_CHECK='nonsense'; expected bounds, integers, nan, unwritten, values"),
     ("DNNKERN_LOG", "dnnkern.matmul(x, x)", "DNNKERN_LOG='nonsense'; expected dispatch"),
     ("DNNKERN_PREFER", "dnnkern.matmul(x, x)", "DNNKERN_PREFER is 'nonsense', and no algorithm has that name")])
 def test_an_environment_that_makes_no_sense(variable, program, words):

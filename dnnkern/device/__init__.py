@@ -22,10 +22,11 @@ from ._mode import DEVICE, HOST_MEMORY, SIMULATED
 from ._typed import mark
 
 if SIMULATED:
-    from .sim import cuda, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+    from .sim import cuda, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, wrapping
+    from .sim.integers import twin_of
 else:
     from ._numba import SCALARS as _S
-    from ._numba import cuda
+    from ._numba import cuda, wrapping
     from . import _numba_typing  # noqa: F401  takes part in what numba.cuda compiles
     i8, u8, i16, u16, i32, u32, i64, u64, f32, f64 = (
         _S[n] for n in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64"))
@@ -34,7 +35,7 @@ else:
         programs.install()
 
 __all__ = ["DEVICE", "HOST_MEMORY", "SIMULATED", "cuda", "device_function", "f32", "f64", "i8", "i16", "i32", "i64", "instruction", "jit",
-           "u8", "u16", "u32", "u64"]
+           "u8", "u16", "u32", "u64", "wrapping"]
 
 
 def jit(function=None, **options):
@@ -45,14 +46,14 @@ def jit(function=None, **options):
     - An integer literal, or an integer of the closure, takes the type of the other operand, which it must fit; int32 by itself.
     - A float literal is a float32 beside a float32, else a float64.
     - Integers meet floats only as literals; int / int is an error, so is a shift by the width or more.
-    - Overflow of uint32 wraps; that of int32 is undefined, as in C: what is to wrap is uint32.
+    - Overflow of uint32 wraps; that of int32 is undefined, as in C, but in an expression that is the argument of `wrapping`.
 
     So are ``+ - * / // % << >> & | ^ ~``, comparisons, ``min max abs range``, and what branches and loops join; the rest is Numba's.
     Device functions that a kernel calls have the types of their own decorator.
 
     >>> @jit(launch_bounds=256)
     ... def scale(x, n, factor):
-    ...     i = cuda.grid(1)
+    ...     i = cuda.blockIdx.x * 256 + cuda.threadIdx.x
     ...     if i < n:
     ...         x[i] *= factor
     """
@@ -85,6 +86,6 @@ def instruction(text, results, operands, *, twin, memory=False, pure=False, conv
         All lanes of a warp execute it together: the compiler may not put it under another condition.
     """
     if SIMULATED:
-        return twin
+        return twin if convergent else twin_of(twin, tuple(results), tuple(operands))
     from ._numba import instruction as emit
     return emit(text, results, operands, memory=memory, pure=pure, convergent=convergent)

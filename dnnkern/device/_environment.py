@@ -11,6 +11,11 @@ def words(variable, known) -> frozenset:
     return found
 
 
+def checks() -> frozenset:
+    """What DNNKERN_CHECK asks for (see `host.check`)."""
+    return words("DNNKERN_CHECK", ("bounds", "integers", "nan", "unwritten", "values"))
+
+
 def word(variable, known, default) -> str:
     """The one word given, or the default where there is none."""
     given = os.environ.get(variable) or default
@@ -29,8 +34,3 @@ def integer(variable, default=0, least=0) -> int:
     if found is None or found < least:
         raise ValueError(f"{variable}={given!r}; expected an integer of {least} or more")
     return found
-
-
-def checks() -> frozenset:
-    """What DNNKERN_CHECK asks for (see `host.check`)."""
-    return words("DNNKERN_CHECK", ("bounds", "nan", "unwritten", "values"))

@@ -397,6 +397,26 @@ def add(typingctx, a, b):
     return a(a, b), lambda context, builder, signature, args: (builder.fadd if isinstance(a, types.Float) else builder.add)(*args)
 
 
+def _wraps(value):
+    """Let an arithmetic expression wrap: Numba declares that its signed operations do not."""
+    if getattr(value, "opname", None) in ("add", "sub", "mul", "shl", "and", "or", "xor"):
+        value.flags = [flag for flag in value.flags if flag != "nsw"]
+        for operand in value.operands:
+            _wraps(operand)
+
+
+@intrinsic
+def wrapping(typingctx, value):
+    """An int32 expression, the argument as it is written there, that may overflow: it wraps."""
+    if types.unliteral(value) != types.int32:
+        raise errors.TypingError(f"wrapping takes an int32, not {value}")
+
+    def codegen(context, builder, signature, args):
+        _wraps(args[0])
+        return args[0]
+    return types.int32(types.int32), codegen
+
+
 def bitcast(source, target):
     """Intrinsic: the bits of a value cast to `source`, as a value of `target`."""
     def emit(typingctx, value):

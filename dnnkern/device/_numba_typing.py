@@ -178,15 +178,17 @@ class _Ruled(types.Function):
 
     def __init__(self, stock):
         super().__init__(stock.templates)
-        self.stock, self.rule = stock, _RULES[stock.typing_key]
+        self.stock, self.rule, self.found = stock, _RULES[stock.typing_key], {}
 
     def get_call_type(self, context, args, kws):
+        if args in self.found and not kws:
+            return self.found[args]
         found = None if kws else self.rule(self.typing_key, args)
         if found is None:
             found = self.stock.get_call_type(context, args, kws)
             self._impl_keys[found.args] = self.stock.get_impl_key(found)
         else:
-            self._impl_keys[found.args] = self.typing_key
+            self.found[args], self._impl_keys[found.args] = found, self.typing_key
         return found
 
 

@@ -26,7 +26,7 @@ from . import SIMULATED, device_function, f32, f64, i8, i16, i32, i64, instructi
 if SIMULATED:
     def float_bits(value):
         """The 32 bits of a float32, as uint32."""
-        return struct.unpack("<I", struct.pack("<f", value))[0]
+        return u32(struct.unpack("<I", struct.pack("<f", value))[0])
 
     def bits_float(bits):
         """The float32 of 32 bits."""
@@ -34,7 +34,7 @@ if SIMULATED:
 
     def double_words(value):
         """The two 32-bit words (low, high) of a float64."""
-        return struct.unpack("<II", struct.pack("<d", value))
+        return tuple(map(u32, struct.unpack("<II", struct.pack("<d", value))))
 
     def words_double(low, high):
         """The float64 of two 32-bit words."""

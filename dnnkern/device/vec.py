@@ -30,7 +30,7 @@ if SIMULATED:
     from .sim.engine import current
     from .sim.errors import Misuse
     from .sim.pointer import at_address
-    from .sim.scalars import converter
+    from .sim.scalars import converter, u32, u64
 
     def _window(at, dtype, count, what):
         """The running thread, its block's shared memory as elements of `dtype`, and the number among them of that at address `at`, checked
@@ -116,11 +116,11 @@ if SIMULATED:
 
     def address(p, i):
         """64-bit address of element `i` of a flat pointer or a 1-D array."""
-        return p.address + i * p.dtype.itemsize
+        return u64(p.address + int(i) * p.dtype.itemsize)
 
     def shared_address(array, i):
         """32-bit address, in the shared-memory window, of element `i` of a 1-D shared array."""
-        return array.address + i * array.dtype.itemsize
+        return u32(array.address + int(i) * array.dtype.itemsize)
 
     def pin(count):
         """Function ``pin(buffer)``: the optimiser may not keep what was computed from the first `count` elements of a local array.

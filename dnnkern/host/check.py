@@ -2,8 +2,9 @@
 
 ``DNNKERN_CHECK=nan`` reports outputs that hold NaN or infinity, printed with the command that runs the same problem again; ``values``
 arrays of indices out of range, before anything is launched; ``unwritten`` results that depend on memory that nothing has written (see
-`unwritten`); ``bounds`` kernels on the processor that access what their launch was not given (`cpu` compiles them so). A list of them,
-separated by commas, is possible. All wait for the device at every call.
+`unwritten`); ``bounds`` kernels on the processor that access what their launch was not given (`cpu` compiles them so); ``integers`` int32
+that overflow in the simulator (its `config` looks for the word). A list of them, separated by commas, is possible. All wait for the device
+at every call.
 """
 import json
 import shlex
@@ -12,13 +13,15 @@ import sys
 import numpy as np
 
 from ..algorithm import problem_record
-from ..device import HOST_MEMORY, _environment
+from ..device import HOST_MEMORY, SIMULATED, _environment
 from .arrays import kind_of
 from .dtypes import STORAGE, dtype_name, numpy_dtype
 
 CHECKS = _environment.checks()
 if "bounds" in CHECKS and not HOST_MEMORY:
     raise ValueError("DNNKERN_CHECK=bounds: accesses are checked on the processor, in the simulator always; expected DNNKERN_DEVICE=cpu")
+if "integers" in CHECKS and not SIMULATED:
+    raise ValueError("DNNKERN_CHECK=integers: integers are checked in the simulator; expected DNNKERN_DEVICE=simulator")
 
 
 class CheckFailed(ArithmeticError):

@@ -38,8 +38,9 @@ Limits
 ------
 - A loop that polls memory by plain loads never ends: nothing interrupts a thread but barriers, collectives, atomic operations and
   `cuda.nanosleep`. On a GPU such a loop is a race as well.
-- Nothing is typed. Integers are Python ints until cast or stored; a bare float literal takes the type of what it meets, on a GPU it is
-  float64. Compiling finds those.
+- Little is typed. Integers are Python ints until cast or stored; in kernels of `dnnkern.device.jit` unsigned ones wrap, and int32 that
+  overflow are found under ``config.integers = "checked"`` (see `integers`). A bare float literal takes the type of what it meets, on a GPU
+  it is float64 but in kernels of `jit`. Compiling finds those, and all errors of types.
 - Float sums are NumPy's, rounded like a GPU's one by one; `cuda.fma` is rounded once. Float arrays of `cuda.local` are ndarrays.
 - A fence counts in both directions, and what a barrier joins is passed on by any of its threads. An atomic operation that follows no fence
   passes nothing on: that a value was read proves no order.
@@ -50,10 +51,12 @@ from .api import cuda
 from .config import config
 from .engine import STATS, current
 from .errors import Deadlock, Misuse, Race, SimError
+from .integers import wrapping
 from .maps import Map
 from .numba_plugin import install
 from .pointer import Pointer
 from .scalars import f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 
 __all__ = ["Deadlock", "Map", "Misuse", "Pointer", "Race", "STATS", "SimError", "config", "cuda", "current", "f32", "f64", "i8", "i16",
-           "i32", "i64", "install", "u8", "u16", "u32", "u64"]
+           "i32", "i64", "install", "u8", "u16", "u32", "u64",
+           "wrapping"]

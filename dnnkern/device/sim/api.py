@@ -11,7 +11,7 @@ from .atomics import Atomic
 from .engine import pause
 from .kernel import jit
 from .names import ArrayName
-from .scalars import as_dtype
+from .scalars import as_dtype, i64
 
 
 class _Shared:
@@ -84,14 +84,14 @@ class Cuda(HostFunctions):
         """Position of the thread in the grid: a number, or a tuple of `ndim` numbers."""
         t = engine.CURRENT
         size = t.block.launch.block_dim
-        at = tuple(b * n + i for b, n, i in zip(t.blockIdx, size, t.threadIdx))
+        at = tuple(i64(b) * n + i for b, n, i in zip(t.blockIdx, size, t.threadIdx))
         return at[0] if ndim == 1 else at[:ndim]
 
     @staticmethod
     def gridsize(ndim):
         """Threads of the grid in each of `ndim` directions."""
         launch = engine.CURRENT.block.launch
-        size = tuple(g * b for g, b in zip(launch.grid, launch.block_dim))
+        size = tuple(i64(g) * b for g, b in zip(launch.grid, launch.block_dim))
         return size[0] if ndim == 1 else size[:ndim]
 
     @staticmethod

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..host_memory import POISON, poisoned
 from .errors import Misuse
+from .integers import view
 from .names import PartName
 from .scalars import converter
 
@@ -57,6 +58,7 @@ class Layout:
             self.kind = Matrix if len(shape) == 2 else Vector
             self.data = self.data[start:start + shape[0] * strides[0]]
             self.code += start
+        self.kind = view(self.kind, dtype)
 
     def of_thread(self, thread):
         """The array in the hands of `thread`."""

@@ -4,6 +4,7 @@ import numpy as np
 from . import engine, order
 from .arrays import View
 from .errors import Misuse
+from .integers import tags
 
 
 def _update(ary, index, change):
@@ -27,7 +28,7 @@ def _update(ary, index, change):
         data[k] = new
         thread.block.launch.idle = 0
     engine.pause(lambda: f"polls {ary.title}[{index}], which is {old}")
-    return old
+    return tags[ary.dtype.name](old) if ary.dtype.name in tags else old
 
 
 class Atomic:

@@ -65,7 +65,7 @@ def threads_of(values):
 
 def registers(what, array, start, count, dtype):
     """`count` elements from `start` on of a local array, as an ndarray over the same memory."""
-    if type(array) is Vector and array.thread is Nobody:
+    if isinstance(array, Vector) and array.thread is Nobody:
         layout = array.layout
         flat, first, extent = layout.buffer.local, layout.start + start, array.extent
     elif isinstance(array, np.ndarray) and array.ndim == 1:

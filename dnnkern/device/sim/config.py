@@ -30,6 +30,9 @@ class Config:
         A launch that raises `Race` is run a second time, to find the source lines of both accesses. What a kernel prints comes twice then.
     spin_limit : int
         Consecutive polls, by all threads together, none of which sees or causes a change, that count as a deadlock.
+    integers : str
+        Of kernels of `dnnkern.device.jit`: "plain", or "checked", where an int32 that overflows outside `wrapping`, and an operation on a
+        signed and an unsigned integer, is an error. Some three times slower. DNNKERN_CHECK=integers sets the default.
     """
     policy: str = field(default_factory=lambda: _environment.word("DNNKERN_SIM_POLICY", POLICIES, "fifo"))
     seed: int = field(default_factory=lambda: _environment.integer("DNNKERN_SIM_SEED"))
@@ -41,6 +44,7 @@ class Config:
     shared_base: int = 0x410
     lines: bool = True
     spin_limit: int = 500000
+    integers: str = field(default_factory=lambda: "checked" if "integers" in _environment.checks() else "plain")
 
 
 config = Config()

@@ -16,6 +16,7 @@ from .._words import ranges
 from . import trace
 from .config import POLICIES, config
 from .errors import Deadlock, Misuse, Race, annotate
+from .integers import tags
 from .names import line
 
 CURRENT = None
@@ -31,6 +32,8 @@ class Dim3:
     __slots__ = "x", "y", "z"
 
     def __init__(self, x, y=1, z=1):
+        if "int32" in tags:
+            x, y, z = map(tags["int32"], (x, y, z))
         self.x, self.y, self.z = x, y, z
 
     def __iter__(self):

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 
 from .._fork import in_forked_child
-from . import engine, order, trace
+from . import engine, integers, order, trace
 from .arrays import Buffer, Layout
 from .block import Block
 from .config import config
@@ -173,7 +173,7 @@ class Kernel:
             raise Misuse(f"kernel {self.__name__} is launched from inside a kernel")
         if not all(grid):
             return
-        with _one_launch:
+        with _one_launch, integers.of(self.py_func):
             again = functools.partial(Launch, self, args, fresh, grid=grid, block=block, cluster=cluster, shared=shared,
                                       cooperative=cooperative)
             launch = again()

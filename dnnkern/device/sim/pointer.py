@@ -6,6 +6,7 @@ import numpy as np
 from ..host_memory import bytes_at
 from .arrays import Buffer, Nobody, View
 from .errors import Misuse
+from .integers import view
 from .scalars import as_dtype, converter
 
 _addresses, _free_addresses = {}, itertools.count(0x7F0000000000, 1 << 38)  # shared by threads that call: no step of them can be halved
@@ -13,12 +14,12 @@ _addresses, _free_addresses = {}, itertools.count(0x7F0000000000, 1 << 38)  # sh
 
 class Target:
     """What a pointer of one type is to all threads: the elements of an allocation."""
-    __slots__ = "buffer", "dtype", "name", "convert", "data", "code", "count", "others"
+    __slots__ = "buffer", "dtype", "name", "convert", "data", "code", "count", "others", "kind"
 
     def __init__(self, buffer, dtype, name, others=None):
         self.buffer, self.dtype, self.name = buffer, dtype, name
         self.convert, self.data, self.code = converter(dtype), buffer.elements(dtype), buffer.code(dtype)
-        self.count = len(self.data)
+        self.count, self.kind = len(self.data), view(Pointer, dtype)
         self.others = {} if others is None else others
         self.others[dtype] = self
 
@@ -146,7 +147,7 @@ def at_address(address, dtype, thread):
 
 def point(target, start, shift, thread):
     """A pointer to element `start` of `target`, plus `shift` bytes, in the hands of `thread`."""
-    p = Pointer.__new__(Pointer)
+    p = Pointer.__new__(target.kind)
     p._set(target, start, shift, thread)
     return p
 

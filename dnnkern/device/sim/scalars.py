@@ -1,13 +1,15 @@
 """Casts and element types.
 
 An integer in a kernel is a Python int: as on a GPU, where Numba widens, a sum of two 32-bit integers does not wrap until it is cast or
-stored. A float is a NumPy scalar. Casts double as the dtype of an array.
+stored. In a kernel of `dnnkern.device.jit` it may be one that knows its type (see `integers`). A float is a NumPy scalar. Casts double as
+the dtype of an array.
 """
 from functools import lru_cache
 
 import numpy as np
 
 from .._parameters import rebuilt
+from .integers import tags
 
 f32, f64 = np.float32, np.float64
 
@@ -19,14 +21,14 @@ def _integer(name):
     least = -half
     if dtype.kind == "i":
         def cast(x):
-            if type(x) is int and least <= x < half:
-                return x
-            return ((int(x) + half) & mask) - half
+            if not (type(x) is int and least <= x < half):
+                x = ((int(x) + half) & mask) - half
+            return x if not tags or name not in tags else tags[name](x)
     else:
         def cast(x):
-            if type(x) is int and 0 <= x <= mask:
-                return x
-            return int(x) & mask
+            if not (type(x) is int and 0 <= x <= mask):
+                x = int(x) & mask
+            return x if not tags or name not in tags else tags[name](x)
     cast.__name__ = cast.__qualname__ = name
     cast.__doc__ = f"`x` as {name}: truncated towards zero, wrapped to {8 * dtype.itemsize} bits."
     cast.dtype = dtype
@@ -58,13 +60,13 @@ def converter(dtype):
 
 def as_parameter(kind, value):
     """A constant as a kernel parameter of a type, a NamedTuple's class among them (see `_parameters`)."""
-    return rebuilt(kind, value, lambda scalar, v: np.dtype(scalar).type(v) if scalar.startswith("float") else int(v))
+    return rebuilt(kind, value, lambda scalar, v: np.dtype(scalar).type(v))
 
 
 def as_argument(value):
-    """A scalar as a kernel parameter: NumPy integers become Python ints, Python floats are float64 as they are to Numba."""
+    """A scalar as a kernel parameter: NumPy integers become Python ints of their type, Python floats are float64 as they are to Numba."""
     if isinstance(value, np.integer):
-        return int(value)
+        return tags.get(value.dtype.name, int)(value)
     if type(value) is float:
         return np.float64(value)
     return value
