@@ -1,6 +1,7 @@
 """Memory that nothing has written: what it holds, and where it is read."""
 from ..host_memory import POISON
-from .trace import located, place
+from .place import place
+from .trace import located
 
 
 class Fresh:

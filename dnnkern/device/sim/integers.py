@@ -15,17 +15,13 @@ import operator
 from .._typed import is_typed
 from .config import config
 from .errors import Misuse
+from .place import place
 
 tags = {}
 """{name of a dtype: class of its integers} in the launch that runs; empty where all are plain."""
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "and": "&", "or": "|", "xor": "^"}
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _USES = "int", "index", "float", "bool", "hash", *_COMPARISONS
-
-
-def _place():
-    from .trace import place
-    return place()
 
 
 class Overflowed(int):
@@ -69,7 +65,7 @@ def _make(name, family, narrower, checked):
         return new(T, (value - low & mask) + low)
 
     def overflowed(value, a, b, sign):
-        text = f"{name} {a} {sign} {b} = {value} overflows at {_place()}"
+        text = f"{name} {a} {sign} {b} = {value} overflows at {place()}"
         return Overflowed(value, text) if bits == 32 else Overflowed.refuse(Overflowed(0, text))
 
     def beside(a, b, sign):
@@ -78,7 +74,7 @@ def _make(name, family, narrower, checked):
         if t in narrower or t is bool:
             return True
         if t in family.values() and T not in _NARROWER_OF.get(t, ()):
-            raise Misuse(f"{name} {sign} {t.__name__} at {_place()}: signed with unsigned; cast one")
+            raise Misuse(f"{name} {sign} {t.__name__} at {place()}: signed with unsigned; cast one")
         return False
 
     def arithmetic(method, sign, reflected=False):
