@@ -1,4 +1,4 @@
-"""Types of numbers in functions marked `typed`: 32-bit integers stay 32-bit, a literal takes the type of the operand beside it.
+"""Types of numbers in marked functions (see `_typed`): 32-bit integers stay 32-bit, a literal takes the type of the operand beside it.
 
 Numba computes integers in 64 bits and, beside a float literal, in float64, whatever the operands are. A marked function is inferred in
 `_Typing` and lowered in `_Lowering`, which share all declarations and implementations with numba-cuda's own contexts and differ in the
@@ -205,7 +205,7 @@ def _each(change, t):
 
 def _to_typed(t):
     """What a marked function is compiled for: for any integer, not for each one that it is called with. Float literals stay literals."""
-    return t.literal_type if isinstance(t, types.IntegerLiteral) else t
+    return WeakInt(t.literal_value).literal_type if isinstance(t, types.IntegerLiteral) else t
 
 
 def _to_other(t):
@@ -308,17 +308,13 @@ def _switch(typed):
 
 @contextlib.contextmanager
 def _rules(typed):
-    """Within, functions are compiled by these rules, or by Numba's. Numba's processors share one lock: nobody else compiles meanwhile."""
+    """Within, functions are compiled by these rules, or by Numba's. Hold the compilers' lock, which Numba's own target shares."""
     before = _typed_now
-    if typed == before:
+    _switch(typed)
+    try:
         yield
-        return
-    with global_compiler_lock:
-        _switch(typed)
-        try:
-            yield
-        finally:
-            _switch(before)
+    finally:
+        _switch(before)
 
 
 def _compile_cuda(pyfunc, *args, **options):
