@@ -1,5 +1,6 @@
 """Descriptors, dtypes, the adapters of frameworks' arrays, streams, devices."""
 import ctypes
+import weakref
 
 import numpy as np
 import pytest
@@ -342,6 +343,14 @@ class _Protocol:
                                           (_Stream(handle=ctypes.c_void_p(None)), 0)])
 def test_stream_handles(stream, want):
     assert stream_handle("f", stream) == want
+
+
+@pytest.mark.parametrize("name, references", [("cuda_stream", 0), ("ptr", 1), ("handle", 1)])
+def test_objects_of_streams_that_may_end_are_kept(name, references):
+    """Not PyTorch's, whose C++ does not clear weak references."""
+    stream = _Stream(**{name: 12})
+    stream_handle("f", stream)
+    assert weakref.getweakrefcount(stream) == references
 
 
 def test_things_that_are_no_streams():

@@ -411,5 +411,7 @@ def stream_handle(function, stream) -> int:
             handle = int(getattr(value, "value", value) or 0)
     if handle is None:
         raise TypeError(f"{function}: stream is {shown(stream)}; expected an int or a stream of Numba, CuPy, PyTorch or cuda.core")
-    introduce(stream, handle)
+    # PyTorch's own live as long as the process. Weak references to these objects outlive them (2.11), and end in a segmentation fault.
+    if not hasattr(stream, "cuda_stream"):
+        introduce(stream, handle)
     return handle
