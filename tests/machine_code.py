@@ -31,7 +31,7 @@ RECORDS = ROOT / "build" / "machine-code"
 TOOLS = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink", "cuda-core")
 MADE_BY = ("machine_code.py", "representative.py", "sass.py")  # what a record rests on beside the sources that it is of
 ARCHS = ("sm_90a", "sm_80")
-# Of other architectures two problems of each algorithm, and no further configurations: what differs there is mostly the instructions.
+# Of other architectures one problem of each algorithm: most kernels differ there in their instructions alone.
 EVERYTHING = "sm_90a"
 CONFIGS = 12  # of so many configurations one is recorded, of fewer too, beside those that are chosen
 # Kinds of problems beside those of `representative`: what their epilogues, masks, states and sums are made of.
@@ -70,8 +70,7 @@ def chosen(op, algorithm, archs=ARCHS):
         target = device(arch)
         some = [(case, problem) for case, problem in able if algorithm.refusal(problem, target) is None]
         if some and arch != EVERYTHING:
-            first = zlib.crc32(f"{op}/{algorithm.name}".encode())  # other kinds of other algorithms
-            yield from ((arch, some[(first + k) % len(some)][0], None) for k in {0, len(some) // 2})
+            yield arch, some[zlib.crc32(f"{op}/{algorithm.name}".encode()) % len(some)][0], None  # other kinds of other algorithms
             continue
         every = {}
         if algorithm.configs is not None:
@@ -140,9 +139,9 @@ def failed(error):
 
 def recorded(op, name, archs=ARCHS):
     """{id: row}, {hash: code} of an algorithm; each kernel is compiled once."""
-    from dnnkern import dispatch
-    algorithm = next(a for a in dispatch.algorithms(op) if a.name == name)
-    family, rows, codes, known = algorithm.supports.__module__.split(".")[1], {}, {}, {}
+    import dnnkern
+    algorithm = next(a for a in dnnkern.dispatch.algorithms(op) if a.name == name)
+    family, rows, codes, known = getattr(dnnkern, op).__module__.split(".")[1], {}, {}, {}
     for row, arch, launch in planned(op, algorithm, archs):
         made = {"of": f"{family}/{op}-{name}", "arch": arch, "kernel": "", "launch": "", "shared": 0}
         if isinstance(launch, Exception):
