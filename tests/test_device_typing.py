@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from kit import launch
 
-from dnnkern.device import HOST_MEMORY, SIMULATED, cuda, f32, i32, i64, jit, u32, wrapping
+from dnnkern.device import HOST_MEMORY, SIMULATED, cuda, device_function, f32, i32, i64, jit, u32, wrapping
 from dnnkern.device._parameters import flattened
-from dnnkern.device.typed import device_function
 from dnnkern.host.launch import Argument, Launch
 
 N, HALF, TABLE = 5, 0.5, ((1, 2), (3, 4))

@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 
-from dnnkern.device import SIMULATED, cuda, device_function, f32, f64, fastmath, i32, index, jit, typed
+from dnnkern.device import SIMULATED, cuda, device_function, f32, f64, fastmath, i32, index, jit
 from dnnkern.host import compile as compile_module
 from dnnkern.host import sources
 from dnnkern.host.compile import cache_key, compile_kernel, fingerprint
@@ -75,7 +75,7 @@ def test_the_types_of_a_kernel_and_of_what_it_calls():
     def kernel(x, n):
         x[n] = f32(n)
     keys = [key(decorate(kernel)) for decorate in (cuda.jit, jit)]
-    keys += [key(make(helper=decorate(plain))) for decorate in (device_function, typed.device_function)]
+    keys += [key(make(helper=decorate(plain))) for decorate in (cuda.jit(device=True, forceinline=True), device_function)]
     assert len(set(keys)) == 4 and key(jit(kernel)) == keys[1]
 
 

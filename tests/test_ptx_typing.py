@@ -7,8 +7,7 @@ from typing import NamedTuple
 import pytest
 from sass import machine_code, ptx
 
-from dnnkern.device import SIMULATED, cuda, f32, f64, i32, i64, jit, u32, wrapping
-from dnnkern.device.typed import device_function
+from dnnkern.device import SIMULATED, cuda, device_function, f32, f64, i32, i64, jit, u32, wrapping
 
 if SIMULATED:
     pytest.skip("compiles for hardware; the simulator replaces numba.cuda in this process", allow_module_level=True)

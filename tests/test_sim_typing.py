@@ -8,7 +8,7 @@ import pytest
 
 from dnnkern.device import cuda, f32, i32, i64, instruction, jit, u8, u32, u64, wrapping  # noqa: F401 (in expressions)
 from dnnkern.device.sim import Misuse, Pointer, config, integers
-from dnnkern.device.typed import device_function
+from dnnkern.device import device_function
 
 N = 7
 

@@ -6,7 +6,7 @@ elements; each coordinate costs a division of 64-bit integers.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, f32, f64, i64
+from ..device import cuda, f32, f64, i64, jit
 from ..device.convert import element
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
@@ -67,7 +67,7 @@ def kernel(config):
     HAS_B, HAS_C, TWO, INDEX = inputs > 1, inputs > 2, len(stores) > 1, config.function.mode == "gen_index"
     NUMBERS = config.function.is_scaled
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def pointwise_naive(a, b, c, y, z, elements, firsts, sizes, strides, alpha, beta):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < elements:

@@ -9,7 +9,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -102,7 +102,7 @@ def kernel(config):
     A_SCALE, B_SCALE, C_SCALE, Y_SCALE, Z_SCALE = five([word_of(ITEMSIZE[d])[2] for d in work.dtypes], work.inputs)
     LED = work.align > 0
 
-    @cuda.jit(launch_bounds=(THREADS, work.blocks))
+    @jit(launch_bounds=(THREADS, work.blocks))
     def pointwise_rows(a, b, c, y, z, threads, row, rows, chunks, groups, firsts, steps, sizes, strides, alpha, beta):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < threads:

@@ -8,7 +8,7 @@ It is bound by memory; with two bytes an element there is time for some 27 instr
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -80,7 +80,7 @@ def kernel(config):
     scales = [word_of(ITEMSIZE[d])[2] for d in work.dtypes]
     A_SCALE, B_SCALE, C_SCALE, Y_SCALE, Z_SCALE = five(scales, work.inputs)
 
-    @cuda.jit(launch_bounds=(THREADS, work.blocks))
+    @jit(launch_bounds=(THREADS, work.blocks))
     def pointwise_vector(a, b, c, y, z, elements, firsts, alpha, beta):
         tile = i64(i64(cuda.blockIdx.x) * TILE)
         lead = lead_of(advance(y, i64(firsts[3] * Y_SCALE)))

@@ -7,7 +7,7 @@ each addition to a large sum takes up to a unit from it, always toward zero. In 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.atomic import fetch_add_u32
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
@@ -420,7 +420,7 @@ def kernel(config):
             consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers,
                     (scale, softcap, bias, bias_strides), (seed, offset, threshold), of_v, i32(role - 1), i32(tid & 127))
     sdpa_fwd.__name__ = sdpa_fwd.__qualname__ = f"sdpa_fwd_{config.algorithm}"
-    return cuda.jit(launch_bounds=(THREADS, 1))(sdpa_fwd)
+    return jit(launch_bounds=(THREADS, 1))(sdpa_fwd)
 
 
 def main_launch(problem, config, device, maps, steps, counter):

@@ -8,7 +8,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from ..device import cuda, device_function, f32, i32, i64
+from ..device import cuda, device_function, f32, i32, i64, jit
 from ..device.convert import element
 from ..device.groups import access_words
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
@@ -310,7 +310,7 @@ def sum_kernel(dtype):
     """An element of the gradient a thread: the sum of those of the ranges."""
     store = element(dtype).store
 
-    @cuda.jit(launch_bounds=(ADDERS, 4))
+    @jit(launch_bounds=(ADDERS, 4))
     def sdpa_dbias_sums(sums, dbias, size, step, parts, of_keys, of_rows, of_heads, strides):
         index = i32(i32(cuda.blockIdx.x) * ADDERS + i32(cuda.threadIdx.x))
         if index < size:

@@ -11,7 +11,7 @@
 """
 import functools
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.fastmath import ex2, fma
@@ -277,7 +277,7 @@ def kernel(config):
         item, step = issue(u32(base + u32(before * STAGE)), item, step, end, s, t)
         return item, step, i32(stage + 1) if stage < STAGES - 1 else i32(0)
 
-    @cuda.jit(launch_bounds=(shape.count, shape.blocks))
+    @jit(launch_bounds=(shape.count, shape.blocks))
     def sdpa_dbias_mma(q, k, v, do, to, lse, numbers, sizes, shape_of, counts, key_tiles, row_tiles, heads_of, batches_of, of_keys_tiles,
                        of_rows_tiles, of_heads, group, part_step, q_strides, k_strides, v_strides, do_strides, to_strides, lse_strides,
                        of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale,

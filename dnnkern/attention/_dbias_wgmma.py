@@ -13,7 +13,7 @@
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.fastmath import ex2, fma
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
 from ..device.mbarrier import (fence_async_shared, fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_arrive_expect,
@@ -314,7 +314,7 @@ def kernel(config):
             place_phase = u32(place_phase ^ place ^ u32(1))
             t = i32(t + i32(cuda.gridDim.x))
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @jit(launch_bounds=(THREADS, 1))
     def sdpa_dbias_wgmma(q, k, do, v, bias, dbias, numbers, sizes, counts, key_tiles, row_tiles, heads_of, group_of, bounds, scale):
         shared = cuda.shared.array(0, u32)
         maps = (tensor_map_address(q), tensor_map_address(k), tensor_map_address(do), tensor_map_address(v))

@@ -5,7 +5,7 @@ The workspace holds sums [tile][range][row][width], then largest scores and then
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import maximum
@@ -168,7 +168,7 @@ def merge_kernel(parts, warps, dependent):
     BUFFER = AHEAD * LENGTH
     reduce_top, reduce_total = make_reduce(maximum), make_reduce(add)
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def sdpa_decode_merge(partial, o, lse, sink, rows, across, lines, tiles, heads_of, per, sizes, splits, o_strides, sink_step,
                           lse_strides):
         scratch = cuda.shared.array(SCRATCH, T)

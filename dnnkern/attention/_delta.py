@@ -2,7 +2,7 @@
 import functools
 from typing import Callable, NamedTuple
 
-from ..device import cuda, device_function, i32, i64
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.convert import element
 from ..device.fastmath import fma
 from ..device.groups import access_words, make_reader
@@ -91,7 +91,7 @@ def delta_kernel(dots):
     LANES, total = dots.lanes, dots.total
     ROWS = THREADS // LANES
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def sdpa_delta(do, o, delta, rows, elements, tiles, heads_of, do_strides, o_strides):
         place, tile = divide_remainder(i32(cuda.blockIdx.x), tiles)
         image, h = divide_remainder(place, heads_of)

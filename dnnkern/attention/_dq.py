@@ -18,7 +18,7 @@ rows, of 512 bytes; those of the first columns come first. Of eight lanes' piece
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.groups import access_words, make_reader, make_writer
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
@@ -160,7 +160,7 @@ def numbers_kernel(kind, dots, width):
                 found = True
         return any_lane(found)
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def sdpa_bwd_numbers(do, o, lse, numbers, cleared, units, clears, sizes, tiles, heads_of, do_strides, o_strides, lse_strides, of_rows,
                          of_keys, row_step, key_step):
         place, tile = divide_remainder(i32(cuda.blockIdx.x), tiles)
@@ -256,7 +256,7 @@ def dq_kernel(kind, words, width, stored):
                 for e in range(2):
                     upper[2 * lane + e], lower[2 * lane + e] = values[4 * lane + e], values[4 * lane + 2 + e]
 
-    @cuda.jit(launch_bounds=(CONVERTERS, 2))
+    @jit(launch_bounds=(CONVERTERS, 2))
     def sdpa_bwd_dq(sums, counts, dq, dq_strides, sizes, per_block, groups_of, blocks_of, heads_of, of_rows, of_keys, row_step, key_step,
                     scale):
         place, part = divide_remainder(i32(cuda.blockIdx.x), per_block)

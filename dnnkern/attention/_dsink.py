@@ -8,7 +8,7 @@ lse and delta are what the other gradients need, too. The order of additions dep
 """
 import functools
 
-from ..device import cuda, f32, f64, i32, i64
+from ..device import cuda, f32, f64, i32, i64, jit
 from ..device.block import make_block_reduce
 from ..device.convert import element
 from ..device.fastmath import ex2, exp, fma
@@ -51,7 +51,7 @@ def kernel(compute, dtype, width):
     T, load, store = f64 if compute == "float64" else f32, element(dtype).load, element(dtype).store
     total_of = make_block_reduce(add, THREADS)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def sdpa_dsink(sink, sink_step, dsink, dsink_step, lse, lse_strides, numbers, sizes):
         scratch = cuda.shared.array(SCRATCH, T)
         images, heads, rows, log_lanes = sizes

@@ -2,7 +2,7 @@
 import functools
 from dataclasses import replace
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.atomic import fetch_add_u32
 from ..device.barrier import barrier_sync
 from ..device.grid import add_released, load_acquired
@@ -421,7 +421,7 @@ def kernel(config, down):
                                                 + i64(key) * second_strides[2]))
             store_values(values, factors, to_values, second_strides, line, written, column)
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @jit(launch_bounds=(THREADS, 1))
     def sdpa_bwd_flash_wgmma(k_map, v_map, q_map, do_map, bias_map, dk, dk_strides, dv, dv_strides, brought, sums, counts, ticket, sizes,
                              per_section, several, rest, last_section, inner_of, group_of, tiles, counts_of_heads, of_rows, of_keys,
                              row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap, seed,

@@ -13,7 +13,7 @@ zero. Zero are also rows behind a sequence's last one: whatever is there takes n
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.convert import bfloat162_to_floats, element, floats_to_bfloat162
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.groups import access_words, make_reader
@@ -163,7 +163,7 @@ def kernel(kind, tensors, counts):
     first, second, third, fourth = (_make_part(kind, *t) for t in (*tensors, *tensors[-1:] * (MOST - len(tensors))))
     COUNT = len(tensors)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def sdpa_split(a, of_a, a_strides, a_divisors, a_count, b, of_b, b_strides, b_divisors, b_count, c, of_c, c_strides, c_divisors,
                    c_count, d, of_d, d_strides, d_divisors, d_count, counter, rows, keys, of_rows, of_keys, row_step,
                    key_step):

@@ -12,7 +12,7 @@ What lies behind a sequence's last key, and beyond the array, is zero.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import permute_bytes
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -65,7 +65,7 @@ def kernel(kind, elements, words):
                     word = u32(word | u32(u32(row[i64(i64(column + b) * step)]) << u32(8 * b)))
         return word
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def sdpa_turn_values(v, turned, counter, count, groups, halves, heads, v_strides, rows, keys, of_rows, of_keys, row_step, key_step):
         launch_dependent_grids()
         wait_for_previous_grid()

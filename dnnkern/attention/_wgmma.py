@@ -242,7 +242,7 @@ def make_locate(height, by_head=False):
             below, place = divide_remainder(inside, rest)
         else:
             below, place = divide_remainder(inside, several)
-        image, h = divide_remainder(i32(section * several[0] + place), inner_of)
+        image, h = divide_remainder(section * i32(several[0]) + place, inner_of)
         if by_head:
             image, h = h, image
         g, _ = divide_remainder(h, group_of)

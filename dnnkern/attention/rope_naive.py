@@ -5,7 +5,7 @@ Any strides, any number of elements; each coordinate costs a division of 64-bit 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, f32, f64, i64
+from ..device import cuda, f32, f64, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..device.rows import make_row_places64, row_arguments64
@@ -58,7 +58,7 @@ def kernel(config):
     turn, places = make_turn(config.dtype, config.forward), make_row_places64(config.dims, 4)
     INTERLEAVED, T = config.interleaved, f64 if element(config.dtype).compute == "float64" else f32
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def rope_naive(x, cos, sin, y, threads, items, pairs, sizes, strides, steps):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if index < threads:

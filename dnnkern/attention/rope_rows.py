@@ -9,7 +9,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, f32, f64, i32, i64
+from ..device import cuda, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..device.groups import access_words, make_reader, make_writer
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -109,7 +109,7 @@ def kernel(config):
     S, S_LENGTH, fetch_sin, unpack_sin = make_reader(config.angles, COUNT, config.sin_words)
     turn, places, LENGTH = make_turn(config.dtype, config.forward), make_row_places(config.dims, 4), HALVES * X_LENGTH
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def rope_rows(x, cos, sin, y, threads, items, chunks, pairs, divisors, strides):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < threads:

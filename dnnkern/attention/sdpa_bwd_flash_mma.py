@@ -12,7 +12,7 @@
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address, store_shared_f32
@@ -151,7 +151,7 @@ def rows_kernel(config):
     SCORES, SUMS, WORDS, PACKED, ADJUSTED = WIDTH // 2, E // 2, WIDTH // 4, kind.packed, config.adjusted
     CAPS = SCORES if kind.softcap else 1
 
-    @cuda.jit(launch_bounds=(t.count, t.blocks))
+    @jit(launch_bounds=(t.count, t.blocks))
     def sdpa_dq_flash_mma(q, k, v, do, dq, lse, delta, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides,
                           do_strides, dq_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides,
                           sink, sink_step, bounds, scale, softcap, seed, offset, threshold, factor):
@@ -255,7 +255,7 @@ def keys_kernel(config):
             store_shared_f32(u32(base + u32(LEVELS) + u32(thread * 4)), level)
             store_shared_f32(u32(base + u32(DELTAS) + u32(thread * 4)), own)
 
-    @cuda.jit(launch_bounds=(t.count, t.blocks))
+    @jit(launch_bounds=(t.count, t.blocks))
     def sdpa_dkv_flash_mma(q, k, v, do, dk, dv, lse, delta, sizes, lines, heads_of, tiles, group, q_strides, k_strides, v_strides,
                            do_strides, dk_strides, dv_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask,
                            mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset, threshold, factor):

@@ -11,7 +11,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.index import divide_remainder, divisor
@@ -204,7 +204,7 @@ def rows_kernel(config):
             store(advance(of_dq, i64(i64(i32(i0 + r)) * dq_strides[2])), dq_strides[3], lane, sums, r * OWN)
     finish_all = unrolled(ROWS, finish)
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @jit(launch_bounds=(THREADS, 1))
     def sdpa_dq_flash_simt(q, k, v, do, dq, lse, delta, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides,
                            do_strides, dq_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask,
                            mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset, threshold, factor):
@@ -323,7 +323,7 @@ def keys_kernel(config):
             store_dv(advance(to_dv, i64(i64(j) * dv_strides[2])), dv_strides[3], lane, of_v, r * OWN_V)
     finish_all = unrolled(ROWS, finish)
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @jit(launch_bounds=(THREADS, 1))
     def sdpa_dkv_flash_simt(q, k, v, do, dk, dv, lse, delta, sizes, lines, heads_of, tiles, group, q_strides, k_strides, v_strides,
                             do_strides, dk_strides, dv_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask,
                             mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset, threshold, factor):

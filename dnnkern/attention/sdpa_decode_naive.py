@@ -4,7 +4,7 @@ Where the cache has pages, each key's place is looked up. Any strides and sizes,
 """
 import functools
 
-from ..device import cuda, device_function, i32, i64
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.convert import element
 from ..device.fastmath import exp, log, maximum
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -66,7 +66,7 @@ def kernel(kind, paged, with_lse, packed, cache, scaled):
     OF_K, OF_V = scaled
     load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def sdpa_decode_naive(q, k, v, o, lse, of_keys, table, sink, threads, sizes, page, q_strides, k_strides, v_strides, o_strides, key_step,
                           table_strides, sink_step, lse_strides, bounds, scale, softcap, bias, bias_strides, of_rows, row_step, batch,
                           scale_k, scale_v):

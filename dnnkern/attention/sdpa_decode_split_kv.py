@@ -13,7 +13,7 @@ Memory bounds it where an element has four bytes or more; with halves the conver
 import functools
 from dataclasses import dataclass, replace
 
-from ..device import cuda, device_function, i32, i64
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.fastmath import maximum
 from ..device.groups import access_words, make_reader
@@ -256,7 +256,7 @@ def range_kernel(config, dependent):
             memory[i32(TOTALS + group * ROWS + r)] = totals[r]
     leave_all = unrolled(ROWS, leave)
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @jit(launch_bounds=(THREADS, 1))
     def sdpa_decode_split_kv(q, k, v, o, lse, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, q_strides,
                              k_strides, v_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale, softcap, bias,
                              bias_strides, scale_k, scale_v):

@@ -23,7 +23,7 @@ Memory bounds it.
 import functools
 from dataclasses import replace
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.cluster import cluster_arrive_relaxed, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ..device.convert import element, permute_bytes
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
@@ -215,7 +215,7 @@ def kernel(config, dependent):
         """Of words of two rows of a key, with keys along the groups of four lanes, those of two keys of a row, with rows along them."""
         return permute_bytes(broadcast(word, from_), broadcast(word, i32(from_ + 4)), selector)
 
-    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    @jit(launch_bounds=(THREADS, config.blocks))
     def sdpa_decode_split_kv_mma(q, k, v, o, lse, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, slots,
                                  q_strides, k_strides, v_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale,
                                  softcap, bias, bias_strides):

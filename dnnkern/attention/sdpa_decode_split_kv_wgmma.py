@@ -21,7 +21,7 @@ matter, and 0 times NaN is NaN. Probabilities are rounded to 16 bits, as those o
 import functools
 from dataclasses import replace
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.barrier import barrier_sync
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
@@ -375,7 +375,7 @@ def kernel(config):
             store_others(sums, falls, advance(o, i64(upper + step)), advance(o, i64(lower + step)), o_strides[3], row < many,
                          i32(row + 8) < many, column)
 
-    @cuda.jit(launch_bounds=(THREADS, c.blocks))
+    @jit(launch_bounds=(THREADS, c.blocks))
     def sdpa_decode_split_kv_wgmma(q, k, v, o, lse, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits,
                                    q_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale, softcap):
         shared = cuda.shared.array(0, u32)

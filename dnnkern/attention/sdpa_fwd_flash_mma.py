@@ -14,7 +14,7 @@ Every option, packed sequences too; rows of 16 bytes are copied asynchronously, 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.fastmath import rcp
@@ -155,7 +155,7 @@ def kernel(config):
                 if i32(row + 8 * h) < written:
                     lse[i64(lse_at + i64(row + 8 * h) * lse_strides[2])] = totals[h]
 
-    @cuda.jit(launch_bounds=(THREADS, t.blocks))
+    @jit(launch_bounds=(THREADS, t.blocks))
     def sdpa_fwd_flash_mma(q, k, v, o, lse, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides, o_strides,
                            lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step,
                            bounds, scale, softcap, seed, offset, threshold, factor):

@@ -17,7 +17,7 @@ part in it.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.fastmath import maximum
@@ -202,7 +202,7 @@ def kernel(config):
                 lse[i64(lse_at + i64(i) * lse_strides[2])] = value
     absorb_all, finish_all = unrolled(ROWS, absorb), unrolled(ROWS, finish)
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @jit(launch_bounds=(THREADS, 1))
     def sdpa_fwd_flash_simt(q, k, v, o, lse, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides, o_strides,
                             lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step,
                             bounds, scale, softcap, seed, offset, threshold, factor):

@@ -20,7 +20,7 @@ What a mask hides takes no part, but a tile's values that are not finite reach a
 import functools
 from dataclasses import replace
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.atomic import fetch_add_u32
 from ..device.barrier import barrier_sync
 from ..device.convert import element
@@ -85,7 +85,7 @@ def estimate(problem, device, config):
 @functools.cache
 def counter_kernel():
     """Tiles are counted from zero."""
-    @cuda.jit(launch_bounds=32)
+    @jit(launch_bounds=32)
     def sdpa_fwd_tiles(counter):
         launch_dependent_grids()
         wait_for_previous_grid()
@@ -425,7 +425,7 @@ def kernel(config):
         if BY_TMA and thread == 0:
             drained()
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @jit(launch_bounds=(THREADS, 1))
     def sdpa_fwd_flash_wgmma(q, k, v, o_map, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, per_section, several, rest,
                              last, heads_of, group_of, row_tiles, sizes, of_rows, of_keys, row_step, key_step, bias, bias_tiles,
                              bias_strides, bounds, scale, softcap, seed, offset, threshold, factor):

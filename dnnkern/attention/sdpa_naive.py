@@ -7,7 +7,7 @@ sizes, every option; each sum has one order.
 """
 import functools
 
-from ..device import cuda, device_function, i32, i64
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.convert import element
 from ..device.fastmath import exp, log, maximum
 from ..device.index import ceil_div
@@ -92,7 +92,7 @@ def forward_kernel(kind, out, with_lse, scaled):
     OF_Q, OF_K, OF_V = scaled
     load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def sdpa_fwd_naive(q, k, v, o, lse, threads, sizes, q_strides, k_strides, v_strides, o_strides, lse_strides, of_rows, of_keys, row_step,
                        key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset,
                        threshold, factor, scale_q, scale_k, scale_v):
@@ -169,7 +169,7 @@ def delta_kernel(kind):
     """The sum of do * o of a row a thread."""
     T, dot = kind.real, make_dot(kind.dtype, kind.real)
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def sdpa_delta(do, o, delta, count, sizes, do_strides, o_strides):
         index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if index < count:
@@ -209,7 +209,7 @@ def rows_kernel(kind):
     terms, row, pair, T = make_terms(kind), make_row(kind), make_pair(kind), kind.real
     load, store = element(kind.dtype).load, element(kind.dtype).store
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def sdpa_dq_naive(q, k, v, do, dq, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dq_strides, lse_strides,
                       of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap,
                       seed, offset, threshold, factor):
@@ -257,7 +257,7 @@ def keys_kernel(kind):
     terms, row, pair, T = make_terms(kind), make_row(kind, of_keys=True), make_pair(kind), kind.real
     load, store = element(kind.dtype).load, element(kind.dtype).store
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def sdpa_dkv_naive(q, k, v, do, dk, dv, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
                        lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds,
                        scale, softcap, seed, offset, threshold, factor):
@@ -313,7 +313,7 @@ def bias_kernel(kind):
     terms, pair, T = make_terms(kind), make_pair(kind), kind.real
     store = element(kind.bias).store
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def sdpa_dbias_naive(q, k, v, do, dbias, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dbias_strides, shape,
                          lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds,
                          scale, softcap, seed, offset, threshold, factor):

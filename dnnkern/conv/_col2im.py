@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..device import cuda, device_function, f32, f64, i32, i64
+from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
@@ -166,7 +166,7 @@ def kernel(config):
         return q, q >= 0 and q < count
     place_w = place if STRIDED else place_by_one
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def conv_col2im(sums, y, count, inner, channels, group, extents, steps, taps, places, dilations, before, strides, y_strides,
                     residual_strides, alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row,
                     residual_column):

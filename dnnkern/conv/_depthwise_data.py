@@ -8,7 +8,7 @@ all outputs that it meets: a source element is read once a thread.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec
 from ..device.groups import make_reader, scalar_of
@@ -222,7 +222,7 @@ def channels_kernel(body, most_taps):
     outputs = _make_outputs(body, (1, False), make_finish(body.epilogue, V, body.put_words, body.residual_words))
     load_biases = make_biases(body.epilogue, V, False)
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def conv_depthwise_channels(source, w, result, residual, bias, count, rounds, across_all, tiles_w, tiles_h, depth, channels, filter_t,
                                 filter_r, taps_all, window, source_sizes, result_sizes, source_strides, result_strides, residual_strides,
                                 bias_stride, alpha, beta, w_stride, tap_stride):
@@ -295,7 +295,7 @@ def planes_kernel(body):
     outputs = _make_outputs(body, (PUT, True), make_finish(body.epilogue, PUT, body.put_words, body.residual_words))
     load_biases = make_biases(body.epilogue, PUT, True)
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def conv_depthwise_planes(source, w, result, residual, bias, count, channels_first, tiles_w, tiles_h, depth, channels, filter_t,
                               filter_r, window, source_sizes, result_sizes, source_strides, result_strides, residual_strides,
                               channel_strides, bias_stride, alpha, beta, w_stride, tap_stride):

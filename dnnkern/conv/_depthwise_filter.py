@@ -7,7 +7,7 @@ channel; their sums lie side by side in the workspace, [split][k][tap].
 """
 import functools
 
-from ..device import cuda, device_function, f32, f64, i32, i64, u32
+from ..device import cuda, device_function, f32, f64, i32, i64, jit, u32
 from ..device.dependent import wait_for_previous_grid
 from ..device.groups import make_reader, scalar_of
 from ..device.index import divide_remainder
@@ -94,7 +94,7 @@ def channels_sums_kernel(body):
 
     add_rows = make_add_rows(T, R, S, V, ACROSS, LANES, THREADS, flip)
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def conv_depthwise_channels_sums(x, dy, partial, count, splits, parts, slabs, row_parts, tiles_w, tiles_h, depth, channels, elements,
                                      filter_taps, window, x_sizes, y_sizes, x_strides, y_strides):
         shared = cuda.shared.array(SHARED, T, alignment=16)
@@ -159,7 +159,7 @@ def planes_sums_kernel(body):
             shared[i32(warp * NACC + k)] = total
     add_taps = unrolled(NACC, add_tap)
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def conv_depthwise_planes_sums(x, dy, partial, count, splits, channels, slabs, row_parts, tiles_w, tiles_h, depth, elements,
                                    filter_taps, window, x_sizes, y_sizes, x_strides, y_strides, channel_strides):
         shared = cuda.shared.array(SHARED, T)
@@ -213,7 +213,7 @@ def total_kernel(epilogue, summers, dependent):
     finish = make_finish(epilogue, 1, 0, 0)
     SHARED = ELEMENTS * summers
 
-    @cuda.jit(launch_bounds=SHARED)
+    @jit(launch_bounds=SHARED)
     def conv_depthwise_total(partial, dw, elements, splits, taps, w_stride, tap_stride, alpha, beta):
         shared, acc, biases = cuda.shared.array(SHARED, T), cuda.local.array(1, T), cuda.local.array(1, Bias)
         some = cuda.local.array(FLIGHT, T)

@@ -13,7 +13,7 @@ For the filter's gradient the rows of dy come the same way; those of the last `d
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.dependent import launch_dependent_grids
 from ..device.epilogue import EpilogueSpec
 from ..device.groups import make_reader
@@ -229,7 +229,7 @@ def rows_kernel(body, most_taps):
                              advance(residual, i32(j * row_stride_e)), column, width))
     output_rows = unrolled(TH, output_row)
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def conv_depthwise_rows(source_map, w, result, residual, bias, steps, parts, tiles_w, tiles_h, channels, taps_all, shift_h, shift_w,
                             height, width, result_strides, residual_strides, bias_stride, alpha, beta, w_stride, tap_stride):
         ring, filters = cuda.shared.array(0, u32), cuda.shared.array(SHARED, f32, alignment=16)
@@ -390,7 +390,7 @@ def rows_sums_kernel(body):
 
     add_rows = make_add_rows(f32, R, S, V, GROUPS, STRIPS, THREADS, flip)
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def conv_depthwise_rows_sums(x_map, dy_map, partial, steps, whole, tasks, splits, parts, tiles_w, tiles_h, channels, shift_h, shift_w,
                                  height, elements):
         ring, shared = cuda.shared.array(0, u32), cuda.shared.array(SHARED, f32, alignment=16)

@@ -8,7 +8,7 @@ channel and tap, and `filters` filters; for each pixel it reads one element of x
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i32, i64, u32
+from ..device import cuda, device_function, f32, f64, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.index import divide_remainder
@@ -124,7 +124,7 @@ def slide_kernel(body):
     TILE, TAPS, NACC = BC * PLANE, BC * FR * FS * KT, KT * PT
     read_group = _make_group(KT, body.dtype_a == "float64")
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def conv_direct_slide(source, w, result, sizes, tiles, window, source_strides, w_strides, result_strides, residual_strides, alpha, beta,
                           bias, bias_stride, prior, row_unused, column_stride, residual, residual_row, residual_column):
         tile, taps = cuda.shared.array(TILE, T), cuda.shared.array(TAPS, T, alignment=16)
@@ -223,7 +223,7 @@ def sum_kernel(body, threads):
     AREA, RESULTS = PIXELS * KT, FR * FS
     read_group = _make_group(KT, body.dtype_a == "float64")
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def conv_direct_sum(x, dy, partial, sizes, tiles, count, splits, window, x_strides, y_strides, elements):
         tile, gradients = cuda.shared.array(TILE, T), cuda.shared.array(AREA, T, alignment=16)
         acc, kept = cuda.local.array(KT, T), cuda.local.array(KT, T)
@@ -294,7 +294,7 @@ def total_kernel(epilogue_spec, threads):
     T = f64 if epilogue_spec.accumulator == "float64" else f32
     epilogue = make_epilogue(epilogue_spec)
 
-    @cuda.jit(launch_bounds=threads)
+    @jit(launch_bounds=threads)
     def conv_direct_total(partial, dw, elements, splits, extents, strides, alpha, beta, bias, bias_stride, prior, row, column, residual,
                           residual_row, residual_column):
         i = i32(i32(cuda.blockIdx.x) * threads + i32(cuda.threadIdx.x))

@@ -15,7 +15,7 @@ Three multiplications would do in place of four, at the price of five additions 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.cp_async import commit_copies, copy_async8, copy_async16, wait_copies
 from ..device.dot import make_outer
 from ..device.index import divide_remainder
@@ -200,7 +200,7 @@ def kernel(config):
             re[r * TN + j], im[r * TN + j] = f32(0), f32(0)
     clear_all = unrolled(TM, clear)
 
-    @cuda.jit(launch_bounds=(THREADS, tile.blocks))
+    @jit(launch_bounds=(THREADS, tile.blocks))
     def conv_fft_product(a, b, y, rows, columns, length, steps, frequencies, group, tiles, tiles_n, pitches, strides):
         ring = cuda.shared.array(0, f32)
         s0 = shared_address(ring, i32(0))

@@ -16,7 +16,7 @@ of them a block. Scale: a spectrum here is twice the transform.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.cp_async import commit_copies, copy_async4, wait_copies
 from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.index import divide_remainder
@@ -283,7 +283,7 @@ def analyse(config):
         put_all, take_all = unrolled(COLUMNS, put), unrolled(LH, take)
         column_all, outer_all = unrolled(LH, column), unrolled(HH + 1, outer_columns)
 
-    @cuda.jit(launch_bounds=(THREADS, lines.blocks))
+    @jit(launch_bounds=(THREADS, lines.blocks))
     def conv_fft_analyse(x, s, first, item_end, blocks_c, per_image, per_row, sizes, strides, stride):
         ring = cuda.shared.array(0, f32)
         s0 = shared_address(ring, i32(0))
@@ -433,7 +433,7 @@ def synthesise(config):
         column_all, outer_all = unrolled(LH, column), unrolled(HH + 1, outer_columns)
         put_all, take_all = unrolled(LH, put), unrolled(COLUMNS, take)
 
-    @cuda.jit(launch_bounds=(THREADS, lines.blocks))
+    @jit(launch_bounds=(THREADS, lines.blocks))
     def conv_fft_synthesise(s, y, first, item_end, blocks_c, per_image, per_row, sizes, strides, residual_strides, stride, alpha, beta,
                             bias, bias_stride, prior, row, column_stride, residual, residual_row, residual_column):
         ring = cuda.shared.array(0, f32)

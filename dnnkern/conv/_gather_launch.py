@@ -1,7 +1,7 @@
 """The kernel and the launches around a gathered product, whatever multiplies: where a block's tile lies, where its sums go."""
 from dataclasses import replace
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address
@@ -48,7 +48,7 @@ def make_kernel(config, product, table_at):
         product(a, b, first, end, m, row, column, shared, state)
 
     if config.partial:
-        @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+        @jit(launch_bounds=(tile.threads, tile.blocks))
         def conv_gathered_partial(source, plain, sums, m, n, range_k, pitch, products, shape, window, source_strides, plain_strides,
                                   pixel_divisors, tap_divisors, classes, class_divisors, tiles, band_tiles, tiles_m, last_rows):
             shared = cuda.shared.array(0, u32)
@@ -64,7 +64,7 @@ def make_kernel(config, product, table_at):
                      (n, pitch, sums, at))
         return conv_gathered_partial
 
-    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_gathered(source, plain, y, m, n, shape, window, source_strides, plain_strides, pixel_divisors, tap_divisors, classes,
                       class_divisors, to, res, tiles, band_tiles, tiles_m, last_rows, alpha, beta, bias, bias_stride, prior, row_stride,
                       column_stride, residual, residual_row, residual_column):

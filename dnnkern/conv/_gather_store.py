@@ -5,7 +5,7 @@ The workspace holds [range][product][row][column], rows padded to 16 bytes, of t
 import functools
 from dataclasses import dataclass, replace
 
-from ..device import cuda, device_function, f32, f64, i32, i64
+from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -175,7 +175,7 @@ def sum_kernel(output, groups):
     put, add_ranges = make_store(output, G), make_add_ranges(groups, G, Acc)
     setup = make_gather(output.op, output.channel_inner, output.has_classes).setup
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def conv_sum(sums, y, shape, window, source, plain, pixel_divisors, tap_divisors, classes, class_divisors, to, res, rows, columns,
                  pitch, elements, ranges, alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row,
                  residual_column):

@@ -10,7 +10,7 @@ in one half of k only: four products a tap and 16 pixels; larger ones need eight
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.epilogue import EpilogueSpec
 from ..device.index import divide_remainder
 from ..device.mma import make_mma
@@ -175,7 +175,7 @@ def grouped_kernel(body):
                        advance(residual, i64(others[p] + i64(i32(j * other_stride)))), i32(0))
     outputs = unrolled(TH, output)
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def conv_grouped_mma(source, w, result, residual, bias, count, turns, slices, result_w, tiles_h, depth, channels, filter_t, filter_r,
                          window, source_sizes, result_sizes, source_strides, result_strides, residual_strides, bias_stride, alpha, beta,
                          w_strides):

@@ -15,7 +15,7 @@ narrow it does so with the upper and the lower half of a tile at once: eight pix
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32, u64
+from ..device import cuda, device_function, f32, i32, i64, jit, u32, u64
 from ..device.cp_async import commit_copies, copy_async16, wait_copies
 from ..device.index import ceil_div, divide_remainder
 from ..device.ldmatrix import ldmatrix_x2_trans, ldmatrix_x4_trans
@@ -291,7 +291,7 @@ def filter_kernel(body):
         stage_y(u32(to + u32(X_BYTES)), dy, base, (p, q), (i32(1), i32(1)), (out[1], i32(min(i32(q + WIDTH), out[2]))),
                 (i32(y_strides[2]), i32(y_strides[3])), part, pixel, there)
 
-    @cuda.jit(launch_bounds=(THREADS, body.blocks))
+    @jit(launch_bounds=(THREADS, body.blocks))
     def conv_bwd_filter_grouped_mma(x, dy, sums, tiles, ranges, slices, parts_w, parts_h, planes, tiles_w, tiles_h, depth, channels,
                                     filter_sizes, image, out, window, steps, x_strides, y_strides, sums_pitch):
         ring = cuda.shared.array(0, u32)

@@ -14,7 +14,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, u32
+from ..device import cuda, device_function, f32, i32, jit, u32
 from ..device.barrier import barrier_sync
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import EpilogueSpec
@@ -198,7 +198,7 @@ def halo_kernel(body):
             use = i32(use + STEPS)
             t = i32(t + CONSUMERS * stride)
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @jit(launch_bounds=(THREADS, 1))
     def conv_halo_wgmma(x, w, y, tiles, parts, of_plane, across, planes, behind, above, before, n, high, wide, alpha, beta, bias,
                         bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column):
         shared = cuda.shared.array(0, u32)

@@ -6,7 +6,7 @@ step in one piece. With blocks as large as the filter that is [matrix][c][k].
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64
+from ..device import cuda, device_function, f32, i32, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.unroll import unrolled
@@ -44,7 +44,7 @@ def kernel(config):
         u[i64(to + i64(j) * plane)] = v[j]
     load_all, store_all = unrolled(R * R, load_tap), unrolled(SIZE, store_one)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def conv_winograd_filter(w, u, count, quarter, bk, bc, blocks_c, K, C, first, strides):
         i = i32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
         if i < count:

@@ -7,7 +7,7 @@ neighbouring threads read and write neighbours; where the two differ, eight thre
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -118,7 +118,7 @@ def patch_kernel(config):
         v[i64(to + i64(j) * plane)] = values[j]
     store_all = unrolled(SIZE, store_one)
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def conv_winograd_patches(x, v, count, fast, tiles, first, total, per_image, per_row, C, padded, H, W, pad_h, pad_w, strides,
                               v_strides):
         i = i32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
@@ -239,7 +239,7 @@ def result_kernel(config):
             store(values, i32(r * N), k, q, Q, y, i64(to + i64(r) * sp), i64(residual_to + i64(r) * rp), strides, e)
     store_lines = unrolled(M, store_line)
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def conv_winograd_results(v, y, count, fast, tiles, first, total, per_image, per_row, K, P, Q, y_first, v_strides, strides,
                               residual_strides, alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row,
                               residual_column):

@@ -6,7 +6,7 @@ walks along its own rows. Rows are summed by themselves first, which loses less 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, f32, f64, i64
+from ..device import cuda, f32, f64, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
@@ -44,7 +44,7 @@ def kernel(config):
     Total = f64 if config.dtype == "float64" else f32
     load, store = element(config.dtype).load, element(config.output).store
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def conv_bwd_bias_naive(dy, db, images, channels, depth, height, width, sn, sk, so, sp, sq, stride):
         k = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if k < channels:

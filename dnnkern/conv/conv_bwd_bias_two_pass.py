@@ -12,7 +12,7 @@ there is hardly anything to sum.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i32, i64
+from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.block import add, make_block_reduce
 from ..device.convert import element
 from ..device.groups import make_flight
@@ -157,7 +157,7 @@ def rows_kernel(config):
     Buffer, LENGTH, fetch = flight.scalar, flight.length, flight.fetch
     store = _store(config)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def conv_bwd_bias_rows(dy, db, rows, channels, row_stride, stride, columns):
         shared = cuda.shared.array(SIZE, Total)
         buffer = cuda.local.array(LENGTH, Buffer)
@@ -196,7 +196,7 @@ def planes_kernel(config):
     Buffer, LENGTH, fetch = flight.scalar, flight.length, flight.fetch
     store, reduce = _store(config), make_block_reduce(add, THREADS)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def conv_bwd_bias_planes(dy, db, loads, plane, image_stride, channel_stride, stride, channels):
         scratch = cuda.shared.array(WARPS2, Total)
         buffer = cuda.local.array(LENGTH, Buffer)
@@ -227,7 +227,7 @@ def sum_kernel(output, total, splits):
     """db[k] = the sum of partial[k, 0:splits], a warp a channel."""
     Total, store = f64 if total == "float64" else f32, element(output).store
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def conv_bwd_bias_sum(partial, db, channels, stride):
         k = i32(i32(cuda.blockIdx.x) * (THREADS // 32) + i32(cuda.threadIdx.x >> 5))
         lane = i32(cuda.threadIdx.x & 31)

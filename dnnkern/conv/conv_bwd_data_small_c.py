@@ -12,7 +12,7 @@ mma.sync. Elements of dy that are not finite reach all pixels of the blocks they
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32, u64
+from ..device import cuda, device_function, f32, i32, i64, jit, u32, u64
 from ..device.convert import element
 from ..device.cp_async import commit_copies, copy_async16, wait_copies
 from ..device.epilogue import EpilogueSpec
@@ -276,7 +276,7 @@ def kernel(full):
                          i32(res[1])))
     store_all = unrolled(MT * NT, store_tile)
 
-    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    @jit(launch_bounds=(THREADS, config.blocks))
     def conv_bwd_data_small_c(y, w, x, tiles, counts, window, w_strides, y_extents, y_strides, x_extents, x_strides, res, down, across,
                               columns, wide, filter_bytes, alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual,
                               residual_row, residual_column):

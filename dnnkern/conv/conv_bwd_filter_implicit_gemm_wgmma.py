@@ -14,7 +14,7 @@ import functools
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..device import cuda, device_function, i32, u32
+from ..device import cuda, device_function, i32, jit, u32
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
@@ -175,7 +175,7 @@ def kernel(special, width, dims):
     tile = special.tile
     product = _product(tile, special.operands[0], width, dims, make_sink(special))
 
-    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_bwd_filter_wgmma(dy, x, dw_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps,
                               each, per_tap, per_row, per_plane, filters, channels, taps, pitch, of_w, of_h, of_d, strides, pads, y,
                               y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
@@ -201,7 +201,7 @@ def partial_kernel(tile, dtype, width, dims):
         store(acc, first, sums_map, staging, i32(where[2] + offset), where[3], z, thread, barrier, m, n, (), (), ())
     product = _product(tile, dtype, width, dims, sink)
 
-    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_bwd_filter_wgmma_partial(dy, x, sums, m, n, groups, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched,
                                       b_batched, steps, each, per_tap, per_row, per_plane, filters, channels, taps, pitch, of_w, of_h, of_d,
                                       strides, pads):

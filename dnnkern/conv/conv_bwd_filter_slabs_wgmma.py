@@ -13,7 +13,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from ..device import cuda, device_function, i32, u32
+from ..device import cuda, device_function, i32, jit, u32
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
@@ -140,7 +140,7 @@ def kernel(tile, dtype, dims):
         store(acc, first, sums_map, staging, i32(where[2] + offset), where[3], z, thread, barrier, m, n, (), (), ())
     product = make_product(tile, make_slab_loader(tile, dtype, dims), make_slab_locate(tile), sink)
 
-    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_bwd_filter_slabs_wgmma(x, dy, sums, m, n, matrices, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched,
                                     b_batched, steps, each, chunks, of_line, filters, channels, of_w, of_h, of_d, pads, per_plane, last,
                                     dilations):

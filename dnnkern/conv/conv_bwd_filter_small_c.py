@@ -12,7 +12,7 @@ Bound by reading dy, and by mma.sync: 7x7 with stride 2 from 3 to 64 channels mu
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32, u64
+from ..device import cuda, device_function, f32, i32, i64, jit, u32, u64
 from ..device.convert import element, permute_bytes
 from ..device.cp_async import commit_copies, copy_async16, wait_copies
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -243,7 +243,7 @@ def kernel(full):
         first = i64(i64(n) * y_strides[0] + i64(p0) * y_strides[1] + i64(q0) * y_strides[2])
         stage_pixels(u32(to + u32(x_bytes)), y, first, f0, K, counts[2], count, columns, y_strides, tid)
 
-    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    @jit(launch_bounds=(THREADS, config.blocks))
     def conv_bwd_filter_small_c(x, y, sums, tiles, counts, image, x_strides, y_strides, down, across, columns, parts, pitch, x_bytes,
                                 buffer_size, sums_pitch):
         ring = cuda.shared.array(0, u32)

@@ -14,7 +14,7 @@ Bound by writing y: 7x7 with stride 2 from 3 to 64 channels reads 1 byte for eve
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -211,7 +211,7 @@ def kernel(full):
         n, row = divide_remainder(rest, down)
         return n, i32(row * counts[0]), i32(column * counts[1])
 
-    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    @jit(launch_bounds=(THREADS, config.blocks))
     def conv_fwd_small_c(x, w, y, tiles, counts, image, x_strides, w_strides, down, across, columns, parts, pitch, buffer_size, shape,
                          axes, source, plain, pixel_divisors, tap_divisors, classes, class_divisors, to, res, alpha, beta, bias,
                          bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column):

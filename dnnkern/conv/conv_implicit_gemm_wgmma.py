@@ -16,7 +16,7 @@ from the product itself. It wins wherever channels fill a step and pixels the mu
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, u32
+from ..device import cuda, jit, u32
 from ..device.convert import element
 from ..device.index import ceil_div, divisor
 from ..device.tma import tensor_map_address
@@ -215,7 +215,7 @@ def kernel(special):
     product = make_product(tile, make_loader(special), make_locate(special), make_sink(special), special.epilogue.accumulator,
                            cooperative=tile.cluster > 1)  # whose lanes end together: one alone could not use the warp's registers
 
-    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    @jit(launch_bounds=(tile.threads, tile.blocks))
     def conv_implicit_gemm_wgmma(image, filter, y_map, tiles, per_class, per_group, band_tiles, super_rows, last_rows, channels, axis0,
                                  axis1, axis2, count0, count1, count2, pitch0, period0, pitch1, period1, pitch2, period2, y, y_column,
                                  y_group, bias_group, residual_group, m, n, pitches, extents, strides, residual_strides, alpha, beta, bias,

@@ -12,7 +12,7 @@ easy to check. Best for results of a few thousand elements.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i32, i64
+from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.index import ceil_div
@@ -99,7 +99,7 @@ def _forward(config):
     Total, load_x, load_w, position = _parts(config)
     epilogue = make_epilogue(config.epilogue)
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def conv_fwd_naive(x, w, y, sizes, window, strides, outputs, alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row,
                        residual_column):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
@@ -137,7 +137,7 @@ def _backward_data(config):
     Total, load_y, load_w, position = _parts(config)
     epilogue = make_epilogue(config.epilogue)
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def conv_bwd_data_naive(x, w, y, sizes, window, strides, outputs, alpha, beta, bias, bias_stride, prior, row, column, residual,
                             residual_row, residual_column):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
@@ -178,7 +178,7 @@ def _backward_filter(config):
     Total, load_x, load_y, position = _parts(config)
     epilogue = make_epilogue(config.epilogue)
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def conv_bwd_filter_naive(x, w, y, sizes, window, strides, outputs, alpha, beta, bias, bias_stride, prior, row, column, residual,
                               residual_row, residual_column):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x

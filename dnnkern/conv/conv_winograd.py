@@ -26,7 +26,7 @@ block of 64 x 32 and two matrices a warp.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32, u64
+from ..device import cuda, device_function, f32, i32, i64, jit, u32, u64
 from ..device.convert import element
 from ..device.cp_async import commit_copies, copy_async16_if, wait_copies
 from ..device.dot import make_outer
@@ -401,7 +401,7 @@ def kernel(config):
                     store(collected, channel, K, p, q, P, Q, y, out, residual_out, strides, residual_strides, e)
     finish_all = unrolled(TK // 4, finish)
 
-    @cuda.jit(launch_bounds=(THREADS, tile.blocks))
+    @jit(launch_bounds=(THREADS, tile.blocks))
     def conv_winograd(x, u, y, tiles, per_image, per_row, blocks_k, C, K, steps, H, W, P, Q, pad_h, pad_w, strides, y_strides,
                       residual_strides, alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column):
         ring = cuda.shared.array(0, f32)

@@ -62,8 +62,9 @@ def jit(function=None, **options):
     return cuda.jit(mark(function), **options)
 
 
-device_function = cuda.jit(device=True, forceinline=True)
-"""Decorator for a function that kernels call: always inlined, no call remains."""
+def device_function(function):
+    """Decorator for a function that kernels call: always inlined, its numbers typed as in `jit`."""
+    return cuda.jit(mark(function), device=True, forceinline=True)
 
 
 def instruction(text, results, operands, *, twin, memory=False, pure=False, convergent=False):

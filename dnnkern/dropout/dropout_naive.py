@@ -5,7 +5,7 @@ Straight from the definition, for any strides and any number of elements; each c
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i64, u8, u32
+from ..device import cuda, i64, jit, u8, u32
 from ..device.convert import element
 from ..device.philox import make_word
 from ..dispatch import Algorithm
@@ -51,7 +51,7 @@ def forward_kernel(config):
     load, store, kept = element(config.dtype).load, element(config.dtype).store, make_kept(config.dtype)
     offsets, seed_of, offset_of = make_offsets64(config.dims), make_word(config.seed_array), make_word(config.offset_array)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def dropout_fwd_naive(x, y, mask, elements, sizes, strides, seed, offset, threshold, factor):
         group = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         first = i64(group * GROUP)
@@ -75,7 +75,7 @@ def backward_kernel(config):
     load, store, kept = element(config.dtype).load, element(config.dtype).store, make_kept(config.dtype)
     offsets = make_offsets64(config.dims)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def dropout_bwd_naive(dy, dx, mask, elements, sizes, strides, factor):
         group = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         first = i64(group * GROUP)

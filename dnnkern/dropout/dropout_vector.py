@@ -8,7 +8,7 @@ to 16 bytes its accesses are shorter, on that side alone. A run at the end of a 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, u8, u32
+from ..device import cuda, i32, i64, jit, u8, u32
 from ..device.convert import element
 from ..device.groups import access_words, make_reader, make_writer, scalar_of
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -103,7 +103,7 @@ def forward_kernel(config):
     seed_of, offset_of = make_word(config.seed_array), make_word(config.offset_array)
     WORDS, ROWS, Int = 4 * GROUPS, config.dims > 1, i64 if config.wide else i32
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def dropout_fwd_vector(x, y, mask, count, row, runs, divisors, strides, seed, offset, threshold, factor):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < count:
@@ -147,7 +147,7 @@ def backward_kernel(config):
     RUN, GROUPS, offsets = config.run, config.groups, make_offsets(config.dims, config.wide)
     ROWS, Int = config.dims > 1, i64 if config.wide else i32
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def dropout_bwd_vector(dy, dx, mask, count, row, runs, divisors, strides, factor):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < count:

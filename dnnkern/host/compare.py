@@ -3,7 +3,7 @@ import functools
 
 import numpy as np
 
-from ..device import cuda, f64, i64
+from ..device import cuda, f64, i64, jit
 from .dtypes import STORAGE
 from .launch import Argument, Executable, Launch
 
@@ -18,7 +18,7 @@ def kernel(dtype):
     load = element(dtype).load
     INFINITE = np.inf
 
-    @cuda.jit(launch_bounds=256)
+    @jit(launch_bounds=256)
     def largest(x, y, n, differences, magnitudes):
         thread = i64(cuda.blockIdx.x) * cuda.blockDim.x + cuda.threadIdx.x
         step = i64(cuda.gridDim.x) * cuda.blockDim.x

@@ -8,7 +8,7 @@ import functools
 import math
 from typing import Callable, NamedTuple
 
-from ..device import cuda, device_function, f32, f64, i32, i64
+from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..device.fastmath import exp, exp_fast, log, log_fast, maximum
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -97,7 +97,7 @@ def normalise_kernel(dtype, lanes):
     Real, power = TYPES[compute], exp if compute == "float64" else exp_fast
     widest, whole, LOG = make_reduce(maximum, lanes), make_reduce(add, lanes), lanes.bit_length() - 1
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def ctc_normalise(logits, saved, rows, by_samples, classes, states, strides):
         thread = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         row, lane = i32(thread >> LOG), i32(i32(thread) & i32(lanes - 1))

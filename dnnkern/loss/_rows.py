@@ -9,7 +9,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge_sums
 from ..device.convert import element
 from ..device.fastmath import log, maximum
@@ -179,7 +179,7 @@ def forward_kernel(config):
         def combine_sums(a, b, scratch):
             return merge_two(a, b, Real(0), scratch, i32(0))
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def cross_entropy_fwd_rows(logits, targets, weight, loss, weights, lse, partial, rows, classes, pieces, size, logits_step,
                                targets_step, weight_step, ignore, keep, share, divisors, strides):
         scratch, scratch_shares = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SCRATCH_SHARES, Real)
@@ -306,7 +306,7 @@ def backward_kernel(config):
             return reduce_narrow(total)
         return reduce_block(total, scratch, i32(0))
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def cross_entropy_bwd_rows(dloss, scores, targets, lse, weight, gradient, totals, partial, rows, classes, pieces, size, scores_step,
                                targets_step, gradient_step, weight_step, ignore, keep, share, scale, divisors, strides):
         scratch = cuda.shared.array(SCRATCH, Real)

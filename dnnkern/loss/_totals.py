@@ -5,7 +5,7 @@ launch.
 """
 import functools
 
-from ..device import cuda, f32, f64, i32, i64
+from ..device import cuda, f32, f64, i32, i64, jit
 from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge_sums
 from ..device.convert import element
 from ..device.index import ceil_div
@@ -34,7 +34,7 @@ def fold_kernel(compute, weighted, last, threads):
     Real, reduce = TYPES[compute], make_block_reduce_pair(merge_sums, threads)
     THREADS, SCRATCH, inverse = threads, threads // 8, make_inverse(compute)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def loss_fold(values, weights, sums, sums_of_weights, count, per, scale):
         scratch = cuda.shared.array(SCRATCH, Real)
         thread, block = i32(cuda.threadIdx.x), i64(cuda.blockIdx.x)
@@ -122,7 +122,7 @@ def weigh_kernel(kind, dims, whole, threads, wide):
     label, weigh, THREADS, SCRATCH = do.label, do.weigh, threads, threads // 16
     places = (make_row_places64 if wide else make_row_places)(dims, 1)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def loss_weights(targets, weight, sums, total, rows, per, classes, weight_step, ignore, divisors, strides):
         scratch, offsets = cuda.shared.array(SCRATCH, Real), cuda.local.array(1, i64)
         thread, block = i32(cuda.threadIdx.x), i64(cuda.blockIdx.x)

@@ -8,7 +8,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, i32, i64, jit, u32
 from ..device.block import make_block_reduce_pair, merge_sums
 from ..device.convert import element
 from ..device.fastmath import maximum
@@ -125,7 +125,7 @@ def forward_kernel(config):
     MORE, SUMS, EACH, MEAN, SCRATCH = WORDS if SOFT else 1, E if SHARES else 1, kind.each, kind.mean, THREADS // 8
     places, hold, reduce = make_row_places(config.dims, 4), pin(WORDS), make_block_reduce_pair(merge_sums, THREADS)
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def cross_entropy_fwd_columns(logits, targets, weight, loss, weights, lse, classes, groups, across, target_column, loss_column,
                                   lse_column, logits_step, targets_step, weight_step, ignore, keep, share, divisors, strides):
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
@@ -226,7 +226,7 @@ def backward_kernel(config):
     MORE = WORDS if SOFT else 1
     places = make_row_places(config.dims, 5)
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def cross_entropy_bwd_columns(dloss, scores, targets, lse, weight, gradient, totals, classes, groups, across, dloss_column,
                                   target_column, lse_column, scores_step, targets_step, gradient_step, weight_step, ignore, keep, share,
                                   scale, divisors, strides):

@@ -6,7 +6,7 @@ coalesced only where rows lie across memory. Sums are of stretches of 256 elemen
 import functools
 import math
 
-from ..device import cuda, i64
+from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.fastmath import log, maximum
 from ..device.index import ceil_div
@@ -49,7 +49,7 @@ def forward_kernel(kind, dims):
     SOFT, SHARES, EACH, MEAN = kind.soft, kind.shares, kind.each, kind.mean
     places, NOTHING = make_row_places64(dims, 4), -math.inf
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def cross_entropy_fwd_naive(logits, targets, weight, loss, weights, lse, rows, classes, logits_step, targets_step, weight_step, ignore,
                                 keep, share, sizes, strides):
         row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
@@ -104,7 +104,7 @@ def backward_kernel(kind, dims):
     SOFT, SMOOTH, WEIGHTED, MEAN, READS = kind.soft, kind.smooth, bool(kind.weight), kind.mean, kind.reads
     places = make_row_places64(dims, 5)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def cross_entropy_bwd_naive(dloss, scores, targets, lse, weight, gradient, totals, rows, classes, scores_step, targets_step,
                                 gradient_step, weight_step, ignore, keep, share, scale, sizes, strides):
         row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)

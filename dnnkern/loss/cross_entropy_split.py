@@ -7,7 +7,7 @@ but for probabilities, whose sum over a row the blocks of a first launch leave i
 import functools
 import math
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, i32, i64, jit, u32
 from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge_sums
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -85,7 +85,7 @@ def merge_kernel(kind, dims):
     places, NOTHING, BLOCK, EACH, MEAN = make_row_places(dims, 4), -math.inf, 32 * WARPS, kind.each, kind.mean
     merge_warp, merge_two = make_block_reduce_pair(merge, BLOCK, 32), make_block_reduce_pair(merge_sums, BLOCK, 32)
 
-    @cuda.jit(launch_bounds=BLOCK)
+    @jit(launch_bounds=BLOCK)
     def cross_entropy_fwd_merge(logits, targets, weight, loss, weights, lse, partial, rows, classes, pieces, logits_step, targets_step,
                                 weight_step, ignore, keep, share, divisors, strides):
         scratch, offsets = cuda.shared.array(1, Real), cuda.local.array(4, i64)
@@ -127,7 +127,7 @@ def aims_kernel(config):
     E, WORDS, REST, SINGLES, REGISTERS = held.elements, held.words, held.rest, held.singles, config.registers
     places, TURN = make_row_places(config.dims, 1), THREADS * REGISTERS
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def cross_entropy_aims(targets, weight, partial, classes, pieces, size, targets_step, weight_step, keep, share, divisors, strides):
         scratch, words = cuda.shared.array(SCRATCH, Real), cuda.local.array(WORDS, u32)
         values, rest, offsets = cuda.local.array(E, Real), cuda.local.array(REST, Real), cuda.local.array(1, i64)

@@ -11,7 +11,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.block import add, make_block_reduce
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -134,7 +134,7 @@ def forward_kernel(config):
     THREADS, HELD, AHEAD_OF = config.threads, config.held, config.ahead
     SCORES = HELD * AHEAD_OF
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @jit(launch_bounds=(THREADS, 1))
     def ctc_fwd_block(logits, targets, input_lengths, target_lengths, saved, loss, steps, samples, classes, states, blank, strides, zero):
         line = cuda.shared.array(0, Real)
         scores, later, lses = cuda.local.array(SCORES, Real), cuda.local.array(SCORES, Real), cuda.local.array(AHEAD_OF, Real)
@@ -210,7 +210,7 @@ def backward_kernel(config):
     THREADS, HELD, AHEAD_OF = config.threads, config.held, config.ahead
     SCORES = HELD * AHEAD_OF
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @jit(launch_bounds=(THREADS, 1))
     def ctc_bwd_block(logits, targets, input_lengths, target_lengths, saved, steps, samples, classes, states, blank, strides, occupied,
                       follow, leads):
         line = cuda.shared.array(0, Real)
@@ -284,7 +284,7 @@ def gradient_kernel(dtype, threads):
     power, ending, length, label = do.power, do.ending, do.length, do.label
     SCRATCH = threads // 16
 
-    @cuda.jit(launch_bounds=threads)
+    @jit(launch_bounds=threads)
     def ctc_gradient_rows(logits, targets, input_lengths, target_lengths, saved, dloss, dlogits, steps, samples, classes, states, blank,
                           strides, occupied, follow, leads, zero, by_samples):
         scratch, thread = cuda.shared.array(SCRATCH, Real), i32(cuda.threadIdx.x)

@@ -6,7 +6,7 @@ any length. The samples' threads wait for memory at every state.
 import functools
 import math
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..device.vec import advance
@@ -43,7 +43,7 @@ def forward_kernel(dtype):
     Real, do = TYPES[compute], make_sums(compute)
     add3, ending, length, label = do.add3, do.ending, do.length, do.label
 
-    @cuda.jit(launch_bounds=WARP)
+    @jit(launch_bounds=WARP)
     def ctc_fwd_naive(logits, targets, input_lengths, target_lengths, saved, loss, steps, samples, classes, states, blank, strides, zero):
         n = i32(i32(cuda.blockIdx.x) * i32(WARP) + i32(cuda.threadIdx.x))
         if n < samples:
@@ -96,7 +96,7 @@ def backward_kernel(dtype):
     Real, do = TYPES[compute], make_sums(compute)
     add3, power, ending, length, label = do.add3, do.power, do.ending, do.length, do.label
 
-    @cuda.jit(launch_bounds=WARP)
+    @jit(launch_bounds=WARP)
     def ctc_bwd_naive(logits, targets, input_lengths, target_lengths, saved, steps, samples, classes, states, blank, strides, behind,
                       occupied):
         n = i32(i32(cuda.blockIdx.x) * i32(WARP) + i32(cuda.threadIdx.x))
@@ -142,7 +142,7 @@ def gradient_kernel(dtype):
     Real, do = TYPES[compute], make_sums(compute)
     power, ending, length, label = do.power, do.ending, do.length, do.label
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def ctc_gradient_naive(logits, targets, input_lengths, target_lengths, saved, dloss, dlogits, steps, samples, classes, states, blank,
                            strides, occupied, zero):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)

@@ -4,7 +4,7 @@ Each element's place is computed by division, for any strides and any number of 
 """
 import functools
 
-from ..device import cuda, f32, f64, i32, i64
+from ..device import cuda, f32, f64, i32, i64, jit
 from ..device.block import add, make_block_reduce
 from ..device.convert import element
 from ..device.index import ceil_div
@@ -50,7 +50,7 @@ def kernel(dtype, compute, each, forward, dims):
     arrays, reduce = 2 + each + (not forward), make_block_reduce(add, THREADS)
     places, STEP = make_row_places64(dims, arrays), THREADS if forward and not each else 0
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def mse_loss_naive(x, target, loss, dx, size, per, scale, sizes, strides):
         scratch, offsets = cuda.shared.array(SCRATCH, Real), cuda.local.array(arrays, i64)
         first = i64(i64(cuda.blockIdx.x) * per)

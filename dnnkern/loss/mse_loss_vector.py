@@ -6,7 +6,7 @@ everything once; where losses are added, blocks walk the arrays with the grid's 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, f32, f64, i32, i64
+from ..device import cuda, f32, f64, i32, i64, jit
 from ..device.block import add, make_block_reduce
 from ..device.convert import element
 from ..device.groups import make_flight, make_reader, make_writer
@@ -91,7 +91,7 @@ def kernel(dtype, compute, each, forward, config):
     READS, TURN = each and not forward, THREADS * COUNT
     BLOCKS = 2 if READS and COUNT * VECTOR > 16 else 4  # a third array in registers, of twice the words beside 16-bit ones
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def mse_loss_vector(x, target, loss, dx, size, scale):
         a, b = cuda.local.array(LENGTH, SCALAR), cuda.local.array(LENGTH, SCALAR)
         losses, some, others = cuda.local.array(LOSSES, NUMBER), cuda.local.array(VECTOR, Real), cuda.local.array(VECTOR, Real)

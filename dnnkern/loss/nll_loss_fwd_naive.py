@@ -4,7 +4,7 @@ There is nothing to share between rows and nothing to read twice: a sector of 32
 """
 import functools
 
-from ..device import cuda, i64
+from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..device.rows import make_row_places64, row_arguments64
@@ -39,7 +39,7 @@ def kernel(kind, dims):
     load, Real, (look, _) = element(kind.dtype).load, kind.real, make_look(kind)
     conclude, EACH, MEAN, places = make_terms(kind).conclude, kind.each, kind.mean, make_row_places64(dims, 3)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def nll_loss_fwd_naive(logp, targets, weight, loss, weights, rows, classes, logp_step, weight_step, ignore, sizes, strides):
         row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if row < rows:

@@ -9,7 +9,7 @@ from its neighbour, and shifts. All others: 64 x 64 elements a block through sha
 """
 import functools
 
-from ..device import cuda, device_function, i32, i64, u8, u16, u32
+from ..device import cuda, device_function, i32, i64, jit, u8, u16, u32
 from ..device.index import ceil_div, divide_remainder, divisor, funnel_shift
 from ..device.unroll import unrolled
 from ..device.vec import address, advance, as_u32, load4_nc_if, store4
@@ -40,7 +40,7 @@ def pack_kernel(itemsize, along_k):
     PITCH = SIDE + max(4 // itemsize, 1)
     SIZE, READS, WRITES = SIDE * PITCH, SIDE * SIDE // THREADS, SIDE * CHUNKS // THREADS
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def matmul_pack(x, packed, rows, k, row_stride, k_stride, batch_stride, pitch, per_matrix, tiles_k):
         tile = cuda.shared.array(SIZE, T)
         tid = i32(cuda.threadIdx.x)
@@ -142,7 +142,7 @@ def rows_kernel(itemsize):
         return u32(word & u32(u32(u32(1) << u32(8 * max(count, i32(0)))) - u32(1)))
     store_rows = unrolled(ROWS, store_row)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def matmul_pack_rows(x, packed, rows, k, row_stride, batch_stride, pitch, last, matrices, per_matrix, parts):
         lane = i32(cuda.threadIdx.x & 31)
         warp = i32(i32(cuda.blockIdx.x) * (THREADS // 32) + i32(cuda.threadIdx.x >> 5))

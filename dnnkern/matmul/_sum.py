@@ -6,7 +6,7 @@ ranges in a fixed order, applies the epilogue, and stores: no atomics, so the re
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i32, i64
+from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..device.dependent import wait_for_previous_grid
 from ..device.epilogue import EpilogueSpec
@@ -152,7 +152,7 @@ def sum_kernel(config):
     batch_offsets = make_batch_offsets(config.batch_dims)
     add_ranges = make_add_ranges(GROUPS, G, Acc)
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def matmul_sum(sums, y, m, n, pitch, elements, ranges, sym, syn, sizes, strides, scale_a, scale_b, scale_strides,
                    alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         acc = cuda.local.array(G, Acc)

@@ -271,7 +271,7 @@ def make_tile_product(tile, operands, la, lb, sink):
                         for c in range(CN):
                             load_group(more, i32(0), u32(o + u32(((x * PORTION + i) * CN + c) * SUB * 16)))
                             for g in range(G):
-                                acc[(p * PORTION + i) * TN + c * G + g] += more[g]
+                                acc[(p * PORTION + i) * TN + c * G + g] += Acc(more[g])
             finish_rows(i32(p * PORTION), (acc, row0, column0, m, state))
     spread_all, finish_all = unrolled(SLICES, spread), unrolled(SLICES, finish)
 

@@ -10,7 +10,7 @@ float32 and float64; for 16-bit types and int8 where there are no tensor cores.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -80,7 +80,7 @@ def kernel(config):
         store(acc, e, row, column, n, y, i64(i64(row) * sym + i64(column) * syn), syn, epilogue)
     product = make_product(tile, config.operands, sink)
 
-    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    @jit(launch_bounds=(tile.threads, tile.blocks))
     def grouped_matmul_blocked(a, b, offsets, offset_stride, y, m, n, k, sam, sak, sbk, sbn, groups, a_row, b_group, sym, syn, tiles_m,
                                alpha, bias, bias_group, bias_stride):
         ring = cuda.shared.array(0, u32)

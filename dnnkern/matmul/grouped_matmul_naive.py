@@ -7,7 +7,7 @@ of a[m, :] and b[g, :, n], and applies the epilogue to its sum. Rows that no gro
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.vec import advance
@@ -53,7 +53,7 @@ def kernel(config):
     dot = make_dot(config.dtype_a, config.dtype_b, config.epilogue.accumulator, config.scale_a, config.scale_b)
     epilogue = make_epilogue(config.epilogue)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def grouped_matmul_naive(a, b, offsets, offset_stride, y, N, K, groups, outputs, sam, sak, sbk, sbn, sbg, sym, syn, scale_a, scale_b,
                              scale_strides, scale_group, alpha, bias, bias_group, bias_stride):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x

@@ -11,7 +11,7 @@ costs no traffic, since missing rows are not read.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -58,7 +58,7 @@ def kernel(config):
     find_tile = make_find_tile(TILE)
     epilogue = make_epilogue(config.epilogue)
 
-    @cuda.jit(launch_bounds=TILE * TILE)
+    @jit(launch_bounds=TILE * TILE)
     def grouped_matmul_tiled(a, b, offsets, offset_stride, y, m, n, k, groups, sam, sak, sbk, sbn, sbg, sym, syn, tiles_m, scale_a, scale_b,
                              scale_strides, scale_group, alpha, bias, bias_group, bias_stride):
         tile_a = cuda.shared.array(SIZE, Stored)  # [m][k]

@@ -7,7 +7,7 @@ along it, as in `_tile.locate`: what works at one time shares columns of b[g], w
 """
 import functools
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.tma import tensor_map_address
@@ -104,7 +104,7 @@ def kernel(special):
     product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator,
                            cooperative=True)
 
-    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    @jit(launch_bounds=(tile.threads, tile.blocks))
     def grouped_matmul_wgmma(a, b, y_map, y, y_row, y_column, n, tiles, offsets, offset_stride, groups, rows, tiles_n, band_tiles,
                              per_row, steps, scale_a, scale_b, scale_strides, scale_group, alpha, bias, bias_group, bias_stride):
         shared = cuda.shared.array(0, u32)

@@ -12,7 +12,7 @@ with M or N up to 8 `gemv`.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -73,7 +73,7 @@ def kernel(config):
         store(acc, e, row, column, n, y, i64(y_at + i64(row) * sym + i64(column) * syn), syn, epilogue)
     product = make_product(tile, config.operands, sink)
 
-    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_blocked(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
                        alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         ring = cuda.shared.array(0, u32)

@@ -15,7 +15,7 @@ of float16. Wins for M or N up to 8; from 16 on tensor cores or tiles.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i32, i64, u8, u32
+from ..device import cuda, device_function, f32, f64, i32, i64, jit, u8, u32
 from ..device.convert import bits_float, element, words_double
 from ..device.dot import dot4
 from ..device.epilogue import EpilogueSpec, make_epilogue
@@ -287,7 +287,7 @@ def _kernel_along_k(config):
         load_rows(i32(0), advance(w, i64(at)), (bw, u, n0, n, swn, ok))
     load_chunks = unrolled(U, load_chunk)
 
-    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    @jit(launch_bounds=(THREADS, config.blocks))
     def matmul_gemv_k(x, w, y, n, k, sxm, sxk, swk, swn, sym, syn, sizes, strides, groups, scale_x, scale_w, scale_strides,
                       alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         scratch = cuda.shared.array(NS, Acc)
@@ -388,7 +388,7 @@ def _kernel_along_n(config):
         load_rows(i32(0), advance(w, i64(i64(k0 + u * (GROUPS * E)) * swk)), (bw, u, k0, k, swk))
     load_steps = unrolled(U, load_step)
 
-    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    @jit(launch_bounds=(THREADS, config.blocks))
     def matmul_gemv_n(x, w, y, n, k, sxm, sxk, swk, swn, sym, syn, sizes, strides, groups, scale_x, scale_w, scale_strides,
                       alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         scratch = cuda.shared.array(NS, Acc)

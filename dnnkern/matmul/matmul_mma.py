@@ -13,7 +13,7 @@ and for few rows or columns. A big product of halves on sm_90a belongs to wgmma.
 import functools
 from dataclasses import dataclass, replace
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import EpilogueSpec
@@ -226,7 +226,7 @@ def kernel(config):
                         store2(to, i32(0), (acc[j], acc[j + 1]))
         product = make_mma_product(tile, left, right, left_loader, right_loader, sink, config.edge)
 
-        @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+        @jit(launch_bounds=(tile.threads, tile.blocks))
         def matmul_mma_partial(a, b, sums, m, n, k, sam, sak, sbk, sbn, range_k, pitch, batch, sizes, strides, tiles, band_tiles, tiles_m,
                                last_rows):
             shared = cuda.shared.array(0, u32)
@@ -256,7 +256,7 @@ def kernel(config):
             store(acc, e + g * GROUP, row, c, n, y, i64(y_at + i64(row) * sym + i64(c) * syn), syn, epilogue)
     product = make_mma_product(tile, left, right, left_loader, right_loader, sink, config.edge)
 
-    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_mma(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
                    alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         shared = cuda.shared.array(0, u32)

@@ -9,7 +9,7 @@ Best for products of a few thousand elements.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.vec import advance
@@ -58,7 +58,7 @@ def kernel(config):
     epilogue = make_epilogue(config.epilogue)
     batch_offsets = make_batch_offsets(config.batch_dims)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def matmul_naive(a, b, y, M, N, K, outputs, sam, sak, sbk, sbn, sym, syn, sizes, strides, scale_a, scale_b, scale_strides,
                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, bias_strides, bias_row_stride, bias_column_stride):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x

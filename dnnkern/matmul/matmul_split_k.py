@@ -9,7 +9,7 @@ multiprocessors and k is some thousands; it pays with a second launch and 2 * ra
 """
 import functools
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm
@@ -91,7 +91,7 @@ def partial_kernel(tile, operands, batch_dims):
                 store(to, i32(0), (acc[e], acc[e + 1]))
     product = make_product(tile, operands, sink)
 
-    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_partial(a, b, sums, m, n, k, sam, sak, sbk, sbn, range_steps, pitch, batch, sizes, strides, tiles, band_tiles, tiles_m,
                        last_rows):
         ring = cuda.shared.array(0, u32)

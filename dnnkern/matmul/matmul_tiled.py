@@ -9,7 +9,7 @@ four times what the memory delivers.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -58,7 +58,7 @@ def kernel(config):
     epilogue = make_epilogue(config.epilogue)
     batch_offsets = make_batch_offsets(config.batch_dims)
 
-    @cuda.jit(launch_bounds=TILE * TILE)
+    @jit(launch_bounds=TILE * TILE)
     def matmul_tiled(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, tiles_n, scale_a, scale_b, scale_strides,
                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         tile_a = cuda.shared.array(SIZE, Stored)  # [m][k]

@@ -8,7 +8,7 @@ It wins wherever y has enough tiles for the multiprocessors; below that the sum 
 """
 import functools
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
@@ -90,7 +90,7 @@ def kernel(special):
     product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile), sink, spec.accumulator,
                            Factors(first_factors, factors_after, read_factors) if a_blocks or b_blocks else None)
 
-    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_wgmma(a, b, y_map, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each,
                      y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
                      c_row_stride, c_column_stride):

@@ -11,7 +11,7 @@ ranges * tiles * bm * bn * 4 bytes, in the L2. Stream-K (Osama et al., 2023) in 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.dependent import wait_for_previous_grid
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -150,7 +150,7 @@ def kernel(special):
             store(acc, first, sums_map, staging, offset, i32(0), z, thread, barrier, i32(BM), i32(BN), (), (), ())
     product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator)
 
-    @cuda.jit(launch_bounds=(tile.threads, tile.blocks))
+    @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_wgmma_waves(a, b, y_map, sums, work, per_matrix, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each,
                            whole, rest, y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias,
                            bias_stride, c, c_row_stride, c_column_stride):
@@ -172,7 +172,7 @@ def sum_kernel(tile, spec, groups, vector):
     store = make_group_store(spec, VECTOR, vector)
     addends = make_addends(spec)
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def matmul_wgmma_rest(sums, elements, ranges, area, width, whole, per_matrix, band_tiles, super_rows, last_rows, y, y_row, y_column,
                           y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c, c_row_stride,
                           c_column_stride):

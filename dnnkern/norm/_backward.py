@@ -13,7 +13,7 @@ At its end a block leaves one row of partial sums in the workspace; a second lau
 """
 import functools
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.cluster import cluster_rank, cluster_sync
 from ..device.cp_async import commit_copies, copy_async16, wait_copies
 from ..device.dependent import launch_dependent_grids
@@ -193,7 +193,7 @@ def kernel(config):
                 left[i32(j + c * ACROSS)] = total
         cuda.syncthreads()
 
-    @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
+    @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_bwd_rows(dy, x, gamma, mean, rstd, dx, partial, rows, length, units, groups, steps, inverse, dy_step, x_step, dx_step,
                       gamma_step, divisors, strides, dsummed, dsummed_step):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)

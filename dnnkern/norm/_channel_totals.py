@@ -5,7 +5,7 @@ A warp has a statistic, or a block where there are few with many items. The orde
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.groups import scalar_of
@@ -115,7 +115,7 @@ def statistics_kernel(compute, lanes, mean_dtype, var_dtype, dependent):
     mean_type, var_type = element(mean_dtype or compute), element(var_dtype or compute)
     load_mean, store_mean, load_var, store_var = mean_type.load, mean_type.store, var_type.load, var_type.store
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def channel_norm_statistics(first, second, mean, rstd, running_mean, running_var, eps, momentum, statistics, length, slabs, sizes,
                                 groups, mean_steps, rstd_steps, running_mean_step, running_var_step):
         scratch = cuda.shared.array(SCRATCH, Real)
@@ -180,7 +180,7 @@ def averages_kernel(compute, lanes, own, scaled, gamma_dtype, dgamma_dtype, dbet
     meet, (ROWS, LOG), SCRATCH = make_meeting(make_sum(Real), lanes), _groups(lanes), 3 * THREADS // 32
     OWN, SCALED = own, scaled
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def channel_norm_averages(first, second, one, two, gamma, dgamma, dbeta, statistics, length, share, slabs, groups, per, gamma_step,
                               dgamma_step, dbeta_step):
         scratch, ones, twos = cuda.shared.array(SCRATCH, Real), cuda.local.array(FLIGHT, Real), cuda.local.array(FLIGHT, Real)
@@ -228,7 +228,7 @@ def weights_kernel(compute, dgamma_dtype, dbeta_dtype, dependent):
     Real, store_gamma, store_beta = scalar_of(compute), element(dgamma_dtype).store, element(dbeta_dtype).store
     meet = make_meeting(make_sum(Real), 32)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def channel_norm_weights(first, second, dgamma, dbeta, channels, length, slabs, image_step, dgamma_step, dbeta_step):
         ones, twos = cuda.local.array(FLIGHT, Real), cuda.local.array(FLIGHT, Real)
         if dependent:

@@ -2,7 +2,7 @@
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import Activation, activation_gradient
@@ -94,7 +94,7 @@ def sums_kernel(config):
     KEPT = E if BY_X else 1
     load_gamma, load_beta = element(config.gamma or c.dtype).load, element(config.beta or c.dtype).load
 
-    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    @jit(launch_bounds=(THREADS, config.blocks))
     def channel_norm_sums(dy, x, y, mean, rstd, first, second, rows, channels, images, steps, mean_steps, rstd_steps, tiles, slabs,
                           across_blocks, per, channel_items, image_items, gamma, beta, gamma_step, beta_step):
         ones, twos = cuda.shared.array(SHARED, Real), cuda.shared.array(SHARED, Real)
@@ -167,7 +167,7 @@ def gradient_kernel(config):
     TABLE, KEPT, load_beta = (5 if SHIFTED else 4) * c.span, E if config.source == "x" else 1, element(config.beta or c.dtype).load
     BY_X = config.source == "x"
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def channel_norm_gradient(dy, x, y, dx, dresidual, gamma, mean, rstd, one, two, rows, channels, parts, across_blocks, per, groups,
                               images, steps, gamma_step, mean_steps, rstd_steps, beta, beta_step):
         table = cuda.shared.array(TABLE, Real)

@@ -6,7 +6,7 @@ A block has `across` threads along channels, each with 16 bytes of them, and `he
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import Activation, activation_function
@@ -119,7 +119,7 @@ def moments_kernel(columns):
     RAW, SHARED, STEPS, LOG = UNITS * LENGTH, THREADS * E, HEIGHT.bit_length() - 1, HEIGHT.bit_length() - 1
     (inverse, _), merge, places, DEPENDENT = make_inverses(Real), make_merge(Real), make_places(columns), columns.dependent
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def channel_norm_moments(x, first, second, rows, channels, image_stride, step, tiles, slabs, across_blocks, channel_items, image_items):
         means, squares, counts = cuda.shared.array(SHARED, Real), cuda.shared.array(SHARED, Real), cuda.shared.array(THREADS, Real)
         raw, values, part = cuda.local.array(RAW, SCALAR), cuda.local.array(PART, Real), cuda.local.array(PART, Real)
@@ -220,7 +220,7 @@ def apply_kernel(config):
             for u in range(UNITS):
                 fetch(more, u * LENGTH, advance(q, i64(u * HEIGHT) * residual_step), i32(0), inside and i32(row + i32(u * HEIGHT)) < rows)
 
-    @cuda.jit(launch_bounds=(THREADS, 1 if RESIDUAL else 4))
+    @jit(launch_bounds=(THREADS, 1 if RESIDUAL else 4))
     def channel_norm_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, channels, parts, across_blocks, per, images, steps,
                            gamma_step, beta_step, mean_steps, deviation_steps):
         table = cuda.shared.array(TABLE, Real)

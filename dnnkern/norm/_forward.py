@@ -9,7 +9,7 @@ the rows, else element by element.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_sync, cluster_wait, remote_address, store_remote_f32
 from ..device.convert import element
 from ..device.index import ceil_div
@@ -242,7 +242,7 @@ def kernel(config):
     in_warp, merge, join = make_pool(Real, min(LANES, WARP), LAYER), make_merge(Real), make_join(Real, E, LAYER)
     places = make_row_places(config.dims, 6)
 
-    @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
+    @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_rows(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, x_step, residual_step, y_step, summed_step,
                       gamma_step, beta_step, divisors, strides):
         dynamic = cuda.shared.array(0, u32, alignment=16)

@@ -5,7 +5,7 @@ See `channel_norm_planes`; how rows are held, and their heads and tails, is `dev
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import Activation, activation_function, activation_gradient
@@ -104,7 +104,7 @@ def moments_kernel(planes):
     meet, (inverse, _), SCRATCH = make_meeting(make_merge(Real), LANES), make_inverses(Real), max(1, 3 * LANES // 32)
     hold, DEPENDENT, BLOCK, BLOCKS = pin(WORDS), planes.dependent, planes.threads, planes.blocks
 
-    @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
+    @jit(launch_bounds=(BLOCK, BLOCKS))
     def channel_norm_plane_moments(x, first, second, rows, pieces, channels, length, values, image_step, channel_step, channel_items,
                                    image_items):
         scratch = cuda.shared.array(SCRATCH, Real)
@@ -164,7 +164,7 @@ def apply_kernel(config):
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
     load_mean, load_deviation, (_, inverse_root) = element(config.mean).load, element(config.deviation).load, make_inverses(Real)
 
-    @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
+    @jit(launch_bounds=(BLOCK, BLOCKS))
     def channel_norm_plane_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, pieces, channels, length, values, per, images,
                                  steps, gamma_step, beta_step, mean_steps, deviation_steps):
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
@@ -229,7 +229,7 @@ def sums_kernel(config):
     MORE, MORE_REST = WORDS if BY_Y else 1, REST if BY_Y else 1
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
 
-    @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
+    @jit(launch_bounds=(BLOCK, BLOCKS))
     def channel_norm_plane_sums(dy, x, y, mean, rstd, first, second, rows, pieces, channels, length, values, per, images, steps, mean_steps,
                                 rstd_steps, channel_items, image_items, gamma, beta, gamma_step, beta_step):
         scratch = cuda.shared.array(SCRATCH, Real)
@@ -304,7 +304,7 @@ def gradient_kernel(config):
     MORE, MORE_REST = WORDS if BY_Y else 1, REST if BY_Y else 1
     load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
 
-    @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
+    @jit(launch_bounds=(BLOCK, BLOCKS))
     def channel_norm_plane_gradient(dy, x, y, dx, dresidual, gamma, mean, rstd, one, two, rows, pieces, channels, length, values, per,
                                     groups, images, steps, gamma_step, mean_steps, rstd_steps, beta, beta_step):
         words, many, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)

@@ -6,7 +6,7 @@ and then reads dy and x once more: dx can be written, and the columns' sums for 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, i32, i64, jit, u32
 from ..device.block import make_block_reduce_pair, merge_sums
 from ..device.groups import make_writer
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -101,7 +101,7 @@ def pieces_kernel(config):
     GAMMA, LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.words)
     GAMMAS, reduce, places = LENGTH * REGISTERS, make_block_reduce_pair(merge_sums, THREADS), make_row_places(config.dims, 6)
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def norm_bwd_pieces(dy, x, gamma, mean, rstd, partial, pieces, size, units, length, dy_step, x_step, gamma_step, divisors, strides):
         scratch = cuda.shared.array(SCRATCH, Real)
         a, b, gammas = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(GAMMAS, GAMMA)
@@ -158,7 +158,7 @@ def strips_kernel(config):
     put = make_writer(real, E, 4 if E * itemsize % 16 == 0 else 0)
     ADDED, MORE = config.added, WORDS if config.added else 1
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def norm_bwd_strips(dy, x, gamma, mean, rstd, dx, partial, columns, strips, pieces, per, rows, units, length, inverse, dy_step, x_step,
                         dx_step, gamma_step, divisors, strides, dsummed, dsummed_step):
         totals = cuda.shared.array(TOTALS, Real)

@@ -1,7 +1,7 @@
 """Rows cut into pieces, forward: blocks leave the moments of pieces, and those of a second launch merge them and write y."""
 import functools
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.rows import Dim, RowForm, make_row, make_row_places, row_arguments
@@ -59,7 +59,7 @@ def moments_kernel(config):
     in_warp, in_block = make_pool(Real, 32, LAYER), make_block_pool(Real, THREADS // 32, LAYER)
     places = make_row_places(config.dims, 6)
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def norm_fwd_pieces(x, residual, summed, partial, pieces, size, length, x_step, residual_step, summed_step, divisors, strides):
         scratch = cuda.shared.array(SCRATCH, Real)
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
@@ -139,7 +139,7 @@ def apply_kernel(config):
     in_warp, in_block = make_pool(Real, 32, LAYER), make_block_pool(Real, THREADS // 32, LAYER)
     SOURCE = 3 if config.residual else 0
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def norm_fwd_apply(source, gamma, beta, y, mean, rstd, partial, eps, pieces, size, length, x_step, y_step, gamma_step, beta_step,
                        divisors, strides):
         scratch = cuda.shared.array(SCRATCH, Real)

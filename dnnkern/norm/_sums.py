@@ -5,7 +5,7 @@ the rows, eight loads under way in each; what they have meets in shared memory.
 """
 import functools
 
-from ..device import cuda, f32, f64, i32, i64
+from ..device import cuda, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..device.dependent import wait_for_previous_grid
 from ..device.index import ceil_div
@@ -22,7 +22,7 @@ def kernel(gamma, beta, real, across, dependent):
     Real, HEIGHT, SHIFT = f64 if real == "float64" else f32, THREADS // across, across.bit_length() - 1
     store_gamma, store_beta = element(gamma).store, element(beta).store
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def norm_bwd_sums(partial, dgamma, dbeta, rows, length, pitch, gamma_step, beta_step):
         shared, some = cuda.shared.array(THREADS, Real), cuda.local.array(FLIGHT, Real)
         thread, which = i32(cuda.threadIdx.x), i32(cuda.blockIdx.y)

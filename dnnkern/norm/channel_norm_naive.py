@@ -7,7 +7,7 @@ elements; each element costs divisions of 64-bit integers. Sums keep what roundi
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i64
+from ..device import cuda, device_function, f32, f64, i64, jit
 from ..device.convert import element
 from ..device.epilogue import Activation, activation_function, activation_gradient
 from ..device.fastmath import sqrt
@@ -96,7 +96,7 @@ def forward_kernel(config):
     act = activation_function(config.activation, config.compute)
     add = make_sum(Real)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def channel_norm_fwd_naive(x, gamma, beta, running_mean, running_var, residual, y, mean, rstd, eps, momentum, rows, length, sizes,
                                strides, row_sizes, row_strides):
         row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
@@ -145,7 +145,7 @@ def inference_kernel(config):
     rows_at, elements_at = make_row_places64(config.outer_dims, 7), make_row_places64(config.row_dims, 7)
     act = activation_function(config.activation, config.compute)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def batch_norm_infer_naive(x, gamma, beta, mean, var, residual, y, eps, rows, length, sizes, strides, row_sizes, row_strides):
         k = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if k < rows * length:
@@ -194,7 +194,7 @@ def backward_kernel(config):
     rows_at, elements_at = make_row_places64(config.outer_dims, 9), make_row_places64(config.row_dims, 7)
     past, add = make_past(config, config.gamma, config.beta), make_sum(Real)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def channel_norm_bwd_naive(dy, x, gamma, beta, mean, rstd, y, dx, dresidual, rows, length, sizes, strides, row_sizes, row_strides):
         row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if row < rows:
@@ -230,7 +230,7 @@ def weights_kernel(config):
     rows_at, elements_at = make_row_places64(config.outer_dims, 9), make_row_places64(config.row_dims, 7)
     past, add = make_past(config, config.third, config.fourth), make_sum(Real)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def channel_norm_bwd_weights_naive(dy, x, gamma, beta, mean, rstd, y, dgamma, dbeta, rows, length, sizes, strides, row_sizes,
                                        row_strides):
         row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)

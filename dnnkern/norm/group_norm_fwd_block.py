@@ -8,7 +8,7 @@ or to `planes`, which reads them twice.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.epilogue import Activation, activation_function
 from ..device.index import ceil_div, divide, divide_remainder, divisor
@@ -203,7 +203,7 @@ def kernel(config):
             else:
                 some[e] = act(Real(Real(some[e] - a) * scale + shift))
 
-    @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
+    @jit(launch_bounds=(BLOCK, BLOCKS))
     def group_norm_fwd_block(x, y, gamma, beta, mean, rstd, eps, rows, one, groups, length, values, per, images, steps, gamma_step,
                              beta_step, mean_steps, rstd_steps):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)

@@ -2,7 +2,7 @@
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i64
+from ..device import cuda, device_function, f32, f64, i64, jit
 from ..device.convert import element
 from ..device.fastmath import exp, log
 from ..device.rows import make_row_places64, row_arguments64
@@ -83,7 +83,7 @@ def forward_kernel(config):
     load, store, Real = e.load, e.store, f64 if config.dtype == "float64" else f32
     s_of, thread = _make_sum(config, Real), _make_thread(config, 2)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def lrn_fwd_naive(x, y, alpha, beta, k, share, channels, outer, steps, sizes, strides):
         first = cuda.local.array(2, i64)
         c = thread(channels, outer, sizes, strides, first)
@@ -100,7 +100,7 @@ def backward_kernel(config):
     load, store, Real = e.load, e.store, f64 if config.dtype == "float64" else f32
     s_of, thread, BEHIND, AHEAD = _make_sum(config, Real), _make_thread(config, 4), config.behind, config.ahead
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def lrn_bwd_naive(dy, x, y, dx, alpha, beta, k, share, channels, outer, steps, sizes, strides):
         first = cuda.local.array(4, i64)
         c = thread(channels, outer, sizes, strides, first)

@@ -8,7 +8,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64
+from ..device import cuda, device_function, f32, i32, i64, jit
 from ..device.convert import element
 from ..device.fastmath import ex2, exp, lg2, log
 from ..device.groups import access_words, make_reader, make_writer, scalar_of
@@ -183,7 +183,7 @@ def forward_kernel(config):
     LENGTH, BASE, load = _make_load(config, config.behind)
     put, place, power = make_writer(config.dtype, COUNT, config.words), _make_place(config, 2), _make_power(Real)
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def lrn_fwd_window(x, y, alpha, beta, k, share, units, groups, chunks, channels, steps, divisors, strides):
         values, result, offsets = cuda.local.array(LENGTH, Real), cuda.local.array(COUNT, Real), cuda.local.array(2, i64)
         channel, there = place(units, groups, chunks, divisors, strides, offsets)
@@ -216,7 +216,7 @@ def backward_kernel(config):
     MINE, SEEN = OWN_CHANNELS * LANES, OWN_CHANNELS + SIZE - 1
     SHARES = SEEN * LANES
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def lrn_bwd_window(dy, x, y, dx, alpha, beta, k, share, units, groups, chunks, channels, steps, divisors, strides):
         xs, dys, ys = cuda.local.array(X_LENGTH, Real), cuda.local.array(LENGTH, Real), cuda.local.array(LENGTH, Real)
         own, s = cuda.local.array(MINE, Real), cuda.local.array(SHARES, Real)

@@ -7,7 +7,7 @@ elements; each element costs divisions of 64-bit integers.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, f32, f64, i64
+from ..device import cuda, f32, f64, i64, jit
 from ..device.convert import element
 from ..device.fastmath import sqrt
 from ..device.rows import make_row_places64, row_arguments64
@@ -61,7 +61,7 @@ def forward_kernel(config):
     rows_at, elements_at = make_row_places64(config.outer_dims, 6), make_row_places64(config.row_dims, 6)
     SOURCE = 5 if RESIDUAL else 0
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def norm_fwd_naive(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, sizes, strides, row_sizes, row_strides):
         row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if row < rows:
@@ -109,7 +109,7 @@ def backward_kernel(config):
     Real, LAYER, SCALED, ADDED = f64 if x_type.compute == "float64" else f32, config.layer, config.scaled, config.shifted
     rows_at, elements_at = make_row_places64(config.outer_dims, 6), make_row_places64(config.row_dims, 5)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def norm_bwd_naive(dy, x, gamma, mean, rstd, dsummed, dx, rows, length, sizes, strides, row_sizes, row_strides):
         row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if row < rows:
@@ -150,7 +150,7 @@ def weights_kernel(config):
     Real, LAYER, SHIFTED = f64 if x_type.compute == "float64" else f32, config.layer, config.shifted
     rows_at, elements_at = make_row_places64(config.outer_dims, 4), make_row_places64(config.row_dims, 4)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def norm_bwd_weights_naive(dy, x, mean, rstd, dgamma, dbeta, rows, length, sizes, strides, row_sizes, row_strides):
         column = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if column < length:

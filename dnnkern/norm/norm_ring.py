@@ -7,7 +7,7 @@ and bulk copies bring later rows while this one's moments meet (`device.ring`). 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.cluster import cluster_rank, cluster_wait
 from ..device.index import ceil_div
 from ..device.mbarrier import mbarrier_wait
@@ -138,7 +138,7 @@ def kernel(config):
         """Units of a block."""
         return i32(min(max(i32(units - i32(rank * share)), i32(0)), i32(share)))
 
-    @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
+    @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_ring(x, gamma, beta, y, mean, rstd, eps, rows, length, units, share, step, steps, gamma_step, beta_step, divisors,
                       strides):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)

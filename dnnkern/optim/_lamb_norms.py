@@ -3,7 +3,7 @@ import functools
 
 import numpy as np
 
-from ..device import cuda, i32, u32, u64
+from ..device import cuda, i32, jit, u32, u64
 from ..host.launch import Argument, Launch
 from ..host.table import Table
 from ._rule import rule_of
@@ -16,7 +16,7 @@ def ratio_kernel(compute):
     total, T = make_total(compute), TYPES[compute]
     _, _, ratio = rule_of("lamb_step").make((), (), T)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def lamb_ratios(parts, partials, partials_of_all, ratios):
         scratch, other = cuda.shared.array(16, T), cuda.shared.array(16, T)
         word = parts[i32(cuda.blockIdx.x)]

@@ -5,7 +5,7 @@ partials come first, then the second halves. Who adds them up are the 256 thread
 """
 import functools
 
-from ..device import cuda, device_function, f32, f64, i32
+from ..device import cuda, device_function, f32, f64, i32, jit
 from ..device.block import make_block_reduce
 from ..device.warp import add
 from ..host.launch import Argument, Launch
@@ -88,7 +88,7 @@ def final_kernel(compute, norm_dtype, reports):
     total, report, T = make_total(compute), make_report(norm_dtype, reports), TYPES[compute]
     _, root = make_arithmetic(T)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def grad_norm_total(partials, count, norm, found_inf):
         scratch, other = cuda.shared.array(16, T), cuda.shared.array(16, T)
         squares, rest = total(partials, i32(0), count, scratch), total(partials, count, count, other)

@@ -9,7 +9,7 @@ alone.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32, u64
+from ..device import cuda, device_function, i32, i64, jit, u32, u64
 from ..device.convert import element
 from ..device.groups import make_reader, make_writer
 from ..device.index import ceil_div
@@ -189,7 +189,7 @@ def partial_kernel(config):
     visit, total, RESIDENT = make_visit([_squares_of(d, compute) for d in config.dtypes]), make_sum(compute), config.resident
     scale_of, _ = make_factor(compute, config.scaled)
 
-    @cuda.jit(launch_bounds=(THREADS, RESIDENT))
+    @jit(launch_bounds=(THREADS, RESIDENT))
     def grads_chunks(chunks, table, partials, count, length, grad_scale):
         scratch, other = cuda.shared.array(16, T), cuda.shared.array(16, T)
         block, runs = i32(cuda.blockIdx.x), i32(cuda.gridDim.x)
@@ -211,7 +211,7 @@ def clip_kernel(config):
     (scale_of, factor_of), report = make_factor(compute, config.scaled), make_report(config.norm, config.reports)
     _, root = make_arithmetic(T)
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def clip_chunks(chunks, table, partials, count, norm, grad_scale, found_inf, max_norm):
         scratch, other = cuda.shared.array(16, T), cuda.shared.array(16, T)
         word, scale = chunks[i32(cuda.blockIdx.x)], scale_of(grad_scale)

@@ -6,7 +6,7 @@ element, a launch an array again.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i64
+from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
@@ -63,7 +63,7 @@ def partial_kernel(config):
     load, T, places = element(config.dtype).load, TYPES[config.compute], make_row_places64(config.dims, 1)
     scale_of, _ = make_factor(config.compute, config.scaled)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def grads_naive(g, partials, elements, first, partials_of_all, sizes, strides, grad_scale):
         stretch = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         begin = i64(stretch * STRETCH)
@@ -86,7 +86,7 @@ def clip_kernel(config):
     places = make_row_places64(config.dims, 1)
     scale_of, factor_of = make_factor(config.compute, config.scaled)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def clip_naive(g, elements, sizes, strides, norm, grad_scale, max_norm):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < elements:

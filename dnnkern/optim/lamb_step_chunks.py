@@ -7,7 +7,7 @@ element, where seven would do without norms.
 """
 import functools
 
-from ..device import cuda, device_function, f32, f64, i32, i64, u32, u64
+from ..device import cuda, device_function, f32, f64, i32, i64, jit, u32, u64
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
@@ -152,7 +152,7 @@ def moments_kernel(kinds, numbers, skips):
     S, SCALED, COUNTED = {"float32": f32, "float64": f64}[numbers], kinds[0].scaled, kinds[0].counted
     visit, total, (inverse, _) = make_visit([_moments_body(kind, numbers) for kind in kinds]), make_sum(numbers), make_arithmetic(S)
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def lamb_chunks(chunks, table, partials, grad_scale, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
         scratch, other = cuda.shared.array(16, S), cuda.shared.array(16, S)
         block = i32(cuda.blockIdx.x)
@@ -178,7 +178,7 @@ def move_kernel(kinds, numbers, skips):
     visit, COUNTED = make_visit([_move_body(kind, numbers) for kind in kinds]), kinds[0].counted
     S = {"float32": f32, "float64": f64}[numbers]
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def lamb_chunks_move(chunks, table, ratios, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
         word, go, count = chunks[i32(cuda.blockIdx.x)], True, S(0)
         if COUNTED:

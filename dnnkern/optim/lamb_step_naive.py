@@ -4,7 +4,7 @@ For arrays that lie in any way; each coordinate costs a division of 64-bit integ
 """
 import functools
 
-from ..device import cuda, f32, i64
+from ..device import cuda, f32, i64, jit
 from ..device.convert import element
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
@@ -49,7 +49,7 @@ def moments_kernel(config, numbers):
     advance, direction, _ = kind.rule.make((), kind.flags, T)
     (load_p, _), (load_g, _), (load_a, store_a), (load_b, store_b), _, (load_m, _) = map(make_column, kind.dtypes)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def lamb_naive(p, g, a, b, master, elements, sizes, strides, partials, first, partials_of_all, grad_scale, found_inf, step, n0, n1, n2,
                    n3, n4, n5, n6, n7):
         stretch = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
@@ -91,7 +91,7 @@ def move_kernel(config, numbers):
     _, direction, _ = kind.rule.make((), kind.flags, T)
     (load_p, store_p), _, (load_a, _), (load_b, _), _, (load_m, store_m) = map(make_column, kind.dtypes)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def lamb_naive_move(p, a, b, master, elements, sizes, strides, ratios, number, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         go = i < elements

@@ -13,7 +13,7 @@ own, those of `naive`.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i32, i64, u32, u64
+from ..device import cuda, device_function, f32, f64, i32, i64, jit, u32, u64
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
 from ..host.launch import Launch
@@ -161,7 +161,7 @@ def kernel(compiled):
     (inverse, _), COUNTED = make_arithmetic(S), compiled.kinds[0].counted
     run = make_bodies([make_body(config, kind) for kind in compiled.kinds])
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def optim_chunks(chunks, table, grad_scale, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
         word = chunks[i32(cuda.blockIdx.x)]
         row, first = i32(i32(u32(word)) * ROW), i64(i64(u32(word >> u64(32))) * CHUNK)

@@ -5,7 +5,7 @@ Straight from the definition, for arrays that lie in any way; each coordinate co
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, f32, i64
+from ..device import cuda, f32, i64, jit
 from ..device.convert import element
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
@@ -68,7 +68,7 @@ def kernel(config):
     (load_p, store_p), (load_g, _), (load_a, store_a), (load_b, store_b), (load_c, store_c), (load_m, store_m) = map(
         make_column, kind.dtypes)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def optim_naive(p, g, a, b, c, master, elements, sizes, strides, grad_scale, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         go = i < elements

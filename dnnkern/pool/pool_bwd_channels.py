@@ -12,7 +12,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
@@ -135,7 +135,7 @@ def kernel(config):
     reciprocal = make_reciprocal("float64" if config.dtype == "float64" else "float32")
     BUFFER, INDICES, TOTALS = PLACES * LENGTH, PLACES * V if MAX else 1, ROWS * COLUMNS * V
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def pool_bwd_channels(dy, index, dx, count, divisors, g, x_strides, y_strides, index_strides):
         i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if i < count:

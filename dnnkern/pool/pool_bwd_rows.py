@@ -10,7 +10,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.groups import access_words, make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
@@ -145,7 +145,7 @@ def kernel(config):
     BUFFER, STRETCH, TOTALS = GROUPS * LENGTH, GROUPS * V, ROWS * PIXELS
     INDICES = STRETCH if MAX else 1
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def pool_bwd_rows(dy, index, dx, count, divisors, g, x_strides, y_strides, index_strides):
         i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if i < count:

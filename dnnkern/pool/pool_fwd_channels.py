@@ -12,7 +12,7 @@ A window of 3x3 takes 9 accesses to the L1 for one of memory's; where windows ov
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.groups import make_reader, make_word_writer, make_writer, scalar_of
@@ -99,7 +99,7 @@ def kernel(config):
     reciprocal, BUFFER = make_reciprocal("float64" if config.dtype == "float64" else "float32"), ROWS * COLUMNS * LENGTH
     START = MINUS_INFINITY if MAX else 0.0
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def pool_fwd_channels(x, y, index, count, divisors, g, x_strides, y_strides, index_strides):
         i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if i < count:

@@ -10,7 +10,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.block import make_block_reduce
 from ..device.convert import element
 from ..device.fastmath import maximum, minimum
@@ -101,7 +101,7 @@ def kernel(config):
     in_warp, in_block = make_reduce(combine), make_block_reduce(combine, THREADS)
     least_in_warp, least_in_block = make_reduce(minimum), make_block_reduce(minimum, THREADS)
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def pool_fwd_global(x, y, index, planes, channels, groups, pixels, x_strides, y_strides, index_strides):
         plane = i32(i32(cuda.blockIdx.x) * i32(PLANES) + i32(i32(cuda.threadIdx.x) // i32(GROUP)))
         lane = i32(i32(cuda.threadIdx.x) & i32(GROUP - 1))

@@ -10,7 +10,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i32, i64, u32
+from ..device import cuda, device_function, f32, f64, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.groups import make_reader, make_word_writer, make_writer, scalar_of
@@ -120,7 +120,7 @@ def kernel(config):
     BUFFER, STRIDE, SHARED, STEPS, SHIFT = LOADS * LENGTH, PIXELS, THREADS * V, PIXELS.bit_length() - 1, LANES.bit_length() - 1
     POSITIONS, SharedType = SHARED if INDEX else 1, f64 if config.dtype == "float64" else f32
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def pool_fwd_global_channels(x, y, index, groups, chunks, pixels, step, x_strides, y_strides, index_strides):
         totals, positions = cuda.shared.array(SHARED, SharedType), cuda.shared.array(POSITIONS, i32)
         t = i32(cuda.threadIdx.x)

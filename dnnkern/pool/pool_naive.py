@@ -8,7 +8,7 @@ divisions throughout: any strides, any number of elements, and slow.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i32, i64
+from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
@@ -81,7 +81,7 @@ def forward(config):
     window_d, window_h, window_w = (make_window(axis, config.adaptive, True) for axis in range(3))
     counted_d, counted_h, counted_w = (make_counted(axis, True, True) for axis in range(3))
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def pool_fwd_naive(x, y, index, elements, channels, g, x_strides, y_strides, index_strides):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < elements:
@@ -123,7 +123,7 @@ def backward(config):
     reciprocal = make_reciprocal(e.compute)
     seen_d, seen_h, seen_w = (make_seen_by(axis, config.adaptive, True) for axis in range(3))
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def pool_bwd_naive(dy, index, dx, elements, channels, g, x_strides, y_strides, index_strides):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < elements:

@@ -7,7 +7,7 @@ results are stored side by side. Kept dimensions outside the columns are further
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.convert import SCALARS
 from ..device.dependent import launch_dependent_grids
 from ..device.groups import make_flight
@@ -79,7 +79,7 @@ def columns_kernel(fold, dtype, out, compute, words, across, kept, reduced, wide
     ALWAYS = fold in IGNORES_ZEROS
     store = make_store(fold, out, compute, kept, partial)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def reduce_columns(x, numbers, places, outputs, columns, rows, per, blocks, splits, walk_divisors, walk_strides, divisors, x_strides,
                        kept_divisors, y_strides, factor):
         all_numbers, all_places = cuda.shared.array(SHARED, T), cuda.shared.array(SHARED_PLACES, i32)

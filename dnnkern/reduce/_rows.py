@@ -8,7 +8,7 @@ their loads are as wide as all their pieces are aligned. Steps other than 1 are 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.convert import SCALARS, element
 from ..device.dependent import launch_dependent_grids
 from ..device.groups import make_flight
@@ -107,7 +107,7 @@ def rows_kernel(fold, dtype, out, compute, words, ragged, width, threads, kept, 
     walk, ONE = make_offsets(reduced, wide), reduced == 1
     store = make_store(fold, out, compute, kept, partial)
 
-    @cuda.jit(launch_bounds=threads)
+    @jit(launch_bounds=threads)
     def reduce_rows(x, numbers, places, outputs, length, units, per, splits, walk_divisors, walk_strides, divisors, x_strides, y_strides,
                     factor):
         buffer, some = cuda.local.array(LENGTH, BUFFER), cuda.local.array(VECTOR, T)

@@ -6,7 +6,7 @@ second launch merges them in the order of the splits.
 """
 import functools
 
-from ..device import cuda, device_function, i32
+from ..device import cuda, device_function, i32, jit
 from ..device.convert import SCALARS, element
 from ..device.dependent import wait_for_previous_grid
 from ..device.index import ceil_div
@@ -131,7 +131,7 @@ def finish_kernel(fold, out, compute, kept, across, threads, dependent):
     SHIFT, HEIGHT = across.bit_length() - 1, threads // across
     store = make_store(fold, out, compute, kept, False)
 
-    @cuda.jit(launch_bounds=threads)
+    @jit(launch_bounds=threads)
     def reduce_finish(partial, partial_places, numbers, places, outputs, splits, divisors, y_strides, factor):
         all_numbers, all_places = cuda.shared.array(NUMBERS, T), cuda.shared.array(PLACES, i32)
         own_numbers, own_places = cuda.local.array(PARTS, T), cuda.local.array(1, i32)

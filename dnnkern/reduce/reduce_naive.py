@@ -6,7 +6,7 @@ there was. Any strides, any number of elements; each coordinate costs a division
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i64
+from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
@@ -60,7 +60,7 @@ def kernel(config):
     load, narrow = element(config.dtype, config.compute).load, element(config.out, config.compute).store
     kept, reduced = make_offsets64(config.kept), make_offsets64(config.reduced)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def reduce_naive(x, numbers, places, outputs, length, sizes, x_strides, y_strides, walk_sizes, walk_strides, factor):
         output = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if output < outputs:

@@ -1,7 +1,7 @@
 """Backward: a block a sequence and direction goes back through the steps; inputs and weights have a thread an element."""
 import functools
 
-from ..device import cuda, i64
+from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..device.vec import advance
@@ -33,7 +33,7 @@ def states_kernel(kind, inner):
     GATES, SLOTS = {"lstm": (4, 4), "gru": (3, 4)}.get(kind.cell, (1, 1))
     H0, C0, DHN, DCN, LENGTHS = (name in kind.present for name in ("h0", "c0", "dhn", "dcn", "lengths"))
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def rnn_bwd_naive(dy, y, weights, h0, c0, dhn, dcn, lengths, reserve, dh0, dc0, dh, dc, steps, samples, units, states, layer,
                       dy_strides, y_strides, s, offsets):
         kept = cuda.local.array(SLOTS, T)
@@ -118,7 +118,7 @@ def inputs_kernel(kind, to, dropped):
     load, LINEAR, SKIP, LENGTHS = e.load, "w_ih" in kind.given, kind.skip, "lengths" in kind.present
     GATES, SLOTS = {"lstm": (4, 4), "gru": (3, 4)}.get(kind.cell, (1, 1))
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def rnn_inputs_naive(weights, lengths, reserve, kept, dx, steps, samples, inputs, units, directions, dx_strides, offsets, factor):
         e = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if e < i64(steps * samples * inputs):
@@ -188,7 +188,7 @@ def weights_kernel(kind, name, dropped):
     INPUT, STATE, PROJECTION, SECOND = name == "w_ih", name == "w_hh", name == "w_hr", name in ("w_hh", "b_hh")
     SLOTS = {"lstm": 4, "gru": 4}.get(kind.cell, 1)
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def rnn_weights_naive(x, h0, reserve, kept, lengths, dweights, steps, samples, rows, columns, units, which, layer, at, factors_at,
                           x_strides, s, factor):
         e = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)

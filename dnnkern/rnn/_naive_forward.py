@@ -2,7 +2,7 @@
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i64
+from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.vec import advance
 from ..host.launch import Argument, Launch
@@ -83,7 +83,7 @@ def forward_kernel(kind):
     LINEAR, FIRST_BIAS, SECOND_BIAS = "w_ih" in kind.given, "b_ih" in kind.given, "b_hh" in kind.given
     H0, C0, LENGTHS, TRAINING = (name in kind.present for name in ("h0", "c0", "lengths", "reserve"))
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def rnn_fwd_naive(x, weights, h0, c0, lengths, y, hn, cn, reserve, cells, hidden, steps, samples, inputs, units, states, layer,
                       x_strides, y_strides, s, offsets):
         sums = cuda.local.array(SLOTS, T)

@@ -3,7 +3,7 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..device import cuda, i64, u32, u64
+from ..device import cuda, i64, jit, u32, u64
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..device.philox import make_word
@@ -81,7 +81,7 @@ def drop_kernel(dtype, seed_array, offset_array):
     load, store, T = e.load, e.store, TYPES[e.compute]
     seed_of, offset_of = make_word(seed_array), make_word(offset_array)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def rnn_drop(x, kept, y, elements, seed, offset, layer, threshold, factor):
         from_words, group = cuda.local.array(4, u32), i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i64(group * GROUP) < elements:

@@ -2,7 +2,7 @@
 that is the gradient of its result, which goes round too, and its product with W_hr comes to the cells."""
 import functools
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.vec import advance
 from ._cells import TYPES, make_cell
@@ -29,7 +29,7 @@ def backward_kernel(config, kind, inner):
     UNITS, PAIRS, CELL_SPLITS, CELL_ROWS, W_HELD = after.units, after.pairs, after.splits, after.rows, after.held
     STATE_UNITS, OF_STATES, KEPT = config.units, config.pairs, after.pairs * SLOTS_OF
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @jit(launch_bounds=(THREADS, 1))
     def rnn_persistent_back(dy, y, weights, h0, c0, dhn, dcn, lengths, turned, small, came, carried, reserve, dh0, dc0, steps,
                             samples, units, size, layer, blocks, dy_strides, y_strides, s, offsets, begin, end):
         tile, products = cuda.shared.array(0, HELD_TYPE, alignment=16), cuda.shared.array(SUMS, T)

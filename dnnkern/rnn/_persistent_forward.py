@@ -1,7 +1,7 @@
 """Forward: states go round; with a projection what they are of too, in the middle of a step. Layers side by side wait for the one below."""
 import functools
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.vec import advance
 from ._cells import TYPES, make_cell
@@ -28,7 +28,7 @@ def forward_kernel(config, kind):
     STATES, OF_STATES, STATE_UNITS, STATE_ROWS, STATE_SPLITS = after.held, after.pairs, after.units, after.rows, after.splits
     HELD, HELD_TYPE, INPUTS, narrow, widen = config.held, u32 if config.mma else T, PAIRS * GATES_OF, e.narrow, e.widen
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @jit(launch_bounds=(THREADS, 1))
     def rnn_persistent(sums, x, weights, h0, c0, lengths, states, hidden, came, carried, between, y, hn, cn, reserve, steps, samples, units,
                        size, layer, blocks, sums_strides, x_strides, y_strides, s, offsets, begin, end):
         tile, products = cuda.shared.array(0, HELD_TYPE, alignment=16), cuda.shared.array(SUMS, T)

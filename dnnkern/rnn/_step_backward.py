@@ -1,7 +1,7 @@
 """Backward by steps: for each a kernel for the cells and a product of their gradients; those of inputs and weights over all steps."""
 import functools
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.convert import element
 from ..device.index import divide_remainder, divisor
 from ..dropout._bits import drawn
@@ -22,7 +22,7 @@ def state_gradient_kernel(kind, inner):
     e, T, load_dy = element(kind.dtype), TYPES[kind.compute], element(kind.compute if inner else kind.dtype).load
     store, LENGTHS = e.store, "lengths" in kind.present
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def rnn_projected_back(dy, rests, products, out, lengths, reserve, elements, units, samples, steps, k, first, dy_strides, offsets):
         i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if i < elements:
@@ -55,7 +55,7 @@ def cell_kernel(kind, inner):
     GATES_OF, SLOTS_OF = GATES[kind.cell], SLOTS[kind.cell]
     H0, C0, LENGTHS = (name in kind.present for name in ("h0", "c0", "lengths"))
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def rnn_cells_back(dy, rests, products, cells, turned, y, h0, c0, lengths, reserve, elements, units, samples, unit_count, steps, k,
                        layer, first, dy_strides, y_strides, s, offsets):
         i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
@@ -120,7 +120,7 @@ def cell_kernel(kind, inner):
 def last_kernel(compute):
     """rests += products: what is left for the first states."""
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def rnn_rests(rests, products, elements):
         i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if i < elements:
@@ -134,7 +134,7 @@ def input_gradient_kernel(kind, dtype):
     e, T, store = element(kind.dtype), TYPES[kind.compute], element(dtype).store
     load, GATES_OF, SLOTS_OF = e.load, GATES[kind.cell], SLOTS[kind.cell]
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def rnn_skipped_back(reserve, dx, elements, units, samples, directions, dx_strides, offsets):
         i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if i < elements:
@@ -154,7 +154,7 @@ def kept_kernel(dtype, compute):
     """dx *= factor where an element was kept, else 0."""
     load, T = element(dtype).load, TYPES[compute]
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def rnn_dropped_back(dx, kept, elements, factor):
         i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if i < elements:

@@ -1,7 +1,7 @@
 """Forward by steps: the input's products for all steps at once, then for each step a product of the states and a kernel for the cells."""
 import functools
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.convert import element
 from ..device.index import divide_remainder, divisor
 from ..host.launch import Argument, Launch
@@ -25,7 +25,7 @@ def cell_kernel(kind):
     LINEAR, FIRST_BIAS, SECOND_BIAS = "w_ih" in kind.given, "b_ih" in kind.given, "b_hh" in kind.given
     LENGTHS, TRAINING = "lengths" in kind.present, "reserve" in kind.present
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def rnn_cells(sums, products, x, weights, states, cells, hidden, y, lengths, reserve, elements, units, samples, unit_count, steps, k,
                   sums_strides, x_strides, y_strides, offsets):
         i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
@@ -98,7 +98,7 @@ def projected_kernel(kind):
     e, T = element(kind.dtype), TYPES[kind.compute]
     load, store, LENGTHS, TRAINING = e.load, e.store, "lengths" in kind.present, "reserve" in kind.present
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def rnn_projected(products, states, y, lengths, reserve, elements, units, samples, steps, k, y_strides, offsets):
         i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if i < elements:

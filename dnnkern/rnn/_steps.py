@@ -4,7 +4,7 @@ Two directions are one launch everywhere: their states lie behind each other, an
 """
 import functools
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..host.launch import Argument, Launch
@@ -119,7 +119,7 @@ def inputs_kernel(dtype, dropped, lengths_given):
     """A packed copy of lines, 0 behind the end of a sequence and where an element was dropped."""
     load, store, T = element(dtype).load, element(dtype).store, TYPES[element(dtype).compute]
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def rnn_inputs(x, kept, lengths, y, elements, size, samples, strides, factor):
         i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if i < elements:
@@ -158,7 +158,7 @@ def before_kernel(dtype, lengths_given, h0_given):
     """The state before each step, packed, of one direction; 0 behind the end of a sequence."""
     load, store, T = element(dtype).load, element(dtype).store, TYPES[element(dtype).compute]
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def rnn_states_before(y, h0, lengths, out, elements, size, samples, steps, backwards, strides, h0_strides):
         i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if i < elements:

@@ -8,7 +8,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge_softmax, merge_sums
 from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
 from ..device.convert import element
@@ -203,7 +203,7 @@ def forward_kernel(config):
                 m, total = exchange(m, total, Real(0), slots)
             return m, total
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def softmax_fwd_rows(x, y, rows, length, x_step, y_step, divisors, strides):
         dynamic = cuda.shared.array(0, u32, alignment=16)
         scratch = cuda.shared.array(SCRATCH, Real)
@@ -312,7 +312,7 @@ def backward_kernel(config):
                 total, _ = exchange(total, total, Real(0), slots)
             return total
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def softmax_bwd_rows(dy, y, dx, rows, length, dy_step, y_step, dx_step, divisors, strides):
         scratch = cuda.shared.array(SCRATCH, Real)
         slots = cuda.shared.array(SLOTS, Real)

@@ -9,7 +9,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -154,7 +154,7 @@ def forward_kernel(config):
             at = i32(first + k * HEIGHT)
             read(words, k, advance(x, i64(i64(at) * step)), i32(0), i64(1), at < length)
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def softmax_fwd_columns(x, y, length, batches, groups, across, x_step, y_step, divisors, strides):
         maxima, sums = cuda.shared.array(SHARED, Real), cuda.shared.array(SHARED, Real)
         words = cuda.local.array(WORDS, u32)
@@ -246,7 +246,7 @@ def backward_kernel(config):
             read(a, k, advance(dy, i64(i64(at) * dy_step)), i32(0), i64(1), at < length)
             read(b, k, advance(y, i64(i64(at) * y_step)), i32(0), i64(1), at < length)
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def softmax_bwd_columns(dy, y, dx, length, batches, groups, across, dy_step, y_step, dx_step, divisors, strides):
         sums = cuda.shared.array(SHARED, Real)
         a, b = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)

@@ -7,7 +7,7 @@ which loses less to rounding.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, f32, f64, i64
+from ..device import cuda, f32, f64, i64, jit
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.rows import make_row_places64, row_arguments64
@@ -55,7 +55,7 @@ def forward_kernel(config):
     Real, do = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
     power, finish, result, places = do.power, do.finish, do.result, make_row_places64(config.dims, 2)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def softmax_fwd_naive(x, y, rows, length, x_step, y_step, sizes, strides):
         row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if row < rows:
@@ -84,7 +84,7 @@ def backward_kernel(config):
     Real, do = f64 if compute == "float64" else f32, arithmetic(compute, config.log)
     product, gradient, places = do.product, do.gradient, make_row_places64(config.dims, 3)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def softmax_bwd_naive(dy, y, dx, rows, length, dy_step, y_step, dx_step, sizes, strides):
         row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if row < rows:

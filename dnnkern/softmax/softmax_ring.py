@@ -7,7 +7,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.block import add
 from ..device.cluster import cluster_rank, cluster_wait
 from ..device.convert import element
@@ -148,7 +148,7 @@ def kernel(config):
                     total = Real(total + product(values[e], others[e]))
         return whole(total)
 
-    @cuda.jit(launch_bounds=(BLOCK, BLOCKS))
+    @jit(launch_bounds=(BLOCK, BLOCKS))
     def softmax_ring(a, b, out, rows, units, share, step, steps, divisors, strides):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
         slots, landed, met = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)

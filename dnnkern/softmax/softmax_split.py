@@ -8,7 +8,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, i32, i64, jit, u32
 from ..device.block import add, make_block_reduce, make_block_reduce_pair, merge_softmax
 from ..device.convert import element
 from ..device.fastmath import maximum
@@ -97,7 +97,7 @@ def sum_kernel(config):
     if config.arrays == 2:
         merge = make_block_reduce_pair(merge_softmax, THREADS)
 
-        @cuda.jit(launch_bounds=(THREADS, 3))
+        @jit(launch_bounds=(THREADS, 3))
         def softmax_fwd_pieces(x, partial, pieces, size, length, x_step, divisors, strides):
             scratch = cuda.shared.array(SCRATCH, Real)
             words, values = cuda.local.array(WORDS, u32), cuda.local.array(E, Real)
@@ -137,7 +137,7 @@ def sum_kernel(config):
 
     reduce = make_block_reduce(add, THREADS)
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def softmax_bwd_pieces(dy, y, partial, pieces, size, length, dy_step, y_step, divisors, strides):
         scratch = cuda.shared.array(SCRATCH, Real)
         a, b = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
@@ -180,7 +180,7 @@ def apply_kernel(config):
     if config.arrays == 2:
         merge = make_block_reduce_pair(merge_softmax, THREADS)
 
-        @cuda.jit(launch_bounds=(THREADS, 3))
+        @jit(launch_bounds=(THREADS, 3))
         def softmax_fwd_apply(x, y, partial, pieces, size, length, x_step, y_step, divisors, strides):
             scratch = cuda.shared.array(SCRATCH, Real)
             words, values = cuda.local.array(WORDS, u32), cuda.local.array(E, Real)
@@ -215,7 +215,7 @@ def apply_kernel(config):
 
     reduce = make_block_reduce(add, THREADS)
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def softmax_bwd_apply(dy, y, dx, partial, pieces, size, length, dy_step, y_step, dx_step, divisors, strides):
         scratch = cuda.shared.array(SCRATCH, Real)
         a, b = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)

@@ -11,7 +11,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.warp import ballot, broadcast, lane_id, scan_sum, warp_id
@@ -151,7 +151,7 @@ def locate_kernel(kind, shift, bits):
     """Where places lie, and how many of a part of the grid lie in each bucket."""
     where, cell, HELD, DIMS = make_corners(kind).where, make_cell(kind), 1 << bits, kind.dims
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def grid_sample_locate(grid, at_w, at_h, at_d, counts, places, parts, part_places, buckets, height, width, sizes, grid_strides):
         counters, thread = cuda.shared.array(HELD, i32), i32(cuda.threadIdx.x)
         n, part = divide_remainder(i32(cuda.blockIdx.x), parts)
@@ -184,7 +184,7 @@ def starts_kernel():
     """Where the buckets of an image begin, and in each the part's places: counts become sums of those before."""
     WARPS = SCAN // 32
 
-    @cuda.jit(launch_bounds=SCAN)
+    @jit(launch_bounds=SCAN)
     def grid_sample_starts(counts, starts, parts, buckets):
         totals, held, thread = cuda.shared.array(WARPS, i32), cuda.local.array(AHEAD, i32), i32(cuda.threadIdx.x)
         image, carry = i32(i32(cuda.blockIdx.x) * i32(i32(parts) * i32(buckets))), i32(0)
@@ -225,7 +225,7 @@ def spread_kernel(kind, shift, bits):
     cell, peers, HELD, WARPS, DIMS = make_cell(kind), make_peers(bits), 1 << bits, SPREAD // 32, kind.dims
     ALL, OWN, T = WARPS * HELD, 32 * ITEMS, COMPUTE[kind.compute]
 
-    @cuda.jit(launch_bounds=(SPREAD, 4))
+    @jit(launch_bounds=(SPREAD, 4))
     def grid_sample_spread(at_w, at_h, at_d, counts, starts, order, places, parts, part_places, buckets, sizes):
         counters, base, thread = cuda.shared.array(ALL, i32), cuda.shared.array(HELD, i32), i32(cuda.threadIdx.x)
         found, ranks = cuda.local.array(ITEMS, i32), cuda.local.array(ITEMS, i32)
@@ -284,7 +284,7 @@ def order_kernel(kind, shift):
     cell, peers, CELLS, WARPS, DIMS = make_cell(kind), make_peers(shift), 1 << shift, _bucket_warps(shift), kind.dims
     ALL, LOW, T, STEP = WARPS * CELLS, (1 << shift) - 1, COMPUTE[kind.compute], 32 * TOGETHER
 
-    @cuda.jit(launch_bounds=32 * WARPS)
+    @jit(launch_bounds=32 * WARPS)
     def grid_sample_order(at_w, at_h, at_d, order, buckets_at, starts, offsets, to_w, to_h, to_d, jobs, buckets, places, cells, height,
                           width, sizes, dy_strides):
         counters, lane = cuda.shared.array(ALL, i32), lane_id()

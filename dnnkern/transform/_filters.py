@@ -18,7 +18,7 @@ Processing, 1981.)
 import functools
 from typing import Callable, NamedTuple
 
-from ..device import cuda, device_function, i32, i64
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.index import ceil_div
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
@@ -159,7 +159,7 @@ def sums_kernel(kind, compute, any_size):
     """The sum of the weights of each place of a dimension, a place a thread."""
     total, Int = make_filter(kind, compute, any_size).total, i64 if any_size else i32
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def resample_sums(sums, axis, inverse):
         i = Int(Int(i64(cuda.blockIdx.x) * THREADS) + cuda.threadIdx.x)
         if i < axis[4]:

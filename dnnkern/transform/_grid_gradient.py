@@ -6,7 +6,7 @@ no load waits for a question.
 """
 import functools
 
-from ..device import cuda, device_function, i32, i64
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.convert import element
 from ..device.index import divide_remainder, divisor
 from ..device.vec import advance
@@ -65,7 +65,7 @@ def kernel(kind, share, tile, wide):
     def clamped(i, size):
         return max(i32(0), min(i, i32(size - 1)))
 
-    @cuda.jit(launch_bounds=(THREADS, 5))
+    @jit(launch_bounds=(THREADS, 5))
     def grid_sample_dgrid(dy, x, grid, dgrid, tile_rows, tile_columns, rows, columns, height, channels, sizes, dy_strides, x_strides,
                           grid_strides, dgrid_strides):
         sums, values, given = cuda.local.array(CORNERS, T), cuda.local.array(HELD, T), cuda.local.array(K, T)

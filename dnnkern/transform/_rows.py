@@ -7,7 +7,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f64, i32, i64, u32, u64
+from ..device import cuda, device_function, f64, i32, i64, jit, u32, u64
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import address, advance
 from ..host.dtypes import ITEMSIZE
@@ -192,7 +192,7 @@ def kernel(config):
     """y[...] = x[...], `chunks` chunks a thread."""
     move, SPAN, SCALE = make_move(config), THREADS * config.chunks, word_of(config.itemsize)[2]
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def move_rows(x, y, count, row, chunks, before, inner, step, low, high, x_first, y_first, divisors, borders, strides, value):
         index0 = i32(i32(cuda.blockIdx.x) * i32(SPAN) + i32(cuda.threadIdx.x))
         move(advance(x, i64(x_first * SCALE)), advance(y, i64(y_first * SCALE)), index0, count, row, chunks, before, inner, step, low, high,

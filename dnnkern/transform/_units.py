@@ -45,11 +45,11 @@ def make_unit_moves(unit, itemsize, plain=False):
 
         @device_function
         def load_shared(words, k, array, base, at):
-            words[k], words[k + 1], words[k + 2], words[k + 3] = load_shared_4u32(u32(base + at))
+            words[k], words[k + 1], words[k + 2], words[k + 3] = load_shared_4u32(base + u32(at))
 
         @device_function
         def store_shared(array, base, at, words, k):
-            store_shared_4u32(u32(base + at), words[k], words[k + 1], words[k + 2], words[k + 3])
+            store_shared_4u32(base + u32(at), words[k], words[k + 1], words[k + 2], words[k + 3])
     elif unit == 8:
         @device_function
         def load(words, k, p, ok):
@@ -61,11 +61,11 @@ def make_unit_moves(unit, itemsize, plain=False):
 
         @device_function
         def load_shared(words, k, array, base, at):
-            words[k], words[k + 1] = load_shared_2u32(u32(base + at))
+            words[k], words[k + 1] = load_shared_2u32(base + u32(at))
 
         @device_function
         def store_shared(array, base, at, words, k):
-            store_shared_2u32(u32(base + at), words[k], words[k + 1])
+            store_shared_2u32(base + u32(at), words[k], words[k + 1])
     elif unit == 4:
         @device_function
         def load(words, k, p, ok):
@@ -77,11 +77,11 @@ def make_unit_moves(unit, itemsize, plain=False):
 
         @device_function
         def load_shared(words, k, array, base, at):
-            words[k] = load_shared_u32(u32(base + at))
+            words[k] = load_shared_u32(base + u32(at))
 
         @device_function
         def store_shared(array, base, at, words, k):
-            store_shared_u32(u32(base + at), words[k])
+            store_shared_u32(base + u32(at), words[k])
     else:
         T, SHIFT = word_of(itemsize)[0], itemsize - 1
         if unit != itemsize:

@@ -1,7 +1,7 @@
 """One block a sample: threads walk the places side by side, with a sum for each element of theta's gradient, and merge these at the end."""
 import functools
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.block import add, make_block_reduce
 from ..device.convert import element
 from ..device.fastmath import fma
@@ -42,7 +42,7 @@ def kernel(dtype, dims):
     T, base, COLUMNS, reduce = COMPUTE[compute], make_base(compute, dims), dims + 1, make_block_reduce(add, THREADS)
     SUMS = dims * COLUMNS
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def affine_grid_block(dgrid, dtheta, places, height, width, out, grid_strides, theta_strides, d_step, d_first, h_step, h_first, w_step,
                           w_first):
         bases = d_step, d_first, h_step, h_first, w_step, w_first

@@ -1,7 +1,7 @@
 """One thread a place: theta is read once for all coordinates, which are written side by side; indices are 32-bit numbers."""
 import functools
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.convert import element
 from ..device.fastmath import fma
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -38,7 +38,7 @@ def kernel(dtype, dims):
     load, store, compute = element(dtype).load, element(dtype).store, element(dtype).compute
     T, base, COLUMNS = COMPUTE[compute], make_base(compute, dims), dims + 1
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def affine_grid_places(theta, grid, places, depth, height, width, out, theta_strides, grid_strides, d_step, d_first, h_step,
                            h_first, w_step, w_first):
         bases = d_step, d_first, h_step, h_first, w_step, w_first

@@ -4,7 +4,7 @@ Any strides, any number of elements; each coordinate costs a division of 64-bit 
 """
 import functools
 
-from ..device import cuda, device_function, i64
+from ..device import cuda, device_function, i64, jit
 from ..device.convert import element
 from ..device.fastmath import fma
 from ..device.index import ceil_div
@@ -58,7 +58,7 @@ def forward_kernel(dtype, dims):
     load, store, compute = element(dtype).load, element(dtype).store, element(dtype).compute
     T, base, COLUMNS = COMPUTE[compute], make_base(compute, dims), dims + 1
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def affine_grid_naive(theta, grid, elements, out, theta_strides, grid_strides, d_step, d_first, h_step, h_first, w_step,
                           w_first):
         bases = d_step, d_first, h_step, h_first, w_step, w_first
@@ -82,7 +82,7 @@ def backward_kernel(dtype, dims):
     load, store, compute = element(dtype).load, element(dtype).store, element(dtype).compute
     T, base, COLUMNS = COMPUTE[compute], make_base(compute, dims), dims + 1
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def affine_grid_bwd_naive(dgrid, dtheta, elements, out, grid_strides, theta_strides, d_step, d_first, h_step, h_first, w_step,
                               w_first):
         bases = d_step, d_first, h_step, h_first, w_step, w_first

@@ -6,7 +6,7 @@ elements; each coordinate costs a division of 64-bit integers.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i64
+from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
@@ -50,7 +50,7 @@ def kernel(config):
     load, store = element(config.x_dtype).load, element(config.y_dtype).store
     convert, offsets = make_convert(config.x_dtype, config.y_dtype, config.scaled), make_offsets64(config.dims)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def cast_naive(x, y, elements, x_first, y_first, sizes, strides, scale):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < elements:

@@ -8,7 +8,7 @@ float32 to bfloat16 takes 3 instructions an element.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, i32, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -125,7 +125,7 @@ def kernel(config):
     PARTS, WORDS_X, WORDS_Y = LOADS * LOADED, N * size_x // 4, N * size_y // 4
     convert, offsets = make_convert(config.x_dtype, config.y_dtype, config.scaled), make_offsets(config.dims, config.wide)
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def cast_vector(x, y, count, row, runs, x_first, y_first, divisors, strides, scale):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < count:

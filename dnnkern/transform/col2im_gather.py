@@ -9,7 +9,7 @@ either way, and no atomics are needed, since every pixel knows where its copies 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i32, i64, u32
+from ..device import cuda, device_function, f32, f64, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
@@ -115,7 +115,7 @@ def kernel(config):
         return q, q >= 0 and q < count
     place_w = place if STRIDED else place_by_one
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def col2im_gather(columns, x, count, channels, image, steps, taps, out, dilations, before, x_strides, strides):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < count:

@@ -7,7 +7,7 @@ atomics, always the same order. Any strides; a division of 64-bit integers for e
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, f32, f64, i64
+from ..device import cuda, f32, f64, i64, jit
 from ..device.convert import element
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
@@ -45,7 +45,7 @@ def kernel(config):
     load, store, Total = e.load, e.store, {"float32": f32, "float64": f64}[e.compute]
     CHANNELS_LAST = config.channels_last
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def col2im_naive(columns, x, elements, channels, g, x_strides, strides):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < elements:

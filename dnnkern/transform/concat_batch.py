@@ -7,7 +7,7 @@ launch does not count, and aligned, and for arrays that do not lie alike.
 """
 import functools
 
-from ..device import cuda, device_function, f32, i32, i64, u32
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.index import ceil_div, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -85,7 +85,7 @@ def kernel(config):
 
     BLOCKS = 4 if config.itemsize > 1 else 3  # chunks of 16 elements hold more
 
-    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    @jit(launch_bounds=(THREADS, BLOCKS))
     def concat_batch(x0, x1, x2, x3, x4, x5, x6, x7, y, starts, counts, rows, chunks, multipliers, shifts, highs, y_firsts, x_strides,
                      y_strides):
         block, part = i32(cuda.blockIdx.x), i32(0)

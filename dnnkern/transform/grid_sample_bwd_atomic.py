@@ -10,7 +10,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.atomic import add_f32, add_f64
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -103,7 +103,7 @@ def kernel(config, across):
     load, T, add = element(kind.dtype).load, COMPUTE[kind.compute], add_f64 if kind.compute == "float64" else add_f32
     DIMS, CORNERS = kind.dims, 2 ** kind.dims if kind.mode == "bilinear" else 1
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def grid_sample_scatter(dy, grid, sums, threads, depth, height, width, groups, channels, sizes, out, dy_strides, grid_strides,
                             sums_strides):
         i = i32(i32(cuda.blockIdx.x) * THREADS + i32(cuda.threadIdx.x))

@@ -12,7 +12,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
@@ -139,7 +139,7 @@ def kernel(kind, share, tile, wide):
                 for k in range(K):
                     total[k] = T(total[k] + share * values[k])
 
-    @cuda.jit(launch_bounds=(THREADS, _blocks_resident(kind, share)))
+    @jit(launch_bounds=(THREADS, _blocks_resident(kind, share)))
     def grid_sample_cells(dy, starts, offsets, at_w, at_h, at_d, dx, tile_rows, tile_columns, rows, columns, height, groups, turns, cells,
                           channels, sizes, dy_strides, dx_strides):
         total, begins, ends = cuda.local.array(K, T), cuda.local.array(RUNS, i32), cuda.local.array(RUNS, i32)

@@ -6,7 +6,7 @@ as the grid leaves them neighbours. The pixels of all corners of a few channels 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..dispatch import Algorithm
@@ -84,7 +84,7 @@ def kernel(config, wide):
             near = mix(near, far, d_share)
         return near
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def grid_sample_pixels(x, grid, y, places, channels, blocks, groups, height, width, sizes, x_strides, grid_strides, y_strides):
         values = cuda.local.array(HELD, T)
         offsets, inside = cuda.local.array(CORNERS, Int), cuda.local.array(CORNERS, i32)

@@ -7,7 +7,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import shared_address
@@ -142,7 +142,7 @@ def kernel(kind, UNIT, THREADS, wide):
             for k in range(CHANNELS):
                 values[k] = mix(values[k], below[k], h_share)
 
-    @cuda.jit(launch_bounds=(THREADS, 1024 // THREADS))
+    @jit(launch_bounds=(THREADS, 1024 // THREADS))
     def grid_sample_planes(x, grid, y, pixels, places, channels, groups, parts, in_height, in_width, height, width, sizes, x_strides,
                            grid_strides, y_strides):
         memory = cuda.shared.array(0, u32, alignment=16)

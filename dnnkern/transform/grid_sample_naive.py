@@ -7,7 +7,7 @@ import functools
 from dataclasses import dataclass
 from typing import Callable, NamedTuple
 
-from ..device import cuda, device_function, i32, i64
+from ..device import cuda, device_function, i32, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
@@ -135,7 +135,7 @@ def forward_kernel(config):
     where, split, mixed = corners.where, corners.split, corners.mixed
     store = element(config.dtype).store
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def grid_sample_naive(x, grid, y, elements, channels, sizes, out, x_strides, grid_strides, y_strides):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < elements:
@@ -159,7 +159,7 @@ def image_kernel(config):
     where, tent = make_corners(config).where, make_corners(config).tent
     load, store, T, DIMS = element(config.dtype).load, element(config.dtype).store, COMPUTE[config.compute], config.dims
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def grid_sample_dx_naive(dy, grid, dx, elements, channels, sizes, out, dy_strides, grid_strides, dx_strides):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < elements:
@@ -207,7 +207,7 @@ def grid_kernel(config):
     DIMS, BILINEAR = config.dims, config.mode == "bilinear"
     CORNERS = 2 ** config.dims
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def grid_sample_dgrid_naive(dy, x, grid, dgrid, places, channels, sizes, out, dy_strides, x_strides, grid_strides, dgrid_strides):
         slopes = cuda.local.array(3, T)
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)

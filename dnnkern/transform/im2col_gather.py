@@ -13,7 +13,7 @@ an element for several taps.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.index import ceil_div, divide, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -144,7 +144,7 @@ def kernel(config):
     pack, PACKED = make_pack(config.itemsize, V)
     run = make_run(config.runs, config.wide)
 
-    @cuda.jit(launch_bounds=(THREADS, 4))
+    @jit(launch_bounds=(THREADS, 4))
     def im2col_gather(x, columns, units, length, step, channels, step_w, out, taps, image, steps, dilations, before, x_strides):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < units:

@@ -7,7 +7,7 @@ coalesced where the columns are packed.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i64
+from ..device import cuda, device_function, i64, jit
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ._estimate import LAUNCH, divisions_seconds, moved_seconds
@@ -69,7 +69,7 @@ def kernel(config):
     """columns[n, c, tap, pixel] = x[n, c, ...] or 0."""
     coordinates = make_coordinates(config.channels_last)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def im2col_naive(x, columns, elements, channels, g, x_strides, strides):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < elements:

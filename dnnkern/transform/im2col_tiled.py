@@ -14,7 +14,7 @@ Both write each column once, in whole chunks, and a column is all there is to wr
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, i32, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -143,7 +143,7 @@ def kernel_last(config):
     SIZE, SPAN, STEP = WORDS * CHUNKS, THREADS * CHUNKS, config.elements * SCALE
     three = make_three()
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def im2col_tiled(x, columns, count, chunks, out, taps, image, steps, dilations, before, x_strides, row, tap_stride):
         words = cuda.local.array(SIZE, u32)
         to = cuda.local.array(CHUNKS, Int)
@@ -177,7 +177,7 @@ def kernel_first(config):
     LOADED, PICKED, Int = SPAN * WORDS, V * WORDS, i64 if config.wide else i32
     pack, PACKED = make_pack(config.itemsize, V)
 
-    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    @jit(launch_bounds=(THREADS, config.blocks))
     def im2col_tiled(x, columns, count, chunks, channels, out, taps, image, steps, dilations, before, x_strides, strides):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < count:

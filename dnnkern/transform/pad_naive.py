@@ -6,7 +6,7 @@ division of 64-bit integers.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i64, u32
+from ..device import cuda, i64, jit, u32
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
@@ -54,7 +54,7 @@ def kernel(config):
     load, store, _, _, _ = make_unit_moves(config.itemsize, config.itemsize)
     fill = make_fill(config.filled) if FILLED else None
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def pad_naive(x, y, elements, x_first, y_first, sizes, borders, strides, value):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < elements:

@@ -11,7 +11,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64
+from ..device import cuda, i32, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..dispatch import Algorithm
@@ -105,7 +105,7 @@ def pass_kernel(forward, given, made, compute, kind, position):
     f, DIVIDED = make_filter(kind, compute), kind in NORMALISED
     taps, reach, weight = f.taps, f.reach, f.weight
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def resample_pass(given, made, sums, count, sizes, given_strides, strides, axis, inverse):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < count:

@@ -14,7 +14,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
@@ -180,7 +180,7 @@ def forward_channels(config):
             for v in range(V):
                 result[v] = mix(T(result[v]), mix(T(b[v]), T(c[v]), w_share), h_share)
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def resample_channels(x, y, count, sizes, x_strides, y_strides, lines, divisors, in_d, in_h, in_w):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < count:
@@ -242,7 +242,7 @@ def forward_pixels(config):
             for v in range(V):
                 result[v] = mix(T(result[v]), T(other[v]), h_share)
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def resample_pixels(x, y, count, sizes, x_strides, y_strides, lines, divisors, in_d, in_h, in_w):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < count:
@@ -293,7 +293,7 @@ def backward_channels(config):
         for v in range(V):
             total[v] = T(total[v] + share * values[v]) if share != 0 else total[v]
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def resample_gradient(dy, dx, count, sizes, dy_strides, dx_strides, lines, divisors, in_d, in_h, in_w):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < count:
@@ -333,7 +333,7 @@ def backward_apart(config):
     fetch, put = make_channels(config.dtype, config.compute, Share(V, 1, 0, config.whole), config.wide)
     reach, weight = make_reach(config.mode), make_weight(config.mode, config.compute)
 
-    @cuda.jit(launch_bounds=(THREADS, 3))
+    @jit(launch_bounds=(THREADS, 3))
     def resample_gradient_apart(dy, dx, count, channels, sizes, dy_strides, dx_strides, lines, divisors, in_d, in_h, in_w):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < count:

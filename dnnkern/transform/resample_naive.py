@@ -7,7 +7,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i64
+from ..device import cuda, device_function, i64, jit
 from ..device.convert import element
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
@@ -90,7 +90,7 @@ def filter_kernel(forward, dtype, compute, kind, last):
         w = weight(other, k, axis, inverse)
         return T(w / sums[other]) if DIVIDED else w
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def resample_filter_naive(given, made, elements, sizes, given_strides, strides, of_d, of_h, of_w, in_d, in_h, in_w, sums_d,
                               sums_h, sums_w):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
@@ -137,7 +137,7 @@ def kernel(config):
         return one
 
     if config.forward:
-        @cuda.jit(launch_bounds=THREADS)
+        @jit(launch_bounds=THREADS)
         def resample_naive(x, y, elements, sizes, x_strides, y_strides, lines, divisors, in_d, in_h, in_w):
             i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
             inverses = in_d, in_h, in_w
@@ -152,7 +152,7 @@ def kernel(config):
                     value = mix(value, plane(x, i64(at + d1 * x_strides[2]), x_strides, h0, h1, h_share, w0, w1, w_share), d_share)
                 store(y, i64(n * y_strides[0] + c * y_strides[1] + o * y_strides[2] + p * y_strides[3] + q * y_strides[4]), value)
     else:
-        @cuda.jit(launch_bounds=THREADS)
+        @jit(launch_bounds=THREADS)
         def resample_naive(dy, dx, elements, sizes, dy_strides, dx_strides, lines, divisors, in_d, in_h, in_w):
             i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
             inverses = in_d, in_h, in_w

@@ -8,7 +8,7 @@ sectors half used in x, and `tiled` moves them as elements.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, u32
+from ..device import cuda, i32, i64, jit, u32
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -87,7 +87,7 @@ def kernel(config):
     UNITS, Int = config.units, i64 if config.wide else i32
     SIZE, SPAN = WORDS * UNITS, THREADS * config.units
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def transpose_copy(x, y, count, x_first, y_first, divisors, strides):
         words = cuda.local.array(SIZE, u32)
         places = cuda.local.array(UNITS, Int)

@@ -9,7 +9,7 @@ needs the long dimension to follow the short one without a gap.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -125,7 +125,7 @@ def kernel(config):
     pick, (pack, PACKED) = make_pick(config.itemsize, config.unit), make_pack(config.itemsize, P)
     offsets = make_offsets(config.dims, config.wide)
 
-    @cuda.jit(launch_bounds=(THREADS, 2))
+    @jit(launch_bounds=(THREADS, 2))
     def transpose_few(x, y, count, x_first, y_first, apart, divisors, strides):
         index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
         if index < count:

@@ -8,7 +8,7 @@ contiguous along anything nor worth more.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i64
+from ..device import cuda, i64, jit
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
 from ._estimate import LAUNCH, divisions_seconds, moved_seconds
@@ -47,7 +47,7 @@ def kernel(config):
     """y[...] = x[...], an element a thread."""
     offsets = make_offsets64(config.dims)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def transpose_naive(x, y, elements, x_first, y_first, sizes, strides):
         i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
         if i < elements:

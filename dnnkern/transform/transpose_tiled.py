@@ -16,7 +16,7 @@ elements, since tiles are then mostly empty.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, load_shared_4u32, shared_address, store_shared_4u32
 from ..dispatch import Algorithm
@@ -157,7 +157,7 @@ def kernel(config):
     column = make_column(config.itemsize)
     offsets, place = make_offsets(config.dims, config.wide), make_place(V, CJ)
 
-    @cuda.jit(launch_bounds=(THREADS, config.blocks))
+    @jit(launch_bounds=(THREADS, config.blocks))
     def transpose_tiled(x, y, size_i, size_j, x_first, y_first, xi, xj, yi, yj, per_matrix, tiles_j, divisors, strides):
         tile = cuda.shared.array(SIZE, T, alignment=16)
         words = cuda.local.array(WORDS, u32)                 # V rows [j] of four words [i]
@@ -185,7 +185,7 @@ def kernel(config):
             cuda.syncthreads()
             for t in range(V):
                 at = i32(i32(i32(cj * V + t) * CI + ci) * 16)
-                words[4 * t], words[4 * t + 1], words[4 * t + 2], words[4 * t + 3] = load_shared_4u32(u32(base + at))
+                words[4 * t], words[4 * t + 1], words[4 * t + 2], words[4 * t + 3] = load_shared_4u32(base + u32(at))
             cuda.syncthreads()
         else:
             i, j = i32(ci * V), i32(cj * V)
@@ -197,7 +197,7 @@ def kernel(config):
         slot = place(i32(ci * V), cj)
         for t in range(V):
             a, b, c, d = column(words, t)
-            store_shared_4u32(u32(base + slot + i32(t * ROW)), a, b, c, d)
+            store_shared_4u32(base + u32(slot + t * ROW), a, b, c, d)
         cuda.syncthreads()
 
         # store rows along j
