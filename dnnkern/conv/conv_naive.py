@@ -11,6 +11,7 @@ easy to check. Best for results of a few thousand elements.
 """
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
@@ -31,6 +32,64 @@ class Config:
     channels_last: int
     epilogue: EpilogueSpec
     threads: int = 256
+
+
+class Sizes(NamedTuple):
+    """Images, channels of x and of y, both of one group; extents of x, of the filter and of y."""
+    n: i64
+    c: i64
+    k: i64
+    c_group: i64
+    k_group: i64
+    d: i64
+    h: i64
+    w: i64
+    t: i64
+    r: i64
+    s: i64
+    o: i64
+    p: i64
+    q: i64
+
+
+class Window(NamedTuple):
+    """Stride, padding before and dilation along d, h, w."""
+    stride_d: i64
+    stride_h: i64
+    stride_w: i64
+    padding_d: i64
+    padding_h: i64
+    padding_w: i64
+    dilation_d: i64
+    dilation_h: i64
+    dilation_w: i64
+
+
+class ImageStrides(NamedTuple):
+    """Of x[n, c, d, h, w]."""
+    n: i64
+    c: i64
+    d: i64
+    h: i64
+    w: i64
+
+
+class FilterStrides(NamedTuple):
+    """Of w[k, c, t, r, s]."""
+    k: i64
+    c: i64
+    t: i64
+    r: i64
+    s: i64
+
+
+class OutputStrides(NamedTuple):
+    """Of y[n, k, o, p, q]."""
+    n: i64
+    k: i64
+    o: i64
+    p: i64
+    q: i64
 
 
 def supports(problem):
@@ -66,8 +125,8 @@ def _parts(config):
 
     @device_function
     def step(i, size):
-        rest = i64(i // size)
-        return rest, i64(i - rest * size)
+        rest = i // size
+        return rest, i - rest * size
 
     @device_function
     def position(i, channels, a, b, c):
@@ -86,11 +145,7 @@ def _parts(config):
 
 @functools.cache
 def kernel(config):
-    """The kernel of `config.op`.
-
-    `sizes` are N, C, K, channels and filters a group, image, filter, result; `window` stride, padding before and dilation along d, h, w;
-    `strides` those of x, w, y, the result and the residual.
-    """
+    """The kernel of `config.op`."""
     return {"conv_fwd": _forward, "conv_bwd_data": _backward_data, "conv_bwd_filter": _backward_filter}[config.op](config)
 
 
@@ -100,35 +155,33 @@ def _forward(config):
     epilogue = make_epilogue(config.epilogue)
 
     @jit(launch_bounds=(THREADS, 2))
-    def conv_fwd_naive(x, w, y, sizes, window, strides, outputs, alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row,
-                       residual_column):
+    def conv_fwd_naive(x, w, y, size, window, x_stride, w_stride, y_stride, residual_stride, outputs, alpha, beta, bias, bias_stride,
+                       prior, row, column, residual, residual_row, residual_column):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
-            N, C, K, CG, KG, D, H, W, T, R, S, O, P, Q = sizes
-            sd, sh, sw, pd, ph, pw, dd, dh, dw = window
-            n, k, o, p, q = position(i, K, O, P, Q)
-            first = i64(i64(k // KG) * CG)
+            n, k, o, p, q = position(i, size.k, size.o, size.p, size.q)
+            first = k // size.k_group * size.c_group
             acc = Total(0)
-            for t in range(T):
-                d = i64(o * sd - pd + t * dd)
-                for r in range(R):
-                    h = i64(p * sh - ph + r * dh)
-                    for s in range(S):
-                        v = i64(q * sw - pw + s * dw)
-                        if 0 <= d and d < D and 0 <= h and h < H and 0 <= v and v < W:
-                            x_at = i64(n * strides[0] + first * strides[1] + d * strides[2] + h * strides[3] + v * strides[4])
-                            w_at = i64(k * strides[5])
+            for t in range(size.t):
+                d = o * window.stride_d - window.padding_d + t * window.dilation_d
+                for r in range(size.r):
+                    h = p * window.stride_h - window.padding_h + r * window.dilation_h
+                    for s in range(size.s):
+                        v = q * window.stride_w - window.padding_w + s * window.dilation_w
+                        if 0 <= d < size.d and 0 <= h < size.h and 0 <= v < size.w:
+                            x_at = n * x_stride.n + first * x_stride.c + d * x_stride.d + h * x_stride.h + v * x_stride.w
+                            w_at = k * w_stride.k
                             if flip:
-                                w_at = i64(w_at + (T - 1 - t) * strides[7] + (R - 1 - r) * strides[8] + (S - 1 - s) * strides[9])
+                                w_at += (size.t - 1 - t) * w_stride.t + (size.r - 1 - r) * w_stride.r + (size.s - 1 - s) * w_stride.s
                             else:
-                                w_at = i64(w_at + t * strides[7] + r * strides[8] + s * strides[9])
-                            for c in range(CG):
-                                acc = Total(acc + load_x(x, i64(x_at + c * strides[1])) * load_w(w, i64(w_at + c * strides[6])))
-            at = i64(n * strides[10] + o * strides[12] + p * strides[13] + q * strides[14])
-            residual_at = i64(n * strides[15] + o * strides[17] + p * strides[18] + q * strides[19])
+                                w_at += t * w_stride.t + r * w_stride.r + s * w_stride.s
+                            for c in range(size.c_group):
+                                acc += load_x(x, x_at + c * x_stride.c) * load_w(w, w_at + c * w_stride.c)
+            at = n * y_stride.n + o * y_stride.o + p * y_stride.p + q * y_stride.q
+            residual_at = n * residual_stride.n + o * residual_stride.o + p * residual_stride.p + q * residual_stride.q
             e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at), residual_row,
                  residual_column)
-            y[i64(at + k * strides[11])] = epilogue(acc, i32(0), k, e)
+            y[at + k * y_stride.k] = epilogue(acc, i32(0), k, e)
     return conv_fwd_naive
 
 
@@ -138,38 +191,37 @@ def _backward_data(config):
     epilogue = make_epilogue(config.epilogue)
 
     @jit(launch_bounds=(THREADS, 2))
-    def conv_bwd_data_naive(x, w, y, sizes, window, strides, outputs, alpha, beta, bias, bias_stride, prior, row, column, residual,
-                            residual_row, residual_column):
+    def conv_bwd_data_naive(x, w, y, size, window, x_stride, w_stride, y_stride, residual_stride, outputs, alpha, beta, bias,
+                            bias_stride, prior, row, column, residual, residual_row, residual_column):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
-            N, C, K, CG, KG, D, H, W, T, R, S, O, P, Q = sizes
-            sd, sh, sw, pd, ph, pw, dd, dh, dw = window
-            n, c, d, h, v = position(i, C, D, H, W)
-            group = i64(c // CG)
-            first, c_in = i64(group * KG), i64(c - group * CG)
+            n, c, d, h, v = position(i, size.c, size.d, size.h, size.w)
+            group = c // size.c_group
+            first, c_in = group * size.k_group, c - group * size.c_group
             acc = Total(0)
-            for t in range(T):
-                o = i64(d + pd - t * dd)
-                for r in range(R):
-                    p = i64(h + ph - r * dh)
-                    for s in range(S):
-                        q = i64(v + pw - s * dw)
-                        if o >= 0 and p >= 0 and q >= 0 and o % sd == 0 and p % sh == 0 and q % sw == 0:
-                            oo, pp, qq = i64(o // sd), i64(p // sh), i64(q // sw)
-                            if oo < O and pp < P and qq < Q:
-                                y_at = i64(n * strides[10] + first * strides[11] + oo * strides[12] + pp * strides[13] + qq * strides[14])
-                                w_at = i64(first * strides[5] + c_in * strides[6])
+            for t in range(size.t):
+                o = d + window.padding_d - t * window.dilation_d
+                for r in range(size.r):
+                    p = h + window.padding_h - r * window.dilation_h
+                    for s in range(size.s):
+                        q = v + window.padding_w - s * window.dilation_w
+                        if (o >= 0 and p >= 0 and q >= 0
+                                and o % window.stride_d == 0 and p % window.stride_h == 0 and q % window.stride_w == 0):
+                            oo, pp, qq = o // window.stride_d, p // window.stride_h, q // window.stride_w
+                            if oo < size.o and pp < size.p and qq < size.q:
+                                y_at = n * y_stride.n + first * y_stride.k + oo * y_stride.o + pp * y_stride.p + qq * y_stride.q
+                                w_at = first * w_stride.k + c_in * w_stride.c
                                 if flip:
-                                    w_at = i64(w_at + (T - 1 - t) * strides[7] + (R - 1 - r) * strides[8] + (S - 1 - s) * strides[9])
+                                    w_at += (size.t - 1 - t) * w_stride.t + (size.r - 1 - r) * w_stride.r + (size.s - 1 - s) * w_stride.s
                                 else:
-                                    w_at = i64(w_at + t * strides[7] + r * strides[8] + s * strides[9])
-                                for k in range(KG):
-                                    acc = Total(acc + load_y(y, i64(y_at + k * strides[11])) * load_w(w, i64(w_at + k * strides[5])))
-            at = i64(n * strides[0] + d * strides[2] + h * strides[3] + v * strides[4])
-            residual_at = i64(n * strides[15] + d * strides[17] + h * strides[18] + v * strides[19])
+                                    w_at += t * w_stride.t + r * w_stride.r + s * w_stride.s
+                                for k in range(size.k_group):
+                                    acc += load_y(y, y_at + k * y_stride.k) * load_w(w, w_at + k * w_stride.k)
+            at = n * x_stride.n + d * x_stride.d + h * x_stride.h + v * x_stride.w
+            residual_at = n * residual_stride.n + d * residual_stride.d + h * residual_stride.h + v * residual_stride.w
             e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at), residual_row,
                  residual_column)
-            x[i64(at + c * strides[1])] = epilogue(acc, i32(0), c, e)
+            x[at + c * x_stride.c] = epilogue(acc, i32(0), c, e)
     return conv_bwd_data_naive
 
 
@@ -179,34 +231,32 @@ def _backward_filter(config):
     epilogue = make_epilogue(config.epilogue)
 
     @jit(launch_bounds=(THREADS, 2))
-    def conv_bwd_filter_naive(x, w, y, sizes, window, strides, outputs, alpha, beta, bias, bias_stride, prior, row, column, residual,
-                              residual_row, residual_column):
+    def conv_bwd_filter_naive(x, w, y, size, window, x_stride, w_stride, y_stride, residual_stride, outputs, alpha, beta, bias,
+                              bias_stride, prior, row, column, residual, residual_row, residual_column):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
-            N, C, K, CG, KG, D, H, W, T, R, S, O, P, Q = sizes
-            sd, sh, sw, pd, ph, pw, dd, dh, dw = window
-            k, c, t, r, s = position(i, CG, T, R, S)
-            at = i64(k * strides[5] + c * strides[6] + t * strides[7] + r * strides[8] + s * strides[9])
+            k, c, t, r, s = position(i, size.c_group, size.t, size.r, size.s)
+            at = k * w_stride.k + c * w_stride.c + t * w_stride.t + r * w_stride.r + s * w_stride.s
             if flip:
-                t, r, s = i64(T - 1 - t), i64(R - 1 - r), i64(S - 1 - s)
-            channel = i64(i64(k // KG) * CG + c)
+                t, r, s = size.t - 1 - t, size.r - 1 - r, size.s - 1 - s
+            channel = k // size.k_group * size.c_group + c
             acc = Total(0)
-            for n in range(N):
-                x_image, y_image = i64(n * strides[0] + channel * strides[1]), i64(n * strides[10] + k * strides[11])
-                for o in range(O):
-                    d = i64(o * sd - pd + t * dd)
-                    for p in range(P):
-                        h = i64(p * sh - ph + r * dh)
-                        if 0 <= d and d < D and 0 <= h and h < H:
-                            x_row = i64(x_image + d * strides[2] + h * strides[3])
-                            y_row = i64(y_image + o * strides[12] + p * strides[13])
+            for n in range(size.n):
+                x_image, y_image = n * x_stride.n + channel * x_stride.c, n * y_stride.n + k * y_stride.k
+                for o in range(size.o):
+                    d = o * window.stride_d - window.padding_d + t * window.dilation_d
+                    for p in range(size.p):
+                        h = p * window.stride_h - window.padding_h + r * window.dilation_h
+                        if 0 <= d < size.d and 0 <= h < size.h:
+                            x_row = x_image + d * x_stride.d + h * x_stride.h
+                            y_row = y_image + o * y_stride.o + p * y_stride.p
                             # a sum for each row: the total of all pixels would lose more to rounding
                             part = Total(0)
-                            for q in range(Q):
-                                v = i64(q * sw - pw + s * dw)
-                                if 0 <= v and v < W:
-                                    part = Total(part + load_x(x, i64(x_row + v * strides[4])) * load_y(y, i64(y_row + q * strides[14])))
-                            acc = Total(acc + part)
+                            for q in range(size.q):
+                                v = q * window.stride_w - window.padding_w + s * window.dilation_w
+                                if 0 <= v < size.w:
+                                    part += load_x(x, x_row + v * x_stride.w) * load_y(y, y_row + q * y_stride.q)
+                            acc += part
             e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, residual, residual_row, residual_column)
             w[at] = epilogue(acc, i32(0), i32(0), e)
     return conv_bwd_filter_naive
@@ -217,11 +267,11 @@ def build(problem, device, config):
     p, outputs = problem, problem.output.size
     operands = {"conv_fwd": (p.x, p.w), "conv_bwd_data": (p.y, p.w), "conv_bwd_filter": (p.x, p.y)}[p.op]
     config = Config(p.op, *(t.dtype for t in operands), int(p.flip), int(p.layout == "NHWC"), p.epilogue)
-    sizes = (p.n, p.c, p.k, p.c_group, p.k_group, *p.image, *p.filter, *p.out)
-    window = (*p.strides, *p.pads_before, *p.dilations)
-    strides = (*p.x_strides, *p.w_strides, *p.y_strides, *p.residual_strides)
-    arguments = (p.pointer("x"), p.pointer("w"), p.pointer("y"), Argument("int64x14", sizes), Argument("int64x9", window),
-                 Argument("int64x20", strides), Argument("int64", outputs),
+    sizes = Sizes(p.n, p.c, p.k, p.c_group, p.k_group, *p.image, *p.filter, *p.out)
+    window = Window(*p.strides, *p.pads_before, *p.dilations)
+    residual = (ImageStrides if p.op == "conv_bwd_data" else OutputStrides)(*p.residual_strides)
+    structures = sizes, window, ImageStrides(*p.x_strides), FilterStrides(*p.w_strides), OutputStrides(*p.y_strides), residual
+    arguments = (p.pointer("x"), p.pointer("w"), p.pointer("y"), *(Argument(type(v), v) for v in structures), Argument("int64", outputs),
                  *p.epilogue_arguments((0, p.output_strides[1]), (0, p.residual_strides[1])))
     return (Launch(kernel(config), (ceil_div(outputs, config.threads), 1, 1), (config.threads, 1, 1), arguments),)
 

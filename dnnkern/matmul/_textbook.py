@@ -9,7 +9,7 @@ the extra column of the tiles keeps the transposed stores in different banks. Sc
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, f64, i8, i32, i64
+from ..device import cuda, device_function, f32, f64, i8, i32
 from ..device.convert import element
 from ..device.index import ceil_div
 from ._scales import make_block_factor
@@ -74,40 +74,37 @@ def make_square_product(square):
     @device_function
     def product(tile_a, tile_b, a, b, strides, m, n, k, row0, column0, scales):
         sam, sak, sbk, sbn = strides
-        tx, ty = i32(cuda.threadIdx.x & (TILE - 1)), i32(cuda.threadIdx.x >> 4)
+        tx, ty = cuda.threadIdx.x & (TILE - 1), cuda.threadIdx.x >> 4
         # what this thread copies: tx runs along the contiguous direction
         ar, ak = (ty, tx) if a_along_k else (tx, ty)
         bn, bk = (ty, tx) if b_along_k else (tx, ty)
-        a_row, b_column = i32(row0 + ar), i32(column0 + bn)
-        a_at, b_at = i64(i64(a_row) * sam), i64(i64(b_column) * sbn)
+        a_row, b_column = row0 + ar, column0 + bn
+        a_at, b_at = a_row * sam, b_column * sbn
         total, acc = T(0), T(0)
-        for k0 in range(i32(0), k, i32(TILE)):
+        for k0 in range(0, k, TILE):
             x, w = Stored(0), Stored(0)
-            ka, kb = i32(k0 + ak), i32(k0 + bk)
+            ka, kb = k0 + ak, k0 + bk
             if integers:
                 if a_row < m and ka < k:
-                    x = a[i64(a_at + i64(ka) * sak)]
+                    x = a[a_at + ka * sak]
                 if b_column < n and kb < k:
-                    w = b[i64(b_at + i64(kb) * sbk)]
+                    w = b[b_at + kb * sbk]
             else:
                 if a_row < m and ka < k:
-                    x = load_a(a, i64(a_at + i64(ka) * sak))
+                    x = load_a(a, a_at + ka * sak)
                 if b_column < n and kb < k:
-                    w = load_b(b, i64(b_at + i64(kb) * sbk))
-            tile_a[i32(ar * PITCH + ak)] = x
-            tile_b[i32(bk * PITCH + bn)] = w
+                    w = load_b(b, b_at + kb * sbk)
+            tile_a[ar * PITCH + ak] = x
+            tile_b[bk * PITCH + bn] = w
             cuda.syncthreads()
             for kk in range(TILE):
-                if integers:
-                    acc = i32(acc + i32(tile_a[i32(ty * PITCH + kk)]) * i32(tile_b[i32(kk * PITCH + tx)]))
-                else:
-                    acc = acc + tile_a[i32(ty * PITCH + kk)] * tile_b[i32(kk * PITCH + tx)]
+                acc += tile_a[ty * PITCH + kk] * tile_b[kk * PITCH + tx]
             cuda.syncthreads()
             if by_block:
-                if i32(k0 + TILE) >= k or i32((k0 + TILE) & 127) == 0:
-                    row, column = i32(row0 + ty), i32(column0 + tx)
+                if k0 + TILE >= k or (k0 + TILE) & 127 == 0:
+                    row, column = row0 + ty, column0 + tx
                     if row < m and column < n:
-                        total = total + acc * factor(row, column, i32(k0 >> 7), scales[0], scales[1], scales[2])
+                        total += acc * factor(row, column, k0 >> 7, scales[0], scales[1], scales[2])
                     acc = T(0)
         return total if by_block else acc
     return product

@@ -63,17 +63,16 @@ def kernel(config):
                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, bias_strides, bias_row_stride, bias_column_stride):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
-            row = i64(i // N)
+            row = i // N
             n = i32(i - row * N)
-            z = i64(row // M)
+            z = row // M
             m = i32(row - z * M)
             a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
-            acc = dot(advance(a, i64(a_at + m * sam)), sak, advance(b, i64(b_at + n * sbn)), sbk, K, m, n,
-                      (scale_a, scale_b, scale_strides))
+            acc = dot(advance(a, a_at + m * sam), sak, advance(b, b_at + n * sbn), sbk, K, m, n, (scale_a, scale_b, scale_strides))
             bias_at = batch_offsets(z, sizes, bias_strides)[2]
             e = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, advance(bias, bias_at),
                  bias_row_stride, bias_column_stride, scale_a, scale_b, scale_strides[0], scale_strides[3])
-            y[i64(y_at + m * sym + n * syn)] = epilogue(acc, m, n, e)
+            y[y_at + m * sym + n * syn] = epilogue(acc, m, n, e)
     return matmul_naive
 
 

@@ -9,7 +9,7 @@ four times what the memory delivers.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, jit
+from ..device import cuda, jit
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -63,17 +63,17 @@ def kernel(config):
                      alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         tile_a = cuda.shared.array(SIZE, Stored)  # [m][k]
         tile_b = cuda.shared.array(SIZE, Stored)  # [k][n]
-        z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
+        z, block = divide_remainder(cuda.blockIdx.x, tiles)
         tile_row, tile_column = divide_remainder(block, tiles_n)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
-        row0, column0 = i32(tile_row * TILE), i32(tile_column * TILE)
+        row0, column0 = tile_row * TILE, tile_column * TILE
         acc = product(tile_a, tile_b, advance(a, a_at), advance(b, b_at), (sam, sak, sbk, sbn), m, n, k, row0, column0,
                       (scale_a, scale_b, scale_strides))
-        row, column = i32(row0 + (cuda.threadIdx.x >> 4)), i32(column0 + (cuda.threadIdx.x & (TILE - 1)))
+        row, column = row0 + (cuda.threadIdx.x >> 4), column0 + (cuda.threadIdx.x & (TILE - 1))
         if row < m and column < n:
-            e = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, c, i32(0), i32(0), scale_a, scale_b,
+            e = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, c, 0, 0, scale_a, scale_b,
                  scale_strides[0], scale_strides[3])
-            y[i64(y_at + i64(row) * sym + i64(column) * syn)] = epilogue(acc, row, column, e)
+            y[y_at + row * sym + column * syn] = epilogue(acc, row, column, e)
     return matmul_tiled
 
 

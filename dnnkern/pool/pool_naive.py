@@ -55,18 +55,18 @@ def make_coordinates(channels_last):
     def coordinates(i, channels, a, b, c):
         channel = i64(0)
         if channels_last:
-            rest = i64(i // channels)
-            channel = i64(i - rest * channels)
+            rest = i // channels
+            channel = i - rest * channels
             i = rest
-        rest = i64(i // c)
-        w = i64(i - rest * c)
-        i = i64(rest // b)
-        h = i64(rest - i * b)
-        rest = i64(i // a)
-        d = i64(i - rest * a)
+        rest = i // c
+        w = i - rest * c
+        i = rest // b
+        h = rest - i * b
+        rest = i // a
+        d = i - rest * a
         if not channels_last:
-            i = i64(rest // channels)
-            channel = i64(rest - i * channels)
+            i = rest // channels
+            channel = rest - i * channels
             rest = i
         return rest, channel, d, h, w
     return coordinates
@@ -83,7 +83,7 @@ def forward(config):
 
     @jit(launch_bounds=(THREADS, 2))
     def pool_fwd_naive(x, y, index, elements, channels, g, x_strides, y_strides, index_strides):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             n, c, o, p, q = coordinates(i, channels, g[3], g[4], g[5])
             first_d, taps_d = window_d(o, g)
@@ -92,23 +92,23 @@ def forward(config):
             best, where = Total(MINUS_INFINITY), i64(-1)
             total = Total(0)
             for t in range(taps_d):
-                d = i64(first_d + t * g[12])
+                d = first_d + t * g[12]
                 for r in range(taps_h):
-                    h = i64(first_h + r * g[13])
+                    h = first_h + r * g[13]
                     for s in range(taps_w):
-                        w = i64(first_w + s * g[14])
+                        w = first_w + s * g[14]
                         if d >= 0 and d < g[0] and h >= 0 and h < g[1] and w >= 0 and w < g[2]:
-                            value = Total(load(x, offset(n, c, d, h, w, x_strides)))
-                            total = Total(total + value)
+                            value = load(x, offset(n, c, d, h, w, x_strides))
+                            total += value
                             if where < 0 or (best == best and not value <= best):
-                                best, where = value, i64((d * g[1] + h) * g[2] + w)
+                                best, where = value, (d * g[1] + h) * g[2] + w
             if MAX:
                 store(y, offset(n, c, o, p, q, y_strides), best)
                 if INDEX:
                     index[offset(n, c, o, p, q, index_strides)] = i32(where)
             else:
-                count = i64(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g) * counted_w(first_w, taps_w, g))
-                store(y, offset(n, c, o, p, q, y_strides), Total(total * reciprocal(count)))
+                count = counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g) * counted_w(first_w, taps_w, g)
+                store(y, offset(n, c, o, p, q, y_strides), total * reciprocal(count))
     return pool_fwd_naive
 
 
@@ -125,7 +125,7 @@ def backward(config):
 
     @jit(launch_bounds=(THREADS, 2))
     def pool_bwd_naive(dy, index, dx, elements, channels, g, x_strides, y_strides, index_strides):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             n, c, d, h, w = coordinates(i, channels, g[0], g[1], g[2])
             pixel = i32((d * g[1] + h) * g[2] + w)
@@ -138,15 +138,14 @@ def backward(config):
                     for q in range(q_first, q_end):
                         if MAX:
                             if index[offset(n, c, o, p, q, index_strides)] == pixel:
-                                total = Total(total + load(dy, offset(n, c, o, p, q, y_strides)))
+                                total += load(dy, offset(n, c, o, p, q, y_strides))
                         else:
                             first_d, taps_d = window_d(o, g)
                             first_h, taps_h = window_h(p, g)
                             first_w, taps_w = window_w(q, g)
                             if (d - first_d) % g[12] == 0 and (h - first_h) % g[13] == 0 and (w - first_w) % g[14] == 0:
-                                count = i64(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g)
-                                            * counted_w(first_w, taps_w, g))
-                                total = Total(total + Total(load(dy, offset(n, c, o, p, q, y_strides)) * reciprocal(count)))
+                                count = counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g) * counted_w(first_w, taps_w, g)
+                                total += load(dy, offset(n, c, o, p, q, y_strides)) * reciprocal(count)
             store(dx, offset(n, c, d, h, w, x_strides), total)
     return pool_bwd_naive
 

@@ -57,22 +57,22 @@ def forward_kernel(config):
 
     @jit(launch_bounds=THREADS)
     def softmax_fwd_naive(x, y, rows, length, x_step, y_step, sizes, strides):
-        row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             offsets = cuda.local.array(2, i64)
             places(row, sizes, strides, offsets)
             at, to = offsets[0], offsets[1]
             m, total = load(x, at), Real(0)
             for i in range(1, length):
-                m = maximum(m, load(x, i64(at + i64(i) * x_step)))
+                m = maximum(m, load(x, at + i * x_step))
             for first in range(0, length, STRETCH):
                 part = Real(0)
-                for i in range(first, min(i64(first + STRETCH), length)):
-                    part = Real(part + power(Real(load(x, i64(at + i64(i) * x_step)) - m)))
-                total = Real(total + part)
+                for i in range(first, min(first + STRETCH, length)):
+                    part += power(load(x, at + i * x_step) - m)
+                total += part
             z = finish(total)
             for i in range(length):
-                store(y, i64(to + i64(i) * y_step), result(load(x, i64(at + i64(i) * x_step)), m, z))
+                store(y, to + i * y_step, result(load(x, at + i * x_step), m, z))
     return softmax_fwd_naive
 
 
@@ -86,7 +86,7 @@ def backward_kernel(config):
 
     @jit(launch_bounds=THREADS)
     def softmax_bwd_naive(dy, y, dx, rows, length, dy_step, y_step, dx_step, sizes, strides):
-        row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             offsets = cuda.local.array(3, i64)
             places(row, sizes, strides, offsets)
@@ -94,12 +94,12 @@ def backward_kernel(config):
             total = Real(0)
             for first in range(0, length, STRETCH):
                 part = Real(0)
-                for i in range(first, min(i64(first + STRETCH), length)):
-                    part = Real(part + product(load(dy, i64(at + i64(i) * dy_step)), load(y, i64(mid + i64(i) * y_step))))
-                total = Real(total + part)
+                for i in range(first, min(first + STRETCH, length)):
+                    part += product(load(dy, at + i * dy_step), load(y, mid + i * y_step))
+                total += part
             for i in range(length):
-                value = gradient(load(dy, i64(at + i64(i) * dy_step)), load(y, i64(mid + i64(i) * y_step)), total)
-                store(dx, i64(to + i64(i) * dx_step), value)
+                value = gradient(load(dy, at + i * dy_step), load(y, mid + i * y_step), total)
+                store(dx, to + i * dx_step, value)
     return softmax_bwd_naive
 
 
