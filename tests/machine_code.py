@@ -23,7 +23,7 @@ import time
 import zlib
 
 import sass
-from machine_code_compare import MEASURES, compare
+from machine_code_compare import MEASURES, compare, failures
 
 TESTS = pathlib.Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -189,15 +189,12 @@ def record(path, checkout=ROOT, archs=ARCHS, only="", jobs=None):
              "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(started)), "cpu_s": round(sum(os.times()[:4]) - before),
              "wall_s": round(time.time() - started)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = path.with_name(f".{path.name}.{os.getpid()}")
-    with lzma.open(made, "wt", preset=2) as file:
-        json.dump({**head, "rows": dict(sorted(rows.items())), "codes": codes}, file)
-    made.replace(path)
-    errors = [name for name, row in rows.items() if codes[row["code"]]["text"].startswith("failed: ")]
-    for name in errors:
-        print(f"{name}: {codes[rows[name]['code']]['text']}")
-    print(f"{path}: {head['kernels']} kernels in {len(rows)} launches of {len({row['of'] for row in rows.values()})} algorithms, "
-          f"{len(errors)} failed; {head['cpu_s']} CPU s, {head['wall_s']} s")
+    unfinished, whole = path.with_name(f".{path.name}.{os.getpid()}"), {**head, "rows": dict(sorted(rows.items())), "codes": codes}
+    with lzma.open(unfinished, "wt", preset=2) as file:
+        json.dump(whole, file)
+    unfinished.replace(path)
+    print("\n".join([*failures(whole), f"{path}: {head['kernels']} kernels in {len(rows)} launches of "
+                     f"{len({row['of'] for row in rows.values()})} algorithms; {head['cpu_s']} CPU s, {head['wall_s']} s"]))
     return head
 
 

@@ -23,12 +23,20 @@ def compare(old, new, show=None, markdown=False, file=None):
     for one, names, word in ((old, alone[0], "old"), (new, alone[1], "new")):
         for of, count in sorted(collections.Counter(one["rows"][name]["of"] for name in names).items()):
             print(f"only in the {word} record: {count} launches of {of}", file=file)
+    for line in failures(new):
+        print(line, file=file)
     kernels = [_kernels(old, new, names) for names in (set(both) - set(changed), changed)]
     lost = [{one["rows"][name]["code"] for name in names} for one, names in ((old, alone[0]), (new, alone[1]))]
     print(f"{_title(old)} -> {_title(new)}: {len(kernels[0])} kernels identical, {len(kernels[1])} differ ({len(changed)} launches), "
           f"{len(alone[0])} launches only in the old record and {len(alone[1])} only in the new one, which share {len(lost[0] & lost[1])} "
           f"codes; {len(moved)} are launched otherwise", file=file)
     return int(bool(changed or moved or alone[0] or alone[1]))
+
+
+def failures(record):
+    """What could not be planned or compiled, in words: a line for each algorithm and message."""
+    found = collections.Counter((row["of"], record["codes"][row["code"]]["text"]) for row in record["rows"].values())
+    return [f"{count} launches of {of} {text}" for (of, text), count in sorted(found.items()) if text.startswith("failed: ")]
 
 
 def _title(record):

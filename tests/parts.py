@@ -11,11 +11,14 @@ PLACES = {"compile_ltoir": ("dnnkern.device._numba_compile",), "cache_key": ("dn
 
 @functools.cache
 def part(name):
-    """The function of this name, from the first of its modules that there is."""
-    for module in PLACES[name]:
+    """The function of this name, from the first of its modules that has it."""
+    for place in PLACES[name]:
         try:
-            return getattr(importlib.import_module(module), name)
+            module = importlib.import_module(place)
         except ModuleNotFoundError as error:
-            if not f"{module}.".startswith(f"{error.name}."):
+            if not f"{place}.".startswith(f"{error.name}."):
                 raise
-    raise ImportError(f"{name}: none of {', '.join(PLACES[name])} exists; tests/parts.py lists where it may be")
+            continue
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise ImportError(f"{name}: none of {', '.join(PLACES[name])} has it; tests/parts.py lists where it may be")
