@@ -11,7 +11,7 @@ import numpy as np
 
 import dnnkern
 from dnnkern import dispatch
-from dnnkern.device import cuda, f32, i32
+from dnnkern.device import cuda, f32, jit
 from dnnkern.device.epilogue import make_epilogue
 from dnnkern.device.fastmath import fma
 from dnnkern.device.warp import lane_id, reduce_sum, warp_id
@@ -51,18 +51,18 @@ def kernel(spec):
     """y[m, n] = epilogue(sum_k x[m, k] * w[n, k])."""
     epilogue = make_epilogue(spec)
 
-    @cuda.jit(launch_bounds=THREADS)
+    @jit(launch_bounds=THREADS)
     def warp_dot(a, b, y, M, N, K, sam, sbn, sym, syn, alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
-        i = i32(cuda.blockIdx.x * WARPS + warp_id())
+        i = cuda.blockIdx.x * WARPS + warp_id()
         if i < M * N:  # a warp leaves whole, since the sum needs all its lanes
-            m = i32(i // N)
-            n = i32(i - m * N)
+            m = i // N
+            n = i - m * N
             acc = f32(0)
             for k in range(lane_id(), K, 32):
-                acc = fma(a[i32(m * sam + k)], b[i32(n * sbn + k)], acc)
+                acc = fma(a[m * sam + k], b[n * sbn + k], acc)
             acc = reduce_sum(acc)
             if lane_id() == 0:
-                y[i32(m * sym + n * syn)] = epilogue(acc, m, n, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride))
+                y[m * sym + n * syn] = epilogue(acc, m, n, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride))
     return warp_dot
 
 

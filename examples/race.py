@@ -11,13 +11,13 @@ os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # on a machine with a GPU too: it is t
 
 import numpy as np
 
-from dnnkern.device import cuda, f32
+from dnnkern.device import cuda, f32, jit
 from dnnkern.device.sim import Pointer, Race
 
 N = 256
 
 
-@cuda.jit(launch_bounds=N)
+@jit(launch_bounds=N)
 def block_sum_racy(x, y):
     s = cuda.shared.array(N, f32)
     t = cuda.threadIdx.x
@@ -32,7 +32,7 @@ def block_sum_racy(x, y):
         y[cuda.blockIdx.x] = s[0]
 
 
-@cuda.jit(launch_bounds=N)
+@jit(launch_bounds=N)
 def block_sum(x, y):
     s = cuda.shared.array(N, f32)
     t = cuda.threadIdx.x

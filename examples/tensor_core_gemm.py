@@ -9,16 +9,10 @@ a matrix and writes nothing there. Only rows begin at multiples of 16 bytes: N a
 
     python examples/tensor_core_gemm.py
 """
-import ctypes.util
-import os
-
-if ctypes.util.find_library("cuda") is None:  # no driver: the processor has nothing like these instructions, the simulator has them all
-    os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
-
 import numpy as np
 from ml_dtypes import bfloat16
 
-from dnnkern.device import DEVICE, SIMULATED, cuda, device_function, f32, i32, u32
+from dnnkern.device import DEVICE, SIMULATED, cuda, device_function, f32, jit, u32
 from dnnkern.device.barrier import barrier_sync
 from dnnkern.device.convert import floats_to_bfloat162 as pack
 from dnnkern.device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init,
@@ -37,57 +31,57 @@ STAGING, SHARED = STAGES * STAGE, 16 * STAGES + 1023 + STAGES * STAGE + BM * BN 
 K_MAJOR = matrix_descriptor(16, 1024, 128)  # rows of 128 bytes, swizzled, the next eight of them 1024 bytes on
 multiply, one_pending, none_pending = make_wgmma(BN, "bfloat16"), make_wgmma_wait(1, 0), make_wgmma_wait(0, SUMS)
 give_registers, take_registers, stored = make_register_release(40), make_register_claim(232), make_bulk_wait(0)
-advance = device_function(lambda slot, phase: (u32(slot + u32(1)), phase) if slot < u32(STAGES - 1) else (u32(0), u32(phase ^ u32(1))))
+advance = device_function(lambda slot, phase: (slot + 1, phase) if slot < STAGES - 1 else (u32(0), phase ^ 1))
 
 
-@cuda.jit(launch_bounds=(384, 1))
+@jit(launch_bounds=(384, 1))
 def gemm(a, b, y, steps):
-    group, thread = i32(cuda.threadIdx.x >> 7), i32(cuda.threadIdx.x & 127)
-    row, column = i32(cuda.blockIdx.y * BM), i32(cuda.blockIdx.x * BN)
-    full = shared_address(cuda.shared.array(0, u32), i32(0))
-    empty, ring = u32(full + u32(8 * STAGES)), u32(full + u32(16 * STAGES + 1023) & u32(0xFFFFFC00))  # the swizzle repeats every 1024 bytes
+    group, thread = cuda.threadIdx.x >> 7, cuda.threadIdx.x & 127
+    row, column = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
+    full = shared_address(cuda.shared.array(0, u32), 0)
+    empty, ring = full + 8 * STAGES, (full + 16 * STAGES + 1023) & 0xFFFFFC00  # the swizzle repeats every 1024 bytes
     slot, phase = u32(0), u32(0)
     if cuda.threadIdx.x == 0:
         for s in range(STAGES):
-            mbarrier_init(u32(full + u32(8 * s)), u32(1))  # arrivals a phase: the producer's
-            mbarrier_init(u32(empty + u32(8 * s)), u32(2))  # one of each consumer
+            mbarrier_init(full + u32(8 * s), 1)  # arrivals a phase: the producer's
+            mbarrier_init(empty + u32(8 * s), 2)  # one of each consumer
         fence_mbarrier_init()
     cuda.syncthreads()
     if group == 0:
         give_registers()
         if thread == 0:
             for k in range(steps):
-                mbarrier_wait(u32(empty + u32(8) * slot), u32(phase ^ u32(1)))  # a phase before the first counts as complete
-                bar, stage = u32(full + u32(8) * slot), u32(ring + slot * u32(STAGE))
-                mbarrier_arrive_expect(bar, u32(STAGE))
-                tma_load_2d(stage, tensor_map_address(a), bar, i32(k * BK), row)
-                tma_load_2d(u32(stage + u32(A_BYTES)), tensor_map_address(b), bar, i32(k * BK), column)
+                mbarrier_wait(empty + 8 * slot, phase ^ 1)  # a phase before the first counts as complete
+                bar, stage = full + 8 * slot, ring + slot * STAGE
+                mbarrier_arrive_expect(bar, STAGE)
+                tma_load_2d(stage, tensor_map_address(a), bar, k * BK, row)
+                tma_load_2d(stage + A_BYTES, tensor_map_address(b), bar, k * BK, column)
                 slot, phase = advance(slot, phase)
     else:
         take_registers()
         acc, before = cuda.local.array(SUMS, f32), u32(0)
-        mine = u32(u32(group - 1) * u32(BOX))  # where this warpgroup's rows of a begin in a stage
+        mine = u32((group - 1) * BOX)  # where this warpgroup's rows of a begin in a stage
         for k in range(steps):
-            mbarrier_wait(u32(full + u32(8) * slot), phase)
-            stage = u32(ring + slot * u32(STAGE))
-            multiply(acc, descriptor(K_MAJOR, u32(stage + mine)), descriptor(K_MAJOR, u32(stage + u32(A_BYTES))), i32(k > 0))
+            mbarrier_wait(full + 8 * slot, phase)
+            stage = ring + slot * STAGE
+            multiply(acc, descriptor(K_MAJOR, stage + mine), descriptor(K_MAJOR, stage + A_BYTES), k > 0)
             one_pending(acc)  # this product goes on by itself; the one before is over, so its stage is free
             if k > 0 and thread == 0:
-                mbarrier_arrive(u32(empty + u32(8) * before))
+                mbarrier_arrive(empty + 8 * before)
             before = slot
             slot, phase = advance(slot, phase)
         none_pending(acc)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        staging = u32(ring + u32(STAGING) + mine * u32(BN // 64))
+        lane, warp = thread & 31, thread >> 5
+        staging = ring + STAGING + mine * (BN // 64)
         for j in range(BN // 16):  # a warp's 16 rows of 16 columns: four 8 x 8 matrices, each lane says where a row is in the swizzle
-            to = u32(staging + u32(j // 4 * BOX + (warp * 16 + (lane & 15)) * 128 + ((j % 4 * 2 + (lane >> 4)) ^ (lane & 7)) * 16))
+            to = staging + u32(j // 4 * BOX + (warp * 16 + (lane & 15)) * 128 + ((j % 4 * 2 + (lane >> 4)) ^ (lane & 7)) * 16)
             stmatrix_x4(to, pack(acc[8 * j], acc[8 * j + 1]), pack(acc[8 * j + 2], acc[8 * j + 3]),
                         pack(acc[8 * j + 4], acc[8 * j + 5]), pack(acc[8 * j + 6], acc[8 * j + 7]))
         fence_async_shared()  # each thread shows TMA what it wrote, all meet, one stores
-        barrier_sync(u32(group), u32(128))
+        barrier_sync(group, 128)
         if thread == 0:
             for j in range(BN // 64):
-                tma_store_2d(tensor_map_address(y), u32(staging + u32(j * BOX)), i32(column + 64 * j), i32(row + (group - 1) * 64))
+                tma_store_2d(tensor_map_address(y), staging + u32(j * BOX), column + 64 * j, row + (group - 1) * 64)
             bulk_commit()
             stored()
 

@@ -15,7 +15,7 @@ def _run(*words):
                           env={**ENVIRONMENT, "DNNKERN_DEVICE": "cpu"})
 
 
-@pytest.mark.parametrize("name", ["matmul.py", "own_algorithm.py"])
+@pytest.mark.parametrize("name", ["matmul.py", "own_algorithm.py", "tensor_core_gemm.py"])
 def test_example(name):
     done = _run(f"examples/{name}")
     assert done.returncode == 0, done.stderr
