@@ -89,7 +89,8 @@ def bound(problem):
 
 def declare(operation, family):
     """Every front end (`host.front.Operation`) says that it is there, and which family's: no search in the others then."""
-    _operations[operation.op], _family_of[operation.op] = operation, family
+    _operations.setdefault(operation.op, operation)  # the first: those that it makes for lists of another length have its name
+    _family_of[operation.op] = family
 
 
 def operation_of(op):

@@ -34,7 +34,7 @@ from fuzz_values import NONSENSE, PERHAPS, altered, dressed, torch
 
 import dnnkern
 from dnnkern.dispatch import NotSupported, prefer
-from dnnkern.host import front, launch
+from dnnkern.host import executable, front, launch
 from dnnkern.host.arrays import kind_named
 
 ALLOWED = (ValueError, TypeError, NotSupported)
@@ -265,7 +265,7 @@ def bounded():
             return empty(shape, dtype, *more)
         return make
     kinds = [kind_named("numpy"), *([kind_named("torch")] if torch else ())]
-    executable, front.SimulatedExecutable = front.SimulatedExecutable, _Executable
+    plain, executable.SimulatedExecutable = executable.SimulatedExecutable, _Executable
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     for kind in kinds:
         kind.empty = small(kind.empty)
@@ -274,7 +274,7 @@ def bounded():
             warnings.simplefilter("ignore")
             yield
     finally:
-        front.SimulatedExecutable, sys.unraisablehook = executable, hook
+        executable.SimulatedExecutable, sys.unraisablehook = plain, hook
         for kind in kinds:
             del kind.empty
 
