@@ -21,8 +21,8 @@ def of(operation, scalar, arch, count="int32"):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("scalar, operation", [
-    ("float32", lambda x, n: f32(x * f64(1.5) + f64(n))), ("float32", lambda x, n: f32(f64(x) + f64(n))), ("float64", lambda x, n: max(x, f64(n))),
-    ("float64", lambda x, n: f64(i32(x) + n)), ("int32", lambda x, n: i32(f64(x) * f64(n)))],
+    ("float32", lambda x, n: f32(x * f64(1.5) + f64(n))), ("float32", lambda x, n: f32(f64(x) + f64(n))),
+    ("float64", lambda x, n: max(x, f64(n))), ("float64", lambda x, n: f64(i32(x) + n)), ("int32", lambda x, n: i32(f64(x) * f64(n)))],
     ids=["literal", "sum", "maximum", "conversions", "product"])
 def test_stray_float64(scalar, operation, arch):
     code = of(device_function(operation), scalar, arch)
