@@ -412,3 +412,10 @@ def test_records_fit_their_places():
     for record in (runtime.THREAD, runtime.BLOCK_RECORD, runtime.GROUP_RECORD, runtime.WARP):
         ends = sorted((at, name) for name, at in record.offset.items())
         assert ends[0][0] == 0 and len({at for at, _ in ends}) == len(ends) and record.bytes > ends[-1][0]
+
+
+def test_products_inside_of_others_are_chosen_by_the_processors_rates():
+    """As calls are: the estimates of different algorithms are in different seconds there."""
+    problem, device = dnnkern.problem("conv_fwd", x=((1, 64, 56, 56), "float32"), w=((64, 64, 3, 3), "float32"), padding=1), device_of(0)
+    bound = dispatch.named("conv_fwd", "winograd_nonfused").configured(problem, device)
+    assert "matmul_blocked" in [k.kernel.py_func.__name__ for k in bound.build(problem, device, bound.config)]

@@ -43,7 +43,7 @@ def _choices(product, device):
     for algorithm in dispatch.algorithms("matmul"):
         if dispatch.refusal(algorithm, product, device) is None:
             found += algorithm.variants(product, device)[:VARIANTS]
-    return sorted(found, key=lambda a: a.estimate(product, device, a.config))[:MOST]
+    return sorted(found, key=lambda a: a.seconds(product, device))[:MOST]
 
 
 dispatch.when_choices_change(_choices.cache_clear)
@@ -68,7 +68,7 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """The product's; a launch that reads what the first wrote."""
     product = product_of(problem)
-    seconds = _algorithm(config).estimate(product.problem, device, config.config)
+    seconds = _algorithm(config).seconds(product.problem, device)
     return seconds + (2e-6 + product.bytes / device.bandwidth if product.sums else 0)
 
 

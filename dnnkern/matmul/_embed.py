@@ -33,7 +33,7 @@ def choices(problem, device, count=1) -> tuple:
     """
     able = [a for a in dispatch.algorithms(problem.op) if dispatch.refusal(a, problem, device, allow=Note.NONE) is None]
     bound = [a.configured(problem, device) for a in able]
-    return tuple(sorted(bound, key=lambda a: a.estimate(problem, device, a.config))[:count])
+    return tuple(sorted(bound, key=lambda a: a.seconds(problem, device))[:count])
 
 
 dispatch.when_choices_change(choices.cache_clear)
@@ -46,7 +46,7 @@ def scratch_bytes(product, problem, device) -> int:
 
 def seconds(product, problem, device) -> float:
     """Predicted time of a chosen algorithm."""
-    return product.estimate(problem, device, product.config)
+    return product.seconds(problem, device)
 
 
 def embedded(product, problem, device, places, scalars=()) -> tuple:
