@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from ..device._parameters import described
+from ..device._typed import is_typed
 from .paths import cache_dir, write_atomically
 from .sources import PACKAGE, digest
 
@@ -96,7 +97,7 @@ class _Fingerprint:
             self._done[function] = function.__qualname__  # where it calls itself
             self.files.add(function.__code__.co_filename)
             text = [_code(function.__code__), self.of(function.__defaults__), *map(self._cell, function.__closure__ or ())]
-            text += ["typed"] * getattr(function, "typed", False)
+            text += ["typed"] * is_typed(function)
             names = set(_names(function.__code__))
             text += [f"{name}={self._global(function.__globals__[name], names)}" for name in sorted(names & function.__globals__.keys())]
             self._done[function] = (f"{function.__module__}.{function.__qualname__}:"
