@@ -1,6 +1,6 @@
 """The machine code of a fixed list of problems, recorded and compared: a refactoring changes none of it, and a change shows what it costs.
 
-    python tests/machine_code.py record FILE [--only REGEX] [--jobs N] [--arch sm_90a,sm_80] [--checkout FOLDER]
+    python tests/machine_code.py record FILE [--only REGEX] [--one] [--jobs N] [--arch sm_90a,sm_80] [--checkout FOLDER]
     python tests/machine_code.py compare OLD NEW [--markdown] [--show ID]
     python tests/machine_code.py tree [--against COMMIT] [...]    # what `make machine-code` runs
 
@@ -62,14 +62,14 @@ def products(algorithm, target):
     return [*((case, None) for case in found if algorithm.refusal(case.problem(), target) is None), *((found[0], tile) for tile in tiles)]
 
 
-def chosen(op, algorithm, archs=ARCHS):
-    """(architecture, case, configuration, None for the one that is chosen) of what is recorded of an algorithm."""
+def chosen(op, algorithm, archs=ARCHS, one=False):
+    """(architecture, case, configuration, None for the one that is chosen) of what is recorded of an algorithm; `one`: one problem."""
     from representative import WANTED, device, representative
     able = [(case, case.problem()) for case in representative(op, algorithm, WANTED + MORE)]
     for arch in archs:
         target = device(arch)
         some = [(case, problem) for case, problem in able if algorithm.refusal(problem, target) is None]
-        if some and arch != EVERYTHING:
+        if some and (one or arch != EVERYTHING):
             yield arch, some[zlib.crc32(f"{op}/{algorithm.name}".encode()) % len(some)][0], None  # other kinds of other algorithms
             continue
         every = {}
@@ -97,11 +97,11 @@ def described(launch):
     return "; ".join([", ".join(how), *(f"{a.type} {value(a)}" + f" + {a.offset}" * bool(a.offset) for a in launch.arguments)])
 
 
-def planned(op, algorithm, archs=ARCHS):
+def planned(op, algorithm, archs=ARCHS, one=False):
     """(id, architecture, launch) of the launches of an algorithm; an exception in place of those that cannot be planned."""
     from representative import device
     try:
-        every = list(chosen(op, algorithm, archs))
+        every = list(chosen(op, algorithm, archs, one))
     except Exception as error:  # of what is recorded, whose record goes on
         yield f"{op}-{algorithm.name}", "", error
         return
@@ -137,12 +137,12 @@ def failed(error):
     return {**dict.fromkeys(MEASURES, 0), "opcodes": {}, "text": f"failed: {type(error).__name__}: {error}"[:2000]}
 
 
-def recorded(op, name, archs=ARCHS):
+def recorded(op, name, archs=ARCHS, one=False):
     """{id: row}, {hash: code} of an algorithm; each kernel is compiled once."""
     import dnnkern
     algorithm = next(a for a in dnnkern.dispatch.algorithms(op) if a.name == name)
     family, rows, codes, known = getattr(dnnkern, op).__module__.split(".")[1], {}, {}, {}
-    for row, arch, launch in planned(op, algorithm, archs):
+    for row, arch, launch in planned(op, algorithm, archs, one):
         made = {"of": f"{family}/{op}-{name}", "arch": arch, "kernel": "", "launch": "", "shared": 0}
         if isinstance(launch, Exception):
             key, code = row, failed(launch)
@@ -173,10 +173,10 @@ def every_algorithm():
     return [(op, algorithm.name) for op in cases.modules() for algorithm in dispatch.algorithms(op)]
 
 
-def record(path, checkout=ROOT, archs=ARCHS, only="", jobs=None):
+def record(path, checkout=ROOT, archs=ARCHS, only="", jobs=None, one=False):
     """Write the record of a checkout; its head."""
     use(checkout)
-    work = [(op, name, archs) for op, name in every_algorithm() if re.search(only, f"{op}-{name}")]
+    work = [(op, name, archs, one) for op, name in every_algorithm() if re.search(only, f"{op}-{name}")]
     head, rows, codes, started, before = state(checkout), {}, {}, time.time(), sum(os.times()[:4])
     # a process keeps all that it has compiled, 7 MB a kernel
     with multiprocessing.get_context("spawn").Pool(jobs or os.cpu_count(), use, (checkout,), maxtasksperchild=20) as pool:
@@ -185,7 +185,7 @@ def record(path, checkout=ROOT, archs=ARCHS, only="", jobs=None):
             codes.update(texts)
         pool.close()
         pool.join()  # their times are known then
-    head |= {"archs": list(archs), "only": only, "kernels": len({row["key"] for row in rows.values()}),
+    head |= {"archs": list(archs), "only": only + " one" * one, "kernels": len({row["key"] for row in rows.values()}),
              "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(started)), "cpu_s": round(sum(os.times()[:4]) - before),
              "wall_s": round(time.time() - started)}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -280,6 +280,7 @@ def main(words=None):
     one.add_argument("file", type=pathlib.Path)
     one.add_argument("--checkout", type=pathlib.Path, default=ROOT, help="whose sources and cases; default: those of this one")
     one.add_argument("--only", default="", metavar="REGEX", help="the algorithms whose operation-name it finds")
+    one.add_argument("--one", action="store_true", help=f"one problem of each algorithm for {EVERYTHING} too")
     two.add_argument("old", type=file_of, help="a record's file, or a commit that is recorded in build/machine-code")
     two.add_argument("new", type=file_of)
     both.add_argument("--against", metavar="COMMIT")
@@ -291,7 +292,7 @@ def main(words=None):
         command.add_argument("--show", metavar="ID", help="the first kernel that differs and whose id has this in it")
     words = parser.parse_args(words)
     if words.command == "record":
-        record(words.file.resolve(), words.checkout.resolve(), words.arch.split(","), words.only, words.jobs)
+        record(words.file.resolve(), words.checkout.resolve(), words.arch.split(","), words.only, words.jobs, words.one)
         return 0
     files = [words.old, words.new] if words.command == "compare" else tree(words.against, words.arch.split(","), words.jobs)
     return compare(*map(read, files), words.show, words.markdown) if len(files) == 2 else 0
