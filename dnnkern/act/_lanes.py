@@ -11,7 +11,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, u32, u64
+from ..device import cuda, device_function, i32, i64, u32
 from ..device.convert import element
 from ..device.vec import address, advance
 from ..host.dtypes import ITEMSIZE
@@ -167,7 +167,7 @@ def _make_input(dtype, unit, copies, length, plain):
         @device_function
         def load_whole(words, p, step, shift):
             for lane in range(copies):
-                load_one(words, lane * ONE, advance(p, i64(lane * step) * SCALE), i32(1))
+                load_one(words, lane * ONE, advance(p, i64(lane * step) * SCALE), 1)
 
         @device_function
         def load_part(words, p, step, shift, first, last):
@@ -194,13 +194,13 @@ def _make_input(dtype, unit, copies, length, plain):
             at = advance(p, i64(lane * step + shift[lane]) * SCALE)
             if SINGLE:
                 for n in range(length):
-                    load_one(parts, n, advance(at, n), i32(1))
+                    load_one(parts, n, advance(at, n), 1)
                 gather(parts, piece)
                 for w in range(WORDS):
                     words[lane * WORDS + w] = piece[w]
             else:
                 for n in range(LOADS):
-                    load(words, lane * WORDS + n * LOADED, advance(at, n * STEP), i32(1))
+                    load(words, lane * WORDS + n * LOADED, advance(at, n * STEP), 1)
 
     @device_function
     def load_part(words, p, step, shift, first, last):
@@ -241,7 +241,7 @@ def _make_output(dtype, unit, length):
     @device_function
     def part(one, words, n):
         if PER > 1:
-            one[0] = u32(u32(words[n // PER] >> u32(n % PER * BITS)) & u32(MASK))
+            one[0] = (words[n // PER] >> u32(n % PER * BITS)) & MASK
         else:
             for k in range(ONE):
                 one[k] = words[n * ONE + k]
@@ -396,11 +396,11 @@ def make_lead(work):
     if not scale:
         @device_function
         def lead(row):
-            return i32(0)
+            return 0
     else:
         SHIFT, MASK = size.bit_length() - 1, scale - 1
 
         @device_function
         def lead(row):
-            return i32(u64(address(row, 0) >> u64(SHIFT)) & u64(MASK))
+            return i32((address(row, 0) >> SHIFT) & MASK)
     return lead

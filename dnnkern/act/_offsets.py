@@ -13,13 +13,13 @@ INPUTS, ARRAYS = 3, 5
 
 @device_function
 def _divide64(index, sizes, d):
-    rest = i64(i64(index) // sizes[d])
-    return rest, i64(index - rest * sizes[d])
+    rest = index // sizes[d]
+    return rest, index - rest * sizes[d]
 
 
 @device_function
 def _divide32(index, sizes, d):
-    return divide_remainder(i32(index), (sizes[3 * d], sizes[3 * d + 1], sizes[3 * d + 2]))
+    return divide_remainder(index, (sizes[3 * d], sizes[3 * d + 1], sizes[3 * d + 2]))
 
 
 @functools.cache

@@ -69,24 +69,24 @@ def kernel(config):
 
     @jit(launch_bounds=THREADS)
     def pointwise_naive(a, b, c, y, z, elements, firsts, sizes, strides, alpha, beta):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             a_at, b_at, c_at, y_at, z_at = offsets(i, sizes, strides)
             p, q = T(0), T(0)
             if HAS_B:
-                p = T(load_b(b, i64(firsts[1] + b_at)))
+                p = T(load_b(b, firsts[1] + b_at))
             if HAS_C:
-                q = T(load_c(c, i64(firsts[2] + c_at)))
+                q = T(load_c(c, firsts[2] + c_at))
             if INDEX:
-                store_y(y, i64(firsts[3] + y_at), T(firsts[0] + a_at))
+                store_y(y, firsts[3] + y_at, T(firsts[0] + a_at))
             elif TWO:
-                r, s = apply(T(load_a(a, i64(firsts[0] + a_at))), p, q)
-                store_y(y, i64(firsts[3] + y_at), R(r))
-                store_z(z, i64(firsts[4] + z_at), S(s))
+                r, s = apply(T(load_a(a, firsts[0] + a_at)), p, q)
+                store_y(y, firsts[3] + y_at, R(r))
+                store_z(z, firsts[4] + z_at, S(s))
             elif NUMBERS:
-                store_y(y, i64(firsts[3] + y_at), R(apply(T(load_a(a, i64(firsts[0] + a_at))), p, (alpha, beta))))
+                store_y(y, firsts[3] + y_at, R(apply(T(load_a(a, firsts[0] + a_at)), p, (alpha, beta))))
             else:
-                store_y(y, i64(firsts[3] + y_at), R(apply(T(load_a(a, i64(firsts[0] + a_at))), p, q)))
+                store_y(y, firsts[3] + y_at, R(apply(T(load_a(a, firsts[0] + a_at)), p, q)))
     return pointwise_naive
 
 

@@ -9,7 +9,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, jit
+from ..device import cuda, i32, jit
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -104,23 +104,23 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, work.blocks))
     def pointwise_rows(a, b, c, y, z, threads, row, rows, chunks, groups, firsts, steps, sizes, strides, alpha, beta):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < threads:
             group_index, chunk = divide_remainder(index, chunks)
             _, group = divide_remainder(group_index, groups)
             a_at, b_at, c_at, y_at, z_at = offsets(index, sizes, strides)
-            y = advance(y, i64((firsts[3] + y_at) * Y_SCALE))
-            position, left = i32(chunk * LENGTH), i32(rows - i32(group * LANES))
+            y = advance(y, (firsts[3] + y_at) * Y_SCALE)
+            position, left = chunk * LENGTH, rows - group * LANES
             shift, first, last = cuda.local.array(LANES, i32), cuda.local.array(LANES, i32), cuda.local.array(LANES, i32)
             for k in range(LANES):
-                lead = i32(0)
+                lead = 0
                 if LED:
-                    lead = lead_of(advance(y, i64(k * i64(steps[3]) - position) * Y_SCALE))
-                shift[k] = i32(-lead)
-                first[k] = i32(lead - position)
-                last[k] = i32(row - position + lead) if k < left else first[k]
-            run(advance(a, i64((firsts[0] + a_at) * A_SCALE)), advance(b, i64((firsts[1] + b_at) * B_SCALE)),
-                advance(c, i64((firsts[2] + c_at) * C_SCALE)), y, advance(z, i64((firsts[4] + z_at) * Z_SCALE)), steps, shift, first, last,
+                    lead = lead_of(advance(y, (k * steps[3] - position) * Y_SCALE))
+                shift[k] = -lead
+                first[k] = lead - position
+                last[k] = row - position + lead if k < left else first[k]
+            run(advance(a, (firsts[0] + a_at) * A_SCALE), advance(b, (firsts[1] + b_at) * B_SCALE),
+                advance(c, (firsts[2] + c_at) * C_SCALE), y, advance(z, (firsts[4] + z_at) * Z_SCALE), steps, shift, first, last,
                 (alpha, beta))
     return pointwise_rows
 

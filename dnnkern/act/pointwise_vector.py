@@ -82,18 +82,18 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, work.blocks))
     def pointwise_vector(a, b, c, y, z, elements, firsts, alpha, beta):
-        tile = i64(i64(cuda.blockIdx.x) * TILE)
-        lead = lead_of(advance(y, i64(firsts[3] * Y_SCALE)))
-        begin = i32(i32(cuda.threadIdx.x) * i32(LENGTH) - lead)
-        inside = i32(min(i64(elements - tile), i64(2 * TILE)))
+        tile = i64(cuda.blockIdx.x) * TILE
+        lead = lead_of(advance(y, firsts[3] * Y_SCALE))
+        begin = cuda.threadIdx.x * LENGTH - lead
+        inside = i32(min(elements - tile, 2 * TILE))
         shift, first, last = cuda.local.array(LANES, i32), cuda.local.array(LANES, i32), cuda.local.array(LANES, i32)
         for k in range(LANES):
-            shift[k] = i32(begin + k * THREADS * LENGTH)
-            first[k] = i32(-shift[k]) if tile == 0 else i32(0)
-            last[k] = i32(inside - shift[k])
-        run(advance(a, i64((firsts[0] + A * tile) * A_SCALE)), advance(b, i64((firsts[1] + B * tile) * B_SCALE)),
-            advance(c, i64((firsts[2] + C * tile) * C_SCALE)), advance(y, i64((firsts[3] + Y * tile) * Y_SCALE)),
-            advance(z, i64((firsts[4] + Z * tile) * Z_SCALE)), (0, 0, 0, 0, 0), shift, first, last, (alpha, beta))
+            shift[k] = begin + k * THREADS * LENGTH
+            first[k] = -shift[k] if tile == 0 else 0
+            last[k] = inside - shift[k]
+        run(advance(a, (firsts[0] + A * tile) * A_SCALE), advance(b, (firsts[1] + B * tile) * B_SCALE),
+            advance(c, (firsts[2] + C * tile) * C_SCALE), advance(y, (firsts[3] + Y * tile) * Y_SCALE),
+            advance(z, (firsts[4] + Z * tile) * Z_SCALE), (0, 0, 0, 0, 0), shift, first, last, (alpha, beta))
     return pointwise_vector
 
 

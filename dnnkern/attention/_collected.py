@@ -153,31 +153,31 @@ def kernel(config):
         sequences, all_rows, all_keys, bounds, _ = numbers
         _, rows, _, keys = terms.lengths(image, sequences, all_rows, all_keys)
         first, every_end = terms.span(i0, rows, keys, bounds)
-        first = i32(first & -BEGINS)
-        every_begin, last = terms.span(i32(min(i32(i0 + HEIGHT), rows) - 1), rows, keys, bounds)
-        tiles, _ = divide_remainder(i32(max(i32(min(last, keys) - first), i32(1)) + i32(WIDTH - 1)), PARTS)
+        first = first & -BEGINS
+        every_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
+        tiles, _ = divide_remainder(max(min(last, keys) - first, 1) + (WIDTH - 1), PARTS)
         return rows, terms.shift(rows, keys), keys, first, tiles, every_begin, every_end
 
     @device_function
     def load_plane(to, boxes, box, array, bar, row, h, image):
         for b in range(boxes):
-            tma_load_4d(u32(to + u32(b * box)), array, bar, i32(b * COLUMNS), row, h, image)
+            tma_load_4d(to + u32(b * box), array, bar, b * COLUMNS, row, h, image)
 
     @device_function
     def load_tile(to, boxes, box, array, bar, row, h, image, images):
         load_plane(to, boxes, box, array, bar, row, h, image)
         if PIECES > 1:  # a loop of no turns would keep the compiler from unrolling the one around it
             for piece in range(1, PIECES):
-                load_plane(u32(to + u32(piece * boxes * box)), boxes, box, array, bar, row, h, i32(image + piece * images))
+                load_plane(to + u32(piece * boxes * box), boxes, box, array, bar, row, h, image + piece * images)
 
     @device_function
     def produce(q_map, k_map, v_map, turned, of_head, base, bars, tiles, order, numbers, counter):
         q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
         k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(1), u32(0), u32(1), u32(1), u32(0), u32(1)
         (per_image, per_head), images = of_head, numbers[4]
-        t = i32(cuda.blockIdx.x)
+        t = cuda.blockIdx.x
         while t < tiles:
-            after = i32(t + i32(cuda.gridDim.x))
+            after = t + cuda.gridDim.x
             if DRAWN:  # the consumers learn this tile's number, and the next one is on its way
                 mbarrier_wait(u32(t_empty + u32(8) * t_slot), t_phase)
                 store_shared_u32(u32(numbers_at + u32(4) * t_slot), u32(t))
@@ -188,31 +188,31 @@ def kernel(config):
             image, h, g, i0 = locate(t, order)
             _, _, _, first, count, _, _ = extent(i0, image, numbers)
             left = count
-            at = i32(first + i32(i32(count - 1) * WIDTH))
-            values = i64(i64(image) * per_image + i64(g) * per_head)
+            at = first + (count - 1) * WIDTH
+            values = image * per_image + g * per_head
             while left >= 0:
                 if left > 0:
-                    mbarrier_wait(u32(k_empty + u32(8) * k_slot), k_phase)
-                    bar = u32(k_full + u32(8) * k_slot)
+                    mbarrier_wait(k_empty + 8 * k_slot, k_phase)
+                    bar = k_full + 8 * k_slot
                     mbarrier_arrive_expect(bar, u32(K_BYTES))
-                    load_tile(u32(base + u32(K_AT) + k_slot * u32(K_BYTES)), K_BOXES, BOX, k_map, bar, at, g, image, images)
+                    load_tile(base + K_AT + k_slot * K_BYTES, K_BOXES, BOX, k_map, bar, at, g, image, images)
                     k_slot, k_phase = advanced(k_slot, k_phase)
                 if left == count:
                     mbarrier_wait(q_empty, q_phase)
-                    q_phase = u32(q_phase ^ u32(1))
+                    q_phase = q_phase ^ 1
                     mbarrier_arrive_expect(q_full, u32(Q_BYTES))
                     load_tile(base, K_BOXES, Q_BOX, q_map, q_full, i0, h, image, images)
                 else:  # values are needed a step later than their keys
-                    mbarrier_wait(u32(v_empty + u32(8) * v_slot), v_phase)
-                    bar = u32(v_full + u32(8) * v_slot)
+                    mbarrier_wait(v_empty + 8 * v_slot, v_phase)
+                    bar = v_full + 8 * v_slot
                     mbarrier_arrive_expect(bar, u32(V_BYTES))
-                    to = u32(base + u32(V_AT) + v_slot * u32(V_BYTES))
+                    to = base + V_AT + v_slot * V_BYTES
                     if TURNED:
-                        bulk_load(to, address(turned, i64(values + i64(i64(at + WIDTH) * E))), u32(V_BYTES), bar)
+                        bulk_load(to, address(turned, values + i64(at + WIDTH) * E), u32(V_BYTES), bar)
                     else:
-                        load_tile(to, V_BOXES, BOX, v_map, bar, i32(at + WIDTH), g, image, images)
+                        load_tile(to, V_BOXES, BOX, v_map, bar, at + WIDTH, g, image, images)
                     v_slot, v_phase = advanced(v_slot, v_phase)
-                left, at = i32(left - 1), i32(at - WIDTH)
+                left, at = left - 1, at - WIDTH
             t = after
         if DRAWN:  # there are no more
             mbarrier_wait(u32(t_empty + u32(8) * t_slot), t_phase)
@@ -225,8 +225,8 @@ def kernel(config):
         every_begin, every_end = every
         if ADJUSTED:
             scale, slope, softcap, bias, bias_at, bias_strides = scaling
-            adjust(x, row, own, at, column, i32(numbers[1] - 1), i32(numbers[2] - 1), scale, slope, softcap, bias, bias_at, bias_strides)
-        if at < every_begin or i32(at + WIDTH) > every_end:
+            adjust(x, row, own, at, column, numbers[1] - 1, numbers[2] - 1, scale, slope, softcap, bias, bias_at, bias_strides)
+        if at < every_begin or at + WIDTH > every_end:
             hide(x, own, at, column, keys, numbers[3])
 
     @device_function
@@ -265,12 +265,12 @@ def kernel(config):
         words = cuda.local.array(WORDS, u32)
         tops, levels, totals = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
         falls, before, most = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        own_row, column = i32(group * 64 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
-        of_q = descriptor(by_row, u32(base + u32(group) * u32(GROUP)))
-        slack = f32(f32(SLACK) * rcp(steepness))
+        lane, warp = thread & 31, thread >> 5
+        own_row, column = group * 64 + warp * 16 + (lane >> 2), (lane & 3) * 2
+        of_q = descriptor(by_row, base + u32(group) * GROUP)
+        slack = SLACK * rcp(steepness)
         k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(0), u32(0), u32(0), u32(0), u32(0), u32(0)
-        t = i32(cuda.blockIdx.x)
+        t = cuda.blockIdx.x
         while True:
             if DRAWN:
                 mbarrier_wait(u32(t_full + u32(8) * t_slot), t_phase)
@@ -286,42 +286,42 @@ def kernel(config):
             image, h, _, i0 = locate(t, order)
             rows, shift, keys, first, count, every_begin, every_end = extent(i0, image, numbers)
             left, every_begin, every_end = uniform(count), uniform(every_begin), uniform(every_end)
-            at = i32(first + i32(i32(left - 1) * WIDTH))
-            row = i32(i0 + own_row)
-            own = i32(row + shift)
-            slope, bias_at = terms.slope(h, heads), i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
+            at = first + (left - 1) * WIDTH
+            row = i0 + own_row
+            own = row + shift
+            slope, bias_at = terms.slope(h, heads), image * bias_strides[0] + h * bias_strides[1]
             scoring, every = (scale, slope, softcap, bias, bias_at, bias_strides), (every_begin, every_end)
-            head = i32(image * heads + h)
+            head = image * heads + h
             for i in range(SUMS):
                 sums[i] = f32(0)
             for r in range(2):
                 tops[r], levels[r], totals[r], before[r] = f32(NOTHING), f32(0), f32(0), f32(0)
             mbarrier_wait(q_full, q_phase)
-            q_phase = u32(q_phase ^ u32(1))
+            q_phase = q_phase ^ 1
 
             # the last tile of keys: nothing to add it to yet
-            mbarrier_wait(u32(k_full + u32(8) * k_slot), k_phase)
-            multiply_k(scores, of_q, descriptor(by_row, u32(base + u32(K_AT) + k_slot * u32(K_BYTES))))
+            mbarrier_wait(k_full + 8 * k_slot, k_phase)
+            multiply_k(scores, of_q, descriptor(by_row, base + K_AT + k_slot * K_BYTES))
             scores_alone(scores)
             if thread == 0:
-                mbarrier_arrive(u32(k_empty + u32(8) * k_slot))
+                mbarrier_arrive(k_empty + 8 * k_slot)
             k_slot, k_phase = advanced(k_slot, k_phase)
             to_scores(scores, row, own, at, column, keys, every, numbers, scoring)
             absorb(scores, most, tops, levels, totals, falls, steepness, slack)
             if DROPOUT:
                 drop(scores, seed, head, row, at, lane, threshold, f32(1))
             pack(words, scores)
-            left = i32(left - 1)
+            left = left - 1
             while left > 0:
-                at = i32(at - WIDTH)
-                mbarrier_wait(u32(k_full + u32(8) * k_slot), k_phase)
-                multiply_k(scores, of_q, descriptor(by_row, u32(base + u32(K_AT) + k_slot * u32(K_BYTES))))
-                mbarrier_wait(u32(v_full + u32(8) * v_slot), v_phase)
-                of_values = u32(base + u32(V_AT) + v_slot * u32(V_BYTES))
+                at = at - WIDTH
+                mbarrier_wait(k_full + 8 * k_slot, k_phase)
+                multiply_k(scores, of_q, descriptor(by_row, base + K_AT + k_slot * K_BYTES))
+                mbarrier_wait(v_full + 8 * v_slot, v_phase)
+                of_values = base + V_AT + v_slot * V_BYTES
                 multiply_v(tile, words, descriptor(V_CONST, of_values))
                 scores_first(scores)
                 if thread == 0:
-                    mbarrier_arrive(u32(k_empty + u32(8) * k_slot))
+                    mbarrier_arrive(k_empty + 8 * k_slot)
                 k_slot, k_phase = advanced(k_slot, k_phase)
                 to_scores(scores, row, own, at, column, keys, every, numbers, scoring)
                 absorb(scores, most, tops, levels, totals, falls, steepness, slack)
@@ -329,59 +329,59 @@ def kernel(config):
                     drop(scores, seed, head, row, at, lane, threshold, f32(1))
                 finish(sums, before, tile, words, of_values)
                 if thread == 0:
-                    mbarrier_arrive(u32(v_empty + u32(8) * v_slot))
+                    mbarrier_arrive(v_empty + 8 * v_slot)
                 v_slot, v_phase = advanced(v_slot, v_phase)
                 hold_scores(scores)  # the words were the products' until now
                 pack(words, scores)
                 collect(COUNT - 1, sums, before, tile)
                 before[0], before[1] = falls[0], falls[1]
-                left = i32(left - 1)
+                left = left - 1
 
             if thread == 0:
                 mbarrier_arrive(q_empty)
-            mbarrier_wait(u32(v_full + u32(8) * v_slot), v_phase)
-            of_values = u32(base + u32(V_AT) + v_slot * u32(V_BYTES))
+            mbarrier_wait(v_full + 8 * v_slot, v_phase)
+            of_values = base + V_AT + v_slot * V_BYTES
             multiply_v(tile, words, descriptor(V_CONST, of_values))
             own_score = f32(0)
             if SINK:
                 own_score = f32(load_sink(sink, i64(i64(h) * sink_step)))
             for r in range(2):
-                levels[r] = f32(levels[r] - f32(RAISED))
+                levels[r] = levels[r] - RAISED
             shares(levels, totals, falls, own_score)
             finish(sums, before, tile, words, of_values)
             if thread == 0:
-                mbarrier_arrive(u32(v_empty + u32(8) * v_slot))
+                mbarrier_arrive(v_empty + 8 * v_slot)
             v_slot, v_phase = advanced(v_slot, v_phase)
             collect(COUNT - 1, sums, before, tile)
             for r in range(2):
-                falls[r] = f32(falls[r] * of_v)
+                falls[r] = falls[r] * of_v
             if LIMITED:  # rows beyond the sequence's last
                 if row >= rows:
                     falls[0], totals[0] = f32(0), f32(NOTHING)
                 if i32(row + 8) >= rows:
                     falls[1], totals[1] = f32(0), f32(NOTHING)
-            of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1]))
+            of_o = advance(o, image * o_strides[0] + h * o_strides[1])
             store(sums, falls, of_o, o_strides, row, all_rows, column)
             if WITH_LSE and column == 0:
-                lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(row) * lse_strides[2])
+                lse_at = image * lse_strides[0] + h * lse_strides[1] + row * lse_strides[2]
                 if row < all_rows:
                     lse[lse_at] = totals[0]
-                if i32(row + 8) < all_rows:
-                    lse[i64(lse_at + 8 * lse_strides[2])] = totals[1]
+                if row + 8 < all_rows:
+                    lse[lse_at + 8 * lse_strides[2]] = totals[1]
             if not DRAWN:
-                t = i32(t + i32(cuda.gridDim.x))
+                t = t + cuda.gridDim.x
 
     def sdpa_fwd(q, k, v, turned, of_head, images, o, o_strides, lse, lse_strides, counter, sink, sink_step, tiles, per_section, several,
                  rest, last, heads_of, group_of, row_tiles, rows, keys, of_rows, of_keys, row_step, key_step, bias, bias_strides, bounds,
                  scale, softcap, seed, offset, threshold, factor, scale_q, scale_k, scale_v):
         shared = cuda.shared.array(0, u32)
         q_map, k_map, v_map = tensor_map_address(q), tensor_map_address(k), tensor_map_address(v)
-        base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
-        first = u32(base + u32(BARS))
-        rings = u32(first + u32(48))
-        bars = (first, u32(first + u32(8)), rings, u32(rings + u32(RING)), u32(rings + u32(2 * RING)), u32(rings + u32(3 * RING)),
-                u32(first + u32(16)), u32(first + u32(32)), u32(rings + u32(4 * RING)))
-        tid = i32(cuda.threadIdx.x)
+        base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
+        first = base + BARS
+        rings = first + 48
+        bars = (first, first + 8, rings, rings + RING, rings + 2 * RING, rings + 3 * RING,
+                first + 16, first + 32, rings + 4 * RING)
+        tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(q_map)
             prefetch_tensor_map(k_map)
@@ -391,7 +391,7 @@ def kernel(config):
             mbarrier_init(bars[1], u32(GROUPS))
             for stage in range(STAGES):
                 for ring in range(4):
-                    mbarrier_init(u32(rings + u32(ring * RING + 8 * stage)), u32(GROUPS if ring % 2 else 1))
+                    mbarrier_init(rings + u32(ring * RING + 8 * stage), u32(GROUPS if ring % 2 else 1))
             if DRAWN:
                 for slot in range(2):
                     mbarrier_init(u32(bars[6] + u32(8 * slot)), u32(1))
@@ -402,7 +402,7 @@ def kernel(config):
         wait_for_previous_grid()
         order = (per_section, several, rest, last, heads_of, group_of, row_tiles)
         numbers = ((of_rows, of_keys, row_step, key_step), rows, keys, bounds, images)
-        role = uniform(i32(tid >> 7))
+        role = uniform(tid >> 7)
         if role == 0:
             release_registers()
             if tid < 32:
@@ -412,13 +412,13 @@ def kernel(config):
             claim_registers()
             of_v = factor
             if OF_Q:
-                scale = f32(scale * scale_q[0])
+                scale = scale * scale_q[0]
             if OF_K:
-                scale = f32(scale * scale_k[0])
+                scale = scale * scale_k[0]
             if OF_V:
-                of_v = f32(of_v * scale_v[0])
+                of_v = of_v * scale_v[0]
             consume(o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers,
-                    (scale, softcap, bias, bias_strides), (seed, offset, threshold), of_v, i32(role - 1), i32(tid & 127))
+                    (scale, softcap, bias, bias_strides), (seed, offset, threshold), of_v, role - 1, tid & 127)
     sdpa_fwd.__name__ = sdpa_fwd.__qualname__ = f"sdpa_fwd_{config.algorithm}"
     return jit(launch_bounds=(THREADS, 1))(sdpa_fwd)
 

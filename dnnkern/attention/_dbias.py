@@ -170,7 +170,7 @@ def make_part_loader(source, parts, height, threads):
 
     @device_function
     def load(to, p, part, first, left, strides, thread):
-        at, steps = advance(p, i64(i64(i32(part * WIDTH)) * strides[3])), (strides[2], strides[3])
+        at, steps = advance(p, part * WIDTH * strides[3]), (strides[2], strides[3])
         if not SAME and part == LAST:
             load_last(to, at, first, left, steps, thread)
         else:

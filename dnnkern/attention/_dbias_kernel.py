@@ -40,10 +40,10 @@ def make_product(dtype, keys, steps, pitch):
     @device_function
     def product(upper, lower, left, right, a, b):
         for step in range(steps):
-            ldmatrix_x4(left, 0, u32(a + u32(32 * step)))
-            ldmatrix_x4(left, 4, u32(a + u32(32 * step + 16 * pitch)))
+            ldmatrix_x4(left, 0, a + u32(32 * step))
+            ldmatrix_x4(left, 4, a + u32(32 * step + 16 * pitch))
             for j in range(keys // 16):
-                ldmatrix_x4(right, 0, u32(b + u32(32 * step + 16 * j * pitch)))
+                ldmatrix_x4(right, 0, b + u32(32 * step + 16 * j * pitch))
                 for half in range(2):
                     mma(upper, 8 * j + 4 * half, left, 0, right, 2 * half)
                     mma(lower, 8 * j + 4 * half, left, 4, right, 2 * half)
@@ -63,12 +63,12 @@ def make_bias(dtype, keys, threads):
         values = cuda.local.array(FRAGMENT, f32)
         for j in range(keys // 8):
             for h in range(2):
-                line = i64(bias_at + i64(min(i32(row + 8 * h), last_row)) * strides[2])
+                line = bias_at + min(row + 8 * h, last_row) * strides[2]
                 for e in range(2):
-                    key = i32(min(i32(column + 8 * j + e), last_key))
-                    values[4 * j + 2 * h + e] = f32(load(bias, i64(line + i64(key) * strides[3])))
+                    key = min(column + 8 * j + e, last_key)
+                    values[4 * j + 2 * h + e] = load(bias, line + key * strides[3])
         for k in range(0, FRAGMENT, PER):
-            to = u32(at + u32(16 * threads * (k // PER)))
+            to = at + u32(16 * threads * (k // PER))
             if HALVES:
                 store_shared_4u32(to, pack(values[k], values[k + 1]), pack(values[k + 2], values[k + 3]),
                                   pack(values[k + 4], values[k + 5]), pack(values[k + 6], values[k + 7]))
@@ -78,17 +78,17 @@ def make_bias(dtype, keys, threads):
     @device_function
     def add(x, steepness, at):
         for k in range(0, FRAGMENT, PER):
-            source = u32(at + u32(16 * threads * (k // PER)))
+            source = at + u32(16 * threads * (k // PER))
             if HALVES:
                 words = load_shared_4u32(source)
                 for w in range(4):
                     low, high = unpack(words[w])
-                    x[k + 2 * w] = fma(low, f32(LOG2E), f32(x[k + 2 * w] * steepness))
-                    x[k + 2 * w + 1] = fma(high, f32(LOG2E), f32(x[k + 2 * w + 1] * steepness))
+                    x[k + 2 * w] = fma(low, f32(LOG2E), x[k + 2 * w] * steepness)
+                    x[k + 2 * w + 1] = fma(high, f32(LOG2E), x[k + 2 * w + 1] * steepness)
             else:
                 four = load_shared_4f32(source)
                 for e in range(4):
-                    x[k + e] = fma(four[e], f32(LOG2E), f32(x[k + e] * steepness))
+                    x[k + e] = fma(four[e], f32(LOG2E), x[k + e] * steepness)
     return keep, add
 
 
@@ -98,7 +98,7 @@ def make_leave_out(keys):
     @device_function
     def leave_out(x, row, rows):
         for k in range(keys // 2):
-            if i32(row + 8 * (k // 2 % 2)) >= rows:
+            if row + 8 * (k // 2 % 2) >= rows:
                 x[k] = f32(NOTHING)
     return leave_out
 
@@ -111,17 +111,17 @@ def make_weigh(keys, dropout):
     @device_function
     def exponentials(x, levels, first):
         for k in range(keys // 2):
-            x[k] = ex2(f32(x[k] - levels[first + k // 2 % 2]))
+            x[k] = ex2(x[k] - levels[first + k // 2 % 2])
 
     @device_function
     def begin(y, deltas, first):
         for k in range(keys // 2):
-            y[k] = f32(0) if dropout else f32(-deltas[first + k // 2 % 2])
+            y[k] = f32(0) if dropout else -deltas[first + k // 2 % 2]
 
     @device_function
     def weigh(sums, p, y, deltas, first):
         for k in range(keys // 2):
-            sums[k] = fma(p[k], f32(y[k] - deltas[first + k // 2 % 2]) if dropout else y[k], sums[k])
+            sums[k] = fma(p[k], y[k] - deltas[first + k // 2 % 2] if dropout else y[k], sums[k])
     return exponentials, begin, weigh
 
 
@@ -132,14 +132,14 @@ def make_numbers(width):
     @device_function
     def read(levels, deltas, lse, lse_at, lse_step, numbers, line, padded, row, rows):
         for r in range(4):
-            i = i32(row + 8 * r)
+            i = row + 8 * r
             if width:
-                at = i64(i64(line * i64(padded) + i64(i32(i & -width))) * i64(2) + i64(i32(i & (width - 1))))
-                levels[r], deltas[r] = numbers[at], numbers[i64(at + i64(width))]
+                at = (line * padded + (i & -width)) * 2 + (i & (width - 1))
+                levels[r], deltas[r] = numbers[at], numbers[at + width]
             else:
-                levels[r], deltas[r] = row_level(lse, i64(lse_at + i64(i) * lse_step), i < rows), f32(0)
+                levels[r], deltas[r] = row_level(lse, lse_at + i * lse_step, i < rows), f32(0)
                 if i < rows:
-                    deltas[r] = numbers[i64(line * i64(padded) + i64(i))]
+                    deltas[r] = numbers[line * padded + i]
     return read
 
 
@@ -178,18 +178,18 @@ def make_leave(out, words, shape, over_rows, over_keys):
     def leave_rows(base, to, strides, i0, j0, rows, keys, thread):
         values = cuda.local.array(GROUP, f32)
         for index in range(thread, HEIGHT * GROUPS, COUNT):
-            row, column = i32(i32(index) // GROUPS), i32(i32(index) % GROUPS * GROUP)
-            i, j, source = i32(i0 + row), i32(j0 + column), u32(base + u32(row * PITCH) + u32(column * 4))
+            row, column = index // GROUPS, index % GROUPS * GROUP
+            i, j, source = i0 + row, j0 + column, base + u32(row * PITCH) + u32(column * 4)
             if i < rows and j < keys:
                 values[0], values[1], values[2], values[3] = load_shared_4f32(source)
-                values[4], values[5], values[6], values[7] = load_shared_4f32(u32(source + u32(16)))
-                at = advance(to, i64(i64(i) * strides[2]))
+                values[4], values[5], values[6], values[7] = load_shared_4f32(source + 16)
+                at = advance(to, i * strides[2])
                 if words:
                     put(at, j, values, 0)
                 else:
                     for e in range(GROUP):
-                        if i32(j + e) < keys:
-                            store(at, i64(i64(i32(j + e)) * strides[3]), values[e])
+                        if j + e < keys:
+                            store(at, (j + e) * strides[3], values[e])
     return leave_sums if over_rows or over_keys else leave_rows
 
 
@@ -219,14 +219,14 @@ def kernel(config):
         rest, kt = divide_remainder(item, of_keys)
         rest, rt = divide_remainder(rest, of_rows)
         b, h = divide_remainder(rest, of_heads)
-        return i32(tile[0] + b), i32(tile[1] + h), i32(i32(tile[2] + rt) * HEIGHT), i32(i32(tile[3] + kt) * WIDTH)
+        return tile[0] + b, tile[1] + h, (tile[2] + rt) * HEIGHT, (tile[3] + kt) * WIDTH
 
     @device_function
     def seen_of(i0, rows, keys, bounds):
         """Keys that some row of a tile sees, first and last, and those that all of them see."""
         first, first_end = terms.span(i0, rows, keys, bounds)
-        last_begin, last = terms.span(i32(min(i32(i0 + HEIGHT), rows) - 1), rows, keys, bounds)
-        return first, i32(min(last, keys)), last_begin, first_end
+        last_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
+        return first, min(last, keys), last_begin, first_end
 
     @device_function
     def find(item, end, s):
@@ -254,17 +254,17 @@ def kernel(config):
             g, _ = divide_remainder(h, group)
             _, rows, _, keys = terms.lengths(b, sequences, sizes[0], sizes[1])
             if step < X_PARTS:
-                load_q(to, advance(q, i64(i64(b) * q_strides[0] + i64(h) * q_strides[1])), step, i0, rows, q_strides, thread)
-                load_k(u32(to + u32(HEIGHT * X_PITCH)), advance(k, i64(i64(b) * k_strides[0] + i64(g) * k_strides[1])), step, j0, keys,
+                load_q(to, advance(q, b * q_strides[0] + h * q_strides[1]), step, i0, rows, q_strides, thread)
+                load_k(to + HEIGHT * X_PITCH, advance(k, b * k_strides[0] + g * k_strides[1]), step, j0, keys,
                        k_strides, thread)
             else:
-                step_y = i32(step - X_PARTS)
-                load_do(to, advance(do, i64(i64(b) * do_strides[0] + i64(h) * do_strides[1])), step_y, i0, rows, do_strides, thread)
-                load_v(u32(to + u32(HEIGHT * Y_PITCH)), advance(v, i64(i64(b) * v_strides[0] + i64(g) * v_strides[1])), step_y, j0, keys,
+                step_y = step - X_PARTS
+                load_do(to, advance(do, b * do_strides[0] + h * do_strides[1]), step_y, i0, rows, do_strides, thread)
+                load_v(to + HEIGHT * Y_PITCH, advance(v, b * v_strides[0] + g * v_strides[1]), step_y, j0, keys,
                        v_strides, thread)
-            step = i32(step + 1)
+            step = step + 1
             if step == PARTS:
-                item, step = find(i32(item + 1), end, s), i32(0)
+                item, step = find(item + 1, end, s), i32(0)
         commit_copies()
         return item, step
 
@@ -273,9 +273,9 @@ def kernel(config):
         """Waits for the step in a stage of the ring, and brings one to the stage before it; gives what comes next there and here."""
         landed()
         cuda.syncthreads()
-        before = i32(stage - 1) if stage > 0 else i32(STAGES - 1)
-        item, step = issue(u32(base + u32(before * STAGE)), item, step, end, s, t)
-        return item, step, i32(stage + 1) if stage < STAGES - 1 else i32(0)
+        before = stage - 1 if stage > 0 else STAGES - 1
+        item, step = issue(base + u32(before * STAGE), item, step, end, s, t)
+        return item, step, stage + 1 if stage < STAGES - 1 else 0
 
     @jit(launch_bounds=(shape.count, shape.blocks))
     def sdpa_dbias_mma(q, k, v, do, to, lse, numbers, sizes, shape_of, counts, key_tiles, row_tiles, heads_of, batches_of, of_keys_tiles,
@@ -283,17 +283,17 @@ def kernel(config):
                        of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale,
                        softcap, seed, offset, threshold, factor):
         memory = cuda.shared.array(0, u32)
-        base = u32(shared_address(memory, 0))
-        thread = i32(cuda.threadIdx.x)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
+        base = shared_address(memory, 0)
+        thread = cuda.threadIdx.x
+        lane, warp = thread & 31, thread >> 5
         seed = terms.seed_of(seed, offset)
-        rest, kt = divide_remainder(i32(cuda.blockIdx.x), key_tiles)
+        rest, kt = divide_remainder(cuda.blockIdx.x, key_tiles)
         rest, rt = divide_remainder(rest, row_tiles)
         rest, h0 = divide_remainder(rest, heads_of)
         part, b0 = divide_remainder(rest, batches_of)
-        each, count = i32(counts[0]), i32(counts[1])
-        item, end = i32(part * each), i32(min(i32(i32(part * each) + each), count))
-        all_rows, all_keys, heads, padded = i32(sizes[0]), i32(sizes[1]), i32(sizes[2]), i32(sizes[3])
+        each, count = counts[0], counts[1]
+        item, end = part * each, min(part * each + each, count)
+        all_rows, all_keys, heads, padded = sizes[0], sizes[1], sizes[2], sizes[3]
         tile = b0, h0, rt, kt
         s = (tile, (of_keys_tiles, of_rows_tiles, of_heads), (of_rows, of_keys, row_step, key_step), (all_rows, all_keys), bounds)
         t = (q, k, do, v, q_strides, k_strides, do_strides, v_strides, group, thread)
@@ -301,20 +301,20 @@ def kernel(config):
         item, stage = find(item, end, s), i32(0)
         ahead, step = item, i32(0)
         for slot in range(STAGES - 1):
-            ahead, step = issue(u32(base + u32(slot * STAGE)), ahead, step, end, s, t)
-        own_row, own_column = i32(i32(warp // COLUMNS) * 32), i32(i32(warp % COLUMNS) * KEYS)
-        column = i32((lane & 3) * 2)
-        down, across = i32(own_row + (lane >> 2)), i32(own_column + column)
-        bias_here = u32(base + u32(BIAS_AT) + u32(thread * 16))
+            ahead, step = issue(base + u32(slot * STAGE), ahead, step, end, s, t)
+        own_row, own_column = warp // COLUMNS * 32, warp % COLUMNS * KEYS
+        column = (lane & 3) * 2
+        down, across = own_row + (lane >> 2), own_column + column
+        bias_here = base + BIAS_AT + u32(thread * 16)
         if item < end:
-            head_at = i64(i64(b0) * bias_strides[0] + i64(h0) * bias_strides[1])
+            head_at = b0 * bias_strides[0] + h0 * bias_strides[1]
             for f in range(2):
-                keep(u32(bias_here + u32(f * BIAS_BYTES)), bias, head_at, bias_strides, i32(rt * HEIGHT + down + 16 * f),
-                     i32(kt * WIDTH + across), i32(all_rows - 1), i32(all_keys - 1))
-        a, a_y = u32(u32(own_row * X_PITCH) + left_place(lane, X_PITCH)), u32(u32(own_row * Y_PITCH) + left_place(lane, Y_PITCH))
-        b_x = u32(u32((HEIGHT + own_column) * X_PITCH) + right_place(lane, X_PITCH))
-        b_y = u32(u32((HEIGHT + own_column) * Y_PITCH) + right_place(lane, Y_PITCH))
-        steepness = f32(LOG2E) if ADJUSTED else f32(scale * f32(LOG2E))
+                keep(bias_here + u32(f * BIAS_BYTES), bias, head_at, bias_strides, rt * HEIGHT + down + 16 * f,
+                     kt * WIDTH + across, all_rows - 1, all_keys - 1)
+        a, a_y = u32(own_row * X_PITCH) + left_place(lane, X_PITCH), u32(own_row * Y_PITCH) + left_place(lane, Y_PITCH)
+        b_x = u32((HEIGHT + own_column) * X_PITCH) + right_place(lane, X_PITCH)
+        b_y = u32((HEIGHT + own_column) * Y_PITCH) + right_place(lane, Y_PITCH)
+        steepness = f32(LOG2E) if ADJUSTED else scale * LOG2E
 
         x, x_low, y, y_low = (cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32),
                               cuda.local.array(FRAGMENT, f32))
@@ -326,59 +326,59 @@ def kernel(config):
         while item < end:
             b, h, i0, j0 = place_of(item, s[0], s[1])
             _, rows, _, keys = terms.lengths(b, s[2], all_rows, all_keys)
-            row, first_key, shift = i32(i0 + down), i32(j0 + own_column), terms.shift(rows, keys)
-            read_numbers(levels, deltas, lse, i64(i64(b) * lse_strides[0] + i64(h) * lse_strides[1]), lse_strides[2], numbers,
-                         i64(i64(b) * i64(heads) + i64(h)), padded, row, rows)
+            row, first_key, shift = i0 + down, j0 + own_column, terms.shift(rows, keys)
+            read_numbers(levels, deltas, lse, b * lse_strides[0] + h * lse_strides[1], lse_strides[2], numbers,
+                         b * i64(heads) + h, padded, row, rows)
             for c in range(FRAGMENT):
                 x[c], x_low[c] = f32(0), f32(0)
             for _ in range(X_PARTS):
-                now = u32(base + u32(stage * STAGE))
+                now = base + u32(stage * STAGE)
                 ahead, step, stage = turn(base, stage, ahead, step, end, s, t)
-                score(x, x_low, left, right, u32(now + a), u32(now + b_x))
+                score(x, x_low, left, right, now + a, now + b_x)
             if ADJUSTED:
                 slope = terms.slope(h, heads)
-                adjust(x, row, i32(row + shift), first_key, column, i32(0), i32(0), scale, slope, softcap, bias, i64(0), bias_strides)
-                adjust(x_low, i32(row + 16), i32(row + shift + 16), first_key, column, i32(0), i32(0), scale, slope, softcap, bias,
+                adjust(x, row, row + shift, first_key, column, 0, 0, scale, slope, softcap, bias, i64(0), bias_strides)
+                adjust(x_low, row + 16, row + shift + 16, first_key, column, 0, 0, scale, slope, softcap, bias,
                        i64(0), bias_strides)
             add(x, steepness, bias_here)
-            add(x_low, steepness, u32(bias_here + u32(BIAS_BYTES)))
+            add(x_low, steepness, bias_here + BIAS_BYTES)
             if MASK:
                 mask_at = i64(i64(b) * mask_strides[0] + i64(h) * mask_strides[1])
                 exclude(x, row, first_key, column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
                 exclude(x_low, i32(row + 16), first_key, column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
             _, _, last_begin, first_end = seen_of(i0, rows, keys, bounds)
-            if i32(j0 + WIDTH) > first_end or j0 < last_begin:
-                hide(x, i32(row + shift), first_key, column, keys, bounds)
-                hide(x_low, i32(row + shift + 16), first_key, column, keys, bounds)
-            if i32(i0 + HEIGHT) > rows:
+            if j0 + WIDTH > first_end or j0 < last_begin:
+                hide(x, row + shift, first_key, column, keys, bounds)
+                hide(x_low, row + shift + 16, first_key, column, keys, bounds)
+            if i0 + HEIGHT > rows:
                 leave_out(x, row, rows)
-                leave_out(x_low, i32(row + 16), rows)
+                leave_out(x_low, row + 16, rows)
             exponentials(x, levels, 0)
             exponentials(x_low, levels, 2)
             for part_y in range(PARTS - X_PARTS):
-                now = u32(base + u32(stage * STAGE))
+                now = base + u32(stage * STAGE)
                 ahead, step, stage = turn(base, stage, ahead, step, end, s, t)
                 if part_y == 0:
                     begin(y, deltas, 0)
                     begin(y_low, deltas, 2)
-                value(y, y_low, left, right, u32(now + a_y), u32(now + b_y))
+                value(y, y_low, left, right, now + a_y, now + b_y)
             if DROPOUT:
-                head = i32(b * heads + h)
+                head = b * heads + h
                 drop(y, seed, head, row, first_key, lane, threshold, factor)
-                drop(y_low, seed, head, i32(row + 16), first_key, lane, threshold, factor)
+                drop(y_low, seed, head, row + 16, first_key, lane, threshold, factor)
             weigh(sums, x, y, deltas, 0)
             weigh(sums_low, x_low, y_low, deltas, 2)
-            item = find(i32(item + 1), end, s)
+            item = find(item + 1, end, s)
 
         all_landed()
         cuda.syncthreads()
-        here = u32(base + u32(down * PITCH) + u32(across * 4))
+        here = base + u32(down * PITCH) + u32(across * 4)
         for j in range(KEYS // 8):
             for h in range(2):
                 k = 4 * j + 2 * h
-                store_shared_2f32(u32(here + u32(8 * h * PITCH + 32 * j)), sums[k], sums[k + 1])
-                store_shared_2f32(u32(here + u32((8 * h + 16) * PITCH + 32 * j)), sums_low[k], sums_low[k + 1])
+                store_shared_2f32(here + u32(8 * h * PITCH + 32 * j), sums[k], sums[k + 1])
+                store_shared_2f32(here + u32((8 * h + 16) * PITCH + 32 * j), sums_low[k], sums_low[k + 1])
         cuda.syncthreads()
-        leave(base, advance(to, i64(i64(part) * part_step + i64(b0) * to_strides[0] + i64(h0) * to_strides[1])), to_strides,
-              i32(rt * HEIGHT), i32(kt * WIDTH), i32(shape_of[0]), i32(shape_of[1]), thread)
+        leave(base, advance(to, part * part_step + b0 * to_strides[0] + h0 * to_strides[1]), to_strides,
+              rt * HEIGHT, kt * WIDTH, shape_of[0], shape_of[1], thread)
     return sdpa_dbias_mma

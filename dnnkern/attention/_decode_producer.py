@@ -1,7 +1,7 @@
 """Keys and values of a range through TMA into the two rings of shared memory from which `sdpa_decode_split_kv_wgmma` multiplies."""
 import functools
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, u32
 from ..device.index import divide_remainder
 from ..device.mbarrier import make_advanced, mbarrier_arrive_expect, mbarrier_wait
 from ..device.tma import make_tma_load
@@ -31,9 +31,9 @@ def make_produce(config):
         if PAGED:
             table, table_strides, page, _ = paging
             for u in range(PAGES):
-                j = i32(j0 + u * K_ROWS)
-                number, _ = divide_remainder(j if j < last else i32(0), page)
-                numbers[u] = table[i64(i64(b) * table_strides[0] + i64(number) * table_strides[1])]
+                j = j0 + u * K_ROWS
+                number, _ = divide_remainder(j if j < last else 0, page)
+                numbers[u] = table[b * table_strides[0] + number * table_strides[1]]
 
     @device_function
     def load_box(to, array, bar, column, j, g, b, number, paging):
@@ -41,7 +41,7 @@ def make_produce(config):
         image, row = b, j
         if PAGED:
             _, row = divide_remainder(j, paging[2])
-            image = between(number, 0, i32(paging[3] - 1))
+            image = between(number, 0, paging[3] - 1)
         load(to, array, bar, column, row, g, image)
 
     @device_function
@@ -52,31 +52,31 @@ def make_produce(config):
         ahead, behind = cuda.local.array(PAGES, i32), cuda.local.array(PAGES, i32)
         if count > 0:
             look_up(ahead, first, last, b, paging)
-        for n in range(i32(count + 1) if count > 0 else i32(0)):
-            at = i32(first + i32(n) * WIDTH)
+        for n in range(count + 1 if count > 0 else 0):
+            at = first + n * WIDTH
             if n < count:
                 for box in range(K_BOXES):
-                    mbarrier_wait(u32(k_empty + u32(8) * k_slot), k_phase)
-                    bar = u32(k_full + u32(8) * k_slot)
+                    mbarrier_wait(k_empty + 8 * k_slot, k_phase)
+                    bar = k_full + 8 * k_slot
                     mbarrier_arrive_expect(bar, u32(BOX))
-                    to = u32(base + u32(K_AT) + k_slot * u32(BOX))
+                    to = base + K_AT + k_slot * BOX
                     for u in range(PAGES):
-                        load_box(u32(to + u32(u * K_ROWS * ROW)), k_map, bar, i32(box * COLUMNS), i32(at + u * K_ROWS), g, b, ahead[u],
+                        load_box(to + u32(u * K_ROWS * ROW), k_map, bar, box * COLUMNS, at + u * K_ROWS, g, b, ahead[u],
                                  paging)
                     k_slot, k_phase = next_box(k_slot, k_phase)
             if n > 0:
                 for piece in range(WIDTH // PIECE):
-                    mbarrier_wait(u32(v_empty + u32(8) * v_slot), v_phase)
-                    bar = u32(v_full + u32(8) * v_slot)
+                    mbarrier_wait(v_empty + 8 * v_slot, v_phase)
+                    bar = v_full + 8 * v_slot
                     mbarrier_arrive_expect(bar, u32(STAGE))
-                    to = u32(base + u32(V_AT) + v_slot * u32(STAGE))
+                    to = base + V_AT + v_slot * STAGE
                     for box in range(V_BOXES):
                         for u in range(PIECE // V_ROWS):
                             key = piece * PIECE + u * V_ROWS
-                            load_box(u32(to + u32(box * SLICE + u * V_ROWS * ROW)), v_map, bar, i32(box * COLUMNS),
-                                     i32(at + (key - WIDTH)), g, b, behind[key // K_ROWS], paging)
+                            load_box(to + u32(box * SLICE + u * V_ROWS * ROW), v_map, bar, box * COLUMNS,
+                                     at + (key - WIDTH), g, b, behind[key // K_ROWS], paging)
                     v_slot, v_phase = next_piece(v_slot, v_phase)
             for u in range(PAGES):
                 behind[u] = ahead[u]
-            look_up(ahead, i32(at + WIDTH), last, b, paging)
+            look_up(ahead, at + WIDTH, last, b, paging)
     return produce

@@ -75,11 +75,11 @@ def make_range(step):
     Ranges begin at multiples of `step` and are as long as each other, however few keys a sequence has of those that it could have."""
     @device_function
     def range_of(split, splits, oldest, keys):
-        base = i32(oldest & -step)
-        whole, left = divide_remainder(i32(keys - base), splits)
-        width = i64(i64(i64(whole) + (step if left else step - 1)) & -step)
-        first = i64(min(i64(i64(base) + i64(split) * width), i64(keys)))
-        return i32(first), i32(min(i64(first + width), i64(keys)))
+        base = oldest & -step
+        whole, left = divide_remainder(keys - base, splits)
+        width = (i64(whole) + (step if left else step - 1)) & -step
+        first = min(base + split * width, keys)
+        return i32(first), i32(min(first + width, keys))
     return range_of
 
 
@@ -93,14 +93,14 @@ def make_joined(kind):
     def joined(values, at, step, tops, top_at, totals, total_at, own_step, count):
         top, total, value = T(NOTHING), T(0), T(0)
         for part in range(count):
-            top = maximum(top, T(tops[i32(top_at + part * own_step)]))
+            top = maximum(top, T(tops[top_at + part * own_step]))
         level = powers.level(top)
         for part in range(count):
-            own = T(tops[i32(top_at + part * own_step)])
+            own = T(tops[top_at + part * own_step])
             if own != T(NOTHING):
                 fall = powers.fall(powers.level(own), level)
-                total = T(total + T(totals[i32(total_at + part * own_step)]) * fall)
-                value = T(value + T(values[i32(at + part * step)]) * fall)
+                total = T(total + T(totals[total_at + part * own_step]) * fall)
+                value = T(value + T(values[at + part * step]) * fall)
         return top, total, value
     return joined
 
@@ -114,12 +114,12 @@ def make_places(parts):
 
     @device_function
     def sum_at(part, r, column):
-        return i64(i64(part) * ITEM + i64(i32(r * WIDTH + column)))
+        return part * ITEM + (r * WIDTH + column)
 
     @device_function
     def score_at(part, count, r):
-        at = i64(i64(count) * ITEM + i64(part) * ROWS + i64(r))
-        return at, i64(at + i64(count) * ROWS)
+        at = count * ITEM + part * ROWS + r
+        return at, at + count * ROWS
     return sum_at, score_at
 
 
@@ -135,9 +135,9 @@ def make_result(parts):
     def result(o, b, g, row, many, column, top, total, value, group, per, o_strides, sink, sink_step, lse, lse_strides):
         if row < many and column < E:
             member, i = divide_remainder(row, per)
-            h, most = i64(i32(i32(g * group) + member)), top
+            h, most = i64(g * group + member), top
             if SINK and top != T(NOTHING):
-                own = T(load_sink(sink, i64(h * sink_step)))
+                own = T(load_sink(sink, h * sink_step))
                 most = maximum(top, own)
                 level = powers.level(most)
                 fall = powers.fall(powers.level(top), level)
@@ -146,12 +146,12 @@ def make_result(parts):
                 value = T(value * powers.inverse(total))
             else:
                 value = T(0)
-            store(o, i64(i64(b) * o_strides[0] + h * o_strides[1] + i64(i) * o_strides[2] + i64(column) * o_strides[3]), value)
+            store(o, b * o_strides[0] + h * o_strides[1] + i * o_strides[2] + column * o_strides[3], value)
             if WITH_LSE and column == 0:
                 logarithm = T(NOTHING)
                 if total != T(0):
                     logarithm = powers.total(powers.level(most), total)
-                lse[i64(i64(b) * lse_strides[0] + h * lse_strides[1] + i64(i) * lse_strides[2])] = logarithm
+                lse[b * lse_strides[0] + h * lse_strides[1] + i * lse_strides[2]] = logarithm
     return result
 
 
@@ -172,14 +172,14 @@ def merge_kernel(parts, warps, dependent):
     def sdpa_decode_merge(partial, o, lse, sink, rows, across, lines, tiles, heads_of, per, sizes, splits, o_strides, sink_step,
                           lse_strides):
         scratch = cuda.shared.array(SCRATCH, T)
-        thread = i32(cuda.threadIdx.x)
-        lane, warp = i32(thread % LANES), i32(thread // LANES)
-        rest, portion = divide_remainder(i32(cuda.blockIdx.x), across)
+        thread = cuda.threadIdx.x
+        lane, warp = thread % LANES, thread // LANES
+        rest, portion = divide_remainder(cuda.blockIdx.x, across)
         place_of, row = divide_remainder(rest, rows)
         b, g = divide_remainder(place_of, heads_of)
         tile, r = divide_remainder(row, (SIZE, MULTIPLIER, SHIFT))
-        column = i32(portion * SPAN + lane * VECTOR)
-        part, count = i64(i64(i32(i32(place_of * i32(tiles[0])) + tile)) * splits), i64(i64(lines[0]) * splits)
+        column = portion * SPAN + lane * VECTOR
+        part, count = i64(place_of * i32(tiles[0]) + tile) * splits, i64(lines[0]) * splits
         at = sum_at(part, r, column)
         top_at, total_at = score_at(part, count, r)
         raw, values, sums = cuda.local.array(BUFFER, RAW), cuda.local.array(VECTOR, T), cuda.local.array(VECTOR, T)
@@ -190,14 +190,14 @@ def merge_kernel(parts, warps, dependent):
             wait_for_previous_grid()
             launch_dependent_grids()
         for u in range(AHEAD):
-            s = i32(warp + u * WARPS)
-            fetch(raw, u * LENGTH, partial, i64(at + i64(s) * ITEM), i32(s < splits and column < WIDTH))
-            owns[u] = T(partial[i64(top_at + i64(s if s < splits else i32(0)) * ROWS)])
+            s = warp + u * WARPS
+            fetch(raw, u * LENGTH, partial, at + i64(s) * ITEM, i32(s < splits and column < WIDTH))
+            owns[u] = T(partial[top_at + i64(s if s < splits else 0) * ROWS])
 
         # what all ranges are measured by, the same in every warp
         top, total = T(NOTHING), T(0)
         for s in range(lane, splits, LANES):
-            own, part_total = T(partial[i64(top_at + i64(s) * ROWS)]), T(partial[i64(total_at + i64(s) * ROWS)])
+            own, part_total = T(partial[top_at + i64(s) * ROWS]), T(partial[total_at + i64(s) * ROWS])
             if own != T(NOTHING):
                 most = maximum(top, own)
                 level = powers.level(most)
@@ -212,22 +212,22 @@ def merge_kernel(parts, warps, dependent):
         total = reduce_total(total)
         for start in range(warp, splits, STEP):
             for u in range(AHEAD):
-                if i32(start + u * WARPS) < splits and owns[u] != T(NOTHING):
+                if start + u * WARPS < splits and owns[u] != T(NOTHING):
                     fall = powers.fall(powers.level(owns[u]), level)
                     unpack(values, 0, raw, u * LENGTH)
                     for e in range(VECTOR):
                         sums[e] = T(sums[e] + values[e] * fall)
-                s = i32(start + u * WARPS + STEP)
-                fetch(raw, u * LENGTH, partial, i64(at + i64(s) * ITEM), i32(s < splits and column < WIDTH))
-                owns[u] = T(partial[i64(top_at + i64(s if s < splits else i32(0)) * ROWS)])
+                s = start + u * WARPS + STEP
+                fetch(raw, u * LENGTH, partial, at + i64(s) * ITEM, i32(s < splits and column < WIDTH))
+                owns[u] = T(partial[top_at + i64(s if s < splits else 0) * ROWS])
         for e in range(VECTOR):
-            scratch[i32(i32(warp * SPAN + lane * VECTOR) + e)] = sums[e]
+            scratch[warp * SPAN + lane * VECTOR + e] = sums[e]
         cuda.syncthreads()
         for place in range(thread, SPAN, THREADS):
             value = T(0)
             for w in range(WARPS):
-                value = T(value + scratch[i32(w * SPAN + place)])
-            result(o, b, g, row, i32(sizes[2]), i32(portion * SPAN + place), most, total, value, i32(sizes[1]), per, o_strides, sink,
+                value = T(value + scratch[w * SPAN + place])
+            result(o, b, g, row, sizes[2], portion * SPAN + place, most, total, value, sizes[1], per, o_strides, sink,
                    sink_step, lse, lse_strides)
     return sdpa_decode_merge
 

@@ -63,10 +63,10 @@ def make_dots(T, dtype, chunk, words, lanes) -> Dots:
         raw, raw_o = cuda.local.array(LENGTH, RAW), cuda.local.array(LENGTH_O, RAW_O)
         a, b = cuda.local.array(chunk, T), cuda.local.array(chunk, T)
         sum_ = T(0)
-        for column in range(i32(lane * chunk), elements, lanes * chunk):
-            at, at_o = i64(i64(i) * do_strides[2] + column * do_strides[3]), i64(i64(i) * o_strides[2] + column * o_strides[3])
-            fetch(raw, 0, advance(do, at if there else i64(0)), i32(0), i32(there))
-            fetch_o(raw_o, 0, advance(o, at_o if there else i64(0)), i32(0), i32(there))
+        for column in range(lane * chunk, elements, lanes * chunk):
+            at, at_o = i * do_strides[2] + column * do_strides[3], i * o_strides[2] + column * o_strides[3]
+            fetch(raw, 0, advance(do, at if there else i64(0)), 0, i32(there))
+            fetch_o(raw_o, 0, advance(o, at_o if there else i64(0)), 0, i32(there))
             unpack(a, 0, raw, 0)
             unpack_o(b, 0, raw_o, 0)
             for c in range(chunk):
@@ -93,14 +93,14 @@ def delta_kernel(dots):
 
     @jit(launch_bounds=(THREADS, 4))
     def sdpa_delta(do, o, delta, rows, elements, tiles, heads_of, do_strides, o_strides):
-        place, tile = divide_remainder(i32(cuda.blockIdx.x), tiles)
+        place, tile = divide_remainder(cuda.blockIdx.x, tiles)
         image, h = divide_remainder(place, heads_of)
-        lane, line = i32(cuda.threadIdx.x % LANES), i32(cuda.threadIdx.x // LANES)
-        of_do = advance(do, i64(i64(image) * do_strides[0] + i64(h) * do_strides[1]))
-        of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1]))
+        lane, line = cuda.threadIdx.x % LANES, cuda.threadIdx.x // LANES
+        of_do = advance(do, image * do_strides[0] + h * do_strides[1])
+        of_o = advance(o, image * o_strides[0] + h * o_strides[1])
         for turn in range(TURNS):
-            i = i32(i32(i32(tile * TURNS) + turn) * ROWS + line)
+            i = (tile * TURNS + turn) * ROWS + line
             sum_ = total(of_do, of_o, i, i < rows, elements, do_strides, o_strides, lane)
             if lane == 0 and i < rows:
-                delta[i64(i64(place) * i64(rows) + i64(i))] = sum_
+                delta[place * i64(rows) + i] = sum_
     return sdpa_delta

@@ -116,14 +116,14 @@ def make_place(kind, width):
 
     @device_function
     def begin(sequence, first_row):
-        return i32(i32(first_row & -PAD) + i32(sequence * PAD)) if PACKED else i32(0)
+        return (first_row & -PAD) + sequence * PAD if PACKED else i32(0)
 
     @device_function
     def find(image, place, sequences, batch, rows, keys):
-        sequence, row = i32(image), i32(place)
+        sequence, row = image, place
         if PACKED:
-            sequence, row = sequence_of(image, i32(place >> LOG_PAD), sequences[0], sequences[2], batch, rows)
-            row = i32(row + i32(place & (PAD - 1)))
+            sequence, row = sequence_of(image, place >> LOG_PAD, sequences[0], sequences[2], batch, rows)
+            row = row + (place & (PAD - 1))
         first, count, _, _ = extent(sequence, sequences, batch, rows, keys)
         if PACKED and row < 0:  # before the first sequence
             row = count
@@ -155,39 +155,39 @@ def numbers_kernel(kind, dots, width):
     def decrease(offsets, step, batch, count):
         """Whether offsets do, in some lane."""
         found = False
-        for b in range(i32(cuda.threadIdx.x), batch, 32):
-            if between(offsets[i64(i64(b) * step)], 0, count) > between(offsets[i64(i64(i64(b) + 1) * step)], 0, count):
+        for b in range(cuda.threadIdx.x, batch, 32):
+            if between(offsets[b * step], 0, count) > between(offsets[(i64(b) + 1) * step], 0, count):
                 found = True
         return any_lane(found)
 
     @jit(launch_bounds=(THREADS, 4))
     def sdpa_bwd_numbers(do, o, lse, numbers, cleared, units, clears, sizes, tiles, heads_of, do_strides, o_strides, lse_strides, of_rows,
                          of_keys, row_step, key_step):
-        place, tile = divide_remainder(i32(cuda.blockIdx.x), tiles)
+        place, tile = divide_remainder(cuda.blockIdx.x, tiles)
         image, h = divide_remainder(place, heads_of)
-        all_rows, all_keys, batch = i32(sizes[0]), i32(sizes[1]), i32(sizes[4])
-        padded, elements, last = i32(sizes[2]), i32(sizes[3]), i64(units - PACKED)
-        lane, line = i32(cuda.threadIdx.x % LANES), i32(cuda.threadIdx.x // LANES)
+        all_rows, all_keys, batch = sizes[0], sizes[1], sizes[4]
+        padded, elements, last = sizes[2], sizes[3], units - PACKED
+        lane, line = cuda.threadIdx.x % LANES, cuda.threadIdx.x // LANES
         for turn in range(clears):
-            unit = i64(i64(i64(i64(turn) * i64(cuda.gridDim.x) + i64(cuda.blockIdx.x)) * i64(THREADS)) + i64(cuda.threadIdx.x))
+            unit = (turn * i64(cuda.gridDim.x) + cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
             if unit < last:
-                store4(cleared, i64(4 * unit), (u32(0), u32(0), u32(0), u32(0)))
+                store4(cleared, 4 * unit, (u32(0), u32(0), u32(0), u32(0)))
         if PACKED and cuda.blockIdx.x == 0 and cuda.threadIdx.x < 32:
             wrong_rows, wrong_keys = decrease(of_rows, row_step, batch, all_rows), decrease(of_keys, key_step, batch, all_keys)
             ticket = u32(NO_TILES) if wrong_rows or wrong_keys else u32(0)
             if cuda.threadIdx.x == 0:
-                store4(cleared, i64(4 * last), (ticket, ticket, u32(0), u32(0)))
-        of_do = advance(do, i64(i64(image) * do_strides[0] + i64(h) * do_strides[1]))
-        of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1]))
-        of_lse = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1])
+                store4(cleared, 4 * last, (ticket, ticket, u32(0), u32(0)))
+        of_do = advance(do, image * do_strides[0] + h * do_strides[1])
+        of_o = advance(o, image * o_strides[0] + h * o_strides[1])
+        of_lse = image * lse_strides[0] + h * lse_strides[1]
         for turn in range(TURNS):
-            i = i32(i32(i32(tile * TURNS) + turn) * ROWS + line)
+            i = (tile * TURNS + turn) * ROWS + line
             first, row, rows = find(image, i, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
-            delta = total(of_do, of_o, i32(first + row), row < rows, elements, do_strides, o_strides, lane)
+            delta = total(of_do, of_o, first + row, row < rows, elements, do_strides, o_strides, lane)
             if lane == 0 and i < padded:
-                at = i64(i64(i64(place) * i64(padded) + i64(i32(i & -width))) * i64(2) + i64(i32(i & (width - 1))))
-                numbers[at] = row_level(lse, i64(of_lse + i64(i32(first + row)) * lse_strides[2]), row < rows)
-                numbers[i64(at + i64(width))] = delta
+                at = (place * i64(padded) + (i & -width)) * 2 + (i & (width - 1))
+                numbers[at] = row_level(lse, of_lse + (first + row) * lse_strides[2], row < rows)
+                numbers[at + width] = delta
     return sdpa_bwd_numbers
 
 
@@ -217,14 +217,14 @@ def dq_kernel(kind, words, width, stored):
     @device_function
     def write(dq, strides, row, column, elements, values, scale):
         for c in range(8):
-            values[c] = f32(values[c] * scale)
+            values[c] = values[c] * scale
         if words:
             if column < elements:
-                put(advance(dq, i64(row * strides[2] + i64(column))), i32(0), values, 0)
+                put(advance(dq, row * strides[2] + column), 0, values, 0)
         else:
             for c in range(8):
-                if i32(column + c) < elements:
-                    store(dq, i64(row * strides[2] + i64(column + c) * strides[3]), values[c])
+                if column + c < elements:
+                    store(dq, row * strides[2] + (column + c) * strides[3], values[c])
 
     @device_function
     def place_of(index, groups):
@@ -233,12 +233,12 @@ def dq_kernel(kind, words, width, stored):
             eight, group = divide_remainder(i32(index >> 3), groups)
             return i32(eight * 8 + (index >> 1 & 3) * 2), i32(group * 16 + (index & 1) * 8)
         pair, group = divide_remainder(index, groups)
-        return i32((pair >> 3) * 16 + (pair & 7)), i32(group * 8)
+        return (pair >> 3) * 16 + (pair & 7), group * 8
 
     @device_function
     def tile_of(own, row):
         """The tile of a row of block `own` of 64 rows."""
-        return i64(i64(own * i64(64) + i64(row)) >> i64(LOG_WIDTH))
+        return (own * 64 + row) >> LOG_WIDTH
 
     @device_function
     def read(upper, lower, sums, own, row, column, groups, there):
@@ -249,8 +249,8 @@ def dq_kernel(kind, words, width, stored):
                 upper[c], lower[c] = load2_if(sums, i64(at + i64(16 * c)), there)
         else:
             raw, values = cuda.local.array(LENGTH, RAW), cuda.local.array(16, f32)
-            at = i64(i64(own * i64(groups) + i64(column >> 3)) * i64(512) + i64(i32((row >> 4) * 128) + i32((row & 7) * 16)))
-            fetch(raw, 0, advance(sums, at), i32(0), there)
+            at = (own * groups + (column >> 3)) * 512 + ((row >> 4) * 128 + (row & 7) * 16)
+            fetch(raw, 0, advance(sums, at), 0, there)
             unpack(values, 0, raw, 0)
             for lane in range(4):
                 for e in range(2):
@@ -259,26 +259,26 @@ def dq_kernel(kind, words, width, stored):
     @jit(launch_bounds=(CONVERTERS, 2))
     def sdpa_bwd_dq(sums, counts, dq, dq_strides, sizes, per_block, groups_of, blocks_of, heads_of, of_rows, of_keys, row_step, key_step,
                     scale):
-        place, part = divide_remainder(i32(cuda.blockIdx.x), per_block)
+        place, part = divide_remainder(cuda.blockIdx.x, per_block)
         line, block = divide_remainder(place, blocks_of)
         image, h = divide_remainder(line, heads_of)
-        first, column = place_of(i32(part * CONVERTERS + i32(cuda.threadIdx.x)), groups_of)
+        first, column = place_of(part * CONVERTERS + cuda.threadIdx.x, groups_of)
         if first < 64:
-            own = i64(i64(line) * i64(i32(sizes[2]) >> 6) + i64(block))
-            first_row, row, rows = find(image, i32(block * 64 + first), (of_rows, of_keys, row_step, key_step), i32(sizes[4]),
-                                        i32(sizes[0]), i32(sizes[1]))
-            written = rows if PACKED else i32(sizes[0])
-            there = i32(1)
+            own = line * i64(sizes[2] >> 6) + block
+            first_row, row, rows = find(image, block * 64 + first, (of_rows, of_keys, row_step, key_step), sizes[4],
+                                        sizes[0], sizes[1])
+            written = rows if PACKED else sizes[0]
+            there = 1
             if stored:
-                there = i32(counts[tile_of(own, first)] > u32(0))
+                there = i32(counts[tile_of(own, first)] > 0)
             upper, lower = cuda.local.array(8, f32), cuda.local.array(8, f32)
             read(upper, lower, sums, own, first, column, groups_of[0], there)
             for c in range(8):
                 upper[c] = upper[c] if row < rows else f32(0)
-                lower[c] = lower[c] if i32(row + APART) < rows else f32(0)
-            to = advance(dq, i64(i64(image) * dq_strides[0] + i64(h) * dq_strides[1] + i64(first_row) * dq_strides[2]))
+                lower[c] = lower[c] if row + APART < rows else f32(0)
+            to = advance(dq, image * dq_strides[0] + h * dq_strides[1] + first_row * dq_strides[2])
             if row < written:
-                write(to, dq_strides, i64(row), column, i32(sizes[3]), upper, scale)
-            if i32(row + APART) < written:
-                write(to, dq_strides, i64(i64(row) + i64(APART)), column, i32(sizes[3]), lower, scale)
+                write(to, dq_strides, i64(row), column, sizes[3], upper, scale)
+            if row + APART < written:
+                write(to, dq_strides, row + i64(APART), column, sizes[3], lower, scale)
     return sdpa_bwd_dq

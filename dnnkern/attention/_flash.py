@@ -2,7 +2,7 @@
 import functools
 from typing import Callable, NamedTuple
 
-from ..device import device_function, f32, f64, i32, i64
+from ..device import device_function, f32, f64, i32
 from ..device.fastmath import ex2, exp, fma, lg2, log, rcp
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
 from ..host.launch import Argument
@@ -84,21 +84,21 @@ def make_tile(packed, height):
 
     @device_function
     def begins(b, offsets, step, count):
-        whole, _ = divide_remainder(between(offsets[i64(i64(b) * step)], 0, count), (SIZE, MULTIPLIER, SHIFT))
-        return i32(whole + b)
+        whole, _ = divide_remainder(between(offsets[b * step], 0, count), (SIZE, MULTIPLIER, SHIFT))
+        return whole + b
 
     @device_function
     def tile_of(image, tile, offsets, step, batch, count):
         if not packed:
-            return i32(image), i32(tile * height)
-        low, high = i32(0), i32(batch + 1)
-        while i32(high - low) > 1:
-            middle = i32(i32(low + high) >> 1)
+            return image, tile * height
+        low, high = i32(0), batch + 1
+        while high - low > 1:
+            middle = (low + high) >> 1
             if begins(middle, offsets, step, count) <= tile:
                 low = middle
             else:
                 high = middle
-        return low, i32(i32(tile - begins(low, offsets, step, count)) * height)
+        return low, (tile - begins(low, offsets, step, count)) * height
     return tile_of
 
 
@@ -110,13 +110,13 @@ def make_extent(kind):
 
     @device_function
     def extent(b, sequences, batch, rows, keys):
-        first_row, count, first_key, many = i32(0), i32(rows), i32(0), i32(keys)
+        first_row, count, first_key, many = i32(0), rows, i32(0), keys
         if not PACKED or b < batch:
             first_row, count, first_key, many = lengths(b, sequences, rows, keys)
         else:
             of_rows, of_keys, row_step, key_step = sequences
-            first_row, first_key = between(of_rows[i64(i64(b) * row_step)], 0, rows), between(of_keys[i64(i64(b) * key_step)], 0, keys)
-            count, many = i32(i32(rows) - first_row), i32(i32(keys) - first_key)
+            first_row, first_key = between(of_rows[b * row_step], 0, rows), between(of_keys[b * key_step], 0, keys)
+            count, many = rows - first_row, keys - first_key
         return first_row, count, first_key, many
     return extent
 
@@ -126,8 +126,8 @@ def make_seen(kind):
     """Device function ``seen(i, j, shift, keys, bounds)``: whether row i, which exists, sees key j of its sequence."""
     @device_function
     def seen(i, j, shift, keys, bounds):
-        distance = i32(j - i32(i + shift))
-        return j < keys and distance <= i32(bounds[1]) and distance >= i32(-i32(bounds[0]))
+        distance = j - (i + shift)
+        return j < keys and distance <= bounds[1] and distance >= -bounds[0]
     return seen
 
 

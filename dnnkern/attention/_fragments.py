@@ -45,11 +45,11 @@ def make_absorb(width, first, raised=0.0):
         """The levels that the largest scores of the quads give; gives what exponentials by the former ones are multiplied by."""
         for h in range(2):
             top = quad_most(fmax(tops[h], most[h]))
-            level = f32(0) if top == f32(NOTHING) else f32(top * scale)
+            level = f32(0) if top == NOTHING else top * scale
             fall = ex2(fma(tops[h], scale, -level))
             tops[h], levels[h] = top, level
-            totals[h] = f32(totals[h] * fall)
-            falls[h] = f32(falls[h] * fall)
+            totals[h] = totals[h] * fall
+            falls[h] = falls[h] * fall
             most[h] = fall
 
     def part(low, high):
@@ -67,13 +67,13 @@ def make_absorb(width, first, raised=0.0):
 
         @device_function
         def exponentials(x, levels, totals, h, scale):
-            level, even, odd = f32(-levels[h]) if raised == 0 else f32(f32(raised) - levels[h]), totals[h], f32(0)
+            level, even, odd = -levels[h] if raised == 0 else raised - levels[h], totals[h], f32(0)
             for j in range(low, high):
                 x[4 * j + 2 * h] = ex2(fma(x[4 * j + 2 * h], scale, level))
                 x[4 * j + 2 * h + 1] = ex2(fma(x[4 * j + 2 * h + 1], scale, level))
-                even = f32(even + x[4 * j + 2 * h])
-                odd = f32(odd + x[4 * j + 2 * h + 1])
-            totals[h] = f32(even + odd)
+                even = even + x[4 * j + 2 * h]
+                odd = odd + x[4 * j + 2 * h + 1]
+            totals[h] = even + odd
         return largest, exponentials
     if not 16 <= first <= width - 16 or first % 8 or width % 8:
         raise ValueError(f"tile of {width} keys, of which {first} first; expected multiples of 8, 16 at least in each part")
@@ -85,13 +85,13 @@ def make_absorb(width, first, raised=0.0):
     def absorb(x, most, tops, levels, totals, falls, scale, slack):
         falls[0], falls[1], grown = f32(1), f32(1), False
         most[0], most[1] = largest_first(x, 0), largest_first(x, 1)
-        if any_lane(most[0] > f32(tops[0] + slack) or most[1] > f32(tops[1] + slack)):
+        if any_lane(most[0] > tops[0] + slack or most[1] > tops[1] + slack):
             rise(tops, levels, totals, falls, most, scale)
             grown = True
         first_exponentials(x, levels, totals, 0, scale)
         first_exponentials(x, levels, totals, 1, scale)
         most[0], most[1] = largest_last(x, 0), largest_last(x, 1)
-        if any_lane(most[0] > f32(tops[0] + slack) or most[1] > f32(tops[1] + slack)):
+        if any_lane(most[0] > tops[0] + slack or most[1] > tops[1] + slack):
             rise(tops, levels, totals, falls, most, scale)
             multiply_rows(x, EARLIER, most)
             grown = True
@@ -105,10 +105,10 @@ def make_absorb(width, first, raised=0.0):
 def multiply_rows(x, groups, factors):
     """The first `groups` times 8 columns of a fragment, row by row."""
     for j in range(groups):
-        x[4 * j] = f32(x[4 * j] * factors[0])
-        x[4 * j + 1] = f32(x[4 * j + 1] * factors[0])
-        x[4 * j + 2] = f32(x[4 * j + 2] * factors[1])
-        x[4 * j + 3] = f32(x[4 * j + 3] * factors[1])
+        x[4 * j] = x[4 * j] * factors[0]
+        x[4 * j + 1] = x[4 * j + 1] * factors[0]
+        x[4 * j + 2] = x[4 * j + 2] * factors[1]
+        x[4 * j + 3] = x[4 * j + 3] * factors[1]
 
 
 TANH_LIMIT = 0.75
@@ -124,16 +124,16 @@ def make_cap(width):
     def cap(x, scale, softcap):
         most = f32(0)
         for k in range(width // 2):
-            x[k] = f32(x[k] * scale)
+            x[k] = x[k] * scale
             most = fmax(most, fabs(x[k]))
-        if any_lane(most > f32(TANH_LIMIT)):
+        if any_lane(most > TANH_LIMIT):
             for k in range(width // 2):
-                x[k] = f32(softcap * tanh(x[k]))
+                x[k] = softcap * tanh(x[k])
         else:
             for k in range(width // 2):
-                square = f32(x[k] * x[k])
+                square = x[k] * x[k]
                 series = fma(fma(fma(f32(T5), square, f32(T4)), square, f32(T3)), square, f32(T2))
-                x[k] = f32(f32(x[k] * softcap) * fma(fma(series, square, f32(T1)), square, f32(1)))
+                x[k] = x[k] * softcap * fma(fma(series, square, f32(T1)), square, f32(1))
     return cap
 
 
@@ -150,15 +150,15 @@ def make_adjust(kind, width):
     @device_function
     def add(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides):
         for h in range(2):
-            before, line = i32(at + column - own - 8 * h), i64(0)
+            before, line = at + column - own - 8 * h, i64(0)
             if BIAS:
-                line = i64(bias_at + i64(min(i32(row + 8 * h), i32(last_row))) * bias_strides[2])
+                line = bias_at + min(row + 8 * h, last_row) * bias_strides[2]
             for j in range(width // 8):
                 for e in range(2):
                     where = line
                     if BIAS:
-                        where = i64(line + i64(min(i32(at + column + 8 * j + e), i32(last_key))) * bias_strides[3])
-                    x[4 * j + 2 * h + e] = score(x[4 * j + 2 * h + e], i32(before + 8 * j + e), slope, bias, where, scale, softcap)
+                        where = line + min(at + column + 8 * j + e, last_key) * bias_strides[3]
+                    x[4 * j + 2 * h + e] = score(x[4 * j + 2 * h + e], before + 8 * j + e, slope, bias, where, scale, softcap)
 
     @device_function
     def adjust(x, row, own, at, column, last_row, last_key, scale, slope, softcap, bias, bias_at, bias_strides):
@@ -237,18 +237,18 @@ def make_drop(width):
 
     @device_function
     def drop(x, seed, head, row, at, lane, threshold, factor):
-        own = i32(lane & 3)
+        own = lane & 3
         for h in range(2):
-            line = i64(i64(i64(head) << i64(32)) + i64(i32(row + 8 * h)))
+            line = (i64(head) << 32) + (row + 8 * h)
             for first in range(0, width // 8, 4):
-                words = philox(seed, line, i64(i32(i32(at >> 3) + first) + own))
-                got = (pick(own, words), shuffle_xor(pick(i32(own ^ 1), words), 1), shuffle_xor(pick(i32(own ^ 2), words), 2),
-                       shuffle_xor(pick(i32(own ^ 3), words), 3))  # of the eight keys number own ^ 0, 1, 2, 3
+                words = philox(seed, line, i64((at >> 3) + first + own))
+                got = (pick(own, words), shuffle_xor(pick(own ^ 1, words), 1), shuffle_xor(pick(own ^ 2, words), 2),
+                       shuffle_xor(pick(own ^ 3, words), 3))  # of the eight keys number own ^ 0, 1, 2, 3
                 for s in range(4):
                     if first + s < width // 8:
-                        word, k = pick(i32(own ^ s), got), 4 * (first + s) + 2 * h
-                        x[k] = f32(x[k] * factor) if u32(word << u32(16)) >= threshold else f32(0)
-                        x[k + 1] = f32(x[k + 1] * factor) if word >= threshold else f32(0)
+                        word, k = pick(own ^ s, got), 4 * (first + s) + 2 * h
+                        x[k] = x[k] * factor if word << 16 >= threshold else f32(0)
+                        x[k + 1] = x[k + 1] * factor if word >= threshold else f32(0)
     return drop
 
 
@@ -284,7 +284,7 @@ def make_share(sink):
     @device_function
     def share(level, total, own):
         factor, logarithm = f32(0), f32(NOTHING)
-        if total != f32(0):
+        if total != 0:
             factor = f32(1)
             if sink:
                 more = f32(own * f32(LOG2E))
@@ -292,8 +292,8 @@ def make_share(sink):
                 factor = ex2(f32(level - top))
                 total = f32(f32(total * factor) + ex2(f32(more - top)))
                 level = top
-            factor = f32(factor * rcp(total))
-            logarithm = f32(f32(level + lg2(total)) * f32(LN2))
+            factor = factor * rcp(total)
+            logarithm = (level + lg2(total)) * LN2
         return factor, logarithm
     return share
 
@@ -319,10 +319,10 @@ def make_row_words(dtype, count):
     @device_function
     def row_words(x, j, factors):
         low, high = u32(0), u32(0)
-        if factors[0] != f32(0):
-            low = both(f32(x[4 * j] * factors[0]), f32(x[4 * j + 1] * factors[0]))
-        if factors[1] != f32(0):
-            high = both(f32(x[4 * j + 2] * factors[1]), f32(x[4 * j + 3] * factors[1]))
+        if factors[0] != 0:
+            low = both(x[4 * j] * factors[0], x[4 * j + 1] * factors[0])
+        if factors[1] != 0:
+            high = both(x[4 * j + 2] * factors[1], x[4 * j + 3] * factors[1])
         return low, high
     return row_words
 
@@ -341,18 +341,18 @@ def make_store_rows(dtype, columns, elements, pairs):
                 as_u32(advance(o, i64(column)))[0] = word
         else:
             if column < elements:
-                o[i64(i64(column) * step)] = u16(word & u32(0xFFFF))
-            if i32(column + 1) < elements:
-                o[i64(i64(column + 1) * step)] = u16(word >> u32(16))
+                o[column * step] = u16(word & 0xFFFF)
+            if column + 1 < elements:
+                o[(column + 1) * step] = u16(word >> 16)
 
     @device_function
     def store(sums, factors, upper, lower, step, has_upper, has_lower, column):
         for j in range(columns // 8):
             low, high = row_words(sums, j, factors)
             if has_upper:
-                put(upper, step, i32(column + 8 * j), low)
+                put(upper, step, column + 8 * j, low)
             if has_lower:
-                put(lower, step, i32(column + 8 * j), high)
+                put(lower, step, column + 8 * j, high)
     return store
 
 
@@ -364,9 +364,9 @@ def make_store(dtype, columns, elements, pairs):
 
     @device_function
     def store(sums, factors, o, o_strides, row, rows, column):
-        at = advance(o, i64(i64(row) * o_strides[2]))
-        below = advance(at, i64(8 * o_strides[2]))
-        store_rows(sums, factors, at, below, o_strides[3], row < rows, i32(row + 8) < rows, column)
+        at = advance(o, row * o_strides[2])
+        below = advance(at, 8 * o_strides[2])
+        store_rows(sums, factors, at, below, o_strides[3], row < rows, row + 8 < rows, column)
     return store
 
 
@@ -378,24 +378,24 @@ def make_single_store(dtype, columns, elements, pairs):
     @device_function
     def share(sums, k, factor):
         """0 whatever the sums of a row that sees nothing are."""
-        return f32(sums[k] * factor) if factor != f32(0) else f32(0)
+        return sums[k] * factor if factor != 0 else f32(0)
 
     @device_function
     def store(sums, factors, o, o_strides, row, rows, column):
         for h in range(2):
-            if i32(row + 8 * h) < rows:
-                at = advance(o, i64(i64(i32(row + 8 * h)) * o_strides[2]))
+            if row + 8 * h < rows:
+                at = advance(o, (row + 8 * h) * o_strides[2])
                 for j in range(columns // 8):
-                    k, first = 4 * j + 2 * h, i32(column + 8 * j)
+                    k, first = 4 * j + 2 * h, column + 8 * j
                     low, high = share(sums, k, factors[h]), share(sums, k + 1, factors[h])
                     if PAIRS:
                         if first < elements:
                             store2(at, first, (low, high))
                     else:
                         if first < elements:
-                            put(at, i64(i64(first) * o_strides[3]), low)
-                        if i32(first + 1) < elements:
-                            put(at, i64(i64(i32(first + 1)) * o_strides[3]), high)
+                            put(at, first * o_strides[3], low)
+                        if first + 1 < elements:
+                            put(at, (first + 1) * o_strides[3], high)
     return store
 
 

@@ -6,7 +6,7 @@ Rows are whole steps of 16 elements; what is beyond the array is zero. A warp ha
 import functools
 from dataclasses import dataclass
 
-from ..device import device_function, i32, i64, u32
+from ..device import device_function, i64, u32
 from ..device.cp_async import copy_async16
 from ..device.index import ceil_div
 from ..device.ldmatrix import ldmatrix_x4, ldmatrix_x4_trans
@@ -57,47 +57,47 @@ def make_loader(source, height, threads):
 
     @device_function
     def word(p, at, column, step, there):
-        low = u32(p[i64(at)]) if there and column < ELEMENTS else u32(0)
-        high = u32(p[i64(at + step)]) if there and i32(column + 1) < ELEMENTS else u32(0)
-        return u32(low | u32(high << u32(16)))
+        low = u32(p[at]) if there and column < ELEMENTS else u32(0)
+        high = u32(p[at + step]) if there and column + 1 < ELEMENTS else u32(0)
+        return low | (high << 16)
 
     @device_function
     def load(to, p, first, left, steps, thread):
-        row, column = i32(thread >> LOG_LANES), i32((thread & ((1 << LOG_LANES) - 1)) * CHUNK)
-        at = i64(i64(i32(first + row)) * steps[0] + i64(column) * steps[1])
-        target = u32(to + u32(row * PITCH) + u32(column * 2))
-        count = u32(min(i32(ELEMENTS - column), i32(CHUNK)) * 2)
+        row, column = thread >> LOG_LANES, (thread & ((1 << LOG_LANES) - 1)) * CHUNK
+        at = (first + row) * steps[0] + column * steps[1]
+        target = to + u32(row * PITCH) + u32(column * 2)
+        count = u32(min(ELEMENTS - column, CHUNK) * 2)
         for turn in range(TURNS):
-            there = i32(first + row + turn * ROWS) < left and column < ELEMENTS
-            if column < WIDTH and (not PARTIAL or i32(row + turn * ROWS) < height):
+            there = first + row + turn * ROWS < left and column < ELEMENTS
+            if column < WIDTH and (not PARTIAL or row + turn * ROWS < height):
                 if WIDE:
-                    copy_async16(u32(target + u32(turn * ROWS * PITCH)), address(p, at), i64(0), count if there else u32(0))
+                    copy_async16(target + u32(turn * ROWS * PITCH), address(p, at), i64(0), count if there else u32(0))
                 else:
-                    two = i64(2 * steps[1])
-                    store_shared_4u32(u32(target + u32(turn * ROWS * PITCH)), word(p, at, column, steps[1], there),
-                                      word(p, i64(at + two), i32(column + 2), steps[1], there),
-                                      word(p, i64(at + 2 * two), i32(column + 4), steps[1], there),
-                                      word(p, i64(at + 3 * two), i32(column + 6), steps[1], there))
-            at = i64(at + ROWS * steps[0])
+                    two = 2 * steps[1]
+                    store_shared_4u32(target + u32(turn * ROWS * PITCH), word(p, at, column, steps[1], there),
+                                      word(p, at + two, column + 2, steps[1], there),
+                                      word(p, at + 2 * two, column + 4, steps[1], there),
+                                      word(p, at + 3 * two, column + 6, steps[1], there))
+            at = at + ROWS * steps[0]
     return load
 
 
 @device_function
 def left_place(lane, pitch):
     """Byte offset of what a lane reads of the left operand: 16 rows, two halves of a step."""
-    return u32(u32(i32(lane & 15) * pitch) + u32(i32(lane >> 4) * 16))
+    return u32((lane & 15) * pitch) + u32((lane >> 4) * 16)
 
 
 @device_function
 def right_place(lane, pitch):
     """Of a right operand whose rows have k: 16 rows, two halves of a step."""
-    return u32(u32(i32(i32(lane >> 4) * 8 + i32(lane & 7)) * pitch) + u32(i32(i32(lane >> 3) & 1) * 16))
+    return u32(((lane >> 4) * 8 + (lane & 7)) * pitch) + u32(((lane >> 3) & 1) * 16)
 
 
 @device_function
 def turned_place(lane, pitch):
     """Of a right operand whose rows are k: 16 rows, two groups of 8 columns."""
-    return u32(u32(i32(lane & 15) * pitch) + u32(i32(lane >> 4) * 16))
+    return u32((lane & 15) * pitch) + u32((lane >> 4) * 16)
 
 
 @functools.cache
@@ -111,9 +111,9 @@ def make_outer(dtype, steps, columns, pitches):
     @device_function
     def product(x, left, right, a, b):
         for step in range(steps):
-            ldmatrix_x4(left, 0, u32(a + u32(32 * step)))
+            ldmatrix_x4(left, 0, a + u32(32 * step))
             for j in range(columns // 16):
-                ldmatrix_x4(right, 0, u32(b + u32(32 * step + 16 * j * PITCH)))
+                ldmatrix_x4(right, 0, b + u32(32 * step + 16 * j * PITCH))
                 mma(x, 8 * j, left, 0, right, 0)
                 mma(x, 8 * j + 4, left, 0, right, 2)
     return product
@@ -129,7 +129,7 @@ def make_weigh(dtype, steps, columns, pitch):
     def weigh(sums, words, right, b):
         for step in range(steps):
             for j in range(columns // 16):
-                ldmatrix_x4_trans(right, 0, u32(b + u32(16 * step * pitch + 32 * j)))
+                ldmatrix_x4_trans(right, 0, b + u32(16 * step * pitch + 32 * j))
                 mma(sums, 8 * j, words, 4 * step, right, 0)
                 mma(sums, 8 * j + 4, words, 4 * step, right, 2)
     return weigh

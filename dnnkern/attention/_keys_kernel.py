@@ -76,23 +76,23 @@ def kernel(config, down):
         """The warp has read a stage, its levels and deltas too."""
         cuda.syncwarp()
         if lane == 0:
-            mbarrier_arrive(u32(empty + u32(8) * slot))
+            mbarrier_arrive(empty + 8 * slot)
 
     @device_function
     def load_tile(to, boxes, box, array, bar, row, h, image, images):
         for piece in range(PIECES):
             for b in range(boxes):
-                tma_load_4d(u32(to + u32((piece * boxes + b) * box)), array, bar, i32(b * COLUMNS), row, h, i32(image + piece * images))
+                tma_load_4d(to + u32((piece * boxes + b) * box), array, bar, b * COLUMNS, row, h, image + piece * images)
 
     @device_function
     def second_of(base, tile):
         """Where do of a stage is."""
-        return u32(base + u32(SINGLE_AT)) if SINGLE else u32(tile + u32(FIRST_BYTES))
+        return u32(base + u32(SINGLE_AT)) if SINGLE else tile + FIRST_BYTES
 
     @device_function
     def slopes_of(base, turn):
         """Where ds of a step is, and before it the bias."""
-        return u32(base + u32(SLOPES) + turn * u32(SLOPE_BYTES)) if TURNS == 2 else u32(base + u32(SLOPES))
+        return base + SLOPES + turn * SLOPE_BYTES if TURNS == 2 else u32(base + u32(SLOPES))
 
     @device_function
     def produce(maps, base, bars, where, firsts, members, numbers, padded, heads, batch):
@@ -100,26 +100,26 @@ def kernel(config, down):
         stay, stay_second, passing, passing_second = maps
         sequence, line_head, other_head, start, begin, end = where
         first_row, first_key, place = firsts
-        image, images, key = i32(0) if PACKED else sequence, i32(1) if PACKED else batch, i32(first_key + start)
+        image, images, key = 0 if PACKED else sequence, 1 if PACKED else batch, first_key + start
         mbarrier_arrive_expect(resident, u32(RESIDENT))
         load_tile(base, Q_BOXES, STAY, stay, resident, key, line_head, image, images)
         if OF_DK:
-            load_tile(u32(base + u32(SECOND)), V_BOXES, STAY, stay_second, resident, key, line_head, image, images)
+            load_tile(base + SECOND, V_BOXES, STAY, stay_second, resident, key, line_head, image, images)
         slot, phase, single_phase, at, member = u32(0), u32(1), u32(1), begin, i32(0)
         while is_left(at, end) and member < members:
-            h = i32(other_head + member)
-            line = i64(i64(i64(i32(image * heads + h)) * i64(padded)) + i64(i32(place + at)))
-            mbarrier_wait(u32(empty + u32(8) * slot), phase)
-            bar, to = u32(full + u32(8) * slot), u32(base + u32(RING) + slot * u32(STAGE))
+            h = other_head + member
+            line = (image * heads + h) * i64(padded) + (place + at)
+            mbarrier_wait(empty + 8 * slot, phase)
+            bar, to = full + 8 * slot, base + RING + slot * STAGE
             mbarrier_arrive_expect(bar, u32(STAGE + NUMBER_BYTES))
-            load_tile(to, Q_BOXES, PASS, passing, bar, i32(first_row + at), h, image, images)
-            bulk_load(u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES)), address(numbers, i64(i64(2) * line)), u32(NUMBER_BYTES), bar)
+            load_tile(to, Q_BOXES, PASS, passing, bar, first_row + at, h, image, images)
+            bulk_load(base + NUMBERS + slot * NUMBER_BYTES, address(numbers, 2 * line), u32(NUMBER_BYTES), bar)
             if SINGLE:
                 bar = single_full
                 mbarrier_wait(single_empty, single_phase)
                 mbarrier_arrive_expect(bar, u32(SECOND_BYTES))
                 single_phase = u32(single_phase ^ u32(1))
-            load_tile(second_of(base, to), V_BOXES, PASS, passing_second, bar, i32(first_row + at), h, image, images)
+            load_tile(second_of(base, to), V_BOXES, PASS, passing_second, bar, first_row + at, h, image, images)
             slot, phase = advanced(slot, phase)
             at, member = following(at, member, begin, end, members)
 
@@ -147,20 +147,20 @@ def kernel(config, down):
         _, _, _, part_full, part_empty, _, _, _, _ = bars
         sequence, _, other_head, start, begin, end = where
         heads, rows, keys, bounds = sizes
-        image = i32(0) if PACKED else sequence
+        image = 0 if PACKED else sequence
         mine, _ = divide_remainder(start, BY_HEIGHT)
         first, _ = divide_remainder(place, BY_WIDTH)
-        first = i32(i32(i32(image * heads + other_head) * tiles_of_rows) + first)  # of all tiles of rows the first one of these heads'
-        step, source, at, member = i32(0), u32(base + u32(PART)), begin, i32(0)
+        first = (image * heads + other_head) * tiles_of_rows + first  # of all tiles of rows the first one of these heads'
+        step, source, at, member = i32(0), base + PART, begin, i32(0)
         while is_left(at, end) and member < members:
-            if i32(step & 1) == own:
+            if step & 1 == own:
                 m, _ = divide_remainder(at, BY_WIDTH)
-                m = i32(i32(first + i32(member * tiles_of_rows)) + m)
-                mbarrier_wait(u32(part_full + u32(8 * own)), u32(i32(step >> 1) & 1))
-                to = address(sums, i64(i64(m) * i64(PART_BYTES // 4)))
+                m = first + member * tiles_of_rows + m
+                mbarrier_wait(part_full + u32(8 * own), u32((step >> 1) & 1))
+                to = address(sums, m * i64(PART_BYTES // 4))
                 if ORDERED:
                     low, high = tiles_of(at, rows, keys, bounds)
-                    before = i32(mine - low) if DOWN else i32(high - mine)
+                    before = mine - low if DOWN else high - mine
                     while load_acquired(advance(counts, i64(m))) != u32(before):
                         pass
                     fence_async_global()
@@ -179,22 +179,22 @@ def kernel(config, down):
                     bulk_commit()
                     source_free()
                     mbarrier_arrive(part_empty)
-            step = i32(step + 1)
+            step = step + 1
             at, member = following(at, member, begin, end, members)
         drained()
 
     @device_function
     def clear_rows(to, boxes, box, behind, rows, thread):
         """Rows of a tile of so many become zero from `behind` on: zero times what is there might be NaN."""
-        for unit in range(i32(max(behind, i32(0)) * 8 + thread), rows * 8, 128 * GROUPS):
+        for unit in range(max(behind, 0) * 8 + thread, rows * 8, 128 * GROUPS):
             for b in range(PIECES * boxes):
-                store_shared_4u32(u32(to + u32(b * box) + u32(i32(unit) * 16)), u32(0), u32(0), u32(0), u32(0))
+                store_shared_4u32(to + u32(b * box) + u32(unit * 16), u32(0), u32(0), u32(0), u32(0))
 
     @device_function
     def add_box(sums, first, passed, count):
         """What a tile adds to some columns, rounded to the nearest: tensor cores may truncate whatever they add."""
         for c in range(count):
-            sums[first + c] = f32(sums[first + c] + passed[c])
+            sums[first + c] = sums[first + c] + passed[c]
 
     @device_function
     def add_values(values, passed, words, tile):
@@ -202,7 +202,7 @@ def kernel(config, down):
         box_values_done(passed)
         add_box(values, 0, passed, BOX_V)
         for b in range(1, V_BOXES):
-            by_second(passed, words, descriptor(by_column, u32(tile + u32(b * PASS))))
+            by_second(passed, words, descriptor(by_column, tile + u32(b * PASS)))
             box_values_done(passed)
             add_box(values, b * BOX_V, passed, BOX_V)
 
@@ -212,25 +212,25 @@ def kernel(config, down):
         box_done(passed)
         add_box(sums, 0, passed, BOX)
         for b in range(1, Q_BOXES):
-            by_first(passed, words, descriptor(by_column, u32(tile + u32(b * PASS))))
+            by_first(passed, words, descriptor(by_column, tile + u32(b * PASS)))
             box_done(passed)
             add_box(sums, b * BOX, passed, BOX)
 
     @device_function
     def put_slopes(words, to, group, warp, lane):
         """ds as columns of 64 rows, or of all, a line of memory a key."""
-        key = i32(group * 64 + warp * 16 + (lane & 15))
+        key = group * 64 + warp * 16 + (lane & 15)
         for piece in range(PIECES):
             for i in range(WIDTH // 16):
-                k, place = piece * WORDS + 4 * i, u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(key * LINE >> 7 & (LINE // 16 - 1))) * u32(16))
-                stmatrix_x4(u32(to + u32(piece * SLOPE_PIECE + i // 4 * SLOPE_BOX) + u32(key * LINE) + place), words[k], words[k + 1],
+                k, place = piece * WORDS + 4 * i, u32((i % 4 * 2 + (lane >> 4)) ^ (key * LINE >> 7 & (LINE // 16 - 1))) * 16
+                stmatrix_x4(to + u32(piece * SLOPE_PIECE + i // 4 * SLOPE_BOX) + u32(key * LINE) + place, words[k], words[k + 1],
                             words[k + 2], words[k + 3])
 
     @device_function
     def put_part(part, to, count, thread):
         """A warpgroup's columns of the part of dq, block after block."""
         for j in range(count // 8):
-            store_shared_4f32(u32(to + u32(2048 * j) + u32(thread * 16)), part[4 * j], part[4 * j + 1], part[4 * j + 2], part[4 * j + 3])
+            store_shared_4f32(to + u32(2048 * j) + u32(thread * 16), part[4 * j], part[4 * j + 1], part[4 * j + 2], part[4 * j + 3])
 
     @device_function
     def put_turned(part, to, first, warp, lane):
@@ -248,13 +248,13 @@ def kernel(config, down):
         resident, full, empty, part_full, part_empty, single_full, single_empty, bias_full, bias_empty = bars
         image, line_head, other_head, start, begin, end = where
         rows, keys, shift, bounds, heads = limits
-        all_keys = i32(sizes[1])
+        all_keys = sizes[1]
         scale, softcap, bias, bias_strides = scaling
         seed, offset, threshold, factor = dropping
         seed = terms.seed_of(seed, offset)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        line, column = i32(start + group * 64 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
-        steepness = f32(LOG2E) if ADJUSTED or STAGED else f32(scale * f32(LOG2E))
+        lane, warp = thread & 31, thread >> 5
+        line, column = start + group * 64 + warp * 16 + (lane >> 2), (lane & 3) * 2
+        steepness = f32(LOG2E) if ADJUSTED or STAGED else scale * LOG2E
         x, y = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32)
         sums, values, part = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32), cuda.local.array(PARTS, f32)
         words, words_p, passed = cuda.local.array(ALL_WORDS, u32), cuda.local.array(ALL_WORDS, u32), cuda.local.array(PASSED, f32)
@@ -267,31 +267,31 @@ def kernel(config, down):
                 values[c] = f32(0)
         slot, phase, single_phase, turn, bias_phase = u32(0), u32(0), u32(0), u32(1), u32(0)
         mbarrier_wait(resident, u32(0))
-        if LIMITED_KEYS and i32(start + HEIGHT) > keys:  # what is behind the last key is multiplied for dq, by zeros
-            clear_rows(base, Q_BOXES, STAY, i32(keys - start), HEIGHT, i32(group * 128 + thread))
+        if LIMITED_KEYS and start + HEIGHT > keys:  # what is behind the last key is multiplied for dq, by zeros
+            clear_rows(base, Q_BOXES, STAY, keys - start, HEIGHT, group * 128 + thread)
             if OF_DK:
-                clear_rows(u32(base + u32(SECOND)), V_BOXES, STAY, i32(keys - start), HEIGHT, i32(group * 128 + thread))
+                clear_rows(base + SECOND, V_BOXES, STAY, keys - start, HEIGHT, group * 128 + thread)
             fence_async_shared()
             barrier_sync(u32(1), u32(128 * GROUPS))
-        mine = u32(base + u32(group) * u32(64 * ROW))
-        own_keys = u32(base + u32(group) * u32(COLUMNS_BEFORE // COLUMNS * STAY)) if COUNTS[-1] else base
-        a, a_second = descriptor(by_row, mine), descriptor(by_row, u32(mine + u32(SECOND)))
+        mine = base + u32(group) * (64 * ROW)
+        own_keys = base + u32(group) * (COLUMNS_BEFORE // COLUMNS * STAY) if COUNTS[-1] else base
+        a, a_second = descriptor(by_row, mine), descriptor(by_row, mine + SECOND)
         at, member, slope = begin, i32(0), terms.slope(other_head, heads)
         while is_left(at, end) and member < members:
-            h = i32(other_head + member)
-            head = i32(image * heads + h)
-            bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
-            scoring = (shift, slope, bias, bias_at, bias_strides, i32(rows - 1), i32(keys - 1), scale, softcap)
+            h = other_head + member
+            head = image * heads + h
+            bias_at = image * bias_strides[0] + h * bias_strides[1]
+            scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
             drawing = (seed, head, threshold, factor)
-            mbarrier_wait(u32(full + u32(8) * slot), phase)
-            tile = u32(base + u32(RING) + slot * u32(STAGE))
+            mbarrier_wait(full + 8 * slot, phase)
+            tile = base + RING + slot * STAGE
             second, of_ds = second_of(base, tile), slopes_of(base, turn)
             if SINGLE:
                 mbarrier_wait(single_full, single_phase)
                 single_phase = u32(single_phase ^ u32(1))
-            if LIMITED_ROWS and i32(at + WIDTH) > rows:
-                clear_rows(tile, Q_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
-                clear_rows(second, V_BOXES, PASS, i32(rows - at), WIDTH, i32(group * 128 + thread))
+            if LIMITED_ROWS and at + WIDTH > rows:
+                clear_rows(tile, Q_BOXES, PASS, rows - at, WIDTH, group * 128 + thread)
+                clear_rows(second, V_BOXES, PASS, rows - at, WIDTH, group * 128 + thread)
                 if STAGED:
                     mbarrier_wait(u32(bias_full + u32(8) * turn), bias_phase)
                     for b in range(BIAS_BOXES):
@@ -320,12 +320,12 @@ def kernel(config, down):
                 if not OF_DK:
                     release(bias_empty, turn, lane)
                     turn = u32(turn ^ u32(1))
-            seen, _ = terms.span(i32(min(i32(at + WIDTH), rows) - 1), rows, keys, bounds)
+            seen, _ = terms.span(min(at + WIDTH, rows) - 1, rows, keys, bounds)
             _, last = terms.span(at, rows, keys, bounds)
-            if seen > start or last < i32(start + HEIGHT):
-                hide(x, i32(line - shift), at, column, i32(keys - line), bounds)
-            levels = u32(base + u32(NUMBERS) + slot * u32(NUMBER_BYTES))
-            deltas = u32(levels + u32(4 * TOGETHER))
+            if seen > start or last < start + HEIGHT:
+                hide(x, line - shift, at, column, keys - line, bounds)
+            levels = base + NUMBERS + slot * NUMBER_BYTES
+            deltas = levels + 4 * TOGETHER
             if CAPPED:
                 if OF_DK:
                     slopes_done(y)
@@ -348,7 +348,7 @@ def kernel(config, down):
             if OF_DK:
                 pack(words, y)
             if OF_DV and not SPLIT:
-                by_second(values, words_p, descriptor(by_column, second), i32(1))
+                by_second(values, words_p, descriptor(by_column, second), 1)
             if OF_DK:
                 if TURNS == 1:  # until all have read the former one
                     barrier_sync(u32(1), u32(128 * GROUPS))
@@ -362,28 +362,28 @@ def kernel(config, down):
                 if TURNED:
                     by_keys(part, descriptor(OF_KEYS, own_keys), descriptor(OF_SLOPES, of_ds))
                 elif BY_ROWS:
-                    by_keys(part, descriptor(OF_SLOPES, u32(of_ds + u32(group) * u32(SLOPE_BOX))), descriptor(OF_KEYS, base))
+                    by_keys(part, descriptor(OF_SLOPES, of_ds + u32(group) * SLOPE_BOX), descriptor(OF_KEYS, base))
                 else:  # where a warpgroup has fewer columns, or none, it multiplies as many and leaves them
                     by_keys(part, descriptor(OF_SLOPES, of_ds), descriptor(OF_KEYS, own_keys))
                 if not SPLIT:
-                    by_first(sums, words, descriptor(by_column, tile), i32(1))
+                    by_first(sums, words, descriptor(by_column, tile), 1)
                 elif not CROWDED:
                     by_first(passed, words, descriptor(by_column, tile))
                 part_first(part)
                 if STAGED:
                     release(bias_empty, turn, lane)
                 mbarrier_wait(part_empty, turn)
-                to = u32(base + u32(PART))
+                to = base + PART
                 if TURNED:
                     put_turned(part, to, i32(group * TILES), warp, lane)
                 elif BY_ROWS:
-                    put_part(part, u32(to + u32(group) * u32(BLOCKS * 2048)), COUNTS[0], thread)
+                    put_part(part, to + u32(group) * (BLOCKS * 2048), COUNTS[0], thread)
                 elif group == 0:
                     put_part(part, to, COUNTS[0], thread)
                 else:
-                    put_part(part, u32(to + u32(COLUMNS_BEFORE // 8 * 2048)), COUNTS[-1], thread)
+                    put_part(part, to + COLUMNS_BEFORE // 8 * 2048, COUNTS[-1], thread)
                 fence_async_shared()
-                turn = u32(turn ^ u32(1))
+                turn = turn ^ 1
                 release(part_full, turn, lane)
             if SPLIT:
                 if CROWDED:
@@ -398,27 +398,27 @@ def kernel(config, down):
             own = member
             at, member = following(at, member, begin, end, members)
             if member != own:
-                slope = terms.slope(i32(other_head + member), heads)
+                slope = terms.slope(other_head + member, heads)
         out, out_strides, out_second, second_strides = outs
         image, line_head, start = place_of(told, order, sequences, sizes)  # once more: nothing of it is kept in registers until here
         key, written = i32(0), all_keys
         if PACKED:
             _, written, _, key, _ = extent_of(told, image, sequences, sizes)
-        line = i32(start + group * 64 + warp * 16 + (lane >> 2))
+        line = start + group * 64 + warp * 16 + (lane >> 2)
         if OF_DK:
             if not SPLIT:
                 sums_done(sums)
             for r in range(2):
-                factors[r] = scale if i32(line + 8 * r) < keys else f32(0)
-            to_keys = advance(out, i64(i64(image) * out_strides[0] + i64(line_head) * out_strides[1] + i64(key) * out_strides[2]))
+                factors[r] = scale if line + 8 * r < keys else f32(0)
+            to_keys = advance(out, image * out_strides[0] + line_head * out_strides[1] + key * out_strides[2])
             store(sums, factors, to_keys, out_strides, line, written, column)
         if OF_DV:
             if not SPLIT:
                 values_done(values)
             for r in range(2):
-                factors[r] = f32(1) if i32(line + 8 * r) < keys else f32(0)
-            to_values = advance(out_second, i64(i64(image) * second_strides[0] + i64(line_head) * second_strides[1]
-                                                + i64(key) * second_strides[2]))
+                factors[r] = f32(1) if line + 8 * r < keys else f32(0)
+            to_values = advance(out_second, i64(image * second_strides[0] + line_head * second_strides[1]
+                                                + key * second_strides[2]))
             store_values(values, factors, to_values, second_strides, line, written, column)
 
     @jit(launch_bounds=(THREADS, 1))
@@ -429,41 +429,41 @@ def kernel(config, down):
         shared = cuda.shared.array(0, u32)
         maps = (tensor_map_address(k_map), tensor_map_address(v_map), tensor_map_address(q_map), tensor_map_address(do_map))
         of_bias = tensor_map_address(bias_map)
-        base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
-        resident = u32(base + u32(BARS))
-        bars = (resident, u32(resident + u32(8)), u32(resident + u32(8 + 8 * STAGES)), u32(resident + u32(8 + 16 * STAGES)),
-                u32(resident + u32(24 + 16 * STAGES)), u32(resident + u32(32 + 16 * STAGES)), u32(resident + u32(40 + 16 * STAGES)),
-                u32(resident + u32(48 + 16 * STAGES)), u32(resident + u32(64 + 16 * STAGES)))
-        told = u32(resident + u32(80 + 16 * STAGES))
+        base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
+        resident = base + BARS
+        bars = (resident, resident + 8, resident + (8 + 8 * STAGES), resident + (8 + 16 * STAGES),
+                resident + (24 + 16 * STAGES), resident + (32 + 16 * STAGES), resident + (40 + 16 * STAGES),
+                resident + (48 + 16 * STAGES), resident + (64 + 16 * STAGES))
+        told = resident + (80 + 16 * STAGES)
         order, sequences = (per_section, several, rest, last_section, inner_of, group_of, tiles), (of_rows, of_keys, row_step, key_step)
-        tid = i32(cuda.threadIdx.x)
+        tid = cuda.threadIdx.x
         if tid == 0:
             for k in range(4):
                 prefetch_tensor_map(maps[k])
             mbarrier_init(resident, u32(1))
             for stage in range(STAGES):
-                mbarrier_init(u32(bars[1] + u32(8 * stage)), u32(1))
-                mbarrier_init(u32(bars[2] + u32(8 * stage)), u32(4 * GROUPS))
+                mbarrier_init(bars[1] + u32(8 * stage), u32(1))
+                mbarrier_init(bars[2] + u32(8 * stage), u32(4 * GROUPS))
             for k in range(2):
-                mbarrier_init(u32(bars[3] + u32(8 * k)), u32(4 * GROUPS))
-                mbarrier_init(u32(bars[7] + u32(8 * k)), u32(1))
-                mbarrier_init(u32(bars[8] + u32(8 * k)), u32(4 * GROUPS))
+                mbarrier_init(bars[3] + u32(8 * k), u32(4 * GROUPS))
+                mbarrier_init(bars[7] + u32(8 * k), u32(1))
+                mbarrier_init(bars[8] + u32(8 * k), u32(4 * GROUPS))
             mbarrier_init(bars[4], u32(1))
             mbarrier_init(bars[5], u32(1))
             mbarrier_init(bars[6], u32(4 * GROUPS))
             fence_mbarrier_init()
             tell(told, i32(fetch_add_u32(ticket, u32(1))), order, sequences, sizes)
         cuda.syncthreads()
-        members, heads = i32(counts_of_heads[0]), i32(counts_of_heads[1])
+        members, heads = counts_of_heads[0], counts_of_heads[1]
         # each role finds its tile for itself: what all had in common would be kept in memory, producers have few registers
-        role = uniform(i32(tid >> 7))
+        role = uniform(tid >> 7)
         if role == 0:
             release_registers()
             if tid < 32:
                 if elect():
                     where, firsts, _, keys = work_of(told, order, sequences, sizes, members, bounds)
                     if not PACKED or where[3] < keys:
-                        produce(maps, base, bars, where, firsts, members, brought, i32(sizes[2]), heads, i32(sizes[4]))
+                        produce(maps, base, bars, where, firsts, members, brought, sizes[2], heads, sizes[4])
             elif tid >= 96:
                 if STAGED and elect():
                     where, _, _, _ = work_of(told, order, sequences, sizes, members, bounds)
@@ -471,13 +471,13 @@ def kernel(config, down):
             elif OF_DK:
                 if elect():
                     where, (_, _, place), rows, keys = work_of(told, order, sequences, sizes, members, bounds)
-                    add_parts(base, bars, where, place, members, sums, counts, i32(sizes[3]), (heads, rows, keys, bounds),
-                              i32(i32(tid >> 5) - 1))
+                    add_parts(base, bars, where, place, members, sums, counts, sizes[3], (heads, rows, keys, bounds),
+                              (tid >> 5) - 1)
         else:
             claim_registers()
             where, _, rows, keys = work_of(told, order, sequences, sizes, members, bounds)
             limits = (rows, keys, terms.shift(rows, keys), bounds, heads)
             if not PACKED or where[3] < keys:  # more tiles are counted than sequences have
                 consume((dk, dk_strides, dv, dv_strides), base, bars, where, members, limits, (scale, softcap, bias, bias_strides),
-                        (seed, offset, threshold, factor), i32(role - 1), i32(tid & 127), told, order, sequences, sizes)
+                        (seed, offset, threshold, factor), role - 1, tid & 127, told, order, sequences, sizes)
     return sdpa_bwd_flash_wgmma

@@ -20,19 +20,19 @@ def make_ranges(kind, height, width):
     @device_function
     def rows_of(start, rows, keys, bounds):
         first, _ = terms.column(start, rows, keys, bounds)
-        _, last = terms.column(i32(min(i32(start + height), keys) - 1), rows, keys, bounds)
-        last = i32(min(last, rows))
+        _, last = terms.column(min(start + height, keys) - 1, rows, keys, bounds)
+        last = min(last, rows)
         tile, _ = divide_remainder(first, BY_WIDTH)
         if start < keys and first < last:
-            return i32(tile * width), last
+            return tile * width, last
         return i32(0), i32(0)
 
     @device_function
     def tiles_of(at, rows, keys, bounds):
         begin, _ = terms.span(at, rows, keys, bounds)
-        _, seen = terms.span(i32(min(i32(at + width), rows) - 1), rows, keys, bounds)
+        _, seen = terms.span(min(at + width, rows) - 1, rows, keys, bounds)
         first, _ = divide_remainder(begin, BY_HEIGHT)
-        last, _ = divide_remainder(i32(min(seen, keys) - 1), BY_HEIGHT)
+        last, _ = divide_remainder(min(seen, keys) - 1, BY_HEIGHT)
         return first, last
     return rows_of, tiles_of
 
@@ -52,10 +52,10 @@ def make_tickets(config, down):
         """(sequence, head of keys, first key) of the tile of this number; packed, one behind all keys where there is none."""
         image, own_head, _, tile = locate(ticket, order)
         if DOWN:
-            tile = i32(i32(order[6] - 1) - tile)
-        sequence, start = tile_of(image, tile, sequences[1], sequences[3], i32(sizes[4]), i32(sizes[1]))
-        if PACKED and (start < 0 or ticket >= i32(cuda.gridDim.x)):
-            start = i32(sizes[1])
+            tile = order[6] - 1 - tile
+        sequence, start = tile_of(image, tile, sequences[1], sequences[3], sizes[4], sizes[1])
+        if PACKED and (start < 0 or ticket >= cuda.gridDim.x):
+            start = sizes[1]
         return sequence, own_head, start
 
     @device_function
@@ -63,11 +63,11 @@ def make_tickets(config, down):
         """Leaves the block's tile in shared memory: its number, or, of packed sequences, what takes a search."""
         if PACKED:
             sequence, own_head, start = locate_tile(ticket, order, sequences, sizes)
-            first_row, rows, first_key, keys = extent(sequence, sequences, i32(sizes[4]), i32(sizes[0]), i32(sizes[1]))
-            if sequence == i32(sizes[4]):  # behind the last sequence
-                rows = i32(0)
+            first_row, rows, first_key, keys = extent(sequence, sequences, sizes[4], sizes[0], sizes[1])
+            if sequence == sizes[4]:  # behind the last sequence
+                rows = 0
             store_shared_4u32(told, u32(sequence), u32(own_head), u32(start), u32(rows))
-            store_shared_4u32(u32(told + u32(16)), u32(keys), u32(first_row), u32(first_key), u32(begin_of(sequence, first_row)))
+            store_shared_4u32(told + 16, u32(keys), u32(first_row), u32(first_key), u32(begin_of(sequence, first_row)))
         else:
             store_shared_u32(told, u32(ticket))
 
@@ -83,9 +83,9 @@ def make_tickets(config, down):
     def extent_of(told, sequence, sequences, sizes):
         """(rows, keys, first row, first key, first row in the workspace) of its sequence."""
         if PACKED:
-            words = load_shared_4u32(u32(told + u32(16)))
-            return i32(load_shared_u32(u32(told + u32(12)))), i32(words[0]), i32(words[1]), i32(words[2]), i32(words[3])
-        _, rows, _, keys = terms.lengths(sequence, sequences, i32(sizes[0]), i32(sizes[1]))
+            words = load_shared_4u32(told + 16)
+            return i32(load_shared_u32(told + 12)), i32(words[0]), i32(words[1]), i32(words[2]), i32(words[3])
+        _, rows, _, keys = terms.lengths(sequence, sequences, sizes[0], sizes[1])
         return rows, keys, i32(0), i32(0), i32(0)
 
     @device_function
@@ -96,9 +96,9 @@ def make_tickets(config, down):
         rows, keys, first_row, first_key, place = extent_of(told, sequence, sequences, sizes)
         begin, end = rows_of(start, rows, keys, bounds)
         if DOWN:
-            count, _ = divide_remainder(i32(i32(end - begin) + i32(width - 1)), BY_WIDTH)
-            begin, end = i32(begin + i32(count - 1) * width), i32(begin - width)
-        where = (sequence, own_head, i32(own_head * members), start, begin, end)
+            count, _ = divide_remainder(end - begin + (width - 1), BY_WIDTH)
+            begin, end = begin + (count - 1) * width, begin - width
+        where = (sequence, own_head, own_head * members, start, begin, end)
         return where, (first_row, first_key, place), rows, keys
     return tell, place_of, extent_of, work_of, tiles_of
 
@@ -118,12 +118,12 @@ def make_walk(width, down):
         """The next step, of another row of tiles or head of the group. Down all blocks of a group are at the same rows, and what one has to
         wait for is a step ahead: heads take turns at the same rows. Up the rows of a head come one after another: it is in the L2."""
         if DOWN:
-            member = i32(member + 1)
+            member = member + 1
             if member == members:
-                at, member = i32(at + STEP), i32(0)
+                at, member = at + STEP, i32(0)
         else:
-            at = i32(at + STEP)
+            at = at + STEP
             if not is_left(at, end):
-                at, member = begin, i32(member + 1)
+                at, member = begin, member + 1
         return at, member
     return is_left, following

@@ -18,15 +18,15 @@ def make_hide(width, left, right):
 
     @device_function
     def hide(x, own, at, column, keys, bounds):
-        before = i32(at + column)
-        end0 = i32(keys - before)
+        before = at + column
+        end0 = keys - before
         end1, begin0 = end0, i32(0)
         if right:
-            last = i32(i32(own - before) + i32(bounds[1]))
-            end0, end1 = i32(min(end0, i32(last + 1))), i32(min(end1, i32(last + 9)))
+            last = own - before + bounds[1]
+            end0, end1 = min(end0, last + 1), min(end1, last + 9)
         if left:
-            begin0 = i32(i32(own - before) - i32(bounds[0]))
-        keep(x, begin0, end0, i32(begin0 + 8), end1)
+            begin0 = own - before - bounds[0]
+        keep(x, begin0, end0, begin0 + 8, end1)
     return hide
 
 
@@ -38,18 +38,18 @@ def make_hide_turned(width, left, right):
 
     @device_function
     def hide(x, own, at, column, exist, bounds):
-        before = i32(own - at - column)
+        before = own - at - column
         end0, end1, begin0 = i32(width), i32(width), i32(0)
         if left:
             end0 = i32(before + i32(bounds[0]) + 1)
             end1 = i32(end0 + 8)
         if right:
-            begin0 = i32(before - i32(bounds[1]))
+            begin0 = before - bounds[1]
         if exist <= 0:
-            end0 = i32(0)
+            end0 = 0
         if exist <= 8:
-            end1 = i32(0)
-        keep(x, begin0, end0, i32(begin0 + 8), end1)
+            end1 = 0
+        keep(x, begin0, end0, begin0 + 8, end1)
     return hide
 
 
@@ -60,9 +60,9 @@ def make_keep(width, begins):
     def keep(x, begin0, end0, begin1, end1):
         for j in range(width // 8):
             for e in range(2):
-                if i32(8 * j + e) >= end0 or (begins and i32(8 * j + e) < begin0):
+                if 8 * j + e >= end0 or (begins and 8 * j + e < begin0):
                     x[4 * j + e] = f32(NOTHING)
-                if i32(8 * j + e) >= end1 or (begins and i32(8 * j + e) < begin1):
+                if 8 * j + e >= end1 or (begins and 8 * j + e < begin1):
                     x[4 * j + 2 + e] = f32(NOTHING)
     return keep
 

@@ -100,10 +100,10 @@ def split(a, b):
     """(high, middle, low): words of the pieces of two numbers, those of `a` in the low halves."""
     high = floats_to_bfloat162(a, b)
     of_a, of_b = bfloat162_to_floats(high)
-    a, b = f32(a - of_a), f32(b - of_b)
+    a, b = a - of_a, b - of_b
     middle = floats_to_bfloat162(a, b)
     of_a, of_b = bfloat162_to_floats(middle)
-    return high, middle, floats_to_bfloat162(f32(a - of_a), f32(b - of_b))
+    return high, middle, floats_to_bfloat162(a - of_a, b - of_b)
 
 
 @functools.cache
@@ -134,25 +134,25 @@ def _make_part(kind, words, elements, of_keys):
             sequences, rows, keys = numbers
             _, rows, _, keys = terms.lengths(image, sequences, rows, keys)
             there = row < (keys if of_keys else rows)
-        column = i32(group * CHUNK)
-        at = i64(i64(image) * strides[0] + i64(h) * strides[1] + i64(row) * strides[2] + i64(column) * strides[3])
+        column = group * CHUNK
+        at = image * strides[0] + h * strides[1] + row * strides[2] + column * strides[3]
         values = cuda.local.array(CHUNK, f32)
         if WHOLE:
             raw = cuda.local.array(LENGTH, RAW)
-            fetch(raw, 0, advance(x, at), i32(0), i32(there))
+            fetch(raw, 0, advance(x, at), 0, i32(there))
             unpack(values, 0, raw, 0)
         else:
             for c in range(CHUNK):
                 values[c] = f32(0)
-                if there and i32(column + c) < elements:
-                    values[c] = load(x, i64(at + i64(c) * strides[3]))
-        to = advance(pieces, i64(i64(index) * 4))
+                if there and column + c < elements:
+                    values[c] = load(x, at + c * strides[3])
+        to = advance(pieces, i64(index) * 4)
         a, b = split(values[0], values[1]), split(values[2], values[3])
         c, d = split(values[4], values[5]), split(values[6], values[7])
-        step = i64(i64(count) * 4)
-        store4(to, i32(0), (a[0], b[0], c[0], d[0]))
-        store4(advance(to, step), i32(0), (a[1], b[1], c[1], d[1]))
-        store4(advance(to, i64(2 * step)), i32(0), (a[2], b[2], c[2], d[2]))
+        step = i64(count) * 4
+        store4(to, 0, (a[0], b[0], c[0], d[0]))
+        store4(advance(to, step), 0, (a[1], b[1], c[1], d[1]))
+        store4(advance(to, 2 * step), 0, (a[2], b[2], c[2], d[2]))
     return part
 
 
@@ -169,7 +169,7 @@ def kernel(kind, tensors, counts):
                    key_step):
         launch_dependent_grids()
         wait_for_previous_grid()
-        index, which = i32(i32(cuda.blockIdx.x) * THREADS + i32(cuda.threadIdx.x)), i32(cuda.blockIdx.y)
+        index, which = cuda.blockIdx.x * THREADS + cuda.threadIdx.x, cuda.blockIdx.y
         numbers = ((of_rows, of_keys, row_step, key_step), rows, keys)
         if counts and index == 0 and which == 0:
             counter[0] = u32(0)

@@ -106,15 +106,15 @@ class Terms(NamedTuple):
 @device_function
 def between(value, low, high):
     """A 32-bit integer clipped to a range."""
-    return i32(min(max(i32(value), i32(low)), i32(high)))
+    return min(max(value, low), i32(high))
 
 
 @device_function
 def find(t, offsets, step, batch):
-    low, high = i32(0), i32(batch)
-    while i32(high - low) > 1:
-        middle = i32(i32(low + high) >> 1)
-        if offsets[i64(i64(middle) * step)] <= t:
+    low, high = i32(0), batch
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if offsets[middle * step] <= t:
             low = middle
         else:
             high = middle
@@ -130,10 +130,10 @@ def make_lengths(kind):
     def limited(lengths, step, b, most):
         first, count = i32(0), i32(0)
         if PACKED:
-            first = between(lengths[i64(i64(b) * step)], 0, most)
-            count = i32(between(lengths[i64(i64(i64(b) + 1) * step)], first, most) - first)
+            first = between(lengths[b * step], 0, most)
+            count = between(lengths[(i64(b) + 1) * step], first, most) - first
         else:
-            count = between(lengths[i64(i64(b) * step)], 0, most)
+            count = between(lengths[b * step], 0, most)
         return first, count
 
     @device_function
@@ -153,10 +153,10 @@ def kept_of_eight(words, threshold):
     """Of four random words, a half for each of eight neighbouring keys, which are kept: bit k is that of key k."""
     bits = u32(0)
     for k in range(4):
-        if u32(words[k] << u32(16)) >= threshold:
-            bits = u32(bits | u32(1 << 2 * k))
+        if words[k] << 16 >= threshold:
+            bits = bits | u32(1 << 2 * k)
         if words[k] >= threshold:
-            bits = u32(bits | u32(2 << 2 * k))
+            bits = bits | u32(2 << 2 * k)
     return bits
 
 
@@ -169,24 +169,24 @@ def make_terms(kind) -> Terms:
 
     @device_function
     def shift(rows, keys):
-        return i32(keys - rows) if BOTTOM else i32(0)
+        return keys - rows if BOTTOM else 0
 
     @device_function
     def span(i, rows, keys, bounds):
         first, last = i32(0), i32(0)
         if i >= 0 and i < rows:
-            own = i32(i + shift(rows, keys))
-            first = i32(max(i32(own - i32(bounds[0])), i32(0)))
-            last = i32(max(first, i32(min(i32(own + i32(bounds[1]) + i32(1)), i32(keys)))))
+            own = i + shift(rows, keys)
+            first = max(own - bounds[0], 0)
+            last = max(first, min(own + bounds[1] + 1, keys))
         return first, last
 
     @device_function
     def column(j, rows, keys, bounds):
         first, last = i32(0), i32(0)
         if j >= 0 and j < keys:
-            own = i32(j - shift(rows, keys))
-            first = i32(max(i32(own - i32(bounds[1])), i32(0)))
-            last = i32(max(first, i32(min(i32(own + i32(bounds[0]) + i32(1)), i32(rows)))))
+            own = j - shift(rows, keys)
+            first = max(own - bounds[1], 0)
+            last = max(first, min(own + bounds[0] + 1, rows))
         return first, last
 
     @device_function
@@ -229,16 +229,16 @@ def make_terms(kind) -> Terms:
     @device_function
     def kept(p, seed, head, i, j, threshold, factor):
         if DROPOUT:
-            a, b, c, d = philox(seed, i64(i64(i64(head) << i64(32)) + i64(i)), i64(i32(j) >> 3))
-            word, pair = a, i32(i32(i32(j) >> 1) & 3)
+            a, b, c, d = philox(seed, (i64(head) << 32) + i, i64(j >> 3))
+            word, pair = a, (j >> 1) & 3
             if pair == 1:
                 word = b
             if pair == 2:
                 word = c
             if pair == 3:
                 word = d
-            if i32(j) & 1 == 0:
-                word = u32(word << u32(16))
+            if j & 1 == 0:
+                word = word << 16
             p = T(p * factor) if word >= threshold else T(0)
         return p
     return Terms(find, make_lengths(kind), shift, span, column, slope, score, slanted, permits,

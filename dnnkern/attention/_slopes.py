@@ -11,7 +11,7 @@ deltas are those of columns, and come from shared memory.
 import functools
 import math
 
-from ..device import device_function, f32, i32, i64, u32
+from ..device import device_function, f32, i64, u32
 from ..device.fastmath import ex2, fma
 from ..device.index import ceil_div
 from ..device.philox import philox
@@ -31,8 +31,8 @@ def row_level(lse, at, exists):
     level = f32(math.inf)
     if exists:
         value = lse[at]
-        if value != f32(NOTHING):
-            level = f32(value * f32(LOG2E))
+        if value != NOTHING:
+            level = value * LOG2E
     return level
 
 
@@ -51,8 +51,8 @@ def make_slopes(kind, width, turned):
     def places(line, at):
         """(row, key)."""
         if turned:
-            return i32(at), i32(line)
-        return i32(line), i32(at)
+            return at, line
+        return line, at
 
     @device_function
     def adjust(x, derivatives, line, at, column, scoring):
@@ -61,10 +61,10 @@ def make_slopes(kind, width, turned):
             for h in range(2):
                 for e in range(2):
                     k, where = 4 * j + 2 * h + e, i64(0)
-                    row, key = places(i32(line + 8 * h), i32(at + column + 8 * j + e))
+                    row, key = places(line + 8 * h, at + column + 8 * j + e)
                     if BIAS:
-                        where = i64(bias_at + i64(min(row, last_row)) * strides[2] + i64(min(key, last_key)) * strides[3])
-                    x[k], derivative = terms.slanted(x[k], i32(key - row - shift), slope, bias, where, scale, softcap)
+                        where = bias_at + min(row, last_row) * strides[2] + min(key, last_key) * strides[3]
+                    x[k], derivative = terms.slanted(x[k], key - row - shift, slope, bias, where, scale, softcap)
                     if CAPPED:
                         derivatives[k] = derivative
 
@@ -73,8 +73,8 @@ def make_slopes(kind, width, turned):
         seed, head, threshold, factor = dropping
         for j in range(width // 8):
             if turned:
-                level_pair = load_shared_2f32(u32(levels + u32(4 * (8 * j + column))))
-                delta_pair = load_shared_2f32(u32(deltas + u32(4 * (8 * j + column))))
+                level_pair = load_shared_2f32(levels + u32(4 * (8 * j + column)))
+                delta_pair = load_shared_2f32(deltas + u32(4 * (8 * j + column)))
             for h in range(2):
                 for e in range(2):
                     k, share = 4 * j + 2 * h + e, f32(1)
@@ -83,13 +83,13 @@ def make_slopes(kind, width, turned):
                     else:
                         level, delta = levels[h], deltas[h]
                     if DROPOUT:
-                        row, key = places(i32(line + 8 * h), i32(at + column + 8 * j + e))
+                        row, key = places(line + 8 * h, at + column + 8 * j + e)
                         share = terms.kept(f32(1), seed, head, row, key, threshold, factor)
-                    p = ex2(fma(x[k], steepness, f32(-level)))
-                    value = f32(p * fma(y[k], share, f32(-delta)))
+                    p = ex2(fma(x[k], steepness, -level))
+                    value = p * fma(y[k], share, -delta)
                     if CAPPED:
                         value = f32(value * derivatives[k])
-                    x[k], y[k] = f32(p * share), value
+                    x[k], y[k] = p * share, value
     return adjust, slopes
 
 
@@ -109,58 +109,58 @@ def make_turned_steps(kind, width, together):
     @device_function
     def place(j, column):
         """Bytes before the numbers of a fragment's columns 8 j + column and the next one."""
-        return u32(4 * i32(8 * j + 8 * j // together * together + column))
+        return u32(4 * (8 * j + 8 * j // together * together + column))
 
     @device_function
     def share(k, kept, factor):
         if DROPOUT:
-            return factor if (kept[k >> 5] >> _bit(k)) & u32(1) else f32(0)
+            return factor if (kept[k >> 5] >> _bit(k)) & 1 else f32(0)
         return f32(1)
 
     @device_function
     def exponentials(x, levels, column, steepness):
         for j in range(width // 8):
-            pair = load_shared_2f32(u32(levels + place(j, column)))
+            pair = load_shared_2f32(levels + place(j, column))
             for h in range(2):
                 for e in range(2):
-                    x[4 * j + 2 * h + e] = ex2(fma(x[4 * j + 2 * h + e], steepness, f32(-pair[e])))
+                    x[4 * j + 2 * h + e] = ex2(fma(x[4 * j + 2 * h + e], steepness, -pair[e]))
 
     @device_function
     def slopes(x, y, deltas, column, kept, factor):
         for j in range(width // 8):
-            pair = load_shared_2f32(u32(deltas + place(j, column)))
+            pair = load_shared_2f32(deltas + place(j, column))
             for h in range(2):
                 for e in range(2):
                     k = 4 * j + 2 * h + e
                     if DROPOUT:
                         part = share(k, kept, factor)
-                        y[k] = f32(x[k] * fma(y[k], part, f32(-pair[e])))
-                        x[k] = f32(x[k] * part)
+                        y[k] = x[k] * fma(y[k], part, -pair[e])
+                        x[k] = x[k] * part
                     else:
-                        y[k] = f32(x[k] * f32(y[k] - pair[e]))
+                        y[k] = x[k] * (y[k] - pair[e])
 
     @device_function
     def capped_columns(j, s):
         x, y, levels, deltas, line, at, column, scoring, kept, factor = s
         shift, slope, bias, bias_at, strides, last_row, last_key, scale, softcap = scoring
-        level_pair = load_shared_2f32(u32(levels + place(j, column)))
-        delta_pair = load_shared_2f32(u32(deltas + place(j, column)))
+        level_pair = load_shared_2f32(levels + place(j, column))
+        delta_pair = load_shared_2f32(deltas + place(j, column))
         for h in range(2):
             for e in range(2):
-                k, where = i32(4 * j + 2 * h + e), i64(0)
-                row, key = i32(at + column + 8 * j + e), i32(line + 8 * h)
+                k, where = 4 * j + 2 * h + e, i64(0)
+                row, key = at + column + 8 * j + e, line + 8 * h
                 if BIAS:
-                    where = i64(bias_at + i64(min(row, last_row)) * strides[2] + i64(min(key, last_key)) * strides[3])
-                score, derivative = terms.slanted(x[k], i32(key - row - shift), slope, bias, where, scale, softcap)
-                p = f32(0) if x[k] == f32(NOTHING) else ex2(fma(score, f32(LOG2E), f32(-level_pair[e])))
+                    where = bias_at + min(row, last_row) * strides[2] + min(key, last_key) * strides[3]
+                score, derivative = terms.slanted(x[k], key - row - shift, slope, bias, where, scale, softcap)
+                p = f32(0) if x[k] == NOTHING else ex2(fma(score, f32(LOG2E), -level_pair[e]))
                 part = share(k, kept, factor)
-                y[k] = f32(f32(p * fma(y[k], part, f32(-delta_pair[e]))) * derivative)
-                x[k] = f32(p * part)
+                y[k] = p * fma(y[k], part, -delta_pair[e]) * derivative
+                x[k] = p * part
     columns = unrolled(width // 8, capped_columns)
 
     @device_function
     def capped(x, y, levels, deltas, line, at, column, scoring, kept, factor):
-        columns(i32(0), (x, y, levels, deltas, line, at, column, scoring, kept, factor))
+        columns(0, (x, y, levels, deltas, line, at, column, scoring, kept, factor))
     return exponentials, slopes, capped
 
 
@@ -183,17 +183,17 @@ def make_turned_kept(width):
     @device_function
     def find(kept, dropping, line, at, lane):
         seed, head, threshold, _ = dropping
-        own, t = i32(lane >> 2), i32(lane & 3)
+        own, t = lane >> 2, lane & 3
         for word in range(MASKS):
             drawn = u32(0)
             for h in range(2):
-                group = i64(i32(line + 8 * h) >> 3)
+                group = i64((line + 8 * h) >> 3)
                 for half in range(2 if width > 64 * word + 32 else 1):
-                    row = i32(at + 64 * word + 32 * half + 8 * i32(own >> 1) + 2 * t + i32(own & 1))
-                    four = philox(seed, i64(i64(i64(head) << i64(32)) + i64(row)), group)
-                    drawn = u32(drawn | u32(kept_of_eight(four, threshold) << u32(8 * (2 * h + half))))
+                    row = at + 64 * word + 32 * half + 8 * (own >> 1) + 2 * t + (own & 1)
+                    four = philox(seed, (i64(head) << 32) + row, group)
+                    drawn = drawn | (kept_of_eight(four, threshold) << u32(8 * (2 * h + half)))
             kept[word] = u32(0)
             for source in range(8):
-                bits = u32(u32(shuffle_sync(u32(FULL), drawn, i32(4 * source + t)) >> u32(own)) & u32(0x01010101))
-                kept[word] = u32(kept[word] | u32(bits << u32(source)))
+                bits = (shuffle_sync(u32(FULL), drawn, 4 * source + t) >> u32(own)) & 0x01010101
+                kept[word] = kept[word] | (bits << u32(source))
     return find

@@ -97,7 +97,7 @@ def make_loader(source, height, width, pitch, threads):
         @device_function
         def copy(to, p, row, column, there, steps):
             inside = there and column < ELEMENTS
-            at = i64(i64(row) * steps[0] + i64(column)) if inside else i64(0)
+            at = row * steps[0] + column if inside else i64(0)
             copy_async16(to, address(p, at), i64(0), u32(16) if inside else u32(0))
     elif ACCESS:
         RAW, LENGTH, fetch, unpack = make_reader(source.dtype, CHUNK, ACCESS)
@@ -106,11 +106,11 @@ def make_loader(source, height, width, pitch, threads):
         def copy(to, p, row, column, there, steps):
             raw, values = cuda.local.array(LENGTH, RAW), cuda.local.array(CHUNK, T)
             inside = there and column < ELEMENTS
-            at = i64(i64(row) * steps[0] + i64(column)) if inside else i64(0)
-            fetch(raw, 0, advance(p, at), i32(0), i32(inside))
+            at = row * steps[0] + column if inside else i64(0)
+            fetch(raw, 0, advance(p, at), 0, i32(inside))
             unpack(values, 0, raw, 0)
             for c in range(0, CHUNK, GROUP):
-                put_group(u32(to + u32(c * ITEM)), values, c)
+                put_group(to + u32(c * ITEM), values, c)
     else:
         load_one = element(source.dtype).load
 
@@ -119,8 +119,8 @@ def make_loader(source, height, width, pitch, threads):
             values = cuda.local.array(CHUNK, T)
             for c in range(CHUNK):
                 values[c] = T(0)
-                if there and i32(column + c) < ELEMENTS:
-                    values[c] = T(load_one(p, i64(i64(row) * steps[0] + i64(column + c) * steps[1])))
+                if there and column + c < ELEMENTS:
+                    values[c] = T(load_one(p, row * steps[0] + (column + c) * steps[1]))
             put_group(to, values, 0)
 
     @device_function
@@ -133,11 +133,11 @@ def make_loader(source, height, width, pitch, threads):
     @device_function
     def load(to, p, first, left, steps, thread):
         for turn in range(TURNS):
-            index = i32(thread + turn * threads)
+            index = thread + turn * threads
             if not PARTIAL or index < COUNT:
                 row, chunk = divide_remainder(index, (SIZE, MULTIPLIER, SHIFT))
-                column = i32(chunk * CHUNK)
-                copy(u32(to + u32(i32(row * pitch + column) * ITEM)), p, i32(first + row), column, i32(first + row) < left, steps)
+                column = chunk * CHUNK
+                copy(to + u32((row * pitch + column) * ITEM), p, first + row, column, first + row < left, steps)
     return load
 
 
@@ -171,9 +171,9 @@ def make_products(threads, dtype):
             of_a, of_b = cuda.local.array(A, T), cuda.local.array(B, T)
             for group in range(groups):
                 for r in range(ROWS):
-                    spread(of_a, r, ROWS, u32(a + u32((r * pitch + group * G) * ITEM)))
+                    spread(of_a, r, ROWS, a + u32((r * pitch + group * G) * ITEM))
                 for c in range(COLUMNS):
-                    spread(of_b, c, COLUMNS, u32(b + u32((c * LANES * pitch + group * G) * ITEM)))
+                    spread(of_b, c, COLUMNS, b + u32((c * LANES * pitch + group * G) * ITEM))
                 for g in range(G):
                     outer(sums, of_a, g * ROWS, of_b, g * COLUMNS)
         return product
@@ -187,10 +187,10 @@ def make_products(threads, dtype):
             of_a, of_b = cuda.local.array(A, T), cuda.local.array(COUNT, T)
             for group in range(height // G):
                 for r in range(ROWS):
-                    spread(of_a, r, ROWS, u32(a + u32((r * a_pitch + group * G) * ITEM)))
+                    spread(of_a, r, ROWS, a + u32((r * a_pitch + group * G) * ITEM))
                 for g in range(G):
                     for c in range(0, COUNT, G):
-                        spread(of_b, c, 1, u32(b + u32(((group * G + g) * b_pitch + c * LANES) * ITEM)))
+                        spread(of_b, c, 1, b + u32(((group * G + g) * b_pitch + c * LANES) * ITEM))
                     outer(sums, of_a, g * ROWS, of_b, 0)
         return product
     return turned, straight
@@ -210,12 +210,12 @@ def make_row_store(dtype, elements, words, lanes, count):
     @device_function
     def store(row, step, lane, sums, k):
         for c in range(0, count, GROUP):
-            column = i32(i32(lane * GROUP) + c * lanes)
+            column = lane * GROUP + c * lanes
             if words:
                 if column < elements:
                     put(row, column, sums, k + c)
             else:
                 for e in range(GROUP):
-                    if i32(column + e) < elements:
-                        store_one(row, i64(i64(column + e) * step), sums[k + c + e])
+                    if column + e < elements:
+                        store_one(row, (column + e) * step, sums[k + c + e])
     return store

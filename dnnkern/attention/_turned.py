@@ -58,7 +58,7 @@ def kernel(kind, elements, words):
         """Four neighbours of a row, zeros of one that is not there."""
         word = u32(0)
         if WORDS:
-            word = load1_nc_if(as_u32(advance(row, i64(column))), i32(0), i32(there))
+            word = load1_nc_if(as_u32(advance(row, i64(column))), 0, i32(there))
         else:
             for b in range(4):
                 if there and i32(column + b) < elements:
@@ -69,7 +69,7 @@ def kernel(kind, elements, words):
     def sdpa_turn_values(v, turned, counter, count, groups, halves, heads, v_strides, rows, keys, of_rows, of_keys, row_step, key_step):
         launch_dependent_grids()
         wait_for_previous_grid()
-        index = i32(i32(cuda.blockIdx.x) * THREADS + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index == 0:
             counter[0] = u32(0)
         if index < count:
@@ -77,12 +77,12 @@ def kernel(kind, elements, words):
             line, half = divide_remainder(rest, halves)
             image, g = divide_remainder(line, heads)
             _, _, _, keys_there = terms.lengths(image, (of_rows, of_keys, row_step, key_step), rows, keys)
-            column, first = i32(4 * group), i32(16 * half)
-            at = advance(v, i64(i64(image) * v_strides[0] + i64(g) * v_strides[1] + i64(first) * v_strides[2]))
+            column, first = 4 * group, 16 * half
+            at = advance(v, image * v_strides[0] + g * v_strides[1] + first * v_strides[2])
             given = cuda.local.array(16, u32)
             for key in range(16):
-                there = i32(first + key) < keys_there and column < elements
-                given[key] = fetch(advance(at, i64(key * v_strides[2])), column, v_strides[3], there)
+                there = first + key < keys_there and column < elements
+                given[key] = fetch(advance(at, key * v_strides[2]), column, v_strides[3], there)
             turns = cuda.local.array(16, u32)
             for c in range(4):
                 a, b, d, e = given[2 * c], given[2 * c + 1], given[8 + 2 * c], given[9 + 2 * c]
@@ -90,9 +90,9 @@ def kernel(kind, elements, words):
                 turns[c], turns[4 + c] = permute_bytes(low, high, u32(0x5410)), permute_bytes(low, high, u32(0x7632))
                 low, high = permute_bytes(a, b, u32(0x7362)), permute_bytes(d, e, u32(0x7362))
                 turns[8 + c], turns[12 + c] = permute_bytes(low, high, u32(0x5410)), permute_bytes(low, high, u32(0x7632))
-            to = advance(turned, i64(i64(index) * 16))
+            to = advance(turned, i64(index) * 16)
             for k in range(4):
-                store4(to, i32(4 * k), (turns[4 * k], turns[4 * k + 1], turns[4 * k + 2], turns[4 * k + 3]))
+                store4(to, 4 * k, (turns[4 * k], turns[4 * k + 1], turns[4 * k + 2], turns[4 * k + 3]))
     return sdpa_turn_values
 
 

@@ -246,7 +246,7 @@ def make_locate(height, by_head=False):
         if by_head:
             image, h = h, image
         g, _ = divide_remainder(h, group_of)
-        return image, h, g, i32(i32(tiles - 1 - below) * height)
+        return image, h, g, (tiles - 1 - below) * height
     return locate
 
 

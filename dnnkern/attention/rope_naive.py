@@ -60,23 +60,23 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, 2))
     def rope_naive(x, cos, sin, y, threads, items, pairs, sizes, strides, steps):
-        index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if index < threads:
             row, item = divided(index, items)
             offsets = cuda.local.array(4, i64)
             places(row, sizes, strides, offsets)
             x_at, y_at = offsets[0], offsets[3]
             if item < pairs:
-                first, second = item, i64(item + pairs)
+                first, second = item, item + pairs
                 if INTERLEAVED:
                     first, second = i64(2 * item), i64(2 * item + 1)
-                c = T(load_angle(cos, i64(offsets[1] + item * steps[1])))
-                s = T(load_angle(sin, i64(offsets[2] + item * steps[2])))
-                a, b = turn(load(x, i64(x_at + first * steps[0])), load(x, i64(x_at + second * steps[0])), c, s)
-                store(y, i64(y_at + first * steps[3]), a)
-                store(y, i64(y_at + second * steps[3]), b)
+                c = T(load_angle(cos, offsets[1] + item * steps[1]))
+                s = T(load_angle(sin, offsets[2] + item * steps[2]))
+                a, b = turn(load(x, x_at + first * steps[0]), load(x, x_at + second * steps[0]), c, s)
+                store(y, y_at + first * steps[3], a)
+                store(y, y_at + second * steps[3], b)
             else:
-                store(y, i64(y_at + i64(item + pairs) * steps[3]), load(x, i64(x_at + i64(item + pairs) * steps[0])))
+                store(y, y_at + (item + pairs) * steps[3], load(x, x_at + (item + pairs) * steps[0]))
     return rope_naive
 
 

@@ -111,7 +111,7 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, 4))
     def rope_rows(x, cos, sin, y, threads, items, chunks, pairs, divisors, strides):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < threads:
             row, item = divide_remainder(index, items)
             offsets = cuda.local.array(4, i64)
@@ -121,11 +121,11 @@ def kernel(config):
                 raw, values = cuda.local.array(LENGTH, X), cuda.local.array(VALUES, T)
                 raw_cos, raw_sin = cuda.local.array(C_LENGTH, C), cuda.local.array(S_LENGTH, S)
                 c, s = cuda.local.array(COUNT, T), cuda.local.array(COUNT, T)
-                first = i32(item * i32(WHOLE))
+                first = item * WHOLE
                 for half in range(HALVES):
-                    fetch(raw, half * X_LENGTH, x, i32(first + half * pairs), i32(1))
-                fetch_cos(raw_cos, 0, advance(cos, offsets[1]), i32(item * i32(COUNT)), i32(1))
-                fetch_sin(raw_sin, 0, advance(sin, offsets[2]), i32(item * i32(COUNT)), i32(1))
+                    fetch(raw, half * X_LENGTH, x, first + half * pairs, 1)
+                fetch_cos(raw_cos, 0, advance(cos, offsets[1]), item * COUNT, 1)
+                fetch_sin(raw_sin, 0, advance(sin, offsets[2]), item * COUNT, 1)
                 for half in range(HALVES):
                     unpack(values, half * WHOLE, raw, half * X_LENGTH)
                 unpack_cos(c, 0, raw_cos, 0)
@@ -136,7 +136,7 @@ def kernel(config):
                     else:
                         values[k], values[k + COUNT] = turn(values[k], values[k + COUNT], T(c[k]), T(s[k]))
                 for half in range(HALVES):
-                    put(y, i32(first + half * pairs), values, half * WHOLE)
+                    put(y, first + half * pairs, values, half * WHOLE)
             else:
                 rest, some = cuda.local.array(COPY_LENGTH, COPY), cuda.local.array(COUNT, T)
                 at = i32(i32(2) * pairs + i32(item - chunks) * i32(COUNT))

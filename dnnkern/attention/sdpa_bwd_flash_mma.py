@@ -156,41 +156,41 @@ def rows_kernel(config):
                           do_strides, dq_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides,
                           sink, sink_step, bounds, scale, softcap, seed, offset, threshold, factor):
         memory = cuda.shared.array(0, u32)
-        base = u32(shared_address(memory, 0))
-        thread = i32(cuda.threadIdx.x)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
+        base = shared_address(memory, 0)
+        thread = cuda.threadIdx.x
+        lane, warp = thread & 31, thread >> 5
         seed = terms.seed_of(seed, offset)
-        rank, place = divide_remainder(i32(cuda.blockIdx.x), lines)
+        rank, place = divide_remainder(cuda.blockIdx.x, lines)
         image, h = divide_remainder(place, heads_of)
         g, _ = divide_remainder(h, group_of_heads)
-        batch, all_rows, all_keys = i32(sizes[0]), i32(sizes[1]), i32(sizes[2])
-        b, i0 = tile_of(image, i32(tiles - 1 - rank), of_rows, row_step, batch, all_rows)
+        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
+        b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
         first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_key, keys = i32(0), i32(0)
         written = rows if PACKED else all_rows
         if i0 >= 0 and i0 < written:
             first, first_end = terms.span(i0, rows, keys, bounds)
-            last_begin, last = terms.span(i32(min(i32(i0 + HEIGHT), rows) - 1), rows, keys, bounds)
+            last_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
             if i0 >= rows:
                 last = first
-            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), i32(b * i32(heads_of[0]) + h)
-            of_q = advance(q, i64(i64(image) * q_strides[0] + i64(h) * q_strides[1] + i64(first_row) * q_strides[2]))
-            of_do = advance(do, i64(i64(image) * do_strides[0] + i64(h) * do_strides[1] + i64(first_row) * do_strides[2]))
-            of_dq = advance(dq, i64(i64(image) * dq_strides[0] + i64(h) * dq_strides[1] + i64(first_row) * dq_strides[2]))
-            of_k = advance(k, i64(i64(image) * k_strides[0] + i64(g) * k_strides[1] + i64(first_key) * k_strides[2]))
-            of_v = advance(v, i64(i64(image) * v_strides[0] + i64(g) * v_strides[1] + i64(first_key) * v_strides[2]))
-            bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
-            mask_at = i64(i64(image) * mask_strides[0] + i64(h) * mask_strides[1])
-            lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(first_row) * lse_strides[2])
-            delta_at = i64(i64(i64(place) * i64(all_rows)) + i64(first_row))
-            row, column = i32(i0 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
-            steepness = f32(LOG2E) if ADJUSTED else f32(scale * f32(LOG2E))
-            scoring = (shift, slope, bias, bias_at, bias_strides, i32(rows - 1), i32(keys - 1), scale, softcap)
-            of_rows_at, of_do_at = u32(base + u32(warp * 16 * PITCH)), u32(base + u32(DO_AT) + u32(warp * 16 * V_PITCH))
-            a, a_do = u32(of_rows_at + left_place(lane, PITCH)), u32(of_do_at + left_place(lane, V_PITCH))
-            b_k, b_v = u32(base + u32(K_AT) + right_place(lane, PITCH)), u32(base + u32(V_AT) + right_place(lane, V_PITCH))
-            turned_k = u32(base + u32(K_AT) + turned_place(lane, PITCH))
+            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), b * i32(heads_of[0]) + h
+            of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
+            of_do = advance(do, image * do_strides[0] + h * do_strides[1] + first_row * do_strides[2])
+            of_dq = advance(dq, image * dq_strides[0] + h * dq_strides[1] + first_row * dq_strides[2])
+            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
+            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
+            bias_at = image * bias_strides[0] + h * bias_strides[1]
+            mask_at = image * mask_strides[0] + h * mask_strides[1]
+            lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
+            delta_at = place * i64(all_rows) + first_row
+            row, column = i0 + warp * 16 + (lane >> 2), (lane & 3) * 2
+            steepness = f32(LOG2E) if ADJUSTED else scale * LOG2E
+            scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
+            of_rows_at, of_do_at = base + u32(warp * 16 * PITCH), base + DO_AT + u32(warp * 16 * V_PITCH)
+            a, a_do = of_rows_at + left_place(lane, PITCH), of_do_at + left_place(lane, V_PITCH)
+            b_k, b_v = base + K_AT + right_place(lane, PITCH), base + V_AT + right_place(lane, V_PITCH)
+            turned_k = base + K_AT + turned_place(lane, PITCH)
 
             x, y, sums = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32)
             words, left, right = cuda.local.array(WORDS, u32), cuda.local.array(4, u32), cuda.local.array(4, u32)
@@ -199,16 +199,16 @@ def rows_kernel(config):
             for c in range(SUMS):
                 sums[c] = f32(0)
             for r in range(2):
-                i = i32(row + 8 * r)
-                levels[r], deltas[r], scales[r] = row_level(lse, i64(lse_at + i64(i) * lse_strides[2]), i < rows), f32(0), f32(0)
+                i = row + 8 * r
+                levels[r], deltas[r], scales[r] = row_level(lse, lse_at + i * lse_strides[2], i < rows), f32(0), f32(0)
                 if i < rows:
-                    deltas[r], scales[r] = delta[i64(delta_at + i64(i))], scale
+                    deltas[r], scales[r] = delta[delta_at + i], scale
             if first < last:
                 load_q(base, of_q, i0, rows, (q_strides[2], q_strides[3]), thread)
-                load_do(u32(base + u32(DO_AT)), of_do, i0, rows, (do_strides[2], do_strides[3]), thread)
+                load_do(base + DO_AT, of_do, i0, rows, (do_strides[2], do_strides[3]), thread)
             for at in range(first, last, WIDTH):
-                load_k(u32(base + u32(K_AT)), of_k, i32(at), keys, (k_strides[2], k_strides[3]), thread)
-                load_v(u32(base + u32(V_AT)), of_v, i32(at), keys, (v_strides[2], v_strides[3]), thread)
+                load_k(base + K_AT, of_k, at, keys, (k_strides[2], k_strides[3]), thread)
+                load_v(base + V_AT, of_v, at, keys, (v_strides[2], v_strides[3]), thread)
                 commit_copies()
                 landed()
                 cuda.syncthreads()
@@ -217,12 +217,12 @@ def rows_kernel(config):
                 score(x, left, right, a, b_k)
                 value(y, left, right, a_do, b_v)
                 if ADJUSTED:
-                    adjust(x, derivatives, row, i32(at), column, scoring)
+                    adjust(x, derivatives, row, at, column, scoring)
                 if MASK:
                     exclude(x, row, i32(at), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
-                if i32(at + WIDTH) > first_end or at < last_begin:
-                    hide(x, i32(row + shift), i32(at), column, keys, bounds)
-                slopes(x, y, levels, deltas, derivatives, row, i32(at), column, steepness, (seed, head, threshold, factor))
+                if at + WIDTH > first_end or at < last_begin:
+                    hide(x, row + shift, at, column, keys, bounds)
+                slopes(x, y, levels, deltas, derivatives, row, at, column, steepness, (seed, head, threshold, factor))
                 pack(words, y)
                 weigh(sums, words, right, turned_k)
                 cuda.syncthreads()
@@ -248,25 +248,25 @@ def keys_kernel(config):
     def load_numbers(base, lse, lse_at, lse_step, delta, delta_at, i, rows, thread):
         """Levels and deltas of a tile of rows."""
         if thread < WIDTH:
-            mine, own = i32(i + thread), f32(0)
-            level = row_level(lse, i64(lse_at + i64(mine) * lse_step), mine < rows)
+            mine, own = i + thread, f32(0)
+            level = row_level(lse, lse_at + mine * lse_step, mine < rows)
             if mine < rows:
-                own = delta[i64(delta_at + i64(mine))]
-            store_shared_f32(u32(base + u32(LEVELS) + u32(thread * 4)), level)
-            store_shared_f32(u32(base + u32(DELTAS) + u32(thread * 4)), own)
+                own = delta[delta_at + mine]
+            store_shared_f32(base + LEVELS + u32(thread * 4), level)
+            store_shared_f32(base + DELTAS + u32(thread * 4), own)
 
     @jit(launch_bounds=(t.count, t.blocks))
     def sdpa_dkv_flash_mma(q, k, v, do, dk, dv, lse, delta, sizes, lines, heads_of, tiles, group, q_strides, k_strides, v_strides,
                            do_strides, dk_strides, dv_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask,
                            mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset, threshold, factor):
         memory = cuda.shared.array(0, u32)
-        base = u32(shared_address(memory, 0))
-        thread = i32(cuda.threadIdx.x)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
+        base = shared_address(memory, 0)
+        thread = cuda.threadIdx.x
+        lane, warp = thread & 31, thread >> 5
         seed = terms.seed_of(seed, offset)
-        tile, place = divide_remainder(i32(cuda.blockIdx.x), lines)
+        tile, place = divide_remainder(cuda.blockIdx.x, lines)
         image, g = divide_remainder(place, heads_of)
-        batch, all_rows, all_keys = i32(sizes[0]), i32(sizes[1]), i32(sizes[2])
+        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
         b, j0 = tile_of(image, tile, of_keys, key_step, batch, all_keys)
         first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
@@ -274,21 +274,21 @@ def keys_kernel(config):
         written = keys if PACKED else all_keys
         if j0 >= 0 and j0 < written:
             first, _ = terms.column(j0, rows, keys, bounds)
-            _, last = terms.column(i32(min(i32(j0 + HEIGHT), keys) - 1), rows, keys, bounds)
-            last = i32(min(last, rows))
+            _, last = terms.column(min(j0 + HEIGHT, keys) - 1, rows, keys, bounds)
+            last = min(last, rows)
             if j0 >= keys:
                 last = first
-            shift, heads = terms.shift(rows, keys), i32(i32(heads_of[0]) * i32(group))
-            of_k = advance(k, i64(i64(image) * k_strides[0] + i64(g) * k_strides[1] + i64(first_key) * k_strides[2]))
-            of_v = advance(v, i64(i64(image) * v_strides[0] + i64(g) * v_strides[1] + i64(first_key) * v_strides[2]))
-            to_dk = advance(dk, i64(i64(image) * dk_strides[0] + i64(g) * dk_strides[1] + i64(first_key) * dk_strides[2]))
-            to_dv = advance(dv, i64(i64(image) * dv_strides[0] + i64(g) * dv_strides[1] + i64(first_key) * dv_strides[2]))
-            key, column = i32(j0 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
-            steepness = f32(LOG2E) if ADJUSTED else f32(scale * f32(LOG2E))
-            of_keys_at, of_values_at = u32(base + u32(warp * 16 * PITCH)), u32(base + u32(V_AT) + u32(warp * 16 * V_PITCH))
-            a, a_v = u32(of_keys_at + left_place(lane, PITCH)), u32(of_values_at + left_place(lane, V_PITCH))
-            b_q, b_do = u32(base + u32(Q_AT) + right_place(lane, PITCH)), u32(base + u32(DO_AT) + right_place(lane, V_PITCH))
-            turned_q, turned_do = u32(base + u32(Q_AT) + turned_place(lane, PITCH)), u32(base + u32(DO_AT) + turned_place(lane, V_PITCH))
+            shift, heads = terms.shift(rows, keys), i32(heads_of[0]) * group
+            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
+            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
+            to_dk = advance(dk, image * dk_strides[0] + g * dk_strides[1] + first_key * dk_strides[2])
+            to_dv = advance(dv, image * dv_strides[0] + g * dv_strides[1] + first_key * dv_strides[2])
+            key, column = j0 + warp * 16 + (lane >> 2), (lane & 3) * 2
+            steepness = f32(LOG2E) if ADJUSTED else scale * LOG2E
+            of_keys_at, of_values_at = base + u32(warp * 16 * PITCH), base + V_AT + u32(warp * 16 * V_PITCH)
+            a, a_v = of_keys_at + left_place(lane, PITCH), of_values_at + left_place(lane, V_PITCH)
+            b_q, b_do = base + Q_AT + right_place(lane, PITCH), base + DO_AT + right_place(lane, V_PITCH)
+            turned_q, turned_do = base + Q_AT + turned_place(lane, PITCH), base + DO_AT + turned_place(lane, V_PITCH)
 
             x, y = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32)
             sums, sums_v = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32)
@@ -300,22 +300,22 @@ def keys_kernel(config):
                 sums_v[c] = f32(0)
             if first < last:
                 load_k(base, of_k, j0, keys, (k_strides[2], k_strides[3]), thread)
-                load_v(u32(base + u32(V_AT)), of_v, j0, keys, (v_strides[2], v_strides[3]), thread)
-            for member in range(i32(group)):
-                h = i32(i32(g * i32(group)) + member)
-                slope, head = terms.slope(h, heads), i32(b * heads + h)
-                of_q = advance(q, i64(i64(image) * q_strides[0] + i64(h) * q_strides[1] + i64(first_row) * q_strides[2]))
-                of_do = advance(do, i64(i64(image) * do_strides[0] + i64(h) * do_strides[1] + i64(first_row) * do_strides[2]))
-                bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
-                mask_at = i64(i64(image) * mask_strides[0] + i64(h) * mask_strides[1])
-                lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(first_row) * lse_strides[2])
-                delta_at = i64(i64(i64(i64(image) * heads + h) * i64(all_rows)) + i64(first_row))
-                scoring = (shift, slope, bias, bias_at, bias_strides, i32(rows - 1), i32(keys - 1), scale, softcap)
+                load_v(base + V_AT, of_v, j0, keys, (v_strides[2], v_strides[3]), thread)
+            for member in range(group):
+                h = g * group + member
+                slope, head = terms.slope(h, heads), b * heads + h
+                of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
+                of_do = advance(do, image * do_strides[0] + h * do_strides[1] + first_row * do_strides[2])
+                bias_at = image * bias_strides[0] + h * bias_strides[1]
+                mask_at = image * mask_strides[0] + h * mask_strides[1]
+                lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
+                delta_at = (i64(image) * heads + h) * all_rows + first_row
+                scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
                 for i0 in range(first, last, WIDTH):
-                    load_q(u32(base + u32(Q_AT)), of_q, i32(i0), rows, (q_strides[2], q_strides[3]), thread)
-                    load_do(u32(base + u32(DO_AT)), of_do, i32(i0), rows, (do_strides[2], do_strides[3]), thread)
+                    load_q(base + Q_AT, of_q, i0, rows, (q_strides[2], q_strides[3]), thread)
+                    load_do(base + DO_AT, of_do, i0, rows, (do_strides[2], do_strides[3]), thread)
                     commit_copies()
-                    load_numbers(base, lse, lse_at, lse_strides[2], delta, delta_at, i32(i0), rows, thread)
+                    load_numbers(base, lse, lse_at, lse_strides[2], delta, delta_at, i0, rows, thread)
                     landed()
                     cuda.syncthreads()
                     for c in range(SCORES):
@@ -323,14 +323,14 @@ def keys_kernel(config):
                     score(x, left, right, a, b_q)
                     value(y, left, right, a_v, b_do)
                     if ADJUSTED:
-                        adjust(x, derivatives, key, i32(i0), column, scoring)
+                        adjust(x, derivatives, key, i0, column, scoring)
                     if MASK:
                         exclude(x, key, i32(i0), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
-                    begin, _ = terms.span(i32(min(i32(i0 + WIDTH), rows) - 1), rows, keys, bounds)
-                    _, end = terms.span(i32(i0), rows, keys, bounds)
-                    if begin > j0 or end < i32(j0 + HEIGHT):
-                        hide(x, i32(key - shift), i32(i0), column, i32(keys - key), bounds)
-                    slopes(x, y, u32(base + u32(LEVELS)), u32(base + u32(DELTAS)), derivatives, key, i32(i0), column, steepness,
+                    begin, _ = terms.span(min(i0 + WIDTH, rows) - 1, rows, keys, bounds)
+                    _, end = terms.span(i0, rows, keys, bounds)
+                    if begin > j0 or end < j0 + HEIGHT:
+                        hide(x, key - shift, i0, column, keys - key, bounds)
+                    slopes(x, y, base + LEVELS, base + DELTAS, derivatives, key, i0, column, steepness,
                            (seed, head, threshold, factor))
                     pack(words, x)
                     by_v(sums_v, words, right, turned_do)
@@ -338,10 +338,10 @@ def keys_kernel(config):
                     by_q(sums, words, right, turned_q)
                     cuda.syncthreads()
             for r in range(2):
-                factors[r] = scale if i32(key + 8 * r) < keys else f32(0)
+                factors[r] = scale if key + 8 * r < keys else f32(0)
             store_dk(sums, factors, to_dk, dk_strides, key, written, column)
             for r in range(2):
-                factors[r] = f32(1) if i32(key + 8 * r) < keys else f32(0)
+                factors[r] = f32(1) if key + 8 * r < keys else f32(0)
             store_dv(sums_v, factors, to_dv, dv_strides, key, written, column)
     return sdpa_dkv_flash_mma
 

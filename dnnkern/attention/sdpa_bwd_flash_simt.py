@@ -133,7 +133,7 @@ def make_slope(kind):
     def slope_of(x, y, visible, i, j, shift, slope, bias, at, level, delta, head, scale, softcap, seed, threshold, factor):
         by_product, used = T(0), T(0)
         if visible:
-            score, derivative = terms.slanted(x, i32(j - i - shift), slope, bias, at, scale, softcap)
+            score, derivative = terms.slanted(x, j - i - shift, slope, bias, at, scale, softcap)
             p, share = powers.rise(score, level), T(1)
             if DROPOUT:
                 share = terms.kept(T(1), seed, head, i, j, threshold, factor)
@@ -182,17 +182,17 @@ def rows_kernel(config):
         """A row of the thread: ds, to shared memory."""
         (x, y, levels, deltas, memory, p_at, i0, j0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides, mask,
          mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
-        i = i32(i0 + r)
+        i = i0 + r
         for c in range(COLUMNS):
-            j, at = i32(j0 + c * LANES), i64(0)
+            j, at = j0 + c * LANES, i64(0)
             visible = i < rows and (whole or seen(i, j, shift, keys, bounds))
             if MASK and visible:
                 visible = terms.permits(mask, i64(mask_at + i64(i) * mask_strides[2] + i64(j) * mask_strides[3]))
             if BIAS and visible:
-                at = i64(bias_at + i64(i) * bias_strides[2] + i64(j) * bias_strides[3])
+                at = bias_at + i * bias_strides[2] + j * bias_strides[3]
             value, _ = slope_of(x[r * COLUMNS + c], y[r * COLUMNS + c], visible, i, j, shift, slope, bias, at, levels[r], deltas[r], head,
                                 scale, softcap, seed, threshold, factor)
-            memory[i32(p_at + r * P_PITCH + lane + c * LANES)] = value
+            memory[p_at + r * P_PITCH + lane + c * LANES] = value
     absorb_all = unrolled(ROWS, absorb)
 
     @device_function
@@ -200,8 +200,8 @@ def rows_kernel(config):
         sums, i0, lane, written, of_dq, dq_strides, scale = s
         for c in range(OWN):
             sums[r * OWN + c] = T(sums[r * OWN + c] * scale)
-        if i32(i0 + r) < written:
-            store(advance(of_dq, i64(i64(i32(i0 + r)) * dq_strides[2])), dq_strides[3], lane, sums, r * OWN)
+        if i0 + r < written:
+            store(advance(of_dq, (i0 + r) * dq_strides[2]), dq_strides[3], lane, sums, r * OWN)
     finish_all = unrolled(ROWS, finish)
 
     @jit(launch_bounds=(THREADS, 1))
@@ -209,65 +209,65 @@ def rows_kernel(config):
                            do_strides, dq_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask,
                            mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset, threshold, factor):
         memory = cuda.shared.array(0, T)
-        base = u32(shared_address(memory, 0))
-        thread = i32(cuda.threadIdx.x)
-        lane, line = i32(thread % LANES), i32(thread // LANES)
+        base = shared_address(memory, 0)
+        thread = cuda.threadIdx.x
+        lane, line = thread % LANES, thread // LANES
         seed = terms.seed_of(seed, offset)
-        rank, place = divide_remainder(i32(cuda.blockIdx.x), lines)
+        rank, place = divide_remainder(cuda.blockIdx.x, lines)
         image, h = divide_remainder(place, heads_of)
         g, _ = divide_remainder(h, group_of_heads)
-        batch, all_rows, all_keys = i32(sizes[0]), i32(sizes[1]), i32(sizes[2])
-        b, i0 = tile_of(image, i32(tiles - 1 - rank), of_rows, row_step, batch, all_rows)
+        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
+        b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
         first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_key, keys = i32(0), i32(0)
         written = rows if PACKED else all_rows
         if i0 >= 0 and i0 < written:
             first, first_end = terms.span(i0, rows, keys, bounds)
-            last_begin, last = terms.span(i32(min(i32(i0 + HEIGHT), rows) - 1), rows, keys, bounds)
+            last_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
             if i0 >= rows:
                 last = first
-            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), i32(b * i32(heads_of[0]) + h)
-            of_q = advance(q, i64(i64(image) * q_strides[0] + i64(h) * q_strides[1] + i64(first_row) * q_strides[2]))
-            of_do = advance(do, i64(i64(image) * do_strides[0] + i64(h) * do_strides[1] + i64(first_row) * do_strides[2]))
-            of_dq = advance(dq, i64(i64(image) * dq_strides[0] + i64(h) * dq_strides[1] + i64(first_row) * dq_strides[2]))
-            of_k = advance(k, i64(i64(image) * k_strides[0] + i64(g) * k_strides[1] + i64(first_key) * k_strides[2]))
-            of_v = advance(v, i64(i64(image) * v_strides[0] + i64(g) * v_strides[1] + i64(first_key) * v_strides[2]))
-            bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
-            mask_at = i64(i64(image) * mask_strides[0] + i64(h) * mask_strides[1])
-            lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(first_row) * lse_strides[2])
-            delta_at = i64(i64(i64(place) * i64(all_rows)) + i64(first_row))
-            own = i32(i0 + i32(line * ROWS))
+            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), b * i32(heads_of[0]) + h
+            of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
+            of_do = advance(do, image * do_strides[0] + h * do_strides[1] + first_row * do_strides[2])
+            of_dq = advance(dq, image * dq_strides[0] + h * dq_strides[1] + first_row * dq_strides[2])
+            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
+            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
+            bias_at = image * bias_strides[0] + h * bias_strides[1]
+            mask_at = image * mask_strides[0] + h * mask_strides[1]
+            lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
+            delta_at = place * i64(all_rows) + first_row
+            own = i0 + line * ROWS
             sums, levels, deltas = cuda.local.array(SUMS, T), cuda.local.array(ROWS, T), cuda.local.array(ROWS, T)
             x, y = cuda.local.array(SCORES, T), cuda.local.array(SCORES, T)
             for c in range(SUMS):
                 sums[c] = T(0)
             for r in range(ROWS):
-                i = i32(own + r)
-                levels[r], deltas[r] = row_level(lse, i64(lse_at + i64(i) * lse_strides[2]), i < rows), T(0)
+                i = own + r
+                levels[r], deltas[r] = row_level(lse, lse_at + i * lse_strides[2], i < rows), T(0)
                 if i < rows:
-                    deltas[r] = delta[i64(delta_at + i64(i))]
+                    deltas[r] = delta[delta_at + i]
             if first < last:
                 load_q(base, of_q, i0, rows, (q_strides[2], q_strides[3]), thread)
-                load_do(u32(base + u32(DO_AT * ITEM)), of_do, i0, rows, (do_strides[2], do_strides[3]), thread)
-            p_at = i32(P_AT + i32(line * ROWS) * P_PITCH)
+                load_do(base + DO_AT * ITEM, of_do, i0, rows, (do_strides[2], do_strides[3]), thread)
+            p_at = P_AT + line * ROWS * P_PITCH
             for j0 in range(first, last, WIDTH):
-                load_k(u32(base + u32(K_AT * ITEM)), of_k, i32(j0), keys, (k_strides[2], k_strides[3]), thread)
-                load_v(u32(base + u32(V_AT * ITEM)), of_v, i32(j0), keys, (v_strides[2], v_strides[3]), thread)
+                load_k(base + K_AT * ITEM, of_k, j0, keys, (k_strides[2], k_strides[3]), thread)
+                load_v(base + V_AT * ITEM, of_v, j0, keys, (v_strides[2], v_strides[3]), thread)
                 commit_copies()
                 landed()
                 cuda.syncthreads()
                 for c in range(SCORES):
                     x[c], y[c] = T(0), T(0)
-                product(x, u32(base + u32(i32(line * ROWS) * PITCH * ITEM)), u32(base + u32(i32(K_AT + lane * PITCH) * ITEM)), i32(PITCH),
+                product(x, base + u32(line * ROWS * PITCH * ITEM), base + u32((K_AT + lane * PITCH) * ITEM), PITCH,
                         GROUPS)
-                product(y, u32(base + u32(i32(DO_AT + i32(line * ROWS) * V_PITCH) * ITEM)),
-                        u32(base + u32(i32(V_AT + lane * V_PITCH) * ITEM)), i32(V_PITCH), V_GROUPS)
-                whole = i32(j0 + WIDTH) <= first_end and j0 >= last_begin
-                absorb_all(0, (x, y, levels, deltas, memory, p_at, own, i32(j0 + lane), whole, lane, shift, rows, keys, bounds, slope, bias,
+                product(y, base + u32((DO_AT + line * ROWS * V_PITCH) * ITEM),
+                        base + u32((V_AT + lane * V_PITCH) * ITEM), V_PITCH, V_GROUPS)
+                whole = j0 + WIDTH <= first_end and j0 >= last_begin
+                absorb_all(0, (x, y, levels, deltas, memory, p_at, own, j0 + lane, whole, lane, shift, rows, keys, bounds, slope, bias,
                                bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed, head, threshold, factor))
                 cuda.syncwarp()
-                weigh(sums, u32(base + u32(p_at * ITEM)), i32(P_PITCH), u32(base + u32(i32(K_AT + lane * G) * ITEM)), i32(PITCH), WIDTH)
+                weigh(sums, base + u32(p_at * ITEM), P_PITCH, base + u32((K_AT + lane * G) * ITEM), PITCH, WIDTH)
                 cuda.syncthreads()
             finish_all(0, (sums, own, lane, written, of_dq, dq_strides, scale))
     return sdpa_dq_flash_simt
@@ -297,19 +297,19 @@ def keys_kernel(config):
         """A key of the thread: ds and p, to shared memory."""
         (x, y, levels, deltas, memory, s_at, j0, i0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides, mask,
          mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
-        j = i32(j0 + r)
+        j = j0 + r
         for c in range(COLUMNS):
-            i, at = i32(i0 + c * LANES), i64(0)
+            i, at = i0 + c * LANES, i64(0)
             visible = i < rows and (whole or seen(i, j, shift, keys, bounds))
             if MASK and visible:
                 visible = terms.permits(mask, i64(mask_at + i64(i) * mask_strides[2] + i64(j) * mask_strides[3]))
             if BIAS and visible:
-                at = i64(bias_at + i64(i) * bias_strides[2] + i64(j) * bias_strides[3])
+                at = bias_at + i * bias_strides[2] + j * bias_strides[3]
             value, used = slope_of(x[r * COLUMNS + c], y[r * COLUMNS + c], visible, i, j, shift, slope, bias, at, levels[c], deltas[c],
                                    head, scale, softcap, seed, threshold, factor)
-            to = i32(s_at + r * P_PITCH + lane + c * LANES)
+            to = s_at + r * P_PITCH + lane + c * LANES
             memory[to] = value
-            memory[i32(to + BETWEEN)] = used
+            memory[to + BETWEEN] = used
     absorb_all = unrolled(ROWS, absorb)
 
     @device_function
@@ -317,10 +317,10 @@ def keys_kernel(config):
         of_k, of_v, j0, lane, written, to_dk, dk_strides, to_dv, dv_strides, scale = s
         for c in range(OWN):
             of_k[r * OWN + c] = T(of_k[r * OWN + c] * scale)
-        j = i32(j0 + r)
+        j = j0 + r
         if j < written:
-            store_dk(advance(to_dk, i64(i64(j) * dk_strides[2])), dk_strides[3], lane, of_k, r * OWN)
-            store_dv(advance(to_dv, i64(i64(j) * dv_strides[2])), dv_strides[3], lane, of_v, r * OWN_V)
+            store_dk(advance(to_dk, j * dk_strides[2]), dk_strides[3], lane, of_k, r * OWN)
+            store_dv(advance(to_dv, j * dv_strides[2]), dv_strides[3], lane, of_v, r * OWN_V)
     finish_all = unrolled(ROWS, finish)
 
     @jit(launch_bounds=(THREADS, 1))
@@ -328,31 +328,31 @@ def keys_kernel(config):
                             do_strides, dk_strides, dv_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask,
                             mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset, threshold, factor):
         memory = cuda.shared.array(0, T)
-        base = u32(shared_address(memory, 0))
-        thread = i32(cuda.threadIdx.x)
-        lane, line = i32(thread % LANES), i32(thread // LANES)
+        base = shared_address(memory, 0)
+        thread = cuda.threadIdx.x
+        lane, line = thread % LANES, thread // LANES
         seed = terms.seed_of(seed, offset)
-        tile, place = divide_remainder(i32(cuda.blockIdx.x), lines)
+        tile, place = divide_remainder(cuda.blockIdx.x, lines)
         image, g = divide_remainder(place, heads_of)
-        batch, all_rows, all_keys = i32(sizes[0]), i32(sizes[1]), i32(sizes[2])
+        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
         b, j0 = tile_of(image, tile, of_keys, key_step, batch, all_keys)
         first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_row, rows = i32(0), i32(0)
         written = keys if PACKED else all_keys
         if j0 >= 0 and j0 < written:
-            last_key = i32(min(i32(j0 + HEIGHT), keys) - 1)
+            last_key = min(j0 + HEIGHT, keys) - 1
             first, _ = terms.column(j0, rows, keys, bounds)
             _, last = terms.column(last_key, rows, keys, bounds)
-            last = i32(min(last, rows))
+            last = min(last, rows)
             if j0 >= keys:
                 last = first
-            shift, heads = terms.shift(rows, keys), i32(i32(heads_of[0]) * i32(group))
-            of_k = advance(k, i64(i64(image) * k_strides[0] + i64(g) * k_strides[1] + i64(first_key) * k_strides[2]))
-            of_v = advance(v, i64(i64(image) * v_strides[0] + i64(g) * v_strides[1] + i64(first_key) * v_strides[2]))
-            to_dk = advance(dk, i64(i64(image) * dk_strides[0] + i64(g) * dk_strides[1] + i64(first_key) * dk_strides[2]))
-            to_dv = advance(dv, i64(i64(image) * dv_strides[0] + i64(g) * dv_strides[1] + i64(first_key) * dv_strides[2]))
-            own = i32(j0 + i32(line * ROWS))
+            shift, heads = terms.shift(rows, keys), i32(heads_of[0]) * group
+            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
+            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
+            to_dk = advance(dk, image * dk_strides[0] + g * dk_strides[1] + first_key * dk_strides[2])
+            to_dv = advance(dv, image * dv_strides[0] + g * dv_strides[1] + first_key * dv_strides[2])
+            own = j0 + line * ROWS
             sums, sums_v = cuda.local.array(SUMS, T), cuda.local.array(SUMS_V, T)
             levels, deltas = cuda.local.array(COLUMNS, T), cuda.local.array(COLUMNS, T)
             x, y = cuda.local.array(SCORES, T), cuda.local.array(SCORES, T)
@@ -362,45 +362,45 @@ def keys_kernel(config):
                 sums_v[c] = T(0)
             if first < last:
                 load_k(base, of_k, j0, keys, (k_strides[2], k_strides[3]), thread)
-                load_v(u32(base + u32(V_AT * ITEM)), of_v, j0, keys, (v_strides[2], v_strides[3]), thread)
-            s_at = i32(S_AT + i32(line * ROWS) * P_PITCH)
-            for member in range(i32(group)):
-                h = i32(i32(g * i32(group)) + member)
-                slope, head = terms.slope(h, heads), i32(b * heads + h)
-                of_q = advance(q, i64(i64(image) * q_strides[0] + i64(h) * q_strides[1] + i64(first_row) * q_strides[2]))
-                of_do = advance(do, i64(i64(image) * do_strides[0] + i64(h) * do_strides[1] + i64(first_row) * do_strides[2]))
-                bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
-                mask_at = i64(i64(image) * mask_strides[0] + i64(h) * mask_strides[1])
-                lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(first_row) * lse_strides[2])
-                delta_at = i64(i64(i64(i64(image) * heads + h) * i64(all_rows)) + i64(first_row))
+                load_v(base + V_AT * ITEM, of_v, j0, keys, (v_strides[2], v_strides[3]), thread)
+            s_at = S_AT + line * ROWS * P_PITCH
+            for member in range(group):
+                h = g * group + member
+                slope, head = terms.slope(h, heads), b * heads + h
+                of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
+                of_do = advance(do, image * do_strides[0] + h * do_strides[1] + first_row * do_strides[2])
+                bias_at = image * bias_strides[0] + h * bias_strides[1]
+                mask_at = image * mask_strides[0] + h * mask_strides[1]
+                lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
+                delta_at = (i64(image) * heads + h) * all_rows + first_row
                 for i0 in range(first, last, WIDTH):
-                    load_q(u32(base + u32(Q_AT * ITEM)), of_q, i32(i0), rows, (q_strides[2], q_strides[3]), thread)
-                    load_do(u32(base + u32(DO_AT * ITEM)), of_do, i32(i0), rows, (do_strides[2], do_strides[3]), thread)
+                    load_q(base + Q_AT * ITEM, of_q, i0, rows, (q_strides[2], q_strides[3]), thread)
+                    load_do(base + DO_AT * ITEM, of_do, i0, rows, (do_strides[2], do_strides[3]), thread)
                     commit_copies()
                     for c in range(COLUMNS):
-                        i = i32(i0 + lane + c * LANES)
-                        levels[c], deltas[c] = row_level(lse, i64(lse_at + i64(i) * lse_strides[2]), i < rows), T(0)
+                        i = i0 + lane + c * LANES
+                        levels[c], deltas[c] = row_level(lse, lse_at + i * lse_strides[2], i < rows), T(0)
                         if i < rows:
-                            deltas[c] = delta[i64(delta_at + i64(i))]
+                            deltas[c] = delta[delta_at + i]
                     landed()
                     cuda.syncthreads()
                     for c in range(SCORES):
                         x[c], y[c] = T(0), T(0)
-                    product(x, u32(base + u32(i32(line * ROWS) * PITCH * ITEM)), u32(base + u32(i32(Q_AT + lane * PITCH) * ITEM)),
-                            i32(PITCH), GROUPS)
-                    product(y, u32(base + u32(i32(V_AT + i32(line * ROWS) * V_PITCH) * ITEM)),
-                            u32(base + u32(i32(DO_AT + lane * V_PITCH) * ITEM)), i32(V_PITCH), V_GROUPS)
-                    begin, _ = terms.span(i32(min(i32(i0 + WIDTH), rows) - 1), rows, keys, bounds)
-                    _, end = terms.span(i32(i0), rows, keys, bounds)
-                    whole = begin <= j0 and end >= i32(j0 + HEIGHT)
-                    absorb_all(0, (x, y, levels, deltas, memory, s_at, own, i32(i0 + lane), whole, lane, shift, rows, keys, bounds, slope,
+                    product(x, base + u32(line * ROWS * PITCH * ITEM), base + u32((Q_AT + lane * PITCH) * ITEM),
+                            PITCH, GROUPS)
+                    product(y, base + u32((V_AT + line * ROWS * V_PITCH) * ITEM),
+                            base + u32((DO_AT + lane * V_PITCH) * ITEM), V_PITCH, V_GROUPS)
+                    begin, _ = terms.span(min(i0 + WIDTH, rows) - 1, rows, keys, bounds)
+                    _, end = terms.span(i0, rows, keys, bounds)
+                    whole = begin <= j0 and end >= j0 + HEIGHT
+                    absorb_all(0, (x, y, levels, deltas, memory, s_at, own, i0 + lane, whole, lane, shift, rows, keys, bounds, slope,
                                    bias, bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed, head, threshold,
                                    factor))
                     cuda.syncwarp()
-                    by_depth(sums, u32(base + u32(s_at * ITEM)), i32(P_PITCH), u32(base + u32(i32(Q_AT + lane * G) * ITEM)), i32(PITCH),
+                    by_depth(sums, base + u32(s_at * ITEM), P_PITCH, base + u32((Q_AT + lane * G) * ITEM), PITCH,
                              WIDTH)
-                    by_width(sums_v, u32(base + u32(i32(s_at + BETWEEN) * ITEM)), i32(P_PITCH),
-                             u32(base + u32(i32(DO_AT + lane * G) * ITEM)), i32(V_PITCH), WIDTH)
+                    by_width(sums_v, base + u32((s_at + BETWEEN) * ITEM), P_PITCH,
+                             base + u32((DO_AT + lane * G) * ITEM), V_PITCH, WIDTH)
                     cuda.syncthreads()
             finish_all(0, (sums, sums_v, own, lane, written, to_dk, dk_strides, to_dv, dv_strides, scale))
     return sdpa_dkv_flash_simt

@@ -51,10 +51,10 @@ def make_place(paged):
     @device_function
     def place(b, j, table, table_strides, page, pages):
         if paged:
-            number, row = divide_remainder(i32(j), page)
-            held = table[i64(i64(b) * table_strides[0] + i64(number) * table_strides[1])]
+            number, row = divide_remainder(j, page)
+            held = table[b * table_strides[0] + number * table_strides[1]]
             return between(held, 0, i32(pages - 1)), row
-        return i32(b), i32(j)
+        return i32(b), j
     return place
 
 
@@ -70,7 +70,7 @@ def kernel(kind, paged, with_lse, packed, cache, scaled):
     def sdpa_decode_naive(q, k, v, o, lse, of_keys, table, sink, threads, sizes, page, q_strides, k_strides, v_strides, o_strides, key_step,
                           table_strides, sink_step, lse_strides, bounds, scale, softcap, bias, bias_strides, of_rows, row_step, batch,
                           scale_k, scale_v):
-        index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if index < threads:
             of_v = T(1)
             if OF_K:
@@ -80,25 +80,25 @@ def kernel(kind, paged, with_lse, packed, cache, scaled):
             rest, chunk = divided(index, sizes[7])
             rest, t = divided(rest, sizes[2])
             image, h = divided(rest, sizes[0])
-            g, rows, b, i, keys = i64(h // sizes[1]), i32(sizes[2]), image, i32(t), i32(0)
+            g, rows, b, i, keys = h // sizes[1], i32(sizes[2]), image, i32(t), i32(0)
             if packed:
                 b, i, rows = i64(terms.find(i32(t), of_rows, row_step, batch)), i32(0), i32(0)
                 if batch > 0:
-                    first_row = between(of_rows[i64(b * row_step)], 0, sizes[2])
-                    rows = i32(between(of_rows[i64(i64(b + 1) * row_step)], first_row, sizes[2]) - first_row)
-                    i = i32(i32(t) - first_row)
+                    first_row = between(of_rows[b * row_step], 0, sizes[2])
+                    rows = between(of_rows[(b + 1) * row_step], first_row, sizes[2]) - first_row
+                    i = i32(t) - first_row
             if not packed or batch > 0:
                 _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), rows, sizes[3])
             first, last = terms.span(i, rows, keys, bounds)
-            q_at = i64(image * q_strides[0] + h * q_strides[1] + t * q_strides[2])
-            bias_at = i64(image * bias_strides[0] + h * bias_strides[1] + t * bias_strides[2])
+            q_at = image * q_strides[0] + h * q_strides[1] + t * q_strides[2]
+            bias_at = image * bias_strides[0] + h * bias_strides[1] + t * bias_strides[2]
 
             most = T(NOTHING)
             for j in range(first, last):
                 there, row = place(b, j, table, table_strides, page, sizes[6])
-                at = i64(i64(there) * k_strides[0] + g * k_strides[1] + i64(row) * k_strides[2])
+                at = there * k_strides[0] + g * k_strides[1] + row * k_strides[2]
                 product = dot(q, q_at, q_strides[3], k, at, k_strides[3], sizes[4])
-                most = maximum(most, terms.score(product, i32(0), T(0), bias, i64(bias_at + j * bias_strides[3]), scale, softcap))
+                most = maximum(most, terms.score(product, 0, T(0), bias, bias_at + j * bias_strides[3], scale, softcap))
             level, total = T(0), T(0)
             if most != T(NOTHING):
                 level = most
@@ -110,29 +110,29 @@ def kernel(kind, paged, with_lse, packed, cache, scaled):
             sums = cuda.local.array(CHUNK, T)
             for c in range(CHUNK):
                 sums[c] = T(0)
-            begin = i64(chunk * CHUNK)
+            begin = chunk * CHUNK
             for j in range(first, last):
                 there, row = place(b, j, table, table_strides, page, sizes[6])
-                at = i64(i64(there) * k_strides[0] + g * k_strides[1] + i64(row) * k_strides[2])
+                at = there * k_strides[0] + g * k_strides[1] + row * k_strides[2]
                 product = dot(q, q_at, q_strides[3], k, at, k_strides[3], sizes[4])
-                p = exp(T(terms.score(product, i32(0), T(0), bias, i64(bias_at + j * bias_strides[3]), scale, softcap) - level))
+                p = exp(T(terms.score(product, 0, T(0), bias, bias_at + j * bias_strides[3], scale, softcap) - level))
                 total = T(total + p)
-                at = i64(i64(there) * v_strides[0] + g * v_strides[1] + i64(row) * v_strides[2])
+                at = there * v_strides[0] + g * v_strides[1] + row * v_strides[2]
                 for c in range(CHUNK):
-                    if i64(begin + c) < sizes[5]:
-                        sums[c] = T(sums[c] + p * T(load(v, i64(at + i64(begin + c) * v_strides[3]))))
-            o_at = i64(image * o_strides[0] + h * o_strides[1] + t * o_strides[2])
+                    if begin + c < sizes[5]:
+                        sums[c] = T(sums[c] + p * T(load(v, at + (begin + c) * v_strides[3])))
+            o_at = image * o_strides[0] + h * o_strides[1] + t * o_strides[2]
             for c in range(CHUNK):
-                if i64(begin + c) < sizes[5]:
+                if begin + c < sizes[5]:
                     value = T(0)
                     if total != T(0):
                         value = T(T(sums[c] / total) * of_v)
-                    store(o, i64(o_at + i64(begin + c) * o_strides[3]), value)
+                    store(o, o_at + (begin + c) * o_strides[3], value)
             if with_lse and chunk == 0:
                 value = T(NOTHING)
                 if total != T(0):
                     value = T(level + log(total))
-                lse[i64(image * lse_strides[0] + h * lse_strides[1] + t * lse_strides[2])] = value
+                lse[image * lse_strides[0] + h * lse_strides[1] + t * lse_strides[2]] = value
     return sdpa_decode_naive
 
 

@@ -182,20 +182,20 @@ def range_kernel(config, dependent):
     def query(r, s):
         """A row's query, in the threads of each key; the keys that it attends to, and where its bias begins."""
         q, queries, lows, highs, starts, b, g, row0, many, sizes, per, q_strides, bias_strides, lane, keys, last, bounds = s
-        row = i32(row0 + r)
+        row = row0 + r
         there = row < many
-        member, i = divide_remainder(row if there else i32(0), per)
+        member, i = divide_remainder(row if there else 0, per)
         lows[r], highs[r] = i32(0), i32(0)
         if there:
             low, high = terms.span(i, i32(per[0]), keys, bounds)
-            lows[r], highs[r] = low, i32(min(high, last))
-        h = i64(i32(i32(g * i32(sizes[1])) + member))
-        at = i64(i64(b) * q_strides[0] + h * q_strides[1] + i64(i) * q_strides[2])
+            lows[r], highs[r] = low, min(high, last)
+        h = i64(g * sizes[1] + member)
+        at = b * q_strides[0] + h * q_strides[1] + i * q_strides[2]
         if BIAS:
-            starts[r] = i64(i64(b) * bias_strides[0] + h * bias_strides[1] + i64(i) * bias_strides[2])
+            starts[r] = b * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2]
         raw = cuda.local.array(Q_LENGTH, Q)
         for c in range(HELD):
-            column = i32(i32(lane + c * LANES_OF) * CHUNK)
+            column = (lane + c * LANES_OF) * CHUNK
             fetch_q(raw, 0, advance(q, at), column, i32(there and column < D))
             unpack_q(queries, r * OWN + c * CHUNK, raw, 0)
     queries_all = unrolled(ROWS, query)
@@ -216,11 +216,11 @@ def range_kernel(config, dependent):
         scores, sums, tops, totals, lows, highs, starts, j0, bias, bias_step, scale, softcap = s
         top = tops[r]
         for u in range(AHEAD):
-            j, x, at = i32(j0 + u * GROUPS), T(NOTHING), i64(0)
+            j, x, at = j0 + u * GROUPS, T(NOTHING), i64(0)
             if j >= lows[r] and j < highs[r]:
                 if BIAS:
-                    at = i64(starts[r] + i64(j) * bias_step)
-                x = terms.score(scores[r * AHEAD + u], i32(0), T(0), bias, at, scale, softcap)
+                    at = starts[r] + j * bias_step
+                x = terms.score(scores[r * AHEAD + u], 0, T(0), bias, at, scale, softcap)
             scores[r * AHEAD + u] = x
             top = maximum(top, x)
         level = powers.level(top)
@@ -250,10 +250,10 @@ def range_kernel(config, dependent):
         memory, sums, tops, totals, group, lane, of_v = s
         for c in range(HELD):
             for e in range(CHUNK):
-                memory[i32(group * ITEM + r * WIDTH + i32(lane + c * LANES_OF) * CHUNK + e)] = T(sums[r * OWN + c * CHUNK + e] * of_v)
+                memory[group * ITEM + r * WIDTH + (lane + c * LANES_OF) * CHUNK + e] = T(sums[r * OWN + c * CHUNK + e] * of_v)
         if lane == 0:
-            memory[i32(TOPS + group * ROWS + r)] = tops[r]
-            memory[i32(TOTALS + group * ROWS + r)] = totals[r]
+            memory[TOPS + group * ROWS + r] = tops[r]
+            memory[TOTALS + group * ROWS + r] = totals[r]
     leave_all = unrolled(ROWS, leave)
 
     @jit(launch_bounds=(THREADS, 1))
@@ -261,12 +261,12 @@ def range_kernel(config, dependent):
                              k_strides, v_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale, softcap, bias,
                              bias_strides, scale_k, scale_v):
         memory = cuda.shared.array(0, T)
-        thread = i32(cuda.threadIdx.x)
-        lane, group = i32(thread % LANES_OF), i32(thread // LANES_OF)
-        split, line = divide_remainder(i32(cuda.blockIdx.x), lines)
+        thread = cuda.threadIdx.x
+        lane, group = thread % LANES_OF, thread // LANES_OF
+        split, line = divide_remainder(cuda.blockIdx.x, lines)
         place_of, tile = divide_remainder(line, tiles)
         b, g = divide_remainder(place_of, heads_of)
-        row0, many = i32(tile * ROWS), i32(sizes[2])
+        row0, many = tile * ROWS, sizes[2]
         if DEPENDENT:
             wait_for_previous_grid()
             launch_dependent_grids()
@@ -275,7 +275,7 @@ def range_kernel(config, dependent):
         if OF_K:
             scale = T(scale * scale_k[0])
         # the keys of this range, of those that any row sees
-        oldest, _ = terms.span(i32(0), i32(per[0]), keys, bounds)
+        oldest, _ = terms.span(0, i32(per[0]), keys, bounds)
         first, last = range_of(split, splits, oldest, keys)
         queries, sums = cuda.local.array(SUMS, T), cuda.local.array(SUMS, T)
         tops, totals, scores = cuda.local.array(ROWS, T), cuda.local.array(ROWS, T), cuda.local.array(SCORES, T)
@@ -287,15 +287,15 @@ def range_kernel(config, dependent):
             tops[r], totals[r] = T(NOTHING), T(0)
         queries_all(0, (q, queries, lows, highs, starts, b, g, row0, many, sizes, per, q_strides, bias_strides, lane, keys, last, bounds))
         for start in range(first, last, STEP):
-            j0 = i32(start + group)
+            j0 = start + group
             for u in range(AHEAD):
-                j = i32(j0 + u * GROUPS)
+                j = j0 + u * GROUPS
                 there = j < last
-                number, row = place(b, j if there else i32(0), table, table_strides, page, sizes[3])
-                k_at = i64(i64(number) * k_strides[0] + i64(g) * k_strides[1] + i64(row) * k_strides[2])
-                v_at = i64(i64(number) * v_strides[0] + i64(g) * v_strides[1] + i64(row) * v_strides[2])
+                number, row = place(b, j if there else 0, table, table_strides, page, sizes[3])
+                k_at = number * k_strides[0] + g * k_strides[1] + row * k_strides[2]
+                v_at = number * v_strides[0] + g * v_strides[1] + row * v_strides[2]
                 for c in range(HELD):
-                    column = i32(i32(lane + c * LANES_OF) * CHUNK)
+                    column = (lane + c * LANES_OF) * CHUNK
                     inside = there and column < D
                     fetch_k(of_k, (u * HELD + c) * K_LENGTH, advance(k, k_at), column, i32(inside))
                     inside = there and column < E
@@ -313,8 +313,8 @@ def range_kernel(config, dependent):
         cuda.syncthreads()
 
         for item in range(thread, ITEM, THREADS):
-            r, column = divide_remainder(i32(item), (SIZE, MULTIPLIER, SHIFT))
-            top, total, value = joined(memory, i32(item), i32(ITEM), memory, i32(TOPS + r), memory, i32(TOTALS + r), i32(ROWS), i32(GROUPS))
+            r, column = divide_remainder(item, (SIZE, MULTIPLIER, SHIFT))
+            top, total, value = joined(memory, item, ITEM, memory, TOPS + r, memory, TOTALS + r, ROWS, GROUPS)
             if SPLIT:
                 part, count = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
                 partial[sum_at(part, r, column)] = value
@@ -322,7 +322,7 @@ def range_kernel(config, dependent):
                     top_at, total_at = score_at(part, count, r)
                     partial[top_at], partial[total_at] = top, total
             else:
-                result(o, b, g, i32(row0 + r), many, column, top, total, value, i32(sizes[1]), per, o_strides, sink, sink_step,
+                result(o, b, g, row0 + r, many, column, top, total, value, sizes[1], per, o_strides, sink, sink_step,
                        lse, lse_strides)
     return sdpa_decode_split_kv
 

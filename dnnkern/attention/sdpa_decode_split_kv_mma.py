@@ -115,47 +115,47 @@ def kernel(config, dependent):
     @device_function
     def base(number, g, strides):
         """Where a head of a page begins, or of a sequence."""
-        return i64(i64(number) * strides[0] + i64(g) * strides[1])
+        return number * strides[0] + g * strides[1]
 
     @device_function
     def fetch_keys(raw, k, j0, first, last, own, numbers, rows, heads_of, strides):
         """Both rows of a thread of each tile of 16 keys."""
         forget_own(own)
-        group, lane_column = i32(i32(own[0] >> 2) & 7), i32(i32(own[0] & 3) * CHUNK)
+        group, lane_column = (own[0] >> 2) & 7, (own[0] & 3) * CHUNK
         b, g = divide_remainder(own[1], heads_of)
         for u in range(TILES):
-            at = i64(base(numbers[u] if PAGED else b, g, strides) + i64(lane_column))
+            at = base(numbers[u] if PAGED else b, g, strides) + lane_column
             for half in range(2):
-                j = i32(j0 + u * KEYS + half * EIGHT + group)
+                j = j0 + u * KEYS + half * EIGHT + group
                 there = j < last
                 if WINDOWED:
                     there = there and j >= first
-                row = advance(k, i64(at + i64(i32(rows[u] + half * EIGHT + group)) * i64(i32(strides[2]))))
+                row = advance(k, at + (rows[u] + half * EIGHT + group) * i64(i32(strides[2])))
                 for c in range(KC):
                     inside = there
                     if not K_WHOLE:
-                        inside = there and i32(lane_column + c * 4 * CHUNK) < D
-                    fetch_k(raw, u * K_TILE + (half * KC + c) * 4, row, i32(c * 4 * CHUNK), i32(inside))
+                        inside = there and lane_column + c * 4 * CHUNK < D
+                    fetch_k(raw, u * K_TILE + (half * KC + c) * 4, row, c * 4 * CHUNK, i32(inside))
 
     @device_function
     def fetch_values(raw, v, j0, first, last, own, numbers, rows, heads_of, strides):
         """The four keys of a thread of each tile: two neighbours of the first eight, two of the last."""
         forget_own(own)
-        pair, lane_column = i32(2 * i32(own[0] & 3)), i32(i32(i32(own[0] >> 2) & 7) * CHUNK)
+        pair, lane_column = 2 * (own[0] & 3), ((own[0] >> 2) & 7) * CHUNK
         b, g = divide_remainder(own[1], heads_of)
         for u in range(TILES):
-            at = i64(base(numbers[u] if PAGED else b, g, strides) + i64(lane_column))
+            at = base(numbers[u] if PAGED else b, g, strides) + lane_column
             for n in range(4):
-                j = i32(j0 + u * KEYS + (n // 2) * EIGHT + n % 2 + pair)
+                j = j0 + u * KEYS + (n // 2) * EIGHT + n % 2 + pair
                 there = j < last
                 if WINDOWED:
                     there = there and j >= first
-                row = advance(v, i64(at + i64(i32(rows[u] + (n // 2) * EIGHT + n % 2 + pair)) * i64(i32(strides[2]))))
+                row = advance(v, at + (rows[u] + (n // 2) * EIGHT + n % 2 + pair) * i64(i32(strides[2])))
                 for c in range(VC):
                     inside = there
                     if not V_WHOLE:
-                        inside = there and i32(lane_column + c * EIGHT * CHUNK) < E
-                    fetch_v(raw, u * V_TILE + (n * VC + c) * 4, row, i32(c * EIGHT * CHUNK), i32(inside))
+                        inside = there and lane_column + c * EIGHT * CHUNK < E
+                    fetch_v(raw, u * V_TILE + (n * VC + c) * 4, row, c * EIGHT * CHUNK, i32(inside))
 
     @device_function
     def find(numbers, rows, own, j0, last, heads_of, table, table_strides, page, pages):
@@ -163,8 +163,8 @@ def kernel(config, dependent):
         forget_own(own)
         b = divide(own[1], heads_of)
         for u in range(TILES):
-            j = i32(j0 + u * KEYS)
-            rows[u] = j if j < last else i32(0)
+            j = j0 + u * KEYS
+            rows[u] = j if j < last else 0
             if PAGED:
                 numbers[u], rows[u] = place(b, rows[u], table, table_strides, page, pages)
         forget(rows)  # or each address would have registers of its own, to be stepped
@@ -172,7 +172,7 @@ def kernel(config, dependent):
     @device_function
     def after(j, j0, last):
         """Where a warp goes on: at its first keys behind its last ones."""
-        following = i32(j + STEP)
+        following = j + STEP
         return following if following < last else j0
 
     @device_function
@@ -180,61 +180,61 @@ def kernel(config, dependent):
         """(range, line, sequence and head of the cache as one number, first row) of a block."""
         line, split = divide_remainder(block, splits)
         place_of, tile = divide_remainder(line, tiles)
-        return split, line, place_of, i32(tile * ROWS)
+        return split, line, place_of, tile * ROWS
 
     @device_function
     def share(block, split, warp, b, per, sizes, splits, of_keys, key_step, bounds):
         """Keys of a sequence; of a block's range the first one that anybody sees, and behind the last; a warp's first one, how many turns
         it takes, and where it begins."""
         _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
-        oldest, _ = terms.span(i32(0), i32(per[0]), keys, bounds)
+        oldest, _ = terms.span(0, i32(per[0]), keys, bounds)
         first, last = range_of(split, splits, oldest, keys)
-        j0 = i32(first + warp * SPAN)
-        turns = divide(i32(max(i32(last - j0), i32(0)) + (STEP - 1)), OF_STEP)
-        spread = i64(i64(i64(block) * i64(GOLDEN)) & i64(0xFFFFFFFF))  # a 2**32th of the turns, as if by chance
-        start = i32(j0 + i32(i64(spread * i64(turns)) >> i64(32)) * STEP)
-        return keys, i32(max(first, oldest)), last, j0, turns, start
+        j0 = first + warp * SPAN
+        turns = divide(max(last - j0, 0) + (STEP - 1), OF_STEP)
+        spread = (block * i64(GOLDEN)) & 0xFFFFFFFF  # a 2**32th of the turns, as if by chance
+        start = j0 + i32((spread * turns) >> 32) * STEP
+        return keys, max(first, oldest), last, j0, turns, start
 
     @device_function
     def query(b, g, row, many, per, sizes, strides):
         """Where row number `row` of a head of the cache lies in q."""
-        member, i = divide_remainder(row if row < many else i32(0), per)
-        return i64(i64(b) * strides[0] + i64(i32(i32(g * i32(sizes[1])) + member)) * strides[1] + i64(i) * strides[2])
+        member, i = divide_remainder(row if row < many else 0, per)
+        return b * strides[0] + (g * sizes[1] + member) * strides[1] + i * strides[2]
 
     @device_function
     def bring(x, at, step, j0, first, last, lane, width):
         """Into the L2: 16 rows from element `at` of x on, as far as they are `first` to `last`, where `j0` is the first one."""
         for n in range(BROUGHT):
-            item = i32(lane + n * LANES)
-            r, column = i32(item >> BRINGERS_LOG), i32(i32(item & (BRINGERS - 1)) * LINE)
-            if i32(j0 + r) >= first and i32(j0 + r) < last and column < width:
-                prefetch_l2(advance(x, i64(at + i64(r) * step + i64(column))))
+            item = lane + n * LANES
+            r, column = item >> BRINGERS_LOG, (item & (BRINGERS - 1)) * LINE
+            if j0 + r >= first and j0 + r < last and column < width:
+                prefetch_l2(advance(x, at + r * step + column))
 
     @device_function
     def turned(word, from_, selector):
         """Of words of two rows of a key, with keys along the groups of four lanes, those of two keys of a row, with rows along them."""
-        return permute_bytes(broadcast(word, from_), broadcast(word, i32(from_ + 4)), selector)
+        return permute_bytes(broadcast(word, from_), broadcast(word, from_ + 4), selector)
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def sdpa_decode_split_kv_mma(q, k, v, o, lse, partial, of_keys, table, sink, lines, tiles, heads_of, per, sizes, page, splits, slots,
                                  q_strides, k_strides, v_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale,
                                  softcap, bias, bias_strides):
         memory = cuda.shared.array(0, f32)
-        thread = i32(cuda.threadIdx.x)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        group, quad = i32(lane >> 2), i32(lane & 3)
+        thread = cuda.threadIdx.x
+        lane, warp = thread & 31, thread >> 5
+        group, quad = lane >> 2, lane & 3
         if CLUSTERED:
             cluster_arrive_relaxed()
         if DEPENDENT:
             wait_for_previous_grid()
             launch_dependent_grids()
-        block, many = i32(cuda.blockIdx.x), i32(sizes[2])
+        block, many = cuda.blockIdx.x, sizes[2]
         split, _, place_of, row0 = where(block, splits, tiles)
         b, g = divide_remainder(place_of, heads_of)
         keys, least, last, j0, turns, start = share(block, split, warp, b, per, sizes, splits, of_keys, key_step, bounds)
 
         # keys and values of the first tiles, where those of the next ones lie, and the queries
-        pair, own = i32(2 * quad), cuda.local.array(2, i32)
+        pair, own = 2 * quad, cuda.local.array(2, i32)
         own[0], own[1] = thread, place_of  # what follows from it is computed again in every turn, for want of registers
         of_k, of_v, queries = cuda.local.array(K_ALL, u32), cuda.local.array(V_ALL, u32), cuda.local.array(QUERIES, u32)
         numbers, rows = cuda.local.array(TILES, i32), cuda.local.array(TILES, i32)
@@ -243,15 +243,15 @@ def kernel(config, dependent):
         if OVERLAPS:
             fetch_values(of_v, v, start, least, last, own, numbers, rows, heads_of, v_strides)
             find(numbers, rows, own, after(start, j0, last), last, heads_of, table, table_strides, page, sizes[3])
-        own_queries = u32(shared_address(memory, i32(0)) + u32(i32(MEETING + 16 * lane)))
+        own_queries = shared_address(memory, 0) + u32(MEETING + 16 * lane)
         for n in range(EIGHTS):
-            row = i32(row0 + n * EIGHT + group)
+            row = row0 + n * EIGHT + group
             at = query(b, g, row, many, per, sizes, q_strides)
             for c in range(KC):
-                column = i32(i32(quad + c * 4) * CHUNK)
+                column = (quad + c * 4) * CHUNK
                 if warp == 0:
                     fetch_q(queries, 0, advance(q, at), column, i32(row < many and column < D))
-                    store_shared_4u32(u32(own_queries + u32((n * KC + c) * 16 * LANES)), queries[0], queries[1], queries[2], queries[3])
+                    store_shared_4u32(own_queries + u32((n * KC + c) * 16 * LANES), queries[0], queries[1], queries[2], queries[3])
         cuda.syncthreads()
 
         sums, scores = cuda.local.array(SUMS, f32), cuda.local.array(SCORES, f32)
@@ -266,17 +266,17 @@ def kernel(config, dependent):
             lows[r], highs[r] = i32(0), i32(-LANES)
             if BIAS:
                 starts[r] = i64(0)
-            row = i32(row0 + (r // 2) * EIGHT + pair + r % 2)
+            row = row0 + (r // 2) * EIGHT + pair + r % 2
             if row < many:
                 member, i = divide_remainder(row, per)
                 if BIAS:
-                    h = i64(i32(i32(g * i32(sizes[1])) + member))
-                    starts[r] = i64(i64(b) * bias_strides[0] + h * bias_strides[1] + i64(i) * bias_strides[2])
+                    h = i64(g * sizes[1] + member)
+                    starts[r] = b * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2]
                 begin, end = terms.span(i, i32(per[0]), keys, bounds)
-                lows[r], highs[r] = i32(i32(max(begin, least)) - group), i32(i32(min(end, last)) - group)
+                lows[r], highs[r] = max(begin, least) - group, min(end, last) - group
 
         while turns > 0:
-            turns = i32(turns - 1)
+            turns = turns - 1
             following = after(start, j0, last) if turns > 0 else last
             # scores [key][row]
             for s in range(SCORES):
@@ -285,7 +285,7 @@ def kernel(config, dependent):
                 for c in range(KC):
                     for n in range(EIGHTS):
                         queries[4 * n], queries[4 * n + 1], queries[4 * n + 2], queries[4 * n + 3] = load_shared_4u32(
-                            u32(own_queries + u32((n * KC + c) * 16 * LANES)))
+                            own_queries + u32((n * KC + c) * 16 * LANES))
                     for half in range(2):
                         for w in range(2):
                             fragment[2 * w] = of_k[u * K_TILE + c * 4 + 2 * half + w]
@@ -299,16 +299,16 @@ def kernel(config, dependent):
 
             # the largest score of each row; sums shrink where one has grown
             forget_own(own)
-            group, grown = i32(i32(own[0] >> 2) & 7), i32(0)
+            group, grown = (own[0] >> 2) & 7, i32(0)
             for n in range(EIGHTS):
                 for p in range(2):
                     top = f32(NOTHING)
                     for u in range(TILES):
                         for half in range(2):
                             s = (u * EIGHTS + n) * 4 + 2 * half + p
-                            j, x = i32(start + (u * KEYS + half * EIGHT)), f32(NOTHING)
+                            j, x = start + (u * KEYS + half * EIGHT), f32(NOTHING)
                             if ALIKE:
-                                seen = i32(j + group) < last
+                                seen = j + group < last
                                 if WINDOWED:
                                     seen = seen and i32(j + group) >= least
                             else:
@@ -316,30 +316,30 @@ def kernel(config, dependent):
                             if seen:
                                 at = i64(0)
                                 if BIAS:
-                                    at = i64(starts[2 * n + p] + i64(i32(j + group)) * bias_strides[3])
-                                x = terms.score(scores[s], i32(0), f32(0), bias, at, scale, softcap)
+                                    at = starts[2 * n + p] + (j + group) * bias_strides[3]
+                                x = terms.score(scores[s], 0, f32(0), bias, at, scale, softcap)
                             scores[s] = x
                             top = maximum(top, x)
-                    top = maximum(top, shuffle_xor(top, i32(16)))
-                    top = maximum(top, shuffle_xor(top, i32(8)))
-                    top = maximum(top, shuffle_xor(top, i32(4)))
+                    top = maximum(top, shuffle_xor(top, 16))
+                    top = maximum(top, shuffle_xor(top, 8))
+                    top = maximum(top, shuffle_xor(top, 4))
                     news[2 * n + p] = maximum(tops[2 * n + p], top)
                     if news[2 * n + p] != tops[2 * n + p]:
-                        grown = i32(1)
+                        grown = 1
             if any_lane(grown):
                 for n in range(EIGHTS):
                     for p in range(2):
                         r = 2 * n + p
                         fall = f32(1)
-                        if tops[r] != f32(NOTHING):
+                        if tops[r] != NOTHING:
                             fall = powers.fall(powers.level(tops[r]), powers.level(news[r]))
-                        tops[r], totals[r] = news[r], f32(totals[r] * fall)
+                        tops[r], totals[r] = news[r], totals[r] * fall
                         for s in range(VC * 8):
-                            sums[n * VC * 16 + 2 * s + p] = f32(sums[n * VC * 16 + 2 * s + p] * fall)
+                            sums[n * VC * 16 + 2 * s + p] = sums[n * VC * 16 + 2 * s + p] * fall
 
             # probabilities, with keys where scores have rows
             forget_own(own)
-            source = i32(i32(8 * i32(own[0] & 3)) + i32(i32(own[0] >> 3) & 3))
+            source = 8 * (own[0] & 3) + ((own[0] >> 3) & 3)
             selector = u32(0x7632) if own[0] & 4 else u32(0x5410)
             for n in range(EIGHTS):
                 for p in range(2):
@@ -348,13 +348,13 @@ def kernel(config, dependent):
                         for half in range(2):
                             s = (u * EIGHTS + n) * 4 + 2 * half + p
                             scores[s] = powers.rise(scores[s], level)
-                            totals[2 * n + p] = f32(totals[2 * n + p] + scores[s])
+                            totals[2 * n + p] = totals[2 * n + p] + scores[s]
                 for u in range(TILES):
                     for half in range(2):
                         s = (u * EIGHTS + n) * 4 + 2 * half
-                        word = u32(pack(scores[s], scores[s + 1]))
+                        word = pack(scores[s], scores[s + 1])
                         x, y = unpack(word)
-                        rest = u32(pack(f32(scores[s] - x), f32(scores[s + 1] - y)))
+                        rest = pack(scores[s] - x, scores[s + 1] - y)
                         high[(u * EIGHTS + n) * 2 + half] = turned(word, source, selector)
                         low[(u * EIGHTS + n) * 2 + half] = turned(rest, source, selector)
 
@@ -382,68 +382,68 @@ def kernel(config, dependent):
 
         # the first tiles of the block that comes in this one's place, so that memory is not idle until it asks for them
         forget_own(own)
-        block = broadcast(i32(cuda.blockIdx.x), i32(0))  # the same, but what followed from it needs no registers until now
+        block = broadcast(cuda.blockIdx.x, 0)  # the same, but what followed from it needs no registers until now
         if not CLUSTERED:
-            beyond, lane, warp = i32(block + slots), i32(own[0] & 31), i32(own[0] >> 5)
-            if beyond < i32(cuda.gridDim.x):
+            beyond, lane, warp = block + slots, own[0] & 31, own[0] >> 5
+            if beyond < cuda.gridDim.x:
                 split, _, place_of, row0 = where(beyond, splits, tiles)
                 b, g = divide_remainder(place_of, heads_of)
                 own[1] = place_of
                 _, least, last, _, _, start = share(beyond, split, warp, b, per, sizes, splits, of_keys, key_step, bounds)
                 find(numbers, rows, own, start, last, heads_of, table, table_strides, page, sizes[3])
                 for u in range(TILES):
-                    j, number, row = i32(start + u * KEYS), numbers[u] if PAGED else b, i64(rows[u])
-                    bring(k, i64(base(number, g, k_strides) + row * k_strides[2]), k_strides[2], j, least, last, lane, D)
-                    bring(v, i64(base(number, g, v_strides) + row * v_strides[2]), v_strides[2], j, least, last, lane, E)
-                row = i32(row0 + i32(lane & (ROWS - 1)))
+                    j, number, row = start + u * KEYS, numbers[u] if PAGED else b, i64(rows[u])
+                    bring(k, base(number, g, k_strides) + row * k_strides[2], k_strides[2], j, least, last, lane, D)
+                    bring(v, base(number, g, v_strides) + row * v_strides[2], v_strides[2], j, least, last, lane, E)
+                row = row0 + (lane & (ROWS - 1))
                 if warp == 0 and row < many:
                     for c in range(LINES):
-                        prefetch_l2(advance(q, i64(query(b, g, row, many, per, sizes, q_strides) + i64(c * LINE))))
+                        prefetch_l2(advance(q, query(b, g, row, many, per, sizes, q_strides) + c * LINE))
 
         # the warps' sums, by the block's largest scores
         forget_own(own)
-        group, pair, warp = i32(i32(own[0] >> 2) & 7), i32(2 * i32(own[0] & 3)), i32(own[0] >> 5)
+        group, pair, warp = (own[0] >> 2) & 7, 2 * (own[0] & 3), own[0] >> 5
         for r in range(OWN):
             if group == 0:
-                memory[i32(TOPS + warp * ROWS + i32(pair + (r // 2) * EIGHT + r % 2))] = tops[r]
+                memory[TOPS + warp * ROWS + (pair + (r // 2) * EIGHT + r % 2)] = tops[r]
         cuda.syncthreads()
         for n in range(EIGHTS):
             for p in range(2):
-                row, top = i32(pair + n * EIGHT + p), tops[2 * n + p]
+                row, top = pair + n * EIGHT + p, tops[2 * n + p]
                 for w in range(WARPS):
-                    top = maximum(top, memory[i32(TOPS + w * ROWS + row)])
+                    top = maximum(top, memory[TOPS + w * ROWS + row])
                 fall = f32(0)
-                if tops[2 * n + p] != f32(NOTHING):
+                if tops[2 * n + p] != NOTHING:
                     fall = powers.fall(powers.level(tops[2 * n + p]), powers.level(top))
-                total = f32(totals[2 * n + p] * fall)
-                total = f32(total + shuffle_xor(total, i32(16)))
-                total = f32(total + shuffle_xor(total, i32(8)))
-                total = f32(total + shuffle_xor(total, i32(4)))
+                total = totals[2 * n + p] * fall
+                total = total + shuffle_xor(total, 16)
+                total = total + shuffle_xor(total, 8)
+                total = total + shuffle_xor(total, 4)
                 if group == 0:
-                    memory[i32(TOTALS + warp * ROWS + row)] = total
+                    memory[TOTALS + warp * ROWS + row] = total
                 for c in range(VC):
-                    at = shared_address(memory, i32(i32(warp * ITEM + row * PITCH) + i32(i32(group + c * EIGHT) * CHUNK)))
+                    at = shared_address(memory, warp * ITEM + row * PITCH + (group + c * EIGHT) * CHUNK)
                     for w in range(2):
                         s = ((n * VC + c) * 4 + 2 * w) * 4 + p
-                        store_shared_4f32(u32(at + u32(16 * w)), f32(sums[s] * fall), f32(sums[s + 2] * fall), f32(sums[s + 4] * fall),
-                                          f32(sums[s + 6] * fall))
+                        store_shared_4f32(at + u32(16 * w), sums[s] * fall, sums[s + 2] * fall, sums[s + 4] * fall,
+                                          sums[s + 6] * fall)
         cuda.syncthreads()
         whole = cuda.local.array(4, f32)
         split, line, place_of, row0 = where(block, splits, tiles)
         b, g = divide_remainder(place_of, heads_of)
         if CLUSTERED:
             cluster_wait()
-        for item in range(own[0], i32(min(i32(many - row0), i32(ROWS)) * FOURS), THREADS):
-            r, four = divide_remainder(i32(item), OF_FOURS)
-            column, top, total = i32(4 * four), f32(NOTHING), f32(0)
+        for item in range(own[0], min(many - row0, ROWS) * FOURS, THREADS):
+            r, four = divide_remainder(item, OF_FOURS)
+            column, top, total = 4 * four, f32(NOTHING), f32(0)
             for e in range(4):
                 whole[e] = f32(0)
             for w in range(WARPS):
-                top = maximum(top, memory[i32(TOPS + w * ROWS + r)])
-                total = f32(total + memory[i32(TOTALS + w * ROWS + r)])
-                values = load_shared_4f32(shared_address(memory, i32(w * ITEM + i32(r * PITCH + column))))
+                top = maximum(top, memory[TOPS + w * ROWS + r])
+                total = total + memory[TOTALS + w * ROWS + r]
+                values = load_shared_4f32(shared_address(memory, w * ITEM + (r * PITCH + column)))
                 for e in range(4):
-                    whole[e] = f32(whole[e] + values[e])
+                    whole[e] = whole[e] + values[e]
             if CLUSTERED:
                 rank, own_four = divide_remainder(four, OF_SHARE_FOURS)
                 at = i32(PUSHED + i32(i32(split * PUSH + r * SHARE) + 4 * own_four))
@@ -462,7 +462,7 @@ def kernel(config, dependent):
                     partial[top_at], partial[total_at] = top, total
             else:
                 for e in range(4):
-                    result(o, b, g, i32(row0 + r), many, i32(column + e), top, total, whole[e], i32(sizes[1]), per, o_strides, sink,
+                    result(o, b, g, row0 + r, many, column + e, top, total, whole[e], sizes[1], per, o_strides, sink,
                            sink_step, lse, lse_strides)
         if CLUSTERED:
             cluster_sync()

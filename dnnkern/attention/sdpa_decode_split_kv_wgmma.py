@@ -131,30 +131,30 @@ def kernel(config):
     def give_back(empty, slot, thread):
         """The warpgroup has read what lies there."""
         if thread == 0:
-            mbarrier_arrive(u32(empty + u32(8) * slot))
+            mbarrier_arrive(empty + 8 * slot)
 
     @device_function
     def row_place(b, g, row, many, per, group, strides):
         """(where row number `row` of a head of the cache lies, its head)."""
-        member, i = divide_remainder(row if row < many else i32(0), per)
-        h = i32(i32(g * group) + member)
-        return i64(i64(b) * strides[0] + i64(h) * strides[1] + i64(i) * strides[2]), h
+        member, i = divide_remainder(row if row < many else 0, per)
+        h = g * group + member
+        return b * strides[0] + h * strides[1] + i * strides[2], h
 
     @device_function
     def fetch_queries(q, base, b, g, row0, many, per, group, strides, thread):
         """The tile of queries into swizzled shared memory, 16 bytes a thread at a time; zeros behind the last row and the last element."""
         raw = cuda.local.array(RAW, u32)
-        line, piece = i32(thread >> 3), i32(thread & 7)
+        line, piece = thread >> 3, thread & 7
         for r in range(0, HEIGHT, LINES):
-            row = i32(row0 + line + r)
+            row = row0 + line + r
             at, _ = row_place(b, g, row, many, per, group, strides)
             source = advance(q, at)
             for box in range(K_BOXES):
-                column = i32(piece * CHUNK + box * COLUMNS)
+                column = piece * CHUNK + box * COLUMNS
                 fetch_q(raw, 4 * box, source, column, i32(row < many and column < D))
-            to = u32(base + u32(i32(line + r) * ROW) + u32(u32(piece ^ i32(line & 7)) * u32(16)))
+            to = base + u32((line + r) * ROW) + u32(piece ^ (line & 7)) * 16
             for box in range(K_BOXES):
-                store_shared_4u32(u32(to + u32(box * BOX)), raw[4 * box], raw[4 * box + 1], raw[4 * box + 2], raw[4 * box + 3])
+                store_shared_4u32(to + u32(box * BOX), raw[4 * box], raw[4 * box + 1], raw[4 * box + 2], raw[4 * box + 3])
         fence_async_shared()
         barrier_sync(u32(1), u32(128 * GROUPS))
 
@@ -163,14 +163,14 @@ def kernel(config):
         values of the keys from `at` on, once it is there; those of keys that are not from `least` to `last` become zero."""
         @device_function
         def values(base, full, slot, phase, at, least, last, thread):
-            mbarrier_wait(u32(full + u32(8) * slot), phase)
-            to = u32(base + u32(V_AT + first_box * SLICE) + slot * u32(STAGE))
-            if i32(at + PIECE) > last or (WINDOWED and at < least):
+            mbarrier_wait(full + 8 * slot, phase)
+            to = base + (V_AT + first_box * SLICE) + slot * STAGE
+            if at + PIECE > last or (WINDOWED and at < least):
                 for part in range(thread, PIECE * CHUNK, 128):
-                    j = i32(at + i32(i32(part) >> 3))
+                    j = at + (part >> 3)
                     if j >= last or j < least:
                         for box in range(boxes):
-                            store_shared_4u32(u32(to + u32(box * SLICE) + u32(i32(part) * 16)), u32(0), u32(0), u32(0), u32(0))
+                            store_shared_4u32(to + u32(box * SLICE) + u32(part * 16), u32(0), u32(0), u32(0), u32(0))
                 fence_async_shared()
                 barrier_sync(u32(barrier), u32(128))
             return descriptor(V_CONST, to)
@@ -182,8 +182,8 @@ def kernel(config):
         """The scores of the next step, on their way; gives the slot of the last box, and the next one."""
         before = slot
         for box in range(K_BOXES):
-            mbarrier_wait(u32(k_full + u32(8) * slot), phase)
-            multiply_k(scores, descriptor(by_row, u32(base + u32(box * BOX))), descriptor(by_row, u32(base + u32(K_AT) + slot * u32(BOX))),
+            mbarrier_wait(k_full + 8 * slot, phase)
+            multiply_k(scores, descriptor(by_row, base + u32(box * BOX)), descriptor(by_row, base + K_AT + slot * BOX),
                        i32(box > 0))
             if box > 0:
                 older_done(scores)
@@ -201,9 +201,9 @@ def kernel(config):
             else:
                 for i in range(SCORES):
                     x[i] = f32(x[i] * scale)
-        if i32(at + WIDTH) > every[1] or (WINDOWED and at < every[0]):
-            before = i32(at + column)
-            keep(x, i32(lows[0] - before), i32(highs[0] - before), i32(lows[1] - before), i32(highs[1] - before))
+        if at + WIDTH > every[1] or (WINDOWED and at < every[0]):
+            before = at + column
+            keep(x, lows[0] - before, highs[0] - before, lows[1] - before, highs[1] - before)
 
     @device_function
     def tell(told, factors, factors_at, lane):
@@ -231,10 +231,10 @@ def kernel(config):
     def leave(sums, columns, first_column, partial, part, r, row, many, column):
         """Sums of rows r and r + 8 to the workspace."""
         for h in range(2):
-            if i32(row + 8 * h) < many:
-                to = advance(partial, sum_at(part, i32(r + 8 * h), i32(first_column + column)))
+            if row + 8 * h < many:
+                to = advance(partial, sum_at(part, r + 8 * h, first_column + column))
                 for j in range(columns // 8):
-                    store2(to, i32(8 * j), (sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]))
+                    store2(to, 8 * j, (sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]))
 
     @device_function
     def lead(partial, o, o_strides, sink, sink_step, lse, lse_strides, base, bars, where, ends, span_of, per, group, scaling, thread):
@@ -248,20 +248,20 @@ def kernel(config):
         tops, levels, totals = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
         falls, most = cuda.local.array(2, f32), cuda.local.array(2, f32)
         lows, highs = cuda.local.array(2, i32), cuda.local.array(2, i32)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        r, column = i32(warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
-        row = i32(row0 + r)
-        factors_at = u32(told + u32(16) + u32(4 * r))
-        slack = f32(f32(SLACK) * rcp(steepness))
+        lane, warp = thread & 31, thread >> 5
+        r, column = warp * 16 + (lane >> 2), (lane & 3) * 2
+        row = row0 + r
+        factors_at = told + 16 + u32(4 * r)
+        slack = SLACK * rcp(steepness)
         for i in range(SUMS):
             sums[i] = f32(0)
         for h in range(2):
             tops[h], levels[h], totals[h], falls[h] = f32(NOTHING), f32(0), f32(0), f32(0)
             lows[h], highs[h] = i32(0), i32(0)
-            if i32(row + 8 * h) < many:
-                _, i = divide_remainder(i32(row + 8 * h), per)
+            if row + 8 * h < many:
+                _, i = divide_remainder(row + 8 * h, per)
                 begin, end = terms.span(i, i32(per[0]), keys, bounds)
-                lows[h], highs[h] = i32(max(begin, least)), i32(min(end, last))
+                lows[h], highs[h] = max(begin, least), min(end, last)
         k_slot, k_phase, v_slot, v_phase, p_phase = u32(0), u32(0), u32(0), u32(0), u32(1)
         at, left = first, count
         if left > 0:
@@ -274,13 +274,13 @@ def kernel(config):
             if FOLLOWED:
                 p_phase = tell_step(words, falls, base, told, heard, p_phase, factors_at, warp, lane)
         while left > 1:
-            left = i32(left - 1)
+            left = left - 1
             before, k_slot, k_phase = multiply_keys(scores, base, k_full, k_empty, k_slot, k_phase, thread)
             early, (late, late_phase) = v_slot, next_piece(v_slot, v_phase)
-            multiply_early(sums, words, first_values(base, v_full, early, v_phase, at, least, last, thread), i32(1))
-            multiply_late(sums, words, first_values(base, v_full, late, late_phase, i32(at + PIECE), least, last, thread), i32(1))
+            multiply_early(sums, words, first_values(base, v_full, early, v_phase, at, least, last, thread), 1)
+            multiply_late(sums, words, first_values(base, v_full, late, late_phase, at + PIECE, least, last, thread), 1)
             v_slot, v_phase = next_piece(late, late_phase)
-            at = i32(at + WIDTH)
+            at = at + WIDTH
             scores_first(scores)
             give_back(k_empty, before, thread)
             to_scores(scores, at, column, lows, highs, span_of, scale, softcap)
@@ -296,8 +296,8 @@ def kernel(config):
                 p_phase = tell_step(words, falls, base, told, heard, p_phase, factors_at, warp, lane)
         if left > 0:
             late, late_phase = next_piece(v_slot, v_phase)
-            multiply_early(sums, words, first_values(base, v_full, v_slot, v_phase, at, least, last, thread), i32(1))
-            multiply_late(sums, words, first_values(base, v_full, late, late_phase, i32(at + PIECE), least, last, thread), i32(1))
+            multiply_early(sums, words, first_values(base, v_full, v_slot, v_phase, at, least, last, thread), 1)
+            multiply_late(sums, words, first_values(base, v_full, late, late_phase, at + PIECE, least, last, thread), 1)
             sums_done(sums)
             give_back(v_empty, v_slot, thread)
             give_back(v_empty, late, thread)
@@ -307,13 +307,13 @@ def kernel(config):
         if SPLIT:
             leave(sums, FIRST_COLUMNS, 0, partial, part, r, row, many, column)
             for h in range(2):
-                if column == 0 and i32(row + 8 * h) < many:
-                    top_at, total_at = score_at(part, parts, i32(r + 8 * h))
-                    partial[top_at] = f32(levels[h] * f32(LN2)) if tops[h] != f32(NOTHING) else f32(NOTHING)
+                if column == 0 and row + 8 * h < many:
+                    top_at, total_at = score_at(part, parts, r + 8 * h)
+                    partial[top_at] = levels[h] * LN2 if tops[h] != NOTHING else f32(NOTHING)
                     partial[total_at] = totals[h]
         else:
             upper, head = row_place(b, g, row, many, per, group, o_strides)
-            lower, other_head = row_place(b, g, i32(row + 8), many, per, group, o_strides)
+            lower, other_head = row_place(b, g, row + 8, many, per, group, o_strides)
             own, other = f32(0), f32(0)
             if SINK:
                 own, other = f32(load_sink(sink, i64(i64(head) * sink_step))), f32(load_sink(sink, i64(i64(other_head) * sink_step)))
@@ -329,7 +329,7 @@ def kernel(config):
             if FOLLOWED:
                 mbarrier_wait(heard, p_phase)
                 tell(told, falls, factors_at, lane)
-            store(sums, falls, advance(o, upper), advance(o, lower), o_strides[3], row < many, i32(row + 8) < many, column)
+            store(sums, falls, advance(o, upper), advance(o, lower), o_strides[3], row < many, row + 8 < many, column)
 
     @device_function
     def follow(partial, o, o_strides, base, bars, where, ends, per, group, thread):
@@ -380,21 +380,21 @@ def kernel(config):
                                    q_strides, o_strides, key_step, table_strides, sink_step, lse_strides, bounds, scale, softcap):
         shared = cuda.shared.array(0, u32)
         k_map, v_map = tensor_map_address(k), tensor_map_address(v)
-        base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
-        told = u32(base + u32(REST))
-        rings = u32(told + u32(16 + FACTORS))
-        v_rings = u32(rings + u32(16 * K_SLOTS))
-        bars = (rings, u32(rings + u32(8 * K_SLOTS)), v_rings, u32(v_rings + u32(8 * V_SLOTS)), told, u32(told + u32(8)))
-        tid = i32(cuda.threadIdx.x)
+        base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
+        told = base + REST
+        rings = told + (16 + FACTORS)
+        v_rings = rings + 16 * K_SLOTS
+        bars = (rings, rings + 8 * K_SLOTS, v_rings, v_rings + 8 * V_SLOTS, told, told + 8)
+        tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(k_map)
             prefetch_tensor_map(v_map)
             for slot in range(K_SLOTS):
-                mbarrier_init(u32(bars[0] + u32(8 * slot)), u32(1))
-                mbarrier_init(u32(bars[1] + u32(8 * slot)), u32(1))
+                mbarrier_init(bars[0] + u32(8 * slot), u32(1))
+                mbarrier_init(bars[1] + u32(8 * slot), u32(1))
             for slot in range(V_SLOTS):
-                mbarrier_init(u32(bars[2] + u32(8 * slot)), u32(1))
-                mbarrier_init(u32(bars[3] + u32(8 * slot)), u32(GROUPS))
+                mbarrier_init(bars[2] + u32(8 * slot), u32(1))
+                mbarrier_init(bars[3] + u32(8 * slot), u32(GROUPS))
             mbarrier_init(told, u32(4))
             mbarrier_init(bars[5], u32(4))
             fence_mbarrier_init()
@@ -403,30 +403,30 @@ def kernel(config):
         launch_dependent_grids()
 
         # the block's rows, and keys of its range that some row sees
-        group, many = i32(sizes[1]), i32(sizes[2])
-        split, line = divide_remainder(i32(cuda.blockIdx.x), lines)
+        group, many = sizes[1], sizes[2]
+        split, line = divide_remainder(cuda.blockIdx.x, lines)
         place, tile = divide_remainder(line, tiles)
         b, g = divide_remainder(place, heads_of)
-        row0 = i32(tile * HEIGHT)
-        _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), i32(sizes[0]))
-        oldest, every_end = terms.span(i32(0), i32(per[0]), keys, bounds)
-        every_begin, _ = terms.span(i32(i32(per[0]) - 1), i32(per[0]), keys, bounds)
+        row0 = tile * HEIGHT
+        _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), i32(per[0]), sizes[0])
+        oldest, every_end = terms.span(0, i32(per[0]), keys, bounds)
+        every_begin, _ = terms.span(i32(per[0]) - 1, i32(per[0]), keys, bounds)
         first, last = range_of(split, splits, oldest, keys)
-        first, last, least = uniform(first), uniform(last), uniform(i32(max(first, oldest)))
-        count = i32(i32(i32(max(i32(last - first), i32(0))) + (WIDTH - 1)) >> STEP_LOG)
-        role = uniform(i32(tid >> 7))
+        first, last, least = uniform(first), uniform(last), uniform(max(first, oldest))
+        count = (max(last - first, 0) + (WIDTH - 1)) >> STEP_LOG
+        role = uniform(tid >> 7)
         if role == 0:
             release_registers()
             if tid < 32:
                 if elect():
-                    produce(k_map, v_map, base, bars, (first, count, last, b, g), (table, table_strides, page, i32(sizes[3])))
+                    produce(k_map, v_map, base, bars, (first, count, last, b, g), (table, table_strides, page, sizes[3]))
         else:
             claim_registers()
-            thread = i32(tid & 127)
-            fetch_queries(q, base, b, g, row0, many, per, group, q_strides, i32(tid - 128))
-            part, parts = i64(i64(i64(line) * splits[0]) + split), i64(i64(lines[0]) * splits[0])
+            thread = tid & 127
+            fetch_queries(q, base, b, g, row0, many, per, group, q_strides, tid - 128)
+            part, parts = i64(line) * splits[0] + split, i64(lines[0]) * splits[0]
             where, ends = (b, g, row0, many, part, parts), (first, count, least, last, keys, bounds)
-            every = (uniform(every_begin), uniform(i32(min(every_end, last))))
+            every = (uniform(every_begin), uniform(min(every_end, last)))
             if role == 1:
                 lead(partial, o, o_strides, sink, sink_step, lse, lse_strides, base, bars, where, ends, every, per, group, (scale, softcap),
                      thread)

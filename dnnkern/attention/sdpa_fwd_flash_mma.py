@@ -14,7 +14,7 @@ Every option, packed sequences too; rows of 16 bytes are copied asynchronously, 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, jit, u32
+from ..device import cuda, device_function, f32, i32, jit, u32
 from ..device.convert import element
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.fastmath import rcp
@@ -147,55 +147,55 @@ def kernel(config):
             own_score = f32(load_sink(sink, sink_at))
         shares(levels, totals, falls, own_score)
         for h in range(2):
-            if i32(row + 8 * h) >= rows:
+            if row + 8 * h >= rows:
                 falls[h], totals[h] = f32(0), f32(NOTHING)
         store(sums, falls, of_o, o_strides, row, written, column)
         if WITH_LSE and column == 0:
             for h in range(2):
-                if i32(row + 8 * h) < written:
-                    lse[i64(lse_at + i64(row + 8 * h) * lse_strides[2])] = totals[h]
+                if row + 8 * h < written:
+                    lse[lse_at + (row + 8 * h) * lse_strides[2]] = totals[h]
 
     @jit(launch_bounds=(THREADS, t.blocks))
     def sdpa_fwd_flash_mma(q, k, v, o, lse, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides, o_strides,
                            lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step,
                            bounds, scale, softcap, seed, offset, threshold, factor):
         memory = cuda.shared.array(0, u32)
-        base = u32(shared_address(memory, 0))
-        thread = i32(cuda.threadIdx.x)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
+        base = shared_address(memory, 0)
+        thread = cuda.threadIdx.x
+        lane, warp = thread & 31, thread >> 5
         seed = terms.seed_of(seed, offset)
-        rank, place = divide_remainder(i32(cuda.blockIdx.x), lines)
+        rank, place = divide_remainder(cuda.blockIdx.x, lines)
         image, h = divide_remainder(place, heads_of)
         g, _ = divide_remainder(h, group_of_heads)
-        batch, all_rows, all_keys = i32(sizes[0]), i32(sizes[1]), i32(sizes[2])
+        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
 
         # the rows of this block, and the keys that any of them sees
-        b, i0 = tile_of(image, i32(tiles - 1 - rank), of_rows, row_step, batch, all_rows)
+        b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
         first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_key, keys = i32(0), i32(0)
         written = rows if PACKED else all_rows
         if i0 >= 0 and i0 < written:
             first, first_end = terms.span(i0, rows, keys, bounds)
-            last_begin, last = terms.span(i32(min(i32(i0 + HEIGHT), rows) - 1), rows, keys, bounds)
+            last_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
             if i0 >= rows:
                 last = first
             if DROPOUT:
-                first = i32(first & -8)
-            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), i32(b * i32(heads_of[0]) + h)
-            of_q = advance(q, i64(i64(image) * q_strides[0] + i64(h) * q_strides[1] + i64(first_row) * q_strides[2]))
-            of_k = advance(k, i64(i64(image) * k_strides[0] + i64(g) * k_strides[1] + i64(first_key) * k_strides[2]))
-            of_v = advance(v, i64(i64(image) * v_strides[0] + i64(g) * v_strides[1] + i64(first_key) * v_strides[2]))
+                first = first & -8
+            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), b * i32(heads_of[0]) + h
+            of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
+            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
+            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
             q_steps, k_steps, v_steps = (q_strides[2], q_strides[3]), (k_strides[2], k_strides[3]), (v_strides[2], v_strides[3])
-            bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
-            mask_at = i64(i64(image) * mask_strides[0] + i64(h) * mask_strides[1])
-            a = u32(base + u32(warp * 16 * Q_PITCH) + left_place(lane, Q_PITCH))
-            of_keys_at = u32(base + u32(K_AT) + right_place(lane, Q_PITCH))
-            of_values_at = u32(base + u32(V_AT) + turned_place(lane, V_PITCH))
-            row, column = i32(i0 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
-            own = i32(row + shift)
+            bias_at = image * bias_strides[0] + h * bias_strides[1]
+            mask_at = image * mask_strides[0] + h * mask_strides[1]
+            a = base + u32(warp * 16 * Q_PITCH) + left_place(lane, Q_PITCH)
+            of_keys_at = base + K_AT + right_place(lane, Q_PITCH)
+            of_values_at = base + V_AT + turned_place(lane, V_PITCH)
+            row, column = i0 + warp * 16 + (lane >> 2), (lane & 3) * 2
+            own = row + shift
             steepness = f32(LOG2E) if ADJUSTED else scale
-            slack = f32(f32(SLACK) * rcp(steepness))
+            slack = SLACK * rcp(steepness)
 
             x, sums, words = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(WORDS, u32)
             left, right = cuda.local.array(4, u32), cuda.local.array(4, u32)
@@ -207,11 +207,11 @@ def kernel(config):
                 tops[r], levels[r], totals[r] = f32(NOTHING), f32(0), f32(0)
             if first < last:
                 load_q(base, of_q, i0, rows, q_steps, thread)
-                load_k(u32(base + u32(K_AT)), of_k, first, keys, k_steps, thread)
+                load_k(base + K_AT, of_k, first, keys, k_steps, thread)
                 commit_copies()
                 landed()
                 cuda.syncthreads()
-                load_v(u32(base + u32(V_AT)), of_v, first, keys, v_steps, thread)
+                load_v(base + V_AT, of_v, first, keys, v_steps, thread)
                 commit_copies()
             for at in range(first, last, WIDTH):
                 for c in range(SCORES):
@@ -219,33 +219,33 @@ def kernel(config):
                 multiply(x, left, right, a, of_keys_at)
                 landed()
                 cuda.syncthreads()  # v has come, k is free
-                following = i32(at + WIDTH)
+                following = at + WIDTH
                 if following < last:
-                    load_k(u32(base + u32(K_AT)), of_k, following, keys, k_steps, thread)
+                    load_k(base + K_AT, of_k, following, keys, k_steps, thread)
                 commit_copies()
 
                 if ADJUSTED:
-                    adjust(x, row, own, i32(at), column, i32(rows - 1), i32(keys - 1), scale, slope, softcap, bias, bias_at, bias_strides)
+                    adjust(x, row, own, at, column, rows - 1, keys - 1, scale, slope, softcap, bias, bias_at, bias_strides)
                 if MASK:
                     exclude(x, row, i32(at), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
                 if following > first_end or at < last_begin:
-                    hide(x, own, i32(at), column, keys, bounds)
+                    hide(x, own, at, column, keys, bounds)
                 if absorb(x, most, tops, levels, totals, falls, steepness, slack):
                     multiply_rows(sums, E // 8, falls)
                 if DROPOUT:
-                    drop(x, seed, head, row, i32(at), lane, threshold, factor)
+                    drop(x, seed, head, row, at, lane, threshold, factor)
                 pack(words, x)
                 weigh(sums, words, right, of_values_at)
                 landed()
                 cuda.syncthreads()  # k has come, v is free
                 if following < last:
-                    load_v(u32(base + u32(V_AT)), of_v, following, keys, v_steps, thread)
+                    load_v(base + V_AT, of_v, following, keys, v_steps, thread)
                 commit_copies()
 
-            of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1] + i64(first_row) * o_strides[2]))
-            lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(first_row) * lse_strides[2])
+            of_o = advance(o, image * o_strides[0] + h * o_strides[1] + first_row * o_strides[2])
+            lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
             finish(sums, levels, totals, falls, row, rows, written, of_o, o_strides, lse, lse_at, lse_strides, sink,
-                   i64(i64(h) * sink_step), column)
+                   h * sink_step, column)
     return sdpa_fwd_flash_mma
 
 

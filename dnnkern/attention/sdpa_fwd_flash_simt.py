@@ -149,17 +149,17 @@ def kernel(config):
         """The scores of a row of the thread: what they are, the largest, what that makes of the sums, probabilities."""
         (x, sums, tops, totals, levels, memory, p_at, i0, j0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides,
          mask, mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
-        i, top, row_at = i32(i0 + r), tops[r], i64(bias_at + i64(i32(i0 + r)) * bias_strides[2])
+        i, top, row_at = i0 + r, tops[r], bias_at + (i0 + r) * bias_strides[2]
         for c in range(COLUMNS):
-            j, value = i32(j0 + c * LANES), T(NOTHING)
+            j, value = j0 + c * LANES, T(NOTHING)
             visible = whole or seen(i, j, shift, keys, bounds)
             if MASK and visible:
                 visible = i < rows and terms.permits(mask, i64(mask_at + i64(i) * mask_strides[2] + i64(j) * mask_strides[3]))
             if visible:
                 at = row_at
                 if BIAS:  # rows beyond the last are computed, too
-                    at = i64(row_at + i64(j) * bias_strides[3]) if i < rows else i64(0)
-                value = terms.score(x[r * COLUMNS + c], i32(j - i - shift), slope, bias, at, scale, softcap)
+                    at = row_at + j * bias_strides[3] if i < rows else i64(0)
+                value = terms.score(x[r * COLUMNS + c], j - i - shift, slope, bias, at, scale, softcap)
             x[r * COLUMNS + c] = value
             top = maximum(top, value)
         top = most(top)
@@ -173,13 +173,13 @@ def kernel(config):
         for c in range(COLUMNS):
             p = powers.rise(x[r * COLUMNS + c], level)
             totals[r] = T(totals[r] + p)
-            memory[i32(p_at + r * P_PITCH + lane + c * LANES)] = terms.kept(p, seed, head, i, i32(j0 + c * LANES), threshold, factor)
+            memory[p_at + r * P_PITCH + lane + c * LANES] = terms.kept(p, seed, head, i, j0 + c * LANES, threshold, factor)
 
     @device_function
     def finish(r, s):
         """A row of the thread is divided by its sum and stored."""
         sums, tops, totals, levels, i0, lane, rows, written, of_o, o_strides, lse, lse_at, lse_strides, sink, sink_at = s
-        i, level, sum_ = i32(i0 + r), levels[r], total(totals[r])
+        i, level, sum_ = i0 + r, levels[r], total(totals[r])
         if SINK and tops[r] != T(NOTHING):
             own = T(load_sink(sink, sink_at))
             level = powers.level(maximum(tops[r], own))
@@ -194,12 +194,12 @@ def kernel(config):
         for c in range(OWN):
             sums[r * OWN + c] = T(sums[r * OWN + c] * share) if exists else T(0)
         if i < written:
-            store(advance(of_o, i64(i64(i) * o_strides[2])), o_strides[3], lane, sums, r * OWN)
+            store(advance(of_o, i * o_strides[2]), o_strides[3], lane, sums, r * OWN)
             if WITH_LSE and lane == 0:
                 value = T(NOTHING)
                 if exists:
                     value = powers.total(level, sum_)
-                lse[i64(lse_at + i64(i) * lse_strides[2])] = value
+                lse[lse_at + i * lse_strides[2]] = value
     absorb_all, finish_all = unrolled(ROWS, absorb), unrolled(ROWS, finish)
 
     @jit(launch_bounds=(THREADS, 1))
@@ -207,38 +207,38 @@ def kernel(config):
                             lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step,
                             bounds, scale, softcap, seed, offset, threshold, factor):
         memory = cuda.shared.array(0, T)
-        base = u32(shared_address(memory, 0))
-        thread = i32(cuda.threadIdx.x)
-        lane, line = i32(thread % LANES), i32(thread // LANES)
+        base = shared_address(memory, 0)
+        thread = cuda.threadIdx.x
+        lane, line = thread % LANES, thread // LANES
         seed = terms.seed_of(seed, offset)
-        rank, place = divide_remainder(i32(cuda.blockIdx.x), lines)
+        rank, place = divide_remainder(cuda.blockIdx.x, lines)
         image, h = divide_remainder(place, heads_of)
         g, _ = divide_remainder(h, group_of_heads)
-        batch, all_rows, all_keys = i32(sizes[0]), i32(sizes[1]), i32(sizes[2])
+        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
 
         # the rows of this block, and the keys that any of them sees
-        b, i0 = tile_of(image, i32(tiles - 1 - rank), of_rows, row_step, batch, all_rows)
+        b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
         first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
         if PACKED and b == batch:
             first_key, keys = i32(0), i32(0)
         written = rows if PACKED else all_rows
         if i0 >= 0 and i0 < written:
-            last_row = i32(min(i32(i0 + HEIGHT), rows) - 1)
+            last_row = min(i0 + HEIGHT, rows) - 1
             first, first_end = terms.span(i0, rows, keys, bounds)
             last_begin, last = terms.span(last_row, rows, keys, bounds)
             if i0 >= rows:
                 last = first
-            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), i32(b * i32(heads_of[0]) + h)
-            of_q = advance(q, i64(i64(image) * q_strides[0] + i64(h) * q_strides[1] + i64(first_row) * q_strides[2]))
-            of_k = advance(k, i64(i64(image) * k_strides[0] + i64(g) * k_strides[1] + i64(first_key) * k_strides[2]))
-            of_v = advance(v, i64(i64(image) * v_strides[0] + i64(g) * v_strides[1] + i64(first_key) * v_strides[2]))
+            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), b * i32(heads_of[0]) + h
+            of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
+            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
+            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
             q_steps, k_steps, v_steps = (q_strides[2], q_strides[3]), (k_strides[2], k_strides[3]), (v_strides[2], v_strides[3])
-            bias_at = i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
-            mask_at = i64(i64(image) * mask_strides[0] + i64(h) * mask_strides[1])
-            a = u32(base + u32(i32(line * ROWS) * PITCH * ITEM))
-            b_at = u32(base + u32(i32(K_AT + lane * PITCH) * ITEM))
-            v_at = u32(base + u32(i32(V_AT + lane * G) * ITEM))
-            p_at = i32(P_AT + i32(line * ROWS) * P_PITCH)
+            bias_at = image * bias_strides[0] + h * bias_strides[1]
+            mask_at = image * mask_strides[0] + h * mask_strides[1]
+            a = base + u32(line * ROWS * PITCH * ITEM)
+            b_at = base + u32((K_AT + lane * PITCH) * ITEM)
+            v_at = base + u32((V_AT + lane * G) * ITEM)
+            p_at = P_AT + line * ROWS * P_PITCH
 
             sums, tops, totals = cuda.local.array(SUMS, T), cuda.local.array(ROWS, T), cuda.local.array(ROWS, T)
             levels, x = cuda.local.array(ROWS, T), cuda.local.array(SCORES, T)
@@ -248,39 +248,39 @@ def kernel(config):
                 tops[r], totals[r], levels[r] = T(NOTHING), T(0), T(0)
             if first < last:
                 load_q(base, of_q, i0, rows, q_steps, thread)
-                load_k(u32(base + u32(K_AT * ITEM)), of_k, first, keys, k_steps, thread)
+                load_k(base + K_AT * ITEM, of_k, first, keys, k_steps, thread)
                 commit_copies()
                 landed()
                 cuda.syncthreads()
-                load_v(u32(base + u32(V_AT * ITEM)), of_v, first, keys, v_steps, thread)
+                load_v(base + V_AT * ITEM, of_v, first, keys, v_steps, thread)
                 commit_copies()
             for j0 in range(first, last, WIDTH):
                 for c in range(SCORES):
                     x[c] = T(0)
-                scores(x, a, b_at, i32(PITCH), GROUPS)
+                scores(x, a, b_at, PITCH, GROUPS)
                 landed()
                 cuda.syncthreads()  # v has come, k is free
-                following = i32(j0 + WIDTH)
+                following = j0 + WIDTH
                 if following < last:
-                    load_k(u32(base + u32(K_AT * ITEM)), of_k, following, keys, k_steps, thread)
+                    load_k(base + K_AT * ITEM, of_k, following, keys, k_steps, thread)
                 commit_copies()
 
                 whole = following <= first_end and j0 >= last_begin
-                absorb_all(0, (x, sums, tops, totals, levels, memory, p_at, i32(i0 + i32(line * ROWS)), i32(j0 + lane), whole, lane, shift,
+                absorb_all(0, (x, sums, tops, totals, levels, memory, p_at, i0 + line * ROWS, j0 + lane, whole, lane, shift,
                                rows, keys, bounds, slope, bias, bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed,
                                head, threshold, factor))
                 cuda.syncwarp()
-                weigh(sums, u32(base + u32(p_at * ITEM)), i32(P_PITCH), v_at, i32(VALUES), WIDTH)
+                weigh(sums, base + u32(p_at * ITEM), P_PITCH, v_at, VALUES, WIDTH)
                 landed()
                 cuda.syncthreads()  # k has come, v and the probabilities are free
                 if following < last:
-                    load_v(u32(base + u32(V_AT * ITEM)), of_v, following, keys, v_steps, thread)
+                    load_v(base + V_AT * ITEM, of_v, following, keys, v_steps, thread)
                 commit_copies()
 
-            of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1] + i64(first_row) * o_strides[2]))
-            lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(first_row) * lse_strides[2])
-            finish_all(0, (sums, tops, totals, levels, i32(i0 + i32(line * ROWS)), lane, rows, written, of_o, o_strides, lse, lse_at,
-                           lse_strides, sink, i64(i64(h) * sink_step)))
+            of_o = advance(o, image * o_strides[0] + h * o_strides[1] + first_row * o_strides[2])
+            lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
+            finish_all(0, (sums, tops, totals, levels, i0 + line * ROWS, lane, rows, written, of_o, o_strides, lse, lse_at,
+                           lse_strides, sink, h * sink_step))
     return sdpa_fwd_flash_simt
 
 

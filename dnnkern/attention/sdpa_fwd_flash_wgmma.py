@@ -144,52 +144,52 @@ def kernel(config):
         sequences, all_rows, all_keys, bounds, batch, _ = numbers
         row, rows, key, keys = lengths(sequence, sequences, batch, all_rows, all_keys)
         if PACKED and sequence == batch:
-            keys = i32(0)
+            keys = 0
         first, every_end = terms.span(i0, rows, keys, bounds)
         if DROPOUT or STAGED:  # TMA begins at multiples of 16 bytes
-            first = i32(first & -8)
-        every_begin, last = terms.span(i32(min(i32(i0 + HEIGHT), rows) - 1), rows, keys, bounds)
-        tiles, _ = divide_remainder(i32(max(i32(min(last, keys) - first), i32(1)) + i32(WIDTH - 1)), PARTS)
+            first = first & -8
+        every_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
+        tiles, _ = divide_remainder(max(min(last, keys) - first, 1) + (WIDTH - 1), PARTS)
         return (row, key), rows, terms.shift(rows, keys), keys, first, tiles, every_begin, every_end
 
     @device_function
     def load_tile(to, boxes, box, array, bar, row, h, image):
         for b in range(boxes):
-            tma_load_4d(u32(to + u32(b * box)), array, bar, i32(b * COLUMNS), row, h, image)
+            tma_load_4d(to + u32(b * box), array, bar, b * COLUMNS, row, h, image)
 
     @device_function
     def tell(full, empty, to, slot, phase, t, sequence, i0):
         """The consumers' next tile; gives the next slot and its phase."""
-        mbarrier_wait(u32(empty + u32(8) * slot), phase)
-        store_shared_4u32(u32(to + u32(16) * slot), u32(t), u32(sequence), u32(i0), u32(0))
-        mbarrier_arrive(u32(full + u32(8) * slot))
-        slot = u32(slot ^ u32(1))
-        return slot, u32(phase ^ u32(slot == u32(0)))
+        mbarrier_wait(empty + 8 * slot, phase)
+        store_shared_4u32(to + 16 * slot, u32(t), u32(sequence), u32(i0), u32(0))
+        mbarrier_arrive(full + 8 * slot)
+        slot = slot ^ 1
+        return slot, phase ^ u32(slot == 0)
 
     @device_function
     def produce(q_map, k_map, v_map, bias_map, bias_strides, base, bars, tiles, order, numbers, counter):
         q_full, q_empty, k_full, k_empty, v_full, v_empty, t_full, t_empty, numbers_at = bars
         k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(1), u32(0), u32(1), u32(1), u32(0), u32(1)
-        t = i32(cuda.blockIdx.x)
+        t = cuda.blockIdx.x
         while t < tiles:
-            after = i32(t + i32(cuda.gridDim.x))
+            after = t + cuda.gridDim.x
             sequence, h, g, i0 = place_of(t, order, numbers)
             (row, key), rows, _, _, first, count, _, _ = extent(i0, sequence, numbers)
-            image, left = i32(0) if PACKED else sequence, count
+            image, left = 0 if PACKED else sequence, count
             if PACKED and (i0 < 0 or i0 >= rows):  # more tiles are counted than sequences have
-                left = i32(-1)
+                left = -1
             elif TOLD:  # the consumers learn this tile's number
                 t_slot, t_phase = tell(t_full, t_empty, numbers_at, t_slot, t_phase, t, sequence, i0)
             if DRAWN:
                 after = i32(i32(fetch_add_u32(counter, u32(1))) + i32(cuda.gridDim.x))
-            at = i32(key + first + i32(i32(count - 1) * WIDTH))
-            bias_image, bias_head = i32(image if bias_strides[0] else 0), i32(h if bias_strides[1] else 0)
+            at = key + first + (count - 1) * WIDTH
+            bias_image, bias_head = image if bias_strides[0] else 0, h if bias_strides[1] else 0
             while left >= 0:
                 if left > 0:
-                    mbarrier_wait(u32(k_empty + u32(8) * k_slot), k_phase)
-                    bar = u32(k_full + u32(8) * k_slot)
+                    mbarrier_wait(k_empty + 8 * k_slot, k_phase)
+                    bar = k_full + 8 * k_slot
                     mbarrier_arrive_expect(bar, u32(K_BYTES + BIAS_BYTES))
-                    load_tile(u32(base + u32(K_AT) + k_slot * u32(K_BYTES)), K_BOXES, BOX, k_map, bar, at, g, image)
+                    load_tile(base + K_AT + k_slot * K_BYTES, K_BOXES, BOX, k_map, bar, at, g, image)
                     if STAGED:
                         to = u32(base + u32(BIAS_AT) + k_slot * u32(BIAS_BYTES))
                         for b in range(BIAS_BOXES):
@@ -197,48 +197,48 @@ def kernel(config):
                     k_slot, k_phase = advanced(k_slot, k_phase)
                 if left == count:
                     mbarrier_wait(q_empty, q_phase)
-                    q_phase = u32(q_phase ^ u32(1))
+                    q_phase = q_phase ^ 1
                     mbarrier_arrive_expect(q_full, u32(Q_BYTES))
-                    load_tile(base, K_BOXES, Q_BOX, q_map, q_full, i32(row + i0), h, image)
+                    load_tile(base, K_BOXES, Q_BOX, q_map, q_full, row + i0, h, image)
                 else:  # values are needed a step later than their keys
-                    mbarrier_wait(u32(v_empty + u32(8) * v_slot), v_phase)
-                    bar = u32(v_full + u32(8) * v_slot)
+                    mbarrier_wait(v_empty + 8 * v_slot, v_phase)
+                    bar = v_full + 8 * v_slot
                     mbarrier_arrive_expect(bar, u32(V_BYTES))
-                    load_tile(u32(base + u32(V_AT) + v_slot * u32(V_BYTES)), V_BOXES, BOX, v_map, bar, i32(at + WIDTH), g, image)
+                    load_tile(base + V_AT + v_slot * V_BYTES, V_BOXES, BOX, v_map, bar, at + WIDTH, g, image)
                     v_slot, v_phase = advanced(v_slot, v_phase)
-                left, at = i32(left - 1), i32(at - WIDTH)
+                left, at = left - 1, at - WIDTH
             t = after
         if TOLD:  # there are no more
-            tell(t_full, t_empty, numbers_at, t_slot, t_phase, tiles, i32(0), i32(0))
+            tell(t_full, t_empty, numbers_at, t_slot, t_phase, tiles, 0, 0)
 
     @device_function
     def store_boxes(sums, factors, o_map, o, o_strides, staging, row, left, h, image, warp, lane, thread, group):
         """The 64 rows through shared memory and TMA, which reads whole boxes; packed, 16 bytes a thread at a time, those that are left."""
-        mine, none = i32(warp * 16 + (lane & 15)), u32(0)
+        mine, none = warp * 16 + (lane & 15), u32(0)
         for i in range(4 * V_BOXES):
             a, b, c, d = none, none, none, none
             if 16 * i < E:
                 a, b = row_words(sums, 2 * i, factors)
             if 16 * i + 8 < E:
                 c, d = row_words(sums, 2 * i + 1, factors)
-            piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(mine & 7)) * u32(16))
-            stmatrix_x4(u32(staging + u32(i // 4 * Q_BOX) + u32(mine * ROW) + piece), a, b, c, d)
+            piece = u32((i % 4 * 2 + (lane >> 4)) ^ (mine & 7)) * 16
+            stmatrix_x4(staging + u32(i // 4 * Q_BOX) + u32(mine * ROW) + piece, a, b, c, d)
         fence_async_shared()
         barrier_sync(u32(group + 1), u32(128))
         if not PACKED:
             if thread == 0:
                 for b in range(V_BOXES):
-                    tma_store_4d(o_map, u32(staging + u32(b * Q_BOX)), i32(b * COLUMNS), row, h, image)
+                    tma_store_4d(o_map, staging + u32(b * Q_BOX), b * COLUMNS, row, h, image)
                 bulk_commit()
         else:
-            line, chunk = i32(thread >> 3), i32(thread & 7)
-            source = u32(staging + u32(line * ROW) + u32(u32(chunk ^ i32(line & 7)) * u32(16)))
-            to = advance(o, i64(i64(h) * o_strides[1] + i64(i32(row + line)) * o_strides[2] + i64(i32(chunk * 8))))
+            line, chunk = thread >> 3, thread & 7
+            source = staging + u32(line * ROW) + u32(chunk ^ (line & 7)) * 16
+            to = advance(o, h * o_strides[1] + (row + line) * o_strides[2] + chunk * 8)
             for b in range(V_BOXES):
                 for r in range(0, 64, 16):
-                    if i32(line + r) < left and i32(chunk + b * 8) < CHUNKS:
-                        store4(as_u32(advance(to, i64(i64(r) * o_strides[2] + i64(b * COLUMNS)))), i32(0),
-                               load_shared_4u32(u32(source + u32(b * Q_BOX + r * ROW))))
+                    if line + r < left and chunk + b * 8 < CHUNKS:
+                        store4(as_u32(advance(to, r * o_strides[2] + b * COLUMNS)), 0,
+                               load_shared_4u32(source + u32(b * Q_BOX + r * ROW)))
             if not APART:
                 barrier_sync(u32(group + 1), u32(128))  # q may come
 
@@ -248,24 +248,24 @@ def kernel(config):
         every_begin, every_end = every
         if ADJUSTED:
             scale, slope, softcap, bias, bias_at, bias_strides = scaling
-            adjust(x, row, own, at, column, i32(numbers[1] - 1), i32(numbers[2] - 1), scale, slope, softcap, bias, bias_at, bias_strides)
+            adjust(x, row, own, at, column, numbers[1] - 1, numbers[2] - 1, scale, slope, softcap, bias, bias_at, bias_strides)
         if STAGED:
             tile, first_row, lane = bias_tile
             add_bias(x, tile, first_row, lane, f32(1) if ADJUSTED else scaling[0])
             cuda.syncwarp()
             if lane == 0:
                 mbarrier_arrive(empty)
-        if at < every_begin or i32(at + WIDTH) > every_end:
+        if at < every_begin or at + WIDTH > every_end:
             hide(x, own, at, column, keys, numbers[3])
 
     @device_function
     def clear_values(bar, phase, to, at, keys, thread):
         """Values behind a sequence's last key become zero: what they are must not matter, and zero times NaN is NaN."""
-        if i32(at + WIDTH) > keys:
+        if at + WIDTH > keys:
             mbarrier_wait(bar, phase)
-            for part in range(i32(max(i32(keys - at), i32(0)) * 8 + thread), WIDTH * 8, 128 * GROUPS):
+            for part in range(max(keys - at, 0) * 8 + thread, WIDTH * 8, 128 * GROUPS):
                 for box in range(V_BOXES):
-                    store_shared_4u32(u32(to + u32(box * BOX) + u32(i32(part) * 16)), u32(0), u32(0), u32(0), u32(0))
+                    store_shared_4u32(to + u32(box * BOX) + u32(part * 16), u32(0), u32(0), u32(0), u32(0))
             fence_async_shared()
             barrier_sync(u32(GROUPS + 1), u32(128 * GROUPS))
 
@@ -282,45 +282,45 @@ def kernel(config):
         words, held = cuda.local.array(WORDS, u32), cuda.local.array(HELD_WORDS or 1, u32)
         tops, levels, totals = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
         falls, most = cuda.local.array(2, f32), cuda.local.array(2, f32)
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        first_of_warp, column = i32(group * 64 + warp * 16), i32((lane & 3) * 2)
-        own_row = i32(first_of_warp + (lane >> 2))
-        mine = i32(warp * 16 + (lane & 15))
-        q_at = u32(base + u32(group) * u32(GROUP))
-        staging = u32(q_at + u32(O_AT))
-        slack = f32(f32(SLACK) * rcp(steepness))
+        lane, warp = thread & 31, thread >> 5
+        first_of_warp, column = group * 64 + warp * 16, (lane & 3) * 2
+        own_row = first_of_warp + (lane >> 2)
+        mine = warp * 16 + (lane & 15)
+        q_at = base + u32(group) * GROUP
+        staging = q_at + O_AT
+        slack = SLACK * rcp(steepness)
         k_slot, k_phase, v_slot, v_phase, q_phase, t_slot, t_phase = u32(0), u32(0), u32(0), u32(0), u32(0), u32(0), u32(0)
-        t = i32(cuda.blockIdx.x)
+        t = cuda.blockIdx.x
         while True:
             if TOLD:
-                mbarrier_wait(u32(t_full + u32(8) * t_slot), t_phase)
-                told = load_shared_4u32(u32(numbers_at + u32(16) * t_slot))
+                mbarrier_wait(t_full + 8 * t_slot, t_phase)
+                told = load_shared_4u32(numbers_at + 16 * t_slot)
                 cuda.syncwarp()
                 if lane == 0:
-                    mbarrier_arrive(u32(t_empty + u32(8) * t_slot))
+                    mbarrier_arrive(t_empty + 8 * t_slot)
                 t = uniform(i32(told[0]))
-                t_slot = u32(t_slot ^ u32(1))
-                t_phase = u32(t_phase ^ u32(t_slot == u32(0)))
+                t_slot = t_slot ^ 1
+                t_phase = t_phase ^ u32(t_slot == 0)
             if t >= tiles:
                 break
             sequence, h, _, tile = locate(t, order)
-            i0, image = i32(tile * HEIGHT), sequence
+            i0, image = tile * HEIGHT, sequence
             if PACKED:
                 sequence, i0, image = uniform(i32(told[1])), uniform(i32(told[2])), i32(0)
             (first_row, _), rows, shift, keys, first, count, every_begin, every_end = extent(i0, sequence, numbers)
             left, every_begin, every_end = uniform(count), uniform(every_begin), uniform(every_end)
-            at = i32(first + i32(i32(left - 1) * WIDTH))
-            row = i32(i0 + own_row)
-            own = i32(row + shift)
-            slope, bias_at = terms.slope(h, heads), i64(i64(image) * bias_strides[0] + i64(h) * bias_strides[1])
+            at = first + (left - 1) * WIDTH
+            row = i0 + own_row
+            own = row + shift
+            slope, bias_at = terms.slope(h, heads), image * bias_strides[0] + h * bias_strides[1]
             scoring, every = (scale, slope, softcap, bias, bias_at, bias_strides), (every_begin, every_end)
-            head, written = i32(sequence * heads + h), rows if PACKED else all_rows
+            head, written = sequence * heads + h, rows if PACKED else all_rows
             for i in range(SUMS):
                 sums[i] = f32(0)
             for r in range(2):
                 tops[r], levels[r], totals[r] = f32(NOTHING), f32(0), f32(0)
             mbarrier_wait(q_full, q_phase)
-            q_phase = u32(q_phase ^ u32(1))
+            q_phase = q_phase ^ 1
             if HELD:
                 for i in range(STEPS):
                     piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(mine & 7)) * u32(16))
@@ -331,17 +331,17 @@ def kernel(config):
                         mbarrier_arrive(q_empty)
 
             # the last tile of keys: nothing to add it to yet
-            mbarrier_wait(u32(k_full + u32(8) * k_slot), k_phase)
-            of_k = descriptor(by_row, u32(base + u32(K_AT) + k_slot * u32(K_BYTES)))
+            mbarrier_wait(k_full + 8 * k_slot, k_phase)
+            of_k = descriptor(by_row, base + K_AT + k_slot * K_BYTES)
             if HELD:
                 multiply_k(scores, held, of_k, i32(0))
             else:
-                multiply_k(scores, descriptor(by_row, q_at), of_k, i32(0))
+                multiply_k(scores, descriptor(by_row, q_at), of_k, 0)
             scores_alone(scores)
-            k_free = u32(k_empty + u32(8) * k_slot)
+            k_free = k_empty + 8 * k_slot
             if not STAGED and thread == 0:
                 mbarrier_arrive(k_free)
-            bias_tile = (u32(base + u32(BIAS_AT) + k_slot * u32(BIAS_BYTES)), first_of_warp, lane)
+            bias_tile = (base + BIAS_AT + k_slot * BIAS_BYTES, first_of_warp, lane)
             k_slot, k_phase = advanced(k_slot, k_phase)
             to_scores(scores, row, own, at, column, keys, every, numbers, scoring, bias_tile, k_free)
             absorb(scores, most, tops, levels, totals, falls, steepness, slack)
@@ -349,24 +349,24 @@ def kernel(config):
                 drop(scores, seed, head, row, at, lane, threshold, factor)
             pack(words, scores)
             if PADDED:
-                clear_values(u32(v_full + u32(8) * v_slot), v_phase, u32(base + u32(V_AT) + v_slot * u32(V_BYTES)), at, keys,
-                             i32(group * 128 + thread))
-            left = i32(left - 1)
+                clear_values(v_full + 8 * v_slot, v_phase, base + V_AT + v_slot * V_BYTES, at, keys,
+                             group * 128 + thread)
+            left = left - 1
             while left > 0:
-                at = i32(at - WIDTH)
-                mbarrier_wait(u32(k_full + u32(8) * k_slot), k_phase)
-                of_k = descriptor(by_row, u32(base + u32(K_AT) + k_slot * u32(K_BYTES)))
+                at = at - WIDTH
+                mbarrier_wait(k_full + 8 * k_slot, k_phase)
+                of_k = descriptor(by_row, base + K_AT + k_slot * K_BYTES)
                 if HELD:
                     multiply_k(scores, held, of_k, i32(0))
                 else:
-                    multiply_k(scores, descriptor(by_row, q_at), of_k, i32(0))
-                mbarrier_wait(u32(v_full + u32(8) * v_slot), v_phase)
-                multiply_v(sums, words, descriptor(V_CONST, u32(base + u32(V_AT) + v_slot * u32(V_BYTES))), i32(1))
+                    multiply_k(scores, descriptor(by_row, q_at), of_k, 0)
+                mbarrier_wait(v_full + 8 * v_slot, v_phase)
+                multiply_v(sums, words, descriptor(V_CONST, base + V_AT + v_slot * V_BYTES), 1)
                 scores_first(scores)
-                k_free = u32(k_empty + u32(8) * k_slot)
+                k_free = k_empty + 8 * k_slot
                 if not STAGED and thread == 0:
                     mbarrier_arrive(k_free)
-                bias_tile = (u32(base + u32(BIAS_AT) + k_slot * u32(BIAS_BYTES)), first_of_warp, lane)
+                bias_tile = (base + BIAS_AT + k_slot * BIAS_BYTES, first_of_warp, lane)
                 k_slot, k_phase = advanced(k_slot, k_phase)
                 to_scores(scores, row, own, at, column, keys, every, numbers, scoring, bias_tile, k_free)
                 grown = absorb(scores, most, tops, levels, totals, falls, steepness, slack)
@@ -374,37 +374,37 @@ def kernel(config):
                     drop(scores, seed, head, row, at, lane, threshold, factor)
                 sums_done(sums)
                 if thread == 0:
-                    mbarrier_arrive(u32(v_empty + u32(8) * v_slot))
+                    mbarrier_arrive(v_empty + 8 * v_slot)
                 v_slot, v_phase = advanced(v_slot, v_phase)
                 hold_scores(scores)  # the words were the product's until now
                 pack(words, scores)
                 if grown:
                     multiply_rows(sums, E // 8, falls)
-                left = i32(left - 1)
+                left = left - 1
 
             if BY_TMA and APART and thread == 0:
                 if not EARLY:
                     mbarrier_arrive(q_empty)
                 source_free()  # what the tile before left from
-            mbarrier_wait(u32(v_full + u32(8) * v_slot), v_phase)
-            multiply_v(sums, words, descriptor(V_CONST, u32(base + u32(V_AT) + v_slot * u32(V_BYTES))), i32(1))
+            mbarrier_wait(v_full + 8 * v_slot, v_phase)
+            multiply_v(sums, words, descriptor(V_CONST, base + V_AT + v_slot * V_BYTES), 1)
             own_score = f32(0)
             if SINK:
                 own_score = f32(load_sink(sink, i64(i64(h) * sink_step)))
             shares(levels, totals, falls, own_score)
             sums_done(sums)
             if thread == 0:
-                mbarrier_arrive(u32(v_empty + u32(8) * v_slot))
+                mbarrier_arrive(v_empty + 8 * v_slot)
             v_slot, v_phase = advanced(v_slot, v_phase)
             if LIMITED:  # rows beyond the sequence's last
                 if row >= rows:
                     falls[0], totals[0] = f32(0), f32(NOTHING)
-                if i32(row + 8) >= rows:
+                if row + 8 >= rows:
                     falls[1], totals[1] = f32(0), f32(NOTHING)
             barrier_sync(u32(group + 1), u32(128))
             if BY_TMA:
-                begin = i32(i0 + group * 64)
-                store_boxes(sums, falls, o_map, o, o_strides, staging, i32(first_row + begin), i32(rows - begin), h, image, warp, lane,
+                begin = i0 + group * 64
+                store_boxes(sums, falls, o_map, o, o_strides, staging, first_row + begin, rows - begin, h, image, warp, lane,
                             thread, group)
                 if not APART and thread == 0:
                     source_free()
@@ -415,13 +415,13 @@ def kernel(config):
                 of_o = advance(o, i64(i64(image) * o_strides[0] + i64(h) * o_strides[1] + i64(first_row) * o_strides[2]))
                 store_elements(sums, falls, of_o, o_strides, row, written, column)
             if WITH_LSE and column == 0:
-                lse_at = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1] + i64(i32(first_row + row)) * lse_strides[2])
+                lse_at = image * lse_strides[0] + h * lse_strides[1] + (first_row + row) * lse_strides[2]
                 if row < written:
                     lse[lse_at] = totals[0]
-                if i32(row + 8) < written:
-                    lse[i64(lse_at + 8 * lse_strides[2])] = totals[1]
+                if row + 8 < written:
+                    lse[lse_at + 8 * lse_strides[2]] = totals[1]
             if not TOLD:
-                t = i32(t + i32(cuda.gridDim.x))
+                t = t + cuda.gridDim.x
         if BY_TMA and thread == 0:
             drained()
 
@@ -432,12 +432,12 @@ def kernel(config):
         shared = cuda.shared.array(0, u32)
         q_map, k_map, v_map = tensor_map_address(q), tensor_map_address(k), tensor_map_address(v)
         to_o, bias_map = tensor_map_address(o_map), tensor_map_address(bias_tiles)
-        base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
-        first = u32(base + u32(BARS))
-        rings = u32(first + u32(48))
-        bars = (first, u32(first + u32(8)), rings, u32(rings + u32(RING)), u32(rings + u32(2 * RING)), u32(rings + u32(3 * RING)),
-                u32(first + u32(16)), u32(first + u32(32)), u32(rings + u32(4 * RING)))
-        tid = i32(cuda.threadIdx.x)
+        base = (shared_address(shared, 0) + (ALIGNMENT - 1)) & (0xFFFFFFFF - (ALIGNMENT - 1))
+        first = base + BARS
+        rings = first + 48
+        bars = (first, first + 8, rings, rings + RING, rings + 2 * RING, rings + 3 * RING,
+                first + 16, first + 32, rings + 4 * RING)
+        tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(q_map)
             prefetch_tensor_map(k_map)
@@ -447,18 +447,18 @@ def kernel(config):
             for stage in range(STAGES):
                 for ring in range(4):
                     readers = WARPS if STAGED and ring == 1 else GROUPS
-                    mbarrier_init(u32(rings + u32(ring * RING + 8 * stage)), u32(readers if ring % 2 else 1))
+                    mbarrier_init(rings + u32(ring * RING + 8 * stage), u32(readers if ring % 2 else 1))
             if TOLD:
                 for slot in range(2):
-                    mbarrier_init(u32(bars[6] + u32(8 * slot)), u32(1))
-                    mbarrier_init(u32(bars[7] + u32(8 * slot)), u32(WARPS))
+                    mbarrier_init(bars[6] + u32(8 * slot), u32(1))
+                    mbarrier_init(bars[7] + u32(8 * slot), u32(WARPS))
             fence_mbarrier_init()
         cuda.syncthreads()
         launch_dependent_grids()
         wait_for_previous_grid()
         order = (per_section, several, rest, last, heads_of, group_of, row_tiles)
-        numbers = ((of_rows, of_keys, row_step, key_step), i32(sizes[2]), i32(sizes[3]), bounds, i32(sizes[0]), i32(sizes[1]))
-        role = uniform(i32(tid >> 7))
+        numbers = ((of_rows, of_keys, row_step, key_step), sizes[2], sizes[3], bounds, sizes[0], sizes[1])
+        role = uniform(tid >> 7)
         if role == 0:
             release_registers()
             if tid < 32:
@@ -467,7 +467,7 @@ def kernel(config):
         else:
             claim_registers()
             consume(to_o, o, o_strides, lse, lse_strides, sink, sink_step, base, bars, tiles, order, numbers,
-                    (scale, softcap, bias, bias_strides), (seed, offset, threshold, factor), i32(role - 1), i32(tid & 127))
+                    (scale, softcap, bias, bias_strides), (seed, offset, threshold, factor), role - 1, tid & 127)
     return sdpa_fwd_flash_wgmma
 
 

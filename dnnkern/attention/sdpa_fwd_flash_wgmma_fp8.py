@@ -18,7 +18,7 @@ the kernel.
 """
 from dataclasses import dataclass
 
-from ..device import device_function, i32
+from ..device import device_function
 from ..device.index import LIMIT, ceil_div
 from ..device.wgmma import make_wgmma, matrix_descriptor
 from ..dispatch import Algorithm, Note
@@ -103,11 +103,11 @@ class Config(_collected.Config):
 
         @device_function
         def multiply_k(scores, q, k):
-            of_scores(scores, q, k, i32(0))
+            of_scores(scores, q, k, 0)
 
         @device_function
         def multiply_v(sums, words, v):
-            of_sums(sums, words, v, i32(0))
+            of_sums(sums, words, v, 0)
         return multiply_k, multiply_v
 
     def make_pack(self):

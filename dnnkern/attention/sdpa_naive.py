@@ -61,7 +61,7 @@ def make_dot(dtype, real, other=None):
     def dot(a, at, step, b, b_at, b_step, n):
         total = T(0)
         for c in range(n):
-            total = T(total + T(load(a, i64(at + c * step))) * T(load_b(b, i64(b_at + c * b_step))))
+            total = T(total + T(load(a, at + c * step)) * T(load_b(b, b_at + c * b_step)))
         return total
     return dot
 
@@ -96,7 +96,7 @@ def forward_kernel(kind, out, with_lse, scaled):
     def sdpa_fwd_naive(q, k, v, o, lse, threads, sizes, q_strides, k_strides, v_strides, o_strides, lse_strides, of_rows, of_keys, row_step,
                        key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset,
                        threshold, factor, scale_q, scale_k, scale_v):
-        index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         seed = terms.seed_of(seed, offset)
         if index < threads:
             of_v = T(1)
@@ -110,21 +110,21 @@ def forward_kernel(kind, out, with_lse, scaled):
             rest, t = divided(rest, sizes[3])
             image, h = divided(rest, sizes[1])
             b, first_row, rows, first_key, keys = row(image, t, (of_rows, of_keys, row_step, key_step), sizes)
-            i, head = i32(t - first_row), i32(i64(b) * sizes[1] + h)
+            i, head = i32(t - first_row), i32(b * sizes[1] + h)
             first, last = terms.span(i, rows, keys, bounds)
             shift, slope = terms.shift(rows, keys), terms.slope(h, sizes[1])
-            q_at = i64(image * q_strides[0] + h * q_strides[1] + t * q_strides[2])
-            g = i64(h // sizes[2])
-            k_at = i64(image * k_strides[0] + g * k_strides[1] + i64(first_key) * k_strides[2])
-            v_at = i64(image * v_strides[0] + g * v_strides[1] + i64(first_key) * v_strides[2])
-            bias_at = i64(image * bias_strides[0] + h * bias_strides[1] + i64(i) * bias_strides[2])
-            mask_at = i64(image * mask_strides[0] + h * mask_strides[1] + i64(i) * mask_strides[2])
+            q_at = image * q_strides[0] + h * q_strides[1] + t * q_strides[2]
+            g = h // sizes[2]
+            k_at = image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2]
+            v_at = image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2]
+            bias_at = image * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2]
+            mask_at = image * mask_strides[0] + h * mask_strides[1] + i * mask_strides[2]
 
             most = T(NOTHING)
             for j in range(first, last):
-                if terms.permits(mask, i64(mask_at + j * mask_strides[3])):
-                    product = dot(q, q_at, q_strides[3], k, i64(k_at + j * k_strides[2]), k_strides[3], sizes[5])
-                    x = terms.score(product, i32(j - i - shift), slope, bias, i64(bias_at + j * bias_strides[3]), scale, softcap)
+                if terms.permits(mask, mask_at + j * mask_strides[3]):
+                    product = dot(q, q_at, q_strides[3], k, k_at + j * k_strides[2], k_strides[3], sizes[5])
+                    x = terms.score(product, j - i - shift, slope, bias, bias_at + j * bias_strides[3], scale, softcap)
                     most = maximum(most, x)
             level, total = T(0), T(0)
             if most != T(NOTHING):
@@ -137,30 +137,30 @@ def forward_kernel(kind, out, with_lse, scaled):
             sums = cuda.local.array(CHUNK, T)
             for c in range(CHUNK):
                 sums[c] = T(0)
-            begin = i64(chunk * CHUNK)
+            begin = chunk * CHUNK
             for j in range(first, last):
-                if terms.permits(mask, i64(mask_at + j * mask_strides[3])):
-                    product = dot(q, q_at, q_strides[3], k, i64(k_at + j * k_strides[2]), k_strides[3], sizes[5])
-                    x = terms.score(product, i32(j - i - shift), slope, bias, i64(bias_at + j * bias_strides[3]), scale, softcap)
+                if terms.permits(mask, mask_at + j * mask_strides[3]):
+                    product = dot(q, q_at, q_strides[3], k, k_at + j * k_strides[2], k_strides[3], sizes[5])
+                    x = terms.score(product, j - i - shift, slope, bias, bias_at + j * bias_strides[3], scale, softcap)
                     p = exp(T(x - level))
                     total = T(total + p)
                     p = terms.kept(p, seed, head, i, j, threshold, factor)
                     for c in range(CHUNK):
-                        if i64(begin + c) < sizes[6]:
-                            sums[c] = T(sums[c] + p * T(load(v, i64(v_at + j * v_strides[2] + i64(begin + c) * v_strides[3]))))
+                        if begin + c < sizes[6]:
+                            sums[c] = T(sums[c] + p * T(load(v, v_at + j * v_strides[2] + (begin + c) * v_strides[3])))
 
-            o_at = i64(image * o_strides[0] + h * o_strides[1] + t * o_strides[2])
+            o_at = image * o_strides[0] + h * o_strides[1] + t * o_strides[2]
             for c in range(CHUNK):
-                if i64(begin + c) < sizes[6]:
+                if begin + c < sizes[6]:
                     value = T(0)
                     if total != T(0):
                         value = T(T(sums[c] / total) * of_v)
-                    store(o, i64(o_at + i64(begin + c) * o_strides[3]), value)
+                    store(o, o_at + (begin + c) * o_strides[3], value)
             if with_lse and chunk == 0:
                 value = T(NOTHING)
                 if total != T(0):
                     value = T(level + log(total))
-                lse[i64(image * lse_strides[0] + h * lse_strides[1] + t * lse_strides[2])] = value
+                lse[image * lse_strides[0] + h * lse_strides[1] + t * lse_strides[2]] = value
     return sdpa_fwd_naive
 
 
@@ -171,12 +171,12 @@ def delta_kernel(kind):
 
     @jit(launch_bounds=(THREADS, 3))
     def sdpa_delta(do, o, delta, count, sizes, do_strides, o_strides):
-        index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if index < count:
             rest, t = divided(index, sizes[3])
             image, h = divided(rest, sizes[1])
-            do_at = i64(image * do_strides[0] + h * do_strides[1] + t * do_strides[2])
-            o_at = i64(image * o_strides[0] + h * o_strides[1] + t * o_strides[2])
+            do_at = image * do_strides[0] + h * do_strides[1] + t * do_strides[2]
+            o_at = image * o_strides[0] + h * o_strides[1] + t * o_strides[2]
             delta[index] = T(dot(do, do_at, do_strides[3], o, o_at, o_strides[3], sizes[6]))
     return sdpa_delta
 
@@ -192,7 +192,7 @@ def make_pair(kind):
     def pair(q, q_at, q_step, k, k_at, k_step, do, do_at, do_step, v, v_at, v_step, sizes, i, j, shift, slope, bias, bias_at, mask, mask_at,
              total, delta, head, scale, softcap, seed, threshold, factor):
         product = dot(q, q_at, q_step, k, k_at, k_step, sizes[5])
-        x, derivative = terms.slanted(product, i32(j - i - shift), slope, bias, bias_at, scale, softcap)
+        x, derivative = terms.slanted(product, j - i - shift, slope, bias, bias_at, scale, softcap)
         p, by_score, used = T(0), T(0), T(0)
         if total != T(NOTHING) and terms.permits(mask, mask_at):
             p = exp(T(x - total))
@@ -213,41 +213,41 @@ def rows_kernel(kind):
     def sdpa_dq_naive(q, k, v, do, dq, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dq_strides, lse_strides,
                       of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds, scale, softcap,
                       seed, offset, threshold, factor):
-        index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         seed = terms.seed_of(seed, offset)
         if index < threads:
             line, chunk = divided(index, sizes[7])
             rest, t = divided(line, sizes[3])
             image, h = divided(rest, sizes[1])
             b, first_row, rows, first_key, keys = row(image, t, (of_rows, of_keys, row_step, key_step), sizes)
-            i, head = i32(t - first_row), i32(i64(b) * sizes[1] + h)
+            i, head = i32(t - first_row), i32(b * sizes[1] + h)
             first, last = terms.span(i, rows, keys, bounds)
             shift, slope = terms.shift(rows, keys), terms.slope(h, sizes[1])
-            q_at = i64(image * q_strides[0] + h * q_strides[1] + t * q_strides[2])
-            do_at = i64(image * do_strides[0] + h * do_strides[1] + t * do_strides[2])
-            g = i64(h // sizes[2])
-            k_at = i64(image * k_strides[0] + g * k_strides[1] + i64(first_key) * k_strides[2])
-            v_at = i64(image * v_strides[0] + g * v_strides[1] + i64(first_key) * v_strides[2])
-            bias_at = i64(image * bias_strides[0] + h * bias_strides[1] + i64(i) * bias_strides[2])
-            mask_at = i64(image * mask_strides[0] + h * mask_strides[1] + i64(i) * mask_strides[2])
-            total, own = lse[i64(image * lse_strides[0] + h * lse_strides[1] + t * lse_strides[2])], delta[line]
+            q_at = image * q_strides[0] + h * q_strides[1] + t * q_strides[2]
+            do_at = image * do_strides[0] + h * do_strides[1] + t * do_strides[2]
+            g = h // sizes[2]
+            k_at = image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2]
+            v_at = image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2]
+            bias_at = image * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2]
+            mask_at = image * mask_strides[0] + h * mask_strides[1] + i * mask_strides[2]
+            total, own = lse[image * lse_strides[0] + h * lse_strides[1] + t * lse_strides[2]], delta[line]
 
             sums = cuda.local.array(CHUNK, T)
             for c in range(CHUNK):
                 sums[c] = T(0)
-            begin = i64(chunk * CHUNK)
+            begin = chunk * CHUNK
             for j in range(first, last):
-                at = i64(k_at + j * k_strides[2])
-                slant, _, _ = pair(q, q_at, q_strides[3], k, at, k_strides[3], do, do_at, do_strides[3], v, i64(v_at + j * v_strides[2]),
-                                   v_strides[3], sizes, i, i32(j), shift, slope, bias, i64(bias_at + j * bias_strides[3]), mask,
-                                   i64(mask_at + j * mask_strides[3]), total, own, head, scale, softcap, seed, threshold, factor)
+                at = k_at + j * k_strides[2]
+                slant, _, _ = pair(q, q_at, q_strides[3], k, at, k_strides[3], do, do_at, do_strides[3], v, v_at + j * v_strides[2],
+                                   v_strides[3], sizes, i, j, shift, slope, bias, bias_at + j * bias_strides[3], mask,
+                                   mask_at + j * mask_strides[3], total, own, head, scale, softcap, seed, threshold, factor)
                 for c in range(CHUNK):
-                    if i64(begin + c) < sizes[5]:
-                        sums[c] = T(sums[c] + slant * T(load(k, i64(at + i64(begin + c) * k_strides[3]))))
-            dq_at = i64(image * dq_strides[0] + h * dq_strides[1] + t * dq_strides[2])
+                    if begin + c < sizes[5]:
+                        sums[c] = T(sums[c] + slant * T(load(k, at + (begin + c) * k_strides[3])))
+            dq_at = image * dq_strides[0] + h * dq_strides[1] + t * dq_strides[2]
             for c in range(CHUNK):
-                if i64(begin + c) < sizes[5]:
-                    store(dq, i64(dq_at + i64(begin + c) * dq_strides[3]), T(sums[c] * scale))
+                if begin + c < sizes[5]:
+                    store(dq, dq_at + (begin + c) * dq_strides[3], T(sums[c] * scale))
     return sdpa_dq_naive
 
 
@@ -261,49 +261,49 @@ def keys_kernel(kind):
     def sdpa_dkv_naive(q, k, v, do, dk, dv, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
                        lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds,
                        scale, softcap, seed, offset, threshold, factor):
-        index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         seed = terms.seed_of(seed, offset)
         if index < threads:
             rest, chunk = divided(index, sizes[7])
             rest, t = divided(rest, sizes[4])
-            image, g = divided(rest, i64(sizes[1] // sizes[2]))
+            image, g = divided(rest, sizes[1] // sizes[2])
             b, first_row, rows, first_key, keys = row(image, t, (of_rows, of_keys, row_step, key_step), sizes)
             j, shift = i32(t - first_key), terms.shift(rows, keys)
             first, last = terms.column(j, rows, keys, bounds)
-            k_at = i64(image * k_strides[0] + g * k_strides[1] + t * k_strides[2])
-            v_at = i64(image * v_strides[0] + g * v_strides[1] + t * v_strides[2])
+            k_at = image * k_strides[0] + g * k_strides[1] + t * k_strides[2]
+            v_at = image * v_strides[0] + g * v_strides[1] + t * v_strides[2]
 
             of_k, of_v = cuda.local.array(CHUNK, T), cuda.local.array(CHUNK, T)
             for c in range(CHUNK):
                 of_k[c] = T(0)
                 of_v[c] = T(0)
-            begin = i64(chunk * CHUNK)
+            begin = chunk * CHUNK
             for member in range(sizes[2]):
-                h = i64(g * sizes[2] + member)
-                slope, head = terms.slope(h, sizes[1]), i32(i64(b) * sizes[1] + h)
+                h = g * sizes[2] + member
+                slope, head = terms.slope(h, sizes[1]), i32(b * sizes[1] + h)
                 for i in range(first, last):
-                    s = i64(i64(first_row) + i)
-                    q_at = i64(image * q_strides[0] + h * q_strides[1] + s * q_strides[2])
-                    do_at = i64(image * do_strides[0] + h * do_strides[1] + s * do_strides[2])
-                    bias_at = i64(image * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2] + i64(j) * bias_strides[3])
-                    mask_at = i64(image * mask_strides[0] + h * mask_strides[1] + i * mask_strides[2] + i64(j) * mask_strides[3])
-                    total = lse[i64(image * lse_strides[0] + h * lse_strides[1] + s * lse_strides[2])]
-                    own = delta[i64(i64(i64(image * sizes[1]) + h) * sizes[3] + s)]
+                    s = i64(first_row) + i
+                    q_at = image * q_strides[0] + h * q_strides[1] + s * q_strides[2]
+                    do_at = image * do_strides[0] + h * do_strides[1] + s * do_strides[2]
+                    bias_at = image * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2] + j * bias_strides[3]
+                    mask_at = image * mask_strides[0] + h * mask_strides[1] + i * mask_strides[2] + j * mask_strides[3]
+                    total = lse[image * lse_strides[0] + h * lse_strides[1] + s * lse_strides[2]]
+                    own = delta[(image * sizes[1] + h) * sizes[3] + s]
                     slant, _, used = pair(q, q_at, q_strides[3], k, k_at, k_strides[3], do, do_at, do_strides[3], v, v_at, v_strides[3],
-                                          sizes, i32(i), j, shift, slope, bias, bias_at, mask, mask_at, total, own, head, scale, softcap,
+                                          sizes, i, j, shift, slope, bias, bias_at, mask, mask_at, total, own, head, scale, softcap,
                                           seed, threshold, factor)
                     for c in range(CHUNK):
-                        if i64(begin + c) < sizes[5]:
-                            of_k[c] = T(of_k[c] + slant * T(load(q, i64(q_at + i64(begin + c) * q_strides[3]))))
-                        if i64(begin + c) < sizes[6]:
-                            of_v[c] = T(of_v[c] + used * T(load(do, i64(do_at + i64(begin + c) * do_strides[3]))))
-            dk_at = i64(image * dk_strides[0] + g * dk_strides[1] + t * dk_strides[2])
-            dv_at = i64(image * dv_strides[0] + g * dv_strides[1] + t * dv_strides[2])
+                        if begin + c < sizes[5]:
+                            of_k[c] = T(of_k[c] + slant * T(load(q, q_at + (begin + c) * q_strides[3])))
+                        if begin + c < sizes[6]:
+                            of_v[c] = T(of_v[c] + used * T(load(do, do_at + (begin + c) * do_strides[3])))
+            dk_at = image * dk_strides[0] + g * dk_strides[1] + t * dk_strides[2]
+            dv_at = image * dv_strides[0] + g * dv_strides[1] + t * dv_strides[2]
             for c in range(CHUNK):
-                if i64(begin + c) < sizes[5]:
-                    store(dk, i64(dk_at + i64(begin + c) * dk_strides[3]), T(of_k[c] * scale))
-                if i64(begin + c) < sizes[6]:
-                    store(dv, i64(dv_at + i64(begin + c) * dv_strides[3]), of_v[c])
+                if begin + c < sizes[5]:
+                    store(dk, dk_at + (begin + c) * dk_strides[3], T(of_k[c] * scale))
+                if begin + c < sizes[6]:
+                    store(dv, dv_at + (begin + c) * dv_strides[3], of_v[c])
     return sdpa_dkv_naive
 
 
@@ -317,34 +317,34 @@ def bias_kernel(kind):
     def sdpa_dbias_naive(q, k, v, do, dbias, lse, delta, threads, sizes, q_strides, k_strides, v_strides, do_strides, dbias_strides, shape,
                          lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step, bounds,
                          scale, softcap, seed, offset, threshold, factor):
-        index = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         seed = terms.seed_of(seed, offset)
         if index < threads:
             rest, j0 = divided(index, shape[3])
             rest, i0 = divided(rest, shape[2])
             b0, h0 = divided(rest, shape[1])
-            to = i64(b0 * dbias_strides[0] + h0 * dbias_strides[1] + i0 * dbias_strides[2] + j0 * dbias_strides[3])
+            to = b0 * dbias_strides[0] + h0 * dbias_strides[1] + i0 * dbias_strides[2] + j0 * dbias_strides[3]
             by_bias = T(0)
-            for b in range(b0, i64(b0 + 1) if shape[0] > 1 else sizes[0]):
+            for b in range(b0, b0 + 1 if shape[0] > 1 else sizes[0]):
                 _, rows, _, keys = terms.lengths(i32(b), (of_rows, of_keys, row_step, key_step), sizes[3], sizes[4])
                 shift = terms.shift(rows, keys)
-                for h in range(h0, i64(h0 + 1) if shape[1] > 1 else sizes[1]):
-                    slope, head, g = terms.slope(h, sizes[1]), i32(i64(b) * sizes[1] + h), i64(h // sizes[2])
-                    for i in range(i0, i64(i0 + 1) if shape[2] > 1 else i64(rows)):
+                for h in range(h0, h0 + 1 if shape[1] > 1 else sizes[1]):
+                    slope, head, g = terms.slope(h, sizes[1]), i32(b * sizes[1] + h), h // sizes[2]
+                    for i in range(i0, i0 + 1 if shape[2] > 1 else i64(rows)):
                         first, last = terms.span(i32(i), rows, keys, bounds)
-                        q_at = i64(b * q_strides[0] + h * q_strides[1] + i * q_strides[2])
-                        do_at = i64(b * do_strides[0] + h * do_strides[1] + i * do_strides[2])
+                        q_at = b * q_strides[0] + h * q_strides[1] + i * q_strides[2]
+                        do_at = b * do_strides[0] + h * do_strides[1] + i * do_strides[2]
                         if shape[3] > 1:
-                            first, last = i32(max(first, i32(j0))), i32(min(last, i32(j0 + 1)))
+                            first, last = max(first, i32(j0)), min(last, i32(j0 + 1))
                         for j in range(first, last):
-                            k_at = i64(b * k_strides[0] + g * k_strides[1] + j * k_strides[2])
-                            v_at = i64(b * v_strides[0] + g * v_strides[1] + j * v_strides[2])
-                            bias_at = i64(b * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2] + j * bias_strides[3])
-                            mask_at = i64(b * mask_strides[0] + h * mask_strides[1] + i * mask_strides[2] + j * mask_strides[3])
-                            total = lse[i64(b * lse_strides[0] + h * lse_strides[1] + i * lse_strides[2])]
-                            own = delta[i64(i64(i64(b * sizes[1]) + h) * sizes[3] + i)]
+                            k_at = b * k_strides[0] + g * k_strides[1] + j * k_strides[2]
+                            v_at = b * v_strides[0] + g * v_strides[1] + j * v_strides[2]
+                            bias_at = b * bias_strides[0] + h * bias_strides[1] + i * bias_strides[2] + j * bias_strides[3]
+                            mask_at = b * mask_strides[0] + h * mask_strides[1] + i * mask_strides[2] + j * mask_strides[3]
+                            total = lse[b * lse_strides[0] + h * lse_strides[1] + i * lse_strides[2]]
+                            own = delta[(b * sizes[1] + h) * sizes[3] + i]
                             _, one, _ = pair(q, q_at, q_strides[3], k, k_at, k_strides[3], do, do_at, do_strides[3], v, v_at, v_strides[3],
-                                             sizes, i32(i), i32(j), shift, slope, bias, bias_at, mask, mask_at, total, own, head, scale,
+                                             sizes, i32(i), j, shift, slope, bias, bias_at, mask, mask_at, total, own, head, scale,
                                              softcap, seed, threshold, factor)
                             by_bias = T(by_bias + one)
             store(dbias, to, by_bias)

@@ -154,15 +154,15 @@ def kernel(config):
     @device_function
     def place(pixel, before, tap, dilation, count, step):
         """The place from which a tap sees a pixel, and whether there is one among `count`."""
-        seen = i32(pixel + before - tap * dilation)
+        seen = pixel + before - tap * dilation
         inside = seen >= 0
-        q, rest = divide_remainder(seen if inside else i32(0), step)
+        q, rest = divide_remainder(seen if inside else 0, step)
         return q, inside and rest == 0 and q < count
 
     @device_function
     def place_by_one(pixel, before, tap, dilation, count, step):
         """`place` for a stride of 1."""
-        q = i32(pixel + before - tap * dilation)
+        q = pixel + before - tap * dilation
         return q, q >= 0 and q < count
     place_w = place if STRIDED else place_by_one
 
@@ -170,12 +170,12 @@ def kernel(config):
     def conv_col2im(sums, y, count, inner, channels, group, extents, steps, taps, places, dilations, before, strides, y_strides,
                     residual_strides, alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row,
                     residual_column):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             total = cuda.local.array(V, Total)
             values = cuda.local.array(LOADED, Total)
             index, fast = divide_remainder(index, inner)   # channels, or pixels of a row
-            fast = i32(fast * V)
+            fast = fast * V
             if LAST:
                 c = fast
                 index, w = divide_remainder(index, (extents[6], extents[7], extents[8]))
@@ -187,10 +187,10 @@ def kernel(config):
             if not LAST:
                 n, c = divide_remainder(index, channels)
             g, c_group = divide_remainder(c, group)
-            matrix = advance(sums, i64(i64(n) * strides[0] + i64(g) * strides[1] + i64(c_group) * strides[2]))
+            matrix = advance(sums, n * strides[0] + g * strides[1] + c_group * strides[2])
             if ONE:
-                at = Int(Int(i32(i32(d * places[1] + h) * places[2] + w)) * Int(strides[4]))
-                load(total, 0, advance(matrix, at), i32(0), i32(1))
+                at = Int(Int((d * places[1] + h) * places[2] + w) * Int(strides[4]))
+                load(total, 0, advance(matrix, at), 0, 1)
             else:
                 for v in range(V):
                     total[v] = Total(0)
@@ -199,28 +199,28 @@ def kernel(config):
                     for r in range(taps[1]):
                         p, p_seen = place(h, before[1], r, dilations[1], places[1], (steps[3], steps[4], steps[5]))
                         row_seen = o_seen and p_seen
-                        tap, row = i32(i32(t * taps[1] + r) * S), i32(i32(o * places[1] + p) * places[2])
+                        tap, row = (t * taps[1] + r) * S, (o * places[1] + p) * places[2]
                         for b in range(BATCHES):
                             for k in range(BATCH):
-                                s = i32(b * BATCH + k)
+                                s = b * BATCH + k
                                 q, seen = place_w(w, before[2], s, dilations[2], places[2], (steps[6], steps[7], steps[8]))
                                 at = Int(Int(tap + s) * Int(strides[3]) + Int(row + q) * Int(strides[4]))
-                                load(values, k * V, advance(matrix, at), i32(0), i32(row_seen and seen and s < S))
+                                load(values, k * V, advance(matrix, at), 0, i32(row_seen and seen and s < S))
                             for k in range(BATCH):
                                 for v in range(V):
                                     total[v] = Total(total[v] + values[k * V + v])
-            pixel = i64(i64(n) * y_strides[0] + i64(d) * y_strides[2] + i64(h) * y_strides[3])
-            addend = i64(i64(n) * residual_strides[0] + i64(d) * residual_strides[2] + i64(h) * residual_strides[3])
+            pixel = n * y_strides[0] + d * y_strides[2] + h * y_strides[3]
+            addend = n * residual_strides[0] + d * residual_strides[2] + h * residual_strides[3]
             if LAST:
-                pixel, addend = i64(pixel + i64(w) * y_strides[4]), i64(addend + i64(w) * residual_strides[4])
+                pixel, addend = pixel + w * y_strides[4], addend + w * residual_strides[4]
                 row, column, edge = i32(0), c, i32(channels[0])
-                at, step = i64(pixel + i64(c) * y_strides[1]), y_strides[1]
+                at, step = pixel + c * y_strides[1], y_strides[1]
             else:
                 row, column, edge = c, w, i32(extents[6])
-                at, step = i64(pixel + i64(c) * y_strides[1] + i64(w) * y_strides[4]), y_strides[4]
+                at, step = pixel + c * y_strides[1] + w * y_strides[4], y_strides[4]
             e = (alpha, beta, bias, bias_stride, advance(prior, pixel), prior_row, prior_column, advance(residual, addend), residual_row,
                  residual_column)
-            store(total, i32(0), row, column, edge, y, at, step, e)
+            store(total, 0, row, column, edge, y, at, step, e)
     return conv_col2im
 
 

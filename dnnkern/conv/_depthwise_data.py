@@ -84,16 +84,16 @@ def make_window(body, per_pixel, gradient=False):
     def fetch_row(raw, half, source, row, row_stride, height, columns_in):
         inside = 0 <= row and row < height
         mask = columns_in if inside else Mask(0)
-        p = advance(source, i32(row * row_stride))
+        p = advance(source, row * row_stride)
         for g in range(NW):
             if (USED >> g) & 1:
-                fetch(raw, i32(half * ROW + g * length), p, i32(g * PITCH), i32(Mask(mask & Mask(1 << g)) != Mask(0)))
+                fetch(raw, half * ROW + g * length, p, g * PITCH, i32(Mask(mask & Mask(1 << g)) != Mask(0)))
 
     @device_function
     def read_taps(kept, at):
         for s in range(S):
             for h in range(PARTS):
-                place = u32(at + u32((s * TAP + h * PLANE) * ITEM))
+                place = at + u32((s * TAP + h * PLANE) * ITEM)
                 if PART == 4:
                     k = s * V + h * 4
                     kept[k], kept[k + 1], kept[k + 2], kept[k + 3] = load_shared(place)
@@ -112,29 +112,29 @@ def make_window(body, per_pixel, gradient=False):
             if 0 <= r and r < R:
                 if per_pixel and not gradient:
                     kept = cuda.local.array(SHARED, T)
-                    read_taps(kept, u32(taps + u32(r * (S * TAP * ITEM))))
-                    meet_all(i32(0), (acc, values, kept, i32(j), i32(0)))
+                    read_taps(kept, taps + u32(r * (S * TAP * ITEM)))
+                    meet_all(0, (acc, values, kept, j, i32(0)))
                 else:
-                    meet_all(i32(0), (acc, values, taps, i32(j), i32(r * S)))
+                    meet_all(0, (acc, values, taps, j, r * S))
     lines = unrolled(TH, line)
 
     @device_function
     def step(i, s):
         acc, raw, taps, source, row, row_stride, height, columns_in = s
         if i + 1 < NH and (USED_H >> (i + 1)) & 1:
-            fetch_row(raw, i32((i + 1) & 1), source, i32(row + i + 1), row_stride, height, columns_in)
+            fetch_row(raw, (i + 1) & 1, source, row + i + 1, row_stride, height, columns_in)
         if (USED_H >> i) & 1:
             values = cuda.local.array(VALUES, T)
             for g in range(NW):
                 if (USED >> g) & 1:
-                    unpack(values, i32(g * V), raw, i32((i & 1) * ROW + g * length))
-            lines(i32(0), (acc, values, taps, i32(i)))
+                    unpack(values, g * V, raw, (i & 1) * ROW + g * length)
+            lines(0, (acc, values, taps, i))
     steps = unrolled(NH, step)
 
     @device_function
     def add_window(acc, raw, taps, source, row, row_stride, height, columns_in):
-        fetch_row(raw, i32(0), source, row, row_stride, height, columns_in)
-        steps(i32(0), (acc, raw, taps, source, row, row_stride, height, columns_in))
+        fetch_row(raw, 0, source, row, row_stride, height, columns_in)
+        steps(0, (acc, raw, taps, source, row, row_stride, height, columns_in))
 
     return Raw, 2 * ROW, add_window
 
@@ -149,7 +149,7 @@ def make_columns_inside(columns, step):
     def columns_inside(first, width):
         mask = Mask(0)
         for g in range(NW):
-            c = i32(first + g * step)
+            c = first + g * step
             if (USED >> g) & 1 and 0 <= c and c < width:
                 mask = Mask(mask | Mask(1 << g))
         return mask
@@ -167,22 +167,22 @@ def make_filters(body):
     @device_function
     def load_filters(filters, w, first, channels, taps, w_stride, tap_stride):
         held = cuda.local.array(4, T)
-        total = i32(i32(taps[0]) * CHANNELS)
-        for start in range(i32(cuda.threadIdx.x), total, i32(4 * THREADS)):
+        total = i32(taps[0]) * CHANNELS
+        for start in range(cuda.threadIdx.x, total, 4 * THREADS):
             for u in range(4):
-                channel, tap = divide_remainder(i32(start + u * THREADS), taps)
+                channel, tap = divide_remainder(start + u * THREADS, taps)
                 held[u] = T(0)
-                if i32(start + u * THREADS) < total and i32(first + channel) < channels:
-                    held[u] = T(load(w, i32(i32(first + channel) * w_stride + tap * tap_stride)))
+                if start + u * THREADS < total and first + channel < channels:
+                    held[u] = T(load(w, (first + channel) * w_stride + tap * tap_stride))
             for u in range(4):
-                if i32(start + u * THREADS) < total:
-                    channel, tap = divide_remainder(i32(start + u * THREADS), taps)
+                if start + u * THREADS < total:
+                    channel, tap = divide_remainder(start + u * THREADS, taps)
                     if flip:
                         tap = i32(i32(taps[0]) - 1 - tap)
-                    g = i32(u32(channel) // u32(V))
-                    v = i32(channel - g * V)
-                    half = i32(u32(v) // u32(PART))
-                    filters[i32(tap * CHANNELS + half * PLANE + g * PART + (v - half * PART))] = held[u]
+                    g = i32(u32(channel) // V)
+                    v = channel - g * V
+                    half = i32(u32(v) // PART)
+                    filters[tap * CHANNELS + half * PLANE + g * PART + (v - half * PART)] = held[u]
     return load_filters
 
 
@@ -196,9 +196,9 @@ def _make_outputs(body, put, finish):
     def output(k, s):
         acc, result, biases, alpha, beta, residual, row, column, height, width, row_stride, residual_stride = s
         j, i = k * GROUP // TW, k * GROUP % TW
-        if i32(row + j) < height and i32(column + i) < width:
-            finish(acc, i32(k * EACH), advance(result, i32(j * row_stride)), i32(i * STEP), biases, alpha, beta,
-                   advance(residual, i32(j * residual_stride)), i32(i * STEP_E))
+        if row + j < height and column + i < width:
+            finish(acc, k * EACH, advance(result, j * row_stride), i * STEP, biases, alpha, beta,
+                   advance(residual, j * residual_stride), i * STEP_E)
     return unrolled(body.rows.tile * TW // GROUP, output)
 
 
@@ -227,51 +227,51 @@ def channels_kernel(body, most_taps):
                                 filter_r, taps_all, window, source_sizes, result_sizes, source_strides, result_strides, residual_strides,
                                 bias_stride, alpha, beta, w_stride, tap_stride):
         filters = cuda.shared.array(SHARED, T, alignment=16)
-        tid = i32(cuda.threadIdx.x)
-        rest, part = divide_remainder(i32(cuda.blockIdx.x), across_all)
-        lane = i32(u32(tid) // u32(ACROSS))
-        group = i32(tid - lane * ACROSS)
-        first = i32(part * CHANNELS)
+        tid = cuda.threadIdx.x
+        rest, part = divide_remainder(cuda.blockIdx.x, across_all)
+        lane = i32(u32(tid) // ACROSS)
+        group = tid - lane * ACROSS
+        first = part * CHANNELS
         load_filters(filters, w, first, channels, taps_all, w_stride, tap_stride)
         cuda.syncthreads()
-        channel = i32(first + group * V)
-        mine = shared_address(filters, i32(group * PART))
+        channel = first + group * V
+        mine = shared_address(filters, group * PART)
         acc, raw, biases = cuda.local.array(NACC, T), cuda.local.array(length, Raw), cuda.local.array(V, Bias)
         inside = lane < LANES and channel < channels
         if inside:
             load_biases(biases, bias, bias_stride, channel)
         for turn in range(rounds):
-            tile = i32((rest * rounds + i32(turn)) * LANES + lane)
+            tile = (rest * rounds + turn) * LANES + lane
             if inside and tile < count:
                 tile, column = divide_remainder(tile, tiles_w)
                 tile, row = divide_remainder(tile, tiles_h)
                 n, plane = divide_remainder(tile, depth)
-                row, column = i32(row * TH), i32(column * TW)
+                row, column = row * TH, column * TW
                 for a in range(NACC):
                     acc[a] = T(0)
-                column_at = i32(i32(u32(column * NUM_W) // u32(DEN_W)) + window[5] + COLUMN0)
+                column_at = i32(u32(column * NUM_W) // DEN_W) + window[5] + COLUMN0
                 columns_in = columns_inside(column_at, source_sizes[2])
-                row_at = i32(i32(u32(row * NUM_H) // u32(DEN_H)) + window[4] + ROW0)
-                image = advance(source, i64(i64(n) * source_strides[0] + i64(i32(column_at * STEP_S + channel))))
+                row_at = i32(u32(row * NUM_H) // DEN_H) + window[4] + ROW0
+                image = advance(source, n * source_strides[0] + (column_at * STEP_S + channel))
                 for t in range(filter_t):
-                    z = source_d(plane, i32(t), window[0], window[1])
+                    z = source_d(plane, t, window[0], window[1])
                     if 0 <= z and z < source_sizes[0]:
-                        slab = advance(image, i64(i64(z) * source_strides[1]))
+                        slab = advance(image, z * source_strides[1])
                         if DYNAMIC:
                             for r in range(filter_r):
-                                y = source_h(row, i32(r), window[2], window[3])
+                                y = source_h(row, r, window[2], window[3])
                                 if 0 <= y and y < source_sizes[1]:
-                                    add_window(acc, raw, u32(mine + u32(u32(t * filter_r + r) * u32(ROW_BYTES))), slab, y,
+                                    add_window(acc, raw, mine + u32(t * filter_r + r) * ROW_BYTES, slab, y,
                                                i32(source_strides[2]), source_sizes[1], columns_in)
                         else:
-                            add_window(acc, raw, u32(mine + u32(u32(t) * u32(R * ROW_BYTES))), slab, row_at, i32(source_strides[2]),
+                            add_window(acc, raw, mine + u32(t) * (R * ROW_BYTES), slab, row_at, i32(source_strides[2]),
                                        source_sizes[1], columns_in)
-                place = advance(result, i64(i64(n) * result_strides[0] + i64(plane) * result_strides[1] + i64(row) * result_strides[2]
-                                            + i64(i32(column * STEP_Y + channel))))
-                other = advance(residual, i64(i64(n) * residual_strides[0] + i64(plane) * residual_strides[1]
-                                              + i64(row) * residual_strides[2] + i64(i32(column * STEP_E + channel))))
-                outputs(i32(0), (acc, place, biases, alpha, beta, other, row, column, result_sizes[1], result_sizes[2],
-                                 i32(result_strides[2]), i32(residual_strides[2])))
+                place = advance(result, i64(n * result_strides[0] + plane * result_strides[1] + row * result_strides[2]
+                                            + (column * STEP_Y + channel)))
+                other = advance(residual, i64(n * residual_strides[0] + plane * residual_strides[1]
+                                              + row * residual_strides[2] + (column * STEP_E + channel)))
+                outputs(0, (acc, place, biases, alpha, beta, other, row, column, result_sizes[1], result_sizes[2],
+                            i32(result_strides[2]), i32(residual_strides[2])))
     return conv_depthwise_channels
 
 
@@ -299,9 +299,9 @@ def planes_kernel(body):
     def conv_depthwise_planes(source, w, result, residual, bias, count, channels_first, tiles_w, tiles_h, depth, channels, filter_t,
                               filter_r, window, source_sizes, result_sizes, source_strides, result_strides, residual_strides,
                               channel_strides, bias_stride, alpha, beta, w_stride, tap_stride):
-        tile = i32(i32(cuda.blockIdx.x) * THREADS + i32(cuda.threadIdx.x))
+        tile = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if tile < count:
-            c = i32(0)
+            c = 0
             if channels_first == 0:
                 tile, c = divide_remainder(tile, channels)
             tile, column = divide_remainder(tile, tiles_w)
@@ -309,25 +309,25 @@ def planes_kernel(body):
             n, plane = divide_remainder(tile, depth)
             if channels_first != 0:
                 n, c = divide_remainder(n, channels)
-            row, column = i32(row * TH), i32(column * TW)
+            row, column = row * TH, column * TW
             acc, raw, taps = cuda.local.array(NACC, T), cuda.local.array(length, Raw), cuda.local.array(NTAPS, T)
             for a in range(NACC):
                 acc[a] = T(0)
-            column_at = i32(i32(u32(column * NUM_W) // u32(DEN_W)) + window[5] + COLUMN0)
+            column_at = i32(u32(column * NUM_W) // DEN_W) + window[5] + COLUMN0
             columns_in = columns_inside(column_at, source_sizes[2])
-            row_at = i32(i32(u32(row * NUM_H) // u32(DEN_H)) + window[4] + ROW0)
-            last = i32(filter_t * filter_r * S - 1)
+            row_at = i32(u32(row * NUM_H) // DEN_H) + window[4] + ROW0
+            last = filter_t * filter_r * S - 1
             for m in range(SUM):
                 # of the source, and of the filter
-                c_source = i32(c * M + m) if backward else i32(u32(c) // u32(M))
-                k = i32(c * M + m) if backward else c
-                image = advance(source, i64(i64(n) * source_strides[0] + i64(c_source) * channel_strides[0]
-                                            + i64(i32(column_at * STEP_S))))
-                filters = advance(w, i64(i64(k) * i64(w_stride)))
+                c_source = c * M + m if backward else i32(u32(c) // M)
+                k = c * M + m if backward else c
+                image = advance(source, i64(n * source_strides[0] + c_source * channel_strides[0]
+                                            + column_at * STEP_S))
+                filters = advance(w, k * i64(w_stride))
                 for t in range(filter_t):
-                    z = source_d(plane, i32(t), window[0], window[1])
+                    z = source_d(plane, t, window[0], window[1])
                     if 0 <= z and z < source_sizes[0]:
-                        slab = advance(image, i64(i64(z) * source_strides[1]))
+                        slab = advance(image, z * source_strides[1])
                         if DYNAMIC:
                             for r in range(filter_r):
                                 y = source_h(row, i32(r), window[2], window[3])
@@ -338,15 +338,15 @@ def planes_kernel(body):
                                     add_window(acc, raw, taps, slab, y, i32(source_strides[2]), source_sizes[1], columns_in)
                         else:
                             for s in range(R * S):
-                                tap = i32(i32(t) * (R * S) + s)
-                                taps[s] = T(load_w(filters, i32((last - tap if flip else tap) * tap_stride)))
+                                tap = t * (R * S) + s
+                                taps[s] = T(load_w(filters, (last - tap if flip else tap) * tap_stride))
                             add_window(acc, raw, taps, slab, row_at, i32(source_strides[2]), source_sizes[1], columns_in)
             biases = cuda.local.array(PUT, Bias)
             load_biases(biases, bias, bias_stride, c)
-            place = advance(result, i64(i64(n) * result_strides[0] + i64(plane) * result_strides[1] + i64(row) * result_strides[2]
-                                        + i64(c) * channel_strides[1] + i64(i32(column * STEP_Y))))
-            other = advance(residual, i64(i64(n) * residual_strides[0] + i64(plane) * residual_strides[1]
-                                          + i64(row) * residual_strides[2] + i64(c) * channel_strides[2] + i64(i32(column * STEP_E))))
-            outputs(i32(0), (acc, place, biases, alpha, beta, other, row, column, result_sizes[1], result_sizes[2],
-                             i32(result_strides[2]), i32(residual_strides[2])))
+            place = advance(result, i64(n * result_strides[0] + plane * result_strides[1] + row * result_strides[2]
+                                        + c * channel_strides[1] + column * STEP_Y))
+            other = advance(residual, i64(n * residual_strides[0] + plane * residual_strides[1]
+                                          + row * residual_strides[2] + c * channel_strides[2] + column * STEP_E))
+            outputs(0, (acc, place, biases, alpha, beta, other, row, column, result_sizes[1], result_sizes[2],
+                        i32(result_strides[2]), i32(residual_strides[2])))
     return conv_depthwise_planes

@@ -33,14 +33,14 @@ def _tile_reader(body, per_pixel):
     def fetch_group(k, s):
         raw, dy, row, column, height, width, row_stride = s
         j, i = k * GROUP // TW, k * GROUP % TW
-        fetch(raw, i32(k * length), advance(dy, i32(j * row_stride)), i32(i * STEP),
-              i32(row + j) < height and i32(column + i) < width)
+        fetch(raw, k * length, advance(dy, j * row_stride), i * STEP,
+              row + j < height and column + i < width)
     fetch_all = unrolled(COUNT, fetch_group)
 
     @device_function
     def unpack_group(k, s):
         raw, values = s
-        unpack(values, i32(k * EACH), raw, i32(k * length))
+        unpack(values, k * EACH, raw, k * length)
     unpack_all = unrolled(COUNT, unpack_group)
     return Raw, COUNT * length, COUNT * EACH, fetch_all, unpack_all
 
@@ -61,19 +61,19 @@ def make_add_rows(T, R, S, V, ACROSS, LANES, THREADS, flip):
         cuda.syncthreads()
         if active:
             for k in range(EACH):
-                shared[i32((lane * S + k // V) * CHANNELS + group * V + k % V)] = acc[r * EACH + k]
+                shared[(lane * S + k // V) * CHANNELS + group * V + k % V] = acc[r * EACH + k]
         cuda.syncthreads()
-        for e in range(tid, i32(LINE), i32(THREADS)):
+        for e in range(tid, LINE, THREADS):
             total = T(0)
             for y in range(LANES):
-                total = T(total + shared[i32(y * LINE + e)])
-            t = i32(u32(e) // u32(CHANNELS))
-            channel = i32(first + (e - t * CHANNELS))
-            tap = i32(first_tap + r * S + t)
+                total = T(total + shared[y * LINE + e])
+            t = i32(u32(e) // CHANNELS)
+            channel = first + (e - t * CHANNELS)
+            tap = first_tap + r * S + t
             if channel < channels and tap < taps[1]:
                 if flip:
                     tap = i32(taps[0] - 1 - tap)
-                partial[i32(channel * taps[0] + tap)] = total
+                partial[channel * taps[0] + tap] = total
     return unrolled(R, add_row)
 
 
@@ -98,41 +98,41 @@ def channels_sums_kernel(body):
     def conv_depthwise_channels_sums(x, dy, partial, count, splits, parts, slabs, row_parts, tiles_w, tiles_h, depth, channels, elements,
                                      filter_taps, window, x_sizes, y_sizes, x_strides, y_strides):
         shared = cuda.shared.array(SHARED, T, alignment=16)
-        tid = i32(cuda.threadIdx.x)
-        rest, part = divide_remainder(i32(cuda.blockIdx.x), parts)
+        tid = cuda.threadIdx.x
+        rest, part = divide_remainder(cuda.blockIdx.x, parts)
         split, slab = divide_remainder(rest, slabs)
         t, row_part = divide_remainder(slab, row_parts)
-        lane = i32(u32(tid) // u32(ACROSS))
-        group = i32(tid - lane * ACROSS)
-        first = i32(part * CHANNELS)
-        channel = i32(first + group * V)
+        lane = i32(u32(tid) // ACROSS)
+        group = tid - lane * ACROSS
+        first = part * CHANNELS
+        channel = first + group * V
         acc, raw = cuda.local.array(NACC, T), cuda.local.array(length, Raw)
         raw_y, values_y = cuda.local.array(length_y, RawY), cuda.local.array(count_y, T)
         for a in range(NACC):
             acc[a] = T(0)
         active = lane < LANES
-        start = i32(split * LANES + lane) if active and channel < channels else i32(count)
-        for at in range(start, i32(count), i32(splits * LANES)):
-            tile, column = divide_remainder(i32(at), tiles_w)
+        start = split * LANES + lane if active and channel < channels else count
+        for at in range(start, count, splits * LANES):
+            tile, column = divide_remainder(at, tiles_w)
             tile, row = divide_remainder(tile, tiles_h)
             n, plane = divide_remainder(tile, depth)
-            row, column = i32(row * TH), i32(column * TW)
-            z = i32(plane * STRIDE_D - window[0] + t * window[1])
+            row, column = row * TH, column * TW
+            z = plane * STRIDE_D - window[0] + t * window[1]
             if 0 <= z and z < x_sizes[0]:
-                column_at = i32(column * STRIDE_W + window[5] + COLUMN0)
+                column_at = column * STRIDE_W + window[5] + COLUMN0
                 columns_in = columns_inside(column_at, x_sizes[2])
-                pixel = i64(i64(n) * y_strides[0] + i64(plane) * y_strides[1] + i64(row) * y_strides[2])
-                tile_y = advance(dy, i64(pixel + i64(i32(column * STEP_Y + channel))))
-                fetch_tile(i32(0), (raw_y, tile_y, row, column, y_sizes[1], y_sizes[2], i32(y_strides[2])))
-                unpack_tile(i32(0), (raw_y, values_y))
-                image = advance(x, i64(i64(n) * x_strides[0] + i64(z) * x_strides[1] + i64(i32(column_at * STEP_X + channel))))
-                add_window(acc, raw, values_y, image, i32(row * STRIDE_H + row_part * (R * window[3]) + window[4] + ROW0),
+                pixel = n * y_strides[0] + plane * y_strides[1] + row * y_strides[2]
+                tile_y = advance(dy, pixel + (column * STEP_Y + channel))
+                fetch_tile(0, (raw_y, tile_y, row, column, y_sizes[1], y_sizes[2], i32(y_strides[2])))
+                unpack_tile(0, (raw_y, values_y))
+                image = advance(x, n * x_strides[0] + z * x_strides[1] + (column_at * STEP_X + channel))
+                add_window(acc, raw, values_y, image, row * STRIDE_H + row_part * (R * window[3]) + window[4] + ROW0,
                            i32(x_strides[2]), x_sizes[1], columns_in)
-        mine = advance(partial, i64(i64(split) * i64(elements)))
+        mine = advance(partial, split * i64(elements))
         # the taps of this filter plane end before those of the next
-        first_tap = i32(t * filter_taps[1] + row_part * (R * S))
-        add_rows(i32(0), (acc, shared, tid, lane, group, active, mine, first, channels, first_tap,
-                          (filter_taps[0], i32((t + 1) * filter_taps[1]))))
+        first_tap = t * filter_taps[1] + row_part * (R * S)
+        add_rows(0, (acc, shared, tid, lane, group, active, mine, first, channels, first_tap,
+                     (filter_taps[0], (t + 1) * filter_taps[1])))
     return conv_depthwise_channels_sums
 
 
@@ -156,51 +156,51 @@ def planes_sums_kernel(body):
         acc, shared, lane, warp = s
         total = reduce_sum(acc[k])
         if lane == 0:
-            shared[i32(warp * NACC + k)] = total
+            shared[warp * NACC + k] = total
     add_taps = unrolled(NACC, add_tap)
 
     @jit(launch_bounds=(THREADS, BLOCKS))
     def conv_depthwise_planes_sums(x, dy, partial, count, splits, channels, slabs, row_parts, tiles_w, tiles_h, depth, elements,
                                    filter_taps, window, x_sizes, y_sizes, x_strides, y_strides, channel_strides):
         shared = cuda.shared.array(SHARED, T)
-        tid = i32(cuda.threadIdx.x)
-        rest, k = divide_remainder(i32(cuda.blockIdx.x), channels)
+        tid = cuda.threadIdx.x
+        rest, k = divide_remainder(cuda.blockIdx.x, channels)
         split, slab = divide_remainder(rest, slabs)
         t, row_part = divide_remainder(slab, row_parts)
         acc, raw = cuda.local.array(NACC, T), cuda.local.array(length, Raw)
         raw_y, values_y = cuda.local.array(length_y, RawY), cuda.local.array(count_y, T)
         for a in range(NACC):
             acc[a] = T(0)
-        image_x = advance(x, i64(i64(i32(u32(k) // u32(M))) * channel_strides[0]))
-        image_y = advance(dy, i64(i64(k) * channel_strides[1]))
-        for at in range(i32(split * THREADS + tid), i32(count), i32(splits * THREADS)):
-            tile, column = divide_remainder(i32(at), tiles_w)
+        image_x = advance(x, i32(u32(k) // M) * channel_strides[0])
+        image_y = advance(dy, k * channel_strides[1])
+        for at in range(split * THREADS + tid, count, splits * THREADS):
+            tile, column = divide_remainder(at, tiles_w)
             tile, row = divide_remainder(tile, tiles_h)
             n, plane = divide_remainder(tile, depth)
-            row, column = i32(row * TH), i32(column * TW)
-            z = i32(plane * STRIDE_D - window[0] + t * window[1])
+            row, column = row * TH, column * TW
+            z = plane * STRIDE_D - window[0] + t * window[1]
             if 0 <= z and z < x_sizes[0]:
-                column_at = i32(column * STRIDE_W + window[5] + COLUMN0)
+                column_at = column * STRIDE_W + window[5] + COLUMN0
                 columns_in = columns_inside(column_at, x_sizes[2])
-                pixel = i64(i64(n) * y_strides[0] + i64(plane) * y_strides[1] + i64(row) * y_strides[2])
-                tile_y = advance(image_y, i64(pixel + i64(i32(column * STEP_Y))))
-                fetch_tile(i32(0), (raw_y, tile_y, row, column, y_sizes[1], y_sizes[2], i32(y_strides[2])))
-                unpack_tile(i32(0), (raw_y, values_y))
-                image = advance(image_x, i64(i64(n) * x_strides[0] + i64(z) * x_strides[1] + i64(i32(column_at * STEP_X))))
-                add_window(acc, raw, values_y, image, i32(row * STRIDE_H + row_part * (R * window[3]) + window[4] + ROW0),
+                pixel = n * y_strides[0] + plane * y_strides[1] + row * y_strides[2]
+                tile_y = advance(image_y, pixel + column * STEP_Y)
+                fetch_tile(0, (raw_y, tile_y, row, column, y_sizes[1], y_sizes[2], i32(y_strides[2])))
+                unpack_tile(0, (raw_y, values_y))
+                image = advance(image_x, n * x_strides[0] + z * x_strides[1] + column_at * STEP_X)
+                add_window(acc, raw, values_y, image, row * STRIDE_H + row_part * (R * window[3]) + window[4] + ROW0,
                            i32(x_strides[2]), x_sizes[1], columns_in)
-        add_taps(i32(0), (acc, shared, i32(tid & 31), i32(tid >> 5)))
+        add_taps(0, (acc, shared, tid & 31, tid >> 5))
         cuda.syncthreads()
-        last = i32((t + 1) * filter_taps[1])
-        for e in range(tid, i32(NACC), i32(THREADS)):
-            tap = i32(t * filter_taps[1] + row_part * NACC + e)
+        last = (t + 1) * filter_taps[1]
+        for e in range(tid, NACC, THREADS):
+            tap = t * filter_taps[1] + row_part * NACC + e
             if tap < last:
                 total = T(0)
                 for w in range(WARPS):
-                    total = T(total + shared[i32(w * NACC + e)])
+                    total = T(total + shared[w * NACC + e])
                 if flip:
-                    tap = i32(filter_taps[0] - 1 - tap)
-                partial[i64(i64(split) * i64(elements) + i64(i32(k * filter_taps[0] + tap)))] = total
+                    tap = filter_taps[0] - 1 - tap
+                partial[split * i64(elements) + (k * filter_taps[0] + tap)] = total
     return conv_depthwise_planes_sums
 
 
@@ -217,26 +217,26 @@ def total_kernel(epilogue, summers, dependent):
     def conv_depthwise_total(partial, dw, elements, splits, taps, w_stride, tap_stride, alpha, beta):
         shared, acc, biases = cuda.shared.array(SHARED, T), cuda.local.array(1, T), cuda.local.array(1, Bias)
         some = cuda.local.array(FLIGHT, T)
-        lane, warp = i32(cuda.threadIdx.x & 31), i32(cuda.threadIdx.x >> 5)
-        e = i32(i32(cuda.blockIdx.x) * ELEMENTS + lane)
+        lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
+        e = cuda.blockIdx.x * ELEMENTS + lane
         total = T(0)
         if dependent:
             wait_for_previous_grid()
         if e < elements:
-            for split in range(warp, i32(splits), i32(FLIGHT * summers)):
+            for split in range(warp, splits, FLIGHT * summers):
                 for v in range(FLIGHT):
-                    some[v] = partial[i64(i64(min(i32(split + v * summers), i32(splits - 1))) * i64(elements) + i64(e))]
+                    some[v] = partial[min(split + v * summers, splits - 1) * i64(elements) + e]
                 for v in range(FLIGHT):
-                    if i32(split + v * summers) < splits:
+                    if split + v * summers < splits:
                         total = T(total + some[v])
-        shared[i32(warp * ELEMENTS + lane)] = total
+        shared[warp * ELEMENTS + lane] = total
         cuda.syncthreads()
         if warp == 0 and e < elements:
             total = T(0)
             for s in range(summers):
-                total = T(total + shared[i32(s * ELEMENTS + lane)])
+                total = T(total + shared[s * ELEMENTS + lane])
             acc[0], biases[0] = total, Bias(0)
             k, tap = divide_remainder(e, taps)
-            at = i64(i64(k) * i64(w_stride) + i64(tap) * i64(tap_stride))
-            finish(acc, i32(0), advance(dw, at), i32(0), biases, alpha, beta, dw, i32(0))
+            at = k * i64(w_stride) + tap * i64(tap_stride)
+            finish(acc, 0, advance(dw, at), 0, biases, alpha, beta, dw, 0)
     return conv_depthwise_total

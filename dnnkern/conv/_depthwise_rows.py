@@ -127,9 +127,9 @@ def _make_pixels(body, mask):
             if (mask >> g) & 1:
                 k = g * WORDS
                 if WORDS == 4:
-                    raw[k], raw[k + 1], raw[k + 2], raw[k + 3] = load(u32(at + u32(g * PIXEL)))
+                    raw[k], raw[k + 1], raw[k + 2], raw[k + 3] = load(at + u32(g * PIXEL))
                 elif WORDS == 2:
-                    raw[k], raw[k + 1] = load(u32(at + u32(g * PIXEL)))
+                    raw[k], raw[k + 1] = load(at + u32(g * PIXEL))
                 else:
                     raw[k] = load(u32(at + u32(g * PIXEL)))
 
@@ -137,7 +137,7 @@ def _make_pixels(body, mask):
     def unpack(values, k, raw):
         for g in range(COUNT):
             if (mask >> g) & 1:
-                unpack_group(values, i32(k + g * V), raw, i32(g * WORDS))
+                unpack_group(values, k + g * V, raw, g * WORDS)
     return COUNT * WORDS, fetch, unpack
 
 
@@ -167,7 +167,7 @@ def _make_meet(body, gradient):
             r = total // BH
             if 0 <= r and r < R:
                 if KEEP:
-                    pairs(i32(0), (acc, values, taps, i32((m + M - turn) % M * TH + j), i32(r * S)))
+                    pairs(0, (acc, values, taps, (m + M - turn) % M * TH + j, r * S))
                 else:
                     kept = cuda.local.array(LINE, f32)
                     for t in range(S):
@@ -179,7 +179,7 @@ def _make_meet(body, gradient):
     @device_function
     def meet(u, s):
         acc, values, taps, turn = s
-        lines(i32(0), (acc, values, taps, turn, i32(u)))
+        lines(0, (acc, values, taps, turn, u))
     return meet
 
 
@@ -202,7 +202,7 @@ def rows_kernel(body, most_taps):
     def read_row(u, s):
         acc, taps, at, stage, full, source, warp, more, where = s
         raw, values = cuda.local.array(LENGTH, u32), cuda.local.array(VALUES, f32)
-        fetch(raw, u32(at + u32(u * ROW)))
+        fetch(raw, at + u32(u * ROW))
         if u == ADV - 1:
             fence_async_shared()  # TMA may write where a load that the barrier did not wait for has yet to read: zeros come at once
             cuda.syncthreads()
@@ -210,23 +210,23 @@ def rows_kernel(body, most_taps):
                 if elect():
                     mbarrier_arrive_expect(full, u32(BYTES))
                     tma_load_4d(stage, source, full, where[0], where[1], where[2], where[3])
-        unpack(values, i32(0), raw)
+        unpack(values, 0, raw)
         meet(u, (acc, values, taps, i32(0)))
     read_rows = unrolled(ADV, read_row)
 
     @device_function
     def output(k, s):
         acc, first, result, biases, alpha, beta, residual, column, width = s
-        if i32(column + k) < width:
-            finish(acc, i32((M - 1) * EACH + (first + k) * V), result, i32(k * STEP_Y), biases, alpha, beta, residual, i32(k * STEP_E))
+        if column + k < width:
+            finish(acc, (M - 1) * EACH + (first + k) * V, result, k * STEP_Y, biases, alpha, beta, residual, k * STEP_E)
     outputs = unrolled(TW, output)
 
     @device_function
     def output_row(j, s):
         acc, result, biases, alpha, beta, residual, row, column, height, width, row_stride, row_stride_e = s
-        if i32(row + j) < height:
-            outputs(i32(0), (acc, i32(j * TW), advance(result, i32(j * row_stride)), biases, alpha, beta,
-                             advance(residual, i32(j * row_stride_e)), column, width))
+        if row + j < height:
+            outputs(0, (acc, j * TW, advance(result, j * row_stride), biases, alpha, beta,
+                        advance(residual, j * row_stride_e), column, width))
     output_rows = unrolled(TH, output_row)
 
     @jit(launch_bounds=(THREADS, BLOCKS))
@@ -235,32 +235,32 @@ def rows_kernel(body, most_taps):
         ring, filters = cuda.shared.array(0, u32), cuda.shared.array(SHARED, f32, alignment=16)
         barriers = cuda.shared.array(STAGES, i64)
         source = tensor_map_address(source_map)
-        full, first_stage = shared_address(barriers, i32(0)), u32(u32(shared_address(ring, i32(0)) + u32(127)) & u32(0xFFFFFF80))
-        tid = i32(cuda.threadIdx.x)
-        warp = uniform(i32(tid >> 5))
-        rest, part = divide_remainder(i32(cuda.blockIdx.x), parts)
+        full, first_stage = shared_address(barriers, 0), (shared_address(ring, 0) + 127) & 0xFFFFFF80
+        tid = cuda.threadIdx.x
+        warp = uniform(tid >> 5)
+        rest, part = divide_remainder(cuda.blockIdx.x, parts)
         rest, tile_w = divide_remainder(rest, tiles_w)
         n, tile_h = divide_remainder(rest, tiles_h)
-        step0, column0, first = i32(tile_h * steps), i32(tile_w * (STRIPS * TW)), i32(part * CHANNELS)
-        source_row, source_column = i32(step0 * ADV + shift_h + H0), i32(tile_w * (STRIPS * HOP) + shift_w + W0)
-        total = i32(steps + WARM)
+        step0, column0, first = tile_h * steps, tile_w * (STRIPS * TW), part * CHANNELS
+        source_row, source_column = step0 * ADV + shift_h + H0, tile_w * (STRIPS * HOP) + shift_w + W0
+        total = steps + WARM
         if tid == 0:
             prefetch_tensor_map(source)
             for s in range(STAGES):
-                mbarrier_init(u32(full + u32(8 * s)), u32(1))
+                mbarrier_init(full + u32(8 * s), u32(1))
             fence_mbarrier_init()
             for s in range(STAGES):
                 if s < total:
-                    mbarrier_arrive_expect(u32(full + u32(8 * s)), u32(BYTES))
-                    tma_load_4d(u32(first_stage + u32(s * STAGE)), source, u32(full + u32(8 * s)), first, source_column,
-                                i32(source_row + s * ADV), n)
+                    mbarrier_arrive_expect(full + u32(8 * s), u32(BYTES))
+                    tma_load_4d(first_stage + u32(s * STAGE), source, full + u32(8 * s), first, source_column,
+                                source_row + s * ADV, n)
         load_filters(filters, w, first, channels, taps_all, w_stride, tap_stride)
         cuda.syncthreads()
-        lane = i32(u32(tid) // u32(GROUPS))
-        group = i32(tid - lane * GROUPS)
-        mine = lane < STRIPS and i32(first + group * V) < channels
-        lane = i32(min(lane, i32(STRIPS - 1)))  # threads behind the last strip read what is there, and write nothing
-        channel, column = i32(first + group * V), i32(column0 + lane * TW)
+        lane = i32(u32(tid) // GROUPS)
+        group = tid - lane * GROUPS
+        mine = lane < STRIPS and first + group * V < channels
+        lane = min(lane, STRIPS - 1)  # threads behind the last strip read what is there, and write nothing
+        channel, column = first + group * V, column0 + lane * TW
         acc, biases = cuda.local.array(NACC, f32), cuda.local.array(V, f32)
         for v in range(V):
             biases[v] = f32(0)
@@ -268,37 +268,37 @@ def rows_kernel(body, most_taps):
             load_biases(biases, bias, bias_stride, channel)
         for a in range(NACC):
             acc[a] = f32(0)
-        at_taps = u32(shared_address(filters, i32(group * V)))
+        at_taps = shared_address(filters, group * V)
         taps = cuda.local.array(NKEPT, f32)
         if KEEP:
             for t in range(NTAPS):
-                taps[t * V], taps[t * V + 1], taps[t * V + 2], taps[t * V + 3] = load_shared_4f32(u32(at_taps + u32(t * (4 * CHANNELS))))
+                taps[t * V], taps[t * V + 1], taps[t * V + 2], taps[t * V + 3] = load_shared_4f32(at_taps + u32(t * (4 * CHANNELS)))
         offset = u32(lane * (HOP * CHANNELS * ITEM) + group * (V * ITEM))
         row_stride, row_stride_e = i32(result_strides[1]), i32(residual_strides[1])
-        row = i32((step0 - WARM) * TH)
+        row = (step0 - WARM) * TH
         # NOTE: carried from step to step: computed from the row, they would be so anew for each store
-        place = advance(result, i64(i64(n) * result_strides[0] + i64(i32(row * row_stride)) + i64(i32(column * STEP_Y + channel))))
-        other = advance(residual, i64(i64(n) * residual_strides[0] + i64(i32(row * row_stride_e)) + i64(i32(column * STEP_E + channel))))
-        stage, phase, bottom = i32(0), u32(0), i32(height if mine else 0)
+        place = advance(result, n * result_strides[0] + row * row_stride + (column * STEP_Y + channel))
+        other = advance(residual, n * residual_strides[0] + row * row_stride_e + (column * STEP_E + channel))
+        stage, phase, bottom = i32(0), u32(0), height if mine else 0
         for step in range(total):
             for a in range(NACC - EACH):
                 acc[NACC - 1 - a] = acc[NACC - 1 - a - EACH]
             for a in range(EACH):
                 acc[a] = f32(0)
-            bar, to = u32(full + u32(8 * stage)), u32(first_stage + u32(stage * STAGE))
+            bar, to = full + u32(8 * stage), first_stage + u32(stage * STAGE)
             mbarrier_wait(bar, phase)
-            more = i32(i32(step) + STAGES) < total
-            where = (first, source_column, i32(source_row + (i32(step) + STAGES) * ADV), n)
+            more = step + STAGES < total
+            where = (first, source_column, source_row + (step + STAGES) * ADV, n)
             if KEEP:
-                read_rows(i32(0), (acc, taps, u32(to + offset), to, bar, source, warp, more, where))
+                read_rows(0, (acc, taps, to + offset, to, bar, source, warp, more, where))
             else:
                 read_rows(i32(0), (acc, at_taps, u32(to + offset), to, bar, source, warp, more, where))
-            stage = i32(stage + 1)
+            stage = stage + 1
             if stage == STAGES:
-                stage, phase = i32(0), u32(phase ^ u32(1))
-            if i32(step) >= WARM:
-                output_rows(i32(0), (acc, place, biases, alpha, beta, other, row, column, bottom, width, row_stride, row_stride_e))
-            row, place, other = i32(row + TH), advance(place, i32(TH * row_stride)), advance(other, i32(TH * row_stride_e))
+                stage, phase = i32(0), phase ^ 1
+            if step >= WARM:
+                output_rows(0, (acc, place, biases, alpha, beta, other, row, column, bottom, width, row_stride, row_stride_e))
+            row, place, other = row + TH, advance(place, TH * row_stride), advance(other, TH * row_stride_e)
     return conv_depthwise_rows
 
 
@@ -323,14 +323,14 @@ def rows_sums_kernel(body):
     def load(stage, maps, full, where):
         mbarrier_arrive_expect(full, u32(BYTES))
         tma_load_4d(stage, maps[0], full, where[0], where[1], where[2], where[3])
-        tma_load_4d(u32(stage + u32(SOURCE)), maps[1], full, where[0], where[4], where[5], where[3])
+        tma_load_4d(stage + SOURCE, maps[1], full, where[0], where[4], where[5], where[3])
 
     @device_function
     def read_row(u, s):
         acc, dy, turn, at, at_y, stage, full, maps, warp, more, where = s
         raw, values = cuda.local.array(LENGTH, u32), cuda.local.array(VALUES, f32)
         raw_y = cuda.local.array(LENGTH_Y, u32)
-        fetch(raw, u32(at + u32(u * ROW)))
+        fetch(raw, at + u32(u * ROW))
         if u == 0:
             fetch_y(raw_y, at_y)
         if u == ADV - 1:
@@ -340,8 +340,8 @@ def rows_sums_kernel(body):
                 if elect():
                     load(stage, maps, full, where)
         if u == 0:
-            unpack_y(dy, i32((M - turn) % M * EACH), raw_y)
-        unpack(values, i32(0), raw)
+            unpack_y(dy, (M - turn) % M * EACH, raw_y)
+        unpack(values, 0, raw)
         meet(u, (acc, values, dy, turn))
     read_rows = unrolled(ADV, read_row)
 
@@ -351,26 +351,26 @@ def rows_sums_kernel(body):
         steps, tiles_w, tiles_h, shift_h, shift_w = s
         rest, tile_w = divide_remainder(task, tiles_w)
         n, tile_h = divide_remainder(rest, tiles_h)
-        row = i32(tile_h * steps)
-        return (i32(row * ADV + shift_h + H0), i32(tile_w * (STRIPS * HOP) + shift_w + W0), row, i32(tile_w * (STRIPS * TW)), n)
+        row = tile_h * steps
+        return (row * ADV + shift_h + H0, tile_w * (STRIPS * HOP) + shift_w + W0, row, tile_w * (STRIPS * TW), n)
 
     @device_function
     def begin(ahead, task, layout):
-        ahead[AT] = i32(0)
+        ahead[AT] = 0
         ahead[ROW_X], ahead[COLUMN_X], ahead[ROW_Y], ahead[COLUMN_Y], ahead[IMAGE] = place_of(task, layout)
         ahead[TASK] = task
 
     @device_function
     def place_in(ahead, first, steps, height):
         """Coordinates of the step that is loaded next; where the task has no row of dy, those of one outside."""
-        row_y = i32(ahead[ROW_Y] + ahead[AT] if ahead[AT] < steps else height)
-        return first, ahead[COLUMN_X], i32(ahead[ROW_X] + ahead[AT] * ADV), ahead[IMAGE], ahead[COLUMN_Y], row_y
+        row_y = ahead[ROW_Y] + ahead[AT] if ahead[AT] < steps else height
+        return first, ahead[COLUMN_X], ahead[ROW_X] + ahead[AT] * ADV, ahead[IMAGE], ahead[COLUMN_Y], row_y
 
     @device_function
     def move_on(ahead, whole, splits, layout):
-        ahead[AT] = i32(ahead[AT] + 1)
+        ahead[AT] = ahead[AT] + 1
         if ahead[AT] == whole:
-            begin(ahead, i32(ahead[TASK] + splits), layout)
+            begin(ahead, ahead[TASK] + splits, layout)
 
     @device_function
     def step(turn, s):
@@ -378,14 +378,14 @@ def rows_sums_kernel(body):
         if TURNS == 1:
             for a in range(NDY - EACH):
                 dy[NDY - 1 - a] = dy[NDY - 1 - a - EACH]
-        bar, to = u32(full + u32(8 * ring[0])), u32(first_stage + u32(ring[0] * STAGE))
+        bar, to = full + u32(8 * ring[0]), first_stage + u32(ring[0] * STAGE)
         mbarrier_wait(bar, u32(ring[1]))
-        read_rows(i32(0), (acc, dy, turn, u32(to + offset), u32(to + offset_y), to, bar, maps, warp, i32(left - turn) > STAGES,
-                           place_in(ahead, first, layout[0], height)))
+        read_rows(0, (acc, dy, turn, to + offset, to + offset_y, to, bar, maps, warp, left - turn > STAGES,
+                      place_in(ahead, first, layout[0], height)))
         move_on(ahead, whole, splits, layout)
-        ring[0] = i32(ring[0] + 1)
+        ring[0] = ring[0] + 1
         if ring[0] == STAGES:
-            ring[0], ring[1] = i32(0), i32(ring[1] ^ 1)
+            ring[0], ring[1] = i32(0), ring[1] ^ 1
     steps_of_turn = unrolled(TURNS, step)
 
     add_rows = make_add_rows(f32, R, S, V, GROUPS, STRIPS, THREADS, flip)
@@ -396,31 +396,31 @@ def rows_sums_kernel(body):
         ring, shared = cuda.shared.array(0, u32), cuda.shared.array(SHARED, f32, alignment=16)
         barriers = cuda.shared.array(STAGES, i64)
         maps = (tensor_map_address(x_map), tensor_map_address(dy_map))
-        full, first_stage = shared_address(barriers, i32(0)), u32(u32(shared_address(ring, i32(0)) + u32(127)) & u32(0xFFFFFF80))
-        tid = i32(cuda.threadIdx.x)
-        warp = uniform(i32(tid >> 5))
-        split, part = divide_remainder(i32(cuda.blockIdx.x), parts)
-        first, layout = i32(part * CHANNELS), (steps, tiles_w, tiles_h, shift_h, shift_w)
-        total = i32(ceil_divide(i32(tasks - split), splits) * whole)
+        full, first_stage = shared_address(barriers, 0), (shared_address(ring, 0) + 127) & 0xFFFFFF80
+        tid = cuda.threadIdx.x
+        warp = uniform(tid >> 5)
+        split, part = divide_remainder(cuda.blockIdx.x, parts)
+        first, layout = part * CHANNELS, (steps, tiles_w, tiles_h, shift_h, shift_w)
+        total = ceil_divide(tasks - split, splits) * whole
         if tid == 0:
             prefetch_tensor_map(maps[0])
             prefetch_tensor_map(maps[1])
             for s in range(STAGES):
-                mbarrier_init(u32(full + u32(8 * s)), u32(1))
+                mbarrier_init(full + u32(8 * s), u32(1))
             fence_mbarrier_init()
         ahead = cuda.local.array(7, i32)
         begin(ahead, split, layout)
         for s in range(STAGES):
             if s < total:
                 if tid == 0:
-                    load(u32(first_stage + u32(s * STAGE)), maps, u32(full + u32(8 * s)), place_in(ahead, first, steps, height))
+                    load(first_stage + u32(s * STAGE), maps, full + u32(8 * s), place_in(ahead, first, steps, height))
                 move_on(ahead, whole, splits, layout)
         cuda.syncthreads()
-        lane = i32(u32(tid) // u32(GROUPS))
-        group = i32(tid - lane * GROUPS)
-        strip = i32(min(lane, i32(STRIPS - 1)))  # threads behind the last strip read what is there, and their sums are not added
+        lane = i32(u32(tid) // GROUPS)
+        group = tid - lane * GROUPS
+        strip = min(lane, STRIPS - 1)  # threads behind the last strip read what is there, and their sums are not added
         offset = u32(strip * (HOP * CHANNELS * ITEM) + group * (V * ITEM))
-        offset_y = u32(u32(SOURCE) + u32(strip * (TW * CHANNELS * ITEM) + group * (V * ITEM)))
+        offset_y = SOURCE + u32(strip * (TW * CHANNELS * ITEM) + group * (V * ITEM))
         acc, dy = cuda.local.array(NACC, f32), cuda.local.array(NDY, f32)
         for a in range(NACC):
             acc[a] = f32(0)
@@ -428,10 +428,10 @@ def rows_sums_kernel(body):
             dy[a] = f32(0)
         ring_at = cuda.local.array(2, i32)
         ring_at[0], ring_at[1] = i32(0), i32(0)
-        for left in range(total, i32(0), i32(-TURNS)):
-            steps_of_turn(i32(0), (acc, dy, ring_at, ahead, first_stage, full, offset, offset_y, maps, warp, first, i32(left), whole,
-                                   splits, height, layout))
+        for left in range(total, 0, -TURNS):
+            steps_of_turn(0, (acc, dy, ring_at, ahead, first_stage, full, offset, offset_y, maps, warp, first, left, whole,
+                              splits, height, layout))
         launch_dependent_grids()
-        mine = advance(partial, i64(i64(split) * i64(elements)))
-        add_rows(i32(0), (acc, shared, tid, lane, group, lane < STRIPS, mine, first, channels, i32(0), (i32(NTAPS), i32(NTAPS))))
+        mine = advance(partial, split * i64(elements))
+        add_rows(0, (acc, shared, tid, lane, group, lane < STRIPS, mine, first, channels, i32(0), (i32(NTAPS), i32(NTAPS))))
     return conv_depthwise_rows_sums

@@ -72,10 +72,10 @@ def _make_group(count, wide):
     def read_group(kept, array, i):
         if wide:
             for k in range(0, count, 2):
-                kept[k], kept[k + 1] = load2(array, i32(i + k))
+                kept[k], kept[k + 1] = load2(array, i + k)
         else:
             for k in range(0, count, 4):
-                kept[k], kept[k + 1], kept[k + 2], kept[k + 3] = load4(array, i32(i + k))
+                kept[k], kept[k + 1], kept[k + 2], kept[k + 3] = load4(array, i + k)
     return read_group
 
 
@@ -88,24 +88,24 @@ def _make_stage(body, load, threads):
 
     @device_function
     def stage(tile, source, left, row, column, height, width, channel_stride, row_stride, column_stride):
-        for e in range(i32(cuda.threadIdx.x), i32(TOTAL), i32(THREADS)):
+        for e in range(cuda.threadIdx.x, TOTAL, THREADS):
             if last:
-                rest = i32(u32(e) // u32(CHANNELS))
-                c = i32(e - rest * CHANNELS)
-                j = i32(u32(rest) // u32(COLUMNS))
-                i = i32(rest - j * COLUMNS)
+                rest = i32(u32(e) // CHANNELS)
+                c = e - rest * CHANNELS
+                j = i32(u32(rest) // COLUMNS)
+                i = rest - j * COLUMNS
             else:
-                rest = i32(u32(e) // u32(COLUMNS))
-                i = i32(e - rest * COLUMNS)
-                c = i32(u32(rest) // u32(ROWS))
-                j = i32(rest - c * ROWS)
-            h, v = i32(row + j), i32(column + i)
+                rest = i32(u32(e) // COLUMNS)
+                i = e - rest * COLUMNS
+                c = i32(u32(rest) // ROWS)
+                j = rest - c * ROWS
+            h, v = row + j, column + i
             value = T(0)
             if c < left and h >= 0 and v >= 0:
-                hh, vv = i32(u32(h) // u32(STRIDE_H)), i32(u32(v) // u32(STRIDE_W))
-                if i32(hh * STRIDE_H) == h and i32(vv * STRIDE_W) == v and hh < height and vv < width:
-                    value = T(load(source, i64(i64(c) * channel_stride + i64(hh) * row_stride + i64(vv) * column_stride)))
-            tile[i32(c * PLANE + j * COLUMNS + i)] = value
+                hh, vv = i32(u32(h) // STRIDE_H), i32(u32(v) // STRIDE_W)
+                if hh * STRIDE_H == h and vv * STRIDE_W == v and hh < height and vv < width:
+                    value = T(load(source, c * channel_stride + hh * row_stride + vv * column_stride))
+            tile[c * PLANE + j * COLUMNS + i] = value
     return stage
 
 
@@ -131,80 +131,80 @@ def slide_kernel(body):
         acc, kept = cuda.local.array(NACC, T), cuda.local.array(KT, T)
         # channels of source and result in a group, extents of both
         cs, kr, D, H, W, O, P, Q = sizes
-        tid = i32(cuda.threadIdx.x)
+        tid = cuda.threadIdx.x
         tile_w, tile_h, depth = (tiles[0], tiles[1], tiles[2]), (tiles[3], tiles[4], tiles[5]), (tiles[6], tiles[7], tiles[8])
         parts, groups = (tiles[9], tiles[10], tiles[11]), (tiles[12], tiles[13], tiles[14])
-        at, part = divide_remainder(i32(cuda.blockIdx.x), parts)
+        at, part = divide_remainder(cuda.blockIdx.x, parts)
         at, left = divide_remainder(at, tile_w)
         at, top = divide_remainder(at, tile_h)
         at, plane = divide_remainder(at, depth)
         n, group = divide_remainder(at, groups)
-        left, top, first = i32(left * TW), i32(top * (TH * PT)), i32(part * KT)
-        ty = i32(u32(tid) // u32(TW))
-        tx = i32(tid - ty * TW)
+        left, top, first = left * TW, top * (TH * PT), part * KT
+        ty = i32(u32(tid) // TW)
+        tx = tid - ty * TW
         for a in range(NACC):
             acc[a] = T(0)
-        row, column = i32(top * AH + window[1]), i32(left * AW + window[2])
+        row, column = top * AH + window[1], left * AW + window[2]
         for t in range(FT):
-            z = i32(plane * SD + window[0] + t * DD)
+            z = plane * SD + window[0] + t * DD
             there = z >= 0
             if backward:
-                u = i32(plane + window[0] - t * DD)
-                z = i32(u32(u if u >= 0 else i32(0)) // u32(SD))
-                there = u >= 0 and i32(z * SD) == u
+                u = plane + window[0] - t * DD
+                z = i32(u32(u if u >= 0 else 0) // SD)
+                there = u >= 0 and z * SD == u
             if there and z < D:
-                for c0 in range(i32(0), i32(cs), i32(BC)):
-                    left_over = i32(cs - c0)
+                for c0 in range(0, cs, BC):
+                    left_over = cs - c0
                     # the source's tile, and the filters of these channels with those of one tap side by side
-                    slab = advance(source, i64(i64(n) * source_strides[0] + i64(i32(group * cs + c0)) * source_strides[1]
-                                               + i64(z) * source_strides[2]))
+                    slab = advance(source, i64(n * source_strides[0] + (group * cs + c0) * source_strides[1]
+                                               + z * source_strides[2]))
                     cuda.syncthreads()
                     stage(tile, slab, left_over, row, column, H, W, source_strides[1], source_strides[3], source_strides[4])
-                    for e in range(tid, i32(TAPS), i32(THREADS)):
-                        rest = i32(u32(e) // u32(KT))
-                        k = i32(e - rest * KT)
-                        c = i32(u32(rest) // u32(FR * FS))
-                        rest = i32(rest - c * (FR * FS))
-                        r = i32(u32(rest) // u32(FS))
-                        s = i32(rest - r * FS)
+                    for e in range(tid, TAPS, THREADS):
+                        rest = i32(u32(e) // KT)
+                        k = e - rest * KT
+                        c = i32(u32(rest) // (FR * FS))
+                        rest = rest - c * (FR * FS)
+                        r = i32(u32(rest) // FS)
+                        s = rest - r * FS
                         value = T(0)
-                        if c < left_over and i32(first + k) < kr:
+                        if c < left_over and first + k < kr:
                             # the gradient slides over the taps backwards
-                            tt, rr, ss = i32(t), r, s
+                            tt, rr, ss = t, r, s
                             if backward:
-                                rr, ss = i32(FR - 1 - r), i32(FS - 1 - s)
+                                rr, ss = FR - 1 - r, FS - 1 - s
                             if flip:
-                                tt, rr, ss = i32(FT - 1 - tt), i32(FR - 1 - rr), i32(FS - 1 - ss)
-                            outer, inner = i32(group * kr + first + k), i32(c0 + c)
+                                tt, rr, ss = FT - 1 - tt, FR - 1 - rr, FS - 1 - ss
+                            outer, inner = group * kr + first + k, c0 + c
                             if backward:
-                                outer, inner = i32(group * cs + c0 + c), i32(first + k)
-                            value = T(load_w(w, i64(i64(outer) * w_strides[0] + i64(inner) * w_strides[1] + i64(tt) * w_strides[2]
-                                                    + i64(rr) * w_strides[3] + i64(ss) * w_strides[4])))
+                                outer, inner = group * cs + c0 + c, first + k
+                            value = T(load_w(w, i64(outer * w_strides[0] + inner * w_strides[1] + tt * w_strides[2]
+                                                    + rr * w_strides[3] + ss * w_strides[4])))
                         taps[e] = value
                     cuda.syncthreads()
-                    for c in range(min(i32(BC), left_over)):
+                    for c in range(min(BC, left_over)):
                         for r in range(FR):
-                            place = i32(c * PLANE + (ty * AH + r * DH) * COLUMNS + tx * AW)
-                            filters = i32((c * FR + r) * (FS * KT))
+                            place = c * PLANE + (ty * AH + r * DH) * COLUMNS + tx * AW
+                            filters = (c * FR + r) * (FS * KT)
                             for s in range(FS):
-                                read_group(kept, taps, i32(filters + s * KT))
+                                read_group(kept, taps, filters + s * KT)
                                 for p in range(PT):
-                                    value = tile[i32(place + p * (TH * AH * COLUMNS) + s * DW)]
+                                    value = tile[place + p * (TH * AH * COLUMNS) + s * DW]
                                     for k in range(KT):
                                         acc[p * KT + k] += value * kept[k]
         for p in range(PT):
-            y, x = i32(top + ty + p * TH), i32(left + tx)
+            y, x = top + ty + p * TH, left + tx
             if y < P and x < Q:
-                at_result = i64(i64(n) * result_strides[0] + i64(plane) * result_strides[2] + i64(y) * result_strides[3]
-                                + i64(x) * result_strides[4])
-                at_residual = i64(i64(n) * residual_strides[0] + i64(plane) * residual_strides[2] + i64(y) * residual_strides[3]
-                                  + i64(x) * residual_strides[4])
+                at_result = i64(n * result_strides[0] + plane * result_strides[2] + y * result_strides[3]
+                                + x * result_strides[4])
+                at_residual = i64(n * residual_strides[0] + plane * residual_strides[2] + y * residual_strides[3]
+                                  + x * residual_strides[4])
                 e = (alpha, beta, bias, bias_stride, advance(prior, at_result), row_unused, column_stride, advance(residual, at_residual),
                      residual_row, residual_column)
                 for k in range(KT):
-                    if i32(first + k) < kr:
-                        channel = i32(group * kr + first + k)
-                        result[i64(at_result + i64(channel) * result_strides[1])] = epilogue(acc[p * KT + k], i32(0), channel, e)
+                    if first + k < kr:
+                        channel = group * kr + first + k
+                        result[at_result + channel * result_strides[1]] = epilogue(acc[p * KT + k], 0, channel, e)
     return conv_direct_slide
 
 
@@ -228,63 +228,63 @@ def sum_kernel(body, threads):
         tile, gradients = cuda.shared.array(TILE, T), cuda.shared.array(AREA, T, alignment=16)
         acc, kept = cuda.local.array(KT, T), cuda.local.array(KT, T)
         cs, kr, D, H, W, O, P, Q = sizes
-        tid = i32(cuda.threadIdx.x)
+        tid = cuda.threadIdx.x
         tile_w, tile_h, depth = (tiles[0], tiles[1], tiles[2]), (tiles[3], tiles[4], tiles[5]), (tiles[6], tiles[7], tiles[8])
         parts, slabs, groups = ((tiles[9], tiles[10], tiles[11]), (tiles[12], tiles[13], tiles[14]),
                                 (tiles[15], tiles[16], tiles[17]))
-        at, part = divide_remainder(i32(cuda.blockIdx.x), parts)
+        at, part = divide_remainder(cuda.blockIdx.x, parts)
         at, slab = divide_remainder(at, slabs)
         split, group = divide_remainder(at, groups)
-        first = i32(part * KT)
-        c0 = i32(i32(u32(slab) // u32(FT)) * BC)
-        t = i32(slab - i32(u32(slab) // u32(FT)) * FT)
+        first = part * KT
+        c0 = i32(u32(slab) // FT) * BC
+        t = slab - i32(u32(slab) // FT) * FT
         # this thread's channel and tap
-        c = i32(u32(tid) // u32(RESULTS))
-        tap = i32(tid - c * RESULTS)
-        r = i32(u32(tap) // u32(FS))
-        s = i32(tap - r * FS)
-        mine = c < BC and i32(c0 + c) < cs
-        place = i32((c if mine else i32(0)) * PLANE + r * DH * COLUMNS + s * DW)
+        c = i32(u32(tid) // RESULTS)
+        tap = tid - c * RESULTS
+        r = i32(u32(tap) // FS)
+        s = tap - r * FS
+        mine = c < BC and c0 + c < cs
+        place = (c if mine else 0) * PLANE + r * DH * COLUMNS + s * DW
         for k in range(KT):
             acc[k] = T(0)
-        for index in range(split, i32(count), i32(splits)):
-            rest, left = divide_remainder(i32(index), tile_w)
+        for index in range(split, count, splits):
+            rest, left = divide_remainder(index, tile_w)
             rest, top = divide_remainder(rest, tile_h)
             n, plane = divide_remainder(rest, depth)
-            left, top = i32(left * TW), i32(top * TH)
-            z = i32(plane * SD + window[0] + t * DD)
+            left, top = left * TW, top * TH
+            z = plane * SD + window[0] + t * DD
             if 0 <= z and z < D:
-                slice_x = advance(x, i64(i64(n) * x_strides[0] + i64(i32(group * cs + c0)) * x_strides[1] + i64(z) * x_strides[2]))
-                slice_y = advance(dy, i64(i64(n) * y_strides[0] + i64(i32(group * kr + first)) * y_strides[1] + i64(plane) * y_strides[2]))
+                slice_x = advance(x, n * x_strides[0] + (group * cs + c0) * x_strides[1] + z * x_strides[2])
+                slice_y = advance(dy, n * y_strides[0] + (group * kr + first) * y_strides[1] + plane * y_strides[2])
                 cuda.syncthreads()
-                stage(tile, slice_x, i32(cs - c0), i32(top * SH + window[1]), i32(left * SW + window[2]), H, W, x_strides[1], x_strides[3],
+                stage(tile, slice_x, cs - c0, top * SH + window[1], left * SW + window[2], H, W, x_strides[1], x_strides[3],
                       x_strides[4])
-                for e in range(tid, i32(AREA), i32(THREADS)):
-                    pixel = i32(u32(e) // u32(KT))
-                    k = i32(e - pixel * KT)
-                    j = i32(u32(pixel) // u32(TW))
-                    i = i32(pixel - j * TW)
+                for e in range(tid, AREA, THREADS):
+                    pixel = i32(u32(e) // KT)
+                    k = e - pixel * KT
+                    j = i32(u32(pixel) // TW)
+                    i = pixel - j * TW
                     value = T(0)
-                    if i32(top + j) < P and i32(left + i) < Q and i32(first + k) < kr:
-                        value = T(load_y(slice_y, i64(i64(k) * y_strides[1] + i64(i32(top + j)) * y_strides[3]
-                                                      + i64(i32(left + i)) * y_strides[4])))
+                    if top + j < P and left + i < Q and first + k < kr:
+                        value = T(load_y(slice_y, i64(k * y_strides[1] + (top + j) * y_strides[3]
+                                                      + (left + i) * y_strides[4])))
                     gradients[e] = value
                 cuda.syncthreads()
                 for j in range(TH):
                     for i in range(TW):
-                        value = tile[i32(place + i32(j) * (SH * COLUMNS) + i32(i) * SW)]
-                        read_group(kept, gradients, i32((i32(j) * TW + i32(i)) * KT))
+                        value = tile[place + j * (SH * COLUMNS) + i * SW]
+                        read_group(kept, gradients, (j * TW + i) * KT)
                         for k in range(KT):
                             acc[k] += value * kept[k]
         if mine:
             tt, rr, ss = t, r, s
             if flip:
-                tt, rr, ss = i32(FT - 1 - t), i32(FR - 1 - r), i32(FS - 1 - s)
+                tt, rr, ss = FT - 1 - t, FR - 1 - r, FS - 1 - s
             for k in range(KT):
-                if i32(first + k) < kr:
-                    e = i64(i64(i64(i32(group * kr + first + k)) * cs + i64(i32(c0 + c))) * (FT * RESULTS)
-                            + i64(i32((tt * FR + rr) * FS + ss)))
-                    partial[i64(i64(split) * i64(elements) + e)] = acc[k]
+                if first + k < kr:
+                    e = i64((i64(group * kr + first + k) * cs + (c0 + c)) * (FT * RESULTS)
+                            + ((tt * FR + rr) * FS + ss))
+                    partial[split * elements + e] = acc[k]
     return conv_direct_sum
 
 
@@ -297,16 +297,16 @@ def total_kernel(epilogue_spec, threads):
     @jit(launch_bounds=threads)
     def conv_direct_total(partial, dw, elements, splits, extents, strides, alpha, beta, bias, bias_stride, prior, row, column, residual,
                           residual_row, residual_column):
-        i = i32(i32(cuda.blockIdx.x) * threads + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * threads + cuda.threadIdx.x
         if i < elements:
             total = T(0)
             for split in range(splits):
-                total = T(total + partial[i64(i64(split) * i64(elements) + i64(i))])
+                total = T(total + partial[split * i64(elements) + i])
             rest, s = divide_remainder(i, (extents[0], extents[1], extents[2]))
             rest, r = divide_remainder(rest, (extents[3], extents[4], extents[5]))
             rest, t = divide_remainder(rest, (extents[6], extents[7], extents[8]))
             k, c = divide_remainder(rest, (extents[9], extents[10], extents[11]))
-            at = i64(i64(k) * strides[0] + i64(c) * strides[1] + i64(t) * strides[2] + i64(r) * strides[3] + i64(s) * strides[4])
+            at = k * strides[0] + c * strides[1] + t * strides[2] + r * strides[3] + s * strides[4]
             e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, residual, residual_row, residual_column)
-            dw[at] = epilogue(total, i32(0), i32(0), e)
+            dw[at] = epilogue(total, 0, 0, e)
     return conv_direct_total

@@ -13,7 +13,7 @@ are real and share one complex number, so a real line of L has L/2 of them.
 import functools
 import math
 
-from ..device import device_function, f32, i32
+from ..device import device_function, f32
 from ..device.unroll import unrolled
 
 RADICES = {8: (2, 4), 12: (3, 4), 16: (4, 4), 20: (5, 4), 24: (3, 8), 32: (4, 8), 40: (5, 8), 48: (6, 8), 64: (8, 8)}
@@ -61,10 +61,10 @@ def fft5(re, im, at, step):
     b, c, d, e = at + step, at + 2 * step, at + 3 * step, at + 4 * step
     pr, pi, mr, mi = re[b] + re[e], im[b] + im[e], re[b] - re[e], im[b] - im[e]
     qr, qi, nr, ni = re[c] + re[d], im[c] + im[d], re[c] - re[d], im[c] - im[d]
-    ur, ui = re[at] + f32(C51) * pr + f32(C52) * qr, im[at] + f32(C51) * pi + f32(C52) * qi
-    vr, vi = re[at] + f32(C52) * pr + f32(C51) * qr, im[at] + f32(C52) * pi + f32(C51) * qi
-    sr, si = f32(S51) * mr + f32(S52) * nr, f32(S51) * mi + f32(S52) * ni
-    tr, ti = f32(S52) * mr - f32(S51) * nr, f32(S52) * mi - f32(S51) * ni
+    ur, ui = re[at] + C51 * pr + C52 * qr, im[at] + C51 * pi + C52 * qi
+    vr, vi = re[at] + C52 * pr + C51 * qr, im[at] + C52 * pi + C51 * qi
+    sr, si = S51 * mr + S52 * nr, S51 * mi + S52 * ni
+    tr, ti = S52 * mr - S51 * nr, S52 * mi - S51 * ni
     re[at], im[at] = re[at] + pr + qr, im[at] + pi + qi
     re[b], im[b], re[e], im[e] = ur + si, ui - sr, ur - si, ui + sr
     re[c], im[c], re[d], im[d] = vr + ti, vi - tr, vr - ti, vi + tr
@@ -95,11 +95,11 @@ def fft8(re, im, at, step):
         re[b], im[b] = r, i
     b, c, d = at + 5 * step, at + 6 * step, at + 7 * step
     r, i = re[b], im[b]
-    re[b], im[b] = f32(ROOT) * f32(r + i), f32(ROOT) * f32(i - r)
+    re[b], im[b] = ROOT * (r + i), ROOT * (i - r)
     r, i = re[c], im[c]
     re[c], im[c] = i, -r
     r, i = re[d], im[d]
-    re[d], im[d] = f32(ROOT) * f32(i - r), f32(-ROOT) * f32(r + i)
+    re[d], im[d] = ROOT * (i - r), -ROOT * (r + i)
     fft4(re, im, at, step)
     fft4(re, im, at + 4 * step, step)
     # even results are in the first half, odd ones in the second
@@ -132,8 +132,8 @@ def make_place(length):
 
     @device_function
     def at(k):
-        quotient = i32((k * multiplier) >> 10)
-        return i32(second * (k - first * quotient) + quotient)
+        quotient = (k * multiplier) >> 10
+        return second * (k - first * quotient) + quotient
     return at
 
 
@@ -151,7 +151,7 @@ def make_fft(length):
         @device_function
         def turn(re, im):
             r, i = re[at], im[at]
-            re[at], im[at] = f32(c) * r + f32(s) * i, f32(c) * i - f32(s) * r
+            re[at], im[at] = c * r + s * i, c * i - s * r
         return turn
 
     def chain(parts):
@@ -179,7 +179,7 @@ def make_fft(length):
 
     @device_function
     def fft(re, im):
-        all_columns(i32(0), (re, im))
+        all_columns(0, (re, im))
         turns(re, im)
-        all_rows(i32(0), (re, im))
+        all_rows(0, (re, im))
     return fft

@@ -79,19 +79,19 @@ def _loader(tile, extent, items):
 
         @device_function
         def begin(row0, rows, pitch):
-            tid = i32(cuda.threadIdx.x)
-            row, q = i32(row0 + (tid >> SHIFT)), i32(tid & (BK - 1))
+            tid = cuda.threadIdx.x
+            row, q = row0 + (tid >> SHIFT), tid & (BK - 1)
             mask = u32(0)
             for j in range(COPIES):
-                if i32(row + j * PASS) < rows:
-                    mask = u32(mask | u32(1 << j))
-            return i64(i64(row) * pitch + q), mask, q, u32(i32(q * PITCH + (tid >> SHIFT)) * 8)
+                if row + j * PASS < rows:
+                    mask = mask | u32(1 << j)
+            return row * pitch + q, mask, q, u32((q * PITCH + (tid >> SHIFT)) * 8)
 
         @device_function
         def copy(to, source, offset, mask, left, pitch):
             for j in range(COPIES):
-                n = u32(8) if u32(mask & u32(1 << j)) != 0 and left > 0 else u32(0)
-                copy_async8(u32(to + u32(j * (PASS * 8))), source, i64((offset + i64(j * PASS) * pitch) * 8), n)
+                n = u32(8) if mask & u32(1 << j) != 0 and left > 0 else u32(0)
+                copy_async8(to + u32(j * (PASS * 8)), source, (offset + j * PASS * pitch) * 8, n)
     else:
         CHUNKS = extent // 2
         PASS = THREADS // CHUNKS
@@ -99,16 +99,16 @@ def _loader(tile, extent, items):
 
         @device_function
         def begin(row0, rows, pitch):
-            tid = i32(cuda.threadIdx.x)
-            row, q = i32(row0 + 2 * (tid & (CHUNKS - 1))), i32(tid >> SHIFT)
+            tid = cuda.threadIdx.x
+            row, q = row0 + 2 * (tid & (CHUNKS - 1)), tid >> SHIFT
             mask = u32(1) if row < rows else u32(0)
-            return i64(i64(q) * pitch + row), mask, q, u32(i32(q * PITCH + 2 * (tid & (CHUNKS - 1))) * 8)
+            return q * pitch + row, mask, q, u32((q * PITCH + 2 * (tid & (CHUNKS - 1))) * 8)
 
         @device_function
         def copy(to, source, offset, mask, left, pitch):
             for j in range(COPIES):
                 n = u32(16) if mask != 0 and left > j * PASS else u32(0)
-                copy_async16(u32(to + u32(j * (PASS * PITCH * 8))), source, i64((offset + i64(j * PASS) * pitch) * 8), n)
+                copy_async16(to + u32(j * (PASS * PITCH * 8)), source, (offset + j * PASS * pitch) * 8, n)
     return begin, copy
 
 
@@ -134,12 +134,12 @@ def kernel(config):
         ar, ai, br, bi, ni = s
         for g in range(TM // 2):
             k = half * TM + 2 * g
-            ar[k], ai[k], ar[k + 1], ai[k + 1] = load_shared_4f32(u32(a + u32((kk * PA + g * LM * 2) * 8)))
+            ar[k], ai[k], ar[k + 1], ai[k + 1] = load_shared_4f32(a + u32((kk * PA + g * LM * 2) * 8))
             if not items:
                 ni[k], ni[k + 1] = -ai[k], -ai[k + 1]
         for g in range(TN // 2):
             k = half * TN + 2 * g
-            br[k], bi[k], br[k + 1], bi[k + 1] = load_shared_4f32(u32(b + u32((kk * PB + g * LN * 2) * 8)))
+            br[k], bi[k], br[k + 1], bi[k + 1] = load_shared_4f32(b + u32((kk * PB + g * LN * 2) * 8))
             if items:
                 ni[k], ni[k + 1] = -bi[k], -bi[k + 1]
 
@@ -147,7 +147,7 @@ def kernel(config):
     def multiply(half, acc, s):
         re, im = acc
         ar, ai, br, bi, ni = s
-        at_a, at_b = i32(half * TM), i32(half * TN)
+        at_a, at_b = half * TM, half * TN
         outer(re, ar, at_a, br, at_b)
         outer(re, ai, at_a, bi, at_b)
         if items:
@@ -162,29 +162,29 @@ def kernel(config):
         """Copies of the thread's part of the stage that `state` is at; nothing but zeros after the last."""
         off_a, off_b, mask_a, mask_b, left_a, left_b, pitch_a, pitch_b = state
         to_a, to_b = to
-        copy_a(to_a, a, off_a, mask_a, left_a if ok else i32(0), pitch_a)
-        copy_b(to_b, b, off_b, mask_b, left_b if ok else i32(0), pitch_b)
+        copy_a(to_a, a, off_a, mask_a, left_a if ok else 0, pitch_a)
+        copy_b(to_b, b, off_b, mask_b, left_b if ok else 0, pitch_b)
 
     @device_function
     def step(kk, s):
         acc, buffers, ra, rb, to, a, b, state, ok = s
-        fragments(i32((kk + 1) & 1), ra, rb, i32(kk + 1), buffers)
+        fragments((kk + 1) & 1, ra, rb, kk + 1, buffers)
         if kk == 0:
             load_stage(to, a, b, state, ok)
-        multiply(i32(kk & 1), acc, buffers)
+        multiply(kk & 1, acc, buffers)
     steps_but_last = unrolled(BK - 1, step)
 
     @device_function
     def finish(r, s):
         """One row of the thread's results leaves, two columns at a time."""
         re, im, y, at, pitch, row, column, rows, columns = s
-        i = i32(row + (r >> 1) * (LM * 2) + (r & 1))
+        i = row + (r >> 1) * (LM * 2) + (r & 1)
         if i < rows:
             for g in range(TN // 2):
-                j = i32(column + g * LN * 2)
+                j = column + g * LN * 2
                 if j < columns:
                     k = r * TN + 2 * g
-                    to = i64(2 * i64(at + i64(i) * pitch + j))
+                    to = 2 * (at + i * pitch + j)
                     if accumulate:
                         pr, pi = load2(y, to)
                         qr, qi = load2(y, i64(to + 2))
@@ -203,73 +203,73 @@ def kernel(config):
     @jit(launch_bounds=(THREADS, tile.blocks))
     def conv_fft_product(a, b, y, rows, columns, length, steps, frequencies, group, tiles, tiles_n, pitches, strides):
         ring = cuda.shared.array(0, f32)
-        s0 = shared_address(ring, i32(0))
-        tid = i32(cuda.threadIdx.x)
-        lane, warp = i32(tid & 31), i32(tid >> 5)
-        g, rest = divide_remainder(i32(cuda.blockIdx.x), tiles)
+        s0 = shared_address(ring, 0)
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        g, rest = divide_remainder(cuda.blockIdx.x, tiles)
         mb, nb = divide_remainder(rest, tiles_n)
-        frequency = i32(g * group)
-        count = i32(frequencies - frequency)
+        frequency = g * group
+        count = frequencies - frequency
         count = group if count > group else count
         pitch_a, pitch_b, pitch_y = i64(pitches[0]), i64(pitches[1]), i64(pitches[2])
         stride_a, stride_b, stride_y = strides
-        off_a, mask_a, q_a, put_a = begin_a(i32(mb * BM), rows, pitch_a)
-        off_b, mask_b, q_b, put_b = begin_b(i32(nb * BN), columns, pitch_b)
-        off_a, off_b = i64(off_a + frequency * stride_a), i64(off_b + frequency * stride_b)
-        put_b = u32(put_b + u32(A_BYTES))
-        along_a, along_b = (i64(BK), i64(BK)) if items else (i64(pitch_a * BK), i64(pitch_b * BK))
-        next_a, next_b = i64(stride_a - (steps - 1) * along_a), i64(stride_b - (steps - 1) * along_b)
+        off_a, mask_a, q_a, put_a = begin_a(mb * BM, rows, pitch_a)
+        off_b, mask_b, q_b, put_b = begin_b(nb * BN, columns, pitch_b)
+        off_a, off_b = off_a + frequency * stride_a, off_b + frequency * stride_b
+        put_b = put_b + A_BYTES
+        along_a, along_b = (i64(BK), i64(BK)) if items else (pitch_a * BK, pitch_b * BK)
+        next_a, next_b = stride_a - (steps - 1) * along_a, stride_b - (steps - 1) * along_b
         source_a, source_b = address(a, i64(0)), address(b, i64(0))
         # where the loads are, and where the products
-        step_load, left, total = i32(0), i32(length), i32(count * steps)
-        loaded = i32(0)
-        write = u32(s0)
+        step_load, left, total = i32(0), length, count * steps
+        loaded = 0
+        write = s0
         for _ in range(STAGES - 1):
-            load_stage((u32(write + put_a), u32(write + put_b)), source_a, source_b,
-                       (off_a, off_b, mask_a, mask_b, i32(left - q_a), i32(left - q_b), pitch_a, pitch_b), loaded < total)
+            load_stage((write + put_a, write + put_b), source_a, source_b,
+                       (off_a, off_b, mask_a, mask_b, left - q_a, left - q_b, pitch_a, pitch_b), loaded < total)
             commit_copies()
-            loaded = i32(loaded + 1)
-            write = u32(write + u32(STAGE))
-            step_load = i32(step_load + 1)
+            loaded = loaded + 1
+            write = write + STAGE
+            step_load = step_load + 1
             if step_load == steps:
-                step_load, left, off_a, off_b = i32(0), i32(length), i64(off_a + next_a), i64(off_b + next_b)
+                step_load, left, off_a, off_b = i32(0), length, off_a + next_a, off_b + next_b
             else:
-                left, off_a, off_b = i32(left - BK), i64(off_a + along_a), i64(off_b + along_b)
+                left, off_a, off_b = left - BK, off_a + along_a, off_b + along_b
         # neighbouring lanes share rows and columns alternately: a quarter of a warp then reads few different 16 bytes
-        lm, ln = i32(((lane >> 4) << 1) | (lane & 1)), i32((lane >> 1) & 7)
-        wm, wn = i32(warp & (WARPS_M - 1)), i32(warp >> SHIFT_M)
-        row, column = i32(wm * (LM * TM) + 2 * lm), i32(wn * (LN * TN) + 2 * ln)
-        fragment_a, fragment_b = u32(row * 8), u32(u32(A_BYTES) + u32(column * 8))
-        row, column = i32(mb * BM + row), i32(nb * BN + column)
-        at_y = i64(frequency * stride_y)
+        lm, ln = ((lane >> 4) << 1) | (lane & 1), (lane >> 1) & 7
+        wm, wn = warp & (WARPS_M - 1), warp >> SHIFT_M
+        row, column = wm * (LM * TM) + 2 * lm, wn * (LN * TN) + 2 * ln
+        fragment_a, fragment_b = u32(row * 8), A_BYTES + u32(column * 8)
+        row, column = mb * BM + row, nb * BN + column
+        at_y = frequency * stride_y
         re, im = cuda.local.array(NACC, f32), cuda.local.array(NACC, f32)
         ar, ai = cuda.local.array(FA, f32), cuda.local.array(FA, f32)
         br, bi, ni = cuda.local.array(FB, f32), cuda.local.array(FB, f32), cuda.local.array(FN, f32)
         buffers = (ar, ai, br, bi, ni)
-        clear_all(i32(0), (re, im))
+        clear_all(0, (re, im))
         wait()
         cuda.syncthreads()
-        read, end, done = u32(s0), u32(s0 + u32(RING)), i32(0)
-        fragments(i32(0), u32(read + fragment_a), u32(read + fragment_b), i32(0), buffers)
+        read, end, done = s0, s0 + RING, i32(0)
+        fragments(0, read + fragment_a, read + fragment_b, 0, buffers)
         while total > 0:
-            state = (off_a, off_b, mask_a, mask_b, i32(left - q_a), i32(left - q_b), pitch_a, pitch_b)
-            steps_but_last(i32(0), ((re, im), buffers, u32(read + fragment_a), u32(read + fragment_b),
-                                    (u32(write + put_a), u32(write + put_b)), source_a, source_b, state, total > STAGES - 1))
+            state = (off_a, off_b, mask_a, mask_b, left - q_a, left - q_b, pitch_a, pitch_b)
+            steps_but_last(0, ((re, im), buffers, read + fragment_a, read + fragment_b,
+                               (write + put_a, write + put_b), source_a, source_b, state, total > STAGES - 1))
             commit_copies()
             wait()
             cuda.syncthreads()
-            read, write = u32(read + u32(STAGE)), u32(write + u32(STAGE))
-            read, write = u32(s0) if read == end else read, u32(s0) if write == end else write
-            fragments(i32(BK & 1), u32(read + fragment_a), u32(read + fragment_b), i32(0), buffers)
-            multiply(i32((BK - 1) & 1), (re, im), buffers)
-            step_load = i32(step_load + 1)
+            read, write = read + STAGE, write + STAGE
+            read, write = s0 if read == end else read, s0 if write == end else write
+            fragments(BK & 1, read + fragment_a, read + fragment_b, 0, buffers)
+            multiply((BK - 1) & 1, (re, im), buffers)
+            step_load = step_load + 1
             if step_load == steps:
-                step_load, left, off_a, off_b = i32(0), i32(length), i64(off_a + next_a), i64(off_b + next_b)
+                step_load, left, off_a, off_b = i32(0), length, off_a + next_a, off_b + next_b
             else:
-                left, off_a, off_b = i32(left - BK), i64(off_a + along_a), i64(off_b + along_b)
-            total, done = i32(total - 1), i32(done + 1)
+                left, off_a, off_b = left - BK, off_a + along_a, off_b + along_b
+            total, done = total - 1, done + 1
             if done == steps:
-                finish_all(i32(0), (re, im, y, at_y, pitch_y, row, column, rows, columns))
-                clear_all(i32(0), (re, im))
-                done, at_y = i32(0), i64(at_y + stride_y)
+                finish_all(0, (re, im, y, at_y, pitch_y, row, column, rows, columns))
+                clear_all(0, (re, im))
+                done, at_y = i32(0), at_y + stride_y
     return conv_fft_product

@@ -134,20 +134,20 @@ def _walk(lines, visit, begin):
 
     @device_function
     def walk(s):
-        tid = i32(cuda.threadIdx.x)
+        tid = cuda.threadIdx.x
         if LAST:
-            c0, w0, r0 = i32(tid & (CL - 1)), i32((tid >> SHC) & (WL - 1)), i32(tid >> (SHC + SHW))
+            c0, w0, r0 = tid & (CL - 1), (tid >> SHC) & (WL - 1), tid >> (SHC + SHW)
         else:
-            w0, r0, c0 = i32(tid & (WL - 1)), i32((tid >> SHW) & (RL - 1)), i32(tid >> SHR)
+            w0, r0, c0 = tid & (WL - 1), (tid >> SHW) & (RL - 1), tid >> SHR
         for a in range(STEPS_C):
-            c = i32(c0 + a * CL)
+            c = c0 + a * CL
             if c < CH:
                 for b in range(STEPS_R):
-                    r = i32(r0 + b * RL)
+                    r = r0 + b * RL
                     if r < ROWS:
                         row = begin(c, r, s)
                         for d in range(STEPS_W):
-                            w = i32(w0 + d * WL)
+                            w = w0 + d * WL
                             if w < LW:
                                 visit(c, r, w, row, s)
     return walk
@@ -162,22 +162,22 @@ def _pixels(lines):
     @device_function
     def load_one(w, s):
         re, im, ring, first = s
-        re[w], im[w] = ring[i32(first + w * PIXEL)], ring[i32(first + ROW + w * PIXEL)]
+        re[w], im[w] = ring[first + w * PIXEL], ring[first + ROW + w * PIXEL]
 
     @device_function
     def save_one(w, s):
         re, im, ring, first, scale = s
         k = at(w)
-        ring[i32(first + w * PIXEL)], ring[i32(first + ROW + w * PIXEL)] = f32(re[k] * scale), f32(im[k] * scale)
+        ring[first + w * PIXEL], ring[first + ROW + w * PIXEL] = re[k] * scale, im[k] * scale
     load_all, save_all = unrolled(LW, load_one), unrolled(LW, save_one)
 
     @device_function
     def load(re, im, ring, c, j):
-        load_all(i32(0), (re, im, ring, i32(c * CHANNEL + j * PAIR)))
+        load_all(0, (re, im, ring, c * CHANNEL + j * PAIR))
 
     @device_function
     def save(re, im, ring, c, j, scale):
-        save_all(i32(0), (re, im, ring, i32(c * CHANNEL + j * PAIR), scale))
+        save_all(0, (re, im, ring, c * CHANNEL + j * PAIR, scale))
     return load, save
 
 
@@ -206,27 +206,27 @@ def analyse(config):
         C, _, H, W, UH, UW, step_h, step_w, pad_h, pad_w = sizes
         sn, sc, sh, _ = strides
         if lone:
-            item = i32(item + r)
+            item = item + r
         n, rest = divide_remainder(item, per_image)
         ti, tj = divide_remainder(rest, per_row)
-        h, v = i32(ti * step_h - pad_h), i32(tj * step_w - pad_w)
+        h, v = ti * step_h - pad_h, tj * step_w - pad_w
         inside = 1
         if lone:
             inside = i32(item < item_end)
         else:
-            h = i32(h + r)
+            h = h + r
             inside = i32(r < UH)
-        ok = i32(inside != 0 and i32(channel0 + c) < C and 0 <= h and h < H)
-        line = i64(i64(n) * sn + i64(i32(channel0 + c)) * sc + i64(h) * sh)
-        return ok, line, v, u32(s0 + u32(i32(c * CHANNEL + (r >> 1) * PAIR + (r & 1) * ROW) * 4))
+        ok = i32(inside != 0 and channel0 + c < C and 0 <= h and h < H)
+        line = n * sn + (channel0 + c) * sc + h * sh
+        return ok, line, v, s0 + u32((c * CHANNEL + (r >> 1) * PAIR + (r & 1) * ROW) * 4)
 
     @device_function
     def visit(c, r, w, row, s):
         ok, line, v, to = row
         _, x, _, _, _, _, _, sizes, strides = s
-        column = i32(v + w)
+        column = v + w
         n = u32(4) if ok != 0 and w < sizes[5] and 0 <= column and column < sizes[3] else u32(0)
-        copy_async4(u32(to + u32(w * (PIXEL * 4))), address(x, i64(0)), i64(i64(line + i64(column) * strides[3]) * 4), n)
+        copy_async4(to + u32(w * (PIXEL * 4)), address(x, i64(0)), (line + column * strides[3]) * 4, n)
     walk = _walk(lines, visit, begin)
 
     if lone:
@@ -235,37 +235,37 @@ def analyse(config):
             re, im, out, stride, item, pitch = s
             if f == 0 or f == MIDDLE:
                 a = at_w(f)
-                ar, ai, br, bi = f32(2) * re[a], f32(0), f32(2) * im[a], f32(0)
+                ar, ai, br, bi = 2 * re[a], f32(0), 2 * im[a], f32(0)
             else:
                 a, b = at_w(f), at_w(LW - f)
                 ar, ai, br, bi = re[a] + re[b], im[a] - im[b], im[a] + im[b], re[b] - re[a]
             if item > 0:
-                store2(out, i64(i64(f) * stride), (ar, ai))
+                store2(out, f * stride, (ar, ai))
             if item > 1:
-                store2(out, i64(i64(f) * stride + pitch), (br, bi))
+                store2(out, f * stride + pitch, (br, bi))
         leave_all = unrolled(MIDDLE + 1, leave)
     else:
         @device_function
         def put(f, s):
             re, im, ring, first = s
-            to = i32(2 * i32(first + f * CH))
+            to = 2 * (first + f * CH)
             if f == 0:
-                store2(ring, to, (f32(f32(2) * re[0]), f32(f32(2) * re[AT_MIDDLE])))
-                store2(ring, i32(to + 2 * HALF_ROW), (f32(f32(2) * im[0]), f32(f32(2) * im[AT_MIDDLE])))
+                store2(ring, to, (2 * re[0], 2 * re[AT_MIDDLE]))
+                store2(ring, to + 2 * HALF_ROW, (2 * im[0], 2 * im[AT_MIDDLE]))
             else:
                 a, b = at_w(f), at_w(LW - f)
-                store2(ring, to, (f32(re[a] + re[b]), f32(im[a] - im[b])))
-                store2(ring, i32(to + 2 * HALF_ROW), (f32(im[a] + im[b]), f32(re[b] - re[a])))
+                store2(ring, to, (re[a] + re[b], im[a] - im[b]))
+                store2(ring, to + 2 * HALF_ROW, (im[a] + im[b], re[b] - re[a]))
 
         @device_function
         def take(y, s):
             re, im, ring, first = s
-            re[y], im[y] = load2(ring, i32(2 * i32(first + (y >> 1) * HALF_PAIR + (y & 1) * HALF_ROW)))
+            re[y], im[y] = load2(ring, 2 * (first + (y >> 1) * HALF_PAIR + (y & 1) * HALF_ROW))
 
         @device_function
         def column(y, s):
             re, im, out, stride = s
-            store2(out, i64(i64(y) * stride), (re[at_h(y)], im[at_h(y)]))
+            store2(out, y * stride, (re[at_h(y)], im[at_h(y)]))
 
         @device_function
         def outer_columns(y, s):
@@ -276,53 +276,53 @@ def analyse(config):
                 ar, ai, br, bi = re[a], f32(0), im[a], f32(0)
             else:
                 a, b = at_h(y), at_h(LH - y)
-                ar, ai = f32(f32(0.5) * f32(re[a] + re[b])), f32(f32(0.5) * f32(im[a] - im[b]))
-                br, bi = f32(f32(0.5) * f32(im[a] + im[b])), f32(f32(0.5) * f32(re[b] - re[a]))
-            store2(out, i64(i64(y) * stride), (ar, ai))
-            store2(out, i64(i64(y + HH + 1) * stride), (br, bi))
+                ar, ai = 0.5 * (re[a] + re[b]), 0.5 * (im[a] - im[b])
+                br, bi = 0.5 * (im[a] + im[b]), 0.5 * (re[b] - re[a])
+            store2(out, y * stride, (ar, ai))
+            store2(out, (y + HH + 1) * stride, (br, bi))
         put_all, take_all = unrolled(COLUMNS, put), unrolled(LH, take)
         column_all, outer_all = unrolled(LH, column), unrolled(HH + 1, outer_columns)
 
     @jit(launch_bounds=(THREADS, lines.blocks))
     def conv_fft_analyse(x, s, first, item_end, blocks_c, per_image, per_row, sizes, strides, stride):
         ring = cuda.shared.array(0, f32)
-        s0 = shared_address(ring, i32(0))
-        tid = i32(cuda.threadIdx.x)
-        c, j = i32(tid & (CH - 1)), i32(tid >> SHC)
-        block, cb = divide_remainder(i32(cuda.blockIdx.x), blocks_c)
-        channel0 = i32(cb * CH)
-        local = i32(block * ROWS) if lone else block
-        item = i32(first + local)
+        s0 = shared_address(ring, 0)
+        tid = cuda.threadIdx.x
+        c, j = tid & (CH - 1), tid >> SHC
+        block, cb = divide_remainder(cuda.blockIdx.x, blocks_c)
+        channel0 = cb * CH
+        local = block * ROWS if lone else block
+        item = first + local
         walk((s0, x, item, item_end, channel0, per_image, per_row, sizes, strides))
         commit_copies()
         wait()
         cuda.syncthreads()
         pitch = sizes[1]
-        channel = i32(channel0 + c)
+        channel = channel0 + c
         re, im = cuda.local.array(LW, f32), cuda.local.array(LW, f32)
         if lone:
             if j < LINE_PAIRS and channel < pitch:
                 load(re, im, ring, c, j)
                 fft_row(re, im)
-                out = advance(s, i64(2 * i64(i64(i32(local + 2 * j)) * pitch + channel)))
-                leave_all(i32(0), (re, im, out, i64(2 * stride), i32(item_end - item - 2 * j), i64(2 * i64(pitch))))
+                out = advance(s, 2 * (i64(local + 2 * j) * pitch + channel))
+                leave_all(0, (re, im, out, 2 * stride, item_end - item - 2 * j, 2 * i64(pitch)))
         else:
             if j < LINE_PAIRS:
                 load(re, im, ring, c, j)
                 fft_row(re, im)
             cuda.syncthreads()
             if j < LINE_PAIRS:
-                put_all(i32(0), (re, im, ring, i32(j * HALF_PAIR + c)))
+                put_all(0, (re, im, ring, j * HALF_PAIR + c))
             cuda.syncthreads()
             if j < COLUMNS and channel < pitch:
                 vr, vi = cuda.local.array(LH, f32), cuda.local.array(LH, f32)
-                take_all(i32(0), (vr, vi, ring, i32(j * CH + c)))
+                take_all(0, (vr, vi, ring, j * CH + c))
                 fft_column(vr, vi)
-                out = advance(s, i64(2 * i64(i64(local) * pitch + channel)))
+                out = advance(s, 2 * (i64(local) * pitch + channel))
                 if j > 0:
-                    column_all(i32(0), (vr, vi, advance(out, i64(2 * i64(i32(j - 1) * LH) * stride)), i64(2 * stride)))
+                    column_all(0, (vr, vi, advance(out, 2 * i64((j - 1) * LH) * stride), 2 * stride))
                 else:
-                    outer_all(i32(0), (vr, vi, advance(out, i64(2 * i64((COLUMNS - 1) * LH) * stride)), i64(2 * stride)))
+                    outer_all(0, (vr, vi, advance(out, 2 * i64((COLUMNS - 1) * LH) * stride), 2 * stride))
     return conv_fft_analyse
 
 
@@ -352,43 +352,43 @@ def synthesise(config):
         sn, sk, sp, _ = strides
         rn, _, rp, _ = residual_strides
         if lone:
-            item = i32(item + r)
+            item = item + r
         n, rest = divide_remainder(item, per_image)
         ti, tj = divide_remainder(rest, per_row)
-        p, q = i32(ti * step_h), i32(tj * step_w)
-        channel = i32(channel0 + c)
+        p, q = ti * step_h, tj * step_w
+        channel = channel0 + c
         ok = channel < K
         if lone:
             ok = ok and item < item_end and p < P
         else:
-            h = i32(r + shift_h)
-            h = i32(h - LH) if h >= LH else h
-            p = i32(p + h)
+            h = r + shift_h
+            h = h - LH if h >= LH else h
+            p = p + h
             ok = ok and h < MH and p < P
-        at = i32(c * CHANNEL + (r >> 1) * PAIR + (r & 1) * ROW)
-        return i32(ok), q, channel, i64(i64(n) * sn + i64(p) * sp), i64(i64(n) * rn + i64(p) * rp), at
+        at = c * CHANNEL + (r >> 1) * PAIR + (r & 1) * ROW
+        return i32(ok), q, channel, n * sn + p * sp, n * rn + p * rp, at
 
     @device_function
     def visit(c, r, w, row, s):
         ok, q, channel, line, residual_line, at = row
         s0, ring, y, item, item_end, channel0, per_image, per_row, sizes, strides, residual_strides, e = s
-        v = i32(w + sizes[9])
-        v = i32(v - LW) if v >= LW else v
-        q = i32(q + v)
+        v = w + sizes[9]
+        v = v - LW if v >= LW else v
+        q = q + v
         if ok != 0 and v < sizes[7] and q < sizes[3]:
             alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column = e
-            to = i64(line + i64(q) * strides[3])
-            more = advance(residual, i64(residual_line + i64(q) * residual_strides[3]))
+            to = line + q * strides[3]
+            more = advance(residual, residual_line + q * residual_strides[3])
             addends = (alpha, beta, bias, bias_stride, advance(prior, to), row, column, more, residual_row, residual_column)
-            y[i64(to + i64(channel) * strides[1])] = epilogue(ring[i32(at + w * PIXEL)], i32(0), channel, addends)
+            y[to + channel * strides[1]] = epilogue(ring[at + w * PIXEL], 0, channel, addends)
     walk = _walk(lines, visit, begin)
 
     if lone:
         @device_function
         def arrive(f, s):
             re, im, spectra, stride, item, pitch = s
-            ar, ai = load2_if(spectra, i64(i64(f) * stride), i32(item > 0))
-            br, bi = load2_if(spectra, i64(i64(f) * stride + pitch), i32(item > 1))
+            ar, ai = load2_if(spectra, f * stride, i32(item > 0))
+            br, bi = load2_if(spectra, f * stride + pitch, i32(item > 1))
             if f == 0 or f == MIDDLE:
                 re[f], im[f] = ar, br
             else:
@@ -399,14 +399,14 @@ def synthesise(config):
         @device_function
         def column(y, s):
             re, im, spectra, stride, ok = s
-            re[y], im[y] = load2_if(spectra, i64(i64(y) * stride), ok)
+            re[y], im[y] = load2_if(spectra, y * stride, ok)
 
         @device_function
         def outer_columns(y, s):
             """Element y of columns 0 and lw/2, which become one."""
             re, im, spectra, stride, ok = s
-            ar, ai = load2_if(spectra, i64(i64(y) * stride), ok)
-            br, bi = load2_if(spectra, i64(i64(y + HH + 1) * stride), ok)
+            ar, ai = load2_if(spectra, y * stride, ok)
+            br, bi = load2_if(spectra, (y + HH + 1) * stride, ok)
             if y == 0 or y == HH:
                 re[y], im[y] = ar, br
             else:
@@ -416,15 +416,15 @@ def synthesise(config):
         @device_function
         def put(y, s):
             re, im, ring, first = s
-            store2(ring, i32(2 * i32(first + (y >> 1) * HALF_PAIR + (y & 1) * HALF_ROW)), (re[at_h(y)], im[at_h(y)]))
+            store2(ring, 2 * (first + (y >> 1) * HALF_PAIR + (y & 1) * HALF_ROW), (re[at_h(y)], im[at_h(y)]))
 
         @device_function
         def take(f, s):
             """Element f of two rows, as one complex row."""
             re, im, ring, first = s
-            at = i32(2 * i32(first + f * CH))
+            at = 2 * (first + f * CH)
             ar, ai = load2(ring, at)
-            br, bi = load2(ring, i32(at + 2 * HALF_ROW))
+            br, bi = load2(ring, at + 2 * HALF_ROW)
             if f == 0:
                 re[0], im[0], re[MIDDLE], im[MIDDLE] = ar, br, ai, bi
             else:
@@ -437,35 +437,35 @@ def synthesise(config):
     def conv_fft_synthesise(s, y, first, item_end, blocks_c, per_image, per_row, sizes, strides, residual_strides, stride, alpha, beta,
                             bias, bias_stride, prior, row, column_stride, residual, residual_row, residual_column):
         ring = cuda.shared.array(0, f32)
-        tid = i32(cuda.threadIdx.x)
-        c, j = i32(tid & (CH - 1)), i32(tid >> SHC)
-        block, cb = divide_remainder(i32(cuda.blockIdx.x), blocks_c)
-        channel0 = i32(cb * CH)
-        local = i32(block * ROWS) if lone else block
-        item = i32(first + local)
-        channel, pitch = i32(channel0 + c), sizes[1]
+        tid = cuda.threadIdx.x
+        c, j = tid & (CH - 1), tid >> SHC
+        block, cb = divide_remainder(cuda.blockIdx.x, blocks_c)
+        channel0 = cb * CH
+        local = block * ROWS if lone else block
+        item = first + local
+        channel, pitch = channel0 + c, sizes[1]
         re, im = cuda.local.array(LW, f32), cuda.local.array(LW, f32)
         if lone:
             if j < LINE_PAIRS:
-                left = i32(item_end - item - 2 * j) if channel < sizes[0] else i32(0)
-                spectra = advance(s, i64(2 * i64(i64(i32(local + 2 * j)) * pitch + channel)))
-                arrive_all(i32(0), (re, im, spectra, i64(2 * stride), left, i64(2 * i64(pitch))))
+                left = item_end - item - 2 * j if channel < sizes[0] else 0
+                spectra = advance(s, 2 * (i64(local + 2 * j) * pitch + channel))
+                arrive_all(0, (re, im, spectra, 2 * stride, left, 2 * i64(pitch)))
                 fft_row(im, re)
                 save(re, im, ring, c, j, f32(SCALE))
         else:
             if j < COLUMNS:
                 vr, vi = cuda.local.array(LH, f32), cuda.local.array(LH, f32)
-                spectra = advance(s, i64(2 * i64(i64(local) * pitch + channel)))
+                spectra = advance(s, 2 * (i64(local) * pitch + channel))
                 ok = i32(channel < sizes[0])
                 if j > 0:
-                    column_all(i32(0), (vr, vi, advance(spectra, i64(2 * i64(i32(j - 1) * LH) * stride)), i64(2 * stride), ok))
+                    column_all(0, (vr, vi, advance(spectra, 2 * i64((j - 1) * LH) * stride), 2 * stride, ok))
                 else:
-                    outer_all(i32(0), (vr, vi, advance(spectra, i64(2 * i64((COLUMNS - 1) * LH) * stride)), i64(2 * stride), ok))
+                    outer_all(0, (vr, vi, advance(spectra, 2 * i64((COLUMNS - 1) * LH) * stride), 2 * stride, ok))
                 fft_column(vi, vr)
-                put_all(i32(0), (vr, vi, ring, i32(j * CH + c)))
+                put_all(0, (vr, vi, ring, j * CH + c))
             cuda.syncthreads()
             if j < LINE_PAIRS:
-                take_all(i32(0), (re, im, ring, i32(j * HALF_PAIR + c)))
+                take_all(0, (re, im, ring, j * HALF_PAIR + c))
                 fft_row(im, re)
             cuda.syncthreads()
             if j < LINE_PAIRS:

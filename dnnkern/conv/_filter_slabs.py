@@ -11,7 +11,7 @@ multiplies once for each tap, with an operand that begins `dilation` pixels, of 
 import functools
 from dataclasses import dataclass
 
-from ..device import device_function, i32, u32
+from ..device import device_function, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.tma import make_tma_load
 from ..host.launch import Argument
@@ -127,7 +127,7 @@ def make_slab_locate(tile):
         chunks, of_line, filters, channels = parts
         group, chunk = divide_remainder(z, chunks)
         line, _ = divide_remainder(row, of_line)
-        return (begin, end, row, column, z_a, z_b, z, s, i32(group * filters + column), i32(group * channels + chunk * CHANNELS), line,
+        return (begin, end, row, column, z_a, z_b, z, s, group * filters + column, group * channels + chunk * CHANNELS, line,
                 window)
     return locate
 
@@ -142,18 +142,18 @@ def make_slab_loader(tile, dtype, dims):
     def load(to_a, to_b, a_map, b_map, bar, where, rank, k):
         filters, channel, first = where[8], where[9], where[10]
         of_w, of_h, of_d, pads, per_plane, last, dilations = where[11]
-        rest, w = divide_remainder(i32(k * PIXELS), of_w)
-        x_w = i32(w - pads[2])
+        rest, w = divide_remainder(k * PIXELS, of_w)
+        x_w = w - pads[2]
         if dims > 1:
             rest, h = divide_remainder(rest, of_h)
-            x_h = i32(h - pads[1])
+            x_h = h - pads[1]
         if dims > 2:
             rest, d = divide_remainder(rest, of_d)
-            x_d = i32(d - pads[0])
+            x_d = d - pads[0]
         for i in range(LINES):
-            line = i32(min(i32(first + i), last))  # behind the last one nobody stores what comes of it
+            line = min(first + i, last)  # behind the last one nobody stores what comes of it
             plane, down = divide_remainder(line, per_plane)
-            to, off_h, off_d = u32(to_a + u32(i * SLAB)), u32(down * dilations[1]), u32(plane * dilations[0])
+            to, off_h, off_d = to_a + u32(i * SLAB), u32(down * dilations[1]), u32(plane * dilations[0])
             if dims == 1:
                 gather(to, a_map, bar, channel, x_w, rest, u32(0))
             elif dims == 2:
@@ -161,7 +161,7 @@ def make_slab_loader(tile, dtype, dims):
             else:
                 gather(to, a_map, bar, channel, x_w, x_h, x_d, rest, u32(0), off_h, off_d)
         for box in range(BOXES):
-            to, c = u32(to_b + u32(box * GROUP)), i32(filters + box * 64)
+            to, c = to_b + u32(box * GROUP), filters + box * 64
             if dims == 1:
                 gather(to, b_map, bar, c, w, rest, u32(0))
             elif dims == 2:

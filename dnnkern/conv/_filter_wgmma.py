@@ -133,11 +133,11 @@ def make_filter_locate(tile, width):
         begin, end, row, column, z_a, z_b, z, s = locate_tile(t, rank, of_tile)
         per_tap, per_row, per_plane, filters, channels = columns
         taps = window[0]
-        tap, box = divide_remainder(i32(column >> SHIFT), per_tap)
+        tap, box = divide_remainder(column >> SHIFT, per_tap)
         line, across = divide_remainder(tap, per_row)
         plane, down = divide_remainder(line, per_plane)
-        return (begin, end, row, column, z_a, z_b, z, s, i32(row + z * filters), i32(z * channels), i32(box << SHIFT),
-                i32(taps[0] + plane * taps[1]), i32(taps[3] + down * taps[4]), i32(taps[6] + across * taps[7]), window)
+        return (begin, end, row, column, z_a, z_b, z, s, row + z * filters, z * channels, box << SHIFT,
+                taps[0] + plane * taps[1], taps[3] + down * taps[4], taps[6] + across * taps[7], window)
     return locate
 
 
@@ -151,32 +151,32 @@ def make_filter_loader(tile, dtype, width, dims):
     def load(to_a, to_b, a_map, b_map, bar, where, rank, k):
         row, first, c, off_d, off_h, off_w = where[8], where[9], where[10], where[11], where[12], where[13]
         taps, channels, of_w, of_h, of_d, strides, pads = where[14]
-        at = i32(k * PIXELS)
+        at = k * PIXELS
         for box in range(A_BOXES):
-            copy(u32(to_a + u32(box * GROUP)), a_map, bar, i32(row + box * 64), at, i32(0))
+            copy(to_a + u32(box * GROUP), a_map, bar, row + box * 64, at, 0)
         rest, w = divide_remainder(at, of_w)
-        w = i32(w * strides[2] - pads[2])
+        w = w * strides[2] - pads[2]
         if dims > 1:
             rest, h = divide_remainder(rest, of_h)
-            h = i32(h * strides[1] - pads[1])
+            h = h * strides[1] - pads[1]
         if dims > 2:
             rest, d = divide_remainder(rest, of_d)
             d = i32(d * strides[0] - pads[0])
         for box in range(B_BOXES):
-            to = u32(to_b + u32(box * BOX))
+            to = to_b + u32(box * BOX)
             if dims == 1:
-                gather(to, b_map, bar, i32(first + c), w, rest, u32(off_w))
+                gather(to, b_map, bar, first + c, w, rest, u32(off_w))
             elif dims == 2:
-                gather(to, b_map, bar, i32(first + c), w, h, rest, u32(off_w), u32(off_h))
+                gather(to, b_map, bar, first + c, w, h, rest, u32(off_w), u32(off_h))
             else:
                 gather(to, b_map, bar, i32(first + c), w, h, d, rest, u32(off_w), u32(off_h), u32(off_d))
-            c = i32(c + width)  # the next box's channels; behind the last tap the first again, for columns that nobody stores
+            c = c + width  # the next box's channels; behind the last tap the first again, for columns that nobody stores
             if c == channels:
-                c, off_w = i32(0), i32(off_w + taps[7])
+                c, off_w = i32(0), off_w + taps[7]
                 if off_w == taps[8]:
-                    off_w, off_h = taps[6], i32(off_h + taps[4])
+                    off_w, off_h = taps[6], off_h + taps[4]
                     if off_h == taps[5]:
-                        off_h, off_d = taps[3], i32(off_d + taps[1])
+                        off_h, off_d = taps[3], off_d + taps[1]
                         if off_d == taps[2]:
                             off_d = taps[0]
     return Loader(load, "mn", "mn", dtype, dtype, (tile.bm + tile.bn) * ROW, b_width=width)

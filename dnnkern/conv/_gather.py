@@ -211,15 +211,15 @@ def make_gather(op, channel_inner, has_classes):
         """(taps, base, first tap) of residue `c`."""
         stride, pad, dilation = classes[8 * d], classes[8 * d + 1], classes[8 * d + 2]
         common, step, inverse, filters = classes[8 * d + 3], classes[8 * d + 4], classes[8 * d + 5], classes[8 * d + 6]
-        v = i32(c + pad)
+        v = c + pad
         q = quotient(v, common)
-        first = i32(q - i32(quotient(q, step) * step))
-        first = i32(first * inverse)
-        first = i32(first - i32(quotient(first, step) * step))
-        here = i32(q * common) == v and first < filters
-        count = quotient(i32(filters - first + step - 1), step) if here else i32(0)
-        ahead = i32(v - first * dilation)
-        base = quotient(ahead, stride) if ahead >= 0 else i32(-quotient(i32(-ahead), stride))
+        first = q - quotient(q, step) * step
+        first = first * inverse
+        first = first - quotient(first, step) * step
+        here = q * common == v and first < filters
+        count = quotient(filters - first + step - 1, step) if here else 0
+        ahead = v - first * dilation
+        base = quotient(ahead, stride) if ahead >= 0 else -quotient(-ahead, stride)
         return count, base, first
 
     @device_function
@@ -230,8 +230,8 @@ def make_gather(op, channel_inner, has_classes):
     def pick(count, t, k):
         """The divisor by `count`, which is the most or the least of a class."""
         if i32(t[k]) == count:
-            return u32(t[k]), u32(t[k + 1]), u32(t[k + 2])
-        return u32(t[k + 9]), u32(t[k + 10]), u32(t[k + 11])
+            return t[k], t[k + 1], t[k + 2]
+        return t[k + 9], t[k + 10], t[k + 11]
 
     @device_function
     def setup(z, v):
@@ -243,12 +243,12 @@ def make_gather(op, channel_inner, has_classes):
             n0, b0, f0 = one_class(c0, classes, 0)
             n1, b1, f1 = one_class(c1, classes, 1)
             n2, b2, f2 = one_class(c2, classes, 2)
-            at = i32(i32(plain[6] + f0 * classes[7]) + i32(f1 * classes[15] + f2 * classes[23]))
-            k = i32(i32(n0 * n1) * i32(n2 * shape[1]))
+            at = plain[6] + f0 * classes[7] + (f1 * classes[15] + f2 * classes[23])
+            k = n0 * n1 * (n2 * shape[1])
             return (group, k, b0, b1, b2, at, c0, c1, c2, pick(n2, tap_divisors, 3), pick(n1, tap_divisors, 6), pick(n0, tap_divisors, 9))
-        k = i32(shape[0]) if by_pixel else i32(i32(window[12] * window[13]) * i32(window[14] * shape[1]))
-        zero = i32(0)
-        return (z, k, i32(window[3]), i32(window[4]), i32(window[5]), i32(plain[6]), zero, zero, zero, three(tap_divisors, 3),
+        k = shape[0] if by_pixel else window[12] * window[13] * (window[14] * shape[1])
+        zero = 0
+        return (z, k, window[3], window[4], window[5], plain[6], zero, zero, zero, three(tap_divisors, 3),
                 three(tap_divisors, 6), three(tap_divisors, 9))
 
     @device_function
@@ -263,9 +263,9 @@ def make_gather(op, channel_inner, has_classes):
     def mask(u, step, extent, taps, shift):
         word = u32(0)
         for t in range(taps):
-            at = i32(u + t * step)
+            at = u + t * step
             if 0 <= at and at < extent:
-                word = u32(word | u32(u32(1) << u32(shift + t)))
+                word = word | (1 << u32(shift + t))
         return word
 
     @device_function
@@ -273,11 +273,11 @@ def make_gather(op, channel_inner, has_classes):
         """(offset, mask, n, d, h, w)"""
         window, source = v[1], v[2]
         n, a, b, c = pixel(i, v)
-        u0, u1, u2 = i32(a * window[0] + geo[2]), i32(b * window[1] + geo[3]), i32(c * window[2] + geo[4])
-        offset = i32(i32(n * source[0] + u0 * source[2]) + i32(u1 * source[3] + u2 * source[4]))
-        word = u32(mask(u0, window[6], window[9], window[12], i32(0)) | mask(u1, window[7], window[10], window[13], i32(window[12]))
-                   | mask(u2, window[8], window[11], window[14], i32(window[12] + window[13])))
-        return offset, u32(word | u32(EXISTS)), n, a, b, c
+        u0, u1, u2 = a * window[0] + geo[2], b * window[1] + geo[3], c * window[2] + geo[4]
+        offset = n * source[0] + u0 * source[2] + (u1 * source[3] + u2 * source[4])
+        word = u32(mask(u0, window[6], window[9], window[12], 0) | mask(u1, window[7], window[10], window[13], window[12])
+                   | mask(u2, window[8], window[11], window[14], window[12] + window[13]))
+        return offset, word | EXISTS, n, a, b, c
 
     @device_function
     def tap(i, v, geo):
@@ -298,16 +298,16 @@ def make_gather(op, channel_inner, has_classes):
         """(offset, bits, offset in the plain operand) of a tap and channel."""
         window, source, plain = v[1], v[2], v[3]
         a, b, c, channel = tap(i, v, geo)
-        offset = i32(i32(i32(a * window[6]) * source[2] + i32(b * window[7]) * source[3])
-                     + i32(i32(c * window[8]) * source[4] + channel * source[1]))
-        bits = u32(u32(u32(1) << u32(a)) | u32(u32(1) << u32(window[12] + b)) | u32(u32(1) << u32(window[12] + window[13] + c)))
-        at = i32(i32(a * plain[2] + b * plain[3]) + i32(c * plain[4] + channel * plain[1])) if not by_pixel else i32(0)
-        return offset, u32(bits | u32(EXISTS)), at
+        offset = i32(a * window[6] * source[2] + b * window[7] * source[3]
+                     + (c * window[8] * source[4] + channel * source[1]))
+        bits = (1 << u32(a)) | (1 << u32(window[12] + b)) | (1 << u32(window[12] + window[13] + c))
+        at = a * plain[2] + b * plain[3] + (c * plain[4] + channel * plain[1]) if not by_pixel else 0
+        return offset, bits | EXISTS, at
 
     if by_pixel:
         @device_function
         def row(i, v, geo):
-            if i < i32(i32(window_taps(v)) * v[0][1]):
+            if i < window_taps(v) * v[0][1]:
                 offset, bits, _ = of_tap(i, v, geo)
                 return offset, bits
             return i32(0), u32(NEVER)
@@ -316,7 +316,7 @@ def make_gather(op, channel_inner, has_classes):
         def entry(i, v, geo):
             plain = v[3]
             offset, word, n, a, b, c = of_pixel(i, v, geo)
-            return offset, word, i32(i32(n * plain[1] + a * plain[2]) + i32(b * plain[3] + c * plain[4]))
+            return offset, word, n * plain[1] + a * plain[2] + (b * plain[3] + c * plain[4])
     else:
         @device_function
         def row(i, v, geo):
@@ -329,13 +329,13 @@ def make_gather(op, channel_inner, has_classes):
     @device_function
     def window_taps(v):
         window = v[1]
-        return i32(i32(window[12] * window[13]) * window[14])
+        return window[12] * window[13] * window[14]
 
     @device_function
     def source_base(v, geo):
-        return i64(i64(geo[0]) * v[2][5])
+        return i64(geo[0]) * v[2][5]
 
     @device_function
     def plain_base(v, geo):
-        return i64(i64(geo[0]) * v[3][5] + geo[5])
+        return i64(geo[0]) * v[3][5] + geo[5]
     return SimpleNamespace(setup=setup, pixel=pixel, row=row, entry=entry, column=tap, source_base=source_base, plain_base=plain_base)

@@ -1,7 +1,7 @@
 """The kernel and the launches around a gathered product, whatever multiplies: where a block's tile lies, where its sums go."""
 from dataclasses import replace
 
-from ..device import cuda, device_function, i32, i64, jit, u32
+from ..device import cuda, device_function, i64, jit, u32
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address
@@ -41,10 +41,10 @@ def make_kernel(config, product, table_at):
 
     @device_function
     def multiply(source, plain, m, n, first, end, row, column, v, geo, shared, state):
-        table = u32(shared + u32(TABLE))
+        table = shared + TABLE
         p, q = advance(source, source_base(v, geo)), advance(plain, plain_base(v, geo))
-        a = (p if source_left else q, row, i32(m - 1), table, first, end, v, geo)
-        b = (q if source_left else p, column, i32(n - 1), table, first, end, v, geo)
+        a = (p if source_left else q, row, m - 1, table, first, end, v, geo)
+        b = (q if source_left else p, column, n - 1, table, first, end, v, geo)
         product(a, b, first, end, m, row, column, shared, state)
 
     if config.partial:
@@ -52,15 +52,15 @@ def make_kernel(config, product, table_at):
         def conv_gathered_partial(source, plain, sums, m, n, range_k, pitch, products, shape, window, source_strides, plain_strides,
                                   pixel_divisors, tap_divisors, classes, class_divisors, tiles, band_tiles, tiles_m, last_rows):
             shared = cuda.shared.array(0, u32)
-            z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
+            z, block = divide_remainder(cuda.blockIdx.x, tiles)
             row, column = locate(block, band_tiles, tiles_m, last_rows)
             v = (shape, window, source_strides, plain_strides, pixel_divisors, tap_divisors, classes, class_divisors)
             geo = setup(z, v)
-            s = i32(cuda.blockIdx.y)
-            first = i32(min(i32(s * range_k), geo[1]))
-            end = i32(min(i32(first + range_k), geo[1]))
-            at = i64((i64(s) * products + i64(z)) * m * pitch)
-            multiply(source, plain, m, n, first, end, i32(row * BM), i32(column * BN), v, geo, shared_address(shared, i32(0)),
+            s = cuda.blockIdx.y
+            first = min(s * range_k, geo[1])
+            end = min(first + range_k, geo[1])
+            at = (i64(s) * products + z) * m * pitch
+            multiply(source, plain, m, n, first, end, row * BM, column * BN, v, geo, shared_address(shared, 0),
                      (n, pitch, sums, at))
         return conv_gathered_partial
 
@@ -69,12 +69,12 @@ def make_kernel(config, product, table_at):
                       class_divisors, to, res, tiles, band_tiles, tiles_m, last_rows, alpha, beta, bias, bias_stride, prior, row_stride,
                       column_stride, residual, residual_row, residual_column):
         shared = cuda.shared.array(0, u32)
-        z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
+        z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate(block, band_tiles, tiles_m, last_rows)
         v = (shape, window, source_strides, plain_strides, pixel_divisors, tap_divisors, classes, class_divisors)
         geo = setup(z, v)
         epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
-        multiply(source, plain, m, n, i32(0), geo[1], i32(row * BM), i32(column * BN), v, geo, shared_address(shared, i32(0)),
+        multiply(source, plain, m, n, 0, geo[1], row * BM, column * BN, v, geo, shared_address(shared, 0),
                  (m, n, y, v, geo, to, res, epilogue))
     return conv_gathered
 

@@ -4,7 +4,7 @@ The local array of a loader holds the offsets of the thread's rows, their masks 
 """
 from dataclasses import dataclass
 
-from ..device import cp_async, cuda, device_function, i32, i64, u16, u32, u64
+from ..device import cp_async, cuda, device_function, i32, i64, u16, u32
 from ..device.convert import element
 from ..device.fastmath import minimum
 from ..device.unroll import unrolled
@@ -32,15 +32,15 @@ def make_rows(rows, functions, vector):
         _, _, last, _, _, _, v, geo = s
         if is_source:
             return row(i, v, geo)
-        return i32(minimum(i, i32(last - (vector - 1))) * v[3][0]), u32(0)
+        return minimum(i, last - (vector - 1)) * v[3][0], u32(0)
 
     @device_function
     def there(word, entry):
         if not is_source:
             return i32(entry) < 0
         if by_pixel:
-            return u32(word & entry) == word
-        return u32(word & entry) == entry
+            return word & entry == word
+        return word & entry == entry
     return place, there
 
 
@@ -92,46 +92,46 @@ class GatherLoader:
 
         @device_function
         def first_row(tid):
-            return i32((tid & (LANES - 1)) * vector) if along_rows else i32(tid >> SHIFT)
+            return (tid & (LANES - 1)) * vector if along_rows else tid >> SHIFT
 
         @device_function
         def first_k(tid):
-            return i32(tid >> SHIFT) if along_rows else i32(tid & (LANES - 1))
+            return tid >> SHIFT if along_rows else tid & (LANES - 1)
 
         @device_function
         def place_one(c, state):
             at, s, tid = state
-            at[c], word = place_row(i32(s[1] + first_row(tid) + c * row_step), s)
+            at[c], word = place_row(s[1] + first_row(tid) + c * row_step, s)
             at[C + c] = i32(word)
         place_all = unrolled(C, place_one)  # the compiler does not unroll a loop with masks in it
 
         @device_function
         def start(at, s, k_first, tid):
-            place_all(i32(0), (at, s, tid))
-            at[COUNTER] = i32(0)
+            place_all(0, (at, s, tid))
+            at[COUNTER] = 0
             if leads:
                 begin(s, tid)
                 cuda.syncthreads()
 
         @device_function
         def place(tid):
-            return u32(i32(first_k(tid) * PITCH + first_row(tid)) * item)
+            return u32((first_k(tid) * PITCH + first_row(tid)) * item)
 
         @device_function
         def load(at, hold, to, s, tid):
             p, v = s[0], s[6]
             for n in range(N):
-                k = i32(first_k(tid) + n * k_step)
-                low, word = load_shared_2u32(u32(table_at(at[COUNTER], k, s) + u32(WORD)))
+                k = first_k(tid) + n * k_step
+                low, word = load_shared_2u32(table_at(at[COUNTER], k, s) + WORD)
                 offset = i32(low)
                 if GRAIN > 1:  # only channels have a grain
-                    offset = i32(offset + i32(k & (GRAIN - 1)) * (v[2][1] if is_source else v[3][1]))
+                    offset = offset + (k & (GRAIN - 1)) * (v[2][1] if is_source else v[3][1])
                 for c in range(C):
                     ok = there(u32(at[C + c]), word)
                     if staged:
-                        hold[n * C + c] = u32(load1_nc_if(p, i64(i32(at[c] + offset)), i32(1) if ok else i32(0)))
+                        hold[n * C + c] = u32(load1_nc_if(p, i64(at[c] + offset), 1 if ok else 0))
                     else:
-                        copy(u32(to + u32(n * to_k + c * to_row)), u64(address(p, i32(0))), i64(i64(i32(at[c] + offset)) * item),
+                        copy(to + u32(n * to_k + c * to_row), address(p, 0), i64(at[c] + offset) * item,
                              u32(SIZE) if ok else u32(0))
 
         @device_function
@@ -149,9 +149,9 @@ class GatherLoader:
             if staged:
                 for n in range(N):
                     for c in range(C):
-                        store_shared_f32(u32(to + u32(n * to_k + c * to_row)), widen(u16(hold[n * C + c])))
+                        store_shared_f32(to + u32(n * to_k + c * to_row), widen(u16(hold[n * C + c])))
 
         @device_function
         def advance(at, s, count):
-            at[COUNTER] = i32(at[COUNTER] + 1)
+            at[COUNTER] = at[COUNTER] + 1
         return start, place, part, whole, put, advance

@@ -2,7 +2,7 @@
 
 The local array of a loader holds the offsets of the thread's rows, their masks, and the stage's number; see `_gather_table` for the state.
 """
-from ..device import cp_async, cuda, device_function, i32, i64, u8, u32, u64
+from ..device import cp_async, cuda, device_function, i32, i64, u8, u32
 from ..device.unroll import unrolled
 from ..device.vec import address, load1_nc_if, load_shared_2u32, store_shared_u32
 from ..matmul._engine_loaders import Share
@@ -39,19 +39,19 @@ class _Gather:
         @device_function
         def across(tid, n):
             """Where in its line the n-th access lies, in elements."""
-            return i32(byte(tid, i32(n // SINGLES)) // item + (n % SINGLES) * VECTOR)
+            return byte(tid, n // SINGLES) // item + (n % SINGLES) * VECTOR
 
         @device_function
         def place_one(r, state):
             at, s, tid = state
-            at[r], word = place_row(i32(s[1] + (line(tid, r) if along_k else across(tid, r))), s)
+            at[r], word = place_row(s[1] + (line(tid, r) if along_k else across(tid, r)), s)
             at[ROWS + r] = i32(word)
         place_all = unrolled(ROWS, place_one)  # the compiler does not unroll a loop with masks in it
 
         @device_function
         def start(at, s, first, tid):
-            place_all(i32(0), (at, s, tid))
-            at[COUNTER] = i32(0)
+            place_all(0, (at, s, tid))
+            at[COUNTER] = 0
             if leads:
                 begin(s, tid)
                 cuda.syncthreads()
@@ -65,10 +65,10 @@ class _Gather:
         def entry(at, s, tid, n):
             v = s[6]
             k = across(tid, n) if along_k else line(tid, n)
-            low, word = load_shared_2u32(u32(table_at(at[COUNTER], k, s) + u32(WORD)))
+            low, word = load_shared_2u32(table_at(at[COUNTER], k, s) + WORD)
             offset = i32(low)
             if GRAIN > 1 and not (along_k and VECTOR >= GRAIN):  # only channels have a grain
-                offset = i32(offset + i32(k & (GRAIN - 1)) * (v[2][1] if is_source else v[3][1]))
+                offset = offset + (k & (GRAIN - 1)) * (v[2][1] if is_source else v[3][1])
             return offset, word
 
         @device_function
@@ -77,7 +77,7 @@ class _Gather:
 
         @device_function
         def advance(at, s, count):
-            at[COUNTER] = i32(at[COUNTER] + 1)
+            at[COUNTER] = at[COUNTER] + 1
         return start, advance, ahead, entry, there, mine
 
 
@@ -98,19 +98,19 @@ class GatherCopies(_Gather):
         @device_function
         def part(at, hold, to, s, tid, left):
             p = s[0]
-            base = u32(to + offset_of(tid))
+            base = to + offset_of(tid)
             if mine(tid):
                 for k in range(STEPS):
                     offset, word = entry(at, s, tid, k)
                     for r in range(ROWS):
                         ok = there(u32(at[ROWS + r]), word)
-                        copy(piece(base, r, k) if along_k else piece(base, k, r), u64(address(p, i32(0))),
-                             i64(i64(i32(at[r] + offset)) * item), u32(SIZE) if ok else u32(0))
+                        copy(piece(base, r, k) if along_k else piece(base, k, r), address(p, 0),
+                             i64(at[r] + offset) * item, u32(SIZE) if ok else u32(0))
 
         @device_function
         def whole(at, hold, to, s, tid, ok):
             ahead(at, s, tid)
-            part(at, hold, to, s, tid, i32(0))
+            part(at, hold, to, s, tid, 0)
 
         @device_function
         def put(hold, to, tid):
@@ -141,7 +141,7 @@ class GatherRegisters(_Gather):
                 if ok:
                     value = u32(u8(p[at]))
                 return value
-            return u32(load1_nc_if(p, at, i32(1) if ok else i32(0)))
+            return u32(load1_nc_if(p, at, 1 if ok else 0))
 
         @device_function
         def part(at, hold, to, s, tid, left):
@@ -152,18 +152,18 @@ class GatherRegisters(_Gather):
                 offset, word = entry(at, s, tid, k)
                 for r in range(ROWS):
                     n, c = (r, k) if along_k else (k, r)  # line, and element of the thread in it
-                    value = element(p, i64(i32(at[r] + offset)), here and there(u32(at[ROWS + r]), word))
+                    value = element(p, i64(at[r] + offset), here and there(u32(at[ROWS + r]), word))
                     w = n * PIECES + (c >> SHIFT)
-                    hold[w] = u32(hold[w] | u32(value << u32((c & LAST) * BITS)))
+                    hold[w] = hold[w] | (value << u32((c & LAST) * BITS))
 
         @device_function
         def whole(at, hold, to, s, tid, ok):
             ahead(at, s, tid)
-            part(at, hold, to, s, tid, i32(0))
+            part(at, hold, to, s, tid, 0)
 
         @device_function
         def put(hold, to, tid):
-            base = u32(to + offset_of(tid))
+            base = to + offset_of(tid)
             if mine(tid):
                 for n in range(LINES):
                     for c in range(PIECES):

@@ -84,12 +84,12 @@ def make_store(output, run):
         n, a, b, c = pixel(i, v)
         inside = True
         if has_classes:
-            a, b, c = i32(a * to[6] + geo[6]), i32(b * to[7] + geo[7]), i32(c * to[8] + geo[8])
+            a, b, c = a * to[6] + geo[6], b * to[7] + geo[7], c * to[8] + geo[8]
             inside = a < to[9] and b < to[10] and c < to[11]
-        at = i32(i32(n * to[0] + a * to[2]) + i32(b * to[3] + c * to[4]))
-        also = i32(0)
+        at = n * to[0] + a * to[2] + (b * to[3] + c * to[4])
+        also = 0
         if has_residual:
-            also = i32(i32(n * res[0] + a * res[2]) + i32(b * res[3] + c * res[4]))
+            also = n * res[0] + a * res[2] + (b * res[3] + c * res[4])
         return at, also, inside
 
     if of_filter:
@@ -97,27 +97,27 @@ def make_store(output, run):
         def put(acc, e, row, column, s):
             _, columns, y, v, geo, to, _, (alpha, beta, bias, bias_stride, prior, _, _, residual, _, _) = s
             for j in range(count):
-                i = i32(column + j * group)
+                i = column + j * group
                 if i < columns:
                     a, b, c, channel = column_of(i, v, geo)
-                    at = i32(i32(row * to[0] + channel * to[1]) + i32(a * to[2] + b * to[3]) + i32(c * to[4] + to[12]))
-                    at = i64(i64(geo[0]) * to[5] + at)
-                    epilogue = (alpha, beta, bias, bias_stride, advance(prior, i64(at - i)), i32(0), i32(1), residual, i32(0), i32(0))
-                    store(acc, e + j * group, i32(0), i, columns, y, at, i64(1), epilogue)
+                    at = row * to[0] + channel * to[1] + (a * to[2] + b * to[3]) + (c * to[4] + to[12])
+                    at = i64(geo[0]) * to[5] + at
+                    epilogue = (alpha, beta, bias, bias_stride, advance(prior, at - i), i32(0), i32(1), residual, i32(0), i32(0))
+                    store(acc, e + j * group, 0, i, columns, y, at, i64(1), epilogue)
     elif swap:
         @device_function
         def put(acc, e, row, column, s):
             rows, columns, y, v, geo, to, res, (alpha, beta, bias, bias_stride, prior, _, _, residual, _, _) = s
-            first = i64(i64(geo[0]) * to[5] + i32(row * to[1]))
-            residual = advance(residual, i64(i64(geo[0]) * res[5] + i32(row * res[1])))
-            channel = i32(geo[0] * rows + row)
+            first = i64(geo[0]) * to[5] + row * to[1]
+            residual = advance(residual, i64(geo[0]) * res[5] + row * res[1])
+            channel = geo[0] * rows + row
             for j in range(count):
-                i = i32(column + j * group)
+                i = column + j * group
                 if i < columns:
                     at, also, inside = place(i, v, geo, to, res)
-                    at = i64(first + at)
+                    at = first + at
                     if inside:
-                        epilogue = (alpha, beta, bias, bias_stride, advance(prior, i64(at - i)), i32(0), i32(1),
+                        epilogue = (alpha, beta, bias, bias_stride, advance(prior, at - i), i32(0), i32(1),
                                     advance(residual, i64(also - i)), i32(0), i32(1))
                         store(acc, e + j * group, channel, i, columns, y, at, i64(1), epilogue)
     else:
@@ -126,13 +126,13 @@ def make_store(output, run):
             _, columns, y, v, geo, to, res, (alpha, beta, bias, bias_stride, prior, _, _, residual, _, _) = s
             at, also, inside = place(row, v, geo, to, res)
             if inside:
-                at = i64(i64(geo[0]) * to[5] + at)
-                bias = advance(bias, i64(i64(geo[0]) * columns * bias_stride))
-                epilogue = (alpha, beta, bias, bias_stride, advance(prior, at), i32(0), i32(to[1]),
-                            advance(residual, i64(i64(geo[0]) * res[5] + also)), i32(0), i32(res[1]))
+                at = i64(geo[0]) * to[5] + at
+                bias = advance(bias, i64(geo[0]) * columns * bias_stride)
+                epilogue = (alpha, beta, bias, bias_stride, advance(prior, at), i32(0), to[1],
+                            advance(residual, i64(geo[0]) * res[5] + also), i32(0), res[1])
                 for j in range(count):
-                    i = i32(column + j * group)
-                    store(acc, e + j * group, i32(0), i, columns, y, i64(at + i64(i) * to[1]), i64(to[1]), epilogue)
+                    i = column + j * group
+                    store(acc, e + j * group, 0, i, columns, y, at + i64(i) * to[1], i64(to[1]), epilogue)
     return put
 
 
@@ -146,13 +146,13 @@ def make_sums(run, accumulator):
     def put(acc, e, row, column, s):
         columns, pitch, sums, at = s
         for j in range(count):
-            i = i32(column + j * group)
+            i = column + j * group
             if i < columns:
-                to, k = advance(sums, i64(at + i64(row) * pitch + i)), e + j * group
+                to, k = advance(sums, at + i64(row) * pitch + i), e + j * group
                 if group == 4:
-                    store4(to, i32(0), (acc[k], acc[k + 1], acc[k + 2], acc[k + 3]))
+                    store4(to, 0, (acc[k], acc[k + 1], acc[k + 2], acc[k + 3]))
                 else:
-                    store2(to, i32(0), (acc[k], acc[k + 1]))
+                    store2(to, 0, (acc[k], acc[k + 1]))
     return put
 
 
@@ -186,7 +186,7 @@ def sum_kernel(output, groups):
             z, row = divide_remainder(line, rows)
             v = (shape, window, source, plain, pixel_divisors, tap_divisors, classes, class_divisors)
             epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
-            put(acc, i32(0), row, column, (i32(rows[0]), columns, y, v, setup(z, v), to, res, epilogue))
+            put(acc, 0, row, column, (i32(rows[0]), columns, y, v, setup(z, v), to, res, epilogue))
     return conv_sum
 
 

@@ -49,30 +49,30 @@ class Table:
         @device_function
         def fill(half, s, tid):
             _, _, _, table, first, end, v, geo = s
-            left = i32(((end - first + BK - 1) & (BK - 1)) + 1)  # of the first stage
+            left = ((end - first + BK - 1) & (BK - 1)) + 1  # of the first stage
             for x in range(PER):
-                e = i32(tid + x * THREADS)
-                stage, i = i32(half * GROUP + (e >> SHE)), i32((e & ((1 << SHE) - 1)) << SHG)
-                k = i32(first + i if stage == 0 else first + left + (stage - 1) * BK + i)
+                e = tid + x * THREADS
+                stage, i = half * GROUP + (e >> SHE), (e & ((1 << SHE) - 1)) << SHG
+                k = first + i if stage == 0 else first + left + (stage - 1) * BK + i
                 offset, word, plain = entry(k, v, geo)
                 if k >= end or stage == 0 and i >= left:
                     offset, word, plain = i32(0), u32(NOTHING), i32(0)
                 if not idle or e < ENTRIES:
-                    to = u32(table + u32(i32(((half & 1) << (SHH + SHE)) + e) * 16))
+                    to = table + u32((((half & 1) << (SHH + SHE)) + e) * 16)
                     store_shared_4u32(to, u32(offset), word, u32(plain), word)
 
         @device_function
         def begin(s, tid):
-            fill(i32(0), s, tid)
-            fill(i32(1), s, tid)
+            fill(0, s, tid)
+            fill(1, s, tid)
 
         @device_function
         def ahead(stage, s, tid):
             """What the copies of a stage in the main loop have to do for the table."""
             if stage & (GROUP - 1) == 0:
-                fill(i32((stage >> SHH) + 1), s, tid)
+                fill((stage >> SHH) + 1, s, tid)
 
         @device_function
         def at(stage, k, s):
-            return u32(s[3] + u32(i32(((stage & MASK) << SHE) + (k >> SHG)) * 16))
+            return s[3] + u32((((stage & MASK) << SHE) + (k >> SHG)) * 16)
         return begin, ahead, at

@@ -65,26 +65,26 @@ def make_fragments(body):
 
     @device_function
     def lay_fragments(filters, w, first, channels, tid, strides):
-        for e in range(tid, i32(TOTAL), i32(THREADS)):
-            word, lane, rest = i32(e & 1), i32((e >> 2) & 31), i32(e >> 7)
-            tap = i32(u32(rest) // u32(PAIRS))
-            product = i32(2 * (rest - tap * PAIRS) + ((e >> 1) & 1))
+        for e in range(tid, TOTAL, THREADS):
+            word, lane, rest = e & 1, (e >> 2) & 31, e >> 7
+            tap = i32(u32(rest) // PAIRS)
+            product = 2 * (rest - tap * PAIRS) + ((e >> 1) & 1)
             if PRODUCTS == 4:
                 u, q = product, i32(product >> 1)
             else:
-                u, q = i32(product & 3), i32(product >> 2)
-            source = i32(8 * (lane & 3) + 4 * q + 2 * word)
-            result = i32(8 * (lane >> 3) + 2 * u + ((lane >> 2) & 1))
+                u, q = product & 3, product >> 2
+            source = 8 * (lane & 3) + 4 * q + 2 * word
+            result = 8 * (lane >> 3) + 2 * u + ((lane >> 2) & 1)
             value = u32(0)
             if flip:
-                tap = i32(TAPS - 1 - tap)
+                tap = TAPS - 1 - tap
             for half in range(2):
-                s = i32(source + half)
-                if i32(u32(s) // u32(GROUP)) == i32(u32(result) // u32(GROUP)) and i32(first + s) < channels and i32(
+                s = source + half
+                if i32(u32(s) // GROUP) == i32(u32(result) // GROUP) and first + s < channels and i32(
                         first + result) < channels:
                     k, c = (s, result) if backward else (result, s)
-                    at = i64(i64(i32(first + k)) * strides[0] + i64(i32(c & (GROUP - 1))) * strides[1] + i64(tap) * strides[2])
-                    value = u32(value | u32(u32(w[at]) << u32(16 * half)))
+                    at = (first + k) * strides[0] + (c & (GROUP - 1)) * strides[1] + tap * strides[2]
+                    value = value | (u32(w[at]) << u32(16 * half))
             filters[e] = value
     return lay_fragments
 
@@ -110,7 +110,7 @@ def grouped_kernel(body):
         kept, at, pitch = s
         for p in range(PAIRS):
             k = (r * PAIRS + p) * 4
-            kept[k], kept[k + 1], kept[k + 2], kept[k + 3] = load_shared_4u32(u32(at + u32(r * pitch) + u32(p * 512)))
+            kept[k], kept[k + 1], kept[k + 2], kept[k + 3] = load_shared_4u32(at + u32(r * pitch) + u32(p * 512))
     read_all = unrolled(R, read_filters)
 
     @device_function
@@ -118,10 +118,10 @@ def grouped_kernel(body):
         raw, source, images, firsts, columns, oks, height, row_stride, column_stride = s
         if (USED >> i) & 1:
             for p in range(2):
-                row = i32(firsts[p] + i)
+                row = firsts[p] + i
                 ok = oks[p] != 0 and 0 <= row and row < height
-                at = i64(images[p] + i64(i32(row * row_stride + columns[p] * column_stride)))
-                load4_nc_if_into(raw, i32(i * 8 + p * 4), as_u32(advance(source, at)), i32(0), i32(ok))
+                at = images[p] + (row * row_stride + columns[p] * column_stride)
+                load4_nc_if_into(raw, i * 8 + p * 4, as_u32(advance(source, at)), 0, i32(ok))
     fetch_all = unrolled(NH, fetch)
 
     @device_function
@@ -134,7 +134,7 @@ def grouped_kernel(body):
                 for m in range(PRODUCTS):
                     u = m if PRODUCTS == 4 else m & 3
                     q = m >> 1 if PRODUCTS == 4 else m >> 2
-                    mma(acc, i32(j * 16 + u * 4), fragment, i32(q * 4), kept, i32((r * PRODUCTS + m) * 2))
+                    mma(acc, j * 16 + u * 4, fragment, q * 4, kept, (r * PRODUCTS + m) * 2)
     multiply_all = unrolled(TH, multiply)
 
     @device_function
@@ -148,31 +148,31 @@ def grouped_kernel(body):
                     for p in range(2):
                         fragment[q * 4 + word * 2 + p] = raw[i * 8 + p * 4 + q * 2 + word]
             fetch(i, state)
-            multiply_all(i32(0), (acc, fragment, kept, i32(i)))
+            multiply_all(0, (acc, fragment, kept, i))
     steps = unrolled(NH, step)
 
     @device_function
     def column_of_taps(k, s):
         acc, kept, state, lefts, deep, mine, first_tap, width, padding, dilation = s
         columns, oks = state[4], state[5]
-        read_all(i32(0), (kept, u32(mine + u32((first_tap + k) * TAP_BYTES)), i32(S * TAP_BYTES)))
+        read_all(0, (kept, mine + u32((first_tap + k) * TAP_BYTES), i32(S * TAP_BYTES)))
         # the loads of the next column begin where this one's words have been taken out
         for p in range(2):
-            columns[p] = source_w(lefts[p], i32(k + 1), padding, dilation)
-            oks[p] = i32(1) if deep[p] != 0 and i32(k + 1) < i32(S) and 0 <= columns[p] and columns[p] < width else i32(0)
-        steps(i32(0), (acc, kept, state))
+            columns[p] = source_w(lefts[p], k + 1, padding, dilation)
+            oks[p] = 1 if deep[p] != 0 and k + 1 < S and 0 <= columns[p] and columns[p] < width else 0
+        steps(0, (acc, kept, state))
     taps_all = unrolled(S if UNROLL else 1, column_of_taps)
 
     @device_function
     def output(j, s):
         acc, result, residual, results, others, inside, first_rows, height, row_stride, other_stride, biases, alpha, beta = s
         for p in range(2):
-            if inside[p] != 0 and i32(first_rows[p] + j) < height:
+            if inside[p] != 0 and first_rows[p] + j < height:
                 values = cuda.local.array(8, f32)
                 for u in range(4):
                     values[2 * u], values[2 * u + 1] = acc[j * 16 + u * 4 + 2 * p], acc[j * 16 + u * 4 + 2 * p + 1]
-                finish(values, i32(0), advance(result, i64(results[p] + i64(i32(j * row_stride)))), i32(0), biases, alpha, beta,
-                       advance(residual, i64(others[p] + i64(i32(j * other_stride)))), i32(0))
+                finish(values, 0, advance(result, results[p] + j * row_stride), 0, biases, alpha, beta,
+                       advance(residual, others[p] + j * other_stride), 0)
     outputs = unrolled(TH, output)
 
     @jit(launch_bounds=(THREADS, BLOCKS))
@@ -180,14 +180,14 @@ def grouped_kernel(body):
                          window, source_sizes, result_sizes, source_strides, result_strides, residual_strides, bias_stride, alpha, beta,
                          w_strides):
         filters = cuda.shared.array(SHARED, u32, alignment=16)
-        tid = i32(cuda.threadIdx.x)
-        lane, warp = i32(tid & 31), i32(tid >> 5)
-        block, part = divide_remainder(i32(cuda.blockIdx.x), slices)
-        first = i32(part * SLICE)
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        block, part = divide_remainder(cuda.blockIdx.x, slices)
+        first = part * SLICE
         lay_fragments(filters, w, first, channels, tid, w_strides)
         cuda.syncthreads()
-        channel = i32(first + 8 * (lane & 3))
-        mine = u32(shared_address(filters, i32(0)) + u32(16 * lane))
+        channel = first + 8 * (lane & 3)
+        mine = shared_address(filters, 0) + u32(16 * lane)
         biases = cuda.local.array(8, f32)
         if channel < channels:
             load_biases(biases, bias, bias_stride, channel)
@@ -202,43 +202,43 @@ def grouped_kernel(body):
         height, width = source_sizes[1], source_sizes[2]
         state = raw, source, images, firsts, columns, oks, height, i32(source_strides[2]), i32(source_strides[3])
         for turn in range(turns):
-            start = i32(((block * turns + i32(turn)) * WARPS + warp) * COLUMNS + (lane >> 2))
+            start = ((block * turns + turn) * WARPS + warp) * COLUMNS + (lane >> 2)
             for a in range(NACC):
                 acc[a] = f32(0)
             for p in range(2):
-                at = i32(start + 8 * p)
-                inside[p] = i32(1) if at < count and channel < channels else i32(0)
-                at, left = divide_remainder(at if at < count else i32(0), result_w)
+                at = start + 8 * p
+                inside[p] = 1 if at < count and channel < channels else 0
+                at, left = divide_remainder(at if at < count else 0, result_w)
                 at, top = divide_remainder(at, tiles_h)
                 n, plane = divide_remainder(at, depth)
-                planes[p], tops[p], lefts[p] = plane, i32(top * TH), left
-                starts[p] = i64(i64(n) * source_strides[0] + i64(channel))
-                results[p] = i64(i64(n) * result_strides[0] + i64(plane) * result_strides[1] + i64(tops[p]) * result_strides[2]
-                                 + i64(left) * result_strides[3] + i64(channel))
-                others[p] = i64(i64(n) * residual_strides[0] + i64(plane) * residual_strides[1] + i64(tops[p]) * residual_strides[2]
-                                + i64(left) * residual_strides[3] + i64(channel))
+                planes[p], tops[p], lefts[p] = plane, top * TH, left
+                starts[p] = n * source_strides[0] + channel
+                results[p] = i64(n * result_strides[0] + plane * result_strides[1] + tops[p] * result_strides[2]
+                                 + left * result_strides[3] + channel)
+                others[p] = i64(n * residual_strides[0] + plane * residual_strides[1] + tops[p] * residual_strides[2]
+                                + left * residual_strides[3] + channel)
             for outer in range(filter_t * (filter_r if DYNAMIC else 1)):
-                t, r = i32(outer), i32(0)
+                t, r = outer, i32(0)
                 if DYNAMIC:
                     t = i32(u32(outer) // u32(filter_r))
-                    r = i32(i32(outer) - t * filter_r)
+                    r = outer - t * filter_r
                 for p in range(2):
                     if DYNAMIC:
                         firsts[p] = source_h(tops[p], r, window[2], window[3])
                     else:
-                        firsts[p] = i32(i32(u32(tops[p] * NUM_H) // u32(DEN_H)) + window[4] + ROW0)
-                    columns[p] = source_w(lefts[p], i32(0), window[5], window[6])
+                        firsts[p] = i32(u32(tops[p] * NUM_H) // DEN_H) + window[4] + ROW0
+                    columns[p] = source_w(lefts[p], 0, window[5], window[6])
                     z = source_d(planes[p], t, window[0], window[1])
-                    images[p] = i64(starts[p] + i64(z) * source_strides[1])
-                    deep[p] = i32(1) if inside[p] != 0 and 0 <= z and z < source_sizes[0] else i32(0)
-                    oks[p] = i32(1) if deep[p] != 0 and 0 <= columns[p] and columns[p] < width else i32(0)
-                fetch_all(i32(0), state)
-                first_tap = i32((t * filter_r + r) * S)
+                    images[p] = starts[p] + z * source_strides[1]
+                    deep[p] = 1 if inside[p] != 0 and 0 <= z and z < source_sizes[0] else 0
+                    oks[p] = 1 if deep[p] != 0 and 0 <= columns[p] and columns[p] < width else 0
+                fetch_all(0, state)
+                first_tap = (t * filter_r + r) * S
                 if UNROLL:
-                    taps_all(i32(0), (acc, kept, state, lefts, deep, mine, first_tap, width, window[5], window[6]))
+                    taps_all(0, (acc, kept, state, lefts, deep, mine, first_tap, width, window[5], window[6]))
                 else:
                     for s in range(S):
-                        column_of_taps(i32(s), (acc, kept, state, lefts, deep, mine, first_tap, width, window[5], window[6]))
-            outputs(i32(0), (acc, result, residual, results, others, inside, tops, result_sizes[1], i32(result_strides[2]),
-                             i32(residual_strides[2]), biases, alpha, beta))
+                        column_of_taps(s, (acc, kept, state, lefts, deep, mine, first_tap, width, window[5], window[6]))
+            outputs(0, (acc, result, residual, results, others, inside, tops, result_sizes[1], i32(result_strides[2]),
+                        i32(residual_strides[2]), biases, alpha, beta))
     return conv_grouped_mma

@@ -143,8 +143,8 @@ def make_stage(body, rows, columns):
     def copy(k, s):
         to, at, h, row, step, height, stride, ok = s
         if k < WHOLE_ROWS or row + DOWN * k < rows:
-            inside = ok and u32(i32(h + k * step)) < u32(height)
-            copy_async16(u32(to + u32(k * (DOWN * columns * PITCH))), u64(at + u64(i64(i64(k) * i64(stride)))), i64(0),
+            inside = ok and u32(h + k * step) < u32(height)
+            copy_async16(to + u32(k * (DOWN * columns * PITCH)), at + u64(k * i64(stride)), i64(0),
                          u32(16) if inside else u32(0))
     copy_all = unrolled(EACH, copy)
 
@@ -152,17 +152,17 @@ def make_stage(body, rows, columns):
     def turn(c, s):
         to, source, base, first, steps, extents, strides, row, column, there = s
         if c < WHOLE_COLUMNS or column + ACROSS * c < columns:
-            h, w = i32(first[0] + row * steps[0]), i32(first[1] + (column + ACROSS * c) * steps[1])
-            at = u64(source + u64(i64((base + i64(h) * i64(strides[0]) + i64(w) * i64(strides[1])) * 2)))
-            copy_all(i32(0), (u32(to + u32(c * (ACROSS * PITCH))), at, h, row, i32(DOWN * steps[0]), extents[0],
-                              i32(2 * DOWN * steps[0] * strides[0]), there and u32(w) < u32(extents[1])))
+            h, w = first[0] + row * steps[0], first[1] + (column + ACROSS * c) * steps[1]
+            at = source + u64((base + h * i64(strides[0]) + w * i64(strides[1])) * 2)
+            copy_all(0, (to + u32(c * (ACROSS * PITCH)), at, h, row, DOWN * steps[0], extents[0],
+                         2 * DOWN * steps[0] * strides[0], there and u32(w) < u32(extents[1])))
     turns = unrolled(TURNS, turn)
 
     @device_function
     def stage(to, source, base, first, steps, extents, strides, part, pixel, there):
-        row, column = i32(pixel >> SHIFT), i32(pixel & (ACROSS - 1))
-        turns(i32(0), (u32(to + u32(i32(row * columns + column) * PITCH + 16 * part)), source, base, first, steps, extents, strides, row,
-                       column, there))
+        row, column = pixel >> SHIFT, pixel & (ACROSS - 1)
+        turns(0, (to + u32((row * columns + column) * PITCH + 16 * part), source, base, first, steps, extents, strides, row,
+                  column, there))
     return stage
 
 
@@ -186,7 +186,7 @@ def make_multiply(body):
         if SIDE == 2:
             ldmatrix_x4_trans(right, i32(4 * j), u32(at + u32(j * LINE_Y)))
         else:
-            ldmatrix_x2_trans(right, i32(2 * j), u32(at + u32(j * LINE_Y)))
+            ldmatrix_x2_trans(right, 2 * j, at + u32(j * LINE_Y))
     load_rows = unrolled(TH, load_row)
 
     @device_function
@@ -196,7 +196,7 @@ def make_multiply(body):
         if ahead >= 0 and ahead % B == 0 and ahead // B < R:
             r = ahead // B
             for b in range(SIDE):
-                mma(acc, i32(((r * PAIRS + k) * SIDE + b) * 4), left, i32(0), right, i32((j * SIDE + b) * 2))
+                mma(acc, ((r * PAIRS + k) * SIDE + b) * 4, left, 0, right, (j * SIDE + b) * 2)
     meet_all = unrolled(TH, meet)
 
     @device_function
@@ -204,24 +204,24 @@ def make_multiply(body):
         acc, right, at_x, at_last, i = s
         left = cuda.local.array(4, u32)
         if SINGLE and k == PAIRS - 1:
-            ldmatrix_x4_trans(left, i32(0), u32(at_last + u32(i * LINE_X + k * PAIR)))
+            ldmatrix_x4_trans(left, 0, at_last + u32(i * LINE_X + k * PAIR))
         else:
-            ldmatrix_x4_trans(left, i32(0), u32(at_x + u32(i * LINE_X + k * PAIR)))
-        meet_all(i32(0), (acc, left, right, i32(k), i))
+            ldmatrix_x4_trans(left, 0, at_x + u32(i * LINE_X + k * PAIR))
+        meet_all(0, (acc, left, right, k, i))
     pairs = unrolled(PAIRS, pair)
 
     @device_function
     def step(i, s):
         acc, right, at_x, at_last = s
         if (USED >> i) & 1:
-            pairs(i32(0), (acc, right, at_x, at_last, i32(i)))
+            pairs(0, (acc, right, at_x, at_last, i))
     steps = unrolled(NH, step)
 
     @device_function
     def multiply(acc, at_x, at_last, at_y):
         right = cuda.local.array(WORDS, u32)
-        load_rows(i32(0), (right, at_y))
-        steps(i32(0), (acc, right, at_x, at_last))
+        load_rows(0, (right, at_y))
+        steps(0, (acc, right, at_x, at_last))
     return multiply
 
 
@@ -234,23 +234,23 @@ def make_put(body):
     @device_function
     def put_four(n, s):
         acc, sums, at, pitch, first_tap, sizes, channel, filters, channels, g, t = s
-        b, rest = i32(n % SIDE), i32(n // SIDE)
-        r, k = i32(rest // PAIRS), i32(rest % PAIRS)
+        b, rest = n % SIDE, n // SIDE
+        r, k = rest // PAIRS, rest % PAIRS
         for e in range(4):
             half = e >> 1
-            column = i32(k if SIDE == 2 else 2 * k + half)
-            c = i32(channel + g + (8 * half if SIDE == 2 else 0))
-            f = i32(filters + 8 * b + 2 * t + (e & 1))
-            row, last = i32(first_tap[1] + r), i32(first_tap[2] + column)
+            column = k if SIDE == 2 else 2 * k + half
+            c = channel + g + (8 * half if SIDE == 2 else 0)
+            f = filters + 8 * b + 2 * t + (e & 1)
+            row, last = first_tap[1] + r, first_tap[2] + column
             there = column < TAPS and row < sizes[1] and last < sizes[2] and c < channels and f < channels
-            if there and i32(u32(c) // u32(GROUP)) == i32(u32(f) // u32(GROUP)):
-                tap = i32((first_tap[0] * sizes[1] + row) * sizes[2] + last)
-                within = i32(c & (GROUP - 1))
+            if there and i32(u32(c) // GROUP) == i32(u32(f) // GROUP):
+                tap = (first_tap[0] * sizes[1] + row) * sizes[2] + last
+                within = c & (GROUP - 1)
                 if inner:
-                    place = i32(tap * GROUP + within)
+                    place = tap * GROUP + within
                 else:
                     place = i32(within * (sizes[0] * sizes[1] * sizes[2]) + tap)
-                sums[i64(at + i64(f) * pitch + place)] = acc[n * 4 + e]
+                sums[at + i64(f) * pitch + place] = acc[n * 4 + e]
     return unrolled(body.sums // 4, put_four)
 
 
@@ -275,82 +275,82 @@ def filter_kernel(body):
         rest, q = divide_remainder(tile, tiles_w)
         rest, p = divide_remainder(rest, tiles_h)
         n, o = divide_remainder(rest, depth)
-        return n, o, i32(p * HEIGHT), i32(q * WIDTH)
+        return n, o, p * HEIGHT, q * WIDTH
 
     @device_function
     def load(to, tile, s):
         (x, dy, image, out, window, steps, x_strides, y_strides, tiles_w, tiles_h, depth, plane, line, tap, channel, there, part,
          pixel) = s
         n, o, p, q = locate(tile, tiles_w, tiles_h, depth)
-        z = i32(o * window[0] - window[3] + plane * window[6])
-        h, w = i32(p * window[1] - window[4] + line * window[7]), i32(q * window[2] - window[5] + tap * window[8])
-        base = i64(i64(n) * x_strides[0] + i64(z) * x_strides[1] + i64(channel))
+        z = o * window[0] - window[3] + plane * window[6]
+        h, w = p * window[1] - window[4] + line * window[7], q * window[2] - window[5] + tap * window[8]
+        base = n * x_strides[0] + z * x_strides[1] + channel
         stage_x(to, x, base, (h, w), steps, (image[1], image[2]), (i32(x_strides[2]), i32(x_strides[3])), part, pixel,
                 there and 0 <= z and z < image[0])
-        base = i64(i64(n) * y_strides[0] + i64(o) * y_strides[1] + i64(channel))
-        stage_y(u32(to + u32(X_BYTES)), dy, base, (p, q), (i32(1), i32(1)), (out[1], i32(min(i32(q + WIDTH), out[2]))),
+        base = n * y_strides[0] + o * y_strides[1] + channel
+        stage_y(to + X_BYTES, dy, base, (p, q), (i32(1), i32(1)), (out[1], min(q + WIDTH, out[2])),
                 (i32(y_strides[2]), i32(y_strides[3])), part, pixel, there)
 
     @jit(launch_bounds=(THREADS, body.blocks))
     def conv_bwd_filter_grouped_mma(x, dy, sums, tiles, ranges, slices, parts_w, parts_h, planes, tiles_w, tiles_h, depth, channels,
                                     filter_sizes, image, out, window, steps, x_strides, y_strides, sums_pitch):
         ring = cuda.shared.array(0, u32)
-        shared = shared_address(ring, i32(0))
-        tid = i32(cuda.threadIdx.x)
-        lane, warp = i32(tid & 31), i32(tid >> 5)
-        unit, along = i32(warp & (UNITS - 1)), i32(warp >> LOG)
-        rest, piece = divide_remainder(i32(cuda.blockIdx.x), slices)
+        shared = shared_address(ring, 0)
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        unit, along = warp & (UNITS - 1), warp >> LOG
+        rest, piece = divide_remainder(cuda.blockIdx.x, slices)
         rest, part_w = divide_remainder(rest, parts_w)
         rest, part_h = divide_remainder(rest, parts_h)
         share, plane = divide_remainder(rest, planes)
-        line, tap = i32(part_h * R), i32(part_w * TAPS)
-        first = i32(piece * CHANNELS)
+        line, tap = part_h * R, part_w * TAPS
+        first = piece * CHANNELS
         # channels of x and of dy that this warp multiplies, within the block's
-        from_x, from_y = i32(unit * 8 * SIDE), i32(unit * 8 * SIDE)
+        from_x, from_y = unit * 8 * SIDE, unit * 8 * SIDE
         if GROUP == 32:
             from_x, from_y = i32((unit >> 2) * 32 + (unit & 1) * 16), i32((unit >> 2) * 32 + ((unit >> 1) & 1) * 16)
         mine = first + max(from_x, from_y) < channels
         # lane 8 m + i reads pixel i of matrix m: of x slices or taps alternate, of dy the halves of a product's pixels
-        matrix, of_eight = i32(lane >> 3), i32(lane & 7)
-        pixel_x, lane_x = i32(NEXT_COLUMNS * (matrix >> 1) + of_eight), u32(i32(2 * from_x + NEXT_X * (matrix >> 1)))
-        other = u32(i32((matrix & 1) * NEXT_TAP))
-        lane_y = u32(i32(X_BYTES + 2 * from_y + 16 * (matrix >> 1) + NEXT_Y * (matrix & 1) + of_eight * PITCH))
+        matrix, of_eight = lane >> 3, lane & 7
+        pixel_x, lane_x = NEXT_COLUMNS * (matrix >> 1) + of_eight, u32(2 * from_x + NEXT_X * (matrix >> 1))
+        other = u32((matrix & 1) * NEXT_TAP)
+        lane_y = u32(X_BYTES + 2 * from_y + 16 * (matrix >> 1) + NEXT_Y * (matrix & 1) + of_eight * PITCH)
         acc = cuda.local.array(NACC, f32)
         for a in range(NACC):
             acc[a] = f32(0)
-        part = i32(tid & (PARTS - 1))
-        channel = i32(first + 8 * part)
-        state = (u64(address(x, i64(0))), u64(address(dy, i64(0))), image, out, window, (steps[0], steps[1]), x_strides, y_strides, tiles_w,
-                 tiles_h, depth, plane, line, tap, channel, channel < channels, part, i32(tid >> SHIFT))
-        ahead, filled = i32(share), i32(0)
+        part = tid & (PARTS - 1)
+        channel = first + 8 * part
+        state = (address(x, i64(0)), address(dy, i64(0)), image, out, window, (steps[0], steps[1]), x_strides, y_strides, tiles_w,
+                 tiles_h, depth, plane, line, tap, channel, channel < channels, part, tid >> SHIFT)
+        ahead, filled = share, i32(0)
         for _ in range(STAGES - 1):
             if ahead < tiles:
-                load(u32(shared + u32(filled * BYTES)), ahead, state)
+                load(shared + u32(filled * BYTES), ahead, state)
             commit_copies()
-            ahead, filled = i32(ahead + ranges), i32(filled + 1)
-        tile, buffer = i32(share), i32(0)
+            ahead, filled = ahead + ranges, filled + 1
+        tile, buffer = share, i32(0)
         while tile < tiles:
             arrived()
             cuda.syncthreads()
             if ahead < tiles:  # to where everybody has read the tile before this one
-                load(u32(shared + u32(filled * BYTES)), ahead, state)
+                load(shared + u32(filled * BYTES), ahead, state)
             commit_copies()
             if mine:
                 _, _, _, q = locate(tile, tiles_w, tiles_h, depth)
-                count = i32(min(i32(WIDTH), i32(out[2] - q)))
-                here = u32(shared + u32(buffer * BYTES))
-                for column in range(i32(ACROSS * along), count, i32(ACROSS * WARPS)):
+                count = min(WIDTH, out[2] - q)
+                here = shared + u32(buffer * BYTES)
+                for column in range(ACROSS * along, count, ACROSS * WARPS):
                     # behind the row dy is zero, and x the row's last pixel whatever it holds
-                    pixel = i32(min(i32(i32(column) + pixel_x), i32(count - 1)))
-                    at = u32(here + lane_x + u32(pixel * NEXT_PIXEL))
-                    multiply(acc, u32(at + other), at, u32(here + lane_y + u32(i32(column) * PITCH)))
+                    pixel = min(column + pixel_x, count - 1)
+                    at = here + lane_x + u32(pixel * NEXT_PIXEL)
+                    multiply(acc, at + other, at, here + lane_y + u32(column * PITCH))
             filled = buffer
-            buffer = i32(buffer + 1)
+            buffer = buffer + 1
             if buffer == STAGES:
-                buffer = i32(0)
-            tile, ahead = i32(tile + ranges), i32(ahead + ranges)
+                buffer = 0
+            tile, ahead = tile + ranges, ahead + ranges
         if mine:
-            at = i64(i64(i32(share * WARPS + along)) * i64(i32(channels * sums_pitch)))
-            put(i32(0), (acc, sums, at, sums_pitch, (plane, line, tap), filter_sizes, i32(first + from_x), i32(first + from_y), channels,
-                         i32(lane >> 2), i32(lane & 3)))
+            at = (share * WARPS + along) * i64(channels * sums_pitch)
+            put(0, (acc, sums, at, sums_pitch, (plane, line, tap), filter_sizes, first + from_x, first + from_y, channels,
+                    lane >> 2, lane & 3))
     return conv_bwd_filter_grouped_mma

@@ -107,13 +107,13 @@ def halo_kernel(body):
         """(plane of all images, line, column) of tile number t."""
         plane, inside = divide_remainder(t, of_plane)
         line, column = divide_remainder(inside, across)
-        return plane, i32(line * LINES), i32(column * WIDE)
+        return plane, line * LINES, column * WIDE
 
     @device_function
     def place_of(use, consumer):
         """(slot, how often it was used before) of a consumer's box number `use`."""
-        turn = u32(u32(use) // u32(STAGES))
-        return u32(u32(consumer * STAGES) + u32(use) - turn * u32(STAGES)), turn
+        turn = u32(use) // STAGES
+        return u32(consumer * STAGES) + u32(use) - turn * STAGES, turn
 
     @device_function
     def produce(x_map, w_map, filters, ring, full, empty, ready, first, stride, first_column, place):
@@ -121,51 +121,51 @@ def halo_kernel(body):
         mbarrier_arrive_expect(ready, u32(FILTERS))
         for d in range(T):
             for tap in range(TAPS):
-                t, r, s = i32(d), i32(tap // S), i32(tap % S)
+                t, r, s = d, tap // S, tap % S
                 if REVERSE:
-                    t, r, s = i32(T - 1 - t), i32(R - 1 - r), i32(S - 1 - s)
+                    t, r, s = T - 1 - t, R - 1 - r, S - 1 - s
                 for block in range(BLOCKS):
-                    at = u32(filters + u32(i32((d * BLOCKS + block) * TAPS + tap) * PART))
+                    at = filters + u32(((d * BLOCKS + block) * TAPS + tap) * PART)
                     if FORWARD:
-                        tma_load_5d(at, w_map, ready, i32(block * CHANNELS), s, r, t, first_column)
+                        tma_load_5d(at, w_map, ready, block * CHANNELS, s, r, t, first_column)
                     else:
-                        tma_load_5d(at, w_map, ready, first_column, s, r, t, i32(block * CHANNELS))
+                        tma_load_5d(at, w_map, ready, first_column, s, r, t, block * CHANNELS)
         n, consumer, first_use = first, i32(0), i32(0)
         while n < tiles:
             plane, line, column = tile_of(n, of_plane, across)
             image, depth = divide_remainder(plane, planes)
             for step in range(STEPS):
-                slot, turn = place_of(i32(first_use + step), consumer)
-                mbarrier_wait(u32(empty + u32(8) * slot), u32(turn & u32(1) ^ u32(1)))
-                bar = u32(full + u32(8) * slot)
+                slot, turn = place_of(first_use + step, consumer)
+                mbarrier_wait(empty + 8 * slot, turn & 1 ^ 1)
+                bar = full + 8 * slot
                 mbarrier_arrive_expect(bar, u32(BOX))
-                d, block = i32(step // BLOCKS), i32(step % BLOCKS)
-                tma_load_5d(u32(ring + slot * u32(STAGE)), x_map, bar, i32(block * CHANNELS), i32(column - before), i32(line - above),
-                            i32(depth + d * DT - behind), image)
-            consumer = i32(consumer + 1)
+                d, block = step // BLOCKS, step % BLOCKS
+                tma_load_5d(ring + slot * STAGE, x_map, bar, block * CHANNELS, column - before, line - above,
+                            depth + d * DT - behind, image)
+            consumer = consumer + 1
             if consumer == CONSUMERS:
-                consumer, first_use = i32(0), i32(first_use + STEPS)
-            n = i32(n + stride)
+                consumer, first_use = i32(0), first_use + STEPS
+            n = n + stride
 
     @device_function
     def store(acc, y_map, at, plane, line, column, first_column, planes, thread, barrier, n, sizes, e):
         """Results through the stage at `at`, whose pixels nobody needs any more."""
-        lane, warp = i32(thread & 31), i32(thread >> 5)
+        lane, warp = thread & 31, thread >> 5
         high, wide = sizes
         barrier_sync(barrier, u32(128))
         for tile in range(TILES):
-            top = i32(line + 8 * tile + 2 * warp)
-            w = i32(min(i32(column + (lane >> 2)), i32(wide - 1)))
-            r0 = i32(i32(plane * high + min(top, i32(high - 1))) * wide + w)
-            r1 = i32(i32(plane * high + min(i32(top + 1), i32(high - 1))) * wide + w)
-            fill(acc, tile * (COLUMNS // 2), u32(at + u32(tile * RESULTS)), r0, r1, i32(first_column + (lane & 3) * 2), lane, warp, n, e)
+            top = line + 8 * tile + 2 * warp
+            w = min(column + (lane >> 2), wide - 1)
+            r0 = (plane * high + min(top, high - 1)) * wide + w
+            r1 = (plane * high + min(top + 1, high - 1)) * wide + w
+            fill(acc, tile * (COLUMNS // 2), at + u32(tile * RESULTS), r0, r1, first_column + (lane & 3) * 2, lane, warp, n, e)
         fence_async_shared()
         barrier_sync(barrier, u32(128))
         if thread == 0:
             image, depth = divide_remainder(plane, planes)
             for tile in range(TILES):
-                if i32(line + 8 * tile) < high:
-                    tma_store_5d(y_map, u32(at + u32(tile * RESULTS)), first_column, column, i32(line + 8 * tile), depth, image)
+                if line + 8 * tile < high:
+                    tma_store_5d(y_map, at + u32(tile * RESULTS), first_column, column, line + 8 * tile, depth, image)
             bulk_commit()
             have_left()
 
@@ -173,57 +173,57 @@ def halo_kernel(body):
     def consume(y_map, filters, ring, full, empty, ready, first, stride, first_column, place, consumer, thread, n, sizes, e):
         tiles, of_plane, across, planes, _, _, _ = place
         acc = cuda.local.array(SUMS, f32)
-        use, t = i32(0), i32(first + consumer * stride)
+        use, t = i32(0), first + consumer * stride
         mbarrier_wait(ready, u32(0))
         while t < tiles:
             plane, line, column = tile_of(t, of_plane, across)
             at, read = ring, u32(0)
             for step in range(STEPS):
-                slot, turn = place_of(i32(use + step), consumer)
-                at = u32(ring + slot * u32(STAGE))
-                mbarrier_wait(u32(full + u32(8) * slot), u32(turn & u32(1)))
+                slot, turn = place_of(use + step, consumer)
+                at = ring + slot * STAGE
+                mbarrier_wait(full + 8 * slot, turn & 1)
                 for tap in range(TAPS):
-                    pixel = u32(at + u32((tap // S) * (DR * PITCH) + (tap % S) * (DS * ROW)))
-                    b = u32(filters + u32(i32(step * TAPS + tap) * PART))
+                    pixel = at + u32((tap // S) * (DR * PITCH) + (tap % S) * (DS * ROW))
+                    b = filters + u32((step * TAPS + tap) * PART)
                     multiply(acc, descriptor(A_CONST, pixel), descriptor(B_CONST, b), i32(tap + step > 0))
                     if tap == 0 and step > 0:  # the products of the step before are done
                         wait_older(acc)
                         if thread == 0:
-                            mbarrier_arrive(u32(empty + u32(8) * read))
+                            mbarrier_arrive(empty + 8 * read)
                 read = slot
             wait_all(acc)
             store(acc, y_map, at, plane, line, column, first_column, planes, thread, u32(consumer + 1), n, sizes, e)
             if thread == 0:
-                mbarrier_arrive(u32(empty + u32(8) * read))
-            use = i32(use + STEPS)
-            t = i32(t + CONSUMERS * stride)
+                mbarrier_arrive(empty + 8 * read)
+            use = use + STEPS
+            t = t + CONSUMERS * stride
 
     @jit(launch_bounds=(THREADS, 1))
     def conv_halo_wgmma(x, w, y, tiles, parts, of_plane, across, planes, behind, above, before, n, high, wide, alpha, beta, bias,
                         bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column):
         shared = cuda.shared.array(0, u32)
         x_map, w_map, y_map = tensor_map_address(x), tensor_map_address(w), tensor_map_address(y)
-        filters = u32(u32(shared_address(shared, i32(0)) + u32(1023)) & u32(0xFFFFFC00))
-        ring = u32(filters + u32(FILTERS))
-        full = u32(ring + u32(RING))
-        empty = u32(full + u32(8 * SLOTS))
-        ready = u32(empty + u32(8 * SLOTS))
-        tid = i32(cuda.threadIdx.x)
+        filters = (shared_address(shared, 0) + 1023) & 0xFFFFFC00
+        ring = filters + FILTERS
+        full = ring + RING
+        empty = full + 8 * SLOTS
+        ready = empty + 8 * SLOTS
+        tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(x_map)
             prefetch_tensor_map(w_map)
             mbarrier_init(ready, u32(1))
             for s in range(SLOTS):
-                mbarrier_init(u32(full + u32(8 * s)), u32(1))
-                mbarrier_init(u32(empty + u32(8 * s)), u32(1))
+                mbarrier_init(full + u32(8 * s), u32(1))
+                mbarrier_init(empty + u32(8 * s), u32(1))
             fence_mbarrier_init()
         cuda.syncthreads()
         launch_dependent_grids()
         wait_for_previous_grid()
-        role = uniform(i32(tid >> 7))
-        first, part = divide_remainder(i32(cuda.blockIdx.x), parts)  # the channels of the result are shared out among blocks
-        stride, _ = divide_remainder(i32(cuda.gridDim.x), parts)
-        first_column = i32(part * COLUMNS)
+        role = uniform(tid >> 7)
+        first, part = divide_remainder(cuda.blockIdx.x, parts)  # the channels of the result are shared out among blocks
+        stride, _ = divide_remainder(cuda.gridDim.x, parts)
+        first_column = part * COLUMNS
         place = tiles, of_plane, across, planes, behind, above, before
         if role == 0:
             if tid < 32:
@@ -231,6 +231,6 @@ def halo_kernel(body):
                     produce(x_map, w_map, filters, ring, full, empty, ready, first, stride, first_column, place)
         else:
             e = (alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)
-            consume(y_map, filters, ring, full, empty, ready, first, stride, first_column, place, i32(role - 1), i32(tid & 127), n,
+            consume(y_map, filters, ring, full, empty, ready, first, stride, first_column, place, role - 1, tid & 127, n,
                     (high, wide), e)
     return conv_halo_wgmma

@@ -83,13 +83,13 @@ def make_locate(special):
             return i32(0), taps, tap, offset
         pitch, period = divisors
         a, first = divide_remainder(number, period)
-        quotient, residue = divide_remainder(i32(first * dilation + a + shift), pitch)
-        taps = divide(i32(max(i32(filter - first), 0) + i32(period[0]) - 1), period)
-        return (residue, i32(0) if a > 0 else taps, i32(filter - 1 - first) if flip else first, i32(base - quotient))
+        quotient, residue = divide_remainder(first * dilation + a + shift, pitch)
+        taps = divide(max(filter - first, 0) + i32(period[0]) - 1, period)
+        return (residue, 0 if a > 0 else taps, filter - 1 - first if flip else first, base - quotient)
 
     @device_function
     def locate(t, rank, place):
-        rank = i32(i32(cuda.blockIdx.x) & (CLUSTER - 1))  # the same, but the compiler knows that no lane has another
+        rank = cuda.blockIdx.x & (CLUSTER - 1)  # the same, but the compiler knows that no lane has another
         tiles, channels, axes, counts, divisors = place
         per_class, per_group, band_tiles, super_rows, last_rows = tiles
         group_channels, group_columns, beyond, steps_a_tap = channels
@@ -99,7 +99,7 @@ def make_locate(special):
         if grouped:
             z, inside = divide_remainder(inside, per_group)
         r, c = locate_tile(inside, band_tiles, super_rows, last_rows)
-        pixel = i32(i32(r * CLUSTER + rank) * BM)
+        pixel = (r * CLUSTER + rank) * BM
         number0, number1, number2 = number, i32(0), i32(0)
         at1, at2, taps1, taps2, tap1, tap2 = i32(0), i32(0), i32(1), i32(1), i32(0), i32(0)
         offset1, offset2, residue1, residue2 = i32(0), i32(0), i32(0), i32(0)
@@ -109,20 +109,20 @@ def make_locate(special):
             number2, number1 = divide_remainder(number1, divisors[1][0])
         image, i0 = divide_remainder(pixel, counts[0])
         residue0, taps0, tap0, offset0 = class_of(number0, axes[0], divisors[0])
-        at0 = i32(axes[0][0] + i0 * axes[0][1])
+        at0 = axes[0][0] + i0 * axes[0][1]
         if MIDDLE:
             image, i1 = divide_remainder(image, counts[1])
             residue1, taps1, tap1, offset1 = class_of(number1, axes[1], divisors[1])
-            at1 = i32(axes[1][0] + i1 * axes[1][1])
+            at1 = axes[1][0] + i1 * axes[1][1]
         if OUTER:
             image, i2 = divide_remainder(image, counts[2])
             residue2, taps2, tap2, offset2 = class_of(number2, axes[2], divisors[2])
             at2 = i32(axes[2][0] + i2 * axes[2][1])
-        first, steps = i32(0), i32(taps0 * taps1 * taps2 * steps_a_tap)
+        first, steps = i32(0), taps0 * taps1 * taps2 * steps_a_tap
         if classes and steps == 0:  # no tap: a step that reads zeros where no channels are
             first, steps = beyond, i32(1)
             tap0, tap1, tap2, offset0, offset1, offset2 = i32(0), i32(0), i32(0), i32(0), i32(0), i32(0)
-        return (i32(0), steps, pixel, i32(c * BN), z, first, i32(first + group_channels), image, at0, at1, at2, taps0, taps1, taps2,
+        return (i32(0), steps, pixel, c * BN, z, first, first + group_channels, image, at0, at1, at2, taps0, taps1, taps2,
                 tap0, tap1, tap2, axes[0][4], axes[1][4], axes[2][4], offset0, offset1, offset2, axes[0][6], axes[1][6], axes[2][6],
                 residue0, residue1, residue2, group_channels, group_columns)
     return locate
@@ -171,13 +171,13 @@ def make_loader(special):
     @device_function
     def after(state, where):
         c, j0, j1, j2 = state
-        c = i32(c + BK)
+        c = c + BK
         if c >= where[LAST_CHANNEL]:
             c = where[CHANNEL]
-            j0 = i32(j0 + 1)
+            j0 = j0 + 1
             if MIDDLE and j0 == where[TAPS]:
-                j0 = i32(0)
-                j1 = i32(j1 + 1)
+                j0 = 0
+                j1 = j1 + 1
                 if OUTER and j1 == where[TAPS + 1]:
                     j1 = i32(0)
                     j2 = i32(j2 + 1)
@@ -186,24 +186,24 @@ def make_loader(special):
     @device_function
     def load(to_a, to_b, a_map, b_map, bar, where, rank, state):
         c, j0, j1, j2 = state
-        rank = i32(i32(cuda.blockIdx.x) & (CLUSTER - 1))
-        inner, outer = c, i32(where[COLUMN] + rank * SHARE)
+        rank = cuda.blockIdx.x & (CLUSTER - 1)
+        inner, outer = c, where[COLUMN] + rank * SHARE
         if GROUPED:
-            c = i32(c + where[GROUP_OF] * where[GROUP_CHANNELS])
+            c = c + where[GROUP_OF] * where[GROUP_CHANNELS]
         if ALONG_INNER:
             inner = c
         if ALONG_OUTER:
-            outer = i32(outer + where[GROUP_OF] * where[GROUP_COLUMNS])
+            outer = outer + where[GROUP_OF] * where[GROUP_COLUMNS]
         copy_pixels(to_a, a_map, bar, c, where, u32(where[OFFSET] + j0 * where[OFFSET_STEP]),
                     u32(where[OFFSET + 1] + j1 * where[OFFSET_STEP + 1]), u32(where[OFFSET + 2] + j2 * where[OFFSET_STEP + 2]))
-        t0, t1 = i32(where[TAP] + j0 * where[TAP_STEP]), i32(where[TAP + 1] + j1 * where[TAP_STEP + 1])
-        t2 = i32(where[TAP + 2] + j2 * where[TAP_STEP + 2])
-        share = u32(to_b + u32(rank) * u32(SHARE * ROW))
+        t0, t1 = where[TAP] + j0 * where[TAP_STEP], where[TAP + 1] + j1 * where[TAP_STEP + 1]
+        t2 = where[TAP + 2] + j2 * where[TAP_STEP + 2]
+        share = to_b + u32(rank) * (SHARE * ROW)
         if by_k:
             copy_box(share, b_map, bar, inner, t0, t1, t2, outer)
         else:
             for n in range(BOXES):
-                copy_box(u32(share + u32(n * GROUP)), b_map, bar, i32(outer + n * 64), t0, t1, t2, inner)
+                copy_box(share + u32(n * GROUP), b_map, bar, outer + n * 64, t0, t1, t2, inner)
     columns = tile.bn if by_k else tile.bn + -tile.bn % 64
     return Loader(load, "k", special.filter_major, special.dtype, special.filter_dtype, (tile.bm + columns) * ROW, first=first, after=after)
 
@@ -220,17 +220,17 @@ def make_find(special):
 
     @device_function
     def along(i, residue, pitch, extent, stride, other):
-        x = i32(residue + i * pitch)
+        x = residue + i * pitch
         inside = x < extent
         if classes:
-            x = i32(min(x, i32(extent - 1)))
+            x = min(x, extent - 1)
         return inside, Offset(Offset(x) * stride), Offset(Offset(x) * other)
 
     @device_function
     def find(row, where, pixels):
         m, counts, pitches, extents, strides, others = pixels
         exists = row < m
-        image, i = divide_remainder(i32(min(row, i32(m - 1))), counts[0])
+        image, i = divide_remainder(min(row, m - 1), counts[0])
         inside, at, other = along(i, where[RESIDUE], pitches[0], extents[0], strides[0], others[0])
         exists = exists and inside
         if MIDDLE:
@@ -262,45 +262,45 @@ def make_rows_store(special):
     @device_function
     def put(y, place, exists, line):
         if exists:
-            store4(as_u32(advance(y, place)), i32(0), load_shared_4u32(line))
+            store4(as_u32(advance(y, place)), 0, load_shared_4u32(line))
 
     @device_function
     def store_box(box, s):
         acc, first, staging, r0, r1, column, thread, barrier, n, e, y, exist, places = s
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        start = i32(min(i32(WIDTH * box), i32(LAST)))
-        buffer = u32(staging + u32(box % BUFFERS * GROUP))
+        lane, warp = thread & 31, thread >> 5
+        start = min(WIDTH * box, LAST)
+        buffer = staging + u32(box % BUFFERS * GROUP)
         if ADDS and i32(column + start) >= n:
             return  # what would be added to nothing may be the result itself, which others write
         if ALONE:
             barrier_sync(barrier, u32(128))
-        fill(acc, first + (start >> 1), buffer, r0, r1, i32(column + (lane & 3) * 2 + start), lane, warp, n, e)
+        fill(acc, first + (start >> 1), buffer, r0, r1, column + (lane & 3) * 2 + start, lane, warp, n, e)
         barrier_sync(barrier, u32(128))  # with two buffers it is also the one before the next but one is filled
-        chunk = i32(thread & 7)
-        c, line = i32(column + start + chunk * PER), u32(buffer + u32(u32(thread >> 3) * u32(ROW)))
-        line = u32(line + u32(i32(chunk ^ i32(i32(thread >> 3) & 7)) * 16))
+        chunk = thread & 7
+        c, line = column + start + chunk * PER, buffer + u32(thread >> 3) * ROW
+        line = line + u32((chunk ^ ((thread >> 3) & 7)) * 16)
         if c < n:
             y = advance(y, c)
             put(y, places[0], exist[0], line)
-            put(y, places[1], exist[1], u32(line + u32(16 * ROW)))
-            put(y, places[2], exist[2], u32(line + u32(32 * ROW)))
-            put(y, places[3], exist[3], u32(line + u32(48 * ROW)))
+            put(y, places[1], exist[1], line + 16 * ROW)
+            put(y, places[2], exist[2], line + 32 * ROW)
+            put(y, places[3], exist[3], line + 48 * ROW)
     store_boxes = unrolled(BOXES, store_box)
 
     @device_function
     def store(acc, first, staging, row, column, where, thread, barrier, n, e, y, pixels):
         if ADDS and row >= pixels[0]:
             return
-        top = i32(row + (thread >> 3))
+        top = row + (thread >> 3)
         exist0, place0, _ = find(top, where, pixels)
-        exist1, place1, _ = find(i32(top + 16), where, pixels)
-        exist2, place2, _ = find(i32(top + 32), where, pixels)
-        exist3, place3, _ = find(i32(top + 48), where, pixels)
-        mine = i32(row + ((thread >> 5) << 4) + ((thread & 31) >> 2))
+        exist1, place1, _ = find(top + 16, where, pixels)
+        exist2, place2, _ = find(top + 32, where, pixels)
+        exist3, place3, _ = find(top + 48, where, pixels)
+        mine = row + ((thread >> 5) << 4) + ((thread & 31) >> 2)
         _, r0, _ = find(mine, where, pixels)
-        _, r1, _ = find(i32(mine + 8), where, pixels)
-        store_boxes(i32(0), (acc, first, staging, r0, r1, column, thread, barrier, n, e, y, (exist0, exist1, exist2, exist3),
-                             (place0, place1, place2, place3)))
+        _, r1, _ = find(mine + 8, where, pixels)
+        store_boxes(0, (acc, first, staging, r0, r1, column, thread, barrier, n, e, y, (exist0, exist1, exist2, exist3),
+                        (place0, place1, place2, place3)))
     return store
 
 
@@ -315,25 +315,25 @@ def make_pixel_store(special):
     @device_function
     def store_columns(j, s):
         acc, first, exists0, exists1, c0, n, y0, y1, y_column, e0, e1 = s
-        c = i32(c0 + j * 8)
-        at = i64(i64(c) * y_column)
+        c = c0 + j * 8
+        at = c * y_column
         if exists0:
-            pair(acc, first + 4 * j, i32(0), c, n, y0, at, y_column, e0)
+            pair(acc, first + 4 * j, 0, c, n, y0, at, y_column, e0)
         if exists1:
-            pair(acc, first + 4 * j + 2, i32(0), c, n, y1, at, y_column, e1)
+            pair(acc, first + 4 * j + 2, 0, c, n, y1, at, y_column, e1)
     store_all = unrolled(COUNT, store_columns)
 
     @device_function
     def store(acc, first, row, column, where, thread, n, e, y, y_column, pixels):
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        mine = i32(row + warp * 16 + (lane >> 2))
+        lane, warp = thread & 31, thread >> 5
+        mine = row + warp * 16 + (lane >> 2)
         exists0, at0, other0 = find(mine, where, pixels)
-        exists1, at1, other1 = find(i32(mine + 8), where, pixels)
+        exists1, at1, other1 = find(mine + 8, where, pixels)
         alpha, beta, bias, bias_stride, prior, _, prior_column, residual, _, residual_column = e
         e0 = (alpha, beta, bias, bias_stride, advance(prior, at0), i32(0), prior_column, advance(residual, other0), i32(0), residual_column)
         e1 = (alpha, beta, bias, bias_stride, advance(prior, at1), i32(0), prior_column, advance(residual, other1), i32(0), residual_column)
-        store_all(i32(0), (acc, first, exists0, exists1, i32(column + (lane & 3) * 2), n, advance(y, at0), advance(y, at1), y_column,
-                           e0, e1))
+        store_all(0, (acc, first, exists0, exists1, column + (lane & 3) * 2, n, advance(y, at0), advance(y, at1), y_column,
+                      e0, e1))
     return store
 
 
@@ -352,11 +352,11 @@ def make_sink(special):
     @device_function
     def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
         n, y, y_column, y_group, bias_group, residual_group, pixels, e = out
-        row, column, z = i32(where[PIXEL] + offset), where[COLUMN], where[GROUP_OF]
+        row, column, z = where[PIXEL] + offset, where[COLUMN], where[GROUP_OF]
         alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column = e
         if GROUPED:
-            y, bias, prior = advance(y, i64(z * y_group)), advance(bias, i64(z * bias_group)), advance(prior, i64(z * y_group))
-            residual = advance(residual, i64(z * residual_group))
+            y, bias, prior = advance(y, z * y_group), advance(bias, z * bias_group), advance(prior, z * y_group)
+            residual = advance(residual, z * residual_group)
         e = alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column
         if BY_TMA:
             through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, pixels[0], n, e, y, i64(0))

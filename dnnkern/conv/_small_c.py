@@ -161,13 +161,13 @@ def make_places(window):
     @device_function
     def places(offsets, masks, pair, pitch):
         for h in range(SLOTS):
-            r, j = place(i32(8 * h + 2 * pair))
-            offsets[h] = u32(i32(r * pitch + j * 2) if r < R else i32(0))
+            r, j = place(8 * h + 2 * pair)
+            offsets[h] = u32(r * pitch + j * 2 if r < R else 0)
         for n in range(COUNT):
-            r, j = place(i32(8 * numbers[n] + 2 * pair))
+            r, j = place(8 * numbers[n] + 2 * pair)
             low = u32(0xFFFF) if r < R and j >= LEAD and j < LAST else u32(0)
             high = u32(0xFFFF0000) if r < R and j + 1 >= LEAD and j + 1 < LAST else u32(0)
-            masks[n] = u32(low | high)
+            masks[n] = low | high
     return places
 
 
@@ -177,8 +177,8 @@ def make_place(window):
 
     @device_function
     def place(k):
-        r = i32(u32(u32(k) * u32(RECIPROCAL)) >> u32(16))
-        return r, i32(k - r * RUN)
+        r = i32((u32(k) * RECIPROCAL) >> 16)
+        return r, k - r * RUN
     return place
 
 
@@ -188,8 +188,8 @@ def make_word(window, h):
 
     @device_function
     def word(at, offsets, masks):
-        v = load_shared_u32(u32(at + offsets[h]))
-        return u32(v & masks[N]) if N >= 0 else v
+        v = load_shared_u32(at + offsets[h])
+        return v & masks[N] if N >= 0 else v
     return word
 
 
@@ -200,10 +200,10 @@ def make_split(c):
     @device_function
     def split(e):
         if c == 3:
-            pixel = i32(u64(u64(u32(e)) * u64(0xAAAAAAAB)) >> u64(33))
+            pixel = i32((u32(e) * u64(0xAAAAAAAB)) >> 33)
         else:
-            pixel = i32(e >> SHIFT)
-        return pixel, i32(e - pixel * c)
+            pixel = e >> SHIFT
+        return pixel, e - pixel * c
     return split
 
 
@@ -219,9 +219,9 @@ def make_stage(window, by_copies, threads):
     @device_function
     def element(x, first, row, e, there, extent, strides):
         ok = there and e >= 0 and e < extent
-        pixel, channel = split(e if ok else i32(0))
-        at = i64(i64(first) + i64(row) * strides[0] + i64(pixel) * strides[1] + i64(channel) * strides[2])
-        return u32(load1_nc_if(x, at if ok else i64(0), i32(1) if ok else i32(0)))
+        pixel, channel = split(e if ok else 0)
+        at = first + row * strides[0] + pixel * strides[1] + channel * strides[2]
+        return u32(load1_nc_if(x, at if ok else i64(0), 1 if ok else 0))
 
     if by_copies:
         @device_function
@@ -237,17 +237,17 @@ def make_stage(window, by_copies, threads):
     else:
         @device_function
         def stage(to, x, first, h0, e0, rows, H, extent, strides, pitch, parts, tid):
-            total = i32(rows * i32(parts[0]))
-            for i in range(tid, total, i32(THREADS)):
-                row, part = divide_remainder(i32(i), parts)
-                h, e = i32(h0 + row), i32(e0 + 2 * part)
+            total = rows * i32(parts[0])
+            for i in range(tid, total, THREADS):
+                row, part = divide_remainder(i, parts)
+                h, e = h0 + row, e0 + 2 * part
                 there = 0 <= h and h < H
-                v0, v1 = element(x, first, h, e, there, extent, strides), element(x, first, h, i32(e + 1), there, extent, strides)
-                at = u32(to + u32(row * pitch + 4 * part))
-                store_shared_u32(at, u32(v0 | u32(v1 << u32(16))))
+                v0, v1 = element(x, first, h, e, there, extent, strides), element(x, first, h, e + 1, there, extent, strides)
+                at = to + u32(row * pitch + 4 * part)
+                store_shared_u32(at, v0 | (v1 << 16))
                 if COPIES == 2:
-                    v2 = element(x, first, h, i32(e + 2), there, extent, strides)
-                    store_shared_u32(u32(at + u32(rows * pitch)), u32(v1 | u32(v2 << u32(16))))
+                    v2 = element(x, first, h, e + 2, there, extent, strides)
+                    store_shared_u32(at + u32(rows * pitch), v1 | (v2 << 16))
     return stage
 
 

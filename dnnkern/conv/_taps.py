@@ -8,7 +8,7 @@ the same in every tile: kernels unroll the table and carry no test of divisibili
 import functools
 from dataclasses import dataclass
 
-from ..device import device_function, i32
+from ..device import device_function
 from ..device.unroll import unrolled
 
 SMALL_GROUPS = (2, 4, 8, 16, 32)  # channels that share one product of a tensor core with other groups'
@@ -81,12 +81,12 @@ def make_source(stride, backward):
     @device_function
     def source(o, t, padding, dilation):
         if backward:
-            u = i32(o + padding - t * dilation)
+            u = o + padding - t * dilation
             if stride == 1 or u < 0:
                 return u
-            v = i32(u // stride)
-            return v if i32(v * stride) == u else i32(-1)
-        return i32(o * stride - padding + t * dilation)
+            v = u // stride
+            return v if v * stride == u else -1
+        return o * stride - padding + t * dilation
     return source
 
 

@@ -1,7 +1,7 @@
 """The epilogue of groups of neighbouring elements, and the biases it adds."""
 import functools
 
-from ..device import cuda, device_function, f32, f64, i32
+from ..device import cuda, device_function, f32, f64
 from ..device.convert import element
 from ..device.epilogue import activation_function
 from ..device.fastmath import fma
@@ -29,21 +29,21 @@ def make_finish(spec, count, words, residual_words):
                 values[v] = T(values[v] * T(alpha))
         if has_c:
             raw, addends = cuda.local.array(prior_length, prior_type), cuda.local.array(count, Prior)
-            fetch_prior(raw, i32(0), y, at, True)
-            unpack_prior(addends, i32(0), raw, i32(0))
+            fetch_prior(raw, 0, y, at, True)
+            unpack_prior(addends, 0, raw, 0)
             for v in range(count):
                 values[v] = fma(T(addends[v]), T(beta), values[v]) if has_beta else T(values[v] + T(addends[v]))
         if has_residual:
             more, extra = cuda.local.array(length, kind), cuda.local.array(count, Residual)
-            fetch_residual(more, i32(0), residual, residual_at, True)
-            unpack_residual(extra, i32(0), more, i32(0))
+            fetch_residual(more, 0, residual, residual_at, True)
+            unpack_residual(extra, 0, more, 0)
             for v in range(count):
                 values[v] = T(values[v] + T(extra[v]))
         for v in range(count):
             if has_bias:
                 values[v] = T(values[v] + biases[v])
             values[v] = T(activate(values[v]))
-        put(y, at, values, i32(0))
+        put(y, at, values, 0)
     return finish
 
 
@@ -58,5 +58,5 @@ def make_biases(spec, count, one):
         for v in range(count):
             biases[v] = T(0)
             if has_bias:
-                biases[v] = T(load(bias, i32(i32(channel + (0 if one else v)) * i32(stride))))
+                biases[v] = T(load(bias, (channel + (0 if one else v)) * stride))
     return load_biases

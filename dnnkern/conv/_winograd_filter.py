@@ -35,33 +35,33 @@ def kernel(config):
     @device_function
     def load_tap(j, state):
         v, w, at, sr, ss, inside = state
-        r, s = i32(j // R), i32(j % R)
-        v[i32(r * N + s)] = load(w, i64(at + i64(r) * sr + i64(s) * ss)) if inside else f32(0)
+        r, s = j // R, j % R
+        v[r * N + s] = load(w, at + r * sr + s * ss) if inside else f32(0)
 
     @device_function
     def store_one(j, state):
         v, u, to, plane = state
-        u[i64(to + i64(j) * plane)] = v[j]
+        u[to + j * plane] = v[j]
     load_all, store_all = unrolled(R * R, load_tap), unrolled(SIZE, store_one)
 
     @jit(launch_bounds=THREADS)
     def conv_winograd_filter(w, u, count, quarter, bk, bc, blocks_c, K, C, first, strides):
-        i = i32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < count:
             c, low = divide_remainder(i, quarter)
             cb, c_in = divide_remainder(c, bc)
             sk, sc, sr, ss = strides
-            plane = i64(i64(bk[0]) * i64(bc[0]))
+            plane = bk[0] * i64(bc[0])
             v = cuda.local.array(SIZE, f32)
             for part in range(PER):
-                k = i32(low + part * i32(quarter[0]))
+                k = low + part * i32(quarter[0])
                 kb, k_in = divide_remainder(k, bk)
                 inside = k < K and c < C
-                at = i64(first + i64(k) * sk + i64(c) * sc)
-                load_all(i32(0), (v, w, at, sr, ss, inside))
+                at = first + k * sk + c * sc
+                load_all(0, (v, w, at, sr, ss, inside))
                 transform(v)
-                to = i64((i64(kb) * blocks_c + i64(cb)) * SIZE * plane + i64(c_in) * i64(bk[0]) + i64(k_in))
-                store_all(i32(0), (v, u, to, plane))
+                to = (kb * blocks_c + cb) * SIZE * plane + c_in * i64(bk[0]) + k_in
+                store_all(0, (v, u, to, plane))
     return conv_winograd_filter
 
 

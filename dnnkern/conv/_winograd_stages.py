@@ -77,7 +77,7 @@ def place_of(i, fast, tiles):
     """(tile, channel) of thread i: `fast` channels are neighbours, then all tiles; both are divisors."""
     rest, low = divide_remainder(i, fast)
     high, t = divide_remainder(rest, tiles)
-    return t, i32(high * i32(fast[0]) + low)
+    return t, high * i32(fast[0]) + low
 
 
 @dataclass(frozen=True)
@@ -102,40 +102,40 @@ def patch_kernel(config):
     @device_function
     def load_pixel(s, state):
         values, r, line, w, W, sw, in_row = state
-        ok = i32(1) if in_row and 0 <= i32(w + s) and i32(w + s) < W else i32(0)
-        values[i32(r * N + s)] = widen(load1_nc_if(line, i64(s) if row else i64(i64(s) * sw), ok))
+        ok = 1 if in_row and 0 <= w + s and w + s < W else 0
+        values[r * N + s] = widen(load1_nc_if(line, i64(s) if row else s * sw, ok))
     load_row = unrolled(L, load_pixel)
 
     @device_function
     def load_line(r, state):
         values, x, h, w, H, W, sh, sw, there = state
-        load_row(i32(0), (values, r, advance(x, i64(i64(r) * sh)), w, W, sw, there and 0 <= i32(h + r) and i32(h + r) < H))
+        load_row(0, (values, r, advance(x, r * sh), w, W, sw, there and 0 <= h + r and h + r < H))
     load_all = unrolled(L, load_line)
 
     @device_function
     def store_one(j, state):
         values, v, to, plane = state
-        v[i64(to + i64(j) * plane)] = values[j]
+        v[to + j * plane] = values[j]
     store_all = unrolled(SIZE, store_one)
 
     @jit(launch_bounds=(THREADS, 4))
     def conv_winograd_patches(x, v, count, fast, tiles, first, total, per_image, per_row, C, padded, H, W, pad_h, pad_w, strides,
                               v_strides):
-        i = i32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < count:
             t, c = place_of(i, fast, tiles)
-            n, rest = divide_remainder(i32(first + t), per_image)
+            n, rest = divide_remainder(first + t, per_image)
             p, q = divide_remainder(rest, per_row)
-            h, w = i32(p * STEP - pad_h), i32(q * STEP - pad_w)
+            h, w = p * STEP - pad_h, q * STEP - pad_w
             sn, sc, sh, sw = strides
-            x = advance(x, i64(i64(n) * sn + i64(c) * sc + i64(h) * sh + i64(w) * sw))
-            there = i32(first + t) < total and c < C
+            x = advance(x, n * sn + c * sc + h * sh + w * sw)
+            there = first + t < total and c < C
             values = cuda.local.array(SIZE, f32)
-            load_all(i32(0), (values, x, h, w, H, W, sh, sw, there))
+            load_all(0, (values, x, h, w, H, W, sh, sw, there))
             transform(values)
             if c < padded:
                 plane, st, sc_v = v_strides
-                store_all(i32(0), (values, v, i64(i64(t) * st + i64(c) * sc_v), plane))
+                store_all(0, (values, v, t * st + c * sc_v, plane))
     return conv_winograd_patches
 
 
@@ -169,35 +169,35 @@ def make_row_store(spec, count, vector):
     def one(x, j, channel, at, residual_at, strides, e):
         alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column = e
         _, sq, rq = strides
-        return epilogue(x, i32(0), channel, (alpha, beta, bias, bias_stride, advance(prior, i64(at + i64(j) * sq)), row, column,
-                                             advance(residual, i64(residual_at + i64(j) * rq)), residual_row, residual_column))
+        return epilogue(x, 0, channel, (alpha, beta, bias, bias_stride, advance(prior, at + j * sq), row, column,
+                                        advance(residual, residual_at + j * rq), residual_row, residual_column))
 
     if not vector:
         @device_function
         def store(v, k, channel, q, Q, y, at, residual_at, strides, e):
             for j in range(count):
-                if i32(q + j) < Q:
-                    y[i64(at + i64(channel) * strides[0] + i64(j) * strides[1])] = one(v[k + j], j, channel, at, residual_at, strides, e)
+                if q + j < Q:
+                    y[at + channel * strides[0] + j * strides[1]] = one(v[k + j], j, channel, at, residual_at, strides, e)
     elif halves:
         @device_function
         def store(v, k, channel, q, Q, y, at, residual_at, strides, e):
-            to = as_u32(advance(y, i64(at + i64(channel) * strides[0])))
+            to = as_u32(advance(y, at + channel * strides[0]))
             for j in range(count // 2):
                 low = one(v[k + 2 * j], 2 * j, channel, at, residual_at, strides, e)
                 high = one(v[k + 2 * j + 1], 2 * j + 1, channel, at, residual_at, strides, e)
-                to[i32(j)] = u32(u32(low) | u32(u32(high) << u32(16)))
+                to[j] = low | (u32(high) << 16)
     elif count == 2:
         @device_function
         def store(v, k, channel, q, Q, y, at, residual_at, strides, e):
             first, second = (one(v[k], 0, channel, at, residual_at, strides, e), one(v[k + 1], 1, channel, at, residual_at, strides, e))
-            store2(advance(y, i64(at + i64(channel) * strides[0])), i32(0), (first, second))
+            store2(advance(y, at + channel * strides[0]), 0, (first, second))
     else:
         @device_function
         def store(v, k, channel, q, Q, y, at, residual_at, strides, e):
             first, second = (one(v[k], 0, channel, at, residual_at, strides, e), one(v[k + 1], 1, channel, at, residual_at, strides, e))
             third, fourth = (one(v[k + 2], 2, channel, at, residual_at, strides, e),
                              one(v[k + 3], 3, channel, at, residual_at, strides, e))
-            store4(advance(y, i64(at + i64(channel) * strides[0])), i32(0), (first, second, third, fourth))
+            store4(advance(y, at + channel * strides[0]), 0, (first, second, third, fourth))
     return store
 
 
@@ -229,38 +229,38 @@ def result_kernel(config):
     @device_function
     def load_one(j, state):
         values, v, at, plane = state
-        values[j] = v[i64(at + i64(j) * plane)]
+        values[j] = v[at + j * plane]
     load_all = unrolled(SIZE, load_one)
 
     @device_function
     def store_line(r, state):
         values, k, p, q, P, Q, y, to, residual_to, sp, rp, strides, e = state
-        if i32(p + r) < P:
-            store(values, i32(r * N), k, q, Q, y, i64(to + i64(r) * sp), i64(residual_to + i64(r) * rp), strides, e)
+        if p + r < P:
+            store(values, r * N, k, q, Q, y, to + r * sp, residual_to + r * rp, strides, e)
     store_lines = unrolled(M, store_line)
 
     @jit(launch_bounds=(THREADS, 4))
     def conv_winograd_results(v, y, count, fast, tiles, first, total, per_image, per_row, K, P, Q, y_first, v_strides, strides,
                               residual_strides, alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row,
                               residual_column):
-        i = i32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < count:
             t, k = place_of(i, fast, tiles)
-            if i32(first + t) < total and k < K:
+            if first + t < total and k < K:
                 plane, st, sk_v = v_strides
-                at = i64(i64(t) * st + i64(k) * sk_v)
+                at = t * st + k * sk_v
                 values = cuda.local.array(SIZE, f32)
-                load_all(i32(0), (values, v, at, plane))
+                load_all(0, (values, v, at, plane))
                 transform(values)
-                n, rest = divide_remainder(i32(first + t), per_image)
+                n, rest = divide_remainder(first + t, per_image)
                 p, q = divide_remainder(rest, per_row)
-                p, q = i32(p * M), i32(q * M)
+                p, q = p * M, q * M
                 sn, sk, sp, sq = strides
                 rn, _, rp, rq = residual_strides
-                to = i64(y_first + i64(n) * sn + i64(p) * sp + i64(q) * sq)
-                residual_to = i64(i64(n) * rn + i64(p) * rp + i64(q) * rq)
+                to = y_first + n * sn + p * sp + q * sq
+                residual_to = n * rn + p * rp + q * rq
                 e = (alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column)
-                store_lines(i32(0), (values, k, p, q, P, Q, y, to, residual_to, sp, rp, (sk, sq, rq), e))
+                store_lines(0, (values, k, p, q, P, Q, y, to, residual_to, sp, rp, (sk, sq, rq), e))
     return conv_winograd_results
 
 

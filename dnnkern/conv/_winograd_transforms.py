@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ..device import device_function, f32, i32
+from ..device import device_function
 from ..device.unroll import unrolled
 
 POINTS = (0, 1, -1, 2, -2)
@@ -70,7 +70,7 @@ def _sum(terms):
     elif start is None:
         @device_function
         def total(v, at, step):
-            return f32(factor) * v[at + k * step]
+            return factor * v[at + k * step]
     elif factor in (1, -1):
         @device_function
         def total(v, at, step):
@@ -79,7 +79,7 @@ def _sum(terms):
     else:
         @device_function
         def total(v, at, step):
-            return start(v, at, step) + f32(factor) * v[at + k * step]
+            return start(v, at, step) + factor * v[at + k * step]
     return total
 
 
@@ -93,7 +93,7 @@ def _row(factors):
 
     @device_function
     def twice(v, at, step):
-        return f32(2) * half(v, at, step)
+        return 2 * half(v, at, step)
     return twice
 
 
@@ -187,11 +187,11 @@ def make_square(line, size, columns, rows):
 
     @device_function
     def row(i, v):
-        line(v, i32(i * size), 1)
+        line(v, i * size, 1)
     all_columns, all_rows = unrolled(columns, column), unrolled(rows, row)
 
     @device_function
     def square(v):
-        all_columns(i32(0), v)
-        all_rows(i32(0), v)
+        all_columns(0, v)
+        all_rows(0, v)
     return square

@@ -52,11 +52,11 @@ def kernel(config):
             for n in range(images):
                 for o in range(depth):
                     for p in range(height):
-                        row, part = i64(n * sn + k * sk + o * so + p * sp), Total(0)
+                        row, part = n * sn + k * sk + o * so + p * sp, Total(0)
                         for q in range(width):
-                            part = Total(part + Total(load(dy, i64(row + q * sq))))
+                            part = Total(part + Total(load(dy, row + q * sq)))
                         total = Total(total + part)
-            store(db, i64(k * stride), total)
+            store(db, k * stride, total)
     return conv_bwd_bias_naive
 
 

@@ -141,9 +141,9 @@ def _store(config):
     @device_function
     def store(db, stride, k, split, value):
         if splits > 1:
-            db[i64(i64(k) * splits + split)] = value
+            db[i64(k) * splits + split] = value
         else:
-            narrow(db, i64(i64(k) * stride), value)
+            narrow(db, k * stride, value)
     return store
 
 
@@ -162,28 +162,28 @@ def rows_kernel(config):
         shared = cuda.shared.array(SIZE, Total)
         buffer = cuda.local.array(LENGTH, Buffer)
         some, sums = cuda.local.array(VECTOR, Total), cuda.local.array(VECTOR, Total)
-        split, column = divide_remainder(i32(cuda.blockIdx.x), columns)
-        tx, ty = i32(cuda.threadIdx.x % ACROSS), i32(cuda.threadIdx.x // ACROSS)
-        first = i32(column * WIDTH)
-        channel = i32(first + tx * VECTOR)
+        split, column = divide_remainder(cuda.blockIdx.x, columns)
+        tx, ty = cuda.threadIdx.x % ACROSS, cuda.threadIdx.x // ACROSS
+        first = column * WIDTH
+        channel = first + tx * VECTOR
         inside = channel < channels
         for v in range(VECTOR):
             sums[v] = Total(0)
         for row in range(i64(split * HEIGHT + ty), i64(rows), i64(FLIGHT * HEIGHT * SPLITS)):
             for u in range(FLIGHT):
-                r = i64(row + u * HEIGHT * SPLITS)
-                fetch(buffer, u, dy, i64(r * row_stride + channel), inside and r < rows)
+                r = row + u * HEIGHT * SPLITS
+                fetch(buffer, u, dy, r * row_stride + channel, inside and r < rows)
             for u in range(FLIGHT):
                 consume(sums, some, buffer, u)
         for v in range(VECTOR):
-            shared[i32(ty * WIDTH + tx * VECTOR + v)] = sums[v]
+            shared[ty * WIDTH + tx * VECTOR + v] = sums[v]
         cuda.syncthreads()
-        for c in range(i32(cuda.threadIdx.x), i32(WIDTH), i32(THREADS)):
-            if i32(first + c) < channels:
+        for c in range(cuda.threadIdx.x, WIDTH, THREADS):
+            if first + c < channels:
                 total = Total(0)
                 for y in range(HEIGHT):
-                    total = Total(total + shared[i32(y * WIDTH + c)])
-                store(db, stride, i32(first + c), split, total)
+                    total = Total(total + shared[y * WIDTH + c])
+                store(db, stride, first + c, split, total)
     return conv_bwd_bias_rows
 
 
@@ -201,22 +201,22 @@ def planes_kernel(config):
         scratch = cuda.shared.array(WARPS2, Total)
         buffer = cuda.local.array(LENGTH, Buffer)
         some, sums = cuda.local.array(VECTOR, Total), cuda.local.array(VECTOR, Total)
-        split, k = divide_remainder(i32(cuda.blockIdx.x), channels)
+        split, k = divide_remainder(cuda.blockIdx.x, channels)
         for v in range(VECTOR):
             sums[v] = Total(0)
-        start = i64(k * channel_stride)
-        for first in range(i64(split * THREADS + i32(cuda.threadIdx.x)), i64(loads), i64(FLIGHT * THREADS * SPLITS)):
+        start = k * channel_stride
+        for first in range(i64(split * THREADS + cuda.threadIdx.x), i64(loads), i64(FLIGHT * THREADS * SPLITS)):
             for u in range(FLIGHT):
-                i = i64(first + u * THREADS * SPLITS)
+                i = first + u * THREADS * SPLITS
                 ok = i < loads
                 image, at = divide_remainder(i32(i if ok else i64(0)), plane)
-                fetch(buffer, u, dy, i64(start + image * image_stride + at * VECTOR), ok)
+                fetch(buffer, u, dy, start + image * image_stride + at * VECTOR, ok)
             for u in range(FLIGHT):
                 consume(sums, some, buffer, u)
         total = sums[0]
         for v in range(1, VECTOR):
             total = Total(total + sums[v])
-        total = reduce(total, scratch, i32(0))
+        total = reduce(total, scratch, 0)
         if cuda.threadIdx.x == 0:
             store(db, stride, k, split, total)
     return conv_bwd_bias_planes
@@ -229,15 +229,15 @@ def sum_kernel(output, total, splits):
 
     @jit(launch_bounds=THREADS)
     def conv_bwd_bias_sum(partial, db, channels, stride):
-        k = i32(i32(cuda.blockIdx.x) * (THREADS // 32) + i32(cuda.threadIdx.x >> 5))
-        lane = i32(cuda.threadIdx.x & 31)
+        k = cuda.blockIdx.x * (THREADS // 32) + (cuda.threadIdx.x >> 5)
+        lane = cuda.threadIdx.x & 31
         if k < channels:
             value = Total(0)
-            for s in range(lane, i32(splits), i32(32)):
-                value = Total(value + partial[i64(i64(k) * splits + s)])
+            for s in range(lane, splits, 32):
+                value = Total(value + partial[i64(k) * splits + s])
             value = reduce_sum(value)
             if lane == 0:
-                store(db, i64(i64(k) * stride), value)
+                store(db, k * stride, value)
     return conv_bwd_bias_sum
 
 

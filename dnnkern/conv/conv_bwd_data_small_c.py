@@ -12,7 +12,7 @@ mma.sync. Elements of dy that are not finite reach all pixels of the blocks they
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, jit, u32, u64
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.cp_async import commit_copies, copy_async16, wait_copies
 from ..device.epilogue import EpilogueSpec
@@ -191,66 +191,66 @@ def kernel(full):
     @device_function
     def tap(c, at, stride, pad, dilation, taps):
         """The filter's row that takes offset `at` of dy to pixel c of a block; -1 if there is none."""
-        v = i32(c + pad - stride * at)
-        r = quotient(v if v >= 0 else i32(0), dilation)
-        return r if v >= 0 and i32(r * dilation) == v and r < taps else i32(-1)
+        v = c + pad - stride * at
+        r = quotient(v if v >= 0 else 0, dilation)
+        return r if v >= 0 and r * dilation == v and r < taps else -1
 
     @device_function
     def stage_filters(w, shared, window, strides, K, tid):
         """The filters as the right operand's fragments: [offset h][offset w][16 filters][8 columns][lane][2 words]."""
         pad_h, dilation_h, taps_h, first_h, count_h, pad_w, dilation_w, taps_w, first_w, count_w = window
-        for i in range(tid, count_h * count_w * (STEPS * NT * 64), i32(THREADS)):
-            word, rest = i32(i & 63), i32(i >> 6)
-            lane, half = i32(word >> 1), i32(word & 1)
-            n, rest = i32((rest % NT) * 8 + (lane >> 2)), i32(rest // NT)
-            f, rest = i32((rest % STEPS) * 16 + half * 8 + (lane & 3) * 2), i32(rest // STEPS)
+        for i in range(tid, count_h * count_w * (STEPS * NT * 64), THREADS):
+            word, rest = i & 63, i >> 6
+            lane, half = word >> 1, word & 1
+            n, rest = (rest % NT) * 8 + (lane >> 2), rest // NT
+            f, rest = (rest % STEPS) * 16 + half * 8 + (lane & 3) * 2, rest // STEPS
             a = quotient(rest, count_w)
-            b = i32(rest - a * count_w)
-            c, pixel = i32(n % C), i32(n // C)
-            r = tap(i32(pixel // SW), i32(first_h + a), i32(SH), pad_h, dilation_h, taps_h)
-            s = tap(i32(pixel % SW), i32(first_w + b), i32(SW), pad_w, dilation_w, taps_w)
+            b = rest - a * count_w
+            c, pixel = n % C, n // C
+            r = tap(pixel // SW, first_h + a, SH, pad_h, dilation_h, taps_h)
+            s = tap(pixel % SW, first_w + b, SW, pad_w, dilation_w, taps_w)
             value = u32(0)
             for e in range(2):
                 ok = n < COLUMNS and r >= 0 and s >= 0 and f + e < K
-                at = i64(i64(strides[4]) + i64(f + e) * strides[0] + i64(r) * strides[2] + i64(s) * strides[3] + i64(c) * strides[1])
-                value = u32(value | u32(u32(load1_nc_if(w, at if ok else i64(0), i32(1) if ok else i32(0))) << u32(16 * e)))
-            store_shared_u32(u32(shared + u32(i32(i) * 4)), value)
+                at = strides[4] + (f + e) * strides[0] + r * strides[2] + s * strides[3] + c * strides[1]
+                value = value | (u32(load1_nc_if(w, at if ok else i64(0), 1 if ok else 0)) << u32(16 * e))
+            store_shared_u32(shared + u32(i * 4), value)
 
     if full.dy_copies:
         @device_function
         def stage_pixels(to, y, first, p0, q0, extents, strides, wide, total, tid):
             P, Q, K = extents
-            for i in range(tid, total * CHUNKS, i32(THREADS)):
-                pixel, part = i32(i // CHUNKS), i32(i % CHUNKS)
+            for i in range(tid, total * CHUNKS, THREADS):
+                pixel, part = i // CHUNKS, i % CHUNKS
                 row, column = divide_remainder(pixel, wide)
-                p, q = i32(p0 + row), i32(q0 + column)
+                p, q = p0 + row, q0 + column
                 inside = 0 <= p and p < P and 0 <= q and q < Q and 8 * part < K
-                at = i64(i64(first) + i64(p) * strides[1] + i64(q) * strides[2] + 8 * part)
-                copy_async16(u32(to + u32(pixel * LINE + 16 * part)), u64(address(y, at if inside else i64(0))), i64(0),
+                at = first + p * strides[1] + q * strides[2] + 8 * part
+                copy_async16(to + u32(pixel * LINE + 16 * part), address(y, at if inside else i64(0)), i64(0),
                              u32(16) if inside else u32(0))
     else:
         @device_function
         def stage_pixels(to, y, first, p0, q0, extents, strides, wide, total, tid):
             P, Q, K = extents
             for f in range(0, 16 * STEPS, 2):  # neighbouring threads take neighbouring pixels
-                for i in range(tid, total, i32(THREADS)):
-                    row, column = divide_remainder(i32(i), wide)
-                    p, q = i32(p0 + row), i32(q0 + column)
+                for i in range(tid, total, THREADS):
+                    row, column = divide_remainder(i, wide)
+                    p, q = p0 + row, q0 + column
                     word = u32(0)
                     for e in range(2):
                         inside = 0 <= p and p < P and 0 <= q and q < Q and f + e < K
-                        at = i64(i64(first) + i64(p) * strides[1] + i64(q) * strides[2] + i64(f + e) * strides[3])
-                        word = u32(word | u32(u32(load1_nc_if(y, at if inside else i64(0), i32(1) if inside else i32(0))) << u32(16 * e)))
-                    store_shared_u32(u32(to + u32(i32(i) * LINE + i32(f) * 2)), word)
+                        at = first + p * strides[1] + q * strides[2] + (f + e) * strides[3]
+                        word = word | (u32(load1_nc_if(y, at if inside else i64(0), 1 if inside else 0)) << u32(16 * e))
+                    store_shared_u32(to + u32(i * LINE + f * 2), word)
 
     @device_function
     def step(k, s):
         """The products of 16 filters of one offset."""
         acc, af, bf, at, from_w = s
         for i in range(MT):
-            ldmatrix_x4(af, i32(4 * i), u32(at[i] + u32(32 * k)))
+            ldmatrix_x4(af, 4 * i, at[i] + u32(32 * k))
         for j in range(NT):
-            bf[0], bf[1] = load_shared_2u32(u32(from_w + u32((k * NT + j) * 256)))
+            bf[0], bf[1] = load_shared_2u32(from_w + u32((k * NT + j) * 256))
             for i in range(MT):
                 mma(acc, (i * NT + j) * 4, af, 4 * i, bf, 0)
     steps = unrolled(STEPS, step)
@@ -259,19 +259,19 @@ def kernel(full):
     def store_tile(n, s):
         """Of 16 blocks of pixels eight columns."""
         acc, unit, count, g, t, wide, n_image, h0, w0, extents, strides, res, x, epilogue = s
-        i, j = i32(n // NT), i32(n % NT)
+        i, j = n // NT, n % NT
         alpha, beta, bias, bias_stride, prior, _, _, residual, _, _ = epilogue
         for half in range(2):
-            index = i32(unit + 16 * i + 8 * half + g)
-            row, column = divide_remainder(i32(min(index, i32(count - 1))), wide)
+            index = unit + 16 * i + 8 * half + g
+            row, column = divide_remainder(min(index, count - 1), wide)
             for e in range(2):
-                k = i32(8 * j + 2 * t + e)
-                pixel = i32(k // C)
-                c, h, w = i32(k % C), i32((h0 + row) * SH + pixel // SW), i32((w0 + column) * SW + pixel % SW)
+                k = 8 * j + 2 * t + e
+                pixel = k // C
+                c, h, w = k % C, (h0 + row) * SH + pixel // SW, (w0 + column) * SW + pixel % SW
                 if index < count and k < COLUMNS and h < extents[0] and w < extents[1]:
-                    at = i64(i64(n_image) * strides[0] + i64(h) * strides[2] + i64(w) * strides[3])
-                    also = i64(i64(n_image) * res[0] + i64(h) * res[2] + i64(w) * res[3])
-                    put(acc, n * 4 + 2 * half + e, i32(0), c, i32(C), x, i64(at + i64(c) * strides[1]), i64(strides[1]),
+                    at = n_image * strides[0] + h * strides[2] + w * strides[3]
+                    also = n_image * res[0] + h * res[2] + w * res[3]
+                    put(acc, n * 4 + 2 * half + e, 0, c, C, x, at + c * strides[1], strides[1],
                         (alpha, beta, bias, bias_stride, advance(prior, at), i32(0), i32(strides[1]), advance(residual, also), i32(0),
                          i32(res[1])))
     store_all = unrolled(MT * NT, store_tile)
@@ -281,48 +281,48 @@ def kernel(full):
                               columns, wide, filter_bytes, alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual,
                               residual_row, residual_column):
         ring = cuda.shared.array(0, u32)
-        shared = shared_address(ring, i32(0))
-        pixels = u32(shared + u32(filter_bytes))
-        tid = i32(cuda.threadIdx.x)
-        lane, warp = i32(tid & 31), i32(tid >> 5)
-        g, t = i32(lane >> 2), i32(lane & 3)
+        shared = shared_address(ring, 0)
+        pixels = shared + u32(filter_bytes)
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        g, t = lane >> 2, lane & 3
         rows, across_tile, height, width = counts
         pad_h, dilation_h, taps_h, first_h, count_h, pad_w, dilation_w, taps_w, first_w, count_w = window
         stage_filters(w, shared, window, w_strides, y_extents[2], tid)
         acc, af, bf = cuda.local.array(NACC, f32), cuda.local.array(NA, u32), cuda.local.array(2, u32)
         at = cuda.local.array(MT, u32)
         epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
-        staged = i32(i32(rows + count_h - 1) * i32(wide[0]))
-        for tile in range(i32(cuda.blockIdx.x), tiles, i32(cuda.gridDim.x)):
-            rest, column = divide_remainder(i32(tile), across)
+        staged = (rows + count_h - 1) * i32(wide[0])
+        for tile in range(cuda.blockIdx.x, tiles, cuda.gridDim.x):
+            rest, column = divide_remainder(tile, across)
             n, row = divide_remainder(rest, down)
-            h0, w0 = i32(row * rows), i32(column * across_tile)
+            h0, w0 = row * rows, column * across_tile
             cuda.syncthreads()
-            stage_pixels(pixels, y, i64(i64(n) * y_strides[0]), i32(h0 + first_h), i32(w0 + first_w), y_extents, y_strides, wide, staged,
+            stage_pixels(pixels, y, n * y_strides[0], h0 + first_h, w0 + first_w, y_extents, y_strides, wide, staged,
                          tid)
             commit_copies()
             arrived()
             cuda.syncthreads()
             # a tile that reaches beyond the image is computed as a whole
-            count = i32(min(rows, i32(height - h0)) * across_tile)
-            for unit in range(16 * MT * warp, count, i32(16 * MT * WARPS)):
+            count = min(rows, height - h0) * across_tile
+            for unit in range(16 * MT * warp, count, 16 * MT * WARPS):
                 for k in range(NACC):
                     acc[k] = f32(0)
                 for i in range(MT):
                     # lane 8 q + r reads pixel r of matrix q: pixels 0 or 8, then filters 0 or 8
-                    pixel = i32(min(i32(i32(unit) + 16 * i + (lane & 15)), i32(count - 1)))
+                    pixel = min(unit + 16 * i + (lane & 15), count - 1)
                     p, q = divide_remainder(pixel, columns)
-                    at[i] = u32(pixels + u32(i32(p * i32(wide[0]) + q) * LINE) + u32((lane >> 4) * 16))
-                from_w = u32(shared + u32(lane * 8))
+                    at[i] = pixels + u32((p * i32(wide[0]) + q) * LINE) + u32((lane >> 4) * 16)
+                from_w = shared + u32(lane * 8)
                 for a in range(count_h):
                     for b in range(count_w):
-                        steps(i32(0), (acc, af, bf, at, from_w))
-                        from_w = u32(from_w + u32(STEPS * NT * 256))
+                        steps(0, (acc, af, bf, at, from_w))
+                        from_w = from_w + STEPS * NT * 256
                         for i in range(MT):
-                            at[i] = u32(at[i] + u32(LINE))
+                            at[i] = at[i] + LINE
                     for i in range(MT):
-                        at[i] = u32(at[i] + u32(i32(i32(wide[0]) - count_w) * LINE))
-                store_all(i32(0), (acc, i32(unit), count, g, t, columns, n, h0, w0, x_extents, x_strides, res, x, epilogue))
+                        at[i] = at[i] + u32((i32(wide[0]) - count_w) * LINE)
+                store_all(0, (acc, unit, count, g, t, columns, n, h0, w0, x_extents, x_strides, res, x, epilogue))
     return conv_bwd_data_small_c
 
 

@@ -14,7 +14,7 @@ import functools
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..device import cuda, device_function, i32, jit, u32
+from ..device import cuda, device_function, jit, u32
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
@@ -181,7 +181,7 @@ def kernel(special, width, dims):
                               y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
                               c_row_stride, c_column_stride):
         shared = cuda.shared.array(0, u32)
-        product(tensor_map_address(dy), tensor_map_address(x), tensor_map_address(dw_map), shared_address(shared, i32(0)), tiles,
+        product(tensor_map_address(dy), tensor_map_address(x), tensor_map_address(dw_map), shared_address(shared, 0), tiles,
                 ((per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
                  (per_tap, per_row, per_plane, filters, channels), (taps, pitch, of_w, of_h, of_d, strides, pads)),
                 (m, n, y, y_row, y_column, y_batch, c_batch, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride), scale_a,
@@ -197,8 +197,8 @@ def partial_kernel(tile, dtype, width, dims):
     @device_function
     def sink(acc, first, offset, sums_map, staging, where, thread, barrier, out):
         m, n, groups = out
-        z = i32(where[7] * groups + where[6])
-        store(acc, first, sums_map, staging, i32(where[2] + offset), where[3], z, thread, barrier, m, n, (), (), ())
+        z = where[7] * groups + where[6]
+        store(acc, first, sums_map, staging, where[2] + offset, where[3], z, thread, barrier, m, n, (), (), ())
     product = _product(tile, dtype, width, dims, sink)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
@@ -206,7 +206,7 @@ def partial_kernel(tile, dtype, width, dims):
                                       b_batched, steps, each, per_tap, per_row, per_plane, filters, channels, taps, pitch, of_w, of_h, of_d,
                                       strides, pads):
         shared = cuda.shared.array(0, u32)
-        product(tensor_map_address(dy), tensor_map_address(x), tensor_map_address(sums), shared_address(shared, i32(0)), tiles,
+        product(tensor_map_address(dy), tensor_map_address(x), tensor_map_address(sums), shared_address(shared, 0), tiles,
                 ((per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
                  (per_tap, per_row, per_plane, filters, channels), (taps, pitch, of_w, of_h, of_d, strides, pads)), (m, n, groups))
     return conv_bwd_filter_wgmma_partial

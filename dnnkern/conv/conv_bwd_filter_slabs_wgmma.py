@@ -13,7 +13,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from ..device import cuda, device_function, i32, jit, u32
+from ..device import cuda, device_function, jit, u32
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
@@ -136,8 +136,8 @@ def kernel(tile, dtype, dims):
     @device_function
     def sink(acc, first, offset, sums_map, staging, where, thread, barrier, out):
         m, n, matrices = out
-        z = i32(where[7] * matrices + where[6])
-        store(acc, first, sums_map, staging, i32(where[2] + offset), where[3], z, thread, barrier, m, n, (), (), ())
+        z = where[7] * matrices + where[6]
+        store(acc, first, sums_map, staging, where[2] + offset, where[3], z, thread, barrier, m, n, (), (), ())
     product = make_product(tile, make_slab_loader(tile, dtype, dims), make_slab_locate(tile), sink)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
@@ -145,7 +145,7 @@ def kernel(tile, dtype, dims):
                                     b_batched, steps, each, chunks, of_line, filters, channels, of_w, of_h, of_d, pads, per_plane, last,
                                     dilations):
         shared = cuda.shared.array(0, u32)
-        product(tensor_map_address(x), tensor_map_address(dy), tensor_map_address(sums), shared_address(shared, i32(0)), tiles,
+        product(tensor_map_address(x), tensor_map_address(dy), tensor_map_address(sums), shared_address(shared, 0), tiles,
                 ((per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
                  (chunks, of_line, filters, channels), (of_w, of_h, of_d, pads, per_plane, last, dilations)), (m, n, matrices))
     return conv_bwd_filter_slabs_wgmma

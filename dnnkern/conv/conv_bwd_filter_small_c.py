@@ -12,7 +12,7 @@ Bound by reading dy, and by mma.sync: 7x7 with stride 2 from 3 to 64 channels mu
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, jit, u32, u64
+from ..device import cuda, device_function, f32, i32, i64, jit, u32
 from ..device.convert import element, permute_bytes
 from ..device.cp_async import commit_copies, copy_async16, wait_copies
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -165,41 +165,41 @@ def kernel(full):
 
         @device_function
         def stage_pixels(to, y, first, f0, K, pixels, count, columns, strides, tid):
-            for i in range(tid, pixels * CHUNKS, i32(THREADS)):
-                pixel, part = i32(i // CHUNKS), i32(i % CHUNKS)
+            for i in range(tid, pixels * CHUNKS, THREADS):
+                pixel, part = i // CHUNKS, i % CHUNKS
                 p, q = divide_remainder(pixel, columns)
                 inside = pixel < count and f0 + 8 * part < K
-                at = i64(i64(first) + i64(p) * strides[1] + i64(q) * strides[2] + (f0 + 8 * part))
-                copy_async16(u32(to + u32(pixel * LINE + 16 * part)), u64(address(y, at if inside else i64(0))), i64(0),
+                at = first + p * strides[1] + q * strides[2] + (f0 + 8 * part)
+                copy_async16(to + u32(pixel * LINE + 16 * part), address(y, at if inside else i64(0)), i64(0),
                              u32(16) if inside else u32(0))
     else:
         @device_function
         def stage_pixels(to, y, first, f0, K, pixels, count, columns, strides, tid):
             for f in range(0, FILTERS, 2):  # neighbouring threads take neighbouring pixels
-                for i in range(tid, pixels, i32(THREADS)):
-                    pixel = i32(i)
+                for i in range(tid, pixels, THREADS):
+                    pixel = i
                     p, q = divide_remainder(pixel, columns)
                     word = u32(0)
                     for e in range(2):
-                        k = i32(i32(f0 + i32(f)) + e)
+                        k = f0 + f + e
                         inside = pixel < count and k < K
-                        at = i64(i64(first) + i64(p) * strides[1] + i64(q) * strides[2] + i64(k) * strides[3])
-                        word = u32(word | u32(u32(load1_nc_if(y, at if inside else i64(0), i32(1) if inside else i32(0))) << u32(16 * e)))
-                    store_shared_u32(u32(to + u32(pixel * LINE + i32(f) * 2)), word)
+                        at = first + p * strides[1] + q * strides[2] + k * strides[3]
+                        word = word | (u32(load1_nc_if(y, at if inside else i64(0), 1 if inside else 0)) << u32(16 * e))
+                    store_shared_u32(to + u32(pixel * LINE + f * 2), word)
 
     @device_function
     def load_filters(i, s):
         """The left operand's 16 filters number i: k, the pixels, are the lines of the transposed matrices."""
         af, from_dy = s
-        ldmatrix_x4_trans(af, i32(4 * i), u32(from_dy + u32(32 * i)))
+        ldmatrix_x4_trans(af, 4 * i, from_dy + u32(32 * i))
     load_all = unrolled(MT, load_filters)
 
     @device_function
     def group(u, s):
         """The products of 16 elements of windows: two tiles of 8 columns, even and odd elements."""
         acc, af, bf, at, offsets = s
-        v0, v1 = load_shared_u32(u32(at[0] + offsets[u])), load_shared_u32(u32(at[1] + offsets[u]))
-        v2, v3 = load_shared_u32(u32(at[2] + offsets[u])), load_shared_u32(u32(at[3] + offsets[u]))
+        v0, v1 = load_shared_u32(at[0] + offsets[u]), load_shared_u32(at[1] + offsets[u])
+        v2, v3 = load_shared_u32(at[2] + offsets[u]), load_shared_u32(at[3] + offsets[u])
         bf[0], bf[1] = permute_bytes(v0, v1, u32(0x5410)), permute_bytes(v2, v3, u32(0x5410))
         bf[2], bf[3] = permute_bytes(v0, v1, u32(0x7632)), permute_bytes(v2, v3, u32(0x7632))
         for i in range(MT):
@@ -211,18 +211,18 @@ def kernel(full):
     def store_group(n, s):
         """The sums of 16 filters and 16 elements: a lane has four neighbouring elements of two filters."""
         acc, sums, at, f0, K, pitch, first_group, g, t = s
-        i, u = i32(n // GROUPS), i32(n % GROUPS)
+        i, u = n // GROUPS, n % GROUPS
         for e in range(4):
-            r, j = place(i32(16 * (first_group + u) + 4 * t + e))
+            r, j = place(16 * (first_group + u) + 4 * t + e)
             if first_group + u < STEPS and r < R and j >= LEAD and j < LAST:
-                column = i32(r * (S * C) + (j - LEAD))
+                column = r * (S * C) + (j - LEAD)
                 if not channel_inner:
-                    tap, channel = split(i32(j - LEAD))
-                    column = i32((channel * R + r) * S + tap)
+                    tap, channel = split(j - LEAD)
+                    column = (channel * R + r) * S + tap
                 for half in range(2):
-                    f = i32(f0 + 16 * i + 8 * half + g)
+                    f = f0 + 16 * i + 8 * half + g
                     if f < K:
-                        sums[i64(at + i64(f) * pitch + column)] = acc[(n * 2 + (e & 1)) * 4 + 2 * half + (e >> 1)]
+                        sums[at + i64(f) * pitch + column] = acc[(n * 2 + (e & 1)) * 4 + 2 * half + (e >> 1)]
     store_all = unrolled(MT * GROUPS, store_group)
 
     @device_function
@@ -230,70 +230,70 @@ def kernel(full):
         """(image, first row, first column) of dy in a tile."""
         rest, column = divide_remainder(tile, across)
         n, row = divide_remainder(rest, down)
-        return n, i32(row * counts[0]), i32(column * counts[1])
+        return n, row * counts[0], column * counts[1]
 
     @device_function
     def stage(to, x, y, tile, counts, down, across, image, x_strides, y_strides, pitch, parts, columns, f0, x_bytes, tid):
         P, Q, K, H, W, stride_h, pad_h, _, rows = image
         n, p0, q0 = locate(tile, counts, down, across)
-        stage_rows(to, x, i64(i64(n) * x_strides[3]), i32(p0 * stride_h - pad_h), i32(q0 * STRIDE - MARGIN), rows, H, i32(W * C), x_strides,
+        stage_rows(to, x, n * x_strides[3], p0 * stride_h - pad_h, q0 * STRIDE - MARGIN, rows, H, W * C, x_strides,
                    pitch, parts, tid)
-        count = i32(min(counts[0], i32(P - p0)) * min(counts[1], i32(Q - q0)))
+        count = min(counts[0], P - p0) * min(counts[1], Q - q0)
         # TILES of one row may be cut short: their pixels count along the row all the same
-        first = i64(i64(n) * y_strides[0] + i64(p0) * y_strides[1] + i64(q0) * y_strides[2])
-        stage_pixels(u32(to + u32(x_bytes)), y, first, f0, K, counts[2], count, columns, y_strides, tid)
+        first = n * y_strides[0] + p0 * y_strides[1] + q0 * y_strides[2]
+        stage_pixels(to + u32(x_bytes), y, first, f0, K, counts[2], count, columns, y_strides, tid)
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def conv_bwd_filter_small_c(x, y, sums, tiles, counts, image, x_strides, y_strides, down, across, columns, parts, pitch, x_bytes,
                                 buffer_size, sums_pitch):
         ring = cuda.shared.array(0, u32)
-        shared = shared_address(ring, i32(0))
-        tid = i32(cuda.threadIdx.x)
-        lane, warp = i32(tid & 31), i32(tid >> 5)
-        g, t = i32(lane >> 2), i32(lane & 3)
-        warp_p, warp_u = i32(warp & (WARPS_P - 1)), i32(warp >> SHIFT)
+        shared = shared_address(ring, 0)
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        g, t = lane >> 2, lane & 3
+        warp_p, warp_u = warp & (WARPS_P - 1), warp >> SHIFT
         P, Q, K, H, W, stride_h, pad_h, step_h, rows = image
-        f0 = i32(i32(cuda.blockIdx.y) * FILTERS)
+        f0 = cuda.blockIdx.y * FILTERS
         acc, af, bf = cuda.local.array(NACC, f32), cuda.local.array(NA, u32), cuda.local.array(4, u32)
         at, offsets = cuda.local.array(4, u32), cuda.local.array(GROUPS, u32)
         for i in range(NACC):
             acc[i] = f32(0)
         for u in range(GROUPS):
-            r, j = place(i32(16 * (warp_u * GROUPS + u) + 2 * g))
-            offsets[u] = u32(i32(r * step_h * pitch + 2 * j) if r < R else i32(0))
+            r, j = place(16 * (warp_u * GROUPS + u) + 2 * g)
+            offsets[u] = u32(r * step_h * pitch + 2 * j if r < R else 0)
         # lane 8 q + r reads line r of matrix q: filters 0 or 8, then pixels 0 or 8
-        from_dy = u32(i32(((lane >> 4) * 8 + (lane & 7)) * LINE + ((lane >> 3) & 1) * 16))
-        tile, buffer = i32(cuda.blockIdx.x), i32(0)
+        from_dy = u32(((lane >> 4) * 8 + (lane & 7)) * LINE + ((lane >> 3) & 1) * 16)
+        tile, buffer = cuda.blockIdx.x, i32(0)
         stage(shared, x, y, tile, counts, down, across, image, x_strides, y_strides, pitch, parts, columns, f0, x_bytes, tid)
         commit_copies()
         while tile < tiles:
             n, p0, q0 = locate(tile, counts, down, across)
-            following = i32(tile + i32(cuda.gridDim.x))
+            following = tile + cuda.gridDim.x
             if following < tiles:
-                stage(u32(shared + u32((1 - buffer) * buffer_size)), x, y, following, counts, down, across, image, x_strides, y_strides,
+                stage(shared + u32((1 - buffer) * buffer_size), x, y, following, counts, down, across, image, x_strides, y_strides,
                       pitch, parts, columns, f0, x_bytes, tid)
             commit_copies()
             arrived()
             cuda.syncthreads()
-            here = u32(shared + u32(buffer * buffer_size))
+            here = shared + u32(buffer * buffer_size)
             shift(here, rows, pitch, parts, tid)
-            begin = u32(here + u32((MARGIN - BEFORE) * 2))
-            count = i32(min(counts[0], i32(P - p0)) * min(counts[1], i32(Q - q0)))
-            for unit in range(16 * warp_p, count, i32(16 * WARPS_P)):
+            begin = here + (MARGIN - BEFORE) * 2
+            count = min(counts[0], P - p0) * min(counts[1], Q - q0)
+            for unit in range(16 * warp_p, count, 16 * WARPS_P):
                 for k in range(4):
-                    i = i32(i32(unit) + 2 * t + (k & 1) + 8 * (k >> 1))
-                    p, q = divide_remainder(i32(min(i, i32(count - 1))), columns)
-                    e = i32(q * STRIDE)
+                    i = unit + 2 * t + (k & 1) + 8 * (k >> 1)
+                    p, q = divide_remainder(min(i, count - 1), columns)
+                    e = q * STRIDE
                     if COPIES == 2:
-                        e = i32(e + (rows * (pitch >> 1) - 1 if (e & 1) != 0 else 0))
-                    at[k] = u32(begin + u32(i32(i32(p * stride_h) * pitch + e * 2)))
-                load_all(i32(0), (af, u32(here + u32(x_bytes) + from_dy + u32(i32(unit) * LINE))))
-                groups(i32(0), (acc, af, bf, at, offsets))
+                        e = e + (rows * (pitch >> 1) - 1 if (e & 1) != 0 else 0)
+                    at[k] = begin + u32(p * stride_h * pitch + e * 2)
+                load_all(0, (af, here + u32(x_bytes) + from_dy + u32(unit * LINE)))
+                groups(0, (acc, af, bf, at, offsets))
             cuda.syncthreads()
-            buffer = i32(1 - buffer)
+            buffer = 1 - buffer
             tile = following
-        part = i64(i64(i32(i32(cuda.blockIdx.x) * WARPS_P + warp_p)) * K * sums_pitch)
-        store_all(i32(0), (acc, sums, part, f0, K, sums_pitch, i32(warp_u * GROUPS), g, t))
+        part = i64(cuda.blockIdx.x * WARPS_P + warp_p) * K * sums_pitch
+        store_all(0, (acc, sums, part, f0, K, sums_pitch, warp_u * GROUPS, g, t))
     return conv_bwd_filter_small_c
 
 

@@ -14,7 +14,7 @@ Bound by writing y: 7x7 with stride 2 from 3 to 64 channels reads 1 byte for eve
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, jit, u32
+from ..device import cuda, device_function, f32, i64, jit, u32
 from ..device.convert import element
 from ..device.cp_async import commit_copies, wait_copies
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -156,30 +156,30 @@ def kernel(full):
     @device_function
     def in_group(j, g):
         """Which of 32 the g-th of group j is: a lane's results are then neighbours along columns."""
-        return i32((g >> 1) * 8 + j * 2 + (g & 1))
+        return (g >> 1) * 8 + j * 2 + (g & 1)
 
     @device_function
     def stage_filters(w, shared, f0, K, strides, tid):
         """w[filter][k], zero beyond K and between windows."""
-        for i in range(tid, FILTERS * KPAIRS, i32(THREADS)):
-            f, pair = i32(i // KPAIRS), i32(i % KPAIRS)
-            r, j = place(i32(2 * pair))
+        for i in range(tid, FILTERS * KPAIRS, THREADS):
+            f, pair = i // KPAIRS, i % KPAIRS
+            r, j = place(2 * pair)
             word = u32(0)
             for e in range(2):
                 ok = f0 + f < K and r < R and j + e >= LEAD and j + e < LAST
-                s, c = split(i32(j + e - LEAD) if ok else i32(0))
-                at = i64(i64(strides[4]) + i64(f0 + f) * strides[0] + i64(r) * strides[2] + i64(s) * strides[3] + i64(c) * strides[1])
-                word = u32(word | u32(u32(load1_nc_if(w, at if ok else i64(0), i32(1) if ok else i32(0))) << u32(16 * e)))
-            store_shared_u32(u32(shared + u32(i32(i) * 4)), word)
+                s, c = split(j + e - LEAD if ok else 0)
+                at = strides[4] + (f0 + f) * strides[0] + r * strides[2] + s * strides[3] + c * strides[1]
+                word = word | (u32(load1_nc_if(w, at if ok else i64(0), 1 if ok else 0)) << u32(16 * e))
+            store_shared_u32(shared + u32(i * 4), word)
 
     @device_function
     def load_filter(slot, s):
         """The words of one slot for the warp's filters."""
         wf, shared, first, g, t = s
-        k, half = i32(slot >> 1), i32(slot & 1)
+        k, half = slot >> 1, slot & 1
         for j in range(4):
-            f = i32(first + (8 * j + g if swap else in_group(j, g)))
-            v = load_shared_u32(u32(shared + u32(i32(f * KPAIRS + slot * 4 + t) * 4)))
+            f = first + (8 * j + g if swap else in_group(j, g))
+            v = load_shared_u32(shared + u32((f * KPAIRS + slot * 4 + t) * 4))
             if swap:
                 wf[k * 8 + (j >> 1) * 4 + 2 * half + (j & 1)] = v
             else:
@@ -190,18 +190,18 @@ def kernel(full):
     def store_run(i, s):
         """Eight neighbouring results: of 16 pixels or filters two rows, each in turn."""
         acc, run, unit, count, base, f, K, g, t, state = s
-        m, half = i32(i >> 1), i32(i & 1)
+        m, half = i >> 1, i & 1
         for j in range(4):
             run[2 * j] = acc[(m * 4 + j) * 4 + 2 * half]
             run[2 * j + 1] = acc[(m * 4 + j) * 4 + 2 * half + 1]
         if swap:
-            row = i32(f + 8 * i + g)
-            if row < K and i32(unit + 8 * t) < count:
-                put(run, i32(0), row, i32(base + unit + 8 * t), state)
+            row = f + 8 * i + g
+            if row < K and unit + 8 * t < count:
+                put(run, 0, row, base + unit + 8 * t, state)
         else:
-            pixel = i32(unit + 8 * i + g)
+            pixel = unit + 8 * i + g
             if pixel < count:
-                put(run, i32(0), i32(base + pixel), i32(f + 8 * t), state)
+                put(run, 0, base + pixel, f + 8 * t, state)
     store_all = unrolled(4, store_run)
 
     @device_function
@@ -209,66 +209,66 @@ def kernel(full):
         """(image, first row, first column) of results of a tile."""
         rest, column = divide_remainder(tile, across)
         n, row = divide_remainder(rest, down)
-        return n, i32(row * counts[0]), i32(column * counts[1])
+        return n, row * counts[0], column * counts[1]
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def conv_fwd_small_c(x, w, y, tiles, counts, image, x_strides, w_strides, down, across, columns, parts, pitch, buffer_size, shape,
                          axes, source, plain, pixel_divisors, tap_divisors, classes, class_divisors, to, res, alpha, beta, bias,
                          bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column):
         ring = cuda.shared.array(0, u32)
-        shared = shared_address(ring, i32(0))
-        tid = i32(cuda.threadIdx.x)
-        lane, warp = i32(tid & 31), i32(tid >> 5)
-        g, t = i32(lane >> 2), i32(lane & 3)
-        warp_p, warp_f = i32(warp & (WARPS_P - 1)), i32(warp >> SHIFT)
+        shared = shared_address(ring, 0)
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        g, t = lane >> 2, lane & 3
+        warp_p, warp_f = warp & (WARPS_P - 1), warp >> SHIFT
         P, Q, K, H, W, stride_h, pad_h, step_h, rows = image
-        f0 = i32(i32(cuda.blockIdx.y) * FILTERS)
+        f0 = cuda.blockIdx.y * FILTERS
         wf, xf, acc = cuda.local.array(WF, u32), cuda.local.array(8, u32), cuda.local.array(32, f32)
         run, at = cuda.local.array(8, f32), cuda.local.array(4, u32)
         offsets, masks = cuda.local.array(SLOTS, u32), cuda.local.array(MASKS, u32)
         stage_filters(w, shared, f0, K, w_strides, tid)
         cuda.syncthreads()
-        load_filters(i32(0), (wf, shared, i32(32 * warp_f), g, t))
-        places(offsets, masks, t, i32(step_h * pitch))
+        load_filters(0, (wf, shared, 32 * warp_f, g, t))
+        places(offsets, masks, t, step_h * pitch)
         cuda.syncthreads()
         v = (shape, axes, source, plain, pixel_divisors, tap_divisors, classes, class_divisors)
-        geo = setup(i32(0), v)
+        geo = setup(0, v)
         epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
-        tile = i32(cuda.blockIdx.x)
+        tile = cuda.blockIdx.x
         n, p0, q0 = locate(tile, counts, down, across)
-        buffer = i32(0)
-        stage_rows(shared, x, i64(i64(n) * x_strides[3]), i32(p0 * stride_h - pad_h), i32(q0 * STRIDE - MARGIN), rows, H, i32(W * C),
+        buffer = 0
+        stage_rows(shared, x, n * x_strides[3], p0 * stride_h - pad_h, q0 * STRIDE - MARGIN, rows, H, W * C,
                    x_strides, pitch, parts, tid)
         commit_copies()
         while tile < tiles:
             n, p0, q0 = locate(tile, counts, down, across)
-            following = i32(tile + i32(cuda.gridDim.x))
+            following = tile + cuda.gridDim.x
             if following < tiles:
                 n1, p1, q1 = locate(following, counts, down, across)
-                stage_rows(u32(shared + u32((1 - buffer) * buffer_size)), x, i64(i64(n1) * x_strides[3]), i32(p1 * stride_h - pad_h),
-                           i32(q1 * STRIDE - MARGIN), rows, H, i32(W * C), x_strides, pitch, parts, tid)
+                stage_rows(shared + u32((1 - buffer) * buffer_size), x, n1 * x_strides[3], p1 * stride_h - pad_h,
+                           q1 * STRIDE - MARGIN, rows, H, W * C, x_strides, pitch, parts, tid)
             commit_copies()
             arrived()
             cuda.syncthreads()
-            shift(u32(shared + u32(buffer * buffer_size)), rows, pitch, parts, tid)
-            begin = u32(shared + u32(buffer * buffer_size + (MARGIN - BEFORE) * 2))
-            count = i32(min(counts[0], i32(P - p0)) * min(counts[1], i32(Q - q0)))
-            base = i32(i32(i32(n * P) + p0) * Q + q0)
-            state = (K, i32(base + count) if swap else K, y, v, geo, to, res, epilogue)
-            for unit in range(32 * warp_p, count, i32(32 * WARPS_P)):
+            shift(shared + u32(buffer * buffer_size), rows, pitch, parts, tid)
+            begin = shared + u32(buffer * buffer_size + (MARGIN - BEFORE) * 2)
+            count = min(counts[0], P - p0) * min(counts[1], Q - q0)
+            base = (n * P + p0) * Q + q0
+            state = (K, base + count if swap else K, y, v, geo, to, res, epilogue)
+            for unit in range(32 * warp_p, count, 32 * WARPS_P):
                 for j in range(4):
-                    i = i32(i32(unit) + (in_group(j, g) if swap else 8 * j + g))
-                    p, q = divide_remainder(i32(min(i, i32(count - 1))), columns)
-                    e = i32(q * STRIDE)
+                    i = unit + (in_group(j, g) if swap else 8 * j + g)
+                    p, q = divide_remainder(min(i, count - 1), columns)
+                    e = q * STRIDE
                     if COPIES == 2:
-                        e = i32(e + (rows * (pitch >> 1) - 1 if (e & 1) != 0 else 0))
-                    at[j] = u32(begin + u32(i32(i32(p * stride_h) * pitch + e * 2)))
+                        e = e + (rows * (pitch >> 1) - 1 if (e & 1) != 0 else 0)
+                    at[j] = begin + u32(p * stride_h * pitch + e * 2)
                 for k in range(32):
                     acc[k] = f32(0)
                 steps((acc, xf, wf, at, offsets, masks))
-                store_all(i32(0), (acc, run, i32(unit), count, base, i32(f0 + 32 * warp_f), K, g, t, state))
+                store_all(0, (acc, run, unit, count, base, f0 + 32 * warp_f, K, g, t, state))
             cuda.syncthreads()
-            buffer = i32(1 - buffer)
+            buffer = 1 - buffer
             tile = following
     return conv_fwd_small_c
 

@@ -181,7 +181,7 @@ def _forward(config):
             residual_at = n * residual_stride.n + o * residual_stride.o + p * residual_stride.p + q * residual_stride.q
             e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at), residual_row,
                  residual_column)
-            y[at + k * y_stride.k] = epilogue(acc, i32(0), k, e)
+            y[at + k * y_stride.k] = epilogue(acc, 0, k, e)
     return conv_fwd_naive
 
 
@@ -221,7 +221,7 @@ def _backward_data(config):
             residual_at = n * residual_stride.n + d * residual_stride.d + h * residual_stride.h + v * residual_stride.w
             e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at), residual_row,
                  residual_column)
-            x[at + c * x_stride.c] = epilogue(acc, i32(0), c, e)
+            x[at + c * x_stride.c] = epilogue(acc, 0, c, e)
     return conv_bwd_data_naive
 
 
@@ -258,7 +258,7 @@ def _backward_filter(config):
                                     part += load_x(x, x_row + v * x_stride.w) * load_y(y, y_row + q * y_stride.q)
                             acc += part
             e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, residual, residual_row, residual_column)
-            w[at] = epilogue(acc, i32(0), i32(0), e)
+            w[at] = epilogue(acc, 0, 0, e)
     return conv_bwd_filter_naive
 
 

@@ -26,7 +26,7 @@ block of 64 x 32 and two matrices a warp.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, jit, u32, u64
+from ..device import cuda, device_function, f32, i64, jit, u32
 from ..device.convert import element
 from ..device.cp_async import commit_copies, copy_async16_if, wait_copies
 from ..device.dot import make_outer
@@ -178,16 +178,16 @@ def _loader(config):
     @device_function
     def image(v, x, mask, sh, sw):
         for i in range(4):
-            line = advance(x, i64(i64(i) * sh))
+            line = advance(x, i * sh)
             for j in range(4):
-                ok = u32(mask & u32(1 << (4 * i + j)))
-                v[4 * i + j] = widen(load1_nc_if(line, i64(j) if row else i64(i64(j) * sw), ok))
+                ok = mask & u32(1 << (4 * i + j))
+                v[4 * i + j] = widen(load1_nc_if(line, i64(j) if row else j * sw, ok))
 
     @device_function
     def put(v, at):
         square(v)
         for i in range(16):
-            store_shared_f32(u32(at + u32(i * MATRIX)), v[i])
+            store_shared_f32(at + u32(i * MATRIX), v[i])
     return image, put
 
 
@@ -215,15 +215,15 @@ def _sums(config):
     def fragments(fa, fb, half, a, b, c, m):
         for g in range(TK // 4):
             i = half * TK + 4 * g
-            fa[i], fa[i + 1], fa[i + 2], fa[i + 3] = load_shared_4f32(u32(a + u32(m * MATRIX_A + (c * BK + g * LK * 4) * 4)))
+            fa[i], fa[i + 1], fa[i + 2], fa[i + 3] = load_shared_4f32(a + u32(m * MATRIX_A + (c * BK + g * LK * 4) * 4))
         for g in range(TT // 4):
             i = half * TT + 4 * g
-            fb[i], fb[i + 1], fb[i + 2], fb[i + 3] = load_shared_4f32(u32(b + u32(m * MATRIX_B + (c * PITCH + g * LT * 4) * 4)))
+            fb[i], fb[i + 1], fb[i + 2], fb[i + 3] = load_shared_4f32(b + u32(m * MATRIX_B + (c * PITCH + g * LT * 4) * 4))
 
     @device_function
     def copy(u, to, ok):
         for i in range(COPIES):
-            copy_async16_if(u32(to + u32(i * THREADS * 16)), u, i64(i * THREADS * 16), ok)
+            copy_async16_if(to + u32(i * THREADS * 16), u, i64(i * THREADS * 16), ok)
 
     def product(m):
         """Loads the fragments of the next matrix, or of the next channel's first, and multiplies those of matrix m."""
@@ -232,9 +232,9 @@ def _sums(config):
         @device_function
         def run(c, s):
             acc, fa, fb, a, b = s
-            k = i32(c * MATS + m)
-            fragments(fa, fb, i32((k + 1) & 1), a, b, i32(c + 1) if last else c, following)
-            outer(acc, fa, i32((k & 1) * TK), fb, i32((k & 1) * TT))
+            k = c * MATS + m
+            fragments(fa, fb, (k + 1) & 1, a, b, c + 1 if last else c, following)
+            outer(acc, fa, (k & 1) * TK, fb, (k & 1) * TT)
         return run
 
     def chain(parts):
@@ -265,30 +265,30 @@ def _sums(config):
     def sums(acc, x, mask, sh, sw, step, u, to_a, to_b, a, b, steps, left):
         v, fa, fb = cuda.local.array(16, f32), cuda.local.array(FA, f32), cuda.local.array(FB, f32)
         image(v, x, mask if left > 0 else u32(0), sh, sw)
-        copy(u, to_a, i32(1))
+        copy(u, to_a, 1)
         commit_copies()
         put(v, to_b)
         wait()
         cuda.syncthreads()
         other = u32(STAGE)  # from the stage that is read to the one that is written
-        fragments(fa, fb, i32(0), a, b, i32(0), i32(0))
+        fragments(fa, fb, 0, a, b, 0, 0)
         while steps > 0:
-            steps = i32(steps - 1)
-            left = i32(left - BC)
-            x, u = advance(x, step), u64(u + u64(CHUNK))
-            more = i32(1) if steps > 0 else i32(0)
+            steps = steps - 1
+            left = left - BC
+            x, u = advance(x, step), u + CHUNK
+            more = 1 if steps > 0 else 0
             # beyond the last channel the mask is empty: what is put then is never read
-            channels(i32(0), (acc, fa, fb, a, b, v, x, mask if left > 0 else u32(0), sh, sw, u, u32(to_a + other), u32(to_b + other), more))
+            channels(0, (acc, fa, fb, a, b, v, x, mask if left > 0 else u32(0), sh, sw, u, to_a + other, to_b + other, more))
             if MATS > 1:
-                all_but_last(i32(BC - 1), (acc, fa, fb, a, b))
+                all_but_last(BC - 1, (acc, fa, fb, a, b))
             commit_copies()
             wait()
             cuda.syncthreads()
-            a, b, to_a, to_b = u32(a + other), u32(b + other), u32(to_a + other), u32(to_b + other)
-            other = u32(u32(0) - other)
+            a, b, to_a, to_b = a + other, b + other, to_a + other, to_b + other
+            other = 0 - other
             if steps > 0:
-                fragments(fa, fb, i32(0), a, b, i32(0), i32(0))
-            outer_last(acc, fa, i32(TK), fb, i32(TT))
+                fragments(fa, fb, 0, a, b, 0, 0)
+            outer_last(acc, fa, TK, fb, TT)
     return sums
 
 
@@ -319,13 +319,13 @@ def _store(config):
             for i in range(4):
                 out[i * VEC + j] = v[(i >> 1) * 4 + (i & 1)]
         for i in range(2):
-            if i32(p + i) < P:
-                line, residual_line = i64(at + i64(i) * sp), i64(residual_at + i64(i) * rp)
+            if p + i < P:
+                line, residual_line = at + i * sp, residual_at + i * rp
                 if last:
                     for j in range(2):
-                        if i32(q + j) < Q:
-                            here, residual_here = i64(line + i64(j) * sq), i64(residual_line + i64(j) * rq)
-                            group_store(out, (2 * i + j) * VEC, i32(0), channel, channels, y, i64(here + i64(channel) * sk), sk,
+                        if q + j < Q:
+                            here, residual_here = line + j * sq, residual_line + j * rq
+                            group_store(out, (2 * i + j) * VEC, 0, channel, channels, y, here + channel * sk, sk,
                                         addends(e, here, residual_here))
                 else:
                     row_store(out, 2 * i, channel, q, Q, y, line, residual_line, (sk, sq, rq), e)
@@ -352,8 +352,8 @@ def kernel(config):
     def lane_places(lane):
         """(along k, along tiles): neighbouring lanes share both alternately, so that fragments touch few different 16 bytes."""
         if LK == 8:
-            return i32((lane >> 1) & 7), i32(((lane >> 4) << 1) | (lane & 1))
-        return i32(((lane >> 4) << 1) | (lane & 1)), i32((lane >> 1) & 7)
+            return (lane >> 1) & 7, ((lane >> 4) << 1) | (lane & 1)
+        return ((lane >> 4) << 1) | (lane & 1), (lane >> 1) & 7
 
     @device_function
     def spread(g, s):
@@ -364,11 +364,11 @@ def kernel(config):
                 for i in range(4):
                     k = (m * TK + 4 * g) * TT + 4 * h
                     if result_last:
-                        to = u32(at + u32(m * EXCHANGE + i32((h * LT * 4 + i) * EXCHANGE_ROW) * 4))
+                        to = at + u32(m * EXCHANGE + (h * LT * 4 + i) * EXCHANGE_ROW * 4)
                         store_shared_4f32(to, acc[k + i], acc[k + TT + i], acc[k + 2 * TT + i], acc[k + 3 * TT + i])
                     else:
                         k += i * TT
-                        to = u32(at + u32(m * EXCHANGE + i32(i * EXCHANGE_ROW + h * LT * 4) * 4))
+                        to = at + u32(m * EXCHANGE + (i * EXCHANGE_ROW + h * LT * 4) * 4)
                         store_shared_4f32(to, acc[k], acc[k + 1], acc[k + 2], acc[k + 3])
 
     @device_function
@@ -380,24 +380,24 @@ def kernel(config):
         spread(g, (acc, at))
         cuda.syncthreads()
         for first in range(0, ITEMS, THREADS):
-            item = i32(tid + first)
+            item = tid + first
             if ITEMS % THREADS == 0 or item < ITEMS:
-                fast, slow = i32(item & (FAST - 1)), i32(item >> SHF)
-                t, row = (slow, i32(fast * 4)) if result_last else (fast, slow)
-                n, rest = divide_remainder(i32(tile0 + t), per_image)
+                fast, slow = item & (FAST - 1), item >> SHF
+                t, row = (slow, fast * 4) if result_last else (fast, slow)
+                n, rest = divide_remainder(tile0 + t, per_image)
                 p, q = divide_remainder(rest, per_row)
-                channel = i32(k0 + g * ROWS + row)
-                if i32(tile0 + t) < tiles and channel < K:
+                channel = k0 + g * ROWS + row
+                if tile0 + t < tiles and channel < K:
                     for i in range(16):
                         if result_last:
-                            word = u32(s0 + u32(i * EXCHANGE) + u32(i32(t * EXCHANGE_ROW + row) * 4))
+                            word = s0 + u32(i * EXCHANGE) + u32((t * EXCHANGE_ROW + row) * 4)
                             c = 4 * i
                             collected[c], collected[c + 1], collected[c + 2], collected[c + 3] = load_shared_4f32(word)
                         else:
-                            collected[i] = load_shared_f32(u32(s0 + u32(i * EXCHANGE) + u32(i32(row * EXCHANGE_ROW + t) * 4)))
-                    p, q = i32(2 * p), i32(2 * q)
-                    out = i64(i64(n) * strides[0] + i64(p) * strides[2] + i64(q) * strides[3])
-                    residual_out = i64(i64(n) * residual_strides[0] + i64(p) * residual_strides[2] + i64(q) * residual_strides[3])
+                            collected[i] = load_shared_f32(s0 + u32(i * EXCHANGE) + u32((row * EXCHANGE_ROW + t) * 4))
+                    p, q = 2 * p, 2 * q
+                    out = n * strides[0] + p * strides[2] + q * strides[3]
+                    residual_out = n * residual_strides[0] + p * residual_strides[2] + q * residual_strides[3]
                     store(collected, channel, K, p, q, P, Q, y, out, residual_out, strides, residual_strides, e)
     finish_all = unrolled(TK // 4, finish)
 
@@ -405,43 +405,43 @@ def kernel(config):
     def conv_winograd(x, u, y, tiles, per_image, per_row, blocks_k, C, K, steps, H, W, P, Q, pad_h, pad_w, strides, y_strides,
                       residual_strides, alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column):
         ring = cuda.shared.array(0, f32)
-        s0 = shared_address(ring, i32(0))
-        tid = i32(cuda.threadIdx.x)
-        lane, warp = i32(tid & 31), i32(tid >> 5)
-        block, kb = divide_remainder(i32(cuda.blockIdx.x), blocks_k)
-        tile0, k0 = i32(block * BT), i32(kb * BK)
+        s0 = shared_address(ring, 0)
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        block, kb = divide_remainder(cuda.blockIdx.x, blocks_k)
+        tile0, k0 = block * BT, kb * BK
         # the tile and channel whose image this thread reads
         if image_last:
-            c, t = i32(tid & (BC - 1)), i32(tid >> SHC)
+            c, t = tid & (BC - 1), tid >> SHC
         else:
-            t, c = i32(tid & (BT - 1)), i32(tid >> SHT)
-        n, rest = divide_remainder(i32(tile0 + t), per_image)
+            t, c = tid & (BT - 1), tid >> SHT
+        n, rest = divide_remainder(tile0 + t, per_image)
         p, q = divide_remainder(rest, per_row)
-        h, w = i32(2 * p - pad_h), i32(2 * q - pad_w)
+        h, w = 2 * p - pad_h, 2 * q - pad_w
         mask, columns = u32(0), u32(0)
         for j in range(4):
-            if 0 <= i32(w + j) and i32(w + j) < W:
-                columns = u32(columns | u32(1 << j))
+            if 0 <= w + j and w + j < W:
+                columns = columns | u32(1 << j)
         for i in range(4):
-            if 0 <= i32(h + i) and i32(h + i) < H:
-                mask = u32(mask | u32(columns << u32(4 * i)))
-        if i32(tile0 + t) >= tiles:
+            if 0 <= h + i and h + i < H:
+                mask = mask | (columns << u32(4 * i))
+        if tile0 + t >= tiles:
             mask = u32(0)
         sn, sc, sh, sw = strides
-        x = advance(x, i64(i64(n) * sn + i64(c) * sc + i64(h) * sh + i64(w) * sw))
-        first = i64(i64(kb) * i64(steps) * i64(16 * BC * BK) + i64(tid * 4))
+        x = advance(x, n * sn + c * sc + h * sh + w * sw)
+        first = kb * i64(steps) * (16 * BC * BK) + tid * 4
         lk, lt = lane_places(lane)
-        a = u32(s0 + u32(warp * (MATS * MATRIX_A)) + u32(lk * 16))
-        b = u32(s0 + u32(warp * (MATS * MATRIX_B)) + u32(16 * MATRIX_A) + u32(lt * 16))
+        a = s0 + u32(warp * (MATS * MATRIX_A)) + u32(lk * 16)
+        b = s0 + u32(warp * (MATS * MATRIX_B)) + 16 * MATRIX_A + u32(lt * 16)
         acc = cuda.local.array(NACC, f32)
         for i in range(NACC):
             acc[i] = f32(0)
-        sums(acc, x, mask, sh, sw, i64(i64(BC) * sc), address(u, first), u32(s0 + u32(tid * 16)),
-             u32(s0 + u32(16 * MATRIX_A) + u32(i32(c * PITCH + t) * 4)), a, b, steps, i32(C - c))
+        sums(acc, x, mask, sh, sw, BC * sc, address(u, first), s0 + u32(tid * 16),
+             s0 + 16 * MATRIX_A + u32((c * PITCH + t) * 4), a, b, steps, C - c)
         row4, column4 = (lt, lk) if result_last else (lk, lt)
-        at = u32(s0 + u32(warp * (MATS * EXCHANGE)) + u32(i32(row4 * EXCHANGE_ROW + column4) * 16))
+        at = s0 + u32(warp * (MATS * EXCHANGE)) + u32((row4 * EXCHANGE_ROW + column4) * 16)
         e = (alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column)
-        finish_all(i32(0), (acc, s0, at, tid, tile0, k0, tiles, per_image, per_row, K, P, Q, y, y_strides, residual_strides, e))
+        finish_all(0, (acc, s0, at, tid, tile0, k0, tiles, per_image, per_row, K, P, Q, y, y_strides, residual_strides, e))
     return conv_winograd
 
 

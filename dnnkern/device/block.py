@@ -42,13 +42,13 @@ def make_block_reduce(combine, threads):
     @device_function
     def reduce(value, scratch, half):
         value = in_warp(value)
-        base = i32(i32(half) * i32(warps))
-        lane = i32(cuda.threadIdx.x & 31)
+        base = half * warps
+        lane = cuda.threadIdx.x & 31
         if lane == 0:
-            scratch[i32(base + i32(cuda.threadIdx.x >> 5))] = value
+            scratch[base + (cuda.threadIdx.x >> 5)] = value
         cuda.syncthreads()
         if butterfly:
-            value = across(scratch[i32(base + (lane & i32(warps - 1)))])
+            value = across(scratch[base + (lane & (warps - 1))])
         else:
             value = scratch[base]
             for w in range(1, warps):
@@ -72,22 +72,22 @@ def make_block_reduce_pair(merge, threads, width=None):
     @device_function
     def reduce(a, b, n, scratch, half):
         for s in range(steps):
-            other = i32(1 << s)
+            other = 1 << s
             a, b = merge(a, b, shuffle_xor(a, other), shuffle_xor(b, other), n)
             n = n + n
         if between:
-            base = i32(i32(half) * i32(2 * warps))
-            lane = i32(cuda.threadIdx.x & 31)
+            base = half * (2 * warps)
+            lane = cuda.threadIdx.x & 31
             if lane == 0:
-                at = i32(base + 2 * i32(cuda.threadIdx.x >> 5))
+                at = base + 2 * (cuda.threadIdx.x >> 5)
                 scratch[at] = a
-                scratch[i32(at + 1)] = b
+                scratch[at + 1] = b
             cuda.syncthreads()
-            at = i32(base + 2 * (lane & i32(warps - 1)))
+            at = base + 2 * (lane & (warps - 1))
             a = scratch[at]
-            b = scratch[i32(at + 1)]
+            b = scratch[at + 1]
             for s in range(warp_steps):
-                other = i32(1 << s)
+                other = 1 << s
                 a, b = merge(a, b, shuffle_xor(a, other), shuffle_xor(b, other), n)
                 n = n + n
         return a, b
@@ -126,6 +126,6 @@ def merge_moments(a, b, a2, b2, n):
 def merge_softmax(a, b, a2, b2, n):
     """a: maximum, b: sum of exp(x - a). A part with no element is (-inf, 0)."""
     m = maximum(a, a2)
-    if m == f32(_NOTHING):
+    if m == _NOTHING:
         return m, b + b2
     return m, b * exp(a - m) + b2 * exp(a2 - m)

@@ -140,7 +140,7 @@ def floats_to_bfloat162(lo, hi):
     """Two float32 rounded to bfloat16, packed: `lo` in the low half."""
     if target_arch() >= 800:
         return _floats_to_bfloat162(lo, hi)
-    return u32(_float_to_bfloat16_sm75(lo) | u32(_float_to_bfloat16_sm75(hi) << 16))
+    return _float_to_bfloat16_sm75(lo) | (_float_to_bfloat16_sm75(hi) << 16)
 
 
 if SIMULATED:
@@ -150,7 +150,7 @@ if SIMULATED:
 else:
     @device_function
     def bfloat162_to_floats(word):
-        return bits_float(u32(word << u32(16))), bits_float(u32(word & u32(0xFFFF0000)))
+        return bits_float(word << 16), bits_float(word & 0xFFFF0000)
 
 
 # ---- tf32: a float32 of which tensor cores read the upper 19 bits
@@ -191,16 +191,16 @@ def _fp8_rounding(largest, smallest_normal, ulp_bits, shift, bias):
     @device_function
     def narrow(value):
         bits = float_bits(value)
-        magnitude = u32(bits & u32(0x7FFFFFFF))
-        sign = u32(u32(bits >> u32(24)) & u32(0x80))
-        if magnitude > u32(0x7F800000):
+        magnitude = bits & 0x7FFFFFFF
+        sign = (bits >> 24) & 0x80
+        if magnitude > 0x7F800000:
             return u32(0x7F)
-        if magnitude > u32(largest):
+        if magnitude > largest:
             magnitude = u32(largest)
-        if magnitude < u32(smallest_normal):
-            return u32(sign | u32(float_bits(f32(bits_float(magnitude) + bits_float(u32(ulp_bits)))) - u32(ulp_bits)))
-        odd = u32(u32(magnitude >> u32(shift)) & u32(1))
-        return u32(sign | u32(u32(u32(magnitude + odd + u32(half)) >> u32(shift)) - u32(bias)))
+        if magnitude < smallest_normal:
+            return sign | (float_bits(bits_float(magnitude) + bits_float(u32(ulp_bits))) - ulp_bits)
+        odd = (magnitude >> shift) & 1
+        return sign | (((magnitude + odd + half) >> shift) - bias)
     return narrow
 
 
@@ -228,10 +228,10 @@ _e4m3x2_to_floats = instruction("{ .reg .b32 p; .reg .b16 l, h; cvt.rn.f16x2.e4m
 
 @device_function
 def _e4m3_to_float_sm75(byte):
-    word = u32(byte)
-    if u32(word & u32(0x7F)) == u32(0x7F):
+    word = byte
+    if word & 0x7F == 0x7F:
         return bits_float(u32(0x7FFFFFFF))
-    return half_to_float(u16(u32(u32(word & u32(0x80)) << u32(8)) | u32(u32(word & u32(0x7F)) << u32(7)))) * f32(256)
+    return half_to_float(u16(((word & 0x80) << 8) | ((word & 0x7F) << 7))) * 256
 
 
 @device_function
@@ -239,7 +239,7 @@ def e4m3x2_to_floats(pair):
     """The two float32 values (low, high) of a 16-bit pair of e4m3."""
     if target_arch() >= 890:
         return _e4m3x2_to_floats(pair)
-    return _e4m3_to_float_sm75(u32(pair) & u32(0xFF)), _e4m3_to_float_sm75(u32(u32(pair) >> u32(8)) & u32(0xFF))
+    return _e4m3_to_float_sm75(pair & u32(0xFF)), _e4m3_to_float_sm75((u32(pair) >> 8) & 0xFF)
 
 
 @device_function
@@ -247,7 +247,7 @@ def floats_to_e4m3x2(lo, hi):
     """Two float32 rounded to e4m3 and saturated at 448, as a 16-bit pair."""
     if target_arch() >= 890:
         return u16(_floats_to_e4m3x2(lo, hi))
-    return u16(_round_e4m3(lo) | u32(_round_e4m3(hi) << u32(8)))
+    return u16(_round_e4m3(lo) | (_round_e4m3(hi) << 8))
 
 
 e5m2x2_to_floats = instruction("{ .reg .b16 l, h; shl.b16 l, $2, 8; and.b16 h, $2, 0xff00; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h; }",
@@ -259,7 +259,7 @@ def floats_to_e5m2x2(lo, hi):
     """Two float32 rounded to e5m2 and saturated at 57344, as a 16-bit pair."""
     if target_arch() >= 890:
         return u16(_floats_to_e5m2x2(lo, hi))
-    return u16(_round_e5m2(lo) | u32(_round_e5m2(hi) << u32(8)))
+    return u16(_round_e5m2(lo) | (_round_e5m2(hi) << 8))
 
 
 # ---- integers: nearest even, then clamped
@@ -352,14 +352,14 @@ def _bytes(widen, narrow):
     """unpack and pack of four one-byte integers."""
     @device_function
     def unpack(word):
-        return (widen(u32(word & u32(255))), widen(u32(u32(word >> u32(8)) & u32(255))), widen(u32(u32(word >> u32(16)) & u32(255))),
-                widen(u32(word >> u32(24))))
+        return (widen(word & 255), widen((word >> 8) & 255), widen((word >> 16) & 255),
+                widen(word >> 24))
 
     @device_function
     def pack(a, b, c, d):
-        low = u32(u32(u32(narrow(a)) & u32(255)) | u32(u32(u32(narrow(b)) & u32(255)) << u32(8)))
-        high = u32(u32(u32(narrow(c)) & u32(255)) | u32(u32(u32(narrow(d)) & u32(255)) << u32(8)))
-        return u32(low | u32(high << u32(16)))
+        low = (u32(narrow(a)) & 255) | ((u32(narrow(b)) & 255) << 8)
+        high = (u32(narrow(c)) & 255) | ((u32(narrow(d)) & 255) << 8)
+        return low | (high << 16)
     return unpack, pack
 
 
@@ -371,17 +371,17 @@ def _fp8(widen_pair, narrow_pair):
 
     @device_function
     def narrow(value):
-        return u8(u32(narrow_pair(value, f32(0))) & u32(0xFF))
+        return u8(narrow_pair(value, f32(0)) & u32(0xFF))
 
     @device_function
     def unpack(word):
-        a, b = widen_pair(u16(u32(word) & u32(0xFFFF)))
-        c, d = widen_pair(u16(u32(word) >> u32(16)))
+        a, b = widen_pair(u16(word & 0xFFFF))
+        c, d = widen_pair(u16(word >> 16))
         return a, b, c, d
 
     @device_function
     def pack(a, b, c, d):
-        return u32(u32(narrow_pair(a, b)) | u32(u32(narrow_pair(c, d)) << u32(16)))
+        return narrow_pair(a, b) | (u32(narrow_pair(c, d)) << 16)
     return widen, narrow, unpack, pack
 
 
@@ -498,11 +498,11 @@ def _integer(name, compute):
     def narrow(value):
         if WRAPS:
             return S(value)
-        return S(i32(min(max(i32(value), i32(LOW)), i32(HIGH))))
+        return S(min(max(value, LOW), HIGH))
 
     if storage.itemsize == 1:
         def unpack(word):
-            return (widen(u8(word)), widen(u8(u32(word >> u32(8)))), widen(u8(u32(word >> u32(16)))), widen(u8(u32(word >> u32(24)))))
+            return (widen(u8(word)), widen(u8(word >> 8)), widen(u8(word >> 16)), widen(u8(word >> 24)))
     elif storage.itemsize == 2:
         def unpack(word):
             return widen(u16(word)), widen(u16(u32(word >> u32(16))))

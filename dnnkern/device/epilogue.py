@@ -102,11 +102,11 @@ class Activation:
 
 
 def _reciprocal64(x):
-    return f64(1) / x
+    return 1 / x
 
 
 def _normal_tail64(a):
-    return f64(0.5) * erfc(a * f64(math.sqrt(0.5))), exp(f64(-0.5) * a * a)
+    return 0.5 * erfc(a * math.sqrt(0.5)), exp(-0.5 * a * a)
 
 
 def _types(compute, short):
@@ -454,12 +454,12 @@ def make_epilogue(spec, result="storage", given=None):
             @device_function
             def packed_given(acc0, acc1, m, n, e, word):
                 low, high = unpack(word)
-                return pack(combine(acc0, m, n, e, low), combine(acc1, m, i32(n + 1), e, high))
+                return pack(combine(acc0, m, n, e, low), combine(acc1, m, n + 1, e, high))
             return packed_given
 
         @device_function
         def packed(acc0, acc1, m, n, e):
-            return pack(transform(acc0, m, n, e), transform(acc1, m, i32(n + 1), e))
+            return pack(transform(acc0, m, n, e), transform(acc1, m, n + 1, e))
         return packed
     if result != "storage":
         raise ValueError(f"make_epilogue: result {result!r}, expected 'storage', 'compute' or 'packed'")

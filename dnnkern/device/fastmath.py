@@ -194,13 +194,13 @@ saturate = instruction("cvt.sat.f32.f32 $0, $1;", ("float32",), ("float32",), pu
 @device_function
 def exp_fast(x):
     """exp(x) of a float32 in two instructions; overflows to infinity and underflows to zero."""
-    return ex2(x * f32(1.4426950408889634))
+    return ex2(x * 1.4426950408889634)
 
 
 @device_function
 def log_fast(x):
     """Natural logarithm of a float32 in two instructions."""
-    return lg2(x) * f32(0.6931471805599453)
+    return lg2(x) * 0.6931471805599453
 
 
 @device_function
@@ -241,7 +241,7 @@ def erfc_positive(z):
 def normal_tail(a):
     """(erfc(a / sqrt 2) / 2, exp(-a*a / 2)) of a float32 a >= 0: the normal distribution's upper tail, and its density but for a factor."""
     t = rcp(fma(a, f32(0.5 * math.sqrt(0.5)), f32(1)))
-    e = ex2(a * a * f32(-0.7213475204444817))
+    e = ex2(a * a * (-0.7213475204444817))
     return _half_polynomial(t) * t * e, e
 
 
@@ -254,7 +254,7 @@ def short_tail(a):
     p = fma(t, p, f32(0.12305292027611496))
     p = fma(t, p, f32(0.12682765482351369))
     p = fma(t, p, f32(0.12768974827725582))
-    e = ex2(a * a * f32(-0.7213475204444817))
+    e = ex2(a * a * (-0.7213475204444817))
     return p * t * e, e
 
 
@@ -272,7 +272,7 @@ def expm1_negative(x):
 @device_function
 def log1p_unit(x):
     """log(1 + x) of a float32 x from 0 to 1: 2 atanh(s) with s = x / (2 + x), a minimax polynomial in s*s."""
-    s = x * rcp(x + f32(2))
+    s = x * rcp(x + 2)
     w = s * s
     p = fma(w, f32(0.28174657318518553), f32(0.27961418820761025))
     p = fma(w, p, f32(0.40024853724655557))

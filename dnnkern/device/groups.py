@@ -44,7 +44,7 @@ def make_reader(dtype, count, words, constant=True, compute=None):
             for v in range(count):
                 value = T(0)
                 if ok:
-                    value = T(load(advance(p, i), i32(v)))
+                    value = T(load(advance(p, i), v))
                 buffer[k + v] = value
 
         @device_function
@@ -58,7 +58,7 @@ def make_reader(dtype, count, words, constant=True, compute=None):
     @device_function
     def fetch(buffer, k, p, i, ok):
         for a in range(accesses):
-            load_into(buffer, i32(k + a * words), as_u32(advance(p, i)), i32(a * words), i32(ok))
+            load_into(buffer, k + a * words, as_u32(advance(p, i)), a * words, i32(ok))
 
     if itemsize == 8:
         join = words_double if dtype == "float64" else unpack_word
@@ -139,9 +139,9 @@ def make_word_writer(length, words):
     def put(q, buffer):
         for a in range(length // words):
             if words == 4:
-                store4_from(q, i32(a * words), buffer, i32(a * words))
+                store4_from(q, a * words, buffer, a * words)
             elif words == 2:
-                store2_from(q, i32(a * words), buffer, i32(a * words))
+                store2_from(q, a * words, buffer, a * words)
             else:
                 q[a] = buffer[a]
     return put
@@ -156,7 +156,7 @@ def make_writer(dtype, count, words):
     if not words:
         def put(p, i, values, k):
             for v in range(count):
-                store(p, i32(i + v), values[k + v])
+                store(p, i + v, values[k + v])
         return device_function(put)
 
     put_words = make_word_writer(length, words)
@@ -168,7 +168,7 @@ def make_writer(dtype, count, words):
                 buffer[2 * v], buffer[2 * v + 1] = double_words(values[k + v])
         elif itemsize == 4:
             for v in range(count):
-                buffer[v] = pack(f32(values[k + v]))
+                buffer[v] = pack(values[k + v])
         else:
             for w in range(length):
                 buffer[w] = pack(values[k + 2 * w], values[k + 2 * w + 1])

@@ -50,7 +50,7 @@ def divide(n, d):
 def divide_remainder(n, d):
     """(n // d[0], n % d[0]) for 0 <= n < 2**31 and `d` from `divisor`; both int32."""
     q = _quotient(u32(n), u32(d[1]), u32(d[2]))
-    return q, i32(n - q * i32(d[0]))
+    return q, n - q * i32(d[0])
 
 
 funnel_shift = instruction("shf.r.wrap.b32 $0, $1, $2, $3;", ("uint32",), ("uint32",) * 3, pure=True,

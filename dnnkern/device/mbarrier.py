@@ -89,8 +89,8 @@ def make_advanced(slots):
     turns where the ring begins again."""
     @device_function
     def advanced(slot, phase):
-        slot = u32(slot + u32(1))
-        if slot == u32(slots):
-            return u32(0), u32(phase ^ u32(1))
+        slot = slot + 1
+        if slot == slots:
+            return u32(0), phase ^ 1
         return slot, phase
     return advanced

@@ -153,21 +153,21 @@ def make_turns(values, cluster):
 
     @device_function
     def send(sums, slots, met, turn):
-        thread, which = i32(cuda.threadIdx.x), i32(turn & i32(TURNS - 1))
+        thread, which = cuda.threadIdx.x, turn & (TURNS - 1)
         if thread < cluster:
             bar = shared_address(met, which)
             if thread == 0:
                 mbarrier_arrive_expect(bar, u32(4 * SENT))
-            to = remote_address(shared_address(slots, i32(i32(which * SENT) + i32(cluster_rank()) * values)), u32(thread))
+            to = remote_address(shared_address(slots, which * SENT + cluster_rank() * values), u32(thread))
             bar = remote_address(bar, u32(thread))
             for v in range(values):
-                store_async_f32(u32(to + u32(4 * v)), sums[v], bar)
+                store_async_f32(to + u32(4 * v), sums[v], bar)
 
     @device_function
     def wait(met, turn):
-        which = i32(turn & i32(TURNS - 1))
-        mbarrier_wait(shared_address(met, which), u32(i32(turn >> LOG) & i32(1)))
-        return i32(which * SENT)
+        which = turn & (TURNS - 1)
+        mbarrier_wait(shared_address(met, which), u32((turn >> LOG) & 1))
+        return which * SENT
     return send, wait
 
 
@@ -181,11 +181,11 @@ def make_ring(ring, values, dims, arrays) -> RingFunctions:
 
     @device_function
     def prepare(landed, met):
-        if i32(cuda.threadIdx.x) == LAST:
+        if cuda.threadIdx.x == LAST:
             for k in range(STAGES):
-                mbarrier_init(shared_address(landed, i32(k)), u32(1))
+                mbarrier_init(shared_address(landed, k), u32(1))
             for k in range(TURNS):
-                mbarrier_init(shared_address(met, i32(k)), u32(1))
+                mbarrier_init(shared_address(met, k), u32(1))
             fence_mbarrier_init()
         cluster_arrive_relaxed()
 
@@ -197,22 +197,22 @@ def make_ring(ring, values, dims, arrays) -> RingFunctions:
     @device_function
     def start(base, landed, stage, p, q, row, step, rows, begin, count, divisors, strides, offsets):
         if row < rows and count > 0:
-            bar, to, first = shared_address(landed, stage), u32(base + u32(stage) * u32(STAGE)), u64(u64(begin) * u64(16))
-            there, nbytes = i32(1), u32(u32(count) * u32(16))
+            bar, to, first = shared_address(landed, stage), base + u32(stage) * STAGE, u64(begin) * 16
+            there, nbytes = i32(1), u32(count) * 16
             for k in range(1, ROWS):
-                there = i32(there + 1) if i32(row + k * step) < rows else there
-            mbarrier_arrive_expect(bar, u32(u32(there * count) * u32(16 * INPUTS)))
+                there = there + 1 if row + k * step < rows else there
+            mbarrier_arrive_expect(bar, u32(there * count) * (16 * INPUTS))
             for k in range(ROWS):
-                n = i32(row + k * step)
+                n = row + k * step
                 if n < rows:
                     places(n, divisors, strides, offsets)
-                    bulk_load(to, u64(address(p, offsets[0]) + first), nbytes, bar)
+                    bulk_load(to, address(p, offsets[0]) + first, nbytes, bar)
                     if INPUTS == 2:
-                        bulk_load(u32(to + u32(CHUNK)), u64(address(q, offsets[1]) + first), nbytes, bar)
-                to = u32(to + u32(INPUTS * CHUNK))
+                        bulk_load(to + CHUNK, address(q, offsets[1]) + first, nbytes, bar)
+                to = to + INPUTS * CHUNK
 
     @device_function
     def fetch(words, j, at, k, a, c):
-        place = u32(at + u32((k * INPUTS + a) * CHUNK + c * LINE))
+        place = at + u32((k * INPUTS + a) * CHUNK + c * LINE)
         words[j], words[j + 1], words[j + 2], words[j + 3] = load_shared_4u32(place)
     return RingFunctions(prepare, start, fetch, send, wait, leave)

@@ -28,7 +28,7 @@ import math
 from dataclasses import dataclass
 from typing import Callable, NamedTuple
 
-from . import cuda, device_function, f32, f64, i32, i64, u16, u32, u64
+from . import cuda, device_function, f32, f64, i32, i64, u16, u32
 from .cluster import cluster_rank, cluster_sync, remote_address, store_remote_f32
 from .convert import bits_float, double_words, element, float_bits, words_double
 from .cp_async import commit_copies, copy_async16_if, wait_copies
@@ -143,7 +143,7 @@ def _with_array(before, a, k):
     @device_function
     def step(index, strides, offsets):
         before(index, strides, offsets)
-        offsets[a] = i64(offsets[a] + i64(index) * strides[k])
+        offsets[a] = offsets[a] + index * strides[k]
     return step
 
 
@@ -176,16 +176,16 @@ def make_row_places64(dims, arrays):
     """`make_row_places` for any number of rows, by division: ``places(row, sizes, strides, offsets)``; slow, and without limits."""
     @device_function
     def places(row, sizes, strides, offsets):
-        rest = i64(row)
+        rest = row
         for a in range(arrays):
             offsets[a] = i64(0)
         for k in range(dims):
             d = dims - 1 - k
-            n = i64(sizes[d])
-            i = i64(rest % n)
-            rest = i64(rest // n)
+            n = sizes[d]
+            i = rest % n
+            rest = rest // n
             for a in range(arrays):
-                offsets[a] = i64(offsets[a] + i * strides[d * arrays + a])
+                offsets[a] = offsets[a] + i * strides[d * arrays + a]
     return places
 
 
@@ -316,18 +316,18 @@ def make_row(held, threads=0) -> Row:
 
     @device_function
     def span(p, length):
-        head = i32(0)
+        head = 0
         if HEADS:
-            head = i32(i32(u32(0) - u32(u32(address(p, 0)) >> u32(ITEM_LOG))) & i32(MASK))
+            head = i32(0 - (u32(address(p, 0)) >> ITEM_LOG)) & MASK
             if head > length:
-                head = i32(length)
-        return head, i32(i32(length - head) >> LOG)
+                head = length
+        return head, (length - head) >> LOG
 
     @device_function
     def load_rest(rest, p, head, units, length, lane):
         for k in range(SINGLES):
-            j = i32(lane + k * LANES)
-            i = j if j < head else i32(j + units * E)
+            j = lane + k * LANES
+            i = j if j < head else j + units * E
             value = Real(NOTHING)
             if i < length:
                 value = load_one(p, i)
@@ -336,8 +336,8 @@ def make_row(held, threads=0) -> Row:
     @device_function
     def store_rest(p, rest, head, units, length, lane):
         for k in range(SINGLES):
-            j = i32(lane + k * LANES)
-            i = j if j < head else i32(j + units * E)
+            j = lane + k * LANES
+            i = j if j < head else j + units * E
             if i < length:
                 store_one(p, i, rest[k])
 
@@ -346,7 +346,7 @@ def make_row(held, threads=0) -> Row:
 
         @device_function
         def read(words, c, p, i, step, ok):
-            load4_nc_if_into(words, 4 * c, as_u32(p), i32(4 * i), i32(ok))
+            load4_nc_if_into(words, 4 * c, as_u32(p), 4 * i, i32(ok))
 
         @device_function
         def unpack(values, words, c):
@@ -358,11 +358,11 @@ def make_row(held, threads=0) -> Row:
 
         @device_function
         def write(p, i, step, words, c):
-            store4_from(as_u32(p), i32(4 * i), words, 4 * c)
+            store4_from(as_u32(p), 4 * i, words, 4 * c)
     elif ITEM == 8:
         @device_function
         def read(words, c, p, i, step, ok):
-            load2_nc_if_into(words, 2 * c, as_u32(p), i64(i64(2 * i) * step), i32(ok))
+            load2_nc_if_into(words, 2 * c, as_u32(p), 2 * i * step, i32(ok))
 
         @device_function
         def unpack(values, words, c):
@@ -374,11 +374,11 @@ def make_row(held, threads=0) -> Row:
 
         @device_function
         def write(p, i, step, words, c):
-            p[i64(i64(i) * step)] = words_double(words[2 * c], words[2 * c + 1])
+            p[i * step] = words_double(words[2 * c], words[2 * c + 1])
     elif ITEM == 4:
         @device_function
         def read(words, c, p, i, step, ok):
-            load1_nc_if_into(words, c, as_u32(p), i64(i64(i) * step), i32(ok))
+            load1_nc_if_into(words, c, as_u32(p), i * step, i32(ok))
 
         @device_function
         def unpack(values, words, c):
@@ -390,13 +390,13 @@ def make_row(held, threads=0) -> Row:
 
         @device_function
         def write(p, i, step, words, c):
-            p[i64(i64(i) * step)] = bits_float(words[c])
+            p[i * step] = bits_float(words[c])
     else:
         widen, narrow = e.widen, e.narrow
 
         @device_function
         def read(words, c, p, i, step, ok):
-            words[c] = u32(load1_nc_if(p, i64(i64(i) * step), i32(ok)))
+            words[c] = u32(load1_nc_if(p, i * step, i32(ok)))
 
         @device_function
         def unpack(values, words, c):
@@ -408,23 +408,23 @@ def make_row(held, threads=0) -> Row:
 
         @device_function
         def write(p, i, step, words, c):
-            p[i64(i64(i) * step)] = u16(words[c])
+            p[i * step] = u16(words[c])
 
     @device_function
     def load(words, p, head, units, lane, step):
         q = advance(p, head)
         for c in range(REGISTERS):
-            i = i32(lane + c * LANES)
+            i = lane + c * LANES
             read(words, c, q, i, step, i < units)
         if LEAST:
             for c in range(REGISTERS):
-                if i32(lane + c * LANES) >= units:
+                if lane + c * LANES >= units:
                     for w in range(PER):
                         words[PER * c + w] = u32(ODD if w & 1 else EVEN)
 
     @device_function
     def store(p, words, c, head, units, lane, step):
-        i = i32(lane + c * LANES)
+        i = lane + c * LANES
         if i < units:
             write(advance(p, head), i, step, words, c)
 
@@ -433,25 +433,25 @@ def make_row(held, threads=0) -> Row:
     @device_function
     def copy(base, p, head, units, lane):
         for c in range(SHARED):
-            i = i32(lane + (REGISTERS + c) * LANES)
-            copy_async16_if(u32(base + u32(c * STRIDE)), u64(address(p, head)), i64(i64(i) * 16), i32(i < units))
+            i = lane + (REGISTERS + c) * LANES
+            copy_async16_if(base + u32(c * STRIDE), address(p, head), i64(i) * 16, i32(i < units))
         commit_copies()
 
     @device_function
     def fetch(words, base, c):
-        words[0], words[1], words[2], words[3] = load_shared_4u32(u32(base + u32(c) * u32(STRIDE)))
+        words[0], words[1], words[2], words[3] = load_shared_4u32(base + u32(c) * STRIDE)
 
     @device_function
     def put(p, words, c, head, units, lane):
-        store4_from(as_u32(advance(p, head)), i32(4 * i32(lane + (c + REGISTERS) * LANES)), words, 0)
+        store4_from(as_u32(advance(p, head)), 4 * (lane + (c + REGISTERS) * LANES), words, 0)
 
     @device_function
     def kept(units, lane):
         landed()
-        count = i32(0)
-        left = i32(units - lane - REGISTERS * LANES)
+        count = 0
+        left = units - lane - REGISTERS * LANES
         if left > 0:
-            count = i32(i32(left + LANES - 1) >> LANES_LOG)
+            count = (left + LANES - 1) >> LANES_LOG
         return count
     return Row(span, load, load_rest, unpack, pack, store, store_rest, copy, fetch, put, kept, read, write)
 
@@ -466,11 +466,11 @@ def make_cluster_pair(merge, blocks):
     """
     @device_function
     def exchange(a, b, n, slots):
-        t = i32(cuda.threadIdx.x)
+        t = cuda.threadIdx.x
         if t < blocks:
-            to = remote_address(shared_address(slots, i32(2 * i32(cluster_rank()))), u32(t))
+            to = remote_address(shared_address(slots, 2 * cluster_rank()), u32(t))
             store_remote_f32(to, a)
-            store_remote_f32(u32(to + u32(4)), b)
+            store_remote_f32(to + 4, b)
         cluster_sync()
         a, b = slots[0], slots[1]
         for k in range(1, blocks):

@@ -3,7 +3,7 @@
 The compiler unrolls a loop of constants itself as long as its body is short. Behind a limit it does not, and arrays that the body indexes
 leave their registers for local memory.
 """
-from . import device_function, i32
+from . import device_function
 
 
 def unrolled(n, body):
@@ -17,5 +17,5 @@ def unrolled(n, body):
     @device_function
     def run(k, s):
         first(k, s)
-        second(i32(k + half), s)
+        second(k + half, s)
     return run

@@ -104,13 +104,13 @@ def thread_id():
 @device_function
 def lane_id():
     """Number of the thread in its warp, in a block whose first dimension is a multiple of 32 or the only one."""
-    return i32(cuda.threadIdx.x & 31)
+    return cuda.threadIdx.x & 31
 
 
 @device_function
 def warp_id():
     """Number of the warp in its block, in a one-dimensional block."""
-    return i32(cuda.threadIdx.x >> 5)
+    return cuda.threadIdx.x >> 5
 
 
 # ---- votes
@@ -165,7 +165,7 @@ def make_reduce(combine, width=32):
     @device_function
     def reduce(value):
         for s in range(steps):
-            value = combine(value, shuffle_xor(value, i32(width >> s + 1)))
+            value = combine(value, shuffle_xor(value, width >> s + 1))
         return value
     return reduce
 
@@ -179,8 +179,8 @@ def make_scan(combine):
     def scan(value):
         lane = lane_id()
         for s in range(5):
-            below = shuffle_up(value, i32(1 << s))
-            if lane >= i32(1 << s):
+            below = shuffle_up(value, 1 << s)
+            if lane >= 1 << s:
                 value = combine(below, value)
         return value
     return scan
@@ -205,7 +205,7 @@ def _redux(modern, otherwise, what):
     def redux(value):
         if target_arch() >= 800:
             return modern(value, u32(FULL))
-        return otherwise(i32(value))
+        return otherwise(value)
     redux.__doc__ = what
     return redux
 

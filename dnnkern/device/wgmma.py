@@ -199,7 +199,7 @@ def matrix_descriptor(leading, stride, swizzle):
 @device_function
 def descriptor(constant, address):
     """The uint64 descriptor of a matrix at shared address `address`; `constant` is a `matrix_descriptor`."""
-    return u64(constant) | u64((address & 0x3FFFF) >> 4)
+    return u64(constant) | ((address & 0x3FFFF) >> 4)
 
 
 def accumulator_place(n, thread, k):

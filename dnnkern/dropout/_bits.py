@@ -32,7 +32,7 @@ def is_kept(words, k, threshold):
     """Whether element k is kept: its half of a word, lower halves first, is the upper half of `threshold` at least."""
     word = words[k >> 1]
     if k & 1 == 0:
-        word = u32(word << u32(16))
+        word = word << 16
     return word >= threshold
 
 
@@ -50,4 +50,4 @@ def make_kept(dtype):
 @device_function
 def bit_of(bits, k):
     """Bit k, which says whether element k is kept."""
-    return u32(u32(bits >> u32(k)) & u32(1)) != u32(0)
+    return (bits >> u32(k)) & 1 != 0

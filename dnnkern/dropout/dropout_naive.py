@@ -53,18 +53,18 @@ def forward_kernel(config):
 
     @jit(launch_bounds=THREADS)
     def dropout_fwd_naive(x, y, mask, elements, sizes, strides, seed, offset, threshold, factor):
-        group = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
-        first = i64(group * GROUP)
+        group = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        first = group * GROUP
         if first < elements:
             words, bits = cuda.local.array(4, u32), u32(0)
             draw(words, 0, seed_of(seed), offset_of(offset), group)
             for k in range(GROUP):
-                if i64(first + k) < elements:
+                if first + k < elements:
                     keep = is_kept(words, k, threshold)
-                    x_at, y_at = offsets(i64(first + k), sizes, strides)
+                    x_at, y_at = offsets(first + k, sizes, strides)
                     store(y, y_at, kept(load(x, x_at), factor, keep))
                     if keep:
-                        bits = u32(bits | u32(1 << k))
+                        bits = bits | u32(1 << k)
             mask[group] = u8(bits)
     return dropout_fwd_naive
 
@@ -77,12 +77,12 @@ def backward_kernel(config):
 
     @jit(launch_bounds=THREADS)
     def dropout_bwd_naive(dy, dx, mask, elements, sizes, strides, factor):
-        group = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
-        first = i64(group * GROUP)
+        group = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        first = group * GROUP
         if first < elements:
             bits = u32(mask[group])
-            for k in range(min(i64(elements - first), i64(GROUP))):
-                dy_at, dx_at = offsets(i64(first + k), sizes, strides)
+            for k in range(min(elements - first, GROUP)):
+                dy_at, dx_at = offsets(first + k, sizes, strides)
                 store(dx, dx_at, kept(load(dy, dy_at), factor, bit_of(bits, k)))
     return dropout_bwd_naive
 

@@ -105,7 +105,7 @@ def forward_kernel(config):
 
     @jit(launch_bounds=(THREADS, 4))
     def dropout_fwd_vector(x, y, mask, count, row, runs, divisors, strides, seed, offset, threshold, factor):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             buffer, values, words = cuda.local.array(LENGTH, SCALAR), cuda.local.array(RUN, T), cuda.local.array(WORDS, u32)
             x_at, y_at = offsets(index, divisors, strides)
@@ -113,30 +113,30 @@ def forward_kernel(config):
             run = index
             if ROWS:
                 _, run = divide_remainder(index, runs)
-            left, group, bits = i32(min(Int(row - Int(run) * Int(RUN)), Int(RUN))), i64(i64(index) * GROUPS), u32(0)
+            left, group, bits = min(Int(row - Int(run) * Int(RUN)), Int(RUN)), i64(index) * GROUPS, u32(0)
             whole = left >= RUN
             if whole:
-                fetch(buffer, 0, x, i32(0), i32(1))
+                fetch(buffer, 0, x, 0, 1)
             for g in range(GROUPS):
-                draw(words, 4 * g, seed_of(seed), offset_of(offset), i64(group + g))
+                draw(words, 4 * g, seed_of(seed), offset_of(offset), group + g)
             if whole:
                 unpack(values, 0, buffer, 0)
                 for k in range(RUN):
                     keep = is_kept(words, k, threshold)
                     values[k] = kept(values[k], factor, keep)
                     if keep:
-                        bits = u32(bits | u32(1 << k))
-                put(y, i32(0), values, 0)
+                        bits = bits | u32(1 << k)
+                put(y, 0, values, 0)
             else:
                 for k in range(RUN):
                     if k < left:
                         keep = is_kept(words, k, threshold)
-                        store(y, i32(k), kept(load(x, i32(k)), factor, keep))
+                        store(y, k, kept(load(x, k), factor, keep))
                         if keep:
-                            bits = u32(bits | u32(1 << k))
+                            bits = bits | u32(1 << k)
             for g in range(GROUPS):
                 if g * GROUP < left:
-                    mask[i64(group + g)] = u8(u32(bits >> u32(8 * g)) & u32(255))
+                    mask[group + g] = u8((bits >> u32(8 * g)) & 255)
     return dropout_fwd_vector
 
 
@@ -149,7 +149,7 @@ def backward_kernel(config):
 
     @jit(launch_bounds=(THREADS, 4))
     def dropout_bwd_vector(dy, dx, mask, count, row, runs, divisors, strides, factor):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             buffer, values, bits = cuda.local.array(LENGTH, SCALAR), cuda.local.array(RUN, T), cuda.local.array(GROUPS, u32)
             dy_at, dx_at = offsets(index, divisors, strides)
@@ -157,19 +157,19 @@ def backward_kernel(config):
             run = index
             if ROWS:
                 _, run = divide_remainder(index, runs)
-            left, group = i32(min(Int(row - Int(run) * Int(RUN)), Int(RUN))), i64(i64(index) * GROUPS)
+            left, group = min(Int(row - Int(run) * Int(RUN)), Int(RUN)), i64(index) * GROUPS
             if left >= RUN:
-                fetch(buffer, 0, dy, i32(0), i32(1))
+                fetch(buffer, 0, dy, 0, 1)
                 for g in range(GROUPS):
-                    bits[g] = u32(mask[i64(group + g)])
+                    bits[g] = u32(mask[group + g])
                 unpack(values, 0, buffer, 0)
                 for k in range(RUN):
                     values[k] = kept(values[k], factor, bit_of(bits[k >> 3], k & 7))
-                put(dx, i32(0), values, 0)
+                put(dx, 0, values, 0)
             else:
                 for k in range(left):
-                    word = u32(mask[i64(group + (k >> 3))])
-                    store(dx, i32(k), kept(load(dy, i32(k)), factor, bit_of(word, k & 7)))
+                    word = u32(mask[group + (k >> 3)])
+                    store(dx, k, kept(load(dy, k), factor, bit_of(word, k & 7)))
     return dropout_bwd_vector
 
 

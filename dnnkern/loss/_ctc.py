@@ -63,27 +63,27 @@ def make_sums(compute) -> Sums:
 
     @device_function
     def ending(row, step, states):
-        found = row[i64(i64(states - 1) * step)]
+        found = row[(states - 1) * step]
         if states > 1:
-            found = add2(found, row[i64(i64(states - 2) * step)])
+            found = add2(found, row[(states - 2) * step])
         return found
 
     @device_function
     def length(lengths, at, most):
         given = i64(lengths[at])
-        found = i32(0)
+        found = 0
         if given > most:
-            found = i32(most)
+            found = most
         elif given > 0:
             found = i32(given)
         return found, given >= 0 and given <= most
 
     @device_function
     def label(targets, at, step, s, classes, blank):
-        found = i32(blank)
+        found = blank
         if s & 1:
-            given = i64(targets[i64(at + i64(s >> 1) * step)])
-            found = i32(-1)
+            given = i64(targets[at + (s >> 1) * step])
+            found = -1
             if given >= 0 and given < classes:
                 found = i32(given)
         return found
@@ -99,21 +99,21 @@ def normalise_kernel(dtype, lanes):
 
     @jit(launch_bounds=THREADS)
     def ctc_normalise(logits, saved, rows, by_samples, classes, states, strides):
-        thread = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
-        row, lane = i32(thread >> LOG), i32(i32(thread) & i32(lanes - 1))
-        n = i32(classes) if row < rows else i32(0)
+        thread = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        row, lane = i32(thread >> LOG), i32(thread) & (lanes - 1)
+        n = classes if row < rows else 0
         t, sample = divide_remainder(row, by_samples)
-        at = i64(i64(t) * strides[0] + i64(sample) * strides[1])
+        at = t * strides[0] + sample * strides[1]
         m = Real(NOTHING)
         for c in range(lane, n, lanes):
-            m = maximum(m, load(logits, i64(at + i64(c) * strides[2])))
+            m = maximum(m, load(logits, at + c * strides[2]))
         m = widest(m)
         low, total = Real(0) if m == Real(NOTHING) else m, Real(0)
         for c in range(lane, n, lanes):
-            total = Real(total + power(Real(load(logits, i64(at + i64(c) * strides[2])) - low)))
+            total = Real(total + power(Real(load(logits, at + c * strides[2]) - low)))
         total = whole(total)
         if n > 0 and lane == 0:
-            saved[i64(i64(sample) * strides[3] + i64(t) * strides[4] + i64(states) * strides[5])] = Real(low + log(total))
+            saved[sample * strides[3] + t * strides[4] + states * strides[5]] = Real(low + log(total))
     return ctc_normalise
 
 

@@ -118,7 +118,7 @@ def make_inverse(compute):
     @device_function
     def inverse(x):
         if compute == "float64":
-            return f64(1) / x
+            return 1 / x
         return rcp(x)
     return inverse
 
@@ -211,7 +211,7 @@ def make_terms(kind) -> Terms:
         loss = Real(w * distance)
         if SMOOTH:
             loss = Real(Real(keep * loss) + Real(share * Real(Real(aimed * shared) - sum_aimed)))
-        if label == i64(IGNORED):
+        if label == IGNORED:
             loss = Real(0)
         elif label < 0:
             loss = Real(math.nan)
@@ -234,7 +234,7 @@ def make_slope(kind):
             each = g
             probability = Real(g * aimed)
         else:
-            if label == i64(IGNORED):
+            if label == IGNORED:
                 g = Real(0)
                 w = Real(0)
             elif label < 0:
@@ -247,7 +247,7 @@ def make_slope(kind):
                 probability = target
                 if SMOOTH:
                     probability = Real(target + Real(each * aimed))
-            elif label == i64(INVALID):
+            elif label == INVALID:
                 probability = g
         return probability, target, each
     return slope

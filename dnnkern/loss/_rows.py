@@ -122,7 +122,7 @@ def make_look(kind):
         if not SOFT:
             label = label_of(targets, to, i64(classes), ignore)
             if label >= 0:
-                w = weigh(weight, i64(label * weight_step))
+                w = weigh(weight, label * weight_step)
         return label, w
 
     @device_function
@@ -173,11 +173,11 @@ def forward_kernel(config):
     else:
         @device_function
         def combine(m, total, scratch):
-            return merge_block(m, total, Real(0), scratch, i32(0))
+            return merge_block(m, total, Real(0), scratch, 0)
 
         @device_function
         def combine_sums(a, b, scratch):
-            return merge_two(a, b, Real(0), scratch, i32(0))
+            return merge_two(a, b, Real(0), scratch, 0)
 
     @jit(launch_bounds=(THREADS, BLOCKS))
     def cross_entropy_fwd_rows(logits, targets, weight, loss, weights, lse, partial, rows, classes, pieces, size, logits_step,
@@ -186,13 +186,13 @@ def forward_kernel(config):
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
         rest, rest_aims, offsets = cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real), cuda.local.array(4, i64)
-        thread = i32(cuda.threadIdx.x)
-        lane = i32(thread & i32(LANES - 1))
-        row, piece = i32(i32(cuda.blockIdx.x) * i32(ROWS) + i32(thread >> LOG)), i32(0)
+        thread = cuda.threadIdx.x
+        lane = thread & (LANES - 1)
+        row, piece = cuda.blockIdx.x * ROWS + (thread >> LOG), i32(0)
         if SPLIT:
-            row, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
-        n = i32(classes) if row < rows else i32(0)
-        places(row if row < rows else i32(0), divisors, strides, offsets)
+            row, piece = divide_remainder(cuda.blockIdx.x, pieces)
+        n = classes if row < rows else 0
+        places(row if row < rows else 0, divisors, strides, offsets)
         x, t = advance(logits, offsets[0]), targets
         if SOFT:
             t = advance(targets, offsets[1])
@@ -211,19 +211,19 @@ def forward_kernel(config):
             for k in range(SINGLES):
                 total = Real(total + rise(rest[k], low))
                 if SHARES:
-                    j = i32(lane + k * LANES)
-                    i = j if j < head else i32(j + units * E)
+                    j = lane + k * LANES
+                    i = j if j < head else j + units * E
                     if i < n:
-                        q = aim(rest_aims[k if SOFT else 0], weigh(weight, i64(i64(i) * weight_step)), keep, share)
+                        q = aim(rest_aims[k if SOFT else 0], weigh(weight, i * weight_step), keep, share)
                         if COUNTED:
                             aimed = Real(aimed + q)
                         sum_aimed = Real(sum_aimed + q * Real(rest[k] - base))
-        end = i32(units)
+        end = units
         if SPLIT:
-            end = min(end, i32(piece * size + size))
-        for first in range(i32(piece * size), end, TURN):
-            left = i32(units - first)
-            load(words, advance(x, i64(i64(first) * E) * logits_step), head, left, lane, logits_step)
+            end = min(end, piece * size + size)
+        for first in range(piece * size, end, TURN):
+            left = units - first
+            load(words, advance(x, i64(first) * E * logits_step), head, left, lane, logits_step)
             if SOFT:
                 load_aims(more, advance(t, i64(i64(first) * E) * targets_step), head, left, lane, targets_step)
             old = level(m)
@@ -239,13 +239,13 @@ def forward_kernel(config):
                 for e in range(E):
                     total = Real(total + rise(values[e], low))
                 if SHARES:
-                    i = i32(lane + c * LANES)
+                    i = lane + c * LANES
                     if i < left:
                         if SOFT:
                             unpack(others, more, c)
-                        at = i32(head + i32(first + i) * E)
+                        at = head + (first + i) * E
                         for e in range(E):
-                            q = aim(others[e], weigh(weight, i64(i64(at + e) * weight_step)), keep, share)
+                            q = aim(others[e], weigh(weight, (at + e) * weight_step), keep, share)
                             if COUNTED:
                                 aimed = Real(aimed + q)
                             sum_aimed = Real(sum_aimed + q * Real(values[e] - base))
@@ -255,29 +255,29 @@ def forward_kernel(config):
                 label, w = look(targets, offsets[1], weight, weight_step, classes, ignore)
                 if not SOFT:
                     if label >= 0:
-                        score = load_one(x, i64(label * logits_step))
+                        score = load_one(x, label * logits_step)
         m, total = combine(m, total, scratch)
         if SHARES:
             aimed, sum_aimed = combine_sums(aimed, sum_aimed, scratch_shares)
         value = Real(0)
         if n > 0 and lane == 0:
             if SPLIT:
-                to = i64(4 * i64(cuda.blockIdx.x))
+                to = 4 * i64(cuda.blockIdx.x)
                 partial[to] = m
-                partial[i64(to + 1)] = total
-                partial[i64(to + 2)] = aimed
-                partial[i64(to + 3)] = sum_aimed
+                partial[to + 1] = total
+                partial[to + 2] = aimed
+                partial[to + 3] = sum_aimed
             else:
                 if not COUNTED:
                     aimed = Real(classes)
                 value = finish(loss, offsets[2], lse, offsets[3], label, score, w, m, total, base, aimed, sum_aimed, keep, share)
         if TOGETHER:
             if NARROW:
-                value, w = merge_two(value, w, Real(0), scratch, i32(0))
+                value, w = merge_two(value, w, Real(0), scratch, 0)
             if thread == 0:
-                loss[i64(cuda.blockIdx.x)] = value
+                loss[cuda.blockIdx.x] = value
                 if MEAN:
-                    weights[i64(cuda.blockIdx.x)] = w
+                    weights[cuda.blockIdx.x] = w
     return cross_entropy_fwd_rows
 
 
@@ -313,13 +313,13 @@ def backward_kernel(config):
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
         values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
         rest, rest_aims, offsets = cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real), cuda.local.array(5, i64)
-        thread = i32(cuda.threadIdx.x)
-        lane = i32(thread & i32(LANES - 1))
-        row, piece = i32(i32(cuda.blockIdx.x) * i32(ROWS) + i32(thread >> LOG)), i32(0)
+        thread = cuda.threadIdx.x
+        lane = thread & (LANES - 1)
+        row, piece = cuda.blockIdx.x * ROWS + (thread >> LOG), i32(0)
         if SPLIT:
-            row, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
-        n = i32(classes) if row < rows else i32(0)
-        places(row if row < rows else i32(0), divisors, strides, offsets)
+            row, piece = divide_remainder(cuda.blockIdx.x, pieces)
+        n = classes if row < rows else 0
+        places(row if row < rows else 0, divisors, strides, offsets)
         x, t, y = scores, targets, advance(gradient, offsets[4])
         if READS:
             x = advance(scores, offsets[1])
@@ -357,10 +357,10 @@ def backward_kernel(config):
             for k in range(i32(pieces[0])):
                 aimed = Real(aimed + partial[i64(i64(row) * i64(pieces[0]) + i64(k))])
         probability, target, each = slope(label, g, w, aimed, keep, share)
-        seen = i32(n)
+        seen = n
         if READS:
             if label == -1:
-                seen = i32(0)
+                seen = 0
             elif n > 0:
                 low = lse[offsets[3]]
         mark = i32(label)
@@ -370,32 +370,32 @@ def backward_kernel(config):
             if SOFT:
                 load_rest(rest_aims, t, head, units, n, lane)
             for k in range(SINGLES):
-                j = i32(lane + k * LANES)
-                i = j if j < head else i32(j + units * E)
+                j = lane + k * LANES
+                i = j if j < head else j + units * E
                 value = probability
                 if READS:
                     value = Real(probability * power(Real(rest[k] - low)))
                 if i < n:
                     if SHARES:
-                        q = aim(rest_aims[k if SOFT else 0], weigh(weight, i64(i64(i) * weight_step)), keep, share)
+                        q = aim(rest_aims[k if SOFT else 0], weigh(weight, i * weight_step), keep, share)
                         value = Real(value - each * q)
                     if not SOFT:
                         if i == mark:
                             value = Real(value - target)
                 rest[k] = value
             store_rest(y, rest, head, units, n, lane)
-        end = i32(units)
+        end = units
         if SPLIT:
-            end = min(end, i32(piece * size + size))
-        mark = i32(mark - head)
-        for first in range(i32(piece * size), end, TURN):
-            left = i32(units - first)
+            end = min(end, piece * size + size)
+        mark = mark - head
+        for first in range(piece * size, end, TURN):
+            left = units - first
             if READS:
-                load(words, advance(x, i64(i64(first) * E) * scores_step), head, left if seen > 0 else i32(0), lane, scores_step)
+                load(words, advance(x, i64(first) * E * scores_step), head, left if seen > 0 else 0, lane, scores_step)
             if SOFT:
                 load(more, advance(t, i64(i64(first) * E) * targets_step), head, left, lane, targets_step)
             for c in range(REGISTERS):
-                at = i32(i32(first + lane + c * LANES) * E)
+                at = (first + lane + c * LANES) * E
                 if READS:
                     unpack(values, words, c)
                     for e in range(E):
@@ -408,14 +408,14 @@ def backward_kernel(config):
                         if SOFT:
                             unpack(others, more, c)
                         for e in range(E):
-                            q = aim(others[e], weigh(weight, i64(i64(head + at + e) * weight_step)), keep, share)
+                            q = aim(others[e], weigh(weight, (head + at + e) * weight_step), keep, share)
                             values[e] = Real(values[e] - each * q)
                 if not SOFT:
                     for e in range(E):
-                        if i32(at + e) == mark:
+                        if at + e == mark:
                             values[e] = Real(values[e] - target)
                 pack(words, c, values)
-                store(advance(y, i64(i64(first) * E) * gradient_step), words, c, head, left, lane, gradient_step)
+                store(advance(y, i64(first) * E * gradient_step), words, c, head, left, lane, gradient_step)
     return cross_entropy_bwd_rows
 
 

@@ -37,15 +37,15 @@ def fold_kernel(compute, weighted, last, threads):
     @jit(launch_bounds=THREADS)
     def loss_fold(values, weights, sums, sums_of_weights, count, per, scale):
         scratch = cuda.shared.array(SCRATCH, Real)
-        thread, block = i32(cuda.threadIdx.x), i64(cuda.blockIdx.x)
-        first = i64(block * per)
-        end = min(i64(first + per), i64(count))
+        thread, block = cuda.threadIdx.x, i64(cuda.blockIdx.x)
+        first = block * per
+        end = min(first + per, count)
         a, w = Real(0), Real(0)
-        for i in range(i64(first + thread), end, i64(THREADS)):
+        for i in range(first + thread, end, i64(THREADS)):
             a = Real(a + values[i])
             if weighted:
                 w = Real(w + weights[i])
-        a, w = reduce(a, w, Real(0), scratch, i32(0))
+        a, w = reduce(a, w, Real(0), scratch, 0)
         if thread == 0:
             if last:
                 sums[0] = Real(a * inverse(w)) if weighted else Real(a * scale)
@@ -125,26 +125,26 @@ def weigh_kernel(kind, dims, whole, threads, wide):
     @jit(launch_bounds=THREADS)
     def loss_weights(targets, weight, sums, total, rows, per, classes, weight_step, ignore, divisors, strides):
         scratch, offsets = cuda.shared.array(SCRATCH, Real), cuda.local.array(1, i64)
-        thread, block = i32(cuda.threadIdx.x), i64(cuda.blockIdx.x)
-        first = i64(block * per)
-        end = min(i64(first + per), i64(rows))
+        thread, block = cuda.threadIdx.x, i64(cuda.blockIdx.x)
+        first = block * per
+        end = min(first + per, rows)
         a = Real(0)
-        for i in range(i64(first + thread), end, i64(THREADS)):
+        for i in range(first + thread, end, i64(THREADS)):
             places(i64(i) if wide else i32(i), divisors, strides, offsets)
             c = label(targets, offsets[0], classes, ignore)
             if c >= 0:
-                a = Real(a + weigh(weight, i64(c * weight_step)))
+                a = Real(a + weigh(weight, c * weight_step))
             elif c != IGNORED:
                 a = Real(a + Real(1))
-        a = reduce(a, scratch, i32(0))
+        a = reduce(a, scratch, 0)
         if thread == 0:
             sums[block] = a
         if whole:
             if block == 0:
                 a = Real(0)
-                for c in range(i64(thread), i64(classes), i64(THREADS)):
-                    a = Real(a + weigh(weight, i64(c * weight_step)))
-                a = reduce(a, scratch, i32(1))
+                for c in range(i64(thread), classes, i64(THREADS)):
+                    a = Real(a + weigh(weight, c * weight_step))
+                a = reduce(a, scratch, 1)
                 if thread == 0:
                     total[0] = a
     return loss_weights

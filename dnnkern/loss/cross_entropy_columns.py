@@ -134,36 +134,36 @@ def forward_kernel(config):
         base, aimed, sum_aimed = cuda.local.array(SUMS, Real), cuda.local.array(SUMS, Real), cuda.local.array(SUMS, Real)
         labels, offsets = cuda.local.array(E, i32), cuda.local.array(4, i64)
         loss_of_all, weight_of_all = Real(0), Real(0)
-        batch, part = divide_remainder(i32(cuda.blockIdx.x), across)
-        group = i32(part * i32(THREADS) + i32(cuda.threadIdx.x))
+        batch, part = divide_remainder(cuda.blockIdx.x, across)
+        group = part * THREADS + cuda.threadIdx.x
         if group < groups:
             places(batch, divisors, strides, offsets)
-            column = i64(i64(group) * E)
-            x, t = advance(logits, i64(offsets[0] + column)), targets
+            column = i64(group) * E
+            x, t = advance(logits, offsets[0] + column), targets
             if SOFT:
-                t = advance(targets, i64(offsets[1] + column))
+                t = advance(targets, offsets[1] + column)
             for e in range(E):
                 m[e] = Real(NOTHING)
                 total[e] = Real(0)
                 score[e] = Real(0)
-                labels[e] = i32(0)
+                labels[e] = 0
                 if not SOFT:
-                    label, _ = look(targets, i64(offsets[1] + i64(column + e) * target_column), weight, i64(0), classes, ignore)
+                    label, _ = look(targets, offsets[1] + (column + e) * target_column, weight, i64(0), classes, ignore)
                     labels[e] = i32(label)
                 if SHARES:
                     base[e] = anchor(load(x, i64(e)))
                     aimed[e] = Real(0)
                     sum_aimed[e] = Real(0)
-            for first in range(i32(0), i32(classes), i32(BATCH)):
+            for first in range(0, classes, BATCH):
                 for k in range(BATCH):
-                    c = i32(first + k)
-                    read(words, k, advance(x, i64(i64(c) * logits_step)), i32(0), i64(1), c < classes)
+                    c = first + k
+                    read(words, k, advance(x, c * logits_step), 0, i64(1), c < classes)
                     if SOFT:
-                        read(more, k, advance(t, i64(i64(c) * targets_step)), i32(0), i64(1), c < classes)
+                        read(more, k, advance(t, c * targets_step), 0, i64(1), c < classes)
                 for e in range(E):
                     low[e] = level(m[e])
                 for k in range(BATCH):
-                    if i32(first + k) < classes:
+                    if first + k < classes:
                         unpack(values, words, k)
                         for e in range(E):
                             m[e] = maximum(m[e], values[e])
@@ -173,12 +173,12 @@ def forward_kernel(config):
                     low[e] = now
                 hold(words)
                 for k in range(BATCH):
-                    c = i32(first + k)
+                    c = first + k
                     if c < classes:
                         unpack(values, words, k)
                         w = Real(1)
                         if SHARES:
-                            w = weigh(weight, i64(i64(c) * weight_step))
+                            w = weigh(weight, c * weight_step)
                         if SOFT:
                             unpack(aims, more, k)
                         for e in range(E):
@@ -195,21 +195,21 @@ def forward_kernel(config):
                 w, origin, aimed_at, products = Real(0), Real(0), Real(classes), Real(0)
                 if not SOFT:
                     if labels[e] >= 0:
-                        w = weigh(weight, i64(i64(labels[e]) * weight_step))
+                        w = weigh(weight, labels[e] * weight_step)
                 if SHARES:
                     origin, products = base[e], sum_aimed[e]
                     if COUNTED:
                         aimed_at = aimed[e]
-                loss_at, lse_at = i64(offsets[2] + i64(column + e) * loss_column), i64(offsets[3] + i64(column + e) * lse_column)
+                loss_at, lse_at = offsets[2] + (column + e) * loss_column, offsets[3] + (column + e) * lse_column
                 value = finish(loss, loss_at, lse, lse_at, i64(labels[e]), score[e], w, m[e], total[e], origin, aimed_at, products, keep,
                                share)
                 loss_of_all = Real(loss_of_all + value)
                 weight_of_all = Real(weight_of_all + w)
         if not EACH:
             scratch = cuda.shared.array(SCRATCH, Real)
-            loss_of_all, weight_of_all = reduce(loss_of_all, weight_of_all, Real(0), scratch, i32(0))
-            if i32(cuda.threadIdx.x) == 0:
-                loss[i64(cuda.blockIdx.x)] = loss_of_all
+            loss_of_all, weight_of_all = reduce(loss_of_all, weight_of_all, Real(0), scratch, 0)
+            if cuda.threadIdx.x == 0:
+                loss[cuda.blockIdx.x] = loss_of_all
                 if MEAN:
                     weights[i64(cuda.blockIdx.x)] = weight_of_all
     return cross_entropy_fwd_columns
@@ -235,58 +235,58 @@ def backward_kernel(config):
         low, probability = cuda.local.array(E, Real), cuda.local.array(E, Real)
         target, each = cuda.local.array(E, Real), cuda.local.array(E, Real)
         labels, offsets = cuda.local.array(E, i32), cuda.local.array(5, i64)
-        batch, part = divide_remainder(i32(cuda.blockIdx.x), across)
-        group = i32(part * i32(THREADS) + i32(cuda.threadIdx.x))
+        batch, part = divide_remainder(cuda.blockIdx.x, across)
+        group = part * THREADS + cuda.threadIdx.x
         if group < groups:
             places(batch, divisors, strides, offsets)
-            column = i64(i64(group) * E)
-            x, t, y = scores, targets, advance(gradient, i64(offsets[4] + column))
+            column = i64(group) * E
+            x, t, y = scores, targets, advance(gradient, offsets[4] + column)
             if READS:
-                x = advance(scores, i64(offsets[1] + column))
+                x = advance(scores, offsets[1] + column)
             if SOFT:
-                t = advance(targets, i64(offsets[2] + column))
+                t = advance(targets, offsets[2] + column)
             for e in range(E):
                 each[e] = Real(0)
             if SOFT:
-                for first in range(i32(0), i32(classes), i32(BATCH)):
+                for first in range(0, classes, BATCH):
                     for k in range(BATCH):
-                        c = i32(first + k)
-                        read(more, k, advance(t, i64(i64(c) * targets_step)), i32(0), i64(1), c < classes)
+                        c = first + k
+                        read(more, k, advance(t, c * targets_step), 0, i64(1), c < classes)
                     for k in range(BATCH):
-                        c = i32(first + k)
+                        c = first + k
                         if c < classes:
                             unpack(aims, more, k)
-                            w = weigh(weight, i64(i64(c) * weight_step))
+                            w = weigh(weight, c * weight_step)
                             for e in range(E):
                                 each[e] = Real(each[e] + aim(aims[e], w, keep, share))
             factor = inverse(totals[0]) if MEAN else Real(1)
             for e in range(E):
-                g = Real(Real(dloss[i64(offsets[0] + i64(column + e) * dloss_column)] * scale) * factor)
+                g = Real(Real(dloss[offsets[0] + (column + e) * dloss_column] * scale) * factor)
                 label, w, aimed = i64(0), Real(0), each[e]
                 if not SOFT:
-                    label, w = look(targets, i64(offsets[2] + i64(column + e) * target_column), weight, weight_step, classes, ignore)
+                    label, w = look(targets, offsets[2] + (column + e) * target_column, weight, weight_step, classes, ignore)
                     if SHARES:
                         aimed = totals[1] if WEIGHTED else Real(classes)
                 labels[e] = i32(label)
                 probability[e], target[e], each[e] = slope(label, g, w, aimed, keep, share)
                 low[e] = Real(0)
                 if READS:
-                    low[e] = lse[i64(offsets[3] + i64(column + e) * lse_column)]
-            for first in range(i32(0), i32(classes), i32(BATCH)):
+                    low[e] = lse[offsets[3] + (column + e) * lse_column]
+            for first in range(0, classes, BATCH):
                 for k in range(BATCH):
-                    c = i32(first + k)
+                    c = first + k
                     if READS:
-                        read(words, k, advance(x, i64(i64(c) * scores_step)), i32(0), i64(1), c < classes)
+                        read(words, k, advance(x, c * scores_step), 0, i64(1), c < classes)
                     if SOFT:
-                        read(more, k, advance(t, i64(i64(c) * targets_step)), i32(0), i64(1), c < classes)
+                        read(more, k, advance(t, c * targets_step), 0, i64(1), c < classes)
                 for k in range(BATCH):
-                    c = i32(first + k)
+                    c = first + k
                     if c < classes:
                         if READS:
                             unpack(values, words, k)
                         w = Real(1)
                         if SHARES:
-                            w = weigh(weight, i64(i64(c) * weight_step))
+                            w = weigh(weight, c * weight_step)
                         if SOFT:
                             unpack(aims, more, k)
                         for e in range(E):
@@ -302,7 +302,7 @@ def backward_kernel(config):
                                     value = Real(value - target[e])
                             values[e] = value
                         pack(words, k, values)
-                        write(advance(y, i64(i64(c) * gradient_step)), i32(0), i64(1), words, k)
+                        write(advance(y, c * gradient_step), 0, i64(1), words, k)
     return cross_entropy_bwd_columns
 
 

@@ -52,26 +52,26 @@ def forward_kernel(kind, dims):
     @jit(launch_bounds=THREADS)
     def cross_entropy_fwd_naive(logits, targets, weight, loss, weights, lse, rows, classes, logits_step, targets_step, weight_step, ignore,
                                 keep, share, sizes, strides):
-        row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             offsets = cuda.local.array(4, i64)
             places(row, sizes, strides, offsets)
             at, to = offsets[0], offsets[1]
             m = Real(NOTHING)
             for c in range(classes):
-                m = maximum(m, load(logits, i64(at + i64(c) * logits_step)))
+                m = maximum(m, load(logits, at + c * logits_step))
             low, base = shift(level(m)), anchor(load(logits, at))
             total, aimed, sum_aimed = Real(0), Real(0), Real(0)
             for first in range(0, classes, STRETCH):
                 part, aims, products = Real(0), Real(0), Real(0)
-                for c in range(first, min(i64(first + STRETCH), i64(classes))):
-                    x = load(logits, i64(at + i64(c) * logits_step))
+                for c in range(first, min(first + STRETCH, classes)):
+                    x = load(logits, at + c * logits_step)
                     part = Real(part + rise(x, low))
                     if SHARES:
                         t = Real(0)
                         if SOFT:
                             t = load(targets, i64(to + i64(c) * targets_step))
-                        q = aim(t, weigh(weight, i64(i64(c) * weight_step)), keep, share)
+                        q = aim(t, weigh(weight, c * weight_step), keep, share)
                         aims = Real(aims + q)
                         products = Real(products + q * Real(x - base))
                 total = Real(total + part)
@@ -83,8 +83,8 @@ def forward_kernel(kind, dims):
             if not SOFT:
                 label = label_of(targets, to, classes, ignore)
                 if label >= 0:
-                    x = load(logits, i64(at + label * logits_step))
-                    w = weigh(weight, i64(label * weight_step))
+                    x = load(logits, at + label * logits_step)
+                    w = weigh(weight, label * weight_step)
             value = conclude(label, Real(gap(x, m) + z), Real(gap(base, m) + z), aimed, sum_aimed, w, keep, share)
             if EACH:
                 loss[offsets[2]] = value
@@ -107,7 +107,7 @@ def backward_kernel(kind, dims):
     @jit(launch_bounds=THREADS)
     def cross_entropy_bwd_naive(dloss, scores, targets, lse, weight, gradient, totals, rows, classes, scores_step, targets_step,
                                 gradient_step, weight_step, ignore, keep, share, scale, sizes, strides):
-        row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             offsets = cuda.local.array(5, i64)
             places(row, sizes, strides, offsets)
@@ -125,7 +125,7 @@ def backward_kernel(kind, dims):
             else:
                 label = label_of(targets, to, classes, ignore)
                 if label >= 0:
-                    w = weigh(weight, i64(label * weight_step))
+                    w = weigh(weight, label * weight_step)
                 if SMOOTH:
                     aimed = totals[1] if WEIGHTED else Real(classes)
             probability, target, each = slope(label, g, w, aimed, keep, share)
@@ -133,16 +133,16 @@ def backward_kernel(kind, dims):
                 value = probability
                 if READS:
                     if label != -1:
-                        value = Real(probability * power(Real(load(scores, i64(at + i64(c) * scores_step)) - low)))
+                        value = Real(probability * power(Real(load(scores, at + c * scores_step) - low)))
                 if SOFT or SMOOTH:
                     t = Real(0)
                     if SOFT:
                         t = load(targets, i64(to + i64(c) * targets_step))
-                    value = Real(value - each * aim(t, weigh(weight, i64(i64(c) * weight_step)), keep, share))
+                    value = Real(value - each * aim(t, weigh(weight, c * weight_step), keep, share))
                 if not SOFT:
                     if c == label:
                         value = Real(value - target)
-                store(gradient, i64(into + i64(c) * gradient_step), value)
+                store(gradient, into + c * gradient_step, value)
     return cross_entropy_bwd_naive
 
 

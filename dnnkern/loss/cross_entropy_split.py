@@ -89,17 +89,17 @@ def merge_kernel(kind, dims):
     def cross_entropy_fwd_merge(logits, targets, weight, loss, weights, lse, partial, rows, classes, pieces, logits_step, targets_step,
                                 weight_step, ignore, keep, share, divisors, strides):
         scratch, offsets = cuda.shared.array(1, Real), cuda.local.array(4, i64)
-        lane, row = i32(cuda.threadIdx.x & 31), i32(i32(cuda.blockIdx.x) * WARPS + i32(cuda.threadIdx.x >> 5))
+        lane, row = cuda.threadIdx.x & 31, cuda.blockIdx.x * WARPS + (cuda.threadIdx.x >> 5)
         if row < rows:
             places(row, divisors, strides, offsets)
             m, total, aimed, sum_aimed = Real(NOTHING), Real(0), Real(0), Real(0)
-            for k in range(lane, i32(pieces), 32):
-                at = i64(4 * i64(i64(row) * i64(pieces) + i64(k)))
-                m, total = merge(m, total, partial[at], partial[i64(at + 1)], Real(0))
-                aimed = Real(aimed + partial[i64(at + 2)])
-                sum_aimed = Real(sum_aimed + partial[i64(at + 3)])
-            m, total = merge_warp(m, total, Real(0), scratch, i32(0))
-            aimed, sum_aimed = merge_two(aimed, sum_aimed, Real(0), scratch, i32(0))
+            for k in range(lane, pieces, 32):
+                at = 4 * (row * i64(pieces) + k)
+                m, total = merge(m, total, partial[at], partial[at + 1], Real(0))
+                aimed = Real(aimed + partial[at + 2])
+                sum_aimed = Real(sum_aimed + partial[at + 3])
+            m, total = merge_warp(m, total, Real(0), scratch, 0)
+            aimed, sum_aimed = merge_two(aimed, sum_aimed, Real(0), scratch, 0)
             if lane == 0:
                 base, score = Real(0), Real(0)
                 if SHARES:
@@ -109,12 +109,12 @@ def merge_kernel(kind, dims):
                 label, w = look(targets, offsets[1], weight, weight_step, classes, ignore)
                 if not SOFT:
                     if label >= 0:
-                        score = load(logits, i64(offsets[0] + label * logits_step))
+                        score = load(logits, offsets[0] + label * logits_step)
                 value = finish(loss, offsets[2], lse, offsets[3], label, score, w, m, total, base, aimed, sum_aimed, keep, share)
                 if not EACH:
-                    loss[i64(row)] = value
+                    loss[row] = value
                 if MEAN:
-                    weights[i64(row)] = w
+                    weights[row] = w
     return cross_entropy_fwd_merge
 
 

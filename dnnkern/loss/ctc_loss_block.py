@@ -97,25 +97,25 @@ def make_chunk(config):
     @device_function
     def fetch(scores, lses, x, row, t, toward, times, classes_of, strides, states):
         for j in range(AHEAD_OF):
-            at = i32(t + toward * j)
+            at = t + toward * j
             if at >= 0 and at < times:
-                lses[j] = row[i64(i64(at) * strides[8] + i64(states) * strides[9])]
+                lses[j] = row[at * strides[8] + states * strides[9]]
                 for k in range(HELD):
                     score = Real(math.nan)
                     if classes_of[k] >= 0:
-                        score = Real(load(x, i64(i64(at) * strides[0] + i64(classes_of[k]) * strides[2])))
+                        score = Real(load(x, at * strides[0] + classes_of[k] * strides[2]))
                     scores[j * HELD + k] = score
 
     @device_function
     def reached(found, row, t, times, own, strides):
-        thread = i32(cuda.threadIdx.x)
+        thread = cuda.threadIdx.x
         for j in range(AHEAD_OF):
-            at = i32(t - j)
+            at = t - j
             if at >= 0 and at < times:
                 for k in range(HELD):
-                    s = i32(thread + k * THREADS)
+                    s = thread + k * THREADS
                     if s < own:
-                        found[j * HELD + k] = row[i64(i64(at) * strides[8] + i64(s) * strides[9])]
+                        found[j * HELD + k] = row[at * strides[8] + s * strides[9]]
 
     @device_function
     def take(scores, later, lses):
@@ -139,65 +139,65 @@ def forward_kernel(config):
         line = cuda.shared.array(0, Real)
         scores, later, lses = cuda.local.array(SCORES, Real), cuda.local.array(SCORES, Real), cuda.local.array(AHEAD_OF, Real)
         classes_of, skips = cuda.local.array(HELD, i32), cuda.local.array(HELD, i32)
-        thread, n, width = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x), i32(states + 2)
-        times, fits = length(input_lengths, i64(i64(n) * strides[5]), steps)
-        count, fits_too = length(target_lengths, i64(i64(n) * strides[6]), i32(states >> 1))
-        own, first = i32(2 * count + 1), i64(i64(n) * strides[3])
-        x, row = advance(logits, i64(i64(n) * strides[1])), advance(saved, i64(i64(n) * strides[7]))
+        thread, n, width = cuda.threadIdx.x, cuda.blockIdx.x, states + 2
+        times, fits = length(input_lengths, n * strides[5], steps)
+        count, fits_too = length(target_lengths, n * strides[6], states >> 1)
+        own, first = 2 * count + 1, n * strides[3]
+        x, row = advance(logits, n * strides[1]), advance(saved, n * strides[7])
         # state s lies at s + 2, behind two that never are; before the first step all is in the first state
         if thread < 2:
             line[thread] = Real(NOTHING)
-            line[i32(width + thread)] = Real(NOTHING)
+            line[width + thread] = Real(NOTHING)
         for k in range(HELD):
-            s = i32(thread + k * THREADS)
-            classes_of[k] = i32(-1)
-            skips[k] = i32(0)
+            s = thread + k * THREADS
+            classes_of[k] = -1
+            skips[k] = 0
             if s < own:
                 classes_of[k] = label(targets, first, strides[4], s, classes, blank)
                 if s > 1:
-                    if label(targets, first, strides[4], i32(s - 2), classes, blank) != classes_of[k]:
-                        skips[k] = i32(1)
+                    if label(targets, first, strides[4], s - 2, classes, blank) != classes_of[k]:
+                        skips[k] = 1
             if s < states:
-                line[i32(s + 2)] = Real(0) if s == 0 else Real(NOTHING)
-        fetch(later, lses, x, row, i32(0), i32(1), times, classes_of, strides, states)
+                line[s + 2] = Real(0) if s == 0 else Real(NOTHING)
+        fetch(later, lses, x, row, 0, 1, times, classes_of, strides, states)
         cuda.syncthreads()
-        for begin in range(i32(0), times, i32(AHEAD_OF)):
+        for begin in range(0, times, AHEAD_OF):
             take(scores, later, lses)
-            fetch(later, lses, x, row, i32(begin + AHEAD_OF), i32(1), times, classes_of, strides, states)
+            fetch(later, lses, x, row, begin + AHEAD_OF, 1, times, classes_of, strides, states)
             for j in range(AHEAD_OF):
-                t = i32(begin + j)
+                t = begin + j
                 if t < times:
-                    old = i32(i32(t & 1) * width)
-                    new = i32(width - old)
+                    old = (t & 1) * width
+                    new = width - old
                     for k in range(HELD):
-                        s = i32(thread + k * THREADS)
+                        s = thread + k * THREADS
                         if s < states:
                             value = Real(NOTHING)
                             if s < own:
                                 d = Real(NOTHING)
                                 if skips[k]:
-                                    d = line[i32(old + s)]
-                                value = Real(scores[j * HELD + k] + add3(line[i32(old + s + 2)], line[i32(old + s + 1)], d))
-                                line[i32(new + s + 2)] = value
-                            row[i64(i64(t) * strides[8] + i64(s) * strides[9])] = value
+                                    d = line[old + s]
+                                value = Real(scores[j * HELD + k] + add3(line[old + s + 2], line[old + s + 1], d))
+                                line[new + s + 2] = value
+                            row[t * strides[8] + s * strides[9]] = value
                     cuda.syncthreads()
-        for t in range(times, i32(steps)):
+        for t in range(times, steps):
             for k in range(HELD):
-                s = i32(thread + k * THREADS)
+                s = thread + k * THREADS
                 if s < states:
-                    row[i64(i64(t) * strides[8] + i64(s) * strides[9])] = Real(NOTHING)
+                    row[t * strides[8] + s * strides[9]] = Real(NOTHING)
         if thread == 0:
-            last = i32(i32(times & 1) * width + own + 1)
+            last = (times & 1) * width + own + 1
             total = line[last]
             if own > 1:
-                total = add2(total, line[i32(last - 1)])
+                total = add2(total, line[last - 1])
             value = Real(-total)
             if zero:
                 if value == Real(math.inf):
                     value = Real(0)
             if not (fits and fits_too):
                 value = Real(math.nan)
-            loss[i64(i64(n) * strides[10])] = value
+            loss[n * strides[10]] = value
     return ctc_fwd_block
 
 
@@ -217,61 +217,61 @@ def backward_kernel(config):
         scores, later, lses = cuda.local.array(SCORES, Real), cuda.local.array(SCORES, Real), cuda.local.array(AHEAD_OF, Real)
         before, coming = cuda.local.array(SCORES, Real), cuda.local.array(SCORES, Real)
         classes_of, skips = cuda.local.array(HELD, i32), cuda.local.array(HELD, i32)
-        thread, n, width = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x), i32(states + 2)
-        times, _ = length(input_lengths, i64(i64(n) * strides[5]), steps)
-        count, _ = length(target_lengths, i64(i64(n) * strides[6]), i32(states >> 1))
-        own, first = i32(2 * count + 1), i64(i64(n) * strides[3])
-        x, row = advance(logits, i64(i64(n) * strides[1])), advance(saved, i64(i64(n) * strides[7]))
-        into = advance(occupied, i64(i64(i64(n) * i64(steps)) * i64(states)))
-        next_of, lead_of = advance(follow, i64(i64(n) * i64(states >> 1))), advance(leads, i64(i64(n) * i64(states >> 1)))
+        thread, n, width = cuda.threadIdx.x, cuda.blockIdx.x, states + 2
+        times, _ = length(input_lengths, n * strides[5], steps)
+        count, _ = length(target_lengths, n * strides[6], states >> 1)
+        own, first = 2 * count + 1, n * strides[3]
+        x, row = advance(logits, n * strides[1]), advance(saved, n * strides[7])
+        into = advance(occupied, n * i64(steps) * states)
+        next_of, lead_of = advance(follow, n * i64(states >> 1)), advance(leads, n * i64(states >> 1))
         # state s lies at s, before two that never are; behind the last step all is in the last state
         for k in range(HELD):
-            s = i32(thread + k * THREADS)
-            classes_of[k] = i32(-1)
-            skips[k] = i32(0)
+            s = thread + k * THREADS
+            classes_of[k] = -1
+            skips[k] = 0
             if s < own:
                 classes_of[k] = label(targets, first, strides[4], s, classes, blank)
                 if s + 2 < own:
-                    if label(targets, first, strides[4], i32(s + 2), classes, blank) != classes_of[k]:
-                        skips[k] = i32(1)
-        for s in range(thread, width, i32(THREADS)):
+                    if label(targets, first, strides[4], s + 2, classes, blank) != classes_of[k]:
+                        skips[k] = 1
+        for s in range(thread, width, THREADS):
             line[s] = Real(0) if s == own - 1 else Real(NOTHING)
-            line[i32(width + s)] = Real(NOTHING)
-        fetch(later, lses, x, row, i32(times - 1), i32(-1), times, classes_of, strides, states)
-        reached(coming, row, i32(times - 1), times, own, strides)
-        for j in range(thread, count, i32(THREADS)):
-            lead_of[j] = i32(1)
+            line[width + s] = Real(NOTHING)
+        fetch(later, lses, x, row, times - 1, -1, times, classes_of, strides, states)
+        reached(coming, row, times - 1, times, own, strides)
+        for j in range(thread, count, THREADS):
+            lead_of[j] = 1
         total = Real(0)
         if times > 0:
-            total = ending(advance(row, i64(i64(times - 1) * strides[8])), strides[9], own)
+            total = ending(advance(row, (times - 1) * strides[8]), strides[9], own)
         cuda.syncthreads()
-        for j in range(thread, count, i32(THREADS)):
-            c, i = label(targets, first, strides[4], i32(2 * j + 1), classes, blank), i32(j + 1)
-            while i < count and label(targets, first, strides[4], i32(2 * i + 1), classes, blank) != c:
-                i = i32(i + 1)
+        for j in range(thread, count, THREADS):
+            c, i = label(targets, first, strides[4], 2 * j + 1, classes, blank), j + 1
+            while i < count and label(targets, first, strides[4], 2 * i + 1, classes, blank) != c:
+                i = i + 1
             next_of[j] = i
             if i < count:
-                lead_of[i] = i32(0)
-        for begin in range(i32(0), times, i32(AHEAD_OF)):
+                lead_of[i] = 0
+        for begin in range(0, times, AHEAD_OF):
             take(scores, later, lses)
             for k in range(SCORES):
                 before[k] = coming[k]
-            fetch(later, lses, x, row, i32(times - 1 - begin - AHEAD_OF), i32(-1), times, classes_of, strides, states)
-            reached(coming, row, i32(times - 1 - begin - AHEAD_OF), times, own, strides)
+            fetch(later, lses, x, row, times - 1 - begin - AHEAD_OF, -1, times, classes_of, strides, states)
+            reached(coming, row, times - 1 - begin - AHEAD_OF, times, own, strides)
             for j in range(AHEAD_OF):
-                t = i32(times - 1 - begin - j)
+                t = times - 1 - begin - j
                 if t >= 0:
-                    old = i32(i32(i32(begin + j) & 1) * width)
-                    new = i32(width - old)
+                    old = ((begin + j) & 1) * width
+                    new = width - old
                     for k in range(HELD):
-                        s = i32(thread + k * THREADS)
+                        s = thread + k * THREADS
                         if s < own:
                             d = Real(NOTHING)
                             if skips[k]:
-                                d = line[i32(old + s + 2)]
-                            rest = add3(line[i32(old + s)], line[i32(old + s + 1)], d)
-                            line[i32(new + s)] = Real(rest + scores[j * HELD + k])
-                            into[i64(i64(t) * i64(states) + i64(s))] = power(Real(Real(before[j * HELD + k] + rest) - total))
+                                d = line[old + s + 2]
+                            rest = add3(line[old + s], line[old + s + 1], d)
+                            line[new + s] = Real(rest + scores[j * HELD + k])
+                            into[t * i64(states) + s] = power(Real(Real(before[j * HELD + k] + rest) - total))
                     cuda.syncthreads()
     return ctc_bwd_block
 
@@ -287,18 +287,18 @@ def gradient_kernel(dtype, threads):
     @jit(launch_bounds=threads)
     def ctc_gradient_rows(logits, targets, input_lengths, target_lengths, saved, dloss, dlogits, steps, samples, classes, states, blank,
                           strides, occupied, follow, leads, zero, by_samples):
-        scratch, thread = cuda.shared.array(SCRATCH, Real), i32(cuda.threadIdx.x)
-        t, n = divide_remainder(i32(cuda.blockIdx.x), by_samples)
-        times, fits = length(input_lengths, i64(i64(n) * strides[5]), steps)
-        count, fits_too = length(target_lengths, i64(i64(n) * strides[6]), i32(states >> 1))
-        x = advance(logits, i64(i64(t) * strides[0] + i64(n) * strides[1]))
-        y = advance(dlogits, i64(i64(t) * strides[11] + i64(n) * strides[12]))
-        row, first = advance(saved, i64(i64(n) * strides[7])), i64(i64(n) * strides[3])
+        scratch, thread = cuda.shared.array(SCRATCH, Real), cuda.threadIdx.x
+        t, n = divide_remainder(cuda.blockIdx.x, by_samples)
+        times, fits = length(input_lengths, n * strides[5], steps)
+        count, fits_too = length(target_lengths, n * strides[6], states >> 1)
+        x = advance(logits, t * strides[0] + n * strides[1])
+        y = advance(dlogits, t * strides[11] + n * strides[12])
+        row, first = advance(saved, n * strides[7]), n * strides[3]
         g, lse = Real(0), Real(0)
         if t < times:
-            lse = row[i64(i64(t) * strides[8] + i64(states) * strides[9])]
-            total = ending(advance(row, i64(i64(times - 1) * strides[8])), strides[9], i32(2 * count + 1))
-            g = dloss[i64(i64(n) * strides[10])]
+            lse = row[t * strides[8] + states * strides[9]]
+            total = ending(advance(row, (times - 1) * strides[8]), strides[9], 2 * count + 1)
+            g = dloss[n * strides[10]]
             if total != total or total == Real(NOTHING) and not zero:
                 g = Real(math.nan)
             elif total == Real(NOTHING):
@@ -306,31 +306,31 @@ def gradient_kernel(dtype, threads):
         if not (fits and fits_too):
             g = Real(math.nan)
         if g == Real(0) or g != g:  # the same everywhere, whatever the logits are
-            for c in range(thread, i32(classes), i32(threads)):
-                store(y, i64(i64(c) * strides[13]), g)
+            for c in range(thread, classes, threads):
+                store(y, c * strides[13], g)
         else:
-            for c in range(thread, i32(classes), i32(threads)):
-                value = power(Real(load(x, i64(i64(c) * strides[2])) - lse))
-                store(y, i64(i64(c) * strides[13]), Real(g * value))
-            state = advance(occupied, i64(i64(i64(n) * i64(steps) + i64(t)) * i64(states)))
+            for c in range(thread, classes, threads):
+                value = power(Real(load(x, c * strides[2]) - lse))
+                store(y, c * strides[13], Real(g * value))
+            state = advance(occupied, (n * i64(steps) + t) * states)
             blanks = Real(0)
-            for s in range(thread, i32(2 * count + 1), i32(threads)):
-                if label(targets, first, strides[4], i32(s), classes, blank) == blank:
-                    blanks = Real(blanks + state[i64(s)])
-            blanks = reduce(blanks, scratch, i32(0))
+            for s in range(thread, 2 * count + 1, threads):
+                if label(targets, first, strides[4], s, classes, blank) == blank:
+                    blanks = Real(blanks + state[s])
+            blanks = reduce(blanks, scratch, 0)
             if thread == 0:
-                value = power(Real(load(x, i64(i64(blank) * strides[2])) - lse))
-                store(y, i64(i64(blank) * strides[13]), Real(g * Real(value - blanks)))
-            labels = i64(i64(n) * i64(states >> 1))
-            for j in range(thread, count, i32(threads)):
-                c = label(targets, first, strides[4], i32(2 * j + 1), classes, blank)
-                if c >= 0 and c != blank and leads[i64(labels + i64(j))]:
-                    value, k = power(Real(load(x, i64(i64(c) * strides[2])) - lse)), i32(j)
+                value = power(Real(load(x, blank * strides[2]) - lse))
+                store(y, blank * strides[13], Real(g * Real(value - blanks)))
+            labels = n * i64(states >> 1)
+            for j in range(thread, count, threads):
+                c = label(targets, first, strides[4], 2 * j + 1, classes, blank)
+                if c >= 0 and c != blank and leads[labels + j]:
+                    value, k = power(Real(load(x, c * strides[2]) - lse)), j
                     inside = Real(0)
                     while k < count:
-                        inside = Real(inside + state[i64(2 * k + 1)])
-                        k = i32(follow[i64(labels + i64(k))])
-                    store(y, i64(i64(c) * strides[13]), Real(g * Real(value - inside)))
+                        inside = Real(inside + state[2 * k + 1])
+                        k = follow[labels + k]
+                    store(y, c * strides[13], Real(g * Real(value - inside)))
     return ctc_gradient_rows
 
 

@@ -45,47 +45,47 @@ def forward_kernel(dtype):
 
     @jit(launch_bounds=WARP)
     def ctc_fwd_naive(logits, targets, input_lengths, target_lengths, saved, loss, steps, samples, classes, states, blank, strides, zero):
-        n = i32(i32(cuda.blockIdx.x) * i32(WARP) + i32(cuda.threadIdx.x))
+        n = cuda.blockIdx.x * WARP + cuda.threadIdx.x
         if n < samples:
-            times, fits = length(input_lengths, i64(i64(n) * strides[5]), steps)
-            count, fits_too = length(target_lengths, i64(i64(n) * strides[6]), i32(states >> 1))
-            own, first = i32(2 * count + 1), i64(i64(n) * strides[3])
-            x, row = advance(logits, i64(i64(n) * strides[1])), advance(saved, i64(i64(n) * strides[7]))
+            times, fits = length(input_lengths, n * strides[5], steps)
+            count, fits_too = length(target_lengths, n * strides[6], states >> 1)
+            own, first = 2 * count + 1, n * strides[3]
+            x, row = advance(logits, n * strides[1]), advance(saved, n * strides[7])
             for t in range(steps):
-                lse = row[i64(i64(states) * strides[9])]
+                lse = row[states * strides[9]]
                 for s in range(states):
                     value = Real(NOTHING)
                     if t < times and s < own:
-                        c = label(targets, first, strides[4], i32(s), classes, blank)
+                        c = label(targets, first, strides[4], s, classes, blank)
                         if c < 0:
                             value = Real(math.nan)
                         else:
-                            score = Real(load(x, i64(i64(t) * strides[0] + i64(c) * strides[2])) - lse)
+                            score = Real(load(x, t * strides[0] + c * strides[2]) - lse)
                             a, b, d = Real(NOTHING), Real(NOTHING), Real(NOTHING)
                             if t == 0:
                                 if s < 2:
                                     a = Real(0)
                             else:
-                                old = advance(row, i64(-strides[8]))
-                                a = old[i64(i64(s) * strides[9])]
+                                old = advance(row, -strides[8])
+                                a = old[s * strides[9]]
                                 if s > 0:
-                                    b = old[i64(i64(s - 1) * strides[9])]
+                                    b = old[(s - 1) * strides[9]]
                                 if s > 1:
-                                    if label(targets, first, strides[4], i32(s - 2), classes, blank) != c:
-                                        d = old[i64(i64(s - 2) * strides[9])]
+                                    if label(targets, first, strides[4], s - 2, classes, blank) != c:
+                                        d = old[(s - 2) * strides[9]]
                             value = Real(score + add3(a, b, d))
-                    row[i64(i64(s) * strides[9])] = value
+                    row[s * strides[9]] = value
                 row = advance(row, strides[8])
             total = Real(0) if own == 1 else Real(NOTHING)
             if times > 0:
-                total = ending(advance(saved, i64(i64(n) * strides[7] + i64(times - 1) * strides[8])), strides[9], own)
+                total = ending(advance(saved, n * strides[7] + (times - 1) * strides[8]), strides[9], own)
             value = Real(-total)
             if zero:
                 if value == Real(math.inf):
                     value = Real(0)
             if not (fits and fits_too):
                 value = Real(math.nan)
-            loss[i64(i64(n) * strides[10])] = value
+            loss[n * strides[10]] = value
     return ctc_fwd_naive
 
 
@@ -99,23 +99,23 @@ def backward_kernel(dtype):
     @jit(launch_bounds=WARP)
     def ctc_bwd_naive(logits, targets, input_lengths, target_lengths, saved, steps, samples, classes, states, blank, strides, behind,
                       occupied):
-        n = i32(i32(cuda.blockIdx.x) * i32(WARP) + i32(cuda.threadIdx.x))
+        n = cuda.blockIdx.x * WARP + cuda.threadIdx.x
         if n < samples:
-            times, _ = length(input_lengths, i64(i64(n) * strides[5]), steps)
-            count, _ = length(target_lengths, i64(i64(n) * strides[6]), i32(states >> 1))
-            own, first = i32(2 * count + 1), i64(i64(n) * strides[3])
-            x, alpha = advance(logits, i64(i64(n) * strides[1])), advance(saved, i64(i64(n) * strides[7]))
-            beta = advance(behind, i64(i64(n) * i64(states)))
+            times, _ = length(input_lengths, n * strides[5], steps)
+            count, _ = length(target_lengths, n * strides[6], states >> 1)
+            own, first = 2 * count + 1, n * strides[3]
+            x, alpha = advance(logits, n * strides[1]), advance(saved, n * strides[7])
+            beta = advance(behind, n * i64(states))
             total = Real(0)
             if times > 0:
-                total = ending(advance(alpha, i64(i64(times - 1) * strides[8])), strides[9], own)
+                total = ending(advance(alpha, (times - 1) * strides[8]), strides[9], own)
             for k in range(times):
-                t = i32(times - 1 - k)
-                row = advance(alpha, i64(i64(t) * strides[8]))
-                lse = row[i64(i64(states) * strides[9])]
-                into = advance(occupied, i64(i64(i64(n) * i64(steps) + i64(t)) * i64(states)))
+                t = times - 1 - k
+                row = advance(alpha, t * strides[8])
+                lse = row[states * strides[9]]
+                into = advance(occupied, (n * i64(steps) + t) * states)
                 for s in range(own):
-                    c = label(targets, first, strides[4], i32(s), classes, blank)
+                    c = label(targets, first, strides[4], s, classes, blank)
                     a, b, d = Real(NOTHING), Real(NOTHING), Real(NOTHING)
                     if k == 0:
                         if s >= own - 2:
@@ -123,14 +123,14 @@ def backward_kernel(dtype):
                     else:
                         a = beta[s]
                         if s + 1 < own:
-                            b = beta[i64(s + 1)]
+                            b = beta[s + 1]
                         if s + 2 < own:
-                            if label(targets, first, strides[4], i32(s + 2), classes, blank) != c:
-                                d = beta[i64(s + 2)]
+                            if label(targets, first, strides[4], s + 2, classes, blank) != c:
+                                d = beta[s + 2]
                     rest, score = add3(a, b, d), Real(math.nan)
-                    into[s] = power(Real(Real(row[i64(i64(s) * strides[9])] + rest) - total))
+                    into[s] = power(Real(Real(row[s * strides[9]] + rest) - total))
                     if c >= 0:
-                        score = Real(load(x, i64(i64(t) * strides[0] + i64(c) * strides[2])) - lse)
+                        score = Real(load(x, t * strides[0] + c * strides[2]) - lse)
                     beta[s] = Real(rest + score)
     return ctc_bwd_naive
 
@@ -145,32 +145,32 @@ def gradient_kernel(dtype):
     @jit(launch_bounds=THREADS)
     def ctc_gradient_naive(logits, targets, input_lengths, target_lengths, saved, dloss, dlogits, steps, samples, classes, states, blank,
                            strides, occupied, zero):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
-        if i < i64(i64(steps) * i64(samples)) * i64(classes):
-            row = i64(i // i64(classes))
-            c = i32(i - row * i64(classes))
-            t = i32(row // i64(samples))
-            n = i32(row - i64(t) * i64(samples))
-            times, fits = length(input_lengths, i64(i64(n) * strides[5]), steps)
-            count, fits_too = length(target_lengths, i64(i64(n) * strides[6]), i32(states >> 1))
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        if i < steps * i64(samples) * classes:
+            row = i // classes
+            c = i32(i - row * classes)
+            t = i32(row // samples)
+            n = i32(row - t * i64(samples))
+            times, fits = length(input_lengths, n * strides[5], steps)
+            count, fits_too = length(target_lengths, n * strides[6], states >> 1)
             value = Real(0)
             if t < times:
-                own, alpha = i32(2 * count + 1), advance(saved, i64(i64(n) * strides[7]))
-                total = ending(advance(alpha, i64(i64(times - 1) * strides[8])), strides[9], own)
+                own, alpha = 2 * count + 1, advance(saved, n * strides[7])
+                total = ending(advance(alpha, (times - 1) * strides[8]), strides[9], own)
                 if not zero or total != Real(NOTHING):
-                    lse = alpha[i64(i64(t) * strides[8] + i64(states) * strides[9])]
-                    x = load(logits, i64(i64(t) * strides[0] + i64(n) * strides[1] + i64(c) * strides[2]))
+                    lse = alpha[t * strides[8] + states * strides[9]]
+                    x = load(logits, t * strides[0] + n * strides[1] + c * strides[2])
                     value = power(Real(x - lse))
-                    own_row = advance(occupied, i64(i64(i64(n) * i64(steps) + i64(t)) * i64(states)))
+                    own_row = advance(occupied, (n * i64(steps) + t) * states)
                     for s in range(own):
-                        if label(targets, i64(i64(n) * strides[3]), strides[4], i32(s), classes, blank) == c:
-                            value = Real(value - own_row[i64(s)])
-                    value = Real(value * dloss[i64(i64(n) * strides[10])])
+                        if label(targets, n * strides[3], strides[4], s, classes, blank) == c:
+                            value = Real(value - own_row[s])
+                    value = Real(value * dloss[n * strides[10]])
                     if total == Real(NOTHING) or total != total:
                         value = Real(math.nan)
             if not (fits and fits_too):
                 value = Real(math.nan)
-            store(dlogits, i64(i64(t) * strides[11] + i64(n) * strides[12] + i64(c) * strides[13]), value)
+            store(dlogits, t * strides[11] + n * strides[12] + c * strides[13], value)
     return ctc_gradient_naive
 
 

@@ -4,7 +4,7 @@ Each element's place is computed by division, for any strides and any number of 
 """
 import functools
 
-from ..device import cuda, f32, f64, i32, i64, jit
+from ..device import cuda, f32, f64, i64, jit
 from ..device.block import add, make_block_reduce
 from ..device.convert import element
 from ..device.index import ceil_div
@@ -53,9 +53,9 @@ def kernel(dtype, compute, each, forward, dims):
     @jit(launch_bounds=THREADS)
     def mse_loss_naive(x, target, loss, dx, size, per, scale, sizes, strides):
         scratch, offsets = cuda.shared.array(SCRATCH, Real), cuda.local.array(arrays, i64)
-        first = i64(i64(cuda.blockIdx.x) * per)
-        end = min(i64(first + per), i64(size))
-        i, total = i64(first + cuda.threadIdx.x), Real(0)
+        first = cuda.blockIdx.x * per
+        end = min(first + per, size)
+        i, total = first + cuda.threadIdx.x, Real(0)
         while i < end:
             places(i, sizes, strides, offsets)
             d = Real(load(x, offsets[0]) - load(target, offsets[1]))
@@ -66,11 +66,11 @@ def kernel(dtype, compute, each, forward, dims):
             else:
                 g = loss[offsets[2]] if each else loss[0]
                 store(dx, offsets[2 + each], Real(Real(g * scale) * d))
-            i = i64(i + THREADS)
+            i = i + THREADS
         if STEP:
-            total = reduce(total, scratch, i32(0))
-            if i32(cuda.threadIdx.x) == 0:
-                loss[i64(cuda.blockIdx.x)] = total
+            total = reduce(total, scratch, 0)
+            if cuda.threadIdx.x == 0:
+                loss[cuda.blockIdx.x] = total
     return mse_loss_naive
 
 

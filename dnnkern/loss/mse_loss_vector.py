@@ -6,7 +6,7 @@ everything once; where losses are added, blocks walk the arrays with the grid's 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, f32, f64, i32, i64, jit
+from ..device import cuda, f32, f64, i64, jit
 from ..device.block import add, make_block_reduce
 from ..device.convert import element
 from ..device.groups import make_flight, make_reader, make_writer
@@ -96,21 +96,21 @@ def kernel(dtype, compute, each, forward, config):
         a, b = cuda.local.array(LENGTH, SCALAR), cuda.local.array(LENGTH, SCALAR)
         losses, some, others = cuda.local.array(LOSSES, NUMBER), cuda.local.array(VECTOR, Real), cuda.local.array(VECTOR, Real)
         slopes = cuda.local.array(VECTOR, Real)
-        thread, units, total, g = i32(cuda.threadIdx.x), i64(i64(size) // VECTOR), Real(0), Real(scale)
+        thread, units, total, g = cuda.threadIdx.x, size // VECTOR, Real(0), Real(scale)
         if not forward:
             if not each:
                 g = Real(loss[0] * scale)
-        first = i64(i64(cuda.blockIdx.x) * TURN + thread)
+        first = i64(cuda.blockIdx.x) * TURN + thread
         while first < units:
             for u in range(COUNT):
-                i = i64(first + u * THREADS)
+                i = first + u * THREADS
                 ok = i < units
-                fetch(a, u, x, i64(i * VECTOR), ok)
-                fetch(b, u, target, i64(i * VECTOR), ok)
+                fetch(a, u, x, i * VECTOR, ok)
+                fetch(b, u, target, i * VECTOR, ok)
                 if READS:
-                    fetch_loss(losses, u * NUMBERS, loss, i64(i * VECTOR), ok)
+                    fetch_loss(losses, u * NUMBERS, loss, i * VECTOR, ok)
             for u in range(COUNT):
-                i = i64(first + u * THREADS)
+                i = first + u * THREADS
                 if i < units:
                     values(some, a, u)
                     values(others, b, u)
@@ -127,13 +127,13 @@ def kernel(dtype, compute, each, forward, config):
                         else:
                             some[v] = Real(g * d)
                     if not forward:
-                        put(advance(dx, i64(i * VECTOR)), i32(0), some, 0)
+                        put(advance(dx, i * VECTOR), 0, some, 0)
                     elif each:
-                        put_loss(advance(loss, i64(i * VECTOR)), i32(0), some, 0)
-            first = i64(first + i64(cuda.gridDim.x) * TURN)
+                        put_loss(advance(loss, i * VECTOR), 0, some, 0)
+            first = first + i64(cuda.gridDim.x) * TURN
         if VECTOR > 1:  # elements behind the last unit
-            i = i64(units * VECTOR + thread)
-            if i32(cuda.blockIdx.x) == 0 and i < size:
+            i = units * VECTOR + thread
+            if cuda.blockIdx.x == 0 and i < size:
                 d = Real(load(x, i) - load(target, i))
                 if not forward:
                     store(dx, i, Real(Real(loss[i] * g if each else g) * d))
@@ -143,9 +143,9 @@ def kernel(dtype, compute, each, forward, config):
                     total = Real(total + d * d)
         if added:
             scratch = cuda.shared.array(SCRATCH, Real)
-            total = reduce(total, scratch, i32(0))
+            total = reduce(total, scratch, 0)
             if thread == 0:
-                loss[i64(cuda.blockIdx.x)] = total
+                loss[cuda.blockIdx.x] = total
     return mse_loss_vector
 
 

@@ -41,14 +41,14 @@ def kernel(kind, dims):
 
     @jit(launch_bounds=THREADS)
     def nll_loss_fwd_naive(logp, targets, weight, loss, weights, rows, classes, logp_step, weight_step, ignore, sizes, strides):
-        row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             offsets = cuda.local.array(3, i64)
             places(row, sizes, strides, offsets)
             label, w = look(targets, offsets[1], weight, weight_step, classes, ignore)
             score = Real(0)
             if label >= 0:
-                score = load(logp, i64(offsets[0] + label * logp_step))
+                score = load(logp, offsets[0] + label * logp_step)
             value = conclude(label, Real(-score), Real(0), Real(0), Real(0), w, Real(1), Real(0))
             loss[offsets[2] if EACH else row] = value
             if MEAN:

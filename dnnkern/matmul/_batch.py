@@ -18,7 +18,7 @@ def make_batch_offsets(dims):
         @device_function
         def offsets(z, sizes, strides):
             z = i64(z)
-            return i64(z * strides[0]), i64(z * strides[1]), i64(z * strides[2]), i64(z * strides[3])
+            return z * strides[0], z * strides[1], z * strides[2], z * strides[3]
     else:
         @device_function
         def offsets(z, sizes, strides):
@@ -27,11 +27,11 @@ def make_batch_offsets(dims):
             for back in range(dims):
                 d = dims - 1 - back
                 size = sizes[d]
-                i = i64(rest % size)
-                rest = i64(rest // size)
-                a = i64(a + i * strides[4 * d])
-                b = i64(b + i * strides[4 * d + 1])
-                c = i64(c + i * strides[4 * d + 2])
-                y = i64(y + i * strides[4 * d + 3])
+                i = rest % size
+                rest = rest // size
+                a = a + i * strides[4 * d]
+                b = b + i * strides[4 * d + 1]
+                c = c + i * strides[4 * d + 2]
+                y = y + i * strides[4 * d + 3]
             return a, b, c, y
     return offsets

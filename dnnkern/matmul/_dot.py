@@ -23,7 +23,7 @@ def make_dot(dtype_a, dtype_b, accumulator, scale_a=None, scale_b=None):
     def plain(a, sak, b, sbk, first, last):
         acc = Total(0)
         for i in range(first, last):
-            acc = Total(acc + load_a(a, i64(i * sak)) * load_b(b, i64(i * sbk)))
+            acc = Total(acc + load_a(a, i * sak) * load_b(b, i * sbk))
         return acc
 
     @device_function
@@ -31,8 +31,8 @@ def make_dot(dtype_a, dtype_b, accumulator, scale_a=None, scale_b=None):
         if by_block:
             acc = Total(0)
             for first in range(i64(0), k, i64(BLOCK)):
-                part = plain(a, sak, b, sbk, first, i64(min(i64(first + BLOCK), k)))
-                acc = Total(acc + part * factor(m, n, i64(first >> 7), scales[0], scales[1], scales[2]))
+                part = plain(a, sak, b, sbk, first, min(first + BLOCK, k))
+                acc = Total(acc + part * factor(m, n, first >> 7, scales[0], scales[1], scales[2]))
         else:
             acc = plain(a, sak, b, sbk, i64(0), k)
         return acc

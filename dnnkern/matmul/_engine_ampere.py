@@ -154,12 +154,12 @@ def _multiply(dtype, mma_m, mma_k):
         def multiply(acc, i, fa, j, fb, k):
             for slot in range(2):
                 for half in range(2):
-                    mma(acc, i32(i + 2 * half), fa, i32(j + 2 * slot + half), fb, i32(k + slot))
+                    mma(acc, i + 2 * half, fa, j + 2 * slot + half, fb, k + slot)
     elif mma_k == 4:
         @device_function
         def multiply(acc, i, fa, j, fb, k):
             for slot in range(2):
-                mma(acc, i, fa, i32(j + 2 * slot), fb, i32(k + slot))
+                mma(acc, i, fa, j + 2 * slot, fb, k + slot)
     else:
         return mma
     return multiply
@@ -218,37 +218,37 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
     @device_function
     def load_a(fa, half, at, step):
         for u in range(U):
-            a_load(fa, i32(half * FA + 4 * u), at, i32(step * U + u))
+            a_load(fa, half * FA + 4 * u, at, step * U + u)
 
     @device_function
     def load_b(fb, half, at, step):
         for u in range(U):
-            b_load(fb, i32(half * FB + 2 * u), at, i32(step * U + u))
+            b_load(fb, half * FB + 2 * u, at, step * U + u)
 
     @device_function
     def load_row(fa, half, at, step, i):
         for u in range(U):
-            a_load(fa, i32(half * A_STEP + 4 * u), u32(at + u32(i * ROW_TILE)), i32(step * U + u))
+            a_load(fa, half * A_STEP + 4 * u, at + u32(i * ROW_TILE), step * U + u)
 
     @device_function
     def multiply_row(i, s):
         acc, fa, j_a, fb, j_b = s
         for j in range(NI):
-            multiply(acc, i32((i * NI + j) * 4), fa, i32(j_a + (0 if BY_ROW else i * A_STEP)), fb, i32(j_b + j * B_STEP))
+            multiply(acc, (i * NI + j) * 4, fa, j_a + (0 if BY_ROW else i * A_STEP), fb, j_b + j * B_STEP)
     multiply_rows = unrolled(MI, multiply_row)
 
     @device_function
     def issue(copies):
         at_a, at_b, hold_a, hold_b, a, b, write, tid, ok = copies
         a_whole(at_a, hold_a, write, a, tid, ok)
-        b_whole(at_b, hold_b, u32(write + u32(RIGHT)), b, tid, ok)
+        b_whole(at_b, hold_b, write + RIGHT, b, tid, ok)
 
     @device_function
     def close(copies):
         """The stage issued last is a group of copies; the next one to be read is there, and none reads the present one any more."""
         at_a, at_b, hold_a, hold_b, a, b, write, tid, ok = copies
         a_put(hold_a, write, tid)
-        b_put(hold_b, u32(write + u32(RIGHT)), tid)
+        b_put(hold_b, write + RIGHT, tid)
         commit_copies()
         wait()
         cuda.syncthreads()
@@ -256,70 +256,70 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
     @device_function
     def step(kk, s):
         acc, fa, fb, read_a, read_b, copies = s
-        load_a(fa, i32((kk + 1) & 1), read_a, i32(kk + 1))
-        load_b(fb, i32((kk + 1) & 1), read_b, i32(kk + 1))
+        load_a(fa, (kk + 1) & 1, read_a, kk + 1)
+        load_b(fb, (kk + 1) & 1, read_b, kk + 1)
         if kk == 0:
             issue(copies)
-        multiply_rows(i32(0), (acc, fa, i32((kk & 1) * FA), fb, i32((kk & 1) * FB)))
+        multiply_rows(0, (acc, fa, (kk & 1) * FA, fb, (kk & 1) * FB))
     all_but_last = unrolled(STEPS - 1, step) if STEPS > 1 else None
 
     @device_function
     def unit(x, s):
         """Row by row: the products of 16 rows in one step, and the loads of the next ones."""
         acc, fa, fb, read_a, read_b, next_a, next_b, copies = s
-        kk, i = i32(x >> SHI), i32(x & (MI - 1))
+        kk, i = x >> SHI, x & (MI - 1)
         if x < UNITS - 1:
-            load_row(fa, i32((x + 1) & 1), read_a, i32((x + 1) >> SHI), i32((x + 1) & (MI - 1)))
+            load_row(fa, (x + 1) & 1, read_a, (x + 1) >> SHI, (x + 1) & (MI - 1))
         else:
-            load_row(fa, i32(0), next_a, i32(0), i32(0))
+            load_row(fa, 0, next_a, 0, 0)
         if i == 0 and kk < STEPS - 1:
-            load_b(fb, i32((kk + 1) & 1), read_b, i32(kk + 1))
+            load_b(fb, (kk + 1) & 1, read_b, kk + 1)
         if x == 0:
             issue(copies)
         if x == UNITS - 2:
             close(copies)
-            load_b(fb, i32(0), next_b, i32(0))
-        multiply_row(i, (acc, fa, i32((x & 1) * A_STEP), fb, i32((kk & 1) * FB)))
+            load_b(fb, 0, next_b, 0)
+        multiply_row(i, (acc, fa, (x & 1) * A_STEP, fb, (kk & 1) * FB))
     all_units = unrolled(UNITS, unit) if BY_ROW else None
 
     @device_function
     def first_fragments(fa, fb, read_a, read_b):
         if BY_ROW:
-            load_row(fa, i32(0), read_a, i32(0), i32(0))
-            load_b(fb, i32(0), read_b, i32(0))
+            load_row(fa, 0, read_a, 0, 0)
+            load_b(fb, 0, read_b, 0)
         elif STEPS > 1:
-            load_a(fa, i32(0), read_a, i32(0))
-            load_b(fb, i32(0), read_b, i32(0))
+            load_a(fa, 0, read_a, 0)
+            load_b(fb, 0, read_b, 0)
 
     @device_function
     def stage(acc, fa, fb, read_a, read_b, next_a, next_b, copies):
         """The products of a stage, the copies of another, and the first fragments of the next."""
         if BY_ROW:
-            all_units(i32(0), (acc, fa, fb, read_a, read_b, next_a, next_b, copies))
+            all_units(0, (acc, fa, fb, read_a, read_b, next_a, next_b, copies))
         elif STEPS > 1:
-            all_but_last(i32(0), (acc, fa, fb, read_a, read_b, copies))
+            all_but_last(0, (acc, fa, fb, read_a, read_b, copies))
             close(copies)
             first_fragments(fa, fb, next_a, next_b)
-            multiply_rows(i32(0), (acc, fa, i32(FA), fb, i32(FB)))
+            multiply_rows(0, (acc, fa, i32(FA), fb, i32(FB)))
         else:
-            load_a(fa, i32(0), read_a, i32(0))
-            load_b(fb, i32(0), read_b, i32(0))
+            load_a(fa, 0, read_a, 0)
+            load_b(fb, 0, read_b, 0)
             issue(copies)
-            multiply_rows(i32(0), (acc, fa, i32(0), fb, i32(0)))
+            multiply_rows(0, (acc, fa, i32(0), fb, i32(0)))
             close(copies)
 
     @device_function
     def spread(i, s):
         """The accumulators of 16 rows go to boxes in shared memory, but for the slice that finishes them."""
         acc, slice_, box = s
-        p = i32(i & (SLICES - 1))
+        p = i & (SLICES - 1)
         if slice_ != p:
-            slot = i32(slice_ if slice_ < p else slice_ - 1)
-            o = u32(box + u32(i32(i * (SLICES - 1)) + slot) * u32(NI * 4 * SUB * 16 // GROUP))
+            slot = slice_ if slice_ < p else slice_ - 1
+            o = box + u32(i * (SLICES - 1) + slot) * (NI * 4 * SUB * 16 // GROUP)
             for j in range(NI):
                 for h in range(PARTS):
                     e = (i * NI + j) * 4 + h * GROUP
-                    to = u32(o + u32((j * PARTS + h) * SUB * 16))
+                    to = o + u32((j * PARTS + h) * SUB * 16)
                     if double:
                         store_group(to, acc[e], acc[e + 1])
                     else:
@@ -334,85 +334,85 @@ def make_mma_product(tile, left, right, left_loader, right_loader, sink, edge):
             for j in range(NI):
                 for h in range(PARTS):
                     e = (i * NI + j) * 4 + h * GROUP
-                    more = load_group(u32(box + u32(((i * (SLICES - 1) + x) * NI * PARTS + j * PARTS + h) * SUB * 16)))
+                    more = load_group(box + u32(((i * (SLICES - 1) + x) * NI * PARTS + j * PARTS + h) * SUB * 16))
                     for g in range(GROUP):
                         acc[e + g] = Acc(acc[e + g] + Acc(more[g]))
 
     @device_function
     def finish(i, s):
         acc, run, slice_, box, lane, row0, column0, rows, state = s
-        if SLICES == 1 or slice_ == i32(i & (SLICES - 1)):
+        if SLICES == 1 or slice_ == i & (SLICES - 1):
             if SLICES > 1:
                 collect(i, (acc, box))
             for half in range(2):
-                row = i32(row0 + row_of(i32(2 * i + half), i32(lane >> 2)))
+                row = row0 + row_of(2 * i + half, lane >> 2)
                 if not edge or row < rows:
                     for J in range(NI >> SHP):
                         for e in range(RUN):
                             run[e] = acc[(i * NI + J * PN + (e & (PN - 1))) * 4 + 2 * half + (e >> SHP)]
-                        sink(run, 0, row, i32(column0 + J * 8 * PN + (lane & 3) * RUN), state)
+                        sink(run, 0, row, column0 + J * 8 * PN + (lane & 3) * RUN, state)
     finish_all = unrolled(MI, finish)
 
     @device_function
     def product(a, b, first, end, rows, row0, column0, shared, state):
-        tid = i32(cuda.threadIdx.x)
-        lane, warp = i32(tid & 31), i32(tid >> 5)
-        wm = i32((warp & ((1 << SHM) - 1)) * WM)
-        wn = i32(((warp >> SHM) & ((1 << SHN) - 1)) * WN)
-        slice_ = i32(warp >> SHT)
-        ring = u32(u32(shared + u32(ALIGN - 1)) & u32(0x100000000 - ALIGN))
-        from_a = a_origin(lane, wm, i32(slice_ * (STEPS * U)))
-        from_b = u32(b_origin(lane, wn, i32(slice_ * (STEPS * U))) + u32(RIGHT))
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        wm = (warp & ((1 << SHM) - 1)) * WM
+        wn = ((warp >> SHM) & ((1 << SHN) - 1)) * WN
+        slice_ = warp >> SHT
+        ring = (shared + (ALIGN - 1)) & (0x100000000 - ALIGN)
+        from_a = a_origin(lane, wm, slice_ * (STEPS * U))
+        from_b = b_origin(lane, wn, slice_ * (STEPS * U)) + RIGHT
         at_a, at_b = cuda.local.array(NA, PlaceA), cuda.local.array(NB, PlaceB)
         hold_a, hold_b = cuda.local.array(HA, u32), cuda.local.array(HB, u32)
         a_start(at_a, a, first, tid)
         b_start(at_b, b, first, tid)
-        left_over = i32(end - first)
-        count = i32((left_over + (BK - 1)) >> SHK)
-        left_over = i32(left_over - (count - 1) * BK)
+        left_over = end - first
+        count = (left_over + (BK - 1)) >> SHK
+        left_over = left_over - (count - 1) * BK
         # prologue: the stage with the remainder, then whole ones
         a_part(at_a, hold_a, ring, a, tid, left_over)
-        b_part(at_b, hold_b, u32(ring + u32(RIGHT)), b, tid, left_over)
+        b_part(at_b, hold_b, ring + RIGHT, b, tid, left_over)
         a_put(hold_a, ring, tid)
-        b_put(hold_b, u32(ring + u32(RIGHT)), tid)
+        b_put(hold_b, ring + RIGHT, tid)
         commit_copies()
         a_advance(at_a, a, left_over)
         b_advance(at_b, b, left_over)
-        write = u32(ring + u32(STAGE))
+        write = ring + STAGE
         for s in range(1, AHEAD):
-            ok = i32(1) if i32(s) < count else i32(0)
+            ok = 1 if s < count else 0
             issue((at_a, at_b, hold_a, hold_b, a, b, write, tid, ok))
             a_put(hold_a, write, tid)
-            b_put(hold_b, u32(write + u32(RIGHT)), tid)
+            b_put(hold_b, write + RIGHT, tid)
             commit_copies()
-            a_advance(at_a, a, i32(BK))
-            b_advance(at_b, b, i32(BK))
-            write = u32(write + u32(STAGE))
+            a_advance(at_a, a, BK)
+            b_advance(at_b, b, BK)
+            write = write + STAGE
         acc, run = cuda.local.array(NACC, Acc), cuda.local.array(RUN, Acc)
         fa, fb = cuda.local.array(FA2, T), cuda.local.array(FB2, T)
         for i in range(NACC):
             acc[i] = Acc(0)
         wait()
         cuda.syncthreads()
-        read, last = ring, u32(ring + u32(RING))
-        first_fragments(fa, fb, u32(read + from_a), u32(read + from_b))
+        read, last = ring, ring + RING
+        first_fragments(fa, fb, read + from_a, read + from_b)
         while count > 0:
-            ok = i32(1) if count > i32(AHEAD) else i32(0)
-            after = u32(read + u32(STAGE))
+            ok = 1 if count > AHEAD else 0
+            after = read + STAGE
             after = ring if after == last else after
-            stage(acc, fa, fb, u32(read + from_a), u32(read + from_b), u32(after + from_a), u32(after + from_b),
+            stage(acc, fa, fb, read + from_a, read + from_b, after + from_a, after + from_b,
                   (at_a, at_b, hold_a, hold_b, a, b, write, tid, ok))
-            a_advance(at_a, a, i32(BK))
-            b_advance(at_b, b, i32(BK))
+            a_advance(at_a, a, BK)
+            b_advance(at_b, b, BK)
             read = after
-            write = u32(write + u32(STAGE))
+            write = write + STAGE
             write = ring if write == last else write
-            count = i32(count - 1)
-        box = u32(ring + u32((tid & (SUB - 1)) * 16))
+            count = count - 1
+        box = ring + u32((tid & (SUB - 1)) * 16)
         if SLICES > 1:
             wait_all()
             cuda.syncthreads()
-            spread_all(i32(0), (acc, slice_, box))
+            spread_all(0, (acc, slice_, box))
             cuda.syncthreads()
-        finish_all(i32(0), (acc, run, slice_, box, lane, i32(row0 + wm), i32(column0 + wn), rows, state))
+        finish_all(0, (acc, run, slice_, box, lane, row0 + wm, column0 + wn, rows, state))
     return product

@@ -23,7 +23,7 @@ warp. The rows are so permuted, which only the epilogue sees; lanes then hold ru
 import functools
 from dataclasses import dataclass
 
-from ..device import device_function, i32, u32
+from ..device import device_function, u32
 from ..device.convert import permute_bytes, round_tf32
 from ..device.ldmatrix import ldmatrix_x2, ldmatrix_x2_trans, ldmatrix_x4, ldmatrix_x4_trans
 from ..device.vec import (load_shared_2f64, load_shared_2u32, load_shared_4u32, load_shared_f64, load_shared_u32)
@@ -136,7 +136,7 @@ def make_phase(stored):
 
     @device_function
     def phase(line):
-        return u32(u32(((line >> b0) & m0) << c0) | u32(((line >> b1) & m1) << c1) | u32(((line >> b2) & m2) << c2))
+        return u32(((line >> b0) & m0) << c0) | u32(((line >> b1) & m1) << c1) | u32(((line >> b2) & m2) << c2)
     return phase
 
 
@@ -146,7 +146,7 @@ def row_in_warp(stored):
 
     @device_function
     def row(group, g):
-        return i32(((group >> SHIFT) << (SHIFT + 3)) + g * P + (group & (P - 1)))
+        return ((group >> SHIFT) << (SHIFT + 3)) + g * P + (group & (P - 1))
     return row
 
 
@@ -172,8 +172,8 @@ def _index(left, units):
     @device_function
     def index(group, slot):
         if left:
-            return i32((group >> 1) * A + 2 * slot + (group & 1))
-        return i32(group * B + slot)
+            return (group >> 1) * A + 2 * slot + (group & 1)
+        return group * B + slot
     return index
 
 
@@ -188,26 +188,26 @@ def _matrices(stored):
     @device_function
     def origin(lane, row, step):
         # the matrices of one load, in the order of the registers: of the left operand both groups, then the other half of k
-        group, half = (i32((lane >> 3) & 1), i32(lane >> 4)) if left else (i32(lane >> 4), i32((lane >> 3) & 1))
+        group, half = ((lane >> 3) & 1, lane >> 4) if left else (lane >> 4, (lane >> 3) & 1)
         if single:
-            group = i32(0)
+            group = 0
         if along_k:
-            line = i32(row + row_of(group, i32(lane & 7)))
-            return u32(u32(u32(line * L) + u32((u32(half) ^ phase(line)) << u32(4))) ^ u32(step * 32))
-        line = i32(half * 8 + (lane & 7))
-        return u32(u32(i32(step * STEP + line) * L) + u32((u32(i32((row >> 3) + group)) ^ phase(line)) << u32(4)))
+            line = row + row_of(group, lane & 7)
+            return (u32(line * L) + ((u32(half) ^ phase(line)) << 4)) ^ u32(step * 32)
+        line = half * 8 + (lane & 7)
+        return u32((step * STEP + line) * L) + ((u32((row >> 3) + group) ^ phase(line)) << 4)
 
     @device_function
     def load(fragment, slot, at, step):
         if along_k:
-            at = u32(at ^ u32(step * 32))
+            at = at ^ u32(step * 32)
         if single:
-            load_two(fragment, slot, at if along_k else u32(at + u32(step * STEP * L)))
+            load_two(fragment, slot, at if along_k else at + u32(step * STEP * L))
         for i in range(PAIRS):
             if along_k:
-                load_four(fragment, i32(slot + 4 * i), u32(at + u32(row_of(i32(2 * i), i32(0)) * L)))
+                load_four(fragment, slot + 4 * i, at + u32(row_of(2 * i, 0) * L))
             else:
-                load_four(fragment, i32(slot + 4 * i), u32(u32(at ^ u32(32 * i)) + u32(step * STEP * L)))
+                load_four(fragment, slot + 4 * i, (at ^ u32(32 * i)) + u32(step * STEP * L))
         if rounded:
             for w in range(WORDS):
                 fragment[slot + w] = round_tf32(fragment[slot + w])
@@ -221,15 +221,15 @@ def _bytes(stored):
 
     @device_function
     def origin(lane, row, step):
-        matrix, r = i32(lane >> 3), i32(lane & 7)
-        line = i32((matrix >> 1) * 16 + (matrix & 1) * 2 + (r >> 1) * 4 + (r & 1))
-        return u32(u32(i32(step * STEP + line) * L) + u32((u32(i32(row >> 4)) ^ phase(line)) << u32(4)))
+        matrix, r = lane >> 3, lane & 7
+        line = (matrix >> 1) * 16 + (matrix & 1) * 2 + (r >> 1) * 4 + (r & 1)
+        return u32((step * STEP + line) * L) + ((u32(row >> 4) ^ phase(line)) << 4)
 
     @device_function
     def load(fragment, slot, at, step):
         for i in range(GROUPS):
-            f = i32(slot + 4 * i)
-            ldmatrix_x4_trans(fragment, f, u32(u32(at ^ u32(16 * i)) + u32(step * STEP * L)))
+            f = slot + 4 * i
+            ldmatrix_x4_trans(fragment, f, (at ^ u32(16 * i)) + u32(step * STEP * L))
             even0, odd0 = _rows_of_pairs(fragment[f], fragment[f + 1])
             even1, odd1 = _rows_of_pairs(fragment[f + 2], fragment[f + 3])
             fragment[f], fragment[f + 3] = even0, odd1
@@ -255,8 +255,8 @@ def _words(stored, units):
 
     @device_function
     def origin(lane, row, step):
-        line, byte = i32(lane & 3), i32((row + (lane >> 2) * P) * item)
-        return u32(u32(i32(step * STEP + line) * L) + u32((u32(byte >> 4) ^ phase(line)) << u32(4)) + u32(byte & 15))
+        line, byte = lane & 3, (row + (lane >> 2) * P) * item
+        return u32((step * STEP + line) * L) + ((u32(byte >> 4) ^ phase(line)) << 4) + u32(byte & 15)
 
     @device_function
     def put(fragment, slot, group, h, value):
@@ -267,12 +267,12 @@ def _words(stored, units):
         for h in range(2):
             for G in range(GROUPS):
                 # within 128 bytes places are exchanged, so groups there are reached by xor
-                run = load_run(u32(u32(at ^ u32(G * BYTES & 127)) + u32((step * STEP + 4 * h) * L + (G * BYTES & ~127))))
+                run = load_run((at ^ u32(G * BYTES & 127)) + u32((step * STEP + 4 * h) * L + (G * BYTES & ~127)))
                 if P == 1:
-                    put(fragment, slot, i32(G), i32(h), run)
+                    put(fragment, slot, G, h, run)
                 else:
                     for j in range(P):
-                        put(fragment, slot, i32(G * P + j), i32(h), run[j])
+                        put(fragment, slot, G * P + j, h, run[j])
     return origin, load
 
 
@@ -283,12 +283,12 @@ def _doubles(stored, units):
 
     @device_function
     def origin(lane, row, step):
-        line, t = i32(row + (lane >> 2)), u32(lane & 3)
-        return u32(u32(u32(line * L) + u32(((t >> u32(1)) ^ phase(line)) << u32(4)) + u32((t & u32(1)) << u32(3))) ^ u32(step * 64))
+        line, t = row + (lane >> 2), u32(lane & 3)
+        return (u32(line * L) + (((t >> 1) ^ phase(line)) << 4) + ((t & 1) << 3)) ^ u32(step * 64)
 
     @device_function
     def load(fragment, slot, at, step):
         for h in range(2):
             for group in range(GROUPS):
-                fragment[slot + index(i32(group), i32(h))] = load_shared_f64(u32(u32(at ^ u32(step * 64 + h * 32)) + u32(group * 8 * L)))
+                fragment[slot + index(group, h)] = load_shared_f64((at ^ u32(step * 64 + h * 32)) + u32(group * 8 * L))
     return origin, load

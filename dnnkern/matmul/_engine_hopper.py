@@ -228,19 +228,19 @@ def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
     @device_function
     def load(to_a, to_b, a_map, b_map, bar, where, rank, k):
         row, column, z_a, z_b = where[2], where[3], where[4], where[5]
-        at = i32(k * BK)
+        at = k * BK
         if A_BY_K:
             copy(to_a, a_map, bar, at, row, z_a)
         else:
             for box in range(A_BOXES):
-                copy(u32(to_a + u32(box * GROUP)), a_map, bar, i32(row + box * 64), at, z_a)
-        first = i32(column + rank * SHARE)
-        share = u32(to_b + u32(rank) * u32(SHARE * ROW))
+                copy(to_a + u32(box * GROUP), a_map, bar, row + box * 64, at, z_a)
+        first = column + rank * SHARE
+        share = to_b + u32(rank) * (SHARE * ROW)
         if B_BY_K:
             copy_b(share, b_map, bar, at, first, z_b)
         else:
             for box in range(B_BOXES):
-                copy_b(u32(share + u32(box * GROUP)), b_map, bar, i32(first + box * 64), at, z_b)
+                copy_b(share + u32(box * GROUP), b_map, bar, first + box * 64, at, z_b)
     return Loader(load, a_major, b_major, dtype, b_dtype, (BM + (tile.bn if B_BY_K else tile.bn + -tile.bn % 64)) * ROW)
 
 
@@ -303,9 +303,9 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     def release(empty, slot, thread):
         if CLUSTER == 1:
             if thread == 0:
-                mbarrier_arrive(u32(empty + u32(8) * slot))
+                mbarrier_arrive(empty + 8 * slot)
         elif thread < CLUSTER:
-            mbarrier_free_remote(u32(empty + u32(8) * slot), u32(thread))
+            mbarrier_free_remote(empty + 8 * slot, u32(thread))
 
     @device_function
     def produce(a_map, b_map, ring, full, empty, tiles, first, stride, rank, place):
@@ -322,27 +322,27 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                     state = first_of(where, begin)
                 for k in range(begin, end):
                     if leads:
-                        mbarrier_wait(u32(empty + u32(8) * slot), phase)
-                        bar = u32(full + u32(8) * slot)
+                        mbarrier_wait(empty + 8 * slot, phase)
+                        bar = full + 8 * slot
                         mbarrier_arrive_expect(bar, u32(BYTES))
-                        at = u32(ring + slot * u32(STAGE))
+                        at = ring + slot * STAGE
                         if STATE:
-                            load(at, u32(at + u32(A_BYTES)), a_map, b_map, bar, where, rank, state)
+                            load(at, at + A_BYTES, a_map, b_map, bar, where, rank, state)
                         else:
-                            load(at, u32(at + u32(A_BYTES)), a_map, b_map, bar, where, rank, i32(k))
+                            load(at, at + A_BYTES, a_map, b_map, bar, where, rank, k)
                     if STATE:
                         state = after(state, where)
                     slot, phase = advanced(slot, phase)
-                t = i32(t + stride)
+                t = t + stride
             if CLUSTER > 1 and leads:  # the block must not end while another may still arrive on its barriers
                 for _ in range(STAGES):
-                    mbarrier_wait(u32(empty + u32(8) * slot), phase)
+                    mbarrier_wait(empty + 8 * slot, phase)
                     slot, phase = advanced(slot, phase)
 
     @device_function
     def sink_group(g, s):
         acc, group, y_map, staging, where, thread, out = s
-        part = i32(g * 64) if TURNS else i32((group * GROUPS + g) * 64)
+        part = g * 64 if TURNS else (group * GROUPS + g) * 64
         sink(acc, g * PER_GROUP, part, y_map, staging, where, thread, u32(group + 1), out)
     sink_all = unrolled(GROUPS, sink_group)
 
@@ -351,9 +351,9 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         acc = cuda.local.array(SUMS, scalar)
         slot, phase, t, turn = u32(0), u32(0), first, i32(1)
         handed = group > 0
-        top = i32(0) if TURNS else i32(group * 64)
-        mine = u32(ring + u32(group) * u32(A_SHARE))
-        staging = u32(ring + u32(STAGING) + u32(group) * u32(STAGING_SHARE))
+        top = 0 if TURNS else group * 64
+        mine = ring + u32(group) * A_SHARE
+        staging = ring + STAGING + u32(group) * STAGING_SHARE
         if PROMOTED:
             total = cuda.local.array(SUMS, scalar)
         while t < tiles:
@@ -361,14 +361,14 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             begin, end = uniform(where[0]), uniform(where[1])
             if end < begin:
                 t = tiles
-            t = i32(t + stride)
+            t = t + stride
             if TURNS:
-                turn = i32(turn ^ 1)
+                turn = turn ^ 1
                 if turn != group:  # the other warpgroup's tile: its steps go by
                     if end > begin:
-                        total_slots = u32(slot + u32(end - begin))
-                        rounds = u32(total_slots // u32(STAGES))
-                        slot, phase = u32(total_slots - rounds * u32(STAGES)), u32(phase ^ (rounds & u32(1)))
+                        total_slots = slot + u32(end - begin)
+                        rounds = total_slots // STAGES
+                        slot, phase = total_slots - rounds * STAGES, phase ^ (rounds & 1)
                     continue
                 if handed:
                     barrier_sync(u32(3 + group), u32(256))
@@ -378,12 +378,12 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                 for i in range(SUMS):
                     total[i] = f32(0)
             if FACTORS:
-                scales = first_factors(where, begin, i32(top + ((thread >> 5) << 4) + ((thread & 31) >> 2)), thread, out)
+                scales = first_factors(where, begin, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), thread, out)
             for k in range(begin, end):
-                mbarrier_wait(u32(full + u32(8) * slot), phase)
-                at = u32(slot * u32(STAGE))
+                mbarrier_wait(full + 8 * slot, phase)
+                at = slot * STAGE
                 if PROMOTED:
-                    multiply(acc, descriptor(A_CONST, u32(mine + at)), descriptor(B_CONST, u32(ring + at + u32(A_BYTES))), i32(0))
+                    multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), 0)
                     if FACTORS:  # read while the tensor cores work
                         low, high = read_factors(scales)
                         scales = factors_after(scales, out)
@@ -398,9 +398,9 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                             total[4 * i + 3] = fma(acc[4 * i + 3], high, total[4 * i + 3])
                         else:
                             for j in range(4):
-                                total[4 * i + j] = f32(total[4 * i + j] + acc[4 * i + j])
+                                total[4 * i + j] = total[4 * i + j] + acc[4 * i + j]
                     continue
-                multiply(acc, descriptor(A_CONST, u32(mine + at)), descriptor(B_CONST, u32(ring + at + u32(A_BYTES))), i32(k != begin))
+                multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin))
                 if k > begin:
                     wait_older(acc)
                     release(empty, before, thread)
@@ -413,43 +413,43 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             elif end > begin:
                 wait_all(acc)
                 release(empty, before, thread)
-                sink_all(i32(0), (acc, group, y_map, staging, where, thread, out))
+                sink_all(0, (acc, group, y_map, staging, where, thread, out))
 
     @device_function
     def product(a_map, b_map, y_map, shared, tiles, place, out):
-        ring = u32(u32(shared + u32(1023)) & u32(0xFFFFFC00))
-        full = u32(ring + u32(BARS))
-        empty = u32(full + u32(8 * STAGES))
-        tid = i32(cuda.threadIdx.x)
+        ring = (shared + 1023) & 0xFFFFFC00
+        full = ring + BARS
+        empty = full + 8 * STAGES
+        tid = cuda.threadIdx.x
         if tid == 0:
             prefetch_tensor_map(a_map)
             prefetch_tensor_map(b_map)
             for s in range(STAGES):
-                mbarrier_init(u32(full + u32(8 * s)), u32(1))
-                mbarrier_init(u32(empty + u32(8 * s)), u32(SHARING * CLUSTER))
+                mbarrier_init(full + u32(8 * s), u32(1))
+                mbarrier_init(empty + u32(8 * s), u32(SHARING * CLUSTER))
             fence_mbarrier_init()
         if CLUSTER > 1:
             cluster_arrive_relaxed()
             cluster_wait()
-            rank = uniform(i32(cluster_rank()))
-            first = i32(i32(cuda.blockIdx.x) >> LOG_CLUSTER)
-            stride = i32(i32(cuda.gridDim.x) >> LOG_CLUSTER)
+            rank = uniform(cluster_rank())
+            first = cuda.blockIdx.x >> LOG_CLUSTER
+            stride = cuda.gridDim.x >> LOG_CLUSTER
         else:
             cuda.syncthreads()
-            rank = i32(0)
-            first = i32(cuda.blockIdx.x)
-            stride = i32(cuda.gridDim.x)
+            rank = 0
+            first = cuda.blockIdx.x
+            stride = cuda.gridDim.x
         launch_dependent_grids()  # what follows may set up its barriers while this grid still works
         wait_for_previous_grid()
-        role = uniform(i32(tid >> 7))
+        role = uniform(tid >> 7)
         if role == 0:
             release_registers()
             if tid < 32:
                 produce(a_map, b_map, ring, full, empty, tiles, first, stride, rank, place)
         else:
             claim_registers()
-            thread = i32(tid & 127)
-            consume(y_map, ring, full, empty, tiles, first, stride, rank, place, i32(role - 1), thread, out)
+            thread = tid & 127
+            consume(y_map, ring, full, empty, tiles, first, stride, rank, place, role - 1, thread, out)
             if thread == 0:
                 drain()
     return product

@@ -45,21 +45,21 @@ class Share:
 
         @device_function
         def line(tid, n):
-            return i32((tid >> SHIFT) + n * STEP)
+            return (tid >> SHIFT) + n * STEP
 
         @device_function
         def byte(tid, c):
-            return i32(((tid & (LANES - 1)) + c * LANES) * SIZE)
+            return ((tid & (LANES - 1)) + c * LANES) * SIZE
 
         @device_function
         def offset(tid):
             first = byte(tid, 0)
-            return u32(u32(line(tid, 0) * L) + u32((u32(first >> 4) ^ phase(line(tid, 0))) << u32(4)) + u32(first & 15))
+            return u32(line(tid, 0) * L) + ((u32(first >> 4) ^ phase(line(tid, 0))) << 4) + u32(first & 15)
 
         @device_function
         def piece(base, n, c):
             # phase is linear in the bits of a line's number, and a thread's own lie below those of n * STEP
-            return u32(u32(base ^ u32(phase(i32(n * STEP)) << u32(4))) + u32(n * STEP * L + c * LANES * SIZE))
+            return (base ^ (phase(n * STEP) << 4)) + u32(n * STEP * L + c * LANES * SIZE)
         return line, byte, offset, piece
 
 
@@ -83,31 +83,31 @@ class CopyLoader:
         @device_function
         def start(at, s, first, tid):
             p, row0, last, stride_row, stride_k = s
-            base = address(p, i64(i64(row0) * stride_row + i64(first) * stride_k))
+            base = address(p, row0 * stride_row + first * stride_k)
             for n in range(N):
                 for c in range(C):
-                    row, k = line(tid, n), i32(byte(tid, c) // item)
+                    row, k = line(tid, n), byte(tid, c) // item
                     if not along_k:
                         row, k = k, row
                     if edge:
-                        row = minimum(row, i32(last - row0 - (0 if along_k else vector - 1)))
-                    at[n * C + c] = u64(base + u64((i64(row) * stride_row + i64(k) * stride_k) * item))
+                        row = minimum(row, last - row0 - (0 if along_k else vector - 1))
+                    at[n * C + c] = base + u64((row * stride_row + k * stride_k) * item)
 
         @device_function
         def whole(at, hold, to, s, tid, ok):
             if idle:
-                ok = ok if line(tid, 0) < lines else i32(0)
-            base = u32(to + offset(tid))
+                ok = ok if line(tid, 0) < lines else 0
+            base = to + offset(tid)
             for n in range(N):
                 for c in range(C):
                     copy_if(piece(base, n, c), at[n * C + c], i64(0), ok)
 
         @device_function
         def part(at, hold, to, s, tid, left):
-            base = u32(to + offset(tid))
+            base = to + offset(tid)
             for n in range(N):
                 for c in range(C):
-                    k = i32(byte(tid, c) // item) if along_k else line(tid, n)
+                    k = byte(tid, c) // item if along_k else line(tid, n)
                     if not idle or line(tid, 0) < lines:
                         copy(piece(base, n, c), at[n * C + c], i64(0), u32(size) if k < left else u32(0))
 
@@ -119,7 +119,7 @@ class CopyLoader:
         def advance(at, s, count):
             _, _, _, _, stride_k = s
             for n in range(N * C):
-                at[n] = u64(at[n] + u64(i64(count) * stride_k * item))
+                at[n] = at[n] + u64(count * stride_k * item)
         return start, part, whole, put, advance
 
 
@@ -146,12 +146,12 @@ class RegisterLoader:
             p, row0, last, stride_row, stride_k = s
             for n in range(N):
                 for c in range(C):
-                    row, k = line(tid, n), i32(byte(tid, c) // item)
+                    row, k = line(tid, n), byte(tid, c) // item
                     if not along_k:
                         row, k = k, row
                     if edge:
-                        row = minimum(row, i32(last - row0))
-                    at[n * C + c] = i64(i64(row0 + row) * stride_row + i64(first + k) * stride_k)
+                        row = minimum(row, last - row0)
+                    at[n * C + c] = (row0 + row) * stride_row + (first + k) * stride_k
 
         @device_function
         def element(p, at, ok):
@@ -170,27 +170,27 @@ class RegisterLoader:
                 ok = ok if line(tid, 0) < lines else i32(0)
             for n in range(N):
                 for c in range(C):
-                    word, first = u32(0), i32(byte(tid, c) // item)
+                    word, first = u32(0), byte(tid, c) // item
                     for e in range(E):
                         # beyond the last row the first one of the word is read again
-                        step = i64(i64(e) * (stride_k if along_k else stride_row))
-                        there = ok if (i32(first + e) if along_k else line(tid, n)) < left else i32(0)
+                        step = e * (stride_k if along_k else stride_row)
+                        there = ok if (first + e if along_k else line(tid, n)) < left else 0
                         if edge and not along_k:
-                            step = step if i32(row0 + first + e) <= last else i64(0)
-                        word = u32(word | u32(element(p, i64(at[n * C + c] + step), there) << u32(e * BITS)))
+                            step = step if row0 + first + e <= last else i64(0)
+                        word = word | (element(p, at[n * C + c] + step, there) << u32(e * BITS))
                     hold[n * C + c] = word
 
         @device_function
         def whole(at, hold, to, s, tid, ok):
-            load(at, hold, s, tid, i32(0x7FFFFFFF), ok)
+            load(at, hold, s, tid, 0x7FFFFFFF, ok)
 
         @device_function
         def part(at, hold, to, s, tid, left):
-            load(at, hold, s, tid, left, i32(1))
+            load(at, hold, s, tid, left, 1)
 
         @device_function
         def put(hold, to, tid):
-            base = u32(to + offset(tid))
+            base = to + offset(tid)
             if not idle or line(tid, 0) < lines:
                 for n in range(N):
                     for c in range(C):
@@ -200,7 +200,7 @@ class RegisterLoader:
         def advance(at, s, count):
             _, _, _, _, stride_k = s
             for n in range(N * C):
-                at[n] = i64(at[n] + i64(count) * stride_k)
+                at[n] = at[n] + count * stride_k
             # NOTE: else every element gets a pointer of its own, 64 bits that are added up from stage to stage
             hide(at)
         return start, part, whole, put, advance

@@ -6,7 +6,7 @@ activation in it, and sums that are indexed by a variable lie in local memory.
 """
 import functools
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i64, u32
 from ..device.barrier import barrier_sync
 from ..device.convert import element, float_bits
 from ..device.cp_async import commit_copies, copy_async16, wait_copies
@@ -37,8 +37,8 @@ def make_fill(spec, staged=None, width=ROW):
         @device_function
         def fill_part(pair, s):
             acc, j, line, chunk0, r0, r1, column, last, e = s
-            ca, cb = i32(min(i32(column + pair * 16), last)), i32(min(i32(column + pair * 16 + 8), last))
-            at = u32(line + u32(u32(i32(pair * 2 + (chunk0 >> 3)) ^ i32(chunk0 & 7)) * u32(16)))
+            ca, cb = min(column + pair * 16, last), min(column + pair * 16 + 8, last)
+            at = line + u32((pair * 2 + (chunk0 >> 3)) ^ (chunk0 & 7)) * 16
             k = j + pair * 8
             if ADDEND:
                 words = cuda.local.array(4, u32)
@@ -52,23 +52,23 @@ def make_fill(spec, staged=None, width=ROW):
 
         @device_function
         def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e):
-            line = u32(buffer + u32(u32(warp * 16 + (lane & 15)) * u32(width)))
-            fill_all(i32(0), (acc, j, line, i32((lane >> 4) * 8 + (lane & 7 if WIDE else lane >> 1 & 3)), r0, r1, column, i32(n - 2), e))
+            line = buffer + u32(warp * 16 + (lane & 15)) * width
+            fill_all(0, (acc, j, line, (lane >> 4) * 8 + (lane & 7 if WIDE else lane >> 1 & 3), r0, r1, column, n - 2, e))
     else:
         @device_function
         def fill_part(block, s):
             acc, j, line, inside, lane, r0, r1, column, last, e = s
-            ca, cb = i32(min(i32(column + block * 8), last)), i32(min(i32(column + block * 8 + 1), last))
-            chunk = u32(u32(i32(block * 2 + ((lane >> 1) & 1)) ^ i32(lane >> 2)) * u32(16))
-            at, k = u32(line + chunk + inside), j + block * 4
+            ca, cb = min(column + block * 8, last), min(column + block * 8 + 1, last)
+            chunk = u32((block * 2 + ((lane >> 1) & 1)) ^ (lane >> 2)) * 16
+            at, k = line + chunk + inside, j + block * 4
             store_shared_2u32(at, bits(epilogue(acc[k], r0, ca, e)), bits(epilogue(acc[k + 1], r0, cb, e)))
-            store_shared_2u32(u32(at + u32(8 * ROW)), bits(epilogue(acc[k + 2], r1, ca, e)), bits(epilogue(acc[k + 3], r1, cb, e)))
+            store_shared_2u32(at + 8 * ROW, bits(epilogue(acc[k + 2], r1, ca, e)), bits(epilogue(acc[k + 3], r1, cb, e)))
         fill_all = unrolled(4, fill_part)
 
         @device_function
         def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e):
-            line = u32(buffer + u32(u32(warp * 16 + (lane >> 2)) * u32(ROW)))  # eight rows on the swizzle is the same again
-            fill_all(i32(0), (acc, j, line, u32(u32(lane & 1) * u32(8)), lane, r0, r1, column, i32(n - 1), e))
+            line = buffer + u32(warp * 16 + (lane >> 2)) * ROW  # eight rows on the swizzle is the same again
+            fill_all(0, (acc, j, line, u32(lane & 1) * 8, lane, r0, r1, column, n - 1, e))
     return fill
 
 
@@ -110,11 +110,11 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
     @device_function
     def copy(buffer, row, column, thread, m, n, y, y_row):
         for part in range(4):
-            chunk = i32(part * 128 + thread)
-            r, c = i32(chunk >> 3), i32(chunk & 7)
-            if i32(row + r) < m and i32(column + c * PER) < n:
-                words = load_shared_4u32(u32(buffer + u32(r * ROW) + u32(i32(c ^ (r & 7)) * 16)))
-                store4(as_u32(advance(y, i64(i64(row + r) * y_row + i64(column + c * PER)))), i32(0), words)
+            chunk = part * 128 + thread
+            r, c = chunk >> 3, chunk & 7
+            if row + r < m and column + c * PER < n:
+                words = load_shared_4u32(buffer + u32(r * ROW) + u32((c ^ (r & 7)) * 16))
+                store4(as_u32(advance(y, (row + r) * y_row + (column + c * PER))), 0, words)
 
     @device_function
     def fetch(buffer, row, column, thread, m, n, e):
@@ -124,12 +124,12 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
         else:
             addend, pitch = e[7], i64(e[8])
         for part in range(4):
-            chunk = i32(part * 128 + thread)
-            r, c = i32(chunk >> 3), i32(chunk & 7)
-            at = i32(column + c * PER)
-            inside = u32(16) if i32(row + r) < m and at < n else u32(0)
-            first = i64(i64(min(i32(row + r), i32(m - 1))) * pitch + i64(min(at, i32(n - PER))))
-            copy_async16(u32(buffer + u32(r * ROW) + u32(i32(c ^ (r & 7)) * 16)), address(addend, first), i64(0), inside)
+            chunk = part * 128 + thread
+            r, c = chunk >> 3, chunk & 7
+            at = column + c * PER
+            inside = u32(16) if row + r < m and at < n else u32(0)
+            first = min(row + r, m - 1) * pitch + min(at, n - PER)
+            copy_async16(buffer + u32(r * ROW) + u32((c ^ (r & 7)) * 16), address(addend, first), i64(0), inside)
 
     @device_function
     def fetch_ahead(box, row, column, thread, barrier, staging, m, n, e):
@@ -137,22 +137,22 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
         if thread == 0:
             all_free()
         barrier_sync(barrier, u32(128))
-        fetch(u32(staging + u32(box % BUFFERS * GROUP)), row, i32(column + WIDTH * box), thread, m, n, e)
+        fetch(staging + u32(box % BUFFERS * GROUP), row, column + WIDTH * box, thread, m, n, e)
         commit_copies()
 
     @device_function
     def store_box(box, s):
         acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row = s
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        r0 = i32(row + warp * 16 + (lane >> 2))
-        c0 = i32(column + (lane & 3) * 2)
-        start = i32(WIDTH * box)
-        if ADDS and (i32(column + start) >= n or row >= m):
+        lane, warp = thread & 31, thread >> 5
+        r0 = row + warp * 16 + (lane >> 2)
+        c0 = column + (lane & 3) * 2
+        start = WIDTH * box
+        if ADDS and (column + start >= n or row >= m):
             # nothing to store; what would be added may be y itself, and others write what a clamped index reads
             if thread == 0:
                 bulk_commit()  # counts as a box, or the next one would be written over one that is still read
             return
-        buffer = u32(staging + u32(box % BUFFERS * GROUP))
+        buffer = staging + u32(box % BUFFERS * GROUP)
         if STAGED:
             if not AHEAD or box == 0:
                 fetch_ahead(box, row, column, thread, barrier, staging, m, n, e)
@@ -165,22 +165,22 @@ def make_boxed_store(tile, spec, clipped=False, staged=None):
             if thread == 0:
                 free()
             barrier_sync(barrier, u32(128))
-        last = i32(m - 1)
-        fill(acc, first + (start >> 1), buffer, i32(min(r0, last)), i32(min(i32(r0 + 8), last)), i32(c0 + start), lane, warp, n, e)
+        last = m - 1
+        fill(acc, first + (start >> 1), buffer, min(r0, last), min(r0 + 8, last), c0 + start, lane, warp, n, e)
         fence_async_shared()  # the fence of all memory waits for the device, see docs/notes/tensor-cores.md
         barrier_sync(barrier, u32(128))
-        if clipped and i32(row + 64) > m:
-            copy(buffer, row, i32(column + start), thread, m, n, y, y_row)
+        if clipped and row + 64 > m:
+            copy(buffer, row, column + start, thread, m, n, y, y_row)
             if thread == 0:
                 bulk_commit()  # counts as a box, as above
         elif thread == 0:
-            tma_store_3d(y_map, buffer, i32(column + start), row, z)
+            tma_store_3d(y_map, buffer, column + start, row, z)
             bulk_commit()
     store_boxes = unrolled(BOXES, store_box)
 
     @device_function
     def store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row):
-        store_boxes(i32(0), (acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row))
+        store_boxes(0, (acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row))
     return store
 
 
@@ -196,18 +196,18 @@ def make_direct_store(tile, spec, vector):
     @device_function
     def store_columns(j, s):
         acc, first, r0, r1, c0, m, n, y, at0, at1, y_column, e = s
-        c = i32(c0 + j * 8)
+        c = c0 + j * 8
         if r0 < m:
-            pair(acc, first + 4 * j, r0, c, n, y, i64(at0 + i64(c) * y_column), y_column, e)
+            pair(acc, first + 4 * j, r0, c, n, y, at0 + c * y_column, y_column, e)
         if r1 < m:
-            pair(acc, first + 4 * j + 2, r1, c, n, y, i64(at1 + i64(c) * y_column), y_column, e)
+            pair(acc, first + 4 * j + 2, r1, c, n, y, at1 + c * y_column, y_column, e)
     store_all = unrolled(COUNT, store_columns)
 
     @device_function
     def store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column):
-        lane, warp = i32(thread & 31), i32(thread >> 5)
-        r0 = i32(row + warp * 16 + (lane >> 2))
-        r1 = i32(r0 + 8)
-        c0 = i32(column + (lane & 3) * 2)
-        store_all(i32(0), (acc, first, r0, r1, c0, m, n, y, i64(at + i64(r0) * y_row), i64(at + i64(r1) * y_row), y_column, e))
+        lane, warp = thread & 31, thread >> 5
+        r0 = row + warp * 16 + (lane >> 2)
+        r1 = r0 + 8
+        c0 = column + (lane & 3) * 2
+        store_all(0, (acc, first, r0, r1, c0, m, n, y, at + r0 * y_row, at + r1 * y_row, y_column, e))
     return store

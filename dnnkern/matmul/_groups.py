@@ -5,7 +5,7 @@ Whatever the offsets hold, what these functions answer lies within the arrays; r
 import functools
 from dataclasses import replace
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i32, u32
 from ..device.index import ceil_div
 from ..device.warp import ballot, broadcast, lane_id, scan_sum
 from ._roles import Roles
@@ -37,16 +37,16 @@ def likely_tiles(problem, bm):
 @device_function
 def group_of(row, offsets, stride, groups):
     """The group that has this row, by bisection; `groups` where none has. `stride` is that of the offsets, in elements."""
-    low, high = i32(0), i32(groups)
+    low, high = i32(0), groups
     while low < high:
-        middle = i32((low + high) >> 1)
-        if offsets[i64(i64(middle + 1) * stride)] > row:
+        middle = (low + high) >> 1
+        if offsets[(middle + 1) * stride] > row:
             high = middle
         else:
-            low = i32(middle + 1)
+            low = middle + 1
     if low < groups:
-        if offsets[i64(low * stride)] > row:
-            low = i32(groups)
+        if offsets[low * stride] > row:
+            low = groups
     return low
 
 
@@ -60,7 +60,7 @@ def make_find_tile(bm):
     """
     @device_function
     def clamped(offset, rows):
-        return i32(0) if offset < 0 else rows if offset > rows else i32(offset)
+        return 0 if offset < 0 else rows if offset > rows else offset
 
     @device_function
     def find(tile, offsets, stride, groups, rows):
@@ -68,23 +68,23 @@ def make_find_tile(bm):
         group, first, end, number = i32(-1), i32(0), i32(0), i32(0)
         before, base = i32(0), i32(0)
         while base < groups:
-            g = i32(base + lane)
+            g = base + lane
             start, stop, tiles = i32(0), i32(0), i32(0)
             if g < groups:
-                start = clamped(offsets[i64(g * stride)], rows)
-                stop = clamped(offsets[i64(i64(g + 1) * stride)], rows)
+                start = clamped(offsets[g * stride], rows)
+                stop = clamped(offsets[(g + 1) * stride], rows)
                 if stop > start:
-                    tiles = i32((i32(stop - start) - 1) // bm + 1)
+                    tiles = (stop - start - 1) // bm + 1
             upto = scan_sum(tiles)
-            mine = i32(tile - before - (upto - tiles))
-            hit = ballot(i32(1) if u32(mine) < u32(tiles) else i32(0))
-            if hit != u32(0):
+            mine = tile - before - (upto - tiles)
+            hit = ballot(1 if u32(mine) < u32(tiles) else 0)
+            if hit != 0:
                 lane_of = i32(cuda.ffs(hit) - 1)
-                group, first, end = i32(base + lane_of), broadcast(start, lane_of), broadcast(stop, lane_of)
-                number = i32(tile - broadcast(mine, lane_of))
-                base = i32(groups)
+                group, first, end = base + lane_of, broadcast(start, lane_of), broadcast(stop, lane_of)
+                number = tile - broadcast(mine, lane_of)
+                base = groups
             else:
-                before = i32(before + broadcast(upto, i32(31)))
-                base = i32(base + 32)
+                before = before + broadcast(upto, 31)
+                base = base + 32
         return group, first, end, number
     return find

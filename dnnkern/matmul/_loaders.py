@@ -17,7 +17,7 @@ Rows beyond the operand's edge are read from its last rows: they only reach resu
 - `StagedLoader`: 16-bit elements through registers, widened to float32 in shared memory: once for each element, where widening after
   the shared memory would be once for each use.
 """
-from ..device import cp_async, device_function, i32, i64, u16, u32, u64
+from ..device import cp_async, device_function, i64, u16, u32, u64
 from ..device.convert import element
 from ..device.fastmath import minimum
 from ..device.vec import (advance, as_u32, load1_nc_if, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into, store_shared_2f32,
@@ -63,44 +63,44 @@ class AsyncLoader:
         @device_function
         def init(at, base, rest, stride, stride_k, tid):
             if along_rows:
-                row, k = i32((tid & (LANES - 1)) * vector), i32(tid >> SHIFT)
+                row, k = (tid & (LANES - 1)) * vector, tid >> SHIFT
                 if edge:
-                    row = minimum(row, i32(rest - (vector - 1)))
+                    row = minimum(row, rest - (vector - 1))
                 for i in range(N):
-                    at[i] = u64(base + u64((i64(row) * stride + i64(k + i * STEP) * stride_k) * item))
+                    at[i] = base + u64((row * stride + (k + i * STEP) * stride_k) * item)
             else:
-                k = i32(tid & (LANES - 1))
+                k = tid & (LANES - 1)
                 for i in range(N):
-                    row = i32((tid >> SHIFT) + i * STEP)
+                    row = (tid >> SHIFT) + i * STEP
                     if edge:
                         row = minimum(row, rest)
-                    at[i] = u64(base + u64((i64(row) * stride + i64(k) * stride_k) * item))
+                    at[i] = base + u64((row * stride + k * stride_k) * item)
 
         @device_function
         def place(tid):
             if along_rows:
-                return u32(u32((tid >> SHIFT) * PITCH + (tid & (LANES - 1)) * vector) * u32(item))
-            return u32(u32((tid & (LANES - 1)) * PITCH + (tid >> SHIFT)) * u32(item))
+                return u32((tid >> SHIFT) * PITCH + (tid & (LANES - 1)) * vector) * item
+            return u32((tid & (LANES - 1)) * PITCH + (tid >> SHIFT)) * item
 
         @device_function
         def offset(c, stride_k):
             """Bytes from the thread's copy 0 of a row of copies to copy c; a constant unless the strides are free."""
             if order == STRIDED:
-                return i64(i64(c * LANES * item) * stride_k)
+                return c * LANES * item * stride_k
             return i64(c * LANES * size)
 
         @device_function
         def issue(at, hold, p, to, stride_k, ok):
             for i in range(N):
                 for c in range(C):
-                    copy_if(u32(to + u32(i * DELTA + c * DELTA_C)), at[i], offset(c, stride_k), ok)
+                    copy_if(to + u32(i * DELTA + c * DELTA_C), at[i], offset(c, stride_k), ok)
 
         @device_function
         def first(at, hold, p, to, stride_k, tid, left):
             for i in range(N):
                 for c in range(C):
-                    k = i32((tid >> SHIFT) + i * STEP) if along_rows else i32((tid & (LANES - 1)) + c * LANES)
-                    copy(u32(to + u32(i * DELTA + c * DELTA_C)), at[i], offset(c, stride_k), u32(size) if k < left else u32(0))
+                    k = (tid >> SHIFT) + i * STEP if along_rows else (tid & (LANES - 1)) + c * LANES
+                    copy(to + u32(i * DELTA + c * DELTA_C), at[i], offset(c, stride_k), u32(size) if k < left else u32(0))
 
         @device_function
         def put(hold, to):
@@ -109,7 +109,7 @@ class AsyncLoader:
         @device_function
         def step_on(at, step):
             for i in range(N):
-                at[i] = u64(at[i] + u64(step * item))
+                at[i] = at[i] + u64(step * item)
 
         return init, place, first, issue, put, step_on
 
@@ -149,39 +149,39 @@ class StagedLoader:
         def init(at, base, rest, stride, stride_k, tid):
             for i in range(N):
                 if along_rows:
-                    row, k = i32((tid & (LANES - 1)) * vector), i32((tid >> SHIFT) + i * STEP)
+                    row, k = (tid & (LANES - 1)) * vector, (tid >> SHIFT) + i * STEP
                 else:
-                    row, k = i32((tid & (LANES - 1)) + i * LANES), i32((tid >> SHIFT) * vector)
+                    row, k = (tid & (LANES - 1)) + i * LANES, (tid >> SHIFT) * vector
                 if edge:
-                    row = minimum(row, i32(rest - (vector - 1)) if along_rows else rest)
-                at[i] = i64(base + i64(row) * stride + i64(k) * stride_k)
+                    row = minimum(row, rest - (vector - 1) if along_rows else rest)
+                at[i] = base + row * stride + k * stride_k
 
         @device_function
         def place(tid):
             if along_rows:
-                return u32(u32((tid >> SHIFT) * PITCH + (tid & (LANES - 1)) * vector) * u32(4))
-            return u32(u32((tid >> SHIFT) * (vector * PITCH) + (tid & (LANES - 1))) * u32(4))
+                return u32((tid >> SHIFT) * PITCH + (tid & (LANES - 1)) * vector) * 4
+            return u32((tid >> SHIFT) * (vector * PITCH) + (tid & (LANES - 1))) * 4
 
         @device_function
         def load(hold, slot, p, at, ok):
             if vector == 1:
                 hold[slot] = u32(load1_nc_if(p, at, ok))
             else:
-                load_words(hold, slot, as_u32(advance(p, at)), i32(0), ok)
+                load_words(hold, slot, as_u32(advance(p, at)), 0, ok)
 
         @device_function
         def issue(at, hold, p, to, stride_k, ok):
             for i in range(N):
                 for c in range(C):
-                    load(hold, i32((i * C + c) * WORDS), p, i64(at[i] + i64(c * STEP * vector) * stride_k), ok)
+                    load(hold, (i * C + c) * WORDS, p, at[i] + c * STEP * vector * stride_k, ok)
 
         @device_function
         def first(at, hold, p, to, stride_k, tid, left):
             for i in range(N):
                 for c in range(C):
-                    k = i32((tid >> SHIFT) + i * STEP) if along_rows else i32(((tid >> SHIFT) + c * STEP) * vector)
-                    ok = i32(1) if k < left else i32(0)
-                    load(hold, i32((i * C + c) * WORDS), p, i64(at[i] + i64(c * STEP * vector) * stride_k), ok)
+                    k = (tid >> SHIFT) + i * STEP if along_rows else ((tid >> SHIFT) + c * STEP) * vector
+                    ok = 1 if k < left else 0
+                    load(hold, (i * C + c) * WORDS, p, at[i] + c * STEP * vector * stride_k, ok)
 
         @device_function
         def put(hold, to):
@@ -189,7 +189,7 @@ class StagedLoader:
                 for c in range(C):
                     slot = (i * C + c) * WORDS
                     if along_rows:
-                        o = u32(to + u32(i * STEP * PITCH * 4))
+                        o = to + u32(i * STEP * PITCH * 4)
                         if vector == 4:
                             v0, v1 = unpack(hold[slot])
                             v2, v3 = unpack(hold[slot + 1])
@@ -200,18 +200,18 @@ class StagedLoader:
                         else:
                             store_shared_f32(o, widen(u16(hold[slot])))
                     else:
-                        o = u32(to + u32((i * LANES + c * STEP * vector * PITCH) * 4))
+                        o = to + u32((i * LANES + c * STEP * vector * PITCH) * 4)
                         if vector == 1:
                             store_shared_f32(o, widen(u16(hold[slot])))
                         else:
                             for w in range(WORDS):
                                 v0, v1 = unpack(hold[slot + w])
-                                store_shared_f32(u32(o + u32(2 * w * PITCH * 4)), v0)
-                                store_shared_f32(u32(o + u32((2 * w + 1) * PITCH * 4)), v1)
+                                store_shared_f32(o + u32(2 * w * PITCH * 4), v0)
+                                store_shared_f32(o + u32((2 * w + 1) * PITCH * 4), v1)
 
         @device_function
         def step_on(at, step):
             for i in range(N):
-                at[i] = i64(at[i] + step)
+                at[i] = at[i] + step
 
         return init, place, first, issue, put, step_on

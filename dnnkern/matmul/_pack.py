@@ -43,35 +43,35 @@ def pack_kernel(itemsize, along_k):
     @jit(launch_bounds=THREADS)
     def matmul_pack(x, packed, rows, k, row_stride, k_stride, batch_stride, pitch, per_matrix, tiles_k):
         tile = cuda.shared.array(SIZE, T)
-        tid = i32(cuda.threadIdx.x)
-        z, inside = divide_remainder(i32(cuda.blockIdx.x), per_matrix)
+        tid = cuda.threadIdx.x
+        z, inside = divide_remainder(cuda.blockIdx.x, per_matrix)
         r, c = divide_remainder(inside, tiles_k)
-        row0, k0 = i32(r * SIDE), i32(c * SIDE)
-        source = advance(x, i64(i64(z) * batch_stride))
+        row0, k0 = r * SIDE, c * SIDE
+        source = advance(x, z * batch_stride)
         values = cuda.local.array(READS, T)
         for i in range(READS):  # without branches, so that all are on their way at once
-            e = i32(tid + i * THREADS)
-            row, column = (i32(e >> 6), i32(e & 63)) if along_k else (i32(e & 63), i32(e >> 6))
-            inside_row, inside_k = i32(min(i32(row0 + row), i32(rows - 1))), i32(min(i32(k0 + column), i32(k - 1)))
-            values[i] = source[i64(i64(inside_row) * row_stride + i64(inside_k) * k_stride)]
+            e = tid + i * THREADS
+            row, column = (i32(e >> 6), i32(e & 63)) if along_k else (e & 63, e >> 6)
+            inside_row, inside_k = min(row0 + row, rows - 1), min(k0 + column, k - 1)
+            values[i] = source[inside_row * row_stride + inside_k * k_stride]
         for i in range(READS):
-            e = i32(tid + i * THREADS)
-            row, column = (i32(e >> 6), i32(e & 63)) if along_k else (i32(e & 63), i32(e >> 6))
-            tile[i32(row * PITCH + column)] = values[i] if i32(k0 + column) < k else T(0)
+            e = tid + i * THREADS
+            row, column = (i32(e >> 6), i32(e & 63)) if along_k else (e & 63, e >> 6)
+            tile[row * PITCH + column] = values[i] if k0 + column < k else T(0)
         cuda.syncthreads()
         for i in range(WRITES):
-            e = i32(tid + i * THREADS)
-            row, first = i32(e // CHUNKS), i32(i32(e % CHUNKS) * PER)
-            if i32(row0 + row) < rows and i32(k0 + first) < pitch:
-                at = i32(row * PITCH + first)
+            e = tid + i * THREADS
+            row, first = e // CHUNKS, e % CHUNKS * PER
+            if row0 + row < rows and k0 + first < pitch:
+                at = row * PITCH + first
                 words = cuda.local.array(4, u32)
                 for w in range(4):
                     word = u32(0)
                     for part in range(4 // itemsize):
-                        word = u32(word | u32(u32(tile[i32(at + w * (4 // itemsize) + part)]) << u32(8 * itemsize * part)))
+                        word = word | (u32(tile[at + w * (4 // itemsize) + part]) << u32(8 * itemsize * part))
                     words[w] = word
-                to = i64(i64(i64(z) * rows + i64(row0 + row)) * pitch + i64(k0 + first))
-                store4(as_u32(advance(packed, to)), i32(0), (words[0], words[1], words[2], words[3]))
+                to = (i64(z) * rows + (row0 + row)) * pitch + (k0 + first)
+                store4(as_u32(advance(packed, to)), 0, (words[0], words[1], words[2], words[3]))
     return matmul_pack
 
 
@@ -86,16 +86,16 @@ def rows_kernel(itemsize):
         """Word `w` of the 16 bytes at element `at`, which reach out of the array on either side."""
         word = u32(0)
         for part in range(4 // itemsize):
-            e = i64(at + (w * (4 // itemsize) + part))
+            e = at + (w * (4 // itemsize) + part)
             if 0 <= e and e < last:
-                word = u32(word | u32(u32(T(source[e])) << u32(8 * itemsize * part)))
+                word = word | (u32(T(source[e])) << u32(8 * itemsize * part))
         return word
 
     @device_function
     def chunk_at(source, at, last, wanted):
         """The 16 bytes at element `at`, an address that is a multiple of 16; zeros for what is not wanted or not in the array."""
-        whole = i32(wanted != 0 and 0 <= at and i64(at + PER) <= last)
-        words = load4_nc_if(as_u32(advance(source, at)), i32(0), whole)
+        whole = i32(wanted != 0 and 0 <= at and at + PER <= last)
+        words = load4_nc_if(as_u32(advance(source, at)), 0, whole)
         if whole == 0 and wanted != 0:
             words = (edge_word(source, at, last, 0), edge_word(source, at, last, 1), edge_word(source, at, last, 2),
                      edge_word(source, at, last, 3))
@@ -104,11 +104,11 @@ def rows_kernel(itemsize):
     @device_function
     def load_row(n, s):
         loaded, begins, source, row0, rows, row_stride, batch_at, first, k, last = s
-        row = i32(row0 + n)
+        row = row0 + n
         wanted = i32(row < rows and first < k + PER)  # the neighbour's too, whose bytes may end here
-        begin = i64(i64(batch_at + i64(row) * row_stride) + i64(first)) if wanted != 0 else i64(0)
-        skew = i32(i64(address(source, begin)) & i64(15))
-        words = chunk_at(source, i64(begin - i64(skew >> LOG)), last, wanted)
+        begin = batch_at + row * row_stride + first if wanted != 0 else i64(0)
+        skew = i32(i64(address(source, begin)) & 15)
+        words = chunk_at(source, begin - (skew >> LOG), last, wanted)
         for w in range(4):
             loaded[4 * n + w] = words[w]
         begins[n] = begin
@@ -117,44 +117,44 @@ def rows_kernel(itemsize):
     @device_function
     def store_row(n, s):
         loaded, begins, source, packed, row0, rows, out_at, first, k, pitch, last, lane = s
-        row = i32(row0 + n)
+        row = row0 + n
         a, b, c, d = loaded[4 * n], loaded[4 * n + 1], loaded[4 * n + 2], loaded[4 * n + 3]
         e, f, g, h = shuffle_down(a, 1), shuffle_down(b, 1), shuffle_down(c, 1), shuffle_down(d, 1)
         if row < rows and first < k:
-            skew = i32(i64(address(source, begins[n])) & i64(15))
+            skew = i32(i64(address(source, begins[n])) & 15)
             if lane == 31 and skew != 0:
-                e, f, g, h = chunk_at(source, i64(begins[n] - i64(skew >> LOG) + PER), last, i32(1))
+                e, f, g, h = chunk_at(source, begins[n] - (skew >> LOG) + PER, last, 1)
             if skew & 8:
                 a, b, c, d, e, f, g = c, d, e, f, g, h, u32(0)
             if skew & 4:
                 a, b, c, d, e = b, c, d, e, f
-            bits = u32(i32(skew & 3) * 8)
+            bits = u32((skew & 3) * 8)
             a, b, c, d = funnel_shift(a, b, bits), funnel_shift(b, c, bits), funnel_shift(c, d, bits), funnel_shift(d, e, bits)
-            left = i32(i32(k - first) << LOG)  # bytes of the row; what follows is zero
+            left = (k - first) << LOG  # bytes of the row; what follows is zero
             if left < 16:
-                a, b, c, d = keep(a, left), keep(b, i32(left - 4)), keep(c, i32(left - 8)), keep(d, i32(left - 12))
-            store4(as_u32(advance(packed, i64(i64(out_at + i64(row) * i64(pitch)) + i64(first)))), i32(0), (a, b, c, d))
+                a, b, c, d = keep(a, left), keep(b, left - 4), keep(c, left - 8), keep(d, left - 12)
+            store4(as_u32(advance(packed, out_at + row * i64(pitch) + first)), 0, (a, b, c, d))
 
     @device_function
     def keep(word, count):
         if count >= 4:
             return word
-        return u32(word & u32(u32(u32(1) << u32(8 * max(count, i32(0)))) - u32(1)))
+        return word & ((1 << u32(8 * max(count, 0))) - 1)
     store_rows = unrolled(ROWS, store_row)
 
     @jit(launch_bounds=THREADS)
     def matmul_pack_rows(x, packed, rows, k, row_stride, batch_stride, pitch, last, matrices, per_matrix, parts):
-        lane = i32(cuda.threadIdx.x & 31)
-        warp = i32(i32(cuda.blockIdx.x) * (THREADS // 32) + i32(cuda.threadIdx.x >> 5))
+        lane = cuda.threadIdx.x & 31
+        warp = cuda.blockIdx.x * (THREADS // 32) + (cuda.threadIdx.x >> 5)
         z, inside = divide_remainder(warp, per_matrix)
         r, part = divide_remainder(inside, parts)
-        row0, first = i32(r * ROWS), i32(i32(part * 32 + lane) * PER)
+        row0, first = r * ROWS, (part * 32 + lane) * PER
         loaded, begins = cuda.local.array(WORDS, u32), cuda.local.array(ROWS, i64)
-        batch_at = i64(i64(z) * batch_stride)
+        batch_at = z * batch_stride
         if z >= matrices:
             row0 = rows
-        load_rows(i32(0), (loaded, begins, x, row0, rows, row_stride, batch_at, first, k, last))
-        store_rows(i32(0), (loaded, begins, x, packed, row0, rows, i64(i64(z) * rows * i64(pitch)), first, k, pitch, last, lane))
+        load_rows(0, (loaded, begins, x, row0, rows, row_stride, batch_at, first, k, last))
+        store_rows(0, (loaded, begins, x, packed, row0, rows, i64(z) * rows * pitch, first, k, pitch, last, lane))
     return matmul_pack_rows
 
 

@@ -1,7 +1,7 @@
 """Sums of many values over the lanes of a warp at once."""
 import functools
 
-from ..device import device_function, i32
+from ..device import device_function
 from ..device.unroll import unrolled
 from ..device.warp import add, shuffle_xor
 
@@ -22,24 +22,24 @@ def make_halving(count, lane_bits):
     def halving(s, state):
         acc, lane = state
         half = count >> (s + 1)
-        upper = i32((lane >> i32(4 - s)) & 1)
+        upper = (lane >> (4 - s)) & 1
         for i in range(half):
             # NOTE: loaded first and chosen then; a choice between two loads becomes a load from a chosen address, and acc local memory
             low, high = acc[i], acc[i + half]
             keep = high if upper else low
             give = low if upper else high
-            acc[i] = add(keep, shuffle_xor(give, i32(16 >> s)))
+            acc[i] = add(keep, shuffle_xor(give, 16 >> s))
     halvings = unrolled(steps, halving) if steps else None
 
     @device_function
     def halve(acc, lane):
         if steps:
-            halvings(i32(0), (acc, lane))
+            halvings(0, (acc, lane))
         for s in range(rest):
             for i in range(left):
-                acc[i] = add(acc[i], shuffle_xor(acc[i], i32(16 >> (steps + s))))
+                acc[i] = add(acc[i], shuffle_xor(acc[i], 16 >> (steps + s)))
 
     @device_function
     def first(lane):
-        return i32((lane >> low) * left)
+        return (lane >> low) * left
     return halve, first, left

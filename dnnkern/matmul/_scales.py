@@ -108,8 +108,8 @@ def make_block_factor(a, b):
 
     if by_a and by_b:
         def factor(m, n, block, scale_a, scale_b, strides):
-            x = scale_a[i64(i64(m) * strides[0] + i64(block) * strides[1])]
-            return x * scale_b[i64(i64(block) * strides[2] + i64(n >> 7) * strides[3])]
+            x = scale_a[m * strides[0] + block * strides[1]]
+            return x * scale_b[block * strides[2] + (n >> 7) * strides[3]]
     elif by_a:
         def factor(m, n, block, scale_a, scale_b, strides):
             return scale_a[i64(i64(m) * strides[0] + i64(block) * strides[1])]

@@ -1,7 +1,7 @@
 """How accumulators leave: the epilogue, and one store for a group of neighbouring columns where y allows it."""
 import functools
 
-from ..device import device_function, i32, i64, u32
+from ..device import device_function, i32, u32
 from ..device.convert import element
 from ..device.epilogue import make_epilogue
 from ..device.vec import advance, as_u32, store2, store4
@@ -19,21 +19,21 @@ def make_group_store(spec, group, vector):
     if not vector or group == 1:
         def store(acc, k, row, column, n, y, at, column_stride, e):
             for j in range(group):
-                if i32(column + j) < n:
-                    y[i64(at + i64(j) * column_stride)] = epilogue(acc[k + j], row, i32(column + j), e)
+                if column + j < n:
+                    y[at + j * column_stride] = epilogue(acc[k + j], row, column + j, e)
     elif halves and group == 4:
         def store(acc, k, row, column, n, y, at, column_stride, e):
             if column < n:
                 low = epilogue(acc[k], acc[k + 1], row, column, e)
-                high = epilogue(acc[k + 2], acc[k + 3], row, i32(column + 2), e)
-                store2(as_u32(advance(y, at)), i32(0), (low, high))
+                high = epilogue(acc[k + 2], acc[k + 3], row, column + 2, e)
+                store2(as_u32(advance(y, at)), 0, (low, high))
     elif halves and group == 8:
         def store(acc, k, row, column, n, y, at, column_stride, e):
             if column < n:
-                first, second = epilogue(acc[k], acc[k + 1], row, column, e), epilogue(acc[k + 2], acc[k + 3], row, i32(column + 2), e)
-                third = epilogue(acc[k + 4], acc[k + 5], row, i32(column + 4), e)
-                fourth = epilogue(acc[k + 6], acc[k + 7], row, i32(column + 6), e)
-                store4(as_u32(advance(y, at)), i32(0), (first, second, third, fourth))
+                first, second = epilogue(acc[k], acc[k + 1], row, column, e), epilogue(acc[k + 2], acc[k + 3], row, column + 2, e)
+                third = epilogue(acc[k + 4], acc[k + 5], row, column + 4, e)
+                fourth = epilogue(acc[k + 6], acc[k + 7], row, column + 6, e)
+                store4(as_u32(advance(y, at)), 0, (first, second, third, fourth))
     elif halves:
         def store(acc, k, row, column, n, y, at, column_stride, e):
             if column < n:
@@ -41,13 +41,13 @@ def make_group_store(spec, group, vector):
     elif group == 2:
         def store(acc, k, row, column, n, y, at, column_stride, e):
             if column < n:
-                store2(advance(y, at), i32(0), (epilogue(acc[k], row, column, e), epilogue(acc[k + 1], row, i32(column + 1), e)))
+                store2(advance(y, at), 0, (epilogue(acc[k], row, column, e), epilogue(acc[k + 1], row, column + 1, e)))
     elif itemsize == 4:
         def store(acc, k, row, column, n, y, at, column_stride, e):
             if column < n:
-                first, second = epilogue(acc[k], row, column, e), epilogue(acc[k + 1], row, i32(column + 1), e)
-                third, fourth = epilogue(acc[k + 2], row, i32(column + 2), e), epilogue(acc[k + 3], row, i32(column + 3), e)
-                store4(advance(y, at), i32(0), (first, second, third, fourth))
+                first, second = epilogue(acc[k], row, column, e), epilogue(acc[k + 1], row, column + 1, e)
+                third, fourth = epilogue(acc[k + 2], row, column + 2, e), epilogue(acc[k + 3], row, column + 3, e)
+                store4(advance(y, at), 0, (first, second, third, fourth))
     else:  # four bytes of int8
         def store(acc, k, row, column, n, y, at, column_stride, e):
             if column < n:

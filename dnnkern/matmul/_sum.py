@@ -118,22 +118,22 @@ def make_add_ranges(groups, vector, Acc):
 
     @device_function
     def add_ranges(acc, sums, elements, ranges):
-        tid = i32(cuda.threadIdx.x)
-        lane, group = i32(tid & (LANES - 1)), i32(tid >> SHIFT)
-        at = i32((i32(cuda.blockIdx.x) * LANES + lane) * vector)
+        tid = cuda.threadIdx.x
+        lane, group = tid & (LANES - 1), tid >> SHIFT
+        at = (cuda.blockIdx.x * LANES + lane) * vector
         for g in range(vector):
             acc[g] = Acc(0)
         if at < elements:
-            for s in range(group, ranges, i32(groups)):
-                add_group(acc, advance(sums, i64(i64(s) * i64(elements) + i64(at))), i32(0))
+            for s in range(group, ranges, groups):
+                add_group(acc, advance(sums, s * i64(elements) + at), 0)
         if groups > 1:
             scratch = cuda.shared.array(SCRATCH, Acc, alignment=16)
             for g in range(vector):
-                scratch[i32(tid * vector + g)] = acc[g]
+                scratch[tid * vector + g] = acc[g]
             cuda.syncthreads()
             for other in range(1, groups):
                 if group == 0:
-                    add_group(acc, scratch, i32((other * LANES + lane) * vector))
+                    add_group(acc, scratch, (other * LANES + lane) * vector)
         return at, group == 0 and at < elements
     return add_ranges
 
@@ -169,7 +169,7 @@ def sum_kernel(config):
                      scale_strides[0], scale_strides[3])
             else:
                 e = (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride)
-            store(acc, i32(0), row, column, n, y, i64(y_at + i64(row) * sym + i64(column) * syn), syn, e)
+            store(acc, 0, row, column, n, y, y_at + row * sym + column * syn, syn, e)
     return matmul_sum
 
 

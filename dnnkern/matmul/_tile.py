@@ -122,7 +122,7 @@ def make_product(tile, operands, sink):
     @device_function
     def product(a, b, strides, m, n, k_first, k, m0, n0, s0, state):
         sam, sak, sbk, sbn = strides
-        tile_product((a, m0, i32(m - 1), sam, sak), (b, n0, i32(n - 1), sbn, sbk), k_first, k, m, m0, n0, s0, state)
+        tile_product((a, m0, m - 1, sam, sak), (b, n0, n - 1, sbn, sbk), k_first, k, m, m0, n0, s0, state)
     return product
 
 
@@ -143,11 +143,11 @@ class _OfMatrix:
         @device_function
         def start(at, s, k_first, tid):
             p, row, last, stride, stride_k = s
-            base = i64(i64(row) * stride + i64(k_first) * stride_k)
+            base = row * stride + k_first * stride_k
             if staged:
-                init(at, base, i32(last - row), stride, stride_k, tid)
+                init(at, base, last - row, stride, stride_k, tid)
             else:
-                init(at, u64(address(p, i32(0)) + u64(base * ITEM)), i32(last - row), stride, stride_k, tid)
+                init(at, address(p, 0) + u64(base * ITEM), last - row, stride, stride_k, tid)
 
         @device_function
         def part(at, hold, to, s, tid, left):
@@ -162,7 +162,7 @@ class _OfMatrix:
         @device_function
         def advance(at, s, count):
             _, _, _, _, stride_k = s
-            step_on(at, i64(i64(count) * stride_k))
+            step_on(at, count * stride_k)
         return start, place, part, whole, put, advance
 
 
@@ -222,14 +222,14 @@ def make_tile_product(tile, operands, la, lb, sink):
     @device_function
     def load_fragments(fa, fb, half, ra, rb, kk):
         for c in range(CM):
-            load_group(fa, i32(half * TM + G * c), u32(ra + u32((kk * PA + c * LM * G) * ITEM)))
+            load_group(fa, half * TM + G * c, ra + u32((kk * PA + c * LM * G) * ITEM))
         for c in range(CN):
-            load_group(fb, i32(half * TN + G * c), u32(rb + u32((kk * PB + c * LN * G) * ITEM)))
+            load_group(fb, half * TN + G * c, rb + u32((kk * PB + c * LN * G) * ITEM))
 
     @device_function
     def step(kk, s):
         acc, fa, fb, ra, rb, at_a, at_b, hold_a, hold_b, a, b, wa, wb, tid, ok = s
-        load_fragments(fa, fb, i32((kk + 1) & 1), ra, rb, i32(kk + 1))
+        load_fragments(fa, fb, (kk + 1) & 1, ra, rb, kk + 1)
         if kk == 0:
             a_whole(at_a, hold_a, wa, a, tid, ok)
             b_whole(at_b, hold_b, wb, b, tid, ok)
@@ -237,7 +237,7 @@ def make_tile_product(tile, operands, la, lb, sink):
             commit_copies()
             wait()
             cuda.syncthreads()
-        outer(acc, fa, i32((kk & 1) * TM), fb, i32((kk & 1) * TN))
+        outer(acc, fa, (kk & 1) * TM, fb, (kk & 1) * TN)
     steps = unrolled(KS - 1, step)
 
     @device_function
@@ -245,19 +245,19 @@ def make_tile_product(tile, operands, la, lb, sink):
         """Accumulators of the rows that slice p finishes go to its boxes; a box holds one slice's."""
         acc, slice_, box = s
         if slice_ != p:
-            slot = i32(slice_ if slice_ < p else slice_ - 1)
-            o = u32(box + u32(u32(p * (SLICES - 1)) + u32(slot)) * u32(PORTION * CN * SUB * 16))
+            slot = slice_ if slice_ < p else slice_ - 1
+            o = box + (u32(p * (SLICES - 1)) + u32(slot)) * (PORTION * CN * SUB * 16)
             for i in range(PORTION):
                 for c in range(CN):
-                    store_group(u32(o + u32((i * CN + c) * SUB * 16)), acc, i32((p * PORTION + i) * TN + c * G))
+                    store_group(o + u32((i * CN + c) * SUB * 16), acc, (p * PORTION + i) * TN + c * G)
 
     @device_function
     def finish_row(r, s):
         acc, row0, column0, m, state = s
-        row = i32(row0 + i32((r >> SHG) * (LM * G) + (r & (G - 1))))
+        row = row0 + ((r >> SHG) * (LM * G) + (r & (G - 1)))
         if not edge or row < m:
             for c in range(CN):
-                sink(acc, i32(r * TN + c * G), row, i32(column0 + c * (LN * G)), state)
+                sink(acc, r * TN + c * G, row, column0 + c * (LN * G), state)
     finish_rows = unrolled(PORTION, finish_row)
 
     @device_function
@@ -265,88 +265,88 @@ def make_tile_product(tile, operands, la, lb, sink):
         acc, more, slice_, box, row0, column0, m, state = s
         if SLICES == 1 or slice_ == p:
             if SLICES > 1:
-                o = u32(box + u32(p * ((SLICES - 1) * PORTION * CN * SUB * 16)))
+                o = box + u32(p * ((SLICES - 1) * PORTION * CN * SUB * 16))
                 for x in range(SLICES - 1):
                     for i in range(PORTION):
                         for c in range(CN):
-                            load_group(more, i32(0), u32(o + u32(((x * PORTION + i) * CN + c) * SUB * 16)))
+                            load_group(more, 0, o + u32(((x * PORTION + i) * CN + c) * SUB * 16))
                             for g in range(G):
                                 acc[(p * PORTION + i) * TN + c * G + g] += Acc(more[g])
-            finish_rows(i32(p * PORTION), (acc, row0, column0, m, state))
+            finish_rows(p * PORTION, (acc, row0, column0, m, state))
     spread_all, finish_all = unrolled(SLICES, spread), unrolled(SLICES, finish)
 
     @device_function
     def product(a, b, k_first, k, m, m0, n0, s0, state):
-        tid = i32(cuda.threadIdx.x)
-        lane, warp = i32(tid & 31), i32(tid >> 5)
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
         # neighbouring lanes share rows and columns alternately: a quarter-warp's loads then touch few different 16 bytes
         if LM == 4:
-            ln, lm = i32((lane >> 1) & 7), i32(((lane >> 4) << 1) | (lane & 1))
+            ln, lm = (lane >> 1) & 7, ((lane >> 4) << 1) | (lane & 1)
         else:
-            lm, ln = i32((lane >> 1) & 7), i32(((lane >> 4) << 1) | (lane & 1))
-        wm = i32((warp & ((1 << SHM) - 1)) * WM + lm * G)
-        wn = i32(((warp >> SHM) & ((1 << SHN) - 1)) * WN + ln * G)
-        slice_ = i32(warp >> SHT)
-        fragment_a = u32(u32(wm * ITEM) + u32(slice_ * (KS * PA * ITEM)))
-        fragment_b = u32(u32(wn * ITEM) + u32(slice_ * (KS * PB * ITEM)) + u32(SA))
+            lm, ln = (lane >> 1) & 7, ((lane >> 4) << 1) | (lane & 1)
+        wm = (warp & ((1 << SHM) - 1)) * WM + lm * G
+        wn = ((warp >> SHM) & ((1 << SHN) - 1)) * WN + ln * G
+        slice_ = warp >> SHT
+        fragment_a = u32(wm * ITEM) + u32(slice_ * (KS * PA * ITEM))
+        fragment_b = u32(wn * ITEM) + u32(slice_ * (KS * PB * ITEM)) + SA
         at_a, at_b = cuda.local.array(NA, PlaceA), cuda.local.array(NB, PlaceB)
         hold_a, hold_b = cuda.local.array(HA, u32), cuda.local.array(HB, u32)
         a_start(at_a, a, k_first, tid)
         b_start(at_b, b, k_first, tid)
-        da, db = a_place(tid), u32(b_place(tid) + u32(SA))
-        left = i32(k - k_first)
-        count = i32((left + (BK - 1)) >> SHK)
-        left = i32(left - (count - 1) * BK)
+        da, db = a_place(tid), b_place(tid) + SA
+        left = k - k_first
+        count = (left + (BK - 1)) >> SHK
+        left = left - (count - 1) * BK
         # prologue: the stage with the remainder, then whole ones
-        a_part(at_a, hold_a, u32(da + s0), a, tid, left)
-        b_part(at_b, hold_b, u32(db + s0), b, tid, left)
-        a_put(hold_a, u32(da + s0))
-        b_put(hold_b, u32(db + s0))
+        a_part(at_a, hold_a, da + s0, a, tid, left)
+        b_part(at_b, hold_b, db + s0, b, tid, left)
+        a_put(hold_a, da + s0)
+        b_put(hold_b, db + s0)
         commit_copies()
         a_advance(at_a, a, left)
         b_advance(at_b, b, left)
-        write = u32(s0 + u32(STAGE))
+        write = s0 + STAGE
         for s in range(1, AHEAD):
-            ok = i32(1) if i32(s) < count else i32(0)
-            a_whole(at_a, hold_a, u32(da + write), a, tid, ok)
-            b_whole(at_b, hold_b, u32(db + write), b, tid, ok)
+            ok = 1 if s < count else 0
+            a_whole(at_a, hold_a, da + write, a, tid, ok)
+            b_whole(at_b, hold_b, db + write, b, tid, ok)
             commit_copies()
-            a_advance(at_a, a, i32(BK))
-            b_advance(at_b, b, i32(BK))
-            write = u32(write + u32(STAGE))
+            a_advance(at_a, a, BK)
+            b_advance(at_b, b, BK)
+            write = write + STAGE
         acc, fa, fb = cuda.local.array(NACC, Acc), cuda.local.array(FA, T), cuda.local.array(FB, T)
         for i in range(NACC):
             acc[i] = Acc(0)
         wait()
         cuda.syncthreads()
-        read, end = u32(s0), u32(s0 + u32(RING))
-        load_fragments(fa, fb, i32(0), u32(read + fragment_a), u32(read + fragment_b), i32(0))
+        read, end = s0, s0 + RING
+        load_fragments(fa, fb, 0, read + fragment_a, read + fragment_b, 0)
         while count > 0:
-            ok = i32(1) if count > i32(AHEAD) else i32(0)
-            steps(i32(0), (acc, fa, fb, u32(read + fragment_a), u32(read + fragment_b), at_a, at_b, hold_a, hold_b, a, b, u32(write + da),
-                           u32(write + db), tid, ok))
+            ok = 1 if count > AHEAD else 0
+            steps(0, (acc, fa, fb, read + fragment_a, read + fragment_b, at_a, at_b, hold_a, hold_b, a, b, write + da,
+                      write + db, tid, ok))
             if early == 0:
-                a_put(hold_a, u32(write + da))
-                b_put(hold_b, u32(write + db))
+                a_put(hold_a, write + da)
+                b_put(hold_b, write + db)
                 commit_copies()
                 wait()
                 cuda.syncthreads()
-            read = u32(read + u32(STAGE))
-            read = u32(s0) if read == end else read
-            load_fragments(fa, fb, i32(KS & 1), u32(read + fragment_a), u32(read + fragment_b), i32(0))
-            outer(acc, fa, i32(((KS - 1) & 1) * TM), fb, i32(((KS - 1) & 1) * TN))
-            a_advance(at_a, a, i32(BK))
-            b_advance(at_b, b, i32(BK))
-            write = u32(write + u32(STAGE))
-            write = u32(s0) if write == end else write
-            count = i32(count - 1)
-        more, box = cuda.local.array(G, T), u32(s0 + u32((tid & (SUB - 1)) * 16))
+            read = read + STAGE
+            read = s0 if read == end else read
+            load_fragments(fa, fb, KS & 1, read + fragment_a, read + fragment_b, 0)
+            outer(acc, fa, ((KS - 1) & 1) * TM, fb, ((KS - 1) & 1) * TN)
+            a_advance(at_a, a, BK)
+            b_advance(at_b, b, BK)
+            write = write + STAGE
+            write = s0 if write == end else write
+            count = count - 1
+        more, box = cuda.local.array(G, T), s0 + u32((tid & (SUB - 1)) * 16)
         if SLICES > 1:
             wait_all()
             cuda.syncthreads()
-            spread_all(i32(0), (acc, slice_, box))
+            spread_all(0, (acc, slice_, box))
             cuda.syncthreads()
-        finish_all(i32(0), (acc, more, slice_, box, i32(m0 + wm), i32(n0 + wn), m, state))
+        finish_all(0, (acc, more, slice_, box, m0 + wm, n0 + wn, m, state))
     return product
 
 
@@ -361,10 +361,10 @@ def locate(block, band_tiles, tiles_m, last_rows):
     `band_tiles` and `last_rows` are divisors: the tiles of a band, the rows of the last one.
     """
     band, inside = divide_remainder(block, band_tiles)
-    if i32((band + 1) * BAND) <= tiles_m:
-        return i32(band * BAND + (inside & (BAND - 1))), i32(inside >> 3)
+    if (band + 1) * BAND <= tiles_m:
+        return band * BAND + (inside & (BAND - 1)), inside >> 3
     column, row = divide_remainder(inside, last_rows)
-    return i32(band * BAND + row), column
+    return band * BAND + row, column
 
 
 def locate_arguments(tiles_m, tiles_n):

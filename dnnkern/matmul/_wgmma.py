@@ -2,7 +2,7 @@
 import functools
 from dataclasses import dataclass
 
-from ..device import device_function, i32, i64
+from ..device import device_function, i32
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -242,7 +242,7 @@ def make_addends(spec):
     @device_function
     def addends(z, e7, c_batch, scale_a, scale_b, scale_strides):
         alpha, beta, bias, bias_stride, c, c_row, c_column = e7
-        c = advance(c, i64(i64(z) * c_batch))
+        c = advance(c, z * c_batch)
         if has_scales:
             return (alpha, beta, bias, bias_stride, c, c_row, c_column, c, i32(0), i32(0), scale_a, scale_b, scale_strides[0],
                     scale_strides[3])
@@ -261,12 +261,12 @@ def make_sink(special):
     @device_function
     def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
         m, n, y, y_row, y_column, y_batch, c_batch, e7, scale_a, scale_b, scale_strides = out
-        row, column, z = i32(where[2] + offset), where[3], where[6]
+        row, column, z = where[2] + offset, where[3], where[6]
         e = addends(z, e7, c_batch, scale_a, scale_b, scale_strides)
         if by_tma:
             through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)
         else:
-            straight(acc, first, row, column, thread, m, n, e, y, i64(i64(z) * y_batch), y_row, y_column)
+            straight(acc, first, row, column, thread, m, n, e, y, z * y_batch, y_row, y_column)
     return sink
 
 
@@ -284,9 +284,9 @@ def make_locate(tile):
         zs, inside = divide_remainder(t, per_matrix)
         z, s = divide_remainder(zs, ranges)
         r, c = locate_tile(inside, band_tiles, super_rows, last_rows)
-        first = i32(min(i32(s * each), steps))
-        return (first, i32(min(i32(first + each), steps)), i32(i32(r * CLUSTER + rank) * BM), i32(c * BN), i32(z * a_batched),
-                i32(z * b_batched), z, s)
+        first = min(s * each, steps)
+        return (first, min(first + each, steps), (r * CLUSTER + rank) * BM, c * BN, z * a_batched,
+                z * b_batched, z, s)
     return locate
 
 

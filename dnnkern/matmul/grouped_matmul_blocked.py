@@ -77,7 +77,7 @@ def kernel(config):
     @device_function
     def sink(acc, e, row, column, s):
         n, y, sym, syn, epilogue = s
-        store(acc, e, row, column, n, y, i64(i64(row) * sym + i64(column) * syn), syn, epilogue)
+        store(acc, e, row, column, n, y, row * sym + column * syn, syn, epilogue)
     product = make_product(tile, config.operands, sink)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
@@ -85,15 +85,15 @@ def kernel(config):
                                alpha, bias, bias_group, bias_stride):
         ring = cuda.shared.array(0, u32)
         # NOTE: down the rows first: the tiles of a group that need the same columns of its matrix run together
-        tile_column, tile_row = divide_remainder(i32(cuda.blockIdx.x), tiles_m)
+        tile_column, tile_row = divide_remainder(cuda.blockIdx.x, tiles_m)
         group, start, end, number = find_tile(tile_row, offsets, offset_stride, groups, m)
         if group >= 0:
-            first = i32(start + (tile_row - number) * BM)
+            first = start + (tile_row - number) * BM
             g, row0 = i64(group), i64(first)
-            bias = advance(bias, i64(g * bias_group))
+            bias = advance(bias, g * bias_group)
             e = (alpha, alpha, bias, bias_stride, bias, i32(0), i32(0))
-            product(advance(a, i64(row0 * a_row)), advance(b, i64(g * b_group)), (sam, sak, sbk, sbn), i32(end - first), n, i32(0), k,
-                    i32(0), i32(tile_column * BN), shared_address(ring, i32(0)), (n, advance(y, i64(row0 * sym)), sym, syn, e))
+            product(advance(a, row0 * a_row), advance(b, g * b_group), (sam, sak, sbk, sbn), end - first, n, 0, k,
+                    0, tile_column * BN, shared_address(ring, 0), (n, advance(y, row0 * sym), sym, syn, e))
     return grouped_matmul_blocked
 
 

@@ -59,17 +59,17 @@ def kernel(config):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < outputs:
             m = i32(i // N)
-            n = i32(i - i64(m) * N)
+            n = i32(i - m * N)
             group = group_of(m, offsets, offset_stride, groups)
             if group < groups:
                 g = i64(group)
-                scale_b = advance(scale_b, i64(g * scale_group))
-                acc = dot(advance(a, i64(m * sam)), sak, advance(b, i64(g * sbg + n * sbn)), sbk, K, m, n,
+                scale_b = advance(scale_b, g * scale_group)
+                acc = dot(advance(a, m * sam), sak, advance(b, g * sbg + n * sbn), sbk, K, m, n,
                           (scale_a, scale_b, scale_strides))
-                bias = advance(bias, i64(g * bias_group))
+                bias = advance(bias, g * bias_group)
                 e = (alpha, alpha, bias, bias_stride, bias, i32(0), i32(0), bias, i32(0), i32(0), scale_a, scale_b, scale_strides[0],
                      scale_strides[3])
-                y[i64(m * sym + n * syn)] = epilogue(acc, m, n, e)
+                y[m * sym + n * syn] = epilogue(acc, m, n, e)
     return grouped_matmul_naive
 
 

@@ -64,21 +64,21 @@ def kernel(config):
         tile_a = cuda.shared.array(SIZE, Stored)  # [m][k]
         tile_b = cuda.shared.array(SIZE, Stored)  # [k][n]
         # NOTE: down the rows first: the tiles of a group that need the same columns of its matrix run together
-        tile_column, tile = divide_remainder(i32(cuda.blockIdx.x), tiles_m)
+        tile_column, tile = divide_remainder(cuda.blockIdx.x, tiles_m)
         group, start, end, number = find_tile(tile, offsets, offset_stride, groups, m)
         if group >= 0:
-            first = i32(start + (tile - number) * TILE)
-            g, row0, column0 = i64(group), i64(first), i32(tile_column * TILE)
-            rows = i32(end - first)
-            scale_a, scale_b = advance(scale_a, i64(row0 * scale_strides[0])), advance(scale_b, i64(g * scale_group))
-            acc = product(tile_a, tile_b, advance(a, i64(row0 * sam)), advance(b, i64(g * sbg)), (sam, sak, sbk, sbn), rows, n, k, i32(0),
+            first = start + (tile - number) * TILE
+            g, row0, column0 = i64(group), i64(first), tile_column * TILE
+            rows = end - first
+            scale_a, scale_b = advance(scale_a, row0 * scale_strides[0]), advance(scale_b, g * scale_group)
+            acc = product(tile_a, tile_b, advance(a, row0 * sam), advance(b, g * sbg), (sam, sak, sbk, sbn), rows, n, k, 0,
                           column0, (scale_a, scale_b, scale_strides))
-            row, column = i32(cuda.threadIdx.x >> 4), i32(column0 + (cuda.threadIdx.x & (TILE - 1)))
+            row, column = cuda.threadIdx.x >> 4, column0 + (cuda.threadIdx.x & (TILE - 1))
             if row < rows and column < n:
-                bias = advance(bias, i64(g * bias_group))
+                bias = advance(bias, g * bias_group)
                 e = (alpha, alpha, bias, bias_stride, bias, i32(0), i32(0), bias, i32(0), i32(0), scale_a, scale_b, scale_strides[0],
                      scale_strides[3])
-                y[i64((row0 + row) * sym + column * syn)] = epilogue(acc, row, column, e)
+                y[(row0 + row) * sym + column * syn] = epilogue(acc, row, column, e)
     return grouped_matmul_tiled
 
 

@@ -69,14 +69,14 @@ def _make_locate(tile):
         offsets, offset_stride, groups, rows, tiles_n, band_tiles, per_row, steps = place
         row_tile, _ = divide_remainder(t, tiles_n)
         group, start, end, number = find(row_tile, offsets, offset_stride, groups, rows)
-        band, inside = divide_remainder(i32(t - number * per_row), band_tiles)
-        row0 = i32(start + band * (BAND * BM))
-        high = u32(min(i32(i32(end - row0 + BM - 1) // BM), i32(BAND)))  # rows of tiles in the band
+        band, inside = divide_remainder(t - number * per_row, band_tiles)
+        row0 = start + band * (BAND * BM)
+        high = u32(min((end - row0 + BM - 1) // BM, BAND))  # rows of tiles in the band
         if group < 0:
             high = u32(1)
         column = i32(u32(inside) // high)
-        row = i32(row0 + i32(inside - column * i32(high)) * BM)
-        return i32(0), steps if group >= 0 else i32(-1), row, i32(column * BN), i32(0), group, end
+        row = row0 + (inside - column * i32(high)) * BM
+        return i32(0), steps if group >= 0 else -1, row, column * BN, i32(0), group, end
     return locate
 
 
@@ -90,15 +90,15 @@ def kernel(special):
     @device_function
     def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
         n, y, y_row, y_column, alpha, bias, bias_group, bias_stride, scale_a, scale_b, scale_strides, scale_group = out
-        row, column, group, end = i32(where[2] + offset), where[3], i64(where[5]), where[6]
-        mine = advance(bias, i64(group * bias_group))
+        row, column, group, end = where[2] + offset, where[3], i64(where[5]), where[6]
+        mine = advance(bias, group * bias_group)
         if has_scales:
             e = (alpha, alpha, mine, bias_stride, mine, i32(0), i32(0), mine, i32(0), i32(0), scale_a,
-                 advance(scale_b, i64(group * scale_group)), scale_strides[0], scale_strides[3])
+                 advance(scale_b, group * scale_group), scale_strides[0], scale_strides[3])
         else:
             e = (alpha, alpha, mine, bias_stride, mine, i32(0), i32(0))
         if by_tma:
-            through_tma(acc, first, y_map, staging, row, column, i32(0), thread, barrier, end, n, e, y, y_row)
+            through_tma(acc, first, y_map, staging, row, column, 0, thread, barrier, end, n, e, y, y_row)
         else:
             straight(acc, first, row, column, thread, end, n, e, y, i64(0), y_row, y_column)
     product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator,
@@ -108,7 +108,7 @@ def kernel(special):
     def grouped_matmul_wgmma(a, b, y_map, y, y_row, y_column, n, tiles, offsets, offset_stride, groups, rows, tiles_n, band_tiles,
                              per_row, steps, scale_a, scale_b, scale_strides, scale_group, alpha, bias, bias_group, bias_stride):
         shared = cuda.shared.array(0, u32)
-        product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, i32(0)), tiles,
+        product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, 0), tiles,
                 (offsets, offset_stride, groups, rows, tiles_n, band_tiles, per_row, steps),
                 (n, y, y_row, y_column, alpha, bias, bias_group, bias_stride, scale_a, scale_b, scale_strides, scale_group))
     return grouped_matmul_wgmma

@@ -12,7 +12,7 @@ with M or N up to 8 `gemv`.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, jit, u32
+from ..device import cuda, device_function, jit, u32
 from ..device.convert import element
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -70,19 +70,19 @@ def kernel(config):
     @device_function
     def sink(acc, e, row, column, s):
         n, y, y_at, sym, syn, epilogue = s
-        store(acc, e, row, column, n, y, i64(y_at + i64(row) * sym + i64(column) * syn), syn, epilogue)
+        store(acc, e, row, column, n, y, y_at + row * sym + column * syn, syn, epilogue)
     product = make_product(tile, config.operands, sink)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_blocked(a, b, y, m, n, k, sam, sak, sbk, sbn, sym, syn, sizes, strides, tiles, band_tiles, tiles_m, last_rows,
                        alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         ring = cuda.shared.array(0, u32)
-        z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
+        z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
         epilogue = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
-        product(advance(a, a_at), advance(b, b_at), (sam, sak, sbk, sbn), m, n, i32(0), k, i32(row * BM), i32(column * BN),
-                shared_address(ring, i32(0)), (n, y, y_at, sym, syn, epilogue))
+        product(advance(a, a_at), advance(b, b_at), (sam, sak, sbk, sbn), m, n, 0, k, row * BM, column * BN,
+                shared_address(ring, 0), (n, y, y_at, sym, syn, epilogue))
     return matmul_blocked
 
 

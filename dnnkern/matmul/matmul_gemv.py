@@ -160,7 +160,7 @@ def _carried(n, body):
 
     @device_function
     def run(k, value, s):
-        return second(i32(k + half), first(k, value, s), s)
+        return second(k + half, first(k, value, s), s)
     return run
 
 
@@ -172,13 +172,13 @@ def _rows_of_x(config):
     @device_function
     def load_row(m, row, s):
         wx, sxm, sxk, left, ok = s
-        load_x(wx, i32(m * W), row, sxk, left, ok)
+        load_x(wx, m * W, row, sxk, left, ok)
         return advance(row, sxm)
     load_rows = _carried(M, load_row)
 
     @device_function
     def load(wx, row, sxm, sxk, left, ok):
-        load_rows(i32(0), row, (wx, sxm, sxk, left, ok))
+        load_rows(0, row, (wx, sxm, sxk, left, ok))
     return load
 
 
@@ -191,20 +191,20 @@ def _words_of_x(config):
     @device_function
     def load(into, slot, p, stride, left, ok):
         if packed:
-            load_words(into, slot, as_u32(p), i32(0), ok)
+            load_words(into, slot, as_u32(p), 0, ok)
         elif halves:
             for w in range(W):
-                low = u32(load1_nc_if(p, i64(i64(2 * w) * stride), i32(1) if i32(2 * w) < left else i32(0)))
-                high = u32(load1_nc_if(p, i64(i64(2 * w + 1) * stride), i32(1) if i32(2 * w + 1) < left else i32(0)))
-                into[slot + w] = u32(low | u32(high << u32(16)))
+                low = u32(load1_nc_if(p, 2 * w * stride, 1 if 2 * w < left else 0))
+                high = u32(load1_nc_if(p, (2 * w + 1) * stride, 1 if 2 * w + 1 < left else 0))
+                into[slot + w] = low | (high << 16)
         elif double:
             for e in range(E):
-                load2_nc_if_into(into, i32(slot + 2 * e), as_u32(advance(p, i64(i64(e) * stride))), i32(0),
-                                 i32(1) if i32(e) < left else i32(0))
+                load2_nc_if_into(into, slot + 2 * e, as_u32(advance(p, e * stride)), 0,
+                                 1 if e < left else 0)
         elif single:
             for e in range(E):
-                load1_nc_if_into(into, i32(slot + e), as_u32(advance(p, i64(i64(e) * stride))), i32(0),
-                                 i32(1) if i32(e) < left else i32(0))
+                load1_nc_if_into(into, slot + e, as_u32(advance(p, e * stride)), 0,
+                                 1 if e < left else 0)
         else:
             for w in range(W):
                 word = u32(0)
@@ -236,7 +236,7 @@ def _kernel_along_k(config):
             for r in range(R):
                 acc[r * M + m] = dot4(wx[m * W + q], bw[(u * R + r) * W + q], acc[r * M + m])
         else:
-            widen_x(xf, i32(0), wx, i32(m * W + q * WQ))
+            widen_x(xf, 0, wx, m * W + q * WQ)
             for r in range(R):
                 for p in range(P):
                     acc[r * M + m] += xf[p] * wf[r * P + p]
@@ -245,34 +245,34 @@ def _kernel_along_k(config):
     @device_function
     def widen_row(r, s):
         wf, bw, q, u = s
-        widen_w(wf, i32(r * P), bw, i32((u * R + r) * W + q * WQ))
+        widen_w(wf, r * P, bw, (u * R + r) * W + q * WQ)
     widen_rows = unrolled(R, widen_row)
 
     @device_function
     def word(q, s):
         acc, wf, xf, wx, bw, u = s
         if not bytes4:
-            widen_rows(i32(0), (wf, bw, q, u))
-        all_m(i32(0), (acc, wf, xf, wx, bw, q, u))
+            widen_rows(0, (wf, bw, q, u))
+        all_m(0, (acc, wf, xf, wx, bw, q, u))
     all_words = unrolled(W // WQ, word)
 
     @device_function
     def chunk(u, s):
         acc, wf, xf, wx, bw, x, sxm, sxk, c, k = s
-        at = i32((c + u * 32) * E)
-        ok = i32(1)
+        at = (c + u * 32) * E
+        ok = 1
         if not WHOLE:
-            ok = i32(1) if at < k else i32(0)
-        load_x(wx, advance(x, i64(i64(at) * sxk)), sxm, sxk, i32(k - at), ok)
-        all_words(i32(0), (acc, wf, xf, wx, bw, u))
+            ok = 1 if at < k else 0
+        load_x(wx, advance(x, at * sxk), sxm, sxk, k - at, ok)
+        all_words(0, (acc, wf, xf, wx, bw, u))
     all_chunks = unrolled(U, chunk)
 
     @device_function
     def load_row(r, row, s):
         bw, u, n0, n, swn, ok = s
-        load_words(bw, i32((u * R + r) * W), as_u32(row), i32(0), ok)
+        load_words(bw, (u * R + r) * W, as_u32(row), 0, ok)
         # NOTE: from row to row by addition; R offsets of their own would be kept in 2R registers through the loop
-        if not EDGE or i32(n0 + r + 1) < n:
+        if not EDGE or n0 + r + 1 < n:
             row = advance(row, swn)
         return row
     load_rows = _carried(R, load_row)
@@ -280,51 +280,51 @@ def _kernel_along_k(config):
     @device_function
     def load_chunk(u, s):
         bw, w, n0, n, swn, c, k = s
-        at = i32((c + u * 32) * E)
-        ok = i32(1)
+        at = (c + u * 32) * E
+        ok = 1
         if not WHOLE:
-            ok = i32(1) if at < k else i32(0)
-        load_rows(i32(0), advance(w, i64(at)), (bw, u, n0, n, swn, ok))
+            ok = 1 if at < k else 0
+        load_rows(0, advance(w, i64(at)), (bw, u, n0, n, swn, ok))
     load_chunks = unrolled(U, load_chunk)
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def matmul_gemv_k(x, w, y, n, k, sxm, sxk, swk, swn, sym, syn, sizes, strides, groups, scale_x, scale_w, scale_strides,
                       alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         scratch = cuda.shared.array(NS, Acc)
-        tid = i32(cuda.threadIdx.x)
-        lane, warp = i32(tid & 31), i32(tid >> 5)
-        z, group = divide_remainder(i32(cuda.blockIdx.x), groups)
-        n0 = i32(group * R)
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        z, group = divide_remainder(cuda.blockIdx.x, groups)
+        n0 = group * R
         x_at, w_at, c_at, y_at = batch_offsets(z, sizes, strides)
-        x, w = advance(x, x_at), advance(w, i64(w_at + i64(n0) * swn))
+        x, w = advance(x, x_at), advance(w, w_at + n0 * swn)
         bw, wx = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
         acc, wf, xf = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
         for i in range(P2):
             acc[i] = Acc(0)
-        chunk_ = i32(warp * (32 * U) + lane)
-        while i32((chunk_ - lane) * E) < k:  # the same for the whole warp
-            load_chunks(i32(0), (bw, w, n0, n, swn, chunk_, k))
-            all_chunks(i32(0), (acc, wf, xf, wx, bw, x, sxm, sxk, chunk_, k))
-            chunk_ = i32(chunk_ + WARPS * U * 32)
+        chunk_ = warp * (32 * U) + lane
+        while (chunk_ - lane) * E < k:  # the same for the whole warp
+            load_chunks(0, (bw, w, n0, n, swn, chunk_, k))
+            all_chunks(0, (acc, wf, xf, wx, bw, x, sxm, sxk, chunk_, k))
+            chunk_ = chunk_ + WARPS * U * 32
         halve(acc, lane)
         first = first_of(lane)
         for i in range(LEFT):
-            if i32(first + i) < NA:  # several lanes may hold, and store, the same sum: lane 0 of them does
-                if first_of(i32(lane - 1)) != first or lane == 0:
-                    scratch[i32(warp * NA + first + i)] = acc[i]
+            if first + i < NA:  # several lanes may hold, and store, the same sum: lane 0 of them does
+                if first_of(lane - 1) != first or lane == 0:
+                    scratch[warp * NA + first + i] = acc[i]
         cuda.syncthreads()
-        e = i32(tid)
+        e = tid
         while e < NA:
             total = scratch[e]
             for j in range(1, WARPS):
-                total = Acc(total + scratch[i32(j * NA + e)])
-            r = i32(e // i32(M))
-            m, column = i32(e - r * M), i32(n0 + r)
+                total = Acc(total + scratch[j * NA + e])
+            r = e // M
+            m, column = e - r * M, n0 + r
             if column < n:
-                y[i64(y_at + i64(m) * sym + i64(column) * syn)] = epilogue(
+                y[y_at + m * sym + column * syn] = epilogue(
                     total, m, column, (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, c, i32(0), i32(0),
                                        scale_x, scale_w, scale_strides[0], scale_strides[3]))
-            e = i32(e + THREADS)
+            e = e + THREADS
     return matmul_gemv_k
 
 
@@ -346,7 +346,7 @@ def _kernel_along_n(config):
     @device_function
     def multiply(m, s):
         acc, wf, xf, wx, q = s
-        widen_x(xf, i32(0), wx, i32(m * W + q * WQ))
+        widen_x(xf, 0, wx, m * W + q * WQ)
         for p in range(P):
             for e in range(E):
                 acc[m * E + e] += xf[p] * wf[p * E + e]
@@ -357,79 +357,79 @@ def _kernel_along_n(config):
         acc, wf, xf, wx, bw, u = s
         for p in range(P):
             for v in range(QW):
-                widen_w(wf, i32(p * E + v * P), bw, i32((u * E + q * P + p) * W + v * WQ))
-        all_m(i32(0), (acc, wf, xf, wx, q))
+                widen_w(wf, p * E + v * P, bw, (u * E + q * P + p) * W + v * WQ)
+        all_m(0, (acc, wf, xf, wx, q))
     all_words = unrolled(E // P, word)
 
     @device_function
     def step(u, s):
         acc, wf, xf, wx, bw, x, sxm, sxk, k0, k = s
-        at = i32(k0 + u * (GROUPS * E))
-        ok = i32(1)
+        at = k0 + u * (GROUPS * E)
+        ok = 1
         if not WHOLE:
             ok = i32(1) if at < k else i32(0)
-        load_x(wx, advance(x, i64(i64(at) * sxk)), sxm, sxk, i32(k - at), ok)
-        all_words(i32(0), (acc, wf, xf, wx, bw, u))
+        load_x(wx, advance(x, at * sxk), sxm, sxk, k - at, ok)
+        all_words(0, (acc, wf, xf, wx, bw, u))
     all_steps = unrolled(U, step)
 
     @device_function
     def load_row(j, row, s):
         bw, u, k0, k, swk = s
-        ok = i32(1)
+        ok = 1
         if not WHOLE:
             ok = i32(1) if i32(k0 + u * (GROUPS * E) + j) < k else i32(0)
-        load_words(bw, i32((u * E + j) * W), as_u32(row), i32(0), ok)
+        load_words(bw, (u * E + j) * W, as_u32(row), 0, ok)
         return advance(row, swk)
     load_rows = _carried(E, load_row)
 
     @device_function
     def load_step(u, s):
         bw, w, k0, k, swk = s
-        load_rows(i32(0), advance(w, i64(i64(k0 + u * (GROUPS * E)) * swk)), (bw, u, k0, k, swk))
+        load_rows(0, advance(w, (k0 + u * (GROUPS * E)) * swk), (bw, u, k0, k, swk))
     load_steps = unrolled(U, load_step)
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def matmul_gemv_n(x, w, y, n, k, sxm, sxk, swk, swn, sym, syn, sizes, strides, groups, scale_x, scale_w, scale_strides,
                       alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
         scratch = cuda.shared.array(NS, Acc)
-        tid = i32(cuda.threadIdx.x)
-        lane, warp = i32(tid & 31), i32(tid >> 5)
-        z, group = divide_remainder(i32(cuda.blockIdx.x), groups)
-        n0 = i32(group * COLUMNS)
-        side, own = i32(tid & (LANES - 1)), i32(tid >> SHIFT)
+        tid = cuda.threadIdx.x
+        lane, warp = tid & 31, tid >> 5
+        z, group = divide_remainder(cuda.blockIdx.x, groups)
+        n0 = group * COLUMNS
+        side, own = tid & (LANES - 1), tid >> SHIFT
         x_at, w_at, c_at, y_at = batch_offsets(z, sizes, strides)
         x = advance(x, x_at)
-        w = advance(w, i64(w_at + i64(minimum(i32(n0 + side * E), i32(n - E)))))
+        w = advance(w, w_at + minimum(n0 + side * E, n - E))
         bw, wx = cuda.local.array(NB, u32), cuda.local.array(NX, u32)
         acc, wf, xf = cuda.local.array(P2, Acc), cuda.local.array(NW, Acc), cuda.local.array(P, Acc)
         for i in range(P2):
             acc[i] = Acc(0)
-        k0 = i32(own * E)
+        k0 = own * E
         while k0 < k:
-            load_steps(i32(0), (bw, w, k0, k, swk))
-            all_steps(i32(0), (acc, wf, xf, wx, bw, x, sxm, sxk, k0, k))
-            k0 = i32(k0 + GROUPS * E * U)
+            load_steps(0, (bw, w, k0, k, swk))
+            all_steps(0, (acc, wf, xf, wx, bw, x, sxm, sxk, k0, k))
+            k0 = k0 + GROUPS * E * U
         halve(acc, lane)
         first = first_of(lane)
         for i in range(LEFT):
-            if i32(first + i) < NA:
-                if lane < LANES or first_of(i32(lane - LANES)) != first:
-                    e = i32(first + i)
-                    m = i32(e // i32(E))
-                    scratch[i32(warp * OUT + m * COLUMNS + side * E + (e - m * E))] = acc[i]
+            if first + i < NA:
+                if lane < LANES or first_of(lane - LANES) != first:
+                    e = first + i
+                    m = e // E
+                    scratch[warp * OUT + m * COLUMNS + side * E + (e - m * E)] = acc[i]
         cuda.syncthreads()
-        o = i32(tid)
+        o = tid
         while o < OUT:
             total = scratch[o]
             for j in range(1, WARPS):
-                total = Acc(total + scratch[i32(j * OUT + o)])
-            m = i32(o // i32(COLUMNS))
-            column = i32(n0 + (o - m * COLUMNS))
+                total = Acc(total + scratch[j * OUT + o])
+            m = o // COLUMNS
+            column = n0 + (o - m * COLUMNS)
             if column < n:
-                y[i64(y_at + i64(m) * sym + i64(column) * syn)] = epilogue(
+                y[y_at + m * sym + column * syn] = epilogue(
                     total, m, column, (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, c, i32(0), i32(0),
                                        scale_x, scale_w, scale_strides[0], scale_strides[3]))
-            o = i32(o + THREADS)
+            o = o + THREADS
     return matmul_gemv_n
 
 

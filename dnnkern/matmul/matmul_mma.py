@@ -217,13 +217,13 @@ def kernel(config):
         def sink(acc, e, row, column, s):
             n, pitch, sums, at = s
             for g in range(COUNT):
-                if i32(column + g * GROUP) < n:
-                    to = advance(sums, i64(at + i64(row) * pitch + i64(column + g * GROUP)))
+                if column + g * GROUP < n:
+                    to = advance(sums, at + i64(row) * pitch + (column + g * GROUP))
                     j = e + g * GROUP
                     if GROUP == 4:
                         store4(to, i32(0), (acc[j], acc[j + 1], acc[j + 2], acc[j + 3]))
                     else:
-                        store2(to, i32(0), (acc[j], acc[j + 1]))
+                        store2(to, 0, (acc[j], acc[j + 1]))
         product = make_mma_product(tile, left, right, left_loader, right_loader, sink, config.edge)
 
         @jit(launch_bounds=(tile.threads, tile.blocks))
@@ -233,15 +233,15 @@ def kernel(config):
             if DEPENDENT:
                 launch_dependent_grids()
                 wait_for_previous_grid()
-            z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
+            z, block = divide_remainder(cuda.blockIdx.x, tiles)
             row, column = locate(block, band_tiles, tiles_m, last_rows)
             a_at, b_at, _, _ = batch_offsets(z, sizes, strides)
-            s = i32(cuda.blockIdx.y)
-            first = i32(s * range_k)
-            row, column = i32(row * BM), i32(column * BN)
-            product((advance(a, a_at), row, i32(m - 1), sam, sak), (advance(b, b_at), column, i32(n - 1), sbn, sbk), first,
-                    i32(min(i32(first + range_k), k)), m, row, column, shared_address(shared, i32(0)),
-                    (n, pitch, sums, i64((i64(s) * batch + i64(z)) * m * pitch)))
+            s = cuda.blockIdx.y
+            first = s * range_k
+            row, column = row * BM, column * BN
+            product((advance(a, a_at), row, m - 1, sam, sak), (advance(b, b_at), column, n - 1, sbn, sbk), first,
+                    min(first + range_k, k), m, row, column, shared_address(shared, 0),
+                    (n, pitch, sums, (i64(s) * batch + z) * m * pitch))
         return matmul_mma_partial
 
     GROUP = config.store or RUN
@@ -252,8 +252,8 @@ def kernel(config):
     def sink(acc, e, row, column, s):
         n, y, y_at, sym, syn, epilogue = s
         for g in range(COUNT):
-            c = i32(column + g * GROUP)
-            store(acc, e + g * GROUP, row, c, n, y, i64(y_at + i64(row) * sym + i64(c) * syn), syn, epilogue)
+            c = column + g * GROUP
+            store(acc, e + g * GROUP, row, c, n, y, y_at + row * sym + c * syn, syn, epilogue)
     product = make_mma_product(tile, left, right, left_loader, right_loader, sink, config.edge)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
@@ -263,13 +263,13 @@ def kernel(config):
         if DEPENDENT:
             launch_dependent_grids()
             wait_for_previous_grid()
-        z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
+        z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
         epilogue = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
-        row, column = i32(row * BM), i32(column * BN)
-        product((advance(a, a_at), row, i32(m - 1), sam, sak), (advance(b, b_at), column, i32(n - 1), sbn, sbk), i32(0), k, m, row, column,
-                shared_address(shared, i32(0)), (n, y, y_at, sym, syn, epilogue))
+        row, column = row * BM, column * BN
+        product((advance(a, a_at), row, m - 1, sam, sak), (advance(b, b_at), column, n - 1, sbn, sbk), 0, k, m, row, column,
+                shared_address(shared, 0), (n, y, y_at, sym, syn, epilogue))
     return matmul_mma
 
 

@@ -9,7 +9,7 @@ multiprocessors and k is some thousands; it pays with a second launch and 2 * ra
 """
 import functools
 
-from ..device import cuda, device_function, i32, i64, jit, u32
+from ..device import cuda, device_function, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm
@@ -84,26 +84,26 @@ def partial_kernel(tile, operands, batch_dims):
     def sink(acc, e, row, column, s):
         n, pitch, sums, at = s
         if column < n:
-            to = advance(sums, i64(at + i64(row) * pitch + column))
+            to = advance(sums, at + i64(row) * pitch + column)
             if G == 4:
-                store(to, i32(0), (acc[e], acc[e + 1], acc[e + 2], acc[e + 3]))
+                store(to, 0, (acc[e], acc[e + 1], acc[e + 2], acc[e + 3]))
             else:
-                store(to, i32(0), (acc[e], acc[e + 1]))
+                store(to, 0, (acc[e], acc[e + 1]))
     product = make_product(tile, operands, sink)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_partial(a, b, sums, m, n, k, sam, sak, sbk, sbn, range_steps, pitch, batch, sizes, strides, tiles, band_tiles, tiles_m,
                        last_rows):
         ring = cuda.shared.array(0, u32)
-        z, block = divide_remainder(i32(cuda.blockIdx.x), tiles)
+        z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, _, _ = batch_offsets(z, sizes, strides)
-        s = i32(cuda.blockIdx.y)
-        first = i32(s * range_steps)
-        end = i32(min(i32(first + range_steps), k))
-        at = i64((i64(s) * batch + i64(z)) * m * pitch)
-        product(advance(a, a_at), advance(b, b_at), (sam, sak, sbk, sbn), m, n, first, end, i32(row * BM), i32(column * BN),
-                shared_address(ring, i32(0)), (n, pitch, sums, at))
+        s = cuda.blockIdx.y
+        first = s * range_steps
+        end = min(first + range_steps, k)
+        at = (i64(s) * batch + z) * m * pitch
+        product(advance(a, a_at), advance(b, b_at), (sam, sak, sbk, sbn), m, n, first, end, row * BM, column * BN,
+                shared_address(ring, 0), (n, pitch, sums, at))
     return matmul_partial
 
 

@@ -8,7 +8,7 @@ It wins wherever y has enough tiles for the multiprocessors; below that the sum 
 """
 import functools
 
-from ..device import cuda, device_function, f32, i32, i64, jit, u32
+from ..device import cuda, device_function, f32, jit, u32
 from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
@@ -61,12 +61,12 @@ def kernel(special):
         scale_a, scale_b, strides = out[8], out[9], out[10]
         low, high, both = scale_a, scale_a, scale_b
         if a_blocks:
-            row = i32(where[2] + first_row)
-            last = i32(out[0] - 1)
-            low = advance(scale_a, i64(i64(min(row, last)) * strides[0] + i64(k) * strides[1]))
-            high = advance(scale_a, i64(i64(min(i32(row + 8), last)) * strides[0] + i64(k) * strides[1]))
+            row = where[2] + first_row
+            last = out[0] - 1
+            low = advance(scale_a, min(row, last) * strides[0] + k * strides[1])
+            high = advance(scale_a, min(row + 8, last) * strides[0] + k * strides[1])
         if b_blocks:
-            both = advance(scale_b, i64(i64(k) * strides[2] + i64(where[3] >> 7) * strides[3]))
+            both = advance(scale_b, k * strides[2] + (where[3] >> 7) * strides[3])
         return low, high, both
 
     @device_function
@@ -85,7 +85,7 @@ def kernel(special):
             low, high = state[0][0], state[1][0]
         if b_blocks:
             both = state[2][0]
-            low, high = f32(low * both), f32(high * both)
+            low, high = low * both, high * both
         return low, high
     product = make_product(tile, make_matrix_loader(tile, *special.operands), make_locate(tile), sink, spec.accumulator,
                            Factors(first_factors, factors_after, read_factors) if a_blocks or b_blocks else None)
@@ -95,7 +95,7 @@ def kernel(special):
                      y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
                      c_row_stride, c_column_stride):
         shared = cuda.shared.array(0, u32)
-        product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, i32(0)), tiles,
+        product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, 0), tiles,
                 (per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
                 (m, n, y, y_row, y_column, y_batch, c_batch, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride), scale_a,
                  scale_b, scale_strides))

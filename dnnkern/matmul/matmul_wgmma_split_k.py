@@ -6,7 +6,7 @@ mostly in the L2, cost less than idle multiprocessors.
 """
 import functools
 
-from ..device import cuda, device_function, i32, jit, u32
+from ..device import cuda, device_function, jit, u32
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
@@ -80,15 +80,15 @@ def partial_kernel(tile, operands, accumulator):
     @device_function
     def sink(acc, first, offset, sums_map, staging, where, thread, barrier, out):
         m, n, batch = out
-        z = i32(where[7] * batch + where[6])
-        store(acc, first, sums_map, staging, i32(where[2] + offset), where[3], z, thread, barrier, m, n, (), (), ())
+        z = where[7] * batch + where[6]
+        store(acc, first, sums_map, staging, where[2] + offset, where[3], z, thread, barrier, m, n, (), (), ())
     product = make_product(tile, make_matrix_loader(tile, *operands), make_locate(tile), sink, accumulator)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
     def matmul_wgmma_partial(a, b, sums, m, n, batch, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched,
                              steps, each):
         shared = cuda.shared.array(0, u32)
-        product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(sums), shared_address(shared, i32(0)), tiles,
+        product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(sums), shared_address(shared, 0), tiles,
                 (per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each), (m, n, batch))
     return matmul_wgmma_partial
 

@@ -11,7 +11,7 @@ ranges * tiles * bm * bn * 4 bytes, in the L2. Stream-K (Osama et al., 2023) in 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, jit, u32
+from ..device import cuda, device_function, f32, i32, jit, u32
 from ..device.dependent import wait_for_previous_grid
 from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -122,13 +122,13 @@ def _make_locate(tile):
         per_matrix, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each, whole, rest = place
         index, s, slot, first, end = t, i32(-1), i32(0), i32(0), steps
         if t >= whole:
-            s, slot = divide_remainder(i32(t - whole), rest)
-            index = i32(whole + slot)
-            first = i32(min(i32(s * each), steps))
-            end = i32(min(i32(first + each), steps))
+            s, slot = divide_remainder(t - whole, rest)
+            index = whole + slot
+            first = min(s * each, steps)
+            end = min(first + each, steps)
         z, inside = divide_remainder(index, per_matrix)
         r, c = locate_tile(inside, band_tiles, super_rows, last_rows)
-        return first, end, i32(r * BM), i32(c * BN), i32(z * a_batched), i32(z * b_batched), z, s, slot
+        return first, end, r * BM, c * BN, z * a_batched, z * b_batched, z, s, slot
     return locate
 
 
@@ -146,8 +146,8 @@ def kernel(special):
         if where[7] < 0:
             whole_sink(acc, first, offset, y_map, staging, where, thread, barrier, of_y)
         else:
-            z = i32(where[7] * rest + where[8])
-            store(acc, first, sums_map, staging, offset, i32(0), z, thread, barrier, i32(BM), i32(BN), (), (), ())
+            z = where[7] * rest + where[8]
+            store(acc, first, sums_map, staging, offset, 0, z, thread, barrier, BM, BN, (), (), ())
     product = make_product(tile, make_matrix_loader(tile, *special.operands), _make_locate(tile), sink, spec.accumulator)
 
     @jit(launch_bounds=(tile.threads, tile.blocks))
@@ -155,7 +155,7 @@ def kernel(special):
                            whole, rest, y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias,
                            bias_stride, c, c_row_stride, c_column_stride):
         shared = cuda.shared.array(0, u32)
-        product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, i32(0)), work,
+        product(tensor_map_address(a), tensor_map_address(b), tensor_map_address(y_map), shared_address(shared, 0), work,
                 (per_matrix, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each, whole, rest),
                 (tensor_map_address(sums), i32(rest[0]),
                  (m, n, y, y_row, y_column, y_batch, c_batch, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride), scale_a,
@@ -182,13 +182,13 @@ def sum_kernel(tile, spec, groups, vector):
         if mine:
             slot, inside = divide_remainder(at, area)
             line, across = divide_remainder(inside, width)
-            z, index = divide_remainder(i32(whole + slot), per_matrix)
+            z, index = divide_remainder(whole + slot, per_matrix)
             r, t = locate_tile(index, band_tiles, super_rows, last_rows)
-            row, column = i32(r * BM + line), i32(t * BN + across)
+            row, column = r * BM + line, t * BN + across
             if row < m:
                 e = addends(z, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride), c_batch, scale_a, scale_b, scale_strides)
-                y_at = i64(i64(z) * y_batch + i64(row) * y_row + i64(column) * y_column)
-                store(acc, i32(0), row, column, n, y, y_at, y_column, e)
+                y_at = z * y_batch + row * y_row + column * y_column
+                store(acc, 0, row, column, n, y, y_at, y_column, e)
     return matmul_wgmma_rest
 
 

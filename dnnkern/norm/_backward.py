@@ -82,22 +82,22 @@ def _make_totals(config, Real):
 
     @device_function
     def send(sums, scratch, slots, bars, turn):
-        thread, half = i32(cuda.threadIdx.x), i32(turn & i32(1))
+        thread, half = cuda.threadIdx.x, turn & 1
         for s in range(STEPS):
             for v in range(VALUES):
-                sums[v] = Real(sums[v] + shuffle_xor(sums[v], i32(1 << s)))
+                sums[v] = Real(sums[v] + shuffle_xor(sums[v], 1 << s))
         if WARPS > 1:
-            base = i32(half * HALF)
-            if i32(thread & 31) == 0:
+            base = half * HALF
+            if thread & 31 == 0:
                 for v in range(VALUES):
-                    scratch[i32(base + v * WARPS + i32(thread >> 5))] = sums[v]
+                    scratch[base + v * WARPS + (thread >> 5)] = sums[v]
             cuda.syncthreads()
             if ALL or thread < WARP:
                 for v in range(VALUES):
-                    sums[v] = scratch[i32(base + v * WARPS + i32(thread & i32(ACROSS)))]
+                    sums[v] = scratch[base + v * WARPS + (thread & ACROSS)]
                 for s in range(WARP_STEPS):
                     for v in range(VALUES):
-                        sums[v] = Real(sums[v] + shuffle_xor(sums[v], i32(1 << s)))
+                        sums[v] = Real(sums[v] + shuffle_xor(sums[v], 1 << s))
         if CLUSTER > 1:
             send_to_all(sums, slots, bars, turn)
 
@@ -106,10 +106,10 @@ def _make_totals(config, Real):
         if CLUSTER > 1:
             base = wait_for_all(bars, turn)
             for v in range(VALUES):
-                sums[v] = slots[i32(base + v)]
+                sums[v] = slots[base + v]
             for k in range(1, CLUSTER):
                 for v in range(VALUES):
-                    sums[v] = Real(sums[v] + slots[i32(base + k * VALUES + v)])
+                    sums[v] = Real(sums[v] + slots[base + k * VALUES + v])
     return send, receive
 
 
@@ -146,19 +146,19 @@ def kernel(config):
         @device_function
         def step(row, groups, rows, units, lane, divisors, strides, offsets, *operands):
             for k in range(ROWS):
-                n = i32(row + k * groups)
-                places(n if n < rows else i32(0), divisors, strides, offsets)
+                n = row + k * groups
+                places(n if n < rows else 0, divisors, strides, offsets)
                 for c in range(REGISTERS):
-                    i = i32(lane + c * TOGETHER)
+                    i = lane + c * TOGETHER
                     visit(k * REGISTERS + c, i, units, n, rows, offsets, *operands)
         return step
 
     @for_each_unit
     @device_function
     def start(j, i, units, n, rows, offsets, to, dy, x):
-        size, at = u32(16) if n < rows and i < units else u32(0), u32(to + u32(2 * j * CHUNK))
-        copy_async16(at, address(dy, offsets[0]), i64(i64(i) * 16), size)
-        copy_async16(u32(at + u32(CHUNK)), address(x, offsets[1]), i64(i64(i) * 16), size)
+        size, at = u32(16) if n < rows and i < units else u32(0), to + u32(2 * j * CHUNK)
+        copy_async16(at, address(dy, offsets[0]), i64(i) * 16, size)
+        copy_async16(at + CHUNK, address(x, offsets[1]), i64(i) * 16, size)
 
     @for_each_unit
     @device_function
@@ -174,23 +174,23 @@ def kernel(config):
     @device_function
     def fetch(a, b, j, at, unit):
         """Unit number `unit` of a stage, as words from 4 * j on."""
-        place = u32(at + u32(2 * unit * CHUNK))
+        place = at + u32(2 * unit * CHUNK)
         a[4 * j], a[4 * j + 1], a[4 * j + 2], a[4 * j + 3] = load_shared_4u32(place)
-        b[4 * j], b[4 * j + 1], b[4 * j + 2], b[4 * j + 3] = load_shared_4u32(u32(place + u32(CHUNK)))
+        b[4 * j], b[4 * j + 1], b[4 * j + 2], b[4 * j + 3] = load_shared_4u32(place + CHUNK)
 
     @device_function
     def gather(meet, left, some, c, length):
         """The sums of unit c that the groups of a block have, added."""
-        thread = i32(cuda.threadIdx.x)
+        thread = cuda.threadIdx.x
         for e in range(E):
-            meet[i32(thread * E + e)] = some[c * E + e]
+            meet[thread * E + e] = some[c * E + e]
         cuda.syncthreads()
-        for j in range(thread, i32(ACROSS), i32(BLOCK)):
+        for j in range(thread, ACROSS, BLOCK):
             total = meet[j]
             for g in range(1, GROUPS):
-                total = Real(total + meet[i32(j + g * ACROSS)])
-            if i32(j + c * ACROSS) < length:
-                left[i32(j + c * ACROSS)] = total
+                total = Real(total + meet[j + g * ACROSS])
+            if j + c * ACROSS < length:
+                left[j + c * ACROSS] = total
         cuda.syncthreads()
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
@@ -206,62 +206,62 @@ def kernel(config):
         m, r, next_m, next_r = (cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real),
                                 cuda.local.array(ROWS, Real))
         last_m, last_r = cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real)
-        thread = i32(cuda.threadIdx.x)
-        lane, slot = i32(thread & i32(LANES - 1)), i32(cuda.blockIdx.x)
-        first = i32(slot * i32(GROUPS) + i32(thread >> LOG))
+        thread = cuda.threadIdx.x
+        lane, slot = thread & (LANES - 1), cuda.blockIdx.x
+        first = slot * GROUPS + (thread >> LOG)
         if CLUSTER > 1:
-            slot = i32(slot >> CLUSTER_LOG)
+            slot = slot >> CLUSTER_LOG
             first = slot
-            lane = i32(lane + i32(cluster_rank()) * i32(LANES))
+            lane = lane + cluster_rank() * LANES
             if thread == 0:
                 for k in range(TURNS):
-                    mbarrier_init(shared_address(bars, i32(k)), u32(1))
+                    mbarrier_init(shared_address(bars, k), u32(1))
                 fence_mbarrier_init()
             cluster_sync()
         for j in range(COLUMNS):
             gains[j], shifts[j] = Real(0), Real(0)
-        stride = i32(groups * i32(ROWS))
+        stride = groups * ROWS
         base = u32(0)
         if STAGES:
-            base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(thread))
+            base = shared_address(dynamic, 0) + 16 * u32(thread)
             for q in range(AHEAD):
-                at = u32(base + u32(q * STAGE))
-                start(i32(first + q * stride), groups, rows, units, lane, divisors, strides, offsets, at, dy, x)
+                at = base + u32(q * STAGE)
+                start(first + q * stride, groups, rows, units, lane, divisors, strides, offsets, at, dy, x)
                 commit_copies()
         for k in range(ROWS):
-            n = i32(first + k * groups)
-            places(n if n < rows else i32(0), divisors, strides, offsets)
+            n = first + k * groups
+            places(n if n < rows else 0, divisors, strides, offsets)
             if LAYER:
                 next_m[k] = load1_nc_if(mean, offsets[3], i32(n < rows))
             next_r[k] = load1_nc_if(rstd, offsets[4], i32(n < rows))
         if SCALED:
             for c in range(REGISTERS):
-                i = i32(i32(lane + c * TOGETHER) * E)
+                i = (lane + c * TOGETHER) * E
                 fetch_gamma(gammas, c * LENGTH, gamma, i, gamma_step, i < length)
         here, there, at, last, row = u32(0), u32(AHEAD * STAGE), u32(0), u32(0), first
-        for step in range(i32(steps + LAG)):
+        for step in range(steps + LAG):
             if not LAG or step < steps:
                 if STAGES:
-                    at = u32(base + there)
-                    start(i32(row + AHEAD * stride), groups, rows, units, lane, divisors, strides, offsets, at, dy, x)
+                    at = base + there
+                    start(row + AHEAD * stride, groups, rows, units, lane, divisors, strides, offsets, at, dy, x)
                     commit_copies()
-                    there = u32(there + u32(STAGE))
-                    there = u32(0) if there == u32(RING) else there
+                    there = there + STAGE
+                    there = u32(0) if there == RING else there
                 else:
                     read_rows(row, groups, rows, units, lane, divisors, strides, offsets, a, dy, dy_step, b, x, x_step)
                 for k in range(ROWS):
-                    n = i32(row + stride + k * groups)
-                    places(n if n < rows else i32(0), divisors, strides, offsets)
+                    n = row + stride + k * groups
+                    places(n if n < rows else 0, divisors, strides, offsets)
                     if LAYER:
                         m[k] = next_m[k]
                         next_m[k] = load1_nc_if(mean, offsets[3], i32(n < rows))
                     r[k] = next_r[k]
                     next_r[k] = load1_nc_if(rstd, offsets[4], i32(n < rows))
-                at = u32(base + here)
+                at = base + here
                 if STAGES:
                     landed()
-                    here = u32(here + u32(STAGE))
-                    here = u32(0) if here == u32(RING) else here
+                    here = here + STAGE
+                    here = u32(0) if here == RING else here
                     if KEPT:
                         for j in range(ROWS * REGISTERS):
                             fetch(a, b, j, at, j)
@@ -295,19 +295,19 @@ def kernel(config):
                 if ADDED_FIRST:
                     # in flight while the sums meet
                     read_added(row, groups, rows, units, lane, divisors, strides, offsets, more, dsummed, dsummed_step)
-                send(sums, scratch, slots, bars, i32(step))
+                send(sums, scratch, slots, bars, step)
             if not LAG or step > 0:
                 if ADDED_LAST:
-                    last_row = i32(row - LAG * stride)
+                    last_row = row - LAG * stride
                     read_added(last_row, groups, rows, units, lane, divisors, strides, offsets, more, dsummed, dsummed_step)
-                receive(sums, slots, bars, i32(step - LAG))
+                receive(sums, slots, bars, step - LAG)
                 if not LAG:
                     hold(a)
                     hold(b)
                 hold_gamma(gammas)
                 for k in range(ROWS):
-                    n = i32(i32(row - LAG * stride) + k * groups)
-                    places(n if n < rows else i32(0), divisors, strides, offsets)
+                    n = row - LAG * stride + k * groups
+                    places(n if n < rows else 0, divisors, strides, offsets)
                     slope, average, scale = Real(sums[k * VALUES] * inverse), Real(0), last_r[k] if LAG else r[k]
                     if LAYER:
                         average = Real(sums[k * VALUES + 1] * inverse)
@@ -333,22 +333,22 @@ def kernel(config):
                             if ADDED:
                                 values[e] = Real(values[e] + added[e])
                         pack(a, j, values)
-                        i = i32(lane + c * TOGETHER)
+                        i = lane + c * TOGETHER
                         if n < rows and i < units:
                             write(advance(dx, offsets[2]), i, dx_step, a, j)
             if LAG:
                 last = at
                 for k in range(ROWS):
                     last_m[k], last_r[k] = m[k], r[k]
-            row = i32(row + stride)
+            row = row + stride
         if DEPENDENT_NEXT:
             launch_dependent_grids()
         if STAGES:
             all_landed()
-        left = advance(partial, i64(i64(slot) * i64(i32(length) * SUMS)))
+        left = advance(partial, slot * i64(length * SUMS))
         for c in range(REGISTERS):
             if GROUPS == 1:
-                i = i32(i32(lane + c * TOGETHER) * E)
+                i = (lane + c * TOGETHER) * E
                 if i < length:
                     put(left, i, gains, c * E)
                     if SHIFTED:

@@ -5,7 +5,7 @@ A warp has a statistic, or a block where there are few with many items. The orde
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, jit
+from ..device import cuda, device_function, i64, jit
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.groups import scalar_of
@@ -91,9 +91,9 @@ def slabs_of(tiles, wanted):
 @device_function
 def slab_values(slab, sizes):
     """Values of a slab; `sizes` from `Items.sizes`."""
-    tiles = i32(sizes[1] + i32(1)) if slab < sizes[2] else i32(sizes[1])
-    count = i32(tiles * i32(sizes[0]))
-    return i32(count - i32(sizes[4])) if slab == sizes[3] else count
+    tiles = sizes[1] + 1 if slab < sizes[2] else sizes[1]
+    count = tiles * sizes[0]
+    return count - sizes[4] if slab == sizes[3] else count
 
 
 def _lanes(items):
@@ -123,16 +123,16 @@ def statistics_kernel(compute, lanes, mean_dtype, var_dtype, dependent):
             wait_for_previous_grid()
             launch_dependent_grids()
         means, squares, counts = cuda.local.array(FLIGHT, Real), cuda.local.array(FLIGHT, Real), cuda.local.array(FLIGHT, Real)
-        thread = i32(cuda.threadIdx.x)
-        k, lane = i32(i32(cuda.blockIdx.x) * i32(ROWS) + i32(thread >> LOG)), i32(thread & i32(lanes - 1))
+        thread = cuda.threadIdx.x
+        k, lane = cuda.blockIdx.x * ROWS + (thread >> LOG), thread & (lanes - 1)
         there = k < statistics
-        begin = i64(i64(k if there else i32(0)) * i64(length))
+        begin = (k if there else 0) * i64(length)
         a, b, n = Real(0), Real(0), Real(0)
-        for i0 in range(lane, i32(length), i32(FLIGHT * lanes)):
+        for i0 in range(lane, length, FLIGHT * lanes):
             for u in range(FLIGHT):
-                i = i32(i0 + u * lanes)
+                i = i0 + u * lanes
                 ok = i < length
-                at = i64(begin + i64(i if ok else i0))
+                at = begin + (i if ok else i0)
                 _, slab = divide_remainder(i if ok else i0, slabs)
                 means[u] = first[at]
                 squares[u] = second[at] if ok else Real(0)
@@ -142,13 +142,13 @@ def statistics_kernel(compute, lanes, mean_dtype, var_dtype, dependent):
         a, b, n = meet(a, b, n, scratch)
         if there and lane == 0:
             image, group = divide_remainder(k, groups)
-            mean[i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])] = a
-            rstd[i64(i64(image) * rstd_steps[0] + i64(group) * rstd_steps[1])] = inverse_root(Real(Real(b * inverse(n)) + eps))
+            mean[image * mean_steps[0] + group * mean_steps[1]] = a
+            rstd[image * rstd_steps[0] + group * rstd_steps[1]] = inverse_root(Real(Real(b * inverse(n)) + eps))
             if RUNNING_MEAN:
-                at = i64(i64(group) * running_mean_step)
+                at = group * running_mean_step
                 store_mean(running_mean, at, Real(Real(Real(1) - momentum) * Real(load_mean(running_mean, at)) + momentum * a))
             if RUNNING_VAR:
-                at = i64(i64(group) * running_var_step)
+                at = group * running_var_step
                 var = Real(b * inverse(Real(n - Real(1)))) if n > Real(1) else Real(0)
                 store_var(running_var, at, Real(Real(Real(1) - momentum) * Real(load_var(running_var, at)) + momentum * var))
     return channel_norm_statistics
@@ -187,35 +187,35 @@ def averages_kernel(compute, lanes, own, scaled, gamma_dtype, dgamma_dtype, dbet
         if dependent:
             wait_for_previous_grid()
             launch_dependent_grids()
-        thread = i32(cuda.threadIdx.x)
-        k, lane = i32(i32(cuda.blockIdx.x) * i32(ROWS) + i32(thread >> LOG)), i32(thread & i32(lanes - 1))
+        thread = cuda.threadIdx.x
+        k, lane = cuda.blockIdx.x * ROWS + (thread >> LOG), thread & (lanes - 1)
         there = k < statistics
-        begin = i64(i64(k if there else i32(0)) * i64(length))
-        image, group = divide_remainder(k if there else i32(0), groups)
+        begin = (k if there else 0) * i64(length)
+        image, group = divide_remainder(k if there else 0, groups)
         a, b, n = Real(0), Real(0), Real(0)
-        for i0 in range(lane, i32(length), i32(FLIGHT * lanes)):
+        for i0 in range(lane, length, FLIGHT * lanes):
             for u in range(FLIGHT):
-                i = i32(i0 + u * lanes)
+                i = i0 + u * lanes
                 ok = i < length
-                at = i64(begin + i64(i if ok else i0))
+                at = begin + (i if ok else i0)
                 ones[u] = Real(first[at]) if ok else Real(0)
                 twos[u] = Real(second[at]) if ok else Real(0)
             for u in range(FLIGHT):
                 s, t = ones[u], twos[u]
                 if OWN and SCALED:
-                    i = i32(i0 + u * lanes)
+                    i = i0 + u * lanes
                     channel, _ = divide_remainder(i if i < length else i0, slabs)
-                    weight = Real(load_gamma(gamma, i64(i64(i32(group * per) + channel) * gamma_step)))
+                    weight = Real(load_gamma(gamma, (group * per + channel) * gamma_step))
                     s, t = Real(s * weight), Real(t * weight)
                 a = Real(a + s)
                 b = Real(b + t)
         a, b, n = meet(a, b, n, scratch)
         if there and lane == 0:
             if not OWN:
-                store_beta(dbeta, i64(i64(group) * dbeta_step), a)
-                store_gamma(dgamma, i64(i64(group) * dgamma_step), b)
+                store_beta(dbeta, group * dbeta_step, a)
+                store_gamma(dgamma, group * dgamma_step, b)
                 if SCALED:
-                    weight = Real(load_gamma(gamma, i64(i64(group) * gamma_step)))
+                    weight = Real(load_gamma(gamma, group * gamma_step))
                     a, b = Real(a * weight), Real(b * weight)
             one[k] = Real(a * share)
             two[k] = Real(b * share)
@@ -234,25 +234,25 @@ def weights_kernel(compute, dgamma_dtype, dbeta_dtype, dependent):
         if dependent:
             wait_for_previous_grid()
             launch_dependent_grids()
-        thread = i32(cuda.threadIdx.x)
-        k, lane = i32(i32(cuda.blockIdx.x) * i32(THREADS // 32) + i32(thread >> 5)), i32(thread & 31)
-        begin = i64(i64(k if k < channels else i32(0)) * i64(slabs[0]))
+        thread = cuda.threadIdx.x
+        k, lane = cuda.blockIdx.x * (THREADS // 32) + (thread >> 5), thread & 31
+        begin = (k if k < channels else 0) * i64(slabs[0])
         a, b, n = Real(0), Real(0), Real(0)
-        for i0 in range(lane, i32(length), i32(FLIGHT * 32)):
+        for i0 in range(lane, length, FLIGHT * 32):
             for u in range(FLIGHT):
-                i = i32(i0 + u * 32)
+                i = i0 + u * 32
                 ok = i < length
                 image, slab = divide_remainder(i if ok else i0, slabs)
-                at = i64(i64(begin + i64(image) * image_step) + i64(slab))
+                at = begin + image * image_step + slab
                 ones[u] = Real(first[at]) if ok else Real(0)
                 twos[u] = Real(second[at]) if ok else Real(0)
             for u in range(FLIGHT):
                 a = Real(a + ones[u])
                 b = Real(b + twos[u])
-        a, b, n = meet(a, b, n, i32(0))
+        a, b, n = meet(a, b, n, 0)
         if k < channels and lane == 0:
-            store_beta(dbeta, i64(i64(k) * dbeta_step), a)
-            store_gamma(dgamma, i64(i64(k) * dgamma_step), b)
+            store_beta(dbeta, k * dbeta_step, a)
+            store_gamma(dgamma, k * dgamma_step, b)
     return channel_norm_weights
 
 

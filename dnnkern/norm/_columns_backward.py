@@ -58,15 +58,15 @@ def _make_load(config):
     @device_function
     def load(raw, more, dy, x, y, row, end, steps):
         """Rows from `row` on, `height` apart, that are before `end`."""
-        p, q, r = advance(dy, i64(row) * steps[0]), advance(x, i64(row) * steps[1]), advance(y, i64(row) * steps[2])
+        p, q, r = advance(dy, row * steps[0]), advance(x, row * steps[1]), advance(y, row * steps[2])
         for u in range(UNITS):
-            ok = i32(row + i32(u * HEIGHT)) < end
-            fetch(raw, 2 * u * LENGTH, p, i32(0), ok)
-            fetch(raw, (2 * u + 1) * LENGTH, q, i32(0), ok)
+            ok = row + u * HEIGHT < end
+            fetch(raw, 2 * u * LENGTH, p, 0, ok)
+            fetch(raw, (2 * u + 1) * LENGTH, q, 0, ok)
             if BY_Y:
-                fetch(more, u * LENGTH, r, i32(0), ok)
-                r = advance(r, i64(i64(HEIGHT) * steps[2]))
-            p, q = advance(p, i64(i64(HEIGHT) * steps[0])), advance(q, i64(i64(HEIGHT) * steps[1]))
+                fetch(more, u * LENGTH, r, 0, ok)
+                r = advance(r, HEIGHT * steps[2])
+            p, q = advance(p, HEIGHT * steps[0]), advance(q, HEIGHT * steps[1])
 
     @device_function
     def take(dz, values, raw, more, u, ok, means, scales, offsets):
@@ -102,54 +102,54 @@ def sums_kernel(config):
         dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         a, b = cuda.local.array(E, Real), cuda.local.array(E, Real)
         scales, offsets = cuda.local.array(KEPT, Real), cuda.local.array(KEPT, Real)
-        image, slab, channel, ty, tx = places(i32(cuda.blockIdx.x), across_blocks, slabs)
+        image, slab, channel, ty, tx = places(cuda.blockIdx.x, across_blocks, slabs)
         inside = channel < channels
-        start, end = i64(channel if inside else i32(0)), i32(rows) if inside else i32(0)
-        dy, x = advance(dy, i64(i64(image) * images[0] + start)), advance(x, i64(i64(image) * images[1] + start))
-        y = advance(y, i64(i64(image) * images[2] + start))
+        start, end = i64(channel if inside else 0), rows if inside else 0
+        dy, x = advance(dy, image * images[0] + start), advance(x, image * images[1] + start)
+        y = advance(y, image * images[2] + start)
         for e in range(E):
             a[e] = Real(0)
             b[e] = Real(0)
             means[e] = Real(0)
             if inside:
-                group, _ = divide_remainder(i32(channel + e), per)
-                means[e] = mean[i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])]
+                group, _ = divide_remainder(channel + e, per)
+                means[e] = mean[image * mean_steps[0] + group * mean_steps[1]]
                 if BY_X:
-                    scales[e], offsets[e] = rstd[i64(i64(image) * rstd_steps[0] + i64(group) * rstd_steps[1])], Real(0)
+                    scales[e], offsets[e] = rstd[image * rstd_steps[0] + group * rstd_steps[1]], Real(0)
                     if SCALED:
-                        scales[e] = Real(scales[e] * load_gamma(gamma, i64(i64(i32(channel + e)) * gamma_step)))
+                        scales[e] = Real(scales[e] * load_gamma(gamma, (channel + e) * gamma_step))
                     if SHIFTED:
-                        offsets[e] = Real(load_beta(beta, i64(i64(i32(channel + e)) * beta_step)))
+                        offsets[e] = Real(load_beta(beta, (channel + e) * beta_step))
         tile = slab
         while tile < tiles:
-            row = i32(i32(tile * i32(TILE)) + ty)
-            tile = i32(tile + i32(slabs[0]))
+            row = tile * TILE + ty
+            tile = tile + i32(slabs[0])
             load(raw, more, dy, x, y, row, end, steps)
             for u in range(UNITS):
-                take(dz, values, raw, more, u, i32(row + i32(u * HEIGHT)) < end, means, scales, offsets)
+                take(dz, values, raw, more, u, row + u * HEIGHT < end, means, scales, offsets)
                 for e in range(E):
                     a[e] = Real(a[e] + dz[e])
                     b[e] = Real(b[e] + dz[e] * Real(values[e] - means[e]))
         if DEPENDENT:
             launch_dependent_grids()
-        thread = i32(cuda.threadIdx.x)
+        thread = cuda.threadIdx.x
         for s in range(STEPS):
-            half = i32(HEIGHT >> (s + 1))
-            if ty >= half and ty < i32(2 * half):
+            half = HEIGHT >> (s + 1)
+            if ty >= half and ty < 2 * half:
                 for e in range(E):
-                    ones[i32(e * THREADS + thread)] = a[e]
-                    twos[i32(e * THREADS + thread)] = b[e]
+                    ones[e * THREADS + thread] = a[e]
+                    twos[e * THREADS + thread] = b[e]
             cuda.syncthreads()
             if ty < half:
-                other = i32(thread + half * i32(THREADS // HEIGHT))
+                other = thread + half * (THREADS // HEIGHT)
                 for e in range(E):
-                    a[e] = Real(a[e] + ones[i32(e * THREADS + other)])
-                    b[e] = Real(b[e] + twos[i32(e * THREADS + other)])
+                    a[e] = Real(a[e] + ones[e * THREADS + other])
+                    b[e] = Real(b[e] + twos[e * THREADS + other])
         if ty == 0 and inside:
             for e in range(E):
-                group, _ = divide_remainder(i32(channel + e), per)
-                r = rstd[i64(i64(image) * rstd_steps[0] + i64(group) * rstd_steps[1])]
-                at = i64(i64(i64(i32(channel + e)) * channel_items + i64(image) * image_items) + i64(slab))
+                group, _ = divide_remainder(channel + e, per)
+                r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
+                at = (channel + e) * channel_items + image * image_items + slab
                 first[at] = a[e]
                 second[at] = Real(b[e] * r)
     return channel_norm_sums
@@ -175,56 +175,56 @@ def gradient_kernel(config):
         dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         outer, inner, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         offsets = cuda.local.array(KEPT, Real)
-        image, part, channel, ty, tx = places(i32(i32(cuda.gridDim.x) - i32(cuda.blockIdx.x) - i32(1)), across_blocks, parts)
+        image, part, channel, ty, tx = places(cuda.gridDim.x - cuda.blockIdx.x - 1, across_blocks, parts)
         inside = channel < channels
-        start, end = i64(channel if inside else i32(0)), i32(rows) if inside else i32(0)
-        dy, x = advance(dy, i64(i64(image) * images[0] + start)), advance(x, i64(i64(image) * images[1] + start))
-        y, dx = advance(y, i64(i64(image) * images[2] + start)), advance(dx, i64(i64(image) * images[3] + start))
-        dresidual = advance(dresidual, i64(i64(image) * images[4] + start))
-        row = i32(i32(part * i32(ROWS)) + ty)
+        start, end = i64(channel if inside else 0), rows if inside else 0
+        dy, x = advance(dy, image * images[0] + start), advance(x, image * images[1] + start)
+        y, dx = advance(y, image * images[2] + start), advance(dx, image * images[3] + start)
+        dresidual = advance(dresidual, image * images[4] + start)
+        row = part * ROWS + ty
         load(raw, more, dy, x, y, row, end, steps)
         if DEPENDENT:
             wait_for_previous_grid()
         # each column's numbers, by a thread of its own: dx = outer * dz + inner * (x - mean) + shift; the activation's argument, where it
         # is needed, is outer * (x - mean) + beta
-        first = i32(channel - tx * i32(E))
+        first = channel - tx * E
         for k in range(COLUMNS):
-            j = i32(i32(cuda.threadIdx.x) + i32(k * THREADS))
-            at = i32(first + j)
+            j = cuda.threadIdx.x + k * THREADS
+            at = first + j
             if j < SPAN and at < channels:
                 group, _ = divide_remainder(at, per)
-                m = mean[i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])]
-                r = rstd[i64(i64(image) * rstd_steps[0] + i64(group) * rstd_steps[1])]
-                statistic = i64(i64(i64(image) * i64(groups)) + i64(group))
+                m = mean[image * mean_steps[0] + group * mean_steps[1]]
+                r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
+                statistic = image * i64(groups) + group
                 scale = r
                 if SCALED:
-                    scale = Real(r * load_gamma(gamma, i64(i64(at) * gamma_step)))
-                to = i32(i32(i32(j & i32(E - 1)) * i32(ACROSS)) + i32(j >> E_LOG))
+                    scale = Real(r * load_gamma(gamma, at * gamma_step))
+                to = (j & (E - 1)) * ACROSS + (j >> E_LOG)
                 table[to] = m
-                table[i32(to + SPAN)] = scale
-                table[i32(to + 2 * SPAN)] = Real(Real(-r) * Real(r * two[statistic]))
-                table[i32(to + 3 * SPAN)] = Real(Real(-r) * one[statistic])
+                table[to + SPAN] = scale
+                table[to + 2 * SPAN] = Real(Real(-r) * Real(r * two[statistic]))
+                table[to + 3 * SPAN] = Real(Real(-r) * one[statistic])
                 if SHIFTED:
-                    table[i32(to + 4 * SPAN)] = Real(load_beta(beta, i64(i64(at) * beta_step)))
+                    table[to + 4 * SPAN] = Real(load_beta(beta, at * beta_step))
         cuda.syncthreads()
         if inside:
             for e in range(E):
-                to = i32(e * ACROSS + tx)
-                means[e], outer[e] = table[to], table[i32(to + SPAN)]
-                inner[e], shifts[e] = table[i32(to + 2 * SPAN)], table[i32(to + 3 * SPAN)]
+                to = e * ACROSS + tx
+                means[e], outer[e] = table[to], table[to + SPAN]
+                inner[e], shifts[e] = table[to + 2 * SPAN], table[to + 3 * SPAN]
                 if BY_X:
-                    offsets[e] = table[i32(to + 4 * SPAN)] if SHIFTED else Real(0)
+                    offsets[e] = table[to + 4 * SPAN] if SHIFTED else Real(0)
             for k in range(BATCHES):
                 if k > 0:
-                    row = i32(row + i32(UNITS * HEIGHT))
+                    row = row + UNITS * HEIGHT
                     load(raw, more, dy, x, y, row, end, steps)
                 for u in range(UNITS):
-                    at = i32(row + i32(u * HEIGHT))
+                    at = row + u * HEIGHT
                     if at < end:
                         take(dz, values, raw, more, u, True, means, outer, offsets)
                         if RESIDUAL:
-                            put(advance(dresidual, i64(at) * steps[4]), i32(0), dz, 0)
+                            put(advance(dresidual, at * steps[4]), 0, dz, 0)
                         for e in range(E):
                             values[e] = Real(Real(dz[e] * outer[e]) + Real(Real(values[e] - means[e]) * inner[e] + shifts[e]))
-                        put(advance(dx, i64(at) * steps[3]), i32(0), values, 0)
+                        put(advance(dx, at * steps[3]), 0, values, 0)
     return channel_norm_gradient

@@ -98,9 +98,9 @@ def make_places(columns):
     def places(block, across_blocks, parts):
         rest, strip = divide_remainder(block, across_blocks)
         image, part = divide_remainder(rest, parts)
-        thread = i32(cuda.threadIdx.x)
-        tx = i32(thread & i32(ACROSS - 1))
-        return image, part, i32(i32(strip * i32(SPAN)) + i32(tx * i32(VECTOR))), i32(thread >> LOG), tx
+        thread = cuda.threadIdx.x
+        tx = thread & (ACROSS - 1)
+        return image, part, strip * SPAN + tx * VECTOR, thread >> LOG, tx
     return places
 
 
@@ -124,26 +124,26 @@ def moments_kernel(columns):
         means, squares, counts = cuda.shared.array(SHARED, Real), cuda.shared.array(SHARED, Real), cuda.shared.array(THREADS, Real)
         raw, values, part = cuda.local.array(RAW, SCALAR), cuda.local.array(PART, Real), cuda.local.array(PART, Real)
         a, b = cuda.local.array(E, Real), cuda.local.array(E, Real)
-        image, slab, channel, ty, tx = places(i32(cuda.blockIdx.x), across_blocks, slabs)
+        image, slab, channel, ty, tx = places(cuda.blockIdx.x, across_blocks, slabs)
         inside = channel < channels
-        x = advance(x, i64(i64(image) * image_stride) + i64(channel if inside else i32(0)))
-        n, jump, end = Real(0), i64(i64(HEIGHT) * step), i32(rows) if inside else i32(0)
+        x = advance(x, image * image_stride + (channel if inside else 0))
+        n, jump, end = Real(0), HEIGHT * step, rows if inside else 0
         for e in range(E):
             a[e] = Real(0)
             b[e] = Real(0)
         tile = slab
         while tile < tiles:
-            row = i32(i32(tile * i32(TILE)) + ty)
-            tile = i32(tile + i32(slabs[0]))
-            k = i32(i32(i32(end - row) + i32(HEIGHT - 1)) >> LOG)  # values under way, at most
-            p = advance(x, i64(row) * step)
+            row = tile * TILE + ty
+            tile = tile + i32(slabs[0])
+            k = (end - row + (HEIGHT - 1)) >> LOG  # values under way, at most
+            p = advance(x, row * step)
             for u in range(UNITS):
-                fetch(raw, u * LENGTH, p, i32(0), u < k)
+                fetch(raw, u * LENGTH, p, 0, u < k)
                 p = advance(p, jump)
             if k < 0:
-                k = i32(0)
+                k = 0
             if k > UNITS:
-                k = i32(UNITS)
+                k = UNITS
             count = Real(k)
             share = inverse(count) if k > 0 else Real(0)
             total = Real(n + count)
@@ -173,24 +173,24 @@ def moments_kernel(columns):
         if DEPENDENT:
             launch_dependent_grids()
         # rows of threads: the upper half brings its moments to the lower one
-        thread = i32(cuda.threadIdx.x)
+        thread = cuda.threadIdx.x
         for s in range(STEPS):
-            half = i32(HEIGHT >> (s + 1))
-            if ty >= half and ty < i32(2 * half):
+            half = HEIGHT >> (s + 1)
+            if ty >= half and ty < 2 * half:
                 counts[thread] = n
                 for e in range(E):
-                    means[i32(e * THREADS + thread)] = a[e]
-                    squares[i32(e * THREADS + thread)] = b[e]
+                    means[e * THREADS + thread] = a[e]
+                    squares[e * THREADS + thread] = b[e]
             cuda.syncthreads()
             if ty < half:
-                other = i32(thread + half * i32(THREADS // HEIGHT))
+                other = thread + half * (THREADS // HEIGHT)
                 m = counts[other]
                 for e in range(E):
-                    a[e], b[e], total = merge(a[e], b[e], n, means[i32(e * THREADS + other)], squares[i32(e * THREADS + other)], m)
+                    a[e], b[e], total = merge(a[e], b[e], n, means[e * THREADS + other], squares[e * THREADS + other], m)
                 n = Real(n + m)
         if ty == 0 and inside:
             for e in range(E):
-                at = i64(i64(i64(i32(channel + e)) * channel_items + i64(image) * image_items) + i64(slab))
+                at = (channel + e) * channel_items + image * image_items + slab
                 first[at] = a[e]
                 second[at] = b[e]
     return channel_norm_moments
@@ -213,12 +213,12 @@ def apply_kernel(config):
 
     @device_function
     def read(raw, more, x, residual, row, rows, inside, step, residual_step):
-        p, q = advance(x, i64(row) * step), advance(residual, i64(row) * residual_step)
+        p, q = advance(x, row * step), advance(residual, row * residual_step)
         for u in range(UNITS):
-            fetch(raw, u * LENGTH, advance(p, i64(u * HEIGHT) * step), i32(0), inside and i32(row + i32(u * HEIGHT)) < rows)
+            fetch(raw, u * LENGTH, advance(p, u * HEIGHT * step), 0, inside and row + u * HEIGHT < rows)
         if RESIDUAL:
             for u in range(UNITS):
-                fetch(more, u * LENGTH, advance(q, i64(u * HEIGHT) * residual_step), i32(0), inside and i32(row + i32(u * HEIGHT)) < rows)
+                fetch(more, u * LENGTH, advance(q, u * HEIGHT * residual_step), 0, inside and row + u * HEIGHT < rows)
 
     @jit(launch_bounds=(THREADS, 1 if RESIDUAL else 4))
     def channel_norm_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, channels, parts, across_blocks, per, images, steps,
@@ -227,47 +227,47 @@ def apply_kernel(config):
         raw, more, values = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR), cuda.local.array(E, Real)
         others = cuda.local.array(E, Real)
         means, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
-        image, part, channel, ty, tx = places(i32(i32(cuda.gridDim.x) - i32(cuda.blockIdx.x) - i32(1)), across_blocks, parts)
+        image, part, channel, ty, tx = places(cuda.gridDim.x - cuda.blockIdx.x - 1, across_blocks, parts)
         inside = channel < channels
-        start = i64(channel if inside else i32(0))
-        x = advance(x, i64(i64(image) * images[0] + start))
-        residual, y = advance(residual, i64(i64(image) * images[1] + start)), advance(y, i64(i64(image) * images[2] + start))
-        row = i32(i32(part * i32(ROWS)) + ty)
+        start = i64(channel if inside else 0)
+        x = advance(x, image * images[0] + start)
+        residual, y = advance(residual, image * images[1] + start), advance(y, image * images[2] + start)
+        row = part * ROWS + ty
         read(raw, more, x, residual, row, rows, inside, steps[0], steps[1])
         if DEPENDENT:
             wait_for_previous_grid()
         # each column's numbers, by a thread of its own
-        first = i32(channel - tx * i32(E))
+        first = channel - tx * E
         for k in range(COLUMNS):
-            j = i32(i32(cuda.threadIdx.x) + i32(k * THREADS))
-            at = i32(first + j)
+            j = cuda.threadIdx.x + k * THREADS
+            at = first + j
             if j < SPAN and at < channels:
                 group, _ = divide_remainder(at, per)
-                m = Real(load_mean(mean, i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])))
-                r = Real(load_deviation(deviation, i64(i64(image) * deviation_steps[0] + i64(group) * deviation_steps[1])))
+                m = Real(load_mean(mean, image * mean_steps[0] + group * mean_steps[1]))
+                r = Real(load_deviation(deviation, image * deviation_steps[0] + group * deviation_steps[1]))
                 if VARIANCE:
                     r = inverse_root(Real(r + eps))
                 shift = Real(0)
                 if SCALED:
-                    r = Real(r * load_gamma(gamma, i64(i64(at) * gamma_step)))
+                    r = Real(r * load_gamma(gamma, at * gamma_step))
                 if SHIFTED:
-                    shift = Real(load_beta(beta, i64(i64(at) * beta_step)))
-                to = i32(i32(i32(j & i32(E - 1)) * i32(ACROSS)) + i32(j >> E_LOG))
+                    shift = Real(load_beta(beta, at * beta_step))
+                to = (j & (E - 1)) * ACROSS + (j >> E_LOG)
                 table[to] = m
-                table[i32(to + SPAN)] = r
-                table[i32(to + 2 * SPAN)] = shift
+                table[to + SPAN] = r
+                table[to + 2 * SPAN] = shift
         cuda.syncthreads()
         if inside:
             for e in range(E):
-                to = i32(e * ACROSS + tx)
-                means[e], scales[e], shifts[e] = table[to], table[i32(to + SPAN)], table[i32(to + 2 * SPAN)]
+                to = e * ACROSS + tx
+                means[e], scales[e], shifts[e] = table[to], table[to + SPAN], table[to + 2 * SPAN]
             for k in range(BATCHES):
                 if k > 0:
-                    row = i32(row + i32(UNITS * HEIGHT))
+                    row = row + UNITS * HEIGHT
                     read(raw, more, x, residual, row, rows, inside, steps[0], steps[1])
-                q = advance(y, i64(row) * steps[2])
+                q = advance(y, row * steps[2])
                 for u in range(UNITS):
-                    if i32(row + i32(u * HEIGHT)) < rows:
+                    if row + u * HEIGHT < rows:
                         unpack(values, 0, raw, u * LENGTH)
                         if RESIDUAL:
                             unpack(others, 0, more, u * LENGTH)
@@ -276,5 +276,5 @@ def apply_kernel(config):
                             if RESIDUAL:
                                 value = Real(value + others[e])
                             values[e] = act(value)
-                        put(advance(q, i64(u * HEIGHT) * steps[2]), i32(0), values, 0)
+                        put(advance(q, u * HEIGHT * steps[2]), 0, values, 0)
     return channel_norm_apply

@@ -195,13 +195,13 @@ def make_spread(config, Real):
     def spread(a, b, n, scratch, slots):
         a, b, n = pool(a, b, n, scratch)
         if CLUSTER > 1:
-            thread = i32(cuda.threadIdx.x)
+            thread = cuda.threadIdx.x
             cluster_wait()
             if thread < CLUSTER:
-                to = remote_address(shared_address(slots, i32(3 * i32(cluster_rank()))), u32(thread))
+                to = remote_address(shared_address(slots, 3 * cluster_rank()), u32(thread))
                 store_remote_f32(to, a)
-                store_remote_f32(u32(to + u32(4)), b)
-                store_remote_f32(u32(to + u32(8)), n)
+                store_remote_f32(to + 4, b)
+                store_remote_f32(to + 8, n)
             cluster_sync()
             a, b, n = Real(0), Real(0), Real(0)
             if LAYER:
@@ -252,24 +252,24 @@ def kernel(config):
         gammas, betas = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA)
         values, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         rest, others, offsets = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(6, i64)
-        thread = i32(cuda.threadIdx.x)
-        lane = i32(thread & i32(LANES - 1))
-        first = i32(i32(cuda.blockIdx.x) * i32(GROUPS * ROWS) + i32(thread >> LOG))
+        thread = cuda.threadIdx.x
+        lane = thread & (LANES - 1)
+        first = cuda.blockIdx.x * (GROUPS * ROWS) + (thread >> LOG)
         if CLUSTER > 1:
-            first = i32(i32(cuda.blockIdx.x) >> CLUSTER_LOG)
-            lane = i32(lane + i32(cluster_rank()) * i32(LANES))
+            first = cuda.blockIdx.x >> CLUSTER_LOG
+            lane = lane + cluster_rank() * LANES
             cluster_arrive_relaxed()
         for k in range(ROWS):
-            row = i32(first + k * GROUPS)
-            size = i32(length) if row < rows else i32(0)
-            places(row if row < rows else i32(0), divisors, strides, offsets)
+            row = first + k * GROUPS
+            size = length if row < rows else 0
+            places(row if row < rows else 0, divisors, strides, offsets)
             p, q = advance(x, offsets[0]), advance(residual, offsets[1])
             head, units = span(p, size)
             if SHARED:
                 base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(thread))
                 copy(base, p, head, units, lane)
             for c in range(REGISTERS):
-                i = i32(lane + c * TOGETHER)
+                i = lane + c * TOGETHER
                 read(words, k * REGISTERS + c, advance(p, head), i, x_step, i < units)
                 if RESIDUAL:
                     read(more, k * REGISTERS + c, advance(q, head), i, residual_step, i < units)
@@ -278,15 +278,15 @@ def kernel(config):
                 load_rest(others, q, head, units, size, lane)
         if EARLY:
             for c in range(REGISTERS):
-                i = i32(i32(lane + c * TOGETHER) * E)
+                i = (lane + c * TOGETHER) * E
                 if SCALED:
                     fetch_gamma(gammas, c * GAMMA_LENGTH, gamma, i, gamma_step, i < length)
                 if SHIFTED:
                     fetch_beta(betas, c * BETA_LENGTH, beta, i, beta_step, i < length)
         for k in range(ROWS):
-            row = i32(first + k * GROUPS)
-            size = i32(length) if row < rows else i32(0)
-            places(row if row < rows else i32(0), divisors, strides, offsets)
+            row = first + k * GROUPS
+            size = length if row < rows else 0
+            places(row if row < rows else 0, divisors, strides, offsets)
             q, r = advance(y, offsets[2]), advance(summed, offsets[3])
             head, units = span(q, size)
             if RESIDUAL:
@@ -296,7 +296,7 @@ def kernel(config):
                     for e in range(E):
                         values[e] = Real(values[e] + scales[e])
                     pack(words, k * REGISTERS + c, values)
-                    i = i32(lane + c * TOGETHER)
+                    i = lane + c * TOGETHER
                     if i < units:
                         write(advance(r, head), i, summed_step, words, k * REGISTERS + c)
                 for s in range(SINGLES):
@@ -304,7 +304,7 @@ def kernel(config):
                 store_rest(r, rest, head, units, size, lane)
                 hold(words)
             a, b = Real(0), Real(0)
-            mine = i32(max(i32(i32(i32(units - lane) + i32(TOGETHER - 1)) >> TOGETHER_LOG), i32(0)))
+            mine = max((units - lane + (TOGETHER - 1)) >> TOGETHER_LOG, 0)
             for c in range(REGISTERS):
                 if c < mine:
                     unpack(values, words, k * REGISTERS + c)
@@ -316,10 +316,10 @@ def kernel(config):
                     unpack(values, part, 0)
                     before = i32(c + REGISTERS)
                     a, b = join(values, a, b, Real(i32(E * before)), inverse(Real(i32(before + 1))))
-            n = Real(i32(mine * E))
+            n = Real(mine * E)
             for s in range(SINGLES):
-                j = i32(lane + s * TOGETHER)
-                if (j if j < head else i32(j + units * E)) < size:
+                j = lane + s * TOGETHER
+                if (j if j < head else j + units * E) < size:
                     if LAYER:
                         a, b, n = merge(a, b, n, rest[s], Real(0), Real(1))
                     else:
@@ -335,10 +335,10 @@ def kernel(config):
                     rstd[offsets[5]] = scale
             hold(words)
             for c in range(REGISTERS):
-                i = i32(lane + c * TOGETHER)
+                i = lane + c * TOGETHER
                 if i < units:
                     unpack(values, words, k * REGISTERS + c)
-                    j = i32(head + i * E)
+                    j = head + i * E
                     if SCALED:
                         if not EARLY:
                             fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
@@ -377,14 +377,14 @@ def kernel(config):
                     pack(part, 0, values)
                     put(q, part, c, head, units, lane)
             for s in range(SINGLES):
-                j = i32(lane + s * TOGETHER)
-                i = j if j < head else i32(j + units * E)
+                j = lane + s * TOGETHER
+                i = j if j < head else j + units * E
                 if i < size:
                     value = Real(Real(rest[s] - a) * scale)
                     if SCALED:
-                        value = Real(value * load_gamma(gamma, i64(i64(i) * gamma_step)))
+                        value = Real(value * load_gamma(gamma, i * gamma_step))
                     if SHIFTED:
-                        value = Real(value + load_beta(beta, i64(i64(i) * beta_step)))
+                        value = Real(value + load_beta(beta, i * beta_step))
                     rest[s] = value
             store_rest(q, rest, head, units, size, lane)
     return norm_fwd_rows

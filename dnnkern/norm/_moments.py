@@ -1,7 +1,7 @@
 """Means and squared distances to them, of parts, as of the whole: Chan, Golub and LeVeque's formula."""
 import functools
 
-from ..device import cuda, device_function, f32, i32
+from ..device import cuda, device_function, f32
 from ..device.block import add
 from ..device.fastmath import rcp, rsqrt, sqrt
 from ..device.warp import make_reduce, shuffle_xor
@@ -58,15 +58,15 @@ def make_meeting(combine, lanes):
     @device_function
     def meet(a, b, n, scratch):
         for s in range(STEPS):
-            other = i32(1 << s)
+            other = 1 << s
             a, b, n = combine(a, b, n, shuffle_xor(a, other), shuffle_xor(b, other), shuffle_xor(n, other))
         if WARPS > 1:
-            thread = i32(cuda.threadIdx.x)
-            at = i32(3 * i32(thread >> 5))
-            if i32(thread & 31) == 0:
+            thread = cuda.threadIdx.x
+            at = 3 * (thread >> 5)
+            if thread & 31 == 0:
                 scratch[at] = a
-                scratch[i32(at + 1)] = b
-                scratch[i32(at + 2)] = n
+                scratch[at + 1] = b
+                scratch[at + 2] = n
             cuda.syncthreads()
             if thread == 0:
                 for w in range(1, WARPS):
@@ -130,14 +130,14 @@ def make_block_pool(Real, warps, layer=True):
     @device_function
     def pool(a, b, n, scratch):
         if warps > 1:
-            thread = i32(cuda.threadIdx.x)
-            at = i32(3 * i32(thread >> 5))
-            if i32(thread & 31) == 0:
+            thread = cuda.threadIdx.x
+            at = 3 * (thread >> 5)
+            if thread & 31 == 0:
                 scratch[at] = a
-                scratch[i32(at + 1)] = b
-                scratch[i32(at + 2)] = n
+                scratch[at + 1] = b
+                scratch[at + 2] = n
             cuda.syncthreads()
-            at = i32(3 * i32(thread & i32(warps - 1)))
-            a, b, n = whole(scratch[at], scratch[i32(at + 1)], scratch[i32(at + 2)])
+            at = 3 * (thread & (warps - 1))
+            a, b, n = whole(scratch[at], scratch[at + 1], scratch[at + 2])
         return a, b, n
     return pool

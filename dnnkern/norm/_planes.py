@@ -5,7 +5,7 @@ See `channel_norm_planes`; how rows are held, and their heads and tails, is `dev
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, jit, u32
+from ..device import cuda, device_function, i64, jit, u32
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ..device.epilogue import Activation, activation_function, activation_gradient
@@ -80,16 +80,16 @@ def make_places(planes, reverse=False):
 
     @device_function
     def places(rows, pieces, channels, length, values):
-        thread, block = i32(cuda.threadIdx.x), i32(cuda.blockIdx.x)
+        thread, block = cuda.threadIdx.x, cuda.blockIdx.x
         if REVERSE:
-            block = i32(i32(cuda.gridDim.x) - block - i32(1))
-        row = i32(block * i32(GROUPS) + i32(thread >> LOG))
-        rest, piece = divide_remainder(row if row < rows else i32(0), pieces)
+            block = cuda.gridDim.x - block - 1
+        row = block * GROUPS + (thread >> LOG)
+        rest, piece = divide_remainder(row if row < rows else 0, pieces)
         image, channel = divide_remainder(rest, channels)
-        size = i32(values - piece * length)
+        size = values - piece * length
         if size > length:
-            size = i32(length)
-        return image, channel, piece, size if row < rows else i32(0), i32(thread & i32(LANES - 1))
+            size = length
+        return image, channel, piece, size if row < rows else 0, thread & (LANES - 1)
     return places
 
 
@@ -110,7 +110,7 @@ def moments_kernel(planes):
         scratch = cuda.shared.array(SCRATCH, Real)
         words, some, rest = cuda.local.array(WORDS, u32), cuda.local.array(E, Real), cuda.local.array(REST, Real)
         image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
-        x = advance(x, i64(i64(i64(image) * image_step + i64(channel) * channel_step) + i64(i32(piece * length))))
+        x = advance(x, image * image_step + channel * channel_step + piece * length)
         head, units = span(x, size)
         load(words, x, head, units, lane, i64(1))
         load_rest(rest, x, head, units, size, lane)
@@ -121,30 +121,30 @@ def moments_kernel(planes):
             unpack(some, words, c)
             for e in range(E):
                 a = Real(a + some[e])
-            if i32(lane + c * LANES) < units:
+            if lane + c * LANES < units:
                 n = Real(n + Real(E))
         for k in range(SINGLES):
-            j = i32(lane + k * LANES)
+            j = lane + k * LANES
             a = Real(a + rest[k])
-            if (j if j < head else i32(j + units * E)) < size:
+            if (j if j < head else j + units * E) < size:
                 n = Real(n + Real(1))
         a = Real(a * inverse(n)) if n > Real(0) else Real(0)
         b = Real(0)
         hold(words)
         for c in range(REGISTERS):
-            if i32(lane + c * LANES) < units:
+            if lane + c * LANES < units:
                 unpack(some, words, c)
                 for e in range(E):
                     d = Real(some[e] - a)
                     b = Real(b + d * d)
         for k in range(SINGLES):
-            j = i32(lane + k * LANES)
-            if (j if j < head else i32(j + units * E)) < size:
+            j = lane + k * LANES
+            if (j if j < head else j + units * E) < size:
                 d = Real(rest[k] - a)
                 b = Real(b + d * d)
         a, b, n = meet(a, b, n, scratch)
         if lane == 0 and size > 0:
-            at = i64(i64(channel) * channel_items + i64(image) * image_items + i64(piece))
+            at = channel * channel_items + image * image_items + piece
             first[at] = a
             second[at] = b
     return channel_norm_plane_moments
@@ -171,26 +171,26 @@ def apply_kernel(config):
         rest, more_rest = cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real)
         some, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
         image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
-        begin = i64(i32(piece * length))
-        x = advance(x, i64(i64(i64(image) * images[0] + i64(channel) * steps[0]) + begin))
-        y = advance(y, i64(i64(i64(image) * images[2] + i64(channel) * steps[2]) + begin))
+        begin = i64(piece * length)
+        x = advance(x, image * images[0] + channel * steps[0] + begin)
+        y = advance(y, image * images[2] + channel * steps[2] + begin)
         head, units = span(x, size)
         load(words, x, head, units, lane, i64(1))
         load_rest(rest, x, head, units, size, lane)
         if RESIDUAL:
-            residual = advance(residual, i64(i64(i64(image) * images[1] + i64(channel) * steps[1]) + begin))
+            residual = advance(residual, image * images[1] + channel * steps[1] + begin)
             load(more, residual, head, units, lane, i64(1))
             load_rest(more_rest, residual, head, units, size, lane)
         scale, shift = Real(1), Real(0)
         if SCALED:
-            scale = Real(load_gamma(gamma, i64(i64(channel) * gamma_step)))
+            scale = Real(load_gamma(gamma, channel * gamma_step))
         if SHIFTED:
-            shift = Real(load_beta(beta, i64(i64(channel) * beta_step)))
+            shift = Real(load_beta(beta, channel * beta_step))
         if DEPENDENT:
             wait_for_previous_grid()
         group, _ = divide_remainder(channel, per)
-        m = Real(load_mean(mean, i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])))
-        r = Real(load_deviation(deviation, i64(i64(image) * deviation_steps[0] + i64(group) * deviation_steps[1])))
+        m = Real(load_mean(mean, image * mean_steps[0] + group * mean_steps[1]))
+        r = Real(load_deviation(deviation, image * deviation_steps[0] + group * deviation_steps[1]))
         if VARIANCE:
             r = inverse_root(Real(r + eps))
         scale = Real(scale * r)
@@ -237,28 +237,28 @@ def sums_kernel(config):
         rest, rests, more_rest = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real)
         dz, some = cuda.local.array(E, Real), cuda.local.array(E, Real)
         image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
-        begin = i64(i32(piece * length))
-        dy = advance(dy, i64(i64(i64(image) * images[0] + i64(channel) * steps[0]) + begin))
-        x = advance(x, i64(i64(i64(image) * images[1] + i64(channel) * steps[1]) + begin))
+        begin = i64(piece * length)
+        dy = advance(dy, image * images[0] + channel * steps[0] + begin)
+        x = advance(x, image * images[1] + channel * steps[1] + begin)
         head, units = span(x, size)
         load(words, dy, head, units, lane, i64(1))
         load(many, x, head, units, lane, i64(1))
         load_rest(rest, dy, head, units, size, lane)
         load_rest(rests, x, head, units, size, lane)
         if BY_Y:
-            y = advance(y, i64(i64(i64(image) * images[2] + i64(channel) * steps[2]) + begin))
+            y = advance(y, image * images[2] + channel * steps[2] + begin)
             load(more, y, head, units, lane, i64(1))
             load_rest(more_rest, y, head, units, size, lane)
         if DEPENDENT:
             launch_dependent_grids()
         group, _ = divide_remainder(channel, per)
-        m = mean[i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])]
-        r = rstd[i64(i64(image) * rstd_steps[0] + i64(group) * rstd_steps[1])]
+        m = mean[image * mean_steps[0] + group * mean_steps[1]]
+        r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
         scale, shift = r, Real(0)
         if BY_X and SCALED:
-            scale = Real(r * load_gamma(gamma, i64(i64(channel) * gamma_step)))
+            scale = Real(r * load_gamma(gamma, channel * gamma_step))
         if BY_X and SHIFTED:
-            shift = Real(load_beta(beta, i64(i64(channel) * beta_step)))
+            shift = Real(load_beta(beta, channel * beta_step))
         a, b, n = Real(0), Real(0), Real(0)
         for c in range(REGISTERS):
             unpack(dz, words, c)
@@ -267,7 +267,7 @@ def sums_kernel(config):
                 for e in range(E):
                     dz[e] = Real(gradient(dz[e], some[e]))
             unpack(some, many, c)
-            if i32(lane + c * LANES) < units:
+            if lane + c * LANES < units:
                 for e in range(E):
                     if BY_X:
                         dz[e] = Real(gradient(dz[e], Real(Real(some[e] - m) * scale + shift)))
@@ -278,14 +278,14 @@ def sums_kernel(config):
             if BY_Y:
                 d = Real(gradient(d, more_rest[k]))
             if BY_X:
-                j = i32(lane + k * LANES)
-                if (j if j < head else i32(j + units * E)) < size:
+                j = lane + k * LANES
+                if (j if j < head else j + units * E) < size:
                     d = Real(gradient(d, Real(Real(rests[k] - m) * scale + shift)))
             a = Real(a + d)
             b = Real(b + d * Real(rests[k] - m))
         a, b, n = meet(a, b, n, scratch)
         if lane == 0 and size > 0:
-            at = i64(i64(channel) * channel_items + i64(image) * image_items + i64(piece))
+            at = channel * channel_items + image * image_items + piece
             first[at] = a
             second[at] = Real(b * r)
     return channel_norm_plane_sums
@@ -311,32 +311,32 @@ def gradient_kernel(config):
         rest, rests, more_rest = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real)
         dz, some = cuda.local.array(E, Real), cuda.local.array(E, Real)
         image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
-        begin = i64(i32(piece * length))
-        dy = advance(dy, i64(i64(i64(image) * images[0] + i64(channel) * steps[0]) + begin))
-        x = advance(x, i64(i64(i64(image) * images[1] + i64(channel) * steps[1]) + begin))
-        dx = advance(dx, i64(i64(i64(image) * images[3] + i64(channel) * steps[3]) + begin))
-        dresidual = advance(dresidual, i64(i64(i64(image) * images[4] + i64(channel) * steps[4]) + begin))
+        begin = i64(piece * length)
+        dy = advance(dy, image * images[0] + channel * steps[0] + begin)
+        x = advance(x, image * images[1] + channel * steps[1] + begin)
+        dx = advance(dx, image * images[3] + channel * steps[3] + begin)
+        dresidual = advance(dresidual, image * images[4] + channel * steps[4] + begin)
         head, units = span(x, size)
         load(words, dy, head, units, lane, i64(1))
         load(many, x, head, units, lane, i64(1))
         load_rest(rest, dy, head, units, size, lane)
         load_rest(rests, x, head, units, size, lane)
         if BY_Y:
-            y = advance(y, i64(i64(i64(image) * images[2] + i64(channel) * steps[2]) + begin))
+            y = advance(y, image * images[2] + channel * steps[2] + begin)
             load(more, y, head, units, lane, i64(1))
             load_rest(more_rest, y, head, units, size, lane)
         group, _ = divide_remainder(channel, per)
-        m = mean[i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])]
-        r = rstd[i64(i64(image) * rstd_steps[0] + i64(group) * rstd_steps[1])]
+        m = mean[image * mean_steps[0] + group * mean_steps[1]]
+        r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
         outer = r
         if SCALED:
-            outer = Real(r * load_gamma(gamma, i64(i64(channel) * gamma_step)))
+            outer = Real(r * load_gamma(gamma, channel * gamma_step))
         offset = Real(0)
         if SHIFTED:
-            offset = Real(load_beta(beta, i64(i64(channel) * beta_step)))
+            offset = Real(load_beta(beta, channel * beta_step))
         if DEPENDENT:
             wait_for_previous_grid()
-        at = i64(i64(image) * i64(groups) + i64(group))
+        at = image * i64(groups) + group
         inner, shift = Real(Real(-r) * Real(r * two[at])), Real(Real(-r) * one[at])
         for c in range(REGISTERS):
             unpack(dz, words, c)

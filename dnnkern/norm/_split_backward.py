@@ -6,7 +6,7 @@ and then reads dy and x once more: dx can be written, and the columns' sums for 
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, jit, u32
+from ..device import cuda, i64, jit, u32
 from ..device.block import make_block_reduce_pair, merge_sums
 from ..device.groups import make_writer
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -107,22 +107,22 @@ def pieces_kernel(config):
         a, b, gammas = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(GAMMAS, GAMMA)
         values, others, scales = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         offsets = cuda.local.array(6, i64)
-        lane = i32(cuda.threadIdx.x)
-        number, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
+        lane = cuda.threadIdx.x
+        number, piece = divide_remainder(cuda.blockIdx.x, pieces)
         places(number, divisors, strides, offsets)
         dy, x = advance(dy, offsets[0]), advance(x, offsets[1])
         m, r = Real(0), Real(rstd[offsets[4]])
         if LAYER:
             m = Real(mean[offsets[3]])
         average, slope = Real(0), Real(0)
-        for first in range(i32(piece * size), min(i32(units), i32(piece * size + size)), TURN):
-            left = i32(units - first)
-            load(a, advance(dy, i64(i64(first) * E) * dy_step), i32(0), left, lane, dy_step)
-            load(b, advance(x, i64(i64(first) * E) * x_step), i32(0), left, lane, x_step)
+        for first in range(piece * size, min(units, piece * size + size), TURN):
+            left = units - first
+            load(a, advance(dy, i64(first) * E * dy_step), 0, left, lane, dy_step)
+            load(b, advance(x, i64(first) * E * x_step), 0, left, lane, x_step)
             if SCALED:
                 for c in range(REGISTERS):
-                    i = i32(lane + c * THREADS)
-                    fetch_gamma(gammas, c * LENGTH, gamma, i32(i32(first + i) * E), gamma_step, i < left)
+                    i = lane + c * THREADS
+                    fetch_gamma(gammas, c * LENGTH, gamma, (first + i) * E, gamma_step, i < left)
             for c in range(REGISTERS):
                 unpack(values, a, c)
                 unpack(others, b, c)
@@ -136,11 +136,11 @@ def pieces_kernel(config):
                         d = Real(d * scales[e])
                     average = Real(average + d)
                     slope = Real(slope + d * Real(n * r))
-        average, slope = reduce(average, slope, Real(0), scratch, i32(0))
+        average, slope = reduce(average, slope, Real(0), scratch, 0)
         if lane == 0:
-            at = i64(2 * i64(cuda.blockIdx.x))
+            at = 2 * i64(cuda.blockIdx.x)
             partial[at] = average
-            partial[i64(at + 1)] = slope
+            partial[at + 1] = slope
     return norm_bwd_pieces
 
 
@@ -166,39 +166,39 @@ def strips_kernel(config):
         gains, shifts = cuda.local.array(COLUMNS, Real), cuda.local.array(COLUMNS, Real)
         values, others, scales = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         offsets, more, added = cuda.local.array(6, i64), cuda.local.array(MORE, u32), cuda.local.array(E, Real)
-        lane = i32(cuda.threadIdx.x)
-        span, strip = divide_remainder(i32(cuda.blockIdx.x), strips)
-        begin = i32(span * per)
-        end = i32(begin + per)
+        lane = cuda.threadIdx.x
+        span, strip = divide_remainder(cuda.blockIdx.x, strips)
+        begin = span * per
+        end = begin + per
         if end > rows:
-            end = i32(rows)
+            end = rows
         average, slope = Real(0), Real(0)
-        if i32(begin + lane) < end:
+        if begin + lane < end:
             for piece in range(pieces):
-                at = i64(2 * i64(i64(i64(begin + lane) * pieces) + piece))
+                at = 2 * (i64(begin + lane) * pieces + piece)
                 average = Real(average + partial[at])
-                slope = Real(slope + partial[i64(at + 1)])
+                slope = Real(slope + partial[at + 1])
         totals[lane] = Real(average * inverse)
-        totals[i32(lane + THREADS)] = Real(slope * inverse)
+        totals[lane + THREADS] = Real(slope * inverse)
         cuda.syncthreads()
-        first = i32(strip * i32(TURN))
-        left = i32(units - first)
+        first = strip * TURN
+        left = units - first
         for j in range(COLUMNS):
             gains[j], shifts[j] = Real(0), Real(0)
         if SCALED:
             for c in range(REGISTERS):
-                i = i32(lane + c * THREADS)
-                fetch_gamma(gammas, c * LENGTH, gamma, i32(i32(first + i) * E), gamma_step, i < left)
+                i = lane + c * THREADS
+                fetch_gamma(gammas, c * LENGTH, gamma, (first + i) * E, gamma_step, i < left)
         for row in range(begin, end):
-            places(i32(row), divisors, strides, offsets)
-            load(a, advance(dy, i64(offsets[0] + i64(i64(first) * E) * dy_step)), i32(0), left, lane, dy_step)
-            load(b, advance(x, i64(offsets[1] + i64(i64(first) * E) * x_step)), i32(0), left, lane, x_step)
+            places(row, divisors, strides, offsets)
+            load(a, advance(dy, offsets[0] + i64(first) * E * dy_step), 0, left, lane, dy_step)
+            load(b, advance(x, offsets[1] + i64(first) * E * x_step), 0, left, lane, x_step)
             if ADDED:
-                load(more, advance(dsummed, i64(offsets[5] + i64(i64(first) * E) * dsummed_step)), i32(0), left, lane, dsummed_step)
+                load(more, advance(dsummed, offsets[5] + i64(first) * E * dsummed_step), 0, left, lane, dsummed_step)
             m, r = Real(0), Real(rstd[offsets[4]])
             if LAYER:
                 m = Real(mean[offsets[3]])
-            average, slope = totals[i32(row - begin)], totals[i32(row - begin + THREADS)]
+            average, slope = totals[row - begin], totals[row - begin + THREADS]
             hold_gamma(gammas)
             for c in range(REGISTERS):
                 unpack(values, a, c)
@@ -223,15 +223,15 @@ def strips_kernel(config):
                     for e in range(E):
                         values[e] = Real(values[e] + added[e])
                 pack(a, c, values)
-                store(advance(dx, i64(offsets[2] + i64(i64(first) * E) * dx_step)), a, c, i32(0), left, lane, dx_step)
+                store(advance(dx, offsets[2] + i64(first) * E * dx_step), a, c, 0, left, lane, dx_step)
             hold(a)
-        to = advance(columns, i64(i64(span) * i64(i64(length) * SUMS)))
+        to = advance(columns, span * (i64(length) * SUMS))
         for c in range(REGISTERS):
-            i = i32(lane + c * THREADS)
+            i = lane + c * THREADS
             if i < left:
-                put(to, i32(i32(first + i) * E), gains, c * E)
+                put(to, (first + i) * E, gains, c * E)
                 if SHIFTED:
-                    put(advance(to, length), i32(i32(first + i) * E), shifts, c * E)
+                    put(advance(to, length), (first + i) * E, shifts, c * E)
     return norm_bwd_strips
 
 

@@ -65,8 +65,8 @@ def moments_kernel(config):
         words, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
         values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
         rest, extra, offsets = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(6, i64)
-        lane = i32(cuda.threadIdx.x)
-        number, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
+        lane = cuda.threadIdx.x
+        number, piece = divide_remainder(cuda.blockIdx.x, pieces)
         places(number, divisors, strides, offsets)
         x, residual, summed = advance(x, offsets[0]), advance(residual, offsets[1]), advance(summed, offsets[3])
         head, units = span(x, length)
@@ -79,36 +79,36 @@ def moments_kernel(config):
                     rest[k] = Real(widen(narrow(Real(rest[k] + extra[k]))))
                 store_rest(summed, rest, head, units, length, lane)
             for k in range(SINGLES):
-                j = i32(lane + k * THREADS)
-                if (j if j < head else i32(j + units * E)) < length:
+                j = lane + k * THREADS
+                if (j if j < head else j + units * E) < length:
                     if LAYER:
                         a, b, n = merge(a, b, n, rest[k], Real(0), Real(1))
                     else:
                         b, n = Real(b + rest[k] * rest[k]), Real(n + Real(1))
-        for first in range(i32(piece * size), min(i32(units), i32(piece * size + size)), TURN):
-            left = i32(units - first)
-            load(words, advance(x, i64(i64(first) * E) * x_step), head, left, lane, x_step)
+        for first in range(piece * size, min(units, piece * size + size), TURN):
+            left = units - first
+            load(words, advance(x, i64(first) * E * x_step), head, left, lane, x_step)
             if RESIDUAL:
-                load(more, advance(residual, i64(i64(first) * E) * residual_step), head, left, lane, residual_step)
+                load(more, advance(residual, i64(first) * E * residual_step), head, left, lane, residual_step)
                 for c in range(REGISTERS):
                     unpack(values, words, c)
                     unpack(others, more, c)
                     for e in range(E):
                         values[e] = Real(values[e] + others[e])
                     pack(words, c, values)
-                    store(advance(summed, i64(i64(first) * E) * summed_step), words, c, head, left, lane, summed_step)
+                    store(advance(summed, i64(first) * E * summed_step), words, c, head, left, lane, summed_step)
                 hold(words)
             a2, b2, n2 = Real(0), Real(0), Real(0)
             for c in range(REGISTERS):
                 unpack(values, words, c)
                 for e in range(E):
                     a2 = Real(a2 + values[e])
-                if i32(lane + c * THREADS) < left:
+                if lane + c * THREADS < left:
                     n2 = Real(n2 + Real(E))
             a2 = Real(a2 * inverse(n2)) if LAYER and n2 > Real(0) else Real(0)
             hold(words)
             for c in range(REGISTERS):
-                if i32(lane + c * THREADS) < left:
+                if lane + c * THREADS < left:
                     unpack(values, words, c)
                     for e in range(E):
                         d = Real(values[e] - a2)
@@ -117,10 +117,10 @@ def moments_kernel(config):
         a, b, n = in_warp(a, b, n)
         a, b, n = in_block(a, b, n, scratch)
         if lane == 0:
-            at = i64(3 * i64(cuda.blockIdx.x))
+            at = 3 * i64(cuda.blockIdx.x)
             partial[at] = a
-            partial[i64(at + 1)] = b
-            partial[i64(at + 2)] = n
+            partial[at + 1] = b
+            partial[at + 2] = n
     return norm_fwd_pieces
 
 
@@ -147,13 +147,13 @@ def apply_kernel(config):
         gammas, betas = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA)
         scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real)
         rest, offsets = cuda.local.array(REST, Real), cuda.local.array(6, i64)
-        lane = i32(cuda.threadIdx.x)
-        number, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
+        lane = cuda.threadIdx.x
+        number, piece = divide_remainder(cuda.blockIdx.x, pieces)
         count = i32(pieces[0])
         a, b, n = Real(0), Real(0), Real(0)
         if lane < count:
-            at = i64(3 * i64(i64(number) * count + lane))
-            a, b, n = partial[at], partial[i64(at + 1)], partial[i64(at + 2)]
+            at = 3 * (i64(number) * count + lane)
+            a, b, n = partial[at], partial[at + 1], partial[at + 2]
         a, b, n = in_warp(a, b, n)
         a, b, n = in_block(a, b, n, scratch)
         scale = inverse_root(Real(Real(b * inverse(Real(length))) + eps))
@@ -167,22 +167,22 @@ def apply_kernel(config):
         if piece == 0:
             load_rest(rest, source, head, units, length, lane)
             for k in range(SINGLES):
-                j = i32(lane + k * THREADS)
-                i = j if j < head else i32(j + units * E)
+                j = lane + k * THREADS
+                i = j if j < head else j + units * E
                 if i < length:
                     value = Real(Real(rest[k] - a) * scale)
                     if SCALED:
-                        value = Real(value * load_gamma(gamma, i64(i64(i) * gamma_step)))
+                        value = Real(value * load_gamma(gamma, i * gamma_step))
                     if SHIFTED:
-                        value = Real(value + load_beta(beta, i64(i64(i) * beta_step)))
+                        value = Real(value + load_beta(beta, i * beta_step))
                     rest[k] = value
             store_rest(y, rest, head, units, length, lane)
-        for first in range(i32(piece * size), min(i32(units), i32(piece * size + size)), TURN):
-            left = i32(units - first)
-            load(words, advance(source, i64(i64(first) * E) * x_step), head, left, lane, x_step)
+        for first in range(piece * size, min(units, piece * size + size), TURN):
+            left = units - first
+            load(words, advance(source, i64(first) * E * x_step), head, left, lane, x_step)
             for c in range(REGISTERS):
-                i = i32(lane + c * THREADS)
-                j = i32(head + i32(first + i) * E)
+                i = lane + c * THREADS
+                j = head + (first + i) * E
                 unpack(values, words, c)
                 if SCALED:
                     fetch_gamma(gammas, 0, gamma, j, gamma_step, i < left)
@@ -198,7 +198,7 @@ def apply_kernel(config):
                         value = Real(value + shifts[e])
                     values[e] = value
                 pack(words, c, values)
-                store(advance(y, i64(i64(first) * E) * y_step), words, c, head, left, lane, y_step)
+                store(advance(y, i64(first) * E * y_step), words, c, head, left, lane, y_step)
     return norm_fwd_apply
 
 

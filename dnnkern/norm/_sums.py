@@ -25,17 +25,17 @@ def kernel(gamma, beta, real, across, dependent):
     @jit(launch_bounds=THREADS)
     def norm_bwd_sums(partial, dgamma, dbeta, rows, length, pitch, gamma_step, beta_step):
         shared, some = cuda.shared.array(THREADS, Real), cuda.local.array(FLIGHT, Real)
-        thread, which = i32(cuda.threadIdx.x), i32(cuda.blockIdx.y)
-        column = i32(i32(cuda.blockIdx.x) * i32(across) + i32(thread & i32(across - 1)))
+        thread, which = cuda.threadIdx.x, cuda.blockIdx.y
+        column = cuda.blockIdx.x * across + (thread & (across - 1))
         inside = column < length
         if dependent:
             wait_for_previous_grid()
-        p = advance(partial, i64(i64(which) * length + column))
+        p = advance(partial, i64(which) * length + column)
         total = Real(0)
-        for row in range(i32(thread >> SHIFT), rows, i32(FLIGHT * HEIGHT)):
+        for row in range(thread >> SHIFT, rows, FLIGHT * HEIGHT):
             for u in range(FLIGHT):
-                r = i32(row + u * HEIGHT)
-                some[u] = load1_nc_if(p, i64(i64(r) * pitch), i32(inside and r < rows))
+                r = row + u * HEIGHT
+                some[u] = load1_nc_if(p, r * pitch, i32(inside and r < rows))
             for u in range(FLIGHT):
                 total = Real(total + some[u])
         shared[thread] = total
@@ -43,11 +43,11 @@ def kernel(gamma, beta, real, across, dependent):
         if thread < across and inside:
             total = shared[thread]
             for y in range(1, HEIGHT):
-                total = Real(total + shared[i32(thread + y * across)])
+                total = Real(total + shared[thread + y * across])
             if which == 0:
-                store_gamma(dgamma, i64(i64(column) * gamma_step), total)
+                store_gamma(dgamma, column * gamma_step, total)
             else:
-                store_beta(dbeta, i64(i64(column) * beta_step), total)
+                store_beta(dbeta, column * beta_step, total)
     return norm_bwd_sums
 
 

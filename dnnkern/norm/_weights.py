@@ -1,7 +1,7 @@
 """gamma and beta, of which every row reads the same elements: by 16 bytes where they lie so, whatever their dtype is beside x's."""
 import functools
 
-from ..device import device_function, i32, i64
+from ..device import device_function
 from ..device.convert import element
 from ..device.groups import access_words, make_reader, scalar_of
 
@@ -24,7 +24,7 @@ def make_weights(dtype, count, words):
 
         @device_function
         def fetch(buffer, k, p, i, step, ok):
-            read(buffer, k, p, i64(i64(i) * step), ok)
+            read(buffer, k, p, i * step, ok)
 
         @device_function
         def unpack(values, buffer, k):
@@ -37,7 +37,7 @@ def make_weights(dtype, count, words):
         for v in range(count):
             value = T(0)
             if ok:
-                value = T(load(p, i64(i64(i32(i + v)) * step)))
+                value = T(load(p, (i + v) * step))
             buffer[k + v] = value
 
     @device_function

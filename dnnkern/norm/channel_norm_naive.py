@@ -99,7 +99,7 @@ def forward_kernel(config):
     @jit(launch_bounds=THREADS)
     def channel_norm_fwd_naive(x, gamma, beta, running_mean, running_var, residual, y, mean, rstd, eps, momentum, rows, length, sizes,
                                strides, row_sizes, row_strides):
-        row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             # of a row: x, y, residual, gamma, beta, mean, rstd, running_mean, running_var; within it the first five
             first, at = cuda.local.array(9, i64), cuda.local.array(5, i64)
@@ -107,11 +107,11 @@ def forward_kernel(config):
             m, total, count, lost = Real(0), Real(0), Real(length), Real(0)
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                m, lost = add(m, lost, Real(load(x, i64(first[0] + at[0]))))
+                m, lost = add(m, lost, Real(load(x, first[0] + at[0])))
             m, lost = Real(m / count), Real(0)
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                d = Real(load(x, i64(first[0] + at[0])) - m)
+                d = Real(load(x, first[0] + at[0]) - m)
                 total, lost = add(total, lost, Real(d * d))
             r = Real(Real(1) / sqrt(Real(total / count + eps)))
             mean[first[5]] = m
@@ -125,14 +125,14 @@ def forward_kernel(config):
                 store_var(running_var, first[8], Real(Real(Real(1) - momentum) * old + momentum * Real(total / others)))
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                value = Real(Real(load(x, i64(first[0] + at[0])) - m) * r)
+                value = Real(Real(load(x, first[0] + at[0]) - m) * r)
                 if SCALED:
-                    value = Real(value * load_gamma(gamma, i64(first[3] + at[3])))
+                    value = Real(value * load_gamma(gamma, first[3] + at[3]))
                 if SHIFTED:
-                    value = Real(value + load_beta(beta, i64(first[4] + at[4])))
+                    value = Real(value + load_beta(beta, first[4] + at[4]))
                 if RESIDUAL:
-                    value = Real(value + load(residual, i64(first[2] + at[2])))
-                store(y, i64(first[1] + at[1]), act(value))
+                    value = Real(value + load(residual, first[2] + at[2]))
+                store(y, first[1] + at[1], act(value))
     return channel_norm_fwd_naive
 
 
@@ -147,21 +147,21 @@ def inference_kernel(config):
 
     @jit(launch_bounds=THREADS)
     def batch_norm_infer_naive(x, gamma, beta, mean, var, residual, y, eps, rows, length, sizes, strides, row_sizes, row_strides):
-        k = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        k = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if k < rows * length:
             first, at = cuda.local.array(7, i64), cuda.local.array(7, i64)          # x, y, residual, gamma, beta, mean, var
-            row = i64(k // length)
+            row = k // length
             rows_at(row, sizes, strides, first)
-            elements_at(i64(k - row * length), row_sizes, row_strides, at)
+            elements_at(k - row * length, row_sizes, row_strides, at)
             r = Real(Real(1) / sqrt(Real(Real(load_var(var, first[6])) + eps)))
-            value = Real(Real(load(x, i64(first[0] + at[0])) - Real(load_mean(mean, first[5]))) * r)
+            value = Real(Real(load(x, first[0] + at[0]) - Real(load_mean(mean, first[5]))) * r)
             if SCALED:
                 value = Real(value * load_gamma(gamma, first[3]))
             if SHIFTED:
                 value = Real(value + load_beta(beta, first[4]))
             if RESIDUAL:
-                value = Real(value + load(residual, i64(first[2] + at[2])))
-            store(y, i64(first[1] + at[1]), act(value))
+                value = Real(value + load(residual, first[2] + at[2]))
+            store(y, first[1] + at[1], act(value))
     return batch_norm_infer_naive
 
 
@@ -175,12 +175,12 @@ def make_past(config, gamma_dtype, beta_dtype):
     @device_function
     def past(dy, n, y, gamma, beta, first, at):
         if BY_Y:
-            dy = gradient(dy, load(y, i64(first[2] + at[2])))
+            dy = gradient(dy, load(y, first[2] + at[2]))
         if BY_X:
             if SCALED:
-                n = Real(n * load_gamma(gamma, i64(first[3] + at[3])))
+                n = Real(n * load_gamma(gamma, first[3] + at[3]))
             if SHIFTED:
-                n = Real(n + load_beta(beta, i64(first[4] + at[4])))
+                n = Real(n + load_beta(beta, first[4] + at[4]))
             dy = gradient(dy, n)
         return dy
     return past
@@ -196,7 +196,7 @@ def backward_kernel(config):
 
     @jit(launch_bounds=THREADS)
     def channel_norm_bwd_naive(dy, x, gamma, beta, mean, rstd, y, dx, dresidual, rows, length, sizes, strides, row_sizes, row_strides):
-        row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             # of a row: dy, x, y, gamma, beta, dx, dresidual, mean, rstd; within it the first seven
             first, at = cuda.local.array(9, i64), cuda.local.array(7, i64)
@@ -204,22 +204,22 @@ def backward_kernel(config):
             m, r, a, b, lost_a, lost_b = Real(mean[first[7]]), Real(rstd[first[8]]), Real(0), Real(0), Real(0), Real(0)
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                n = Real(Real(load(x, i64(first[1] + at[1])) - m) * r)
-                g = past(load(dy, i64(first[0] + at[0])), n, y, gamma, beta, first, at)
+                n = Real(Real(load(x, first[1] + at[1]) - m) * r)
+                g = past(load(dy, first[0] + at[0]), n, y, gamma, beta, first, at)
                 if SCALED:
-                    g = Real(g * load_gamma(gamma, i64(first[3] + at[3])))
+                    g = Real(g * load_gamma(gamma, first[3] + at[3]))
                 a, lost_a = add(a, lost_a, g)
                 b, lost_b = add(b, lost_b, Real(g * n))
             a, b = Real(a / Real(length)), Real(b / Real(length))
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                n = Real(Real(load(x, i64(first[1] + at[1])) - m) * r)
-                g = past(load(dy, i64(first[0] + at[0])), n, y, gamma, beta, first, at)
+                n = Real(Real(load(x, first[1] + at[1]) - m) * r)
+                g = past(load(dy, first[0] + at[0]), n, y, gamma, beta, first, at)
                 if RESIDUAL:
-                    store(dresidual, i64(first[6] + at[6]), g)
+                    store(dresidual, first[6] + at[6], g)
                 if SCALED:
-                    g = Real(g * load_gamma(gamma, i64(first[3] + at[3])))
-                store(dx, i64(first[5] + at[5]), Real(r * Real(Real(g - a) - n * b)))
+                    g = Real(g * load_gamma(gamma, first[3] + at[3]))
+                store(dx, first[5] + at[5], Real(r * Real(Real(g - a) - n * b)))
     return channel_norm_bwd_naive
 
 
@@ -233,7 +233,7 @@ def weights_kernel(config):
     @jit(launch_bounds=THREADS)
     def channel_norm_bwd_weights_naive(dy, x, gamma, beta, mean, rstd, y, dgamma, dbeta, rows, length, sizes, strides, row_sizes,
                                        row_strides):
-        row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             # of a row: dy, x, y, gamma, beta, mean, rstd, dgamma, dbeta; within it the first seven
             first, at = cuda.local.array(9, i64), cuda.local.array(7, i64)
@@ -241,8 +241,8 @@ def weights_kernel(config):
             a, b, lost_a, lost_b = Real(0), Real(0), Real(0), Real(0)
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                n = Real(Real(load(x, i64(first[1] + at[1])) - mean[i64(first[5] + at[5])]) * rstd[i64(first[6] + at[6])])
-                g = past(load(dy, i64(first[0] + at[0])), n, y, gamma, beta, first, at)
+                n = Real(Real(load(x, first[1] + at[1]) - mean[first[5] + at[5]]) * rstd[first[6] + at[6]])
+                g = past(load(dy, first[0] + at[0]), n, y, gamma, beta, first, at)
                 a, lost_a = add(a, lost_a, Real(g * n))
                 b, lost_b = add(b, lost_b, g)
             store_gamma(dgamma, first[7], a)

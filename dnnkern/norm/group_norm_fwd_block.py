@@ -183,19 +183,19 @@ def kernel(config):
     def finish(some, i, a, r, first, values, gamma, beta, gamma_step, beta_step):
         """The results of the elements from number i of the row on, in their place."""
         channel, place = divide_remainder(i, values)
-        channel = i32(first + channel)
+        channel = first + channel
         left = i32(values[0]) - place
         scale, shift, scale2, shift2 = r, Real(0), r, Real(0)
         if SPLIT:
-            other = i32(channel + 1) if left < E else channel
+            other = channel + 1 if left < E else channel
             if SCALED:
-                scale2 = Real(r * load_gamma(gamma, i64(i64(other) * gamma_step)))
+                scale2 = Real(r * load_gamma(gamma, other * gamma_step))
             if SHIFTED:
-                shift2 = Real(load_beta(beta, i64(i64(other) * beta_step)))
+                shift2 = Real(load_beta(beta, other * beta_step))
         if SCALED:
-            scale = Real(r * load_gamma(gamma, i64(i64(channel) * gamma_step)))
+            scale = Real(r * load_gamma(gamma, channel * gamma_step))
         if SHIFTED:
-            shift = Real(load_beta(beta, i64(i64(channel) * beta_step)))
+            shift = Real(load_beta(beta, channel * beta_step))
         for e in range(E):
             if SPLIT:
                 mine = e < left
@@ -210,16 +210,16 @@ def kernel(config):
         words, some, rest = cuda.local.array(WORDS, u32), cuda.local.array(E, Real), cuda.local.array(REST, Real)
         part, base, count = cuda.local.array(PART, u32), u32(0), i32(0)
         image, group, _, size, lane = places(rows, one, groups, length, length)
-        x = advance(x, i64(i64(image) * images[0] + i64(group) * steps[0]))
-        y = advance(y, i64(i64(image) * images[1] + i64(group) * steps[1]))
+        x = advance(x, image * images[0] + group * steps[0])
+        y = advance(y, image * images[1] + group * steps[1])
         head, units = span(x, size)
         if SHARED:
-            base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(cuda.threadIdx.x))
+            base = shared_address(dynamic, 0) + 16 * u32(cuda.threadIdx.x)
             copy(base, x, head, units, lane)
         load(words, x, head, units, lane, i64(1))
         load_rest(rest, x, head, units, size, lane)
         a, b = Real(0), Real(0)
-        mine = i32(max(i32(i32(i32(units - lane) + i32(LANES - 1)) >> LOG), i32(0)))
+        mine = max((units - lane + (LANES - 1)) >> LOG, 0)
         for c in range(REGISTERS):
             if c < mine:
                 unpack(some, words, c)
@@ -229,46 +229,46 @@ def kernel(config):
             for c in range(count):
                 fetch(part, base, c)
                 unpack(some, part, 0)
-                before = i32(c + REGISTERS)
-                a, b = join(some, a, b, Real(i32(E * before)), inverse(Real(i32(before + 1))))
-        n = Real(i32(mine * E))
+                before = c + REGISTERS
+                a, b = join(some, a, b, Real(E * before), inverse(Real(before + 1)))
+        n = Real(mine * E)
         for k in range(SINGLES):
-            j = i32(lane + k * LANES)
-            if (j if j < head else i32(j + units * E)) < size:
+            j = lane + k * LANES
+            if (j if j < head else j + units * E) < size:
                 a, b, n = merge(a, b, n, rest[k], Real(0), Real(1))
         a, b, n = in_warp(a, b, n)
         a, b, n = in_block(a, b, n, scratch)
         r = inverse_root(Real(Real(b * inverse(Real(length))) + eps))
         if lane == 0 and size > 0:
-            mean[i64(i64(image) * mean_steps[0] + i64(group) * mean_steps[1])] = a
-            rstd[i64(i64(image) * rstd_steps[0] + i64(group) * rstd_steps[1])] = r
+            mean[image * mean_steps[0] + group * mean_steps[1]] = a
+            rstd[image * rstd_steps[0] + group * rstd_steps[1]] = r
         hold(words)
-        first = i32(group * per)
+        first = group * per
         for c in range(REGISTERS):
-            i = i32(lane + c * LANES)
+            i = lane + c * LANES
             if i < units:
                 unpack(some, words, c)
-                finish(some, i32(head + i * E), a, r, first, values, gamma, beta, gamma_step, beta_step)
+                finish(some, head + i * E, a, r, first, values, gamma, beta, gamma_step, beta_step)
                 pack(words, c, some)
                 store(y, words, c, head, units, lane, i64(1))
         if SHARED:
             for c in range(count):
                 fetch(part, base, c)
                 unpack(some, part, 0)
-                i = i32(lane + i32(c + REGISTERS) * LANES)
-                finish(some, i32(head + i * E), a, r, first, values, gamma, beta, gamma_step, beta_step)
+                i = lane + (c + REGISTERS) * LANES
+                finish(some, head + i * E, a, r, first, values, gamma, beta, gamma_step, beta_step)
                 pack(part, 0, some)
                 put(y, part, c, head, units, lane)
         for k in range(SINGLES):
-            j = i32(lane + k * LANES)
-            i = j if j < head else i32(j + units * E)
+            j = lane + k * LANES
+            i = j if j < head else j + units * E
             if i < size:
-                channel = i32(first + divide(i, values))
+                channel = first + divide(i, values)
                 value = Real(Real(rest[k] - a) * r)
                 if SCALED:
-                    value = Real(value * load_gamma(gamma, i64(i64(channel) * gamma_step)))
+                    value = Real(value * load_gamma(gamma, channel * gamma_step))
                 if SHIFTED:
-                    value = Real(value + load_beta(beta, i64(i64(channel) * beta_step)))
+                    value = Real(value + load_beta(beta, channel * beta_step))
                 rest[k] = act(value)
         store_rest(y, rest, head, units, size, lane)
     return group_norm_fwd_block

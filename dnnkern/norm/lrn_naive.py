@@ -47,10 +47,10 @@ def _make_sum(config, Real):
     @device_function
     def s(x, first, c, channels, step, scale, k):
         total = Real(0)
-        low = i64(c - BEHIND) if c > BEHIND else i64(0)
-        high = i64(c + AHEAD + 1) if c + AHEAD + 1 < channels else i64(channels)
+        low = c - BEHIND if c > BEHIND else i64(0)
+        high = c + AHEAD + 1 if c + AHEAD + 1 < channels else channels
         for j in range(low, high):
-            v = load(x, i64(first + j * step))
+            v = load(x, first + j * step)
             total = Real(total + v * v)
         return Real(k + scale * total)
     return s
@@ -62,15 +62,15 @@ def _make_thread(config, arrays):
 
     @device_function
     def thread(channels, outer, sizes, strides, first):
-        k = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        k = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if k >= channels * outer:
             return i64(-1)
         if ACROSS:
-            o = i64(k // channels)
-            c = i64(k - o * channels)
+            o = k // channels
+            c = k - o * channels
         else:
-            c = i64(k // outer)
-            o = i64(k - c * outer)
+            c = k // outer
+            o = k - c * outer
         places(o, sizes, strides, first)
         return c
     return thread
@@ -89,7 +89,7 @@ def forward_kernel(config):
         c = thread(channels, outer, sizes, strides, first)
         if c >= 0:
             s = s_of(x, first[0], c, channels, steps[0], Real(alpha * share), k)
-            store(y, i64(first[1] + c * steps[1]), Real(load(x, i64(first[0] + c * steps[0])) * exp(Real(Real(-beta) * log(s)))))
+            store(y, first[1] + c * steps[1], Real(load(x, first[0] + c * steps[0]) * exp(Real(Real(-beta) * log(s)))))
     return lrn_fwd_naive
 
 
@@ -106,15 +106,15 @@ def backward_kernel(config):
         c = thread(channels, outer, sizes, strides, first)
         if c >= 0:
             scale, total = Real(alpha * share), Real(0)
-            low = i64(c - AHEAD) if c > AHEAD else i64(0)
-            high = i64(c + BEHIND + 1) if c + BEHIND + 1 < channels else i64(channels)
+            low = c - AHEAD if c > AHEAD else i64(0)
+            high = c + BEHIND + 1 if c + BEHIND + 1 < channels else channels
             for j in range(low, high):
-                s = s_of(x, first[1], i64(j), channels, steps[1], scale, k)
-                total = Real(total + load(dy, i64(first[0] + j * steps[0])) * load(y, i64(first[2] + j * steps[2])) / s)
+                s = s_of(x, first[1], j, channels, steps[1], scale, k)
+                total = Real(total + load(dy, first[0] + j * steps[0]) * load(y, first[2] + j * steps[2]) / s)
             s = s_of(x, first[1], c, channels, steps[1], scale, k)
-            own = Real(load(dy, i64(first[0] + c * steps[0])) * exp(Real(Real(-beta) * log(s))))
-            others = Real(Real(Real(2) * scale) * beta) * load(x, i64(first[1] + c * steps[1]))
-            store(dx, i64(first[3] + c * steps[3]), Real(own - others * total))
+            own = Real(load(dy, first[0] + c * steps[0]) * exp(Real(Real(-beta) * log(s))))
+            others = Real(Real(Real(2) * scale) * beta) * load(x, first[1] + c * steps[1])
+            store(dx, first[3] + c * steps[3], Real(own - others * total))
     return lrn_bwd_naive
 
 

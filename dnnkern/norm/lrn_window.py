@@ -8,7 +8,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, f32, i32, i64, jit
+from ..device import cuda, device_function, f32, i64, jit
 from ..device.convert import element
 from ..device.fastmath import ex2, exp, lg2, log
 from ..device.groups import access_words, make_reader, make_writer, scalar_of
@@ -146,8 +146,8 @@ def _make_load(config, reach):
     def load(values, p, step, channel, channels):
         raw = cuda.local.array(RAW, SCALAR)
         for t in range(ROWS):
-            at = i32(channel + i32((t - LEAD) * CHANNELS))
-            fetch(raw, t * LENGTH, advance(p, i64(at) * step), i32(0), at >= 0 and at < channels)
+            at = channel + (t - LEAD) * CHANNELS
+            fetch(raw, t * LENGTH, advance(p, at * step), 0, at >= 0 and at < channels)
         for t in range(ROWS):
             unpack(values, t * COUNT, raw, t * LENGTH)
     return ROWS * COUNT, LEAD * CHANNELS, load
@@ -160,18 +160,18 @@ def _make_place(config, arrays):
 
     @device_function
     def place(units, groups, chunks, divisors, strides, offsets):
-        k = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        k = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         there = k < units
         if LAST:
-            other, chunk = divide_remainder(k if there else i32(0), chunks)
+            other, chunk = divide_remainder(k if there else 0, chunks)
             places(other, divisors, strides, offsets)
         else:
-            rest, group = divide_remainder(k if there else i32(0), groups)
+            rest, group = divide_remainder(k if there else 0, groups)
             other, chunk = divide_remainder(rest, chunks)
             places(other, divisors, strides, offsets)
             for a in range(arrays):
-                offsets[a] = i64(offsets[a] + i64(i32(group * i32(LANES))))
-        return i32(chunk * i32(STEP)), there
+                offsets[a] = offsets[a] + group * LANES
+        return chunk * STEP, there
     return place
 
 
@@ -187,7 +187,7 @@ def forward_kernel(config):
     def lrn_fwd_window(x, y, alpha, beta, k, share, units, groups, chunks, channels, steps, divisors, strides):
         values, result, offsets = cuda.local.array(LENGTH, Real), cuda.local.array(COUNT, Real), cuda.local.array(2, i64)
         channel, there = place(units, groups, chunks, divisors, strides, offsets)
-        load(values, advance(x, offsets[0]), steps[0], channel, i32(channels) if there else i32(0))
+        load(values, advance(x, offsets[0]), steps[0], channel, channels if there else 0)
         scale, q = Real(alpha * share), advance(y, offsets[1])
         for t in range(OWN_LOADS):
             for i in range(CHANNELS):
@@ -198,9 +198,9 @@ def forward_kernel(config):
                         s = Real(s + w * w)
                     own = values[(BASE + t * CHANNELS + i) * LANES + v]
                     result[i * LANES + v] = Real(own * power(Real(k + scale * s), Real(-beta)))
-            at = i32(channel + t * CHANNELS)
+            at = channel + t * CHANNELS
             if there and at < channels:
-                put(advance(q, i64(at) * steps[1]), i32(0), result, 0)
+                put(advance(q, at * steps[1]), 0, result, 0)
     return lrn_fwd_window
 
 
@@ -222,7 +222,7 @@ def backward_kernel(config):
         own, s = cuda.local.array(MINE, Real), cuda.local.array(SHARES, Real)
         result, offsets = cuda.local.array(COUNT, Real), cuda.local.array(4, i64)
         channel, there = place(units, groups, chunks, divisors, strides, offsets)
-        last = i32(channels) if there else i32(0)
+        last = channels if there else 0
         load_x(xs, advance(x, offsets[1]), steps[1], channel, last)
         load(dys, advance(dy, offsets[0]), steps[0], channel, last)
         load(ys, advance(y, offsets[2]), steps[2], channel, last)
@@ -239,7 +239,7 @@ def backward_kernel(config):
                 own[i * LANES + v] = Real(dys[(BASE + i) * LANES + v] * power(s[(AHEAD + i) * LANES + v], Real(-beta)))
         # of each channel in whose window an own one is; where there is no channel s may be 0
         for i in range(SEEN):
-            at = i32(channel + i32(i - AHEAD))
+            at = channel + (i - AHEAD)
             for v in range(LANES):
                 product = Real(dys[(BASE + i - AHEAD) * LANES + v] * ys[(BASE + i - AHEAD) * LANES + v])
                 s[i * LANES + v] = Real(product * inverse(s[i * LANES + v])) if at >= 0 and at < last else Real(0)
@@ -252,9 +252,9 @@ def backward_kernel(config):
                         total = Real(total + s[(t * CHANNELS + i + j) * LANES + v])
                     mine = xs[(X_BASE + t * CHANNELS + i) * LANES + v]
                     result[i * LANES + v] = Real(own[(t * CHANNELS + i) * LANES + v] - Real(factor * mine) * total)
-            at = i32(channel + t * CHANNELS)
+            at = channel + t * CHANNELS
             if at < last:
-                put(advance(q, i64(at) * steps[3]), i32(0), result, 0)
+                put(advance(q, at * steps[3]), 0, result, 0)
     return lrn_bwd_window
 
 

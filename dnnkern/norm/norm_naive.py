@@ -63,7 +63,7 @@ def forward_kernel(config):
 
     @jit(launch_bounds=THREADS)
     def norm_fwd_naive(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, sizes, strides, row_sizes, row_strides):
-        row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             # x, y, mean, rstd, residual, summed; x, y, gamma, beta, residual, summed
             first, at = cuda.local.array(6, i64), cuda.local.array(6, i64)
@@ -73,18 +73,18 @@ def forward_kernel(config):
                 source = summed
                 for i in range(length):
                     elements_at(i, row_sizes, row_strides, at)
-                    value = Real(load(x, i64(first[0] + at[0])) + load(residual, i64(first[4] + at[4])))
-                    store(summed, i64(first[5] + at[5]), value)
+                    value = Real(load(x, first[0] + at[0]) + load(residual, first[4] + at[4]))
+                    store(summed, first[5] + at[5], value)
             m, count = Real(0), Real(length)
             if LAYER:
                 for i in range(length):
                     elements_at(i, row_sizes, row_strides, at)
-                    m = Real(m + load(source, i64(first[SOURCE] + at[SOURCE])))
+                    m = Real(m + load(source, first[SOURCE] + at[SOURCE]))
                 m = Real(m / count)
             total = Real(0)
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                d = Real(load(source, i64(first[SOURCE] + at[SOURCE])) - m)
+                d = Real(load(source, first[SOURCE] + at[SOURCE]) - m)
                 total = Real(total + d * d)
             r = Real(Real(1) / sqrt(Real(total / count + eps)))
             if LAYER:
@@ -92,12 +92,12 @@ def forward_kernel(config):
             rstd[first[3]] = r
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                value = Real(Real(load(source, i64(first[SOURCE] + at[SOURCE])) - m) * r)
+                value = Real(Real(load(source, first[SOURCE] + at[SOURCE]) - m) * r)
                 if SCALED:
                     value = Real(value * load_gamma(gamma, at[2]))
                 if SHIFTED:
                     value = Real(value + load_beta(beta, at[3]))
-                store(y, i64(first[1] + at[1]), value)
+                store(y, first[1] + at[1], value)
     return norm_fwd_naive
 
 
@@ -111,7 +111,7 @@ def backward_kernel(config):
 
     @jit(launch_bounds=THREADS)
     def norm_bwd_naive(dy, x, gamma, mean, rstd, dsummed, dx, rows, length, sizes, strides, row_sizes, row_strides):
-        row = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        row = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             # dy, x, dx, dsummed, mean, rstd; dy, x, dx, dsummed, gamma
             first, at = cuda.local.array(6, i64), cuda.local.array(5, i64)
@@ -121,24 +121,24 @@ def backward_kernel(config):
                 m = Real(mean[first[4]])
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                g = load(dy, i64(first[0] + at[0]))
+                g = load(dy, first[0] + at[0])
                 if SCALED:
                     g = Real(g * load_gamma(gamma, at[4]))
                 a = Real(a + g)
-                b = Real(b + g * Real(Real(load(x, i64(first[1] + at[1])) - m) * r))
+                b = Real(b + g * Real(Real(load(x, first[1] + at[1]) - m) * r))
             a, b = Real(a / Real(length)), Real(b / Real(length))
             for i in range(length):
                 elements_at(i, row_sizes, row_strides, at)
-                g = load(dy, i64(first[0] + at[0]))
+                g = load(dy, first[0] + at[0])
                 if SCALED:
                     g = Real(g * load_gamma(gamma, at[4]))
                 if LAYER:
                     g = Real(g - a)
-                n = Real(Real(load(x, i64(first[1] + at[1])) - m) * r)
+                n = Real(Real(load(x, first[1] + at[1]) - m) * r)
                 g = Real(r * Real(g - n * b))
                 if ADDED:
-                    g = Real(g + load(dsummed, i64(first[3] + at[3])))
-                store(dx, i64(first[2] + at[2]), g)
+                    g = Real(g + load(dsummed, first[3] + at[3]))
+                store(dx, first[2] + at[2], g)
     return norm_bwd_naive
 
 
@@ -152,14 +152,14 @@ def weights_kernel(config):
 
     @jit(launch_bounds=THREADS)
     def norm_bwd_weights_naive(dy, x, mean, rstd, dgamma, dbeta, rows, length, sizes, strides, row_sizes, row_strides):
-        column = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        column = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if column < length:
             first, at = cuda.local.array(4, i64), cuda.local.array(4, i64)          # dy, x, mean, rstd; dy, x, dgamma, dbeta
             elements_at(column, row_sizes, row_strides, at)
             a, b = Real(0), Real(0)
             for row in range(rows):
                 rows_at(row, sizes, strides, first)
-                d, value = load(dy, i64(first[0] + at[0])), load(x, i64(first[1] + at[1]))
+                d, value = load(dy, first[0] + at[0]), load(x, first[1] + at[1])
                 if LAYER:
                     value = Real(value - mean[first[2]])
                 b = Real(b + d)

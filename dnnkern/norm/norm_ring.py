@@ -136,7 +136,7 @@ def kernel(config):
     @device_function
     def share_of(rank, units, share):
         """Units of a block."""
-        return i32(min(max(i32(units - i32(rank * share)), i32(0)), i32(share)))
+        return min(max(units - rank * share, 0), share)
 
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def norm_fwd_ring(x, gamma, beta, y, mean, rstd, eps, rows, length, units, share, step, steps, gamma_step, beta_step, divisors,
@@ -146,71 +146,71 @@ def kernel(config):
         gammas, betas, part = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA), cuda.local.array(4, u32)
         values, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         sums, offsets = cuda.local.array(SENT, Real), cuda.local.array(4, i64)
-        thread, rank = i32(cuda.threadIdx.x), i32(cluster_rank())
-        first, stride = i32(i32(cuda.blockIdx.x) >> CLUSTER_LOG), i32(step * i32(ROWS))
-        begin, count = i32(rank * share), share_of(rank, units, share)
+        thread, rank = cuda.threadIdx.x, cluster_rank()
+        first, stride = cuda.blockIdx.x >> CLUSTER_LOG, step * ROWS
+        begin, count = rank * share, share_of(rank, units, share)
         prepare(landed, met)
-        base = u32(shared_address(dynamic, i32(0)))
-        mine = u32(base + u32(16) * u32(thread))
+        base = shared_address(dynamic, 0)
+        mine = base + 16 * u32(thread)
         if thread == LAST:
             for s in range(STAGES):
-                start(base, landed, i32(s), x, x, i32(first + s * stride), step, rows, begin, count, divisors, strides, offsets)
-        n_mine = i32(0)
+                start(base, landed, s, x, x, first + s * stride, step, rows, begin, count, divisors, strides, offsets)
+        n_mine = 0
         for c in range(UNITS):
-            i = i32(thread + c * BLOCK)
+            i = thread + c * BLOCK
             inside = WHOLE or i < count
-            n_mine = i32(n_mine + E) if inside else n_mine
+            n_mine = n_mine + E if inside else n_mine
             if SCALED:
-                fetch_gamma(gammas, c * GAMMA_LENGTH, gamma, i32(i32(begin + i) * E), gamma_step, inside)
+                fetch_gamma(gammas, c * GAMMA_LENGTH, gamma, (begin + i) * E, gamma_step, inside)
             if SHIFTED:
-                fetch_beta(betas, c * BETA_LENGTH, beta, i32(i32(begin + i) * E), beta_step, inside)
-        other = i32(thread & i32(CLUSTER - 1))
-        n_other, n_inverse = Real(i32(share_of(other, units, share) * i32(E))), inverse(Real(length))
+                fetch_beta(betas, c * BETA_LENGTH, beta, (begin + i) * E, beta_step, inside)
+        other = thread & (CLUSTER - 1)
+        n_other, n_inverse = Real(share_of(other, units, share) * E), inverse(Real(length))
         cluster_wait()
         row, here, last, free, parity = first, i32(0), i32(0), i32(0), u32(0)
-        for turn in range(i32(steps + 1)):
-            was = u32(mine + u32(last) * u32(STAGE))
+        for turn in range(steps + 1):
+            was = mine + u32(last) * STAGE
             if row < rows:
                 if WHOLE or count > 0:
                     mbarrier_wait(shared_address(landed, here), parity)
-                at, half = u32(mine + u32(here) * u32(STAGE)), i32(i32(turn & i32(1)) * i32(HALF))
+                at, half = mine + u32(here) * STAGE, (turn & 1) * HALF
                 for k in range(ROWS):
                     a, b, n = Real(0), Real(0), Real(n_mine)
-                    if ROWS == 1 or i32(row + k * step) < rows:
+                    if ROWS == 1 or row + k * step < rows:
                         for c in range(UNITS):
-                            if WHOLE or i32(thread + c * BLOCK) < count:
+                            if WHOLE or thread + c * BLOCK < count:
                                 fetch(part, 0, at, k, 0, c)
                                 unpack(values, part, 0)
                                 a, b = join(values, a, b, Real(E * c), Real(1) / Real(c + 1))
                     a, b, n = in_warp(a, b, n)
-                    if i32(thread & 31) == 0:
-                        place = i32(half + 3 * (WARPS * k) + 3 * i32(thread >> 5))
+                    if thread & 31 == 0:
+                        place = half + 3 * (WARPS * k) + 3 * (thread >> 5)
                         scratch[place] = a
-                        scratch[i32(place + 1)] = b
-                        scratch[i32(place + 2)] = n
+                        scratch[place + 1] = b
+                        scratch[place + 2] = n
                 cuda.syncthreads()
                 if thread == LAST and turn >= 2:
-                    start(base, landed, free, x, x, i32(row + (STAGES - 2) * stride), step, rows, begin, count, divisors, strides, offsets)
+                    start(base, landed, free, x, x, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides, offsets)
                 if thread < 32:
                     for k in range(ROWS):
-                        place = i32(half + 3 * (WARPS * k) + 3 * i32(thread & i32(WARPS - 1)))
-                        a, b, n = in_block(scratch[place], scratch[i32(place + 1)], scratch[i32(place + 2)])
+                        place = half + 3 * (WARPS * k) + 3 * (thread & (WARPS - 1))
+                        a, b, n = in_block(scratch[place], scratch[place + 1], scratch[place + 2])
                         sums[k * VALUES] = b
                         if LAYER:
                             sums[k * VALUES + 1] = a
-                    send(sums, slots, met, i32(turn))
-            if turn > 0 and i32(row - stride) < rows:
-                place = i32(wait(met, i32(turn - 1)) + other * i32(SENT))
+                    send(sums, slots, met, turn)
+            if turn > 0 and row - stride < rows:
+                place = wait(met, turn - 1) + other * SENT
                 if SCALED:
                     hold_gamma(gammas)
                 if SHIFTED:
                     hold_beta(betas)
                 for k in range(ROWS):
-                    line = i32(i32(row - stride) + k * step)
+                    line = row - stride + k * step
                     if ROWS == 1 or line < rows:
-                        a, b = Real(0), slots[i32(place + k * VALUES)]
+                        a, b = Real(0), slots[place + k * VALUES]
                         if LAYER:
-                            a = slots[i32(place + k * VALUES + 1)]
+                            a = slots[place + k * VALUES + 1]
                         a, b, n = in_cluster(a, b, n_other)
                         scale = inverse_root(Real(Real(b * n_inverse) + eps))
                         places(line, divisors, strides, offsets)
@@ -218,9 +218,9 @@ def kernel(config):
                             if LAYER:
                                 mean[offsets[2]] = a
                             rstd[offsets[3]] = scale
-                        q = as_u32(advance(y, i64(offsets[1] + i64(begin) * i64(E))))
+                        q = as_u32(advance(y, offsets[1] + begin * i64(E)))
                         for c in range(UNITS):
-                            i = i32(thread + c * BLOCK)
+                            i = thread + c * BLOCK
                             if WHOLE or i < count:
                                 fetch(part, 0, was, k, 0, c)
                                 unpack(values, part, 0)
@@ -236,10 +236,10 @@ def kernel(config):
                                         value = Real(value + shifts[e])
                                     values[e] = value
                                 pack(part, 0, values)
-                                store4_from(q, i32(4 * i), part, 0)
-            row, free, last, here = i32(row + stride), last, here, i32(here + 1)
-            if here == i32(STAGES):
-                here, parity = i32(0), u32(parity ^ u32(1))
+                                store4_from(q, 4 * i, part, 0)
+            row, free, last, here = row + stride, last, here, here + 1
+            if here == STAGES:
+                here, parity = i32(0), parity ^ 1
         leave()
     return norm_fwd_ring
 

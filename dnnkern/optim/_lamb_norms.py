@@ -3,7 +3,7 @@ import functools
 
 import numpy as np
 
-from ..device import cuda, i32, jit, u32, u64
+from ..device import cuda, i32, jit, u32
 from ..host.launch import Argument, Launch
 from ..host.table import Table
 from ._rule import rule_of
@@ -19,12 +19,12 @@ def ratio_kernel(compute):
     @jit(launch_bounds=THREADS)
     def lamb_ratios(parts, partials, partials_of_all, ratios):
         scratch, other = cuda.shared.array(16, T), cuda.shared.array(16, T)
-        word = parts[i32(cuda.blockIdx.x)]
-        first, count = i32(u32(word)), i32(u32(word >> u64(32)))
+        word = parts[cuda.blockIdx.x]
+        first, count = i32(u32(word)), i32(u32(word >> 32))
         p = total(partials, first, count, scratch)
-        d = total(partials, i32(partials_of_all + first), count, other)
+        d = total(partials, partials_of_all + first, count, other)
         if cuda.threadIdx.x == 0:
-            ratios[i32(cuda.blockIdx.x)] = ratio(p, d)
+            ratios[cuda.blockIdx.x] = ratio(p, d)
     return lamb_ratios
 
 

@@ -2,7 +2,7 @@
 import functools
 from dataclasses import dataclass
 
-from ..device import device_function, f32, f64, i32
+from ..device import device_function, f32, f64
 from ..device.convert import element
 from ..device.groups import make_reader, make_writer
 from ..device.vec import advance
@@ -60,7 +60,7 @@ def _reads(dtype, j, column, elements, words, offset):
 
     @device_function
     def fetch(values, raw, where, first, thread, left):
-        read(raw, offset, advance(as_pointer(where[column]), first), i32(thread * elements), i32(1))
+        read(raw, offset, advance(as_pointer(where[column]), first), thread * elements, 1)
 
     @device_function
     def unpack(values, raw, where, first, thread, left):
@@ -70,7 +70,7 @@ def _reads(dtype, j, column, elements, words, offset):
     def load(values, raw, where, first, thread, left):
         p = advance(as_pointer(where[column]), first)
         for q in range(elements):
-            i = i32(thread + i32(q * THREADS))
+            i = thread + q * THREADS
             value = T(0)
             if i < left:
                 value = T(load_one(p, i))
@@ -85,13 +85,13 @@ def _writes(dtype, j, column, elements, words):
 
     @device_function
     def put(values, raw, where, first, thread, left):
-        write(advance(as_pointer(where[column]), first), i32(thread * elements), values, BASE)
+        write(advance(as_pointer(where[column]), first), thread * elements, values, BASE)
 
     @device_function
     def store(values, raw, where, first, thread, left):
         p = advance(as_pointer(where[column]), first)
         for q in range(elements):
-            i = i32(thread + i32(q * THREADS))
+            i = thread + q * THREADS
             if i < left:
                 store_one(p, i, values[BASE + q])
     return put, store

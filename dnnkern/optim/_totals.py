@@ -5,7 +5,7 @@ partials come first, then the second halves. Who adds them up are the 256 thread
 """
 import functools
 
-from ..device import cuda, device_function, f32, f64, i32, jit
+from ..device import cuda, device_function, f32, f64, jit
 from ..device.block import make_block_reduce
 from ..device.warp import add
 from ..host.launch import Argument, Launch
@@ -27,7 +27,7 @@ def make_sum(compute):
 
     @device_function
     def total(value, scratch):
-        return reduce(value, scratch, i32(0))
+        return reduce(value, scratch, 0)
     return total
 
 
@@ -41,8 +41,8 @@ def make_total(compute):
     @device_function
     def total(partials, first, count, scratch):
         some = T(0)
-        for k in range(i32(cuda.threadIdx.x), count, THREADS):
-            some = T(some + partials[i32(first + k)])
+        for k in range(cuda.threadIdx.x, count, THREADS):
+            some = T(some + partials[first + k])
         return sum_of(some, scratch)
     return total
 
@@ -91,7 +91,7 @@ def final_kernel(compute, norm_dtype, reports):
     @jit(launch_bounds=THREADS)
     def grad_norm_total(partials, count, norm, found_inf):
         scratch, other = cuda.shared.array(16, T), cuda.shared.array(16, T)
-        squares, rest = total(partials, i32(0), count, scratch), total(partials, count, count, other)
+        squares, rest = total(partials, 0, count, scratch), total(partials, count, count, other)
         if cuda.threadIdx.x == 0:
             report(root(squares), rest, norm, found_inf)
     return grad_norm_total

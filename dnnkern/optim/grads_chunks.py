@@ -9,7 +9,7 @@ alone.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, jit, u32, u64
+from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.groups import make_reader, make_writer
 from ..device.index import ceil_div
@@ -88,29 +88,29 @@ def _parts(dtype, constant):
 
     @device_function
     def fetch(values, p, aligned, left):
-        thread = i32(cuda.threadIdx.x)
+        thread = cuda.threadIdx.x
         if aligned and left >= CHUNK:
             raw = cuda.local.array(WORDS, u32)
             for u in range(loads):
-                read(raw, u * LENGTH, p, i32(i32(thread + i32(u * THREADS)) * per), i32(1))
+                read(raw, u * LENGTH, p, (thread + u * THREADS) * per, 1)
             for u in range(loads):
                 convert(values, u * per, raw, u * LENGTH)
         else:
             for q in range(ELEMENTS):
-                i, value = i32(thread + i32(q * THREADS)), T(0)
+                i, value = thread + q * THREADS, T(0)
                 if i < left:
                     value = T(load_one(p, i))
                 values[q] = value
 
     @device_function
     def put(values, p, aligned, left):
-        thread = i32(cuda.threadIdx.x)
+        thread = cuda.threadIdx.x
         if aligned and left >= CHUNK:
             for u in range(loads):
-                write(p, i32(i32(thread + i32(u * THREADS)) * per), values, u * per)
+                write(p, (thread + u * THREADS) * per, values, u * per)
         else:
             for q in range(ELEMENTS):
-                i = i32(thread + i32(q * THREADS))
+                i = thread + q * THREADS
                 if i < left:
                     store_one(p, i, values[q])
     return as_pointer, fetch, put
@@ -176,9 +176,9 @@ def make_visit(bodies):
 
     @device_function
     def visit(word, table, number, squares, rest):
-        row, first = i32(i32(u32(word)) * ROW), i64(i64(u32(word >> u64(32))) * CHUNK)
-        left, code = i64(i64(table[row]) - first), i32(u32(table[i32(row + 1)]))
-        return run(i32(code >> 1), table[i32(row + 2)], first, i32(code & 1), i32(min(left, i64(CHUNK))), number, squares, rest)
+        row, first = i32(u32(word)) * ROW, i64(u32(word >> 32)) * CHUNK
+        left, code = i64(table[row]) - first, i32(u32(table[row + 1]))
+        return run(code >> 1, table[row + 2], first, code & 1, i32(min(left, CHUNK)), number, squares, rest)
     return visit
 
 
@@ -192,14 +192,14 @@ def partial_kernel(config):
     @jit(launch_bounds=(THREADS, RESIDENT))
     def grads_chunks(chunks, table, partials, count, length, grad_scale):
         scratch, other = cuda.shared.array(16, T), cuda.shared.array(16, T)
-        block, runs = i32(cuda.blockIdx.x), i32(cuda.gridDim.x)
+        block, runs = cuda.blockIdx.x, cuda.gridDim.x
         scale, squares, rest = scale_of(grad_scale), T(0), T(0)
-        for c in range(i32(block * length), min(i32(block * length + length), count)):
+        for c in range(block * length, min(block * length + length, count)):
             squares, rest = visit(chunks[c], table, scale, squares, rest)
         squares, rest = total(squares, scratch), total(rest, other)
         if cuda.threadIdx.x == 0:
             partials[block] = squares
-            partials[i32(runs + block)] = rest
+            partials[runs + block] = rest
     return grads_chunks
 
 
@@ -214,8 +214,8 @@ def clip_kernel(config):
     @jit(launch_bounds=(THREADS, 4))
     def clip_chunks(chunks, table, partials, count, norm, grad_scale, found_inf, max_norm):
         scratch, other = cuda.shared.array(16, T), cuda.shared.array(16, T)
-        word, scale = chunks[i32(cuda.blockIdx.x)], scale_of(grad_scale)
-        size = root(total(partials, i32(0), count, scratch))
+        word, scale = chunks[cuda.blockIdx.x], scale_of(grad_scale)
+        size = root(total(partials, 0, count, scratch))
         if cuda.blockIdx.x == 0:
             rest = total(partials, count, count, other)
             if cuda.threadIdx.x == 0:

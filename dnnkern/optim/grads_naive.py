@@ -65,17 +65,17 @@ def partial_kernel(config):
 
     @jit(launch_bounds=THREADS)
     def grads_naive(g, partials, elements, first, partials_of_all, sizes, strides, grad_scale):
-        stretch = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
-        begin = i64(stretch * STRETCH)
+        stretch = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        begin = stretch * STRETCH
         if begin < elements:
             at, scale, squares, rest = cuda.local.array(1, i64), scale_of(grad_scale), T(0), T(0)
-            for i in range(begin, min(i64(begin + STRETCH), elements)):
+            for i in range(begin, min(begin + STRETCH, elements)):
                 places(i, sizes, strides, at)
                 value = T(T(load(g, at[0])) * scale)
                 squares = T(squares + value * value)
                 rest = T(rest + value * T(0))
-            partials[i64(first + stretch)] = squares
-            partials[i64(first + stretch + partials_of_all)] = rest
+            partials[first + stretch] = squares
+            partials[first + stretch + partials_of_all] = rest
     return grads_naive
 
 
@@ -88,7 +88,7 @@ def clip_kernel(config):
 
     @jit(launch_bounds=THREADS)
     def clip_naive(g, elements, sizes, strides, norm, grad_scale, max_norm):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             at = cuda.local.array(1, i64)
             places(i, sizes, strides, at)

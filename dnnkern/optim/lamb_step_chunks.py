@@ -62,7 +62,7 @@ def _moments_body(kind, numbers):
 
     @device_function
     def body(where, aligned, first, left, factor, n):
-        thread, values, raw = i32(cuda.threadIdx.x), cuda.local.array(FOUR, T), cuda.local.array(RAW, u32)
+        thread, values, raw = cuda.threadIdx.x, cuda.local.array(FOUR, T), cuda.local.array(RAW, u32)
         n = prepare((T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6]), T(n[7])), T(n[8]))
         whole = aligned and left >= CHUNK
         if whole:
@@ -77,7 +77,7 @@ def _moments_body(kind, numbers):
                 g = T(g * T(factor))
             m, v = step(g, values[2 * E + q], values[3 * E + q], n)
             values[2 * E + q], values[3 * E + q] = m, v
-            if whole or i32(thread + i32(q * THREADS)) < left:
+            if whole or thread + q * THREADS < left:
                 d = direction(p, m, v, n)
                 p_squares, d_squares = T(p_squares + p * p), T(d_squares + d * d)
         if whole:
@@ -97,7 +97,7 @@ def _move_body(kind, numbers):
 
     @device_function
     def body(where, aligned, first, left, ratio, n):
-        thread, values, raw = i32(cuda.threadIdx.x), cuda.local.array(THREE, T), cuda.local.array(RAW, u32)
+        thread, values, raw = cuda.threadIdx.x, cuda.local.array(THREE, T), cuda.local.array(RAW, u32)
         n = prepare((T(n[0]), T(n[1]), T(n[2]), T(n[3]), T(n[4]), T(n[5]), T(n[6]), T(n[7])), T(n[8]))
         whole = aligned and left >= CHUNK
         if whole:
@@ -138,11 +138,11 @@ def make_visit(bodies):
 
     @device_function
     def visit(row, chunk, table, number, n):
-        at, first, where = i32(row * ROW), i64(i64(chunk) * CHUNK), cuda.local.array(COLUMNS, u64)
-        left, code = i64(i64(table[at]) - first), i32(u32(table[i32(at + 1)]))
+        at, first, where = row * ROW, i64(chunk) * CHUNK, cuda.local.array(COLUMNS, u64)
+        left, code = i64(table[at]) - first, i32(u32(table[at + 1]))
         for c in range(COLUMNS):
-            where[c] = table[i32(at + 2 + c)]
-        return run(i32(code >> 1), where, i32(code & 1), first, i32(min(left, i64(CHUNK))), number, n)
+            where[c] = table[at + 2 + c]
+        return run(code >> 1, where, code & 1, first, i32(min(left, CHUNK)), number, n)
     return visit
 
 
@@ -155,20 +155,20 @@ def moments_kernel(kinds, numbers, skips):
     @jit(launch_bounds=(THREADS, 4))
     def lamb_chunks(chunks, table, partials, grad_scale, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
         scratch, other = cuda.shared.array(16, S), cuda.shared.array(16, S)
-        block = i32(cuda.blockIdx.x)
+        block = cuda.blockIdx.x
         word, factor, go, count = chunks[block], S(1), True, S(0)
         if COUNTED:
             count = S(step[0])
         if skips:
-            go = found_inf[0] == f32(0)
+            go = found_inf[0] == 0
         if SCALED:
             factor = inverse(S(grad_scale[0]))
         if go:
-            p, d = visit(i32(u32(word)), u32(word >> u64(32)), table, factor, (n0, n1, n2, n3, n4, n5, n6, n7, count))
+            p, d = visit(i32(u32(word)), u32(word >> 32), table, factor, (n0, n1, n2, n3, n4, n5, n6, n7, count))
             p, d = total(p, scratch), total(d, other)
             if cuda.threadIdx.x == 0:
                 partials[block] = p
-                partials[i64(i64(cuda.gridDim.x) + block)] = d
+                partials[i64(cuda.gridDim.x) + block] = d
     return lamb_chunks
 
 
@@ -180,14 +180,14 @@ def move_kernel(kinds, numbers, skips):
 
     @jit(launch_bounds=(THREADS, 4))
     def lamb_chunks_move(chunks, table, ratios, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
-        word, go, count = chunks[i32(cuda.blockIdx.x)], True, S(0)
+        word, go, count = chunks[cuda.blockIdx.x], True, S(0)
         if COUNTED:
             count = S(step[0])
         if skips:
-            go = found_inf[0] == f32(0)
+            go = found_inf[0] == 0
         if go:
             row = i32(u32(word))
-            visit(row, u32(word >> u64(32)), table, ratios[row], (n0, n1, n2, n3, n4, n5, n6, n7, count))
+            visit(row, u32(word >> 32), table, ratios[row], (n0, n1, n2, n3, n4, n5, n6, n7, count))
     return lamb_chunks_move
 
 

@@ -4,7 +4,7 @@ For arrays that lie in any way; each coordinate costs a division of 64-bit integ
 """
 import functools
 
-from ..device import cuda, f32, i64, jit
+from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
@@ -52,18 +52,18 @@ def moments_kernel(config, numbers):
     @jit(launch_bounds=THREADS)
     def lamb_naive(p, g, a, b, master, elements, sizes, strides, partials, first, partials_of_all, grad_scale, found_inf, step, n0, n1, n2,
                    n3, n4, n5, n6, n7):
-        stretch = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
-        begin = i64(stretch * STRETCH)
+        stretch = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        begin = stretch * STRETCH
         go = begin < elements
         if SKIPS:
-            go = go and found_inf[0] == f32(0)
+            go = go and found_inf[0] == 0
         if go:
             at, p_squares, d_squares = cuda.local.array(ARRAYS, i64), T(0), T(0)
             count = T(0)
             if COUNTED:
                 count = T(step[0])
             numbers = prepare((T(n0), T(n1), T(n2), T(n3), T(n4), T(n5), T(n6), T(n7)), count)
-            for i in range(begin, min(i64(begin + STRETCH), elements)):
+            for i in range(begin, min(begin + STRETCH, elements)):
                 places(i, sizes, strides, at)
                 gradient = T(load_g(g, at[1]))
                 if SCALED:
@@ -77,8 +77,8 @@ def moments_kernel(config, numbers):
                 store_b(b, at[3], y)
                 d = direction(value, x, y, numbers)
                 p_squares, d_squares = T(p_squares + value * value), T(d_squares + d * d)
-            partials[i64(first + stretch)] = N(p_squares)
-            partials[i64(first + stretch + partials_of_all)] = N(d_squares)
+            partials[first + stretch] = N(p_squares)
+            partials[first + stretch + partials_of_all] = N(d_squares)
     return lamb_naive
 
 
@@ -93,10 +93,10 @@ def move_kernel(config, numbers):
 
     @jit(launch_bounds=THREADS)
     def lamb_naive_move(p, a, b, master, elements, sizes, strides, ratios, number, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         go = i < elements
         if SKIPS:
-            go = go and found_inf[0] == f32(0)
+            go = go and found_inf[0] == 0
         if go:
             at = cuda.local.array(ARRAYS, i64)
             places(i, sizes, strides, at)

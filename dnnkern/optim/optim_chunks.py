@@ -94,10 +94,10 @@ def make_body(config, kind):
 
     @device_function
     def body(table, row, aligned, first, left, scale, numbers):
-        thread = i32(cuda.threadIdx.x)
+        thread = cuda.threadIdx.x
         where, values, raw = cuda.local.array(COLUMNS, u64), cuda.local.array(VALUES, T), cuda.local.array(RAW, u32)
         for c in range(COLUMNS):
-            where[c] = table[i32(row + c)]
+            where[c] = table[row + c]
         n = prepare((T(numbers[0]), T(numbers[1]), T(numbers[2]), T(numbers[3]), T(numbers[4]), T(numbers[5]), T(numbers[6]),
                      T(numbers[7])), T(numbers[8]))
         whole = aligned and left >= THREADS * E
@@ -163,19 +163,19 @@ def kernel(compiled):
 
     @jit(launch_bounds=(THREADS, BLOCKS))
     def optim_chunks(chunks, table, grad_scale, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
-        word = chunks[i32(cuda.blockIdx.x)]
-        row, first = i32(i32(u32(word)) * ROW), i64(i64(u32(word >> u64(32))) * CHUNK)
+        word = chunks[cuda.blockIdx.x]
+        row, first = i32(u32(word)) * ROW, i64(u32(word >> 32)) * CHUNK
         go = True
         if SKIPS:
-            go = found_inf[0] == f32(0)
+            go = found_inf[0] == 0
         scale, count = S(1), S(0)
         if COUNTED:
             count = S(step[0])
         if SCALED:
             scale = inverse(S(grad_scale[0]))
-        left, code = i64(i64(table[row]) - first), i32(u32(table[i32(row + 1)]))
+        left, code = i64(table[row]) - first, i32(u32(table[row + 1]))
         if go:
-            run(i32(code >> 1), table, i32(row + 2), i32(code & 1), first, i32(min(left, i64(CHUNK))), scale,
+            run(code >> 1, table, row + 2, code & 1, first, i32(min(left, CHUNK)), scale,
                 (n0, n1, n2, n3, n4, n5, n6, n7, count))
     return optim_chunks
 

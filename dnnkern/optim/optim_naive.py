@@ -5,7 +5,7 @@ Straight from the definition, for arrays that lie in any way; each coordinate co
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, f32, i64, jit
+from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
@@ -70,10 +70,10 @@ def kernel(config):
 
     @jit(launch_bounds=THREADS)
     def optim_naive(p, g, a, b, c, master, elements, sizes, strides, grad_scale, found_inf, step, n0, n1, n2, n3, n4, n5, n6, n7):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         go = i < elements
         if SKIPS:
-            go = go and found_inf[0] == f32(0)
+            go = go and found_inf[0] == 0
         if go:
             at = cuda.local.array(ARRAYS, i64)
             places(i, sizes, strides, at)

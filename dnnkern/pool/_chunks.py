@@ -3,7 +3,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import device_function, i32, i64
+from ..device import device_function
 from ..device.groups import access_words
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..host.launch import Argument
@@ -87,7 +87,7 @@ def make_coordinates(first):
     @device_function
     def coordinates(i, divisors):
         chunks = divisors[0], divisors[1], divisors[2]
-        chunk = i32(0)
+        chunk = 0
         if not first:
             i, chunk = divide_remainder(i, chunks)
         i, w = divide_remainder(i, (divisors[9], divisors[10], divisors[11]))
@@ -102,7 +102,7 @@ def make_coordinates(first):
 @device_function
 def offset(n, c, d, h, w, strides):
     """Offset of an element, from int32 coordinates."""
-    return i64(i64(n) * strides[0] + i64(c) * strides[1] + i64(d) * strides[2] + i64(h) * strides[3] + i64(w) * strides[4])
+    return n * strides[0] + c * strides[1] + d * strides[2] + h * strides[3] + w * strides[4]
 
 
 def blocks(units, threads):

@@ -26,7 +26,7 @@ def make_divide(field, wide):
     if wide:
         @device_function
         def divide(a, g):
-            return i64(a // g[field])
+            return a // g[field]
     else:
         @device_function
         def divide(a, g):

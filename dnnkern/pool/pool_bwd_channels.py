@@ -137,60 +137,60 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, 3))
     def pool_bwd_channels(dy, index, dx, count, divisors, g, x_strides, y_strides, index_strides):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < count:
             raw, indices = cuda.local.array(BUFFER, Raw), cuda.local.array(INDICES, u32)
             values, total = cuda.local.array(V, Total), cuda.local.array(TOTALS, Total)
             n, chunk, d, h, w = coordinates(i, divisors)
-            h, w, c = i32(h * ROWS), i32(w * COLUMNS), i64(chunk * V)
-            pixel = i32(i32(d * g[1] + h) * g[2] + w)
+            h, w, c = h * ROWS, w * COLUMNS, i64(chunk * V)
+            pixel = (d * g[1] + h) * g[2] + w
             for v in range(TOTALS):
                 total[v] = Total(0)
-            gradients = advance(dy, i64(i64(n) * y_strides[0] + c * y_strides[1]))
-            where = advance(index, i64(i64(n) * index_strides[0] + c * index_strides[1]))
+            gradients = advance(dy, n * y_strides[0] + c * y_strides[1])
+            where = advance(index, n * index_strides[0] + c * index_strides[1])
             first_o, end_o = seen_d(d, d, g)
-            first_p, end_p = seen_h(h, i32(h + ROWS - 1), g)
-            first_q, end_q = seen_w(w, i32(w + COLUMNS - 1), g)
+            first_p, end_p = seen_h(h, h + ROWS - 1, g)
+            first_q, end_q = seen_w(w, w + COLUMNS - 1, g)
             for o in range(first_o, end_o):
                 for p in range(first_p, end_p):
-                    for q0 in range(first_q, end_q, i32(PLACES)):
+                    for q0 in range(first_q, end_q, PLACES):
                         # load places
                         for k in range(PLACES):
-                            q, ok = i32(q0 + k), i32(i32(q0 + k) < end_q)
-                            fetch(raw, i32(k * LENGTH), gradients,
+                            q, ok = q0 + k, i32(q0 + k < end_q)
+                            fetch(raw, k * LENGTH, gradients,
                                   Int(Int(o) * Int(y_strides[2]) + Int(p) * Int(y_strides[3]) + Int(q) * Int(y_strides[4])), ok)
                             if MAX:
-                                fetch_index(indices, i32(k * V), where, Int(Int(o) * Int(index_strides[2]) + Int(p) * Int(index_strides[3])
-                                                                            + Int(q) * Int(index_strides[4])), ok)
+                                fetch_index(indices, k * V, where, Int(Int(o) * Int(index_strides[2]) + Int(p) * Int(index_strides[3])
+                                                                       + Int(q) * Int(index_strides[4])), ok)
                         # add what is the pixels' own
                         for k in range(PLACES):
-                            unpack(values, i32(0), raw, i32(k * LENGTH))
+                            unpack(values, 0, raw, k * LENGTH)
                             if MAX:
                                 for r in range(ROWS):
                                     for s in range(COLUMNS):
-                                        own = u32(i32(pixel + r * i32(g[2]) + s))
+                                        own = u32(pixel + r * g[2] + s)
                                         for v in range(V):
                                             more = values[v] if indices[k * V + v] == own else Total(0)
                                             total[(r * COLUMNS + s) * V + v] = Total(total[(r * COLUMNS + s) * V + v] + more)
                             else:
                                 first_d, taps_d = window_d(o, g)
                                 first_h, taps_h = window_h(p, g)
-                                first_w, taps_w = window_w(i32(q0 + k), g)
+                                first_w, taps_w = window_w(q0 + k, g)
                                 factor = reciprocal(i32(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g)
                                                         * counted_w(first_w, taps_w, g)))
                                 for v in range(V):
                                     values[v] = Total(values[v] * factor)
                                 for r in range(ROWS):
                                     for s in range(COLUMNS):
-                                        inside_h, inside_w = i32(h + r - first_h), i32(w + s - first_w)
+                                        inside_h, inside_w = h + r - first_h, w + s - first_w
                                         inside = (inside_h >= 0) & (inside_h < taps_h) & (inside_w >= 0) & (inside_w < taps_w)
                                         for v in range(V):
                                             more = values[v] if inside else Total(0)
                                             total[(r * COLUMNS + s) * V + v] = Total(total[(r * COLUMNS + s) * V + v] + more)
             for r in range(ROWS):
                 for s in range(COLUMNS):
-                    if i32(h + r) < g[1] and i32(w + s) < g[2]:
-                        put(advance(dx, offset(n, c, d, i32(h + r), i32(w + s), x_strides)), i32(0), total, i32((r * COLUMNS + s) * V))
+                    if h + r < g[1] and w + s < g[2]:
+                        put(advance(dx, offset(n, c, d, h + r, w + s, x_strides)), 0, total, (r * COLUMNS + s) * V)
     return pool_bwd_channels
 
 

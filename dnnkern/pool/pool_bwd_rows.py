@@ -147,61 +147,61 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, 3))
     def pool_bwd_rows(dy, index, dx, count, divisors, g, x_strides, y_strides, index_strides):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < count:
             raw, indices = cuda.local.array(BUFFER, Raw), cuda.local.array(INDICES, u32)
             values, total = cuda.local.array(STRETCH, Total), cuda.local.array(TOTALS, Total)
             n, c, d, h, w = coordinates(i, divisors)
-            base = i32(w * V + FIRST - SKIP)
-            h, w = i32(h * ROWS), i32(w * PIXELS)
-            pixel = i32(i32(d * g[1] + h) * g[2] + w)
+            base = w * V + FIRST - SKIP
+            h, w = h * ROWS, w * PIXELS
+            pixel = (d * g[1] + h) * g[2] + w
             for k in range(TOTALS):
                 total[k] = Total(0)
-            gradients = advance(dy, i64(i64(n) * y_strides[0] + i64(c) * y_strides[1]))
-            where = advance(index, i64(i64(n) * index_strides[0] + i64(c) * index_strides[1]))
+            gradients = advance(dy, n * y_strides[0] + c * y_strides[1])
+            where = advance(index, n * index_strides[0] + c * index_strides[1])
             first_o, end_o = seen_d(d, d, g)
-            first_p, end_p = seen_h(h, i32(h + ROWS - 1), g)
+            first_p, end_p = seen_h(h, h + ROWS - 1, g)
             for o in range(first_o, end_o):
                 for p in range(first_p, end_p):
                     # load a row of places
                     for k in range(GROUPS):
-                        q = i32(base + k * V)
+                        q = base + k * V
                         ok = i32((q >= 0) & (q < g[5]))
-                        fetch(raw, i32(k * LENGTH), gradients, Int(Int(o) * Int(y_strides[2]) + Int(p) * Int(y_strides[3]) + Int(q)), ok)
+                        fetch(raw, k * LENGTH, gradients, Int(Int(o) * Int(y_strides[2]) + Int(p) * Int(y_strides[3]) + Int(q)), ok)
                         if MAX:
-                            fetch_index(indices, i32(k * V), where,
+                            fetch_index(indices, k * V, where,
                                         Int(Int(o) * Int(index_strides[2]) + Int(p) * Int(index_strides[3]) + Int(q)), ok)
                     for k in range(GROUPS):
-                        unpack(values, i32(k * V), raw, i32(k * LENGTH))
+                        unpack(values, k * V, raw, k * LENGTH)
                     first_h, taps_h = window_h(p, g)
                     if not MAX:
                         first_d, taps_d = window_d(o, g)
-                        rows = i32(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g))
+                        rows = counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g)
                         for k in range(STRETCH):
-                            first_w, taps_w = window_w(i32(base + k), g)
-                            values[k] = Total(values[k] * reciprocal(i32(rows * counted_w(first_w, taps_w, g))))
+                            first_w, taps_w = window_w(base + k, g)
+                            values[k] = Total(values[k] * reciprocal(rows * counted_w(first_w, taps_w, g)))
                     # each pixel's own
                     for r in range(ROWS):
-                        inside = (i32(h + r) >= first_h) & (i32(h + r) < i32(first_h + taps_h))
+                        inside = (h + r >= first_h) & (h + r < first_h + taps_h)
                         for k in range(STRETCH):
                             for s in range(TAPS):
                                 at = (k - SKIP + FIRST) * STEP - BEFORE + s
                                 if at >= 0 and at < PIXELS:
                                     if MAX:
-                                        own = indices[k] == u32(i32(pixel + r * i32(g[2]) + at))
+                                        own = indices[k] == u32(pixel + r * g[2] + at)
                                     else:
                                         own = inside
                                     more = values[k] if own else Total(0)
                                     total[r * PIXELS + at] = Total(total[r * PIXELS + at] + more)
             for r in range(ROWS):
-                if i32(h + r) < g[1]:
-                    to = advance(dx, offset(n, c, d, i32(h + r), w, x_strides))
+                if h + r < g[1]:
+                    to = advance(dx, offset(n, c, d, h + r, w, x_strides))
                     if WHOLE:
-                        put(to, i32(0), total, i32(r * PIXELS))
+                        put(to, 0, total, r * PIXELS)
                     else:
                         for v in range(PIXELS):
-                            if i32(w + v) < g[2]:
-                                store(to, i32(v), total, i32(r * PIXELS + v))
+                            if w + v < g[2]:
+                                store(to, v, total, r * PIXELS + v)
     return pool_bwd_rows
 
 

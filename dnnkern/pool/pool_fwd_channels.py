@@ -101,7 +101,7 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, 3))
     def pool_fwd_channels(x, y, index, count, divisors, g, x_strides, y_strides, index_strides):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < count:
             raw = cuda.local.array(BUFFER, Raw)
             values, total = cuda.local.array(V, Total), cuda.local.array(V, Total)
@@ -114,34 +114,34 @@ def kernel(config):
             low_d, high_d = inside_d(first_d, taps_d, g)
             low_h, high_h = inside_h(first_h, taps_h, g)
             low_w, high_w = inside_w(first_w, taps_w, g)
-            image = advance(x, i64(i64(n) * x_strides[0] + c * x_strides[1]))
+            image = advance(x, n * x_strides[0] + c * x_strides[1])
             start = u32(0xFFFFFFFF)
             if low_d < high_d and low_h < high_h and low_w < high_w:
-                d, h, w = i32(first_d + low_d * g[12]), i32(first_h + low_h * g[13]), i32(first_w + low_w * g[14])
-                start = u32(i32(i32(d * g[1] + h) * g[2] + w))
+                d, h, w = first_d + low_d * g[12], first_h + low_h * g[13], first_w + low_w * g[14]
+                start = u32((d * g[1] + h) * g[2] + w)
             for v in range(V):
                 total[v] = Total(START)
                 where[v] = start
             for t in range(low_d, high_d):
-                d = i32(first_d + t * g[12])
-                for row in range(low_h, high_h, i32(ROWS)):
-                    for column in range(low_w, high_w, i32(COLUMNS)):
+                d = first_d + t * g[12]
+                for row in range(low_h, high_h, ROWS):
+                    for column in range(low_w, high_w, COLUMNS):
                         # load taps
                         for r in range(ROWS):
                             for s in range(COLUMNS):
-                                h = i32(first_h + min(i32(row + r), i32(high_h - 1)) * g[13])
-                                w = i32(first_w + min(i32(column + s), i32(high_w - 1)) * g[14])
+                                h = first_h + min(row + r, high_h - 1) * g[13]
+                                w = first_w + min(column + s, high_w - 1) * g[14]
                                 at = Int(Int(d) * Int(x_strides[2]) + Int(h) * Int(x_strides[3]) + Int(w) * Int(x_strides[4]))
-                                fetch(raw, i32((r * COLUMNS + s) * LENGTH), image, at,
-                                      i32(1) if MAX else i32(i32(row + r) < high_h and i32(column + s) < high_w))
+                                fetch(raw, (r * COLUMNS + s) * LENGTH, image, at,
+                                      1 if MAX else i32(row + r < high_h and column + s < high_w))
                         # add them up
                         for r in range(ROWS):
                             for s in range(COLUMNS):
-                                unpack(values, i32(0), raw, i32((r * COLUMNS + s) * LENGTH))
+                                unpack(values, 0, raw, (r * COLUMNS + s) * LENGTH)
                                 if INDEX:
-                                    h = i32(first_h + min(i32(row + r), i32(high_h - 1)) * g[13])
-                                    w = i32(first_w + min(i32(column + s), i32(high_w - 1)) * g[14])
-                                    position = u32(i32(i32(d * g[1] + h) * g[2] + w))
+                                    h = first_h + min(row + r, high_h - 1) * g[13]
+                                    w = first_w + min(column + s, high_w - 1) * g[14]
+                                    position = u32((d * g[1] + h) * g[2] + w)
                                     for v in range(V):
                                         where[v] = position if values[v] > total[v] else where[v]
                                 if MAX:
@@ -155,22 +155,22 @@ def kernel(config):
                 for v in range(V):
                     broken = broken | (total[v] != total[v])
                 if broken:  # the first NaN, from the last tap to the first
-                    for t in range(i32(high_d - low_d)):
-                        d = i32(first_d + i32(high_d - 1 - t) * g[12])
-                        for row in range(i32(high_h - low_h)):
-                            h = i32(first_h + i32(high_h - 1 - row) * g[13])
-                            for column in range(i32(high_w - low_w)):
-                                w = i32(first_w + i32(high_w - 1 - column) * g[14])
+                    for t in range(high_d - low_d):
+                        d = first_d + (high_d - 1 - t) * g[12]
+                        for row in range(high_h - low_h):
+                            h = first_h + (high_h - 1 - row) * g[13]
+                            for column in range(high_w - low_w):
+                                w = first_w + (high_w - 1 - column) * g[14]
                                 at = Int(Int(d) * Int(x_strides[2]) + Int(h) * Int(x_strides[3]) + Int(w) * Int(x_strides[4]))
-                                fetch(raw, i32(0), image, at, i32(1))
-                                unpack(values, i32(0), raw, i32(0))
+                                fetch(raw, 0, image, at, 1)
+                                unpack(values, 0, raw, 0)
                                 for v in range(V):
-                                    where[v] = u32(i32(i32(d * g[1] + h) * g[2] + w)) if values[v] != values[v] else where[v]
+                                    where[v] = u32((d * g[1] + h) * g[2] + w) if values[v] != values[v] else where[v]
             if not MAX:
-                factor = reciprocal(i32(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g) * counted_w(first_w, taps_w, g)))
+                factor = reciprocal(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g) * counted_w(first_w, taps_w, g))
                 for v in range(V):
                     total[v] = Total(total[v] * factor)
-            put(advance(y, offset(n, c, o, p, q, y_strides)), i32(0), total, i32(0))
+            put(advance(y, offset(n, c, o, p, q, y_strides)), 0, total, 0)
             if INDEX:
                 put_words(as_u32(advance(index, offset(n, c, o, p, q, index_strides))), where)
     return pool_fwd_channels

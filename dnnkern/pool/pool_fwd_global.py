@@ -10,7 +10,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, jit
+from ..device import cuda, i32, jit
 from ..device.block import make_block_reduce
 from ..device.convert import element
 from ..device.fastmath import maximum, minimum
@@ -103,22 +103,22 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, 4))
     def pool_fwd_global(x, y, index, planes, channels, groups, pixels, x_strides, y_strides, index_strides):
-        plane = i32(i32(cuda.blockIdx.x) * i32(PLANES) + i32(i32(cuda.threadIdx.x) // i32(GROUP)))
-        lane = i32(i32(cuda.threadIdx.x) & i32(GROUP - 1))
+        plane = cuda.blockIdx.x * PLANES + cuda.threadIdx.x // GROUP
+        lane = cuda.threadIdx.x & (GROUP - 1)
         if plane < planes:
             raw, values = cuda.local.array(BUFFER, Raw), cuda.local.array(V, Total)
             n, c = divide_remainder(plane, channels)
-            source = advance(x, i64(i64(n) * x_strides[0] + i64(c) * x_strides[1]))
+            source = advance(x, n * x_strides[0] + c * x_strides[1])
             best, where = Total(START), i32(NOWHERE)
             if lane < groups:
-                where = i32(lane * V)
-            for first in range(lane, groups, i32(STEP)):
+                where = lane * V
+            for first in range(lane, groups, STEP):
                 for k in range(LOADS):
-                    j = i32(first + k * GROUP)
-                    fetch(raw, i32(k * LENGTH), source, i32(j * V), i32(j < groups))
+                    j = first + k * GROUP
+                    fetch(raw, k * LENGTH, source, j * V, i32(j < groups))
                 for k in range(LOADS):
-                    j = i32(first + k * GROUP)
-                    unpack(values, i32(0), raw, i32(k * LENGTH))
+                    j = first + k * GROUP
+                    unpack(values, 0, raw, k * LENGTH)
                     for v in range(V):
                         if not MAX:
                             best = Total(best + values[v])
@@ -126,27 +126,27 @@ def kernel(config):
                             value = values[v] if j < groups else Total(MINUS_INFINITY)
                             if INDEX:
                                 better = (best == best) & (not value <= best)
-                                where = i32(j * V + v) if better else where
+                                where = j * V + v if better else where
                             best = maximum(best, value)
             if WHOLE:
                 scratch = cuda.shared.array(SCRATCH, Total)
-                total = in_block(best, scratch, i32(0))
+                total = in_block(best, scratch, 0)
             else:
                 total = in_warp(best)
             if INDEX:
-                candidate = where if best == total or (best != best and total != total) else i32(NOWHERE)
+                candidate = where if best == total or (best != best and total != total) else NOWHERE
                 if WHOLE:
                     positions = cuda.shared.array(SCRATCH, i32)
-                    candidate = least_in_block(candidate, positions, i32(0))
+                    candidate = least_in_block(candidate, positions, 0)
                 else:
                     candidate = least_in_warp(candidate)
             if lane == 0:
                 if not MAX:
                     total = Total(total * reciprocal(pixels))
                 values[0] = total
-                put(advance(y, i64(i64(n) * y_strides[0] + i64(c) * y_strides[1])), i32(0), values, i32(0))
+                put(advance(y, n * y_strides[0] + c * y_strides[1]), 0, values, 0)
                 if INDEX:
-                    index[i64(i64(n) * index_strides[0] + i64(c) * index_strides[1])] = candidate
+                    index[n * index_strides[0] + c * index_strides[1]] = candidate
     return pool_fwd_global
 
 

@@ -123,25 +123,25 @@ def kernel(config):
     @jit(launch_bounds=(THREADS, 2))
     def pool_fwd_global_channels(x, y, index, groups, chunks, pixels, step, x_strides, y_strides, index_strides):
         totals, positions = cuda.shared.array(SHARED, SharedType), cuda.shared.array(POSITIONS, i32)
-        t = i32(cuda.threadIdx.x)
-        pixel = i32(t >> SHIFT)
-        n, group = divide_remainder(i32(cuda.blockIdx.x), groups)
-        chunk = i32(i32(group * LANES) + i32(t & i32(LANES - 1)))
+        t = cuda.threadIdx.x
+        pixel = t >> SHIFT
+        n, group = divide_remainder(cuda.blockIdx.x, groups)
+        chunk = group * LANES + (t & (LANES - 1))
         live = chunk < chunks
         raw, values = cuda.local.array(BUFFER, Raw), cuda.local.array(V, Total)
         total, where, words = cuda.local.array(V, Total), cuda.local.array(V, i32), cuda.local.array(V, u32)
         c = i64(chunk * V) if live else i64(0)
-        image = advance(x, i64(i64(n) * x_strides[0] + c * x_strides[1]))
+        image = advance(x, n * x_strides[0] + c * x_strides[1])
         for v in range(V):
             total[v] = Total(START)
-            where[v] = pixel if pixel < pixels else i32(NOWHERE)
-        for first in range(pixel, pixels, i32(LOADS * STRIDE)):
+            where[v] = pixel if pixel < pixels else NOWHERE
+        for first in range(pixel, pixels, LOADS * STRIDE):
             for k in range(LOADS):
-                j = i32(first + k * STRIDE)
-                fetch(raw, i32(k * LENGTH), image, Int(Int(j) * Int(step)), i32(live & (j < pixels)))
+                j = first + k * STRIDE
+                fetch(raw, k * LENGTH, image, Int(Int(j) * Int(step)), i32(live & (j < pixels)))
             for k in range(LOADS):
-                j = i32(first + k * STRIDE)
-                unpack(values, i32(0), raw, i32(k * LENGTH))
+                j = first + k * STRIDE
+                unpack(values, 0, raw, k * LENGTH)
                 for v in range(V):
                     if not MAX:
                         total[v] = Total(total[v] + values[v])
@@ -153,15 +153,15 @@ def kernel(config):
                         total[v] = maximum(total[v], value)
         # halve what the threads of a chunk have
         for v in range(V):
-            totals[i32(v * THREADS + t)] = total[v]
+            totals[v * THREADS + t] = total[v]
             if INDEX:
-                positions[i32(v * THREADS + t)] = where[v]
+                positions[v * THREADS + t] = where[v]
         cuda.syncthreads()
         for s in range(STEPS):
-            half = i32(PIXELS >> i32(s + 1))
+            half = PIXELS >> (s + 1)
             if pixel < half:
                 for v in range(V):
-                    mine, other = i32(v * THREADS + t), i32(v * THREADS + t + half * LANES)
+                    mine, other = v * THREADS + t, v * THREADS + t + half * LANES
                     if INDEX:
                         total[v], where[v] = merge(total[v], where[v], totals[other], positions[other])
                         positions[mine] = where[v]
@@ -175,11 +175,11 @@ def kernel(config):
             if not MAX:
                 for v in range(V):
                     total[v] = Total(total[v] * reciprocal(pixels))
-            put(advance(y, i64(i64(n) * y_strides[0] + c * y_strides[1])), i32(0), total, i32(0))
+            put(advance(y, n * y_strides[0] + c * y_strides[1]), 0, total, 0)
             if INDEX:
                 for v in range(V):
                     words[v] = u32(where[v])
-                put_words(as_u32(advance(index, i64(i64(n) * index_strides[0] + c * index_strides[1]))), words)
+                put_words(as_u32(advance(index, n * index_strides[0] + c * index_strides[1])), words)
     return pool_fwd_global_channels
 
 

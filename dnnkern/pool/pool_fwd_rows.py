@@ -136,68 +136,68 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, 3))
     def pool_fwd_rows(x, y, index, count, divisors, g, x_strides, y_strides, index_strides):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < count:
             raw, values = cuda.local.array(BUFFER, u32), cuda.local.array(STRETCH, Total)
             total, where = cuda.local.array(V, Total), cuda.local.array(V, u32)
             n, c, o, p, q = coordinates(i, divisors)
-            q = i32(q * V)
+            q = q * V
             first_d, taps_d = window_d(o, g)
             first_h, taps_h = window_h(p, g)
             first_w, taps_w = window_w(q, g)
             low_d, high_d = inside_d(first_d, taps_d, g)
             low_h, high_h = inside_h(first_h, taps_h, g)
-            row = i32(i32(first_d + low_d * g[12]) * g[1] + i32(first_h + low_h * g[13]))
+            row = (first_d + low_d * g[12]) * g[1] + (first_h + low_h * g[13])
             for v in range(V):
                 total[v] = Total(START)
-                w = i32(first_w + v * STEP)
-                seen = (low_d < high_d) & (low_h < high_h) & (w < g[2]) & (i32(w + TAPS) > 0)
-                where[v] = u32(i32(row * g[2] + max(w, i32(0)))) if seen else u32(0xFFFFFFFF)
-            image = advance(x, i64(i64(n) * x_strides[0] + i64(c) * x_strides[1]))
-            base = i32(first_w - SKIP)
+                w = first_w + v * STEP
+                seen = (low_d < high_d) & (low_h < high_h) & (w < g[2]) & (w + TAPS > 0)
+                where[v] = u32(row * g[2] + max(w, 0)) if seen else u32(0xFFFFFFFF)
+            image = advance(x, n * x_strides[0] + c * x_strides[1])
+            base = first_w - SKIP
             for t in range(low_d, high_d):
-                d = i32(first_d + t * g[12])
-                for r0 in range(low_h, high_h, i32(ROWS)):
+                d = first_d + t * g[12]
+                for r0 in range(low_h, high_h, ROWS):
                     # load the rows' stretches
                     for r in range(ROWS):
-                        h = i32(first_h + min(i32(r0 + r), i32(high_h - 1)) * g[13])
+                        h = first_h + min(r0 + r, high_h - 1) * g[13]
                         start = Int(Int(d) * Int(x_strides[2]) + Int(h) * Int(x_strides[3]) + Int(base))
                         for k in range(GROUPS):
-                            w = i32(base + k * E)
+                            w = base + k * E
                             ok = (w >= 0) & (w < g[2])
                             if not MAX:
-                                ok = ok & (i32(r0 + r) < high_h)
-                            fetch(raw, i32(r * GROUPED + k * LENGTH), image, Int(start + k * E), i32(ok))
+                                ok = ok & (r0 + r < high_h)
+                            fetch(raw, r * GROUPED + k * LENGTH, image, Int(start + k * E), i32(ok))
                     # combine them
                     for r in range(ROWS):
                         for k in range(GROUPS):
                             if MAX:
-                                w = i32(base + k * E)
+                                w = base + k * E
                                 ok = (w >= 0) & (w < g[2])
                                 for j in range(LENGTH):
                                     at = r * GROUPED + k * LENGTH + j
                                     raw[at] = raw[at] if ok else u32(ODD if j & 1 else EVEN)
-                            unpack(values, i32(k * E), raw, i32(r * GROUPED + k * LENGTH))
+                            unpack(values, k * E, raw, r * GROUPED + k * LENGTH)
                         if INDEX:
-                            h = i32(first_h + min(i32(r0 + r), i32(high_h - 1)) * g[13])
-                            position = i32(i32(i32(d * g[1] + h) * g[2]) + first_w)
+                            h = first_h + min(r0 + r, high_h - 1) * g[13]
+                            position = (d * g[1] + h) * g[2] + first_w
                         for s in range(TAPS):
                             for v in range(V):
                                 value = values[SKIP + v * STEP + s]
                                 if INDEX:
                                     better = (total[v] == total[v]) & (not value <= total[v])
-                                    where[v] = u32(i32(position + v * STEP + s)) if better else where[v]
+                                    where[v] = u32(position + v * STEP + s) if better else where[v]
                                 if MAX:
                                     total[v] = maximum(total[v], value)
                                 else:
                                     total[v] = Total(total[v] + value)
             if not MAX:
-                rows = i32(counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g))
+                rows = counted_d(first_d, taps_d, g) * counted_h(first_h, taps_h, g)
                 for v in range(V):
-                    total[v] = Total(total[v] * reciprocal(i32(rows * counted_w(i32(first_w + v * STEP), taps_w, g))))
+                    total[v] = Total(total[v] * reciprocal(rows * counted_w(first_w + v * STEP, taps_w, g)))
             to = advance(y, offset(n, c, o, p, q, y_strides))
             if WHOLE:
-                put(to, i32(0), total, i32(0))
+                put(to, 0, total, 0)
                 if INDEX:
                     put_words(as_u32(advance(index, offset(n, c, o, p, q, index_strides))), where)
             else:

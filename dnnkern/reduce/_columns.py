@@ -85,43 +85,43 @@ def columns_kernel(fold, dtype, out, compute, words, across, kept, reduced, wide
         all_numbers, all_places = cuda.shared.array(SHARED, T), cuda.shared.array(SHARED_PLACES, i32)
         buffer, some = cuda.local.array(LENGTH, BUFFER), cuda.local.array(VECTOR, T)
         own_numbers, own_places = cuda.local.array(STATES, T), cuda.local.array(PLACES, i32)
-        t = i32(cuda.threadIdx.x)
-        rest, block = divide_remainder(i32(cuda.blockIdx.x), blocks)
+        t = cuda.threadIdx.x
+        rest, block = divide_remainder(cuda.blockIdx.x, blocks)
         batch, split = divide_remainder(rest, splits)
         x_at, _ = offsets(batch, divisors, x_strides)
-        left = i32(block * i32(WIDTH))
-        mine = i32(left + i32(t & i32(across - 1)) * VECTOR)
-        start = advance(x, i64(x_at + mine))
-        first = i32(split * per + i32(t >> SHIFT))
-        last = i32(split * per + per)
+        left = block * WIDTH
+        mine = left + (t & (across - 1)) * VECTOR
+        start = advance(x, x_at + mine)
+        first = split * per + (t >> SHIFT)
+        last = split * per + per
         if last > rows:
             last = rows
         if mine >= columns:
-            last = i32(0)
+            last = 0
         for v in range(VECTOR):
-            put(own_numbers, own_places, v, VECTOR, begin(first if first < last else i32(NOWHERE)))
-        for n in range(first, last, i32(COUNT * HEIGHT)):
+            put(own_numbers, own_places, v, VECTOR, begin(first if first < last else NOWHERE))
+        for n in range(first, last, COUNT * HEIGHT):
             for u in range(COUNT):
-                k = i32(n + u * HEIGHT)
+                k = n + u * HEIGHT
                 ok = k < last
                 if ONE:
-                    at = i64(k) * walk_strides[0]
+                    at = k * walk_strides[0]
                 else:
                     at = i64(walk(k if ok else n, walk_divisors, walk_strides)[0])
                 fetch(buffer, u, start, at, ok)
             for u in range(COUNT):
-                if ALWAYS or i32(n + u * HEIGHT) < last:
+                if ALWAYS or n + u * HEIGHT < last:
                     values(some, buffer, u)
                     for v in range(VECTOR):
-                        state = push(get(own_numbers, own_places, v, VECTOR), some[v], i32(n + u * HEIGHT))
+                        state = push(get(own_numbers, own_places, v, VECTOR), some[v], n + u * HEIGHT)
                         put(own_numbers, own_places, v, VECTOR, state)
         if dependent:
             launch_dependent_grids()
         gather(all_numbers, all_places, own_numbers, own_places)
         cuda.syncthreads()
-        for c in range(t, i32(WIDTH), i32(THREADS)):
-            if i32(left + c) < columns:
-                store(numbers, places, i32(batch * columns + left + c), split, outputs, i32(splits[0]), kept_divisors, y_strides, factor,
+        for c in range(t, WIDTH, THREADS):
+            if left + c < columns:
+                store(numbers, places, batch * columns + left + c, split, outputs, i32(splits[0]), kept_divisors, y_strides, factor,
                       column(all_numbers, all_places, c))
     return reduce_columns
 

@@ -229,11 +229,11 @@ def _moves(parts):
     elif parts == 2:
         @device_function
         def put(numbers, places, at, plane, state):
-            numbers[at], numbers[i32(at + plane)] = state[0], state[1]
+            numbers[at], numbers[at + plane] = state[0], state[1]
 
         @device_function
         def get(numbers, places, at, plane):
-            return numbers[at], numbers[i32(at + plane)]
+            return numbers[at], numbers[at + plane]
 
         @device_function
         def swap(state, lanes):
@@ -241,11 +241,11 @@ def _moves(parts):
     else:
         @device_function
         def put(numbers, places, at, plane, state):
-            numbers[at], numbers[i32(at + plane)], numbers[i32(at + 2 * plane)] = state[0], state[1], state[2]
+            numbers[at], numbers[at + plane], numbers[at + 2 * plane] = state[0], state[1], state[2]
 
         @device_function
         def get(numbers, places, at, plane):
-            return numbers[at], numbers[i32(at + plane)], numbers[i32(at + 2 * plane)]
+            return numbers[at], numbers[at + plane], numbers[at + 2 * plane]
 
         @device_function
         def swap(state, lanes):
@@ -302,11 +302,11 @@ def _root(compute):
 
     @device_function
     def root(s):
-        if s == f32(0) or s == f32(LARGEST):
+        if s == 0 or s == LARGEST:
             return s
         r = rsqrt(s)
-        y = f32(s * r)
-        return fma(fma(-y, y, s), f32(r * f32(0.5)), y)
+        y = s * r
+        return fma(fma(-y, y, s), r * 0.5, y)
     return root
 
 
@@ -355,7 +355,7 @@ def _arg(mode, T, START):
 
     @device_function
     def begin(at):
-        return T(START), i32(at)
+        return T(START), at
 
     @device_function
     def empty():
@@ -369,7 +369,7 @@ def _arg(mode, T, START):
     def push(state, value, at):
         best, place = state
         if best == best and not (better(value, best) or value == best):  # NaN is neither
-            best, place = T(value), i32(at)
+            best, place = T(value), at
         return best, place
 
     @device_function
@@ -389,8 +389,8 @@ def _arg(mode, T, START):
     @device_function
     def settle(state, scale, shift):
         best, place = state
-        if place != i32(NOWHERE):
-            place = i32(place * i32(scale) + i32(shift))
+        if place != NOWHERE:
+            place = place * scale + shift
         return best, place
 
     @device_function

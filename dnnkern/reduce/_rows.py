@@ -112,60 +112,60 @@ def rows_kernel(fold, dtype, out, compute, words, ragged, width, threads, kept, 
                     factor):
         buffer, some = cuda.local.array(LENGTH, BUFFER), cuda.local.array(VECTOR, T)
         own_numbers, own_places = cuda.local.array(NUMBERS, T), cuda.local.array(PLACES, i32)
-        t = i32(cuda.threadIdx.x)
-        group, split = divide_remainder(i32(cuda.blockIdx.x), splits)
-        lane, row = i32(t & i32(width - 1)), i32(group * i32(ROWS) + i32(t >> SHIFT))
+        t = cuda.threadIdx.x
+        group, split = divide_remainder(cuda.blockIdx.x, splits)
+        lane, row = t & (width - 1), group * ROWS + (t >> SHIFT)
         mine = row < outputs
-        x_at, _ = offsets(row if mine else i32(0), divisors, x_strides)
+        x_at, _ = offsets(row if mine else 0, divisors, x_strides)
         row_start, head = advance(x, x_at), i32(0)
         if ragged:
-            low = i32(i64(address(row_start, 0)) & i64(15))
-            head = i32(i32(i32(16 - low) & i32(15)) >> SIZE_SHIFT)
-            units = i32(i64(length - head) >> VECTOR_SHIFT)
+            low = i32(i64(address(row_start, 0)) & 15)
+            head = ((16 - low) & 15) >> SIZE_SHIFT
+            units = i32((length - head) >> VECTOR_SHIFT)
         start = advance(row_start, head)
         # walk
-        first = i32(split * per + lane)
-        last = i32(split * per + per)
+        first = split * per + lane
+        last = split * per + per
         if last > units:
             last = units
         for v in range(STATES):
-            put(own_numbers, own_places, v, STATES, begin(first if first < last else i32(NOWHERE)))
-        for n in range(first, last, i32(COUNT * width)):
+            put(own_numbers, own_places, v, STATES, begin(first if first < last else NOWHERE))
+        for n in range(first, last, COUNT * width):
             for u in range(COUNT):
-                k = i32(n + u * width)
+                k = n + u * width
                 ok = k < last
                 if ONE:
-                    at = i64(k) * VECTOR if contiguous else i64(k) * walk_strides[0]
+                    at = i64(k) * VECTOR if contiguous else k * walk_strides[0]
                 else:
                     at = i64(walk(k if ok else n, walk_divisors, walk_strides)[0])
                 fetch(buffer, u, start, at, ok)
             for u in range(COUNT):
-                if ALWAYS or i32(n + u * width) < last:
+                if ALWAYS or n + u * width < last:
                     values(some, buffer, u)
-                    absorb(own_numbers, own_places, some, i32(n + u * width))
+                    absorb(own_numbers, own_places, some, n + u * width)
         if dependent:
             launch_dependent_grids()
         # states of the thread, elements at the ends, states of the row
         state = settle(get(own_numbers, own_places, 0, STATES), VECTOR, head)
         for v in range(1, STATES):
-            state = merge(state, settle(get(own_numbers, own_places, v, STATES), VECTOR, i32(head + v)))
+            state = merge(state, settle(get(own_numbers, own_places, v, STATES), VECTOR, head + v))
         if ragged:
             if split == 0:
-                for e in range(lane, head, i32(width)):
-                    state = merge(state, lift(load(row_start, e), i32(e)))
-            if i32(split + 1) == i32(splits[0]):
-                for e in range(i64(head + (i64(units) << VECTOR_SHIFT) + lane), i64(length), i64(width)):
+                for e in range(lane, head, width):
+                    state = merge(state, lift(load(row_start, e), e))
+            if split + 1 == i32(splits[0]):
+                for e in range(head + (i64(units) << VECTOR_SHIFT) + lane, length, i64(width)):
                     state = merge(state, lift(load(row_start, e), i32(e)))
         for s in range(IN_WARP):
-            state = merge(state, swap(state, i32(HALF >> s)))
+            state = merge(state, swap(state, HALF >> s))
         if BETWEEN:
             shared, shared_places = cuda.shared.array(SHARED, T), cuda.shared.array(SHARED_PLACES, i32)
-            if i32(t & 31) == 0:
-                put(shared, shared_places, i32(t >> 5), WARPS, state)
+            if t & 31 == 0:
+                put(shared, shared_places, t >> 5, WARPS, state)
             cuda.syncthreads()
-            state = get(shared, shared_places, i32(t & i32(WARPS - 1)), WARPS)
+            state = get(shared, shared_places, t & (WARPS - 1), WARPS)
             for s in range(ACROSS):
-                state = merge(state, swap(state, i32(WARPS >> s + 1)))
+                state = merge(state, swap(state, WARPS >> s + 1))
         if lane == 0 and mine:
             store(numbers, places, row, split, outputs, i32(splits[0]), divisors, y_strides, factor, state)
     return reduce_rows

@@ -36,7 +36,7 @@ def make_store(fold, out, compute, kept, partial):
     @device_function
     def store(numbers, places, output, split, outputs, splits, divisors, strides, factor, state):
         if partial:
-            put(numbers, places, i32(split * outputs + output), i32(splits * outputs), state)
+            put(numbers, places, split * outputs + output, splits * outputs, state)
         else:
             y_at, index_at = offsets(output, divisors, strides)
             narrow(numbers, y_at, finish(state, factor))
@@ -62,20 +62,20 @@ def make_meeting(fold, compute, across, threads, vector):
 
     @device_function
     def gather(numbers, places, own_numbers, own_places):
-        t = i32(cuda.threadIdx.x)
-        tx, layer = i32(t & i32(across - 1)), i32(t >> SHIFT) if wide else i32(t >> 5)
+        t = cuda.threadIdx.x
+        tx, layer = t & (across - 1), t >> SHIFT if wide else t >> 5
         for v in range(vector):
             state = get(own_numbers, own_places, v, PLANE)
             for s in range(steps):
-                state = merge(state, swap(state, i32(16 >> s)))
-            if wide or i32(t & 31) < across:
-                put(numbers, places, i32(layer * width + tx * vector + v), SIZE, state)
+                state = merge(state, swap(state, 16 >> s))
+            if wide or t & 31 < across:
+                put(numbers, places, layer * width + tx * vector + v, SIZE, state)
 
     @device_function
     def column(numbers, places, c):
         state = get(numbers, places, c, SIZE)
         for h in range(1, layers):
-            state = merge(state, get(numbers, places, i32(h * width + c), SIZE))
+            state = merge(state, get(numbers, places, h * width + c, SIZE))
         return state
     return gather, column, SIZE
 
@@ -135,20 +135,20 @@ def finish_kernel(fold, out, compute, kept, across, threads, dependent):
     def reduce_finish(partial, partial_places, numbers, places, outputs, splits, divisors, y_strides, factor):
         all_numbers, all_places = cuda.shared.array(NUMBERS, T), cuda.shared.array(PLACES, i32)
         own_numbers, own_places = cuda.local.array(PARTS, T), cuda.local.array(1, i32)
-        t = i32(cuda.threadIdx.x)
-        first = i32(i32(cuda.blockIdx.x) * i32(across))
-        output = i32(first + (t & i32(across - 1)))
-        state, plane = empty(), i32(splits * outputs)
+        t = cuda.threadIdx.x
+        first = cuda.blockIdx.x * across
+        output = first + (t & (across - 1))
+        state, plane = empty(), splits * outputs
         if dependent:
             wait_for_previous_grid()
         if output < outputs:
-            for s in range(i32(t >> SHIFT), i32(splits), i32(HEIGHT)):
-                state = merge(state, get(partial, partial_places, i32(s * outputs + output), plane))
+            for s in range(t >> SHIFT, splits, HEIGHT):
+                state = merge(state, get(partial, partial_places, s * outputs + output, plane))
         put(own_numbers, own_places, 0, 1, state)
         gather(all_numbers, all_places, own_numbers, own_places)
         cuda.syncthreads()
-        if t < across and i32(first + t) < outputs:
-            store(numbers, places, i32(first + t), i32(0), outputs, splits, divisors, y_strides, factor, column(all_numbers, all_places, t))
+        if t < across and first + t < outputs:
+            store(numbers, places, first + t, 0, outputs, splits, divisors, y_strides, factor, column(all_numbers, all_places, t))
     return reduce_finish
 
 

@@ -62,20 +62,20 @@ def kernel(config):
 
     @jit(launch_bounds=THREADS)
     def reduce_naive(x, numbers, places, outputs, length, sizes, x_strides, y_strides, walk_sizes, walk_strides, factor):
-        output = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        output = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if output < outputs:
             x_at, _ = kept(output, sizes, x_strides)
             y_at, index_at = kept(output, sizes, y_strides)
             total = empty()
-            for first in range(i64(0), i64(length), i64(STRETCH)):
+            for first in range(i64(0), length, i64(STRETCH)):
                 part = empty()
-                for k in range(first, min(i64(first + STRETCH), i64(length))):
+                for k in range(first, min(first + STRETCH, length)):
                     at, _ = reduced(k, walk_sizes, walk_strides)
-                    part = merge(part, lift(load(x, i64(x_at + at)), k))
+                    part = merge(part, lift(load(x, x_at + at), k))
                 total = merge(total, part)
-            narrow(numbers, i64(y_at), finish(total, factor))
+            narrow(numbers, y_at, finish(total, factor))
             if indexed:
-                places[i64(index_at)] = total[1]
+                places[index_at] = total[1]
     return reduce_naive
 
 

@@ -41,26 +41,26 @@ def states_kernel(kind, inner):
         w_hh, w_hr = (offsets[7], offsets[8]) if which else (offsets[0], offsets[1])
         gates_at, cells_at = (offsets[9], offsets[10]) if which else (offsets[2], offsets[3])
         projected_at = offsets[12] if which else offsets[5]
-        length = i64(steps)
+        length = steps
         if LENGTHS:
-            length = min(max(i64(lengths[n]), i64(0)), i64(steps))
-        of, group = i64(layer + which), i64(which * samples + n)
-        first_h, first_c = advance(h0, i64(of * s[0] + n * s[1])), advance(c0, i64(of * s[3] + n * s[4]))
-        of_h, of_c = advance(dh, i64(group * states)), advance(dc, i64(group * units))
-        out = advance(y, i64(n * y_strides[1] + which * states * y_strides[2]))
-        given = advance(dy, i64(n * dy_strides[1] + which * states * dy_strides[2]))
+            length = min(max(lengths[n], i64(0)), steps)
+        of, group = layer + which, which * samples + n
+        first_h, first_c = advance(h0, of * s[0] + n * s[1]), advance(c0, of * s[3] + n * s[4])
+        of_h, of_c = advance(dh, group * states), advance(dc, group * units)
+        out = advance(y, n * y_strides[1] + which * states * y_strides[2])
+        given = advance(dy, n * dy_strides[1] + which * states * dy_strides[2])
         for j in range(thread, states, i64(THREADS)):
-            of_h[j] = T(load(dhn, i64(of * s[6] + n * s[7] + j * s[8]))) if DHN else T(0)
+            of_h[j] = T(load(dhn, of * s[6] + n * s[7] + j * s[8])) if DHN else T(0)
         if LSTM:
             for j in range(thread, units, i64(THREADS)):
-                of_c[j] = T(load(dcn, i64(of * s[9] + n * s[10] + j * s[11]))) if DCN else T(0)
+                of_c[j] = T(load(dcn, of * s[9] + n * s[10] + j * s[11])) if DCN else T(0)
         for step in range(length):
-            k = i64(length - 1 - step)
-            t = i64(step) if which else k
-            before = i64(t + 1) if which else i64(t - 1)
-            row, row_before = i64(t * samples + n), i64(before * samples + n)
+            k = length - 1 - step
+            t = step if which else k
+            before = t + 1 if which else t - 1
+            row, row_before = t * samples + n, before * samples + n
             for j in range(thread, states, i64(THREADS)):
-                total = T(of_h[j] + T(load_dy(given, i64(t * dy_strides[0] + j * dy_strides[2]))))
+                total = T(of_h[j] + T(load_dy(given, t * dy_strides[0] + j * dy_strides[2])))
                 if PROJECTED:
                     store(reserve, i64(projected_at + row * states + j), total)
                 else:
@@ -75,13 +75,13 @@ def states_kernel(kind, inner):
                 else:
                     d = of_h[j]
                 for g in range(SLOTS):
-                    kept[g] = T(load(reserve, i64(gates_at + i64(row * SLOTS + g) * units + j)))
+                    kept[g] = T(load(reserve, gates_at + (row * SLOTS + g) * units + j))
                 if LSTM:
-                    d_state, state = of_c[j], T(load(reserve, i64(cells_at + row * units + j)))
+                    d_state, state = of_c[j], T(load(reserve, cells_at + row * units + j))
                     if k > 0:
-                        old = T(load(reserve, i64(cells_at + row_before * units + j)))
+                        old = T(load(reserve, cells_at + row_before * units + j))
                     elif C0:
-                        old = T(load(first_c, i64(j * s[5])))
+                        old = T(load(first_c, j * s[5]))
                 if GRU:
                     if k > 0:
                         old = T(load(out, i64(before * y_strides[0] + j * y_strides[2])))
@@ -89,7 +89,7 @@ def states_kernel(kind, inner):
                         old = T(load(first_h, i64(j * s[2])))
                 rest = backward(kept, state, old, d, d_state)
                 for g in range(SLOTS):
-                    store(reserve, i64(gates_at + i64(row * SLOTS + g) * units + j), kept[g])
+                    store(reserve, gates_at + (row * SLOTS + g) * units + j, kept[g])
                 if LSTM:
                     of_c[j] = rest
                 if GRU:
@@ -100,14 +100,14 @@ def states_kernel(kind, inner):
                 for g in range(GATES):
                     slot = 3 if GRU and g == 2 else g
                     for i in range(units):
-                        total = T(total + T(load(weights, i64(w_hh + i64(g * units + i) * states + j)))
-                                  * T(load(reserve, i64(gates_at + i64(row * SLOTS + slot) * units + i))))
+                        total = T(total + T(load(weights, w_hh + (g * units + i) * states + j))
+                                  * T(load(reserve, gates_at + (row * SLOTS + slot) * units + i)))
                 of_h[j] = total
         for j in range(thread, states, i64(THREADS)):
-            store(dh0, i64(of * s[12] + n * s[13] + j * s[14]), of_h[j])
+            store(dh0, of * s[12] + n * s[13] + j * s[14], of_h[j])
         if LSTM:
             for j in range(thread, units, i64(THREADS)):
-                store(dc0, i64(of * s[15] + n * s[16] + j * s[17]), of_c[j])
+                store(dc0, of * s[15] + n * s[16] + j * s[17], of_c[j])
     return rnn_bwd_naive
 
 
@@ -120,28 +120,28 @@ def inputs_kernel(kind, to, dropped):
 
     @jit(launch_bounds=(THREADS, 4))
     def rnn_inputs_naive(weights, lengths, reserve, kept, dx, steps, samples, inputs, units, directions, dx_strides, offsets, factor):
-        e = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
-        if e < i64(steps * samples * inputs):
-            row = i64(e // inputs)
-            i, t = i64(e - row * inputs), i64(row // samples)
-            n, total = i64(row - t * samples), T(0)
-            length = i64(steps)
+        e = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        if e < steps * samples * inputs:
+            row = e // inputs
+            i, t = e - row * inputs, row // samples
+            n, total = row - t * samples, T(0)
+            length = steps
             if LENGTHS:
                 length = i64(lengths[n])
             if t < length:
                 for which in range(directions):
                     w_ih, gates_at = (offsets[2], offsets[3]) if which else (offsets[0], offsets[1])
                     for g in range(GATES):
-                        first = i64(gates_at + i64(row * SLOTS + g) * units)
+                        first = gates_at + (row * SLOTS + g) * units
                         if LINEAR:
                             for u in range(units):
-                                total = T(total + T(load(weights, i64(w_ih + i64(g * units + u) * inputs + i)))
-                                          * T(load(reserve, i64(first + u))))
+                                total = T(total + T(load(weights, w_ih + (g * units + u) * inputs + i))
+                                          * T(load(reserve, first + u)))
                         if SKIP:
                             total = T(total + T(load(reserve, i64(first + i))))
                 if dropped:
                     total = T(total * factor) if load(kept, e) > T(0) else T(0)
-            store(dx, i64(t * dx_strides[0] + n * dx_strides[1] + i * dx_strides[2]), total)
+            store(dx, t * dx_strides[0] + n * dx_strides[1] + i * dx_strides[2], total)
     return rnn_inputs_naive
 
 
@@ -191,34 +191,34 @@ def weights_kernel(kind, name, dropped):
     @jit(launch_bounds=(THREADS, 4))
     def rnn_weights_naive(x, h0, reserve, kept, lengths, dweights, steps, samples, rows, columns, units, which, layer, at, factors_at,
                           x_strides, s, factor):
-        e = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
-        if e < i64(rows * columns):
-            r, total = i64(e // columns), T(0)
-            c = i64(e - r * columns)
-            width = i64(SLOTS * units)
+        e = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        if e < rows * columns:
+            r, total = e // columns, T(0)
+            c = e - r * columns
+            width = SLOTS * units
             if PROJECTION:
                 width = i64(rows)
             elif GRU and SECOND and r >= 2 * units:
                 r = i64(r + units)  # the recurrent half of n
             for n in range(samples):
-                length = i64(steps)
+                length = steps
                 if LENGTHS:
-                    length = min(i64(lengths[n]), length)
+                    length = min(lengths[n], length)
                 for t in range(length):
-                    row, value = i64(t * samples + n), T(1)
+                    row, value = t * samples + n, T(1)
                     if INPUT:
-                        value = T(load(x, i64(t * x_strides[0] + n * x_strides[1] + c * x_strides[2])))
+                        value = T(load(x, t * x_strides[0] + n * x_strides[1] + c * x_strides[2]))
                         if dropped:
-                            value = T(value * factor) if load(kept, i64(row * columns + c)) > T(0) else T(0)
+                            value = T(value * factor) if load(kept, row * columns + c) > T(0) else T(0)
                     if STATE:
-                        value, before = T(0), i64(t + 1) if which else i64(t - 1)
+                        value, before = T(0), t + 1 if which else t - 1
                         if before >= 0 and before < length:
-                            value = T(load(x, i64(before * x_strides[0] + n * x_strides[1] + c * x_strides[2])))
+                            value = T(load(x, before * x_strides[0] + n * x_strides[1] + c * x_strides[2]))
                         elif H0:
-                            value = T(load(h0, i64(layer * s[0] + n * s[1] + c * s[2])))
+                            value = T(load(h0, layer * s[0] + n * s[1] + c * s[2]))
                     if PROJECTION:
                         value = T(load(reserve, i64(factors_at + row * columns + c)))
-                    total = T(total + T(load(reserve, i64(at + row * width + r))) * value)
+                    total = T(total + T(load(reserve, at + row * width + r)) * value)
             store(dweights, e, total)
     return rnn_weights_naive
 

@@ -92,38 +92,38 @@ def forward_kernel(kind):
         b_ih, b_hh, w_hr = (offsets[11], offsets[12], offsets[13]) if which else (offsets[2], offsets[3], offsets[4])
         gates_at, cells_at = (offsets[14], offsets[15]) if which else (offsets[5], offsets[6])
         hidden_at, projected_at = (offsets[16], offsets[17]) if which else (offsets[7], offsets[8])
-        length = i64(steps)
+        length = steps
         if LENGTHS:
-            length = min(max(i64(lengths[n]), i64(0)), i64(steps))
-        of = i64(layer + which)
-        first_h, first_c = advance(h0, i64(of * s[0] + n * s[1])), advance(c0, i64(of * s[3] + n * s[4]))
-        own = advance(cells, i64(i64(which * samples + n) * units))
-        out = advance(y, i64(n * y_strides[1] + which * states * y_strides[2]))
+            length = min(max(lengths[n], i64(0)), steps)
+        of = layer + which
+        first_h, first_c = advance(h0, of * s[0] + n * s[1]), advance(c0, of * s[3] + n * s[4])
+        own = advance(cells, (which * samples + n) * units)
+        out = advance(y, n * y_strides[1] + which * states * y_strides[2])
         for k in range(length):
-            t = i64(length - 1 - k) if which else i64(k)
-            before = i64(t + 1) if which else i64(t - 1)
-            line, row = advance(x, i64(t * x_strides[0] + n * x_strides[1])), i64(t * samples + n)
+            t = length - 1 - k if which else k
+            before = t + 1 if which else t - 1
+            line, row = advance(x, t * x_strides[0] + n * x_strides[1]), t * samples + n
             for j in range(thread, units, i64(THREADS)):
                 for g in range(SLOTS):
                     sums[g] = T(0)
                 for g in range(GATES):
-                    total, half, unit = T(0), T(0), i64(g * units + j)
+                    total, half, unit = T(0), T(0), g * units + j
                     if FIRST_BIAS:
-                        total = T(load(weights, i64(b_ih + unit)))
+                        total = T(load(weights, b_ih + unit))
                     if LINEAR:
                         for i in range(inputs):
-                            total = T(total + T(load(weights, i64(w_ih + unit * inputs + i))) * T(load(line, i64(i * x_strides[2]))))
+                            total = T(total + T(load(weights, w_ih + unit * inputs + i)) * T(load(line, i * x_strides[2])))
                     if SKIP:
                         total = T(total + T(load(line, i64(j * x_strides[2]))))
                     if SECOND_BIAS:
-                        half = T(load(weights, i64(b_hh + unit)))
+                        half = T(load(weights, b_hh + unit))
                     for i in range(states):
                         h = T(0)
                         if k > 0:
-                            h = T(load(out, i64(before * y_strides[0] + i * y_strides[2])))
+                            h = T(load(out, before * y_strides[0] + i * y_strides[2]))
                         elif H0:
-                            h = T(load(first_h, i64(i * s[2])))
-                        half = T(half + T(load(weights, i64(w_hh + unit * states + i))) * h)
+                            h = T(load(first_h, i * s[2]))
+                        half = T(half + T(load(weights, w_hh + unit * states + i)) * h)
                     if GRU and g == 2:
                         sums[2] = total
                         sums[3] = half
@@ -134,27 +134,27 @@ def forward_kernel(kind):
                     if k > 0:
                         state = own[j]
                     elif C0:
-                        state = T(load(first_c, i64(j * s[5])))
+                        state = T(load(first_c, j * s[5]))
                 else:
                     if k > 0:
-                        state = T(load(out, i64(before * y_strides[0] + j * y_strides[2])))
+                        state = T(load(out, before * y_strides[0] + j * y_strides[2]))
                     elif H0:
-                        state = T(load(first_h, i64(j * s[2])))
+                        state = T(load(first_h, j * s[2]))
                 state, h = forward(sums, state)
                 if LSTM:
                     own[j] = state
                 if TRAINING:
                     for g in range(SLOTS):
-                        store(reserve, i64(gates_at + i64(row * SLOTS + g) * units + j), sums[g])
+                        store(reserve, gates_at + (row * SLOTS + g) * units + j, sums[g])
                     if LSTM:
-                        store(reserve, i64(cells_at + row * units + j), state)
+                        store(reserve, cells_at + row * units + j, state)
                 if PROJECTED:
                     if TRAINING:
                         store(reserve, i64(hidden_at + row * units + j), h)
                     else:
                         store(hidden, i64(i64(which * samples + n) * units + j), h)
                 else:
-                    store(out, i64(t * y_strides[0] + j * y_strides[2]), h)
+                    store(out, t * y_strides[0] + j * y_strides[2], h)
             cuda.syncthreads()
             if PROJECTED:
                 source = reserve if TRAINING else hidden
@@ -167,34 +167,34 @@ def forward_kernel(kind):
                     if TRAINING:
                         store(reserve, i64(projected_at + row * states + j), total)
                 cuda.syncthreads()
-        last = i64(0) if which else i64(length - 1)
+        last = i64(0) if which else length - 1
         for j in range(thread, states, i64(THREADS)):
             h = T(0)
             if length > 0:
-                h = T(load(out, i64(last * y_strides[0] + j * y_strides[2])))
+                h = T(load(out, last * y_strides[0] + j * y_strides[2]))
             elif H0:
-                h = T(load(first_h, i64(j * s[2])))
-            store(hn, i64(of * s[6] + n * s[7] + j * s[8]), h)
+                h = T(load(first_h, j * s[2]))
+            store(hn, of * s[6] + n * s[7] + j * s[8], h)
         if LSTM:
             for j in range(thread, units, i64(THREADS)):
                 state = T(0)
                 if length > 0:
                     state = own[j]
                 elif C0:
-                    state = T(load(first_c, i64(j * s[5])))
-                store(cn, i64(of * s[9] + n * s[10] + j * s[11]), state)
-        for t in range(length, i64(steps)):
-            row = i64(t * samples + n)
+                    state = T(load(first_c, j * s[5]))
+                store(cn, of * s[9] + n * s[10] + j * s[11], state)
+        for t in range(length, steps):
+            row = t * samples + n
             for j in range(thread, states, i64(THREADS)):
-                store(out, i64(t * y_strides[0] + j * y_strides[2]), T(0))
+                store(out, t * y_strides[0] + j * y_strides[2], T(0))
                 if TRAINING and PROJECTED:
                     store(reserve, i64(projected_at + row * states + j), T(0))
             if TRAINING:
                 for j in range(thread, units, i64(THREADS)):
                     for g in range(SLOTS):
-                        store(reserve, i64(gates_at + i64(row * SLOTS + g) * units + j), T(0))
+                        store(reserve, gates_at + (row * SLOTS + g) * units + j, T(0))
                     if LSTM:
-                        store(reserve, i64(cells_at + row * units + j), T(0))
+                        store(reserve, cells_at + row * units + j, T(0))
                     if PROJECTED:
                         store(reserve, i64(hidden_at + row * units + j), T(0))
     return rnn_fwd_naive

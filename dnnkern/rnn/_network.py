@@ -3,7 +3,7 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..device import cuda, i64, jit, u32, u64
+from ..device import cuda, i64, jit, u32
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..device.philox import make_word
@@ -83,11 +83,11 @@ def drop_kernel(dtype, seed_array, offset_array):
 
     @jit(launch_bounds=THREADS)
     def rnn_drop(x, kept, y, elements, seed, offset, layer, threshold, factor):
-        from_words, group = cuda.local.array(4, u32), i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
-        if i64(group * GROUP) < elements:
-            draw(from_words, 0, seed_of(seed), u64(offset_of(offset) + u64(layer)), group)
+        from_words, group = cuda.local.array(4, u32), i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        if group * GROUP < elements:
+            draw(from_words, 0, seed_of(seed), offset_of(offset) + layer, group)
             for k in range(GROUP):
-                i = i64(group * GROUP + k)
+                i = group * GROUP + k
                 if i < elements:
                     keep = is_kept(from_words, k, threshold)
                     store(kept, i, T(1) if keep else T(0))

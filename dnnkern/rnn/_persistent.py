@@ -14,7 +14,7 @@ it: forward h, then the hidden units it is of; backward the gates' gradients, th
 """
 import functools
 
-from ..device import cuda, device_function, i32, i64, u32
+from ..device import cuda, device_function, i64, u32
 from ..device.cluster import cluster_arrive, cluster_wait
 from ..device.convert import element
 from ..device.cp_async import commit_copies, copy_async16, wait_copies
@@ -44,14 +44,14 @@ def _make_gather(width, bit):
     @device_function
     def gather(acc):
         if half:
-            upper = i32(cuda.threadIdx.x) & i32(bit)
+            upper = cuda.threadIdx.x & bit
             for r in range(half):
                 mine, other = acc[r], acc[half + r]
                 if upper:
                     mine, other = other, mine
-                acc[r] = mine + shuffle_xor(other, i32(bit))
+                acc[r] = mine + shuffle_xor(other, bit)
         else:
-            acc[0] = acc[0] + shuffle_xor(acc[0], i32(bit))
+            acc[0] = acc[0] + shuffle_xor(acc[0], bit)
         rest(acc)
     return gather
 
@@ -76,11 +76,11 @@ def _make_place(config):
     @device_function
     def place(at, gate, unit, k, units):
         if BACK:
-            return i64(at + i64(k) * i64(units) + i64(unit))
-        which = i32(2) if SPLIT and gate == 3 else gate
-        row = i64(at + i64(i64(which) * i64(units) + i64(unit)) * WIDTH + i64(k))
+            return at + k * i64(units) + unit
+        which = 2 if SPLIT and gate == 3 else gate
+        row = at + (which * i64(units) + unit) * WIDTH + k
         if LAYERS and k >= WIDTH:
-            return i64(row - i64(MATRIX * i64(units)) - WIDTH)
+            return row - MATRIX * i64(units) - WIDTH
         return row
 
     @device_function
@@ -110,16 +110,16 @@ def _make_scalar_product(config):
 
     @device_function
     def fetch(held, tile, weights, at, unit_count, first, inner):
-        lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
+        lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
         if IDLE and warp >= WARPS:
             return
         for r in range(LINES):
-            row = i32(warp * LINES + r)
-            gate = i32(row >> UNIT_LOG)
-            unit = i32(first + row - i32(gate << UNIT_LOG))
+            row = warp * LINES + r
+            gate = row >> UNIT_LOG
+            unit = first + row - (gate << UNIT_LOG)
             for s in range(STEPS):
                 for v in range(VECTOR):
-                    k, value = i32(s * SPAN + lane * VECTOR + v), T(0)
+                    k, value = s * SPAN + lane * VECTOR + v, T(0)
                     if has(gate, unit, k, unit_count, inner):
                         value = T(load(weights, place(at, gate, unit, k, unit_count)))
                     held[r * EACH + s * VECTOR + v] = value
@@ -127,15 +127,15 @@ def _make_scalar_product(config):
     @device_function
     def multiply(held, states, sums, before):
         acc, values = cuda.local.array(LINES, T), cuda.local.array(EACH, T)
-        lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
+        lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
         if IDLE and warp >= WARPS:
             return
-        own = i32(0)
+        own = 0
         for b in range(LOG):  # `row_of`
-            own = i32(own + (i32(lane >> (4 - b)) & 1) * (LINES >> (b + 1)))
+            own = own + ((lane >> (4 - b)) & 1) * (LINES >> (b + 1))
         for n in range(PART):
             for s in range(STEPS):
-                at = i32(BEFORE + n * LENGTH + s * SPAN + VECTOR * lane)
+                at = BEFORE + n * LENGTH + s * SPAN + VECTOR * lane
                 if VECTOR == 4:
                     values[4 * s], values[4 * s + 1], values[4 * s + 2], values[4 * s + 3] = load4(states, at)
                 else:
@@ -145,8 +145,8 @@ def _make_scalar_product(config):
                 for j in range(EACH):
                     acc[r] = T(acc[r] + held[r * EACH + j] * values[j])
             gather(acc)
-            if i32(lane & STAY) == 0:
-                sums[i32(i32(warp * LINES + own) * PITCH + before + n)] = acc[0]
+            if lane & STAY == 0:
+                sums[(warp * LINES + own) * PITCH + before + n] = acc[0]
     return fetch, multiply
 
 
@@ -170,17 +170,17 @@ def _make_mma_product(config):
         group of four rows, which spares ldmatrix bank conflicts."""
         if s < STEPS:
             ring, weights, at, unit_count, first, inner, tile, part = places
-            lane = i32(i32(cuda.threadIdx.x) & 31)
-            line, half = i32(lane >> 1), i32(lane & 1)
+            lane = cuda.threadIdx.x & 31
+            line, half = lane >> 1, lane & 1
             if BACK:
-                row, k = i32(tile * 16 + 8 * half), i32(i32(part * STEPS + s) * 16 + line)
+                row, k = tile * 16 + 8 * half, (part * STEPS + s) * 16 + line
             else:
-                row, k = i32(tile * 16 + line), i32(i32(part * STEPS + s) * 16 + 8 * half)
-            gate = i32(row >> UNIT_LOG)
-            unit = i32(first + i32(row & (UNITS - 1)))
+                row, k = tile * 16 + line, (part * STEPS + s) * 16 + 8 * half
+            gate = row >> UNIT_LOG
+            unit = first + (row & (UNITS - 1))
             inside = has(gate, unit, k, unit_count, inner)
-            to = i32(i32(s % RING_STEPS) * TILE + 32 * line + COPY * i32(half ^ i32(i32(line >> 2) & 1)))
-            copy_async16(u32(ring + u32(to)), address(weights, place(at, gate, unit, k, unit_count) if inside else i64(0)), i64(0),
+            to = s % RING_STEPS * TILE + 32 * line + COPY * (half ^ ((line >> 2) & 1))
+            copy_async16(ring + u32(to), address(weights, place(at, gate, unit, k, unit_count) if inside else i64(0)), i64(0),
                          u32(COPY) if inside else u32(0))
         commit_copies()
     bring_first = unrolled(RING_STEPS, bring_step)
@@ -188,59 +188,59 @@ def _make_mma_product(config):
     @device_function
     def fetch_step(s, state):
         held, places = state
-        ring, lane = places[0], i32(i32(cuda.threadIdx.x) & 31)
-        above, right = i32(i32(lane >> 3) & 1), i32(lane >> 4)  # which of the four 8 x 8 the lane's address is of
-        line, half = (i32(i32(lane & 7) + 8 * right), above) if BACK else (i32(i32(lane & 7) + 8 * above), right)
+        ring, lane = places[0], cuda.threadIdx.x & 31
+        above, right = (lane >> 3) & 1, lane >> 4  # which of the four 8 x 8 the lane's address is of
+        line, half = ((lane & 7) + 8 * right, above) if BACK else ((lane & 7) + 8 * above, right)
         arrived()
         cuda.syncwarp()
-        load(held, i32(4 * s), u32(ring + u32(i32(i32(s % RING_STEPS) * TILE + 32 * line + COPY * i32(half ^ i32(i32(line >> 2) & 1))))))
+        load(held, 4 * s, ring + u32(s % RING_STEPS * TILE + 32 * line + COPY * (half ^ ((line >> 2) & 1))))
         cuda.syncwarp()
-        bring_step(i32(s + RING_STEPS), places)
+        bring_step(s + RING_STEPS, places)
     fetch_all = unrolled(STEPS, fetch_step)
 
     @device_function
     def fetch(held, tile, weights, at, unit_count, first, inner):
-        warp = i32(i32(cuda.threadIdx.x) >> 5)
-        ring = u32(shared_address(tile, i32(0)) + u32(i32(warp * BYTES)))
-        places = ring, weights, at, unit_count, first, inner, i32(warp >> SPLIT_LOG), i32(warp & (SPLITS - 1))
+        warp = cuda.threadIdx.x >> 5
+        ring = shared_address(tile, 0) + u32(warp * BYTES)
+        places = ring, weights, at, unit_count, first, inner, warp >> SPLIT_LOG, warp & (SPLITS - 1)
         if not IDLE or warp < WARPS:
-            bring_first(i32(0), places)
-            fetch_all(i32(0), (held, places))
+            bring_first(0, places)
+            fetch_all(0, (held, places))
         cuda.syncthreads()
 
     @device_function
     def multiply_step(s, places):
         acc, held, b, even, odd = places
         for f in range(PAIRS):
-            ldmatrix_x4(b, 0, u32(even + u32(i32(s * 32 + f * (32 * LENGTH)))))
-            mma(acc, 8 * f, held, i32(4 * s), b, 0)
-            mma(acc, 8 * f + 4, held, i32(4 * s), b, 2)
+            ldmatrix_x4(b, 0, even + u32(s * 32 + f * (32 * LENGTH)))
+            mma(acc, 8 * f, held, 4 * s, b, 0)
+            mma(acc, 8 * f + 4, held, 4 * s, b, 2)
         if ODD:
-            ldmatrix_x2(b, 0, u32(odd + u32(i32(s * 32))))
-            mma(acc, i32(8 * PAIRS + 4 * i32(s & (CHAINS - 1))), held, i32(4 * s), b, 0)
+            ldmatrix_x2(b, 0, odd + u32(s * 32))
+            mma(acc, 8 * PAIRS + 4 * (s & (CHAINS - 1)), held, 4 * s, b, 0)
     multiply_all = unrolled(STEPS, multiply_step)
 
     @device_function
     def multiply(held, states, sums, before):
         acc, b = cuda.local.array(ALL_SUMS, T), cuda.local.array(4, u32)
-        lane, warp = i32(i32(cuda.threadIdx.x) & 31), i32(i32(cuda.threadIdx.x) >> 5)
-        tile, part = i32(warp >> SPLIT_LOG), i32(warp & (SPLITS - 1))
+        lane, warp = cuda.threadIdx.x & 31, cuda.threadIdx.x >> 5
+        tile, part = warp >> SPLIT_LOG, warp & (SPLITS - 1)
         if IDLE and warp >= WARPS:
             return
         for j in range(ALL_SUMS):
             acc[j] = T(0)
         # a lane's line of two times eight sequences, or of eight, and its half of 16 elements along k
-        base = u32(shared_address(states, i32(0)) + u32(i32(i32(BEFORE + part * (32 * STEPS)) + 16 * i32(i32(lane >> 3) & 1))))
-        even = u32(base + u32(i32(2 * LENGTH * i32(i32(lane & 7) + 8 * i32(lane >> 4)))))
-        odd = u32(base + u32(i32(2 * LENGTH * i32(16 * PAIRS + i32(lane & 7)))))
-        multiply_all(i32(0), (acc, held, b, even, odd))
+        base = shared_address(states, 0) + u32(BEFORE + part * (32 * STEPS) + 16 * ((lane >> 3) & 1))
+        even = base + u32(2 * LENGTH * ((lane & 7) + 8 * (lane >> 4)))
+        odd = base + u32(2 * LENGTH * (16 * PAIRS + (lane & 7)))
+        multiply_all(0, (acc, held, b, even, odd))
         if CHAINS == 2:
             for j in range(SUMS):
                 acc[j] = T(acc[j] + acc[SUMS + j])
         for f in range(FRAGMENTS):
             for r in range(4):
-                line = i32(part * ROWS + tile * 16 + i32(lane >> 2) + 8 * (r // 2))
-                sums[i32(line * PITCH + before + 8 * f + 2 * i32(lane & 3) + r % 2)] = acc[4 * f + r]
+                line = part * ROWS + tile * 16 + (lane >> 2) + 8 * (r // 2)
+                sums[line * PITCH + before + 8 * f + 2 * (lane & 3) + r % 2] = acc[4 * f + r]
     return fetch, multiply
 
 
@@ -256,18 +256,18 @@ def make_copy(config, half=0):
 
     @device_function
     def clear(tile):
-        for j in range(i32(cuda.threadIdx.x), i32(WORDS), i32(THREADS)):
+        for j in range(cuda.threadIdx.x, WORDS, THREADS):
             tile[j] = ELEMENT(0)
         cuda.syncthreads()
 
     @device_function
     def start(tile, source, first, samples):
-        base = u32(shared_address(tile, i32(0)) + u32(BEFORE))
-        for j in range(i32(cuda.threadIdx.x), i32(COPIES), i32(THREADS)):
+        base = shared_address(tile, 0) + BEFORE
+        for j in range(cuda.threadIdx.x, COPIES, THREADS):
             n, chunk = divide_remainder(j, CHUNKS)
-            inside = i32(first + n) < samples
-            at = i64(i64(i32(first + n)) * WIDTH + i64(i32(chunk * VECTOR))) if inside else i64(0)
-            copy_async16(u32(base + u32(i32(n * LINE + chunk * COPY))), address(source, at), i64(0), u32(COPY) if inside else u32(0))
+            inside = first + n < samples
+            at = i64(first + n) * WIDTH + chunk * VECTOR if inside else i64(0)
+            copy_async16(base + u32(n * LINE + chunk * COPY), address(source, at), i64(0), u32(COPY) if inside else u32(0))
 
     @device_function
     def bring(tile, source, first, samples):
@@ -301,16 +301,16 @@ def make_pairs(config, lengths_given):
 
     @device_function
     def pair(p):
-        j = i32(i32(cuda.threadIdx.x) + p * THREADS)
-        return i32(i32(i32(cuda.blockIdx.x) * UNITS) + i32(j & (UNITS - 1))), i32(i32(i32(cuda.blockIdx.y) * SAMPLES) + i32(j >> LOG))
+        j = cuda.threadIdx.x + p * THREADS
+        return cuda.blockIdx.x * UNITS + (j & (UNITS - 1)), cuda.blockIdx.y * SAMPLES + (j >> LOG)
 
     @device_function
     def ends_of(ends, lengths, steps, samples, units):
         for p in range(PAIRS):
             unit, n = pair(p)
-            ends[p] = i32(-1)
-            if i32(i32(cuda.threadIdx.x) + p * THREADS) < UNITS * SAMPLES and n < samples and unit < units:
-                ends[p] = i32(steps)
+            ends[p] = -1
+            if cuda.threadIdx.x + p * THREADS < UNITS * SAMPLES and n < samples and unit < units:
+                ends[p] = steps
                 if lengths_given:
-                    ends[p] = min(max(i32(lengths[n]), i32(0)), i32(steps))
+                    ends[p] = min(max(lengths[n], 0), steps)
     return pair, ends_of

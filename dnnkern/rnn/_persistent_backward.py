@@ -38,19 +38,19 @@ def backward_kernel(config, kind, inner):
         kept, slots, ends = cuda.local.array(KEPT, T), cuda.local.array(SLOTS_OF, T), cuda.local.array(PAIRS, i32)
         rests, given, dh = cuda.local.array(OF_STATES, T), cuda.local.array(OF_STATES, T), cuda.local.array(OF_STATES, T)
         projection, state_ends = cuda.local.array(W_HELD, HELD_TYPE), cuda.local.array(OF_STATES, i32)
-        group, which = i32(cuda.blockIdx.y), i32(cuda.blockIdx.z)
-        first, n0 = i32(i32(cuda.blockIdx.x) * UNITS), i32(group * SAMPLES)
-        first_state = i32(i32(cuda.blockIdx.x) * STATE_UNITS)
+        group, which = cuda.blockIdx.y, cuda.blockIdx.z
+        first, n0 = cuda.blockIdx.x * UNITS, group * SAMPLES
+        first_state = cuda.blockIdx.x * STATE_UNITS
         w_hh, w_hr = (offsets[6], offsets[7]) if which else (offsets[0], offsets[1])
         gates_at, cells_at, projected_at = (offsets[8], offsets[9], offsets[11]) if which else (offsets[2], offsets[3], offsets[5])
-        H, S, of = i64(units), i64(size), i64(i64(layer) + i64(which))
-        fetch(held, tile, weights, w_hh, size, first_state, i32(INNER))
+        H, S, of = i64(units), i64(size), layer + i64(which)
+        fetch(held, tile, weights, w_hh, size, first_state, INNER)
         if PROJECTED:
             fetch_w(projection, tile, weights, w_hr, units, first, size)
         clear(tile)
-        beyond = i64(i64(cuda.gridDim.z) * i64(samples) * H)  # cells are carried behind the states
-        counter = advance(came, i64(i64(which) * i64(cuda.gridDim.y) + i64(group)))
-        mine, parity = advance(turned, i64(i64(which) * i64(samples) * INNER)), i64(i64(cuda.gridDim.z) * i64(samples) * INNER)
+        beyond = cuda.gridDim.z * i64(samples) * H  # cells are carried behind the states
+        counter = advance(came, which * i64(cuda.gridDim.y) + group)
+        mine, parity = advance(turned, which * i64(samples) * INNER), cuda.gridDim.z * i64(samples) * INNER
         ends_of(ends, lengths, steps, samples, units)
         ends_of_h(state_ends, lengths, steps, samples, size)
         for p in range(OF_STATES):
@@ -58,43 +58,43 @@ def backward_kernel(config, kind, inner):
             rests[p] = T(0)
             if state_ends[p] >= 0:
                 if begin > 0:
-                    rests[p] = carried[i64(i64(i64(which) * i64(samples) + i64(n)) * S + i64(unit))]
+                    rests[p] = carried[(which * i64(samples) + n) * S + unit]
                 elif DHN:
-                    rests[p] = T(load(dhn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8])))
+                    rests[p] = T(load(dhn, of * s[6] + n * s[7] + unit * s[8]))
         for p in range(PAIRS):
             unit, n = pair(p)
             cells[p] = T(0)
             if LSTM and ends[p] >= 0:
                 if begin > 0:
-                    cells[p] = carried[i64(beyond + i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))]
+                    cells[p] = carried[beyond + (which * i64(samples) + n) * H + unit]
                 elif DCN:
-                    cells[p] = T(load(dcn, i64(of * s[9] + i64(n) * s[10] + i64(unit) * s[11])))
+                    cells[p] = T(load(dcn, of * s[9] + n * s[10] + unit * s[11]))
         for turn in range(begin, end):
-            k = i32(steps - 1 - turn)
+            k = steps - 1 - turn
             # what this turn needs of the forward pass is under way while the others finish
             for p in range(OF_STATES):
                 unit, n = pair_of_h(p)
                 if k >= 0 and k < state_ends[p]:
-                    t = i32(state_ends[p] - 1 - k) if which else i32(k)
-                    channel = i64(i64(which) * S + i64(unit))
-                    given[p] = T(load_dy(dy, i64(i64(t) * dy_strides[0] + i64(n) * dy_strides[1] + channel * dy_strides[2])))
+                    t = state_ends[p] - 1 - k if which else k
+                    channel = which * S + unit
+                    given[p] = T(load_dy(dy, t * dy_strides[0] + n * dy_strides[1] + channel * dy_strides[2]))
             for p in range(PAIRS):
                 unit, n = pair(p)
                 if k >= 0 and k < ends[p]:
-                    t = i32(ends[p] - 1 - k) if which else i32(k)
-                    before = i32(t + 1) if which else i32(t - 1)
-                    line, channel = i64(i64(t) * i64(samples) + i64(n)), i64(i64(which) * H + i64(unit))
-                    line_before = i64(i64(before) * i64(samples) + i64(n))
-                    at = i64(gates_at + i64(line * SLOTS_OF) * H + i64(unit))
+                    t = ends[p] - 1 - k if which else k
+                    before = t + 1 if which else t - 1
+                    line, channel = t * i64(samples) + n, which * H + unit
+                    line_before = before * i64(samples) + n
+                    at = gates_at + line * SLOTS_OF * H + unit
                     for g in range(SLOTS_OF):
-                        kept[p * SLOTS_OF + g] = T(load(reserve, i64(at + g * H)))
+                        kept[p * SLOTS_OF + g] = T(load(reserve, at + g * H))
                     old = T(0)
                     if LSTM:
-                        now[p] = T(load(reserve, i64(cells_at + line * H + i64(unit))))
+                        now[p] = T(load(reserve, cells_at + line * H + unit))
                         if k > 0:
-                            old = T(load(reserve, i64(cells_at + line_before * H + i64(unit))))
+                            old = T(load(reserve, cells_at + line_before * H + unit))
                         elif C0:
-                            old = T(load(c0, i64(of * s[3] + i64(n) * s[4] + i64(unit) * s[5])))
+                            old = T(load(c0, of * s[3] + n * s[4] + unit * s[5]))
                     if GRU:
                         if k > 0:
                             old = T(load(y, i64(i64(before) * y_strides[0] + i64(n) * y_strides[1] + channel * y_strides[2])))
@@ -102,10 +102,10 @@ def backward_kernel(config, kind, inner):
                             old = T(load(h0, i64(of * s[0] + i64(n) * s[1] + i64(unit) * s[2])))
                     past[p] = old
             if turn > begin:
-                meet(counter, u32(i32(turn * MEETINGS) * blocks))
+                meet(counter, u32(turn * MEETINGS * blocks))
             if turn > 0:
-                for q in range(i32(0), i32(SAMPLES), i32(PART)):
-                    bring(tile, advance(mine, i64(i64(i32(turn - 1) & 1) * parity)), i32(n0 + q), samples)
+                for q in range(0, SAMPLES, PART):
+                    bring(tile, advance(mine, ((turn - 1) & 1) * parity), n0 + q, samples)
                     multiply(held, tile, products, q)
                     cuda.syncthreads()
             for p in range(OF_STATES):
@@ -114,7 +114,7 @@ def backward_kernel(config, kind, inner):
                 if state_ends[p] >= 0:
                     if turn > 0:
                         for q in range(SPLITS):
-                            rests[p] = T(rests[p] + products[i32(i32(q * ROWS + unit - first_state) * PITCH + i32(n - n0))])
+                            rests[p] = T(rests[p] + products[(q * ROWS + unit - first_state) * PITCH + (n - n0)])
                     if k >= 0 and k < state_ends[p]:
                         dh[p], rests[p] = T(rests[p] + given[p]), T(0)
                         if PROJECTED:
@@ -141,8 +141,8 @@ def backward_kernel(config, kind, inner):
                                 total = T(total + products[i32(i32(q * CELL_ROWS + unit - first) * PITCH + i32(n - n0))])
                         else:
                             total = dh[p]
-                        t = i32(ends[p] - 1 - k) if which else i32(k)
-                        at = i64(gates_at + i64(i64(i64(t) * i64(samples) + i64(n)) * SLOTS_OF) * H + i64(unit))
+                        t = ends[p] - 1 - k if which else k
+                        at = gates_at + (t * i64(samples) + n) * SLOTS_OF * H + unit
                         for g in range(SLOTS_OF):
                             slots[g] = kept[p * SLOTS_OF + g]
                         rest = backward(slots, now[p], past[p], total, cells[p])
@@ -151,24 +151,24 @@ def backward_kernel(config, kind, inner):
                         if GRU:
                             rests[p] = rest
                         for g in range(SLOTS_OF):
-                            store(reserve, i64(at + g * H), slots[g])
-                    to = i64(i64(i64(turn & 1) * parity) + i64(n) * INNER + i64(unit))
+                            store(reserve, at + g * H, slots[g])
+                    to = (turn & 1) * parity + i64(n) * INNER + unit
                     for g in range(GATES_OF):
-                        store(mine, i64(to + g * H), slots[3] if GRU and g == 2 else slots[g])
+                        store(mine, to + g * H, slots[3] if GRU and g == 2 else slots[g])
             if turn + 1 < end:
                 tell(counter)
         for p in range(OF_STATES):
             unit, n = pair_of_h(p)
             if state_ends[p] >= 0:
                 if end <= steps:
-                    carried[i64(i64(i64(which) * i64(samples) + i64(n)) * S + i64(unit))] = rests[p]
+                    carried[(which * i64(samples) + n) * S + unit] = rests[p]
                 else:
-                    store(dh0, i64(of * s[12] + i64(n) * s[13] + i64(unit) * s[14]), rests[p])
+                    store(dh0, of * s[12] + n * s[13] + unit * s[14], rests[p])
         for p in range(PAIRS):
             unit, n = pair(p)
             if LSTM and ends[p] >= 0:
                 if end <= steps:
-                    carried[i64(beyond + i64(i64(which) * i64(samples) + i64(n)) * H + i64(unit))] = cells[p]
+                    carried[beyond + (which * i64(samples) + n) * H + unit] = cells[p]
                 else:
-                    store(dc0, i64(of * s[15] + i64(n) * s[16] + i64(unit) * s[17]), cells[p])
+                    store(dc0, of * s[15] + n * s[16] + unit * s[17], cells[p])
     return rnn_persistent_back

@@ -37,37 +37,37 @@ def forward_kernel(config, kind):
         inputs, ends = cuda.local.array(INPUTS, T), cuda.local.array(PAIRS, i32)
         projection, state_ends = cuda.local.array(STATES, HELD_TYPE), cuda.local.array(OF_STATES, i32)
         kept = cuda.local.array(OF_STATES, T)
-        group, slot = i32(cuda.blockIdx.y), i32(cuda.blockIdx.z)  # the slot of a direction, or of a layer
-        which, more = i32(0) if LAYERS else slot, i64(max(i32(slot - 1), i32(0)))
-        first, n0 = i32(i32(cuda.blockIdx.x) * UNITS), i32(group * SAMPLES)
-        in_weights, in_reserve = i64(more * offsets[16]), i64(more * offsets[17])
+        group, slot = cuda.blockIdx.y, cuda.blockIdx.z  # the slot of a direction, or of a layer
+        which, more = 0 if LAYERS else slot, i64(max(slot - 1, 0))
+        first, n0 = cuda.blockIdx.x * UNITS, group * SAMPLES
+        in_weights, in_reserve = more * offsets[16], more * offsets[17]
         w_hh, w_hr = (offsets[8] + in_weights, offsets[11] + in_weights) if slot else (offsets[0], offsets[3])
         b_ih, b_hh = (offsets[9] + in_weights, offsets[10] + in_weights) if slot else (offsets[1], offsets[2])
         gates_at, cells_at = (offsets[12] + in_reserve, offsets[13] + in_reserve) if slot else (offsets[4], offsets[5])
         hidden_at, projected_at = (offsets[14], offsets[15]) if slot else (offsets[6], offsets[7])
-        H, of = i64(units), i64(i64(layer) + i64(slot))
-        fetch(held, tile, weights, w_hh, units, first, i32(2 * INNER) if LAYERS and slot else i32(INNER))
+        H, of = i64(units), layer + i64(slot)
+        fetch(held, tile, weights, w_hh, units, first, 2 * INNER if LAYERS and slot else INNER)
         if PROJECTED:
             fetch_w(projection, tile, weights, w_hr, size, i32(i32(cuda.blockIdx.x) * STATE_UNITS), units)
         clear(tile)
-        counter = advance(came, i64(i64(slot) * i64(cuda.gridDim.y) + i64(group)))
-        mine, parity = advance(states, i64(i64(slot) * i64(samples) * INNER)), i64(i64(cuda.gridDim.z) * i64(samples) * INNER)
-        counter_below = advance(came, i64(more * i64(cuda.gridDim.y) + i64(group)))
-        below, above = advance(between, i64(more * offsets[18])), advance(between, i64(i64(slot) * offsets[18]))
+        counter = advance(came, slot * i64(cuda.gridDim.y) + group)
+        mine, parity = advance(states, slot * i64(samples) * INNER), cuda.gridDim.z * i64(samples) * INNER
+        counter_below = advance(came, more * cuda.gridDim.y + group)
+        below, above = advance(between, more * offsets[18]), advance(between, slot * offsets[18])
         ends_of(ends, lengths, steps, samples, units)
         for p in range(PAIRS):
             unit, n = pair(p)
             cells[p], last[p] = T(0), T(0)
             if ends[p] >= 0:
-                own = i64(i64(i64(slot) * i64(samples) + i64(n)) * H + i64(unit))
+                own = (slot * i64(samples) + n) * H + unit
                 if begin > 0:
-                    last[p] = T(load(states, i64(i64(i32(begin) & 1) * parity + own)))
+                    last[p] = T(load(states, (begin & 1) * parity + own))
                     if LSTM:
                         cells[p] = carried[own]
                 elif H0 and not PROJECTED:
-                    last[p] = T(load(h0, i64(of * s[0] + i64(n) * s[1] + i64(unit) * s[2])))
+                    last[p] = T(load(h0, of * s[0] + n * s[1] + unit * s[2]))
                 if C0 and begin == 0:
-                    cells[p] = T(load(c0, i64(of * s[3] + i64(n) * s[4] + i64(unit) * s[5])))
+                    cells[p] = T(load(c0, of * s[3] + n * s[4] + unit * s[5]))
         if PROJECTED:
             ends_of_h(state_ends, lengths, steps, samples, size)
             for p in range(OF_STATES):
@@ -80,36 +80,36 @@ def forward_kernel(config, kind):
             for p in range(PAIRS):
                 unit, n = pair(p)
                 if step < ends[p]:
-                    t = i32(ends[p] - 1 - step) if which else i32(step)
-                    at = i64(i64(which) * sums_strides[0] + i64(t) * sums_strides[1] + i64(n) * sums_strides[2] + i64(unit))
+                    t = ends[p] - 1 - step if which else step
+                    at = which * sums_strides[0] + t * sums_strides[1] + n * sums_strides[2] + unit
                     for g in range(GATES_OF):
                         value = T(0)
                         if LINEAR and not (LAYERS and slot):
-                            value = sums[i64(at + g * H)]
+                            value = sums[at + g * H]
                         if SKIP:
                             value = T(load(x, i64(i64(t) * x_strides[0] + i64(n) * x_strides[1] + i64(unit) * x_strides[2])))
                         if FIRST_BIAS:
-                            value = T(value + T(load(weights, i64(b_ih + g * H + i64(unit)))))
+                            value = T(value + T(load(weights, b_ih + g * H + unit)))
                         inputs[p * GATES_OF + g] = value
             if step > begin:
-                meet(counter, u32(i32(step * MEETINGS) * blocks))
+                meet(counter, u32(step * MEETINGS * blocks))
             if LAYERS and slot:
-                meet(counter_below, u32(i32(step + 1) * blocks))
-            for q in range(i32(0), i32(SAMPLES), i32(PART)):
+                meet(counter_below, u32((step + 1) * blocks))
+            for q in range(0, SAMPLES, PART):
                 if LAYERS and slot:
-                    start_below(tile, advance(below, i64(i64(step) * i64(samples) * H)), i32(n0 + q), samples)
-                bring(tile, advance(mine, i64(i64(i32(step) & 1) * parity)), i32(n0 + q), samples)
+                    start_below(tile, advance(below, step * i64(samples) * H), n0 + q, samples)
+                bring(tile, advance(mine, (step & 1) * parity), n0 + q, samples)
                 multiply(held, tile, products, q)
                 cuda.syncthreads()
-            target = advance(mine, i64(i64(i32(step + 1) & 1) * parity))
+            target = advance(mine, ((step + 1) & 1) * parity)
             for p in range(PAIRS):
                 unit, n = pair(p)
-                unit_here, sample = i32(unit - first), i32(n - n0)
+                unit_here, sample = unit - first, n - n0
                 if ends[p] >= 0:
                     has = step < ends[p]
-                    t = i32(ends[p] - 1 - step) if which and has else i32(step)
-                    line = i64(i64(t) * i64(samples) + i64(n))
-                    to = i64(i64(t) * y_strides[0] + i64(n) * y_strides[1] + i64(i64(which) * H + i64(unit)) * y_strides[2])
+                    t = ends[p] - 1 - step if which and has else step
+                    line = t * i64(samples) + n
+                    to = t * y_strides[0] + n * y_strides[1] + (which * H + unit) * y_strides[2]
                     h = T(0)
                     for g in range(SLOTS_OF):
                         slots[g] = T(0)
@@ -118,13 +118,13 @@ def forward_kernel(config, kind):
                         for g in range(GATES_OF):
                             half, below_n = T(0), T(0)
                             for q in range(SPLITS):
-                                row = i32(q * ROWS + g * UNITS + unit_here)
+                                row = q * ROWS + g * UNITS + unit_here
                                 if SPLIT_N and g == 2:
-                                    below_n = T(below_n + products[i32(row * PITCH + sample)])
-                                    row = i32(row + UNITS)
-                                half = T(half + products[i32(row * PITCH + sample)])
+                                    below_n = T(below_n + products[row * PITCH + sample])
+                                    row = row + UNITS
+                                half = T(half + products[row * PITCH + sample])
                             if SECOND_BIAS:
-                                half = T(half + T(load(weights, i64(b_hh + g * H + i64(unit)))))
+                                half = T(half + T(load(weights, b_hh + g * H + unit)))
                             if GRU and g == 2:
                                 slots[2] = T(inputs[p * GATES_OF + 2] + below_n)
                                 slots[3] = half
@@ -139,17 +139,17 @@ def forward_kernel(config, kind):
                             store(reserve, i64(hidden_at + line * H + i64(unit)), h)
                     else:
                         if LAYERS and slot < LAYERS - 1:
-                            store(above, i64(line * H + i64(unit)), h)
+                            store(above, line * H + unit, h)
                         else:
                             store(y, to, h)
                         if has:
                             last[p] = T(widen(narrow(h)))
-                        store(target, i64(i64(n) * INNER + i64(unit)), last[p])
+                        store(target, i64(n) * INNER + unit, last[p])
                     if TRAINING:
                         for g in range(SLOTS_OF):
-                            store(reserve, i64(gates_at + i64(line * SLOTS_OF + g) * H + i64(unit)), slots[g])
+                            store(reserve, gates_at + (line * SLOTS_OF + g) * H + unit, slots[g])
                         if LSTM:
-                            store(reserve, i64(cells_at + line * H + i64(unit)), state)
+                            store(reserve, cells_at + line * H + unit, state)
             if PROJECTED:
                 tell(counter)
                 meet(counter, u32(i32(2 * step + 1) * blocks))
@@ -179,12 +179,12 @@ def forward_kernel(config, kind):
             unit, n = pair(p)
             if ends[p] >= 0 and end < steps:
                 if LSTM:
-                    carried[i64(i64(i64(slot) * i64(samples) + i64(n)) * H + i64(unit))] = cells[p]
+                    carried[(slot * i64(samples) + n) * H + unit] = cells[p]
             elif ends[p] >= 0:
                 if not PROJECTED:
-                    store(hn, i64(of * s[6] + i64(n) * s[7] + i64(unit) * s[8]), last[p])
+                    store(hn, of * s[6] + n * s[7] + unit * s[8], last[p])
                 if LSTM:
-                    store(cn, i64(of * s[9] + i64(n) * s[10] + i64(unit) * s[11]), cells[p])
+                    store(cn, of * s[9] + n * s[10] + unit * s[11], cells[p])
         if PROJECTED:
             for p in range(OF_STATES):
                 unit, n = pair_of_h(p)

@@ -58,13 +58,13 @@ def cell_kernel(kind, inner):
     @jit(launch_bounds=(THREADS, 4))
     def rnn_cells_back(dy, rests, products, cells, turned, y, h0, c0, lengths, reserve, elements, units, samples, unit_count, steps, k,
                        layer, first, dy_strides, y_strides, s, offsets):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < elements:
             row, j = divide_remainder(i, units)
             which, n = divide_remainder(row, samples)
-            length = i32(steps)
+            length = steps
             if LENGTHS:
-                length = min(max(i32(lengths[n]), i32(0)), length)
+                length = min(max(lengths[n], 0), length)
             H, has = i64(unit_count), k < length
             total = T(0)
             if PROJECTED:
@@ -73,27 +73,27 @@ def cell_kernel(kind, inner):
                 total = rests[i]
                 if not first:
                     total = T(total + products[i])
-            to = i64(i64(row) * GATES_OF * H + i64(j))
+            to = i64(row) * GATES_OF * H + j
             if has:
                 kept = cuda.local.array(SLOTS_OF, T)
-                t = i32(length - 1 - k) if which else i32(k)
-                before = i32(t + 1) if which else i32(t - 1)
+                t = length - 1 - k if which else k
+                before = t + 1 if which else t - 1
                 gates_at, cells_at = (offsets[2], offsets[3]) if which else (offsets[0], offsets[1])
-                line, channel = i64(i64(t) * i64(samples[0]) + i64(n)), i64(i64(which) * H + i64(j))
-                line_before = i64(i64(before) * i64(samples[0]) + i64(n))
+                line, channel = t * i64(samples[0]) + n, which * H + j
+                line_before = before * i64(samples[0]) + n
                 if not PROJECTED:
-                    total = T(total + T(load_dy(dy, i64(i64(t) * dy_strides[0] + i64(n) * dy_strides[1] + channel * dy_strides[2]))))
-                gates_at = i64(gates_at + line * SLOTS_OF * H + i64(j))
+                    total = T(total + T(load_dy(dy, t * dy_strides[0] + n * dy_strides[1] + channel * dy_strides[2])))
+                gates_at = gates_at + line * SLOTS_OF * H + j
                 for g in range(SLOTS_OF):
-                    kept[g] = T(load(reserve, i64(gates_at + g * H)))
+                    kept[g] = T(load(reserve, gates_at + g * H))
                 d_state, state, old = T(0), T(0), T(0)
-                of = i64(i64(layer) + i64(which))
+                of = layer + i64(which)
                 if LSTM:
-                    d_state, state = cells[i], T(load(reserve, i64(cells_at + line * H + i64(j))))
+                    d_state, state = cells[i], T(load(reserve, cells_at + line * H + j))
                     if k > 0:
-                        old = T(load(reserve, i64(cells_at + line_before * H + i64(j))))
+                        old = T(load(reserve, cells_at + line_before * H + j))
                     elif C0:
-                        old = T(load(c0, i64(of * s[3] + i64(n) * s[4] + i64(j) * s[5])))
+                        old = T(load(c0, of * s[3] + n * s[4] + j * s[5]))
                 if GRU:
                     if k > 0:
                         old = T(load(y, i64(i64(before) * y_strides[0] + i64(n) * y_strides[1] + channel * y_strides[2])))
@@ -101,16 +101,16 @@ def cell_kernel(kind, inner):
                         old = T(load(h0, i64(of * s[0] + i64(n) * s[1] + i64(j) * s[2])))
                 rest = backward(kept, state, old, total, d_state)
                 for g in range(SLOTS_OF):
-                    store(reserve, i64(gates_at + g * H), kept[g])
+                    store(reserve, gates_at + g * H, kept[g])
                 for g in range(GATES_OF):
-                    store(turned, i64(to + g * H), kept[3] if GRU and g == 2 else kept[g])
+                    store(turned, to + g * H, kept[3] if GRU and g == 2 else kept[g])
                 if LSTM:
                     cells[i] = rest
                 if not PROJECTED:
                     rests[i] = rest if GRU else T(0)
             else:
                 for g in range(GATES_OF):
-                    store(turned, i64(to + g * H), T(0))
+                    store(turned, to + g * H, T(0))
                 if not PROJECTED:
                     rests[i] = total
     return rnn_cells_back
@@ -122,7 +122,7 @@ def last_kernel(compute):
 
     @jit(launch_bounds=THREADS)
     def rnn_rests(rests, products, elements):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < elements:
             rests[i] = rests[i] + products[i]
     return rnn_rests
@@ -156,7 +156,7 @@ def kept_kernel(dtype, compute):
 
     @jit(launch_bounds=THREADS)
     def rnn_dropped_back(dx, kept, elements, factor):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < elements:
             dx[i] = T(dx[i] * factor) if load(kept, i64(i)) > T(0) else T(0)
     return rnn_dropped_back

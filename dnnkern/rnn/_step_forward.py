@@ -28,34 +28,34 @@ def cell_kernel(kind):
     @jit(launch_bounds=(THREADS, 4))
     def rnn_cells(sums, products, x, weights, states, cells, hidden, y, lengths, reserve, elements, units, samples, unit_count, steps, k,
                   sums_strides, x_strides, y_strides, offsets):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < elements:
             row, j = divide_remainder(i, units)
             which, n = divide_remainder(row, samples)
-            length = i32(steps)
+            length = steps
             if LENGTHS:
-                length = min(max(i32(lengths[n]), i32(0)), length)
+                length = min(max(lengths[n], 0), length)
             has = k < length
-            t = i32(length - 1 - k) if which and has else i32(k)
+            t = length - 1 - k if which and has else k
             b_ih, b_hh = (offsets[5], offsets[6]) if which else (offsets[0], offsets[1])
             gates_at, cells_at, hidden_at = (offsets[7], offsets[8], offsets[9]) if which else (offsets[2], offsets[3], offsets[4])
-            line, H = i64(i64(t) * i64(samples[0]) + i64(n)), i64(unit_count)
-            gates_at = i64(gates_at + line * SLOTS_OF * H + i64(j))
-            to = i64(i64(t) * y_strides[0] + i64(n) * y_strides[1] + i64(which) * i64(units[0]) * y_strides[2] + i64(j) * y_strides[2])
+            line, H = t * i64(samples[0]) + n, i64(unit_count)
+            gates_at = gates_at + line * SLOTS_OF * H + j
+            to = t * y_strides[0] + n * y_strides[1] + which * i64(units[0]) * y_strides[2] + j * y_strides[2]
             if has:
                 slots = cuda.local.array(SLOTS_OF, T)
-                at = i64(i64(which) * sums_strides[0] + i64(t) * sums_strides[1] + i64(n) * sums_strides[2] + i64(j))
-                second = i64(i64(row) * GATES_OF * H + i64(j))
+                at = which * sums_strides[0] + t * sums_strides[1] + n * sums_strides[2] + j
+                second = i64(row) * GATES_OF * H + j
                 for g in range(GATES_OF):
-                    first, half = T(0), products[i64(second + g * H)]
+                    first, half = T(0), products[second + g * H]
                     if LINEAR:
-                        first = sums[i64(at + g * H)]
+                        first = sums[at + g * H]
                     if SKIP:
                         first = T(load(x, i64(i64(t) * x_strides[0] + i64(n) * x_strides[1] + i64(j) * x_strides[2])))
                     if FIRST_BIAS:
-                        first = T(first + T(load(weights, i64(b_ih + g * H + i64(j)))))
+                        first = T(first + T(load(weights, b_ih + g * H + j)))
                     if SECOND_BIAS:
-                        half = T(half + T(load(weights, i64(b_hh + g * H + i64(j)))))
+                        half = T(half + T(load(weights, b_hh + g * H + j)))
                     if GRU and g == 2:
                         slots[2] = first
                         slots[3] = half
@@ -67,9 +67,9 @@ def cell_kernel(kind):
                     cells[i] = state
                 if TRAINING:
                     for g in range(SLOTS_OF):
-                        store(reserve, i64(gates_at + g * H), slots[g])
+                        store(reserve, gates_at + g * H, slots[g])
                     if LSTM:
-                        store(reserve, i64(cells_at + line * H + i64(j)), state)
+                        store(reserve, cells_at + line * H + j, state)
                     if PROJECTED:
                         store(reserve, i64(hidden_at + line * H + i64(j)), h)
                 if PROJECTED:
@@ -80,9 +80,9 @@ def cell_kernel(kind):
             else:
                 if TRAINING:
                     for g in range(SLOTS_OF):
-                        store(reserve, i64(gates_at + g * H), T(0))
+                        store(reserve, gates_at + g * H, T(0))
                     if LSTM:
-                        store(reserve, i64(cells_at + line * H + i64(j)), T(0))
+                        store(reserve, cells_at + line * H + j, T(0))
                     if PROJECTED:
                         store(reserve, i64(hidden_at + line * H + i64(j)), T(0))
                 if PROJECTED:

@@ -4,7 +4,7 @@ Two directions are one launch everywhere: their states lie behind each other, an
 """
 import functools
 
-from ..device import cuda, i32, i64, jit
+from ..device import cuda, jit
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..host.launch import Argument, Launch
@@ -121,13 +121,13 @@ def inputs_kernel(dtype, dropped, lengths_given):
 
     @jit(launch_bounds=THREADS)
     def rnn_inputs(x, kept, lengths, y, elements, size, samples, strides, factor):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < elements:
             row, c = divide_remainder(i, size)
             t, n = divide_remainder(row, samples)
             value = T(0)
             if not lengths_given or t < lengths[n]:
-                value = T(load(x, i64(i64(t) * strides[0] + i64(n) * strides[1] + i64(c) * strides[2])))
+                value = T(load(x, t * strides[0] + n * strides[1] + c * strides[2]))
             if dropped:
                 value = T(value * factor) if load(kept, i) > T(0) else T(0)
             store(y, i, value)
@@ -160,19 +160,19 @@ def before_kernel(dtype, lengths_given, h0_given):
 
     @jit(launch_bounds=THREADS)
     def rnn_states_before(y, h0, lengths, out, elements, size, samples, steps, backwards, strides, h0_strides):
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < elements:
             row, c = divide_remainder(i, size)
             t, n = divide_remainder(row, samples)
-            length = i32(steps)
+            length = steps
             if lengths_given:
-                length = min(i32(lengths[n]), length)
-            value, before = T(0), i32(t + 1) if backwards else i32(t - 1)
+                length = min(lengths[n], length)
+            value, before = T(0), t + 1 if backwards else t - 1
             if t < length:
                 if before >= 0 and before < length:
-                    value = T(load(y, i64(i64(before) * strides[0] + i64(n) * strides[1] + i64(c) * strides[2])))
+                    value = T(load(y, before * strides[0] + n * strides[1] + c * strides[2]))
                 elif h0_given:
-                    value = T(load(h0, i64(i64(n) * h0_strides[1] + i64(c) * h0_strides[2])))
+                    value = T(load(h0, n * h0_strides[1] + c * h0_strides[2]))
             store(out, i, value)
     return rnn_states_before
 

@@ -197,7 +197,7 @@ def forward_kernel(config):
 
         @device_function
         def combine(m, total, scratch, slots):
-            m, total = merge(m, total, Real(0), scratch, i32(0))
+            m, total = merge(m, total, Real(0), scratch, 0)
             if CLUSTER > 1:
                 cluster_wait()
                 m, total = exchange(m, total, Real(0), slots)
@@ -213,15 +213,15 @@ def forward_kernel(config):
         values = cuda.local.array(E, Real)
         rest = cuda.local.array(REST, Real)
         offsets = cuda.local.array(2, i64)
-        thread = i32(cuda.threadIdx.x)
-        lane = i32(thread & i32(LANES - 1))
-        row = i32(i32(cuda.blockIdx.x) * i32(ROWS) + i32(thread >> LOG))
+        thread = cuda.threadIdx.x
+        lane = thread & (LANES - 1)
+        row = cuda.blockIdx.x * ROWS + (thread >> LOG)
         if CLUSTER > 1:
-            row = i32(i32(cuda.blockIdx.x) >> CLUSTER_LOG)
-            lane = i32(lane + i32(cluster_rank()) * i32(LANES))
+            row = cuda.blockIdx.x >> CLUSTER_LOG
+            lane = lane + cluster_rank() * LANES
             cluster_arrive_relaxed()
-        n = i32(length) if row < rows else i32(0)
-        places(row if row < rows else i32(0), divisors, strides, offsets)
+        n = length if row < rows else 0
+        places(row if row < rows else 0, divisors, strides, offsets)
         x, y = advance(x, offsets[0]), advance(y, offsets[1])
         head, units = span(x, n)
         base, count = u32(0), i32(0)
@@ -306,7 +306,7 @@ def backward_kernel(config):
 
         @device_function
         def combine(total, scratch, slots):
-            total = in_block(total, scratch, i32(0))
+            total = in_block(total, scratch, 0)
             if CLUSTER > 1:
                 cluster_wait()
                 total, _ = exchange(total, total, Real(0), slots)
@@ -320,15 +320,15 @@ def backward_kernel(config):
         values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
         rest, rest2 = cuda.local.array(REST, Real), cuda.local.array(REST, Real)
         offsets = cuda.local.array(3, i64)
-        thread = i32(cuda.threadIdx.x)
-        lane = i32(thread & i32(LANES - 1))
-        row = i32(i32(cuda.blockIdx.x) * i32(ROWS) + i32(thread >> LOG))
+        thread = cuda.threadIdx.x
+        lane = thread & (LANES - 1)
+        row = cuda.blockIdx.x * ROWS + (thread >> LOG)
         if CLUSTER > 1:
-            row = i32(i32(cuda.blockIdx.x) >> CLUSTER_LOG)
-            lane = i32(lane + i32(cluster_rank()) * i32(LANES))
+            row = cuda.blockIdx.x >> CLUSTER_LOG
+            lane = lane + cluster_rank() * LANES
             cluster_arrive_relaxed()
-        n = i32(length) if row < rows else i32(0)
-        places(row if row < rows else i32(0), divisors, strides, offsets)
+        n = length if row < rows else 0
+        places(row if row < rows else 0, divisors, strides, offsets)
         dy, y, dx = advance(dy, offsets[0]), advance(y, offsets[1]), advance(dx, offsets[2])
         head, units = span(dy, n)
         load(a, dy, head, units, lane, dy_step)

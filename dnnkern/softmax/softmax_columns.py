@@ -9,7 +9,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, jit, u32
+from ..device import cuda, device_function, i64, jit, u32
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -151,8 +151,8 @@ def forward_kernel(config):
     @device_function
     def fetch(words, x, first, length, step):
         for k in range(HELD):
-            at = i32(first + k * HEIGHT)
-            read(words, k, advance(x, i64(i64(at) * step)), i32(0), i64(1), at < length)
+            at = first + k * HEIGHT
+            read(words, k, advance(x, at * step), 0, i64(1), at < length)
 
     @jit(launch_bounds=(THREADS, 2))
     def softmax_fwd_columns(x, y, length, batches, groups, across, x_step, y_step, divisors, strides):
@@ -161,24 +161,24 @@ def forward_kernel(config):
         values, low = cuda.local.array(E, Real), cuda.local.array(E, Real)
         m, total = cuda.local.array(E, Real), cuda.local.array(E, Real)
         offsets = cuda.local.array(2, i64)
-        thread = i32(cuda.threadIdx.x)
-        across_thread, down = i32(thread & i32(WIDTH - 1)), i32(thread >> LOG)
-        batch, part = divide_remainder(i32(cuda.blockIdx.x), across)
-        group = i32(part * WIDTH + across_thread)
-        n = i32(length) if group < groups else i32(0)
+        thread = cuda.threadIdx.x
+        across_thread, down = thread & (WIDTH - 1), thread >> LOG
+        batch, part = divide_remainder(cuda.blockIdx.x, across)
+        group = part * WIDTH + across_thread
+        n = length if group < groups else 0
         places(batch, divisors, strides, offsets)
-        column = i64(i64(group if n > 0 else i32(0)) * E)
-        x, y = advance(x, i64(offsets[0] + column)), advance(y, i64(offsets[1] + column))
+        column = i64(group if n > 0 else 0) * E
+        x, y = advance(x, offsets[0] + column), advance(y, offsets[1] + column)
         for e in range(E):
             m[e] = Real(NOTHING)
             total[e] = Real(0)
         for b in range(1 if WHOLE else batches):
-            first = i32(down + i32(b) * i32(STEP))
+            first = down + b * STEP
             fetch(words, x, first, n, x_step)
             for e in range(E):
                 low[e] = m[e]
             for k in range(HELD):
-                if i32(first + k * HEIGHT) < n:
+                if first + k * HEIGHT < n:
                     unpack(values, words, k)
                     for e in range(E):
                         m[e] = maximum(m[e], values[e])
@@ -188,41 +188,41 @@ def forward_kernel(config):
                 low[e] = now
             hold(words)
             for k in range(HELD):
-                if i32(first + k * HEIGHT) < n:
+                if first + k * HEIGHT < n:
                     unpack(values, words, k)
                     for e in range(E):
                         total[e] = Real(total[e] + power(Real(values[e] - low[e])))
         if HEIGHT > 1:
             for e in range(E):
-                at = i32(down * SPAN + e * WIDTH + across_thread)
+                at = down * SPAN + e * WIDTH + across_thread
                 maxima[at] = m[e]
                 sums[at] = total[e]
             cuda.syncthreads()
             for e in range(E):
-                at = i32(e * WIDTH + across_thread)
+                at = e * WIDTH + across_thread
                 top = maxima[at]
                 for k in range(1, HEIGHT):
-                    top = maximum(top, maxima[i32(at + k * SPAN)])
+                    top = maximum(top, maxima[at + k * SPAN])
                 base, whole = shift(top), Real(0)
                 for k in range(HEIGHT):
-                    whole = Real(whole + sums[i32(at + k * SPAN)] * power(Real(maxima[i32(at + k * SPAN)] - base)))
+                    whole = Real(whole + sums[at + k * SPAN] * power(Real(maxima[at + k * SPAN] - base)))
                 m[e] = top
                 total[e] = whole
         for e in range(E):
             total[e] = finish(total[e])
         hold(words)
         for b in range(1 if WHOLE else batches):
-            first = i32(down + i32(b) * i32(STEP))
+            first = down + b * STEP
             if not WHOLE:
                 fetch(words, x, first, n, x_step)
             for k in range(HELD):
-                at = i32(first + k * HEIGHT)
+                at = first + k * HEIGHT
                 if at < n:
                     unpack(values, words, k)
                     for e in range(E):
                         values[e] = result(values[e], m[e], total[e])
                     pack(words, k, values)
-                    write(advance(y, i64(i64(at) * y_step)), i32(0), i64(1), words, k)
+                    write(advance(y, at * y_step), 0, i64(1), words, k)
     return softmax_fwd_columns
 
 
@@ -242,9 +242,9 @@ def backward_kernel(config):
     @device_function
     def fetch(a, b, dy, y, first, length, dy_step, y_step):
         for k in range(HELD):
-            at = i32(first + k * HEIGHT)
-            read(a, k, advance(dy, i64(i64(at) * dy_step)), i32(0), i64(1), at < length)
-            read(b, k, advance(y, i64(i64(at) * y_step)), i32(0), i64(1), at < length)
+            at = first + k * HEIGHT
+            read(a, k, advance(dy, at * dy_step), 0, i64(1), at < length)
+            read(b, k, advance(y, at * y_step), 0, i64(1), at < length)
 
     @jit(launch_bounds=(THREADS, 2))
     def softmax_bwd_columns(dy, y, dx, length, batches, groups, across, dy_step, y_step, dx_step, divisors, strides):
@@ -252,19 +252,19 @@ def backward_kernel(config):
         a, b = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
         values, others, total = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
         offsets = cuda.local.array(3, i64)
-        thread = i32(cuda.threadIdx.x)
-        across_thread, down = i32(thread & i32(WIDTH - 1)), i32(thread >> LOG)
-        batch, part = divide_remainder(i32(cuda.blockIdx.x), across)
-        group = i32(part * WIDTH + across_thread)
-        n = i32(length) if group < groups else i32(0)
+        thread = cuda.threadIdx.x
+        across_thread, down = thread & (WIDTH - 1), thread >> LOG
+        batch, part = divide_remainder(cuda.blockIdx.x, across)
+        group = part * WIDTH + across_thread
+        n = length if group < groups else 0
         places(batch, divisors, strides, offsets)
-        column = i64(i64(group if n > 0 else i32(0)) * E)
-        dy, y = advance(dy, i64(offsets[0] + column)), advance(y, i64(offsets[1] + column))
-        dx = advance(dx, i64(offsets[2] + column))
+        column = i64(group if n > 0 else 0) * E
+        dy, y = advance(dy, offsets[0] + column), advance(y, offsets[1] + column)
+        dx = advance(dx, offsets[2] + column)
         for e in range(E):
             total[e] = Real(0)
         for k in range(1 if WHOLE else batches):
-            fetch(a, b, dy, y, i32(down + i32(k) * i32(STEP)), n, dy_step, y_step)
+            fetch(a, b, dy, y, down + k * STEP, n, dy_step, y_step)
             for c in range(HELD):
                 unpack(values, a, c)
                 unpack(others, b, c)
@@ -272,28 +272,28 @@ def backward_kernel(config):
                     total[e] = Real(total[e] + product(values[e], others[e]))
         if HEIGHT > 1:
             for e in range(E):
-                sums[i32(down * SPAN + e * WIDTH + across_thread)] = total[e]
+                sums[down * SPAN + e * WIDTH + across_thread] = total[e]
             cuda.syncthreads()
             for e in range(E):
                 whole = Real(0)
                 for k in range(HEIGHT):
-                    whole = Real(whole + sums[i32(k * SPAN + e * WIDTH + across_thread)])
+                    whole = Real(whole + sums[k * SPAN + e * WIDTH + across_thread])
                 total[e] = whole
         hold(a)
         hold(b)
         for k in range(1 if WHOLE else batches):
-            first = i32(down + i32(k) * i32(STEP))
+            first = down + k * STEP
             if not WHOLE:
                 fetch(a, b, dy, y, first, n, dy_step, y_step)
             for c in range(HELD):
-                at = i32(first + c * HEIGHT)
+                at = first + c * HEIGHT
                 if at < n:
                     unpack(values, a, c)
                     unpack(others, b, c)
                     for e in range(E):
                         values[e] = gradient(values[e], others[e], total[e])
                     pack(a, c, values)
-                    write(advance(dx, i64(i64(at) * dx_step)), i32(0), i64(1), a, c)
+                    write(advance(dx, at * dx_step), 0, i64(1), a, c)
     return softmax_bwd_columns
 
 

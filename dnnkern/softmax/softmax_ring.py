@@ -154,59 +154,59 @@ def kernel(config):
         slots, landed, met = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
         words, part, sums = cuda.local.array(WORDS, u32), cuda.local.array(4, u32), cuda.local.array(SENT, Real)
         values, others, offsets = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(ARRAYS, i64)
-        thread, rank = i32(cuda.threadIdx.x), i32(cluster_rank())
-        first, stride = i32(i32(cuda.blockIdx.x) >> CLUSTER_LOG), i32(step * i32(ROWS))
-        begin = i32(rank * share)
-        count = i32(min(max(i32(units - begin), i32(0)), i32(share)))
-        mine = i32(0)
+        thread, rank = cuda.threadIdx.x, cluster_rank()
+        first, stride = cuda.blockIdx.x >> CLUSTER_LOG, step * ROWS
+        begin = rank * share
+        count = min(max(units - begin, 0), share)
+        mine = 0
         for c in range(UNITS):
-            mine = i32(c + 1) if i32(thread + c * BLOCK) < count else mine
+            mine = c + 1 if thread + c * BLOCK < count else mine
         prepare(landed, met)
-        base = u32(shared_address(dynamic, i32(0)))
-        corner = u32(base + u32(16) * u32(thread))
+        base = shared_address(dynamic, 0)
+        corner = base + 16 * u32(thread)
         if thread == LAST:
             for s in range(STAGES):
-                start(base, landed, i32(s), a, b, i32(first + s * stride), step, rows, begin, count, divisors, strides, offsets)
+                start(base, landed, s, a, b, first + s * stride, step, rows, begin, count, divisors, strides, offsets)
         cluster_wait()
         row, here, last, free, parity = first, i32(0), i32(0), i32(0), u32(0)
-        for turn in range(i32(steps + 1)):
-            was = u32(corner + u32(last) * u32(STAGE))
+        for turn in range(steps + 1):
+            was = corner + u32(last) * STAGE
             if row < rows:
                 if WHOLE or count > 0:
                     mbarrier_wait(shared_address(landed, here), parity)
-                at, half = u32(corner + u32(here) * u32(STAGE)), i32(i32(turn & i32(1)) * i32(HALF))
+                at, half = corner + u32(here) * STAGE, (turn & 1) * HALF
                 for k in range(ROWS):
                     m, total = Real(NOTHING), Real(0)
-                    if ROWS == 1 or i32(row + k * step) < rows:
+                    if ROWS == 1 or row + k * step < rows:
                         if FORWARD:
                             m, total = maximum_and_sum(words, values, at, k, mine)
                         else:
                             total = sum_of_products(part, values, others, at, k, mine)
-                    if i32(thread & 31) == 0:
-                        place = i32(half + VALUES * (WARPS * k) + VALUES * i32(thread >> 5))
+                    if thread & 31 == 0:
+                        place = half + VALUES * (WARPS * k) + VALUES * (thread >> 5)
                         scratch[place] = total
                         if FORWARD:
-                            scratch[i32(place + 1)] = m
+                            scratch[place + 1] = m
                 cuda.syncthreads()
                 if thread == LAST and turn >= 2:
-                    start(base, landed, free, a, b, i32(row + (STAGES - 2) * stride), step, rows, begin, count, divisors, strides, offsets)
+                    start(base, landed, free, a, b, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides, offsets)
                 if thread < 32:
                     for k in range(ROWS):
-                        place = i32(half + VALUES * (WARPS * k) + VALUES * i32(thread & i32(WARPS - 1)))
-                        m, total = in_block(scratch[i32(place + 1)] if FORWARD else Real(0), scratch[place])
+                        place = half + VALUES * (WARPS * k) + VALUES * (thread & (WARPS - 1))
+                        m, total = in_block(scratch[place + 1] if FORWARD else Real(0), scratch[place])
                         sums[k * VALUES] = total
                         if FORWARD:
                             sums[k * VALUES + 1] = m
-                    send(sums, slots, met, i32(turn))
-            if turn > 0 and i32(row - stride) < rows:
-                place = i32(wait(met, i32(turn - 1)) + i32(thread & i32(CLUSTER - 1)) * i32(SENT))
+                    send(sums, slots, met, turn)
+            if turn > 0 and row - stride < rows:
+                place = wait(met, turn - 1) + (thread & (CLUSTER - 1)) * SENT
                 for k in range(ROWS):
-                    line = i32(i32(row - stride) + k * step)
+                    line = row - stride + k * step
                     if ROWS == 1 or line < rows:
-                        m, total = in_cluster(slots[i32(place + k * VALUES + 1)] if FORWARD else Real(0), slots[i32(place + k * VALUES)])
+                        m, total = in_cluster(slots[place + k * VALUES + 1] if FORWARD else Real(0), slots[place + k * VALUES])
                         z = finish(total) if FORWARD else total
                         places(line, divisors, strides, offsets)
-                        q = as_u32(advance(out, i64(offsets[OUT] + i64(begin) * i64(E))))
+                        q = as_u32(advance(out, offsets[OUT] + begin * i64(E)))
                         for c in range(UNITS):
                             if WHOLE or c < mine:
                                 fetch(part, 0, was, k, 0, c)
@@ -220,10 +220,10 @@ def kernel(config):
                                     for e in range(E):
                                         values[e] = gradient(values[e], others[e], z)
                                 pack(part, 0, values)
-                                store4_from(q, i32(4 * i32(thread + c * BLOCK)), part, 0)
-            row, free, last, here = i32(row + stride), last, here, i32(here + 1)
-            if here == i32(STAGES):
-                here, parity = i32(0), u32(parity ^ u32(1))
+                                store4_from(q, 4 * (thread + c * BLOCK), part, 0)
+            row, free, last, here = row + stride, last, here, here + 1
+            if here == STAGES:
+                here, parity = i32(0), parity ^ 1
         leave()
     return softmax_ring
 

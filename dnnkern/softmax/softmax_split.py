@@ -102,8 +102,8 @@ def sum_kernel(config):
             scratch = cuda.shared.array(SCRATCH, Real)
             words, values = cuda.local.array(WORDS, u32), cuda.local.array(E, Real)
             rest, offsets = cuda.local.array(REST, Real), cuda.local.array(2, i64)
-            lane = i32(cuda.threadIdx.x)
-            number, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
+            lane = cuda.threadIdx.x
+            number, piece = divide_remainder(cuda.blockIdx.x, pieces)
             places(number, divisors, strides, offsets)
             x = advance(x, offsets[0])
             head, units = span(x, length)
@@ -114,8 +114,8 @@ def sum_kernel(config):
                     m = maximum(m, rest[k])
                 for k in range(SINGLES):
                     total = Real(total + power(Real(rest[k] - shift(m))))
-            for first in range(i32(piece * size), min(i32(units), i32(piece * size + size)), THREADS * HELD):
-                load(words, advance(x, i64(i64(first) * E) * x_step), head, i32(units - first), lane, x_step)
+            for first in range(piece * size, min(units, piece * size + size), THREADS * HELD):
+                load(words, advance(x, i64(first) * E * x_step), head, units - first, lane, x_step)
                 old = m
                 for c in range(HELD):
                     unpack(values, words, c)
@@ -128,11 +128,11 @@ def sum_kernel(config):
                     unpack(values, words, c)
                     for e in range(E):
                         total = Real(total + power(Real(values[e] - low)))
-            m, total = merge(m, total, Real(0), scratch, i32(0))
+            m, total = merge(m, total, Real(0), scratch, 0)
             if lane == 0:
-                at = i64(2 * i64(cuda.blockIdx.x))
+                at = 2 * i64(cuda.blockIdx.x)
                 partial[at] = m
-                partial[i64(at + 1)] = total
+                partial[at + 1] = total
         return softmax_fwd_pieces
 
     reduce = make_block_reduce(add, THREADS)
@@ -143,8 +143,8 @@ def sum_kernel(config):
         a, b = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
         values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
         rest, rest2, offsets = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(3, i64)
-        lane = i32(cuda.threadIdx.x)
-        number, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
+        lane = cuda.threadIdx.x
+        number, piece = divide_remainder(cuda.blockIdx.x, pieces)
         places(number, divisors, strides, offsets)
         dy, y = advance(dy, offsets[0]), advance(y, offsets[1])
         head, units = span(dy, length)
@@ -154,17 +154,17 @@ def sum_kernel(config):
             load_rest(rest2, y, head, units, length, lane)
             for k in range(SINGLES):
                 total = Real(total + product(rest[k], rest2[k]))
-        for first in range(i32(piece * size), min(i32(units), i32(piece * size + size)), THREADS * HELD):
-            load(a, advance(dy, i64(i64(first) * E) * dy_step), head, i32(units - first), lane, dy_step)
-            load(b, advance(y, i64(i64(first) * E) * y_step), head, i32(units - first), lane, y_step)
+        for first in range(piece * size, min(units, piece * size + size), THREADS * HELD):
+            load(a, advance(dy, i64(first) * E * dy_step), head, units - first, lane, dy_step)
+            load(b, advance(y, i64(first) * E * y_step), head, units - first, lane, y_step)
             for c in range(HELD):
                 unpack(values, a, c)
                 unpack(others, b, c)
                 for e in range(E):
                     total = Real(total + product(values[e], others[e]))
-        total = reduce(total, scratch, i32(0))
+        total = reduce(total, scratch, 0)
         if lane == 0:
-            partial[i64(cuda.blockIdx.x)] = total
+            partial[cuda.blockIdx.x] = total
     return softmax_bwd_pieces
 
 
@@ -185,14 +185,14 @@ def apply_kernel(config):
             scratch = cuda.shared.array(SCRATCH, Real)
             words, values = cuda.local.array(WORDS, u32), cuda.local.array(E, Real)
             rest, offsets = cuda.local.array(REST, Real), cuda.local.array(2, i64)
-            lane = i32(cuda.threadIdx.x)
-            number, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
+            lane = cuda.threadIdx.x
+            number, piece = divide_remainder(cuda.blockIdx.x, pieces)
             count = i32(pieces[0])
             m, total = Real(NOTHING), Real(0)
             if lane < count:
-                at = i64(2 * i64(i64(number) * count + lane))
-                m, total = partial[at], partial[i64(at + 1)]
-            m, total = merge(m, total, Real(0), scratch, i32(0))
+                at = 2 * (i64(number) * count + lane)
+                m, total = partial[at], partial[at + 1]
+            m, total = merge(m, total, Real(0), scratch, 0)
             z = finish(total)
             places(number, divisors, strides, offsets)
             x, y = advance(x, offsets[0]), advance(y, offsets[1])
@@ -202,15 +202,15 @@ def apply_kernel(config):
                 for k in range(SINGLES):
                     rest[k] = result(rest[k], m, z)
                 store_rest(y, rest, head, units, length, lane)
-            for first in range(i32(piece * size), min(i32(units), i32(piece * size + size)), THREADS * HELD):
-                left = i32(units - first)
-                load(words, advance(x, i64(i64(first) * E) * x_step), head, left, lane, x_step)
+            for first in range(piece * size, min(units, piece * size + size), THREADS * HELD):
+                left = units - first
+                load(words, advance(x, i64(first) * E * x_step), head, left, lane, x_step)
                 for c in range(HELD):
                     unpack(values, words, c)
                     for e in range(E):
                         values[e] = result(values[e], m, z)
                     pack(words, c, values)
-                    store(advance(y, i64(i64(first) * E) * y_step), words, c, head, left, lane, y_step)
+                    store(advance(y, i64(first) * E * y_step), words, c, head, left, lane, y_step)
         return softmax_fwd_apply
 
     reduce = make_block_reduce(add, THREADS)
@@ -221,13 +221,13 @@ def apply_kernel(config):
         a, b = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32)
         values, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
         rest, rest2, offsets = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(3, i64)
-        lane = i32(cuda.threadIdx.x)
-        number, piece = divide_remainder(i32(cuda.blockIdx.x), pieces)
+        lane = cuda.threadIdx.x
+        number, piece = divide_remainder(cuda.blockIdx.x, pieces)
         count = i32(pieces[0])
         total = Real(0)
         if lane < count:
-            total = partial[i64(i64(number) * count + lane)]
-        total = reduce(total, scratch, i32(0))
+            total = partial[i64(number) * count + lane]
+        total = reduce(total, scratch, 0)
         places(number, divisors, strides, offsets)
         dy, y, dx = advance(dy, offsets[0]), advance(y, offsets[1]), advance(dx, offsets[2])
         head, units = span(dy, length)
@@ -237,17 +237,17 @@ def apply_kernel(config):
             for k in range(SINGLES):
                 rest[k] = gradient(rest[k], rest2[k], total)
             store_rest(dx, rest, head, units, length, lane)
-        for first in range(i32(piece * size), min(i32(units), i32(piece * size + size)), THREADS * HELD):
-            left = i32(units - first)
-            load(a, advance(dy, i64(i64(first) * E) * dy_step), head, left, lane, dy_step)
-            load(b, advance(y, i64(i64(first) * E) * y_step), head, left, lane, y_step)
+        for first in range(piece * size, min(units, piece * size + size), THREADS * HELD):
+            left = units - first
+            load(a, advance(dy, i64(first) * E * dy_step), head, left, lane, dy_step)
+            load(b, advance(y, i64(first) * E * y_step), head, left, lane, y_step)
             for c in range(HELD):
                 unpack(values, a, c)
                 unpack(others, b, c)
                 for e in range(E):
                     values[e] = gradient(values[e], others[e], total)
                 pack(a, c, values)
-                store(advance(dx, i64(i64(first) * E) * dx_step), a, c, head, left, lane, dx_step)
+                store(advance(dx, i64(first) * E * dx_step), a, c, head, left, lane, dx_step)
     return softmax_bwd_apply
 
 

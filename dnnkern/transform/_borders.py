@@ -63,12 +63,12 @@ def _with_dimension(outer, d, Int, locate, any_size):
     if any_size:
         @device_function
         def divide(index, sizes):
-            rest = i64(i64(index) // sizes[d])
-            return rest, i64(index - rest * sizes[d])
+            rest = index // sizes[d]
+            return rest, index - rest * sizes[d]
     else:
         @device_function
         def divide(index, divisors):
-            return divide_remainder(i32(index), (divisors[SIZE], divisors[MULTIPLIER], divisors[SHIFT]))
+            return divide_remainder(index, (divisors[SIZE], divisors[MULTIPLIER], divisors[SHIFT]))
 
     @device_function
     def places(index, divisors, borders, strides):

@@ -11,7 +11,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, jit, u32
+from ..device import cuda, device_function, i32, jit, u32
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.warp import ballot, broadcast, lane_id, scan_sum, warp_id
@@ -110,12 +110,12 @@ def make_cell(kind):
     @device_function
     def cell(w, h, d, sizes):
         first, _ = split(w)
-        cell_w, cells_w = i32(first + more), i32(sizes[2] + more)
+        cell_w, cells_w = first + more, sizes[2] + more
         first, _ = split(h)
-        cell_h, cells_h = i32(first + more), i32(sizes[1] + more)
-        found = i32(-1)
+        cell_h, cells_h = first + more, sizes[1] + more
+        found = -1
         if cell_w >= 0 and cell_w < cells_w and cell_h >= 0 and cell_h < cells_h:
-            found = i32(i32(cell_h * cells_w) + cell_w)
+            found = cell_h * cells_w + cell_w
             if DIMS > 2:
                 first, _ = split(d)
                 cell_d = i32(first + more)
@@ -134,8 +134,8 @@ def make_peers(bits):
     def peers(value, valid):
         found = ballot(valid)
         for b in range(bits):
-            bit = i32(i32(value >> b) & 1)
-            found = u32(found & u32(ballot(bit) ^ (u32(0) if bit else u32(0xFFFFFFFF))))
+            bit = (value >> b) & 1
+            found = found & (ballot(bit) ^ (u32(0) if bit else u32(0xFFFFFFFF)))
         return found
     return peers
 
@@ -143,7 +143,7 @@ def make_peers(bits):
 @device_function
 def before(mask):
     """How many lanes of a mask come before this one."""
-    return i32(cuda.popc(u32(mask & u32(u32(u32(1) << u32(lane_id())) - u32(1)))))
+    return i32(cuda.popc(mask & ((1 << u32(lane_id())) - 1)))
 
 
 @functools.cache
@@ -153,29 +153,29 @@ def locate_kernel(kind, shift, bits):
 
     @jit(launch_bounds=(THREADS, 4))
     def grid_sample_locate(grid, at_w, at_h, at_d, counts, places, parts, part_places, buckets, height, width, sizes, grid_strides):
-        counters, thread = cuda.shared.array(HELD, i32), i32(cuda.threadIdx.x)
-        n, part = divide_remainder(i32(cuda.blockIdx.x), parts)
-        for b in range(thread, i32(buckets), THREADS):
-            counters[b] = i32(0)
+        counters, thread = cuda.shared.array(HELD, i32), cuda.threadIdx.x
+        n, part = divide_remainder(cuda.blockIdx.x, parts)
+        for b in range(thread, buckets, THREADS):
+            counters[b] = 0
         cuda.syncthreads()
-        first = i32(part * i32(part_places))
-        for i in range(i32(first + thread), min(i32(first + part_places), i32(places)), THREADS):
-            row, q = divide_remainder(i32(i), width)
+        first = part * part_places
+        for i in range(first + thread, min(first + part_places, places), THREADS):
+            row, q = divide_remainder(i, width)
             o, p = divide_remainder(row, height)
-            at = i64(i64(n) * grid_strides[0] + i64(o) * grid_strides[1] + i64(p) * grid_strides[2] + i64(q) * grid_strides[3])
+            at = n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3]
             w, h, d, _, _, _ = where(grid, at, grid_strides[4], sizes)
-            to = i32(i32(n * i32(places)) + i32(i))
+            to = n * places + i
             at_w[to] = w
             at_h[to] = h
             if DIMS > 2:
                 at_d[to] = d
             found = cell(w, h, d, sizes)
             if found >= 0:
-                cuda.atomic.add(counters, i32(found >> shift), i32(1))
+                cuda.atomic.add(counters, found >> shift, 1)
         cuda.syncthreads()
-        to = i32(i32(cuda.blockIdx.x) * i32(buckets))
-        for b in range(thread, i32(buckets), THREADS):
-            counts[i32(to + b)] = counters[b]
+        to = cuda.blockIdx.x * buckets
+        for b in range(thread, buckets, THREADS):
+            counts[to + b] = counters[b]
     return grid_sample_locate
 
 
@@ -186,36 +186,36 @@ def starts_kernel():
 
     @jit(launch_bounds=SCAN)
     def grid_sample_starts(counts, starts, parts, buckets):
-        totals, held, thread = cuda.shared.array(WARPS, i32), cuda.local.array(AHEAD, i32), i32(cuda.threadIdx.x)
-        image, carry = i32(i32(cuda.blockIdx.x) * i32(i32(parts) * i32(buckets))), i32(0)
-        to = i32(i32(cuda.blockIdx.x) * i32(buckets + 1))
-        for first in range(i32(0), i32(buckets), SCAN):
-            b, total = i32(i32(first) + thread), i32(0)
+        totals, held, thread = cuda.shared.array(WARPS, i32), cuda.local.array(AHEAD, i32), cuda.threadIdx.x
+        image, carry = cuda.blockIdx.x * (parts * buckets), i32(0)
+        to = cuda.blockIdx.x * (buckets + 1)
+        for first in range(0, buckets, SCAN):
+            b, total = first + thread, i32(0)
             if b < buckets:
-                for part in range(i32(0), i32(parts), AHEAD):
+                for part in range(0, parts, AHEAD):
                     for k in range(AHEAD):
-                        held[k] = i32(0)
-                        if i32(part + k) < parts:
-                            held[k] = counts[i32(i32(image + i32(i32(part + k) * i32(buckets))) + b)]
+                        held[k] = 0
+                        if part + k < parts:
+                            held[k] = counts[image + (part + k) * buckets + b]
                     for k in range(AHEAD):
-                        if i32(part + k) < parts:
-                            counts[i32(i32(image + i32(i32(part + k) * i32(buckets))) + b)] = total
-                        total = i32(total + held[k])
+                        if part + k < parts:
+                            counts[image + (part + k) * buckets + b] = total
+                        total = total + held[k]
             sums = scan_sum(total)
             if lane_id() == 31:
                 totals[warp_id()] = sums
             cuda.syncthreads()
-            sums, whole = i32(sums - total), i32(0)
+            sums, whole = sums - total, i32(0)
             for k in range(WARPS):
                 if k < warp_id():
-                    sums = i32(sums + totals[k])
-                whole = i32(whole + totals[k])
+                    sums = sums + totals[k]
+                whole = whole + totals[k]
             cuda.syncthreads()
             if b < buckets:
-                starts[i32(to + b)] = i32(carry + sums)
-            carry = i32(carry + whole)
+                starts[to + b] = carry + sums
+            carry = carry + whole
         if thread == 0:
-            starts[i32(to + buckets)] = carry
+            starts[to + buckets] = carry
     return grid_sample_starts
 
 
@@ -227,48 +227,48 @@ def spread_kernel(kind, shift, bits):
 
     @jit(launch_bounds=(SPREAD, 4))
     def grid_sample_spread(at_w, at_h, at_d, counts, starts, order, places, parts, part_places, buckets, sizes):
-        counters, base, thread = cuda.shared.array(ALL, i32), cuda.shared.array(HELD, i32), i32(cuda.threadIdx.x)
+        counters, base, thread = cuda.shared.array(ALL, i32), cuda.shared.array(HELD, i32), cuda.threadIdx.x
         found, ranks = cuda.local.array(ITEMS, i32), cuda.local.array(ITEMS, i32)
-        n, part = divide_remainder(i32(cuda.blockIdx.x), parts)
-        image, mine = i32(n * i32(places)), i32(warp_id() * HELD)
-        for b in range(thread, i32(buckets), SPREAD):
-            base[b] = i32(counts[i32(i32(i32(cuda.blockIdx.x) * i32(buckets)) + b)] + starts[i32(i32(n * i32(buckets + 1)) + b)])
-        begin = i32(part * i32(part_places))
-        end = min(i32(begin + part_places), i32(places))
+        n, part = divide_remainder(cuda.blockIdx.x, parts)
+        image, mine = n * places, warp_id() * HELD
+        for b in range(thread, buckets, SPREAD):
+            base[b] = counts[cuda.blockIdx.x * buckets + b] + starts[n * (buckets + 1) + b]
+        begin = part * part_places
+        end = min(begin + part_places, places)
         for first in range(begin, end, CHUNK):
-            for b in range(thread, i32(buckets), SPREAD):
+            for b in range(thread, buckets, SPREAD):
                 for k in range(WARPS):
-                    counters[i32(b + k * HELD)] = i32(0)
+                    counters[b + k * HELD] = 0
             cuda.syncthreads()
-            own = i32(i32(first) + i32(warp_id() * OWN) + lane_id())
+            own = first + warp_id() * OWN + lane_id()
             for k in range(ITEMS):
-                i, bucket = i32(own + 32 * k), i32(-1)
+                i, bucket = own + 32 * k, i32(-1)
                 if i < end:
-                    at, d = i32(image + i), T(0)
+                    at, d = image + i, T(0)
                     if DIMS > 2:
                         d = at_d[at]
-                    bucket = i32(cell(at_w[at], at_h[at], d, sizes) >> shift)
+                    bucket = cell(at_w[at], at_h[at], d, sizes) >> shift
                 same, counted = peers(bucket, i32(bucket >= 0)), i32(0)
                 rank = before(same)
                 if bucket >= 0:
-                    counted = counters[i32(mine + bucket)]
+                    counted = counters[mine + bucket]
                 cuda.syncwarp()
                 if bucket >= 0 and rank == 0:
-                    counters[i32(mine + bucket)] = i32(counted + i32(cuda.popc(same)))
+                    counters[mine + bucket] = counted + i32(cuda.popc(same))
                 cuda.syncwarp()
-                found[k], ranks[k] = bucket, i32(counted + rank)
+                found[k], ranks[k] = bucket, counted + rank
             cuda.syncthreads()
-            for b in range(thread, i32(buckets), SPREAD):
+            for b in range(thread, buckets, SPREAD):
                 run = base[b]
                 for k in range(WARPS):
-                    counted = counters[i32(b + k * HELD)]
-                    counters[i32(b + k * HELD)] = run
-                    run = i32(run + counted)
+                    counted = counters[b + k * HELD]
+                    counters[b + k * HELD] = run
+                    run = run + counted
                 base[b] = run
             cuda.syncthreads()
             for k in range(ITEMS):
                 if found[k] >= 0:
-                    order[i32(image + counters[i32(mine + found[k])] + ranks[k])] = i32(own + 32 * k)
+                    order[image + counters[mine + found[k]] + ranks[k]] = own + 32 * k
             cuda.syncthreads()
     return grid_sample_spread
 
@@ -290,60 +290,60 @@ def order_kernel(kind, shift):
         counters, lane = cuda.shared.array(ALL, i32), lane_id()
         lows, numbers = cuda.local.array(TOGETHER, i32), cuda.local.array(TOGETHER, i32)
         ws, hs, ds = cuda.local.array(TOGETHER, T), cuda.local.array(TOGETHER, T), cuda.local.array(TOGETHER, T)
-        job, mine = i32(i32(i32(cuda.blockIdx.x) * WARPS) + warp_id()), i32(warp_id() * CELLS)
+        job, mine = cuda.blockIdx.x * WARPS + warp_id(), warp_id() * CELLS
         if job < jobs:
             n, bucket = divide_remainder(job, buckets)
-            image, at = i32(n * i32(places)), i32(i32(n * i32(buckets[0] + 1)) + bucket)
-            begin, end = i32(image + buckets_at[at]), i32(image + buckets_at[i32(at + 1)])
+            image, at = n * places, n * i32(buckets[0] + 1) + bucket
+            begin, end = image + buckets_at[at], image + buckets_at[at + 1]
             for k in range(0, CELLS, 32):
-                counters[i32(i32(mine + k) + lane)] = i32(0)
+                counters[mine + k + lane] = 0
             cuda.syncwarp()
             for first in range(begin, end, STEP):
                 for k in range(TOGETHER):
-                    t, lows[k] = i32(i32(first) + i32(32 * k) + lane), i32(-1)
+                    t, lows[k] = first + 32 * k + lane, i32(-1)
                     if t < end:
-                        at, d = i32(image + order[t]), T(0)
+                        at, d = image + order[t], T(0)
                         if DIMS > 2:
                             d = at_d[at]
-                        lows[k] = i32(cell(at_w[at], at_h[at], d, sizes) & LOW)
+                        lows[k] = cell(at_w[at], at_h[at], d, sizes) & LOW
                 for k in range(TOGETHER):
                     if lows[k] >= 0:
-                        cuda.atomic.add(counters, i32(mine + lows[k]), i32(1))
+                        cuda.atomic.add(counters, mine + lows[k], 1)
             cuda.syncwarp()
             run = begin
             for k in range(0, CELLS, 32):
-                count, number = counters[i32(i32(mine + k) + lane)], i32(i32(i32(bucket << shift) + k) + lane)
+                count, number = counters[mine + k + lane], (bucket << shift) + k + lane
                 sums = scan_sum(count)
-                counters[i32(i32(mine + k) + lane)] = i32(run + sums - count)
+                counters[mine + k + lane] = run + sums - count
                 if number <= cells:
-                    starts[i32(i32(n * i32(cells + 1)) + number)] = i32(run + sums - count)
-                run = i32(run + broadcast(sums, i32(31)))
+                    starts[n * (cells + 1) + number] = run + sums - count
+                run = run + broadcast(sums, 31)
             cuda.syncwarp()
             for first in range(begin, end, STEP):
                 for k in range(TOGETHER):
-                    t, lows[k], numbers[k], ds[k] = i32(i32(first) + i32(32 * k) + lane), i32(-1), i32(0), T(0)
+                    t, lows[k], numbers[k], ds[k] = first + 32 * k + lane, i32(-1), i32(0), T(0)
                     ws[k], hs[k] = T(0), T(0)
                     if t < end:
                         numbers[k] = order[t]
-                        at = i32(image + numbers[k])
+                        at = image + numbers[k]
                         ws[k], hs[k] = at_w[at], at_h[at]
                         if DIMS > 2:
                             ds[k] = at_d[at]
-                        lows[k] = i32(cell(ws[k], hs[k], ds[k], sizes) & LOW)
+                        lows[k] = cell(ws[k], hs[k], ds[k], sizes) & LOW
                 for k in range(TOGETHER):
                     same, to = peers(lows[k], i32(lows[k] >= 0)), i32(0)
                     rank = before(same)
                     if lows[k] >= 0:
-                        to = counters[i32(mine + lows[k])]
+                        to = counters[mine + lows[k]]
                     cuda.syncwarp()
                     if lows[k] >= 0 and rank == 0:
-                        counters[i32(mine + lows[k])] = i32(to + i32(cuda.popc(same)))
+                        counters[mine + lows[k]] = to + i32(cuda.popc(same))
                     cuda.syncwarp()
                     if lows[k] >= 0:
-                        to = i32(to + rank)
+                        to = to + rank
                         row, q = divide_remainder(numbers[k], width)
                         o, p = divide_remainder(row, height)
-                        offsets[to] = i32(i32(o * dy_strides[0]) + i32(p * dy_strides[1]) + i32(q * dy_strides[2]))
+                        offsets[to] = o * dy_strides[0] + p * dy_strides[1] + q * dy_strides[2]
                         to_w[to] = ws[k]
                         to_h[to] = hs[k]
                         if DIMS > 2:

@@ -122,9 +122,9 @@ def make_pixel(share, tile):
     def pixel(block, tile_rows, tile_columns):
         rest, tile_column = divide_remainder(block, tile_columns)
         rest, tile_row = divide_remainder(rest, tile_rows)
-        thread = i32(cuda.threadIdx.x)
-        at = i32(thread >> LANE_BITS)
-        row = i32(i32(tile_row * ROWS) + i32(at >> COLUMN_BITS))
-        column = i32(i32(tile_column * COLUMNS) + i32(at & (COLUMNS - 1)))
-        return rest, row, column, i32(i32(thread & (LANES - 1)) * CHANNELS)
+        thread = cuda.threadIdx.x
+        at = thread >> LANE_BITS
+        row = tile_row * ROWS + (at >> COLUMN_BITS)
+        column = tile_column * COLUMNS + (at & (COLUMNS - 1))
+        return rest, row, column, (thread & (LANES - 1)) * CHANNELS
     return pixel

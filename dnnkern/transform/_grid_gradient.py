@@ -63,35 +63,35 @@ def kernel(kind, share, tile, wide):
 
     @device_function
     def clamped(i, size):
-        return max(i32(0), min(i, i32(size - 1)))
+        return max(0, min(i, size - 1))
 
     @jit(launch_bounds=(THREADS, 5))
     def grid_sample_dgrid(dy, x, grid, dgrid, tile_rows, tile_columns, rows, columns, height, channels, sizes, dy_strides, x_strides,
                           grid_strides, dgrid_strides):
         sums, values, given = cuda.local.array(CORNERS, T), cuda.local.array(HELD, T), cuda.local.array(K, T)
         one, offsets, slopes = cuda.local.array(K, T), cuda.local.array(CORNERS, Int), cuda.local.array(3, T)
-        n, row, q, first = pixel(i32(cuda.blockIdx.x), tile_rows, tile_columns)
+        n, row, q, first = pixel(cuda.blockIdx.x, tile_rows, tile_columns)
         ok = row < rows and q < columns
         if not ok:  # lanes meet below
             row, q = i32(0), i32(0)
         o, p = divide_remainder(row, height)
         slopes[0], slopes[1], slopes[2] = T(0), T(0), T(0)
         if BILINEAR:
-            at = i64(i64(n) * grid_strides[0] + i64(o) * grid_strides[1] + i64(p) * grid_strides[2] + i64(q) * grid_strides[3])
+            at = n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3]
             w, h, d, w_slope, h_slope, d_slope = where(grid, at, grid_strides[4], sizes)
             w0, w_share = split(w)
             h0, h_share = split(h)
             d0, d_share = split(d)
             for k in range(CORNERS):
-                at_w, at_h = clamped(i32(w0 + (k & 1)), sizes[2]), clamped(i32(h0 + (k >> 1 & 1)), sizes[1])
+                at_w, at_h = clamped(w0 + (k & 1), sizes[2]), clamped(h0 + (k >> 1 & 1), sizes[1])
                 offsets[k] = Int(Int(at_h) * x_strides[3] + Int(at_w) * x_strides[4])
                 if DIMS > 2:
                     offsets[k] = Int(offsets[k] + Int(clamped(i32(d0 + (k >> 2)), sizes[0])) * x_strides[2])
                 sums[k] = T(0)
             here = Int(Int(n) * dy_strides[0] + Int(o) * dy_strides[2] + Int(p) * dy_strides[3] + Int(q) * dy_strides[4])
             image = Int(Int(n) * x_strides[0])
-            for c in range(first, i32(channels), STEP):
-                left = i32(i32(channels) - i32(c))
+            for c in range(first, channels, STEP):
+                left = channels - c
                 fetch(given, advance(dy, Int(here + Int(c) * dy_strides[1])), Int(dy_strides[1]), left)
                 for j in range(CORNERS):
                     fetch(one, advance(x, Int(image + Int(c) * x_strides[1] + offsets[j])), Int(x_strides[1]), left)
@@ -101,12 +101,12 @@ def kernel(kind, share, tile, wide):
                     for j in range(CORNERS):
                         sums[j] = T(sums[j] + given[k] * values[j * K + k])
             for k in range(CORNERS):
-                lane = i32(1)
+                lane = 1
                 while lane < LANES:
                     sums[k] = T(sums[k] + shuffle_xor(sums[k], lane))
-                    lane = i32(lane * 2)
+                    lane = lane * 2
             for k in range(CORNERS):
-                there = inside(i32(w0 + (k & 1)), sizes[2]) & inside(i32(h0 + (k >> 1 & 1)), sizes[1])
+                there = inside(w0 + (k & 1), sizes[2]) & inside(h0 + (k >> 1 & 1), sizes[1])
                 if DIMS > 2:
                     there = there & inside(i32(d0 + (k >> 2)), sizes[0])
                 value = sums[k] if there else T(0)

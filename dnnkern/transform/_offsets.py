@@ -29,7 +29,7 @@ def _with_dimension(outer, d, Int):
 
     @device_function
     def offsets(index, divisors, strides):
-        rest, i = divide_remainder(i32(index), (divisors[SIZE], divisors[MULTIPLIER], divisors[SHIFT]))
+        rest, i = divide_remainder(index, (divisors[SIZE], divisors[MULTIPLIER], divisors[SHIFT]))
         x, y = outer(rest, divisors, strides)
         return Int(x + Int(i) * strides[X]), Int(y + Int(i) * strides[Y])
     return offsets
@@ -47,8 +47,8 @@ def make_offsets64(dims):
     """The same for an int64 index of any size, by division: ``offsets(index, sizes, strides)``; slow, and without limits."""
     @device_function
     def offsets(index, sizes, strides):
-        i = i64(index)
-        return i64(i * strides[0]), i64(i * strides[1])
+        i = index
+        return i * strides[0], i * strides[1]
     for d in range(1, dims):
         offsets = _with_dimension64(offsets, d)
     return offsets
@@ -59,10 +59,10 @@ def _with_dimension64(outer, d):
 
     @device_function
     def offsets(index, sizes, strides):
-        rest = i64(i64(index) // sizes[D])
+        rest = index // sizes[D]
         x, y = outer(rest, sizes, strides)
-        i = i64(index - rest * sizes[D])
-        return i64(x + i * strides[X]), i64(y + i * strides[Y])
+        i = index - rest * sizes[D]
+        return x + i * strides[X], y + i * strides[Y]
     return offsets
 
 

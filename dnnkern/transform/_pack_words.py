@@ -1,7 +1,7 @@
 """Elements that were loaded one by one, put together into the words of one store."""
 import functools
 
-from ..device import device_function, u32
+from ..device import device_function
 
 
 @functools.cache
@@ -17,13 +17,13 @@ def make_pack(itemsize, count):
         @device_function
         def pack(parts, words):
             for w in range(WORDS):
-                low = u32(parts[4 * w] | u32(parts[4 * w + 1] << u32(8)))
-                words[w] = u32(low | u32(u32(parts[4 * w + 2] | u32(parts[4 * w + 3] << u32(8))) << u32(16)))
+                low = parts[4 * w] | (parts[4 * w + 1] << 8)
+                words[w] = low | ((parts[4 * w + 2] | (parts[4 * w + 3] << 8)) << 16)
     elif USED == 2:
         @device_function
         def pack(parts, words):
             for w in range(WORDS):
-                words[w] = u32(parts[2 * w] | u32(parts[2 * w + 1] << u32(BITS)))
+                words[w] = parts[2 * w] | (parts[2 * w + 1] << BITS)
     else:
         @device_function
         def pack(parts, words):

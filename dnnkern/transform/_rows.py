@@ -113,7 +113,7 @@ def make_fill(dtype):
     @device_function
     def fill(words, value):
         bits(words, value)
-        first = u32(u32(words[0] & u32(MASK)) * u32(COPIES))
+        first = (words[0] & MASK) * COPIES
         second = words[1] if size == 8 else first
         words[0], words[1], words[2], words[3] = first, second, first, second
     return fill
@@ -144,45 +144,45 @@ def make_move(config):
         begins, inners = cuda.local.array(N, i32), cuda.local.array(N, i32)
         x_ats, y_ats = cuda.local.array(N, Int), cuda.local.array(N, Int)
         for n in range(N):
-            index = i32(index0 + n * THREADS)
+            index = index0 + n * THREADS
             there, x_at, y_at = places(index, divisors, borders, strides)
             _, chunk = divide_remainder(index, chunks)
-            lead = i32(i32(u64(address(advance(y, Int(y_at * SCALE)), 0)) & u64(15)) >> LOG)
-            begin = i32(i32(chunk * V) - lead)
-            begins[n], inners[n], x_ats[n], y_ats[n] = begin if index < count else row, inner if there else i32(0), x_at, y_at
-            skews[n] = i32(-1)
+            lead = i32(address(advance(y, Int(y_at * SCALE)), 0) & 15) >> LOG
+            begin = chunk * V - lead
+            begins[n], inners[n], x_ats[n], y_ats[n] = begin if index < count else row, inner if there else 0, x_at, y_at
+            skews[n] = -1
             if DENSE:
-                j = i32(begin - before)
-                at = i64(i64(x_at) + j)
-                skews[n] = fetch(words, n * WORDS, advance(x, i64(at * SCALE)), i64(at - low), i64(high - at),
-                                 index < count and begin >= 0 and i32(begin + V) <= row and j >= 0 and i32(j + V) <= inners[n])
+                j = begin - before
+                at = i64(x_at) + j
+                skews[n] = fetch(words, n * WORDS, advance(x, at * SCALE), at - low, high - at,
+                                 index < count and begin >= 0 and begin + V <= row and j >= 0 and j + V <= inners[n])
         if FILLED:
             fill(pattern, value)
         for n in range(N):
             begin, inner_here, x_at = begins[n], inners[n], x_ats[n]
-            y_here = advance(y, i64((i64(y_ats[n]) + begin) * SCALE))
-            whole = begin >= 0 and i32(begin + V) <= row
+            y_here = advance(y, (i64(y_ats[n]) + begin) * SCALE)
+            whole = begin >= 0 and begin + V <= row
             if skews[n] >= 0:
                 shift(words, n * WORDS, skews[n])
                 store(y_here, words, n * WORDS)
-            elif FILLED and whole and (i32(begin - before + V) <= 0 or i32(begin - before) >= inner_here):
+            elif FILLED and whole and (begin - before + V <= 0 or begin - before >= inner_here):
                 store(y_here, pattern, 0)
             elif begin < row:
                 parts = cuda.local.array(PARTS, u32)
                 for v in range(V):
-                    i = i32(begin + v)
+                    i = begin + v
                     inside, j = locate(i, before, inner_here)
                     inside = inside and i >= 0 and i < row
                     load_one(parts, v * ONE, advance(x, Int(Int(x_at + Int(j) * step) * SCALE)), i32(inside))
                     if FILLED:
                         for k in range(ONE):
-                            parts[v * ONE + k] = parts[v * ONE + k] if inside else u32(pattern[k] & u32(MASK))
+                            parts[v * ONE + k] = parts[v * ONE + k] if inside else pattern[k] & MASK
                 if whole:
                     pack(parts, words)
                     store(y_here, words, 0)
                 else:
                     for v in range(V):
-                        if i32(begin + v) >= 0 and i32(begin + v) < row:
+                        if begin + v >= 0 and begin + v < row:
                             store_one(advance(y_here, v * SCALE), parts, v * ONE)
     return move
 
@@ -194,8 +194,8 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, 4))
     def move_rows(x, y, count, row, chunks, before, inner, step, low, high, x_first, y_first, divisors, borders, strides, value):
-        index0 = i32(i32(cuda.blockIdx.x) * i32(SPAN) + i32(cuda.threadIdx.x))
-        move(advance(x, i64(x_first * SCALE)), advance(y, i64(y_first * SCALE)), index0, count, row, chunks, before, inner, step, low, high,
+        index0 = cuda.blockIdx.x * SPAN + cuda.threadIdx.x
+        move(advance(x, x_first * SCALE), advance(y, y_first * SCALE), index0, count, row, chunks, before, inner, step, low, high,
              divisors, borders, strides, value)
     return move_rows
 

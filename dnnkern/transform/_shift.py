@@ -1,7 +1,7 @@
 """16 bytes from any address, in accesses of 16 bytes: two chunks that are aligned, shifted against each other in registers."""
 import functools
 
-from ..device import device_function, i32, i64, u32, u64
+from ..device import device_function, i32, u32
 from ..device.index import funnel_shift
 from ..device.vec import address, advance
 from ._units import make_unit_moves, word_of
@@ -28,12 +28,12 @@ def make_shift(itemsize):
 
     @device_function
     def fetch(words, k, p, before, after, wanted):
-        skew = i32(u64(address(p, 0)) & u64(15))
-        there = wanted and i64(before * itemsize) >= skew and i64(after * itemsize) >= (i32(16) if skew == 0 else i32(32 - skew))
-        first = advance(p, i32(-(skew >> LOG)))
+        skew = i32(address(p, 0) & 15)
+        there = wanted and before * itemsize >= skew and after * itemsize >= (16 if skew == 0 else 32 - skew)
+        first = advance(p, -(skew >> LOG))
         load(words, k, first, i32(there))
         load(words, k + 4, advance(first, 16 // PER), i32(there and skew != 0))
-        return skew if there else i32(-1)
+        return skew if there else -1
 
     @device_function
     def shift(words, k, skew):
@@ -43,7 +43,7 @@ def make_shift(itemsize):
             for w in range(5):
                 words[k + w] = words[k + w + 1] if skew & 4 else words[k + w]
         if itemsize < 4:
-            bits = u32(i32(skew & 3) * 8)
+            bits = u32((skew & 3) * 8)
             for w in range(4):
                 words[k + w] = funnel_shift(words[k + w], words[k + w + 1], bits)
     return fetch, shift

@@ -4,7 +4,7 @@ A unit of 4, 8 or 16 bytes is 1, 2 or 4 words; one of 1 or 2 bytes is an element
 """
 import functools
 
-from ..device import device_function, i32, u8, u16, u32
+from ..device import device_function, u8, u16, u32
 from ..device.vec import (as_u32, load1_if, load1_nc_if, load2_if, load2_nc_if, load4_if, load4_nc_if, load_shared_2u32, load_shared_4u32,
                           load_shared_u32, store2, store4, store_shared_2u32, store_shared_4u32, store_shared_u32)
 
@@ -37,11 +37,11 @@ def make_unit_moves(unit, itemsize, plain=False):
     if unit == 16:
         @device_function
         def load(words, k, p, ok):
-            words[k], words[k + 1], words[k + 2], words[k + 3] = load_4(as_u32(p), i32(0), ok)
+            words[k], words[k + 1], words[k + 2], words[k + 3] = load_4(as_u32(p), 0, ok)
 
         @device_function
         def store(p, words, k):
-            store4(as_u32(p), i32(0), (words[k], words[k + 1], words[k + 2], words[k + 3]))
+            store4(as_u32(p), 0, (words[k], words[k + 1], words[k + 2], words[k + 3]))
 
         @device_function
         def load_shared(words, k, array, base, at):
@@ -53,11 +53,11 @@ def make_unit_moves(unit, itemsize, plain=False):
     elif unit == 8:
         @device_function
         def load(words, k, p, ok):
-            words[k], words[k + 1] = load_2(as_u32(p), i32(0), ok)
+            words[k], words[k + 1] = load_2(as_u32(p), 0, ok)
 
         @device_function
         def store(p, words, k):
-            store2(as_u32(p), i32(0), (words[k], words[k + 1]))
+            store2(as_u32(p), 0, (words[k], words[k + 1]))
 
         @device_function
         def load_shared(words, k, array, base, at):
@@ -69,7 +69,7 @@ def make_unit_moves(unit, itemsize, plain=False):
     elif unit == 4:
         @device_function
         def load(words, k, p, ok):
-            words[k] = load_1(as_u32(p), i32(0), ok)
+            words[k] = load_1(as_u32(p), 0, ok)
 
         @device_function
         def store(p, words, k):
@@ -90,7 +90,7 @@ def make_unit_moves(unit, itemsize, plain=False):
         if itemsize == 2:
             @device_function
             def load(words, k, p, ok):
-                words[k] = u32(load_1(p, i32(0), ok))
+                words[k] = u32(load_1(p, 0, ok))
         else:
             @device_function
             def load(words, k, p, ok):
@@ -105,9 +105,9 @@ def make_unit_moves(unit, itemsize, plain=False):
 
         @device_function
         def load_shared(words, k, array, base, at):
-            words[k] = u32(array[i32(at >> SHIFT)])
+            words[k] = u32(array[at >> SHIFT])
 
         @device_function
         def store_shared(array, base, at, words, k):
-            array[i32(at >> SHIFT)] = T(words[k])
+            array[at >> SHIFT] = T(words[k])
     return load, store, load_shared, store_shared, max(unit // 4, 1)

@@ -62,8 +62,8 @@ def round_to_odd(value):
     bits, back = float_bits(near), f64(near)
     if back != value and value == value:
         if abs(back) > abs(value):
-            bits = u32(bits - u32(1))
-        bits = u32(bits | u32(1))
+            bits = bits - 1
+        bits = bits | 1
     return bits_float(bits)
 
 

@@ -1,7 +1,7 @@
 """One block a sample: threads walk the places side by side, with a sum for each element of theta's gradient, and merge these at the end."""
 import functools
 
-from ..device import cuda, i32, i64, jit
+from ..device import cuda, i64, jit
 from ..device.block import add, make_block_reduce
 from ..device.convert import element
 from ..device.fastmath import fma
@@ -47,21 +47,21 @@ def kernel(dtype, dims):
                           w_first):
         bases = d_step, d_first, h_step, h_first, w_step, w_first
         scratch, sums = cuda.shared.array(SCRATCH, T), cuda.local.array(SUMS, T)
-        thread, n = i32(cuda.threadIdx.x), i64(cuda.blockIdx.x)
+        thread, n = cuda.threadIdx.x, i64(cuda.blockIdx.x)
         for s in range(SUMS):
             sums[s] = T(0)
-        for i in range(thread, i32(places), i32(THREADS)):
-            rest, w = divide_remainder(i32(i), width)
+        for i in range(thread, places, THREADS):
+            rest, w = divide_remainder(i, width)
             d, h = divide_remainder(rest, height)
-            at = i64(n * grid_strides[0] + i64(d) * grid_strides[1] + i64(h) * grid_strides[2] + i64(w) * grid_strides[3])
+            at = n * grid_strides[0] + d * grid_strides[1] + h * grid_strides[2] + w * grid_strides[3]
             for k in range(dims):
-                g = T(load(dgrid, i64(at + k * grid_strides[4])))
+                g = T(load(dgrid, at + k * grid_strides[4]))
                 for j in range(COLUMNS):
                     sums[k * COLUMNS + j] = fma(g, base(j, d, h, w, bases), sums[k * COLUMNS + j])
         for s in range(SUMS):
-            total = reduce(sums[s], scratch, i32(s & 1))
+            total = reduce(sums[s], scratch, s & 1)
             if thread == 0:
-                store(dtheta, i64(n * theta_strides[0] + (s // COLUMNS) * theta_strides[1] + (s % COLUMNS) * theta_strides[2]), total)
+                store(dtheta, n * theta_strides[0] + (s // COLUMNS) * theta_strides[1] + (s % COLUMNS) * theta_strides[2], total)
     return affine_grid_block
 
 

@@ -1,7 +1,7 @@
 """One thread a place: theta is read once for all coordinates, which are written side by side; indices are 32-bit numbers."""
 import functools
 
-from ..device import cuda, i32, i64, jit
+from ..device import cuda, jit
 from ..device.convert import element
 from ..device.fastmath import fma
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -42,17 +42,17 @@ def kernel(dtype, dims):
     def affine_grid_places(theta, grid, places, depth, height, width, out, theta_strides, grid_strides, d_step, d_first, h_step,
                            h_first, w_step, w_first):
         bases = d_step, d_first, h_step, h_first, w_step, w_first
-        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < places:
             rest, w = divide_remainder(i, width)
             rest, h = divide_remainder(rest, height)
             n, d = divide_remainder(rest, depth)
-            to = i64(i64(n) * grid_strides[0] + i64(d) * grid_strides[1] + i64(h) * grid_strides[2] + i64(w) * grid_strides[3])
+            to = n * grid_strides[0] + d * grid_strides[1] + h * grid_strides[2] + w * grid_strides[3]
             for k in range(dims):
-                at, value = i64(i64(n) * theta_strides[0] + k * theta_strides[1]), T(0)
+                at, value = n * theta_strides[0] + k * theta_strides[1], T(0)
                 for j in range(COLUMNS):
-                    value = fma(T(load(theta, i64(at + j * theta_strides[2]))), base(j, d, h, w, bases), value)
-                store(grid, i64(to + k * grid_strides[4]), value)
+                    value = fma(T(load(theta, at + j * theta_strides[2])), base(j, d, h, w, bases), value)
+                store(grid, to + k * grid_strides[4], value)
     return affine_grid_places
 
 

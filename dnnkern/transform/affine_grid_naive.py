@@ -62,17 +62,17 @@ def forward_kernel(dtype, dims):
     def affine_grid_naive(theta, grid, elements, out, theta_strides, grid_strides, d_step, d_first, h_step, h_first, w_step,
                           w_first):
         bases = d_step, d_first, h_step, h_first, w_step, w_first
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             i, k = divided(i, i64(dims))
             i, w = divided(i, out[2])
             i, h = divided(i, out[1])
             n, d = divided(i, out[0])
-            at, value = i64(n * theta_strides[0] + k * theta_strides[1]), T(0)
+            at, value = n * theta_strides[0] + k * theta_strides[1], T(0)
             for j in range(COLUMNS):
-                value = fma(T(load(theta, i64(at + j * theta_strides[2]))), base(j, d, h, w, bases), value)
-            to = i64(n * grid_strides[0] + d * grid_strides[1] + h * grid_strides[2] + w * grid_strides[3])
-            store(grid, i64(to + k * grid_strides[4]), value)
+                value = fma(T(load(theta, at + j * theta_strides[2])), base(j, d, h, w, bases), value)
+            to = n * grid_strides[0] + d * grid_strides[1] + h * grid_strides[2] + w * grid_strides[3]
+            store(grid, to + k * grid_strides[4], value)
     return affine_grid_naive
 
 
@@ -86,18 +86,18 @@ def backward_kernel(dtype, dims):
     def affine_grid_bwd_naive(dgrid, dtheta, elements, out, grid_strides, theta_strides, d_step, d_first, h_step, h_first, w_step,
                               w_first):
         bases = d_step, d_first, h_step, h_first, w_step, w_first
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             i, j = divided(i, i64(COLUMNS))
             n, k = divided(i, i64(dims))
             total = T(0)
             for d in range(out[0]):
                 for h in range(out[1]):
-                    at, row = i64(n * grid_strides[0] + d * grid_strides[1] + h * grid_strides[2] + k * grid_strides[4]), T(0)
+                    at, row = n * grid_strides[0] + d * grid_strides[1] + h * grid_strides[2] + k * grid_strides[4], T(0)
                     for w in range(out[2]):
-                        row = fma(T(load(dgrid, i64(at + w * grid_strides[3]))), base(j, d, h, w, bases), row)
+                        row = fma(T(load(dgrid, at + w * grid_strides[3])), base(j, d, h, w, bases), row)
                     total = T(total + row)
-            store(dtheta, i64(n * theta_strides[0] + k * theta_strides[1] + j * theta_strides[2]), total)
+            store(dtheta, n * theta_strides[0] + k * theta_strides[1] + j * theta_strides[2], total)
     return affine_grid_bwd_naive
 
 

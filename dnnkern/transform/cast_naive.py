@@ -52,10 +52,10 @@ def kernel(config):
 
     @jit(launch_bounds=THREADS)
     def cast_naive(x, y, elements, x_first, y_first, sizes, strides, scale):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             x_at, y_at = offsets(i, sizes, strides)
-            store(y, i64(y_first + y_at), convert(load(x, i64(x_first + x_at)), scale))
+            store(y, y_first + y_at, convert(load(x, x_first + x_at), scale))
     return cast_naive
 
 

@@ -8,7 +8,7 @@ float32 to bfloat16 takes 3 instructions an element.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, jit, u32
+from ..device import cuda, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -127,7 +127,7 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, 4))
     def cast_vector(x, y, count, row, runs, x_first, y_first, divisors, strides, scale):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             values = cuda.local.array(N, X)
             results = cuda.local.array(N, Y)
@@ -136,12 +136,12 @@ def kernel(config):
             made = cuda.local.array(WORDS_Y, u32)
             one = cuda.local.array(2, u32)
             x_at, y_at = offsets(index, divisors, strides)
-            x, y = advance(x, i64(x_first + i64(x_at) * SCALE_X)), advance(y, i64(y_first + i64(y_at) * SCALE_Y))
+            x, y = advance(x, x_first + i64(x_at) * SCALE_X), advance(y, y_first + i64(y_at) * SCALE_Y)
             _, run = divide_remainder(index, runs)
-            left = i32(row - i32(run * N))
+            left = row - run * N
             if left >= N:
                 for n in range(LOADS):
-                    load(parts, n * LOADED, advance(x, n * IN_X), i32(1))
+                    load(parts, n * LOADED, advance(x, n * IN_X), 1)
                 if SINGLE_X:
                     gather(parts, words)
                     unpack(values, words)
@@ -160,11 +160,11 @@ def kernel(config):
                         store(advance(y, n * IN_Y), made, n * STORED)
             else:
                 for n in range(left):
-                    load_one(one, 0, advance(x, i32(n * SCALE_X)), i32(1))
+                    load_one(one, 0, advance(x, n * SCALE_X), 1)
                     widen(values, one, 0)
                     results[0] = convert(values[0], scale)
                     narrow(one, results)
-                    store_one(advance(y, i32(n * SCALE_Y)), one, 0)
+                    store_one(advance(y, n * SCALE_Y), one, 0)
     return cast_vector
 
 

@@ -103,35 +103,35 @@ def kernel(config):
     @device_function
     def place(pixel, before, tap, dilation, count, step):
         """The place from which a tap sees a pixel, and whether there is one among `count`."""
-        seen = i32(pixel + before - tap * dilation)
+        seen = pixel + before - tap * dilation
         inside = seen >= 0
-        q, rest = divide_remainder(seen if inside else i32(0), step)
+        q, rest = divide_remainder(seen if inside else 0, step)
         return q, inside and rest == 0 and q < count
 
     @device_function
     def place_by_one(pixel, before, tap, dilation, count, step):
         """`place` for a stride of 1."""
-        q = i32(pixel + before - tap * dilation)
+        q = pixel + before - tap * dilation
         return q, q >= 0 and q < count
     place_w = place if STRIDED else place_by_one
 
     @jit(launch_bounds=(THREADS, 3))
     def col2im_gather(columns, x, count, channels, image, steps, taps, out, dilations, before, x_strides, strides):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             total = cuda.local.array(OWNED, Total)
             values = cuda.local.array(V, Total)
             words = cuda.local.array(LOADED, u32)
-            c = i32(0)
+            c = 0
             if LAST:
                 index, c = divide_remainder(index, channels)
             index, w = divide_remainder(index, (image[6], image[7], image[8]))
-            w = i32(w * PIXELS)
+            w = w * PIXELS
             index, h = divide_remainder(index, (image[3], image[4], image[5]))
             n, d = divide_remainder(index, (image[0], image[1], image[2]))
             if not LAST:
                 n, c = divide_remainder(n, channels)
-            matrix = advance(columns, i64(i64(n) * strides[0] + i64(c) * i64(strides[1])))
+            matrix = advance(columns, i64(n) * strides[0] + c * i64(strides[1]))
             for v in range(OWNED):
                 total[v] = Total(0)
             for t in range(taps[0]):
@@ -139,12 +139,12 @@ def kernel(config):
                 for r in range(taps[1]):
                     p, p_seen = place(h, before[1], r, dilations[1], out[1], (steps[3], steps[4], steps[5]))
                     row_seen = o_seen and p_seen
-                    tap, pixel = i32(i32(t * taps[1] + r) * S), i32(i32(o * out[1] + p) * out[2])
+                    tap, pixel = (t * taps[1] + r) * S, (o * out[1] + p) * out[2]
                     for b in range(BATCHES):
                         for k in range(BATCH):
-                            s = i32(b * BATCH + k)
+                            s = b * BATCH + k
                             for j in range(PIXELS):
-                                q, seen = place_w(i32(w + j), before[2], s, dilations[2], out[2], (steps[6], steps[7], steps[8]))
+                                q, seen = place_w(w + j, before[2], s, dilations[2], out[2], (steps[6], steps[7], steps[8]))
                                 at = Int(Int(tap + s) * strides[2] + Int(pixel + q) * strides[3])
                                 load(words, (k * PIXELS + j) * WORDS, advance(matrix, at), i32(row_seen and seen and s < S))
                         for k in range(BATCH):

@@ -47,36 +47,36 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, 2))
     def col2im_naive(columns, x, elements, channels, g, x_strides, strides):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             c = i64(0)
             if CHANNELS_LAST:
                 rest = i64(i // channels)
                 c, i = i64(i - rest * channels), rest
-            rest = i64(i // g[2])
-            w, i = i64(i - rest * g[2]), rest
-            rest = i64(i // g[1])
-            h, i = i64(i - rest * g[1]), rest
-            rest = i64(i // g[0])
-            d, n = i64(i - rest * g[0]), rest
+            rest = i // g[2]
+            w, i = i - rest * g[2], rest
+            rest = i // g[1]
+            h, i = i - rest * g[1], rest
+            rest = i // g[0]
+            d, n = i - rest * g[0], rest
             if not CHANNELS_LAST:
-                n = i64(rest // channels)
-                c = i64(rest - n * channels)
-            total, at = Total(0), i64(n * strides[0] + c * strides[1])
+                n = rest // channels
+                c = rest - n * channels
+            total, at = Total(0), n * strides[0] + c * strides[1]
             for t in range(g[3]):
-                od = i64(d + g[15] - t * g[12])
-                o = i64(od // g[9])
+                od = d + g[15] - t * g[12]
+                o = od // g[9]
                 for r in range(g[4]):
-                    ph = i64(h + g[16] - r * g[13])
-                    p = i64(ph // g[10])
+                    ph = h + g[16] - r * g[13]
+                    p = ph // g[10]
                     for s in range(g[5]):
-                        qw = i64(w + g[17] - s * g[14])
-                        q = i64(qw // g[11])
+                        qw = w + g[17] - s * g[14]
+                        q = qw // g[11]
                         seen = o >= 0 and o < g[6] and p >= 0 and p < g[7] and q >= 0 and q < g[8]
                         if seen and o * g[9] == od and p * g[10] == ph and q * g[11] == qw:
-                            tap, pixel = i64((t * g[4] + r) * g[5] + s), i64((o * g[7] + p) * g[8] + q)
-                            total = Total(total + load(columns, i64(at + tap * strides[2] + pixel * strides[3])))
-            store(x, i64(n * x_strides[0] + c * x_strides[1] + d * x_strides[2] + h * x_strides[3] + w * x_strides[4]), total)
+                            tap, pixel = (t * g[4] + r) * g[5] + s, (o * g[7] + p) * g[8] + q
+                            total = Total(total + load(columns, at + tap * strides[2] + pixel * strides[3]))
+            store(x, n * x_strides[0] + c * x_strides[1] + d * x_strides[2] + h * x_strides[3] + w * x_strides[4], total)
     return col2im_naive
 
 

@@ -88,15 +88,15 @@ def kernel(config):
     @jit(launch_bounds=(THREADS, BLOCKS))
     def concat_batch(x0, x1, x2, x3, x4, x5, x6, x7, y, starts, counts, rows, chunks, multipliers, shifts, highs, y_firsts, x_strides,
                      y_strides):
-        block, part = i32(cuda.blockIdx.x), i32(0)
+        block, part = cuda.blockIdx.x, i32(0)
         for k in range(1, 8):
-            part = i32(part + 1) if block >= pick(k, starts) else part
+            part = part + 1 if block >= pick(k, starts) else part
         x = pick(part, (x0, x1, x2, x3, x4, x5, x6, x7))
-        index0 = i32(i32(block - pick(part, starts)) * i32(SPAN) + i32(cuda.threadIdx.x))
+        index0 = (block - pick(part, starts)) * SPAN + cuda.threadIdx.x
         row = pick(part, rows)
         divisors = u32(0), u32(0), u32(0), pick(part, chunks), pick(part, multipliers), pick(part, shifts)
-        move(x, advance(y, i64(pick(part, y_firsts) * SCALE)), index0, pick(part, counts), row, (divisors[3], divisors[4], divisors[5]),
-             i32(0), row, Int(1), i64(0), pick(part, highs), divisors, (0, 0, 0, 0),
+        move(x, advance(y, pick(part, y_firsts) * SCALE), index0, pick(part, counts), row, (divisors[3], divisors[4], divisors[5]),
+             0, row, Int(1), i64(0), pick(part, highs), divisors, (0, 0, 0, 0),
              (Int(pick(part, x_strides)), Int(pick(part, y_strides)), Int(0), Int(0)), f32(0))
     return concat_batch
 

@@ -10,7 +10,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, jit
+from ..device import cuda, i64, jit
 from ..device.atomic import add_f32, add_f64
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
@@ -106,9 +106,9 @@ def kernel(config, across):
     @jit(launch_bounds=(THREADS, 4))
     def grid_sample_scatter(dy, grid, sums, threads, depth, height, width, groups, channels, sizes, out, dy_strides, grid_strides,
                             sums_strides):
-        i = i32(i32(cuda.blockIdx.x) * THREADS + i32(cuda.threadIdx.x))
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if i < threads:
-            group = i32(0)
+            group = 0
             if across:
                 i, group = divide_remainder(i, groups)
             i, q = divide_remainder(i, width)
@@ -116,19 +116,19 @@ def kernel(config, across):
             n, o = divide_remainder(i, depth)
             if not across:
                 n, group = divide_remainder(n, groups)
-            at = i64(i64(n) * grid_strides[0] + i64(o) * grid_strides[1] + i64(p) * grid_strides[2] + i64(q) * grid_strides[3])
+            at = n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3]
             w, h, d, _, _, _ = where(grid, at, grid_strides[4], sizes)
             w0, w_share = split(w)
             h0, h_share = split(h)
             d0, d_share = split(d)
-            first = i64(i64(group) * CHANNELS)
-            at = i64(i64(n) * dy_strides[0] + first * dy_strides[1] + i64(o) * dy_strides[2] + i64(p) * dy_strides[3]
-                     + i64(q) * dy_strides[4])
+            first = i64(group) * CHANNELS
+            at = i64(n * dy_strides[0] + first * dy_strides[1] + o * dy_strides[2] + p * dy_strides[3]
+                     + q * dy_strides[4])
             values = cuda.local.array(CHANNELS, T)
             for k in range(CHANNELS):
-                values[k] = T(load(dy, i64(at + k * dy_strides[1]))) if i64(first + k) < channels else T(0)
+                values[k] = T(load(dy, at + k * dy_strides[1])) if first + k < channels else T(0)
             for corner in range(CORNERS):
-                right, down, deep = i32(corner & 1), i32(corner >> 1 & 1), i32(corner >> 2)
+                right, down, deep = corner & 1, corner >> 1 & 1, corner >> 2
                 pixel_w, pixel_h, pixel_d = i64(w0 + right), i64(h0 + down), i64(d0 + deep)
                 share = T(T(w_share if right else T(T(1) - w_share)) * T(h_share if down else T(T(1) - h_share)))
                 if DIMS > 2:
@@ -136,11 +136,11 @@ def kernel(config, across):
                 inside = (pixel_w >= 0 and pixel_w < sizes[2] and pixel_h >= 0 and pixel_h < sizes[1] and pixel_d >= 0
                           and pixel_d < sizes[0])
                 if inside and share > T(0):
-                    to = i64(i64(n) * sums_strides[0] + first * sums_strides[1] + pixel_d * sums_strides[2] + pixel_h * sums_strides[3]
+                    to = i64(n * sums_strides[0] + first * sums_strides[1] + pixel_d * sums_strides[2] + pixel_h * sums_strides[3]
                              + pixel_w * sums_strides[4])
                     for k in range(CHANNELS):
-                        if i64(first + k) < channels:
-                            add(advance(sums, i64(to + k * sums_strides[1])), T(share * values[k]))
+                        if first + k < channels:
+                            add(advance(sums, to + k * sums_strides[1]), T(share * values[k]))
     return grid_sample_scatter
 
 

@@ -110,25 +110,25 @@ def kernel(kind, share, tile, wide):
 
     @device_function
     def run(starts, begins, ends, image, r, d, h, w, sizes):
-        row = i32(h + (r & 1))
+        row = h + (r & 1)
         if DEEP:
             row = i32(row + i32(d + (r >> 1)) * i32(sizes[1] + MORE))
-        at = i32(image + i32(row * i32(sizes[2] + MORE)) + w)
-        before = ends[r - 1] if r else i32(0)
+        at = image + row * (sizes[2] + MORE) + w
+        before = ends[r - 1] if r else 0
         begin = starts[at]
-        begins[r] = i32(begin - before)  # so that entry t of all runs together is at t + begins[r]
-        ends[r] = i32(before + i32(starts[i32(at + SPAN)] - begin))
+        begins[r] = begin - before  # so that entry t of all runs together is at t + begins[r]
+        ends[r] = before + (starts[at + SPAN] - begin)
 
     @device_function
     def add(total, dy, offsets, at_w, at_h, at_d, begins, ends, first, count, step, d, h, w, channel, left):
         values = cuda.local.array(K, T)
         t = first
         while t < count:  # a range whose step is no constant would divide
-            i = i32(t + begins[0])
+            i = t + begins[0]
             for r in range(1, RUNS):
                 if t >= ends[r - 1]:
-                    i = i32(t + begins[r])
-            t = i32(t + step)
+                    i = t + begins[r]
+            t = t + step
             at, share = offsets[i], T(1)
             if BILINEAR:
                 share = T(tent(at_h[i], h) * tent(at_w[i], w))
@@ -144,46 +144,46 @@ def kernel(kind, share, tile, wide):
                           channels, sizes, dy_strides, dx_strides):
         total, begins, ends = cuda.local.array(K, T), cuda.local.array(RUNS, i32), cuda.local.array(RUNS, i32)
         other_begins, other_ends = cuda.local.array(RUNS, i32), cuda.local.array(RUNS, i32)
-        rest, row, w, lane_first = pixel(i32(cuda.blockIdx.x), tile_rows, tile_columns)
+        rest, row, w, lane_first = pixel(cuda.blockIdx.x, tile_rows, tile_columns)
         n, group = divide_remainder(rest, groups)
         ok = row < rows and w < columns
         if not ok:  # lanes meet below
             row, w = i32(0), i32(0)
         d, h = divide_remainder(row, height)
         for r in range(RUNS):
-            run(starts, begins, ends, i32(n * i32(cells + 1)), r, d, h, w, sizes)
-        count = ends[RUNS - 1] if ok else i32(0)
+            run(starts, begins, ends, n * (cells + 1), r, d, h, w, sizes)
+        count = ends[RUNS - 1] if ok else 0
         many = count > LONG and GROUPS > 1
-        own = i32(0) if many else count
+        own = 0 if many else count
         to = Int(Int(n) * dx_strides[0] + Int(d) * dx_strides[2] + Int(h) * dx_strides[3] + Int(w) * dx_strides[4])
         dy = advance(dy, Int(Int(n) * dy_strides[0]))
-        first = i32(group * i32(turns * STEP))
-        for c in range(i32(first + lane_first), min(i32(first + i32(turns * STEP)), i32(i32(channels) + lane_first)), STEP):
-            left = i32(i32(channels) - i32(c))
+        first = group * (turns * STEP)
+        for c in range(first + lane_first, min(first + turns * STEP, channels + lane_first), STEP):
+            left = channels - c
             here = advance(dy, Int(Int(c) * dy_strides[1]))
             for k in range(K):
                 total[k] = T(0)
-            add(total, here, offsets, at_w, at_h, at_d, begins, ends, i32(0), own, i32(1), d, h, w, Int(dy_strides[1]), left)
+            add(total, here, offsets, at_w, at_h, at_d, begins, ends, 0, own, 1, d, h, w, Int(dy_strides[1]), left)
             if ok and not many:
                 put(advance(dx, Int(to + Int(c) * dx_strides[1])), total, Int(dx_strides[1]), left)
             if GROUPS > 1:
                 waiting = ballot(i32(many))
-                while waiting != u32(0):
-                    who = i32(i32(cuda.ffs(waiting)) - 1)
-                    waiting = u32(waiting & ~u32(u32(2 ** LANES - 1) << u32(who)))
+                while waiting != 0:
+                    who = i32(cuda.ffs(waiting)) - 1
+                    waiting = waiting & ~(u32(2 ** LANES - 1) << u32(who))
                     for r in range(RUNS):
                         other_begins[r], other_ends[r] = broadcast(begins[r], who), broadcast(ends[r], who)
                     other_d, other_h, other_w = broadcast(d, who), broadcast(h, who), broadcast(w, who)
                     for k in range(K):
                         total[k] = T(0)
-                    add(total, here, offsets, at_w, at_h, at_d, other_begins, other_ends, i32(lane_id() >> LANE_BITS), other_ends[RUNS - 1],
-                        i32(GROUPS), other_d, other_h, other_w, Int(dy_strides[1]), left)
+                    add(total, here, offsets, at_w, at_h, at_d, other_begins, other_ends, lane_id() >> LANE_BITS, other_ends[RUNS - 1],
+                        GROUPS, other_d, other_h, other_w, Int(dy_strides[1]), left)
                     for k in range(K):
-                        lane = i32(LANES)
+                        lane = LANES
                         while lane < 32:
                             total[k] = T(total[k] + shuffle_xor(total[k], lane))
-                            lane = i32(lane * 2)
-                    if i32(lane_id() >> LANE_BITS) == i32(who >> LANE_BITS):
+                            lane = lane * 2
+                    if lane_id() >> LANE_BITS == who >> LANE_BITS:
                         put(advance(dx, Int(to + Int(c) * dx_strides[1])), total, Int(dx_strides[1]), left)
     return grid_sample_cells
 

@@ -88,9 +88,9 @@ def kernel(config, wide):
     def grid_sample_pixels(x, grid, y, places, channels, blocks, groups, height, width, sizes, x_strides, grid_strides, y_strides):
         values = cuda.local.array(HELD, T)
         offsets, inside = cuda.local.array(CORNERS, Int), cuda.local.array(CORNERS, i32)
-        rest, part = divide_remainder(i32(cuda.blockIdx.x), blocks)
+        rest, part = divide_remainder(cuda.blockIdx.x, blocks)
         n, group = divide_remainder(rest, groups)
-        i = i32(part * i32(THREADS) + i32(cuda.threadIdx.x))
+        i = part * THREADS + cuda.threadIdx.x
         if i < places:
             row, q = divide_remainder(i, width)
             o, p = divide_remainder(row, height)
@@ -101,16 +101,16 @@ def kernel(config, wide):
             d0, d_share = split(d)
             find(offsets, inside, sizes, x_strides, d0, h0, w0)
             to = Int(Int(n) * y_strides[0] + Int(o) * y_strides[2] + Int(p) * y_strides[3] + Int(q) * y_strides[4])
-            start, first = Int(Int(n) * x_strides[0]), i32(group * i32(CHANNELS))
-            for c in range(first, min(i32(first + CHANNELS), i32(channels)), TOGETHER):
+            start, first = Int(Int(n) * x_strides[0]), group * CHANNELS
+            for c in range(first, min(first + CHANNELS, channels), TOGETHER):
                 for k in range(TOGETHER):
                     image = Int(start + Int(c + k) * x_strides[1])
                     for j in range(CORNERS):
                         values[k * CORNERS + j] = T(0)
-                        if inside[j] and i32(c + k) < channels:
+                        if inside[j] and c + k < channels:
                             values[k * CORNERS + j] = T(load(x, Int(image + offsets[j])))
                 for k in range(TOGETHER):
-                    if i32(c + k) < channels:
+                    if c + k < channels:
                         store(y, Int(to + Int(c + k) * y_strides[1]), mixed(values, k * CORNERS, w_share, h_share, d_share))
     return grid_sample_pixels
 

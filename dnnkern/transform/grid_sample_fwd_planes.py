@@ -120,8 +120,8 @@ def kernel(kind, UNIT, THREADS, wide):
     def pixel(values, memory, base, sizes, outside, d, h, w):
         words, at = cuda.local.array(WORDS, u32), outside
         if w >= 0 and w < sizes[2] and h >= 0 and h < sizes[1] and d >= 0 and d < sizes[0]:
-            at = i32(i32(i32(d * sizes[1]) + h) * sizes[2] + w)
-        load_shared(words, 0, memory, base, i32(at * i32(UNIT)))
+            at = (d * sizes[1] + h) * sizes[2] + w
+        load_shared(words, 0, memory, base, at * UNIT)
         unpack(values, words)
 
     @device_function
@@ -129,7 +129,7 @@ def kernel(kind, UNIT, THREADS, wide):
         right = cuda.local.array(CHANNELS, T)
         pixel(values, memory, base, sizes, outside, d, h, w)
         if BILINEAR:
-            pixel(right, memory, base, sizes, outside, d, h, i32(w + 1))
+            pixel(right, memory, base, sizes, outside, d, h, w + 1)
             for k in range(CHANNELS):
                 values[k] = mix(values[k], right[k], w_share)
 
@@ -138,7 +138,7 @@ def kernel(kind, UNIT, THREADS, wide):
         below = cuda.local.array(CHANNELS, T)
         row(values, memory, base, sizes, outside, d, h, w, w_share)
         if BILINEAR:
-            row(below, memory, base, sizes, outside, d, i32(h + 1), w, w_share)
+            row(below, memory, base, sizes, outside, d, h + 1, w, w_share)
             for k in range(CHANNELS):
                 values[k] = mix(values[k], below[k], h_share)
 
@@ -148,30 +148,30 @@ def kernel(kind, UNIT, THREADS, wide):
         memory = cuda.shared.array(0, u32, alignment=16)
         values, deeper, words = cuda.local.array(CHANNELS, T), cuda.local.array(CHANNELS, T), cuda.local.array(WORDS, u32)
         held = cuda.local.array(HELD, T)
-        base, thread, outside = shared_address(memory, 0), i32(cuda.threadIdx.x), i32(pixels)
-        rest, part = divide_remainder(i32(cuda.blockIdx.x), parts)
+        base, thread, outside = shared_address(memory, 0), cuda.threadIdx.x, pixels
+        rest, part = divide_remainder(cuda.blockIdx.x, parts)
         n, group = divide_remainder(rest, groups)
-        first = i32(group * i32(CHANNELS))
+        first = group * CHANNELS
         start = Int(Int(n) * x_strides[0] + Int(first) * x_strides[1])
-        for begin in range(thread, i32(pixels + 1), i32(THREADS * TOGETHER)):
+        for begin in range(thread, pixels + 1, THREADS * TOGETHER):
             for t in range(TOGETHER):
-                i = i32(begin + i32(t * THREADS))
+                i = begin + t * THREADS
                 row_of, w = divide_remainder(i, in_width)
                 d, h = divide_remainder(row_of, in_height)
                 at = Int(start + Int(d) * x_strides[2] + Int(h) * x_strides[3] + Int(w) * x_strides[4])
                 for k in range(CHANNELS):
                     held[t * CHANNELS + k] = T(0)
-                    if i < pixels and i32(first + k) < channels:
+                    if i < pixels and first + k < channels:
                         held[t * CHANNELS + k] = T(load(x, Int(at + Int(k) * x_strides[1])))
             for t in range(TOGETHER):
-                i = i32(begin + i32(t * THREADS))
+                i = begin + t * THREADS
                 if i <= pixels:
                     for k in range(CHANNELS):
                         values[k] = held[t * CHANNELS + k]
                     pack(words, values)
-                    store_shared(memory, base, i32(i * i32(UNIT)), words, 0)
+                    store_shared(memory, base, i * UNIT, words, 0)
         cuda.syncthreads()
-        i, step = i32(i32(part * i32(THREADS)) + thread), i32(i32(parts[0]) * i32(THREADS))
+        i, step = part * THREADS + thread, i32(parts[0]) * THREADS
         while i < places:  # a range whose step is no constant would divide
             row_of, q = divide_remainder(i, width)
             o, p = divide_remainder(row_of, height)
@@ -188,9 +188,9 @@ def kernel(kind, UNIT, THREADS, wide):
             to = Int(Int(n) * y_strides[0] + Int(first) * y_strides[1] + Int(o) * y_strides[2] + Int(p) * y_strides[3]
                      + Int(q) * y_strides[4])
             for k in range(CHANNELS):
-                if i32(first + k) < channels:
+                if first + k < channels:
                     store(y, Int(to + Int(k) * y_strides[1]), values[k])
-            i = i32(i + step)
+            i = i + step
     return grid_sample_planes
 
 

@@ -88,7 +88,7 @@ def make_corners(config) -> Corners:
     @device_function
     def where(grid, at, step, sizes):
         w, w_slope = locate(T(load_grid(grid, at)), sizes[2])
-        h, h_slope = locate(T(load_grid(grid, i64(at + step))), sizes[1])
+        h, h_slope = locate(T(load_grid(grid, at + step)), sizes[1])
         d, d_slope = T(0), T(0)
         if DIMS > 2:
             d, d_slope = locate(T(load_grid(grid, i64(at + step + step))), sizes[0])
@@ -98,7 +98,7 @@ def make_corners(config) -> Corners:
     def pixel(x, at, steps, sizes, d, h, w):
         value = T(0)
         if w >= 0 and w < sizes[2] and h >= 0 and h < sizes[1] and d >= 0 and d < sizes[0]:
-            value = T(load(x, i64(at + i64(d) * steps[2] + i64(h) * steps[3] + i64(w) * steps[4])))
+            value = T(load(x, at + d * steps[2] + h * steps[3] + w * steps[4]))
         return value
 
     @device_function
@@ -109,14 +109,14 @@ def make_corners(config) -> Corners:
     def row(x, at, steps, sizes, d, h, w, w_share):
         value = pixel(x, at, steps, sizes, d, h, w)
         if BILINEAR:
-            value = mix(value, pixel(x, at, steps, sizes, d, h, i32(w + 1)), w_share)
+            value = mix(value, pixel(x, at, steps, sizes, d, h, w + 1), w_share)
         return value
 
     @device_function
     def plane(x, at, steps, sizes, d, h, h_share, w, w_share):
         value = row(x, at, steps, sizes, d, h, w, w_share)
         if BILINEAR:
-            value = mix(value, row(x, at, steps, sizes, d, i32(h + 1), w, w_share), h_share)
+            value = mix(value, row(x, at, steps, sizes, d, h + 1, w, w_share), h_share)
         return value
 
     @device_function
@@ -137,19 +137,19 @@ def forward_kernel(config):
 
     @jit(launch_bounds=(THREADS, 2))
     def grid_sample_naive(x, grid, y, elements, channels, sizes, out, x_strides, grid_strides, y_strides):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             i, q = divided(i, out[2])
             i, p = divided(i, out[1])
             i, o = divided(i, out[0])
             n, c = divided(i, channels)
-            at = i64(n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3])
+            at = n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3]
             w, h, d, _, _, _ = where(grid, at, grid_strides[4], sizes)
             w0, w_share = split(w)
             h0, h_share = split(h)
             d0, d_share = split(d)
-            value = mixed(x, i64(n * x_strides[0] + c * x_strides[1]), x_strides, sizes, d0, d_share, h0, h_share, w0, w_share)
-            store(y, i64(n * y_strides[0] + c * y_strides[1] + o * y_strides[2] + p * y_strides[3] + q * y_strides[4]), value)
+            value = mixed(x, n * x_strides[0] + c * x_strides[1], x_strides, sizes, d0, d_share, h0, h_share, w0, w_share)
+            store(y, n * y_strides[0] + c * y_strides[1] + o * y_strides[2] + p * y_strides[3] + q * y_strides[4], value)
     return grid_sample_naive
 
 
@@ -161,7 +161,7 @@ def image_kernel(config):
 
     @jit(launch_bounds=(THREADS, 2))
     def grid_sample_dx_naive(dy, grid, dx, elements, channels, sizes, out, dy_strides, grid_strides, dx_strides):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             i, w = divided(i, sizes[2])
             i, h = divided(i, sizes[1])
@@ -171,15 +171,15 @@ def image_kernel(config):
             for o in range(out[0]):
                 for p in range(out[1]):
                     for q in range(out[2]):
-                        at = i64(n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3])
+                        at = n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3]
                         there_w, there_h, there_d, _, _, _ = where(grid, at, grid_strides[4], sizes)
                         share = T(tent(there_w, i32(w)) * tent(there_h, i32(h)))
                         if DIMS > 2:
                             share = T(share * tent(there_d, i32(d)))
                         if share > T(0):
-                            here = i64(n * dy_strides[0] + c * dy_strides[1] + o * dy_strides[2] + p * dy_strides[3] + q * dy_strides[4])
+                            here = n * dy_strides[0] + c * dy_strides[1] + o * dy_strides[2] + p * dy_strides[3] + q * dy_strides[4]
                             total = T(total + share * T(load(dy, here)))
-            store(dx, i64(n * dx_strides[0] + c * dx_strides[1] + d * dx_strides[2] + h * dx_strides[3] + w * dx_strides[4]), total)
+            store(dx, n * dx_strides[0] + c * dx_strides[1] + d * dx_strides[2] + h * dx_strides[3] + w * dx_strides[4], total)
     return grid_sample_dx_naive
 
 
@@ -192,7 +192,7 @@ def make_find(config, Int):
     @device_function
     def find(offsets, inside, sizes, strides, d0, h0, w0):
         for k in range(CORNERS):
-            w, h, d = i32(w0 + i32(k & 1)), i32(h0 + i32(k >> 1 & 1)), i32(d0 + i32(k >> 2))
+            w, h, d = w0 + (k & 1), h0 + (k >> 1 & 1), d0 + (k >> 2)
             inside[k] = i32(w >= 0 and w < sizes[2] and h >= 0 and h < sizes[1] and d >= 0 and d < sizes[0])
             offsets[k] = Int(Int(d) * strides[2] + Int(h) * strides[3] + Int(w) * strides[4])
     return find
@@ -210,23 +210,23 @@ def grid_kernel(config):
     @jit(launch_bounds=(THREADS, 2))
     def grid_sample_dgrid_naive(dy, x, grid, dgrid, places, channels, sizes, out, dy_strides, x_strides, grid_strides, dgrid_strides):
         slopes = cuda.local.array(3, T)
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < places:
             i, q = divided(i, out[2])
             i, p = divided(i, out[1])
             n, o = divided(i, out[0])
             slopes[0], slopes[1], slopes[2] = T(0), T(0), T(0)
             if BILINEAR:
-                at = i64(n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3])
+                at = n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3]
                 w, h, d, w_slope, h_slope, d_slope = where(grid, at, grid_strides[4], sizes)
                 w0, w_share = split(w)
                 h0, h_share = split(h)
                 d0, d_share = split(d)
-                here = i64(n * dy_strides[0] + o * dy_strides[2] + p * dy_strides[3] + q * dy_strides[4])
+                here = n * dy_strides[0] + o * dy_strides[2] + p * dy_strides[3] + q * dy_strides[4]
                 for c in range(channels):
-                    given, image = T(load(dy, i64(here + c * dy_strides[1]))), i64(n * x_strides[0] + c * x_strides[1])
+                    given, image = T(load(dy, here + c * dy_strides[1])), n * x_strides[0] + c * x_strides[1]
                     for k in range(CORNERS):
-                        value = T(given * pixel(x, image, x_strides, sizes, i32(d0 + (k >> 2)), i32(h0 + (k >> 1 & 1)), i32(w0 + (k & 1))))
+                        value = T(given * pixel(x, image, x_strides, sizes, d0 + (k >> 2), h0 + (k >> 1 & 1), w0 + (k & 1)))
                         in_w = w_share if k & 1 else T(T(1) - w_share)
                         in_h = h_share if k >> 1 & 1 else T(T(1) - h_share)
                         in_d = T(1)
@@ -236,9 +236,9 @@ def grid_kernel(config):
                         slopes[0] = T(slopes[0] + T(value * T(in_h * in_d)) * (T(1) if k & 1 else T(-1)))
                         slopes[1] = T(slopes[1] + T(value * T(in_w * in_d)) * (T(1) if k >> 1 & 1 else T(-1)))
                 slopes[0], slopes[1], slopes[2] = T(slopes[0] * w_slope), T(slopes[1] * h_slope), T(slopes[2] * d_slope)
-            to = i64(n * dgrid_strides[0] + o * dgrid_strides[1] + p * dgrid_strides[2] + q * dgrid_strides[3])
+            to = n * dgrid_strides[0] + o * dgrid_strides[1] + p * dgrid_strides[2] + q * dgrid_strides[3]
             for k in range(DIMS):
-                store(dgrid, i64(to + k * dgrid_strides[4]), slopes[k])
+                store(dgrid, to + k * dgrid_strides[4], slopes[k])
     return grid_sample_dgrid_naive
 
 

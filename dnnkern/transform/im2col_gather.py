@@ -113,17 +113,17 @@ def make_run(runs, wide):
         else:
             rest, t, r, s = three(index, (taps[0], taps[1], taps[2], taps[3], taps[4], taps[5], u32(1), u32(0x80000000), u32(0)))
             n, o, p, q = three(rest, out)
-        d = i32(o * steps[0] + t * dilations[0] - before[0])
-        h = i32(p * steps[1] + r * dilations[1] - before[1])
-        w = i32(q * steps[2] + s * dilations[2] - before[2])
+        d = o * steps[0] + t * dilations[0] - before[0]
+        h = p * steps[1] + r * dilations[1] - before[1]
+        w = q * steps[2] + s * dilations[2] - before[2]
         at = Int(Int(n) * x_strides[0] + Int(c) * x_strides[1] + Int(d) * x_strides[2] + Int(h) * x_strides[3] + Int(w) * x_strides[4])
         inside = d >= 0 and d < image[0] and h >= 0 and h < image[1]
         first, end = i32(0), i32(0)
         if runs == FIRST:
             if inside and w < image[2]:
-                first, end = i32(0), i32(divide(i32(image[2] - w - 1), step_w) + 1)
+                first, end = i32(0), divide(image[2] - w - 1, step_w) + 1
                 if w < 0:
-                    first = divide(i32(steps[2] - 1 - w), step_w)
+                    first = divide(steps[2] - 1 - w, step_w)
         elif runs == LAST:
             if inside and w >= 0 and w < image[2]:
                 end = i32(channels[0])
@@ -146,24 +146,24 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, 4))
     def im2col_gather(x, columns, units, length, step, channels, step_w, out, taps, image, steps, dilations, before, x_strides):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < units:
             parts = cuda.local.array(LOADED, u32)
             words = cuda.local.array(PACKED, u32)
-            element0 = i32(index * V)
+            element0 = index * V
             number, j0 = divide_remainder(element0, length)
             at, first, end = run(number, channels, out, taps, image, steps, dilations, before, x_strides, step_w)
             at_next, first_next, end_next = at, first, end
-            if i32(j0 + V) > i32(length[0]):
-                at_next, first_next, end_next = run(i32(number + 1), channels, out, taps, image, steps, dilations, before, x_strides,
+            if j0 + V > i32(length[0]):
+                at_next, first_next, end_next = run(number + 1, channels, out, taps, image, steps, dilations, before, x_strides,
                                                     step_w)
             for v in range(V):
-                j, here, low, high = i32(j0 + v), at, first, end
+                j, here, low, high = j0 + v, at, first, end
                 if j >= i32(length[0]):
-                    j, here, low, high = i32(j - i32(length[0])), at_next, first_next, end_next
+                    j, here, low, high = j - i32(length[0]), at_next, first_next, end_next
                 load(parts, v * WORDS, advance(x, Int(here + Int(j) * step)), i32(j >= low and j < high))
             pack(parts, words)
-            store(advance(columns, i64(i64(element0) * SCALE)), words, 0)
+            store(advance(columns, i64(element0) * SCALE), words, 0)
     return im2col_gather
 
 

@@ -41,12 +41,12 @@ def make_coordinates(channels_last):
     """Device function: (n, c, t, r, s, o, p, q) of a flat index; extents as in `WindowProblem.geometry`."""
     @device_function
     def three(i, a, b, c):
-        rest = i64(i // c)
-        last = i64(i - rest * c)
-        i = i64(rest // b)
-        middle = i64(rest - i * b)
-        rest = i64(i // a)
-        return rest, i64(i - rest * a), middle, last
+        rest = i // c
+        last = i - rest * c
+        i = rest // b
+        middle = rest - i * b
+        rest = i // a
+        return rest, i - rest * a, middle, last
 
     @device_function
     def coordinates(i, channels, g):
@@ -58,8 +58,8 @@ def make_coordinates(channels_last):
         else:
             rest, o, p, q = three(i, g[6], g[7], g[8])
             rest, t, r, s = three(rest, g[3], g[4], g[5])
-            n = i64(rest // channels)
-            c = i64(rest - n * channels)
+            n = rest // channels
+            c = rest - n * channels
         return n, c, t, r, s, o, p, q
     return coordinates
 
@@ -71,14 +71,14 @@ def kernel(config):
 
     @jit(launch_bounds=THREADS)
     def im2col_naive(x, columns, elements, channels, g, x_strides, strides):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             n, c, t, r, s, o, p, q = coordinates(i, channels, g)
-            d, h, w = i64(o * g[9] + t * g[12] - g[15]), i64(p * g[10] + r * g[13] - g[16]), i64(q * g[11] + s * g[14] - g[17])
-            tap, pixel = i64((t * g[4] + r) * g[5] + s), i64((o * g[7] + p) * g[8] + q)
-            to = i64(n * strides[0] + c * strides[1] + tap * strides[2] + pixel * strides[3])
+            d, h, w = o * g[9] + t * g[12] - g[15], p * g[10] + r * g[13] - g[16], q * g[11] + s * g[14] - g[17]
+            tap, pixel = (t * g[4] + r) * g[5] + s, (o * g[7] + p) * g[8] + q
+            to = n * strides[0] + c * strides[1] + tap * strides[2] + pixel * strides[3]
             if d >= 0 and d < g[0] and h >= 0 and h < g[1] and w >= 0 and w < g[2]:
-                columns[to] = x[i64(n * x_strides[0] + c * x_strides[1] + d * x_strides[2] + h * x_strides[3] + w * x_strides[4])]
+                columns[to] = x[n * x_strides[0] + c * x_strides[1] + d * x_strides[2] + h * x_strides[3] + w * x_strides[4]]
             else:
                 columns[to] = 0
     return im2col_naive

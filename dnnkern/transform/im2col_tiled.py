@@ -147,22 +147,22 @@ def kernel_last(config):
     def im2col_tiled(x, columns, count, chunks, out, taps, image, steps, dilations, before, x_strides, row, tap_stride):
         words = cuda.local.array(SIZE, u32)
         to = cuda.local.array(CHUNKS, Int)
-        first = i32(i32(cuda.blockIdx.x) * i32(SPAN) + i32(cuda.threadIdx.x))
+        first = cuda.blockIdx.x * SPAN + cuda.threadIdx.x
         for k in range(CHUNKS):
-            index = i32(first + k * THREADS)
+            index = first + k * THREADS
             rest, chunk = divide_remainder(index, chunks)
             m, t, r, s = three(rest, taps)
-            tap = i32(rest - m * i32(taps[0]) * i32(taps[3]) * i32(taps[6]))
+            tap = rest - m * i32(taps[0]) * i32(taps[3]) * i32(taps[6])
             n, o, p, q = three(m, out)
-            d = i32(o * steps[0] + t * dilations[0] - before[0])
-            h = i32(p * steps[1] + r * dilations[1] - before[1])
-            w = i32(q * steps[2] + s * dilations[2] - before[2])
+            d = o * steps[0] + t * dilations[0] - before[0]
+            h = p * steps[1] + r * dilations[1] - before[1]
+            w = q * steps[2] + s * dilations[2] - before[2]
             ok = i32(index < count and d >= 0 and d < image[0] and h >= 0 and h < image[1] and w >= 0 and w < image[2])
             at = Int(Int(n) * x_strides[0] + Int(chunk * STEP) + Int(d) * x_strides[2] + Int(h) * x_strides[3] + Int(w) * x_strides[4])
             to[k] = Int(Int(m) * row + Int(tap) * tap_stride + Int(chunk * STEP))
             load(words, k * WORDS, advance(x, at), ok)
         for k in range(CHUNKS):
-            if i32(first + k * THREADS) < count:
+            if first + k * THREADS < count:
                 store(advance(columns, to[k]), words, k * WORDS)
     return im2col_tiled
 
@@ -179,7 +179,7 @@ def kernel_first(config):
 
     @jit(launch_bounds=(THREADS, config.blocks))
     def im2col_tiled(x, columns, count, chunks, channels, out, taps, image, steps, dilations, before, x_strides, strides):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             seen = cuda.local.array(LOADED, u32)
             picked = cuda.local.array(PICKED, u32)
@@ -188,18 +188,18 @@ def kernel_first(config):
             rest, p = divide_remainder(rest, (out[3], out[4], out[5]))
             rest, o = divide_remainder(rest, (out[0], out[1], out[2]))
             n, c = divide_remainder(rest, channels)
-            q = i32(chunk * V)
-            pixel = i32(i32(o * i32(out[3]) + p) * i32(out[6]) + q)
-            plane = advance(x, i64(i64(n) * x_strides[0] + i64(c) * x_strides[1]))
-            to = advance(columns, i64(i64(n) * strides[0] + i64(c) * strides[1] + i64(pixel) * i64(SCALE)))
-            w = i32(q * STRIDE - before[2])
+            q = chunk * V
+            pixel = (o * i32(out[3]) + p) * i32(out[6]) + q
+            plane = advance(x, i64(n) * x_strides[0] + i64(c) * x_strides[1])
+            to = advance(columns, i64(n) * strides[0] + i64(c) * strides[1] + pixel * i64(SCALE))
+            w = q * STRIDE - before[2]
             for t in range(i32(taps[0])):
                 for r in range(i32(taps[3])):
-                    d, h = i32(o * steps[0] + t * dilations[0] - before[0]), i32(p * steps[1] + r * dilations[1] - before[1])
+                    d, h = o * steps[0] + t * dilations[0] - before[0], p * steps[1] + r * dilations[1] - before[1]
                     ok = d >= 0 and d < image[0] and h >= 0 and h < image[1]
                     row = advance(plane, Int(Int(d) * x_strides[2] + Int(h) * x_strides[3]))
                     for k in range(SPAN):
-                        column = i32(w + k)
+                        column = w + k
                         load(seen, k * WORDS, advance(row, Int(Int(column) * x_strides[4])),
                              i32(ok and column >= 0 and column < image[2]))
                     for s in range(S):
@@ -207,7 +207,7 @@ def kernel_first(config):
                             for part in range(WORDS):
                                 picked[v * WORDS + part] = seen[(v * STRIDE + s * DILATION) * WORDS + part]
                         pack(picked, words)
-                        tap = i32(i32(t * i32(taps[3]) + r) * S + s)
+                        tap = (t * i32(taps[3]) + r) * S + s
                         store(advance(to, Int(Int(tap) * strides[2])), words, 0)
     return im2col_tiled
 

@@ -56,15 +56,15 @@ def kernel(config):
 
     @jit(launch_bounds=THREADS)
     def pad_naive(x, y, elements, x_first, y_first, sizes, borders, strides, value):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             words = cuda.local.array(4, u32)
             inside, x_at, y_at = places(i, sizes, borders, strides)
             if inside:
-                load(words, 0, advance(x, i64((x_first + x_at) * SCALE)), 1)
+                load(words, 0, advance(x, (x_first + x_at) * SCALE), 1)
             elif FILLED:
                 fill(words, value)
-            store(advance(y, i64((y_first + y_at) * SCALE)), words, 0)
+            store(advance(y, (y_first + y_at) * SCALE), words, 0)
     return pad_naive
 
 

@@ -11,7 +11,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, jit
+from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..dispatch import Algorithm
@@ -107,31 +107,31 @@ def pass_kernel(forward, given, made, compute, kind, position):
 
     @jit(launch_bounds=THREADS)
     def resample_pass(given, made, sums, count, sizes, given_strides, strides, axis, inverse):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             rest, e3 = divide_remainder(index, (sizes[9], sizes[10], sizes[11]))
             rest, e2 = divide_remainder(rest, (sizes[6], sizes[7], sizes[8]))
             rest, e1 = divide_remainder(rest, (sizes[3], sizes[4], sizes[5]))
             n, e0 = divide_remainder(rest, (sizes[0], sizes[1], sizes[2]))
             e = (e0, e1, e2, e3)
-            own, step = e[position], i32(given_strides[position + 1])
-            at = i32(i32(n * given_strides[0]) - i32(own * step))
-            to = i32(n * strides[0])
+            own, step = e[position], given_strides[position + 1]
+            at = n * given_strides[0] - own * step
+            to = n * strides[0]
             for k in range(4):
-                at = i32(at + i32(e[k] * given_strides[k + 1]))
-                to = i32(to + i32(e[k] * strides[k + 1]))
+                at = at + e[k] * given_strides[k + 1]
+                to = to + e[k] * strides[k + 1]
             value, whole = T(0), T(0)
             first, end = taps(own, axis) if forward else reach(own, axis)
             for other in range(first, end):
                 if forward:
-                    share = weight(own, i32(other), axis, inverse)
+                    share = weight(own, other, axis, inverse)
                     whole = T(whole + share)
                 else:
-                    share = weight(i32(other), own, axis, inverse)
+                    share = weight(other, own, axis, inverse)
                     if DIVIDED:
                         share = T(share / sums[other])
                 if share != 0:
-                    value = T(value + share * T(load(given, i64(at + i32(i32(other) * step)))))
+                    value = T(value + share * T(load(given, i64(at + other * step))))
             if forward and DIVIDED:
                 value = T(value / whole)
             store(made, i64(to), value)

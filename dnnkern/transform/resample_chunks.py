@@ -244,18 +244,18 @@ def forward_pixels(config):
 
     @jit(launch_bounds=(THREADS, 3))
     def resample_pixels(x, y, count, sizes, x_strides, y_strides, lines, divisors, in_d, in_h, in_w):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             result, other, made, one = cuda.local.array(V, T), cuda.local.array(V, T), cuda.local.array(WORDS, u32), cuda.local.array(1, T)
             first, second, shares = cuda.local.array(V, Int), cuda.local.array(V, Int), cuda.local.array(V, T)
             inverses = in_d, in_h, in_w
             n, c, o, p, chunk = split(index, sizes)
-            q = i32(chunk * V)
-            left = i32(lines[11] - q)
+            q = chunk * V
+            left = lines[11] - q
             d0, d1, d_share = source(o, 0, lines, divisors, inverses)
             h0, h1, h_share = source(p, 1, lines, divisors, inverses)
             for v in range(V):
-                w0, w1, shares[v] = source(i32(q + v) if v < left else q, 2, lines, divisors, inverses)
+                w0, w1, shares[v] = source(q + v if v < left else q, 2, lines, divisors, inverses)
                 first[v], second[v] = Int(Int(w0) * x_strides[4]), Int(Int(w1) * x_strides[4])
             x = advance(x, Int(Int(n) * x_strides[0] + Int(c) * x_strides[1]))
             at0, at1 = Int(Int(h0) * x_strides[3]), Int(Int(h1) * x_strides[3])
@@ -335,12 +335,12 @@ def backward_apart(config):
 
     @jit(launch_bounds=(THREADS, 3))
     def resample_gradient_apart(dy, dx, count, channels, sizes, dy_strides, dx_strides, lines, divisors, in_d, in_h, in_w):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             total, values, inverses = cuda.local.array(V, T), cuda.local.array(V, T), (in_d, in_h, in_w)
             n, chunk, d, h, w = split(index, sizes)
-            first = i32(chunk * V)
-            left = i32(channels - first)
+            first = chunk * V
+            left = channels - first
             o0, o1 = reach(d, 0, lines, divisors)
             p0, p1 = reach(h, 1, lines, divisors)
             q0, q1 = reach(w, 2, lines, divisors)
@@ -348,12 +348,12 @@ def backward_apart(config):
                 total[v] = T(0)
             dy = advance(dy, Int(Int(n) * dy_strides[0] + Int(first) * dy_strides[1]))
             for o in range(o0, o1):
-                d_share = weight(i32(o), d, 0, lines, divisors, inverses)
+                d_share = weight(o, d, 0, lines, divisors, inverses)
                 for p in range(p0, p1):
-                    h_share = d_share * weight(i32(p), h, 1, lines, divisors, inverses)
+                    h_share = d_share * weight(p, h, 1, lines, divisors, inverses)
                     row = advance(dy, Int(Int(o) * dy_strides[2] + Int(p) * dy_strides[3]))
                     for q in range(q0, q1):
-                        share = h_share * weight(i32(q), w, 2, lines, divisors, inverses)
+                        share = h_share * weight(q, w, 2, lines, divisors, inverses)
                         if share != 0:
                             fetch(values, advance(row, Int(Int(q) * dy_strides[4])), Int(dy_strides[1]), left)
                             for v in range(V):

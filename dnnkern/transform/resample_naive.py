@@ -126,35 +126,35 @@ def kernel(config):
 
     @device_function
     def row(x, at, step, w0, w1, share):
-        one = T(load(x, i64(at + w0 * step)))
-        return mix(one, T(load(x, i64(at + w1 * step))), share) if BILINEAR else one
+        one = T(load(x, at + w0 * step))
+        return mix(one, T(load(x, at + w1 * step)), share) if BILINEAR else one
 
     @device_function
     def plane(x, at, steps, h0, h1, h_share, w0, w1, w_share):
-        one = row(x, i64(at + h0 * steps[3]), steps[4], w0, w1, w_share)
+        one = row(x, at + h0 * steps[3], steps[4], w0, w1, w_share)
         if TAPS > 1:
-            return mix(one, row(x, i64(at + h1 * steps[3]), steps[4], w0, w1, w_share), h_share)
+            return mix(one, row(x, at + h1 * steps[3], steps[4], w0, w1, w_share), h_share)
         return one
 
     if config.forward:
         @jit(launch_bounds=THREADS)
         def resample_naive(x, y, elements, sizes, x_strides, y_strides, lines, divisors, in_d, in_h, in_w):
-            i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+            i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
             inverses = in_d, in_h, in_w
             if i < elements:
                 n, c, o, p, q = coordinates(i, sizes)
-                at = i64(n * x_strides[0] + c * x_strides[1])
+                at = n * x_strides[0] + c * x_strides[1]
                 d0, d1, d_share = source(o, 0, lines, divisors, inverses)
                 h0, h1, h_share = source(p, 1, lines, divisors, inverses)
                 w0, w1, w_share = source(q, 2, lines, divisors, inverses)
-                value = plane(x, i64(at + d0 * x_strides[2]), x_strides, h0, h1, h_share, w0, w1, w_share)
+                value = plane(x, at + d0 * x_strides[2], x_strides, h0, h1, h_share, w0, w1, w_share)
                 if TAPS > 2:
                     value = mix(value, plane(x, i64(at + d1 * x_strides[2]), x_strides, h0, h1, h_share, w0, w1, w_share), d_share)
-                store(y, i64(n * y_strides[0] + c * y_strides[1] + o * y_strides[2] + p * y_strides[3] + q * y_strides[4]), value)
+                store(y, n * y_strides[0] + c * y_strides[1] + o * y_strides[2] + p * y_strides[3] + q * y_strides[4], value)
     else:
         @jit(launch_bounds=THREADS)
         def resample_naive(dy, dx, elements, sizes, dy_strides, dx_strides, lines, divisors, in_d, in_h, in_w):
-            i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+            i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
             inverses = in_d, in_h, in_w
             if i < elements:
                 n, c, d, h, w = coordinates(i, sizes)
@@ -166,20 +166,20 @@ def kernel(config):
                     d_share = weight(o, d, 0, lines, divisors, inverses)
                     for p in range(p0, p1):
                         h_share = d_share * weight(p, h, 1, lines, divisors, inverses)
-                        at = i64(n * dy_strides[0] + c * dy_strides[1] + o * dy_strides[2] + p * dy_strides[3])
+                        at = n * dy_strides[0] + c * dy_strides[1] + o * dy_strides[2] + p * dy_strides[3]
                         for q in range(q0, q1):
                             share = h_share * weight(q, w, 2, lines, divisors, inverses)
                             if share != 0:
-                                total += share * T(load(dy, i64(at + q * dy_strides[4])))
-                store(dx, i64(n * dx_strides[0] + c * dx_strides[1] + d * dx_strides[2] + h * dx_strides[3] + w * dx_strides[4]), total)
+                                total += share * T(load(dy, at + q * dy_strides[4]))
+                store(dx, n * dx_strides[0] + c * dx_strides[1] + d * dx_strides[2] + h * dx_strides[3] + w * dx_strides[4], total)
     return resample_naive
 
 
 @device_function
 def divided(i, n):
     """(i // n, i % n)"""
-    rest = i64(i64(i) // n)
-    return rest, i64(i - rest * n)
+    rest = i // n
+    return rest, i - rest * n
 
 
 def build(problem, device, config):

@@ -92,14 +92,14 @@ def kernel(config):
         words = cuda.local.array(SIZE, u32)
         places = cuda.local.array(UNITS, Int)
         x, y = advance(x, x_first), advance(y, y_first)
-        first = i32(i32(cuda.blockIdx.x) * i32(SPAN) + i32(cuda.threadIdx.x))
+        first = cuda.blockIdx.x * SPAN + cuda.threadIdx.x
         for n in range(UNITS):
-            index = i32(first + n * THREADS)
+            index = first + n * THREADS
             x_at, y_at = offsets(index, divisors, strides)
             places[n] = y_at
             load(words, n * WORDS, advance(x, x_at), i32(index < count))
         for n in range(UNITS):
-            if i32(first + n * THREADS) < count:
+            if first + n * THREADS < count:
                 store(advance(y, places[n]), words, n * WORDS)
     return transpose_copy
 

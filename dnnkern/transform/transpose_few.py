@@ -111,7 +111,7 @@ def make_pick(itemsize, unit):
 
         @device_function
         def pick(parts, k, words, e):
-            parts[k] = u32(u32(words[e >> LOG] >> u32((e & LAST) * BITS)) & u32(MASK))
+            parts[k] = (words[e >> LOG] >> u32((e & LAST) * BITS)) & MASK
     return pick
 
 
@@ -127,15 +127,15 @@ def kernel(config):
 
     @jit(launch_bounds=(THREADS, 2))
     def transpose_few(x, y, count, x_first, y_first, apart, divisors, strides):
-        index = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
         if index < count:
             words = cuda.local.array(LOADED, u32)
             parts = cuda.local.array(PARTS, u32)
             made = cuda.local.array(PACKED, u32)
             x_at, y_at = offsets(index, divisors, strides)
-            x, y = advance(x, i64(x_first + i64(x_at))), advance(y, i64(y_first + i64(y_at)))
+            x, y = advance(x, x_first + x_at), advance(y, y_first + y_at)
             for c in range(C):
-                load(words, c * WORDS, advance(x, Int(c * CHUNK) if IN_X else Int(Int(c) * apart)), i32(1))
+                load(words, c * WORDS, advance(x, Int(c * CHUNK) if IN_X else Int(Int(c) * apart)), 1)
             for c in range(C):
                 for p in range(P):
                     # x is [p][c] and y [c][p], or the other way round

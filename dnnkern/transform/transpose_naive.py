@@ -49,10 +49,10 @@ def kernel(config):
 
     @jit(launch_bounds=THREADS)
     def transpose_naive(x, y, elements, x_first, y_first, sizes, strides):
-        i = i64(i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x)
+        i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < elements:
             x_at, y_at = offsets(i, sizes, strides)
-            y[i64(y_first + y_at)] = x[i64(x_first + x_at)]
+            y[y_first + y_at] = x[x_first + x_at]
     return transpose_naive
 
 

@@ -132,7 +132,7 @@ def make_place(side, chunks):
 
     @device_function
     def place(row, chunk):
-        return i32(i32(i32(row * chunks) + i32(chunk ^ i32(i32(row >> SHIFT) & 7))) << 4)
+        return (row * chunks + (chunk ^ ((row >> SHIFT) & 7))) << 4
     return place
 
 
@@ -161,40 +161,40 @@ def kernel(config):
     def transpose_tiled(x, y, size_i, size_j, x_first, y_first, xi, xj, yi, yj, per_matrix, tiles_j, divisors, strides):
         tile = cuda.shared.array(SIZE, T, alignment=16)
         words = cuda.local.array(WORDS, u32)                 # V rows [j] of four words [i]
-        tid, base = i32(cuda.threadIdx.x), shared_address(tile, i32(0))
-        z, inside = divide_remainder(i32(cuda.blockIdx.x), per_matrix)
+        tid, base = cuda.threadIdx.x, shared_address(tile, 0)
+        z, inside = divide_remainder(cuda.blockIdx.x, per_matrix)
         tile_i, tile_j = divide_remainder(inside, tiles_j)
         x_at, y_at = offsets(z, divisors, strides)
-        i0, j0 = i32(tile_i * ACROSS), i32(tile_j * DOWN)
-        x = advance(x, i64(x_first + i64(x_at) + i64(i0) * i64(xi) + i64(j0) * i64(xj)))
-        y = advance(y, i64(y_first + i64(y_at) + i64(i0) * i64(yi) + i64(j0) * i64(yj)))
-        ci, cj = i32(tid & (CI - 1)), i32(tid >> LOG_CI)
+        i0, j0 = tile_i * ACROSS, tile_j * DOWN
+        x = advance(x, x_first + x_at + i0 * i64(xi) + j0 * i64(xj))
+        y = advance(y, y_first + y_at + i0 * i64(yi) + j0 * i64(yj))
+        ci, cj = tid & (CI - 1), tid >> LOG_CI
 
         # load rows along i
         if STAGED:
             part = cuda.local.array(LOADED_BATCH, u32)
             for b in range(BATCHES):
                 for n in range(BATCH):
-                    e = i32(tid + i32(b * BATCH + n) * THREADS)
-                    j, i = i32(e >> LOG_ROW_X), i32(i32(e & (ROW_X - 1)) * IN_X)
-                    inside_it = i32(i32(j0 + j) < size_j and i32(i0 + i) < size_i)
+                    e = tid + (b * BATCH + n) * THREADS
+                    j, i = e >> LOG_ROW_X, (e & (ROW_X - 1)) * IN_X
+                    inside_it = i32(j0 + j < size_j and i0 + i < size_i)
                     load(part, n * LOADED, advance(x, Int(Int(i) * xi + Int(j) * xj)), inside_it)
                 for n in range(BATCH):
-                    e = i32(tid + i32(b * BATCH + n) * THREADS)
-                    stage(tile, base, i32(e * UNIT_X), part, n * LOADED)
+                    e = tid + (b * BATCH + n) * THREADS
+                    stage(tile, base, e * UNIT_X, part, n * LOADED)
             cuda.syncthreads()
             for t in range(V):
-                at = i32(i32(i32(cj * V + t) * CI + ci) * 16)
+                at = ((cj * V + t) * CI + ci) * 16
                 words[4 * t], words[4 * t + 1], words[4 * t + 2], words[4 * t + 3] = load_shared_4u32(base + u32(at))
             cuda.syncthreads()
         else:
-            i, j = i32(ci * V), i32(cj * V)
+            i, j = ci * V, cj * V
             for t in range(V):
-                inside_it = i32(i32(j0 + j + t) < size_j and i32(i0 + i) < size_i)
+                inside_it = i32(j0 + j + t < size_j and i0 + i < size_i)
                 load(words, 4 * t, advance(x, Int(Int(i * SCALE) + Int(j + t) * xj)), inside_it)
 
         # columns become rows along j
-        slot = place(i32(ci * V), cj)
+        slot = place(ci * V, cj)
         for t in range(V):
             a, b, c, d = column(words, t)
             store_shared_4u32(base + u32(slot + t * ROW), a, b, c, d)
@@ -203,12 +203,12 @@ def kernel(config):
         # store rows along j
         unit = cuda.local.array(STORED, u32)
         for n in range(STORES):
-            e = i32(tid + n * THREADS)
-            i, u = i32(e >> LOG_ROW_Y), i32(e & (ROW_Y - 1))
-            j = i32(u * IN_Y)
-            if i32(i0 + i) < size_i and i32(j0 + j) < size_j:
-                byte = i32(u * UNIT_Y)
-                fetch(unit, 0, tile, base, i32(place(i, i32(byte >> 4)) | i32(byte & 15)))
+            e = tid + n * THREADS
+            i, u = e >> LOG_ROW_Y, e & (ROW_Y - 1)
+            j = u * IN_Y
+            if i0 + i < size_i and j0 + j < size_j:
+                byte = u * UNIT_Y
+                fetch(unit, 0, tile, base, place(i, byte >> 4) | (byte & 15))
                 store(advance(y, Int(Int(i) * yi + Int(j) * yj)), unit, 0)
     return transpose_tiled
 
