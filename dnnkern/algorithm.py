@@ -58,6 +58,8 @@ class Algorithm:
         The configuration this object is bound to; `configured` binds it.
     idea : str
         One line; discovery takes it from its file's docstring.
+    source : str
+        The file that binds it, from the folder that holds the package: "dnnkern/conv/winograd/__init__.py". Discovery sets it.
     """
     op: str
     name: str
@@ -72,6 +74,7 @@ class Algorithm:
     arch: str = "sm_70+"
     config: object = None
     idea: str = field(default="", compare=False)
+    source: str = field(default="", compare=False)
 
     def refusal(self, problem, device) -> str | None:
         """Why it cannot solve a problem on a device; None if it can."""

@@ -1,7 +1,8 @@
 """Which algorithm solves a problem: the registry, the prediction (`get`), the measurement (`find`) and the reasons (`explain`).
 
 An algorithm is a file ``dnnkern/<family>/<op>_<name>.py`` that binds `ALGORITHM`, or `ALGORITHMS` where one idea serves several
-directions of an operation. The files of a family are found when one of its operations is first used; nothing lists them.
+directions of an operation; or a folder ``<name>/`` whose `__init__.py` does. A folder that binds neither is a group of algorithms. Those of
+a family are found when one of its operations is first used; nothing lists them. `Algorithm.source` says where one was found.
 """
 import contextlib
 import functools
@@ -112,20 +113,42 @@ def _discover(family):
     with _lock:
         if family in _discovered:
             return
-        whole = []  # registered together: a family that is broken anywhere is broken at every use
-        for path in sorted((PACKAGE / family).glob("[a-z]*.py")):
-            module = importlib.import_module(f"dnnkern.{family}.{path.stem}")
-            found = getattr(module, "ALGORITHMS", None) or (getattr(module, "ALGORITHM", None),)
-            if found == (None,):
-                raise ImportError(f"{path.name} in {family}/ binds neither ALGORITHM nor ALGORITHMS (a helper's name starts with an "
-                                  "underscore)")
-            for algorithm in found:
-                if len(found) == 1 and path.stem != f"{algorithm.op}_{algorithm.name}" or not path.stem.endswith(f"_{algorithm.name}"):
-                    raise ImportError(f"{path.name} holds {algorithm}; its name must be {algorithm.op}_{algorithm.name}.py")
-                whole.append(replace(algorithm, idea=(module.__doc__ or "").strip().split("\n")[0].rstrip(".")))
+        whole = list(_found(PACKAGE / family))  # registered together: a family that is broken anywhere is broken at every use
         for algorithm in whole:
             _add(algorithm)
         _discovered.add(family)
+
+
+def _found(folder):
+    """The algorithms in a family's folder, or in a group of it."""
+    for path in sorted(folder.glob("[a-z]*")):
+        is_folder = (path / "__init__.py").is_file()
+        if not is_folder and path.suffix != ".py":
+            if any(path.glob("*.py")):
+                raise ImportError(f"{path.name}/ in {path.parent.name}/ has no __init__.py")
+            continue
+        where = path.relative_to(PACKAGE)
+        module = importlib.import_module(".".join((__package__, *where.with_suffix("").parts)))
+        bound = getattr(module, "ALGORITHMS", None) or (getattr(module, "ALGORITHM", None),)
+        if bound != (None,):
+            for algorithm in bound:
+                _check_name(path, algorithm, single=len(bound) == 1)
+                yield replace(algorithm, idea=(module.__doc__ or "").strip().split("\n")[0].rstrip("."),
+                              source=f"{__package__}/{where.as_posix()}" + "/__init__.py" * is_folder)
+        elif is_folder:
+            yield from _found(path)
+        else:
+            raise ImportError(f"{path.name} in {path.parent.name}/ binds neither ALGORITHM nor ALGORITHMS (a helper's name starts with an "
+                              "underscore)")
+
+
+def _check_name(path, algorithm, single):
+    """Raise unless a file is called after the operation and the algorithm that it holds, a folder after the algorithm."""
+    if path.suffix != ".py":
+        if path.name != algorithm.name:
+            raise ImportError(f"{path.name}/ holds {algorithm}; its name must be {algorithm.name}")
+    elif single and path.stem != f"{algorithm.op}_{algorithm.name}" or not path.stem.endswith(f"_{algorithm.name}"):
+        raise ImportError(f"{path.name} holds {algorithm}; its name must be {algorithm.op}_{algorithm.name}.py")
 
 
 def register(algorithm: Algorithm) -> Algorithm:

@@ -197,5 +197,5 @@ def family_of(op):
 def _files(op):
     """The sources on which an operation's rows rest: all of its family, its cases, and what they import."""
     tests = sources.PACKAGE.parent / "tests"
-    family = (sources.PACKAGE / family_of(op)).glob("*.py")
+    family = (sources.PACKAGE / family_of(op)).rglob("*.py")
     return sources.closure(tests / "sample.py", tests / "cases" / f"{op}.py", *family)

@@ -24,7 +24,7 @@ import sys
 import pytest
 import sample
 
-
+from dnnkern import dispatch
 from dnnkern.host import sources
 
 TESTS = pathlib.Path(__file__).resolve().parent
@@ -83,7 +83,15 @@ def mentions(path):
 @functools.cache
 def algorithms_of(path):
     """The files that a family's front end finds when it is first used."""
-    return tuple(path.parent.glob("[a-z]*.py")) if path.name == "__init__.py" and (path.parent / "_problem.py").is_file() else ()
+    is_family = path.name == "__init__.py" and path.parent.parent == PACKAGE and (path.parent / "_problem.py").is_file()
+    return tuple({PACKAGE.parent / a.source for op, family in families().items() if family == path.parent.name
+                  for a in dispatch.algorithms(op) if a.source}) if is_family else ()
+
+
+@functools.cache
+def families():
+    """{operation: its family}."""
+    return {op: sample.family_of(op) for op in sample.OPS}
 
 
 @functools.cache
@@ -109,7 +117,7 @@ def roots_of(item):
     if op is None or name is None:
         return (item.path,), True
     family = PACKAGE / sample.family_of(op)
-    own = [*family.glob(f"{op}_{name}.py")] or [*family.glob(f"[a-z]*_{name}.py")]
+    own = [PACKAGE.parent / a.source for a in dispatch.algorithms(op) if a.name == name and a.source]
     return (*own, family / "__init__.py", TESTS / "cases" / f"{op}.py", item.path), not own
 
 

@@ -200,7 +200,7 @@ RANGES = "of-heads", "wide-tiles", "of-keys", "of-rows", "of-nothing", "tiles-of
     indirect=["few_multiprocessors"], ids=lambda x: x if isinstance(x, int) else x.id)
 def test_gradients_of_biases(turn, case, few_multiprocessors, request):
     """Of large problems, whose blocks go through all that shares a tile, and of small ones, which have ranges of it."""
-    from dnnkern.attention import _dbias, _dbias_wgmma
+    from dnnkern.attention.backward import _dbias, _dbias_wgmma
     device, several = contract.device(), request.node.callspec.params["few_multiprocessors"] == 132
     plan = _dbias.plan_of(case.problem(), 0, device)
     by_tiles = case.id.startswith("tiles") and not several
@@ -227,7 +227,7 @@ def test_a_bias_behind_a_sequence_does_not_reach_its_gradient():
 
 def test_the_gradient_of_a_bias_of_more_tiles_than_can_be_counted(monkeypatch):
     """It is the naive algorithm's, which finds the deltas where it wants them."""
-    from dnnkern.attention import _dbias
+    from dnnkern.attention.backward import _dbias
     monkeypatch.setattr(_dbias, "plan_of", lambda problem, width, device: None)
     check(Backward("uncountable", 2, 2, 1, 20, 9, 8, 8, "bfloat16", bias=(2, 20, 9), of_rows=(9, 20)), 0)
 
@@ -322,7 +322,7 @@ def test_offsets_that_decrease_keep_nobody_waiting(name, offsets, monkeypatch):
     if SIMULATED:
         from dnnkern.device.sim import config
         monkeypatch.setattr(config, "track_global", False)  # rows that two sequences have are written twice
-    from dnnkern.attention import sdpa_bwd_flash_wgmma
+    from dnnkern.attention.backward import flash_wgmma as sdpa_bwd_flash_wgmma
     for variant in sdpa_bwd_flash_wgmma.ALGORITHM.variants(case.problem(), contract.device()):
         with contract.registered(variant) as mine:
             contract.Run(case, mine, values, tight=True).check_memory()
@@ -333,7 +333,7 @@ def test_offsets_that_decrease_keep_nobody_waiting(name, offsets, monkeypatch):
                                  {"batch": 2, "order": "THD", "of_rows": (60, 80), "of_keys": (100, 97), "causal": True}], ids=str)
 def test_either_order_of_additions(how, down, monkeypatch):
     """From the last keys to the first and the other way round: large problems take the one, small ones the other."""
-    from dnnkern.attention import sdpa_bwd_flash_wgmma
+    from dnnkern.attention.backward import flash_wgmma as sdpa_bwd_flash_wgmma
     monkeypatch.setattr(sdpa_bwd_flash_wgmma, "goes_down", lambda problem, config, device: down)
     case = Backward("order", how.get("batch", 1), 1, 1, 140, 200, 8, 8, "float16", **{k: x for k, x in how.items() if k != "batch"})
     problem = case.problem()
@@ -349,7 +349,7 @@ def test_every_tile_of_keys_is_waited_for_as_often_as_it_comes(height, width, bo
     """What a tile of keys adds to dq waits for all behind it that add to the same rows: one that did not come would be waited for forever.
     Tiles that touch a tile of rows follow one another, and `tiles_of` are the first and the last of them."""
     from dnnkern.attention._scores import Kind
-    from dnnkern.attention._keys_ranges import make_ranges
+    from dnnkern.attention.backward.flash_wgmma.tiles import make_ranges
     rows_of, tiles_of = make_ranges(Kind("float16", bottom=bottom), height, width)
     for seed in range(400):
         draw = np.random.default_rng((seed, height, width, bottom))

@@ -139,7 +139,7 @@ def test_inference_has_every_activation():
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_slabs_take_every_so_many_th_tile(op, pieces, monkeypatch):
     """Few blocks, each with several tiles, the last of them not full."""
-    monkeypatch.setattr("dnnkern.norm.channel_norm_columns.slabs_of", lambda tiles, wanted: min(tiles, pieces))
+    monkeypatch.setattr("dnnkern.norm.columns.slabs_of", lambda tiles, wanted: min(tiles, pieces))
     kind, missing = (Train, ("residual",)) if op.endswith("fwd") else (Backward, ("y", "dresidual"))
     case = kind(f"tiles-{pieces}-f32", (1, 13, 31, 128), layout="NHWC", missing=missing, around=3.0)
     contract.check(next(a for a in dispatch.algorithms(op) if a.name == "columns"), case, again=False, **contract.ONCE)
@@ -149,7 +149,7 @@ def test_slabs_take_every_so_many_th_tile(op, pieces, monkeypatch):
 @pytest.mark.parametrize("dtype, pixels", [("float32", 601), ("bfloat16", 1205), ("float16", 519)])
 def test_large_planes_are_taken_in_pieces(op, dtype, pixels, monkeypatch):
     """Pieces of planes that begin anywhere, the last of them short."""
-    monkeypatch.setattr("dnnkern.norm.channel_norm_planes.LANES", (8,))
+    monkeypatch.setattr("dnnkern.norm.planes.LANES", (8,))
     kind, missing = (Backward, ("y",)) if op.endswith("bwd") else (Train if "train" in op else Infer, ())
     case = kind(f"pieces-{pixels}", (2, 3, pixels), dtype, missing=missing, around=3.0)
     algorithm = next(a for a in dispatch.algorithms(op) if a.name == "planes")

@@ -5,8 +5,8 @@ import contract
 import pytest
 from cases._conv import Conv
 
-from dnnkern.conv._depthwise_rows_plan import RowsConfig, row_configs, row_launch, row_sums_launch
-from dnnkern.conv.conv_depthwise import ALGORITHMS
+from dnnkern.conv.depthwise.rows_plan import RowsConfig, row_configs, row_launch, row_sums_launch
+from dnnkern.conv.depthwise import ALGORITHMS
 
 EPILOGUE = dict(bias=True, residual=True, activation="relu")
 OPS = "conv_fwd", "conv_bwd_data", "conv_bwd_filter"

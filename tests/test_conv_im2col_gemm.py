@@ -5,9 +5,9 @@ import contract
 import pytest
 from cases._conv import Conv
 
-from dnnkern.matmul._plan import collapsed
+from dnnkern.engine.plan import collapsed
 from dnnkern.conv._parse import parse_problem
-from dnnkern.conv.conv_im2col_gemm import ALGORITHMS, MOST_WORKSPACE, Config, configs, workspace
+from dnnkern.conv.im2col_gemm import ALGORITHMS, MOST_WORKSPACE, Config, configs, workspace
 
 ALL = dict(bias=True, residual=True, activation="relu")
 LAST = {"order": (0, 2, 3, 1)}

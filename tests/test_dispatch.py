@@ -121,6 +121,7 @@ def family(tmp_path, monkeypatch):
 
     def discover(files):
         for file, text in {"__init__.py": "", "_problem.py": "", **files}.items():
+            (folder / file).parent.mkdir(exist_ok=True)
             (folder / file).write_text("from dnnkern.dispatch import Algorithm\n"
                                        "def make(op, name): return Algorithm(op=op, name=name, supports=None, workspace=None, "
                                        "estimate=None, build=None)\n" + text)
@@ -145,7 +146,18 @@ def test_one_file_for_several_directions(family):
     assert [a.name for a in found] == ["both"] and "newop_bwd" in dispatch._registry
 
 
+def test_a_folder_is_an_algorithm_or_a_group_of_them(family):
+    found = family({"one/__init__.py": "from .kernel import x\nALGORITHM = make('newop', 'one')", "one/kernel.py": "x = 1",
+                    "group/__init__.py": "'A group.'", "group/newop_two.py": "ALGORITHM = make('newop', 'two')",
+                    "group/_helper.py": "raise RuntimeError('helpers are not imported')",
+                    "_parts/__init__.py": "raise RuntimeError('helpers are not imported')"})
+    assert [str(a) for a in found] == ["newop/two", "newop/one"]
+    assert [a.source.split("/", 2)[2] for a in found] == ["group/newop_two.py", "one/__init__.py"]
+
+
 @pytest.mark.parametrize("file, text, words", [
+    ("wrong/__init__.py", "ALGORITHM = make('newop', 'right')", "wrong/ holds newop/right; its name must be right"),
+    ("group/newop_two.py", "ALGORITHM = make('newop', 'two')", "group/ in .* has no __init__.py"),
     ("newop_wrong.py", "ALGORITHM = make('newop', 'right')", "newop_wrong.py holds newop/right.*newop_right.py"),
     ("oldop_right.py", "ALGORITHM = make('newop', 'right')", "oldop_right.py holds newop/right.*newop_right.py"),
     ("newop_both.py", "ALGORITHMS = make('newop', 'both'), make('newop_bwd', 'other')", "newop_both.py holds newop_bwd/other"),

@@ -8,11 +8,11 @@ from dnnkern.device import SIMULATED
 if not SIMULATED:
     pytest.skip("calls device functions on the host, which the simulator allows", allow_module_level=True)
 
-from dnnkern.matmul import _engine_fragments as fragments  # noqa: E402
+from dnnkern.engine import ampere_fragments as fragments  # noqa: E402
 from dnnkern.matmul import matmul_mma as mma  # noqa: E402
-from dnnkern.matmul._engine_fragments import Stored  # noqa: E402
-from dnnkern.matmul._engine_loaders import CopyLoader, RegisterLoader  # noqa: E402
-from dnnkern.matmul._loaders import ALONG_K, ALONG_ROWS  # noqa: E402
+from dnnkern.engine.ampere_fragments import Stored  # noqa: E402
+from dnnkern.engine.ampere_loaders import CopyLoader, RegisterLoader  # noqa: E402
+from dnnkern.engine.loaders import ALONG_K, ALONG_ROWS  # noqa: E402
 
 SERVED_TOGETHER = {4: 32, 8: 16, 16: 8}  # lanes, by bytes of an access
 TILES = {dtype: mma.TILES + mma.TILES_SKINNY for dtype in ("bfloat16", "int8", "tf32")}

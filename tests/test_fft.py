@@ -9,8 +9,8 @@ from cases._conv import Conv
 from cases._conv_fft import POINTS
 
 from dnnkern import dispatch
-from dnnkern.conv import _fft as fft
-from dnnkern.conv._fft_plan import TILES, Config, Plan, correlation
+from dnnkern.conv.fft import lines as fft
+from dnnkern.conv.fft.plan import TILES, Config, Plan, correlation
 from dnnkern.conv._parse import parse_problem
 from dnnkern.host.device import device
 

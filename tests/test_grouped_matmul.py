@@ -17,10 +17,10 @@ from dnnkern.dispatch import operation_of
 from dnnkern.host import front
 from dnnkern.host.operands import Operands
 from dnnkern.matmul import GROUPED, OPERATION, GroupedMatmulProblem
-from dnnkern.matmul._engine_hopper import Tile
+from dnnkern.engine.hopper import Tile
 from dnnkern.matmul._groups import group_of, make_find_tile, most_tiles
 from dnnkern.matmul._parse import FAMILY, parse_problem
-from dnnkern.matmul._wgmma import Config
+from dnnkern.engine.hopper_plan import Config
 from kit import launch
 
 NAMES = [a.name for a in dispatch.algorithms("grouped_matmul")]

@@ -6,7 +6,7 @@ from labs import aligned_bytes
 from dnnkern.host.device import device
 from dnnkern.host.launch import SimulatedExecutable
 from dnnkern.host.tensor import Tensor
-from dnnkern.matmul._embed import Place, choices, embedded, scratch_bytes
+from dnnkern.engine.embed import Place, choices, embedded, scratch_bytes
 from dnnkern.matmul._problem import MatmulProblem
 
 SIZES = (3, 12, 8, 20)  # matrices, m, n, k

@@ -14,12 +14,12 @@ from dnnkern.device import SIMULATED
 from dnnkern.device.epilogue import EpilogueSpec
 from dnnkern.host.device import Device
 from dnnkern.host.tensor import Tensor
-from dnnkern.matmul import _engine_hopper as engine
-from dnnkern.matmul._engine_hopper import Tile, make_matrix_loader
-from dnnkern.matmul._engine_stores import make_boxed_store, staged_addend
+from dnnkern.engine import hopper as engine
+from dnnkern.engine.hopper import Tile, make_matrix_loader
+from dnnkern.engine.hopper_stores import make_boxed_store, staged_addend
 from dnnkern.matmul._parse import parse_problem
-from dnnkern.matmul._roles import stored_by_rows
-from dnnkern.matmul._wgmma import TILES, Config, locate_arguments, make_locate, operands_of, product_seconds, steps_of, tiles_for
+from dnnkern.engine.roles import stored_by_rows
+from dnnkern.engine.hopper_plan import TILES, Config, locate_arguments, make_locate, operands_of, product_seconds, steps_of, tiles_for
 
 H200 = Device(index=0, name="H200", capability=(9, 0), arch="sm_90a", sms=132, shared_per_block=232448, shared_per_sm=233472,
               registers_per_sm=65536, l2_bytes=50 << 20, clock_hz=1.98e9, bandwidth=4.2e12, memory=1 << 37)

@@ -213,7 +213,7 @@ def test_sums_over_no_rows_are_zero():
 @pytest.mark.parametrize("dsummed", [False, True])
 def test_rings_go_round(op, shape, dtype, extra, dsummed, monkeypatch):
     """With two blocks a row of partial sums is many rows' own; else every row of a small problem has a group of threads to itself."""
-    from dnnkern.norm import _backward
+    from dnnkern.norm.block import backward as _backward
     monkeypatch.setattr(_backward, "groups", lambda problem, device, config: (2, max(1, config.threads // config.lanes)))
     case = dataclasses.replace(next(c for c in cases.modules()[op].CASES if c.id.startswith("rows")), shape=shape, dtype=dtype,
                                extra=extra and op.startswith("rms"), dsummed=dsummed)
@@ -263,7 +263,7 @@ def test_pieces_of_rows(op, shape, dtype, extra):
 @pytest.mark.parametrize("op", ["layer_norm_bwd", "rms_norm_bwd"])
 def test_ranges_of_rows(op, monkeypatch):
     """Strips of columns over several rows each, the last range with fewer."""
-    from dnnkern.norm import _split_backward
+    from dnnkern.norm.split import backward as _split_backward
     monkeypatch.setattr(_split_backward, "plan", lambda problem, device: (2, 512, 2, 2, 3))
     case = next(c for c in cases.modules()[op].CASES if c.id.startswith("rows"))
     case = dataclasses.replace(case, shape=(5, 2600), dtype="float32", weights=None)

@@ -11,8 +11,8 @@ from sass import machine_code  # noqa: E402
 from test_ptx import device  # noqa: E402
 from test_ptx_transform import accesses  # noqa: E402
 
-from dnnkern.attention._dbias import plan_of  # noqa: E402
-from dnnkern.attention._dbias_wgmma import config_of  # noqa: E402
+from dnnkern.attention.backward._dbias import plan_of  # noqa: E402
+from dnnkern.attention.backward._dbias_wgmma import config_of  # noqa: E402
 from dnnkern.attention._parse import parse_problem  # noqa: E402
 from dnnkern.device.index import ceil_div  # noqa: E402
 

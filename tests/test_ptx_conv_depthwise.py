@@ -5,7 +5,7 @@ from test_ptx import device
 
 from dnnkern import dispatch
 from dnnkern.conv._parse import parse_problem
-from dnnkern.conv.conv_depthwise import UNROLLED
+from dnnkern.conv.depthwise import UNROLLED
 
 # operation, problem, beginning of the configuration; loads of 16 bytes at least, multiply-adds exactly: taps x pixels x channels of a
 # thread, where all is unrolled

@@ -2,7 +2,7 @@
 import pytest
 from sass import machine_code
 
-from dnnkern.conv._fft_plan import TILES, Config, Plan
+from dnnkern.conv.fft.plan import TILES, Config, Plan
 from dnnkern.conv._parse import parse_problem
 
 FIRST = next(iter(TILES))

@@ -12,7 +12,7 @@ from test_ptx import device  # noqa: E402
 from test_ptx_transform import accesses  # noqa: E402
 
 from dnnkern.conv._parse import parse_problem  # noqa: E402
-from dnnkern.conv.conv_im2col_gemm import Config  # noqa: E402
+from dnnkern.conv.im2col_gemm import Config  # noqa: E402
 
 ROWS = [("conv_bwd_data", "32x64x56x56 k64 3x3 p1 f16 nhwc", 1, {128: 3}, {64: 1}),     # channels: four of a tap, a row of them
         ("conv_bwd_data", "32x64x56x56 k64 3x3 p1 f32 nchw", 0, {32: 3}, {32: 1}),

@@ -78,7 +78,7 @@ def test_every_tile_keeps_to_its_registers(words):
 
 
 def test_what_a_tile_refuses():
-    from dnnkern.matmul._engine_ampere import MmaTile
+    from dnnkern.engine.ampere import MmaTile
     for fields, words in (((96, 64), "power of two"), ((64, 64, 64, 8), "at least 16x8"), ((64, 64, 32, 2, 2, 2), "even number"),
                           ((64, 64, 64, 2, 2, 1, 1), "at least 2 stages")):
         with pytest.raises(ValueError, match=words):

@@ -14,7 +14,7 @@ from dnnkern.host.tensor import Tensor  # noqa: E402
 from dnnkern.transform._cast_problem import make_cast_problem  # noqa: E402
 from dnnkern.transform._parse import parse_problem  # noqa: E402
 from dnnkern.transform._problem import make_problem  # noqa: E402
-from dnnkern.transform._window import make_col2im_problem, make_im2col_problem  # noqa: E402
+from dnnkern.transform.window._problem import make_col2im_problem, make_im2col_problem  # noqa: E402
 
 ITEMSIZE = {"int8": 1, "bfloat16": 2, "float32": 4, "float64": 8}
 

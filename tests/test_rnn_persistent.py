@@ -6,7 +6,7 @@ import pytest
 from cases import rnn_bwd_data, rnn_fwd
 
 from dnnkern import dispatch
-from dnnkern.rnn import _persistent_plan
+from dnnkern.rnn.persistent import plan as _persistent_plan
 
 
 PROJECTIONS = [(rnn_fwd, "wide-projection-lstm-t3n3i5h32-f16", 8, 8), (rnn_fwd, "wide-projection-lstm-t3n2i4h16-f32", 4, 4),

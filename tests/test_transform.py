@@ -20,10 +20,11 @@ from dnnkern.dispatch import Algorithm, NotSupported
 from dnnkern.host.device import current_device
 from dnnkern.host.tensor import Tensor
 from dnnkern.host.window import pad_pairs
-from dnnkern.transform._moves import col2im_launches, im2col_launches, transpose_launches
+from dnnkern.engine.moves import col2im_launches, im2col_launches, transpose_launches
 from dnnkern.transform._parse import FAMILY, SMALL, parse_problem
-from dnnkern.transform._problem import Dim, canonical, layout_letters, make_layout_problem, make_problem
-from dnnkern.transform.transpose_tiled import TILES, make_place
+from dnnkern.transform._problem import layout_letters, make_layout_problem, make_problem
+from dnnkern.host.canonical import Dim, canonical
+from dnnkern.transform.layout.transpose_tiled import TILES, make_place
 
 
 # ---- random problems

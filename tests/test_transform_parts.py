@@ -17,9 +17,9 @@ from dnnkern.device import SIMULATED
 from dnnkern.host.device import current_device
 from dnnkern.host.tensor import Tensor
 from dnnkern.transform._parse import parse_problem
-from dnnkern.transform._problem import Dim
-from dnnkern.transform._rows import chunk_count
-from dnnkern.transform._slice_problem import make_slice_problem
+from dnnkern.host.canonical import Dim
+from dnnkern.transform.layout._rows import chunk_count
+from dnnkern.transform.layout._slice_problem import make_slice_problem
 
 X = np.arange(24.0).reshape(2, 3, 4)
 

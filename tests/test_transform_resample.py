@@ -13,10 +13,10 @@ import dnnkern
 from dnnkern import dispatch
 from dnnkern.dispatch import NotSupported
 from dnnkern.host.tensor import Tensor
-from dnnkern.transform import resample_chunks
+from dnnkern.transform.sample import resample_chunks
 from dnnkern.transform._parse import parse_problem
-from dnnkern.transform._resample_problem import make_axis, make_resample
-from dnnkern.transform.resample_chunks import _config
+from dnnkern.transform.sample._resample_problem import make_axis, make_resample
+from dnnkern.transform.sample.resample_chunks import _config
 
 
 @pytest.mark.parametrize("op", ["resample_fwd", "resample_bwd"])

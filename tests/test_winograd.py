@@ -10,7 +10,7 @@ import pytest
 from cases._conv import WINOGRAD
 
 from dnnkern import dispatch
-from dnnkern.conv import _winograd_transforms as winograd
+from dnnkern.conv.winograd import transforms as winograd
 from dnnkern.conv import conv_winograd_nonfused as winograd_nonfused
 from dnnkern.conv._parse import parse_problem
 from dnnkern.dispatch import Note

@@ -19,7 +19,7 @@ def bind(p, t):
     """The call of a problem."""
     import torch
 
-    from dnnkern.transform._grid_problem import PADDINGS, SAMPLE_MODES
+    from dnnkern.transform.sample._grid_problem import PADDINGS, SAMPLE_MODES
     run, ways = getattr(torch.ops.aten, f"grid_sampler_{p.dims}d_backward"), (SAMPLE_MODES.index(p.mode), PADDINGS.index(p.padding_mode))
     dy, x, grid = t["dy"], t["x"], t["grid"]
     return lambda: run(dy, x, grid, *ways, p.align_corners, [True, True])

@@ -1,8 +1,8 @@
 """Moves and conversions to measure: cases written in the words of the command line."""
-from dnnkern.transform._blocks_problem import BLOCKS
-from dnnkern.transform._grid_problem import AFFINES, SAMPLES
+from dnnkern.transform.layout._blocks_problem import BLOCKS
+from dnnkern.transform.sample._grid_problem import AFFINES, SAMPLES
 from dnnkern.transform._parse import parse_problem
-from dnnkern.transform._resample_problem import RESAMPLES
+from dnnkern.transform.sample._resample_problem import RESAMPLES
 
 from . import _words
 

@@ -1,5 +1,5 @@
 """Windows to measure for col2im: layers of networks, in both layouts."""
-from dnnkern.transform._window import SUMMED
+from dnnkern.transform.window._problem import SUMMED
 
 from ._transform import shapes
 

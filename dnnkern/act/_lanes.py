@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, i32, i64, u32
 from ..device.convert import element
 from ..device.vec import address, advance
+from ..engine.pack_words import make_pack
+from ..engine.values import make_unpack, make_words
+from ..engine.vectors import make_unit_moves, word_of
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument
-from ..transform._pack_words import make_pack
-from ..transform._units import make_unit_moves, word_of
-from ..transform._values import make_unpack, make_words
 from ._form import Form
 from ._functions import TYPES, Function, make_function
 from ._offsets import ARRAYS, INPUTS

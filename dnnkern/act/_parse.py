@@ -4,7 +4,7 @@ import functools
 
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
-from ..transform._parse import sizes_word
+from ..host.words import sizes_word
 from ._elementwise import BINARY, UNARY, BinaryProblem, UnaryProblem, make_binary, make_unary
 from ._functions import ALIASES, GATES
 from ._glu import GluProblem, half_shape, make_glu

@@ -4,10 +4,10 @@ The kernel that computes dx writes each element's part to the workspace, in the 
 up, in a fixed order, and a slope of 16 bits is rounded once, behind that.
 """
 from .. import dispatch
+from ..engine.embed import Place, choices, embedded, scratch_bytes, seconds
+from ..engine.moves import cast_launches, cast_seconds
 from ..host.tensor import Tensor
-from ..matmul._embed import Place, choices, embedded, scratch_bytes, seconds
 from ..reduce import ReduceProblem
-from ..transform._moves import cast_launches, cast_seconds
 
 
 def parts_of(problem) -> Tensor:

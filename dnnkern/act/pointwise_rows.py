@@ -13,10 +13,10 @@ from ..device import cuda, i32, jit
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.vectors import word_of
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds, tail
-from ..transform._units import word_of
 from ._estimate import issue_seconds, sector_bytes, waiting
 from ._form import WIDE, Dim
 from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal, scalar_arguments

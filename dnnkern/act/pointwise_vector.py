@@ -12,10 +12,10 @@ from ..device import cuda, i32, i64, jit
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.vectors import word_of
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds, tail
-from ..transform._units import word_of
 from ._estimate import issue_seconds, sector_bytes, waiting
 from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal, scalar_arguments
 from ._offsets import five

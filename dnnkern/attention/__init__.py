@@ -5,9 +5,9 @@ from ..host import seeds
 from ..host.front import Operation, public
 from ..host.scalars import flag, ints, number
 from ._checks import SCALES, check_lengths
-from ._decode_problem import DecodeProblem, check_cache, make_decode
 from ._problem import OPTIONAL, SdpaGradientProblem, SdpaProblem, make_backward, make_forward
-from ._rope_problem import RopeProblem, make_rope
+from .decode._problem import DecodeProblem, check_cache, make_decode
+from .rope._problem import RopeProblem, make_rope
 
 __all__ = ["DecodeProblem", "RopeProblem", "SdpaGradientProblem", "SdpaProblem", "rope_bwd", "rope_fwd", "sdpa_bwd", "sdpa_decode",
            "sdpa_fwd"]

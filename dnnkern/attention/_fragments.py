@@ -266,7 +266,7 @@ def make_pack(dtype, count):
 
 @functools.cache
 def make_pack_bytes(dtype, count):
-    """Device function ``pack(words, x)``: x[:4 * count] rounded to 8-bit floats, four to a word, in the order of keys of `_turned`."""
+    """Device function ``pack(words, x)``: x[:4 * count] rounded to 8-bit floats, four to a word, in the order of keys of `_transposed`."""
     four = element(dtype).pack
 
     @device_function

@@ -6,11 +6,11 @@ import functools
 from ..host.products import default_output
 from ..host.tensor import Tensor
 from ..host.words import WordParser, addend_dtype, dtype_word, problem_from_record
-from ..transform._parse import sizes_word
+from ..host.words import sizes_word
 from ._checks import SCALES
-from ._decode_problem import DecodeProblem, make_decode
 from ._problem import LAYOUTS, SdpaGradientProblem, SdpaProblem, make_backward, make_forward
-from ._rope_problem import ROPES, RopeProblem, make_rope
+from .decode._problem import DecodeProblem, make_decode
+from .rope._problem import ROPES, RopeProblem, make_rope
 
 PROBLEMS = {"sdpa_fwd": SdpaProblem, "sdpa_bwd": SdpaGradientProblem, "sdpa_decode": DecodeProblem, **dict.fromkeys(ROPES, RopeProblem)}
 BIASES = {"full": (1, 1, 1, 1), "heads": (0, 1, 1, 1), "pairs": (0, 0, 1, 1), "keys": (1, 0, 0, 1)}

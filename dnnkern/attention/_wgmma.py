@@ -7,10 +7,10 @@ import numpy as np
 from ..device import device_function, i32
 from ..device.index import LIMIT, ceil_div, divide_remainder, divisor
 from ..device.registers import check_register_budget
+from ..engine.hopper import ROW, SHARED_LIMIT
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument
 from ..host.tensormap import TensorMap
-from ..matmul._engine_hopper import ROW, SHARED_LIMIT
 from ._flash import WIDEST, tiles_of
 from ._scores import Kind
 

@@ -11,15 +11,15 @@ from ..device import cuda, device_function, i32, i64, jit
 from ..device.convert import element
 from ..device.fastmath import exp, log, maximum
 from ..device.index import ceil_div
+from ..device.index import divided
 from ..dispatch import Algorithm
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
-from ..transform.resample_naive import divided
 from ._checks import broadcast_strides
-from ._delta import Numbers
-from ._dsink import dsink_launches, dsink_seconds
 from ._scores import (NOTHING, added_arguments, kind_of, make_terms, number_arguments, scale_arguments, scaled, sequence_arguments)
+from .backward._delta import Numbers
+from .backward._dsink import dsink_launches, dsink_seconds
 
 THREADS, CHUNK = 128, 8
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from ..device import device_function, i32, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.tma import make_tma_load
+from ..engine.hopper import GROUP, ROW, Loader
+from ..engine.hopper_plan import Operand, make_locate
 from ..host.launch import Argument
 from ..host.tensormap import Im2colMap
-from ..matmul._engine_hopper import GROUP, ROW, Loader
-from ..matmul._wgmma import Operand, make_locate
 
 PIXELS = 64                   # of a stage
 WIDTHS = (64, 32, 16, 8)      # channels of a box

@@ -5,8 +5,8 @@ import re
 
 from ..device.epilogue import MODES, Activation
 from ..host.products import MATH, default_output
-from ..host.tensor import Tensor
 from ..host.scalars import LARGEST
+from ..host.tensor import Tensor
 from ..host.words import WordParser, addend_dtype, dtype_word, problem_from_record
 from ._bias_problem import ConvBiasProblem
 from ._geometry import ROLES, Shape, out_extents, positive, sizes_of

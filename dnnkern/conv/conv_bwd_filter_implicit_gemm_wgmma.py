@@ -1,9 +1,9 @@
 """Gradient of the filter on Hopper's tensor cores: an implicit matrix product over pixels, cut into ranges of them.
 
-dw[k, tap, c] sums dy[pixel, k] * x[window of the pixel at tap, c] over all pixels. The main loop is `matmul._engine_hopper`'s, both
+dw[k, tap, c] sums dy[pixel, k] * x[window of the pixel at tap, c] over all pixels. The main loop is `engine.hopper`'s, both
 operands contiguous along rows and columns rather than along the pixels; `_filter_wgmma` gathers the patches of x through TMA. A filter
 has few tiles, so several blocks share one, each with a range of pixels: their float32 sums go to the workspace, [range][group][k][tap][c],
-and a second launch (`matmul._sum`) adds the ranges in a fixed order, scales, adds what dw held and rounds. Filters with enough tiles are
+and a second launch (`engine.split_k`) adds the ranges in a fixed order, scales, adds what dw held and rounds. Filters with enough tiles are
 stored at once.
 
 x and dy have their channels last and contiguous; of any filter, stride up to 8, dilation, padding, groups. It wins wherever channels and
@@ -20,15 +20,15 @@ from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
+from ..engine.hopper import ROW, Tile, make_product
+from ..engine.hopper_plan import (TILES, Specialisation, even_ranges, locate_arguments, make_sink, output_arguments, product_seconds,
+                                  steps_of, store_argument, stored_by_tma, tile_count, y_argument)
+from ..engine.hopper_stores import make_boxed_store
+from ..engine.roles import Roles, store_width
+from ..engine.scales import Scales
+from ..engine.split_k import sum_launch, sums_bytes, sums_refusal
 from ..host.launch import Argument, Launch
 from ..host.tensor import Tensor
-from ..matmul._engine_hopper import ROW, Tile, make_product
-from ..matmul._engine_stores import make_boxed_store
-from ..matmul._roles import Roles, store_width
-from ..matmul._scales import Scales
-from ..matmul._sum import sum_launch, sums_bytes, sums_refusal
-from ..matmul._wgmma import (TILES, Specialisation, even_ranges, locate_arguments, make_sink, output_arguments, product_seconds, steps_of,
-                             store_argument, stored_by_tma, tile_count, y_argument)
 from ._filter_wgmma import (L2_BYTES, WIDTHS, gradient, image_map, make_filter_loader, make_filter_locate, named, padded, pixel_stride,
                             place_arguments, shape_of, spatial_dims, types_refusal)
 

@@ -1,8 +1,8 @@
 """Products of spectra of tiles: overlap-save, in all three directions.
 
 An image is cut into tiles that overlap by a filter less one, each is transformed, multiplied with the transformed filter frequency by
-frequency, summed over the channels there, and transformed back; the results that wrapped round a tile are left out. `_fft_plan` has the
-launches: a transform for each of the two operands (`_fft_tiles`), a complex product for each frequency (`_fft_product`), a transform back
+frequency, summed over the channels there, and transformed back; the results that wrapped round a tile are left out. `plan` has the
+launches: a transform for each of the two operands (`tiles`), a complex product for each frequency (`product`), a transform back
 with the epilogue in it.
 
 - A tile of L x L with a filter of R x R gives (L - R + 1)**2 results for L*L/2 + 2 complex products: 2 L**2 / (L - R + 1)**2 multiply-adds
@@ -18,7 +18,7 @@ rounding grows with the logarithm of the tile (docs/notes/fft.md). `fft` is the 
 Sources: M. Mathieu, M. Henaff, Y. LeCun, arXiv:1312.5851; N. Vasilache et al., arXiv:1412.7580.
 """
 from ..dispatch import Algorithm, Note
-from ._fft_plan import Plan, correlation, products, refusal
+from .fft.plan import Plan, correlation, products, refusal
 
 SQUARES, LINES = (8, 16, 32), (16, 32, 64)
 

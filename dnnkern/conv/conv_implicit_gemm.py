@@ -1,6 +1,6 @@
 """A convolution as a matrix product on the ordinary units, exact, whose operands are gathered on their way into shared memory.
 
-`matmul._tile` has the main loop: a block computes a tile, a thread a smaller one in registers. The loaders find elements by an offset of
+`engine.simt` has the main loop: a block computes a tile, a thread a smaller one in registers. The loaders find elements by an offset of
 the row, a pixel say, and one of the element of k, a tap and a channel, and masks say what lies outside the image (`_gather`); copies of
 zero bytes fill the padding in. Nothing is divided in the main loop and no matrix of patches exists. The same product serves all
 directions: for the image's gradient dy is gathered, pixels of x being sorted by their residues modulo the strides so that no tap meets a
@@ -20,16 +20,16 @@ from types import SimpleNamespace
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
-from ..matmul._choice import TILES, TILES_F64, tile_seconds
-from ..matmul._engine_cost import SUM_LAUNCH
-from ..matmul._sum import SomeRanges as Config
-from ..matmul._tile import HALVES, Operands, Tile, make_tile_product
+from ..engine.ampere_cost import SUM_LAUNCH
+from ..engine.simt import HALVES, Operands, Tile, make_tile_product
+from ..engine.simt_plan import TILES, TILES_F64, tile_seconds
+from ..engine.split_k import SomeRanges as Config
 from ._gather import make_gather, refusal, view_of
-from ._gather_launch import gathers_left, launches, make_kernel, range_of, share_of
-from ._gather_loaders import GatherLoader, Rows
-from ._gather_plan import access, grain_of, sizes, swapped
-from ._gather_store import Output, make_store, make_sums, output_of, pitch_of, sums_bytes
-from ._gather_table import Table
+from ._gather.launch import gathers_left, launches, make_kernel, range_of, share_of
+from ._gather.loaders import GatherLoader, Rows
+from ._gather.plan import access, grain_of, sizes, swapped
+from ._gather.store import Output, make_store, make_sums, output_of, pitch_of, sums_bytes
+from ._gather.table import Table
 
 DTYPES = ("float64", "float32", *HALVES)
 MOST_WORKSPACE = 1 << 29
@@ -150,7 +150,7 @@ def estimate(problem, device, config):
 
 @functools.cache
 def kernel(config):
-    """The main loop of `matmul._tile` in `_gather_launch`'s kernel."""
+    """The main loop of `engine.simt` in `launch`'s kernel."""
     tile, output = config.tile, config.output
     _, left, right = loaders_of(config)
     run = 2 if config.dtype == "float64" else 4

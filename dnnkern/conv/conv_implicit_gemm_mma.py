@@ -1,6 +1,6 @@
 """A convolution as a matrix product on tensor cores by mma.sync, whose operands are gathered on their way into shared memory.
 
-The product is that of `implicit_gemm`, in all directions; the main loop is `matmul._engine_ampere`'s: a ring of stages filled by cp.async,
+The product is that of `implicit_gemm`, in all directions; the main loop is `engine.ampere`'s: a ring of stages filled by cp.async,
 ldmatrix, mma.sync. With channels last a copy is 16 bytes of channels of one pixel and tap, or fewer where the channels of a group do not
 divide by so many. With channels first neighbouring elements are pixels, which a tap shifts to any address: 16-bit elements then pass
 through registers one by one, float32 goes by copies of 4 bytes; only 1x1 filters without stride are copied 16 bytes at a time.
@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 
 from ..device.index import ceil_div
 from ..dispatch import Algorithm, Note
-from ..matmul._engine_ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
-from ..matmul._engine_cost import SUM_LAUNCH, product_seconds
-from ..matmul._engine_fragments import ITEMSIZE, Stored
-from ..matmul._sum import SomeRanges as Config
+from ..engine.ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
+from ..engine.ampere_cost import SUM_LAUNCH, product_seconds
+from ..engine.ampere_fragments import ITEMSIZE, Stored
+from ..engine.split_k import SomeRanges as Config
 from ._gather import make_gather, refusal, view_of
-from ._gather_launch import gathers_left, launches, make_kernel, range_of, share_of
-from ._gather_loaders import Rows
-from ._gather_mma_loaders import GatherCopies, GatherRegisters
-from ._gather_plan import access, grain_of, sizes, swapped
-from ._gather_store import Output, make_store, make_sums, output_of, sums_bytes
-from ._gather_table import Table
+from ._gather.launch import gathers_left, launches, make_kernel, range_of, share_of
+from ._gather.loaders import Rows
+from ._gather.mma_loaders import GatherCopies, GatherRegisters
+from ._gather.plan import access, grain_of, sizes, swapped
+from ._gather.store import Output, make_store, make_sums, output_of, sums_bytes
+from ._gather.table import Table
 
 MOST_WORKSPACE = 1 << 29
 LEAST_STAGES = 4  # of a range of k
@@ -166,7 +166,7 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """The product's time by `_engine_cost`, and the sum's."""
+    """The product's time by `engine.ampere_cost`, and the sum's."""
     view, tile = view_of(problem), config.tile
     table, left, right, *loaders = stages_of(_configured(view, tile))
     each, ranges = _range(view, tile, config.ranges)
@@ -180,7 +180,7 @@ def estimate(problem, device, config):
 
 @functools.cache
 def kernel(config):
-    """The main loop of `matmul._engine_ampere` in `_gather_launch`'s kernel."""
+    """The main loop of `engine.ampere` in `launch`'s kernel."""
     output = config.output
     _, left, right, left_loader, right_loader = stages_of(config)
     run = run_of(right)

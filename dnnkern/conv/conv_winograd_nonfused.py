@@ -3,8 +3,8 @@
     conv_fwd, conv_bwd_data   M[z][tile][k] = sum over c of V[z][tile][c] * U[z][c][k]       F(4x4, 3x3), F(2x2, 5x5)
     conv_bwd_filter           M[z][k][c] = sum over tiles of D[z][tile][k] * V[z][tile][c]    F(3x3, 2x2), F(3x3, 4x4), F(5x5, 2x2)
 
-- U is the transformed filter, V the transformed image, D the transformed dy; a thread transforms one tile and channel (`_winograd_stages`).
-- The products are one batched matrix product, by whatever algorithm of matmul is predicted to be fastest (`matmul._embed`): register tiles,
+- U is the transformed filter, V the transformed image, D the transformed dy; a thread transforms one tile and channel (`stages`).
+- The products are one batched matrix product, by whatever algorithm of matmul is predicted to be fastest (`engine.embed`): register tiles,
   or with math="tf32" tensor cores.
 - z counts the products of a tile, 16 of F(3x3, 2x2) and 36 of the others.
 - A filter's gradient is a correlation too, whose taps are dy: in tiles of 2x2 or 4x4 of them, summed over all tiles.
@@ -25,13 +25,13 @@ from dataclasses import dataclass, replace
 
 from ..device.index import ceil_div
 from ..dispatch import Algorithm, Note
+from ..engine.embed import Place, choices, embedded, scratch_bytes, seconds
 from ..host.tensor import Tensor
-from ..matmul._embed import Place, choices, embedded, scratch_bytes, seconds
-from ..matmul._problem import MatmulProblem
-from ._winograd import channels_last, correlation, plane_of, refusal, spread, tile_grid
-from ._winograd_filter import filter_launch
-from ._winograd_stages import Matrices, Tiles, patch_launch, result_launch
-from ._winograd_transforms import transform
+from ..matmul import MatmulProblem
+from .winograd.filter import filter_launch
+from .winograd.problem import channels_last, correlation, plane_of, refusal, spread, tile_grid
+from .winograd.stages import Matrices, Tiles, patch_launch, result_launch
+from .winograd.transforms import transform
 
 BUDGETS = (1 << 29, 1 << 25)
 """Bytes of V and M together: what a machine has to spare, and what stays in the L2 beside the image."""

@@ -97,3 +97,10 @@ def unflatten4(i, d1, d2, d3):
 def offset64(i, stride):
     """i * stride as int64, the factors widened first: an int32 product of two int32 wraps beyond 2**31 elements."""
     return i64(i64(i) * i64(stride))
+
+
+@device_function
+def divided(i, n):
+    """(i // n, i % n)"""
+    rest = i // n
+    return rest, i - rest * n

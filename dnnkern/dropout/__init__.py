@@ -1,8 +1,8 @@
 """Dropout: elements set to zero at random, and the gradient, which remembers them as one bit each."""
+from ..engine.dropout_bits import drawn
 from ..host import seeds
 from ..host.front import Operation, public
 from ..host.scalars import shares
-from ._bits import drawn
 from ._problem import DropoutGradientProblem, DropoutProblem, make_backward, make_forward
 
 __all__ = ["DropoutGradientProblem", "DropoutProblem", "dropout_bwd", "dropout_fwd"]

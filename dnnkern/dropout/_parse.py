@@ -3,7 +3,7 @@ import functools
 
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
-from ..transform._parse import sizes_word
+from ..host.words import sizes_word
 from ._problem import DropoutGradientProblem, DropoutProblem, make_backward, make_forward, mask_shape
 
 

@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 
 from ..host import seeds
+from ..host.canonical import MOST_DIMENSIONS, Dim, sizes_text
 from ..host.dtypes import compute_dtype
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
-from ..transform._problem import MOST_DIMENSIONS, Dim, sizes_text
 
 
 class _Dropout:

@@ -9,11 +9,11 @@ from ..device import cuda, i64, jit, u8, u32
 from ..device.convert import element
 from ..device.philox import make_word
 from ..dispatch import Algorithm
+from ..engine.dropout_bits import GROUP, bit_of, draw, is_kept, make_kept
+from ..engine.offsets import make_offsets64, offset_arguments64
 from ..host import seeds
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
-from ..transform._offsets import make_offsets64, offset_arguments64
-from ._bits import GROUP, bit_of, draw, is_kept, make_kept
 
 THREADS = 256
 

@@ -15,12 +15,12 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.philox import make_word
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.dropout_bits import GROUP, bit_of, draw, is_kept, make_kept
+from ..engine.offsets import LIMIT, make_offsets, offset_arguments
 from ..host import seeds
+from ..host.canonical import Dim
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
-from ..transform._offsets import LIMIT, make_offsets, offset_arguments
-from ..transform._problem import Dim
-from ._bits import GROUP, bit_of, draw, is_kept, make_kept
 
 THREADS = 256
 

@@ -1,10 +1,12 @@
 """What the words of all operations share on the command line: dtypes, sizes, and problems out of records."""
 import argparse
+import re
 
 from ..device.epilogue import Activation
 from ..dispatch import Note
 from .dtypes import dtype_name
 from .products import FP8, INPUTS
+from .scalars import LARGEST
 from .suggest import nearest
 from .tensor import Tensor
 
@@ -64,3 +66,28 @@ def add_notes(add, *, allow=True):
             help="NONDETERMINISTIC admits algorithms whose results vary in the last bits")
     add("--exclude", type=notes_word, default=Note.NONE, metavar="NOTES",
         help="leave out algorithms with any of these notes, with commas, say TENSOR_CORE,FFT")
+
+
+def sizes_word(text):
+    """Sizes written 64x3x224x224."""
+    if not re.fullmatch(r"\d+(x\d+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 64x3x224x224")
+    sizes = tuple(int(n) for n in text.split("x"))
+    if max(sizes) > LARGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} has a size beyond {LARGEST}")
+    return sizes
+
+
+_TERM = {"stride": r"s(\d+(?:x\d+)*)", "padding": r"p(\d+(?::\d+)?(?:x\d+(?::\d+)?)*)", "dilation": r"d(\d+(?:x\d+)*)"}
+
+
+def term_word(text):
+    """(parameter, value) of a word such as s2, p1x2, p0:1x2:0, d2 or nhwc."""
+    if text.upper() in ("NCHW", "NHWC"):
+        return "layout", text.upper()
+    for name, pattern in _TERM.items():
+        if found := re.fullmatch(pattern, text):
+            parts = [tuple(map(int, part.split(":"))) for part in found[1].split("x")]
+            values = tuple(part if len(part) > 1 else part[0] for part in parts)
+            return name, values[0] if len(values) == 1 and not isinstance(values[0], tuple) else values
+    raise argparse.ArgumentTypeError(f"{text!r} is none of s2 or s2x1 (stride), p1, p1x2 or p0:1x2:0 (padding), d2 (dilation), nchw, nhwc")

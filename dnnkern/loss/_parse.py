@@ -4,7 +4,7 @@ import functools
 
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
-from ..transform._parse import sizes_word
+from ..host.words import sizes_word
 from ._ctc_problem import CtcGradientProblem, CtcProblem, make_ctc_backward, make_ctc_forward
 from ._mse_problem import MseGradientProblem, MseProblem, make_mse_backward, make_mse_forward
 from ._problem import (REDUCTIONS, CrossEntropyGradientProblem, CrossEntropyProblem, NllGradientProblem, NllProblem, make_backward,

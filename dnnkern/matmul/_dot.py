@@ -3,7 +3,7 @@ import functools
 
 from ..device import device_function, f32, f64, i32, i64
 from ..device.convert import element
-from ._scales import BLOCK, make_block_factor
+from ..engine.scales import BLOCK, make_block_factor
 
 
 @functools.cache

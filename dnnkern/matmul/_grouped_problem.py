@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from ..device.convert import element
 from ..device.epilogue import Activation, EpilogueSpec
+from ..engine.scales import Scales, scales_of
 from ..host.choices import activation_of, dtype_of, one_of
 from ..host.dtypes import compute_dtype
 from ..host.launch import Argument
 from ..host.products import MATH, check_addend, check_dtypes, default_output
 from ..host.tensor import Tensor
-from ._scales import Scales, scales_of
 
 OP = "grouped_matmul"
 
@@ -35,7 +35,7 @@ class GroupedMatmulProblem:
         alpha is not 1.
     math : None, "tf32" or "fast"
     scale_a, scale_b : Tensor or None
-        Of 8-bit floating operands, see `_scales`; by column or block scale_b has a matrix for each group.
+        Of 8-bit floating operands, see `engine.scales`; by column or block scale_b has a matrix for each group.
     """
     a: Tensor
     b: Tensor

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..device import cuda, device_function, i32, u32
 from ..device.index import ceil_div
 from ..device.warp import ballot, broadcast, lane_id, scan_sum
-from ._roles import Roles
+from ..engine.roles import Roles
 
 
 def group_roles(problem) -> Roles:

@@ -3,8 +3,8 @@ import argparse
 import re
 
 from ..host.products import default_output
-from ..host.tensor import Tensor
 from ..host.scalars import LARGEST
+from ..host.tensor import Tensor
 from ..host.words import DTYPE_HELP, WordParser, addend_dtype, dtype_word, problem_from_record
 from . import _grouped_parse
 from ._parse_words import add_operand_arguments, scale_tensors

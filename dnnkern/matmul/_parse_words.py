@@ -3,10 +3,10 @@ import argparse
 
 from ..device.epilogue import MODES
 from ..device.index import ceil_div
+from ..engine.scales import BLOCK
 from ..host.products import MATH
 from ..host.tensor import Tensor
 from ..host.words import dtype_word
-from ._scales import BLOCK
 
 
 def add_operand_arguments(parser):

@@ -8,12 +8,13 @@ import math
 from dataclasses import dataclass, replace
 
 from ..device.epilogue import Activation, EpilogueSpec
+from ..engine.roles import epilogue_arguments
+from ..engine.scales import Scales, scales_of
 from ..host.choices import activation_of, dtype_of, one_of
 from ..host.dtypes import compute_dtype
 from ..host.launch import Argument
 from ..host.products import MATH, check_addend, check_dtypes, default_output
 from ..host.tensor import Tensor
-from ._scales import Scales, scales_of
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class MatmulProblem:
     in_place : bool
         c is exactly y.
     scale_a, scale_b : Tensor or None
-        Of 8-bit floating operands, see `_scales`.
+        Of 8-bit floating operands, see `engine.scales`.
     """
     a: Tensor
     b: Tensor
@@ -306,13 +307,6 @@ class MatmulProblem:
                  (self.activation.mode, self.activation.mode != "identity"))
         extras = [name for name, present in parts if present]
         return text + (f" + {', '.join(extras)}" if extras else "") + (f" math={self.math}" if self.math else "")
-
-
-def epilogue_arguments(spec, bias_stride, c_strides=(0, 0), addend="c"):
-    """The kernel parameters alpha to c_column_stride of an epilogue's tuple; `addend` names the array that it reads as c."""
-    given = {"alpha": "alpha", "beta": "beta", "bias": "bias", "bias_stride": bias_stride, "c": addend, "c_row_stride": c_strides[0],
-             "c_column_stride": c_strides[1]}
-    return tuple(Argument(kind, given[name]) for name, kind in spec.arguments[:len(given)])
 
 
 def _broadcasts(shape, target):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, f64, i8, i32
 from ..device.convert import element
 from ..device.index import ceil_div
-from ._scales import make_block_factor
+from ..engine.scales import make_block_factor
 
 TILE = 16
 PITCH = TILE + 1

@@ -16,13 +16,13 @@ from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm
+from ..engine.roles import store_width
+from ..engine.scales import FP8
+from ..engine.simt import Operands, Tile, make_product, shared_bytes
+from ..engine.simt_plan import legal, operands_of, product_arguments, steps_of, tile_seconds, tiles_of, word_refusal
+from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
-from ._choice import legal, operands_of, product_arguments, steps_of, tile_seconds, tiles_of, word_refusal
 from ._groups import group_roles, likely_tiles, make_find_tile, most_tiles
-from ._roles import store_width
-from ._scales import FP8
-from ._store import make_group_store
-from ._tile import Operands, Tile, make_product, shared_bytes
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Tensor cores of Hopper over groups of rows: one persistent launch, whatever the sizes of the groups.
 
-The main loop is `_engine_hopper`'s. A block finds its next tile in the offsets (`_groups`): every warp counts the tiles of 32 groups a
+The main loop is `engine.hopper`'s. A block finds its next tile in the offsets (`_groups`): every warp counts the tiles of 32 groups a
 step. A tile belongs to one group; TMA may read rows of the next one with it, which cost nothing and are not stored: 64 rows inside the
 group leave through TMA, the last ones of a group by threads, from shared memory. Within a group tiles go down the rows of a band and then
 along it, as in `_tile.locate`: what works at one time shares columns of b[g], which is read once, and the band's rows of a from the L2.
@@ -13,13 +13,13 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
+from ..engine.hopper import make_matrix_loader, make_product
+from ..engine.hopper_plan import (Config, Specialisation, make_operand, pack_seconds, product_seconds, rows_for_tma, steps_of,
+                                  store_argument, tiles_for, type_refusal, wgmma_dtype)
+from ..engine.hopper_stores import make_direct_store, make_boxed_store
+from ..engine.simt import BAND
 from ..host.launch import Argument, Launch
-from ._engine_hopper import make_matrix_loader, make_product
-from ._engine_stores import make_direct_store, make_boxed_store
 from ._groups import likely_tiles, make_find_tile, most_tiles
-from ._tile import BAND
-from ._wgmma import (Config, Specialisation, make_operand, pack_seconds, product_seconds, rows_for_tma, steps_of, store_argument, tiles_for,
-                     type_refusal, wgmma_dtype)
 
 
 def supports(problem):

@@ -1,8 +1,8 @@
 """A block computes a tile of y from shared memory, a thread a smaller one in registers, with exact arithmetic on the ordinary units.
 
-`_tile` has the main loop: cp.async into a ring of stages, fragments of 16 bytes double-buffered in registers, tm x tn multiply-adds for
-tm + tn elements loaded. 16-bit operands are widened to float32 on their way into shared memory; int8 operands lie there in words of four k
-and are multiplied by dp4a; float64 works as float32 does, with half the elements in 16 bytes.
+`engine.simt` has the main loop: cp.async into a ring of stages, fragments of 16 bytes double-buffered in registers, tm x tn multiply-adds
+for tm + tn elements loaded. 16-bit operands are widened to float32 on their way into shared memory; int8 operands lie there in words of
+four k and are multiplied by dp4a; float64 works as float32 does, with half the elements in 16 bytes.
 
 The configurations are a ladder of tiles: 128x256 for products that fill the machine many times over, down to 32x16 for those that would
 leave most of it idle; the small ones split the k of a stage among warps. It wins for float32 from about 256**3 on, where only tensor cores
@@ -18,12 +18,12 @@ from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm
+from ..engine.batch import make_batch_offsets
+from ..engine.roles import store_width, stored_by_rows
+from ..engine.simt import Operands, Tile, locate, locate_arguments, make_product, shared_bytes
+from ..engine.simt_plan import legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds, tiles_of
+from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
-from ._batch import make_batch_offsets
-from ._choice import legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds, tiles_of
-from ._roles import store_width, stored_by_rows
-from ._store import make_group_store
-from ._tile import Operands, Tile, locate, locate_arguments, make_product, shared_bytes
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.unroll import unrolled
 from ..device.vec import advance, as_u32, load1_nc_if, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
 from ..dispatch import Algorithm
+from ..engine.batch import make_batch_offsets
+from ..engine.roles import operand_strides, roles, widest
+from ..engine.scales import FP8
+from ..engine.simt import HALVES
+from ..engine.simt_plan import addends_refusal
 from ..host.launch import Argument, Launch
-from ._batch import make_batch_offsets
-from ._choice import addends_refusal
 from ._reduce import make_halving
-from ._roles import operand_strides, roles, widest
-from ._scales import FP8
-from ._tile import HALVES
 
 A_BLOCK = 62e9     # bytes of w a second that a block reads: 2x64x1048576 (bench/results/h200-conv-bwd-filter-unet-float16.jsonl)
 A_WAVE = 1.27e-6  # seconds of 16 warps a multiprocessor, at least: 1048576x2x64 (bench/results/h200-conv-fwd-unet-float16.jsonl)

@@ -1,11 +1,11 @@
 """Tensor cores by mma.sync: every dtype, every layout, from sm_80 on.
 
-The main loop is `_engine_ampere`'s; this file says which tiles fit a problem, what they cost, and where blocks work. Operands are read as
+The main loop is `engine.ampere`'s; this file says which tiles fit a problem, what they cost, and where blocks work. Operands are read as
 they lie, in copies of 16, 8 or 4 bytes where their alignment allows and element by element where it does not. float32 is rounded to tf32,
 which the problem has to allow; float64 is exact.
 
 With M or N up to 16 the long dimension becomes the rows of mma.sync whatever y's layout: tiles of 8 or 16 columns then waste nothing, and
-the weights' bytes under way are what counts. Where y has few tiles, blocks divide k among them, in `ranges` that `_sum` adds up.
+the weights' bytes under way are what counts. Where y has few tiles, blocks divide k among them, in `ranges` that `engine.split_k` adds up.
 
 It wins for float64, for operands that TMA cannot address, for bytes that are not contiguous along k, on architectures without wgmma,
 and for few rows or columns. A big product of halves on sm_90a belongs to wgmma.
@@ -20,19 +20,19 @@ from ..device.epilogue import EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm, Note
+from ..engine.ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
+from ..engine.ampere_cost import SUM_LAUNCH, product_seconds
+from ..engine.ampere_fragments import ITEMSIZE, Stored
+from ..engine.ampere_loaders import CopyLoader, RegisterLoader
+from ..engine.batch import make_batch_offsets
+from ..engine.loaders import ALONG_K, ALONG_ROWS, STRIDED
+from ..engine.roles import access, operand_strides, roles, store_width, stored_by_rows
+from ..engine.simt import locate, locate_arguments
+from ..engine.simt_plan import size_refusal
+from ..engine.split_k import SomeRanges as Config
+from ..engine.split_k import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
+from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
-from ._batch import make_batch_offsets
-from ._choice import size_refusal
-from ._engine_ampere import MmaTile, make_mma_product, registers_needed, run_of, shared_bytes
-from ._engine_cost import SUM_LAUNCH, product_seconds
-from ._engine_fragments import ITEMSIZE, Stored
-from ._engine_loaders import CopyLoader, RegisterLoader
-from ._loaders import ALONG_K, ALONG_ROWS, STRIDED
-from ._roles import access, operand_strides, roles, store_width, stored_by_rows
-from ._store import make_group_store
-from ._sum import SomeRanges as Config
-from ._sum import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
-from ._tile import locate, locate_arguments
 
 SKINNY = 16
 MOST_WORKSPACE = 1 << 29
@@ -188,7 +188,7 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """The product's time by `_engine_cost`, and the sum's."""
+    """The product's time by `engine.ampere_cost`, and the sum's."""
     tile, dtype = config.tile, mma_dtype(problem)
     parts = parts_of(problem, tile)
     left, right, *loaders = _stages(parts, tile, dtype)

@@ -14,8 +14,8 @@ from ..device.convert import element
 from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.batch import make_batch_offsets
 from ..host.launch import Argument, Launch
-from ._batch import make_batch_offsets
 from ._dot import make_dot
 
 

@@ -1,8 +1,8 @@
 """Several blocks share a tile of y, each with its own range of k; a second kernel adds their partial sums.
 
 `blocked` gives a tile to one block: an output of 128x128 occupies one multiprocessor however long k is. Here tile t and range s belong to
-block (t, s), which runs the main loop of `_tile` over its range and stores its accumulators, untouched, to the workspace, as `_sum` reads
-them: in a fixed order and without atomics, so the result repeats exactly.
+block (t, s), which runs the main loop of `engine.simt` over its range and stores its accumulators, untouched, to the workspace, as
+`engine.split_k` reads them: in a fixed order and without atomics, so the result repeats exactly.
 
 The ranges are as many as give each multiprocessor one, two or four blocks. It wins where y has fewer tiles than the device
 multiprocessors and k is some thousands; it pays with a second launch and 2 * ranges * M * N elements of traffic, mostly in the L2.
@@ -13,13 +13,13 @@ from ..device import cuda, device_function, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm
+from ..engine.batch import make_batch_offsets
+from ..engine.roles import stored_by_rows
+from ..engine.simt import Tile, locate, locate_arguments, make_product, shared_bytes
+from ..engine.simt_plan import legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds
+from ..engine.split_k import RangesConfig as Config
+from ..engine.split_k import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
 from ..host.launch import Argument, Launch
-from ._batch import make_batch_offsets
-from ._choice import legal, operands_of, product_arguments, refusal, steps_of, tile_count, tile_seconds
-from ._roles import stored_by_rows
-from ._sum import RangesConfig as Config
-from ._sum import pitch_of, sum_launch, sums_argument, sums_bytes, sums_refusal
-from ._tile import Tile, locate, locate_arguments, make_product, shared_bytes
 
 LEAST_STEPS = 64
 MOST_WORKSPACE = 1 << 29

@@ -15,9 +15,9 @@ from ..device.epilogue import EpilogueSpec, make_epilogue
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.batch import make_batch_offsets
+from ..engine.simt_plan import addends_refusal
 from ..host.launch import Argument, Launch
-from ._batch import make_batch_offsets
-from ._choice import addends_refusal
 from ._textbook import SIZE, TILE, Square, make_square_product, square_of, square_seconds
 
 

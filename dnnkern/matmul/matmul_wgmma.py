@@ -1,8 +1,9 @@
 """Tensor cores of Hopper: TMA feeds shared memory, warpgroups multiply out of it, blocks persist over the tiles of y.
 
-The main loop is `_engine_hopper`'s; this file says which tiles fit a problem and builds the launch. 16-bit operands are read as they lie in
+The main loop is `engine.hopper`'s; this file says which tiles fit a problem and builds the launch. 16-bit operands are read as they lie in
 any transposition, 8-bit ones and tf32 where they are contiguous along k; what TMA or the tensor cores cannot read is first copied to the
-workspace (`_pack`). Results of 16 and 32 bits leave through shared memory and TMA where y allows it, all others straight from registers.
+workspace (`engine.packing`). Results of 16 and 32 bits leave through shared memory and TMA where y allows it, all others straight from
+registers.
 
 It wins wherever y has enough tiles for the multiprocessors; below that the sum over k has to be divided (`wgmma_split_k`).
 """
@@ -13,12 +14,13 @@ from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm, Note
+from ..engine.hopper import Factors, make_matrix_loader, make_product
+from ..engine.hopper_plan import (Config, Specialisation, locate_arguments, make_locate, make_sink, operands_of, output_arguments,
+                                  pack_seconds, product_seconds, refusal, steps_of, stored_by_tma, tile_count, tiles_for, wgmma_dtype,
+                                  y_argument)
+from ..engine.hopper_stores import staged_addend
+from ..engine.roles import store_width, stored_by_rows
 from ..host.launch import Argument, Launch
-from ._engine_hopper import Factors, make_matrix_loader, make_product
-from ._engine_stores import staged_addend
-from ._roles import store_width, stored_by_rows
-from ._wgmma import (Config, Specialisation, locate_arguments, make_locate, make_sink, operands_of, output_arguments, pack_seconds,
-                     product_seconds, refusal, steps_of, stored_by_tma, tile_count, tiles_for, wgmma_dtype, y_argument)
 
 
 def supports(problem):

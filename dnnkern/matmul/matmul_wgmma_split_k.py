@@ -1,8 +1,8 @@
 """Tensor cores of Hopper where y has fewer tiles than the device multiprocessors: several blocks share a tile, each with a range of k.
 
-The main loop is `_engine_hopper`'s over (tile, range); accumulators go to the workspace as they are, and a second launch (`_sum`) adds the
-ranges in a fixed order and applies the epilogue. It wins where k is long and y small: the second launch and 2 * ranges * M * N * 4 bytes,
-mostly in the L2, cost less than idle multiprocessors.
+The main loop is `engine.hopper`'s over (tile, range); accumulators go to the workspace as they are, and a second launch
+(`engine.split_k`) adds the ranges in a fixed order and applies the epilogue. It wins where k is long and y small: the second launch and
+2 * ranges * M * N * 4 bytes, mostly in the L2, cost less than idle multiprocessors.
 """
 import functools
 
@@ -12,14 +12,14 @@ from ..device.index import ceil_div
 from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
+from ..engine.hopper import make_matrix_loader, make_product
+from ..engine.hopper_plan import (even_ranges, locate_arguments, make_locate, operands_of, pack_seconds, product_seconds, refusal, steps_of,
+                                  store_argument, tile_count, tiles_for, wgmma_dtype)
+from ..engine.hopper_stores import make_boxed_store
+from ..engine.roles import stored_by_rows
+from ..engine.split_k import RangesConfig as Config
+from ..engine.split_k import pitch_of, sum_launch, sums_bytes, sums_refusal
 from ..host.launch import Argument, Launch
-from ._engine_hopper import make_matrix_loader, make_product
-from ._engine_stores import make_boxed_store
-from ._roles import stored_by_rows
-from ._sum import RangesConfig as Config
-from ._sum import pitch_of, sum_launch, sums_bytes, sums_refusal
-from ._wgmma import (even_ranges, locate_arguments, make_locate, operands_of, pack_seconds, product_seconds, refusal, steps_of,
-                     store_argument, tile_count, tiles_for, wgmma_dtype)
 
 LEAST_STEPS = 2  # of a range
 MOST_WORKSPACE = 1 << 28

@@ -3,7 +3,7 @@
 `wgmma` leaves multiprocessors idle in its last wave: 320 tiles on 132 of them take three waves for the work of 2.42. Here the first 264 are
 computed as there, and the other 56 in ranges of k, as many as fill the multiprocessors for a part of a wave. Their accumulators go to the
 workspace, and a second launch adds the ranges of each tile in a fixed order and applies the epilogue. The persistent blocks of the main
-loop (`_engine_hopper`) go from one kind of work to the other without a pause.
+loop (`engine.hopper`) go from one kind of work to the other without a pause.
 
 It wins where the last wave is poorly filled and k is long: it saves up to a wave of tiles, and pays with a launch and two passes over
 ranges * tiles * bm * bn * 4 bytes, in the L2. Stream-K (Osama et al., 2023) in its hybrid form, with ranges of equal length.
@@ -18,16 +18,16 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
+from ..engine.hopper import Tile, make_matrix_loader, make_product
+from ..engine.hopper_plan import (MEASURED_CLOCK, TILES, Specialisation, even_ranges, locate_arguments, make_addends, make_sink,
+                                  operands_of, output_arguments, pack_seconds, product_seconds, refusal, steps_of, store_argument,
+                                  stored_by_tma, tile_count, tiles_for, wgmma_dtype, y_argument)
+from ..engine.hopper_stores import make_boxed_store
+from ..engine.roles import store_width, stored_by_rows
+from ..engine.simt import locate as locate_tile
+from ..engine.split_k import THREADS, groups_for, make_add_ranges
+from ..engine.stores import make_group_store
 from ..host.launch import Argument, Launch
-from ._engine_hopper import Tile, make_matrix_loader, make_product
-from ._engine_stores import make_boxed_store
-from ._roles import store_width, stored_by_rows
-from ._store import make_group_store
-from ._sum import THREADS, groups_for, make_add_ranges
-from ._tile import locate as locate_tile
-from ._wgmma import (MEASURED_CLOCK, TILES, Specialisation, even_ranges, locate_arguments, make_addends, make_sink, operands_of,
-                     output_arguments, pack_seconds, product_seconds, refusal, steps_of, store_argument, stored_by_tma, tile_count,
-                     tiles_for, wgmma_dtype, y_argument)
 
 LEAST_STEPS = 2  # of a range
 MOST_RANGES = 8

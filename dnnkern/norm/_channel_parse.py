@@ -5,9 +5,9 @@ import functools
 from ..device.epilogue import MODES as ACTIVATIONS
 from ..device.epilogue import Activation
 from ..host.tensor import Tensor
-from ..host.words import dtype_word, problem_from_record
 from ..host.window import LAYOUTS
-from ..transform._parse import sizes_word
+from ..host.words import dtype_word, problem_from_record
+from ..host.words import sizes_word
 from ._batch_problem import (BatchNormGradientProblem, BatchNormInferProblem, BatchNormProblem, make_batch_backward, make_batch_infer,
                              make_batch_train)
 from ._channel_problem import MODES, RUNNING, STATISTIC, WEIGHT, WHOLE, gradient_source, shape_of

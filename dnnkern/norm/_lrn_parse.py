@@ -5,7 +5,7 @@ import functools
 from ..host.tensor import Tensor
 from ..host.window import LAYOUTS
 from ..host.words import dtype_word, problem_from_record
-from ..transform._parse import sizes_word
+from ..host.words import sizes_word
 from ._lrn_problem import OPS, LrnProblem, make_lrn_backward, make_lrn_forward
 
 

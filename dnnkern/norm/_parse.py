@@ -3,7 +3,7 @@ import functools
 
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
-from ..transform._parse import sizes_word
+from ..host.words import sizes_word
 from . import _channel_parse, _lrn_parse
 from ._problem import (LayerNormGradientProblem, LayerNormProblem, RmsNormGradientProblem, RmsNormProblem, make_layer_backward,
                        make_layer_forward, make_layer_forward_residual, make_rms_backward, make_rms_backward_beta, make_rms_forward,

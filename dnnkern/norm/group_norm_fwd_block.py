@@ -19,7 +19,7 @@ from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, moved_seconds, tail
 from ._channel_view import MOST, View, view_of
 from ._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
-from ._planes import Planes, make_places
+from .planes.kernel import Planes, make_places
 
 LANES, REGISTERS = (32, 64, 128, 256, 512, 1024), 7
 RESIDENT = 1024  # threads of a multiprocessor

@@ -9,8 +9,8 @@ clusters of up to sixteen go through the rows as `block`'s blocks do; every step
 from ..device import ring
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
-from . import _backward, _backward_config
-from ._forward import build, layout, make_config, most_units, refusal, seconds, units
+from .block import backward as _backward, backward_config as _backward_config
+from .block.forward import build, layout, make_config, most_units, refusal, seconds, units
 
 LANES, CLUSTERS = (256, 512), (2, 4, 8)
 SHARED = (64, 128, 256, 512)  # threads with eight units in registers and others in shared memory

@@ -18,9 +18,9 @@ from ..dispatch import Algorithm
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ..transform._estimate import ring_seconds
-from ._forward import layout, pointers, refusal, units
 from ._moments import make_inverses, make_join, make_pool
 from ._weights import make_weights, weight_words
+from .block.forward import layout, pointers, refusal, units
 
 MOST = 8 * 512 * 4  # units of a row: blocks of a cluster, threads of a block, units of a thread
 UNROLLED = 128      # elements and weights of a thread that the compiler keeps in registers

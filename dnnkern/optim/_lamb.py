@@ -2,8 +2,8 @@
 from ..device import device_function
 from ..device.fastmath import expm1
 from ..host.front import public
-from ._adam import counted, moments
 from ..host.scalars import at_least
+from ._adam import counted, moments
 from ._frame import make_operation, missing
 from ._rule import Rule, make_arithmetic
 

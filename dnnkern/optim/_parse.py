@@ -5,7 +5,7 @@ import re
 
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
-from ..transform._parse import sizes_word
+from ..host.words import sizes_word
 from ._norm_problem import OPS as NORMS
 from ._norm_problem import NormProblem, make_norm, norm_dtype
 from ._problem import StepProblem, make_step

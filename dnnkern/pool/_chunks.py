@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from ..device import device_function
 from ..device.groups import access_words
 from ..device.index import ceil_div, divide_remainder, divisor
+from ..engine.offsets import LIMIT
 from ..host.launch import Argument
-from ..transform._offsets import LIMIT
 from ._windows import geometry32
 
 CHUNK = 16  # bytes

@@ -4,7 +4,7 @@ import functools
 
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
-from ..transform._parse import sizes_word, term_word
+from ..host.words import sizes_word, term_word
 from ._problem import OPS, PoolProblem, make_adaptive_backward, make_adaptive_forward, make_backward, make_forward
 
 _FLAGS = {"ceil": "ceil_mode", "counting": "count_include_pad", "index": "index", "adaptive": "adaptive"}

@@ -19,9 +19,9 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..device.warp import add, make_reduce
 from ..dispatch import Algorithm
+from ..engine.offsets import LIMIT
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
-from ..transform._offsets import LIMIT
 from ._windows import MINUS_INFINITY, make_reciprocal
 
 THREADS = 256

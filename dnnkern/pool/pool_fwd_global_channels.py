@@ -17,9 +17,9 @@ from ..device.groups import make_reader, make_word_writer, make_writer, scalar_o
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, as_u32
 from ..dispatch import Algorithm
+from ..engine.offsets import LIMIT
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
-from ..transform._offsets import LIMIT
 from ._chunks import Access, access_of, chunk_of
 from ._chunks import refusal as chunk_refusal
 from ._windows import MINUS_INFINITY, make_reciprocal

@@ -4,7 +4,7 @@ import re
 
 from ..host.tensor import Tensor
 from ..host.words import WordParser, dtype_word, problem_from_record
-from ..transform._parse import sizes_word
+from ..host.words import sizes_word
 from ._problem import ARG, MODES, ArgReduceProblem, ReduceProblem, make_arg_problem, make_problem
 
 

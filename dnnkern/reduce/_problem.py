@@ -8,10 +8,10 @@ import operator
 from dataclasses import dataclass
 
 from ..device.convert import INTEGERS
+from ..host.canonical import MOST_DIMENSIONS, check_output
 from ..host.choices import dtype_of, one_of
 from ..host.products import FLOATS
 from ..host.tensor import Tensor
-from ..transform._problem import MOST_DIMENSIONS, check_output
 
 MODES = ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros", "sum_square", "logsumexp")
 OF_FLOATS = ("avg", "norm2", "logsumexp")

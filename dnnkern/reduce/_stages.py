@@ -10,10 +10,10 @@ from ..device import cuda, device_function, i32, jit
 from ..device.convert import SCALARS, element
 from ..device.dependent import wait_for_previous_grid
 from ..device.index import ceil_div
+from ..engine.offsets import make_offsets, offset_arguments
+from ..host.canonical import Dim
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._offsets import make_offsets, offset_arguments
-from ..transform._problem import Dim
 from ._fold import make_fold
 
 THREADS = 256

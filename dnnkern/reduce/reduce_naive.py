@@ -10,10 +10,10 @@ from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
+from ..engine.offsets import make_offsets64, offset_arguments64
+from ..host.canonical import Dim
 from ..host.launch import Argument, Launch
 from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
-from ..transform._offsets import make_offsets64, offset_arguments64
-from ..transform._problem import Dim
 from ._fold import make_fold
 from ._stages import factor_argument, target_arguments, x_argument
 

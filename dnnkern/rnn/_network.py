@@ -7,11 +7,11 @@ from ..device import cuda, i64, jit, u32
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..device.philox import make_word
-from ..dropout._bits import GROUP, draw, drawn, is_kept
+from ..engine.dropout_bits import GROUP, draw, drawn, is_kept
+from ..engine.embed import Place
 from ..host import seeds
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..matmul._embed import Place
 from ._cells import TYPES
 
 THREADS = 256

@@ -4,6 +4,6 @@ As `persistent`, whose kernel it is, but the blocks that share sequences are a c
 Clusters share nothing, so that any number of sequences is solved, in as many waves as it takes; what limits it is the size of the state,
 all of whose matrix a cluster of 16 blocks must hold.
 """
-from ._persistent_plan import CLUSTERS, algorithms
+from .persistent.plan import CLUSTERS, algorithms
 
 ALGORITHMS = algorithms("cluster", CLUSTERS, "sm_90+")

@@ -4,6 +4,6 @@ It is `persistent`'s kernel with one step of a layer for each launch: weights co
 states pass through memory, and the end of a launch is the barrier. So any number of blocks will do, and R may be larger than all
 registers. Against `step` it spares a launch a step, and writing and reading its sums.
 """
-from ._persistent_plan import SINGLE, algorithms
+from .persistent.plan import SINGLE, algorithms
 
 ALGORITHMS = algorithms("fused_step", SINGLE, "sm_80+")

@@ -5,7 +5,7 @@ registers, the input's and R, and multiply lines of two halves: their own states
 wait. So the chain is T + L - 1 steps, not L T, and only the first layer's input is a product before it. What it costs is room: twice the
 weights, and all layers at once. It is for layers that by themselves leave most multiprocessors idle.
 """
-from ._persistent_plan import LAYERS, algorithms
 from ._problem import OPS
+from .persistent.plan import LAYERS, algorithms
 
 (ALGORITHM,) = algorithms("wavefront", LAYERS, "sm_80+", OPS[:1])

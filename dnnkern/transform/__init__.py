@@ -2,20 +2,20 @@
 from ..host.front import Operation, public
 from ..host.scalars import ints, number
 from ..host.window import windows
-from ._blocks_problem import BlocksProblem
 from ._cast_problem import CastProblem, make_cast_problem
-from ._concat_problem import ConcatProblem
-from ._grid_problem import AffineGridProblem, GridSampleGradientProblem, GridSampleProblem
-from ._grids import (AFFINE_GRID_BWD, AFFINE_GRID_FWD, GRID_SAMPLE_BWD, GRID_SAMPLE_FWD, affine_grid_bwd, affine_grid_fwd, grid_sample_bwd,
-                     grid_sample_fwd)
-from ._pad_problem import PadProblem, SetProblem
-from ._parts import (CONCAT, DEPTH_TO_SPACE, PAD, SET_TENSOR, SPACE_TO_DEPTH, STRIDED_SLICE, concat, depth_to_space, pad, set_tensor,
-                     space_to_depth, strided_slice)
 from ._problem import TransposeProblem, make_layout_problem, make_problem
-from ._resample import RESAMPLE_BWD, RESAMPLE_FWD, resample_bwd, resample_fwd
-from ._resample_problem import ResampleProblem
-from ._slice_problem import SliceProblem
-from ._window import WindowProblem, make_col2im_problem, make_im2col_problem
+from .layout._blocks_problem import BlocksProblem
+from .layout._concat_problem import ConcatProblem
+from .layout._pad_problem import PadProblem, SetProblem
+from .layout._parts import (CONCAT, DEPTH_TO_SPACE, PAD, SET_TENSOR, SPACE_TO_DEPTH, STRIDED_SLICE, concat, depth_to_space, pad, set_tensor,
+                            space_to_depth, strided_slice)
+from .layout._slice_problem import SliceProblem
+from .sample._grid_problem import AffineGridProblem, GridSampleGradientProblem, GridSampleProblem
+from .sample._grids import (AFFINE_GRID_BWD, AFFINE_GRID_FWD, GRID_SAMPLE_BWD, GRID_SAMPLE_FWD, affine_grid_bwd, affine_grid_fwd,
+                            grid_sample_bwd, grid_sample_fwd)
+from .sample._resample import RESAMPLE_BWD, RESAMPLE_FWD, resample_bwd, resample_fwd
+from .sample._resample_problem import ResampleProblem
+from .window._problem import WindowProblem, make_col2im_problem, make_im2col_problem
 
 __all__ = ["AFFINE_GRID_BWD", "AFFINE_GRID_FWD", "CONCAT", "DEPTH_TO_SPACE", "GRID_SAMPLE_BWD", "GRID_SAMPLE_FWD", "PAD", "RESAMPLE_BWD",
            "RESAMPLE_FWD", "SET_TENSOR", "SPACE_TO_DEPTH", "STRIDED_SLICE", "AffineGridProblem", "BlocksProblem", "CastProblem",

@@ -2,10 +2,10 @@
 import functools
 from dataclasses import dataclass
 
+from ..engine.values import compute_of
+from ..host.canonical import MOST_DIMENSIONS, Canonical, canonical, check_output
 from ..host.choices import dtype_of
 from ..host.tensor import Tensor
-from ._problem import MOST_DIMENSIONS, Canonical, canonical, check_output
-from ._values import compute_of
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int32")
 

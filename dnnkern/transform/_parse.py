@@ -4,30 +4,19 @@ import functools
 import re
 
 from ..host.tensor import Tensor
-from ..host.scalars import LARGEST
-from ..host.words import WordParser, dtype_word, problem_from_record
-from ._blocks_problem import BLOCKS, BlocksProblem, make_blocks_problem
-from ._borders import MODES
+from ..host.words import WordParser, dtype_word, problem_from_record, sizes_word, term_word
 from ._cast_problem import CastProblem, make_cast_problem
-from ._concat_problem import ConcatProblem, make_concat_problem
-from ._grid_problem import (AFFINES, PADDINGS, SAMPLE_MODES, SAMPLES, AffineGridProblem, GridSampleGradientProblem, GridSampleProblem,
-                            make_affine, make_affine_gradient, make_sample, make_sample_gradient)
-from ._pad_problem import PadProblem, SetProblem, make_pad_problem, make_set_problem
 from ._problem import TransposeProblem, make_layout_problem, make_problem
-from ._resample_problem import MODES as RESAMPLE_MODES
-from ._resample_problem import RESAMPLES, ResampleProblem, make_resample
-from ._slice_problem import SliceProblem, make_slice_problem
-from ._window import WindowProblem, columns_shape, make_col2im_problem, make_im2col_problem
-
-
-def sizes_word(text):
-    """Sizes written 64x3x224x224."""
-    if not re.fullmatch(r"\d+(x\d+)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 64x3x224x224")
-    sizes = tuple(int(n) for n in text.split("x"))
-    if max(sizes) > LARGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} has a size beyond {LARGEST}")
-    return sizes
+from .layout._blocks_problem import BLOCKS, BlocksProblem, make_blocks_problem
+from .layout._borders import MODES
+from .layout._concat_problem import ConcatProblem, make_concat_problem
+from .layout._pad_problem import PadProblem, SetProblem, make_pad_problem, make_set_problem
+from .layout._slice_problem import SliceProblem, make_slice_problem
+from .sample._grid_problem import (AFFINES, PADDINGS, SAMPLE_MODES, SAMPLES, AffineGridProblem, GridSampleGradientProblem,
+                                   GridSampleProblem, make_affine, make_affine_gradient, make_sample, make_sample_gradient)
+from .sample._resample_problem import MODES as RESAMPLE_MODES
+from .sample._resample_problem import RESAMPLES, ResampleProblem, make_resample
+from .window._problem import WindowProblem, columns_shape, make_col2im_problem, make_im2col_problem
 
 
 def _order_word(text):
@@ -57,21 +46,6 @@ def make_transpose(arguments):
 def transpose_from_record(record):
     """The problem of a record; ValueError where it is something else."""
     return problem_from_record(lambda axes, **fields: TransposeProblem(axes=tuple(axes), **fields), "transpose", record)
-
-
-_TERM = {"stride": r"s(\d+(?:x\d+)*)", "padding": r"p(\d+(?::\d+)?(?:x\d+(?::\d+)?)*)", "dilation": r"d(\d+(?:x\d+)*)"}
-
-
-def term_word(text):
-    """(parameter, value) of a word such as s2, p1x2, p0:1x2:0, d2 or nhwc."""
-    if text.upper() in ("NCHW", "NHWC"):
-        return "layout", text.upper()
-    for name, pattern in _TERM.items():
-        if found := re.fullmatch(pattern, text):
-            parts = [tuple(map(int, part.split(":"))) for part in found[1].split("x")]
-            values = tuple(part if len(part) > 1 else part[0] for part in parts)
-            return name, values[0] if len(values) == 1 and not isinstance(values[0], tuple) else values
-    raise argparse.ArgumentTypeError(f"{text!r} is none of s2 or s2x1 (stride), p1, p1x2 or p0:1x2:0 (padding), d2 (dilation), nchw, nhwc")
 
 
 def add_window_arguments(parser):

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..dispatch import Algorithm
+from ..engine.offsets import make_offsets64, offset_arguments64
+from ..engine.values import make_convert
 from ..host.launch import Argument, Launch
 from ._estimate import LAUNCH, divisions_seconds, moved_seconds
-from ._offsets import make_offsets64, offset_arguments64
-from ._values import make_convert
 
 THREADS = 256
 

@@ -12,14 +12,14 @@ from ..device import cuda, i64, jit, u32
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.offsets import LIMIT, make_offsets, offset_arguments
+from ..engine.pack_words import make_pack
+from ..engine.values import COMPUTE, element, make_convert, make_unpack, make_words
+from ..engine.vectors import UNITS, make_unit_moves, word_of
+from ..host.canonical import Dim
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
 from ._estimate import LAUNCH, divisions_seconds, moved_seconds, sector_waste, tail
-from ._offsets import LIMIT, make_offsets, offset_arguments
-from ._pack_words import make_pack
-from ._problem import Dim
-from ._units import UNITS, make_unit_moves, word_of
-from ._values import COMPUTE, element, make_convert, make_unpack, make_words
 
 THREADS = 256
 

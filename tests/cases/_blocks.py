@@ -37,7 +37,7 @@ class Blocks(Case):
 
     def problem(self):
         from dnnkern.host.tensor import Tensor
-        from dnnkern.transform._blocks_problem import make_blocks_problem
+        from dnnkern.transform.layout._blocks_problem import make_blocks_problem
         x, y = (Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in (self.inputs()["x"], self.outputs()["y"]))
         return make_blocks_problem(self.op, (x,), y, self.block, frozenset())
 

@@ -89,7 +89,7 @@ class Decode(Case):
         return found
 
     def problem(self):
-        from dnnkern.attention._decode_problem import make_decode
+        from dnnkern.attention.decode._problem import make_decode
         from dnnkern.host.tensor import Tensor
         given, out = (tuple(p and Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in places.values())
                       for places in (self.inputs(), self.outputs()))

@@ -155,7 +155,7 @@ class SampleForward(_Sample):
         return {"y": self.place_of("y", (*self.shape[:2], *self.size), self.dtype)}
 
     def problem(self):
-        from dnnkern.transform._grid_problem import make_sample
+        from dnnkern.transform.sample._grid_problem import make_sample
         t = self.tensors()
         return make_sample((t["x"], t["grid"]), t["y"], *self.parameters, frozenset())
 
@@ -188,7 +188,7 @@ class SampleBackward(_Sample):
         return {"dx": self.place_of("dx", self.shape, self.dtype), "dgrid": self.place_of("dgrid", grid.shape, grid.dtype)}
 
     def problem(self):
-        from dnnkern.transform._grid_problem import make_sample_gradient
+        from dnnkern.transform.sample._grid_problem import make_sample_gradient
         t = self.tensors()
         return make_sample_gradient((t["dy"], t["x"], t["grid"]), (t["dx"], t["dgrid"]), *self.parameters, frozenset())
 
@@ -346,7 +346,7 @@ class AffineForward(_Affine):
         return self.laid("grid")
 
     def problem(self):
-        from dnnkern.transform._grid_problem import make_affine
+        from dnnkern.transform.sample._grid_problem import make_affine
         theta, grid = self.tensors()
         return make_affine((theta,), grid, self.shape, self.corners, frozenset())
 
@@ -376,7 +376,7 @@ class AffineBackward(_Affine):
         return self.laid("dtheta")
 
     def problem(self):
-        from dnnkern.transform._grid_problem import make_affine_gradient
+        from dnnkern.transform.sample._grid_problem import make_affine_gradient
         dgrid, dtheta = self.tensors()
         return make_affine_gradient((dgrid,), dtheta, self.corners, frozenset())
 

@@ -116,7 +116,7 @@ class Resample(Case):
 
     def problem(self):
         from dnnkern.host.tensor import Tensor
-        from dnnkern.transform._resample_problem import make_resample
+        from dnnkern.transform.sample._resample_problem import make_resample
         given, out = (Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in (*self.inputs().values(), *self.outputs().values()))
         return make_resample(self.op, (given,), out, *self._arguments, frozenset())
 

@@ -43,7 +43,7 @@ class Rope(Case):
         return {self.result: self.given} if self.same else {}
 
     def problem(self):
-        from dnnkern.attention._rope_problem import make_rope
+        from dnnkern.attention.rope._problem import make_rope
         from dnnkern.host.tensor import Tensor
         *given, out = (Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in (*self.inputs().values(), *self.outputs().values()))
         return make_rope(self.op, tuple(given), out, self.interleaved, frozenset({self.given} if self.same else ()))

@@ -73,7 +73,7 @@ class Window(Case):
 
     def problem(self):
         from dnnkern.host.tensor import Tensor
-        from dnnkern.transform._window import make_col2im_problem, make_im2col_problem
+        from dnnkern.transform.window._problem import make_col2im_problem, make_im2col_problem
         x, columns = (Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in self._places().values())
         parameters = *self._parameters(), self.layout, frozenset()
         if self.op == "im2col":

@@ -35,7 +35,7 @@ class Concat(Case):
 
     def problem(self):
         from dnnkern.host.tensor import Tensor
-        from dnnkern.transform._concat_problem import make_concat_problem
+        from dnnkern.transform.layout._concat_problem import make_concat_problem
         *xs, y = (Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in (*self.inputs().values(), self.outputs()["y"]))
         return make_concat_problem(tuple(xs), y, len(xs), self.axis, frozenset())
 

@@ -38,7 +38,7 @@ class Pad(Case):
 
     def problem(self):
         from dnnkern.host.tensor import Tensor
-        from dnnkern.transform._pad_problem import make_pad_problem
+        from dnnkern.transform.layout._pad_problem import make_pad_problem
         x, y = (Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in (self.inputs()["x"], self.outputs()["y"]))
         return make_pad_problem((x,), y, self.pads, self.mode, frozenset())
 

@@ -35,7 +35,7 @@ class Set(Case):
 
     def problem(self):
         from dnnkern.host.tensor import Tensor
-        from dnnkern.transform._pad_problem import make_set_problem
+        from dnnkern.transform.layout._pad_problem import make_set_problem
         x, y = (Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in (self.inputs()["x"], self.outputs()["y"]))
         return make_set_problem((x,), y, frozenset({self.same} - {""}))
 

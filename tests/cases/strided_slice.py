@@ -38,7 +38,7 @@ class Slice(Case):
 
     def problem(self):
         from dnnkern.host.tensor import Tensor
-        from dnnkern.transform._slice_problem import make_slice_problem
+        from dnnkern.transform.layout._slice_problem import make_slice_problem
         x, y = (Tensor(p.shape, p.strides, p.dtype, p.alignment) for p in (self.inputs()["x"], self.outputs()["y"]))
         return make_slice_problem((x,), y, *self.bounds, frozenset())
 

@@ -1,0 +1,1 @@
+"""Attention backward: dq, dk, dv, and the gradients of bias and sink."""

@@ -1,0 +1,324 @@
+"""The bias's gradient where operands have 16 bits: its launches behind those of the other gradients (`_dbias_wgmma`, `_dbias_mma`).
+
+dbias is the sum of ds = p (do v' - delta) over what the bias is the same for, and all of ds comes again from q, k, do and v: nothing of the
+size rows x keys is kept. A block sums up a tile. Where there are fewer tiles than a device holds blocks, each one's items are split into
+ranges, whose sums, float32, a second launch adds up; there are a few tiles of them for each multiprocessor, however long sequences are.
+"""
+import functools
+import math
+from dataclasses import dataclass, replace
+
+from ...device import cuda, device_function, f32, i32, i64, jit
+from ...device.convert import element
+from ...device.groups import access_words
+from ...device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ...device.vec import advance
+from ...host.dtypes import ITEMSIZE
+from ...host.launch import Argument, Launch
+from ...host.tensor import packed_strides
+from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from .._checks import broadcast_strides
+from .._fragments import is_bent
+from .._halves import STEP, Source, make_loader, mma_rate, source_of
+from .._scores import Kind, added_arguments, kind_of, number_arguments, sequence_arguments
+from ..sdpa_naive import bias_launch
+from . import _dbias_wgmma as hopper
+from ._dbias_mma import GROUP, kernel
+from ._delta import delta_launch
+
+MOST_STEPS = 4  # of 16 columns of a part
+MOST_STAGES = 3
+ADDERS = 128  # threads of a block of the second launch
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Warps of a block, along rows and along keys; each has 32 rows and `keys` keys."""
+    lines: int
+    columns: int
+    keys: int
+
+    @property
+    def height(self):
+        return 32 * self.lines
+
+    @property
+    def width(self):
+        return self.keys * self.columns
+
+    @property
+    def count(self):
+        """Threads."""
+        return 32 * self.lines * self.columns
+
+    @property
+    def blocks(self):
+        """That a multiprocessor is to hold."""
+        return 256 // self.count
+
+    @property
+    def pitch(self):
+        """Floats from one row of the tile to the next when it leaves."""
+        return self.width + 4
+
+
+SHAPES = (Shape(4, 2, 48), Shape(2, 2, 48), Shape(2, 1, 48))
+CROWDED = (Shape(4, 2, 32), Shape(2, 2, 32), Shape(2, 1, 32))  # with all options a thread has registers for no more
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How rows of so many elements come: `count` parts of `width` columns, of the last one `rest` elements."""
+    elements: int
+
+    @property
+    def steps(self):
+        return max(ceil_div(self.elements, STEP), 1)
+
+    @property
+    def count(self):
+        return ceil_div(self.steps, MOST_STEPS)
+
+    @property
+    def width(self):
+        return ceil_div(self.steps, self.count) * STEP
+
+    @property
+    def rest(self):
+        return self.elements - (self.count - 1) * self.width
+
+    @property
+    def pitch(self):
+        """Bytes of a row in shared memory."""
+        return Source(self.width, False).pitch
+
+
+@dataclass(frozen=True)
+class Config:
+    """The options, how arrays are read, whether the window has a left and a right bound, whether scores are more than scaled products and
+    the bias; a shape and the stages of its ring; where levels and deltas lie (`_dbias_kernel.make_numbers`); what the result is: its dtype,
+    the 32-bit words of stores to it, and whether it is a sum over rows and over keys."""
+    kind: Kind
+    q: Source
+    k: Source
+    do: Source
+    v: Source
+    left: bool
+    right: bool
+    adjusted: bool
+    shape: Shape
+    stages: int
+    numbers: int
+    out: str
+    words: int
+    over_rows: bool
+    over_keys: bool
+
+    @property
+    def of_x(self):
+        return Parts(self.q.elements)
+
+    @property
+    def of_y(self):
+        return Parts(self.v.elements)
+
+    @property
+    def plain(self):
+        """The options of scores before the bias is added."""
+        return replace(self.kind, bias="")
+
+    @property
+    def masked(self):
+        """Whether there may be tiles of which no row sees a key."""
+        return self.left or self.right or self.kind.limits_rows or self.kind.limits_keys
+
+    @property
+    def loaders(self):
+        """Of parts of q, k, do and v."""
+        s = self.shape
+        return tuple(make_part_loader(source, parts, height, s.count) for source, parts, height in (
+            (self.q, self.of_x, s.height), (self.k, self.of_x, s.width), (self.do, self.of_y, s.height), (self.v, self.of_y, s.width)))
+
+    @property
+    def stage(self):
+        """Bytes."""
+        return (self.shape.height + self.shape.width) * max(self.of_x.pitch, self.of_y.pitch)
+
+    @property
+    def bias_at(self):
+        """Bytes before the bias: the ring, where the tile lies in the end."""
+        return max(self.stages * self.stage, 4 * self.shape.pitch * self.shape.height)
+
+    @property
+    def bias_bytes(self):
+        """Of a fragment of all threads."""
+        return self.shape.keys // 2 * ITEMSIZE[self.kind.bias] * self.shape.count
+
+    @property
+    def shared(self):
+        """Dynamic shared memory, bytes."""
+        return self.bias_at + 2 * self.bias_bytes
+
+
+@functools.cache
+def make_part_loader(source, parts, height, threads):
+    """Device function ``load(to, p, part, first, left, strides, thread)``: a part of rows first, ... of those at p (`_halves`)."""
+    WIDTH, LAST = parts.width, parts.count - 1
+    load_whole = make_loader(Source(WIDTH, source.wide), height, threads)
+    load_last = make_loader(Source(parts.rest, source.wide, WIDTH), height, threads) if parts.rest < WIDTH else load_whole
+    SAME = load_last is load_whole
+
+    @device_function
+    def load(to, p, part, first, left, strides, thread):
+        at, steps = advance(p, part * WIDTH * strides[3]), (strides[2], strides[3])
+        if not SAME and part == LAST:
+            load_last(to, at, first, left, steps, thread)
+        else:
+            load_whole(to, at, first, left, steps, thread)
+    return load
+
+
+@dataclass(frozen=True)
+class Work:
+    """What there is to do for a problem: the gradient's shape in four dimensions, its tiles along them, the items of a tile along images,
+    heads, rows and keys, `each` of which a block takes, in `parts` ranges."""
+    shape: tuple
+    tiles: tuple
+    items: tuple
+    each: int
+
+    @property
+    def count(self):
+        b, h, i, j = self.items
+        return b * h * i * j
+
+    @property
+    def parts(self):
+        return ceil_div(self.count, self.each)
+
+    @property
+    def blocks(self):
+        b, h, i, j = self.tiles
+        return b * h * i * j * self.parts
+
+    @property
+    def elements(self):
+        """Of the gradient, up to a multiple of 16 bytes of float32."""
+        b, h, i, j = self.shape
+        return ceil_div(b * h * i * j, 4) * 4
+
+
+def work_of(problem, shape, device):
+    """The work by tiles of a shape."""
+    p = problem
+    of, full = (1,) * (4 - p.dbias.ndim) + p.dbias.shape, (p.batch, p.heads, p.rows, p.keys)
+    size = (1, 1, shape.height, shape.width)
+    tiles = tuple(ceil_div(n, s) for n, s in zip(of, size))
+    items = tuple(ceil_div(m, s) if n < m else 1 for n, m, s in zip(of, full, size))
+    whole, slots = Work(of, tiles, items, max(1, items[0] * items[1] * items[2] * items[3])), device.sms * shape.blocks
+    if whole.blocks >= slots:
+        return whole
+    return replace(whole, each=ceil_div(whole.count, min(whole.count, ceil_div(2 * slots, whole.blocks))))
+
+
+@functools.cache
+def plan_of(problem, width, device):
+    """(configuration, work) of a problem, or None: not of 16 bits, tiles that cannot be counted, or none. Shapes that shared memory does
+    not hold are left out, and those that a problem fills no half of."""
+    p, t = problem, problem.dbias
+    if p.dtype not in ("float16", "bfloat16") or not t.size or not p.rows or not p.keys:
+        return None
+    sources, strides = [source_of(x, p.strides(x)) for x in (p.q, p.k, p.do, p.v)], broadcast_strides(t)
+    shapes = CROWDED if p.mask is not None and p.dropout and is_bent(p) else SHAPES
+    for shape in shapes:
+        if shape is not shapes[-1] and (2 * p.rows <= shape.height or 2 * p.keys <= shape.width):
+            continue
+        work = work_of(p, shape, device)
+        over = tuple(n < m for n, m in zip(work.shape[2:], (p.rows, p.keys)))
+        out, words = t.dtype, access_words(t, GROUP, strides[:-1]) if strides[-1] == 1 and t.shape[-1] % GROUP == 0 else 0
+        if work.parts > 1:
+            out, words = "float32", 0 if work.shape[3] % GROUP else 4
+        for stages in range(MOST_STAGES, 1, -1):
+            config = Config(kind_of(p), *sources, p.left >= 0, p.right >= 0, is_bent(p), shape, stages, width, out, words, *over)
+            if config.shared <= device.shared_per_block and max(work.blocks, work.count, work.elements * (work.parts > 1)) < LIMIT:
+                return config, work
+    return None
+
+
+def sums_bytes(problem, width, device):
+    """Bytes of the sums of ranges of items."""
+    if problem.dbias is None or hopper.config_of(problem, width, device):
+        return 0
+    plan = plan_of(problem, width, device)
+    if plan is None or plan[1].parts == 1:
+        return 0
+    return 4 * plan[1].parts * plan[1].elements
+
+
+def dbias_seconds(problem, width, device):
+    """Two products, and the instructions for probabilities; `width` as `Numbers` says."""
+    p = problem
+    if p.dbias is None:
+        return 0
+    moved, config = moved_seconds(2 * p.dbias.nbytes, device), hopper.config_of(p, width, device)
+    if config is not None:
+        return max(hopper.seconds_of(p, config, device), moved)
+    if p.dtype == "float32":
+        return divisions_seconds(p.pairs * p.heads * (p.d + p.dv), 8, device)
+    rate = mma_rate(device) * 0.6
+    columns = sum(max(ceil_div(n, STEP), 1) * STEP for n in (p.d, p.dv))
+    issues = 12 + 10 * p.alibi + 25 * (p.softcap > 0) + 20 * (p.dropout > 0)
+    pairs = p.pairs * p.heads
+    return LAUNCH + max(pairs * columns / rate + divisions_seconds(pairs, issues, device), moved)
+
+
+def dbias_launches(problem, device, numbers):
+    """The launches of the bias's gradient: one, or two, or, where there is no plan, `naive`'s with `numbers` as it orders them."""
+    p, t = problem, problem.dbias
+    if t is None or not t.size:
+        return ()
+    config = hopper.config_of(p, numbers.width, device)
+    if config is not None:
+        return (hopper.launch_of(p, config, numbers, device),)
+    plan = plan_of(p, numbers.width, device)
+    if plan is None:
+        return ((delta_launch(p),) if numbers.width and p.rows else ()) + (bias_launch(p),)
+    config, work = plan
+    several = work.parts > 1
+    strides = (*packed_strides((1, *work.shape))[1:],) if several else broadcast_strides(t)
+    to = Argument("float32*", "workspace", numbers.end) if several else Argument(element(t.dtype).pointer, "dbias")
+    b, h, i, j = work.tiles
+    divisors = (j, i, h, b, work.items[3], work.items[2], work.items[1], p.group)
+    arguments = (*(Argument("uint16*", name) for name in ("q", "k", "v", "do")), to, Argument("float32*", "lse"),
+                 Argument("float32*", "workspace", numbers.begin), Argument("int32x4", (p.rows, p.keys, p.heads, numbers.rows)),
+                 Argument("int32x2", work.shape[2:]), Argument("int32x2", (work.each, work.count)),
+                 *(Argument("uint32x3", divisor(n)) for n in divisors), Argument("int64", work.elements),
+                 *(Argument("int64x4", p.strides(x)) for x in (p.q, p.k, p.v, p.do)), Argument("int64x4", strides),
+                 Argument("int64x3", p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+    main = Launch(kernel(config), (work.blocks, 1, 1), (config.shape.count, 1, 1), arguments, shared=config.shared)
+    if not several:
+        return (main,)
+    size = math.prod(work.shape)
+    arguments = (to, Argument(element(t.dtype).pointer, "dbias"), Argument("int32", size), Argument("int32", work.elements),
+                 Argument("int32", work.parts), *(Argument("uint32x3", divisor(n)) for n in work.shape[:0:-1]),
+                 Argument("int64x4", broadcast_strides(t)))
+    return main, Launch(sum_kernel(t.dtype), (ceil_div(size, ADDERS), 1, 1), (ADDERS, 1, 1), arguments)
+
+
+@functools.cache
+def sum_kernel(dtype):
+    """An element of the gradient a thread: the sum of those of the ranges."""
+    store = element(dtype).store
+
+    @jit(launch_bounds=(ADDERS, 4))
+    def sdpa_dbias_sums(sums, dbias, size, step, parts, of_keys, of_rows, of_heads, strides):
+        index = i32(i32(cuda.blockIdx.x) * ADDERS + i32(cuda.threadIdx.x))
+        if index < size:
+            total = f32(0)
+            for part in range(parts):
+                total = f32(total + sums[i64(i64(part) * i64(step) + i64(index))])
+            rest, j = divide_remainder(index, of_keys)
+            rest, i = divide_remainder(rest, of_rows)
+            b, h = divide_remainder(rest, of_heads)
+            store(dbias, i64(i64(b) * strides[0] + i64(h) * strides[1] + i64(i) * strides[2] + i64(j) * strides[3]), total)
+    return sdpa_dbias_sums

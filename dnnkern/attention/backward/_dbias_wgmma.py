@@ -1,0 +1,353 @@
+"""The bias's gradient on Hopper's tensor cores (wgmma): tiles of 128 rows that persistent blocks go through, as `_dbias` describes it.
+
+    producers (two lanes)   the bias of a tile; of each image and head that shares it q, k, levels and deltas, then do, v
+    consumers (64 rows)     x = q k', y = do v' (wgmma) --> p = exp(x + bias - level), sums += p (y - delta), in registers
+                            --> at the end of a tile to where its bias was
+    two more lanes          from there to the gradient
+
+- x and y are multiplied together, and while a warpgroup takes exponentials the other one multiplies.
+- q and k are one stage of a ring, do and v the next. The bias has two places of its own, so that the next tile's is there when one ends;
+  a warp reads and writes its own rows of them alone.
+- A tile of which no row sees a key has no items, and its gradient is zero. Every sum has one order.
+"""
+import functools
+from dataclasses import dataclass
+
+from ...device import cuda, device_function, f32, i32, i64, jit, u32
+from ...device.fastmath import ex2, fma
+from ...device.index import LIMIT, ceil_div, divide_remainder, divisor
+from ...device.mbarrier import (fence_async_shared, fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_arrive_expect,
+                                mbarrier_init, mbarrier_wait)
+from ...device.registers import make_register_claim, make_register_release
+from ...device.stmatrix import stmatrix_x4
+from ...device.tma import bulk_commit, bulk_load, make_bulk_wait, make_bulk_wait_read, tensor_map_address, tma_load_4d, tma_store_4d
+from ...device.vec import address, load_shared_f32, shared_address
+from ...device.warp import elect, uniform
+from ...device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
+from ...engine.hopper import ROW, SHARED_LIMIT
+from ...host.launch import Argument, Launch
+from .._flash import LOG2E
+from .._fragments import is_bent, make_add_bias, make_pack
+from .._masks import make_hide
+from .._scores import Kind, kind_of, make_terms, steepness
+from .._wgmma import ALIGNMENT, BARRIERS, CLOCK_SHARE, COLUMNS, LAUNCH, addressable, array_map, bias_map, is_by_tiles
+
+GROUPS, HEIGHT, MOST_STAGES = 2, 128, 4
+WARPS, THREADS, REGISTERS = 4 * GROUPS, 128 * (GROUPS + 1), (40, 232)
+NUMBERS = 8 * HEIGHT  # bytes of a tile's levels and deltas
+ISSUES = 8  # instructions of each score, counted in machine code
+
+
+@dataclass(frozen=True)
+class Config:
+    """The options, sizes of heads, whether the window has a left and a right bound; rows whose levels lie together, followed by their
+    deltas; keys of a tile."""
+    kind: Kind
+    d: int
+    e: int
+    left: bool
+    right: bool
+    together: int
+    width: int
+
+    @property
+    def steps(self):
+        """Of 16 elements of a row of q and k, and of one of v and do."""
+        return ceil_div(self.d, 16), ceil_div(self.e, 16)
+
+    @property
+    def boxes(self):
+        """Boxes of 64 columns of q and k, and of v and do."""
+        return ceil_div(self.d, COLUMNS), ceil_div(self.e, COLUMNS)
+
+    @property
+    def stage(self):
+        """Bytes."""
+        return max(self.boxes) * (HEIGHT + self.width) * ROW
+
+    @property
+    def bias(self):
+        """Bytes of a tile of the bias."""
+        return 2 * HEIGHT * self.width
+
+    @property
+    def stages(self):
+        return min((SHARED_LIMIT - ALIGNMENT - BARRIERS - 2 * self.bias) // (self.stage + NUMBERS), MOST_STAGES)
+
+    @property
+    def places(self):
+        """Bytes before the tiles of the bias, the numbers, the barriers."""
+        bias = self.stages * self.stage
+        numbers = bias + 2 * self.bias
+        return bias, numbers, numbers + self.stages * NUMBERS
+
+    @property
+    def shared(self):
+        """Dynamic shared memory, bytes."""
+        return self.places[2] + BARRIERS + ALIGNMENT
+
+
+def tiles_of(problem, width):
+    """Tiles of the gradient along images, heads, rows and keys."""
+    t = problem.dbias
+    return (*((1, 1) + t.shape)[-4:-2], ceil_div(problem.rows, HEIGHT), ceil_div(problem.keys, width))
+
+
+def config_of(problem, together, device):
+    """The configuration for a problem whose levels and deltas lie as `dq` orders them, or None: a bias, or its gradient, that TMA does not
+    take by tiles, options beside windows, or too few tiles to fill a device."""
+    p = problem
+    if not together or p.dtype == "float32" or is_bent(p) or p.dropout or any(t is not None for t in (p.mask, p.seq_len_q, p.seq_len_kv)):
+        return None
+    if not all(is_by_tiles(p, t) and t.itemsize == 2 for t in (p.bias, p.dbias)) or p.bias.dtype != p.dbias.dtype or p.keys % 8:
+        return None
+    if not all(addressable(p, t) for t in (p.q, p.k, p.v, p.do)):
+        return None
+    for width in (128, 64):
+        config, (b, h, i, j) = Config(kind_of(p), p.d, p.dv, p.left >= 0, p.right >= 0, together, width), tiles_of(p, width)
+        if config.stages >= 2 and device.sms <= b * h * i * j < LIMIT - device.sms and p.batch * p.heads < LIMIT:
+            return config
+    return None
+
+
+def seconds_of(problem, config, device):
+    """Predicted time: what each pair of tiles takes tensor cores, and what they wait for meanwhile."""
+    p, scores = problem, HEIGHT * config.width
+    cycles = scores * (32 * sum(config.steps) / 4096 + ISSUES / 128)
+    return LAUNCH + p.pairs * p.heads / scores / device.sms * cycles / (CLOCK_SHARE * device.clock_hz)
+
+
+def launch_of(problem, config, numbers, device):
+    """The launch; `numbers` says where levels and deltas are."""
+    p, (b, h, i, j) = problem, tiles_of(problem, config.width)
+    rows = ("q", HEIGHT), ("k", config.width), ("do", HEIGHT), ("v", config.width)
+    maps = (array_map(p, name, getattr(p, name), height) for name, height in rows)
+    arguments = (*maps, bias_map("bias", p.bias, HEIGHT), bias_map("dbias", p.dbias, 64),
+                 Argument("float32*", "workspace", numbers.begin), Argument("int32x4", (p.rows, p.keys, p.heads, numbers.rows)),
+                 Argument("int32x3", (b * h * i * j, p.batch // b, p.heads // h)),
+                 *(Argument("uint32x3", divisor(n)) for n in (j, i, h, p.group)), Argument("int32x2", p.bounds),
+                 Argument("float32", steepness(p)))
+    return Launch(kernel(config), (min(b * h * i * j, device.sms), 1, 1), (THREADS, 1, 1), arguments, shared=config.shared)
+
+
+@functools.cache
+def kernel(config):
+    """Tiles of the gradient, one after another."""
+    kind, WIDTH, STAGES, STAGE = config.kind, config.width, config.stages, config.stage
+    terms, hide, MASKED = make_terms(kind), make_hide(WIDTH, config.left, config.right), config.left or config.right
+    (X_BOXES, Y_BOXES), FRAGMENT, WORDS, TOGETHER = config.boxes, WIDTH // 2, WIDTH // 4, config.together
+    BIAS_AT, NUMBERS_AT, BARS = config.places
+    BIAS, BIAS_BOX, BIAS_BOXES, LEFT_BOX, RIGHT_BOX = config.bias, HEIGHT * ROW, WIDTH // COLUMNS, HEIGHT * ROW, WIDTH * ROW
+    by_row = matrix_descriptor(16, 1024, 128)
+
+    def of_rows(steps):
+        a, b = (tuple(step // 4 * (box // 16) + step % 4 * 2 for step in range(steps)) for box in (LEFT_BOX, RIGHT_BOX))
+        return make_wgmma(WIDTH, kind.dtype, steps=steps, a_step=a, b_step=b, fresh=True)
+    score, value = map(of_rows, config.steps)
+    scores_first, values_done = make_wgmma_wait(1, FRAGMENT), make_wgmma_wait(0, FRAGMENT)
+    add_bias, pack = make_add_bias(kind.bias, WIDTH, BIAS_BOX), make_pack(kind.bias, WORDS)
+    release_registers, claim_registers = (make(n) for make, n in zip((make_register_release, make_register_claim), REGISTERS))
+    source_free, drained, advanced = make_bulk_wait_read(0), make_bulk_wait(0), make_advanced(STAGES)
+
+    @device_function
+    def place_of(t, spread):
+        """(image, head, first row, first key) of a tile of the gradient."""
+        of_keys, of_rows, of_heads = spread
+        rest, kt = divide_remainder(t, of_keys)
+        rest, rt = divide_remainder(rest, of_rows)
+        b, h = divide_remainder(rest, of_heads)
+        return b, h, i32(rt * HEIGHT), i32(kt * WIDTH)
+
+    @device_function
+    def seen_of(i0, j0, sizes, bounds):
+        """(whether some row of a tile sees a key, whether one does not see all)."""
+        seen, some = True, False
+        if MASKED:
+            first, first_end = terms.span(i0, i32(sizes[0]), i32(sizes[1]), bounds)
+            last_begin, last = terms.span(i32(min(i32(i0 + HEIGHT), i32(sizes[0])) - 1), i32(sizes[0]), i32(sizes[1]), bounds)
+            some = i32(j0 + WIDTH) > first_end or j0 < last_begin
+            seen = max(first, j0) < min(last, i32(j0 + WIDTH))
+        return seen, some
+
+    @device_function
+    def release(bar, lane):
+        """The warp has read, or written, what is there."""
+        cuda.syncwarp()
+        if lane == 0:
+            mbarrier_arrive(bar)
+
+    @device_function
+    def load_pair(to, boxes, left, right, bar, i0, j0, b, h, g):
+        for k in range(boxes):
+            tma_load_4d(u32(to + u32(k * LEFT_BOX)), left, bar, i32(k * COLUMNS), i0, h, b)
+        for k in range(boxes):
+            tma_load_4d(u32(to + u32(boxes * LEFT_BOX + k * RIGHT_BOX)), right, bar, i32(k * COLUMNS), j0, g, b)
+
+    @device_function
+    def produce_bias(bias, base, bars, sizes, counts, spread, bounds):
+        _, _, bias_full, bias_empty, _ = bars
+        place, phase, t = u32(0), u32(1), i32(cuda.blockIdx.x)
+        while t < i32(counts[0]):
+            b, h, i0, j0 = place_of(t, spread)
+            mbarrier_wait(u32(bias_empty + u32(8) * place), phase)
+            bar = u32(bias_full + u32(8) * place)
+            seen, _ = seen_of(i0, j0, sizes, bounds)
+            if seen:
+                mbarrier_arrive_expect(bar, u32(BIAS))
+                for n in range(BIAS_BOXES):
+                    tma_load_4d(u32(base + u32(BIAS_AT + n * BIAS_BOX) + place * u32(BIAS)), bias, bar, i32(j0 + n * COLUMNS), i0, h, b)
+            else:
+                mbarrier_arrive(bar)
+            place = u32(place ^ u32(1))
+            phase = u32(phase ^ place ^ u32(1))
+            t = i32(t + i32(cuda.gridDim.x))
+
+    @device_function
+    def produce(maps, base, bars, numbers, sizes, counts, spread, group, bounds):
+        q, k, do, v = maps
+        full, empty, _, _, _ = bars
+        slot, phase, t = u32(0), u32(1), i32(cuda.blockIdx.x)
+        while t < i32(counts[0]):
+            b, first_h, i0, j0 = place_of(t, spread)
+            seen, _ = seen_of(i0, j0, sizes, bounds)
+            h, end = first_h, i32(b + i32(counts[1])) if seen else b
+            while b < end:
+                g, _ = divide_remainder(h, group)
+                line = i64(i64(i32(b * i32(sizes[2])) + h) * i64(i32(sizes[3])) + i64(i0))
+                mbarrier_wait(u32(empty + u32(8) * slot), phase)
+                bar = u32(full + u32(8) * slot)
+                mbarrier_arrive_expect(bar, u32(X_BOXES * (LEFT_BOX + RIGHT_BOX) + NUMBERS))
+                load_pair(u32(base + slot * u32(STAGE)), X_BOXES, q, k, bar, i0, j0, b, h, g)
+                bulk_load(u32(base + u32(NUMBERS_AT) + slot * u32(NUMBERS)), address(numbers, i64(i64(2) * line)), u32(NUMBERS), bar)
+                slot, phase = advanced(slot, phase)
+                mbarrier_wait(u32(empty + u32(8) * slot), phase)
+                bar = u32(full + u32(8) * slot)
+                mbarrier_arrive_expect(bar, u32(Y_BOXES * (LEFT_BOX + RIGHT_BOX)))
+                load_pair(u32(base + slot * u32(STAGE)), Y_BOXES, do, v, bar, i0, j0, b, h, g)
+                slot, phase = advanced(slot, phase)
+                h = i32(h + 1)
+                if h == i32(first_h + i32(counts[2])):
+                    b, h = i32(b + 1), first_h
+            t = i32(t + i32(cuda.gridDim.x))
+
+    @device_function
+    def leave(sums, words, tile, group, warp, lane):
+        """The warp's rows of a tile to where its bias was."""
+        pack(words, sums)
+        mine = i32(group * 64 + warp * 16 + (lane & 15))
+        cuda.syncwarp()
+        for i in range(WIDTH // 16):
+            piece = u32(u32(i32(i % 4 * 2 + (lane >> 4)) ^ i32(mine & 7)) * u32(16))
+            stmatrix_x4(u32(tile + u32(i // 4 * BIAS_BOX) + u32(mine * ROW) + piece), words[4 * i], words[4 * i + 1], words[4 * i + 2],
+                        words[4 * i + 3])
+        fence_async_shared()
+
+    @device_function
+    def store(array, base, bars, sizes, counts, spread, group):
+        """A warpgroup's rows of each tile to the gradient."""
+        _, _, _, bias_empty, done = bars
+        place, phase, t = u32(0), u32(0), i32(cuda.blockIdx.x)
+        while t < i32(counts[0]):
+            b, h, i0, j0 = place_of(t, spread)
+            i0 = i32(i0 + group * 64)
+            source = u32(base + u32(BIAS_AT) + place * u32(BIAS) + u32(group) * u32(64 * ROW))
+            mbarrier_wait(u32(done + u32(16) * u32(group) + u32(8) * place), phase)
+            for n in range(BIAS_BOXES):
+                if i0 < i32(sizes[0]) and i32(j0 + n * COLUMNS) < i32(sizes[1]):
+                    tma_store_4d(array, u32(source + u32(n * BIAS_BOX)), i32(j0 + n * COLUMNS), i0, h, b)
+            bulk_commit()
+            source_free()
+            mbarrier_arrive(u32(bias_empty + u32(8) * place))
+            place = u32(place ^ u32(1))
+            phase = u32(phase ^ place ^ u32(1))
+            t = i32(t + i32(cuda.gridDim.x))
+        drained()
+
+    @device_function
+    def consume(base, bars, sizes, counts, spread, bounds, scale, group, thread):
+        full, empty, bias_full, _, done = bars
+        lane, warp = i32(thread & 31), i32(thread >> 5)
+        row, column = i32(group * 64 + warp * 16 + (lane >> 2)), i32((lane & 3) * 2)
+        shift = terms.shift(i32(sizes[0]), i32(sizes[1]))
+        x, y, sums = cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32), cuda.local.array(FRAGMENT, f32)
+        words, levels, deltas = cuda.local.array(WORDS, u32), cuda.local.array(2, f32), cuda.local.array(2, f32)
+        own_numbers = u32(base + u32(NUMBERS_AT) + u32(4 * i32(i32(row // TOGETHER) * (2 * TOGETHER) + i32(row % TOGETHER))))
+        own_rows = u32(base + u32(group) * u32(64 * ROW))
+        slot, phase, place, place_phase = u32(0), u32(0), u32(0), u32(0)
+        t = i32(cuda.blockIdx.x)
+        while t < i32(counts[0]):
+            _, _, i0, j0 = place_of(t, spread)
+            seen, some = seen_of(i0, j0, sizes, bounds)
+            count = i32(i32(counts[1]) * i32(counts[2])) if seen else i32(0)
+            tile = u32(base + u32(BIAS_AT) + place * u32(BIAS))
+            for c in range(FRAGMENT):
+                sums[c] = f32(0)
+            mbarrier_wait(u32(bias_full + u32(8) * place), place_phase)
+            while count > 0:
+                mbarrier_wait(u32(full + u32(8) * slot), phase)
+                at = slot * u32(STAGE)
+                score(x, descriptor(by_row, u32(own_rows + at)), descriptor(by_row, u32(base + at + u32(X_BOXES * LEFT_BOX))))
+                of_x, free = u32(own_numbers + slot * u32(NUMBERS)), u32(empty + u32(8) * slot)
+                slot, phase = advanced(slot, phase)
+                mbarrier_wait(u32(full + u32(8) * slot), phase)
+                at = slot * u32(STAGE)
+                value(y, descriptor(by_row, u32(own_rows + at)), descriptor(by_row, u32(base + at + u32(Y_BOXES * LEFT_BOX))))
+                for r in range(2):
+                    levels[r] = load_shared_f32(u32(of_x + u32(32 * r)))
+                    deltas[r] = load_shared_f32(u32(of_x + u32(32 * r + 4 * TOGETHER)))
+                scores_first(x)
+                release(free, lane)
+                add_bias(x, tile, i32(group * 64 + warp * 16), lane, scale)
+                if MASKED and some:
+                    hide(x, i32(i0 + row + shift), j0, column, i32(sizes[1]), bounds)
+                for k in range(FRAGMENT):
+                    x[k] = ex2(fma(x[k], f32(LOG2E), f32(-levels[k // 2 % 2])))
+                values_done(y)
+                release(u32(empty + u32(8) * slot), lane)
+                slot, phase = advanced(slot, phase)
+                for k in range(FRAGMENT):
+                    sums[k] = fma(x[k], f32(y[k] - deltas[k // 2 % 2]), sums[k])
+                count = i32(count - 1)
+            leave(sums, words, tile, group, warp, lane)
+            release(u32(done + u32(16) * u32(group) + u32(8) * place), lane)
+            place = u32(place ^ u32(1))
+            place_phase = u32(place_phase ^ place ^ u32(1))
+            t = i32(t + i32(cuda.gridDim.x))
+
+    @jit(launch_bounds=(THREADS, 1))
+    def sdpa_dbias_wgmma(q, k, do, v, bias, dbias, numbers, sizes, counts, key_tiles, row_tiles, heads_of, group_of, bounds, scale):
+        shared = cuda.shared.array(0, u32)
+        maps = (tensor_map_address(q), tensor_map_address(k), tensor_map_address(do), tensor_map_address(v))
+        of_bias, to = tensor_map_address(bias), tensor_map_address(dbias)
+        base = u32(u32(shared_address(shared, 0) + u32(ALIGNMENT - 1)) & u32(0xFFFFFFFF - (ALIGNMENT - 1)))
+        full = u32(base + u32(BARS))
+        bars = (full, u32(full + u32(8 * STAGES)), u32(full + u32(16 * STAGES)), u32(full + u32(16 * STAGES + 16)),
+                u32(full + u32(16 * STAGES + 32)))
+        tid = i32(cuda.threadIdx.x)
+        if tid == 0:
+            for stage in range(STAGES):
+                mbarrier_init(u32(bars[0] + u32(8 * stage)), u32(1))
+                mbarrier_init(u32(bars[1] + u32(8 * stage)), u32(WARPS))
+            for n in range(2):
+                mbarrier_init(u32(bars[2] + u32(8 * n)), u32(1))
+                mbarrier_init(u32(bars[3] + u32(8 * n)), u32(GROUPS))
+                for group in range(GROUPS):
+                    mbarrier_init(u32(bars[4] + u32(16 * group + 8 * n)), u32(4))
+            fence_mbarrier_init()
+        cuda.syncthreads()
+        spread = key_tiles, row_tiles, heads_of
+        role = uniform(i32(tid >> 7))
+        if role == 0:
+            release_registers()
+            if tid < 32:
+                if elect():
+                    produce(maps, base, bars, numbers, sizes, counts, spread, group_of, bounds)
+            elif tid < 64:
+                if elect():
+                    produce_bias(of_bias, base, bars, sizes, counts, spread, bounds)
+            elif elect():
+                store(to, base, bars, sizes, counts, spread, i32(i32(tid >> 5) - 2))
+        else:
+            claim_registers()
+            consume(base, bars, sizes, counts, spread, bounds, scale, i32(role - 1), i32(tid & 127))
+    return sdpa_dbias_wgmma

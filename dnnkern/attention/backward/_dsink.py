@@ -1,0 +1,77 @@
+"""The sink's gradient: one block per head, after the launches of the other gradients.
+
+The sink of a head is one more score of each of its rows, with no value, so that its derivative is that of the normalisation alone:
+
+    dsink = -sum over rows of exp(sink - lse) * delta        delta = sum(do * o)
+
+lse and delta are what the other gradients need, too. The order of additions depends on the sizes alone.
+"""
+import functools
+
+from ...device import cuda, f32, f64, i32, i64, jit
+from ...device.block import make_block_reduce
+from ...device.convert import element
+from ...device.fastmath import ex2, exp, fma
+from ...device.warp import add
+from ...host.launch import Argument, Launch
+from ...transform._estimate import LAUNCH, moved_seconds
+from .._flash import LOG2E
+from .._scores import NOTHING
+
+LOG_THREADS = 9
+THREADS = 1 << LOG_THREADS
+
+
+def dsink_seconds(problem, device):
+    """A launch, and lse and delta of each row, which few multiprocessors read."""
+    p = problem
+    if p.dsink is None:
+        return 0
+    return LAUNCH + 2 * moved_seconds(2 * p.lse.nbytes, device) * device.sms / min(max(p.heads, 1), device.sms)
+
+
+def dsink_launches(problem, numbers):
+    """The launch, if the gradient is wanted; `numbers` says where deltas are (`_dbias.Numbers`)."""
+    p, t = problem, problem.dsink
+    if t is None or not t.size:
+        return ()
+    rows = numbers.rows if numbers.width else p.rows
+    arguments = (Argument(element(t.dtype).pointer, "sink"), Argument("int64", p.sink.strides[0]),
+                 Argument(element(t.dtype).pointer, "dsink"), Argument("int64", t.strides[0]), Argument(f"{p.compute}*", "lse"),
+                 Argument("int64x3", p.lse_strides), Argument(f"{p.compute}*", "workspace", numbers.begin),
+                 Argument("int32x4", (p.images, p.heads, rows, min(max(rows - 1, 0).bit_length(), LOG_THREADS))))
+    return (Launch(kernel(p.compute, t.dtype, numbers.width), (p.heads, 1, 1), (THREADS, 1, 1), arguments),)
+
+
+@functools.cache
+def kernel(compute, dtype, width):
+    """As many threads, a power of two, share the rows of an image as it has, or all of them; others have other images. Deltas lie as
+    `_delta` orders them, or, with a `width`, levels and deltas as `dq` does, of rows that do not exist too, whose levels are infinite."""
+    SCRATCH = 2 * THREADS // 32
+    T, load, store = f64 if compute == "float64" else f32, element(dtype).load, element(dtype).store
+    total_of = make_block_reduce(add, THREADS)
+
+    @jit(launch_bounds=THREADS)
+    def sdpa_dsink(sink, sink_step, dsink, dsink_step, lse, lse_strides, numbers, sizes):
+        scratch = cuda.shared.array(SCRATCH, T)
+        images, heads, rows, log_lanes = sizes
+        h, thread, total = i32(cuda.blockIdx.x), i32(cuda.threadIdx.x), T(0)
+        own = T(load(sink, i64(i64(h) * sink_step)))
+        for image in range(i32(thread >> log_lanes), images, i32(THREADS >> log_lanes)):
+            begin = i64(i64(i32(image * heads) + h) * i64(rows))
+            of_lse = i64(i64(image) * lse_strides[0] + i64(h) * lse_strides[1])
+            for i in range(i32(thread & i32(i32(1 << log_lanes) - 1)), rows, i32(1 << log_lanes)):
+                p, delta = T(0), T(0)
+                if width:
+                    at = i64(i64(begin + i64(i32(i & -width))) * i64(2) + i64(i32(i & (width - 1))))
+                    p, delta = ex2(fma(own, f32(LOG2E), f32(-numbers[at]))), numbers[i64(at + i64(width))]
+                else:
+                    level, delta = lse[i64(of_lse + i64(i) * lse_strides[2])], numbers[i64(begin + i64(i))]
+                    if level != T(NOTHING):
+                        p = exp(T(own - level))
+                if p != T(0):  # what rows that attend to nothing hold may be NaN
+                    total = T(total - p * delta)
+        total = total_of(total, scratch, i32(0))
+        if cuda.threadIdx.x == 0:
+            store(dsink, i64(i64(h) * dsink_step), total)
+    return sdpa_dsink

@@ -1,0 +1,174 @@
+"""The gradients on Hopper's tensor cores, each product once: a block a tile of keys, which the rows that see it pass.
+
+    k, v stay | q, do pass --> x = k q', y = v do' --> p, ds in registers --> dv += p do, dk += ds q
+                                                        ds in shared memory --> dq += ds' k
+
+- Two tiles stay in shared memory, a thread feeds a ring of two others, and of their rows' levels and deltas, through TMA, and warpgroups of
+  64 keys multiply (wgmma). The probabilities are taken while y is multiplied, and what dq gets leaves while dk is.
+- ds is a left operand in registers for dk. For dq its sum goes over the keys of all warpgroups, so it passes through shared memory, in two
+  buffers by turns; each warpgroup then has some columns, or rows, of what this tile of keys adds to dq.
+- Of wide heads the sums of dk and dv leave a thread registers for tiles of 32 rows only, fewer than a product has. There the part of dq is
+  computed as its transpose, k' ds, columns by rows, and warpgroups have boxes of 64 columns. Of the widest heads a launch before sums up
+  dv alone, and one dk and dq: six products.
+- dq is added up in the workspace, in float32, by bulk copies that add, which threads of the producer's issue: 16 bytes a thread in the
+  order of registers; two of them, by turns. A last launch rounds it (`dq`).
+- `flash_wgmma` adds in one order, from the last keys to the first: what is added to a tile of rows waits until the tiles of keys behind
+  have been added. Blocks take tiles of keys in that order from a counter, so that each waits only for blocks that have begun. With a causal
+  mask a block begins with the rows beside its keys, which those before are the last to reach: none has to wait. Without one they begin
+  with the same rows, follow a step behind one another, and later ones find that order. Where the first keys' blocks, the longest, would end
+  last, all of this is the other way round, `down`. `flash_wgmma_atomic` adds as it comes.
+- A 16-bit bias of every row and key comes by tiles with those of rows, to where ds will lie: each thread has read its part of the one
+  before it writes the other. Images that share a bias are worked on together.
+- Packed sequences have tiles of keys and of rows of their own, counted like any others: more than there may be, and a block without one
+  leaves. TMA reads what lies behind a sequence too, the next one: it is set to zero in shared memory, levels make its probabilities zero.
+- The bias's gradient is summed up by launches of its own (`_dbias`), which take the levels and deltas that are there.
+"""
+from ....device.convert import element
+from ....device.index import ceil_div, divisor
+from ....dispatch import Algorithm, Note
+from ....host.launch import Argument, Launch
+from ....transform._estimate import moved_seconds
+from ..._flash import tiles_of
+from ..._fragments import is_adjusted, is_bent, stored_in_pairs
+from ..._scores import added_arguments, kind_of, number_arguments, sequence_arguments
+from ..._wgmma import (CLOCK_SHARE, LAUNCH, STAGED_ISSUES, Shape, addressable, array_map, bias_map, is_by_head, is_by_tiles, of_a_sequence,
+                       refusal)
+from .._dbias import dbias_launches, dbias_seconds, sums_bytes
+from .._delta import Numbers
+from .._dsink import dsink_launches, dsink_seconds
+from .config import WIDE, Config
+from .dq import countable, dq_launch, numbers_launch, space_of
+from .kernel import kernel
+
+CHOICES = (("", (Shape(2, 128, 0), Shape(2, 64, 0), Shape(1, 64, 0))), ("", (WIDE,)), ("dk", (WIDE,)), ("dk", (Shape(1, 32, 0),)))
+"""What the kernel sums up and its shapes; the first that fit are the configurations."""
+STEP_CYCLES, SCORE_ISSUES, ORDER_CYCLES = 590, 8, 1900
+"""Of a step, beside its products: cycles, instructions of each score that products do not cover, and cycles that a step takes at
+least where additions have an order: fitted to 30 times of six problems on an H200, bfloat16, heads of 64 and 128."""
+SPLIT_ISSUES = 16
+"""Instructions that it takes to split a probability and its slope: counted, not timed."""
+
+
+def supports(problem):
+    """16-bit rows that TMA can read."""
+    p = problem
+    reason = refusal(p, packed=True) or countable(p)
+    if reason:
+        return reason
+    if not addressable(p, p.do):
+        return f"do has strides {p.do.strides} and alignment {p.do.alignment}: TMA takes rows that lie 16 bytes, or multiples, apart"
+    if not p.rows:
+        return "no rows"
+    return None
+
+
+def is_staged(problem):
+    """Whether tiles of the bias come through TMA: to where ds of 16 bits will lie, and to be added before any cap."""
+    p = problem
+    return p.dtype != "float32" and is_by_tiles(p, p.bias) and p.bias.itemsize == 2 and not p.softcap
+
+
+def configs(problem, device, ordered=True, choices=CHOICES):
+    """Shapes whose fragments fit registers and whose rings fit shared memory; those of wide heads where there are no others."""
+    p, found, staged = problem, [], is_staged(problem)
+    pairs, adjusted = tuple(stored_in_pairs(p, t) for t in (p.dk, p.dv_out)), is_bent(p) if staged else is_adjusted(p)
+    for only, shapes in choices:
+        for shape in shapes:
+            try:
+                found.append(Config(kind_of(p), p.d, p.dv, shape, ordered, p.left >= 0, p.right >= 0, adjusted, pairs, staged,
+                                    is_by_head(p), only))
+            except ValueError:
+                continue
+        if found:
+            break
+    return found
+
+
+def workspace(problem, device, config):
+    """What `dq` says, and what the bias's gradient needs."""
+    width = config.shape.width
+    return space_of(problem, width, config.ordered).bytes + sums_bytes(problem, width, device)
+
+
+def estimate(problem, device, config):
+    """Steps of the kernel: products, and the instructions for slopes, which they overlap in part; before and after it, what it reads.
+    Packed sequences count as equally long."""
+    p, s = problem, config.shape
+    rows, keys = of_a_sequence(p, p.rows), of_a_sequence(p, p.keys)
+    spread = (s.height + s.width) / 2 * (p.left >= 0 or p.right >= 0)
+    seen = min(p.pairs / max(p.batch * keys, 1) + spread, rows)  # rows of a key
+    blocks = p.batch * p.kv_heads * ceil_div(keys, s.height)
+    steps = p.group * (seen / s.width + 0.5 * bool(spread))
+    times = 2 if config.only else 1  # that scores are computed
+    products = 2 * s.height * s.width * ((2 + times) * 16 * config.steps[0] + 2 * 16 * config.steps[1]) / 4096 * len(config.products)
+    of_bias = STAGED_ISSUES if config.staged else 12
+    issues = (SCORE_ISSUES + SPLIT_ISSUES * config.split + of_bias * bool(config.kind.bias) + 4 * p.alibi + 25 * (p.softcap > 0)
+              + 10 * (p.dropout > 0))
+    step = products + times * STEP_CYCLES + issues * s.height * s.width / 128
+    step = max(step, ORDER_CYCLES * config.ordered)
+    waves = max(blocks * steps / device.sms, steps)
+    around = p.batch * p.heads * rows * (4 * p.dv + (6 if config.ordered else 10) * p.d)
+    work = max(waves * step / (CLOCK_SHARE * device.clock_hz), moved_seconds(p.bytes, device))
+    return 4 * LAUNCH + dbias_seconds(p, s.width, device) + dsink_seconds(p, device) + around / (0.8 * device.bandwidth) + work
+
+
+def goes_down(problem, config, device):
+    """Whether the first keys, which with a causal mask the most rows see, come first: where one of their blocks is long beside what there
+    is for a multiprocessor, it must not begin last. Blocks wait for each other then until they are a step apart."""
+    p, s = problem, config.shape
+    steps = p.group * p.kv_heads * p.pairs / (s.width * s.height)
+    longest = p.group * ceil_div(min(of_a_sequence(p, p.rows), p.bounds[0] + s.height), s.width)
+    return not config.ordered or p.right >= 0 and longest > 0.5 * steps / device.sms
+
+
+def order_arguments(problem, height, by_head, device):
+    """Kernel parameters that make up `order`: tiles of keys of some heads, as many as fill the device, come one behind the other, those of
+    one place of all of these heads together; heads as `by_head` says."""
+    p, tiles, lines = problem, tiles_of(problem, problem.keys, height), problem.images * problem.kv_heads
+    several = max(1, min(lines, ceil_div(device.sms, tiles)))
+    sections = max(1, ceil_div(lines, several))
+    rest = lines - (sections - 1) * several
+    inner = p.images if by_head else p.kv_heads
+    first, second, third, fifth, sixth = (Argument("uint32x3", divisor(n)) for n in (several * tiles, several, max(rest, 1), inner, 1))
+    return first, second, third, Argument("int32", sections - 1), fifth, sixth, Argument("int32", tiles)
+
+
+def build(problem, device, config):
+    """Levels and deltas, the kernel, or one for dv and one for the others, dq, and the bias's gradient."""
+    p, space, mains = problem, space_of(problem, config.shape.width, config.ordered), []
+    for ticket, c in enumerate((config.of_values, config) if config.only else (config,)):
+        maps = [array_map(p, name, getattr(p, name), height) for name, height in tiles_by_name(c.shape)]
+        mains.append(main_launch(p, device, c, space, maps, ticket))
+    return around(p, device, space, mains)
+
+
+def tiles_by_name(shape):
+    """(name, rows of a tile) of what the kernel reads through TMA, in its order."""
+    return ("k", shape.height), ("v", shape.height), ("q", shape.width), ("do", shape.width)
+
+
+def around(problem, device, space, mains):
+    """The launches of the kernels, those before and those behind them."""
+    launches = numbers_launch(problem, space), *mains, dq_launch(problem, space)
+    numbers = Numbers(0, space.rows, space.width, space.bytes)
+    return launches + dbias_launches(problem, device, numbers) + dsink_launches(problem, numbers)
+
+
+def main_launch(problem, device, config, space, maps, ticket=0):
+    """The launch of a kernel, which counts tiles of keys by the ticket of this number."""
+    p, s, pointer = problem, config.shape, element(problem.dtype).pointer
+
+    def in_space(kind, offset):
+        return Argument(kind, "workspace", offset)
+    stores = [x for name, t in (("dk", p.dk), ("dv", p.dv_out)) for x in (Argument(pointer, name), Argument("int64x4", p.strides(t)))]
+    of_bias = bias_map("bias", p.bias, min(s.width, 64)) if config.staged else maps[0]
+    arguments = (*maps, of_bias, *stores, in_space("float32*", 0), in_space("float32*", space.sums), in_space("uint32*", space.counts),
+                 in_space("uint32*", space.ticket + 4 * ticket), Argument("int32x5", (p.rows, p.keys, space.rows, space.tiles, p.batch)),
+                 *order_arguments(p, s.height, config.by_head, device), Argument("int32x2", (p.group, p.heads)), *sequence_arguments(p),
+                 *added_arguments(p), *number_arguments(p))
+    blocks = p.images * p.kv_heads * tiles_of(p, p.keys, s.height)
+    return Launch(kernel(config, goes_down(p, config, device)), (blocks, 1, 1), (s.threads, 1, 1), arguments, shared=config.shared)
+
+
+ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_wgmma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
+                      build=build, notes=Note.TENSOR_CORE, arch="sm_90a")

@@ -1,0 +1,374 @@
+"""The gradients on tensor cores from Ampere on, in `flash_simt`'s order: a block a tile of rows for dq, and one of keys for dk and dv.
+
+    rows:  q, do | k, v tile by tile --> x = q k', y = do v' (mma.sync) -- ds in registers --> dq += ds k
+    keys:  k, v | q, do tile by tile --> x = k q', y = v do' (mma.sync) -- p, ds in registers --> dv += p do, dk += ds q
+
+- A warp has 16 rows, or keys. p and ds, rounded to 16 bits in registers, are the left operands of the products that sum them up: nothing
+  but the operands' tiles passes through shared memory.
+- With delta = sum(do * o) of each row, which a launch leaves in the workspace, no sum goes over more than one block: no atomics, and each
+  sum has one order, for seven products instead of five.
+- The bias's gradient is summed up by launches of its own (`_dbias`).
+"""
+import functools
+from dataclasses import dataclass
+
+from ...device import cuda, device_function, f32, i32, i64, jit, u32
+from ...device.cp_async import commit_copies, wait_copies
+from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.vec import advance, shared_address, store_shared_f32
+from ...dispatch import Algorithm, Note
+from ...host.launch import Argument, Launch
+from ...transform._estimate import LAUNCH, moved_seconds
+from .._flash import LOG2E, blocks_seconds, fits, lines_arguments, make_extent, make_tile, tiles_of
+from .._fragments import is_adjusted, make_pack, make_store, stored_in_pairs
+from .._halves import Source, left_place, make_loader, make_outer, make_weigh, mma_rate, right_place, source_of, turned_place
+from .._masks import make_exclude, make_hide, make_hide_turned
+from .._scores import Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+from ..forward.sdpa_fwd_flash_mma import HALVES, Threads
+from ..sdpa_naive import rows_of
+from ._dbias import dbias_launches, dbias_seconds, sums_bytes
+from ._delta import Numbers, delta_launch
+from ._dscores import WIDEST_DROPPED, make_slopes, row_level
+from ._dsink import dsink_launches, dsink_seconds
+
+SHAPES = (Threads(4, 64, 2), Threads(4, 32, 2), Threads(8, 32, 1))
+MOST_COLUMNS = 256  # of the sums of dk and dv
+
+
+@dataclass(frozen=True)
+class Config:
+    """The options, how arrays are read and written, and a shape; whether the window has a left and a right bound, and whether scores are
+    more than scaled products."""
+    kind: Kind
+    q: Source
+    k: Source
+    v: Source
+    do: Source
+    threads: Threads
+    left: bool
+    right: bool
+    adjusted: bool
+    pairs: tuple
+
+    @property
+    def shared(self):
+        """Bytes of four tiles, and of a tile's levels and deltas."""
+        t = self.threads
+        return (t.height + t.width) * (self.q.pitch + self.v.pitch) + 8 * t.width
+
+    @property
+    def registers(self):
+        """About how many a thread needs."""
+        extra = self.threads.width // 2 * self.kind.softcap + 24 * (self.adjusted or self.kind.dropout or self.kind.mask)
+        return (self.q.width + self.v.width) // 2 + self.threads.width * 3 // 2 + 56 + extra
+
+    def __str__(self):
+        return f"{self.threads.height}x{self.threads.width} x{self.threads.blocks}"
+
+
+def supports(problem):
+    """16-bit heads, of q and v together up to 256 elements."""
+    p = problem
+    if p.dtype not in HALVES:
+        return f"dtype {p.dtype}; expected float16 or bfloat16"
+    columns = sum(ceil_div(n, 16) * 16 for n in (p.d, p.dv))
+    if columns > MOST_COLUMNS:
+        return f"heads of {p.d} and {p.dv} elements; expected {MOST_COLUMNS} together at most, in whole steps of 16"
+    return fits(p, 64)
+
+
+def configs(problem, device):
+    """Shapes that fit registers and shared memory; the last one whatever it takes."""
+    p, found = problem, []
+    sources = [source_of(t, p.strides(t)) for t in (p.q, p.k, p.v, p.do)]
+    pairs = tuple(stored_in_pairs(p, t) for t in (p.dq, p.dk, p.dv_out))
+    for t in SHAPES:
+        config = Config(kind_of(p), *sources, t, p.left >= 0, p.right >= 0, is_adjusted(p), pairs)
+        if t.blocks * (config.shared + 1024) <= device.shared_per_sm and config.shared <= device.shared_per_block and (
+                config.registers <= 255 or t is SHAPES[-1]) and (not p.dropout or t.width <= WIDEST_DROPPED):
+            found.append(config)
+    return found
+
+
+def numbers_of(problem):
+    """Where the workspace has the deltas."""
+    count = rows_of(problem)
+    return Numbers(0, problem.rows, 0, ceil_div(count, 4) * 16)
+
+
+def workspace(problem, device, config):
+    """A number a row, and what the bias's gradient needs."""
+    return numbers_of(problem).end + sums_bytes(problem, 0, device)
+
+
+def estimate(problem, device, config):
+    """Seven products of whole tiles, and the instructions for probabilities, by how many warps a multiprocessor has."""
+    p, t = problem, config.threads
+    blocks = p.images * max(p.kv_heads, 1) * tiles_of(p, p.keys, t.height)
+    rate = mma_rate(device)
+    rows = p.pairs * p.heads / max(blocks, 1) / t.height + p.group * t.width / 2  # of a block
+    products = 4 * config.q.width + 3 * config.v.width
+    read = bool(config.kind.bias) + config.kind.mask
+    issues = 2 * (16 + 12 * read + 4 * p.alibi + 25 * (p.softcap > 0) + 80 * (p.dropout > 0))  # of a score
+    work = t.height * rows * (products / 0.5 + issues * rate / (128 * device.sms * device.clock_hz))
+    slow = sum(32 * s.width for s in (config.q, config.k, config.v, config.do) if not s.wide)
+    seconds = blocks_seconds(blocks, work + rows * slow, t, config.shared, config.registers, rate, device)
+    return LAUNCH * 3 + dbias_seconds(p, 0, device) + dsink_seconds(p, device) + max(seconds, moved_seconds(p.bytes, device))
+
+
+class _Parts:
+    """What both kernels are made of: loaders of the resident tiles and of those that pass, by "qkvo", and products."""
+
+    def __init__(self, config, turned):
+        kind, t, make_hidden = config.kind, config.threads, make_hide_turned if turned else make_hide
+        self.terms, self.extent, self.tile_of = make_terms(kind), make_extent(kind), make_tile(kind.packed, t.height)
+        self.hide, (self.adjust, self.slopes) = make_hidden(t.width, config.left, config.right), make_slopes(kind, t.width, turned)
+        self.exclude = make_exclude(t.width, turned)
+        of_q, of_v = config.q, config.v
+        self.score = make_outer(kind.dtype, of_q.width // 16, t.width, of_q.pitch)
+        self.value = make_outer(kind.dtype, of_v.width // 16, t.width, of_v.pitch)
+        self.by_q = make_weigh(kind.dtype, t.width // 16, of_q.width, of_q.pitch)
+        self.by_v = make_weigh(kind.dtype, t.width // 16, of_v.width, of_v.pitch)
+        self.pack = make_pack(kind.dtype, t.width // 4)
+        heights = (t.width, t.height) if turned else (t.height, t.width)
+        self.loaders = [make_loader(s, n, t.count) for s, n in ((config.q, heights[0]), (config.do, heights[0]), (config.k, heights[1]),
+                                                                (config.v, heights[1]))]
+        self.stores = [make_store(kind.dtype, s.width, s.elements, pairs) for s, pairs in zip((of_q, of_q, of_v), config.pairs)]
+        first, second = t.height * of_q.pitch, t.height * of_v.pitch
+        self.places = first, first + second, first + second + t.width * of_q.pitch  # of the second resident tile, and those that pass
+        self.levels = self.places[2] + t.width * of_v.pitch
+
+
+@functools.cache
+def rows_kernel(config):
+    """dq of a tile of rows of one head a block."""
+    kind, t, parts = config.kind, config.threads, _Parts(config, False)
+    terms, extent, tile_of, hide, adjust, slopes = parts.terms, parts.extent, parts.tile_of, parts.hide, parts.adjust, parts.slopes
+    score, value, weigh, pack, landed, store = parts.score, parts.value, parts.by_q, parts.pack, wait_copies(0), parts.stores[0]
+    (load_q, load_do, load_k, load_v), exclude, MASK = parts.loaders, parts.exclude, kind.mask
+    HEIGHT, WIDTH, PITCH, V_PITCH, E = t.height, t.width, config.q.pitch, config.v.pitch, config.q.width
+    DO_AT, K_AT, V_AT = parts.places
+    SCORES, SUMS, WORDS, PACKED, ADJUSTED = WIDTH // 2, E // 2, WIDTH // 4, kind.packed, config.adjusted
+    CAPS = SCORES if kind.softcap else 1
+
+    @jit(launch_bounds=(t.count, t.blocks))
+    def sdpa_dq_flash_mma(q, k, v, do, dq, lse, delta, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides,
+                          do_strides, dq_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides,
+                          sink, sink_step, bounds, scale, softcap, seed, offset, threshold, factor):
+        memory = cuda.shared.array(0, u32)
+        base = shared_address(memory, 0)
+        thread = cuda.threadIdx.x
+        lane, warp = thread & 31, thread >> 5
+        seed = terms.seed_of(seed, offset)
+        rank, place = divide_remainder(cuda.blockIdx.x, lines)
+        image, h = divide_remainder(place, heads_of)
+        g, _ = divide_remainder(h, group_of_heads)
+        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
+        b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
+        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        if PACKED and b == batch:
+            first_key, keys = i32(0), i32(0)
+        written = rows if PACKED else all_rows
+        if i0 >= 0 and i0 < written:
+            first, first_end = terms.span(i0, rows, keys, bounds)
+            last_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
+            if i0 >= rows:
+                last = first
+            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), b * i32(heads_of[0]) + h
+            of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
+            of_do = advance(do, image * do_strides[0] + h * do_strides[1] + first_row * do_strides[2])
+            of_dq = advance(dq, image * dq_strides[0] + h * dq_strides[1] + first_row * dq_strides[2])
+            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
+            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
+            bias_at = image * bias_strides[0] + h * bias_strides[1]
+            mask_at = image * mask_strides[0] + h * mask_strides[1]
+            lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
+            delta_at = place * i64(all_rows) + first_row
+            row, column = i0 + warp * 16 + (lane >> 2), (lane & 3) * 2
+            steepness = f32(LOG2E) if ADJUSTED else scale * LOG2E
+            scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
+            of_rows_at, of_do_at = base + u32(warp * 16 * PITCH), base + DO_AT + u32(warp * 16 * V_PITCH)
+            a, a_do = of_rows_at + left_place(lane, PITCH), of_do_at + left_place(lane, V_PITCH)
+            b_k, b_v = base + K_AT + right_place(lane, PITCH), base + V_AT + right_place(lane, V_PITCH)
+            turned_k = base + K_AT + turned_place(lane, PITCH)
+
+            x, y, sums = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32)
+            words, left, right = cuda.local.array(WORDS, u32), cuda.local.array(4, u32), cuda.local.array(4, u32)
+            levels, deltas, scales = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
+            derivatives = cuda.local.array(CAPS, f32)
+            for c in range(SUMS):
+                sums[c] = f32(0)
+            for r in range(2):
+                i = row + 8 * r
+                levels[r], deltas[r], scales[r] = row_level(lse, lse_at + i * lse_strides[2], i < rows), f32(0), f32(0)
+                if i < rows:
+                    deltas[r], scales[r] = delta[delta_at + i], scale
+            if first < last:
+                load_q(base, of_q, i0, rows, (q_strides[2], q_strides[3]), thread)
+                load_do(base + DO_AT, of_do, i0, rows, (do_strides[2], do_strides[3]), thread)
+            for at in range(first, last, WIDTH):
+                load_k(base + K_AT, of_k, at, keys, (k_strides[2], k_strides[3]), thread)
+                load_v(base + V_AT, of_v, at, keys, (v_strides[2], v_strides[3]), thread)
+                commit_copies()
+                landed()
+                cuda.syncthreads()
+                for c in range(SCORES):
+                    x[c], y[c] = f32(0), f32(0)
+                score(x, left, right, a, b_k)
+                value(y, left, right, a_do, b_v)
+                if ADJUSTED:
+                    adjust(x, derivatives, row, at, column, scoring)
+                if MASK:
+                    exclude(x, row, i32(at), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
+                if at + WIDTH > first_end or at < last_begin:
+                    hide(x, row + shift, at, column, keys, bounds)
+                slopes(x, y, levels, deltas, derivatives, row, at, column, steepness, (seed, head, threshold, factor))
+                pack(words, y)
+                weigh(sums, words, right, turned_k)
+                cuda.syncthreads()
+            store(sums, scales, of_dq, dq_strides, row, written, column)
+    return sdpa_dq_flash_mma
+
+
+@functools.cache
+def keys_kernel(config):
+    """dk and dv of a tile of keys of one head of theirs a block."""
+    kind, t, parts = config.kind, config.threads, _Parts(config, True)
+    terms, extent, tile_of, hide, adjust, slopes = parts.terms, parts.extent, parts.tile_of, parts.hide, parts.adjust, parts.slopes
+    score, value, by_q, by_v, pack, landed = parts.score, parts.value, parts.by_q, parts.by_v, parts.pack, wait_copies(0)
+    (load_q, load_do, load_k, load_v), exclude, MASK = parts.loaders, parts.exclude, kind.mask
+    _, store_dk, store_dv = parts.stores
+    HEIGHT, WIDTH, PITCH, V_PITCH = t.height, t.width, config.q.pitch, config.v.pitch
+    V_AT, Q_AT, DO_AT = parts.places
+    LEVELS, DELTAS = parts.levels, parts.levels + 4 * WIDTH
+    SCORES, SUMS, SUMS_V, WORDS = WIDTH // 2, config.q.width // 2, config.v.width // 2, WIDTH // 4
+    PACKED, ADJUSTED, CAPS = kind.packed, config.adjusted, SCORES if kind.softcap else 1
+
+    @device_function
+    def load_numbers(base, lse, lse_at, lse_step, delta, delta_at, i, rows, thread):
+        """Levels and deltas of a tile of rows."""
+        if thread < WIDTH:
+            mine, own = i + thread, f32(0)
+            level = row_level(lse, lse_at + mine * lse_step, mine < rows)
+            if mine < rows:
+                own = delta[delta_at + mine]
+            store_shared_f32(base + LEVELS + u32(thread * 4), level)
+            store_shared_f32(base + DELTAS + u32(thread * 4), own)
+
+    @jit(launch_bounds=(t.count, t.blocks))
+    def sdpa_dkv_flash_mma(q, k, v, do, dk, dv, lse, delta, sizes, lines, heads_of, tiles, group, q_strides, k_strides, v_strides,
+                           do_strides, dk_strides, dv_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask,
+                           mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset, threshold, factor):
+        memory = cuda.shared.array(0, u32)
+        base = shared_address(memory, 0)
+        thread = cuda.threadIdx.x
+        lane, warp = thread & 31, thread >> 5
+        seed = terms.seed_of(seed, offset)
+        tile, place = divide_remainder(cuda.blockIdx.x, lines)
+        image, g = divide_remainder(place, heads_of)
+        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
+        b, j0 = tile_of(image, tile, of_keys, key_step, batch, all_keys)
+        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        if PACKED and b == batch:
+            first_row, rows = i32(0), i32(0)
+        written = keys if PACKED else all_keys
+        if j0 >= 0 and j0 < written:
+            first, _ = terms.column(j0, rows, keys, bounds)
+            _, last = terms.column(min(j0 + HEIGHT, keys) - 1, rows, keys, bounds)
+            last = min(last, rows)
+            if j0 >= keys:
+                last = first
+            shift, heads = terms.shift(rows, keys), i32(heads_of[0]) * group
+            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
+            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
+            to_dk = advance(dk, image * dk_strides[0] + g * dk_strides[1] + first_key * dk_strides[2])
+            to_dv = advance(dv, image * dv_strides[0] + g * dv_strides[1] + first_key * dv_strides[2])
+            key, column = j0 + warp * 16 + (lane >> 2), (lane & 3) * 2
+            steepness = f32(LOG2E) if ADJUSTED else scale * LOG2E
+            of_keys_at, of_values_at = base + u32(warp * 16 * PITCH), base + V_AT + u32(warp * 16 * V_PITCH)
+            a, a_v = of_keys_at + left_place(lane, PITCH), of_values_at + left_place(lane, V_PITCH)
+            b_q, b_do = base + Q_AT + right_place(lane, PITCH), base + DO_AT + right_place(lane, V_PITCH)
+            turned_q, turned_do = base + Q_AT + turned_place(lane, PITCH), base + DO_AT + turned_place(lane, V_PITCH)
+
+            x, y = cuda.local.array(SCORES, f32), cuda.local.array(SCORES, f32)
+            sums, sums_v = cuda.local.array(SUMS, f32), cuda.local.array(SUMS_V, f32)
+            words, left, right = cuda.local.array(WORDS, u32), cuda.local.array(4, u32), cuda.local.array(4, u32)
+            derivatives, factors = cuda.local.array(CAPS, f32), cuda.local.array(2, f32)
+            for c in range(SUMS):
+                sums[c] = f32(0)
+            for c in range(SUMS_V):
+                sums_v[c] = f32(0)
+            if first < last:
+                load_k(base, of_k, j0, keys, (k_strides[2], k_strides[3]), thread)
+                load_v(base + V_AT, of_v, j0, keys, (v_strides[2], v_strides[3]), thread)
+            for member in range(group):
+                h = g * group + member
+                slope, head = terms.slope(h, heads), b * heads + h
+                of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
+                of_do = advance(do, image * do_strides[0] + h * do_strides[1] + first_row * do_strides[2])
+                bias_at = image * bias_strides[0] + h * bias_strides[1]
+                mask_at = image * mask_strides[0] + h * mask_strides[1]
+                lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
+                delta_at = (i64(image) * heads + h) * all_rows + first_row
+                scoring = (shift, slope, bias, bias_at, bias_strides, rows - 1, keys - 1, scale, softcap)
+                for i0 in range(first, last, WIDTH):
+                    load_q(base + Q_AT, of_q, i0, rows, (q_strides[2], q_strides[3]), thread)
+                    load_do(base + DO_AT, of_do, i0, rows, (do_strides[2], do_strides[3]), thread)
+                    commit_copies()
+                    load_numbers(base, lse, lse_at, lse_strides[2], delta, delta_at, i0, rows, thread)
+                    landed()
+                    cuda.syncthreads()
+                    for c in range(SCORES):
+                        x[c], y[c] = f32(0), f32(0)
+                    score(x, left, right, a, b_q)
+                    value(y, left, right, a_v, b_do)
+                    if ADJUSTED:
+                        adjust(x, derivatives, key, i0, column, scoring)
+                    if MASK:
+                        exclude(x, key, i32(i0), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
+                    begin, _ = terms.span(min(i0 + WIDTH, rows) - 1, rows, keys, bounds)
+                    _, end = terms.span(i0, rows, keys, bounds)
+                    if begin > j0 or end < j0 + HEIGHT:
+                        hide(x, key - shift, i0, column, keys - key, bounds)
+                    slopes(x, y, base + LEVELS, base + DELTAS, derivatives, key, i0, column, steepness,
+                           (seed, head, threshold, factor))
+                    pack(words, x)
+                    by_v(sums_v, words, right, turned_do)
+                    pack(words, y)
+                    by_q(sums, words, right, turned_q)
+                    cuda.syncthreads()
+            for r in range(2):
+                factors[r] = scale if key + 8 * r < keys else f32(0)
+            store_dk(sums, factors, to_dk, dk_strides, key, written, column)
+            for r in range(2):
+                factors[r] = f32(1) if key + 8 * r < keys else f32(0)
+            store_dv(sums_v, factors, to_dv, dv_strides, key, written, column)
+    return sdpa_dkv_flash_mma
+
+
+def build(problem, device, config):
+    """Three launches, each where its result has elements, and that of the bias's gradient."""
+    p, t = problem, config.threads
+    given = tuple(Argument("uint16*", name) for name in ("q", "k", "v", "do"))
+    saved = Argument("float32*", "lse"), Argument("float32*", "workspace"), Argument("int32x3", (p.batch, p.rows, p.keys))
+    common = (Argument("int64x3", p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+
+    def strides(*outs):
+        return tuple(Argument("int64x4", p.strides(x)) for x in (p.q, p.k, p.v, p.do, *outs))
+
+    def launch(kernel, tiles, heads, *arguments):
+        return Launch(kernel, (tiles * p.images * heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared)
+    launches = (delta_launch(p),) if p.rows * p.heads * p.images else ()
+    if p.dq.size:
+        tiles = tiles_of(p, p.rows, t.height)
+        launches += (launch(rows_kernel(config), tiles, p.heads, *given, Argument("uint16*", "dq"), *saved,
+                            *lines_arguments(p, p.heads, tiles), Argument("uint32x3", divisor(p.group)), *strides(p.dq), *common),)
+    if p.dk.size or p.dv_out.size:
+        tiles = tiles_of(p, p.keys, t.height)
+        launches += (launch(keys_kernel(config), tiles, p.kv_heads, *given, Argument("uint16*", "dk"), Argument("uint16*", "dv"), *saved,
+                            *lines_arguments(p, p.kv_heads, tiles), Argument("int32", p.group), *strides(p.dk, p.dv_out), *common),)
+    return launches + dbias_launches(p, device, numbers_of(p)) + dsink_launches(p, numbers_of(p))
+
+
+ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_mma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
+                      build=build, notes=Note.TENSOR_CORE, arch="sm_80+")

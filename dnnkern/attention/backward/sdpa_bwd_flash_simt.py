@@ -1,0 +1,435 @@
+"""A block a tile of rows for dq and a block a tile of keys for dk and dv: probabilities are computed again, in registers, from the scores.
+
+- With delta = sum(do * o) of each row, which a launch leaves in the workspace, ``ds = p * (do @ v.T - delta)``: nothing of the size rows x
+  keys exists, and no sum goes over more than one block. So there are no atomics, and each sum has one order.
+- For dq a block walks the keys that its rows see: two products of tiles make ds in registers, which passes through shared memory, by
+  warps alone, and is multiplied with k. For dk and dv it walks the heads of the group and the rows that see its keys, four products.
+- Scores are computed twice, seven products instead of five; what is saved is the order of adding dq, which blocks of keys would share.
+- The bias's gradient is `naive`'s launch.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from ...device import cuda, device_function, i32, i64, jit, u32
+from ...device.convert import element
+from ...device.cp_async import commit_copies, wait_copies
+from ...device.index import divide_remainder, divisor
+from ...device.unroll import unrolled
+from ...device.vec import advance, shared_address
+from ...dispatch import Algorithm
+from ...host.launch import Argument, Launch
+from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from .._flash import WIDEST, blocks_seconds, fits, lines_arguments, make_extent, make_powers, make_seen, make_tile, tiles_of
+from .._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+from .._tiles import Source, Threads, group_of, item_of, make_loader, make_products, make_row_store, padded, pitch_of, source_of, words_of
+from ..sdpa_naive import bias_launch, workspace
+from ._delta import Numbers, delta_launch
+from ._dsink import dsink_launches, dsink_seconds
+
+SHAPES = (Threads(4, 4, 16, 16), Threads(4, 4, 16, 8), Threads(4, 4, 8, 8), Threads(2, 4, 16, 8), Threads(2, 2, 16, 4), Threads(2, 2, 8, 4))
+
+
+@dataclass(frozen=True)
+class Config:
+    """The options, how arrays are read and written, and who has what: `puts` are the 32-bit words of stores to dq, dk and dv."""
+    kind: Kind
+    q: Source
+    k: Source
+    v: Source
+    do: Source
+    threads: Threads
+    puts: tuple
+
+    @property
+    def depth(self):
+        """Columns of the tiles of q and k, a multiple of what the lanes have in groups of 16 bytes."""
+        return padded(self.q.elements, self.threads.lanes * group_of(self.kind.dtype))
+
+    @property
+    def width(self):
+        """Columns of the tiles of v and do."""
+        return padded(self.v.elements, self.threads.lanes * group_of(self.kind.dtype))
+
+    @property
+    def pitches(self):
+        """Of q and k, of v and do, of what passes from scores to sums."""
+        dtype = self.kind.dtype
+        return pitch_of(self.depth, dtype), pitch_of(self.width, dtype), self.threads.width + group_of(dtype)
+
+    def shared(self, passed):
+        """Bytes of four tiles, and of `passed` tiles of scores."""
+        t, (of_q, of_v, own) = self.threads, self.pitches
+        return item_of(self.kind.dtype) * ((t.height + t.width) * (of_q + of_v) + passed * t.height * own)
+
+    @property
+    def registers(self):
+        """About how many registers a thread needs."""
+        t, item = self.threads, item_of(self.kind.dtype) // 4
+        sums = t.rows * (self.width + self.depth) // t.lanes
+        return item * (sums + 2 * t.rows * t.columns + group_of(self.kind.dtype) * (t.rows + t.columns) + 2 * t.rows) + 64
+
+    def __str__(self):
+        return f"{self.threads.height}x{self.threads.width} by {self.threads.count} threads"
+
+
+def supports(problem):
+    """Heads of up to 256 elements, of 128 in float64, whose sums take twice the registers."""
+    return fits(problem, SHAPES[-1].height, WIDEST // 2 if problem.compute == "float64" else WIDEST)
+
+
+def configs(problem, device):
+    """Tiles whose sums fit registers and shared memory."""
+    p, found = problem, []
+    sources = [source_of(t, p.strides(t)) for t in (p.q, p.k, p.v, p.do)]
+    puts = tuple(words_of(t, p.strides(t)) for t in (p.dq, p.dk, p.dv_out))
+    for threads in SHAPES:
+        config = Config(kind_of(p), *sources, threads, puts)
+        if config.shared(2) <= device.shared_per_block and config.registers <= 210:
+            found.append(config)
+    return found
+
+
+def estimate(problem, device, config):
+    """Seven products of whole tiles, by how many warps a multiprocessor has to hide what they wait for."""
+    p, t = problem, config.threads
+    blocks = p.images * max(p.kv_heads, 1) * tiles_of(p, p.keys, t.height)
+    rate = (device.fp64_rate if p.compute == "float64" else device.fp32_rate) / 2
+    products = 4 * config.depth + 3 * config.width
+    rows = p.pairs * p.heads / max(blocks, 1) / t.height + p.group * t.width / 2  # of a block
+    issue = 1 + (t.rows + t.columns) / (t.rows * t.columns) * 2 + 60 / products * (2 if p.dropout else 1)
+    bias = divisions_seconds(p.pairs * p.heads * (p.d + p.dv), 8, device) if p.dbias is not None else 0
+    seconds = blocks_seconds(blocks, t.height * rows * products * issue, t, config.shared(2), config.registers, rate * 0.7, device)
+    return LAUNCH * 3 + bias + dsink_seconds(p, device) + max(seconds, moved_seconds(p.bytes, device))
+
+
+class _Parts:
+    """What both kernels are made of."""
+
+    def __init__(self, config):
+        kind, t = config.kind, config.threads
+        self.terms, self.powers, self.seen = make_terms(kind), make_powers(kind.compute), make_seen(kind)
+        self.extent, self.tile_of = make_extent(kind), make_tile(kind.packed, t.height)
+        turned, straight = make_products(t, kind.dtype)
+        self.product, self.by_depth, self.by_width = turned(0), straight(config.depth), straight(config.width)
+        self.groups = config.depth // group_of(kind.dtype), config.width // group_of(kind.dtype)
+        self.loaders = {}
+        for name, height in (("q", t.height), ("k", t.width), ("v", t.width), ("do", t.height)):
+            wide, pitch = (config.depth, config.pitches[0]) if name in "qk" else (config.width, config.pitches[1])
+            for of, rows in (("rows", height), ("keys", t.height + t.width - height)):
+                self.loaders[name, of] = make_loader(getattr(config, name), rows, wide, pitch, t.count)
+        self.stores = [make_row_store(kind.dtype, s.elements, put, t.lanes, wide // t.lanes) for s, put, wide in zip(
+            (config.q, config.k, config.v), config.puts, (config.depth, config.depth, config.width))]
+
+
+@functools.cache
+def make_slope(kind):
+    """Device function ``slope_of(x, y, visible, ...)`` -> (ds by the product but for `scale`, the probability after dropout), from the
+    products of q and k and of do and v."""
+    terms, powers, T, DROPOUT = make_terms(kind), make_powers(kind.compute), kind.real, kind.dropout
+
+    @device_function
+    def slope_of(x, y, visible, i, j, shift, slope, bias, at, level, delta, head, scale, softcap, seed, threshold, factor):
+        by_product, used = T(0), T(0)
+        if visible:
+            score, derivative = terms.slanted(x, j - i - shift, slope, bias, at, scale, softcap)
+            p, share = powers.rise(score, level), T(1)
+            if DROPOUT:
+                share = terms.kept(T(1), seed, head, i, j, threshold, factor)
+            used = T(p * share)
+            by_product = T(T(p * T(T(y * share) - delta)) * derivative)
+        return by_product, used
+    return slope_of
+
+
+@functools.cache
+def make_row_level(kind):
+    """Device function ``row_level(lse, at, exists)``: the level of a row's probabilities; one that makes them 0 where it sees nothing."""
+    T, LEVEL = kind.real, make_powers(kind.compute).level
+
+    @device_function
+    def row_level(lse, at, exists):
+        level = T(math.inf)
+        if exists:
+            value = lse[at]
+            if value != T(NOTHING):
+                level = LEVEL(value)
+        return level
+    return row_level
+
+
+@functools.cache
+def rows_kernel(config):
+    """dq of a tile of rows of one head a block."""
+    kind, t, T, parts = config.kind, config.threads, config.kind.real, _Parts(config)
+    terms, seen, extent, tile_of, product, weigh = (parts.terms, parts.seen, parts.extent, parts.tile_of, parts.product, parts.by_depth)
+    slope_of, row_level, store, landed = make_slope(kind), make_row_level(kind), parts.stores[0], wait_copies(0)
+    load_q, load_k, load_v, load_do = (parts.loaders[name, "rows"] for name in ("q", "k", "v", "do"))
+    ROWS, COLUMNS, LANES, HEIGHT, WIDTH, THREADS = t.rows, t.columns, t.lanes, t.height, t.width, t.count
+    ITEM, (PITCH, V_PITCH, P_PITCH), (GROUPS, V_GROUPS) = item_of(kind.dtype), config.pitches, parts.groups
+    DO_AT = HEIGHT * PITCH
+    K_AT = DO_AT + HEIGHT * V_PITCH
+    V_AT = K_AT + WIDTH * PITCH
+    P_AT = V_AT + WIDTH * V_PITCH
+    OWN, SCORES, PACKED, BIAS = config.depth // LANES, ROWS * COLUMNS, kind.packed, bool(kind.bias)
+    MASK = kind.mask
+    SUMS = ROWS * OWN
+    G = group_of(kind.dtype)
+
+    @device_function
+    def absorb(r, s):
+        """A row of the thread: ds, to shared memory."""
+        (x, y, levels, deltas, memory, p_at, i0, j0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides, mask,
+         mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
+        i = i0 + r
+        for c in range(COLUMNS):
+            j, at = j0 + c * LANES, i64(0)
+            visible = i < rows and (whole or seen(i, j, shift, keys, bounds))
+            if MASK and visible:
+                visible = terms.permits(mask, i64(mask_at + i64(i) * mask_strides[2] + i64(j) * mask_strides[3]))
+            if BIAS and visible:
+                at = bias_at + i * bias_strides[2] + j * bias_strides[3]
+            value, _ = slope_of(x[r * COLUMNS + c], y[r * COLUMNS + c], visible, i, j, shift, slope, bias, at, levels[r], deltas[r], head,
+                                scale, softcap, seed, threshold, factor)
+            memory[p_at + r * P_PITCH + lane + c * LANES] = value
+    absorb_all = unrolled(ROWS, absorb)
+
+    @device_function
+    def finish(r, s):
+        sums, i0, lane, written, of_dq, dq_strides, scale = s
+        for c in range(OWN):
+            sums[r * OWN + c] = T(sums[r * OWN + c] * scale)
+        if i0 + r < written:
+            store(advance(of_dq, (i0 + r) * dq_strides[2]), dq_strides[3], lane, sums, r * OWN)
+    finish_all = unrolled(ROWS, finish)
+
+    @jit(launch_bounds=(THREADS, 1))
+    def sdpa_dq_flash_simt(q, k, v, do, dq, lse, delta, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides,
+                           do_strides, dq_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask,
+                           mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset, threshold, factor):
+        memory = cuda.shared.array(0, T)
+        base = shared_address(memory, 0)
+        thread = cuda.threadIdx.x
+        lane, line = thread % LANES, thread // LANES
+        seed = terms.seed_of(seed, offset)
+        rank, place = divide_remainder(cuda.blockIdx.x, lines)
+        image, h = divide_remainder(place, heads_of)
+        g, _ = divide_remainder(h, group_of_heads)
+        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
+        b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
+        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        if PACKED and b == batch:
+            first_key, keys = i32(0), i32(0)
+        written = rows if PACKED else all_rows
+        if i0 >= 0 and i0 < written:
+            first, first_end = terms.span(i0, rows, keys, bounds)
+            last_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
+            if i0 >= rows:
+                last = first
+            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), b * i32(heads_of[0]) + h
+            of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
+            of_do = advance(do, image * do_strides[0] + h * do_strides[1] + first_row * do_strides[2])
+            of_dq = advance(dq, image * dq_strides[0] + h * dq_strides[1] + first_row * dq_strides[2])
+            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
+            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
+            bias_at = image * bias_strides[0] + h * bias_strides[1]
+            mask_at = image * mask_strides[0] + h * mask_strides[1]
+            lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
+            delta_at = place * i64(all_rows) + first_row
+            own = i0 + line * ROWS
+            sums, levels, deltas = cuda.local.array(SUMS, T), cuda.local.array(ROWS, T), cuda.local.array(ROWS, T)
+            x, y = cuda.local.array(SCORES, T), cuda.local.array(SCORES, T)
+            for c in range(SUMS):
+                sums[c] = T(0)
+            for r in range(ROWS):
+                i = own + r
+                levels[r], deltas[r] = row_level(lse, lse_at + i * lse_strides[2], i < rows), T(0)
+                if i < rows:
+                    deltas[r] = delta[delta_at + i]
+            if first < last:
+                load_q(base, of_q, i0, rows, (q_strides[2], q_strides[3]), thread)
+                load_do(base + DO_AT * ITEM, of_do, i0, rows, (do_strides[2], do_strides[3]), thread)
+            p_at = P_AT + line * ROWS * P_PITCH
+            for j0 in range(first, last, WIDTH):
+                load_k(base + K_AT * ITEM, of_k, j0, keys, (k_strides[2], k_strides[3]), thread)
+                load_v(base + V_AT * ITEM, of_v, j0, keys, (v_strides[2], v_strides[3]), thread)
+                commit_copies()
+                landed()
+                cuda.syncthreads()
+                for c in range(SCORES):
+                    x[c], y[c] = T(0), T(0)
+                product(x, base + u32(line * ROWS * PITCH * ITEM), base + u32((K_AT + lane * PITCH) * ITEM), PITCH,
+                        GROUPS)
+                product(y, base + u32((DO_AT + line * ROWS * V_PITCH) * ITEM),
+                        base + u32((V_AT + lane * V_PITCH) * ITEM), V_PITCH, V_GROUPS)
+                whole = j0 + WIDTH <= first_end and j0 >= last_begin
+                absorb_all(0, (x, y, levels, deltas, memory, p_at, own, j0 + lane, whole, lane, shift, rows, keys, bounds, slope, bias,
+                               bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed, head, threshold, factor))
+                cuda.syncwarp()
+                weigh(sums, base + u32(p_at * ITEM), P_PITCH, base + u32((K_AT + lane * G) * ITEM), PITCH, WIDTH)
+                cuda.syncthreads()
+            finish_all(0, (sums, own, lane, written, of_dq, dq_strides, scale))
+    return sdpa_dq_flash_simt
+
+
+@functools.cache
+def keys_kernel(config):
+    """dk and dv of a tile of keys of one head of theirs a block."""
+    kind, t, T, parts = config.kind, config.threads, config.kind.real, _Parts(config)
+    terms, seen, extent, tile_of, product = parts.terms, parts.seen, parts.extent, parts.tile_of, parts.product
+    by_depth, by_width, slope_of, row_level, landed = parts.by_depth, parts.by_width, make_slope(kind), make_row_level(kind), wait_copies(0)
+    _, store_dk, store_dv = parts.stores
+    load_q, load_k, load_v, load_do = (parts.loaders[name, "keys"] for name in ("q", "k", "v", "do"))
+    ROWS, COLUMNS, LANES, HEIGHT, WIDTH, THREADS = t.rows, t.columns, t.lanes, t.height, t.width, t.count
+    ITEM, (PITCH, V_PITCH, P_PITCH), (GROUPS, V_GROUPS) = item_of(kind.dtype), config.pitches, parts.groups
+    V_AT = HEIGHT * PITCH
+    Q_AT = V_AT + HEIGHT * V_PITCH
+    DO_AT = Q_AT + WIDTH * PITCH
+    S_AT = DO_AT + WIDTH * V_PITCH
+    BETWEEN = HEIGHT * P_PITCH  # from ds to p
+    OWN, OWN_V, SCORES, PACKED, BIAS = config.depth // LANES, config.width // LANES, ROWS * COLUMNS, kind.packed, bool(kind.bias)
+    MASK = kind.mask
+    SUMS, SUMS_V, G = ROWS * OWN, ROWS * OWN_V, group_of(kind.dtype)
+
+    @device_function
+    def absorb(r, s):
+        """A key of the thread: ds and p, to shared memory."""
+        (x, y, levels, deltas, memory, s_at, j0, i0, whole, lane, shift, rows, keys, bounds, slope, bias, bias_at, bias_strides, mask,
+         mask_at, mask_strides, scale, softcap, seed, head, threshold, factor) = s
+        j = j0 + r
+        for c in range(COLUMNS):
+            i, at = i0 + c * LANES, i64(0)
+            visible = i < rows and (whole or seen(i, j, shift, keys, bounds))
+            if MASK and visible:
+                visible = terms.permits(mask, i64(mask_at + i64(i) * mask_strides[2] + i64(j) * mask_strides[3]))
+            if BIAS and visible:
+                at = bias_at + i * bias_strides[2] + j * bias_strides[3]
+            value, used = slope_of(x[r * COLUMNS + c], y[r * COLUMNS + c], visible, i, j, shift, slope, bias, at, levels[c], deltas[c],
+                                   head, scale, softcap, seed, threshold, factor)
+            to = s_at + r * P_PITCH + lane + c * LANES
+            memory[to] = value
+            memory[to + BETWEEN] = used
+    absorb_all = unrolled(ROWS, absorb)
+
+    @device_function
+    def finish(r, s):
+        of_k, of_v, j0, lane, written, to_dk, dk_strides, to_dv, dv_strides, scale = s
+        for c in range(OWN):
+            of_k[r * OWN + c] = T(of_k[r * OWN + c] * scale)
+        j = j0 + r
+        if j < written:
+            store_dk(advance(to_dk, j * dk_strides[2]), dk_strides[3], lane, of_k, r * OWN)
+            store_dv(advance(to_dv, j * dv_strides[2]), dv_strides[3], lane, of_v, r * OWN_V)
+    finish_all = unrolled(ROWS, finish)
+
+    @jit(launch_bounds=(THREADS, 1))
+    def sdpa_dkv_flash_simt(q, k, v, do, dk, dv, lse, delta, sizes, lines, heads_of, tiles, group, q_strides, k_strides, v_strides,
+                            do_strides, dk_strides, dv_strides, lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask,
+                            mask_strides, sink, sink_step, bounds, scale, softcap, seed, offset, threshold, factor):
+        memory = cuda.shared.array(0, T)
+        base = shared_address(memory, 0)
+        thread = cuda.threadIdx.x
+        lane, line = thread % LANES, thread // LANES
+        seed = terms.seed_of(seed, offset)
+        tile, place = divide_remainder(cuda.blockIdx.x, lines)
+        image, g = divide_remainder(place, heads_of)
+        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
+        b, j0 = tile_of(image, tile, of_keys, key_step, batch, all_keys)
+        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        if PACKED and b == batch:
+            first_row, rows = i32(0), i32(0)
+        written = keys if PACKED else all_keys
+        if j0 >= 0 and j0 < written:
+            last_key = min(j0 + HEIGHT, keys) - 1
+            first, _ = terms.column(j0, rows, keys, bounds)
+            _, last = terms.column(last_key, rows, keys, bounds)
+            last = min(last, rows)
+            if j0 >= keys:
+                last = first
+            shift, heads = terms.shift(rows, keys), i32(heads_of[0]) * group
+            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
+            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
+            to_dk = advance(dk, image * dk_strides[0] + g * dk_strides[1] + first_key * dk_strides[2])
+            to_dv = advance(dv, image * dv_strides[0] + g * dv_strides[1] + first_key * dv_strides[2])
+            own = j0 + line * ROWS
+            sums, sums_v = cuda.local.array(SUMS, T), cuda.local.array(SUMS_V, T)
+            levels, deltas = cuda.local.array(COLUMNS, T), cuda.local.array(COLUMNS, T)
+            x, y = cuda.local.array(SCORES, T), cuda.local.array(SCORES, T)
+            for c in range(SUMS):
+                sums[c] = T(0)
+            for c in range(SUMS_V):
+                sums_v[c] = T(0)
+            if first < last:
+                load_k(base, of_k, j0, keys, (k_strides[2], k_strides[3]), thread)
+                load_v(base + V_AT * ITEM, of_v, j0, keys, (v_strides[2], v_strides[3]), thread)
+            s_at = S_AT + line * ROWS * P_PITCH
+            for member in range(group):
+                h = g * group + member
+                slope, head = terms.slope(h, heads), b * heads + h
+                of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
+                of_do = advance(do, image * do_strides[0] + h * do_strides[1] + first_row * do_strides[2])
+                bias_at = image * bias_strides[0] + h * bias_strides[1]
+                mask_at = image * mask_strides[0] + h * mask_strides[1]
+                lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
+                delta_at = (i64(image) * heads + h) * all_rows + first_row
+                for i0 in range(first, last, WIDTH):
+                    load_q(base + Q_AT * ITEM, of_q, i0, rows, (q_strides[2], q_strides[3]), thread)
+                    load_do(base + DO_AT * ITEM, of_do, i0, rows, (do_strides[2], do_strides[3]), thread)
+                    commit_copies()
+                    for c in range(COLUMNS):
+                        i = i0 + lane + c * LANES
+                        levels[c], deltas[c] = row_level(lse, lse_at + i * lse_strides[2], i < rows), T(0)
+                        if i < rows:
+                            deltas[c] = delta[delta_at + i]
+                    landed()
+                    cuda.syncthreads()
+                    for c in range(SCORES):
+                        x[c], y[c] = T(0), T(0)
+                    product(x, base + u32(line * ROWS * PITCH * ITEM), base + u32((Q_AT + lane * PITCH) * ITEM),
+                            PITCH, GROUPS)
+                    product(y, base + u32((V_AT + line * ROWS * V_PITCH) * ITEM),
+                            base + u32((DO_AT + lane * V_PITCH) * ITEM), V_PITCH, V_GROUPS)
+                    begin, _ = terms.span(min(i0 + WIDTH, rows) - 1, rows, keys, bounds)
+                    _, end = terms.span(i0, rows, keys, bounds)
+                    whole = begin <= j0 and end >= j0 + HEIGHT
+                    absorb_all(0, (x, y, levels, deltas, memory, s_at, own, i0 + lane, whole, lane, shift, rows, keys, bounds, slope,
+                                   bias, bias_at, bias_strides, mask, mask_at, mask_strides, scale, softcap, seed, head, threshold,
+                                   factor))
+                    cuda.syncwarp()
+                    by_depth(sums, base + u32(s_at * ITEM), P_PITCH, base + u32((Q_AT + lane * G) * ITEM), PITCH,
+                             WIDTH)
+                    by_width(sums_v, base + u32((s_at + BETWEEN) * ITEM), P_PITCH,
+                             base + u32((DO_AT + lane * G) * ITEM), V_PITCH, WIDTH)
+                    cuda.syncthreads()
+            finish_all(0, (sums, sums_v, own, lane, written, to_dk, dk_strides, to_dv, dv_strides, scale))
+    return sdpa_dkv_flash_simt
+
+
+def build(problem, device, config):
+    """Three launches, each where its result has elements, and that of the bias's gradient."""
+    p, t, pointer = problem, config.threads, element(problem.dtype).pointer
+    given = tuple(Argument(pointer, name) for name in ("q", "k", "v", "do"))
+    saved = Argument(f"{p.compute}*", "lse"), Argument(f"{p.compute}*", "workspace"), Argument("int32x3", (p.batch, p.rows, p.keys))
+    common = (Argument("int64x3", p.lse_strides), *sequence_arguments(p), *added_arguments(p), *number_arguments(p))
+
+    def strides(*outs):
+        return tuple(Argument("int64x4", p.strides(x)) for x in (p.q, p.k, p.v, p.do, *outs))
+
+    def launch(kernel, tiles, heads, passed, *arguments):
+        return Launch(kernel, (tiles * p.images * heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared(passed))
+    launches = (delta_launch(p),) if p.rows * p.heads * p.images else ()
+    if p.dq.size:
+        tiles = tiles_of(p, p.rows, t.height)
+        launches += (launch(rows_kernel(config), tiles, p.heads, 1, *given, Argument(pointer, "dq"), *saved,
+                            *lines_arguments(p, p.heads, tiles), Argument("uint32x3", divisor(p.group)), *strides(p.dq), *common),)
+    if p.dk.size or p.dv_out.size:
+        tiles = tiles_of(p, p.keys, t.height)
+        launches += (launch(keys_kernel(config), tiles, p.kv_heads, 2, *given, Argument(pointer, "dk"), Argument(pointer, "dv"), *saved,
+                            *lines_arguments(p, p.kv_heads, tiles), Argument("int32", p.group), *strides(p.dk, p.dv_out), *common),)
+    if p.dbias is not None and p.dbias.size:
+        launches += (bias_launch(p),)
+    return launches + dsink_launches(p, Numbers(0, p.rows, 0, 0))
+
+
+ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_simt", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
+                      build=build, arch="sm_80+")

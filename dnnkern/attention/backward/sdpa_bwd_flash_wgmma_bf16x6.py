@@ -1,0 +1,71 @@
+"""The gradients of float32 from bfloat16 products of Hopper's tensor cores, as exact as float32's: `flash_wgmma`'s kernel, six products in
+place of each.
+
+- A launch splits q, k, v and do, each number into three bfloat16 whose sum it is (`_pieces`), and TMA brings tiles of those. p and ds are
+  split in registers; of ds all three pieces pass through shared memory for dq.
+- The products of pieces are steps of one sum, the smallest first. Tensor cores round towards zero whenever they add, so sums of many tiles
+  would lose more than float32's do: what a tile adds to dk and dv begins from zero, a box of columns at a time, and registers add it.
+- Six products take as long as everything else that a step does takes six times over: one warpgroup of 64 keys keeps tensor cores busy, and
+  has registers for fragments of three pieces. dv is multiplied while ds is split. With heads beyond 64 elements, or options that take
+  registers, tiles have 32 rows; with both they do not fit.
+"""
+from ...device.index import ceil_div
+from ...dispatch import Algorithm, Note
+from .. import _pieces
+from .._wgmma import COLUMNS, LAUNCH, Shape, refusal
+from . import flash_wgmma as halves
+from .flash_wgmma.dq import countable, space_of
+
+WIDEST = 128
+CHOICES = (("", (Shape(1, 64, 0), Shape(1, 32, 0))),)
+NARROW_COST = 1.3
+"""Tiles of 32 rows have products that wait for shared memory: half as much again in three of five."""
+
+
+def splits_of(problem, device, config):
+    """Pieces of what passes through TMA, behind what `flash_wgmma` keeps in the workspace."""
+    begin = ceil_div(halves.workspace(problem, device, config), 16) * 16
+    return _pieces.splits_of(problem, [name for name, _ in halves.tiles_by_name(config.shape)], begin)
+
+
+def supports(problem):
+    """float32, of any strides; wide heads without options that take registers."""
+    p = problem
+    reason = refusal(p, ("float32",), (), packed=True) or countable(p) or _pieces.countable(_pieces.splits_of(p, ("q", "k", "v", "do")))
+    if reason:
+        return reason
+    if max(p.d, p.dv) > WIDEST:
+        return f"heads of {p.d} and {p.dv} elements; expected {WIDEST} at most"
+    if not p.rows:
+        return "no rows"
+    if not configs(p, None):
+        return f"heads of {p.d} and {p.dv} elements with a bias, ALiBi, a cap or dropout; expected {COLUMNS} at most"
+    return None
+
+
+def configs(problem, device):
+    """Tiles whose fragments fit registers."""
+    return halves.configs(problem, device, choices=CHOICES)
+
+
+def workspace(problem, device, config):
+    """What `flash_wgmma` needs, and the pieces."""
+    return splits_of(problem, device, config)[-1].end
+
+
+def estimate(problem, device, config):
+    """The kernel's, and the pieces to be written and read."""
+    seconds = halves.estimate(problem, device, config) * (NARROW_COST if config.turned else 1)
+    return LAUNCH + _pieces.moved_bytes(splits_of(problem, device, config)) / (0.8 * device.bandwidth) + seconds
+
+
+def build(problem, device, config):
+    """The pieces, and `flash_wgmma`'s launches."""
+    p, splits = problem, splits_of(problem, device, config)
+    maps = [split.map(height) for split, (_, height) in zip(splits, halves.tiles_by_name(config.shape))]
+    space = space_of(p, config.shape.width, config.ordered)
+    return (_pieces.split_launch(splits), *halves.around(p, device, space, [halves.main_launch(p, device, config, space, maps)]))
+
+
+ALGORITHM = Algorithm(op="sdpa_bwd", name="flash_wgmma_bf16x6", supports=supports, workspace=workspace, configs=configs,
+                      estimate=estimate, build=build, notes=Note.TENSOR_CORE, arch="sm_90a")

@@ -1,0 +1,194 @@
+"""One thread eight elements of a row of the result: two passes over the keys of the cache that the row sees, from the definition.
+
+Where the cache has pages, each key's place is looked up. Any strides and sizes, every option; each sum has one order.
+"""
+import functools
+
+from ...device import cuda, device_function, i32, i64, jit
+from ...device.convert import element
+from ...device.fastmath import exp, log, maximum
+from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.index import divided
+from ...dispatch import Algorithm
+from ...host.launch import Argument, Launch
+from ...transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+from .._checks import broadcast_strides
+from .._scores import NOTHING, Kind, between, make_terms, steepness
+from ..sdpa_naive import CHUNK, THREADS, chunks_of, make_dot
+
+
+def supports(problem):
+    """Everything."""
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """Two passes, in which every thread of a row computes its products again; few rows keep few threads busy."""
+    p = problem
+    chunks = chunks_of(p.dv)
+    threads = p.images * p.heads * p.rows * chunks
+    issue = divisions_seconds(threads * p.seen * 2 * p.d, 8, device)
+    waves = ceil_div(threads, 1024 * device.sms)
+    return LAUNCH + max(issue, moved_seconds(p.bytes, device), waves * 2 * p.seen * p.d * 4e-9)
+
+
+def decode_kind(problem) -> Kind:
+    """The kind of a problem: rows are the last ones of their sequence, whose lengths are known on the device."""
+    p = problem
+    bias, sink = (t.dtype if t is not None else "" for t in (p.bias, p.sink))
+    return Kind(p.dtype, bias, sink, limits_keys=True, bottom=True, softcap=p.softcap > 0)
+
+
+@functools.cache
+def make_place(paged):
+    """Device function ``place(b, j, table, table_strides, page, pages)`` -> (page, key in it) of key j of sequence b; a page that there is
+    not is the first or the last one."""
+    @device_function
+    def place(b, j, table, table_strides, page, pages):
+        if paged:
+            number, row = divide_remainder(j, page)
+            held = table[b * table_strides[0] + number * table_strides[1]]
+            return between(held, 0, i32(pages - 1)), row
+        return i32(b), j
+    return place
+
+
+@functools.cache
+def kernel(kind, paged, with_lse, packed, cache, scaled):
+    """`CHUNK` elements of a row of o a thread; the first one of a row also writes lse."""
+    terms, place, T = make_terms(kind), make_place(paged), kind.real
+    dot, load, store = make_dot(kind.dtype, T, cache), element(cache).load, element(kind.dtype).store
+    OF_K, OF_V = scaled
+    load_sink, SINK = element(kind.sink or kind.dtype).load, bool(kind.sink)
+
+    @jit(launch_bounds=(THREADS, 3))
+    def sdpa_decode_naive(q, k, v, o, lse, of_keys, table, sink, threads, sizes, page, q_strides, k_strides, v_strides, o_strides, key_step,
+                          table_strides, sink_step, lse_strides, bounds, scale, softcap, bias, bias_strides, of_rows, row_step, batch,
+                          scale_k, scale_v):
+        index = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
+        if index < threads:
+            of_v = T(1)
+            if OF_K:
+                scale = T(scale * scale_k[0])
+            if OF_V:
+                of_v = T(scale_v[0])
+            rest, chunk = divided(index, sizes[7])
+            rest, t = divided(rest, sizes[2])
+            image, h = divided(rest, sizes[0])
+            g, rows, b, i, keys = h // sizes[1], i32(sizes[2]), image, i32(t), i32(0)
+            if packed:
+                b, i, rows = i64(terms.find(i32(t), of_rows, row_step, batch)), i32(0), i32(0)
+                if batch > 0:
+                    first_row = between(of_rows[b * row_step], 0, sizes[2])
+                    rows = between(of_rows[(b + 1) * row_step], first_row, sizes[2]) - first_row
+                    i = i32(t) - first_row
+            if not packed or batch > 0:
+                _, _, _, keys = terms.lengths(b, (of_keys, of_keys, i64(0), key_step), rows, sizes[3])
+            first, last = terms.span(i, rows, keys, bounds)
+            q_at = image * q_strides[0] + h * q_strides[1] + t * q_strides[2]
+            bias_at = image * bias_strides[0] + h * bias_strides[1] + t * bias_strides[2]
+
+            most = T(NOTHING)
+            for j in range(first, last):
+                there, row = place(b, j, table, table_strides, page, sizes[6])
+                at = there * k_strides[0] + g * k_strides[1] + row * k_strides[2]
+                product = dot(q, q_at, q_strides[3], k, at, k_strides[3], sizes[4])
+                most = maximum(most, terms.score(product, 0, T(0), bias, bias_at + j * bias_strides[3], scale, softcap))
+            level, total = T(0), T(0)
+            if most != T(NOTHING):
+                level = most
+                if SINK:
+                    own = T(load_sink(sink, i64(h * sink_step)))
+                    level = maximum(most, own)
+                    total = exp(T(own - level))
+
+            sums = cuda.local.array(CHUNK, T)
+            for c in range(CHUNK):
+                sums[c] = T(0)
+            begin = chunk * CHUNK
+            for j in range(first, last):
+                there, row = place(b, j, table, table_strides, page, sizes[6])
+                at = there * k_strides[0] + g * k_strides[1] + row * k_strides[2]
+                product = dot(q, q_at, q_strides[3], k, at, k_strides[3], sizes[4])
+                p = exp(T(terms.score(product, 0, T(0), bias, bias_at + j * bias_strides[3], scale, softcap) - level))
+                total = T(total + p)
+                at = there * v_strides[0] + g * v_strides[1] + row * v_strides[2]
+                for c in range(CHUNK):
+                    if begin + c < sizes[5]:
+                        sums[c] = T(sums[c] + p * T(load(v, at + (begin + c) * v_strides[3])))
+            o_at = image * o_strides[0] + h * o_strides[1] + t * o_strides[2]
+            for c in range(CHUNK):
+                if begin + c < sizes[5]:
+                    value = T(0)
+                    if total != T(0):
+                        value = T(T(sums[c] / total) * of_v)
+                    store(o, o_at + (begin + c) * o_strides[3], value)
+            if with_lse and chunk == 0:
+                value = T(NOTHING)
+                if total != T(0):
+                    value = T(level + log(total))
+                lse[image * lse_strides[0] + h * lse_strides[1] + t * lse_strides[2]] = value
+    return sdpa_decode_naive
+
+
+def operand_arguments(problem):
+    """Kernel parameters `q`, `k`, `v` and `o`."""
+    return tuple(Argument(element(t.dtype).pointer, name) for name, t in (
+        ("q", problem.q), ("k_cache", problem.k_cache), ("v_cache", problem.v_cache), ("o", problem.o)))
+
+
+def lse_argument(problem):
+    """Kernel parameter `lse`; without one it is not written."""
+    return Argument(f"{problem.compute}*", "lse" if problem.lse is not None else "o")
+
+
+def cache_arguments(problem):
+    """Kernel parameters of what kernels of this operation read besides: strides of the lengths, of the page table, of the sink and of lse,
+    bounds, scale and cap."""
+    p = problem
+    table = p.page_table.strides if p.page_table is not None else (0, 0)
+    return (Argument("int64", p.seq_len_kv.strides[0]), Argument("int64x2", table),
+            Argument("int64", p.sink.strides[0] if p.sink is not None else 0), Argument("int64x3", p.lse_strides),
+            Argument("int32x2", p.bounds),
+            Argument(p.compute, steepness(p)), Argument(p.compute, p.softcap))
+
+
+def scaled(problem):
+    """Whether the keys and the values have a factor."""
+    return problem.scale_k is not None, problem.scale_v is not None
+
+
+def factor_arguments():
+    """Kernel parameters `scale_k` and `scale_v`, null where there is none."""
+    return Argument("float32*", "scale_k"), Argument("float32*", "scale_v")
+
+
+def bias_arguments(problem):
+    """Kernel parameters `bias` and `bias_strides`."""
+    t = problem.bias
+    return Argument(element((t or problem.q).dtype).pointer, "bias"), Argument("int64x4", broadcast_strides(t))
+
+
+def build(problem, device, config):
+    """One launch."""
+    p, pointer, chunks = problem, element(problem.dtype).pointer, chunks_of(problem.dv)
+    threads = p.images * p.heads * p.rows * chunks
+    sizes = p.heads, p.group, p.rows, p.capacity, p.d, p.dv, p.pages, chunks
+    arguments = (*operand_arguments(p), lse_argument(p),
+                 Argument("int32*", "seq_len_kv"), Argument("int32*", "page_table"),
+                 Argument(element(p.sink.dtype).pointer if p.sink is not None else pointer, "sink"),
+                 Argument("int64", threads), Argument("int64x8", sizes), Argument("uint32x3", divisor(max(p.page, 1))),
+                 *(Argument("int64x4", p.strides(t)) for t in (p.q, p.k_cache, p.v_cache, p.o)), *cache_arguments(p),
+                 *bias_arguments(p), Argument("int32*", "cu_seqlens_q"),
+                 Argument("int64", p.cu_seqlens_q.strides[0] if p.packed else 0), Argument("int32", p.batch),
+                 *factor_arguments())
+    kernel_of = kernel(decode_kind(p), p.page_table is not None, p.lse is not None, p.packed, p.k_cache.dtype, scaled(p))
+    return (Launch(kernel_of, (ceil_div(threads, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHM = Algorithm(op="sdpa_decode", name="naive", supports=supports, workspace=workspace, estimate=estimate, build=build)

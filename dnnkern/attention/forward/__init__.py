@@ -1,0 +1,1 @@
+"""Attention forward: from scores to outputs and log-sum-exps."""

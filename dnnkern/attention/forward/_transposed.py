@@ -1,0 +1,110 @@
+"""Values of 8 bits, turned: Hopper's tensor cores take only 16-bit operands that are not contiguous along the sum, here the keys.
+
+A block of 32 keys of a head becomes 32 * `columns` bytes, 16 of its keys behind the other 16, of each column 16 bytes: what wgmma reads
+without a swizzle. A tile of any number of blocks, from any one on, is one piece of memory, and comes by one bulk copy. The keys of a block
+lie in the order in which a thread has their probabilities in the accumulators of the scores, so that four of those are a word of its left
+operand as they are (`_fragments`)::
+
+    byte 16 g + 4 c + 2 u + e of a column = key 16 g + 8 u + 2 c + e of the block            c < 4;  g, u, e < 2
+
+What lies behind a sequence's last key, and beyond the array, is zero.
+"""
+import functools
+from dataclasses import dataclass
+
+from ...device import cuda, device_function, i32, i64, jit, u32
+from ...device.convert import permute_bytes
+from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
+from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.vec import advance, as_u32, load1_nc_if, store4
+from ...host.launch import Argument, Launch
+from .._scores import kind_of, make_terms, sequence_arguments
+
+BLOCK = 32      # keys: a step of wgmma
+THREADS = 128
+
+
+@dataclass(frozen=True)
+class Turned:
+    """How values lie: in `columns` columns, those of v and zeros, for tiles of `width` keys, which may begin with any block."""
+    problem: object
+    columns: int
+    width: int
+
+    @property
+    def blocks(self):
+        """Of a head."""
+        return ceil_div(self.problem.keys, BLOCK) + self.width // BLOCK - 1
+
+    @property
+    def steps(self):
+        """Bytes from one image to the next, and from one head to the next."""
+        head = self.blocks * BLOCK * self.columns
+        return self.problem.kv_heads * head, head
+
+    @property
+    def nbytes(self):
+        """Of all heads; a counter follows."""
+        return self.problem.batch * self.steps[0]
+
+
+@functools.cache
+def kernel(kind, elements, words):
+    """Sixteen keys of four columns a thread; they are loaded as words, if `words`. Thread 0 sets the counter to zero."""
+    terms, WORDS = make_terms(kind), words
+
+    @device_function
+    def fetch(row, column, step, there):
+        """Four neighbours of a row, zeros of one that is not there."""
+        word = u32(0)
+        if WORDS:
+            word = load1_nc_if(as_u32(advance(row, i64(column))), 0, i32(there))
+        else:
+            for b in range(4):
+                if there and i32(column + b) < elements:
+                    word = u32(word | u32(u32(row[i64(i64(column + b) * step)]) << u32(8 * b)))
+        return word
+
+    @jit(launch_bounds=THREADS)
+    def sdpa_turn_values(v, turned, counter, count, groups, halves, heads, v_strides, rows, keys, of_rows, of_keys, row_step, key_step):
+        launch_dependent_grids()
+        wait_for_previous_grid()
+        index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+        if index == 0:
+            counter[0] = u32(0)
+        if index < count:
+            rest, group = divide_remainder(index, groups)
+            line, half = divide_remainder(rest, halves)
+            image, g = divide_remainder(line, heads)
+            _, _, _, keys_there = terms.lengths(image, (of_rows, of_keys, row_step, key_step), rows, keys)
+            column, first = 4 * group, 16 * half
+            at = advance(v, image * v_strides[0] + g * v_strides[1] + first * v_strides[2])
+            given = cuda.local.array(16, u32)
+            for key in range(16):
+                there = first + key < keys_there and column < elements
+                given[key] = fetch(advance(at, key * v_strides[2]), column, v_strides[3], there)
+            turns = cuda.local.array(16, u32)
+            for c in range(4):
+                a, b, d, e = given[2 * c], given[2 * c + 1], given[8 + 2 * c], given[9 + 2 * c]
+                low, high = permute_bytes(a, b, u32(0x5140)), permute_bytes(d, e, u32(0x5140))
+                turns[c], turns[4 + c] = permute_bytes(low, high, u32(0x5410)), permute_bytes(low, high, u32(0x7632))
+                low, high = permute_bytes(a, b, u32(0x7362)), permute_bytes(d, e, u32(0x7362))
+                turns[8 + c], turns[12 + c] = permute_bytes(low, high, u32(0x5410)), permute_bytes(low, high, u32(0x7632))
+            to = advance(turned, i64(index) * 16)
+            for k in range(4):
+                store4(to, 4 * k, (turns[4 * k], turns[4 * k + 1], turns[4 * k + 2], turns[4 * k + 3]))
+    return sdpa_turn_values
+
+
+def turn(turned):
+    """The launch."""
+    p = turned.problem
+    *steps, step = p.strides(p.v)
+    words = p.v.alignment % 4 == 0 and step == 1 and all(s % 4 == 0 for s in steps) and p.dv % 4 == 0
+    groups, halves = turned.columns // 4, 2 * turned.blocks
+    count = p.batch * p.kv_heads * halves * groups
+    arguments = (Argument("uint8*", "v"), Argument("uint32*", "workspace"), Argument("uint32*", "workspace", offset=turned.nbytes),
+                 Argument("int32", count), Argument("uint32x3", divisor(groups)), Argument("uint32x3", divisor(halves)),
+                 Argument("uint32x3", divisor(p.kv_heads)), Argument("int64x4", p.strides(p.v)), Argument("int32", p.rows),
+                 Argument("int32", p.keys), *sequence_arguments(p))
+    return Launch(kernel(kind_of(p), p.dv, words), (ceil_div(count, THREADS), 1, 1), (THREADS, 1, 1), arguments, dependent=True)

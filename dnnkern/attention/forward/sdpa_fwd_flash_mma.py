@@ -1,0 +1,267 @@
+"""Tensor cores from Ampere on: a warp 16 rows, scores in registers, and the walk over tiles of keys that `flash_simt` takes.
+
+    q, k -- shared memory (cp.async), matrix loads --> scores (mma.sync) -- exponentials in registers --> 16 bits, as the next product wants
+    them on its left -- v, matrix loads --> sums (mma.sync) --> o
+
+- A thread has parts of two rows of the scores (`_fragments`); no probability passes through shared memory.
+- The next tile of k is under way while exponentials and sums are computed, that of v during the scores. Two barriers a tile of keys; blocks
+  on the same multiprocessor fill each other's gaps.
+- Tiles of keys that no row of the block sees are left out, and masks are applied where some row sees a part. Blocks with the most keys come
+  first.
+
+Every option, packed sequences too; rows of 16 bytes are copied asynchronously, any others element by element.
+"""
+import functools
+from dataclasses import dataclass
+
+from ...device import cuda, device_function, f32, i32, jit, u32
+from ...device.convert import element
+from ...device.cp_async import commit_copies, wait_copies
+from ...device.fastmath import rcp
+from ...device.index import divide_remainder, divisor
+from ...device.vec import advance, shared_address
+from ...dispatch import Algorithm, Note
+from ...host.launch import Argument, Launch
+from ...transform._estimate import LAUNCH, moved_seconds
+from .._flash import LOG2E, blocks_seconds, fits, lines_arguments, make_extent, make_tile, tiles_of
+from .._fragments import (SLACK, is_adjusted, make_absorb, make_adjust, make_drop, make_pack, make_shares, make_store, multiply_rows,
+                          stored_in_pairs)
+from .._halves import Source, left_place, make_loader, make_outer, make_weigh, mma_rate, right_place, source_of, turned_place
+from .._masks import make_exclude, make_hide
+from .._scores import NOTHING, Kind, added_arguments, kind_of, make_terms, number_arguments, sequence_arguments
+
+HALVES = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Of a block: `warps` of 16 rows each; `width` keys at a time; blocks a multiprocessor is to hold."""
+    warps: int
+    width: int
+    blocks: int
+
+    @property
+    def height(self):
+        return 16 * self.warps
+
+    @property
+    def count(self):
+        return 32 * self.warps
+
+
+SHAPES = (Threads(8, 64, 1), Threads(4, 64, 2), Threads(4, 64, 3), Threads(4, 32, 2))
+
+
+@dataclass(frozen=True)
+class Config:
+    """The options, how arrays are read and written, and a shape; whether the window has a left and a right bound, and whether scores are
+    more than scaled products."""
+    kind: Kind
+    q: Source
+    k: Source
+    v: Source
+    threads: Threads
+    left: bool
+    right: bool
+    adjusted: bool
+    lse: bool
+    pairs: bool
+
+    @property
+    def shared(self):
+        """Bytes of the tiles of q, k and v."""
+        t = self.threads
+        return (t.height + t.width) * self.q.pitch + t.width * self.v.pitch
+
+    @property
+    def registers(self):
+        """About how many a thread needs."""
+        t = self.threads
+        return t.width // 2 + t.width // 4 + self.v.width // 2 + 52 + 24 * (self.adjusted or self.kind.dropout or self.kind.mask)
+
+    def __str__(self):
+        return f"{self.threads.height}x{self.threads.width} x{self.threads.blocks}"
+
+
+def supports(problem):
+    """16-bit heads of up to 256 elements."""
+    if problem.dtype not in HALVES:
+        return f"dtype {problem.dtype}; expected float16 or bfloat16"
+    return fits(problem, 64)
+
+
+def configs(problem, device):
+    """Shapes that fit registers and shared memory."""
+    p, found = problem, []
+    sources = [source_of(t, p.strides(t)) for t in (p.q, p.k, p.v)]
+    for t in SHAPES:
+        config = Config(kind_of(p), *sources, t, p.left >= 0, p.right >= 0, is_adjusted(p), p.lse is not None, stored_in_pairs(p, p.o))
+        if (config.shared <= device.shared_per_block and t.blocks * (config.shared + 1024) <= device.shared_per_sm
+                and config.registers <= min(65536 // (t.blocks * t.count), 255)):
+            found.append(config)
+    return found
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """Multiply-adds of whole tiles, and the instructions for exponentials, by how many warps a multiprocessor has."""
+    p, t = problem, config.threads
+    blocks = p.images * p.heads * tiles_of(p, p.rows, t.height)
+    keys = p.pairs * p.heads / max(blocks, 1) / t.height + t.width / 2  # of a block
+    rate = mma_rate(device)
+    issues = 12 + 12 * (bool(config.kind.bias) + config.kind.mask) + 4 * p.alibi + 10 * (p.softcap > 0) + 14 * (p.dropout > 0)  # of a score
+    work = t.height * keys * ((config.q.width + config.v.width) / 0.6 + issues * rate / (128 * device.sms * device.clock_hz))
+    slow = sum(4 * not_wide * s.width for s, not_wide in ((s, not s.wide) for s in (config.k, config.v)))
+    return LAUNCH + max(blocks_seconds(blocks, work + keys * slow * 8, t, config.shared, config.registers, rate, device),
+                        moved_seconds(p.bytes, device))
+
+
+@functools.cache
+def kernel(config):
+    """A tile of rows of one head a block."""
+    kind, t = config.kind, config.threads
+    terms, extent, tile_of = make_terms(kind), make_extent(kind), make_tile(kind.packed, t.height)
+    WIDTH, HEIGHT, THREADS = t.width, t.height, t.count
+    Q_PITCH, V_PITCH, STEPS, E = config.q.pitch, config.v.pitch, config.q.width // 16, config.v.width
+    K_AT = HEIGHT * Q_PITCH
+    V_AT = K_AT + WIDTH * Q_PITCH
+    SCORES, SUMS, WORDS = WIDTH // 2, E // 2, WIDTH // 4
+    PACKED, SINK, WITH_LSE, ADJUSTED, DROPOUT = kind.packed, bool(kind.sink), config.lse, config.adjusted, kind.dropout
+    load_q, load_k, load_v = (make_loader(s, n, THREADS) for s, n in ((config.q, HEIGHT), (config.k, WIDTH), (config.v, WIDTH)))
+    multiply, weigh = make_outer(kind.dtype, STEPS, WIDTH, Q_PITCH), make_weigh(kind.dtype, WIDTH // 16, E, V_PITCH)
+    absorb, hide, shares = make_absorb(WIDTH, WIDTH // 2), make_hide(WIDTH, config.left, config.right), make_shares(SINK)
+    adjust, drop = make_adjust(kind, WIDTH) if ADJUSTED else None, make_drop(WIDTH) if DROPOUT else None
+    exclude, MASK = make_exclude(WIDTH), kind.mask
+    pack, store = make_pack(kind.dtype, WORDS), make_store(kind.dtype, E, config.v.elements, config.pairs)
+    load_sink, landed = element(kind.sink or kind.dtype).load, wait_copies(0)
+
+    @device_function
+    def finish(sums, levels, totals, falls, row, rows, written, of_o, o_strides, lse, lse_at, lse_strides, sink, sink_at, column):
+        """The thread's rows are divided by their sums and stored."""
+        own_score = f32(0)
+        if SINK:
+            own_score = f32(load_sink(sink, sink_at))
+        shares(levels, totals, falls, own_score)
+        for h in range(2):
+            if row + 8 * h >= rows:
+                falls[h], totals[h] = f32(0), f32(NOTHING)
+        store(sums, falls, of_o, o_strides, row, written, column)
+        if WITH_LSE and column == 0:
+            for h in range(2):
+                if row + 8 * h < written:
+                    lse[lse_at + (row + 8 * h) * lse_strides[2]] = totals[h]
+
+    @jit(launch_bounds=(THREADS, t.blocks))
+    def sdpa_fwd_flash_mma(q, k, v, o, lse, sizes, lines, heads_of, tiles, group_of_heads, q_strides, k_strides, v_strides, o_strides,
+                           lse_strides, of_rows, of_keys, row_step, key_step, bias, bias_strides, mask, mask_strides, sink, sink_step,
+                           bounds, scale, softcap, seed, offset, threshold, factor):
+        memory = cuda.shared.array(0, u32)
+        base = shared_address(memory, 0)
+        thread = cuda.threadIdx.x
+        lane, warp = thread & 31, thread >> 5
+        seed = terms.seed_of(seed, offset)
+        rank, place = divide_remainder(cuda.blockIdx.x, lines)
+        image, h = divide_remainder(place, heads_of)
+        g, _ = divide_remainder(h, group_of_heads)
+        batch, all_rows, all_keys = sizes[0], sizes[1], sizes[2]
+
+        # the rows of this block, and the keys that any of them sees
+        b, i0 = tile_of(image, tiles - 1 - rank, of_rows, row_step, batch, all_rows)
+        first_row, rows, first_key, keys = extent(b, (of_rows, of_keys, row_step, key_step), batch, all_rows, all_keys)
+        if PACKED and b == batch:
+            first_key, keys = i32(0), i32(0)
+        written = rows if PACKED else all_rows
+        if i0 >= 0 and i0 < written:
+            first, first_end = terms.span(i0, rows, keys, bounds)
+            last_begin, last = terms.span(min(i0 + HEIGHT, rows) - 1, rows, keys, bounds)
+            if i0 >= rows:
+                last = first
+            if DROPOUT:
+                first = first & -8
+            shift, slope, head = terms.shift(rows, keys), terms.slope(h, i32(heads_of[0])), b * i32(heads_of[0]) + h
+            of_q = advance(q, image * q_strides[0] + h * q_strides[1] + first_row * q_strides[2])
+            of_k = advance(k, image * k_strides[0] + g * k_strides[1] + first_key * k_strides[2])
+            of_v = advance(v, image * v_strides[0] + g * v_strides[1] + first_key * v_strides[2])
+            q_steps, k_steps, v_steps = (q_strides[2], q_strides[3]), (k_strides[2], k_strides[3]), (v_strides[2], v_strides[3])
+            bias_at = image * bias_strides[0] + h * bias_strides[1]
+            mask_at = image * mask_strides[0] + h * mask_strides[1]
+            a = base + u32(warp * 16 * Q_PITCH) + left_place(lane, Q_PITCH)
+            of_keys_at = base + K_AT + right_place(lane, Q_PITCH)
+            of_values_at = base + V_AT + turned_place(lane, V_PITCH)
+            row, column = i0 + warp * 16 + (lane >> 2), (lane & 3) * 2
+            own = row + shift
+            steepness = f32(LOG2E) if ADJUSTED else scale
+            slack = SLACK * rcp(steepness)
+
+            x, sums, words = cuda.local.array(SCORES, f32), cuda.local.array(SUMS, f32), cuda.local.array(WORDS, u32)
+            left, right = cuda.local.array(4, u32), cuda.local.array(4, u32)
+            tops, levels, totals = cuda.local.array(2, f32), cuda.local.array(2, f32), cuda.local.array(2, f32)
+            falls, most = cuda.local.array(2, f32), cuda.local.array(2, f32)
+            for c in range(SUMS):
+                sums[c] = f32(0)
+            for r in range(2):
+                tops[r], levels[r], totals[r] = f32(NOTHING), f32(0), f32(0)
+            if first < last:
+                load_q(base, of_q, i0, rows, q_steps, thread)
+                load_k(base + K_AT, of_k, first, keys, k_steps, thread)
+                commit_copies()
+                landed()
+                cuda.syncthreads()
+                load_v(base + V_AT, of_v, first, keys, v_steps, thread)
+                commit_copies()
+            for at in range(first, last, WIDTH):
+                for c in range(SCORES):
+                    x[c] = f32(0)
+                multiply(x, left, right, a, of_keys_at)
+                landed()
+                cuda.syncthreads()  # v has come, k is free
+                following = at + WIDTH
+                if following < last:
+                    load_k(base + K_AT, of_k, following, keys, k_steps, thread)
+                commit_copies()
+
+                if ADJUSTED:
+                    adjust(x, row, own, at, column, rows - 1, keys - 1, scale, slope, softcap, bias, bias_at, bias_strides)
+                if MASK:
+                    exclude(x, row, i32(at), column, i32(rows - 1), i32(keys - 1), mask, mask_at, mask_strides)
+                if following > first_end or at < last_begin:
+                    hide(x, own, at, column, keys, bounds)
+                if absorb(x, most, tops, levels, totals, falls, steepness, slack):
+                    multiply_rows(sums, E // 8, falls)
+                if DROPOUT:
+                    drop(x, seed, head, row, at, lane, threshold, factor)
+                pack(words, x)
+                weigh(sums, words, right, of_values_at)
+                landed()
+                cuda.syncthreads()  # k has come, v is free
+                if following < last:
+                    load_v(base + V_AT, of_v, following, keys, v_steps, thread)
+                commit_copies()
+
+            of_o = advance(o, image * o_strides[0] + h * o_strides[1] + first_row * o_strides[2])
+            lse_at = image * lse_strides[0] + h * lse_strides[1] + first_row * lse_strides[2]
+            finish(sums, levels, totals, falls, row, rows, written, of_o, o_strides, lse, lse_at, lse_strides, sink,
+                   h * sink_step, column)
+    return sdpa_fwd_flash_mma
+
+
+def build(problem, device, config):
+    """One launch, a block a tile of rows."""
+    p, t = problem, config.threads
+    tiles = tiles_of(p, p.rows, t.height)
+    bounds, scale, *others = number_arguments(p)
+    if not config.adjusted:
+        scale = Argument("float32", p.scale * LOG2E)
+    arguments = (*(Argument("uint16*", name) for name in ("q", "k", "v", "o")), Argument("float32*", "lse" if p.lse else "o"),
+                 Argument("int32x3", (p.batch, p.rows, p.keys)), *lines_arguments(p, p.heads, tiles),
+                 Argument("uint32x3", divisor(p.group)), *(Argument("int64x4", p.strides(x)) for x in (p.q, p.k, p.v, p.o)),
+                 Argument("int64x3", p.lse_strides), *sequence_arguments(p), *added_arguments(p), bounds, scale, *others)
+    return (Launch(kernel(config), (tiles * p.images * p.heads, 1, 1), (t.count, 1, 1), arguments, shared=config.shared),)
+
+
+ALGORITHM = Algorithm(op="sdpa_fwd", name="flash_mma", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
+                      build=build, notes=Note.TENSOR_CORE, arch="sm_80+")

@@ -1,0 +1,162 @@
+"""`flash_wgmma` for 8-bit floats: values are turned first, probabilities are rounded to e4m3, and sums of a tile are added up in float32.
+
+    first launch            v -> blocks of 32 keys, each contiguous along the keys (`_transposed`)
+    producer (one lane)     tile number -> q; k through TMA, turned v by bulk copies, tile by tile of keys from the last to the first
+    consumers (64 rows)     s = q k' (wgmma) -> exponentials in registers -> e4m3, four to a word, as wgmma takes them from there
+                            -> a tile's sums = p v (wgmma) -> sums = sums * what levels fell + a tile's -> divided, to o
+
+- Exponentials are 2**`RAISED` times as large as in `flash_wgmma`, and what their level lags behind stays within e4m3's largest number,
+  448: the largest is 2**7 at least, the least that is not zero 2**-16 of it. Each row's total is that of the unrounded ones.
+- Tensor cores add products of 8-bit floats with some 14 bits, however many there are. So the products of each tile of keys start from zero,
+  and threads add them to the others in float32; that also scales the others where levels have risen, so nothing else has to.
+- As there the products of a tile's probabilities run while the exponentials of the next one are computed, tiles of keys that no row sees
+  are left out, blocks persist, and draw tiles from a counter where those have unlike numbers of keys.
+- v may have any strides: the first launch reads it. What lies behind a sequence's last key is zero there.
+
+Source: FlashAttention-3 (Shah et al., 2024) for the order of keys that spares probabilities an exchange between threads; it turns values in
+the kernel.
+"""
+from dataclasses import dataclass
+
+from ...device import device_function
+from ...device.index import LIMIT, ceil_div
+from ...device.wgmma import make_wgmma, matrix_descriptor
+from ...dispatch import Algorithm, Note
+from ...engine.hopper import ROW
+from ...host.products import FP8
+from .._flash import WIDEST
+from .._fragments import make_pack_bytes, make_single_store, make_store
+from .._wgmma import LAUNCH, Shape, array_map, refusal, tile_seconds
+from . import _collected
+from ._collected import fitting, main_launch
+from ._transposed import BLOCK, Turned, turn
+
+SHAPES = tuple((Shape(*shape), parts) for parts, shapes in (
+    (1, ((3, 96, 48), (3, 64, 32), (2, 192, 96), (2, 128, 48), (2, 96, 48), (2, 64, 32), (1, 128, 48), (1, 64, 32))),
+    (2, ((2, 160, 80), (2, 128, 48), (2, 64, 32), (1, 64, 32))), (4, ((2, 64, 32), (1, 64, 32)))) for shape in shapes)
+PROBABILITIES, HALVES = "float8_e4m3fn", ("float16", "bfloat16")
+RAISED, SLACK = 7.0, 1.75
+"""Levels may lag 2**SLACK behind the largest score: 2**8.75 is 431. More would only spare exchanges between threads: sums are multiplied
+anyway."""
+PART_CYCLES = 100
+"""Of a part of the sums behind the first one, whose products nothing else of the warpgroup hides. Not measured."""
+
+
+@dataclass(frozen=True)
+class Config(_collected.Config):
+    """Of `_collected`, for q and k of bytes and values that are turned."""
+    algorithm, pieces, turned, raised, slack = "flash_wgmma_fp8", 1, True, RAISED, SLACK
+    begins, of_bias, box_columns = BLOCK, 80, ROW
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.shape.width % BLOCK:
+            raise ValueError(f"tile {self.shape}: expected a multiple of {BLOCK} keys")
+        if self.parts > 1 and self.e <= 32 * self.parts:
+            raise ValueError(f"{self.parts} parts of values of {self.e} elements; expected more than {32 * self.parts}")
+
+    @property
+    def steps(self):
+        """Of 32 elements of a row of q and k."""
+        return ceil_div(self.d, 32)
+
+    @property
+    def columns(self):
+        """Of the sums: each part has whole groups of 8."""
+        return ceil_div(self.e, 8 * self.parts) * 8 * self.parts
+
+    @property
+    def words(self):
+        """Four probabilities each."""
+        return self.shape.width // 8
+
+    @property
+    def boxes(self):
+        """Boxes of 128 columns of q and k; values come otherwise."""
+        return ceil_div(self.d, ROW), 0
+
+    @property
+    def q_bytes(self):
+        return self.boxes[0] * self.shape.height * ROW
+
+    @property
+    def stage(self):
+        """Bytes of a tile of k and of one of v."""
+        return self.boxes[0] * self.shape.width * ROW, self.shape.width * self.columns
+
+    @property
+    def of_values(self):
+        return matrix_descriptor(16 * self.columns, 128, 0)
+
+    @property
+    def part_bytes(self):
+        return 16 * self.columns // self.parts
+
+    def make_products(self):
+        """`_collected.Config`."""
+        s, dtype = self.shape, self.kind.dtype
+        q_steps, k_steps = (tuple(step // 4 * (rows * ROW // 16) + step % 4 * 2 for step in range(self.steps))
+                            for rows in (s.height, s.width))
+        of_scores = make_wgmma(s.width, dtype, steps=self.steps, a_step=q_steps, b_step=k_steps)
+        of_sums = make_wgmma(self.columns // self.parts, PROBABILITIES, dtype, steps=s.width // BLOCK, a="registers",
+                             b_step=BLOCK * self.columns // 16)
+
+        @device_function
+        def multiply_k(scores, q, k):
+            of_scores(scores, q, k, 0)
+
+        @device_function
+        def multiply_v(sums, words, v):
+            of_sums(sums, words, v, 0)
+        return multiply_k, multiply_v
+
+    def make_pack(self):
+        """`_collected.Config`."""
+        return make_pack_bytes(PROBABILITIES, self.words)
+
+    def make_store(self):
+        """`_collected.Config`."""
+        return (make_store if self.out in HALVES else make_single_store)(self.out, self.columns, self.e, self.pairs)
+
+
+def supports(problem):
+    """Rows of q and k that TMA can read, any values, not packed."""
+    p = problem
+    reason = refusal(p, FP8, ("q", "k"))
+    if reason:
+        return reason
+    units = Turned(p, WIDEST, max(s.width for s, _ in SHAPES)).nbytes // 64
+    return None if units < LIMIT else f"{units} pieces of v to turn; expected fewer than 2**31"
+
+
+def configs(problem, device):
+    """Shapes whose fragments fit registers and whose rings fit shared memory."""
+    return fitting(Config, SHAPES, problem, device)
+
+
+def turned_of(problem, config):
+    """How the values lie in the workspace."""
+    return Turned(problem, config.columns, config.shape.width)
+
+
+def workspace(problem, device, config):
+    """The turned values, and the number of the next tile."""
+    return turned_of(problem, config).nbytes + 16
+
+
+def estimate(problem, device, config):
+    """Steps of the busiest block, after v has been read and written; a step as with 16 bits, but for the instructions that add up sums."""
+    moved, collected = problem.v.nbytes + turned_of(problem, config).nbytes, config.shape.height * config.columns / 128
+    more = collected + PART_CYCLES * (config.parts - 1)
+    return LAUNCH + moved / (0.8 * device.bandwidth) + tile_seconds(problem, config, device, itemsize=1, more=more)
+
+
+def build(problem, device, config):
+    """The launch that turns v, and that of the kernel."""
+    p, s, turned = problem, config.shape, turned_of(problem, config)
+    q = array_map(p, "q", p.q, s.height)
+    return turn(turned), main_launch(p, config, device, (q, array_map(p, "k", p.k, s.width), q), turned.steps, turned.nbytes)
+
+
+ALGORITHM = Algorithm(op="sdpa_fwd", name="flash_wgmma_fp8", supports=supports, workspace=workspace, configs=configs, estimate=estimate,
+                      build=build, notes=Note.TENSOR_CORE, arch="sm_90a")

@@ -1,0 +1,419 @@
+"""Depthwise convolutions at the speed of memory: a window of the image slides over a tile of the result in registers.
+
+Each channel has filters of its own, so there is nothing for tensor cores, a few multiply-adds an element, and all that counts is to read
+and write each element once, and to spend few instructions on it. Two data paths:
+
+- By rows (`rows`): channels last, two dimensions, sm_90+. TMA brings row after row into a ring in shared memory, with zeros
+  where the padding is; a thread owns four channels of a strip of pixels and slides down the image, so it converts each element once and
+  adds it to all rows of outputs that it meets. Many rows are under way at no cost in registers.
+- By tiles (`backward_data`): everything else. Channels last, a thread owns up to 16 bytes of neighbouring channels and a tile of pixels;
+  the filters of a block's channels wait in shared memory. Channels first, a thread owns a tile of one channel, and a load is 16 bytes of a
+  row. It walks down the rows of its window, issues the loads of the next row before the arithmetic of this one, and adds each row to all
+  outputs that it meets. Neighbouring threads have neighbouring tiles, whose overlap the L1 serves. Tiles of large filters have one row, and
+  the kernel loops over the filter's rows: unrolled, they would take the compiler minutes.
+
+The gradient of x is the same computation with other taps: which pairs of output and tap meet at a source element is a table that the
+compiler unrolls, for any stride and dilation. The gradient of the filter walks over the same windows and keeps a sum a tap instead; blocks
+leave partial sums in the workspace, and a second launch adds them in a fixed order.
+
+Where rows are not aligned, loads are narrower; several filters a channel (a multiplier) are read one element at a time.
+"""
+from dataclasses import dataclass
+
+from ...device.groups import access_words
+from ...device.index import ceil_div, divisor
+from ...dispatch import Algorithm
+from ...host.dtypes import ITEMSIZE
+from ...host.launch import Argument, Launch
+from .._taps import Axis, make_axis, roles
+from .backward_data import Body, channels_kernel, planes_kernel
+from .backward_filter import ELEMENTS, SUMMERS, channels_sums_kernel, planes_sums_kernel, total_kernel
+from .rows_plan import RowsConfig, rest, row_configs, row_estimate, row_launch, row_sums_launch, row_workspace
+
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+MOST_TAPS, MOST_SHARED = 32, 40 * 1024
+UNROLLED = 300, 1000  # multiply-adds of a tile that are unrolled, of planes and of channels: the compiler's time grows with their square
+THREADS = 128
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a thread's tile is cut.
+
+    Attributes
+    ----------
+    channels : int
+        1: a load is `vector` channels of a pixel; 0: `vector` pixels of a channel.
+    vector : int
+    th, tw : int
+        Pixels of a tile. With one row, the kernel loops over the filter's rows instead of unrolling them.
+    blocks : int
+        A multiprocessor is meant to hold.
+    """
+    channels: int
+    vector: int
+    th: int
+    tw: int
+    blocks: int
+
+    def __str__(self):
+        return f"{'nhwc' if self.channels else 'nchw'} v{self.vector} {self.th}x{self.tw} b{self.blocks}"
+
+
+def supports(problem):
+    """One channel a group, and extents that 32-bit counters reach."""
+    p = problem
+    if p.c_group != 1:
+        return f"groups of {p.c_group} channels; depthwise convolutions have one"
+    if p.dtype not in FLOATS or p.w.dtype != p.dtype:
+        return f"{p.dtype} x {p.w.dtype}; it computes with {', '.join(FLOATS)}"
+    if p.filter[2] > MOST_TAPS:
+        return f"{p.filter[2]} taps along w; the unrolled loop has {MOST_TAPS} at most"
+    if not (p.x.size and p.y.size and p.w.size):
+        return "an operand is empty"
+    _, _, t, r, s = p.w_strides
+    if p.filter[0] > 1 and t != p.filter[1] * p.filter[2] * s or p.filter[1] > 1 and r != p.filter[2] * s:
+        return f"the filter's taps are not evenly spaced: strides {t}, {r}, {s}"
+    _, source_strides, source, _, result_strides, result = roles(p)
+    planes = [(source_strides, source), (result_strides, result), (p.residual_strides, result)]
+    reach = max(abs(strides[3]) * (sizes[1] + 64) + abs(strides[4]) * (sizes[2] + 64) for strides, sizes in planes)
+    if max(reach, p.k * abs(p.w_strides[0]) + p.taps * abs(s), p.taps * p.k, abs(p.bias_stride) * max(p.c, p.k)) >= 2 ** 31:
+        return f"a plane or the filter reaches over {max(reach, p.w.size)} elements; counters end at 2**31"
+    if max(p.dilations) * max(p.filter) + max(p.pads_before) >= 2 ** 20:
+        return f"dilation {max(p.dilations)}, padding {max(p.pads_before)}; the unrolled window ends at 2**20"
+    if not (filter_configs if p.op == "conv_bwd_filter" else configs)(p, None):
+        return (f"{p.filter[1]}x{p.filter[2]} taps, dilation {p.dilations[1]}x{p.dilations[2]}, stride {p.strides[1]}x{p.strides[2]} and "
+                f"{p.output.size} results: no tile fits the registers and 2**31 tiles")
+    return None
+
+
+def _axes(p, config):
+    """(rows, columns, dynamic, shift of rows, shift of columns) of the window."""
+    backward = int(p.op == "conv_bwd_data")
+    r, s = p.filter[1:]
+    dynamic = int(config.th == 1 and r > 1)
+    rows, shift_h = Axis(1, 1, 1, 0, 0, 1), 0
+    if not dynamic:
+        rows, shift_h = make_axis(r, p.strides[1], p.dilations[1], p.pads_before[1], backward, config.th)
+    columns, shift_w = make_axis(s, p.strides[2], p.dilations[2], p.pads_before[2], backward, config.tw,
+                                 1 if config.channels else config.vector)
+    return rows, columns, dynamic, shift_h, shift_w
+
+
+def _vectors(p):
+    """Vector lengths for each way to load: channels of a pixel, and pixels of a channel."""
+    source, strides, extents, _, _, _ = roles(p)
+    most = 16 // source.itemsize
+    last, first = [], []
+    v = most
+    while v > 1:
+        if p.k == p.c and strides[1] == 1 and p.c % v == 0 and access_words(source, v, rest(strides, True)):
+            last.append(v)
+        if strides[4] == 1 and extents[2] % v == 0 and access_words(source, v, rest(strides, False)):
+            first.append(v)
+        v //= 2
+    return last, first
+
+
+def _put(p, config):
+    """Elements of the result that are stored together."""
+    _, _, _, result, strides, extents = roles(p)
+    if config.channels:
+        return config.vector
+    put = min(config.tw, 16 // result.itemsize)
+    while put > 1 and (strides[4] != 1 or config.tw % put or extents[2] % put
+                       or not access_words(result, put, rest(strides, False))):
+        put -= 1
+    return put
+
+
+def configs(problem, device):
+    """By rows where TMA can, then tiles of one to four rows; wide loads first."""
+    p = problem
+    depth, height, width = roles(p)[5]
+    backward = p.op == "conv_bwd_data"
+    step_h, step_w = (p.strides[1], p.strides[2]) if backward else (1, 1)
+    last, first = _vectors(p)
+    found = []
+
+    def add(channels, vector, th, tw):
+        config = Config(channels, vector, th, tw, 1)
+        rows, columns, dynamic, _, _ = _axes(p, config)
+        work = th * tw * columns.taps * rows.taps * (vector if channels else 1)
+        size = 2 if p.dtype == "float64" else 1
+        across = vector if channels else 1
+        registers = size * across * (th * tw + columns.taps) + size * columns.groups * vector
+        registers += 0 if channels else size * rows.taps * columns.taps
+        registers += 2 * columns.groups * max(1, vector * p.x.itemsize // 4) + 24 * (p.dilations[2] > 1)
+        tiles = p.n * p.c * p.k_group * depth * ceil_div(height, th) * ceil_div(width, tw)
+        fits = work <= UNROLLED[channels] and registers <= 190 and columns.groups <= 62 and rows.groups <= 40 and tiles < 2 ** 31 - 2 ** 20
+        if fits and (channels, vector, th, tw) not in {(c.channels, c.vector, c.th, c.tw) for c in found}:
+            found.append(Config(channels, vector, th, tw, max(1, min(8, 512 // (registers + 56)))))
+
+    for vector in last[:2]:
+        for th, tw in ((4, 4), (2, 4), (2, 2), (1, 4), (1, 2)):
+            if th == 1 or th < 2 * height:
+                add(1, vector, ceil_div(th, step_h) * step_h if th > 1 else 1, ceil_div(tw, step_w) * step_w)
+    for vector in first[:1] or ([] if found else [1]):
+        wide = (4, vector), (2, 2 * vector), (2, vector), (1, 2 * vector), (1, vector)
+        for th, tw in wide if vector > 1 else ((4, 4), (2, 2), (1, 2), (1, 1)):
+            if th > 1 and (th >= 2 * height or (th, tw) == (2, vector) and found):
+                continue
+            if not backward and tw * p.strides[2] % vector == 0:
+                add(0, vector, th, tw)
+            elif backward:
+                add(0, vector, ceil_div(th, step_h) * step_h if th > 1 else 1, ceil_div(tw, step_w * vector) * step_w * vector)
+    if not found:
+        add(0, 1, 1, step_w)
+    return row_configs(p, device) + found
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def _latency(config):
+    """By how much few warps, which hide less of each other's latency, lengthen arithmetic."""
+    return (4 / min(4, config.blocks)) ** 0.5 if config.channels else 1.0
+
+
+def estimate(problem, device, config):
+    """Bytes at a rate that narrow accesses lower, or loads served by the L1, or arithmetic and conversions; launches."""
+    if isinstance(config, RowsConfig):
+        return row_estimate(problem, device, config)
+    p = problem
+    source, _, _, result, _, extents = roles(p)
+    rows, columns, dynamic, _, _ = _axes(p, config)
+    across = config.vector if config.channels else 1
+    tiles = p.n * (p.c if p.op == "conv_bwd_data" else p.k) * extents[0] * ceil_div(extents[1], config.th) * ceil_div(extents[2], config.tw)
+    threads = tiles / across
+    size = 2 if p.dtype == "float64" else 1
+    depth = p.filter[0] * (p.filter[1] if dynamic else 1)
+    loads = threads * depth * rows.loads * columns.loads
+    lanes = 128 * device.sms * device.clock_hz
+    products = config.th * config.tw * rows.taps * columns.taps * across * size
+    products /= rows.stride * columns.stride if columns.backward else 1
+    steps = threads * (60 + depth * (products + rows.loads * columns.loads * (8 + config.vector) + rows.taps * columns.taps * across))
+    l1 = loads * max(4, config.vector * source.itemsize) / (100 * device.sms * device.clock_hz)
+    halo = 1 + 0.12 * (p.filter[1] - 1) / max(1, config.th) if not dynamic else 1.2
+    narrow = 1.0 if config.vector * source.itemsize == 16 else 0.9 if config.vector * source.itemsize == 8 else 0.6
+    memory = (p.bytes + (halo - 1) * source.nbytes) / ((0.54 if config.channels else 0.88 * narrow) * device.bandwidth)
+    return 5e-6 + max(memory, l1, 1.3 * _latency(config) * steps / lanes)
+
+
+def _int(value):
+    return Argument("int32", value)
+
+
+def build(problem, device, config):
+    """One launch."""
+    if isinstance(config, RowsConfig):
+        return (row_launch(problem, device, config),)
+    p = problem
+    source, source_strides, source_sizes, result, result_strides, result_sizes = roles(p)
+    backward = int(p.op == "conv_bwd_data")
+    names = ("y", "x") if backward else ("x", "y")
+    rows, columns, dynamic, shift_h, shift_w = _axes(p, config)
+    put = _put(p, config)
+    steps, result_steps = rest(source_strides, config.channels), rest(result_strides, config.channels)
+    words = access_words(source, config.vector, steps) if config.vector > 1 else 0
+    along = 1 if config.channels else 4
+    put_words = access_words(result, put, result_steps) if put > 1 and result_strides[along] == 1 else 0
+    residual_words = 0
+    if p.residual and put > 1 and p.residual_strides[along] == 1:
+        residual_words = access_words(p.residual, put, rest(p.residual_strides, config.channels))
+    across = _across(p, config) if config.channels else 1
+    body = Body(p.dtype, p.w.dtype, rows, columns, dynamic, p.strides[0], p.strides[1], backward, int(p.flip), config.vector, put, words,
+                put_words, residual_words, source_strides[4], result_strides[4], p.residual_strides[4], across, p.k_group, p.epilogue,
+                THREADS, config.blocks)
+    tiles_w, tiles_h = ceil_div(result_sizes[2], config.tw), ceil_div(result_sizes[1], config.th)
+    window = (p.pads_before[0], p.dilations[0], p.pads_before[1], p.dilations[1], shift_h, shift_w)
+    n, c, d, h, w = source_strides
+    rn, rc, rd, rh, rw = result_strides
+    en, ec, ed, eh, ew = p.residual_strides
+    channels = p.c if backward else p.k
+    tiles = p.n * result_sizes[0] * tiles_h * tiles_w
+    taps = (Argument("uint32x3", divisor(p.taps)),) if config.channels else ()
+    common = (p.pointer(names[0]), p.pointer("w"), p.pointer(names[1]), p.pointer("residual"), p.pointer("bias"))
+    sizes = (_int(p.filter[0]), _int(p.filter[1]), *taps, Argument("int32x6", window), Argument("int32x3", source_sizes),
+             Argument("int32x3", result_sizes), Argument("int64x4", (n, d, h, w)), Argument("int64x4", (rn, rd, rh, rw)),
+             Argument("int64x4", (en, ed, eh, ew)))
+    tail = (Argument("int32", p.bias_stride), Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"),
+            Argument("int32", p.w_strides[0]), Argument("int32", p.w_strides[4] if p.taps > 1 else 1))
+    grids = Argument("uint32x3", divisor(tiles_w)), Argument("uint32x3", divisor(tiles_h)), Argument("uint32x3", divisor(result_sizes[0]))
+    if config.channels:
+        parts = ceil_div(p.c, across * config.vector)
+        lanes = THREADS // across
+        rounds = max(1, min(4, tiles * parts // (lanes * 6 * config.blocks * device.sms)))
+        arguments = (*common, _int(tiles), _int(rounds), Argument("uint32x3", divisor(parts)), *grids, _int(channels), *sizes, *tail)
+        return (Launch(channels_kernel(body, p.taps), (ceil_div(tiles, lanes * rounds) * parts, 1, 1), (THREADS, 1, 1), arguments),)
+    total = tiles * channels
+    first = int(rw == 1 or abs(rw) <= abs(rc))
+    arguments = (*common, _int(total), _int(first), *grids, Argument("uint32x3", divisor(channels)), *sizes,
+                 Argument("int64x3", (c, rc, ec)), *tail)
+    return (Launch(planes_kernel(body), (ceil_div(total, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+def _across(p, config):
+    """Groups of channels in a block: all if they are few, else a divisor of their number; as the filters fit into shared memory."""
+    groups = p.c // config.vector
+    most = min(32, MOST_SHARED // (p.taps * config.vector * (8 if p.dtype == "float64" else 4)))
+    if groups <= most:
+        return groups
+    return max((a for a in range(1, most + 1) if groups % a == 0 and (a >= 4 or most < 4)), default=max(1, min(8, most)))
+
+
+# ---- the filter's gradient
+
+SUMS = 80  # registers for the sums of a thread
+
+
+def _filter_rows(p, config):
+    """Rows of the filter whose sums fit into a thread's registers."""
+    each = p.filter[2] * (config.vector if config.channels else 1)
+    size = 2 if p.dtype == "float64" else 1
+    return max(1, min(p.filter[1], SUMS // (each * size), UNROLLED[config.channels] // (each * config.th * config.tw)))
+
+
+def _filter_axes(p, config):
+    rows, shift_h = make_axis(_filter_rows(p, config), p.strides[1], p.dilations[1], p.pads_before[1], 0, config.th)
+    columns, shift_w = make_axis(p.filter[2], p.strides[2], p.dilations[2], p.pads_before[2], 0, config.tw,
+                                 1 if config.channels else config.vector)
+    return rows, columns, shift_h, shift_w
+
+
+def _filter_put(p, config):
+    """Elements of dy that are loaded together."""
+    if config.channels:
+        return config.vector
+    put = min(config.tw, 16 // p.y.itemsize)
+    while put > 1 and (p.y_strides[4] != 1 or config.tw % put or p.out[2] % put or not access_words(p.y, put, rest(p.y_strides, False))):
+        put -= 1
+    return put
+
+
+def filter_configs(problem, device):
+    """By rows where TMA can, then tiles of one to four rows; wide loads first."""
+    p, size = problem, 2 if problem.dtype == "float64" else 1
+    last, first = _vectors(p)
+    last = [v for v in last if p.y_strides[1] == 1 and access_words(p.y, v, rest(p.y_strides, True))]
+    found = []
+
+    def add(channels, vector, th, tw):
+        config = Config(channels, vector, th, tw, 1)
+        rows, columns, _, _ = _filter_axes(p, config)
+        across = vector if channels else 1
+        work = th * tw * columns.taps * rows.taps * across
+        registers = size * (across * (th * tw + rows.taps * columns.taps) + columns.groups * vector)
+        registers += 2 * columns.groups * max(1, vector * p.x.itemsize // 4) + 24 * (p.dilations[2] > 1)
+        fits = work <= UNROLLED[channels] and registers <= 190 and rows.groups <= 40 and size * across * columns.taps <= SUMS
+        if fits and columns.groups <= 62:
+            found.append(Config(channels, vector, th, tw, max(1, min(8, 512 // (registers + 24)))))
+
+    for vector in last[:2] + last[2:] * (not last[:2]):
+        for th, tw in ((2, 4), (2, 2), (1, 4), (1, 2)):
+            add(1, vector, th, tw)
+    for vector in first[:1] or ([] if found else [1]):
+        for th, tw in ((4, vector), (2, 2 * vector), (1, 2 * vector), (1, vector)) if vector > 1 else ((2, 4), (2, 2), (1, 2)):
+            if tw * p.strides[2] % vector == 0 and (th == 1 or th < 2 * p.out[1]):
+                add(0, vector, th, tw)
+    if not found:
+        add(0, 1, 1, 1)
+    return row_configs(p, device) + found
+
+
+def _division(p, device, config):
+    """(groups of channels in a block, blocks for all channels, slabs of the filter, tiles, splits)."""
+    across = _across(p, config) if config.channels else 1
+    parts = ceil_div(p.c, across * config.vector) if config.channels else p.k
+    slabs = p.filter[0] * ceil_div(p.filter[1], _filter_rows(p, config))
+    tiles = p.n * p.out[0] * ceil_div(p.out[1], config.th) * ceil_div(p.out[2], config.tw)
+    lanes = THREADS // across if config.channels else THREADS
+    splits = min(ceil_div(tiles, 2 * lanes), ceil_div(config.blocks * device.sms, parts * slabs))
+    return across, parts, slabs, tiles, max(1, splits)
+
+
+def filter_workspace(problem, device, config):
+    """The partial sums of all splits."""
+    if isinstance(config, RowsConfig):
+        return row_workspace(problem, device, config)
+    return _division(problem, device, config)[-1] * problem.k * problem.taps * ITEMSIZE[problem.compute]
+
+
+def filter_estimate(problem, device, config):
+    """Bytes at a rate that narrow accesses lower, or the arithmetic, over the multiprocessors that have blocks; two launches."""
+    if isinstance(config, RowsConfig):
+        return row_estimate(problem, device, config)
+    p = problem
+    rows, columns, _, _ = _filter_axes(p, config)
+    _, parts, slabs, tiles, splits = _division(p, device, config)
+    across = config.vector if config.channels else 1
+    threads = tiles * p.k / across * slabs
+    size = 2 if p.dtype == "float64" else 1
+    steps = threads * (50 + config.th * config.tw * rows.taps * columns.taps * across * size
+                       + (rows.loads * columns.loads + config.th * config.tw / (1 if config.channels else max(1, config.vector)))
+                       * (8 + config.vector))
+    narrow = 1.0 if config.vector * p.x.itemsize == 16 else 0.9 if config.vector * p.x.itemsize == 8 else 0.6
+    if not config.channels and p.x_strides[4] != 1:
+        narrow /= 4
+    busy = min(1.0, parts * slabs * splits / (device.sms * config.blocks))
+    bytes_ = p.bytes * (1 + 0.3 * (slabs - 1))
+    if config.channels:  # what is under way at a time, and is read again by neighbours, is what bounds it
+        memory = bytes_ * (0.4 + 0.2 * rows.loads * columns.loads / (config.th * config.tw)) / (0.7 * busy * device.bandwidth)
+    else:
+        memory = bytes_ / (0.85 * narrow * busy * device.bandwidth)
+    sums = 2.5e-6 + splits * p.k * p.taps * 8 / device.bandwidth + splits / SUMMERS * 2e-7
+    return 5e-6 + sums + max(memory, 1.3 * _latency(config) * steps / (128 * device.sms * busy * device.clock_hz))
+
+
+def filter_build(problem, device, config):
+    """The sums of blocks, and of those."""
+    if isinstance(config, RowsConfig):
+        splits, first = row_sums_launch(problem, device, config)
+    else:
+        splits, first = _sums_launch(problem, device, config)
+    return first, _total_launch(problem, splits, isinstance(config, RowsConfig))
+
+
+def _sums_launch(p, device, config):
+    """(splits, the launch of the sums of blocks)."""
+    rows, columns, shift_h, shift_w = _filter_axes(p, config)
+    across, parts, slabs, tiles, splits = _division(p, device, config)
+    put = _filter_put(p, config)
+    words = access_words(p.x, config.vector, rest(p.x_strides, config.channels)) if config.vector > 1 else 0
+    put_words = access_words(p.y, put, rest(p.y_strides, config.channels)) if put > 1 else 0
+    body = Body(p.dtype, p.dtype, rows, columns, 0, p.strides[0], p.strides[1], 0, int(p.flip), config.vector, put, words, put_words, 0,
+                p.x_strides[4], p.y_strides[4], 0, across, p.k_group, p.epilogue, THREADS, config.blocks)
+    tiles_w, tiles_h = ceil_div(p.out[2], config.tw), ceil_div(p.out[1], config.th)
+    n, c, d, h, _ = p.x_strides
+    yn, yk, yo, yp, _ = p.y_strides
+    partial = Argument(f"{p.compute}*", "workspace")
+    head = (p.pointer("x"), p.pointer("y"), partial, _int(tiles), _int(splits), Argument("uint32x3", divisor(parts)),
+            Argument("uint32x3", divisor(slabs)), Argument("uint32x3", divisor(slabs // p.filter[0])),
+            *(Argument("uint32x3", divisor(v)) for v in (tiles_w, tiles_h, p.out[0])))
+    tail = (_int(p.k * p.taps), Argument("int32x2", (p.taps, p.filter[1] * p.filter[2])),
+            Argument("int32x6", (p.pads_before[0], p.dilations[0], p.pads_before[1], p.dilations[1], shift_h, shift_w)),
+            Argument("int32x3", p.image), Argument("int32x3", p.out), Argument("int64x3", (n, d, h)), Argument("int64x3", (yn, yo, yp)))
+    if config.channels:
+        first = Launch(channels_sums_kernel(body), (parts * slabs * splits, 1, 1), (THREADS, 1, 1), (*head, _int(p.c), *tail))
+    else:
+        first = Launch(planes_sums_kernel(body), (parts * slabs * splits, 1, 1), (THREADS, 1, 1),
+                       (*head, *tail, Argument("int64x2", (c, yk))))
+    return splits, first
+
+
+def _total_launch(p, splits, dependent):
+    """The launch that adds them; `dependent`: behind one that lets it begin early."""
+    arguments = (Argument(f"{p.compute}*", "workspace"), p.pointer("w"), _int(p.k * p.taps), _int(splits),
+                 Argument("uint32x3", divisor(p.taps)), _int(p.w_strides[0]), _int(p.w_strides[4] if p.taps > 1 else 1),
+                 Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"))
+    summers = min(SUMMERS, splits)
+    return Launch(total_kernel(p.epilogue, summers, dependent), (ceil_div(p.k * p.taps, ELEMENTS), 1, 1), (ELEMENTS * summers, 1, 1),
+                  arguments, dependent=dependent)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="depthwise", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             configs=configs) for op in ("conv_fwd", "conv_bwd_data"))
+ALGORITHMS += (Algorithm(op="conv_bwd_filter", name="depthwise", supports=supports, workspace=filter_workspace, estimate=filter_estimate,
+                         build=filter_build, configs=filter_configs),)

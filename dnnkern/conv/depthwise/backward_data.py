@@ -1,0 +1,352 @@
+"""Kernels of depthwise convolutions that compute y, or dx: a window of the source slides over a tile of the result in registers.
+
+`source` is x and `result` y in the forward direction, dy and dx in the backward one. A thread computes th x tw pixels: of `vector`
+neighbouring channels (`channels_kernel`, channels last), or of one channel (`planes_kernel`, channels first, `vector` neighbouring source
+pixels a load). It walks over the rows of its window, the loads of a row issued before the arithmetic of the one above, and adds each row to
+all outputs that it meets: a source element is read once a thread.
+"""
+import functools
+from dataclasses import dataclass
+
+from ...device import cuda, device_function, i32, i64, jit, u32
+from ...device.convert import element
+from ...device.epilogue import EpilogueSpec
+from ...device.groups import make_reader, scalar_of
+from ...device.index import divide_remainder
+from ...device.unroll import unrolled
+from ...device.vec import advance, load_shared_2f32, load_shared_2f64, load_shared_4f32, shared_address
+from .._taps import Axis, make_meet, make_source
+from .._vectors import make_biases, make_finish
+
+
+@dataclass(frozen=True)
+class Body:
+    """What the kernels are compiled for.
+
+    `rows` and `columns` are the axes h and w of the window. Where `dynamic`, the tile has one row and the kernel loops over the filter's
+    rows: `rows` then has a single tap, and `stride_h`, `stride_d` and `backward` say where a row lies. `words`, `put_words` and
+    `residual_words` are the accesses of source, result and residual, `source_step`, `result_step` and `residual_step` their elements from
+    one pixel of a row to the next, which so become constants in the addresses; `put` elements of the result are stored together, `across`
+    groups of channels lie in a block.
+    """
+    dtype: str
+    dtype_w: str
+    rows: Axis
+    columns: Axis
+    dynamic: int
+    stride_d: int
+    stride_h: int
+    backward: int
+    flip: int
+    vector: int
+    put: int
+    words: int
+    put_words: int
+    residual_words: int
+    source_step: int
+    result_step: int
+    residual_step: int
+    across: int
+    multiplier: int
+    epilogue: EpilogueSpec
+    threads: int = 128
+    blocks: int = 4
+
+    @property
+    def part(self):
+        """Channels of a group that one access of shared memory reads."""
+        return min(self.vector, 2 if self.dtype == "float64" else 4)
+
+
+def make_window(body, per_pixel, gradient=False):
+    """(Raw, length, add_window): the walk over a window's rows, adding each to the accumulators that it meets.
+
+    With `per_pixel` a load is `vector` channels of a pixel, and the taps are read from shared memory, 16 bytes of channels at a time; else
+    `vector` pixels of a channel, and `taps` is a local array. With `gradient` taps and outputs change places: `taps` holds the tile's
+    pixels of dy, and a sum a tap is kept. ``raw`` is a local array of `length` `Raw`.
+    """
+    V, dtype = body.vector, body.dtype
+    T, double = scalar_of(dtype), dtype == "float64"
+    rows, columns = body.rows, body.columns
+    R, S, TH = rows.taps, columns.taps, rows.tile
+    AH, BH, CH, EH = rows.law
+    H0, NH, NW, USED_H, USED = rows.first, rows.groups, columns.groups, rows.used, columns.used
+    STEP, Mask = 1 if per_pixel else V, i32 if NW <= 30 else i64
+    PITCH = STEP * body.source_step
+    Raw, length, fetch, unpack = make_reader(dtype, V, body.words)
+    ROW, VALUES, ACROSS = NW * length, NW * V, V if per_pixel else 1
+    PART = body.part
+    PLANE, TAP, ITEM = body.across * PART, body.across * V, 8 if double else 4
+    SHARED, PARTS = S * V if per_pixel else 1, V // PART if per_pixel else 1
+    load_shared = load_shared_2f64 if double else load_shared_4f32 if PART == 4 else load_shared_2f32
+
+    @device_function
+    def fetch_row(raw, half, source, row, row_stride, height, columns_in):
+        inside = 0 <= row and row < height
+        mask = columns_in if inside else Mask(0)
+        p = advance(source, row * row_stride)
+        for g in range(NW):
+            if (USED >> g) & 1:
+                fetch(raw, half * ROW + g * length, p, g * PITCH, i32(Mask(mask & Mask(1 << g)) != Mask(0)))
+
+    @device_function
+    def read_taps(kept, at):
+        for s in range(S):
+            for h in range(PARTS):
+                place = at + u32((s * TAP + h * PLANE) * ITEM)
+                if PART == 4:
+                    k = s * V + h * 4
+                    kept[k], kept[k + 1], kept[k + 2], kept[k + 3] = load_shared(place)
+                else:
+                    k = s * V + h * 2
+                    kept[k], kept[k + 1] = load_shared(place)
+
+    meet_all = make_meet(columns, ACROSS, gradient)
+
+    @device_function
+    def line(j, s):
+        acc, values, taps, i = s
+        total = EH * (i + H0) - AH * j - CH
+        if total % BH == 0:
+            r = total // BH
+            if 0 <= r and r < R:
+                if per_pixel and not gradient:
+                    kept = cuda.local.array(SHARED, T)
+                    read_taps(kept, taps + u32(r * (S * TAP * ITEM)))
+                    meet_all(0, (acc, values, kept, j, i32(0)))
+                else:
+                    meet_all(0, (acc, values, taps, j, r * S))
+    lines = unrolled(TH, line)
+
+    @device_function
+    def step(i, s):
+        acc, raw, taps, source, row, row_stride, height, columns_in = s
+        if i + 1 < NH and (USED_H >> (i + 1)) & 1:
+            fetch_row(raw, (i + 1) & 1, source, row + i + 1, row_stride, height, columns_in)
+        if (USED_H >> i) & 1:
+            values = cuda.local.array(VALUES, T)
+            for g in range(NW):
+                if (USED >> g) & 1:
+                    unpack(values, g * V, raw, (i & 1) * ROW + g * length)
+            lines(0, (acc, values, taps, i))
+    steps = unrolled(NH, step)
+
+    @device_function
+    def add_window(acc, raw, taps, source, row, row_stride, height, columns_in):
+        fetch_row(raw, 0, source, row, row_stride, height, columns_in)
+        steps(0, (acc, raw, taps, source, row, row_stride, height, columns_in))
+
+    return Raw, 2 * ROW, add_window
+
+
+@functools.cache
+def make_columns_inside(columns, step):
+    """Device function ``columns_inside(first, width)``: bit g tells that group g of a window which begins at `first` lies in the image."""
+    NW, USED = columns.groups, columns.used
+    Mask = i32 if NW <= 30 else i64
+
+    @device_function
+    def columns_inside(first, width):
+        mask = Mask(0)
+        for g in range(NW):
+            c = first + g * step
+            if (USED >> g) & 1 and 0 <= c and c < width:
+                mask = Mask(mask | Mask(1 << g))
+        return mask
+    return columns_inside
+
+
+@functools.cache
+def make_filters(body):
+    """Device function ``load_filters(filters, w, first, channels, taps, w_stride, tap_stride)``: the filters of a block's channels into
+    shared memory, as [tap][part of a group][group][channel]: neighbouring threads then read neighbouring 16 bytes."""
+    V, PART, THREADS, flip = body.vector, body.part, body.threads, body.flip
+    PLANE, CHANNELS = body.across * PART, body.across * V
+    T, load = scalar_of(body.dtype), element(body.dtype_w).load
+
+    @device_function
+    def load_filters(filters, w, first, channels, taps, w_stride, tap_stride):
+        held = cuda.local.array(4, T)
+        total = i32(taps[0]) * CHANNELS
+        for start in range(cuda.threadIdx.x, total, 4 * THREADS):
+            for u in range(4):
+                channel, tap = divide_remainder(start + u * THREADS, taps)
+                held[u] = T(0)
+                if start + u * THREADS < total and first + channel < channels:
+                    held[u] = T(load(w, (first + channel) * w_stride + tap * tap_stride))
+            for u in range(4):
+                if start + u * THREADS < total:
+                    channel, tap = divide_remainder(start + u * THREADS, taps)
+                    if flip:
+                        tap = i32(i32(taps[0]) - 1 - tap)
+                    g = i32(u32(channel) // V)
+                    v = channel - g * V
+                    half = i32(u32(v) // PART)
+                    filters[tap * CHANNELS + half * PLANE + g * PART + (v - half * PART)] = held[u]
+    return load_filters
+
+
+def _make_outputs(body, put, finish):
+    """Device function that ends a tile: `put` elements of each store, those outside the result left out."""
+    TW, ACROSS, STEP, STEP_E = body.columns.tile, 1 if put[1] else body.vector, body.result_step, body.residual_step
+    GROUP = put[0] if put[1] else 1
+    EACH = GROUP * ACROSS
+
+    @device_function
+    def output(k, s):
+        acc, result, biases, alpha, beta, residual, row, column, height, width, row_stride, residual_stride = s
+        j, i = k * GROUP // TW, k * GROUP % TW
+        if row + j < height and column + i < width:
+            finish(acc, k * EACH, advance(result, j * row_stride), i * STEP, biases, alpha, beta,
+                   advance(residual, j * residual_stride), i * STEP_E)
+    return unrolled(body.rows.tile * TW // GROUP, output)
+
+
+@functools.cache
+def channels_kernel(body, most_taps):
+    """Channels last: a block has `across` groups of channels of neighbouring tiles, `rounds` times as many as its threads."""
+    V, ACROSS, THREADS, BLOCKS = body.vector, body.across, body.threads, body.blocks
+    T, Bias = scalar_of(body.dtype), scalar_of("float64" if body.epilogue.compute == "float64" else "float32")
+    rows, columns, DYNAMIC = body.rows, body.columns, body.dynamic
+    R, S, TH, TW = rows.taps, columns.taps, rows.tile, columns.tile
+    NUM_H, DEN_H = rows.advance
+    NUM_W, DEN_W = columns.advance
+    ROW0, COLUMN0, PART = rows.first, columns.first, body.part
+    CHANNELS, SHARED, NACC = ACROSS * V, most_taps * ACROSS * V, TH * TW * V
+    LANES, ROW_BYTES = THREADS // ACROSS, S * ACROSS * V * (8 if body.dtype == "float64" else 4)
+    STEP_S, STEP_Y, STEP_E = body.source_step, body.result_step, body.residual_step
+    load_filters = make_filters(body)
+    Raw, length, add_window = make_window(body, True)
+    columns_inside = make_columns_inside(columns, 1)
+    source_d, source_h = make_source(body.stride_d, body.backward), make_source(body.stride_h, body.backward)
+    outputs = _make_outputs(body, (1, False), make_finish(body.epilogue, V, body.put_words, body.residual_words))
+    load_biases = make_biases(body.epilogue, V, False)
+
+    @jit(launch_bounds=(THREADS, BLOCKS))
+    def conv_depthwise_channels(source, w, result, residual, bias, count, rounds, across_all, tiles_w, tiles_h, depth, channels, filter_t,
+                                filter_r, taps_all, window, source_sizes, result_sizes, source_strides, result_strides, residual_strides,
+                                bias_stride, alpha, beta, w_stride, tap_stride):
+        filters = cuda.shared.array(SHARED, T, alignment=16)
+        tid = cuda.threadIdx.x
+        rest, part = divide_remainder(cuda.blockIdx.x, across_all)
+        lane = i32(u32(tid) // ACROSS)
+        group = tid - lane * ACROSS
+        first = part * CHANNELS
+        load_filters(filters, w, first, channels, taps_all, w_stride, tap_stride)
+        cuda.syncthreads()
+        channel = first + group * V
+        mine = shared_address(filters, group * PART)
+        acc, raw, biases = cuda.local.array(NACC, T), cuda.local.array(length, Raw), cuda.local.array(V, Bias)
+        inside = lane < LANES and channel < channels
+        if inside:
+            load_biases(biases, bias, bias_stride, channel)
+        for turn in range(rounds):
+            tile = (rest * rounds + turn) * LANES + lane
+            if inside and tile < count:
+                tile, column = divide_remainder(tile, tiles_w)
+                tile, row = divide_remainder(tile, tiles_h)
+                n, plane = divide_remainder(tile, depth)
+                row, column = row * TH, column * TW
+                for a in range(NACC):
+                    acc[a] = T(0)
+                column_at = i32(u32(column * NUM_W) // DEN_W) + window[5] + COLUMN0
+                columns_in = columns_inside(column_at, source_sizes[2])
+                row_at = i32(u32(row * NUM_H) // DEN_H) + window[4] + ROW0
+                image = advance(source, n * source_strides[0] + (column_at * STEP_S + channel))
+                for t in range(filter_t):
+                    z = source_d(plane, t, window[0], window[1])
+                    if 0 <= z and z < source_sizes[0]:
+                        slab = advance(image, z * source_strides[1])
+                        if DYNAMIC:
+                            for r in range(filter_r):
+                                y = source_h(row, r, window[2], window[3])
+                                if 0 <= y and y < source_sizes[1]:
+                                    add_window(acc, raw, mine + u32(t * filter_r + r) * ROW_BYTES, slab, y,
+                                               i32(source_strides[2]), source_sizes[1], columns_in)
+                        else:
+                            add_window(acc, raw, mine + u32(t) * (R * ROW_BYTES), slab, row_at, i32(source_strides[2]),
+                                       source_sizes[1], columns_in)
+                place = advance(result, i64(n * result_strides[0] + plane * result_strides[1] + row * result_strides[2]
+                                            + (column * STEP_Y + channel)))
+                other = advance(residual, i64(n * residual_strides[0] + plane * residual_strides[1]
+                                              + row * residual_strides[2] + (column * STEP_E + channel)))
+                outputs(0, (acc, place, biases, alpha, beta, other, row, column, result_sizes[1], result_sizes[2],
+                            i32(result_strides[2]), i32(residual_strides[2])))
+    return conv_depthwise_channels
+
+
+@functools.cache
+def planes_kernel(body):
+    """Channels first, or any layout with one element a load: a thread has a tile of one channel."""
+    THREADS, BLOCKS = body.threads, body.blocks
+    T, Bias = scalar_of(body.dtype), scalar_of("float64" if body.epilogue.compute == "float64" else "float32")
+    rows, columns, DYNAMIC, flip, M, PUT = body.rows, body.columns, body.dynamic, body.flip, body.multiplier, body.put
+    backward = body.backward
+    R, S, TH, TW = rows.taps, columns.taps, rows.tile, columns.tile
+    NUM_H, DEN_H = rows.advance
+    NUM_W, DEN_W = columns.advance
+    ROW0, COLUMN0, NACC, NTAPS = rows.first, columns.first, TH * TW, R * S
+    SUM = M if backward else 1  # source channels a result channel
+    STEP_S, STEP_Y, STEP_E = body.source_step, body.result_step, body.residual_step
+    load_w = element(body.dtype_w).load
+    Raw, length, add_window = make_window(body, False)
+    columns_inside = make_columns_inside(columns, body.vector)
+    source_d, source_h = make_source(body.stride_d, body.backward), make_source(body.stride_h, body.backward)
+    outputs = _make_outputs(body, (PUT, True), make_finish(body.epilogue, PUT, body.put_words, body.residual_words))
+    load_biases = make_biases(body.epilogue, PUT, True)
+
+    @jit(launch_bounds=(THREADS, BLOCKS))
+    def conv_depthwise_planes(source, w, result, residual, bias, count, channels_first, tiles_w, tiles_h, depth, channels, filter_t,
+                              filter_r, window, source_sizes, result_sizes, source_strides, result_strides, residual_strides,
+                              channel_strides, bias_stride, alpha, beta, w_stride, tap_stride):
+        tile = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+        if tile < count:
+            c = 0
+            if channels_first == 0:
+                tile, c = divide_remainder(tile, channels)
+            tile, column = divide_remainder(tile, tiles_w)
+            tile, row = divide_remainder(tile, tiles_h)
+            n, plane = divide_remainder(tile, depth)
+            if channels_first != 0:
+                n, c = divide_remainder(n, channels)
+            row, column = row * TH, column * TW
+            acc, raw, taps = cuda.local.array(NACC, T), cuda.local.array(length, Raw), cuda.local.array(NTAPS, T)
+            for a in range(NACC):
+                acc[a] = T(0)
+            column_at = i32(u32(column * NUM_W) // DEN_W) + window[5] + COLUMN0
+            columns_in = columns_inside(column_at, source_sizes[2])
+            row_at = i32(u32(row * NUM_H) // DEN_H) + window[4] + ROW0
+            last = filter_t * filter_r * S - 1
+            for m in range(SUM):
+                # of the source, and of the filter
+                c_source = c * M + m if backward else i32(u32(c) // M)
+                k = c * M + m if backward else c
+                image = advance(source, i64(n * source_strides[0] + c_source * channel_strides[0]
+                                            + column_at * STEP_S))
+                filters = advance(w, k * i64(w_stride))
+                for t in range(filter_t):
+                    z = source_d(plane, t, window[0], window[1])
+                    if 0 <= z and z < source_sizes[0]:
+                        slab = advance(image, z * source_strides[1])
+                        if DYNAMIC:
+                            for r in range(filter_r):
+                                y = source_h(row, i32(r), window[2], window[3])
+                                if 0 <= y and y < source_sizes[1]:
+                                    for s in range(S):
+                                        tap = i32(i32(t * filter_r + r) * S + s)
+                                        taps[s] = T(load_w(filters, i32((last - tap if flip else tap) * tap_stride)))
+                                    add_window(acc, raw, taps, slab, y, i32(source_strides[2]), source_sizes[1], columns_in)
+                        else:
+                            for s in range(R * S):
+                                tap = t * (R * S) + s
+                                taps[s] = T(load_w(filters, (last - tap if flip else tap) * tap_stride))
+                            add_window(acc, raw, taps, slab, row_at, i32(source_strides[2]), source_sizes[1], columns_in)
+            biases = cuda.local.array(PUT, Bias)
+            load_biases(biases, bias, bias_stride, c)
+            place = advance(result, i64(n * result_strides[0] + plane * result_strides[1] + row * result_strides[2]
+                                        + c * channel_strides[1] + column * STEP_Y))
+            other = advance(residual, i64(n * residual_strides[0] + plane * residual_strides[1]
+                                          + row * residual_strides[2] + c * channel_strides[2] + column * STEP_E))
+            outputs(0, (acc, place, biases, alpha, beta, other, row, column, result_sizes[1], result_sizes[2],
+                        i32(result_strides[2]), i32(residual_strides[2])))
+    return conv_depthwise_planes

@@ -1,0 +1,437 @@
+"""Kernels of depthwise convolutions, channels last, whose rows come by TMA: a block slides down a strip of the image, a row a step.
+
+    global -- TMA, zeros outside the image --> ring of rows in shared memory -- a load a pixel --> registers -- fma --> sums of `depth` rows
+
+A block has `groups` groups of `vector` channels and `strips` strips of `columns.tile` pixels, a thread one of each. At each step it reads
+the pixels of its strip's windows in one row of the source (of `advance` rows where outputs are a stride apart), converts each once, and
+adds it to all outputs that it meets: those of `depth` rows, which are begun, continued and finished in turn. So a row is read from shared
+memory and converted once, not once a row of taps, and there is no test of the image's border in the loop. As soon as all have read a row,
+its place in the ring is filled with the one `stages` steps ahead.
+
+For the filter's gradient the rows of dy come the same way; those of the last `depth` steps stay in registers, and a sum a tap is kept.
+"""
+import functools
+from dataclasses import dataclass
+
+from ...device import cuda, device_function, f32, i32, i64, jit, u32
+from ...device.dependent import launch_dependent_grids
+from ...device.epilogue import EpilogueSpec
+from ...device.groups import make_reader
+from ...device.index import ceil_div, ceil_divide, divide_remainder
+from ...device.mbarrier import fence_async_shared, fence_mbarrier_init, mbarrier_arrive_expect, mbarrier_init, mbarrier_wait
+from ...device.tma import prefetch_tensor_map, tensor_map_address, tma_load_4d
+from ...device.unroll import unrolled
+from ...device.vec import advance, load_shared_2u32, load_shared_4f32, load_shared_4u32, load_shared_u32, shared_address
+from ...device.warp import elect, uniform
+from ...host.dtypes import ITEMSIZE
+from .._taps import Axis, make_meet
+from .._vectors import make_biases, make_finish
+from .backward_data import make_filters
+from .backward_filter import make_add_rows
+
+TURNED = 600  # multiply-adds of steps that are unrolled
+KEPT = 48  # taps of a thread that stay in registers; more are read from shared memory as they are met
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the kernels are compiled for; `vector` is 4."""
+    dtype: str
+    rows: Axis
+    columns: Axis
+    flip: int
+    vector: int
+    groups: int
+    strips: int
+    stages: int
+    put_words: int
+    residual_words: int
+    result_step: int
+    residual_step: int
+    epilogue: EpilogueSpec
+    blocks: int
+
+    @property
+    def threads(self):
+        return ceil_div(self.groups * self.strips, 32) * 32
+
+    @property
+    def channels(self):
+        """Of a block."""
+        return self.groups * self.vector
+
+    @property
+    def advance(self):
+        """Rows of the source from one step to the next."""
+        return self.rows.tile * self.rows.advance[0] // self.rows.advance[1]
+
+    @property
+    def hop(self):
+        """Pixels of the source from one strip to the next."""
+        return self.columns.tile * self.columns.advance[0] // self.columns.advance[1]
+
+    @property
+    def depth(self):
+        """Steps in which an output meets the source."""
+        return ceil_div(self.rows.groups, self.advance)
+
+    @property
+    def width(self):
+        """Pixels of a row in shared memory."""
+        return (self.strips - 1) * self.hop + self.columns.groups
+
+    @property
+    def row_bytes(self):
+        return self.width * self.channels * ITEMSIZE[self.dtype]
+
+    @property
+    def source_bytes(self):
+        """Of the source in a stage."""
+        return ceil_div(self.advance * self.row_bytes, 128) * 128
+
+    @property
+    def gradient_bytes(self):
+        """Of dy in a stage."""
+        return ceil_div(self.strips * self.columns.tile * self.channels * ITEMSIZE[self.dtype], 128) * 128
+
+    @property
+    def turns(self):
+        """Steps of the filter's gradient that are unrolled: the rows of dy then stay in the registers where they are."""
+        return self.depth if self.depth * self.columns.tile * self.rows.taps * self.columns.taps * self.vector <= TURNED else 1
+
+    # what `make_filters` asks for
+
+    @property
+    def dtype_w(self):
+        return self.dtype
+
+    @property
+    def part(self):
+        return self.vector
+
+    @property
+    def across(self):
+        return self.groups
+
+
+def _make_pixels(body, mask):
+    """(length, fetch, unpack): the pixels of which `mask` has the bits, from shared memory to raw words, and those to floats."""
+    V, WORDS = body.vector, body.vector * ITEMSIZE[body.dtype] // 4
+    PIXEL, COUNT = body.channels * ITEMSIZE[body.dtype], mask.bit_length()
+    load = {1: load_shared_u32, 2: load_shared_2u32, 4: load_shared_4u32}[WORDS]
+    unpack_group = make_reader(body.dtype, V, 1)[3]
+
+    @device_function
+    def fetch(raw, at):
+        for g in range(COUNT):
+            if (mask >> g) & 1:
+                k = g * WORDS
+                if WORDS == 4:
+                    raw[k], raw[k + 1], raw[k + 2], raw[k + 3] = load(at + u32(g * PIXEL))
+                elif WORDS == 2:
+                    raw[k], raw[k + 1] = load(at + u32(g * PIXEL))
+                else:
+                    raw[k] = load(u32(at + u32(g * PIXEL)))
+
+    @device_function
+    def unpack(values, k, raw):
+        for g in range(COUNT):
+            if (mask >> g) & 1:
+                unpack_group(values, k + g * V, raw, g * WORDS)
+    return COUNT * WORDS, fetch, unpack
+
+
+def _make_meet(body, gradient):
+    """Device function ``meet(u, (acc, values, taps, turn))``: row `u` of a step's rows of the source meets its outputs.
+
+    `values` are the row's pixels, `acc` the sums of `depth` rows of outputs, `taps` the filter, or where it is read, if it does not stay
+    in registers. With `gradient` `acc` are the sums of the taps, `taps` the pixels of `depth` rows of dy.
+    """
+    V, rows, columns, ADV, M = body.vector, body.rows, body.columns, body.advance, body.depth
+    R, S, TH = rows.taps, columns.taps, rows.tile
+    AH, BH, CH, EH = rows.law
+    H0, NH = rows.first, rows.groups
+    KEEP, TAP = R * S * V <= KEPT or gradient, 4 * body.channels
+    LINE = S * V
+
+    pairs = make_meet(columns, V, gradient)
+
+    @device_function
+    def line(k, s):
+        acc, values, taps, turn, u = s
+        # the rows of outputs that were begun first come first: the sums move on by one row a step
+        m, j = M - 1 - k // TH, k % TH
+        i = m * ADV + u
+        total = EH * (i + H0) - AH * j - CH
+        if i < NH and total % BH == 0:
+            r = total // BH
+            if 0 <= r and r < R:
+                if KEEP:
+                    pairs(0, (acc, values, taps, (m + M - turn) % M * TH + j, r * S))
+                else:
+                    kept = cuda.local.array(LINE, f32)
+                    for t in range(S):
+                        place = u32(taps + u32((r * S + t) * TAP))
+                        kept[t * V], kept[t * V + 1], kept[t * V + 2], kept[t * V + 3] = load_shared_4f32(place)
+                    pairs(i32(0), (acc, values, kept, i32(m * TH + j), i32(0)))
+    lines = unrolled(M * TH, line)
+
+    @device_function
+    def meet(u, s):
+        acc, values, taps, turn = s
+        lines(0, (acc, values, taps, turn, u))
+    return meet
+
+
+@functools.cache
+def rows_kernel(body, most_taps):
+    """y, or dx: a block has `steps` steps of outputs of a strip of pixels."""
+    V, GROUPS, STRIPS, THREADS, BLOCKS, STAGES = body.vector, body.groups, body.strips, body.threads, body.blocks, body.stages
+    rows, columns, ADV, M = body.rows, body.columns, body.advance, body.depth
+    TH, TW, H0, W0 = rows.tile, columns.tile, rows.first, columns.first
+    HOP, CHANNELS, ITEM, ROW, STAGE = body.hop, body.channels, ITEMSIZE[body.dtype], body.row_bytes, body.source_bytes
+    EACH, WARM, NTAPS = TH * TW * V, M - 1, rows.taps * columns.taps
+    NACC, SHARED, BYTES, KEEP = M * EACH, most_taps * CHANNELS, ADV * ROW, NTAPS * V <= KEPT
+    NKEPT, STEP_Y, STEP_E = NTAPS * V if KEEP else 1, body.result_step, body.residual_step
+    LENGTH, fetch, unpack = _make_pixels(body, columns.used)
+    VALUES = columns.groups * V
+    meet, load_filters = _make_meet(body, False), make_filters(body)
+    finish, load_biases = make_finish(body.epilogue, V, body.put_words, body.residual_words), make_biases(body.epilogue, V, False)
+
+    @device_function
+    def read_row(u, s):
+        acc, taps, at, stage, full, source, warp, more, where = s
+        raw, values = cuda.local.array(LENGTH, u32), cuda.local.array(VALUES, f32)
+        fetch(raw, at + u32(u * ROW))
+        if u == ADV - 1:
+            fence_async_shared()  # TMA may write where a load that the barrier did not wait for has yet to read: zeros come at once
+            cuda.syncthreads()
+            if warp == 0 and more:
+                if elect():
+                    mbarrier_arrive_expect(full, u32(BYTES))
+                    tma_load_4d(stage, source, full, where[0], where[1], where[2], where[3])
+        unpack(values, 0, raw)
+        meet(u, (acc, values, taps, i32(0)))
+    read_rows = unrolled(ADV, read_row)
+
+    @device_function
+    def output(k, s):
+        acc, first, result, biases, alpha, beta, residual, column, width = s
+        if column + k < width:
+            finish(acc, (M - 1) * EACH + (first + k) * V, result, k * STEP_Y, biases, alpha, beta, residual, k * STEP_E)
+    outputs = unrolled(TW, output)
+
+    @device_function
+    def output_row(j, s):
+        acc, result, biases, alpha, beta, residual, row, column, height, width, row_stride, row_stride_e = s
+        if row + j < height:
+            outputs(0, (acc, j * TW, advance(result, j * row_stride), biases, alpha, beta,
+                        advance(residual, j * row_stride_e), column, width))
+    output_rows = unrolled(TH, output_row)
+
+    @jit(launch_bounds=(THREADS, BLOCKS))
+    def conv_depthwise_rows(source_map, w, result, residual, bias, steps, parts, tiles_w, tiles_h, channels, taps_all, shift_h, shift_w,
+                            height, width, result_strides, residual_strides, bias_stride, alpha, beta, w_stride, tap_stride):
+        ring, filters = cuda.shared.array(0, u32), cuda.shared.array(SHARED, f32, alignment=16)
+        barriers = cuda.shared.array(STAGES, i64)
+        source = tensor_map_address(source_map)
+        full, first_stage = shared_address(barriers, 0), (shared_address(ring, 0) + 127) & 0xFFFFFF80
+        tid = cuda.threadIdx.x
+        warp = uniform(tid >> 5)
+        rest, part = divide_remainder(cuda.blockIdx.x, parts)
+        rest, tile_w = divide_remainder(rest, tiles_w)
+        n, tile_h = divide_remainder(rest, tiles_h)
+        step0, column0, first = tile_h * steps, tile_w * (STRIPS * TW), part * CHANNELS
+        source_row, source_column = step0 * ADV + shift_h + H0, tile_w * (STRIPS * HOP) + shift_w + W0
+        total = steps + WARM
+        if tid == 0:
+            prefetch_tensor_map(source)
+            for s in range(STAGES):
+                mbarrier_init(full + u32(8 * s), u32(1))
+            fence_mbarrier_init()
+            for s in range(STAGES):
+                if s < total:
+                    mbarrier_arrive_expect(full + u32(8 * s), u32(BYTES))
+                    tma_load_4d(first_stage + u32(s * STAGE), source, full + u32(8 * s), first, source_column,
+                                source_row + s * ADV, n)
+        load_filters(filters, w, first, channels, taps_all, w_stride, tap_stride)
+        cuda.syncthreads()
+        lane = i32(u32(tid) // GROUPS)
+        group = tid - lane * GROUPS
+        mine = lane < STRIPS and first + group * V < channels
+        lane = min(lane, STRIPS - 1)  # threads behind the last strip read what is there, and write nothing
+        channel, column = first + group * V, column0 + lane * TW
+        acc, biases = cuda.local.array(NACC, f32), cuda.local.array(V, f32)
+        for v in range(V):
+            biases[v] = f32(0)
+        if mine:
+            load_biases(biases, bias, bias_stride, channel)
+        for a in range(NACC):
+            acc[a] = f32(0)
+        at_taps = shared_address(filters, group * V)
+        taps = cuda.local.array(NKEPT, f32)
+        if KEEP:
+            for t in range(NTAPS):
+                taps[t * V], taps[t * V + 1], taps[t * V + 2], taps[t * V + 3] = load_shared_4f32(at_taps + u32(t * (4 * CHANNELS)))
+        offset = u32(lane * (HOP * CHANNELS * ITEM) + group * (V * ITEM))
+        row_stride, row_stride_e = i32(result_strides[1]), i32(residual_strides[1])
+        row = (step0 - WARM) * TH
+        # NOTE: carried from step to step: computed from the row, they would be so anew for each store
+        place = advance(result, n * result_strides[0] + row * row_stride + (column * STEP_Y + channel))
+        other = advance(residual, n * residual_strides[0] + row * row_stride_e + (column * STEP_E + channel))
+        stage, phase, bottom = i32(0), u32(0), height if mine else 0
+        for step in range(total):
+            for a in range(NACC - EACH):
+                acc[NACC - 1 - a] = acc[NACC - 1 - a - EACH]
+            for a in range(EACH):
+                acc[a] = f32(0)
+            bar, to = full + u32(8 * stage), first_stage + u32(stage * STAGE)
+            mbarrier_wait(bar, phase)
+            more = step + STAGES < total
+            where = (first, source_column, source_row + (step + STAGES) * ADV, n)
+            if KEEP:
+                read_rows(0, (acc, taps, to + offset, to, bar, source, warp, more, where))
+            else:
+                read_rows(i32(0), (acc, at_taps, u32(to + offset), to, bar, source, warp, more, where))
+            stage = stage + 1
+            if stage == STAGES:
+                stage, phase = i32(0), phase ^ 1
+            if step >= WARM:
+                output_rows(0, (acc, place, biases, alpha, beta, other, row, column, bottom, width, row_stride, row_stride_e))
+            row, place, other = row + TH, advance(place, TH * row_stride), advance(other, TH * row_stride_e)
+    return conv_depthwise_rows
+
+
+@functools.cache
+def rows_sums_kernel(body):
+    """Partial sums of the filter's gradient, [split][k][tap]: a block takes every so many strips of images."""
+    V, GROUPS, STRIPS, THREADS, BLOCKS, STAGES = body.vector, body.groups, body.strips, body.threads, body.blocks, body.stages
+    rows, columns, ADV, M, flip = body.rows, body.columns, body.advance, body.depth, body.flip
+    R, S, TW, H0, W0 = rows.taps, columns.taps, columns.tile, rows.first, columns.first
+    HOP, CHANNELS, ITEM, ROW = body.hop, body.channels, ITEMSIZE[body.dtype], body.row_bytes
+    SOURCE, BYTES = body.source_bytes, ADV * body.row_bytes + STRIPS * TW * body.channels * ITEMSIZE[body.dtype]
+    STAGE = SOURCE + body.gradient_bytes
+    EACH, NACC, NTAPS = TW * V, R * S * V, R * S
+    NDY, SHARED, TURNS = M * EACH, STRIPS * S * body.channels, body.turns
+    AT, TASK, ROW_X, COLUMN_X, ROW_Y, COLUMN_Y, IMAGE = range(7)  # what is known of the step that is loaded next
+    LENGTH, fetch, unpack = _make_pixels(body, columns.used)
+    LENGTH_Y, fetch_y, unpack_y = _make_pixels(body, (1 << TW) - 1)
+    VALUES = columns.groups * V
+    meet = _make_meet(body, True)
+
+    @device_function
+    def load(stage, maps, full, where):
+        mbarrier_arrive_expect(full, u32(BYTES))
+        tma_load_4d(stage, maps[0], full, where[0], where[1], where[2], where[3])
+        tma_load_4d(stage + SOURCE, maps[1], full, where[0], where[4], where[5], where[3])
+
+    @device_function
+    def read_row(u, s):
+        acc, dy, turn, at, at_y, stage, full, maps, warp, more, where = s
+        raw, values = cuda.local.array(LENGTH, u32), cuda.local.array(VALUES, f32)
+        raw_y = cuda.local.array(LENGTH_Y, u32)
+        fetch(raw, at + u32(u * ROW))
+        if u == 0:
+            fetch_y(raw_y, at_y)
+        if u == ADV - 1:
+            fence_async_shared()  # TMA may write where a load that the barrier did not wait for has yet to read: zeros come at once
+            cuda.syncthreads()
+            if warp == 0 and more:
+                if elect():
+                    load(stage, maps, full, where)
+        if u == 0:
+            unpack_y(dy, (M - turn) % M * EACH, raw_y)
+        unpack(values, 0, raw)
+        meet(u, (acc, values, dy, turn))
+    read_rows = unrolled(ADV, read_row)
+
+    @device_function
+    def place_of(task, s):
+        """(row of the source, column of the source, row of dy, column of dy, image) where a task begins."""
+        steps, tiles_w, tiles_h, shift_h, shift_w = s
+        rest, tile_w = divide_remainder(task, tiles_w)
+        n, tile_h = divide_remainder(rest, tiles_h)
+        row = tile_h * steps
+        return (row * ADV + shift_h + H0, tile_w * (STRIPS * HOP) + shift_w + W0, row, tile_w * (STRIPS * TW), n)
+
+    @device_function
+    def begin(ahead, task, layout):
+        ahead[AT] = 0
+        ahead[ROW_X], ahead[COLUMN_X], ahead[ROW_Y], ahead[COLUMN_Y], ahead[IMAGE] = place_of(task, layout)
+        ahead[TASK] = task
+
+    @device_function
+    def place_in(ahead, first, steps, height):
+        """Coordinates of the step that is loaded next; where the task has no row of dy, those of one outside."""
+        row_y = ahead[ROW_Y] + ahead[AT] if ahead[AT] < steps else height
+        return first, ahead[COLUMN_X], ahead[ROW_X] + ahead[AT] * ADV, ahead[IMAGE], ahead[COLUMN_Y], row_y
+
+    @device_function
+    def move_on(ahead, whole, splits, layout):
+        ahead[AT] = ahead[AT] + 1
+        if ahead[AT] == whole:
+            begin(ahead, ahead[TASK] + splits, layout)
+
+    @device_function
+    def step(turn, s):
+        acc, dy, ring, ahead, first_stage, full, offset, offset_y, maps, warp, first, left, whole, splits, height, layout = s
+        if TURNS == 1:
+            for a in range(NDY - EACH):
+                dy[NDY - 1 - a] = dy[NDY - 1 - a - EACH]
+        bar, to = full + u32(8 * ring[0]), first_stage + u32(ring[0] * STAGE)
+        mbarrier_wait(bar, u32(ring[1]))
+        read_rows(0, (acc, dy, turn, to + offset, to + offset_y, to, bar, maps, warp, left - turn > STAGES,
+                      place_in(ahead, first, layout[0], height)))
+        move_on(ahead, whole, splits, layout)
+        ring[0] = ring[0] + 1
+        if ring[0] == STAGES:
+            ring[0], ring[1] = i32(0), ring[1] ^ 1
+    steps_of_turn = unrolled(TURNS, step)
+
+    add_rows = make_add_rows(f32, R, S, V, GROUPS, STRIPS, THREADS, flip)
+
+    @jit(launch_bounds=(THREADS, BLOCKS))
+    def conv_depthwise_rows_sums(x_map, dy_map, partial, steps, whole, tasks, splits, parts, tiles_w, tiles_h, channels, shift_h, shift_w,
+                                 height, elements):
+        ring, shared = cuda.shared.array(0, u32), cuda.shared.array(SHARED, f32, alignment=16)
+        barriers = cuda.shared.array(STAGES, i64)
+        maps = (tensor_map_address(x_map), tensor_map_address(dy_map))
+        full, first_stage = shared_address(barriers, 0), (shared_address(ring, 0) + 127) & 0xFFFFFF80
+        tid = cuda.threadIdx.x
+        warp = uniform(tid >> 5)
+        split, part = divide_remainder(cuda.blockIdx.x, parts)
+        first, layout = part * CHANNELS, (steps, tiles_w, tiles_h, shift_h, shift_w)
+        total = ceil_divide(tasks - split, splits) * whole
+        if tid == 0:
+            prefetch_tensor_map(maps[0])
+            prefetch_tensor_map(maps[1])
+            for s in range(STAGES):
+                mbarrier_init(full + u32(8 * s), u32(1))
+            fence_mbarrier_init()
+        ahead = cuda.local.array(7, i32)
+        begin(ahead, split, layout)
+        for s in range(STAGES):
+            if s < total:
+                if tid == 0:
+                    load(first_stage + u32(s * STAGE), maps, full + u32(8 * s), place_in(ahead, first, steps, height))
+                move_on(ahead, whole, splits, layout)
+        cuda.syncthreads()
+        lane = i32(u32(tid) // GROUPS)
+        group = tid - lane * GROUPS
+        strip = min(lane, STRIPS - 1)  # threads behind the last strip read what is there, and their sums are not added
+        offset = u32(strip * (HOP * CHANNELS * ITEM) + group * (V * ITEM))
+        offset_y = SOURCE + u32(strip * (TW * CHANNELS * ITEM) + group * (V * ITEM))
+        acc, dy = cuda.local.array(NACC, f32), cuda.local.array(NDY, f32)
+        for a in range(NACC):
+            acc[a] = f32(0)
+        for a in range(NDY):
+            dy[a] = f32(0)
+        ring_at = cuda.local.array(2, i32)
+        ring_at[0], ring_at[1] = i32(0), i32(0)
+        for left in range(total, 0, -TURNS):
+            steps_of_turn(0, (acc, dy, ring_at, ahead, first_stage, full, offset, offset_y, maps, warp, first, left, whole,
+                              splits, height, layout))
+        launch_dependent_grids()
+        mine = advance(partial, split * i64(elements))
+        add_rows(0, (acc, shared, tid, lane, group, lane < STRIPS, mine, first, channels, i32(0), (i32(NTAPS), i32(NTAPS))))
+    return conv_depthwise_rows_sums

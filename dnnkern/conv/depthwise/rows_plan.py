@@ -1,0 +1,255 @@
+"""Where the kernels of `rows` serve: their configurations, launches and estimates."""
+from dataclasses import dataclass
+
+from ...device.groups import access_words
+from ...device.index import ceil_div, divisor
+from ...host.launch import Argument, Launch
+from ...host.tensormap import TensorMap
+from .._taps import make_axis, roles
+from .rows import KEPT, Rows, rows_kernel, rows_sums_kernel
+
+VECTOR = 4
+REGISTERS = 208       # a thread
+UNROLLED = 1000       # multiply-adds of a step
+IN_FLIGHT = 96 * 1024  # bytes of rows that a multiprocessor is to have under way
+EFFICIENCY = 0.85     # of the bandwidth: 36.5 us predicted of 3x3 on 64x144x56x56, 35.4 measured (bench/results/h200-conv-variants.json)
+SECTORS = 1.18        # 3x3 on 64x144x56x56, 144 bytes of channels a block
+
+
+@dataclass(frozen=True)
+class RowsConfig:
+    """How blocks that read rows by TMA are cut.
+
+    Attributes
+    ----------
+    tw : int
+        Pixels of a strip.
+    groups, strips : int
+        Of a block: groups of four channels, and strips; a thread has one of each.
+    stages : int
+        Steps whose rows are in shared memory or under way.
+    blocks : int
+        A multiprocessor is meant to hold.
+    """
+    tw: int
+    groups: int
+    strips: int
+    stages: int
+    blocks: int
+
+    def __str__(self):
+        return f"rows w{self.tw} {self.groups}x{self.strips} s{self.stages} b{self.blocks}"
+
+
+def rest(strides, channels):
+    """The strides that have to be aligned: all but that along which an access lies."""
+    n, c, d, h, w = strides
+    return (n, d, h, w) if channels else (n, c, d, h)
+
+
+def _serves(p, device):
+    """Whether TMA can read the operands, channels last, in two dimensions."""
+    if device is None or device.supports("sm_90+") or p.dtype == "float64" or p.k != p.c or p.c % VECTOR:
+        return False
+    if p.filter[0] != 1 or p.image[0] != 1 or p.out[0] != 1 or p.pads_before[0]:
+        return False
+    _, _, _, _, strides, extents = roles(p)
+    if strides[1] != 1 or p.residual and p.residual_strides[1] != 1 or extents[1] < 2:
+        return False
+    try:
+        _map("x" if p.op != "conv_bwd_data" else "y", p, (1, 1, 1, 8))
+        if p.op == "conv_bwd_filter":
+            _map("y", p, (1, 1, 1, 8))
+    except ValueError:
+        return False
+    return True
+
+
+def _map(name, p, box):
+    """The kernel parameter by which TMA reads boxes of x or y."""
+    tensor, strides, extents = (p.x, p.x_strides, p.image) if name == "x" else (p.y, p.y_strides, p.out)
+    n, c, _, h, w = strides
+    shape, line = (p.n, extents[1], extents[2], p.c), 16 // tensor.itemsize
+    strides = tuple(s if size > 1 else line for s, size in zip((n, h, w), shape))
+    if tensor.alignment < 16 or min(strides) <= 0 or c != 1:
+        raise ValueError(f"{name} has strides {tensor.strides} and begins at a multiple of {tensor.alignment} bytes")
+    return Argument("tensormap", name, spec=TensorMap(tensor.dtype, shape, (*strides, 1), box))
+
+
+def _body(p, config):
+    """(body, shift of rows, shift of columns)."""
+    backward = int(p.op == "conv_bwd_data")
+    r, s = p.filter[1:]
+    rows, shift_h = make_axis(r, p.strides[1], p.dilations[1], p.pads_before[1], backward, p.strides[1] if backward else 1)
+    columns, shift_w = make_axis(s, p.strides[2], p.dilations[2], p.pads_before[2], backward, config.tw)
+    _, _, _, result, strides, _ = roles(p)
+    words = access_words(result, VECTOR, rest(strides, True))
+    residual_words = access_words(p.residual, VECTOR, rest(p.residual_strides, True)) if p.residual else 0
+    body = Rows(p.dtype, rows, columns, int(p.flip), VECTOR, config.groups, config.strips, config.stages, words, residual_words,
+                strides[4], p.residual_strides[4], p.epilogue, config.blocks)
+    return body, shift_h, shift_w
+
+
+def _stage(p, body):
+    return body.source_bytes + (body.gradient_bytes if p.op == "conv_bwd_filter" else 0)
+
+
+def _static(p, body):
+    """Bytes of static shared memory: the filters, or the sums of a row of taps."""
+    s = body.strips * p.filter[2] if p.op == "conv_bwd_filter" else p.taps
+    return 4 * s * body.channels + 8 * body.stages
+
+
+def _registers(p, body):
+    """That a thread is expected to take."""
+    tile, taps = body.rows.tile * body.columns.tile * VECTOR, p.taps * VECTOR
+    kept = taps if taps <= KEPT or p.op == "conv_bwd_filter" else p.filter[2] * VECTOR + 12
+    return body.depth * tile + kept + body.columns.groups * VECTOR + 16
+
+
+def row_configs(p, device):
+    """Strips of four pixels and of two, each in the best block of up to 128 threads and the best of more."""
+    if not _serves(p, device):
+        return []
+    width = roles(p)[5][2]
+    step = p.strides[2] if p.op == "conv_bwd_data" else 1
+    found, shared = [], device.shared_per_sm * 7 // 8
+    for tw in dict.fromkeys(ceil_div(t, step) * step for t in (4, 2)):
+        ranked = []
+        for groups, strips in _shapes(p, width, tw):
+            body = _body(p, RowsConfig(tw, groups, strips, 1, 1))[0]
+            registers = _registers(p, body)
+            work = tw * p.filter[1] * p.filter[2] * VECTOR * body.rows.tile // (body.rows.stride * step if body.rows.backward else 1)
+            fits = registers <= REGISTERS and work <= UNROLLED and body.threads <= 128 * (512 // registers)
+            if not fits or body.width > 256 or body.advance > 8 or _static(p, body) > 40 * 1024 or body.columns.groups > 40:
+                continue
+            stage = _stage(p, body)
+            warps = 4 * (512 // registers)  # each quarter of a multiprocessor has registers of its own
+            blocks = max(1, min(warps * 32 // body.threads, shared // (2 * stage + _static(p, body)), 16))
+            stages = max(2, min(8, ceil_div(IN_FLIGHT, stage * blocks), (shared // blocks - _static(p, body)) // stage))
+            if stages * stage + _static(p, body) + 1024 <= min(shared, device.shared_per_block):
+                ranked.append((_score(p, body, tw, width), RowsConfig(tw, groups, strips, stages, blocks), body.threads))
+        for few in (True, False):
+            best = max(((score, config) for score, config, threads in ranked if few == (threads <= 128)), key=lambda pair: pair[0],
+                       default=None)
+            found += [best[1]] if best else []
+    return found
+
+
+def _shapes(p, width, tw):
+    """(groups, strips) of blocks."""
+    groups_all, strips_all = ceil_div(p.c, VECTOR), ceil_div(width, tw)
+    for groups in range(1, min(groups_all, 256 // VECTOR) + 1):
+        if groups_all % groups == 0 or groups % 8 == 0:
+            if groups * VECTOR * p.x.itemsize % 16 and groups_all > groups:
+                continue
+            groups = ceil_div(groups * VECTOR * p.x.itemsize, 16) * 16 // (VECTOR * p.x.itemsize)
+            for strips in range(1, min(strips_all, 256 // groups) + 1):
+                yield groups, strips
+
+
+def _score(p, body, tw, width):
+    """How much of a block's threads, and of what it reads, is of use."""
+    groups_all, strips_all = ceil_div(p.c, VECTOR), ceil_div(width, tw)
+    threads = body.groups * body.strips / body.threads
+    strips = strips_all / (body.strips * ceil_div(strips_all, body.strips))
+    groups = groups_all / (body.groups * ceil_div(groups_all, body.groups))
+    halo = body.strips * body.hop / body.width
+    sectors = 1.0 if body.groups == groups_all or body.channels * p.x.itemsize % 32 == 0 else 0.95
+    size = 1.0 if body.threads >= 96 else 0.9 if body.threads >= 64 else 0.7
+    return threads * strips * groups * sectors * size * halo ** 0.5
+
+
+def _division(p, device, body):
+    """(blocks for all channels, tiles along w, tiles along h, steps of a tile): as little idle, and walked over twice, as can be."""
+    _, _, _, _, _, extents = roles(p)
+    parts, tiles_w = ceil_div(p.c, body.channels), ceil_div(extents[2], body.strips * body.columns.tile)
+    total = ceil_div(extents[1], body.rows.tile)
+    slots, best = device.sms * body.blocks, None
+    for tiles in range(1, total + 1):
+        steps = ceil_div(total, tiles)
+        waves = p.n * parts * tiles_w * ceil_div(total, steps) / slots
+        cost = (0.5 * ceil_div(p.n * parts * tiles_w * ceil_div(total, steps), slots) + 0.5 * max(waves, 1)) * (steps + body.depth + 3)
+        if best is None or cost < best[0]:
+            best = cost, ceil_div(total, steps), steps
+    return parts, tiles_w, best[1], best[2]
+
+
+def _whole(body, steps):
+    """Steps of a task of the filter's gradient, in whole turns."""
+    return ceil_div(steps + body.depth - 1, body.turns) * body.turns
+
+
+def _splits(p, device, body):
+    parts, tiles_w, tiles_h, _ = _division(p, device, body)
+    tasks = p.n * tiles_w * tiles_h
+    return tasks, max(1, min(tasks, device.sms * body.blocks // parts))
+
+
+def row_workspace(p, device, config):
+    """Bytes: the partial sums of the filter's gradient."""
+    return _splits(p, device, _body(p, config)[0])[1] * p.k * p.taps * 4 if p.op == "conv_bwd_filter" else 0
+
+
+def row_estimate(p, device, config):
+    """Bytes and instructions, the lesser of which hides but in part behind the other.
+
+    As counted in the machine code, a step takes a multiply-add a tap and output, 1.4 instructions an element of the strip's windows, one an
+    output that is written, and forty-odd more; few warps hide less of their latency.
+    """
+    body = _body(p, config)[0]
+    source, _, _, _, _, _ = roles(p)
+    parts, tiles_w, tiles_h, steps = _division(p, device, body)
+    lines = p.n * parts * tiles_w * tiles_h * (steps + body.depth - 1)  # steps of all blocks
+    outputs = body.rows.tile * body.columns.tile * VECTOR
+    taps = p.filter[1] * p.filter[2] / (body.rows.stride * body.columns.stride if body.rows.backward else 1)
+    shared = 0.25 * p.taps * VECTOR if p.taps * VECTOR > KEPT and p.op != "conv_bwd_filter" else 0  # taps read again
+    step = outputs * taps + 1.4 * body.advance * body.columns.loads * VECTOR + shared + 42
+    step += outputs * (1.4 if p.op == "conv_bwd_filter" else 1.0)
+    waves = lines * body.threads / (device.sms * 128 * device.clock_hz)
+    all_blocks = p.n * parts * tiles_w * tiles_h
+    tail = max(1.0, device.sms * body.blocks / all_blocks) * ceil_div(all_blocks, device.sms) * device.sms / all_blocks
+    halo = body.width / (body.strips * body.hop) * (steps + body.depth - 1) / steps
+    memory = (p.bytes + 0.25 * (halo - 1) * source.nbytes) / (EFFICIENCY * device.bandwidth)
+    if parts > 1 and body.channels * p.x.itemsize % 32:  # blocks share sectors of the memory
+        memory *= SECTORS
+    warps = min(16.0, min(body.blocks, all_blocks / device.sms) * body.threads / 32)
+    issue = max(1.3 * (16 / warps) ** 0.5 * step, 16 * shared) * waves  # a load of 16 bytes a thread takes four cycles a warp, of all four
+    time = 5e-6 + (memory ** 3 + issue ** 3) ** (1 / 3) * tail ** 0.5
+    if p.op == "conv_bwd_filter":
+        time += 2.5e-6 + row_workspace(p, device, config) * 2 / device.bandwidth
+    return time
+
+
+def _int(value):
+    return Argument("int32", value)
+
+
+def row_launch(p, device, config):
+    """The one launch of y or dx."""
+    body, shift_h, shift_w = _body(p, config)
+    parts, tiles_w, tiles_h, steps = _division(p, device, body)
+    names = ("y", "x") if p.op == "conv_bwd_data" else ("x", "y")
+    _, _, _, _, strides, extents = roles(p)
+    source = _map(names[0], p, (1, body.advance, body.width, body.channels))
+    arguments = (source, p.pointer("w"), p.pointer(names[1]), p.pointer("residual"), p.pointer("bias"), _int(steps),
+                 *(Argument("uint32x3", divisor(n)) for n in (parts, tiles_w, tiles_h)), _int(p.c), Argument("uint32x3", divisor(p.taps)),
+                 *(_int(n) for n in (shift_h, shift_w, extents[1], extents[2])), Argument("int64x2", (strides[0], strides[3])),
+                 Argument("int64x2", (p.residual_strides[0], p.residual_strides[3])), _int(p.bias_stride),
+                 Argument(p.scalar_type, "alpha"), Argument(p.scalar_type, "beta"), _int(p.w_strides[0]),
+                 _int(p.w_strides[4] if p.taps > 1 else 1))
+    return Launch(rows_kernel(body, p.taps), (p.n * parts * tiles_w * tiles_h, 1, 1), (body.threads, 1, 1), arguments,
+                  shared=config.stages * body.source_bytes + 128)
+
+
+def row_sums_launch(p, device, config):
+    """(splits, the launch of the partial sums of dw)."""
+    body, shift_h, shift_w = _body(p, config)
+    parts, tiles_w, tiles_h, steps = _division(p, device, body)
+    tasks, splits = _splits(p, device, body)
+    maps = _map("x", p, (1, body.advance, body.width, body.channels)), _map("y", p, (1, 1, body.strips * config.tw, body.channels))
+    arguments = (*maps, Argument("float32*", "workspace"), _int(steps), _int(_whole(body, steps)), _int(tasks), _int(splits),
+                 *(Argument("uint32x3", divisor(n)) for n in (parts, tiles_w, tiles_h)), _int(p.c), _int(shift_h), _int(shift_w),
+                 _int(p.out[1]), _int(p.k * p.taps))
+    return splits, Launch(rows_sums_kernel(body), (parts * splits, 1, 1), (body.threads, 1, 1), arguments,
+                          shared=config.stages * (body.source_bytes + body.gradient_bytes) + 128)

@@ -1,0 +1,159 @@
+"""Convolutions of many small groups on tensor cores, at the speed of memory: groups side by side in one product, operands from registers.
+
+With 2 to 32 channels a group there is too little arithmetic to matter and too much for ordinary units: 4 channels and 3 x 3 taps take as
+long there as the image takes to pass through memory. A tensor core multiplies blocks of 16 x 16 x 8 anyway, so several groups lie in one
+product, with zeros between them: most of its work is wasted, and it is still several times faster than the memory. What counts is how the
+operands come: a warp has 32 channels, a lane 16 bytes of them, which are fragments as they lie in memory (`kernel`). A lane walks
+down the rows of its window like the depthwise kernels, a column of taps at a time; the loads of the next column are in flight meanwhile.
+
+The gradient of x is the same with filters transposed and other taps. It needs channels last and 16 bytes of alignment.
+"""
+from dataclasses import dataclass
+
+from ...device.groups import access_words
+from ...device.index import ceil_div, divisor
+from ...dispatch import Algorithm, Note
+from ...host.launch import Argument, Launch
+from .._taps import Axis, make_axis, roles, small_groups_refusal
+from .backward_filter import ALGORITHM as BACKWARD_FILTER
+from .kernel import COLUMNS, SLICE, WARPS, Body, grouped_kernel
+
+SHARED = 48 * 1024
+
+
+@dataclass(frozen=True)
+class Config:
+    """Rows of pixels of a lane, whether the filter's columns are unrolled, and blocks that a multiprocessor is meant to hold.
+
+    With one row, the kernel loops over the filter's rows.
+    """
+    rows: int
+    unroll: int
+    blocks: int
+
+    def __str__(self):
+        return f"{self.rows} rows{' unrolled' * self.unroll} b{self.blocks}"
+
+
+def _words(p):
+    """32-bit words of the fragments that the filters of a slice make."""
+    return p.taps * (4 if p.c_group <= 4 else 8) * 64
+
+
+def supports(problem):
+    """Equal groups of a power of two channels, channels last, 16-bit floats."""
+    p, refusal = problem, small_groups_refusal(problem)
+    if refusal:
+        return refusal
+    source, strides, sizes, result, result_strides, result_sizes = roles(p)
+    if strides[1] != 1 or result_strides[1] != 1 or p.residual and p.residual_strides[1] != 1:
+        return f"channels are not contiguous: strides {strides[1]}, {result_strides[1]}, {p.residual_strides[1]}"
+    if access_words(source, 8, _steps(strides)) != 4:
+        return f"rows of channels are not aligned to 16 bytes: strides {strides}, address {source.alignment}"
+    if 4 * _words(p) > SHARED:
+        return f"the fragments of {p.taps} taps take {4 * _words(p)} bytes of shared memory; there are {SHARED}"
+    _, _, t, r, s = p.w_strides
+    if p.filter[0] > 1 and t != p.filter[1] * p.filter[2] * s or p.filter[1] > 1 and r != p.filter[2] * s:
+        return f"the filter's taps are not evenly spaced: strides {t}, {r}, {s}"
+    planes = (strides, sizes), (result_strides, result_sizes), (p.residual_strides, result_sizes)
+    reach = max(abs(v[3]) * (n[1] + 64) + abs(v[4]) * (n[2] + 64) for v, n in planes)
+    columns = p.n * result_sizes[0] * result_sizes[1] * (result_sizes[2] + 64)
+    if max(reach, columns, abs(p.bias_stride) * p.c) >= 2 ** 31:
+        return f"a plane reaches over {reach} elements, there are {columns} pixels; counters end at 2**31"
+    if max(p.dilations) * max(p.filter) + max(p.pads_before) >= 2 ** 20:
+        return f"dilation {max(p.dilations)}, padding {max(p.pads_before)}; the window ends at 2**20"
+    return None
+
+
+def _steps(strides):
+    n, _, d, h, w = strides
+    return n, d, h, w
+
+
+def _axis(p, config):
+    """(rows, dynamic, shift) of the window along h."""
+    dynamic = int(config.rows == 1 and p.filter[1] > 1)
+    if dynamic:
+        return Axis(1, 1, 1, 0, 0, 1), 1, 0
+    rows, shift = make_axis(p.filter[1], p.strides[1], p.dilations[1], p.pads_before[1], int(p.op == "conv_bwd_data"), config.rows)
+    return rows, 0, shift
+
+
+def configs(problem, device):
+    """Two to four rows, or one."""
+    p, height = problem, roles(problem)[5][1]
+    step = p.strides[1] if p.op == "conv_bwd_data" else 1
+    found = []
+    for wanted, unroll in ((4, 0), (2, 1), (2, 0), (3, 0)):
+        rows = ceil_div(wanted, step) * step
+        axis, _, _ = _axis(p, Config(rows, 0, 1))
+        registers = 16 * rows + 8 * axis.loads + 2 * (4 if p.c_group <= 4 else 8) * axis.taps + 64 + 40 * unroll
+        if registers <= 246 and axis.groups <= 24 and wanted <= height + 1 and p.filter[2] <= 3 + 8 * (not unroll):
+            config = Config(rows, unroll, max(1, min(5, 512 // registers)))
+            if config not in found:
+                found.append(config)
+    if p.filter[1] > 1 or not found:
+        found.append(Config(1 if p.filter[1] > 1 else step, 0, 4))
+    return found
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def _units(p, config):
+    """(slices of channels, columns of pixels)."""
+    result = roles(p)[5]
+    return ceil_div(p.c, SLICE), p.n * result[0] * ceil_div(result[1], config.rows) * result[2]
+
+
+def estimate(problem, device, config):
+    """Bytes, or what the L1 serves, or the products, of half the rate that wgmma has; laying out the fragments."""
+    p = problem
+    rows, dynamic, _ = _axis(p, config)
+    slices, columns = _units(p, config)
+    warps = slices * ceil_div(columns, COLUMNS)
+    depth = p.filter[0] * p.filter[2] * (p.filter[1] if dynamic else 1)
+    products = 4 if p.c_group <= 4 else 8
+    pairs = config.rows * rows.taps / (rows.stride if rows.backward else 1)
+    clock = device.sms * device.clock_hz
+    mma = warps * depth * pairs * products * 2.2 / clock
+    l1 = warps * depth * (rows.loads * 1024 + rows.taps * products * 256) / (100 * clock)
+    issue = warps * (500 + depth * (rows.loads * (30 - 10 * config.unroll) + 30 + 4 * pairs * products)) / (4 * clock) * 1.4
+    halo = 1 + 0.12 * (p.filter[1] - 1) / config.rows
+    return 6e-6 + max(mma, l1, issue, (p.bytes + (halo - 1) * p.x.nbytes) / (0.85 * device.bandwidth))
+
+
+def _int(value):
+    return Argument("int32", value)
+
+
+def build(problem, device, config):
+    """One launch; blocks loop over columns, as the fragments cost each of them some time."""
+    p = problem
+    source, strides, sizes, result, result_strides, result_sizes = roles(p)
+    backward = int(p.op == "conv_bwd_data")
+    names = ("y", "x") if backward else ("x", "y")
+    rows, dynamic, shift = _axis(p, config)
+    residual_words = access_words(p.residual, 8, _steps(p.residual_strides)) if p.residual else 0
+    body = Body(p.dtype, p.c_group, rows, p.taps, p.filter[2], dynamic, p.strides, backward, int(p.flip),
+                access_words(result, 8, _steps(result_strides)), residual_words, p.epilogue, config.unroll,
+                config.blocks)
+    slices, columns = _units(p, config)
+    each = WARPS * COLUMNS
+    turns = max(1, min(16, ceil_div(columns * slices, each * config.blocks * device.sms)))
+    window = (p.pads_before[0], p.dilations[0], p.pads_before[1], p.dilations[1], shift, p.pads_before[2], p.dilations[2])
+    k, c, _, _, s = p.w_strides
+    divisors = slices, result_sizes[2], ceil_div(result_sizes[1], config.rows), result_sizes[0]
+    arguments = (p.pointer(names[0]), p.pointer("w"), p.pointer(names[1]), p.pointer("residual"), p.pointer("bias"), _int(columns),
+                 _int(turns), *(Argument("uint32x3", divisor(v)) for v in divisors), _int(p.c), _int(p.filter[0]), _int(p.filter[1]),
+                 Argument("int32x7", window), Argument("int32x3", sizes), Argument("int32x3", result_sizes),
+                 Argument("int64x4", _steps(strides)), Argument("int64x4", _steps(result_strides)),
+                 Argument("int64x4", _steps(p.residual_strides)), _int(p.bias_stride), Argument(p.scalar_type, "alpha"),
+                 Argument(p.scalar_type, "beta"), Argument("int64x3", (k, c, s if p.taps > 1 else 1)))
+    return (Launch(grouped_kernel(body), (ceil_div(columns, each * turns) * slices, 1, 1), (32 * WARPS, 1, 1), arguments),)
+
+
+ALGORITHMS = (*(Algorithm(op=op, name="grouped", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
+                          notes=Note.TENSOR_CORE, arch="sm_80+") for op in ("conv_fwd", "conv_bwd_data")), BACKWARD_FILTER)

@@ -1,0 +1,175 @@
+"""Convolutions of few filters on Hopper's tensor cores: pixels are read once for all taps.
+
+`implicit_gemm_wgmma` brings a pixel from the L2 for every tap that meets it, nine times for 3x3. With 64 filters there is too little to
+multiply for that: a step of 256 pixels and 64 channels takes 0.58 us, three quarters more than its products, as the L2 delivers no more.
+Here a tile of the image comes once, with the pixels around it, and the filters stay in shared memory (`kernel`).
+
+conv_bwd_data is the same with dy as the image, taps in the opposite order, and the filter read as it lies. For 16-bit types, channels last,
+strides of one, and filters that leave room for tiles: of 64 channels of the result 3x3 taps and 128 channels that are summed over, of 32
+twice as many, or 3x3x3 taps of 64. More channels of the result are shared out among blocks.
+"""
+import math
+from dataclasses import dataclass
+
+from ...device.index import ceil_div, divisor
+from ...dispatch import Algorithm, Note
+from ...engine.hopper_plan import BANDWIDTH
+from ...host.launch import Argument, Launch
+from ...host.tensormap import TensorMap
+from .._taps import roles
+from .kernel import CHANNELS, WIDE, Body, halo_kernel
+
+SHAPES = (16, 3, 2), (8, 4, 2), (16, 4, 1), (8, 3, 2), (16, 2, 2), (16, 3, 1), (8, 2, 2), (16, 2, 1), (8, 4, 1), (8, 2, 1), (8, 1, 1)
+PRODUCT = 36       # cycles of 64 rows by 64 or 32 columns and 16 of k: 2 KiB of rows at 64 bytes a cycle, and a little
+MOST = 4           # configurations
+MOST_SHARED = 232448
+
+
+@dataclass(frozen=True)
+class Config:
+    """Columns and lines of a tile, warpgroups that multiply, stages of each."""
+    columns: int
+    lines: int
+    consumers: int
+    stages: int
+
+    def __str__(self):
+        return f"{self.columns} columns {self.lines} lines x{self.consumers} s{self.stages}"
+
+
+def _channels(p):
+    """Channels of (what is summed over, the result)."""
+    return (p.c, p.k) if p.op == "conv_fwd" else (p.k, p.c)
+
+
+def _body(p, config):
+    total = _channels(p)[0]
+    return Body(p.dtype, p.filter, p.dilations, ceil_div(total, CHANNELS), min(4, ceil_div(total, 16)), config.columns, config.lines,
+                config.consumers, config.stages, (p.op == "conv_bwd_data") != bool(p.flip), "k" if p.op == "conv_fwd" else "mn", p.epilogue)
+
+
+def _pixels_apart(strides, sizes):
+    """Elements from one pixel to the next where all pixels of all images are in one stride, or None."""
+    n, _, d, h, w = strides
+    dims = [(size, stride) for size, stride in zip(sizes, (n, d, h, w)) if size > 1]
+    if any(outer[1] != inner[0] * inner[1] for outer, inner in zip(dims, dims[1:])):
+        return None
+    return dims[-1][1] if dims else 8
+
+
+def _map_refusal(name, tensor, strides, sizes):
+    """Why TMA cannot address an array of these outer extents, channels contiguous, or None."""
+    n, c, *spatial = strides
+    apart = [s for size, s in zip(sizes, (n, *spatial)) if size > 1]
+    if c != 1 or tensor.alignment % 16 or any(s < 0 or s * tensor.itemsize % 16 for s in apart):
+        return f"{name}: channels are to be contiguous and pixels aligned to 16 bytes; strides {strides}, address {tensor.alignment}"
+    return None
+
+
+def supports(problem):
+    """16-bit types, channels last, strides of one, one group, filters that fit."""
+    p = problem
+    if p.dtype not in ("float16", "bfloat16") or p.w.dtype != p.dtype or p.output.dtype not in ("float16", "bfloat16"):
+        return f"{p.dtype}, filter {p.w.dtype}, result {p.output.dtype}; all of them are to be 16-bit floats"
+    if p.groups > 1 or p.strides != (1, 1, 1):
+        return f"{p.groups} groups, stride {p.stride}; expected one group and strides of one"
+    total, columns = _channels(p)
+    if not (p.x.size and p.w.size and p.y.size):
+        return "an operand is empty"
+    if columns % 8 or total % 8:
+        return f"{columns} channels of the result, {total} summed over; expected multiples of 8"
+    if p.beta:
+        return "beta: the clipped part of a tile would read what other blocks write"
+    source, source_strides, sizes, result, result_strides, result_sizes = roles(p)
+    reason = (_map_refusal("the image", source, source_strides, (p.n, *sizes))
+              or _map_refusal("the result", result, result_strides, (p.n, *result_sizes))
+              or _map_refusal("w", p.w, p.w_strides, (p.k, *p.filter)))
+    if reason:
+        return reason
+    pixels = p.n, *result_sizes
+    if p.residual and (p.residual_strides[1] != 1 or _pixels_apart(p.residual_strides, pixels) is None):
+        return f"the residual's pixels are not evenly spaced: strides {p.residual_strides}"
+    if math.prod(pixels) >= 2 ** 31 - 2 ** 16 or columns >= 2 ** 20:
+        return f"{math.prod(pixels)} pixels, {columns} channels; counters end at 2**31"
+    try:
+        if not _fitting(p, MOST_SHARED):
+            return f"filters of {'x'.join(map(str, p.filter))} taps and {total} channels leave no room for a tile in shared memory"
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _fitting(p, most):
+    total, columns = _channels(p)
+    steps = ceil_div(total, CHANNELS) * p.filter[0]
+    found = [Config(width, *shape) for width in (64, 32) if width == 32 or columns > 32 for shape in SHAPES]
+    return [c for c in found if c.stages >= min(steps, 2) and _body(p, c).shared <= most]
+
+
+def configs(problem, device):
+    """Those that fit, by their estimate."""
+    found = _fitting(problem, device.shared_per_block)
+    return sorted(found, key=lambda c: estimate(problem, device, c))[:MOST]
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def _tiles(p, config):
+    """(tiles of all planes, of a plane, across a plane)."""
+    deep, high, wide = roles(p)[5]
+    across = ceil_div(wide, WIDE)
+    plane = ceil_div(high, config.lines) * across
+    return plane * deep * p.n, plane, across
+
+
+def _blocks(p, config, device):
+    """(blocks of the same channels of the result, kinds of blocks)."""
+    parts = ceil_div(_channels(p)[1], config.columns)
+    return min(_tiles(p, config)[0], max(1, device.sms // parts)), parts
+
+
+def estimate(problem, device, config):
+    """Products of 64 rows as fast as the left one's rows come out of shared memory, and what a tile's pixels and results wait for."""
+    p, body = problem, _body(problem, config)
+    blocks, parts = _blocks(p, config, device)
+    tiles = ceil_div(_tiles(p, config)[0], blocks) * ceil_div(blocks * parts, device.sms)
+    boxes = p.filter[0] * body.blocks
+    products = PRODUCT * config.lines // 8 * p.taps * body.blocks * body.steps + 40 * config.lines * config.columns / 64
+    tile = max(products, (75 + 25 * boxes) * config.lines,
+               100 * config.lines + max(0, boxes - config.stages) * (1130 + body.stage / 55))     # a consumer's boxes come one by one
+    slower = (1.25 if config.stages == 1 else 1.0) + 0.015 * (4 - config.consumers)
+    work = (4000 + body.filters / 48 + tiles * tile * slower) / device.clock_hz
+    return 2e-6 + max(work, p.bytes / (BANDWIDTH * device.bandwidth))
+
+
+def _map(name, tensor, strides, sizes, box):
+    """Of an array's (images, planes, lines, columns, channels)."""
+    n, _, *spatial = strides
+    per = 16 // tensor.itemsize
+    outer = [s if size > 1 else per for size, s in zip(sizes, (n, *spatial))]
+    return Argument("tensormap", name, spec=TensorMap(tensor.dtype, sizes, (*outer, 1), box, box[-1] * tensor.itemsize))
+
+
+def build(problem, device, config):
+    """One launch."""
+    p, body = problem, _body(problem, config)
+    source, source_strides, sizes, result, result_strides, result_sizes = roles(p)
+    forward, width = p.op == "conv_fwd", config.columns
+    total, columns = _channels(p)
+    before = [pad if forward else (taps - 1) * d - pad for pad, taps, d in zip(p.pads_before, p.filter, p.dilations)]
+    tiles, of_plane, across = _tiles(p, config)
+    blocks, parts = _blocks(p, config, device)
+    step = _pixels_apart(p.residual_strides, (p.n, *result_sizes)) if p.residual else 0
+    arguments = (_map("x" if forward else "y", source, source_strides, (p.n, *sizes, total), (1, 1, *body.box, CHANNELS)),
+                 _map("w", p.w, p.w_strides, (p.k, *p.filter, p.c), (width, 1, 1, 1, CHANNELS) if forward else (CHANNELS, 1, 1, 1, width)),
+                 _map(p.output_name, result, result_strides, (p.n, *result_sizes, columns), (1, 1, 8, WIDE, width)),
+                 Argument("int32", tiles), *(Argument("uint32x3", divisor(v)) for v in (parts, of_plane, across, result_sizes[0])),
+                 *(Argument("int32", v) for v in (*before, columns, *result_sizes[1:])), *p.epilogue_arguments((0, 1), (step, 1)))
+    return (Launch(halo_kernel(body), (blocks * parts, 1, 1), (body.threads, 1, 1), arguments, shared=body.shared, dependent=True),)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="halo_wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a") for op in ("conv_fwd", "conv_bwd_data"))

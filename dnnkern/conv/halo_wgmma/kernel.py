@@ -1,0 +1,237 @@
+"""A convolution's tile on Hopper's tensor cores whose pixels are read once for all taps, and whose filters stay in shared memory.
+
+    global -- TMA, zeros outside the image --> a tile of pixels and the halo around it --> wgmma, at every tap from another pixel on
+
+A tile of the result is `lines` by 8 pixels and 64 or 32 channels. Its operand is a box of the source, `(R - 1) * dilation` lines and
+`(S - 1) * dilation` columns larger, 64 channels of 128 bytes a pixel. Eight pixels of a line are eight rows of the left operand, and lines
+follow each other in the stride that the descriptor says; so the operand of a tap is the same box, from another pixel on. The swizzle
+permutes 16-byte pieces by the address that they lie at, whatever an operand begins with. In three dimensions a plane comes at a time.
+
+A block loads its filters once, all taps of them, and goes from tile to tile. Each of its consumer warpgroups has every n-th tile and
+stages of its own, so while one stores its results, which leave through the stage that their pixels came in, others multiply.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from ...device import cuda, device_function, f32, i32, jit, u32
+from ...device.barrier import barrier_sync
+from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
+from ...device.epilogue import EpilogueSpec
+from ...device.index import ceil_div, divide_remainder
+from ...device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init,
+                                mbarrier_wait)
+from ...device.tma import bulk_commit, make_bulk_wait_read, prefetch_tensor_map, tensor_map_address, tma_load_5d, tma_store_5d
+from ...device.vec import shared_address
+from ...device.warp import elect, uniform
+from ...device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
+from ...engine.hopper import ROW, boxes_descriptor
+from ...engine.hopper_stores import make_fill
+
+WIDE, CHANNELS = 8, 64  # pixels of a tile's line; channels that are summed over at a time
+BARRIERS = 256          # bytes
+
+
+@dataclass(frozen=True)
+class Body:
+    """What the kernel is compiled for.
+
+    `taps` and `dilations` along d, h and w; `blocks` of 64 channels are summed over at each; `columns`: channels of the result in a tile;
+    `steps`: 16 channels each that a block's products take, 4 but of a single block that is not full;
+    `reverse`: the first tap meets the last pixel; `major`: the filter's contiguous dimension, "k" of what is summed over, "mn" of the
+    result's channels.
+    """
+    dtype: str
+    taps: tuple
+    dilations: tuple
+    blocks: int
+    steps: int
+    columns: int
+    lines: int
+    consumers: int
+    stages: int
+    reverse: bool
+    major: str
+    epilogue: EpilogueSpec
+
+    def __post_init__(self):
+        steps = self.taps[0] * self.blocks
+        if self.lines not in (8, 16) or self.columns not in (32, 64) or self.consumers not in (1, 2, 3, 4) or self.stages < min(steps, 2):
+            raise ValueError(f"{self.lines} lines, {self.columns} columns, {self.consumers} consumers, {self.stages} stages; expected 8 or "
+                             f"16 lines, 32 or 64 columns, 1 to 4 consumers, at least {min(steps, 2)} stages for {steps} boxes")
+        if max(self.box) > 256:
+            raise ValueError(f"a tile's pixels with those that its taps reach are {self.box[0]} x {self.box[1]}; the most is 256")
+
+    @property
+    def box(self):
+        """Lines and columns of the source's box."""
+        (_, r, s), (_, dr, ds) = self.taps, self.dilations
+        return self.lines + (r - 1) * dr, WIDE + (s - 1) * ds
+
+    @property
+    def stage(self):
+        """Bytes of a stage: whole patterns of the swizzle."""
+        return ceil_div(self.box[0] * self.box[1] * ROW, 1024) * 1024
+
+    @property
+    def filters(self):
+        """Bytes of all taps' filters."""
+        return math.prod(self.taps) * self.blocks * self.columns * ROW
+
+    @property
+    def shared(self):
+        """Bytes of dynamic shared memory."""
+        return 1024 + self.filters + self.consumers * self.stages * self.stage + BARRIERS
+
+    @property
+    def threads(self):
+        return 128 * (self.consumers + 1)
+
+
+@functools.cache
+def halo_kernel(body):
+    """All tiles, one persistent launch."""
+    (T, R, S), (DT, DR, DS), BLOCKS, LINES, STAGES, STAGE = body.taps, body.dilations, body.blocks, body.lines, body.stages, body.stage
+    CONSUMERS, SLOTS, TILES, PITCH = body.consumers, body.consumers * body.stages, body.lines // 8, body.box[1] * ROW
+    TAPS, STEPS, FILTERS, RING, THREADS, FORWARD = R * S, T * BLOCKS, body.filters, SLOTS * STAGE, body.threads, body.major == "k"
+    COLUMNS, BOX, REVERSE = body.columns, body.box[0] * body.box[1] * ROW, body.reverse
+    SUMS, PART, RESULTS = TILES * COLUMNS // 2, COLUMNS * ROW, 64 * 2 * COLUMNS
+    A_CONST = matrix_descriptor(16, PITCH, 128)
+    B_CONST = matrix_descriptor(16, 1024, 128) if FORWARD else boxes_descriptor(COLUMNS)
+    multiply = make_wgmma(COLUMNS, body.dtype, steps=body.steps, tiles=TILES, b_major=body.major, b_step=2 if FORWARD else 2 * COLUMNS,
+                          a_tile=8 * PITCH // 16)
+    wait_all, wait_older, have_left = make_wgmma_wait(0, SUMS), make_wgmma_wait(1, 0), make_bulk_wait_read(0)
+    fill = make_fill(body.epilogue, width=2 * COLUMNS)
+
+    @device_function
+    def tile_of(t, of_plane, across):
+        """(plane of all images, line, column) of tile number t."""
+        plane, inside = divide_remainder(t, of_plane)
+        line, column = divide_remainder(inside, across)
+        return plane, line * LINES, column * WIDE
+
+    @device_function
+    def place_of(use, consumer):
+        """(slot, how often it was used before) of a consumer's box number `use`."""
+        turn = u32(use) // STAGES
+        return u32(consumer * STAGES) + u32(use) - turn * STAGES, turn
+
+    @device_function
+    def produce(x_map, w_map, filters, ring, full, empty, ready, first, stride, first_column, place):
+        tiles, of_plane, across, planes, behind, above, before = place
+        mbarrier_arrive_expect(ready, u32(FILTERS))
+        for d in range(T):
+            for tap in range(TAPS):
+                t, r, s = d, tap // S, tap % S
+                if REVERSE:
+                    t, r, s = T - 1 - t, R - 1 - r, S - 1 - s
+                for block in range(BLOCKS):
+                    at = filters + u32(((d * BLOCKS + block) * TAPS + tap) * PART)
+                    if FORWARD:
+                        tma_load_5d(at, w_map, ready, block * CHANNELS, s, r, t, first_column)
+                    else:
+                        tma_load_5d(at, w_map, ready, first_column, s, r, t, block * CHANNELS)
+        n, consumer, first_use = first, i32(0), i32(0)
+        while n < tiles:
+            plane, line, column = tile_of(n, of_plane, across)
+            image, depth = divide_remainder(plane, planes)
+            for step in range(STEPS):
+                slot, turn = place_of(first_use + step, consumer)
+                mbarrier_wait(empty + 8 * slot, turn & 1 ^ 1)
+                bar = full + 8 * slot
+                mbarrier_arrive_expect(bar, u32(BOX))
+                d, block = step // BLOCKS, step % BLOCKS
+                tma_load_5d(ring + slot * STAGE, x_map, bar, block * CHANNELS, column - before, line - above,
+                            depth + d * DT - behind, image)
+            consumer = consumer + 1
+            if consumer == CONSUMERS:
+                consumer, first_use = i32(0), first_use + STEPS
+            n = n + stride
+
+    @device_function
+    def store(acc, y_map, at, plane, line, column, first_column, planes, thread, barrier, n, sizes, e):
+        """Results through the stage at `at`, whose pixels nobody needs any more."""
+        lane, warp = thread & 31, thread >> 5
+        high, wide = sizes
+        barrier_sync(barrier, u32(128))
+        for tile in range(TILES):
+            top = line + 8 * tile + 2 * warp
+            w = min(column + (lane >> 2), wide - 1)
+            r0 = (plane * high + min(top, high - 1)) * wide + w
+            r1 = (plane * high + min(top + 1, high - 1)) * wide + w
+            fill(acc, tile * (COLUMNS // 2), at + u32(tile * RESULTS), r0, r1, first_column + (lane & 3) * 2, lane, warp, n, e)
+        fence_async_shared()
+        barrier_sync(barrier, u32(128))
+        if thread == 0:
+            image, depth = divide_remainder(plane, planes)
+            for tile in range(TILES):
+                if line + 8 * tile < high:
+                    tma_store_5d(y_map, at + u32(tile * RESULTS), first_column, column, line + 8 * tile, depth, image)
+            bulk_commit()
+            have_left()
+
+    @device_function
+    def consume(y_map, filters, ring, full, empty, ready, first, stride, first_column, place, consumer, thread, n, sizes, e):
+        tiles, of_plane, across, planes, _, _, _ = place
+        acc = cuda.local.array(SUMS, f32)
+        use, t = i32(0), first + consumer * stride
+        mbarrier_wait(ready, u32(0))
+        while t < tiles:
+            plane, line, column = tile_of(t, of_plane, across)
+            at, read = ring, u32(0)
+            for step in range(STEPS):
+                slot, turn = place_of(use + step, consumer)
+                at = ring + slot * STAGE
+                mbarrier_wait(full + 8 * slot, turn & 1)
+                for tap in range(TAPS):
+                    pixel = at + u32((tap // S) * (DR * PITCH) + (tap % S) * (DS * ROW))
+                    b = filters + u32((step * TAPS + tap) * PART)
+                    multiply(acc, descriptor(A_CONST, pixel), descriptor(B_CONST, b), i32(tap + step > 0))
+                    if tap == 0 and step > 0:  # the products of the step before are done
+                        wait_older(acc)
+                        if thread == 0:
+                            mbarrier_arrive(empty + 8 * read)
+                read = slot
+            wait_all(acc)
+            store(acc, y_map, at, plane, line, column, first_column, planes, thread, u32(consumer + 1), n, sizes, e)
+            if thread == 0:
+                mbarrier_arrive(empty + 8 * read)
+            use = use + STEPS
+            t = t + CONSUMERS * stride
+
+    @jit(launch_bounds=(THREADS, 1))
+    def conv_halo_wgmma(x, w, y, tiles, parts, of_plane, across, planes, behind, above, before, n, high, wide, alpha, beta, bias,
+                        bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column):
+        shared = cuda.shared.array(0, u32)
+        x_map, w_map, y_map = tensor_map_address(x), tensor_map_address(w), tensor_map_address(y)
+        filters = (shared_address(shared, 0) + 1023) & 0xFFFFFC00
+        ring = filters + FILTERS
+        full = ring + RING
+        empty = full + 8 * SLOTS
+        ready = empty + 8 * SLOTS
+        tid = cuda.threadIdx.x
+        if tid == 0:
+            prefetch_tensor_map(x_map)
+            prefetch_tensor_map(w_map)
+            mbarrier_init(ready, u32(1))
+            for s in range(SLOTS):
+                mbarrier_init(full + u32(8 * s), u32(1))
+                mbarrier_init(empty + u32(8 * s), u32(1))
+            fence_mbarrier_init()
+        cuda.syncthreads()
+        launch_dependent_grids()
+        wait_for_previous_grid()
+        role = uniform(tid >> 7)
+        first, part = divide_remainder(cuda.blockIdx.x, parts)  # the channels of the result are shared out among blocks
+        stride, _ = divide_remainder(cuda.gridDim.x, parts)
+        first_column = part * COLUMNS
+        place = tiles, of_plane, across, planes, behind, above, before
+        if role == 0:
+            if tid < 32:
+                if elect():
+                    produce(x_map, w_map, filters, ring, full, empty, ready, first, stride, first_column, place)
+        else:
+            e = (alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)
+            consume(y_map, filters, ring, full, empty, ready, first, stride, first_column, place, role - 1, tid & 127, n,
+                    (high, wide), e)
+    return conv_halo_wgmma

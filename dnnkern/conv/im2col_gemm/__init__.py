@@ -1,0 +1,274 @@
+"""Convolution as a matrix product: what the window sees of the image, written out as columns, times the filter as a matrix.
+
+    conv_fwd           columns = im2col(x);            y  = columns * w               epilogue in the product
+    conv_bwd_data      columns = dy * w;               dx = col2im(columns)           epilogue in col2im
+    conv_bwd_filter    columns = im2col(x);            dw = columns * dy              summed over all images and places
+
+Columns lie in the workspace, in one of two orders, whatever layout the arrays have: channels first, [image][channel, tap][place], so that
+places are the product's columns; or last, [image, place][tap, channel], so that they are its rows. Products are the library's own
+(`engine.embed`): tensor cores where dtype and device have them, split sums where they are long. Groups are a dimension of the batch.
+
+- In conv_bwd_data each pixel gathers the columns that saw it, in a fixed order: no atomics. They are sums, in the accumulator's type.
+- Whole images at a time: where columns of all of them would exceed a bound, the plan goes through the batch in slices; small slices
+  stay in the L2. conv_bwd_filter then adds the slices' products up in the workspace.
+- What a product cannot read or write where it lies is packed first or moved by a last pass: filters in the other order or flipped, dy whose
+  images and places are not one dimension, more than one addend of the result's shape.
+
+The columns are as many times the image as the filter has taps, written once and read once: that is what it loses by, against algorithms
+that make them on the way to shared memory. It wins where those cannot use the fastest products: unaligned channels, odd strides. (A filter
+of one tap has no use for columns: `pointwise`.)
+
+Source: K. Chellapilla, S. Puri, P. Simard, High performance convolutional neural networks for document processing, 2006.
+"""
+from dataclasses import dataclass
+
+from ...dispatch import Algorithm, Note
+from ...engine.embed import Place
+from ...engine.plan import alignment_at, collapsed, planned
+from ...host.dtypes import ITEMSIZE
+from ...host.tensor import Tensor
+from .col2im import LIMIT, Sums, Target, Window
+from .plan import Pixels, Plan, addable, filter_matrix, moved, slices
+
+MOST_WORKSPACE = 1 << 30  # that columns take where a batch can be sliced
+MOST_COPIES = 32          # launches of im2col, one for each group, with channels last
+
+
+@dataclass(frozen=True)
+class Config:
+    """Order of the columns (1: channels last), images at a time, which of the products with the least estimates."""
+    last: int
+    images: int
+    product: int = 0
+
+    def __str__(self):
+        order = "last" if self.last else "first"
+        return f"channels {order}, {self.images} image{'s' * (self.images > 1)}" + (", second product" if self.product else "")
+
+
+def supports(problem):
+    """Everything that 32-bit integers can count an image of."""
+    for name in "xwy":
+        if not getattr(problem, name).size:
+            return f"{name} is empty (shape {getattr(problem, name).shape}): there is nothing to multiply"
+    reach = max(n + sum(pads) + d * t for n, pads, d, t in zip(problem.image, problem.pads, problem.dilations, problem.filter))
+    each = problem.output.size // (1 if problem.op == "conv_bwd_filter" else problem.n)
+    if each >= LIMIT or reach >= 2 ** 30:
+        what = "the result" if problem.op == "conv_bwd_filter" else "an image of the result"
+        return f"{what} has {each} elements, the window reaches over {reach} pixels; expected fewer than {LIMIT} and 2**30"
+    return None
+
+
+# ---- which parts a plan has
+
+def _result(problem):
+    return Pixels.of(problem, problem.output_name)
+
+
+def _residual(problem):
+    return Pixels.of(problem, "residual") if problem.residual else None
+
+
+def _is_direct(problem):
+    """Whether the forward product can write y with its epilogue: places are one dimension, and there is one addend of y's shape at most."""
+    p, residual = problem, _residual(problem)
+    addends = bool(p.beta) + (residual is not None) + (p.bias is not None and p.groups > 1)
+    return (p.op == "conv_fwd" and addends <= 1 and _result(p).is_matrix and (residual is None or residual.is_matrix)
+            and (not p.beta or addable(p, p.output.dtype)))
+
+
+def _image_bytes(problem):
+    """Workspace of an image: its columns, and sums for a last pass."""
+    p, places = problem, problem.pixels // problem.n
+    columns = p.c * p.taps * places * ITEMSIZE[p.compute if p.op == "conv_bwd_data" else p.dtype]
+    return columns + (p.k * places * ITEMSIZE[p.compute] if p.op == "conv_fwd" and not _is_direct(p) else 0)
+
+
+def configs(problem, device):
+    """Both orders; all images that the bound allows, and as many as stay in the L2; the two best products of each."""
+    each = _image_bytes(problem)
+    images = {max(1, min(problem.n, bound // each)): None for bound in (MOST_WORKSPACE, device.l2_bytes // 3)}
+    orders = [0] + [1] * (problem.groups <= MOST_COPIES)
+    return [Config(last, n, product) for last in orders for n in images for product in (0, 1)]
+
+
+def workspace(problem, device, config):
+    """The columns of a slice, sums, packed operands, and the products' own."""
+    return _plan(problem, device, config).bytes
+
+
+def estimate(problem, device, config):
+    """The sum of all launches' estimates."""
+    return _plan(problem, device, config).seconds
+
+
+def build(problem, device, config):
+    """Packed operands, then for each slice columns and product, or product and columns; a last pass where the product cannot do it."""
+    return _plan(problem, device, config).launches()
+
+
+def _plan(problem, device, config):
+    return planned(_PLANS[problem.op], problem, device, config)
+
+
+# ---- steps
+
+def _columns(plan, x, place, first, count, contiguous=False):
+    """Write the columns of some images; channels first, they are [image][channel, tap][place], or if `contiguous`
+    [channel, tap][image, place]."""
+    p, last, images = plan.problem, plan.config.last, plan.config.images
+    places, length = p.pixels // p.n, p.c_group * p.taps
+    at = x.place(first)
+    if last and p.groups > 1:
+        size = count * places * length * p.x.itemsize
+        for g in range(p.groups):
+            columns = Tensor.packed((count * places, length), p.x.dtype, alignment_at(16, g * size))
+            plan.columns(x.image(count, images, last, g), moved(at, g * x.each * x.channel * p.x.itemsize), columns,
+                         moved(place, g * size), "NHWC")
+    elif last:
+        plan.columns(x.image(count, images, last), at, Tensor.packed((count * places, length), p.x.dtype), place, "NHWC")
+    else:
+        rows = p.c * p.taps
+        strides = (places, count * places, 1) if contiguous else (rows * places, places, 1)
+        plan.columns(x.image(count, images, last), at, Tensor((count, rows, places), strides, p.x.dtype), place, "NCHW")
+
+
+def _written(plan, first, count, merged):
+    """What a product gets to write some images of the result itself: operands, places, scalars."""
+    p, last, step = plan.problem, plan.config.last, plan.config.images
+    result, residual = _result(p), _residual(p)
+    y = result.matrices(count, step, last, merged)
+    operands, places = dict(y=y, activation=p.activation, scaled=p.scaled), {"y": result.place(first)}
+    if p.beta:
+        operands.update(c=y, beta=True, in_place=True)
+        places["c"] = places["y"]
+    elif residual is not None:
+        operands["c"] = residual.matrices(count, step, last, merged)
+        places["c"] = residual.place(first)
+    if p.bias is not None:
+        by, s = p.bias, p.bias_stride
+        name = "bias" if p.groups == 1 else "c"
+        shape, strides = ((result.each,), (s,)) if last else ((result.each, 1), (s, 1))
+        if p.groups > 1:
+            middle = (1, 1) if last else ()
+            shape, strides = (p.groups, *middle, *shape), (result.each * s, *(0 for _ in middle), *strides)
+        operands[name], places[name] = Tensor(shape, strides, by.dtype, by.alignment), Place("bias")
+    return operands, places, tuple(n for n, used in (("alpha", p.scaled), ("beta", p.beta)) if used)
+
+
+def _finish(plan, place, sums, count, first):
+    """The last pass over some images of the result."""
+    p, result, residual = plan.problem, _result(plan.problem), _residual(plan.problem)
+    flat = sums.window.taps == (1, 1, 1) and sums.window.places is None
+    extents, spatial = result.extents, [result.spatial, residual.spatial if residual else (0, 0, 0)]
+    if flat and all(a is None or a.is_matrix for a in (result, residual)):
+        extents, spatial = (1, 1, result.pixels), [(0, 0, a.pixel) if a else (0, 0, 0) for a in (result, residual)]
+    target = Target(count, p.groups, result.each, extents, (result.outer, result.channel, *spatial[0]),
+                    (*((residual.outer, residual.channel) if residual else (0, 0)), *spatial[1]), result.alignment(plan.config.images))
+    plan.last_pass(sums, target, place, first)
+
+
+def _one(pixels, count):
+    return pixels is None or pixels.step_of(count) is not None
+
+
+def _forward(problem, device, config):
+    """The plan of conv_fwd."""
+    p, plan, last = problem, Plan(problem, device, config), config.last
+    x, y, places, length = Pixels.of(p, "x"), _result(p), p.pixels // p.n, p.c_group * p.taps
+    direct = _is_direct(p)
+    w, w_place = filter_matrix(plan)
+    columns = plan.part(config.images * p.groups * length * places * p.x.itemsize)
+    sums = None if direct else plan.part(config.images * p.k * places * ITEMSIZE[p.compute])
+    for first, count in slices(p, config.images):
+        merged = last and (not direct or _one(y, count) and _one(_residual(p), count))
+        rows = (1, count * places) if merged else (count, places)
+        _columns(plan, x, columns, first, count)
+        seen = Tensor.packed((p.groups, *rows, length) if last else (count, p.groups, length, places), p.x.dtype)
+        if direct:
+            operands, where, scalars = _written(plan, first, count, merged)
+        else:
+            shape = (p.groups, *rows, p.k_group) if last else (count, p.groups, p.k_group, places)
+            operands, where, scalars = dict(y=Tensor.packed(shape, p.compute)), {"y": sums}, ()
+        if last:
+            plan.product({"a": columns, "b": w_place, **where}, scalars, a=seen, b=_by_group(w), transpose_b=True, **operands)
+        else:
+            plan.product({"a": w_place, "b": columns, **where}, scalars, a=w, b=seen, **operands)
+        if not direct:
+            each = p.k_group * places
+            strides = (each, count * each, 1, 0, p.k_group) if last else (p.groups * each, each, places, 0, 1)
+            _finish(plan, sums, Sums(strides, Window(), bool(last)), count, first)
+    return plan
+
+
+def _backward_data(problem, device, config):
+    """The plan of conv_bwd_data."""
+    p, plan, last = problem, Plan(problem, device, config), config.last
+    dy, places, length = Pixels.of(p, "y"), p.pixels // p.n, p.c_group * p.taps
+    window = Window(p.filter, p.strides, p.pads_before, p.dilations, p.out)
+    w, w_place = filter_matrix(plan)
+    if not dy.is_matrix:
+        dy = dy.packed(plan, last)
+    columns = plan.part(config.images * p.groups * length * places * ITEMSIZE[p.compute])
+    for first, count in slices(p, config.images):
+        merged = last and _one(dy, count)
+        given, where = dy.matrices(count, config.images, last, merged), {"y": columns}
+        if last:
+            seen = Tensor.packed((p.groups, *((1, count * places) if merged else (count, places)), length), p.compute)
+            plan.product({"a": dy.place(first), "b": w_place, **where}, a=given, b=_by_group(w), y=seen)
+            strides = places * length, count * places * length, 1, p.c_group, length
+        else:
+            seen = Tensor.packed((count, p.groups, length, places), p.compute)
+            plan.product({"a": w_place, "b": dy.place(first), **where}, a=w, b=given, y=seen, transpose_a=True)
+            strides = p.groups * length * places, length * places, p.taps * places, places, 1
+        _finish(plan, columns, Sums(strides, window, bool(last)), count, first)
+    return plan
+
+
+def _backward_filter(problem, device, config):
+    """The plan of conv_bwd_filter."""
+    p, plan, last = problem, Plan(problem, device, config), config.last
+    x, dy, places, length = Pixels.of(p, "x"), Pixels.of(p, "y"), p.pixels // p.n, p.c_group * p.taps
+    parts = slices(p, config.images)
+    if not _one(dy, p.n):
+        dy = dy.packed(plan, last)
+    columns = plan.part(config.images * p.c * p.taps * places * p.x.itemsize)
+    k, c, *taps = p.w_strides
+    sizes, strides = ((*p.filter, p.c_group), (*taps, c)) if last else ((p.c_group, *p.filter), (c, *taps))
+    step, turned = collapsed(sizes, strides), p.flip and p.taps > 1
+    direct = len(parts) == 1 and step is not None and not turned and (not p.beta or addable(p, p.w.dtype))
+    sums = None if direct else plan.part(p.k * length * ITEMSIZE[p.compute])
+    for first, count in parts:
+        given = dy.rows(count, config.images, last)
+        _columns(plan, x, columns, first, count, contiguous=True)
+        pixels = count * places
+        seen = Tensor.packed((p.groups, pixels, length) if last else (p.groups, length, pixels), p.x.dtype)
+        scalars = ()
+        if direct:
+            dw = Tensor((p.groups, p.k_group, length), (p.k_group * k, k, step), p.w.dtype, p.w.alignment)
+            operands, where = dict(y=dw, scaled=p.scaled), {"y": Place("w")}
+            if p.beta:
+                operands.update(c=dw, beta=True, in_place=True)
+            scalars = tuple(n for n, used in (("alpha", p.scaled), ("beta", p.beta)) if used)
+        else:
+            dw = Tensor.packed((p.groups, p.k_group, length), p.compute)
+            operands, where = dict(y=dw, **(dict(c=dw, in_place=True) if first else {})), {"y": sums}
+        plan.product({"a": dy.place(first), "b": columns, "c": where["y"], **where}, scalars, a=given, b=seen, transpose_a=bool(last),
+                     transpose_b=not last, **operands)
+    if not direct:
+        place = p.c_group if last else 1
+        back = (p.taps - 1) * place * ITEMSIZE[p.compute] if turned else 0
+        order = Sums((length, 0, 1 if last else p.taps, 0, -place if turned else place), Window(), bool(last))
+        plan.last_pass(order, Target(p.k, 1, p.c_group, p.filter, p.w_strides, (0,) * 5, p.w.alignment), moved(sums, back))
+    return plan
+
+
+def _by_group(w):
+    """The filter's matrices with the group first, for products whose batch is (group, n)."""
+    one, groups, *shape = w.shape
+    return Tensor((groups, one, *shape), (w.strides[1], 0, *w.strides[2:]), w.dtype, w.alignment)
+
+
+_PLANS = {"conv_fwd": _forward, "conv_bwd_data": _backward_data, "conv_bwd_filter": _backward_filter}
+ALGORITHMS = tuple(Algorithm(op=op, name="im2col_gemm", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             configs=configs, notes=Note.TENSOR_CORE) for op in _PLANS)

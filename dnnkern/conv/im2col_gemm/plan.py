@@ -1,0 +1,192 @@
+"""Plans of convolutions by columns: their matrices, where those lie, and the launches that make and multiply them.
+
+Every array is seen through five dimensions whose meaning is known, and becomes an operand of a product where some of them are one dimension
+in memory (`collapsed`). Where they are not, it is packed into the workspace first.
+"""
+import math
+
+from ...engine.embed import Place
+from ...engine.moves import im2col_launches, im2col_seconds, transpose_launches, transpose_seconds
+from ...engine.plan import Plan as _Plan
+from ...engine.plan import alignment_at, collapsed
+from ...host.products import check_addend
+from ...host.tensor import Tensor
+from .col2im import col2im_launch, config_of
+from .col2im import seconds as col2im_seconds
+
+
+class Plan(_Plan):
+    """The launches of one convolution."""
+
+    def __init__(self, problem, device, config):
+        super().__init__(device, problem.math, config.product)
+        self.problem, self.config = problem, config
+
+    # ---- steps
+
+    def packed(self, tensor, place) -> Place:
+        """A copy of a tensor without gaps, in the order of its dimensions."""
+        target = Tensor.packed(tensor.shape, tensor.dtype)
+        to = self.part(target.nbytes)
+        axes = tuple(range(tensor.ndim))
+        self.add(transpose_seconds(tensor, target, axes, self.device),
+                 lambda: transpose_launches(tensor, target, axes, self.device, source=tuple(place), target=tuple(to)))
+        return to
+
+    def columns(self, x, x_place, columns, place, layout):
+        """im2col of some images."""
+        p = self.problem
+        window = p.filter, p.strides, p.pads, p.dilations, layout
+        self.add(im2col_seconds(x, columns, *window, self.device),
+                 lambda: im2col_launches(x, columns, *window, self.device, source=tuple(x_place), target=tuple(place)))
+
+    def last_pass(self, sums, target, place, first=0):
+        """Sums of columns, with the convolution's epilogue."""
+        p = self.problem
+        config = config_of(p, sums, target, _reach(sums, target) >= 2 ** 31)
+        self.add(col2im_seconds(p, sums, target, config, self.device),
+                 lambda: (col2im_launch(p, sums, target, config, place, first),))
+
+
+def _reach(sums, target):
+    """Elements that the sums of one channel span at most."""
+    places = math.prod(sums.window.places or target.extents)
+    return places * abs(sums.strides[4]) + math.prod(sums.window.taps) * abs(sums.strides[3])
+
+
+# ---- operands
+
+def filter_matrix(plan):
+    """(Tensor, Place) of the filter as (1, group, k, channels and taps in the columns' order)."""
+    p = plan.problem
+    k, c, *taps = p.w_strides
+    place = Place("w")
+    if p.flip and p.taps > 1:
+        place = Place("w", sum((n - 1) * s for n, s in zip(p.filter, taps)) * p.w.itemsize)
+        taps = [-s for s in taps]
+    sizes, strides = ((*p.filter, p.c_group), (*taps, c)) if plan.config.last else ((p.c_group, *p.filter), (c, *taps))
+    step, length = collapsed(sizes, strides), math.prod(sizes)
+    shape = 1, p.groups, p.k_group, length
+    if step is None or p.flip and p.taps > 1:
+        tensor = Tensor((p.k, *sizes), (k, *strides), p.w.dtype, alignment_at(p.w.alignment, place.offset))
+        return Tensor.packed(shape, p.w.dtype), plan.packed(tensor, place)
+    return Tensor(shape, (0, k * p.k_group, k, step), p.w.dtype, p.w.alignment), place
+
+
+class Pixels:
+    """An array of images, pixels and channels as an operand or result of products: one of x, y and the residual, or packed sums."""
+
+    def __init__(self, name, tensor, n, channels, extents, strides, groups):
+        """`strides` along (n, channel, d, h, w)."""
+        self.name, self.tensor, self.n, self.groups, self.each = name, tensor, n, groups, channels // groups
+        self.outer, self.channel, self.extents = strides[0], strides[1], extents
+        self.spatial = strides[2:]
+        self.pixels = math.prod(extents)
+        self.pixel = collapsed(extents, self.spatial)
+
+    @classmethod
+    def of(cls, problem, role):
+        """x or y, or what has its shape."""
+        name = problem.output_name if role == "residual" else role
+        channels, extents = (problem.c, problem.image) if name == "x" else (problem.k, problem.out)
+        strides = problem.residual_strides if role == "residual" else problem.x_strides if role == "x" else problem.y_strides
+        return cls(role, getattr(problem, role), problem.n, channels, extents, strides, problem.groups)
+
+    @property
+    def is_matrix(self):
+        """Whether the pixels of an image are one dimension in memory."""
+        return self.pixel is not None
+
+    def step_of(self, images):
+        """The stride along all pixels of so many images, or None."""
+        return collapsed((images, self.pixels), (self.outer, self.pixel)) if self.is_matrix else None
+
+    def place(self, first) -> Place:
+        """Where image number `first` begins."""
+        return Place(self.name, first * self.outer * self.tensor.itemsize)
+
+    def alignment(self, step):
+        """Bytes to which slices of `step` images are aligned."""
+        return alignment_at(self.tensor.alignment, step * self.outer * self.tensor.itemsize if step < self.n else 0)
+
+    def matrices(self, images, step, last, merged) -> Tensor:
+        """As an operand: (n, group, channel, pixel); `last`: (group, n, pixel, channel), `merged` with all n in one (1 for n). Slices begin
+        at every `step`-th image."""
+        group = self.each * self.channel
+        alignment = self.alignment(step)
+        if not last:
+            return Tensor((images, self.groups, self.each, self.pixels), (self.outer, group, self.channel, self.pixel), self.tensor.dtype,
+                          alignment)
+        if merged:
+            shape, pixel = (self.groups, 1, images * self.pixels, self.each), self.step_of(images)
+            return Tensor(shape, (group, 0, pixel, self.channel), self.tensor.dtype, alignment)
+        shape = self.groups, images, self.pixels, self.each
+        return Tensor(shape, (group, self.outer, self.pixel, self.channel), self.tensor.dtype, alignment)
+
+    def rows(self, images, step, last) -> Tensor:
+        """As an operand with all pixels of the images in one dimension: (group, channel, pixel), or if `last` (group, pixel, channel)."""
+        pixels = images * self.pixels, self.step_of(images)
+        channels = self.each, self.channel
+        sizes = (pixels, channels) if last else (channels, pixels)
+        shape, strides = zip((self.groups, self.each * self.channel), *sizes)
+        return Tensor(shape, strides, self.tensor.dtype, self.alignment(step))
+
+    def packed(self, plan, last):
+        """A packed copy in the workspace, as (n, pixels, channels) if `last`, else as (channels, n, pixels): `name` is the workspace's, and
+        places count from there."""
+        n, channels = self.n, self.groups * self.each
+        sizes, strides = (n, channels, *self.extents), (self.outer, self.channel, *self.spatial)
+        order = (0, 2, 3, 4, 1) if last else (1, 0, 2, 3, 4)
+        tensor = Tensor(tuple(sizes[a] for a in order), tuple(strides[a] for a in order), self.tensor.dtype, self.tensor.alignment)
+        copy = PackedPixels(self, last)
+        copy.origin = plan.packed(tensor, Place(self.name))
+        return copy
+
+    def image(self, images, step, last, group=None) -> Tensor:
+        """As im2col reads it: images with channels last or first, all of them or those of one group."""
+        channels = self.each if group is not None else self.groups * self.each
+        offset = (group or 0) * self.each * self.channel * self.tensor.itemsize
+        alignment = alignment_at(self.alignment(step), offset)
+        if last:
+            shape, strides = (images, *self.extents, channels), (self.outer, *self.spatial, self.channel)
+        else:
+            shape, strides = (images, channels, *self.extents), (self.outer, self.channel, *self.spatial)
+        return Tensor(shape, strides, self.tensor.dtype, alignment)
+
+
+class PackedPixels(Pixels):
+    """A packed copy of pixels in the workspace, from `origin` on."""
+    origin = None
+
+    def __init__(self, source, last):
+        channels = source.groups * source.each
+        if last:
+            outer, channel, pixel = source.pixels * channels, 1, channels
+        else:
+            outer, channel, pixel = source.pixels, source.n * source.pixels, 1
+        strides = outer, channel, *(pixel * math.prod(source.extents[k + 1:]) for k in range(3))
+        tensor = Tensor.packed((source.n * source.pixels * channels,), source.tensor.dtype)
+        super().__init__("workspace", tensor, source.n, channels, source.extents, strides, source.groups)
+
+    def place(self, first):
+        return moved(self.origin, super().place(first).offset)
+
+
+def moved(place, more):
+    """The place so many bytes further on."""
+    return Place(place.name, place.offset + more)
+
+
+def addable(problem, dtype):
+    """Whether a product of this problem's types can add an array of this type to its result."""
+    tensor = Tensor((), (), dtype)
+    try:
+        check_addend(problem.op, "c", tensor, problem.dtype)
+    except TypeError:
+        return False
+    return True
+
+
+def slices(problem, images):
+    """(first image, how many) of each part of the batch."""
+    return [(first, min(images, problem.n - first)) for first in range(0, problem.n, images)]

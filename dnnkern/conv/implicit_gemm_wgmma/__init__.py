@@ -1,0 +1,305 @@
+"""Convolution, and its gradient by the image, as one product on Hopper's tensor cores whose left operand is never written down.
+
+    rows: pixels of the result     columns: its channels     sum: taps, and in each of them channels, 128 bytes of them a step
+
+The main loop is matmul's (`engine.hopper`). A step's rows are one copy: TMA walks over the pixels of the image by itself (im2col
+mode), moved by the tap's offset, zeros in the padding; the filter's part is one or more boxes. Channels that do not fill a step, or a
+box of columns, are zeros from TMA in both operands.
+
+conv_bwd_data is the same walk over dy with the taps in the opposite order; with strides one for each class of pixels of dx whose
+coordinates leave the same rests, all in one launch (`maps`). Its filter is read as it lies, contiguous along columns, which
+tensor cores do for 16-bit types; tf32 takes a copy.
+
+Arrays that TMA cannot address, channels first among them, are moved to the workspace pixel by pixel before; results of any strides leave
+from the product itself. It wins wherever channels fill a step and pixels the multiprocessors.
+"""
+import functools
+from dataclasses import dataclass
+
+from ...device import cuda, jit, u32
+from ...device.convert import element
+from ...device.index import ceil_div, divisor
+from ...device.tma import tensor_map_address
+from ...device.vec import shared_address
+from ...dispatch import Algorithm, Note
+from ...engine.hopper import ROW, Tile, make_product, promoted_fits
+from ...engine.hopper_plan import AGAIN, BANDWIDTH, MEASURED_CLOCK, TILES, rows_for_tma, store_argument, tiles_for, wgmma_dtype
+from ...engine.hopper_stores import staged_addend
+from ...engine.moves import transpose_launches, transpose_seconds
+from ...engine.scales import FP8
+from ...engine.simt import BAND
+from ...host.launch import Argument, Launch
+from ...host.tensor import Tensor
+from .kernel import Specialisation, make_loader, make_locate, make_sink
+from .maps import Axis, Image, make_filter, make_image, walk_of, walk_refusal
+
+FURTHER_TILES = {Tile(192, 64): (2.0, 0.3, 0.36), Tile(192, 128): (3.2, 0.6, 0.49), Tile(256, 64): (2.6, 0.6, 0.46)}
+"""Tiles that matmul has no use for, as in `TILES`; predicted from the bytes that pass through shared memory."""
+L2_SHARE, DEEPER, PARTLY = 56e3, 1.1, 1.6
+"""Bytes of pixels that a multiprocessor gets in a microsecond, and how much longer rows take that are partly zeros: layers of 64 and 32
+channels (bench/results/h200-conv-fwd-unet-float16.jsonl, h200-conv-fwd-conv3d-float16.jsonl)."""
+NOWHERE = Axis(*(1,) * 3, 0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0, False)  # an axis that is not there
+GROUPS = {"conv_fwd": "outer", "conv_bwd_data": "inner"}              # the filter's dimension along which groups follow each other
+
+
+@dataclass(frozen=True)
+class Config:
+    """A tile."""
+    tile: Tile
+
+    def __str__(self):
+        return str(self.tile)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A problem as the kernel sees it: axes of the walk, operands, columns of a group, what is summed over in each tap of a group."""
+    axes: tuple
+    image: Image
+    filter: object
+    columns: int
+    channels: int
+    pixels: int  # of a class
+
+    @property
+    def classes(self):
+        count = 1
+        for a in self.axes:
+            count *= a.pitch
+        return count
+
+    @property
+    def filter_offset(self):
+        """Of the filter's copy in the workspace."""
+        return self.image.bytes
+
+
+@functools.lru_cache(maxsize=256)
+def parts_of(problem):
+    """`Parts` of a problem."""
+    forward, axes = problem.op == "conv_fwd", walk_of(problem)
+    pixels = problem.n
+    for a in axes:
+        pixels *= a.count
+    channels, columns = (problem.c_group, problem.k_group) if forward else (problem.k_group, problem.c_group)
+    return Parts(axes, make_image(problem, axes, "x" if forward else "y"), make_filter(problem, axes), columns, channels, pixels)
+
+
+def supports(problem):
+    """Types the tensor cores know, windows that TMA can walk, groups of whole steps."""
+    image, forward = (problem.x if problem.op == "conv_fwd" else problem.y), problem.op == "conv_fwd"
+    if wgmma_dtype(image.dtype, problem.math) is None:
+        return f"dtype {image.dtype}" + (" without math='tf32'" if image.dtype == "float32" else "")
+    channels = problem.c_group if forward else problem.k_group
+    if channels == 0:
+        return "no channels: there is nothing to multiply"
+    if problem.groups > 1 and channels * image.itemsize % ROW:
+        return f"groups of {channels} channels of {image.itemsize} bytes; steps of {ROW} bytes would reach into the next group's"
+    if problem.output.size == 0 or image.size == 0:
+        return "arrays without elements"
+    parts = parts_of(problem)
+    reason = walk_refusal(parts.axes)
+    if reason:
+        return reason
+    tiles = ceil_div(parts.pixels, 64) * ceil_div(parts.columns, 64) * problem.groups * parts.classes
+    if max(tiles, parts.pixels + 512, problem.c + 512, problem.k + 512) >= 2 ** 31:
+        return f"{parts.pixels} pixels in each of {parts.classes} classes; the most are 2**31 pixels and as many tiles of 64 x 64"
+    return None
+
+
+def configs(problem, device):
+    """Every tile that reads the filter as it lies, in whole boxes of results: the last one would overlap the one before.
+
+    Two groups of 64 rows and 128 columns leave too few registers for an epilogue that reads other arrays.
+    """
+    found = tiles_for(parts_of(problem).filter.major, problem.dtype)
+    found += [t for t in FURTHER_TILES if problem.dtype not in FP8 or promoted_fits(t)]
+    most = 64 if problem.beta or problem.residual else 128
+    return [Config(t) for t in found if t.bn * max(problem.output.itemsize, 2) % ROW == 0 and (t.groups == 1 or t.sums <= most)]
+
+
+def workspace(problem, device, config):
+    """Copies of operands that TMA cannot address."""
+    parts = parts_of(problem)
+    return parts.image.bytes + parts.filter.bytes
+
+
+def estimate(problem, device, config):
+    """Waves of tiles, the tensor cores' time or the memory's; the copies; half of the stores' rate straight from registers."""
+    parts, tile = parts_of(problem), config.tile
+    classes = [1]
+    for axis in parts.axes:
+        classes = [taps * axis.class_of(number)[1] for taps in classes for number in range(axis.pitch)]
+    steps = sum(max(1, taps * _steps_a_tap(parts)) for taps in classes) / len(classes)
+    tiles = _tiles(parts, tile, problem.groups)[0] * tile.cluster
+    alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
+    fixed, further, step = (FURTHER_TILES.get(alone) or TILES[alone])
+    slots = device.sms * alone.blocks
+    waves = 0.75 * ceil_div(tiles, slots) + 0.25 * max(tiles / slots, 1.0)  # a wave that is not full runs at a higher clock
+    step *= 1.12 if problem.dtype in FP8 else 1.0  # the second stage of sums; a guess, not measured
+    step = max(step, tile.bm * ROW / L2_SHARE * (DEEPER if problem.filter[0] > 1 else 1.0))
+    if parts.channels * parts.image.tensor.itemsize < ROW:
+        step *= PARTLY
+    work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
+    across = _tiles(parts, tile, problem.groups)[4]
+    covered = across * tile.bn / parts.columns if across > 1 else 1.0  # times the channels of the result, as in `product_seconds`
+    memory = (problem.bytes + AGAIN * (across - 1) * parts.image.tensor.nbytes) * (0.5 + 0.5 * covered) / (BANDWIDTH * device.bandwidth)
+    if _store_of(problem, parts) == "direct":
+        memory += problem.output.nbytes / device.bandwidth
+    copies = sum(_copy_seconds(array, device) for array in (parts.image, parts.filter) if array.packed)
+    return copies + fixed * 1e-6 + max(work, memory) + 0.1 * min(work, memory) + (alone is not tile) * 1e-7
+
+
+def _copy(array):
+    """(the array as it lies, its copy, the order of dimensions), as `transform` takes them."""
+    dtype = array.tensor.dtype
+    return (Tensor(array.shape, array.strides, dtype, array.tensor.alignment), Tensor(array.shape, array.read_strides, dtype),
+            tuple(range(len(array.shape))))
+
+
+@functools.lru_cache(maxsize=256)
+def _copy_seconds(array, device):
+    return transpose_seconds(*_copy(array), device)
+
+
+def _steps_a_tap(parts):
+    return ceil_div(parts.channels * parts.image.tensor.itemsize, ROW)
+
+
+def _tiles(parts, tile, groups):
+    """(tiles of everything, of a class, of a group in a class, rows of tiles, columns of tiles); a cluster's tiles are one."""
+    rows, columns = ceil_div(parts.pixels, tile.bm * tile.cluster), ceil_div(parts.columns, tile.bn)
+    return rows * columns * groups * parts.classes, rows * columns * groups, rows * columns, rows, columns
+
+
+def _row_stride(problem, parts, strides):
+    """Elements from one row of the product to the next in an array of the result's shape; None where rows are not in one stride."""
+    if parts.classes > 1:
+        return None
+    n, _, *spatial = strides
+    extents = (problem.n, *(a.out for a in parts.axes))
+    dims = [(size, stride) for size, stride in zip(extents, (n, *spatial[3 - len(parts.axes):])) if size > 1]
+    if any(outer[1] != inner[0] * inner[1] for outer, inner in zip(dims, dims[1:])):
+        return None
+    return dims[-1][1] if dims else 16 // problem.output.itemsize
+
+
+def _store_of(problem, parts):
+    """How results leave, see `kernel`."""
+    y, strides = problem.output, problem.output_strides
+    row = _row_stride(problem, parts, strides)
+    same = problem.residual is None or problem.residual_strides == strides
+    if row is not None and rows_for_tma(y, (row, strides[1]), parts.pixels, parts.columns) and (
+            problem.residual is None or _row_stride(problem, parts, problem.residual_strides) is not None):
+        return "tma"
+    per, sizes = 16 // y.itemsize, (problem.n, *(problem.out if problem.op == "conv_fwd" else problem.image))
+    apart = [s for size, s in zip(sizes, (strides[0], *strides[2:])) if size > 1]
+    if (y.itemsize in (2, 4) and strides[1] == 1 and y.alignment % 16 == 0 and parts.columns % per == 0 and same
+            and not any(s % per for s in apart)
+            and not (problem.beta and any(a.out % a.pitch for a in parts.axes))):  # rows that do not exist would read what others write
+        return "rows"
+    return "direct"
+
+
+def _staged(problem, parts):
+    """The addend that comes through shared memory where results leave through TMA."""
+    strides = [(_row_stride(problem, parts, s), s[1], *(parts.columns,) * (problem.groups > 1))
+               for s in (problem.output_strides, problem.residual_strides)]
+    return staged_addend(problem.epilogue, (problem.output, problem.residual), strides)
+
+
+@functools.cache
+def kernel(special):
+    """All classes and groups, one persistent launch."""
+    tile = special.tile
+    product = make_product(tile, make_loader(special), make_locate(special), make_sink(special), special.epilogue.accumulator,
+                           cooperative=tile.cluster > 1)  # whose lanes end together: one alone could not use the warp's registers
+
+    @jit(launch_bounds=(tile.threads, tile.blocks))
+    def conv_implicit_gemm_wgmma(image, filter, y_map, tiles, per_class, per_group, band_tiles, super_rows, last_rows, channels, axis0,
+                                 axis1, axis2, count0, count1, count2, pitch0, period0, pitch1, period1, pitch2, period2, y, y_column,
+                                 y_group, bias_group, residual_group, m, n, pitches, extents, strides, residual_strides, alpha, beta, bias,
+                                 bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column):
+        shared = cuda.shared.array(0, u32)
+        counts = count0, count1, count2
+        product(tensor_map_address(image), tensor_map_address(filter), tensor_map_address(y_map), shared_address(shared, 0), tiles,
+                ((per_class, per_group, band_tiles, super_rows, last_rows), channels, (axis0, axis1, axis2), counts,
+                 ((pitch0, period0), (pitch1, period1), (pitch2, period2))),
+                (n, y, y_column, y_group, bias_group, residual_group, (m, counts, pitches, extents, strides, residual_strides),
+                 (alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)))
+    return conv_implicit_gemm_wgmma
+
+
+def _axis_numbers(axis):
+    shift = ceil_div(axis.padding, axis.pitch)
+    return (axis.lower, axis.step, axis.taps, axis.first_tap, axis.tap_step, axis.first_offset, axis.offset_step, axis.filter,
+            axis.dilation, shift * axis.pitch - axis.padding, shift - axis.lower, int(axis.flip))
+
+
+def _arguments(problem, parts, tile, store):
+    """The kernel's parameters behind the maps."""
+    tiles, per_class, per_group, rows, columns = _tiles(parts, tile, problem.groups)
+    image, out = parts.image, problem.output
+    axes = (*reversed(parts.axes), *(NOWHERE,) * (3 - len(parts.axes)))
+    beyond = ceil_div(image.channels * image.tensor.itemsize, ROW) * (ROW // image.tensor.itemsize)
+    offset = "int64" if problem.is_wide else "int32"
+
+    def places(strides):
+        return Argument(offset + "x4", (*reversed(strides[2:]), strides[0]))
+
+    def along_axes(strides):
+        """Those of missing axes come behind the ones that are there."""
+        kept = strides[5 - len(parts.axes):]
+        return (strides[0], strides[1], *(0,) * (3 - len(kept)), *kept)
+
+    strides, residual = along_axes(problem.output_strides), along_axes(problem.residual_strides)
+    if store == "tma":
+        stride, other = (_row_stride(problem, parts, s) for s in (problem.output_strides, problem.residual_strides))
+    else:
+        stride, other = 1, 1
+    other = 0 if problem.residual is None else other
+    return (Argument("int32", tiles), *(Argument("uint32x3", divisor(d)) for d in (per_class, per_group, BAND * columns)),
+            Argument("int32", rows), Argument("uint32x3", divisor(rows % BAND or BAND)),
+            Argument("int32x4", (parts.channels, parts.columns, beyond, _steps_a_tap(parts))),
+            *(Argument("int32x12", _axis_numbers(a)) for a in axes), *(Argument("uint32x3", divisor(a.count)) for a in axes),
+            *(Argument("uint32x3", divisor(d)) for a in axes for d in (a.pitch, a.period)),
+            Argument(element(out.dtype).pointer, problem.output_name), Argument("int64", strides[1]),
+            Argument("int64", parts.columns * strides[1]), Argument("int64", parts.columns * problem.bias_stride),
+            Argument("int64", parts.columns * residual[1]), Argument("int32", parts.pixels), Argument("int32", parts.columns),
+            Argument("int32x3", tuple(a.pitch for a in axes)), Argument("int32x3", tuple(a.out for a in axes)), places(strides),
+            places(residual), *problem.epilogue_arguments((stride, strides[1]), (other, residual[1])))
+
+
+def build(problem, device, config):
+    """Copies where there must be any, then one launch of as many blocks as the device holds, or as there are tiles."""
+    parts, tile = parts_of(problem), config.tile
+    image, w, out = parts.image, parts.filter, problem.output
+    store = _store_of(problem, parts)
+    launches = []
+    for array, offset in ((image, 0), (w, parts.filter_offset)):
+        if array.packed:
+            launches += transpose_launches(*_copy(array), device, (array.name, 0), ("workspace", offset))
+    rows = sum(out.itemsize * s % (2 * out.itemsize) for s in (problem.output_strides[0], *problem.output_strides[2:])) == 0
+    pair = problem.output_strides[1] == 1 and parts.columns % 2 == 0 and rows and out.alignment % (2 * out.itemsize) == 0
+    dtype, w_dtype = (wgmma_dtype(t.dtype, problem.math) for t in (image.tensor, w.tensor))
+    image_map = image.argument(parts.axes, tile.bm, 0)
+    y_map, staged = image_map, None
+    if store == "tma":
+        per = 16 // out.itemsize
+        shape = (problem.groups, parts.pixels, parts.columns)
+        row = _row_stride(problem, parts, problem.output_strides)
+        y_map = store_argument(problem.output_name, out.dtype, shape,
+                               (parts.columns if problem.groups > 1 else per, row if parts.pixels > 1 else per, 1))
+        staged = _staged(problem, parts)
+    special = Specialisation(tile, dtype, w_dtype, w.major, len(parts.axes), parts.classes > 1,
+                             GROUPS[problem.op] if problem.groups > 1 else None, problem.epilogue, store, store == "direct" and pair,
+                             staged)
+    tiles = _tiles(parts, tile, problem.groups)[0]
+    blocks = min(tiles, device.sms * tile.blocks // tile.cluster) * tile.cluster
+    arguments = (image_map, w.argument(tile.bn // tile.cluster, parts.filter_offset), y_map, *_arguments(problem, parts, tile, store))
+    return (*launches, Launch(kernel(special), (blocks, 1, 1), (tile.threads, 1, 1), arguments, shared=tile.shared,
+                              cluster=(tile.cluster, 1, 1), dependent=True))
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="implicit_gemm_wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a") for op in ("conv_fwd", "conv_bwd_data"))

@@ -1,0 +1,88 @@
+"""Filters of one tap: a matrix product over pixels, left to the algorithms that matmul has.
+
+`plan` says which product; its launches take the convolution's arrays as they lie, and matmul's epilogue adds bias, residual or the
+former output and activates. Channels last, pixels are the rows of one matrix, channels first, images are a batch; a stride is a matrix
+whose rows lie further apart, in the directions that have a window for every element of the result. The gradient of a filter from images
+with their channels first is a product for each image, in the workspace, and the sum of those in a fixed order.
+
+It is as fast as matmul, and wins wherever it applies but for filters' gradients with channels first and many channels, whose products of
+single images are written and read again.
+"""
+import functools
+from dataclasses import dataclass, replace
+
+from ... import dispatch
+from ...dispatch import Algorithm, Note
+from ...engine.embed import embedded, scratch_bytes
+from ...engine.split_k import sum_launch
+from .plan import product_of, refusal
+
+MOST = 8      # configurations
+VARIANTS = 2  # of them of one algorithm
+
+
+@dataclass(frozen=True)
+class Config:
+    """An algorithm of matmul and its configuration."""
+    algorithm: str
+    config: object
+
+    def __str__(self):
+        return self.algorithm + (f" {self.config}" if self.config is not None else "")
+
+
+def supports(problem):
+    """One tap that stays inside the image; no more addends than matmul has."""
+    return refusal(problem)
+
+
+@functools.lru_cache(maxsize=1024)
+def _choices(product, device):
+    """The most promising algorithms and configurations for a matrix product."""
+    found = []
+    for algorithm in dispatch.algorithms("matmul"):
+        if dispatch.refusal(algorithm, product, device) is None:
+            found += algorithm.variants(product, device)[:VARIANTS]
+    return sorted(found, key=lambda a: a.seconds(product, device))[:MOST]
+
+
+dispatch.when_choices_change(_choices.cache_clear)
+
+
+def configs(problem, device):
+    """Algorithms of matmul, by its estimates."""
+    return [Config(a.name, a.config) for a in _choices(product_of(problem).problem, device)]
+
+
+def _algorithm(config):
+    """The algorithm of matmul that a configuration names, bound to its own."""
+    return replace(next(a for a in dispatch.algorithms("matmul") if a.name == config.algorithm), config=config.config)
+
+
+def workspace(problem, device, config):
+    """The products of parts of the pixels, where they are added up, and what matmul's algorithm needs."""
+    product = product_of(problem)
+    return product.bytes + scratch_bytes(_algorithm(config), product.problem, device)
+
+
+def estimate(problem, device, config):
+    """The product's; a launch that reads what the first wrote."""
+    product = product_of(problem)
+    seconds = _algorithm(config).seconds(product.problem, device)
+    return seconds + (2e-6 + product.bytes / device.bandwidth if product.sums else 0)
+
+
+def build(problem, device, config):
+    """The launches of matmul's algorithm, then the sum of the parts if there are some."""
+    product = product_of(problem)
+    launches = embedded(_algorithm(config), product.problem, device, product.places, product.scalars)
+    if not product.sums:
+        return launches
+    total = sum_launch(product.sums, product.ranges, dependent=device.capability >= (9, 0))
+    names = dict.fromkeys(("y", "c", "bias", "scale_a", "scale_b"), "w")  # matmul's y is dw
+    arguments = tuple(replace(a, value=names.get(a.value, a.value)) if a.is_dynamic else a for a in total.arguments)
+    return *launches, replace(total, arguments=arguments)
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="pointwise", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                             configs=configs, notes=Note.TENSOR_CORE) for op in ("conv_fwd", "conv_bwd_data", "conv_bwd_filter"))

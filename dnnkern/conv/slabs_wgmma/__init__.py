@@ -1,0 +1,173 @@
+"""Gradient of the filter on Hopper's tensor cores where it has few channels: x is read once for all taps along a row of the filter.
+
+`implicit_gemm_wgmma` reads a pixel of x for every tap. With 64 filters there is too little to multiply for what it reads: the L2 cannot
+keep up. Here a tile is all taps of 64 channels by 64 filters, and the taps along w share what is in shared memory (`kernel`): three
+slabs of 66 pixels take the place of nine boxes of 64 for 3x3. Blocks have ranges of pixels; their sums go to the workspace,
+[range][group][64 channels][tap][channel][k], and a second launch adds them in a fixed order, as in `implicit_gemm_wgmma`.
+
+For a stride of 1, channels in multiples of 64, two to four taps along w. It wins with 64 to 128 channels and filters; with more,
+`implicit_gemm_wgmma` computes as fast and wastes no pixels: rows are as wide here as x's with its padding. There dy counts as zero, and an
+x that is infinite or NaN also reaches taps that do not see it.
+"""
+import functools
+import math
+from dataclasses import dataclass, replace
+
+from ...device import cuda, device_function, jit, u32
+from ...device.epilogue import EpilogueSpec
+from ...device.index import ceil_div
+from ...device.tma import tensor_map_address
+from ...device.vec import shared_address
+from ...dispatch import Algorithm, Note
+from ...engine.hopper import make_product
+from ...engine.hopper_plan import even_ranges, locate_arguments, steps_of, store_argument, tile_count
+from ...engine.hopper_stores import make_boxed_store
+from ...engine.roles import Roles
+from ...engine.scales import Scales
+from ...engine.split_k import pitch_of, sum_launch, sums_bytes, sums_refusal
+from ...host.launch import Argument, Launch
+from .._filter_wgmma import L2_BYTES, PIXELS, gradient, named, spatial_dims, types_refusal
+from .kernel import CHANNELS, SlabTile, lines_of, make_slab_loader, make_slab_locate, slab_arguments, slab_maps, slab_shape
+
+LEAST_STEPS = 2  # of a range
+MOST_WORKSPACE = 1 << 28
+SLOWER = 1.05, 0.02  # than counted: with 64 channels and filters, and for each time that there are twice as many
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tile, and ranges of pixels."""
+    tile: SlabTile
+    ranges: int
+
+    def __post_init__(self):
+        if self.ranges < 1:
+            raise ValueError(f"{self.ranges} ranges of pixels; the least is 1")
+
+    def __str__(self):
+        return f"{self.tile} {self.ranges} ranges"
+
+
+def _tiles(problem):
+    """The tiles whose sums and slabs fit."""
+    found, (_, _, taps) = [], problem.filter
+    for lines in range(min(3, lines_of(problem)), 0, -1):
+        for columns in (64, 128):
+            try:
+                found.append(SlabTile(lines * taps * CHANNELS, columns, lines=lines, taps=taps, dilation=problem.dilations[2]))
+            except ValueError:
+                continue
+    return found
+
+
+def supports(problem):
+    """16-bit types, channels contiguous and in multiples of 64, stride 1, a filter at least two wide that fits the registers."""
+    p = problem
+    reason = types_refusal(p)
+    if reason:
+        return reason
+    if p.strides != (1, 1, 1):
+        return f"stride {p.stride}: neighbouring taps of neighbouring windows see the same pixels with stride 1 alone"
+    if p.c_group % CHANNELS:
+        return f"{p.c_group} channels a group; expected a multiple of {CHANNELS}"
+    if p.filter[2] < 2 or p.flip:
+        return "the taps of a row are read backwards" if p.flip else "one tap along w has no other to share with"
+    if not _tiles(p):
+        return f"{p.filter[2]} taps along w with dilation {p.dilations[2]} fit no tile"
+    if slab_shape(p).k >= 2 ** 31 - 256:
+        return f"{slab_shape(p).k} pixels with their padding; the most is 2**31 - 257"
+    try:
+        slab_maps(p, PIXELS)
+    except ValueError as error:
+        return str(error)
+    return sums_refusal(_sums(p))
+
+
+def _sums(problem):
+    """dw as `_sum` sees it: rows of 64 channels, columns of filters."""
+    p = problem
+    k, c, *taps = p.w_strides
+    dims = [(n, s) for n, s in ((p.groups, p.k_group * k), (p.c_group // CHANNELS, CHANNELS * c)) if n > 1]
+    along = [(n, s) for n, s in zip(p.filter, taps) if n > 1]
+    while len(along) > 1 and along[-2][1] == along[-1][0] * along[-1][1]:
+        (n, _), (m, s) = along[-2:]
+        along[-2:] = [(n * m, s)]
+    return Roles(m=CHANNELS, n=p.k_group, k=p.pixels, a=p.x, b=p.y, y=p.w, names=("x", "y"), a_strides=(0, 1), b_strides=(1, 0),
+                 y_strides=(c, k), c_strides=(c, k), batch=tuple((n, (0, 0, s, s)) for n, s in (*dims, *along)), epilogue=p.epilogue,
+                 bias_stride=0, scales=Scales())
+
+
+def configs(problem, device):
+    """For each tile the ranges that fill the device once and twice."""
+    shape, found = slab_shape(problem), {}
+    steps = steps_of(shape.k, 2)
+    for tile in _tiles(problem):
+        for waves in (1, 2):
+            ranges = waves * device.sms // tile_count(shape, tile)
+            ranges = even_ranges(steps, max(1, min(ranges, steps // LEAST_STEPS)))
+            if not found or sums_bytes(_sums(problem), ranges) <= MOST_WORKSPACE:
+                found[Config(tile, ranges)] = None
+    return list(found)
+
+
+def workspace(problem, device, config):
+    """A float32 sum for each element of dw and each range."""
+    return sums_bytes(_sums(problem), config.ranges)
+
+
+def estimate(problem, device, config):
+    """The slowest of tensor cores, shared memory and the L2 for each step; then a launch that reads what the first wrote."""
+    shape, tile = slab_shape(problem), config.tile
+    steps, tiles = ceil_div(steps_of(shape.k, 2), config.ranges), tile_count(shape, tile) * config.ranges
+    products = 4 * tile.lines * tile.taps  # of 64 rows, bn columns and 16 pixels
+    step = max(products * tile.bn / 2, (products * (2048 + tile.bn * 32) + tile.stage) / 128, tile.stage / L2_BYTES)
+    alone = 1.0 if tile.lines > 1 else 1.3  # one warpgroup waits for its own products
+    waves = 0.75 * ceil_div(tiles, device.sms) + 0.25 * max(tiles / device.sms, 1.0)
+    work = max(waves * steps * alone * step / device.clock_hz, problem.bytes / device.bandwidth)
+    slower = SLOWER[0] + SLOWER[1] * math.log2(max(1.0, problem.k_group * problem.c_group / CHANNELS ** 2))
+    return slower * (5e-6 + work + 1.5 * workspace(problem, device, config) / device.bandwidth)
+
+
+@functools.cache
+def kernel(tile, dtype, dims):
+    """Sums over one range of pixels, to matrix number ``range * matrices + z`` of the workspace."""
+    store = make_boxed_store(tile, EpilogueSpec(accumulator="float32", output="float32"))
+
+    @device_function
+    def sink(acc, first, offset, sums_map, staging, where, thread, barrier, out):
+        m, n, matrices = out
+        z = where[7] * matrices + where[6]
+        store(acc, first, sums_map, staging, where[2] + offset, where[3], z, thread, barrier, m, n, (), (), ())
+    product = make_product(tile, make_slab_loader(tile, dtype, dims), make_slab_locate(tile), sink)
+
+    @jit(launch_bounds=(tile.threads, tile.blocks))
+    def conv_bwd_filter_slabs_wgmma(x, dy, sums, m, n, matrices, tiles, per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched,
+                                    b_batched, steps, each, chunks, of_line, filters, channels, of_w, of_h, of_d, pads, per_plane, last,
+                                    dilations):
+        shared = cuda.shared.array(0, u32)
+        product(tensor_map_address(x), tensor_map_address(dy), tensor_map_address(sums), shared_address(shared, 0), tiles,
+                ((per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
+                 (chunks, of_line, filters, channels), (of_w, of_h, of_d, pads, per_plane, last, dilations)), (m, n, matrices))
+    return conv_bwd_filter_slabs_wgmma
+
+
+def build(problem, device, config):
+    """The sums over ranges of pixels, then their sum."""
+    p, tile, shape = problem, config.tile, slab_shape(problem)
+    ranges = even_ranges(steps_of(shape.k, 2), config.ranges)  # an empty range would leave its sums unwritten
+    operand, sums = gradient(p), _sums(p)
+    tiles, place = locate_arguments(shape, tile, operand, operand, ranges)
+    parts, window = slab_arguments(p)
+    x_map, dy_map = (Argument("tensormap", name, spec=spec) for name, spec in zip("xy", slab_maps(p, tile.pixels)))
+    pitch = pitch_of(sums)
+    sums_map = store_argument("workspace", "float32", (ranges * shape.batch_size, shape.m, pitch), (shape.m * pitch, pitch, 1))
+    arguments = (x_map, dy_map, sums_map, *(Argument("int32", v) for v in (shape.m, pitch, shape.batch_size, tiles)), *place, *parts,
+                 *window)
+    product = Launch(kernel(tile, p.dtype, spatial_dims(p)), (min(tiles, device.sms), 1, 1), (tile.threads, 1, 1), arguments,
+                     shared=tile.shared, dependent=True)
+    total = sum_launch(sums, ranges, dependent=True)
+    return product, replace(total, arguments=named(total.arguments))
+
+
+ALGORITHM = Algorithm(op="conv_bwd_filter", name="slabs_wgmma", supports=supports, workspace=workspace, estimate=estimate, build=build,
+                      configs=configs, notes=Note.TENSOR_CORE, arch="sm_90a")

@@ -1,0 +1,455 @@
+"""The Hopper main loop: one warp feeds a ring of stages through TMA, warpgroups multiply out of it, blocks persist.
+
+    producer (one lane)        empty[s] -> expect bytes on full[s] -> TMA a, b into stage s
+    consumers (warpgroups)     full[s] -> wgmma over the stage's k -> the stage before is free: arrive on its empty[s]
+                               -> after the last step: the epilogue, through shared memory and TMA or straight to y
+                               while the producer already fills the ring for the next tile
+
+A loader says what a stage holds and a sink what becomes of a tile; matmul, grouped matmul and convolution bring theirs. Both are captured
+as device functions in a closure and cost no call. Tiles go to blocks statically: block (or cluster) i takes tiles i, i + blocks, ...
+
+In tiles that alternate each warpgroup has whole tiles of its own, every other one: while one works on the results of its tile, the other
+multiplies. One begins when the other has seen its last stage full: the parity that it waits for names no other phase then.
+
+Blocks of a cluster are neighbours along m: each loads its own rows of a and a share of b, which TMA multicasts to all of them. A stage is
+free once the consumers of every block of the cluster have read it, since any of the blocks may overwrite it.
+
+The layout of a stage: rows of 128 bytes, 8 rows an atom of the 128-byte swizzle. An operand contiguous along k ("k") is a column of atoms.
+One contiguous along m or n ("mn", 16-bit types only) consists of boxes of 64 elements by all of the stage's k, 8192 bytes each: both kinds
+step by 8192 bytes every 64 rows of a tile. A loader may have narrower boxes of b, swizzled by the bytes of their rows.
+
+Sources: CUTLASS 3's warp-specialised persistent kernels and the DeepGEMM scheduler, for the ideas.
+"""
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..device import cuda, device_function, f32, i32, u32
+from ..device.barrier import barrier_arrive, barrier_sync
+from ..device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_wait
+from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
+from ..device.fastmath import fma
+from ..device.mbarrier import (fence_mbarrier_init, make_advanced, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_free_remote,
+                               mbarrier_init, mbarrier_wait)
+from ..device.registers import check_register_budget, make_register_claim, make_register_release
+from ..device.tma import make_bulk_wait, make_tma_load, prefetch_tensor_map
+from ..device.unroll import unrolled
+from ..device.warp import elect, uniform
+from ..device.wgmma import descriptor, make_wgmma, make_wgmma_wait, matrix_descriptor
+from .scales import FP8
+
+ROW = 128           # bytes of k in a stage: the widest swizzle
+GROUP = 8192        # bytes of 64 rows of a stage
+SHARED_LIMIT = 232448
+BARRIERS = 1280     # bytes set apart for barriers and for aligning the ring
+MOST_STAGES = 16
+ITEMSIZE = {"bfloat16": 2, "float16": 2, "tf32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Shape of a block's tile and how it is worked on.
+
+    Attributes
+    ----------
+    bm, bn : int
+        64, 128, 192 or 256 rows; a multiple of 8 columns. Up to 192 rows a warpgroup takes 64, of 256 rows it takes 128.
+    cluster : int
+        Blocks along m that share b.
+    blocks : int
+        Blocks a multiprocessor holds.
+    alternating : bool
+        Two warpgroups take whole tiles in turn ("ping-pong"), instead of a part of each.
+    """
+    bm: int = 128
+    bn: int = 256
+    cluster: int = 1
+    blocks: int = 1
+    alternating: bool = False
+
+    def __post_init__(self):
+        if self.bm not in (64, 128, 192, 256):
+            raise ValueError(f"tile of {self.bm} rows; expected 64, 128, 192 or 256")
+        if self.bn % 8 or not 8 <= self.bn <= 256:
+            raise ValueError(f"tile of {self.bn} columns; expected a multiple of 8 up to 256")
+        if self.cluster not in (1, 2, 4, 8) or self.blocks not in (1, 2):
+            raise ValueError(f"tile {self}: {self.cluster} blocks a cluster, expected 1, 2, 4 or 8, and {self.blocks} a multiprocessor, "
+                             "expected 1 or 2")
+        if self.bn % (8 * self.cluster):
+            raise ValueError(f"{self.cluster} blocks cannot share {self.bn} columns of b evenly in groups of 8")
+        producer, consumer = self.registers
+        if consumer < self.sums + 24:
+            raise ValueError(f"tile {self}: a thread keeps {self.sums} sums and needs 24 registers more; 65536 registers for {self.blocks} "
+                             f"blocks of {self.threads} threads leave it {consumer}")
+        check_register_budget(self.threads, ((128, producer), (128 * self.consumers, consumer)), self.blocks)
+        if self.stages < 2:
+            raise ValueError(f"tile {self}: {SHARED_LIMIT} bytes of shared memory hold {self.blocks} blocks with {self.stages} stages of "
+                             f"{self.stage} bytes; the least is 2")
+
+    @property
+    def consumers(self):
+        """Warpgroups that multiply."""
+        return 2 if self.bm == 256 or self.alternating else self.bm // 64
+
+    @property
+    def sharing(self):
+        """Those of them that work on one tile."""
+        return 1 if self.alternating else self.consumers
+
+    @property
+    def groups(self):
+        """64-row groups a warpgroup works on."""
+        return self.bm // 64 // self.sharing
+
+    @property
+    def sums(self):
+        """Accumulators of a thread."""
+        return self.groups * self.bn // 2
+
+    @property
+    def a_bytes(self):
+        """Of a stage."""
+        return self.bm * ROW
+
+    @property
+    def a_steps(self):
+        """Bytes of a from the rows of one warpgroup to the next one's, and from one of a warpgroup's 64 rows to the next."""
+        return 0 if self.alternating else self.groups * GROUP, GROUP
+
+    @property
+    def threads(self):
+        return 128 * (1 + self.consumers)
+
+    @property
+    def stage(self):
+        """Bytes: b in whole boxes of 64 columns."""
+        return self.a_bytes + (self.bn + -self.bn % 64) * ROW
+
+    @property
+    def boxes(self):
+        """Boxes of 64 columns in which results leave."""
+        return -(-self.bn // 64)
+
+    @property
+    def buffers(self):
+        """Buffers for such boxes, for each warpgroup; a divisor of `boxes`."""
+        return self.boxes if self.boxes < 4 else 2
+
+    @property
+    def stages(self):
+        """Of the ring: as many as fit."""
+        rest = SHARED_LIMIT // self.blocks - (self.blocks > 1) * 1024 - BARRIERS - self.consumers * self.buffers * GROUP
+        return min(rest // self.stage, MOST_STAGES)
+
+    @property
+    def shared(self):
+        """Dynamic shared memory, bytes."""
+        return self.stages * self.stage + self.consumers * self.buffers * GROUP + BARRIERS
+
+    @property
+    def registers(self):
+        """(of a producer thread, of a consumer thread), within what a multiprocessor has."""
+        producer = 40 if self.consumers < 3 else 24
+        consumer = (65536 // self.blocks - 128 * producer) // (128 * self.consumers) // 8 * 8
+        return producer, min(consumer, 240)
+
+    def __str__(self):
+        return f"{self.bm}x{self.bn}" + (f" c{self.cluster}" if self.cluster > 1 else "") + (
+            f" x{self.blocks}" if self.blocks > 1 else "") + (" turns" if self.alternating else "")
+
+
+class Loader(NamedTuple):
+    """What a stage holds.
+
+    load : device function (to_a, to_b, a_map, b_map, bar, where, rank, k)
+        Issue the copies of step `k` of the tile `where`, all counted on `bar`; called by one thread.
+    a_major, b_major : "k" or "mn"
+    dtype, b_dtype : str
+        As `device.wgmma` calls them.
+    bytes : int
+        What lands on `bar`, from all blocks of the cluster.
+    first, after : device functions (where, k) -> state and (state, where) -> state, optional
+        What `load` gets in the place of k: the state of the tile's first step, and of the step after one. Counters that go on from step
+        to step cost less than the divisions that would find them anew.
+    b_width : 64, 32, 16 or 8
+        Columns of a box of b, where it is contiguous along n.
+    """
+    load: object
+    a_major: str
+    b_major: str
+    dtype: str
+    b_dtype: str
+    bytes: int
+    first: object = None
+    after: object = None
+    b_width: int = 64
+
+
+class Factors(NamedTuple):
+    """What each step's products of 8-bit floats count for, where scales change along k.
+
+    first, after : device functions (where, k, first_row, thread, out) -> state and (state, out) -> state
+        Where a thread finds the factors of step k of the tile `where`, for rows `first_row` and `first_row` + 8 of its fragment; and of
+        the step after. As pointers that move: what an address is computed from would be computed between the tensor cores' instructions,
+        which wait for it.
+    read : device function (state) -> (float32, float32)
+    """
+    first: object
+    after: object
+    read: object
+
+
+def boxes_descriptor(width):
+    """Constant of an operand contiguous along m or n, in boxes of `width` elements by 64 of k; a step of 16 of k is `2 * width`."""
+    if width == 8:  # not swizzled: the roles of the two offsets change
+        return matrix_descriptor(128, 1024, 0)
+    return matrix_descriptor(width * ROW, width * 16, 2 * width)
+
+
+@functools.cache
+def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
+    """`Loader` of two matrices through maps of rank three (batch, rows, columns); `where` goes on with (row, column, z_a, z_b)."""
+    BK, BM = ROW // ITEMSIZE[dtype], tile.bm
+    SHARE = tile.bn // tile.cluster
+    MASK = (1 << tile.cluster) - 1
+    A_BY_K, B_BY_K, MULTICAST = a_major == "k", b_major == "k", tile.cluster > 1
+    A_BOXES, B_BOXES = BM // 64, -(-SHARE // 64)
+    if MULTICAST and not B_BY_K and SHARE % 64:
+        raise ValueError(f"b contiguous along n is shared in boxes of 64 columns; {SHARE} are no multiple")
+    copy, multicast = make_tma_load(3), make_tma_load(3, multicast=True)
+
+    @device_function
+    def copy_b(to, b_map, bar, c0, c1, z):
+        if MULTICAST:
+            multicast(to, b_map, bar, c0, c1, z, u32(MASK))
+        else:
+            copy(to, b_map, bar, c0, c1, z)
+
+    @device_function
+    def load(to_a, to_b, a_map, b_map, bar, where, rank, k):
+        row, column, z_a, z_b = where[2], where[3], where[4], where[5]
+        at = k * BK
+        if A_BY_K:
+            copy(to_a, a_map, bar, at, row, z_a)
+        else:
+            for box in range(A_BOXES):
+                copy(to_a + u32(box * GROUP), a_map, bar, row + box * 64, at, z_a)
+        first = column + rank * SHARE
+        share = to_b + u32(rank) * (SHARE * ROW)
+        if B_BY_K:
+            copy_b(share, b_map, bar, at, first, z_b)
+        else:
+            for box in range(B_BOXES):
+                copy_b(share + u32(box * GROUP), b_map, bar, first + box * 64, at, z_b)
+    return Loader(load, a_major, b_major, dtype, b_dtype, (BM + (tile.bn if B_BY_K else tile.bn + -tile.bn % 64)) * ROW)
+
+
+def promoted_fits(tile):
+    """Whether a tile has the registers to sum 8-bit floats in two stages, see `make_product`."""
+    return tile.groups == 1 and 2 * tile.sums + 32 <= tile.registers[1]
+
+
+@functools.cache
+def make_product(tile, loader, locate, sink, accumulator="float32", factors=None, cooperative=False):
+    """Device function ``product(a_map, b_map, y_map, shared, tiles, place, out)`` that a kernel's every thread calls once.
+
+    Parameters
+    ----------
+    tile : Tile
+    loader : Loader
+    locate : device function (t, rank, place) -> where
+        What tile number t is: a tuple that begins with its first step of k and the one after its last; the rest is the loader's and
+        the sink's. A tile that ends where it begins is passed over, one that ends before it begins is the last.
+    sink : device function (acc, first, offset, y_map, staging, where, thread, barrier, out)
+        What becomes of acc[first: first + bn / 2], the fragment of the 64 rows from row `offset` of the tile on; called by a warpgroup,
+        `thread` being 0 to 127.
+    accumulator : "float32" or "int32"
+    factors : Factors, optional
+    cooperative : bool
+        All lanes of a warp call `locate` together. Otherwise one lane of the producer warp does everything, which spares it the moves
+        between a lane's registers and the warp's (`elect`): loads are issued in a tenth of the instructions.
+
+    Notes
+    -----
+    `shared` is the address of the dynamic shared memory, `Tile.shared` bytes; `place` and `out` are tuples handed to `locate` and `sink`.
+
+    Tensor cores add products of 8-bit floats with some 14 bits, however many there are. So each step's 128 products are summed by them, and
+    the steps by the threads, in float32: that takes a second set of accumulators (`promoted_fits`).
+    """
+    STAGES, STAGE, A_BYTES, CLUSTER, SHARING, GROUPS = tile.stages, tile.stage, tile.a_bytes, tile.cluster, tile.sharing, tile.groups
+    TURNS = tile.alternating
+    SUMS, PER_GROUP, STAGING = tile.sums, tile.bn // 2, tile.stages * tile.stage
+    STAGING_SHARE, BARS, BYTES = tile.buffers * GROUP, STAGING + tile.consumers * tile.buffers * GROUP, loader.bytes
+    KEEP, TAKE = tile.registers
+    A_SHARE, A_GROUP = tile.a_steps
+    LOG_CLUSTER = CLUSTER.bit_length() - 1  # a division would be one of 64 bits, out of the registers that a warp shares
+    by_k, width = matrix_descriptor(16, 1024, 128), loader.b_width
+    A_CONST = by_k if loader.a_major == "k" else boxes_descriptor(64)
+    B_CONST = by_k if loader.b_major == "k" else boxes_descriptor(width)
+    multiply = make_wgmma(tile.bn, loader.dtype, loader.b_dtype, steps=4, tiles=GROUPS, a_major=loader.a_major, b_major=loader.b_major,
+                          a_step=2 if loader.a_major == "k" else 128, b_step=2 if loader.b_major == "k" else 2 * width,
+                          a_tile=A_GROUP // 16)
+    wait_all, wait_older = make_wgmma_wait(0, SUMS), make_wgmma_wait(1, 0)
+    release_registers, claim_registers = make_register_release(KEEP), make_register_claim(TAKE)
+    drain, advanced = make_bulk_wait(0), make_advanced(STAGES)
+    load, first_of, after, STATE = loader.load, loader.first, loader.after, loader.first is not None
+    first_factors, factors_after, read_factors = factors or (None, None, None)
+    scalar = i32 if accumulator == "int32" else f32
+    PROMOTED, FACTORS = loader.dtype in FP8, factors is not None
+    if PROMOTED and not promoted_fits(tile):
+        raise ValueError(f"tile {tile}: 8-bit floats take {2 * SUMS} accumulators of one group and 32 registers; there are {TAKE}")
+
+    @device_function
+    def release(empty, slot, thread):
+        if CLUSTER == 1:
+            if thread == 0:
+                mbarrier_arrive(empty + 8 * slot)
+        elif thread < CLUSTER:
+            mbarrier_free_remote(empty + 8 * slot, u32(thread))
+
+    @device_function
+    def produce(a_map, b_map, ring, full, empty, tiles, first, stride, rank, place):
+        slot, phase, t, leads = u32(0), u32(1), first, elect()
+        if cooperative or leads:
+            while t < tiles:
+                where = locate(t, rank, place)
+                begin, end = where[0], where[1]
+                if cooperative:
+                    begin, end = uniform(begin), uniform(end)
+                if end < begin:
+                    t = tiles
+                if STATE:
+                    state = first_of(where, begin)
+                for k in range(begin, end):
+                    if leads:
+                        mbarrier_wait(empty + 8 * slot, phase)
+                        bar = full + 8 * slot
+                        mbarrier_arrive_expect(bar, u32(BYTES))
+                        at = ring + slot * STAGE
+                        if STATE:
+                            load(at, at + A_BYTES, a_map, b_map, bar, where, rank, state)
+                        else:
+                            load(at, at + A_BYTES, a_map, b_map, bar, where, rank, k)
+                    if STATE:
+                        state = after(state, where)
+                    slot, phase = advanced(slot, phase)
+                t = t + stride
+            if CLUSTER > 1 and leads:  # the block must not end while another may still arrive on its barriers
+                for _ in range(STAGES):
+                    mbarrier_wait(empty + 8 * slot, phase)
+                    slot, phase = advanced(slot, phase)
+
+    @device_function
+    def sink_group(g, s):
+        acc, group, y_map, staging, where, thread, out = s
+        part = g * 64 if TURNS else (group * GROUPS + g) * 64
+        sink(acc, g * PER_GROUP, part, y_map, staging, where, thread, u32(group + 1), out)
+    sink_all = unrolled(GROUPS, sink_group)
+
+    @device_function
+    def consume(y_map, ring, full, empty, tiles, first, stride, rank, place, group, thread, out):
+        acc = cuda.local.array(SUMS, scalar)
+        slot, phase, t, turn = u32(0), u32(0), first, i32(1)
+        handed = group > 0
+        top = 0 if TURNS else group * 64
+        mine = ring + u32(group) * A_SHARE
+        staging = ring + STAGING + u32(group) * STAGING_SHARE
+        if PROMOTED:
+            total = cuda.local.array(SUMS, scalar)
+        while t < tiles:
+            where = locate(t, rank, place)
+            begin, end = uniform(where[0]), uniform(where[1])
+            if end < begin:
+                t = tiles
+            t = t + stride
+            if TURNS:
+                turn = turn ^ 1
+                if turn != group:  # the other warpgroup's tile: its steps go by
+                    if end > begin:
+                        total_slots = slot + u32(end - begin)
+                        rounds = total_slots // STAGES
+                        slot, phase = total_slots - rounds * STAGES, phase ^ (rounds & 1)
+                    continue
+                if handed:
+                    barrier_sync(u32(3 + group), u32(256))
+                handed = True
+            before = u32(0)
+            if PROMOTED:
+                for i in range(SUMS):
+                    total[i] = f32(0)
+            if FACTORS:
+                scales = first_factors(where, begin, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), thread, out)
+            for k in range(begin, end):
+                mbarrier_wait(full + 8 * slot, phase)
+                at = slot * STAGE
+                if PROMOTED:
+                    multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), 0)
+                    if FACTORS:  # read while the tensor cores work
+                        low, high = read_factors(scales)
+                        scales = factors_after(scales, out)
+                    wait_all(acc)
+                    release(empty, slot, thread)
+                    slot, phase = advanced(slot, phase)
+                    for i in range(SUMS // 4):
+                        if FACTORS:
+                            total[4 * i] = fma(acc[4 * i], low, total[4 * i])
+                            total[4 * i + 1] = fma(acc[4 * i + 1], low, total[4 * i + 1])
+                            total[4 * i + 2] = fma(acc[4 * i + 2], high, total[4 * i + 2])
+                            total[4 * i + 3] = fma(acc[4 * i + 3], high, total[4 * i + 3])
+                        else:
+                            for j in range(4):
+                                total[4 * i + j] = total[4 * i + j] + acc[4 * i + j]
+                    continue
+                multiply(acc, descriptor(A_CONST, mine + at), descriptor(B_CONST, ring + at + A_BYTES), i32(k != begin))
+                if k > begin:
+                    wait_older(acc)
+                    release(empty, before, thread)
+                before = slot
+                slot, phase = advanced(slot, phase)
+            if TURNS and t < tiles:
+                barrier_arrive(u32(4 - group), u32(256))
+            if end > begin and PROMOTED:
+                sink(total, 0, top, y_map, staging, where, thread, u32(group + 1), out)
+            elif end > begin:
+                wait_all(acc)
+                release(empty, before, thread)
+                sink_all(0, (acc, group, y_map, staging, where, thread, out))
+
+    @device_function
+    def product(a_map, b_map, y_map, shared, tiles, place, out):
+        ring = (shared + 1023) & 0xFFFFFC00
+        full = ring + BARS
+        empty = full + 8 * STAGES
+        tid = cuda.threadIdx.x
+        if tid == 0:
+            prefetch_tensor_map(a_map)
+            prefetch_tensor_map(b_map)
+            for s in range(STAGES):
+                mbarrier_init(full + u32(8 * s), u32(1))
+                mbarrier_init(empty + u32(8 * s), u32(SHARING * CLUSTER))
+            fence_mbarrier_init()
+        if CLUSTER > 1:
+            cluster_arrive_relaxed()
+            cluster_wait()
+            rank = uniform(cluster_rank())
+            first = cuda.blockIdx.x >> LOG_CLUSTER
+            stride = cuda.gridDim.x >> LOG_CLUSTER
+        else:
+            cuda.syncthreads()
+            rank = 0
+            first = cuda.blockIdx.x
+            stride = cuda.gridDim.x
+        launch_dependent_grids()  # what follows may set up its barriers while this grid still works
+        wait_for_previous_grid()
+        role = uniform(tid >> 7)
+        if role == 0:
+            release_registers()
+            if tid < 32:
+                produce(a_map, b_map, ring, full, empty, tiles, first, stride, rank, place)
+        else:
+            claim_registers()
+            thread = tid & 127
+            consume(y_map, ring, full, empty, tiles, first, stride, rank, place, role - 1, thread, out)
+            if thread == 0:
+                drain()
+    return product

@@ -1,0 +1,336 @@
+"""What the wgmma algorithms share: how operands reach TMA, which tiles there are, what they cost, and how a tile number becomes a place."""
+import functools
+from dataclasses import dataclass
+
+from ..device import device_function, i32
+from ..device.convert import element
+from ..device.epilogue import EpilogueSpec
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance
+from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
+from ..host.launch import Argument
+from ..host.tensormap import TensorMap
+from .hopper import ITEMSIZE, ROW, Tile, promoted_fits
+from .hopper_stores import make_boxed_store, make_direct_store
+from .packing import by_rows, pack_launch, packed_bytes, pitch_of
+from .roles import operand_strides
+from .scales import FP8
+from .simt import BAND
+from .simt import locate as locate_tile
+from .simt_plan import addends_refusal
+
+TILES = {
+    Tile(128, 64): (1.87, 0.00, 0.256), Tile(128, 128): (2.72, 0.30, 0.340), Tile(128, 192): (3.16, 0.52, 0.488),
+    Tile(128, 256): (3.53, 1.19, 0.641), Tile(128, 256, cluster=2): (3.69, 1.11, 0.644), Tile(128, 128, cluster=2): (2.50, 0.20, 0.354),
+    Tile(256, 128): (3.49, 1.21, 0.647), Tile(256, 128, cluster=2): (3.61, 1.29, 0.657), Tile(256, 192): (3.60, 1.30, 0.989),
+    Tile(64, 64): (1.78, 0.19, 0.155), Tile(64, 128): (2.07, 0.18, 0.220), Tile(64, 192): (2.39, 0.15, 0.281),
+    Tile(64, 256): (2.76, 0.80, 0.350), Tile(64, 64, blocks=2): (1.83, 0.00, 0.311), Tile(64, 128, blocks=2): (2.21, 0.57, 0.461),
+    Tile(128, 128, alternating=True): (3.00, 0.30, 0.335), Tile(64, 256, alternating=True): (3.00, 0.50, 0.360),
+}
+"""Tile -> (fixed, each further wave of tiles, each step of k) in microseconds: H200, bfloat16 "nt", least relative squares over 1 and 4
+waves of 4 to 64 steps (the calibration in bench/results/h200-wgmma-variants.json), less 1.0, by which those exceeded products of the
+benches; the further waves of 128x128 and 256x192, and the tile taken in turns, as products of many waves came out. Widths are multiples of
+the 64 columns in which results leave."""
+MEASURED_CLOCK = 1.98e9
+BANDWIDTH, OUTSIDE_BANDWIDTH, AGAIN = 0.86, 0.72, 0.2
+"""Of the memory's rate: what products bound by it reach, and those of 1 and 8 rows (bench/results/h200-matmul-skinny-bfloat16.jsonl). And
+what reading a from the L2 once more for each further column of tiles costs, as a share of reading it from memory: as layers of 1x1 filters
+came out (bench/results/h200-conv.md)."""
+CROSSING = 6e12
+"""Bytes a second that the L2 delivers where lines of operands cross its own: ten tiles of 1000x1000x1000
+(bench/results/h200-matmul-refitted-float16.jsonl)."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A tile."""
+    tile: Tile
+
+    def __str__(self):
+        return str(self.tile)
+
+
+@dataclass(frozen=True)
+class Specialisation:
+    """What a kernel is compiled for: tile, operands as `make_matrix_loader` takes them, epilogue, how results leave and an addend comes."""
+    tile: Tile
+    operands: tuple
+    epilogue: EpilogueSpec
+    by_tma: bool
+    vector: bool
+    blocks: tuple = (False, False)  # whether a's and b's scales are by block
+    staged: str | None = None
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How an operand reaches the tensor cores.
+
+    Attributes
+    ----------
+    name : str
+        The plan's name of it.
+    tensor : Tensor
+    extent, k : int
+        Rows (a) or columns (b), and elements along k.
+    strides : tuple of int
+        Element strides along the batch, the rows or columns, and k.
+    matrices : int
+        1 where the operand is the same for the whole batch.
+    major : "k" or "mn"
+        How it lies, or how its copy does.
+    packed : bool
+        Whether it is copied to the workspace.
+    """
+    name: str
+    tensor: object
+    extent: int
+    k: int
+    strides: tuple
+    matrices: int
+    major: str
+    packed: bool
+
+    @property
+    def lines(self):
+        """(lines, elements of each, element strides of matrices, lines and elements) that a copy lies in."""
+        batch, across, along = self.strides
+        if self.major == "k":
+            return self.extent, self.k, self.strides
+        return self.k, self.extent, (batch, along, across)
+
+    @property
+    def crosses(self):
+        """Whether lines that are read in place begin anywhere in the lines of the L2, of 128 bytes."""
+        return not self.packed and max(self.strides[1:]) * self.tensor.itemsize % 128 != 0
+
+    @property
+    def bytes(self):
+        """Of the workspace."""
+        return packed_bytes(self.matrices, *self.lines[:2], self.tensor.itemsize) if self.packed else 0
+
+    def pack(self, offset):
+        """The launch that copies it to byte `offset` of the workspace, in a tuple; none where it is read in place."""
+        return (pack_launch(self.name, self.tensor, self.matrices, *self.lines, offset),) if self.packed else ()
+
+    def argument(self, rows, offset):
+        """The tensor map of boxes of `rows` rows and 128 bytes along k, or of 64 rows and the same k."""
+        batch, across, along = self.strides
+        itemsize, extent, k = self.tensor.itemsize, self.extent, self.k
+        bk, line = ROW // itemsize, 16 // itemsize  # any stride does for a dimension of one
+        if self.packed:
+            lines, length, _ = self.lines
+            across = along = pitch_of(length, itemsize)  # of which the other is 1, and not asked for
+            batch = across * lines
+        if self.matrices == 1:
+            batch = line
+        if self.major == "k":
+            shape, strides, box = (self.matrices, extent, k), (batch, across if extent > 1 else line, 1), (1, rows, bk)
+        else:
+            shape, strides, box = (self.matrices, k, extent), (batch, along if k > 1 else line, 1), (1, bk, 64)
+        spec = TensorMap(self.tensor.dtype, shape, strides, box, 128)
+        return Argument("tensormap", "workspace" if self.packed else self.name, offset=offset if self.packed else 0, spec=spec)
+
+
+def wgmma_dtype(dtype, math):
+    """What the tensor cores call operands of a dtype; None where they cannot take them."""
+    if dtype == "float32":
+        return "tf32" if math == "tf32" else None
+    return dtype if dtype in ITEMSIZE else None
+
+
+def make_operand(name, tensor, extent, k, strides, matrices, math):
+    """`Operand`, packed unless TMA can address it and the tensor cores read it as it lies."""
+    batch, across, along = strides
+    itemsize = tensor.itemsize
+    by_k, by_mn = along == 1 or k == 1, (across == 1 or extent == 1) and wgmma_dtype(tensor.dtype, math) in ("float16", "bfloat16")
+    steps = [(across, extent) if by_k else (along, k), (batch, matrices)]
+    addressable = tensor.alignment % 16 == 0 and all(n == 1 or s > 0 and s * itemsize % 16 == 0 and s * itemsize < 2 ** 40
+                                                     for s, n in steps)
+    packed = not (addressable and (by_k or by_mn))
+    return Operand(name, tensor, extent, k, strides, matrices, "k" if by_k or not by_mn else "mn", packed)
+
+
+def operands_of(parts, math):
+    """The two `Operand` of a product with its parts."""
+    made = []
+    for which, name, tensor in zip("ab", parts.names, (parts.a, parts.b)):
+        extent, across, along, batch = operand_strides(parts, which)
+        stride = batch[0] if batch else 0
+        made.append(make_operand(name, tensor, extent, parts.k, (stride, across, along), parts.batch_size if stride else 1, math))
+    return tuple(made)
+
+
+def type_refusal(problem):
+    """Why the tensor cores cannot take the operands of a problem whatever its shape, or None."""
+    if wgmma_dtype(problem.a.dtype, problem.math) is None:
+        return f"dtype {problem.a.dtype}" + (" without math='tf32'" if problem.a.dtype == "float32" else "")
+    return "K=0: there is nothing to multiply" if problem.k == 0 else None
+
+
+def refusal(problem, parts):
+    """Why the tensor cores cannot take a product, or None."""
+    reason = type_refusal(problem) or addends_refusal(problem)
+    if reason:
+        return reason
+    if len(parts.batch) > 1:
+        return f"{len(parts.batch)} batch dimensions that do not merge, one is the most"
+    if parts.scales.by_block and parts.names[0] != "a":
+        return "scales by block where y is stored by columns"
+    if max(parts.m, parts.n, parts.k) >= 2 ** 31 - 256:
+        return f"a size of {max(parts.m, parts.n, parts.k)}; the most is 2**31 - 257"
+    return None
+
+
+def tiles_for(b_major, dtype):
+    """The tiles that can read b as it lies, and have the registers for its type."""
+    return [t for t in TILES if (b_major == "k" or t.cluster == 1 or t.bn // t.cluster % 64 == 0)
+            and (dtype not in FP8 or promoted_fits(t))]
+
+
+def even_ranges(steps, ranges):
+    """At most so many ranges of equal length, so that none is empty."""
+    return ceil_div(steps, ceil_div(steps, ranges))
+
+
+def steps_of(k, itemsize):
+    """Steps of the main loop: 128 bytes of k each."""
+    return ceil_div(k * itemsize, ROW)
+
+
+def rows_for_tma(y, strides, rows, columns):
+    """Whether TMA can write `rows` by `columns` elements of y, of 16 or 32 bits; `strides` are element strides along rows and columns.
+
+    It writes 16 bytes at a time: a row that is no multiple of them would be followed by zeros, up to the next one.
+    """
+    row, column = strides
+    return (y.itemsize in (2, 4) and column == 1 and y.alignment % 16 == 0 and columns * y.itemsize % 16 == 0
+            and (rows == 1 or row > 0 and row * y.itemsize % 16 == 0))
+
+
+def stored_by_tma(parts):
+    """Whether results leave through TMA."""
+    batch = parts.batch[0][1][3] if parts.batch else 0
+    return rows_for_tma(parts.y, parts.y_strides, parts.m, parts.n) and batch * parts.y.itemsize % 16 == 0 and batch >= 0
+
+
+def y_argument(parts):
+    """The tensor map of y: boxes of 64 rows and 128 bytes."""
+    batch, per = parts.batch[0][1][3] if parts.batch else 0, 16 // parts.y.itemsize
+    return store_argument("y", parts.y.dtype, (parts.batch_size, parts.m, parts.n),
+                          (batch or per, parts.y_strides[0] if parts.m > 1 else per, 1))
+
+
+def store_argument(name, dtype, shape, strides):
+    """The tensor map of (matrices, rows, columns) that `make_boxed_store` writes to."""
+    return Argument("tensormap", name, spec=TensorMap(dtype, shape, strides, (1, 64, 128 // ITEMSIZE_OF[dtype]), 128))
+
+
+def output_arguments(parts):
+    """The kernel parameters that `make_sink`'s `out` and `make_addends`' consist of: y, its strides and sizes, scales, the epilogue's."""
+    y_batch, c_batch = (parts.batch[0][1][3], parts.batch[0][1][2]) if parts.batch else (0, 0)
+    return (Argument(element(parts.y.dtype).pointer, "y"), *(Argument("int64", s) for s in (*parts.y_strides, y_batch)),
+            Argument("int32", parts.m), Argument("int32", parts.n), *parts.scales.arguments(), Argument("int64", c_batch),
+            *parts.epilogue_arguments())
+
+
+@functools.cache
+def make_addends(spec):
+    """Device function ``addends(z, e7, c_batch, scale_a, scale_b, scale_strides)``: the epilogue's tuple for matrix z of the batch."""
+    has_scales = bool(spec.scales)
+
+    @device_function
+    def addends(z, e7, c_batch, scale_a, scale_b, scale_strides):
+        alpha, beta, bias, bias_stride, c, c_row, c_column = e7
+        c = advance(c, z * c_batch)
+        if has_scales:
+            return (alpha, beta, bias, bias_stride, c, c_row, c_column, c, i32(0), i32(0), scale_a, scale_b, scale_strides[0],
+                    scale_strides[3])
+        return alpha, beta, bias, bias_stride, c, c_row, c_column
+    return addends
+
+
+@functools.cache
+def make_sink(special):
+    """The sink of `engine.hopper.make_product` that stores results; `where` has the row, the column and the matrix as 3rd, 4th and 7th."""
+    tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
+    through_tma = make_boxed_store(tile, spec, staged=special.staged) if by_tma else None
+    straight = None if by_tma else make_direct_store(tile, spec, special.vector)
+    addends = make_addends(spec)
+
+    @device_function
+    def sink(acc, first, offset, y_map, staging, where, thread, barrier, out):
+        m, n, y, y_row, y_column, y_batch, c_batch, e7, scale_a, scale_b, scale_strides = out
+        row, column, z = where[2] + offset, where[3], where[6]
+        e = addends(z, e7, c_batch, scale_a, scale_b, scale_strides)
+        if by_tma:
+            through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)
+        else:
+            straight(acc, first, row, column, thread, m, n, e, y, z * y_batch, y_row, y_column)
+    return sink
+
+
+@functools.cache
+def make_locate(tile):
+    """Device function ``locate(t, rank, place)``: (first step, end, row, column, z_a, z_b, z, range) of tile number t.
+
+    Range by range of k within matrix by matrix, each in bands of rows of tiles. `place` are `locate_arguments`.
+    """
+    CLUSTER, BM, BN = tile.cluster, tile.bm, tile.bn
+
+    @device_function
+    def locate(t, rank, place):
+        per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each = place
+        zs, inside = divide_remainder(t, per_matrix)
+        z, s = divide_remainder(zs, ranges)
+        r, c = locate_tile(inside, band_tiles, super_rows, last_rows)
+        first = min(s * each, steps)
+        return (first, min(first + each, steps), (r * CLUSTER + rank) * BM, c * BN, z * a_batched,
+                z * b_batched, z, s)
+    return locate
+
+
+def tile_count(parts, tile):
+    """Tiles of all matrices; a cluster's tiles are one."""
+    return ceil_div(parts.m, tile.bm * tile.cluster) * ceil_div(parts.n, tile.bn) * parts.batch_size
+
+
+def locate_arguments(parts, tile, a, b, ranges=1):
+    """(tiles, kernel parameters that make up `place`), with `ranges` ranges of k to a tile."""
+    super_rows, tiles_n = ceil_div(parts.m, tile.bm * tile.cluster), ceil_div(parts.n, tile.bn)
+    per_matrix, steps = super_rows * tiles_n, steps_of(parts.k, a.tensor.itemsize)
+    divisors = per_matrix, ranges, BAND * tiles_n, super_rows % BAND or BAND
+    first, second, third, last = (Argument("uint32x3", divisor(d)) for d in divisors)
+    arguments = (first, second, third, Argument("int32", super_rows), last, Argument("int32", int(a.matrices > 1)),
+                 Argument("int32", int(b.matrices > 1)), Argument("int32", steps), Argument("int32", ceil_div(steps, ranges)))
+    return tile_count(parts, tile) * ranges, arguments
+
+
+def pack_seconds(operands, device):
+    """Predicted time of copying those operands that must be: a launch each and two passes, 4.5 of those that go through shared memory and
+    are not aligned; through the rows' kernel 2.5, not measured alone."""
+    def passes(x):
+        others = [s for s, n in zip(x.strides, (x.matrices, x.extent, x.k)) if n > 1 and s != 1]
+        aligned = x.tensor.alignment % 16 == 0 and all(s * x.tensor.itemsize % 16 == 0 for s in others)
+        return 2.1 if aligned else 2.5 if by_rows(x.matrices, *x.lines) else 4.5
+    return sum(3e-6 + passes(x) * x.bytes / device.bandwidth for x in operands if x.packed)
+
+
+def product_seconds(problem, tile, device, tiles, steps, rows=2 ** 31, again=0, crossing=False, covered=1.0):
+    """Predicted time of `tiles` tiles of `steps` steps of k: the tensor cores' or the memory's, and a little of the other.
+
+    `rows` are those of a: where most of a tile's lie outside, TMA fills them with zeros, and that is slower than reading.
+    `again` are the bytes of a that further columns of tiles read; `crossing`: operands' lines begin anywhere in lines of the L2;
+    `covered`: how many times the columns of y the tiles have.
+    """
+    alone = Tile(tile.bm, tile.bn) if tile.blocks > 1 and tiles <= device.sms else tile
+    fixed, further, step = TILES[alone]
+    slots = device.sms * alone.blocks
+    waves = 0.75 * ceil_div(tiles, slots) + 0.25 * max(tiles / slots, 1.0)  # a wave that is not full runs at a higher clock
+    step *= 1.12 if problem.a.dtype in FP8 else 1.0  # the second stage of sums; a guess, not measured
+    if crossing:
+        step = max(step, 1e6 * ROW * (tile.bm + tile.bn / tile.cluster) * min(tiles, slots) / CROSSING)
+    work = ((waves - 1) * further + waves * steps * step) * 1e-6 * (MEASURED_CLOCK / device.clock_hz)
+    rate = device.bandwidth * (OUTSIDE_BANDWIDTH if rows <= tile.bm // 2 else BANDWIDTH)
+    memory = (problem.bytes + AGAIN * again) * (0.5 + 0.5 * covered) / rate
+    return fixed * 1e-6 + max(work, memory) + 0.1 * min(work, memory) + (alone is not tile) * 1e-7

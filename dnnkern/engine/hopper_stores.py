@@ -1,0 +1,213 @@
+"""How a tile's sums leave a warpgroup of the Hopper main loop: 64 rows at a time through shared memory and TMA, or straight from registers.
+
+The sums are a fragment of wgmma: thread `t` of the warpgroup holds, of each 8 columns, two in row ``t / 32 * 16 + t % 32 / 4`` and the same
+two eight rows below. Everything that touches them is unrolled by calls (`device.unroll`): the compiler does not unroll a loop with an
+activation in it, and sums that are indexed by a variable lie in local memory.
+"""
+import functools
+
+from ..device import cuda, device_function, i64, u32
+from ..device.barrier import barrier_sync
+from ..device.convert import element, float_bits
+from ..device.cp_async import commit_copies, copy_async16, wait_copies
+from ..device.epilogue import make_epilogue
+from ..device.ldmatrix import ldmatrix_x4
+from ..device.mbarrier import fence_async_shared
+from ..device.stmatrix import stmatrix_x4
+from ..device.tma import bulk_commit, make_bulk_wait_read, tma_store_3d
+from ..device.unroll import unrolled
+from ..device.vec import address, advance, as_u32, load_shared_4u32, store4, store_shared_2u32
+from .hopper import GROUP, ROW
+from .stores import make_group_store
+
+
+@functools.cache
+def make_fill(spec, staged=None, width=ROW):
+    """Device function ``fill(acc, j, buffer, r0, r1, column, lane, warp, n, e)``: 128 bytes of columns of a fragment, from acc[j] on.
+
+    The epilogue, and registers to a swizzled box of 64 rows at `buffer`. `r0` and `r1` are what the epilogue is told of the thread's two
+    rows, `column` is its first; columns from n on are computed from those below. The addend `staged` lies in the box already, as the
+    results will. Of 16-bit results rows may be `width` = 64 bytes wide, in the swizzle of as many.
+    """
+    halves = element(spec.output).storage.itemsize == 2
+    epilogue = make_epilogue(spec, "packed" if halves else "storage", staged)
+    bits, ADDEND, WIDE = u32 if spec.output == "int32" else float_bits, staged is not None, width == ROW
+
+    if halves:
+        @device_function
+        def fill_part(pair, s):
+            acc, j, line, chunk0, r0, r1, column, last, e = s
+            ca, cb = min(column + pair * 16, last), min(column + pair * 16 + 8, last)
+            at = line + u32((pair * 2 + (chunk0 >> 3)) ^ (chunk0 & 7)) * 16
+            k = j + pair * 8
+            if ADDEND:
+                words = cuda.local.array(4, u32)
+                ldmatrix_x4(words, 0, at)
+                stmatrix_x4(at, epilogue(acc[k], acc[k + 1], r0, ca, e, words[0]), epilogue(acc[k + 2], acc[k + 3], r1, ca, e, words[1]),
+                            epilogue(acc[k + 4], acc[k + 5], r0, cb, e, words[2]), epilogue(acc[k + 6], acc[k + 7], r1, cb, e, words[3]))
+            else:
+                stmatrix_x4(at, epilogue(acc[k], acc[k + 1], r0, ca, e), epilogue(acc[k + 2], acc[k + 3], r1, ca, e),
+                            epilogue(acc[k + 4], acc[k + 5], r0, cb, e), epilogue(acc[k + 6], acc[k + 7], r1, cb, e))
+        fill_all = unrolled(width // 32, fill_part)
+
+        @device_function
+        def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e):
+            line = buffer + u32(warp * 16 + (lane & 15)) * width
+            fill_all(0, (acc, j, line, (lane >> 4) * 8 + (lane & 7 if WIDE else lane >> 1 & 3), r0, r1, column, n - 2, e))
+    else:
+        @device_function
+        def fill_part(block, s):
+            acc, j, line, inside, lane, r0, r1, column, last, e = s
+            ca, cb = min(column + block * 8, last), min(column + block * 8 + 1, last)
+            chunk = u32((block * 2 + ((lane >> 1) & 1)) ^ (lane >> 2)) * 16
+            at, k = line + chunk + inside, j + block * 4
+            store_shared_2u32(at, bits(epilogue(acc[k], r0, ca, e)), bits(epilogue(acc[k + 1], r0, cb, e)))
+            store_shared_2u32(at + 8 * ROW, bits(epilogue(acc[k + 2], r1, ca, e)), bits(epilogue(acc[k + 3], r1, cb, e)))
+        fill_all = unrolled(4, fill_part)
+
+        @device_function
+        def fill(acc, j, buffer, r0, r1, column, lane, warp, n, e):
+            line = buffer + u32(warp * 16 + (lane >> 2)) * ROW  # eight rows on the swizzle is the same again
+            fill_all(0, (acc, j, line, u32(lane & 1) * 8, lane, r0, r1, column, n - 1, e))
+    return fill
+
+
+def staged_addend(spec, tensors, strides):
+    """The addend that `make_boxed_store` can stage: "c", "residual" or None. Host function.
+
+    `tensors` are c and the residual, or None; `strides` the element strides of each along rows, columns and what else moves its pointer.
+    """
+    names = [name for name, dtype in (("c", spec.c), ("residual", spec.residual)) if dtype]
+    if len(names) != 1 or element(spec.output).storage.itemsize != 2:
+        return None
+    k = names[0] == "residual"
+    tensor, (row, column, *others) = tensors[k], strides[k]
+    rows_of_16_bytes = tensor.alignment % 16 == 0 and all(s * tensor.itemsize % 16 == 0 for s in (row, *others))
+    return names[0] if tensor.dtype in ("float16", "bfloat16") and column == 1 and rows_of_16_bytes else None
+
+
+@functools.cache
+def make_boxed_store(tile, spec, clipped=False, staged=None):
+    """Device function ``store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)`` for 64 rows of results.
+
+    Results of 16 or 32 bits, n of them a multiple of 16 bytes: epilogue, registers to swizzled boxes of 128 bytes by 64 rows, TMA to
+    y, which clips what lies beyond its edges. Elements beyond m rows and n columns are computed from operands within. With `clipped`
+    rows from m on exist and stay as they are: a box that reaches into them is copied by the threads instead, 16 bytes each, to rows of
+    `y_row` elements at `y`. With `staged`, "c" or "residual", this addend's rows come through the boxes too, 16 bytes a thread and copy, a
+    box ahead of their use, where `staged_addend` allows it. Otherwise each thread loads it element by element.
+    """
+    itemsize = element(spec.output).storage.itemsize
+    halves, PER = itemsize == 2, 16 // itemsize
+    WIDTH = 64 if halves else 32
+    BOXES = tile.bn // WIDTH
+    BUFFERS = max(count for count in range(1, tile.buffers + 1) if BOXES % count == 0)
+    if tile.bn % WIDTH:
+        raise ValueError(f"tile {tile}: {tile.bn} columns are no multiple of the {WIDTH} in which results leave")
+    fill, free, ADDS = make_fill(spec, staged), make_bulk_wait_read(BUFFERS - 1), spec.c is not None and not staged
+    STAGED, AHEAD, IS_C = staged is not None, BUFFERS > 1, staged == "c"
+    all_free, arrived = make_bulk_wait_read(0), wait_copies(0)
+
+    @device_function
+    def copy(buffer, row, column, thread, m, n, y, y_row):
+        for part in range(4):
+            chunk = part * 128 + thread
+            r, c = chunk >> 3, chunk & 7
+            if row + r < m and column + c * PER < n:
+                words = load_shared_4u32(buffer + u32(r * ROW) + u32((c ^ (r & 7)) * 16))
+                store4(as_u32(advance(y, (row + r) * y_row + (column + c * PER))), 0, words)
+
+    @device_function
+    def fetch(buffer, row, column, thread, m, n, e):
+        """The addend's part of a box; what lies outside is nothing."""
+        if IS_C:
+            addend, pitch = e[4], i64(e[5])
+        else:
+            addend, pitch = e[7], i64(e[8])
+        for part in range(4):
+            chunk = part * 128 + thread
+            r, c = chunk >> 3, chunk & 7
+            at = column + c * PER
+            inside = u32(16) if row + r < m and at < n else u32(0)
+            first = min(row + r, m - 1) * pitch + min(at, n - PER)
+            copy_async16(buffer + u32(r * ROW) + u32((c ^ (r & 7)) * 16), address(addend, first), i64(0), inside)
+
+    @device_function
+    def fetch_ahead(box, row, column, thread, barrier, staging, m, n, e):
+        """Box number `box` of the addend into its buffer, once what was there has been stored."""
+        if thread == 0:
+            all_free()
+        barrier_sync(barrier, u32(128))
+        fetch(staging + u32(box % BUFFERS * GROUP), row, column + WIDTH * box, thread, m, n, e)
+        commit_copies()
+
+    @device_function
+    def store_box(box, s):
+        acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row = s
+        lane, warp = thread & 31, thread >> 5
+        r0 = row + warp * 16 + (lane >> 2)
+        c0 = column + (lane & 3) * 2
+        start = WIDTH * box
+        if ADDS and (column + start >= n or row >= m):
+            # nothing to store; what would be added may be y itself, and others write what a clamped index reads
+            if thread == 0:
+                bulk_commit()  # counts as a box, or the next one would be written over one that is still read
+            return
+        buffer = staging + u32(box % BUFFERS * GROUP)
+        if STAGED:
+            if not AHEAD or box == 0:
+                fetch_ahead(box, row, column, thread, barrier, staging, m, n, e)
+            arrived()
+            if AHEAD and box + 1 < BOXES:
+                fetch_ahead(box + 1, row, column, thread, barrier, staging, m, n, e)
+            else:
+                barrier_sync(barrier, u32(128))
+        else:
+            if thread == 0:
+                free()
+            barrier_sync(barrier, u32(128))
+        last = m - 1
+        fill(acc, first + (start >> 1), buffer, min(r0, last), min(r0 + 8, last), c0 + start, lane, warp, n, e)
+        fence_async_shared()  # the fence of all memory waits for the device, see docs/notes/tensor-cores.md
+        barrier_sync(barrier, u32(128))
+        if clipped and row + 64 > m:
+            copy(buffer, row, column + start, thread, m, n, y, y_row)
+            if thread == 0:
+                bulk_commit()  # counts as a box, as above
+        elif thread == 0:
+            tma_store_3d(y_map, buffer, column + start, row, z)
+            bulk_commit()
+    store_boxes = unrolled(BOXES, store_box)
+
+    @device_function
+    def store(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row):
+        store_boxes(0, (acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row))
+    return store
+
+
+@functools.cache
+def make_direct_store(tile, spec, vector):
+    """Device function ``store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column)`` for 64 rows of any results.
+
+    Pairs of columns straight from registers to y at element `at`, each checked against the edges; with `vector` a pair is one store.
+    """
+    COUNT = tile.bn // 8
+    pair = make_group_store(spec, 2, vector)
+
+    @device_function
+    def store_columns(j, s):
+        acc, first, r0, r1, c0, m, n, y, at0, at1, y_column, e = s
+        c = c0 + j * 8
+        if r0 < m:
+            pair(acc, first + 4 * j, r0, c, n, y, at0 + c * y_column, y_column, e)
+        if r1 < m:
+            pair(acc, first + 4 * j + 2, r1, c, n, y, at1 + c * y_column, y_column, e)
+    store_all = unrolled(COUNT, store_columns)
+
+    @device_function
+    def store(acc, first, row, column, thread, m, n, e, y, at, y_row, y_column):
+        lane, warp = thread & 31, thread >> 5
+        r0 = row + warp * 16 + (lane >> 2)
+        r1 = r0 + 8
+        c0 = column + (lane & 3) * 2
+        store_all(0, (acc, first, r0, r1, c0, m, n, y, at + r0 * y_row, at + r1 * y_row, y_column, e))
+    return store

@@ -1,0 +1,185 @@
+"""The sum of partial products: several blocks computed a tile of y over ranges of k each, and this adds what they left.
+
+The workspace holds [range][batch][m][n], rows padded to 16 bytes, of the accumulator's type. The kernel reads it 16 bytes a thread, adds
+ranges in a fixed order, applies the epilogue, and stores: no atomics, so the result repeats exactly.
+"""
+import functools
+from dataclasses import dataclass
+
+from ..device import cuda, device_function, f32, f64, i32, i64, jit
+from ..device.convert import element
+from ..device.dependent import wait_for_previous_grid
+from ..device.epilogue import EpilogueSpec
+from ..device.index import ceil_div, divide_remainder, divisor
+from ..device.vec import advance, load2, load4
+from ..host.dtypes import ITEMSIZE
+from ..host.launch import Argument, Launch
+from .batch import make_batch_offsets
+from .roles import store_width
+from .stores import make_group_store
+
+THREADS = 256
+
+
+@dataclass(frozen=True)
+class RangesConfig:
+    """Configuration of an algorithm that divides k: a tile, and the number of ranges."""
+    tile: object
+    ranges: int
+
+    def __post_init__(self):
+        if self.ranges < 2:
+            raise ValueError(f"{self.ranges} ranges of k; the least is 2")
+
+    def __str__(self):
+        return f"{self.tile} {self.ranges} ranges"
+
+
+@dataclass(frozen=True)
+class SomeRanges:
+    """Configuration of an algorithm that may divide k: a tile, and the number of ranges, 1 for sums as a whole."""
+    tile: object
+    ranges: int = 1
+
+    def __post_init__(self):
+        if not 1 <= self.ranges <= 65535:
+            raise ValueError(f"{self.ranges} ranges of k; a grid has 1 to 65535")
+
+    def __str__(self):
+        return f"{self.tile} {self.ranges} ranges" if self.ranges > 1 else str(self.tile)
+
+
+@dataclass(frozen=True)
+class SumConfig:
+    """Groups of threads that share the ranges, elements in 16 bytes, elements of one store, batch dimensions, epilogue, early launch."""
+    groups: int
+    vector: int
+    store: int
+    batch_dims: int
+    epilogue: EpilogueSpec
+    dependent: bool = False
+
+
+def group_of(parts):
+    """Accumulators in 16 bytes."""
+    return 16 // ITEMSIZE[parts.epilogue.accumulator]
+
+
+def pitch_of(parts):
+    """Elements of a row of partial sums: whole groups of 16 bytes."""
+    return parts.pitch or ceil_div(parts.n, group_of(parts)) * group_of(parts)
+
+
+def elements_of(parts):
+    """Elements of one range's partial sums."""
+    return parts.batch_size * parts.m * pitch_of(parts)
+
+
+def sums_refusal(parts):
+    """Why the partial sums of a problem cannot be added, or None."""
+    if elements_of(parts) >= 2 ** 31:
+        return f"y has {parts.batch_size * parts.m * parts.n} elements, the sum of ranges counts to 2**31"
+    return None
+
+
+def sums_bytes(parts, ranges):
+    """Workspace: one partial sum an element and range."""
+    return ranges * elements_of(parts) * ITEMSIZE[parts.epilogue.accumulator]
+
+
+def sums_argument(parts):
+    """The workspace as a kernel parameter."""
+    return Argument(f"{parts.epilogue.accumulator}*", "workspace")
+
+
+@functools.cache
+def make_add_ranges(groups, vector, Acc):
+    """Device function ``add_ranges(acc, sums, elements, ranges) -> (at, mine)``: `vector` sums of neighbouring elements, over all ranges.
+
+    A block of `THREADS` threads takes THREADS / groups * vector elements; `groups` threads share the ranges of the same ones, and the first
+    of them gets the sums: `mine` says whether this thread has some, of the elements from `at` on.
+    """
+    LANES = THREADS // groups
+    SCRATCH, SHIFT = THREADS * vector, LANES.bit_length() - 1
+    load = load4 if vector == 4 else load2
+
+    @device_function
+    def add_group(acc, p, i):
+        if vector == 4:
+            v0, v1, v2, v3 = load(p, i)
+            acc[0] += v0
+            acc[1] += v1
+            acc[2] += v2
+            acc[3] += v3
+        else:
+            v0, v1 = load(p, i)
+            acc[0] += v0
+            acc[1] += v1
+
+    @device_function
+    def add_ranges(acc, sums, elements, ranges):
+        tid = cuda.threadIdx.x
+        lane, group = tid & (LANES - 1), tid >> SHIFT
+        at = (cuda.blockIdx.x * LANES + lane) * vector
+        for g in range(vector):
+            acc[g] = Acc(0)
+        if at < elements:
+            for s in range(group, ranges, groups):
+                add_group(acc, advance(sums, s * i64(elements) + at), 0)
+        if groups > 1:
+            scratch = cuda.shared.array(SCRATCH, Acc, alignment=16)
+            for g in range(vector):
+                scratch[tid * vector + g] = acc[g]
+            cuda.syncthreads()
+            for other in range(1, groups):
+                if group == 0:
+                    add_group(acc, scratch, (other * LANES + lane) * vector)
+        return at, group == 0 and at < elements
+    return add_ranges
+
+
+def groups_for(ranges):
+    """Threads that share the ranges of an element."""
+    return min(16, 1 << max((ranges - 1).bit_length() - 1, 0))
+
+
+@functools.cache
+def sum_kernel(config):
+    """y = epilogue(sum over the ranges): a group of threads takes every so many ranges, 16 bytes of neighbouring columns a thread."""
+    GROUPS, G, DEPENDENT, SCALES = config.groups, config.vector, config.dependent, bool(config.epilogue.scales)
+    Acc = {"float32": f32, "float64": f64, "int32": i32}[config.epilogue.accumulator]
+    store = make_group_store(config.epilogue, G, config.store > 1)
+    batch_offsets = make_batch_offsets(config.batch_dims)
+    add_ranges = make_add_ranges(GROUPS, G, Acc)
+
+    @jit(launch_bounds=(THREADS, 2))
+    def matmul_sum(sums, y, m, n, pitch, elements, ranges, sym, syn, sizes, strides, scale_a, scale_b, scale_strides,
+                   alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride):
+        acc = cuda.local.array(G, Acc)
+        if DEPENDENT:
+            wait_for_previous_grid()
+        at, mine = add_ranges(acc, sums, elements, ranges)
+        if mine:
+            line, column = divide_remainder(at, pitch)
+            z, row = divide_remainder(line, m)
+            _, _, c_at, y_at = batch_offsets(z, sizes, strides)
+            c = advance(c, c_at)
+            if SCALES:
+                e = (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride, c, i32(0), i32(0), scale_a, scale_b,
+                     scale_strides[0], scale_strides[3])
+            else:
+                e = (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride)
+            store(acc, 0, row, column, n, y, y_at + row * sym + column * syn, syn, e)
+    return matmul_sum
+
+
+def sum_launch(parts, ranges, dependent=False):
+    """The launch that adds `ranges` partial products and stores y; `dependent` (sm_90) lets it begin while they are computed."""
+    groups, group, elements = groups_for(ranges), group_of(parts), elements_of(parts)
+    config = SumConfig(groups, group, store_width(parts, group), len(parts.batch), parts.epilogue, dependent)
+    arguments = (sums_argument(parts), Argument(element(parts.y.dtype).pointer, "y"), Argument("uint32x3", divisor(parts.m)),
+                 Argument("int32", parts.n), Argument("uint32x3", divisor(pitch_of(parts))), Argument("int32", elements),
+                 Argument("int32", ranges), *(Argument("int64", v) for v in parts.y_strides), *parts.batch_arguments(),
+                 *parts.scales.arguments(), *parts.epilogue_arguments())
+    return Launch(sum_kernel(config), (ceil_div(elements, THREADS // groups * group), 1, 1), (THREADS, 1, 1), arguments,
+                  dependent=dependent)

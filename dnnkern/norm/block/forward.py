@@ -1,0 +1,418 @@
+"""A group of threads a row, forward: the row is read once, held, and written; `block` and `cluster` differ in the group.
+
+A thread takes the mean of a unit and the squared distances to it, and merges one unit after another. Lanes, warps and the blocks of a
+cluster have these two and their counts, which heads, tails and idle threads make uneven: first they find the mean of all means, then what
+their distances to it add to the squares (Chan, Golub and LeVeque's formula, for many parts). Elements are taken apart once, there is one
+barrier, and nothing is lost in rows far from 0. RMS normalisation sums squares. Weights come 16 bytes a load where they are in phase with
+the rows, else element by element.
+"""
+import functools
+from dataclasses import dataclass
+
+from ...device import cuda, device_function, i32, i64, jit, u32
+from ...device.cluster import cluster_arrive_relaxed, cluster_rank, cluster_sync, cluster_wait, remote_address, store_remote_f32
+from ...device.convert import element
+from ...device.index import ceil_div
+from ...device.rows import LIMIT, Dim, Held, RowForm, make_row, make_row_places, row_arguments, row_unit
+from ...device.vec import advance, pin, shared_address
+from ...host.launch import Argument, Launch
+from ...transform._estimate import LAUNCH, moved_seconds, tail
+from .._moments import make_block_pool, make_inverses, make_join, make_merge, make_pool
+from .._weights import make_weights, weight_words
+
+WARP, THREADS = 32, 128  # threads of a block whose rows have a warp each, or a part of one
+RESIDENT = 1024          # threads of a multiprocessor that are enough
+WAITS = 1.3e-6, 0.78e-6, 2e-6, 0.1e-6
+"""Seconds of a block: at least, for each unit of a thread, in a cluster, and for each block of it: rows of 1024 to 65536
+(bench/results/h200-layer-norm-fwd.jsonl)."""
+WHOLE = "x", "residual", "y", "summed"
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the kernel is compiled for.
+
+    Attributes
+    ----------
+    dtype, gamma, beta : str
+    layer, scaled, shifted, residual : bool
+        Whether there is a mean, gamma, beta, a residual.
+    gamma_words, beta_words : int
+        Of one load; 0: element by element.
+    unit, heads
+        As `Held`'s.
+    dims : int
+        Dimensions besides the row, 1 at least.
+    lanes, registers : int
+        Threads of a block that hold a row, units of each in registers.
+    rows : int
+        Rows of a group of threads, all loaded before the first is looked at.
+    cluster : int
+        Blocks that hold a row together.
+    shared, shared_per_sm : int
+        Units of a thread in shared memory; bytes of it that a multiprocessor has.
+    """
+    dtype: str
+    gamma: str
+    beta: str
+    layer: bool
+    scaled: bool
+    shifted: bool
+    residual: bool
+    gamma_words: int
+    beta_words: int
+    unit: int
+    heads: bool
+    dims: int
+    lanes: int
+    registers: int
+    rows: int = 1
+    cluster: int = 1
+    shared: int = 0
+    shared_per_sm: int = 0
+
+    @property
+    def threads(self):
+        """Of a block."""
+        return max(THREADS, self.lanes) if self.lanes <= WARP else self.lanes
+
+    @property
+    def held(self):
+        return Held(self.dtype, self.unit, self.lanes * self.cluster, self.registers, self.shared, self.heads)
+
+    @property
+    def shared_bytes(self):
+        return 16 * self.shared * self.threads
+
+    @property
+    def has_single_weights(self):
+        """Whether units of 16 bytes meet weights that are loaded one by one."""
+        return self.unit == 16 and (self.scaled and not self.gamma_words or self.shifted and not self.beta_words)
+
+    @property
+    def registers_needed(self):
+        """Of a thread: packed words, values of a few units, addresses."""
+        held, real = self.held, 2 if self.dtype == "float64" else 1
+        early = (self.scaled + self.shifted) * held.elements * real * self.registers if self.rows > 1 else 0
+        words = (1 + self.residual) * (held.words * self.rows + 2 * real * held.singles) + 16 * (self.shared > 0)
+        return -(-min(255, 24 * real + words + held.elements * real + early) // 8) * 8
+
+    @property
+    def resident(self):
+        """Blocks that a multiprocessor's registers allow, a quarter of which has 512 for each lane of a warp, and its shared memory."""
+        blocks = 4 * (512 // self.registers_needed) * WARP // self.threads
+        return max(1, min(blocks, self.shared_per_sm // (self.shared_bytes + 2048)) if self.shared else blocks)
+
+    @property
+    def blocks(self):
+        """Resident ones at least: the compiler's bound on registers."""
+        return min(RESIDENT // self.threads, self.resident)
+
+    def __str__(self):
+        where = f"{self.lanes} threads" + f" x {self.cluster} blocks" * (self.cluster > 1)
+        units = f"{self.registers}{f' + {self.shared}' * (self.shared > 0)} x {self.unit} bytes"
+        return f"{where}, {units}" + f", {self.rows} rows" * (self.rows > 1) + ", heads" * self.heads
+
+
+def _names(problem):
+    """Of arrays that are read or written row by row, in the order of the kernel's arguments."""
+    return WHOLE if problem.residual is not None else WHOLE[::2]
+
+
+@functools.lru_cache(maxsize=256)
+def layout(problem):
+    """(form of the arrays that are as long as x, bytes of a unit, heads)."""
+    order = [name for name, _, _ in problem.arrays]
+    at = [order.index(name) for name in _names(problem)]
+    form = RowForm(*(tuple(Dim(d.size, tuple(d.strides[k] for k in at)) for d in dims) for dims in (problem.form.row, problem.form.outer)))
+    return (form, *row_unit(form, [getattr(problem, name) for name in _names(problem)]))
+
+
+def units(problem):
+    """Units of a row."""
+    form, unit, heads = layout(problem)
+    per = unit // problem.x.itemsize
+    return max(1, form.length // per if heads else ceil_div(form.length, per))
+
+
+def most_units(lanes, problem):
+    """Units that each thread of a block can hold."""
+    return (4 if lanes == 1024 else 8) // ((1 + (problem.compute == "float64")) * (1 + (problem.residual is not None)))
+
+
+def refusal(problem):
+    """What keeps all from a problem; None if nothing does."""
+    form = problem.form
+    if len(form.row) != 1:
+        return f"rows are {len(form.row)} dimensions; expected one that all arrays step evenly through"
+    if form.length >= LIMIT or form.rows >= 2 ** 31 - 2 ** 20:
+        return f"{form.rows} rows of {form.length} elements; expected fewer than 2**31 - 2**20, of fewer than 2**28"
+    return None
+
+
+def make_config(problem, lanes, registers, rows=1, cluster=1, shared=0, shared_per_sm=0):
+    """The configuration of a problem with this way to hold a row."""
+    form, unit, heads = layout(problem)
+    order, count = [name for name, _, _ in problem.arrays], unit // problem.x.itemsize
+    weights = [(t, problem.form.steps[order.index(name)]) for name, t in (("gamma", problem.gamma), ("beta", problem.beta))]
+    words = [weight_words(t, step, count, heads) for t, step in weights]
+    types = [problem.dtype if t is None else t.dtype for t, _ in weights]
+    return Config(problem.dtype, *types, problem.op == "layer_norm_fwd", problem.gamma is not None, problem.beta is not None,
+                  problem.residual is not None, *words, unit, heads, max(1, len(form.outer)), lanes, registers, rows, cluster, shared,
+                  shared_per_sm)
+
+
+def seconds(problem, device, config):
+    """Bytes at the rate that those in flight sustain, the grid's last blocks, loads of single weights; or what resident blocks take one
+    after another: a block loads, waits for all of its threads, computes and stores (`WAITS`)."""
+    itemsize, inputs = problem.x.itemsize, 1 + config.residual
+    fill = min(1.0, problem.form.length / config.held.capacity)
+    blocks = config.blocks if config.shared else min(2048 // config.threads, config.resident)
+    units = inputs * config.rows * (config.registers + config.shared)
+    flight = units * config.unit * config.threads * blocks * fill
+    rate = (min(1.0, flight / 32e3) ** 0.5 if config.lanes <= WARP else 1.0) * (1.0 if config.unit == 16 else min(1.0, itemsize / 5))
+    rate *= 0.5 if config.has_single_weights else 1.0
+    grid = ceil_div(problem.form.rows, config.threads // config.lanes * config.rows) * config.cluster
+    share = min(1.0, grid * config.threads / (512 * device.sms))
+    end = tail(grid, blocks, device) if config.lanes > WARP else (1 + tail(grid, blocks, device)) / 2
+    moved = moved_seconds(problem.bytes, device) / (rate * share) * end
+    if config.lanes <= WARP:
+        return LAUNCH + moved * 1.02 ** max(0, units - 4)
+    alone, unit, together, block = WAITS
+    wait = alone + unit * units * fill + (together + block * config.cluster if config.cluster > 1 else 0)
+    wait *= (1.0 if config.layer else 0.85) * (2.0 if config.has_single_weights else 1.0)
+    waiting = wait * max(1.0, grid / (device.sms * blocks))
+    return LAUNCH + (moved ** 12 + waiting ** 12) ** (1 / 12)
+
+
+def make_spread(config, Real):
+    """Device function ``spread(a, b, n, scratch, slots) -> (mean, sum of squared distances to it)`` of the row, in all its threads, from
+    those of each warp and its count; without a mean `b` alone counts."""
+    LAYER, CLUSTER = config.layer, config.cluster
+    pool, (inverse, _) = make_block_pool(Real, max(1, config.lanes // WARP), config.layer), make_inverses(Real)
+
+    @device_function
+    def spread(a, b, n, scratch, slots):
+        a, b, n = pool(a, b, n, scratch)
+        if CLUSTER > 1:
+            thread = cuda.threadIdx.x
+            cluster_wait()
+            if thread < CLUSTER:
+                to = remote_address(shared_address(slots, 3 * cluster_rank()), u32(thread))
+                store_remote_f32(to, a)
+                store_remote_f32(to + 4, b)
+                store_remote_f32(to + 8, n)
+            cluster_sync()
+            a, b, n = Real(0), Real(0), Real(0)
+            if LAYER:
+                for k in range(CLUSTER):
+                    n = Real(n + slots[3 * k + 2])
+                    a = Real(a + Real(slots[3 * k] * slots[3 * k + 2]))
+                a = Real(a * inverse(n)) if n > Real(0) else Real(0)
+            for k in range(CLUSTER):
+                b = Real(b + slots[3 * k + 1])
+                if LAYER:
+                    d = Real(slots[3 * k] - a)
+                    b = Real(b + Real(d * d) * slots[3 * k + 2])
+        return a, b
+    return spread
+
+
+@functools.cache
+def kernel(config):
+    """y, the statistics, and the sum with a residual."""
+    held, x_type = config.held, element(config.dtype)
+    row_of = make_row(held, config.threads)
+    span, load_rest, unpack, pack, store_rest, read, write = (row_of.span, row_of.load_rest, row_of.unpack, row_of.pack, row_of.store_rest,
+                                                              row_of.read, row_of.write)
+    copy, fetch, put, kept, SHARED, PART = row_of.copy, row_of.fetch, row_of.put, row_of.kept, config.shared, held.unit_words
+    widen, narrow, load_gamma, load_beta = x_type.widen, x_type.narrow, element(config.gamma).load, element(config.beta).load
+    Real = held.real
+    E, REST, SINGLES, REGISTERS, ROWS = held.elements, held.rest, held.singles, config.registers, config.rows
+    WORDS, MORE = ROWS * held.words, ROWS * held.words if config.residual else 1
+    LANES, BLOCK, BLOCKS, CLUSTER, TOGETHER = config.lanes, config.threads, config.blocks, config.cluster, config.lanes * config.cluster
+    GROUPS, LOG, CLUSTER_LOG, TOGETHER_LOG = (BLOCK // LANES, LANES.bit_length() - 1, CLUSTER.bit_length() - 1,
+                                              TOGETHER.bit_length() - 1)
+    SCRATCH, SLOTS = 3 * (BLOCK // 32), 3 * CLUSTER
+    LAYER, SCALED, SHIFTED, RESIDUAL, EARLY = config.layer, config.scaled, config.shifted, config.residual, ROWS > 1
+    GAMMA, GAMMA_LENGTH, fetch_gamma, unpack_gamma = make_weights(config.gamma, E, config.gamma_words)
+    BETA, BETA_LENGTH, fetch_beta, unpack_beta = make_weights(config.beta, E, config.beta_words)
+    GAMMAS, BETAS = (n * (REGISTERS if EARLY else 1) for n in (GAMMA_LENGTH, BETA_LENGTH))
+    hold, (inverse, inverse_root), spread = pin(WORDS), make_inverses(Real), make_spread(config, Real)
+    in_warp, merge, join = make_pool(Real, min(LANES, WARP), LAYER), make_merge(Real), make_join(Real, E, LAYER)
+    places = make_row_places(config.dims, 6)
+
+    @jit(launch_bounds=(BLOCK, BLOCKS))
+    def norm_fwd_rows(x, gamma, beta, residual, y, mean, rstd, summed, eps, rows, length, x_step, residual_step, y_step, summed_step,
+                      gamma_step, beta_step, divisors, strides):
+        dynamic = cuda.shared.array(0, u32, alignment=16)
+        scratch, slots = cuda.shared.array(SCRATCH, Real), cuda.shared.array(SLOTS, Real)
+        part, base, count = cuda.local.array(PART, u32), u32(0), i32(0)
+        words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
+        gammas, betas = cuda.local.array(GAMMAS, GAMMA), cuda.local.array(BETAS, BETA)
+        values, scales, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        rest, others, offsets = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(6, i64)
+        thread = cuda.threadIdx.x
+        lane = thread & (LANES - 1)
+        first = cuda.blockIdx.x * (GROUPS * ROWS) + (thread >> LOG)
+        if CLUSTER > 1:
+            first = cuda.blockIdx.x >> CLUSTER_LOG
+            lane = lane + cluster_rank() * LANES
+            cluster_arrive_relaxed()
+        for k in range(ROWS):
+            row = first + k * GROUPS
+            size = length if row < rows else 0
+            places(row if row < rows else 0, divisors, strides, offsets)
+            p, q = advance(x, offsets[0]), advance(residual, offsets[1])
+            head, units = span(p, size)
+            if SHARED:
+                base = u32(shared_address(dynamic, i32(0)) + u32(16) * u32(thread))
+                copy(base, p, head, units, lane)
+            for c in range(REGISTERS):
+                i = lane + c * TOGETHER
+                read(words, k * REGISTERS + c, advance(p, head), i, x_step, i < units)
+                if RESIDUAL:
+                    read(more, k * REGISTERS + c, advance(q, head), i, residual_step, i < units)
+            load_rest(rest, p, head, units, size, lane)
+            if RESIDUAL:
+                load_rest(others, q, head, units, size, lane)
+        if EARLY:
+            for c in range(REGISTERS):
+                i = (lane + c * TOGETHER) * E
+                if SCALED:
+                    fetch_gamma(gammas, c * GAMMA_LENGTH, gamma, i, gamma_step, i < length)
+                if SHIFTED:
+                    fetch_beta(betas, c * BETA_LENGTH, beta, i, beta_step, i < length)
+        for k in range(ROWS):
+            row = first + k * GROUPS
+            size = length if row < rows else 0
+            places(row if row < rows else 0, divisors, strides, offsets)
+            q, r = advance(y, offsets[2]), advance(summed, offsets[3])
+            head, units = span(q, size)
+            if RESIDUAL:
+                for c in range(REGISTERS):
+                    unpack(values, words, k * REGISTERS + c)
+                    unpack(scales, more, k * REGISTERS + c)
+                    for e in range(E):
+                        values[e] = Real(values[e] + scales[e])
+                    pack(words, k * REGISTERS + c, values)
+                    i = lane + c * TOGETHER
+                    if i < units:
+                        write(advance(r, head), i, summed_step, words, k * REGISTERS + c)
+                for s in range(SINGLES):
+                    rest[s] = Real(widen(narrow(Real(rest[s] + others[s]))))
+                store_rest(r, rest, head, units, size, lane)
+                hold(words)
+            a, b = Real(0), Real(0)
+            mine = max((units - lane + (TOGETHER - 1)) >> TOGETHER_LOG, 0)
+            for c in range(REGISTERS):
+                if c < mine:
+                    unpack(values, words, k * REGISTERS + c)
+                    a, b = join(values, a, b, Real(E * c), Real(1) / Real(c + 1))
+            if SHARED:
+                count = kept(units, lane)
+                for c in range(count):
+                    fetch(part, base, c)
+                    unpack(values, part, 0)
+                    before = i32(c + REGISTERS)
+                    a, b = join(values, a, b, Real(i32(E * before)), inverse(Real(i32(before + 1))))
+            n = Real(mine * E)
+            for s in range(SINGLES):
+                j = lane + s * TOGETHER
+                if (j if j < head else j + units * E) < size:
+                    if LAYER:
+                        a, b, n = merge(a, b, n, rest[s], Real(0), Real(1))
+                    else:
+                        b = Real(b + rest[s] * rest[s])
+            a, b, n = in_warp(a, b, n)
+            a, b = spread(a, b, n, scratch, slots)
+            scale = Real(0)
+            if size > 0:
+                scale = inverse_root(Real(Real(b * inverse(Real(size))) + eps))
+                if lane == 0:
+                    if LAYER:
+                        mean[offsets[4]] = a
+                    rstd[offsets[5]] = scale
+            hold(words)
+            for c in range(REGISTERS):
+                i = lane + c * TOGETHER
+                if i < units:
+                    unpack(values, words, k * REGISTERS + c)
+                    j = head + i * E
+                    if SCALED:
+                        if not EARLY:
+                            fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
+                        unpack_gamma(scales, gammas, c * GAMMA_LENGTH if EARLY else 0)
+                    if SHIFTED:
+                        if not EARLY:
+                            fetch_beta(betas, 0, beta, j, beta_step, True)
+                        unpack_beta(shifts, betas, c * BETA_LENGTH if EARLY else 0)
+                    for e in range(E):
+                        value = Real(Real(values[e] - a) * scale)
+                        if SCALED:
+                            value = Real(value * scales[e])
+                        if SHIFTED:
+                            value = Real(value + shifts[e])
+                        values[e] = value
+                    pack(words, k * REGISTERS + c, values)
+                    write(advance(q, head), i, y_step, words, k * REGISTERS + c)
+            if SHARED:
+                for c in range(count):
+                    fetch(part, base, c)
+                    unpack(values, part, 0)
+                    j = i32(head + i32(lane + i32(c + REGISTERS) * TOGETHER) * E)
+                    if SCALED:
+                        fetch_gamma(gammas, 0, gamma, j, gamma_step, True)
+                        unpack_gamma(scales, gammas, 0)
+                    if SHIFTED:
+                        fetch_beta(betas, 0, beta, j, beta_step, True)
+                        unpack_beta(shifts, betas, 0)
+                    for e in range(E):
+                        value = Real(Real(values[e] - a) * scale)
+                        if SCALED:
+                            value = Real(value * scales[e])
+                        if SHIFTED:
+                            value = Real(value + shifts[e])
+                        values[e] = value
+                    pack(part, 0, values)
+                    put(q, part, c, head, units, lane)
+            for s in range(SINGLES):
+                j = lane + s * TOGETHER
+                i = j if j < head else j + units * E
+                if i < size:
+                    value = Real(Real(rest[s] - a) * scale)
+                    if SCALED:
+                        value = Real(value * load_gamma(gamma, i * gamma_step))
+                    if SHIFTED:
+                        value = Real(value + load_beta(beta, i * beta_step))
+                    rest[s] = value
+            store_rest(q, rest, head, units, size, lane)
+    return norm_fwd_rows
+
+
+def pointers(problem, names, instead):
+    """A pointer argument for each name; a missing array has the place of another of its element type: {name: that one's}."""
+    present = {name: t for name, t, _ in problem.arrays if t is not None}
+    found = []
+    for name in names:
+        name = name if name in present else instead[name]
+        found.append(Argument(element(present[name].dtype).pointer, name))
+    return found
+
+
+def build(problem, device, config):
+    """One launch."""
+    p, form = problem, problem.form
+    order = {name: k for k, (name, _, _) in enumerate(p.arrays)}
+    wanted = ("x", "residual", "y", "summed", "mean", "rstd")
+    outer = tuple(Dim(d.size, tuple(d.strides[order.get(n, 0)] for n in wanted)) for d in form.outer)
+    divisors, strides = row_arguments(RowForm((Dim(1, (0,) * 6),), outer))
+    instead = {"gamma": "x", "beta": "x", "residual": "x", "mean": "rstd", "summed": "y"}
+    steps = ("x", "residual", "y", "summed", "gamma", "beta")
+    arguments = (*pointers(p, ("x", "gamma", "beta", "residual", "y", "mean", "rstd", "summed"), instead), Argument(p.compute, "eps"),
+                 Argument("int32", form.rows), Argument("int32", form.length),
+                 *(Argument("int64", form.steps[order.get(name, 0)]) for name in steps),
+                 Argument(f"uint32x{len(divisors)}", divisors), Argument(f"int64x{len(strides)}", strides))
+    grid = ceil_div(form.rows, config.threads // config.lanes * config.rows) * config.cluster
+    return (Launch(kernel(config), (grid, 1, 1), (config.threads, 1, 1), arguments, shared=config.shared_bytes,
+                   cluster=(config.cluster, 1, 1)),)

@@ -1,0 +1,172 @@
+"""Channels side by side: blocks take moments of pieces of all channels, a small launch merges them, and an elementwise pass uses them.
+
+Channels last, an image is a matrix of values by channels. A block has neighbouring channels, 16 bytes a thread, and its rows of threads
+divide the values. It takes every so many-th tile of them, so that all blocks move through x together, and leaves a mean and squared
+distances for each channel: two levels, what a thread has under way, then Chan's merge. Few numbers are left to a second launch, which makes
+the statistics. A third reads x from its end, which the cache still has, and writes y. Group normalisation merges the channels of a group
+as well. Inference is the elementwise pass alone. x is read twice: where an image, or all of them, fits shared memory, once would do.
+"""
+import math
+
+from ...device.groups import access_words
+from ...device.index import ceil_div, divisor
+from ...dispatch import Algorithm
+from ...host.launch import Argument, Launch
+from ...transform._estimate import LAUNCH, moved_seconds, tail
+from .._channel_totals import Items, averages_launches, slabs_of, statistics_launch
+from .._channel_view import View, view_of
+from .backward import Gradient, gradient_kernel, sums_kernel
+from .forward import BLOCKS, THREADS, Apply, Columns, apply_kernel, moments_kernel
+
+ACROSS = (32, 16, 8, 4, 2, 1)
+BATCHES = 4
+
+
+def supports(problem):
+    """Channels that lie side by side in all images."""
+    if not problem.x.size:
+        return "x has no elements"
+    view = view_of(problem)
+    if not isinstance(view, View):
+        return view
+    for name, (_, channel, _) in view.whole.items():
+        if channel != 1 and view.channels > 1:
+            return f"channels are {channel} elements apart in {name}; expected them side by side"
+    if view.values >= 2 ** 30:
+        return f"{view.values} values of a channel and image; expected fewer than 2**30"
+    return None
+
+
+def columns_of(problem, device):
+    """The configuration: as wide as channels fill."""
+    view, itemsize = view_of(problem), problem.x.itemsize
+    vector = math.gcd(16 // itemsize, view.channels)
+    words = min(access_words(problem.tensor(name), vector, (image * (view.images > 1), value * (view.values > 1)))
+                for name, (image, _, value) in view.whole.items())
+    units = view.channels // vector
+
+    def filled(across):
+        return units / (ceil_div(units, across) * across)
+    across = next((a for a in ACROSS if filled(a) >= 0.9), 1)
+    across = max(across, 1 << (min(units, 4) - 1).bit_length())
+    return Columns(problem.dtype, vector, words, across, device.capability >= (9, 0))
+
+
+def configs(problem, device):
+    """One."""
+    return [columns_of(problem, device)]
+
+
+def gradient_of(problem, columns):
+    """What the kernels of gradients are compiled for."""
+    return Gradient(columns, problem.dtype_of("gamma"), problem.tensor("dresidual") is not None, problem.activation, BATCHES,
+                    problem.dtype_of("beta"))
+
+
+def items_of(problem, device, columns):
+    """How the values of a channel are cut: so that all blocks are there at once."""
+    view, gradient = view_of(problem), gradient_of(problem, columns)
+    tile, blocks = (gradient.tile, gradient.blocks) if problem.op.endswith("bwd") else (columns.tile, BLOCKS)
+    others = view.images * ceil_div(view.channels, columns.span)
+    slabs = slabs_of(ceil_div(view.values, tile), blocks * device.sms // others)
+    return Items(view.own, view.images, view.channels, view.per, slabs, view.values, tile, problem.compute)
+
+
+def workspace(problem, device, config):
+    """Items of the slabs."""
+    return 0 if problem.op == "batch_norm_infer" else items_of(problem, device, config).bytes
+
+
+def estimate(problem, device, config):
+    """Bytes, x twice where statistics are taken, at a rate that narrow accesses and few blocks lower; launches."""
+    view = view_of(problem)
+    strips = ceil_div(view.channels, config.span)
+    narrow = {4: 1.0, 2: 0.9, 1: 0.7, 0: 0.2 * problem.x.itemsize / 2}[config.words]
+    narrow *= view.channels / (strips * config.span)
+    blocks = view.images * strips * ceil_div(view.values, config.height * 4 * BATCHES)
+    share = min(1.0, 2 * blocks / device.sms)
+    seconds = LAUNCH + moved_seconds(problem.bytes, device) / (0.95 * narrow * share) * tail(blocks, 4, device)
+    if problem.op == "batch_norm_infer":
+        return seconds
+    items = items_of(problem, device, config)
+    share = min(1.0, 2 * items.slabs * view.images * strips / device.sms)
+    twice = problem.x.nbytes * (1 if problem.op.endswith("fwd") else 2)
+    return seconds + 2 * LAUNCH + 2e-6 + moved_seconds(twice, device) / (0.9 * narrow * share)
+
+
+def moments_launch(problem, view, items, columns):
+    """The launch that reads x for its moments."""
+    strips = ceil_div(view.channels, columns.span)
+    image, _, step = view.whole["x"]
+    first, second, _, _ = items.pointers()
+    arguments = (problem.pointer("x"), first, second, Argument("int32", view.values), Argument("int32", view.channels),
+                 Argument("int64", image), Argument("int64", step), Argument("int32", ceil_div(view.values, columns.tile)),
+                 Argument("uint32x3", divisor(items.slabs)), Argument("uint32x3", divisor(strips)),
+                 *(Argument("int64", s) for s in items.steps))
+    return Launch(moments_kernel(columns), (strips * items.slabs * view.images, 1, 1), (THREADS, 1, 1), arguments)
+
+
+def apply_launch(problem, view, columns):
+    """The launch that writes y."""
+    variance = problem.op == "batch_norm_infer"
+    deviation = "var" if variance else "rstd"
+    config = Apply(columns, *(problem.dtype_of(name) for name in ("gamma", "beta", "mean", deviation)), variance,
+                   problem.tensor("residual") is not None, problem.activation, BATCHES)
+    strips, parts = ceil_div(view.channels, columns.span), ceil_div(view.values, config.rows)
+    images, _, steps = zip(*(view.whole.get(name, (0, 0, 0)) for name in ("x", "residual", "y")))
+    pointers = [problem.pointer(name) for name in ("x", "residual", "y", "gamma", "beta", "mean", deviation)]
+    arguments = (*pointers, Argument(problem.compute, "eps"), Argument("int32", view.values), Argument("int32", view.channels),
+                 Argument("uint32x3", divisor(parts)), Argument("uint32x3", divisor(strips)), Argument("uint32x3", divisor(view.per)),
+                 Argument("int64x3", images), Argument("int64x3", steps),
+                 *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")),
+                 *(Argument("int64x2", view.statistic[name]) for name in ("mean", deviation)))
+    return Launch(apply_kernel(config), (strips * parts * view.images, 1, 1), (THREADS, 1, 1), arguments,
+                  dependent=columns.dependent and not variance)
+
+
+def sums_launch(problem, view, items, gradient):
+    """The launch that reads dy and x for their sums."""
+    strips = ceil_div(view.channels, gradient.columns.span)
+    images, _, steps = zip(*(view.whole.get(name, (0, 0, 0)) for name in ("dy", "x", "y")))
+    pointers = [problem.pointer(name) for name in ("dy", "x", "y", "mean", "rstd")]
+    arguments = (*pointers, *items.pointers()[:2], Argument("int32", view.values), Argument("int32", view.channels),
+                 Argument("int64x3", images), Argument("int64x3", steps),
+                 *(Argument("int64x2", view.statistic[name]) for name in ("mean", "rstd")),
+                 Argument("int32", ceil_div(view.values, gradient.tile)), Argument("uint32x3", divisor(items.slabs)),
+                 Argument("uint32x3", divisor(strips)), Argument("uint32x3", divisor(view.per)),
+                 *(Argument("int64", s) for s in items.steps), problem.pointer("gamma"), problem.pointer("beta"),
+                 *(Argument("int64", view.weight.get(name, 0)) for name in ("gamma", "beta")))
+    return Launch(sums_kernel(gradient), (strips * items.slabs * view.images, 1, 1), (THREADS, 1, 1), arguments)
+
+
+def gradient_launch(problem, view, items, gradient):
+    """The launch that writes dx."""
+    strips, parts = ceil_div(view.channels, gradient.columns.span), ceil_div(view.values, gradient.rows)
+    images, _, steps = zip(*(view.whole.get(name, (0, 0, 0)) for name in ("dy", "x", "y", "dx", "dresidual")))
+    pointers = [problem.pointer(name) for name in ("dy", "x", "y", "dx", "dresidual", "gamma", "mean", "rstd")]
+    arguments = (*pointers, *items.pointers()[2:], Argument("int32", view.values), Argument("int32", view.channels),
+                 Argument("uint32x3", divisor(parts)), Argument("uint32x3", divisor(strips)), Argument("uint32x3", divisor(view.per)),
+                 Argument("int32", view.channels // view.per if view.own else 0), Argument("int64x5", images), Argument("int64x5", steps),
+                 Argument("int64", view.weight.get("gamma", 0)),
+                 *(Argument("int64x2", view.statistic[name]) for name in ("mean", "rstd")), problem.pointer("beta"),
+                 Argument("int64", view.weight.get("beta", 0)))
+    return Launch(gradient_kernel(gradient), (strips * parts * view.images, 1, 1), (THREADS, 1, 1), arguments,
+                  dependent=gradient.columns.dependent)
+
+
+def build(problem, device, config):
+    """Three launches, one for inference, four for gradients where images have statistics of their own."""
+    view = view_of(problem)
+    if problem.op == "batch_norm_infer":
+        return (apply_launch(problem, view, config),)
+    items = items_of(problem, device, config)
+    if problem.op.endswith("bwd"):
+        gradient = gradient_of(problem, config)
+        return (sums_launch(problem, view, items, gradient), *averages_launches(problem, view, items, config.dependent),
+                gradient_launch(problem, view, items, gradient))
+    return (moments_launch(problem, view, items, config), statistics_launch(problem, view, items, config.dependent),
+            apply_launch(problem, view, config))
+
+
+ALGORITHMS = tuple(Algorithm(op=op, name="columns", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)
+                   for op in ("batch_norm_train_fwd", "batch_norm_infer", "batch_norm_bwd", "group_norm_fwd", "group_norm_bwd"))

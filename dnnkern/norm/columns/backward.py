@@ -1,0 +1,230 @@
+"""Kernels of gradients where channels lie side by side: sums of columns, and the elementwise pass that gives dx. See `forward`."""
+import functools
+from dataclasses import dataclass
+
+from ...device import cuda, device_function, i32, i64, jit
+from ...device.convert import element
+from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
+from ...device.epilogue import Activation, activation_gradient
+from ...device.groups import make_reader, make_writer, scalar_of
+from ...device.index import divide_remainder
+from ...device.vec import advance
+from .._channel_problem import gradient_source
+from .forward import THREADS, Columns, make_places
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What the kernels are compiled for: dtypes of gamma and beta, "" where there is none; whether dresidual is written."""
+    columns: Columns
+    gamma: str
+    residual: bool
+    activation: Activation
+    batches: int
+    beta: str = ""
+
+    @property
+    def source(self):
+        """What the activation's gradient is found from."""
+        return gradient_source(self.activation)
+
+    @property
+    def blocks(self):
+        """Blocks on a multiprocessor, of those that make sums."""
+        return 3 if self.source is None else 2
+
+    @property
+    def flight(self):
+        """Values of each channel under way."""
+        return 4 if self.columns.words else 2
+
+    @property
+    def tile(self):
+        """Values that a block takes at a time for sums."""
+        return self.flight * self.columns.height
+
+    @property
+    def rows(self):
+        """Values of each channel that a block of the elementwise pass takes."""
+        return self.tile * self.batches
+
+
+def _make_load(config):
+    """(type and extent of a raw buffer, that of y's, device functions ``load`` and ``unpack``): dy, x and y under way."""
+    c, UNITS, BY_Y, BY_X = config.columns, config.flight, config.source == "y", config.source == "x"
+    SCALAR, LENGTH, fetch, unpack = make_reader(c.dtype, c.vector, c.words)
+    gradient, E, HEIGHT, Real = activation_gradient(config.activation, element(c.dtype).compute), c.vector, c.height, scalar_of(c.dtype)
+
+    @device_function
+    def load(raw, more, dy, x, y, row, end, steps):
+        """Rows from `row` on, `height` apart, that are before `end`."""
+        p, q, r = advance(dy, row * steps[0]), advance(x, row * steps[1]), advance(y, row * steps[2])
+        for u in range(UNITS):
+            ok = row + u * HEIGHT < end
+            fetch(raw, 2 * u * LENGTH, p, 0, ok)
+            fetch(raw, (2 * u + 1) * LENGTH, q, 0, ok)
+            if BY_Y:
+                fetch(more, u * LENGTH, r, 0, ok)
+                r = advance(r, HEIGHT * steps[2])
+            p, q = advance(p, HEIGHT * steps[0]), advance(q, HEIGHT * steps[1])
+
+    @device_function
+    def take(dz, values, raw, more, u, ok, means, scales, offsets):
+        """dy past the activation, and x, of row u in flight, which is none unless `ok`; `values` is y's meanwhile."""
+        unpack(dz, 0, raw, 2 * u * LENGTH)
+        if BY_Y:
+            unpack(values, 0, more, u * LENGTH)
+            for e in range(E):
+                dz[e] = Real(gradient(dz[e], values[e]))
+        unpack(values, 0, raw, (2 * u + 1) * LENGTH)
+        if BY_X and ok:
+            for e in range(E):
+                dz[e] = Real(gradient(dz[e], Real(Real(values[e] - means[e]) * scales[e] + offsets[e])))
+    return SCALAR, 2 * UNITS * LENGTH, UNITS * LENGTH if BY_Y else 1, load, take
+
+
+@functools.cache
+def sums_kernel(config):
+    """``sum(dz)`` and ``sum(dz * (x - mean)) * rstd`` of each channel of a slab."""
+    c = config.columns
+    Real, E, UNITS, HEIGHT, TILE = scalar_of(c.dtype), c.vector, config.flight, c.height, config.tile
+    SCALAR, RAW, MORE, load, take = _make_load(config)
+    places, SHARED, STEPS, DEPENDENT = make_places(c), THREADS * E, HEIGHT.bit_length() - 1, c.dependent
+    BY_X, SCALED, SHIFTED = config.source == "x", config.gamma != "", config.beta != ""
+    KEPT = E if BY_X else 1
+    load_gamma, load_beta = element(config.gamma or c.dtype).load, element(config.beta or c.dtype).load
+
+    @jit(launch_bounds=(THREADS, config.blocks))
+    def channel_norm_sums(dy, x, y, mean, rstd, first, second, rows, channels, images, steps, mean_steps, rstd_steps, tiles, slabs,
+                          across_blocks, per, channel_items, image_items, gamma, beta, gamma_step, beta_step):
+        ones, twos = cuda.shared.array(SHARED, Real), cuda.shared.array(SHARED, Real)
+        raw, more = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR)
+        dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        a, b = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        scales, offsets = cuda.local.array(KEPT, Real), cuda.local.array(KEPT, Real)
+        image, slab, channel, ty, tx = places(cuda.blockIdx.x, across_blocks, slabs)
+        inside = channel < channels
+        start, end = i64(channel if inside else 0), rows if inside else 0
+        dy, x = advance(dy, image * images[0] + start), advance(x, image * images[1] + start)
+        y = advance(y, image * images[2] + start)
+        for e in range(E):
+            a[e] = Real(0)
+            b[e] = Real(0)
+            means[e] = Real(0)
+            if inside:
+                group, _ = divide_remainder(channel + e, per)
+                means[e] = mean[image * mean_steps[0] + group * mean_steps[1]]
+                if BY_X:
+                    scales[e], offsets[e] = rstd[image * rstd_steps[0] + group * rstd_steps[1]], Real(0)
+                    if SCALED:
+                        scales[e] = Real(scales[e] * load_gamma(gamma, (channel + e) * gamma_step))
+                    if SHIFTED:
+                        offsets[e] = Real(load_beta(beta, (channel + e) * beta_step))
+        tile = slab
+        while tile < tiles:
+            row = tile * TILE + ty
+            tile = tile + i32(slabs[0])
+            load(raw, more, dy, x, y, row, end, steps)
+            for u in range(UNITS):
+                take(dz, values, raw, more, u, row + u * HEIGHT < end, means, scales, offsets)
+                for e in range(E):
+                    a[e] = Real(a[e] + dz[e])
+                    b[e] = Real(b[e] + dz[e] * Real(values[e] - means[e]))
+        if DEPENDENT:
+            launch_dependent_grids()
+        thread = cuda.threadIdx.x
+        for s in range(STEPS):
+            half = HEIGHT >> (s + 1)
+            if ty >= half and ty < 2 * half:
+                for e in range(E):
+                    ones[e * THREADS + thread] = a[e]
+                    twos[e * THREADS + thread] = b[e]
+            cuda.syncthreads()
+            if ty < half:
+                other = thread + half * (THREADS // HEIGHT)
+                for e in range(E):
+                    a[e] = Real(a[e] + ones[e * THREADS + other])
+                    b[e] = Real(b[e] + twos[e * THREADS + other])
+        if ty == 0 and inside:
+            for e in range(E):
+                group, _ = divide_remainder(channel + e, per)
+                r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
+                at = (channel + e) * channel_items + image * image_items + slab
+                first[at] = a[e]
+                second[at] = Real(b[e] * r)
+    return channel_norm_sums
+
+
+@functools.cache
+def gradient_kernel(config):
+    """``dx = rstd * (dz * gamma - one - n * two)`` with averages one and two, and ``dresidual = dz``; from the last values to the first."""
+    c = config.columns
+    Real, E, UNITS, HEIGHT, ROWS, BATCHES = scalar_of(c.dtype), c.vector, config.flight, c.height, config.rows, config.batches
+    SCALAR, RAW, MORE, load, take = _make_load(config)
+    put, places, load_gamma = make_writer(c.dtype, E, c.words), make_places(c), element(config.gamma or c.dtype).load
+    SCALED, SHIFTED, RESIDUAL, DEPENDENT = config.gamma != "", config.beta != "", config.residual, c.dependent
+    SPAN, ACROSS, E_LOG, COLUMNS = c.span, c.across, E.bit_length() - 1, -(-c.span // THREADS)
+    TABLE, KEPT, load_beta = (5 if SHIFTED else 4) * c.span, E if config.source == "x" else 1, element(config.beta or c.dtype).load
+    BY_X = config.source == "x"
+
+    @jit(launch_bounds=(THREADS, 2))
+    def channel_norm_gradient(dy, x, y, dx, dresidual, gamma, mean, rstd, one, two, rows, channels, parts, across_blocks, per, groups,
+                              images, steps, gamma_step, mean_steps, rstd_steps, beta, beta_step):
+        table = cuda.shared.array(TABLE, Real)
+        raw, more = cuda.local.array(RAW, SCALAR), cuda.local.array(MORE, SCALAR)
+        dz, values, means = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        outer, inner, shifts = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
+        offsets = cuda.local.array(KEPT, Real)
+        image, part, channel, ty, tx = places(cuda.gridDim.x - cuda.blockIdx.x - 1, across_blocks, parts)
+        inside = channel < channels
+        start, end = i64(channel if inside else 0), rows if inside else 0
+        dy, x = advance(dy, image * images[0] + start), advance(x, image * images[1] + start)
+        y, dx = advance(y, image * images[2] + start), advance(dx, image * images[3] + start)
+        dresidual = advance(dresidual, image * images[4] + start)
+        row = part * ROWS + ty
+        load(raw, more, dy, x, y, row, end, steps)
+        if DEPENDENT:
+            wait_for_previous_grid()
+        # each column's numbers, by a thread of its own: dx = outer * dz + inner * (x - mean) + shift; the activation's argument, where it
+        # is needed, is outer * (x - mean) + beta
+        first = channel - tx * E
+        for k in range(COLUMNS):
+            j = cuda.threadIdx.x + k * THREADS
+            at = first + j
+            if j < SPAN and at < channels:
+                group, _ = divide_remainder(at, per)
+                m = mean[image * mean_steps[0] + group * mean_steps[1]]
+                r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
+                statistic = image * i64(groups) + group
+                scale = r
+                if SCALED:
+                    scale = Real(r * load_gamma(gamma, at * gamma_step))
+                to = (j & (E - 1)) * ACROSS + (j >> E_LOG)
+                table[to] = m
+                table[to + SPAN] = scale
+                table[to + 2 * SPAN] = Real(Real(-r) * Real(r * two[statistic]))
+                table[to + 3 * SPAN] = Real(Real(-r) * one[statistic])
+                if SHIFTED:
+                    table[to + 4 * SPAN] = Real(load_beta(beta, at * beta_step))
+        cuda.syncthreads()
+        if inside:
+            for e in range(E):
+                to = e * ACROSS + tx
+                means[e], outer[e] = table[to], table[to + SPAN]
+                inner[e], shifts[e] = table[to + 2 * SPAN], table[to + 3 * SPAN]
+                if BY_X:
+                    offsets[e] = table[to + 4 * SPAN] if SHIFTED else Real(0)
+            for k in range(BATCHES):
+                if k > 0:
+                    row = row + UNITS * HEIGHT
+                    load(raw, more, dy, x, y, row, end, steps)
+                for u in range(UNITS):
+                    at = row + u * HEIGHT
+                    if at < end:
+                        take(dz, values, raw, more, u, True, means, outer, offsets)
+                        if RESIDUAL:
+                            put(advance(dresidual, at * steps[4]), 0, dz, 0)
+                        for e in range(E):
+                            values[e] = Real(Real(dz[e] * outer[e]) + Real(Real(values[e] - means[e]) * inner[e] + shifts[e]))
+                        put(advance(dx, at * steps[3]), 0, values, 0)
+    return channel_norm_gradient

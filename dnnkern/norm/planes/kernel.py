@@ -1,0 +1,367 @@
+"""Kernels of images whose pixels lie side by side: a group of threads holds a plane, or a piece of one, in registers.
+
+See `channel_norm_planes`; how rows are held, and their heads and tails, is `device.rows`'s.
+"""
+import functools
+from dataclasses import dataclass
+
+from ...device import cuda, device_function, i64, jit, u32
+from ...device.convert import element
+from ...device.dependent import launch_dependent_grids, wait_for_previous_grid
+from ...device.epilogue import Activation, activation_function, activation_gradient
+from ...device.index import divide_remainder
+from ...device.rows import Held, make_row
+from ...device.vec import advance, pin
+from .._channel_problem import gradient_source
+from .._moments import make_inverses, make_meeting, make_merge, make_sum
+
+WARPS4 = 128  # threads of a block whose groups are parts of warps
+
+
+@dataclass(frozen=True)
+class Planes:
+    """How pieces of planes are held: units of `unit` bytes in registers of `lanes` threads; whether launches begin before the last ends."""
+    dtype: str
+    unit: int
+    heads: bool
+    lanes: int
+    registers: int
+    dependent: bool = False
+
+    @property
+    def held(self):
+        return Held(self.dtype, self.unit, self.lanes, self.registers, 0, self.heads)
+
+    @property
+    def threads(self):
+        return max(WARPS4, self.lanes) if self.lanes <= 32 else self.lanes
+
+    @property
+    def groups(self):
+        """Of a block."""
+        return self.threads // self.lanes
+
+    @property
+    def blocks(self):
+        """Blocks that a multiprocessor of 65536 registers should hold, where one array is held."""
+        return max(1, min(1024 // self.threads, 65536 // (self.threads * (32 + 2 * self.held.words))))
+
+    def __str__(self):
+        return f"{self.lanes} threads, {self.registers} x {self.unit} bytes" + ", heads" * self.heads
+
+
+@dataclass(frozen=True)
+class Apply:
+    """What the elementwise pass is compiled for: dtypes of gamma, beta, mean and of rstd or the variance, "" where there is none."""
+    planes: Planes
+    gamma: str
+    beta: str
+    mean: str
+    deviation: str
+    variance: bool
+    residual: bool
+    activation: Activation
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What the kernels of gradients are compiled for: dtypes of gamma and beta, "" where there is none; whether dresidual is written."""
+    planes: Planes
+    gamma: str
+    residual: bool
+    activation: Activation
+    beta: str = ""
+
+
+def make_places(planes, reverse=False):
+    """Device function ``places(rows, pieces, channels, length, values) -> (image, channel, piece, elements, lane)`` of the thread's group;
+    pieces of a plane are neighbours, planes of an image follow. No elements: there is no such row."""
+    GROUPS, LANES, LOG, REVERSE = planes.groups, planes.lanes, planes.lanes.bit_length() - 1, reverse
+
+    @device_function
+    def places(rows, pieces, channels, length, values):
+        thread, block = cuda.threadIdx.x, cuda.blockIdx.x
+        if REVERSE:
+            block = cuda.gridDim.x - block - 1
+        row = block * GROUPS + (thread >> LOG)
+        rest, piece = divide_remainder(row if row < rows else 0, pieces)
+        image, channel = divide_remainder(rest, channels)
+        size = values - piece * length
+        if size > length:
+            size = length
+        return image, channel, piece, size if row < rows else 0, thread & (LANES - 1)
+    return places
+
+
+@functools.cache
+def moments_kernel(planes):
+    """The mean and the squared distances to it of every piece."""
+    held, places = planes.held, make_places(planes)
+    row_of = make_row(held)
+    span, load, load_rest, unpack = row_of.span, row_of.load, row_of.load_rest, row_of.unpack
+    Real, E, WORDS, REST, SINGLES, REGISTERS, LANES = (held.real, held.elements, held.words, held.rest, held.singles, planes.registers,
+                                                       planes.lanes)
+    meet, (inverse, _), SCRATCH = make_meeting(make_merge(Real), LANES), make_inverses(Real), max(1, 3 * LANES // 32)
+    hold, DEPENDENT, BLOCK, BLOCKS = pin(WORDS), planes.dependent, planes.threads, planes.blocks
+
+    @jit(launch_bounds=(BLOCK, BLOCKS))
+    def channel_norm_plane_moments(x, first, second, rows, pieces, channels, length, values, image_step, channel_step, channel_items,
+                                   image_items):
+        scratch = cuda.shared.array(SCRATCH, Real)
+        words, some, rest = cuda.local.array(WORDS, u32), cuda.local.array(E, Real), cuda.local.array(REST, Real)
+        image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
+        x = advance(x, image * image_step + channel * channel_step + piece * length)
+        head, units = span(x, size)
+        load(words, x, head, units, lane, i64(1))
+        load_rest(rest, x, head, units, size, lane)
+        if DEPENDENT:
+            launch_dependent_grids()
+        a, n = Real(0), Real(0)
+        for c in range(REGISTERS):
+            unpack(some, words, c)
+            for e in range(E):
+                a = Real(a + some[e])
+            if lane + c * LANES < units:
+                n = Real(n + Real(E))
+        for k in range(SINGLES):
+            j = lane + k * LANES
+            a = Real(a + rest[k])
+            if (j if j < head else j + units * E) < size:
+                n = Real(n + Real(1))
+        a = Real(a * inverse(n)) if n > Real(0) else Real(0)
+        b = Real(0)
+        hold(words)
+        for c in range(REGISTERS):
+            if lane + c * LANES < units:
+                unpack(some, words, c)
+                for e in range(E):
+                    d = Real(some[e] - a)
+                    b = Real(b + d * d)
+        for k in range(SINGLES):
+            j = lane + k * LANES
+            if (j if j < head else j + units * E) < size:
+                d = Real(rest[k] - a)
+                b = Real(b + d * d)
+        a, b, n = meet(a, b, n, scratch)
+        if lane == 0 and size > 0:
+            at = channel * channel_items + image * image_items + piece
+            first[at] = a
+            second[at] = b
+    return channel_norm_plane_moments
+
+
+@functools.cache
+def apply_kernel(config):
+    """y from x, statistics and weights, the last planes first: what was read last is still in the cache."""
+    planes = config.planes
+    held, places = planes.held, make_places(planes, reverse=True)
+    row_of, act = make_row(held), activation_function(config.activation, element(planes.dtype).compute)
+    span, load, load_rest, unpack, pack, store, store_rest = row_of[:7]
+    Real, E, WORDS, REST, SINGLES, REGISTERS = held.real, held.elements, held.words, held.rest, held.singles, planes.registers
+    RESIDUAL, SCALED, SHIFTED, VARIANCE = config.residual, config.gamma != "", config.beta != "", config.variance
+    DEPENDENT, BLOCK, BLOCKS = planes.dependent and not VARIANCE, planes.threads, max(1, planes.blocks // (1 + config.residual))
+    MORE, MORE_REST = WORDS if RESIDUAL else 1, REST if RESIDUAL else 1
+    load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
+    load_mean, load_deviation, (_, inverse_root) = element(config.mean).load, element(config.deviation).load, make_inverses(Real)
+
+    @jit(launch_bounds=(BLOCK, BLOCKS))
+    def channel_norm_plane_apply(x, residual, y, gamma, beta, mean, deviation, eps, rows, pieces, channels, length, values, per, images,
+                                 steps, gamma_step, beta_step, mean_steps, deviation_steps):
+        words, more = cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
+        rest, more_rest = cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real)
+        some, others = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
+        begin = i64(piece * length)
+        x = advance(x, image * images[0] + channel * steps[0] + begin)
+        y = advance(y, image * images[2] + channel * steps[2] + begin)
+        head, units = span(x, size)
+        load(words, x, head, units, lane, i64(1))
+        load_rest(rest, x, head, units, size, lane)
+        if RESIDUAL:
+            residual = advance(residual, image * images[1] + channel * steps[1] + begin)
+            load(more, residual, head, units, lane, i64(1))
+            load_rest(more_rest, residual, head, units, size, lane)
+        scale, shift = Real(1), Real(0)
+        if SCALED:
+            scale = Real(load_gamma(gamma, channel * gamma_step))
+        if SHIFTED:
+            shift = Real(load_beta(beta, channel * beta_step))
+        if DEPENDENT:
+            wait_for_previous_grid()
+        group, _ = divide_remainder(channel, per)
+        m = Real(load_mean(mean, image * mean_steps[0] + group * mean_steps[1]))
+        r = Real(load_deviation(deviation, image * deviation_steps[0] + group * deviation_steps[1]))
+        if VARIANCE:
+            r = inverse_root(Real(r + eps))
+        scale = Real(scale * r)
+        for c in range(REGISTERS):
+            unpack(some, words, c)
+            if RESIDUAL:
+                unpack(others, more, c)
+            for e in range(E):
+                value = Real(Real(some[e] - m) * scale + shift)
+                if RESIDUAL:
+                    value = Real(value + others[e])
+                some[e] = act(value)
+            pack(words, c, some)
+            store(y, words, c, head, units, lane, i64(1))
+        for k in range(SINGLES):
+            value = Real(Real(rest[k] - m) * scale + shift)
+            if RESIDUAL:
+                value = Real(value + more_rest[k])
+            rest[k] = act(value)
+        store_rest(y, rest, head, units, size, lane)
+    return channel_norm_plane_apply
+
+
+@functools.cache
+def sums_kernel(config):
+    """``sum(dz)`` and ``sum(dz * (x - mean)) * rstd`` of every piece."""
+    planes, source = config.planes, gradient_source(config.activation)
+    BY_Y, BY_X, SCALED, SHIFTED = source == "y", source == "x", config.gamma != "", config.beta != ""
+    held, places = planes.held, make_places(planes)
+    row_of, gradient = make_row(held), activation_gradient(config.activation, element(planes.dtype).compute)
+    span, load, load_rest, unpack = row_of.span, row_of.load, row_of.load_rest, row_of.unpack
+    Real, E, WORDS, REST, SINGLES, REGISTERS, LANES = (held.real, held.elements, held.words, held.rest, held.singles, planes.registers,
+                                                       planes.lanes)
+    meet, SCRATCH = make_meeting(make_sum(Real), LANES), max(1, 3 * LANES // 32)
+    DEPENDENT, BLOCK, BLOCKS = planes.dependent, planes.threads, max(1, planes.blocks // 2)
+    MORE, MORE_REST = WORDS if BY_Y else 1, REST if BY_Y else 1
+    load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
+
+    @jit(launch_bounds=(BLOCK, BLOCKS))
+    def channel_norm_plane_sums(dy, x, y, mean, rstd, first, second, rows, pieces, channels, length, values, per, images, steps, mean_steps,
+                                rstd_steps, channel_items, image_items, gamma, beta, gamma_step, beta_step):
+        scratch = cuda.shared.array(SCRATCH, Real)
+        words, many, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
+        rest, rests, more_rest = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real)
+        dz, some = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
+        begin = i64(piece * length)
+        dy = advance(dy, image * images[0] + channel * steps[0] + begin)
+        x = advance(x, image * images[1] + channel * steps[1] + begin)
+        head, units = span(x, size)
+        load(words, dy, head, units, lane, i64(1))
+        load(many, x, head, units, lane, i64(1))
+        load_rest(rest, dy, head, units, size, lane)
+        load_rest(rests, x, head, units, size, lane)
+        if BY_Y:
+            y = advance(y, image * images[2] + channel * steps[2] + begin)
+            load(more, y, head, units, lane, i64(1))
+            load_rest(more_rest, y, head, units, size, lane)
+        if DEPENDENT:
+            launch_dependent_grids()
+        group, _ = divide_remainder(channel, per)
+        m = mean[image * mean_steps[0] + group * mean_steps[1]]
+        r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
+        scale, shift = r, Real(0)
+        if BY_X and SCALED:
+            scale = Real(r * load_gamma(gamma, channel * gamma_step))
+        if BY_X and SHIFTED:
+            shift = Real(load_beta(beta, channel * beta_step))
+        a, b, n = Real(0), Real(0), Real(0)
+        for c in range(REGISTERS):
+            unpack(dz, words, c)
+            if BY_Y:
+                unpack(some, more, c)
+                for e in range(E):
+                    dz[e] = Real(gradient(dz[e], some[e]))
+            unpack(some, many, c)
+            if lane + c * LANES < units:
+                for e in range(E):
+                    if BY_X:
+                        dz[e] = Real(gradient(dz[e], Real(Real(some[e] - m) * scale + shift)))
+                    a = Real(a + dz[e])
+                    b = Real(b + dz[e] * Real(some[e] - m))
+        for k in range(SINGLES):
+            d = rest[k]
+            if BY_Y:
+                d = Real(gradient(d, more_rest[k]))
+            if BY_X:
+                j = lane + k * LANES
+                if (j if j < head else j + units * E) < size:
+                    d = Real(gradient(d, Real(Real(rests[k] - m) * scale + shift)))
+            a = Real(a + d)
+            b = Real(b + d * Real(rests[k] - m))
+        a, b, n = meet(a, b, n, scratch)
+        if lane == 0 and size > 0:
+            at = channel * channel_items + image * image_items + piece
+            first[at] = a
+            second[at] = Real(b * r)
+    return channel_norm_plane_sums
+
+
+@functools.cache
+def gradient_kernel(config):
+    """``dx = rstd * (dz * gamma - one - n * two)`` with averages one and two, and ``dresidual = dz``; the last planes first."""
+    planes, source, RESIDUAL = config.planes, gradient_source(config.activation), config.residual
+    BY_Y, BY_X, SCALED, SHIFTED = source == "y", source == "x", config.gamma != "", config.beta != ""
+    held, places = planes.held, make_places(planes, reverse=True)
+    row_of, gradient = make_row(held), activation_gradient(config.activation, element(planes.dtype).compute)
+    span, load, load_rest, unpack, pack, store, store_rest = row_of[:7]
+    Real, E, WORDS, REST, SINGLES, REGISTERS = held.real, held.elements, held.words, held.rest, held.singles, planes.registers
+    DEPENDENT, BLOCK, BLOCKS = planes.dependent, planes.threads, max(1, planes.blocks // 2)
+    MORE, MORE_REST = WORDS if BY_Y else 1, REST if BY_Y else 1
+    load_gamma, load_beta = element(config.gamma or planes.dtype).load, element(config.beta or planes.dtype).load
+
+    @jit(launch_bounds=(BLOCK, BLOCKS))
+    def channel_norm_plane_gradient(dy, x, y, dx, dresidual, gamma, mean, rstd, one, two, rows, pieces, channels, length, values, per,
+                                    groups, images, steps, gamma_step, mean_steps, rstd_steps, beta, beta_step):
+        words, many, more = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(MORE, u32)
+        rest, rests, more_rest = cuda.local.array(REST, Real), cuda.local.array(REST, Real), cuda.local.array(MORE_REST, Real)
+        dz, some = cuda.local.array(E, Real), cuda.local.array(E, Real)
+        image, channel, piece, size, lane = places(rows, pieces, channels, length, values)
+        begin = i64(piece * length)
+        dy = advance(dy, image * images[0] + channel * steps[0] + begin)
+        x = advance(x, image * images[1] + channel * steps[1] + begin)
+        dx = advance(dx, image * images[3] + channel * steps[3] + begin)
+        dresidual = advance(dresidual, image * images[4] + channel * steps[4] + begin)
+        head, units = span(x, size)
+        load(words, dy, head, units, lane, i64(1))
+        load(many, x, head, units, lane, i64(1))
+        load_rest(rest, dy, head, units, size, lane)
+        load_rest(rests, x, head, units, size, lane)
+        if BY_Y:
+            y = advance(y, image * images[2] + channel * steps[2] + begin)
+            load(more, y, head, units, lane, i64(1))
+            load_rest(more_rest, y, head, units, size, lane)
+        group, _ = divide_remainder(channel, per)
+        m = mean[image * mean_steps[0] + group * mean_steps[1]]
+        r = rstd[image * rstd_steps[0] + group * rstd_steps[1]]
+        outer = r
+        if SCALED:
+            outer = Real(r * load_gamma(gamma, channel * gamma_step))
+        offset = Real(0)
+        if SHIFTED:
+            offset = Real(load_beta(beta, channel * beta_step))
+        if DEPENDENT:
+            wait_for_previous_grid()
+        at = image * i64(groups) + group
+        inner, shift = Real(Real(-r) * Real(r * two[at])), Real(Real(-r) * one[at])
+        for c in range(REGISTERS):
+            unpack(dz, words, c)
+            if BY_Y:
+                unpack(some, more, c)
+                for e in range(E):
+                    dz[e] = Real(gradient(dz[e], some[e]))
+                if RESIDUAL:
+                    pack(words, c, dz)
+            if RESIDUAL:
+                store(dresidual, words, c, head, units, lane, i64(1))
+            unpack(some, many, c)
+            for e in range(E):
+                if BY_X:
+                    dz[e] = Real(gradient(dz[e], Real(Real(some[e] - m) * outer + offset)))
+                some[e] = Real(Real(dz[e] * outer) + Real(Real(some[e] - m) * inner + shift))
+            pack(many, c, some)
+            store(dx, many, c, head, units, lane, i64(1))
+        for k in range(SINGLES):
+            if BY_Y:
+                rest[k] = Real(gradient(rest[k], more_rest[k]))
+            if BY_X:
+                rest[k] = Real(gradient(rest[k], Real(Real(rests[k] - m) * outer + offset)))
+            rests[k] = Real(Real(rest[k] * outer) + Real(Real(rests[k] - m) * inner + shift))
+        if RESIDUAL:
+            store_rest(dresidual, rest, head, units, size, lane)
+        store_rest(dx, rests, head, units, size, lane)
+    return channel_norm_plane_gradient

@@ -1,0 +1,288 @@
+"""Which shapes a persistent layer can have, what they cost, the launches round it, and the algorithms: ways for blocks to meet."""
+import functools
+import itertools
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+from ...device.index import ceil_div
+from ...dispatch import Algorithm, NotSupported
+from ...engine.embed import Place
+from ...engine.plan import Plan, alignment_at, planned
+from ...host.launch import Argument, Launch
+from ...host.tensor import Tensor
+from .._network import Layer, Lines, drop_launch, forward_layers, numbers, numbers_bytes, outputs_of, packed_lines, pointer
+from .._problem import OPS
+from .._spec import GATES
+from ..naive.forward import PARTS, kind_of, offsets, optional, state_strides
+from ..step.backward import half_part, input_gradients
+from ..step.plan import Rows, alignment_of, fill, matrix_tensor, move_states, small_seconds, too_many
+from .backward import backward_kernel
+from .config import COPY, Config
+from .forward import forward_kernel
+
+REGISTERS, MOST_REGISTERS, STATIC, MOST_THREADS, KEPT = 65536, 255, 48 << 10, 1024, 8
+ALL, CLUSTERS, SINGLE, LAYERS = "all", "clusters", "single", "layers"
+SIZES = (1, 2, 4, 8, 16)  # of clusters
+L2_RATE = 5.5e12
+
+
+class Cost(NamedTuple):
+    """Seconds of a step, fitted to 160 layers on an H200: where blocks meet through global memory, as a cluster, or have nobody to wait
+    for; what each further part of the lines adds, a pair of a thread, backward once more, a load and product that wait for the ones
+    before, and each part of k, whose sums are added up; how much longer than at full rate products take, and copies."""
+    meet: float
+    cluster: float
+    alone: float
+    part: float
+    pair: float
+    back: float
+    chain: float
+    split: float
+    product: float
+    copies: float
+
+
+MMA = Cost(0.85e-6, 0.55e-6, 0.5e-6, 0.6e-6, 0.95e-6, 0.8e-6, 8e-9, 0.05e-6, 1.5, 0.7)
+SCALAR = Cost(0.7e-6, 0.6e-6, 0.5e-6, 0.5e-6, 1.6e-6, 0.0, 22e-9, 0.0, 1.5, 1.0)
+LAUNCHED, FETCH = 2.0e-6, 1.5e-6  # a launch, and the first of R to arrive
+
+
+def refusal(problem, how):
+    """What no configuration can do."""
+    p, spec = problem, problem.spec
+    if spec.proj_size and how == SINGLE:
+        return f"a projection of {spec.proj_size}; expected none: a step is two products"
+    if how == LAYERS:
+        if spec.num_layers == 1 or spec.bidirectional or spec.proj_size or spec.input_mode == "skip" or p.training and spec.dropout:
+            return f"{spec}; expected several layers of one direction, nothing but their states between them"
+        if p.training and p.reserve.alignment < COPY:
+            return f"a reserve aligned to {p.reserve.alignment} bytes; expected {COPY}"
+    for size in (spec.hidden_size, spec.state_size):
+        if size * p.x.itemsize % COPY:
+            return f"states of {size * p.x.itemsize} bytes; expected a multiple of {COPY}"
+    if p.x.itemsize == 2 and p.weights.alignment < COPY:
+        return f"weights aligned to {p.weights.alignment} bytes; expected {COPY}"
+    return too_many(p)
+
+
+def shapes(problem, layers=0):
+    """Configurations that a block could have, whatever they cost; with so many layers side by side."""
+    p, spec, back = problem, problem.spec, problem.op == OPS[1]
+    mma, inner = p.x.itemsize == 2, spec.hidden_size * spec.gates if back else spec.state_size
+    units = [1 << k for k in range(7) if 1 << k < 2 * spec.hidden_size]
+    samples = (8, 16, 32, 64) if mma else (4, 8, 16, 32, 64)
+    for u, n in itertools.product(units, samples):
+        if n >= 2 * max(p.samples, samples[0]) or mma and back and u < 8:  # a copy is eight units
+            continue
+        for part in (n // q for q in (1, 2, 4, 8) if n // q >= samples[0]):
+            for lines, splits in ((16, q) for q in (1, 2, 4, 8, 16)) if mma else ((q, 1) for q in (16, 8, 4, 2, 1)):
+                if not spec.proj_size:
+                    whole = inner * (2 if layers else 1)
+                    yield Config(spec.cell, p.dtype, mma, back, whole, u, n, part, lines, splits, layers=layers)
+                    continue
+                share = 1 << (ceil_div(spec.proj_size, ceil_div(spec.hidden_size, u)) - 1).bit_length()
+                if back:  # the gates' gradients are multiplied to those of h, which are multiplied to those of its hidden units
+                    share = max(share, 8 if mma else 1)
+                    config = Config(spec.cell, p.dtype, mma, back, inner, share, n, part, lines, splits).beside(back, spec.proj_size, u)
+                else:
+                    config = Config(spec.cell, p.dtype, mma, back, inner, u, n, part, lines, splits).beside(back, spec.hidden_size, share)
+                if config:
+                    yield config
+
+
+def holds(config, device):
+    """Whether a multiprocessor has what a block needs."""
+    static = config.sums * (8 if config.dtype == "float64" else 4)
+    most = min(MOST_REGISTERS, REGISTERS // config.threads) if config.threads <= MOST_THREADS else 0
+    return config.registers_needed <= most and static <= STATIC and config.shared_bytes + static + 1024 <= device.shared_per_block
+
+
+def blocks(problem, config):
+    """Grid of a launch: blocks that share sequences, groups of sequences, directions or layers."""
+    across, groups = ceil_div(problem.spec.hidden_size, config.cells.units), ceil_div(problem.samples, config.samples)
+    return across, groups, config.layers or problem.spec.directions
+
+
+@functools.lru_cache(maxsize=256)
+def configs_of(problem, device, how):
+    """The configurations of least estimate that fit the device: of `ALL` blocks at once, of those of a group in a cluster (`CLUSTERS`), or
+    of any number, for a step a launch (`SINGLE`). Remembered: `fits` and `configs` ask one after the other."""
+    found = []
+    for config in shapes(problem, problem.spec.num_layers if how == LAYERS else 0):
+        across, groups, directions = blocks(problem, config)
+        if not holds(config, device):
+            continue
+        if how == CLUSTERS:
+            if across in SIZES:
+                found.append(replace(config, cluster=across))
+        elif how == SINGLE:
+            found.append(replace(config, single=True))
+        elif across * groups * directions <= device.sms:
+            found.append(config)
+    return tuple(sorted(found, key=lambda c: step_seconds(problem, device, c))[:KEPT])
+
+
+def fits(problem, device, how):
+    """None, or the numbers that do not fit."""
+    if configs_of(problem, device, how):
+        return None
+    spec = problem.spec
+    rows = GATES[spec.cell] * spec.hidden_size * (spec.num_layers if how == LAYERS else spec.directions)
+    if how == SINGLE:
+        return f"lines of {spec.hidden_size} hidden units; a block holds no few rows of their matrix"
+    if how == CLUSTERS:
+        return f"{rows} rows of {spec.hidden_size} weights; a cluster of {SIZES[-1]} blocks cannot hold a direction's"
+    inner = spec.state_size * (2 if how == LAYERS else 1)
+    return (f"{rows} rows of {inner} weights for {problem.samples} sequences; {device.sms} multiprocessors of {REGISTERS} registers cannot "
+            "hold them, and the lines of sequences, at once")
+
+
+def step_seconds(problem, device, config):
+    """Predicted time of a step."""
+    across, groups, directions = blocks(problem, config)
+    total, cost = across * groups * directions, MMA if config.mma else SCALAR
+    rate = 1024 if config.mma else 128 if config.dtype == "float32" else 64
+    waves = ceil_div(total, device.sms if not config.cluster else device.clusters(config.cluster) * config.cluster)
+    meet = cost.alone if across == 1 else cost.cluster if config.cluster else cost.meet
+    if config.single:
+        meet = LAUNCHED + fetch_seconds(problem, device, config)
+
+    def product(c):
+        parts = c.samples // c.part
+        seconds = c.rows * c.samples * c.inner / (rate * device.clock_hz) * cost.product + c.steps * parts * cost.chain
+        pair = cost.pair + c.back * cost.back if c is config.cells else cost.pair / 2  # a store or two, nothing to wait for
+        copied = 2 * total * c.samples * c.inner * (2 if c.mma else 4) / L2_RATE * cost.copies
+        return waves * (meet + seconds + (parts - 1) * cost.part + c.splits * cost.split + c.pairs * pair) + copied
+    return sum(product(c) for c in (config, config.second) if c)
+
+
+def fetch_seconds(problem, device, config):
+    """Predicted time until R has come to the registers: from memory, or as a step of many from the L2. Ordinary units go through columns
+    of R, whose neighbours are in other lanes' lines."""
+    across, groups, directions = blocks(problem, config)
+    rows = sum(c.rows_a_unit * c.units * c.inner for c in (config, config.second) if c)
+    matrix = rows * across * problem.x.itemsize * directions
+    from_l2 = matrix * groups / L2_RATE * (2.6 if config.back and not config.mma else 1.0)
+    return FETCH + (from_l2 if config.single else max(from_l2, matrix / device.bandwidth))
+
+
+def _layer(plan, p, config, kernel, turns, arguments):
+    """Add the launch of a layer, or one for each turn; never one whose blocks would wait for some that cannot start."""
+    grid, device, cooperative = blocks(p, config), plan.device, not config.cluster and not config.single
+    seconds = step_seconds(p, device, config)
+    if not config.single:
+        seconds = LAUNCHED + fetch_seconds(p, device, config) + (turns + max(0, config.layers - 1)) * seconds
+    if cooperative and math.prod(grid) > device.sms:
+        raise NotSupported(f"{p}: {' x '.join(map(str, grid))} blocks wait for each other; {device.name} runs {device.sms} at once")
+    for begin, end in ((k, k + 1) for k in range(turns)) if config.single else ((0, turns),):
+        launch = Launch(kernel, grid, (config.threads, 1, 1), (*arguments, Argument("int32", begin), Argument("int32", end)),
+                        shared=config.shared_bytes, cluster=(config.cluster or 1, 1, 1), cooperative=cooperative)
+        plan.add(seconds, lambda launch=launch: (launch,))
+
+
+def forward_plan(problem, device, config):
+    """The plan of a forward pass."""
+    p, spec, plan = problem, problem.spec, Plan(device)
+    size, directions, rows = p.x.itemsize, spec.directions, spec.gates * spec.hidden_size
+    across, groups, slots = blocks(p, config)
+    between, apart = Place("hn"), (0, 0, 0)
+    if config.layers:  # one launch for all, whose layers lie equally far apart from the second on
+        layers = [Layer(0, Lines(Place("x"), p.strides_of(p.x)), Lines(Place("y"), p.strides_of(p.y)), None)]
+        kept = (p.region("gates", 1) - p.region("gates", 0)) // size if p.training else p.steps * p.samples * spec.hidden_size
+        between = Place("reserve", p.region("outputs", 0)) if p.training else plan.part((spec.num_layers - 1) * kept * size)
+        last, before = (spec.matrix("w_hh", n, 0).first for n in (spec.num_layers - 1, max(1, spec.num_layers - 2)))
+        apart = last - before, kept, kept
+    else:
+        layers = forward_layers(p, plan)
+    sums = plan.part(numbers_bytes(p, directions * p.steps * p.samples * rows))
+    states = plan.part(2 * slots * p.samples * spec.state_size * size)
+    hidden = plan.part(directions * p.samples * spec.hidden_size * size) if spec.proj_size else states
+    came = plan.part(4 * slots * groups)
+    carried = plan.part(numbers_bytes(p, slots * p.samples * spec.hidden_size))
+    lengths = Argument("int32*", "lengths" if p.lengths else "weights")
+    for layer in layers:
+        number = layer.number
+        of = Rows(p, layer.input, spec.layer_input(number))
+        alignment = alignment_at(alignment_of(p, of.place), *(s * size for s in of.strides))
+        if spec.matrix("w_ih", number, 0):
+            for d, (w, place) in enumerate(matrix_tensor(p, "w_ih", number, False)):
+                to = Place(sums.name, sums.offset + d * numbers_bytes(p, p.steps * p.samples * rows))
+                plan.product({"a": of.place, "b": place, "y": to}, a=of.tensor(p.dtype, alignment), b=w, transpose_b=True,
+                             y=of.packed(rows, p.compute))
+        move_states(plan, p, number, spec.state_size, ("h0", p.h0), (states, p.dtype), config.layers or 1)
+        fill(plan, came, Tensor.packed((slots * groups,), "float32"), 0.0)  # whose bits are those of the integer 0
+        places = [v for n in ((0, 1) if config.layers else (number,)) for v in offsets(p, n, PARTS[1:]).value]
+        if config.layers:
+            places = places[:8] + places[16:24]
+        arguments = (numbers(sums, p), layer.input.pointer(p.dtype), pointer(Place("weights"), p.dtype),
+                     optional(p, "h0", p.dtype, "weights"), optional(p, "c0", p.dtype, "weights"), lengths, pointer(states, p.dtype),
+                     pointer(hidden, p.dtype), Argument("uint32*", came.name, came.offset), numbers(carried, p),
+                     pointer(between, p.dtype), layer.output.pointer(p.dtype), pointer(Place("hn"), p.dtype),
+                     optional(p, "cn", p.dtype, "hn"), optional(p, "reserve", p.dtype, "hn"),
+                     *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, number * directions, across)),
+                     Argument("int64x3", (p.steps * p.samples * rows, of.order[0] * rows, of.order[1] * rows)),
+                     Argument("int64x3", layer.input.strides), Argument("int64x3", layer.output.strides),
+                     state_strides(p, "h0", "c0", "hn", "cn"), Argument("int64x19", (*places, *apart)))
+        _layer(plan, p, config, forward_kernel(config, kind_of(p, number)), p.steps, arguments)
+        if layer.dropped:
+            drop, elements = drop_launch(p, layer), p.steps * p.samples * spec.output_size
+            plan.add(small_seconds(elements, 3 * elements * size, device), lambda drop=drop: (drop,))
+    return plan
+
+
+def data_plan(problem, device, config):
+    """The plan of the gradients by inputs and first states."""
+    p, spec, plan, dtype = problem, problem.spec, Plan(device), problem.dtype
+    across, groups, directions = blocks(p, config)
+    turned = plan.part(2 * directions * p.samples * spec.gates * spec.hidden_size * p.x.itemsize)
+    small = plan.part(directions * p.samples * spec.proj_size * p.x.itemsize) if spec.proj_size else turned
+    came = plan.part(4 * directions * groups)
+    carried = plan.part(2 * numbers_bytes(p, directions * p.samples * spec.hidden_size))
+    inner = [plan.part(numbers_bytes(p, p.steps * p.samples * spec.output_size)) for _ in range(min(2, spec.num_layers - 1))]
+    half, lengths = half_part(plan, p), Argument("int32*", "lengths" if p.lengths else "weights")
+    given = Lines(Place("dy"), p.strides_of(p.dy))
+    for layer in reversed(range(spec.num_layers)):
+        is_inner, y = layer + 1 < spec.num_layers, outputs_of(p, layer)
+        fill(plan, came, Tensor.packed((directions * groups,), "float32"), 0.0)
+        arguments = (given.pointer(p.compute if is_inner else dtype), y.pointer(dtype), pointer(Place("weights"), dtype),
+                     *(optional(p, name, dtype, "weights") for name in ("h0", "c0", "dhn", "dcn")), lengths, pointer(turned, dtype),
+                     pointer(small, dtype), Argument("uint32*", came.name, came.offset), numbers(carried, p),
+                     pointer(Place("reserve"), dtype), pointer(Place("dh0"), dtype), optional(p, "dc0", dtype, "dh0"),
+                     *(Argument("int32", v) for v in (p.steps, p.samples, spec.hidden_size, spec.state_size, layer * directions, across)),
+                     Argument("int64x3", given.strides), Argument("int64x3", y.strides),
+                     state_strides(p, "h0", "c0", "dhn", "dcn", "dh0", "dc0"), offsets(p, layer, ("w_hh", "w_hr")))
+        _layer(plan, p, config, backward_kernel(config, kind_of(p, layer), is_inner), p.steps + 1, arguments)
+        to = Lines(Place("dx"), p.strides_of(p.dx)) if layer == 0 else packed_lines(p, inner[layer % len(inner)], spec.layer_input(layer))
+        input_gradients(plan, p, layer, to, half)
+        given = to
+    return plan
+
+
+PLANS = {OPS[0]: forward_plan, OPS[1]: data_plan}
+
+
+def _plan(problem, device, config):
+    return planned(PLANS[problem.op], problem, device, config)
+
+
+def workspace(problem, device, config):
+    """The input's sums of all steps, two sets of states or gradients, counters."""
+    return _plan(problem, device, config).bytes
+
+
+def estimate(problem, device, config):
+    """The products over all steps, and the chain of steps."""
+    return _plan(problem, device, config).seconds
+
+
+def build(problem, device, config):
+    """A few launches a layer, or one a step."""
+    return _plan(problem, device, config).launches()
+
+
+def algorithms(name, how, arch, ops=tuple(PLANS)):
+    """Both directions, or one, for blocks that meet in one of the ways of `configs_of`."""
+    supports, fits_so, configs = (functools.partial(f, how=how) for f in (refusal, fits, configs_of))
+    return tuple(Algorithm(op=op, name=name, supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs,
+                           fits=fits_so, arch=arch) for op in ops)

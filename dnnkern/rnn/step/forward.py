@@ -1,0 +1,198 @@
+"""Forward by steps: the input's products for all steps at once, then for each step a product of the states and a kernel for the cells."""
+import functools
+
+from ...device import cuda, i32, i64, jit
+from ...device.convert import element
+from ...device.index import divide_remainder, divisor
+from ...engine.embed import Place
+from ...engine.plan import Plan, alignment_at
+from ...host.launch import Argument, Launch
+from ...host.tensor import Tensor
+from .._cells import TYPES, make_cell
+from .._network import drop_launch, forward_layers, numbers, numbers_bytes, pointer
+from .._spec import GATES, SLOTS
+from ..naive.forward import kind_of, offsets, optional
+from .plan import THREADS, Rows, alignment_of, blocks, matrix_tensor, move_states, small_seconds
+
+
+@functools.cache
+def cell_kernel(kind):
+    """The cells of one step: from sums to states, of all sequences that have the step; the others keep theirs."""
+    e, T, cell = element(kind.dtype), TYPES[kind.compute], make_cell(kind.cell, kind.compute, kind.clip)
+    load, store, forward = e.load, e.store, cell.forward
+    LSTM, GRU, PROJECTED, SKIP = kind.cell == "lstm", kind.cell == "gru", kind.projected, kind.skip
+    GATES_OF, SLOTS_OF = GATES[kind.cell], SLOTS[kind.cell]
+    LINEAR, FIRST_BIAS, SECOND_BIAS = "w_ih" in kind.given, "b_ih" in kind.given, "b_hh" in kind.given
+    LENGTHS, TRAINING = "lengths" in kind.present, "reserve" in kind.present
+
+    @jit(launch_bounds=(THREADS, 4))
+    def rnn_cells(sums, products, x, weights, states, cells, hidden, y, lengths, reserve, elements, units, samples, unit_count, steps, k,
+                  sums_strides, x_strides, y_strides, offsets):
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+        if i < elements:
+            row, j = divide_remainder(i, units)
+            which, n = divide_remainder(row, samples)
+            length = steps
+            if LENGTHS:
+                length = min(max(lengths[n], 0), length)
+            has = k < length
+            t = length - 1 - k if which and has else k
+            b_ih, b_hh = (offsets[5], offsets[6]) if which else (offsets[0], offsets[1])
+            gates_at, cells_at, hidden_at = (offsets[7], offsets[8], offsets[9]) if which else (offsets[2], offsets[3], offsets[4])
+            line, H = t * i64(samples[0]) + n, i64(unit_count)
+            gates_at = gates_at + line * SLOTS_OF * H + j
+            to = t * y_strides[0] + n * y_strides[1] + which * i64(units[0]) * y_strides[2] + j * y_strides[2]
+            if has:
+                slots = cuda.local.array(SLOTS_OF, T)
+                at = which * sums_strides[0] + t * sums_strides[1] + n * sums_strides[2] + j
+                second = i64(row) * GATES_OF * H + j
+                for g in range(GATES_OF):
+                    first, half = T(0), products[second + g * H]
+                    if LINEAR:
+                        first = sums[at + g * H]
+                    if SKIP:
+                        first = T(load(x, i64(i64(t) * x_strides[0] + i64(n) * x_strides[1] + i64(j) * x_strides[2])))
+                    if FIRST_BIAS:
+                        first = T(first + T(load(weights, b_ih + g * H + j)))
+                    if SECOND_BIAS:
+                        half = T(half + T(load(weights, b_hh + g * H + j)))
+                    if GRU and g == 2:
+                        slots[2] = first
+                        slots[3] = half
+                    else:
+                        slots[g] = T(first + half)
+                state = cells[i] if LSTM else T(load(states, i64(i)))
+                state, h = forward(slots, state)
+                if LSTM:
+                    cells[i] = state
+                if TRAINING:
+                    for g in range(SLOTS_OF):
+                        store(reserve, gates_at + g * H, slots[g])
+                    if LSTM:
+                        store(reserve, cells_at + line * H + j, state)
+                    if PROJECTED:
+                        store(reserve, i64(hidden_at + line * H + i64(j)), h)
+                if PROJECTED:
+                    store(hidden, i64(i), h)
+                else:
+                    store(states, i64(i), h)
+                    store(y, to, h)
+            else:
+                if TRAINING:
+                    for g in range(SLOTS_OF):
+                        store(reserve, gates_at + g * H, T(0))
+                    if LSTM:
+                        store(reserve, cells_at + line * H + j, T(0))
+                    if PROJECTED:
+                        store(reserve, i64(hidden_at + line * H + i64(j)), T(0))
+                if PROJECTED:
+                    store(hidden, i64(i), T(0))
+                else:
+                    store(y, to, T(0))
+    return rnn_cells
+
+
+@functools.cache
+def projected_kernel(kind):
+    """What a projection gave, as states and results."""
+    e, T = element(kind.dtype), TYPES[kind.compute]
+    load, store, LENGTHS, TRAINING = e.load, e.store, "lengths" in kind.present, "reserve" in kind.present
+
+    @jit(launch_bounds=THREADS)
+    def rnn_projected(products, states, y, lengths, reserve, elements, units, samples, steps, k, y_strides, offsets):
+        i = i32(i32(cuda.blockIdx.x) * i32(THREADS) + i32(cuda.threadIdx.x))
+        if i < elements:
+            row, j = divide_remainder(i, units)
+            which, n = divide_remainder(row, samples)
+            length = i32(steps)
+            if LENGTHS:
+                length = min(max(i32(lengths[n]), i32(0)), length)
+            has, h = k < length, T(0)
+            t = i32(length - 1 - k) if which and has else i32(k)
+            if has:
+                h = T(load(products, i64(i)))
+                store(states, i64(i), h)
+            at = offsets[1] if which else offsets[0]
+            store(y, i64(i64(t) * y_strides[0] + i64(n) * y_strides[1] + i64(i64(which) * i64(units[0]) + i64(j)) * y_strides[2]), h)
+            if TRAINING:
+                store(reserve, i64(at + i64(i64(t) * i64(samples[0]) + i64(n)) * i64(units[0]) + i64(j)), h)
+    return rnn_projected
+
+
+def forward_plan(problem, device, config):
+    """The plan of a forward pass."""
+    p, spec, plan = problem, problem.spec, Plan(device)
+    size, directions = p.x.itemsize, spec.directions
+    rows, gates = spec.gates * spec.hidden_size, directions * p.samples * spec.gates * spec.hidden_size
+    layers = forward_layers(p, plan)
+    sums = plan.part(numbers_bytes(p, directions * p.steps * p.samples * rows))
+    products, states = plan.part(numbers_bytes(p, gates)), plan.part(directions * p.samples * spec.state_size * size)
+    units = directions * p.samples * spec.hidden_size
+    cells = plan.part(numbers_bytes(p, units)) if spec.cell == "lstm" else states
+    hidden = plan.part(units * size) if spec.proj_size else states
+    outcome = plan.part(directions * p.samples * spec.state_size * size) if spec.proj_size else states
+    for layer in layers:
+        number = layer.number
+        of = Rows(p, layer.input, spec.layer_input(number))
+        alignment = alignment_at(alignment_of(p, of.place), *(s * size for s in of.strides))
+        if spec.matrix("w_ih", number, 0):
+            for d, (w, place) in enumerate(matrix_tensor(p, "w_ih", number, False)):
+                to = Place(sums.name, sums.offset + d * numbers_bytes(p, p.steps * p.samples * rows))
+                plan.product({"a": of.place, "b": place, "y": to}, a=of.tensor(p.dtype, alignment), b=w, transpose_b=True,
+                             y=of.packed(rows, p.compute))
+        move_states(plan, p, number, spec.state_size, ("h0", p.h0), (states, p.dtype))
+        if spec.cell == "lstm":
+            move_states(plan, p, number, spec.hidden_size, ("c0", p.c0), (cells, p.compute))
+        _steps(plan, p, layer, of.order, sums, products, states, cells, hidden, outcome)
+        move_states(plan, p, number, spec.state_size, (states, p.dtype), ("hn", p.hn))
+        if spec.cell == "lstm":
+            move_states(plan, p, number, spec.hidden_size, (cells, p.compute), ("cn", p.cn))
+        if layer.dropped:
+            drop = drop_launch(p, layer)
+            plan.add(small_seconds(p.steps * p.samples * spec.output_size, 3 * p.steps * p.samples * spec.output_size * size, device),
+                     lambda drop=drop: (drop,))
+    return plan
+
+
+def _steps(plan, p, layer, order, sums, products, states, cells, hidden, outcome):
+    """The steps of a layer."""
+    spec, dtype, number = p.spec, p.dtype, layer.number
+    directions, kind, rows = spec.directions, kind_of(p, layer.number), spec.gates * spec.hidden_size
+    recurrent, at = matrix_tensor(p, "w_hh", number, True)
+    before = Tensor.packed((directions, p.samples, spec.state_size), dtype)
+    again = None
+    units = directions * p.samples * spec.hidden_size
+    lengths = Argument("int32*", "lengths" if p.lengths else "weights")
+    for k in range(p.steps):
+        if again is None:
+            again = plan.product({"a": states, "b": at, "y": products}, a=before, b=recurrent, transpose_b=True,
+                                 y=Tensor.packed((directions, p.samples, rows), p.compute))
+        else:
+            plan.add(*again)
+        arguments = (numbers(sums, p), numbers(products, p),
+                     layer.input.pointer(dtype), pointer(Place("weights"), dtype), pointer(states, dtype),
+                     numbers(cells, p), pointer(hidden, dtype), layer.output.pointer(dtype), lengths,
+                     optional(p, "reserve", dtype, "hn"), Argument("int32", units), Argument("uint32x3", divisor(spec.hidden_size)),
+                     Argument("uint32x3", divisor(p.samples)), Argument("int32", spec.hidden_size), Argument("int32", p.steps),
+                     Argument("int32", k), Argument("int64x3", (p.steps * p.samples * rows, order[0] * rows, order[1] * rows)),
+                     Argument("int64x3", layer.input.strides), Argument("int64x3", layer.output.strides),
+                     offsets(p, number, ("b_ih", "b_hh"), ("gates", "cells", "hidden")))
+        launch = Launch(cell_kernel(kind), blocks(units), (THREADS, 1, 1), arguments)
+        plan.add(small_seconds(units, units * 40, plan.device), lambda launch=launch: (launch,))
+        if spec.proj_size:
+            _project(plan, p, layer, k, states, hidden, outcome, lengths, kind)
+
+
+def _project(plan, p, layer, k, states, hidden, outcome, lengths, kind):
+    """The projection of a step."""
+    spec, dtype = p.spec, p.dtype
+    w, at = matrix_tensor(p, "w_hr", layer.number, True)
+    plan.product({"a": hidden, "b": at, "y": outcome}, a=Tensor.packed((spec.directions, p.samples, spec.hidden_size), dtype), b=w,
+                 transpose_b=True, y=Tensor.packed((spec.directions, p.samples, spec.proj_size), dtype))
+    elements = spec.directions * p.samples * spec.proj_size
+    arguments = (pointer(outcome, dtype), pointer(states, dtype), layer.output.pointer(dtype), lengths, optional(p, "reserve", dtype, "hn"),
+                 Argument("int32", elements), Argument("uint32x3", divisor(spec.proj_size)), Argument("uint32x3", divisor(p.samples)),
+                 Argument("int32", p.steps), Argument("int32", k), Argument("int64x3", layer.output.strides),
+                 offsets(p, layer.number, (), ("projected",)))
+    launch = Launch(projected_kernel(kind), blocks(elements), (THREADS, 1, 1), arguments)
+    plan.add(small_seconds(elements, elements * 8, plan.device), lambda: (launch,))

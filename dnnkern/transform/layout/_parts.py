@@ -1,0 +1,304 @@
+"""Parts of arrays: slices, concatenations, borders, values in place of all elements, blocks of pixels."""
+from ...host.front import Operation, public
+from ...host.scalars import integer, ints, number
+from ._blocks_problem import make_blocks_problem
+from ._concat_problem import LABELS, MOST_ARRAYS, OPERANDS, make_concat_problem
+from ._pad_problem import make_pad_problem, make_set_problem
+from ._slice_problem import make_slice_problem
+
+STRIDED_SLICE = Operation("strided_slice", operands=("x",), outputs=("y",), problem=make_slice_problem)
+_strided_slice = STRIDED_SLICE.call
+CONCAT = Operation("concat", operands=OPERANDS, outputs=("y",), problem=make_concat_problem, labels=LABELS)
+_concat = CONCAT.call
+PAD = Operation("pad", operands=("x",), outputs=("y",), scalars=("value",), problem=make_pad_problem)
+_pad = PAD.call
+SET_TENSOR = Operation("set_tensor", operands=("x",), outputs=("y",), scalars=("value",), problem=make_set_problem,
+                       in_place=frozenset({"x"}))
+_set_tensor = SET_TENSOR.call
+DEPTH_TO_SPACE = Operation("depth_to_space", operands=("x",), outputs=("y",),
+                           problem=lambda *call, **more: make_blocks_problem("depth_to_space", *call, **more))
+_depth_to_space = DEPTH_TO_SPACE.call
+SPACE_TO_DEPTH = Operation("space_to_depth", operands=("x",), outputs=("y",),
+                           problem=lambda *call, **more: make_blocks_problem("space_to_depth", *call, **more))
+_space_to_depth = SPACE_TO_DEPTH.call
+
+
+@public
+def strided_slice(x, starts, stops, steps=None, *, out=None, workspace=None, stream=None, **choice):
+    """A copy of a part of x: ``y = x[starts[0]:stops[0]:steps[0], starts[1]:stops[1]:steps[1], ...].copy()``.
+
+    Parameters
+    ----------
+    x : array
+        Of any dtype but bool, at most eight dimensions, any strides (0 and negative ones too).
+    starts, stops : sequence of int or None
+        One entry a dimension, as in Python's slices: negative numbers count from the end, those beyond an end are the end, None is the end
+        that the step comes from or goes to.
+    steps : sequence of int or None
+        One entry a dimension, not 0; negative ones go backwards. By default all are 1.
+    out : array
+        Written and returned; any strides. Overlap with x is an error.
+    workspace, stream, algo, allow, workspace_limit, exclude
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array, of x's framework
+        Packed, unless `out` is given. The bits of x, NaNs included.
+
+    Raises
+    ------
+    ValueError
+        Entries of a wrong number, a step of 0, an `out` of another shape or that overlaps x.
+    TypeError
+        Entries that are no integers, dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors cuDNN's Slice operation.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    >>> dnnkern.strided_slice(x, (1, 0), (3, 4), (1, 2))
+    array([[ 4.,  6.],
+           [ 8., 10.]], dtype=float32)
+    >>> dnnkern.strided_slice(x, (0, None), (1, None), (1, -1))
+    array([[3., 2., 1., 0.]], dtype=float32)
+    """
+    parameters = ints("strided_slice", "starts", starts), ints("strided_slice", "stops", stops), ints("strided_slice", "steps", steps)
+    return _strided_slice((x,), out, parameters, (), workspace, stream, choice)
+
+
+@public
+def concat(arrays, axis, *, out=None, workspace=None, stream=None, **choice):
+    """Arrays one behind the other along an axis: ``y = numpy.concatenate(arrays, axis)``.
+
+    Parameters
+    ----------
+    arrays : sequence of arrays
+        From 1 to 128, of one dtype, any but bool, and of one shape but along the axis, where each may have any extent, 0 too; at most eight
+        dimensions, any strides.
+    axis : int
+        Negative numbers count from the end.
+    out : array
+        Written and returned; any strides. Overlap with an array is an error.
+    workspace, stream, algo, allow, workspace_limit, exclude
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array, of the first array's framework
+        Packed, unless `out` is given. The bits of the arrays, NaNs included.
+
+    Raises
+    ------
+    ValueError
+        No arrays or too many, shapes that do not fit together, an axis that does not exist, an `out` of another shape or that overlaps.
+    TypeError
+        Dtypes that differ or are not moved, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors cuDNN's Concatenate operation.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> a, b = np.zeros((2, 1), np.float32), np.ones((2, 2), np.float32)
+    >>> dnnkern.concat((a, b), 1)
+    array([[0., 1., 1.],
+           [0., 1., 1.]], dtype=float32)
+    """
+    operands = tuple(arrays) if hasattr(arrays, "__len__") and not hasattr(arrays, "shape") else None
+    if operands is None:
+        raise TypeError(f"concat: arrays is a {type(arrays).__name__}; expected a sequence of arrays")
+    if not 1 <= len(operands) <= MOST_ARRAYS:
+        raise ValueError(f"concat: arrays has {len(operands)} entries; expected 1 to {MOST_ARRAYS}")
+    return _concat(operands, out, (len(operands), integer("concat", "axis", axis)), (), workspace, stream, choice)
+
+
+@public
+def pad(x, pads, *, mode="constant", value=0.0, out=None, workspace=None, stream=None, **choice):
+    """A copy of x with borders: ``y = numpy.pad(x, pads, mode)``.
+
+    Parameters
+    ----------
+    x : array
+        Of any dtype but bool, at most eight dimensions, any strides (0 and negative ones too).
+    pads : sequence of (int, int)
+        Elements before and after x, 0 or more, a pair for each dimension.
+    mode : "constant", "edge" or "reflect"
+        What the borders hold: `value`; the nearest element of x; x mirrored at its outermost elements, which are not repeated. A border of
+        "reflect" is less wide than x.
+    value : float
+        Rounded to x's dtype as `cast` rounds: integers and 8-bit floats saturate.
+    out : array
+        Written and returned; any strides. Overlap with x is an error.
+    workspace, stream, algo, allow, workspace_limit, exclude
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    y : array, of x's framework
+        Packed, unless `out` is given. The bits of x, NaNs included.
+
+    Raises
+    ------
+    ValueError
+        Pads of a wrong number, negative ones, ones that x has too few elements for, a mode that does not exist, an `out` of another shape
+        or that overlaps x.
+    TypeError
+        Pads that are no integers, dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors ONNX's Pad; cudnnTransformTensorEx pads with zeros.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.array([[1, 2, 3]], np.float32)
+    >>> dnnkern.pad(x, ((1, 0), (0, 2)), value=9)
+    array([[9., 9., 9., 9., 9.],
+           [1., 2., 3., 9., 9.]], dtype=float32)
+    >>> dnnkern.pad(x, ((0, 0), (2, 2)), mode="reflect")
+    array([[3., 2., 1., 2., 3., 2., 1.]], dtype=float32)
+    """
+    return _pad((x,), out, (ints("pad", "pads", pads), mode), (number("pad", "value", value),), workspace, stream, choice)
+
+
+@public
+def set_tensor(x, value, *, out=None, workspace=None, stream=None, **choice):
+    """Every element of an array becomes a value, in place: ``x[...] = value``.
+
+    Parameters
+    ----------
+    x : array
+        Of any dtype but bool, at most eight dimensions, any strides but 0.
+    value : float
+        Rounded to x's dtype as `cast` rounds: integers and 8-bit floats saturate.
+    out : array
+        Written and returned in place of x, which it has the shape and dtype of; any strides. May be exactly x; other overlap is an error.
+    workspace, stream, algo, allow, workspace_limit, exclude
+        As `dnnkern.matmul`'s.
+
+    Returns
+    -------
+    x : array
+        The same object, or `out`.
+
+    Raises
+    ------
+    ValueError
+        Elements of x that share an address, an `out` of another shape or that partly overlaps x.
+    TypeError
+        Dtypes, objects that are not device arrays, an immutable array.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors cudnnSetTensor.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.zeros((2, 3), np.float32)
+    >>> dnnkern.set_tensor(x, 0.5) is x
+    True
+    >>> x
+    array([[0.5, 0.5, 0.5],
+           [0.5, 0.5, 0.5]], dtype=float32)
+    """
+    return _set_tensor((x,), x if out is None else out, (), (number("set_tensor", "value", value),), workspace, stream, choice)
+
+
+@public
+def depth_to_space(x, block, *, out=None, workspace=None, stream=None, **choice):
+    """Groups of channels as blocks of pixels: ``y[n, c, h * block + i, w * block + j] = x[n, (i * block + j) * C + c, h, w]``.
+
+    Parameters
+    ----------
+    x : array (N, C * block**2, H, W)
+        Of any dtype but bool, any strides.
+    block : int
+        Extent of a block of pixels in either direction, 1 or more.
+    out : array
+        Written and returned; any strides. Overlap with x is an error.
+    workspace, stream, algo, allow, workspace_limit, exclude
+        As `dnnkern.matmul`'s. The algorithms are those of `transpose`.
+
+    Returns
+    -------
+    y : array (N, C, H * block, W * block), of x's framework
+        Packed, unless `out` is given. The bits of x, NaNs included.
+
+    Raises
+    ------
+    ValueError
+        A shape of other than 4 dimensions or that blocks do not divide, an `out` of another shape or that overlaps x.
+    TypeError
+        A block that is no integer, dtypes, objects that are not device arrays, an immutable `out`.
+    NotSupported
+        A forced algorithm that cannot solve the problem.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors ONNX's DepthToSpace in its mode DCR (depth, column, row), which is TensorFlow's. PyTorch's pixel_shuffle
+    has the channels in another order.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.arange(8, dtype=np.float32).reshape(1, 4, 1, 2)
+    >>> dnnkern.depth_to_space(x, 2)[0, 0]
+    array([[0., 2., 1., 3.],
+           [4., 6., 5., 7.]], dtype=float32)
+    """
+    return _depth_to_space((x,), out, (integer("depth_to_space", "block", block, 1),), (), workspace, stream, choice)
+
+
+@public
+def space_to_depth(x, block, *, out=None, workspace=None, stream=None, **choice):
+    """Blocks of pixels as groups of channels, the inverse of `depth_to_space`.
+
+    Parameters
+    ----------
+    x : array (N, C, H * block, W * block)
+        Of any dtype but bool, any strides.
+    block, out, workspace, stream, algo, allow, workspace_limit, exclude
+        As `depth_to_space`'s.
+
+    Returns
+    -------
+    y : array (N, C * block**2, H, W), of x's framework
+        ``y[n, (i * block + j) * C + c, h, w] = x[n, c, h * block + i, w * block + j]``.
+
+    Raises
+    ------
+    ValueError, TypeError, NotSupported
+        As `depth_to_space` does.
+
+    Notes
+    -----
+    Deterministic, exact. Mirrors ONNX's SpaceToDepth.
+
+    Examples
+    --------
+    >>> import numpy as np, dnnkern
+    >>> x = np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4)
+    >>> dnnkern.space_to_depth(x, 2)[0, :, 0]
+    array([[0., 2.],
+           [1., 3.],
+           [4., 6.],
+           [5., 7.]], dtype=float32)
+    """
+    return _space_to_depth((x,), out, (integer("space_to_depth", "block", block, 1),), (), workspace, stream, choice)

@@ -1,0 +1,130 @@
+"""Up to eight arrays a launch: the blocks of a grid are shared out among them.
+
+Where arrays are rows that are contiguous in them and in the result, as packed ones are, they differ by a pointer and a few numbers alone. A
+block finds by its number which array it copies, and picks these; from there on it is `rows`, whose stores of 16 bytes are aligned wherever
+an array's part of a row begins. So small arrays do not wait for each other's launches. `boxes` is better where parts are so large that a
+launch does not count, and aligned, and for arrays that do not lie alike.
+"""
+import functools
+
+from ...device import cuda, device_function, f32, i32, i64, jit, u32
+from ...device.index import ceil_div, divisor
+from ...device.vec import advance
+from ...dispatch import Algorithm
+from ...engine.offsets import LIMIT
+from ...engine.vectors import word_of
+from ...host.launch import Argument, Launch
+from .._estimate import LAUNCH
+from ._rows import THREADS, Config, chunk_count, chunks_of_row, make_move, rows_refusal, rows_seconds
+
+MOST = 8
+
+
+def _alignment(box):
+    return box.alignments(box.canonical)[1]
+
+
+def supports(problem):
+    """Rows along which all arrays are contiguous, one after the other in memory or apart."""
+    for name, box in problem.boxes:
+        form = box.canonical
+        label = f"arrays[{name[1:]}]"
+        if form.dims[-1].x != 1:
+            return f"{label} has the stride {form.dims[-1].x} along the dimension that is contiguous in the result; expected 1"
+        if len(form.dims) > 2 or form.x_first:
+            return f"{label} and its part of the result differ in {len(form.dims)} dimensions, or run backwards; expected rows of one array"
+        if reason := rows_refusal(form, _alignment(box)):
+            return reason
+    if sum(chunk_count(box.canonical, _alignment(box)) for _, box in problem.boxes) >= LIMIT - 2 ** 20:
+        return "more than 2**31 - 2**20 chunks"
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def configs(problem, device):
+    """Two chunks a thread, and one for problems with few."""
+    wide = any(box.canonical.is_wide for _, box in problem.boxes)
+    return [Config(problem.y.itemsize, None, True, n, None, 2, wide) for n in (2, 1)]
+
+
+def estimate(problem, device, config):
+    """That of the rows, without the gaps between launches."""
+    seconds = sum(rows_seconds(box.canonical, _alignment(box), config, box.read_bytes, device) for _, box in problem.boxes)
+    return LAUNCH * ceil_div(len(problem.boxes), MOST) + seconds
+
+
+@device_function
+def pick(part, v):
+    """v[part], of eight."""
+    found = v[0]
+    if part == 1:
+        found = v[1]
+    if part == 2:
+        found = v[2]
+    if part == 3:
+        found = v[3]
+    if part == 4:
+        found = v[4]
+    if part == 5:
+        found = v[5]
+    if part == 6:
+        found = v[6]
+    if part == 7:
+        found = v[7]
+    return found
+
+
+@functools.cache
+def kernel(config):
+    """The rows of up to eight arrays, `chunks` chunks a thread."""
+    move, SPAN, SCALE, Int = make_move(config), THREADS * config.chunks, word_of(config.itemsize)[2], i64 if config.wide else i32
+
+    BLOCKS = 4 if config.itemsize > 1 else 3  # chunks of 16 elements hold more
+
+    @jit(launch_bounds=(THREADS, BLOCKS))
+    def concat_batch(x0, x1, x2, x3, x4, x5, x6, x7, y, starts, counts, rows, chunks, multipliers, shifts, highs, y_firsts, x_strides,
+                     y_strides):
+        block, part = cuda.blockIdx.x, i32(0)
+        for k in range(1, 8):
+            part = part + 1 if block >= pick(k, starts) else part
+        x = pick(part, (x0, x1, x2, x3, x4, x5, x6, x7))
+        index0 = (block - pick(part, starts)) * SPAN + cuda.threadIdx.x
+        row = pick(part, rows)
+        divisors = u32(0), u32(0), u32(0), pick(part, chunks), pick(part, multipliers), pick(part, shifts)
+        move(x, advance(y, pick(part, y_firsts) * SCALE), index0, pick(part, counts), row, (divisors[3], divisors[4], divisors[5]),
+             0, row, Int(1), i64(0), pick(part, highs), divisors, (0, 0, 0, 0),
+             (Int(pick(part, x_strides)), Int(pick(part, y_strides)), Int(0), Int(0)), f32(0))
+    return concat_batch
+
+
+def build(problem, device, config):
+    """A launch for each eight arrays."""
+    return tuple(_launch(problem.boxes[k:k + MOST], config) for k in range(0, len(problem.boxes), MOST))
+
+
+def _launch(some, config):
+    found, blocks = [], 0
+    for _, box in some:
+        form, alignment = box.canonical, _alignment(box)
+        count, (size, multiplier, shift) = chunk_count(form, alignment), divisor(chunks_of_row(form, alignment))
+        *outer, row = form.dims
+        x_stride, y_stride = (outer[0].x, outer[0].y) if outer else (0, 0)
+        high = box.x.extent[1] // form.itemsize
+        found.append((blocks, count, row.size, size, multiplier, shift, high, form.y_first, x_stride, y_stride))
+        blocks += ceil_div(count, THREADS * config.chunks)
+    missing = (LIMIT - 1, *found[0][1:])
+    columns = zip(*found, *[missing] * (MOST - len(found)))
+    types = ("int32", "int32", "int32", "uint32", "uint32", "uint32", "int64", "int64", "int64", "int64")
+    pointer = word_of(config.itemsize)[1] + "*"
+    names = [name for name, _ in some]
+    names += names[:1] * (MOST - len(names))
+    arguments = (*(Argument(pointer, name) for name in (*names, "y")),
+                 *(Argument(f"{kind}x{MOST}", column) for kind, column in zip(types, columns)))
+    return Launch(kernel(config), (blocks, 1, 1), (THREADS, 1, 1), arguments)
+
+
+ALGORITHM = Algorithm(op="concat", name="batch", supports=supports, workspace=workspace, estimate=estimate, build=build, configs=configs)

@@ -1,0 +1,1 @@
+"""Images sampled at other positions: resample, affine_grid, grid_sample."""

@@ -1,0 +1,380 @@
+"""The places of a grid in the order of the cells of the image that they lie in: what the gradient of a pixel gathers, found once for all
+channels.
+
+A cell is what lies between neighbouring pixels, or with "nearest" round one. The pixels that count for a place are its cell's corners, so
+a pixel's places are those of the cells that it is a corner of, two neighbours in each row of cells: one run of a sorted list. Sorting is
+stable, by counting, in two steps: places to buckets of 2**shift cells, parts of the grid counting apart; then a warp sorts a bucket. Ranks
+come from votes and prefix sums, never from the order in which additions happen to arrive, so a list depends on the grid alone. Places for
+which no pixel counts are left out.
+"""
+import functools
+import math
+from dataclasses import dataclass
+
+from ...device import cuda, device_function, i32, jit, u32
+from ...device.convert import element
+from ...device.index import ceil_div, divide_remainder, divisor
+from ...device.warp import ballot, broadcast, lane_id, scan_sum, warp_id
+from ...engine.values import COMPUTE
+from ...host.dtypes import ITEMSIZE
+from ...host.launch import Argument, Launch
+from .._estimate import LAUNCH, divisions_seconds, moved_seconds
+from .grid_sample_naive import config_of, make_corners
+
+THREADS, SPREAD, ITEMS, SCAN, AHEAD, TOGETHER = 256, 128, 8, 512, 8, 4
+CHUNK, MOST_BUCKETS, MOST_PARTS = SPREAD * ITEMS, 2048, 64
+LEAST_SHIFT, MOST_SHIFT = 7, 13
+
+
+def corners_of(mode):
+    """Cells that a pixel is a corner of, along a dimension, and how many more cells than pixels there are."""
+    return (2, 1) if mode == "bilinear" else (1, 0)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Of a problem: images, places of each, cells of each, which lie in buckets of 2**shift; parts of the places that are counted apart."""
+    images: int
+    places: int
+    count: int
+    shift: int
+    part: int
+
+    @property
+    def buckets(self):
+        """One cell more than there are: where the last one ends."""
+        return ceil_div(self.count + 1, 1 << self.shift)
+
+    @property
+    def bits(self):
+        """Of a bucket's number."""
+        return max(1, (self.buckets - 1).bit_length())
+
+    @property
+    def parts(self):
+        return ceil_div(self.places, self.part)
+
+
+def cells_of(problem):
+    """The `Cells` of a gradient's problem; their buckets may be too many (`refusal`)."""
+    p, more = problem, corners_of(problem.mode)[1]
+    count = math.prod(n + more for n in p.image[3 - p.dims:])
+    shift = min(MOST_SHIFT, max(LEAST_SHIFT, math.ceil(math.log2((count + 1) / MOST_BUCKETS))))
+    places = math.prod(p.out)
+    return Cells(p.x.shape[0], places, count, shift, CHUNK * max(1, ceil_div(places, CHUNK * MOST_PARTS)))
+
+
+def refusal(problem):
+    """Why the places cannot be sorted, or None."""
+    cells = cells_of(problem)
+    if cells.buckets > MOST_BUCKETS:
+        return f"images {problem.image} have {cells.count} cells; expected fewer than {MOST_BUCKETS << MOST_SHIFT}"
+    most = cells.images * max(cells.places, cells.count + 1, cells.parts * cells.buckets)
+    reach = sum((n - 1) * abs(s) for n, s in zip(problem.out, problem.strides_of(problem.dy)[2:]))
+    if max(most, reach) >= 2 ** 31 - 2 ** 20 or max(problem.image) >= 2 ** 23:
+        return (f"{cells.images} images {problem.image}, of {cells.places} places: {max(most, reach)} of something; "
+                "expected fewer than 2**31 - 2**20, extents below 2**23")
+    return None
+
+
+def _layout(problem):
+    """({name: offset}, bytes) of what lies in the workspace."""
+    cells, size, at, found = cells_of(problem), ITEMSIZE[problem.compute], 0, {}
+    every = cells.images * cells.places
+    sizes = {"counts": 4 * cells.images * cells.parts * cells.buckets, "buckets": 4 * cells.images * (cells.buckets + 1),
+             "order": 4 * every, "starts": 4 * cells.images * (cells.count + 1), "offsets": 4 * every}
+    sizes.update({f"{name}_{axis}": size * every for name in ("located", "sorted") for axis in "whd"[:problem.dims]})
+    for name, nbytes in sizes.items():
+        found[name], at = at, at + ceil_div(nbytes, 256) * 256
+    return found, at
+
+
+def workspace(problem):
+    """Bytes."""
+    return _layout(problem)[1]
+
+
+def seconds(problem, device):
+    """Time of the four launches: instructions of a place, whose places are computed once and found again three times, and bytes."""
+    cells, p = cells_of(problem), problem
+    every = cells.images * cells.places
+    moved = every * (p.dims * (p.grid.itemsize + 5 * ITEMSIZE[p.compute]) + 5 * 4) + 8 * cells.images * cells.count
+    return 4 * LAUNCH + max(moved_seconds(moved, device), divisions_seconds(every, 450, device))
+
+
+@functools.cache
+def make_cell(kind):
+    """Device function ``cell(w, h, d, sizes)``: the number of the cell that a place lies in, -1 where no pixel counts for it."""
+    split, more, DIMS = make_corners(kind).split, corners_of(kind.mode)[1], kind.dims
+
+    @device_function
+    def cell(w, h, d, sizes):
+        first, _ = split(w)
+        cell_w, cells_w = first + more, sizes[2] + more
+        first, _ = split(h)
+        cell_h, cells_h = first + more, sizes[1] + more
+        found = -1
+        if cell_w >= 0 and cell_w < cells_w and cell_h >= 0 and cell_h < cells_h:
+            found = cell_h * cells_w + cell_w
+            if DIMS > 2:
+                first, _ = split(d)
+                cell_d = i32(first + more)
+                if cell_d >= 0 and cell_d < i32(sizes[0] + more):
+                    found = i32(found + i32(cell_d * i32(cells_h * cells_w)))
+                else:
+                    found = i32(-1)
+        return found
+    return cell
+
+
+@functools.cache
+def make_peers(bits):
+    """Device function ``peers(value, valid)``: the valid lanes of the warp that have this lane's value, of so many bits."""
+    @device_function
+    def peers(value, valid):
+        found = ballot(valid)
+        for b in range(bits):
+            bit = (value >> b) & 1
+            found = found & (ballot(bit) ^ (u32(0) if bit else u32(0xFFFFFFFF)))
+        return found
+    return peers
+
+
+@device_function
+def before(mask):
+    """How many lanes of a mask come before this one."""
+    return i32(cuda.popc(mask & ((1 << u32(lane_id())) - 1)))
+
+
+@functools.cache
+def locate_kernel(kind, shift, bits):
+    """Where places lie, and how many of a part of the grid lie in each bucket."""
+    where, cell, HELD, DIMS = make_corners(kind).where, make_cell(kind), 1 << bits, kind.dims
+
+    @jit(launch_bounds=(THREADS, 4))
+    def grid_sample_locate(grid, at_w, at_h, at_d, counts, places, parts, part_places, buckets, height, width, sizes, grid_strides):
+        counters, thread = cuda.shared.array(HELD, i32), cuda.threadIdx.x
+        n, part = divide_remainder(cuda.blockIdx.x, parts)
+        for b in range(thread, buckets, THREADS):
+            counters[b] = 0
+        cuda.syncthreads()
+        first = part * part_places
+        for i in range(first + thread, min(first + part_places, places), THREADS):
+            row, q = divide_remainder(i, width)
+            o, p = divide_remainder(row, height)
+            at = n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3]
+            w, h, d, _, _, _ = where(grid, at, grid_strides[4], sizes)
+            to = n * places + i
+            at_w[to] = w
+            at_h[to] = h
+            if DIMS > 2:
+                at_d[to] = d
+            found = cell(w, h, d, sizes)
+            if found >= 0:
+                cuda.atomic.add(counters, found >> shift, 1)
+        cuda.syncthreads()
+        to = cuda.blockIdx.x * buckets
+        for b in range(thread, buckets, THREADS):
+            counts[to + b] = counters[b]
+    return grid_sample_locate
+
+
+@functools.cache
+def starts_kernel():
+    """Where the buckets of an image begin, and in each the part's places: counts become sums of those before."""
+    WARPS = SCAN // 32
+
+    @jit(launch_bounds=SCAN)
+    def grid_sample_starts(counts, starts, parts, buckets):
+        totals, held, thread = cuda.shared.array(WARPS, i32), cuda.local.array(AHEAD, i32), cuda.threadIdx.x
+        image, carry = cuda.blockIdx.x * (parts * buckets), i32(0)
+        to = cuda.blockIdx.x * (buckets + 1)
+        for first in range(0, buckets, SCAN):
+            b, total = first + thread, i32(0)
+            if b < buckets:
+                for part in range(0, parts, AHEAD):
+                    for k in range(AHEAD):
+                        held[k] = 0
+                        if part + k < parts:
+                            held[k] = counts[image + (part + k) * buckets + b]
+                    for k in range(AHEAD):
+                        if part + k < parts:
+                            counts[image + (part + k) * buckets + b] = total
+                        total = total + held[k]
+            sums = scan_sum(total)
+            if lane_id() == 31:
+                totals[warp_id()] = sums
+            cuda.syncthreads()
+            sums, whole = sums - total, i32(0)
+            for k in range(WARPS):
+                if k < warp_id():
+                    sums = sums + totals[k]
+                whole = whole + totals[k]
+            cuda.syncthreads()
+            if b < buckets:
+                starts[to + b] = carry + sums
+            carry = carry + whole
+        if thread == 0:
+            starts[to + buckets] = carry
+    return grid_sample_starts
+
+
+@functools.cache
+def spread_kernel(kind, shift, bits):
+    """The numbers of places to their buckets, in order: a block has a part of the grid, a warp neighbours of it."""
+    cell, peers, HELD, WARPS, DIMS = make_cell(kind), make_peers(bits), 1 << bits, SPREAD // 32, kind.dims
+    ALL, OWN, T = WARPS * HELD, 32 * ITEMS, COMPUTE[kind.compute]
+
+    @jit(launch_bounds=(SPREAD, 4))
+    def grid_sample_spread(at_w, at_h, at_d, counts, starts, order, places, parts, part_places, buckets, sizes):
+        counters, base, thread = cuda.shared.array(ALL, i32), cuda.shared.array(HELD, i32), cuda.threadIdx.x
+        found, ranks = cuda.local.array(ITEMS, i32), cuda.local.array(ITEMS, i32)
+        n, part = divide_remainder(cuda.blockIdx.x, parts)
+        image, mine = n * places, warp_id() * HELD
+        for b in range(thread, buckets, SPREAD):
+            base[b] = counts[cuda.blockIdx.x * buckets + b] + starts[n * (buckets + 1) + b]
+        begin = part * part_places
+        end = min(begin + part_places, places)
+        for first in range(begin, end, CHUNK):
+            for b in range(thread, buckets, SPREAD):
+                for k in range(WARPS):
+                    counters[b + k * HELD] = 0
+            cuda.syncthreads()
+            own = first + warp_id() * OWN + lane_id()
+            for k in range(ITEMS):
+                i, bucket = own + 32 * k, i32(-1)
+                if i < end:
+                    at, d = image + i, T(0)
+                    if DIMS > 2:
+                        d = at_d[at]
+                    bucket = cell(at_w[at], at_h[at], d, sizes) >> shift
+                same, counted = peers(bucket, i32(bucket >= 0)), i32(0)
+                rank = before(same)
+                if bucket >= 0:
+                    counted = counters[mine + bucket]
+                cuda.syncwarp()
+                if bucket >= 0 and rank == 0:
+                    counters[mine + bucket] = counted + i32(cuda.popc(same))
+                cuda.syncwarp()
+                found[k], ranks[k] = bucket, counted + rank
+            cuda.syncthreads()
+            for b in range(thread, buckets, SPREAD):
+                run = base[b]
+                for k in range(WARPS):
+                    counted = counters[b + k * HELD]
+                    counters[b + k * HELD] = run
+                    run = run + counted
+                base[b] = run
+            cuda.syncthreads()
+            for k in range(ITEMS):
+                if found[k] >= 0:
+                    order[image + counters[mine + found[k]] + ranks[k]] = own + 32 * k
+            cuda.syncthreads()
+    return grid_sample_spread
+
+
+def _bucket_warps(shift):
+    """Warps of a block whose counters of cells fit 16 KB, or one."""
+    return max(1, min(8, 1 << max(0, 12 - shift)))
+
+
+@functools.cache
+def order_kernel(kind, shift):
+    """A bucket a warp: where its cells begin, and its places in the order of their cells, with where they lie in dy."""
+    cell, peers, CELLS, WARPS, DIMS = make_cell(kind), make_peers(shift), 1 << shift, _bucket_warps(shift), kind.dims
+    ALL, LOW, T, STEP = WARPS * CELLS, (1 << shift) - 1, COMPUTE[kind.compute], 32 * TOGETHER
+
+    @jit(launch_bounds=32 * WARPS)
+    def grid_sample_order(at_w, at_h, at_d, order, buckets_at, starts, offsets, to_w, to_h, to_d, jobs, buckets, places, cells, height,
+                          width, sizes, dy_strides):
+        counters, lane = cuda.shared.array(ALL, i32), lane_id()
+        lows, numbers = cuda.local.array(TOGETHER, i32), cuda.local.array(TOGETHER, i32)
+        ws, hs, ds = cuda.local.array(TOGETHER, T), cuda.local.array(TOGETHER, T), cuda.local.array(TOGETHER, T)
+        job, mine = cuda.blockIdx.x * WARPS + warp_id(), warp_id() * CELLS
+        if job < jobs:
+            n, bucket = divide_remainder(job, buckets)
+            image, at = n * places, n * i32(buckets[0] + 1) + bucket
+            begin, end = image + buckets_at[at], image + buckets_at[at + 1]
+            for k in range(0, CELLS, 32):
+                counters[mine + k + lane] = 0
+            cuda.syncwarp()
+            for first in range(begin, end, STEP):
+                for k in range(TOGETHER):
+                    t, lows[k] = first + 32 * k + lane, i32(-1)
+                    if t < end:
+                        at, d = image + order[t], T(0)
+                        if DIMS > 2:
+                            d = at_d[at]
+                        lows[k] = cell(at_w[at], at_h[at], d, sizes) & LOW
+                for k in range(TOGETHER):
+                    if lows[k] >= 0:
+                        cuda.atomic.add(counters, mine + lows[k], 1)
+            cuda.syncwarp()
+            run = begin
+            for k in range(0, CELLS, 32):
+                count, number = counters[mine + k + lane], (bucket << shift) + k + lane
+                sums = scan_sum(count)
+                counters[mine + k + lane] = run + sums - count
+                if number <= cells:
+                    starts[n * (cells + 1) + number] = run + sums - count
+                run = run + broadcast(sums, 31)
+            cuda.syncwarp()
+            for first in range(begin, end, STEP):
+                for k in range(TOGETHER):
+                    t, lows[k], numbers[k], ds[k] = first + 32 * k + lane, i32(-1), i32(0), T(0)
+                    ws[k], hs[k] = T(0), T(0)
+                    if t < end:
+                        numbers[k] = order[t]
+                        at = image + numbers[k]
+                        ws[k], hs[k] = at_w[at], at_h[at]
+                        if DIMS > 2:
+                            ds[k] = at_d[at]
+                        lows[k] = cell(ws[k], hs[k], ds[k], sizes) & LOW
+                for k in range(TOGETHER):
+                    same, to = peers(lows[k], i32(lows[k] >= 0)), i32(0)
+                    rank = before(same)
+                    if lows[k] >= 0:
+                        to = counters[mine + lows[k]]
+                    cuda.syncwarp()
+                    if lows[k] >= 0 and rank == 0:
+                        counters[mine + lows[k]] = to + i32(cuda.popc(same))
+                    cuda.syncwarp()
+                    if lows[k] >= 0:
+                        to = to + rank
+                        row, q = divide_remainder(numbers[k], width)
+                        o, p = divide_remainder(row, height)
+                        offsets[to] = o * dy_strides[0] + p * dy_strides[1] + q * dy_strides[2]
+                        to_w[to] = ws[k]
+                        to_h[to] = hs[k]
+                        if DIMS > 2:
+                            to_d[to] = ds[k]
+    return grid_sample_order
+
+
+def list_arguments(problem):
+    """Kernel parameters of the sorted list: where each cell begins in it, places in dy, and where they lie along w, h and d."""
+    layout, T = _layout(problem)[0], f"{problem.compute}*"
+    return (Argument("int32*", "workspace", layout["starts"]), Argument("int32*", "workspace", layout["offsets"]),
+            *(Argument(T, "workspace", layout.get(f"sorted_{axis}", layout["sorted_h"])) for axis in "whd"))
+
+
+def launches(problem):
+    """The four of them; `workspace` bytes of the workspace are taken."""
+    p, cells, layout, kind = problem, cells_of(problem), _layout(problem)[0], config_of(problem)
+    located = [Argument(f"{p.compute}*", "workspace", layout.get(f"located_{axis}", layout["located_h"])) for axis in "whd"]
+    counts, buckets_at, order = (Argument("int32*", "workspace", layout[name]) for name in ("counts", "buckets", "order"))
+    places, buckets, part = Argument("int32", cells.places), Argument("int32", cells.buckets), Argument("int32", cells.part)
+    parts, sizes = Argument("uint32x3", divisor(cells.parts)), Argument("int32x3", p.image)
+    extents = [Argument("uint32x3", divisor(n)) for n in p.out[1:]]
+    locate = (Argument(element(p.grid.dtype).pointer, "grid"), *located, counts, places, parts, part, buckets, *extents, sizes,
+              Argument("int64x5", p.grid_strides(p.grid)))
+    starts = (counts, buckets_at, Argument("int32", cells.parts), buckets)
+    spread = (*located, counts, buckets_at, order, places, parts, part, buckets, sizes)
+    jobs, warps = cells.images * cells.buckets, _bucket_warps(cells.shift)
+    sort = (*located, order, buckets_at, *list_arguments(p), Argument("int32", jobs), Argument("uint32x3", divisor(cells.buckets)),
+            places, Argument("int32", cells.count), *extents, sizes, Argument("int32x3", p.strides_of(p.dy)[2:]))
+    blocks = cells.images * cells.parts
+    return (Launch(locate_kernel(kind, cells.shift, cells.bits), (blocks, 1, 1), (THREADS, 1, 1), locate),
+            Launch(starts_kernel(), (cells.images, 1, 1), (SCAN, 1, 1), starts),
+            Launch(spread_kernel(kind, cells.shift, cells.bits), (blocks, 1, 1), (SPREAD, 1, 1), spread),
+            Launch(order_kernel(kind, cells.shift), (ceil_div(jobs, warps), 1, 1), (32 * warps, 1, 1), sort))

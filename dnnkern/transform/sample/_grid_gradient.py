@@ -1,0 +1,143 @@
+"""The gradient by the grid: a place a thread, or several lanes that have its channels among them.
+
+What a pixel round the place gives is a sum over the channels of its value times dy, whatever the slopes: a multiplication and an addition
+for each. Slopes, shares and which pixels lie in the image come in once, at the end; a pixel outside is read where the image ends, so that
+no load waits for a question.
+"""
+import functools
+
+from ...device import cuda, device_function, i32, i64, jit
+from ...device.convert import element
+from ...device.index import divide_remainder, divisor
+from ...device.vec import advance
+from ...device.warp import shuffle_xor
+from ...engine.values import COMPUTE
+from ...host.launch import Argument, Launch
+from .._estimate import LAUNCH, divisions_seconds, moved_seconds
+from ._channels import make_channels, make_pixel, share_of, tile_of
+from .grid_sample_naive import config_of, make_corners
+
+THREADS, CHANNELS = 128, 4
+
+
+def grid_share(problem, device):
+    """The `Share` of a place: lanes enough to fill the device."""
+    places = max(1, problem.grid.size // problem.dims)
+    lanes = 1
+    while lanes < 32 and places * lanes < 512 * device.sms:
+        lanes *= 2
+    most = CHANNELS if problem.dims == 2 and problem.compute == "float32" else CHANNELS // 2
+    return share_of((problem.dy, problem.x), most, lanes)
+
+
+def supports(problem):
+    """Counters of 32 bits, or why not."""
+    p = problem
+    if p.grid.size >= 2 ** 31 - 2 ** 20 or max(p.image) >= 2 ** 23:
+        return f"{p.grid.size} coordinates for images {p.image}; expected fewer than 2**31 - 2**20, extents below 2**23"
+    return None
+
+
+def seconds(problem, device):
+    """Time of the launch: bytes, or what a place takes and each of its channels, of which a load is mostly the L1's time."""
+    p, share = problem, grid_share(problem, device)
+    places, taps = p.grid.size // p.dims, 2 ** p.dims if p.mode == "bilinear" else 0
+    a_load = 6 + 20 / share.channels if share.unit else 22
+    issue = divisions_seconds(places * (700 + p.channels * (1 + taps) * a_load), 1, device)
+    return LAUNCH + max(issue, moved_seconds(p.bytes - p.dx.nbytes, device))
+
+
+@functools.cache
+def kernel(kind, share, tile, wide):
+    """The gradient of the places of a tile of the grid. `wide`: offsets of 64 bits."""
+    corners, T, Int = make_corners(kind), COMPUTE[kind.compute], i64 if wide else i32
+    where, split, store = corners.where, corners.split, element(kind.grid).store
+    fetch, pixel = make_channels(kind.dtype, kind.compute, share, wide)[0], make_pixel(share, tile)
+    DIMS, BILINEAR, K, LANES, STEP = kind.dims, kind.mode == "bilinear", share.channels, share.lanes, share.step
+    CORNERS = 2 ** DIMS
+    HELD = CORNERS * K
+
+    @device_function
+    def inside(i, size):
+        return i32(i >= 0 and i < size)
+
+    @device_function
+    def clamped(i, size):
+        return max(0, min(i, size - 1))
+
+    @jit(launch_bounds=(THREADS, 5))
+    def grid_sample_dgrid(dy, x, grid, dgrid, tile_rows, tile_columns, rows, columns, height, channels, sizes, dy_strides, x_strides,
+                          grid_strides, dgrid_strides):
+        sums, values, given = cuda.local.array(CORNERS, T), cuda.local.array(HELD, T), cuda.local.array(K, T)
+        one, offsets, slopes = cuda.local.array(K, T), cuda.local.array(CORNERS, Int), cuda.local.array(3, T)
+        n, row, q, first = pixel(cuda.blockIdx.x, tile_rows, tile_columns)
+        ok = row < rows and q < columns
+        if not ok:  # lanes meet below
+            row, q = i32(0), i32(0)
+        o, p = divide_remainder(row, height)
+        slopes[0], slopes[1], slopes[2] = T(0), T(0), T(0)
+        if BILINEAR:
+            at = n * grid_strides[0] + o * grid_strides[1] + p * grid_strides[2] + q * grid_strides[3]
+            w, h, d, w_slope, h_slope, d_slope = where(grid, at, grid_strides[4], sizes)
+            w0, w_share = split(w)
+            h0, h_share = split(h)
+            d0, d_share = split(d)
+            for k in range(CORNERS):
+                at_w, at_h = clamped(w0 + (k & 1), sizes[2]), clamped(h0 + (k >> 1 & 1), sizes[1])
+                offsets[k] = Int(Int(at_h) * x_strides[3] + Int(at_w) * x_strides[4])
+                if DIMS > 2:
+                    offsets[k] = Int(offsets[k] + Int(clamped(i32(d0 + (k >> 2)), sizes[0])) * x_strides[2])
+                sums[k] = T(0)
+            here = Int(Int(n) * dy_strides[0] + Int(o) * dy_strides[2] + Int(p) * dy_strides[3] + Int(q) * dy_strides[4])
+            image = Int(Int(n) * x_strides[0])
+            for c in range(first, channels, STEP):
+                left = channels - c
+                fetch(given, advance(dy, Int(here + Int(c) * dy_strides[1])), Int(dy_strides[1]), left)
+                for j in range(CORNERS):
+                    fetch(one, advance(x, Int(image + Int(c) * x_strides[1] + offsets[j])), Int(x_strides[1]), left)
+                    for k in range(K):
+                        values[j * K + k] = one[k]
+                for k in range(K):
+                    for j in range(CORNERS):
+                        sums[j] = T(sums[j] + given[k] * values[j * K + k])
+            for k in range(CORNERS):
+                lane = 1
+                while lane < LANES:
+                    sums[k] = T(sums[k] + shuffle_xor(sums[k], lane))
+                    lane = lane * 2
+            for k in range(CORNERS):
+                there = inside(w0 + (k & 1), sizes[2]) & inside(h0 + (k >> 1 & 1), sizes[1])
+                if DIMS > 2:
+                    there = there & inside(i32(d0 + (k >> 2)), sizes[0])
+                value = sums[k] if there else T(0)
+                in_w = w_share if k & 1 else T(T(1) - w_share)
+                in_h = h_share if k >> 1 & 1 else T(T(1) - h_share)
+                in_d = T(1)
+                if DIMS > 2:
+                    in_d = d_share if k >> 2 else T(T(1) - d_share)
+                    slopes[2] = T(slopes[2] + T(value * T(in_w * in_h)) * (T(1) if k >> 2 else T(-1)))
+                slopes[0] = T(slopes[0] + T(value * T(in_h * in_d)) * (T(1) if k & 1 else T(-1)))
+                slopes[1] = T(slopes[1] + T(value * T(in_w * in_d)) * (T(1) if k >> 1 & 1 else T(-1)))
+            slopes[0], slopes[1], slopes[2] = T(slopes[0] * w_slope), T(slopes[1] * h_slope), T(slopes[2] * d_slope)
+        if ok and first == 0:
+            to = Int(Int(n) * dgrid_strides[0] + Int(o) * dgrid_strides[1] + Int(p) * dgrid_strides[2] + Int(q) * dgrid_strides[3])
+            for k in range(DIMS):
+                store(dgrid, Int(to + k * dgrid_strides[4]), slopes[k])
+    return grid_sample_dgrid
+
+
+def launch(problem, device):
+    """The launch of the gradient by the grid."""
+    p, share = problem, grid_share(problem, device)
+    tile = tile_of(THREADS // share.lanes, p.out)
+    tile_rows, tile_columns = tile.counts(p.out)
+    pointer, numbers = element(p.x.dtype).pointer, element(p.grid.dtype).pointer
+    integer = "int64x5" if p.is_wide else "int32x5"
+    arguments = (Argument(pointer, "dy"), Argument(pointer, "x"), Argument(numbers, "grid"), Argument(numbers, "dgrid"),
+                 Argument("uint32x3", divisor(tile_rows)), Argument("uint32x3", divisor(tile_columns)),
+                 Argument("int32", p.out[0] * p.out[1]), Argument("int32", p.out[2]), Argument("uint32x3", divisor(p.out[1])),
+                 Argument("int32", p.channels), Argument("int32x3", p.image), Argument(integer, p.strides_of(p.dy)),
+                 Argument(integer, p.strides_of(p.x)), Argument("int64x5", p.grid_strides(p.grid)),
+                 Argument(integer, p.grid_strides(p.dgrid)))
+    blocks = p.x.shape[0] * tile_rows * tile_columns
+    return Launch(kernel(config_of(p), share, tile, p.is_wide), (blocks, 1, 1), (THREADS, 1, 1), arguments)

@@ -1,0 +1,67 @@
+"""One thread a place: theta is read once for all coordinates, which are written side by side; indices are 32-bit numbers."""
+import functools
+
+from ...device import cuda, jit
+from ...device.convert import element
+from ...device.fastmath import fma
+from ...device.index import ceil_div, divide_remainder, divisor
+from ...dispatch import Algorithm
+from ...engine.values import COMPUTE
+from ...host.launch import Argument, Launch
+from .._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
+from .affine_grid_naive import common_arguments, make_base
+
+THREADS, LIMIT = 256, 2 ** 31 - 2 ** 20
+
+
+def supports(problem):
+    """Places within 32 bits."""
+    if problem.grid.size >= LIMIT:
+        return f"{problem.grid.size} coordinates; expected fewer than 2**31 - 2**20"
+    return None
+
+
+def workspace(problem, device, config):
+    """None."""
+    return 0
+
+
+def estimate(problem, device, config):
+    """Bytes written, and a few instructions a coordinate."""
+    blocks = ceil_div(problem.grid.size // problem.dims, THREADS)
+    return LAUNCH + max(moved_seconds(problem.bytes, device), divisions_seconds(problem.grid.size, 40, device)) * tail(blocks, 8, device)
+
+
+@functools.cache
+def kernel(dtype, dims):
+    """All coordinates of a place."""
+    load, store, compute = element(dtype).load, element(dtype).store, element(dtype).compute
+    T, base, COLUMNS = COMPUTE[compute], make_base(compute, dims), dims + 1
+
+    @jit(launch_bounds=THREADS)
+    def affine_grid_places(theta, grid, places, depth, height, width, out, theta_strides, grid_strides, d_step, d_first, h_step,
+                           h_first, w_step, w_first):
+        bases = d_step, d_first, h_step, h_first, w_step, w_first
+        i = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
+        if i < places:
+            rest, w = divide_remainder(i, width)
+            rest, h = divide_remainder(rest, height)
+            n, d = divide_remainder(rest, depth)
+            to = n * grid_strides[0] + d * grid_strides[1] + h * grid_strides[2] + w * grid_strides[3]
+            for k in range(dims):
+                at, value = n * theta_strides[0] + k * theta_strides[1], T(0)
+                for j in range(COLUMNS):
+                    value = fma(T(load(theta, at + j * theta_strides[2])), base(j, d, h, w, bases), value)
+                store(grid, to + k * grid_strides[4], value)
+    return affine_grid_places
+
+
+def build(problem, device, config):
+    """One launch."""
+    p, pointer, places = problem, element(problem.theta.dtype).pointer, problem.grid.size // problem.dims
+    arguments = (Argument(pointer, "theta"), Argument(pointer, "grid"), Argument("int32", places),
+                 *(Argument("uint32x3", divisor(n)) for n in p.out), *common_arguments(p))
+    return (Launch(kernel(p.theta.dtype, p.dims), (ceil_div(places, THREADS), 1, 1), (THREADS, 1, 1), arguments),)
+
+
+ALGORITHM = Algorithm(op="affine_grid_fwd", name="places", supports=supports, workspace=workspace, estimate=estimate, build=build)
