@@ -3,11 +3,11 @@
 An algorithm's `estimate` returns a `Cost`; a plain float will do too, and counts as one term, "other". The numbers that models need come
 from the table in `constants`, each with its source.
 
->>> cost = Cost(launch=2e-6) + overlap(memory=8e-6, issue=5e-6).slowed(tail=1.25)
->>> cost == 12e-6, {name: round(1e6 * seconds, 3) for name, seconds in cost.terms.items()}
-(True, {'launch': 2.0, 'memory': 8.0, 'tail': 2.0})
->>> cost.hidden                                                       # what something longer overlaps
-{'issue': 5e-06}
+>>> cost = Cost(launch=2.0) + overlap(memory=8.0, issue=5.0).slowed(tail=1.25)
+>>> float(cost), cost.terms
+(12.0, {'launch': 2.0, 'memory': 8.0, 'tail': 2.0})
+>>> cost.hidden                                                # what a longer term overlaps
+{'issue': 5.0}
 """
 from .constants import constants
 
