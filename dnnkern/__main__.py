@@ -53,6 +53,8 @@ def explain(arguments):
          [("*" if c.chosen else "", c.algo, time_text(c.time_ms), time_text(measured.get(c.algo)), bytes_text(c.memory or None),
            _notes(c.notes), c.config) for c in able],
          title=f"{problem} on {_device().name}", marked=[i for i, c in enumerate(able) if c.chosen])
+    if arguments.why and able:
+        _show_terms(able)
     if len(able) < len(rows):
         print()
         show(("cannot", "reason"), [(c.algo, c.reason) for c in rows if c.reason is not None])
@@ -67,6 +69,20 @@ def explain(arguments):
             quick := dispatch.get_algorithm(arguments.op, problem, **limits).name) != chosen.algo:
         say(f"That is on a GPU; here, in the simulator, {quick} runs, which is quick to simulate ({VARIABLE}).")
     return 0
+
+
+def _show_terms(able):
+    """Print what predicted times are the sums of, and what the terms are."""
+    from .engine.cost import TERMS
+
+    def sum_of(times):
+        return " + ".join(f"{name} {time_text(times[name])}" for name in TERMS if times.get(name))
+    print()
+    show(("", "algorithm", "predicted", "is the sum of", "overlapped"),
+         [("*" if c.chosen else "", c.algo, time_text(c.time_ms), sum_of(c.terms), sum_of(c.hidden).replace(" +", ",")) for c in able],
+         marked=[i for i, c in enumerate(able) if c.chosen])
+    print()
+    show(("term", "is"), [(name, meaning) for name, meaning in TERMS.items() if any(c.terms.get(name) or c.hidden.get(name) for c in able)])
 
 
 def find(arguments):
@@ -143,6 +159,8 @@ def _limits(command):
         return limits
     limits.add_argument("--workspace-limit", type=int, metavar="BYTES", help="what an algorithm may use")
     add_notes(limits.add_argument)
+    if command == "explain":
+        limits.add_argument("--why", action="store_true", help="what each predicted time is the sum of")
     if command == "find":
         limits.add_argument("--no-save", action="store_true", help="leave the database as it is")
     return limits

@@ -3,6 +3,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Flag, auto
 from typing import Callable
 
+from .engine.cost import Cost
 from .host.paths import plain
 
 
@@ -44,7 +45,7 @@ class Algorithm:
     workspace : callable(problem, device, config) -> int
         Bytes.
     estimate : callable(problem, device, config) -> float
-        Predicted seconds.
+        Predicted seconds: a number, or a `Cost`, whose terms `explain` shows.
     build : callable(problem, device, config) -> tuple of Launch
         The launches.
     configs : callable(problem, device) -> sequence of Config, optional
@@ -92,12 +93,16 @@ class Algorithm:
                                + (f" in {workspace_limit} bytes of workspace" if workspace_limit is not None else ""))
         return replace(self, config=min(candidates, key=lambda c: self.estimate(problem, device, c)))
 
+    def cost(self, problem, device, choosing=False) -> Cost:
+        """What a call is predicted to take, in terms; `choosing`: with a share of the time to compile, where a choice has to count it."""
+        if device.is_processor:
+            from .host import processor
+            return processor.cost(self, problem, device, choosing)
+        return Cost.of(self.estimate(problem, device, self.config))
+
     def seconds(self, problem, device, choosing=False) -> float:
-        """What a call is predicted to take; `choosing`: with a share of the time to compile, where a choice has to count it."""
-        if not device.is_processor:
-            return self.estimate(problem, device, self.config)
-        from .host import processor
-        return (processor.cost if choosing else processor.seconds)(self, problem, device)
+        """What a call is predicted to take, as `cost`."""
+        return float(self.cost(problem, device, choosing))
 
     def least_workspace(self, problem, device) -> int:
         """Bytes that its most frugal configuration needs."""
@@ -128,7 +133,8 @@ class Algorithm:
 class Candidate:
     """An algorithm's answer for one problem: a reason why it cannot run, or its predicted time and workspace.
 
-    `why` the chosen one is that: "preferred", "quick to simulate", "measured" or "predicted".
+    `why` the chosen one is that: "preferred", "quick to simulate", "measured" or "predicted". `terms`: what the predicted time is the sum
+    of, in milliseconds by name (`engine.cost.TERMS`); `hidden`: what overlaps longer terms.
     """
     algo: str
     reason: str | None
@@ -138,6 +144,8 @@ class Candidate:
     config: str = ""
     chosen: bool = False
     why: str = ""
+    terms: dict = field(default_factory=dict, compare=False)
+    hidden: dict = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)

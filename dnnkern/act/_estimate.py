@@ -1,23 +1,29 @@
 """What functions of single elements cost, beside their bytes: the terms that the estimates of this family share."""
-from ..transform._estimate import divisions_seconds, sector_waste
+from ..engine.constants import constants
+from ..engine.cost import issue_seconds, sector_waste
 from ._functions import WITH_SLOPE
 
-LIGHT, HEAVY = 5, 19
-"""Instructions of an element, from its load to its store: a sum, a product, a bound; gelu, by either formula."""
+COST = constants("act/elements")
+
+
+_WAITS = constants("act/waits")
 OF_MODES = {**dict.fromkeys(("identity", "relu", "leaky_relu", "prelu", "hard_sigmoid", "hard_swish", "add", "sub", "mul", "max", "min",
-                             "neg", "abs", "ceil", "floor", "add_square", "binary_select", "scale", "gen_index", WITH_SLOPE), LIGHT),
-            **dict.fromkeys(("sigmoid", "swish", "exp", "sqrt", "rsqrt", "reciprocal", "div", "elu", "selu", "celu", "softsign"), 12),
-            **dict.fromkeys(("gelu", "gelu_tanh"), HEAVY)}
-WAITS = {1: 1.09, 2: 1.06, 4: 1.0}
-"""Chunks of a thread -> times as long, where elements of two bytes or fewer are heavy: little is loaded while others compute."""
+                             "neg", "abs", "ceil", "floor", "add_square", "binary_select", "scale", "gen_index", WITH_SLOPE),
+                            COST.light),
+            **dict.fromkeys(("sigmoid", "swish", "exp", "sqrt", "rsqrt", "reciprocal", "div", "elu", "selu", "celu", "softsign"),
+                            COST.medium),
+            **dict.fromkeys(("gelu", "gelu_tanh"), COST.heavy)}
+"""Instructions of an element, from its load to its store, by either formula of gelu."""
+WAITS = {1: _WAITS.chunks_1, 2: _WAITS.chunks_2, 4: _WAITS.chunks_4}
+"""Chunks of a thread -> times as long, where elements of two bytes or fewer are heavy."""
 
 
 def instructions(problem):
     """Of an element."""
     function = problem.function
     if function.op == "glu_bwd":
-        return 2 * OF_MODES.get(function.mode, 30)
-    return LIGHT if function.mode.startswith(("cmp_", "logical_")) else OF_MODES.get(function.mode, 30)
+        return 2 * OF_MODES.get(function.mode, COST.other)
+    return COST.light if function.mode.startswith(("cmp_", "logical_")) else OF_MODES.get(function.mode, COST.other)
 
 
 def sector_bytes(problem, units):
@@ -33,11 +39,11 @@ def sector_bytes(problem, units):
 def waiting(problem, work):
     """How much longer than its bytes a problem takes for want of loads under way: measured with gelu, bfloat16."""
     narrow = min(a.itemsize for a in problem.form.arrays) <= 2
-    return WAITS.get(work.lanes, 1.0) if narrow and instructions(problem) >= HEAVY and problem.function.results == 1 else 1.0
+    return WAITS.get(work.lanes, 1.0) if narrow and instructions(problem) >= COST.heavy and problem.function.results == 1 else 1.0
 
 
-def issue_seconds(problem, threads, work, dims, device):
+def kernel_issue_seconds(problem, threads, work, dims, device):
     """Time to issue a kernel's instructions: those of threads with `work`, of its accesses, and of its elements."""
     accesses = sum(work.elements * a.itemsize / unit for a, unit in zip(problem.form.arrays, work.units) if unit)
-    a_thread = 30 + 14 * dims + work.lanes * (4 * accesses + instructions(problem) * work.elements)
-    return divisions_seconds(threads, a_thread, device)
+    a_thread = COST.thread + COST.dimension * dims + work.lanes * (COST.access * accesses + instructions(problem) * work.elements)
+    return issue_seconds(threads, a_thread, device)

@@ -4,7 +4,7 @@ The kernel that computes dx writes each element's part to the workspace, in the 
 up, in a fixed order, and a slope of 16 bits is rounded once, behind that.
 """
 from .. import dispatch
-from ..engine.embed import Place, choices, embedded, scratch_bytes, seconds
+from ..engine.embed import Place, choices, cost, embedded, scratch_bytes
 from ..engine.moves import cast_launches, cast_seconds
 from ..host.tensor import Tensor
 from ..reduce import ReduceProblem
@@ -32,12 +32,12 @@ def slope_workspace(problem, device, simple=False) -> int:
     return scratch + scratch_bytes(_reduction(total, device, simple), total, device)
 
 
-def slope_seconds(problem, device, simple=False) -> float:
+def slope_cost(problem, device, simple=False) -> float:
     """Predicted time of `slope_launches`."""
     if problem.dslope is None:
         return 0.0
     total, sums, _ = _plan(problem)
-    return seconds(_reduction(total, device, simple), total, device) + (0.0 if sums is total.y else cast_seconds(total.y, sums, device))
+    return cost(_reduction(total, device, simple), total, device) + (0.0 if sums is total.y else cast_seconds(total.y, sums, device))
 
 
 def slope_launches(problem, device, simple=False) -> tuple:

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from ..device import cuda, f32, f64, i64, jit
 from ..device.convert import element
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._estimate import instructions
 from ._functions import SCALED, Function, make_function
 from ._lanes import scalar_arguments
 from ._offsets import ARRAYS, INPUTS, five, make_offsets, offset_arguments
-from ._slopes import slope_launches, slope_seconds, slope_workspace
+from ._slopes import slope_launches, slope_cost, slope_workspace
+
+COST = constants("act/naive")
 
 THREADS = 256
 OPS = ("activation_fwd", "activation_bwd", "unary", "binary", "glu_fwd", "glu_bwd", *SCALED)
@@ -46,8 +49,8 @@ def estimate(problem, device, config):
     form, total = problem.form, 0
     for k, a in enumerate(form.arrays):
         total += a.tensor.nbytes * min(32, max(abs(form.dims[-1].strides[k]), 1) * a.itemsize) // a.itemsize
-    issue = divisions_seconds(form.size, 30 + 70 * len(form.dims) + instructions(problem), device)
-    return LAUNCH + max(issue, moved_seconds(total, device)) + slope_seconds(problem, device, simple=True)
+    issue = issue_seconds(form.size, COST.thread + COST.dimension * len(form.dims) + instructions(problem), device)
+    return LAUNCH + overlap(issue=issue, memory=memory_seconds(total, device)) + slope_cost(problem, device, simple=True)
 
 
 def _element(dtype):

@@ -13,16 +13,19 @@ from ..device import cuda, i32, jit
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, memory_seconds, overlap, tail
 from ..engine.vectors import word_of
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, moved_seconds, tail
-from ._estimate import issue_seconds, sector_bytes, waiting
+from ._estimate import kernel_issue_seconds, sector_bytes, waiting
 from ._form import WIDE, Dim
 from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal, scalar_arguments
 from ._offsets import five, make_offsets, offset_arguments
-from ._slopes import slope_launches, slope_seconds, slope_workspace
+from ._slopes import slope_launches, slope_cost, slope_workspace
 from .pointwise_naive import OPS
+
+COST = constants("act/rows")
 
 THREADS = 256
 
@@ -87,10 +90,10 @@ def estimate(problem, device, config):
     """Sectors, the instructions of chunks, and rows that a last group lacks."""
     form, work = problem.form, config.work
     threads = _threads(form, work)
-    moved = moved_seconds(sector_bytes(problem, work.units), device)
-    issue = issue_seconds(problem, threads, work, config.dims, device)
-    busy = max(moved * waiting(problem, work), issue) * tail(ceil_div(threads, THREADS), 8, device) * (1.005 + 0.01 * work.lanes)
-    return LAUNCH + busy + slope_seconds(problem, device)
+    moved = memory_seconds(sector_bytes(problem, work.units), device) * waiting(problem, work)
+    busy = overlap(memory=moved, issue=kernel_issue_seconds(problem, threads, work, config.dims, device))
+    return LAUNCH + busy.slowed(tail=tail(ceil_div(threads, THREADS), COST.blocks, device),
+                                slower=COST.slower + COST.slower_chunk * work.lanes) + slope_cost(problem, device)
 
 
 @functools.cache

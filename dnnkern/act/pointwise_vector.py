@@ -12,15 +12,18 @@ from ..device import cuda, i32, i64, jit
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, Cost, memory_seconds, overlap, tail
 from ..engine.vectors import word_of
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, moved_seconds, tail
-from ._estimate import issue_seconds, sector_bytes, waiting
+from ._estimate import kernel_issue_seconds, sector_bytes, waiting
 from ._lanes import Work, make_lanes, make_lead, make_work, pointer_arguments, rows_refusal, scalar_arguments
 from ._offsets import five
-from ._slopes import slope_launches, slope_seconds, slope_workspace
+from ._slopes import slope_launches, slope_cost, slope_workspace
 from .pointwise_naive import OPS
+
+COST = constants("act/vector")
 
 THREADS = 256
 
@@ -62,11 +65,11 @@ def configs(problem, device):
 def estimate(problem, device, config):
     """Bytes, and the instructions of chunks."""
     blocks = ceil_div(problem.form.size, config.tile)
-    moved = moved_seconds(sector_bytes(problem, config.work.units), device)
-    issue = issue_seconds(problem, blocks * THREADS, config.work, 0, device)
-    late = 2e-7 * config.work.lanes  # a block's chunks come one after another
-    busy = max(moved * waiting(problem, config.work), issue) * tail(blocks, 8, device) * (1 + 0.005 * config.work.lanes)
-    return LAUNCH + late + busy + slope_seconds(problem, device)
+    moved = memory_seconds(sector_bytes(problem, config.work.units), device) * waiting(problem, config.work)
+    late = Cost(waves=COST.chunk * config.work.lanes)  # a block's chunks come one after another
+    busy = overlap(memory=moved, issue=kernel_issue_seconds(problem, blocks * THREADS, config.work, 0, device))
+    busy = busy.slowed(tail=tail(blocks, COST.blocks, device), slower=1 + COST.slower_chunk * config.work.lanes)
+    return LAUNCH + late + busy + slope_cost(problem, device)
 
 
 @functools.cache

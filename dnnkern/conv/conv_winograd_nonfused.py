@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from ..device.index import ceil_div
 from ..dispatch import Algorithm, Note
-from ..engine.embed import Place, choices, embedded, scratch_bytes, seconds
+from ..engine.embed import Place, choices, cost, embedded, scratch_bytes
 from ..host.tensor import Tensor
 from ..matmul import MatmulProblem
 from .winograd.filter import filter_launch
@@ -244,7 +244,7 @@ def estimate(problem, device, config):
     _, *streams = stages.sizes(config.tiles)
     in_l2 = 2 if sum(streams) < device.l2_bytes else 1
     image, (best, *_) = _orders(problem)
-    product = seconds(config.product, stages.product(config.tiles), device) * (1.0 if config.last == best else 1.1)
+    product = cost(config.product, stages.product(config.tiles), device) * (1.0 if config.last == best else 1.1)
     in_l2 *= 1.0 if config.last == image else 0.7
     return 8e-6 + slices * (16e-6 + product) + stages.bytes_moved() / (0.75 * in_l2 * device.bandwidth)
 

@@ -3,31 +3,40 @@
 A GPU has no integer division: 32-bit it costs about 25 instructions, and Numba's ``//`` on 32-bit integers is a 64-bit one. The host turns
 each divisor into three numbers, and the kernel divides with a multiplication and a shift::
 
-    w = divisor(width)                                       # host; a "uint32x3" kernel parameter
+    Argument(Divisor, divisor(width))                        # host
 
     @cuda.jit(launch_bounds=256)
     def kernel(x, w, n):
         row, column = divide_remainder(i32(cuda.blockIdx.x * 256 + cuda.threadIdx.x), w)
 """
+from typing import NamedTuple
+
 from . import device_function, i32, i64, instruction, u32
 
 LIMIT = 2 ** 31
 
 
+class Divisor(NamedTuple):
+    """What `divide` needs of a divisor: the type of a kernel parameter, made by `divisor`."""
+    d: u32
+    multiplier: u32
+    shift: u32
+
+
 def divisor(d):
-    """(d, multiplier, shift) for `divide`: exact for every dividend from 0 to 2**31 - 1. Host function.
+    """The `Divisor` for `divide`: exact for every dividend from 0 to 2**31 - 1. Host function.
 
     With 2**(l-1) < d <= 2**l the multiplier is 2**(31+l)/d rounded up, by less than one, so 2n * multiplier >> 32 + l exceeds n/d by less
     than n / 2**(31+l) < 1/d, which never carries the quotient to the next integer.
 
     >>> divisor(7)
-    (7, 2454267027, 3)
+    Divisor(d=7, multiplier=2454267027, shift=3)
     """
     d = int(d)
     if not 1 <= d < LIMIT:
         raise ValueError(f"divisor: {d} is outside 1 .. 2**31 - 1")
     shift = (d - 1).bit_length()
-    return d, ((1 << 31 + shift) + d - 1) // d, shift
+    return Divisor(d, ((1 << 31 + shift) + d - 1) // d, shift)
 
 
 def ceil_div(a, b):
@@ -97,6 +106,13 @@ def unflatten4(i, d1, d2, d3):
 def offset64(i, stride):
     """i * stride as int64, the factors widened first: an int32 product of two int32 wraps beyond 2**31 elements."""
     return i64(i64(i) * i64(stride))
+
+
+@device_function
+def divmod_unsigned(i, n):
+    """(i // n, i % n) as int32 for 0 <= i < 2**31 and a constant n: without the sign a multiplication and a shift."""
+    q = i32(u32(i) // u32(n))
+    return q, i - q * n
 
 
 @device_function

@@ -9,11 +9,14 @@ from ..device import cuda, i64, jit, u8, u32
 from ..device.convert import element
 from ..device.philox import make_word
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..engine.dropout_bits import GROUP, bit_of, draw, is_kept, make_kept
 from ..engine.offsets import make_offsets64, offset_arguments64
 from ..host import seeds
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
+
+COST = constants("dropout/naive")
 
 THREADS = 256
 
@@ -41,8 +44,8 @@ def estimate(problem, device, config):
     """A 32-byte sector an access where the elements of neighbouring threads are that far apart, and the divisions."""
     last = problem.dims[-1]
     spread = sum(min(32, max(abs(s), 1) * GROUP * problem.source.itemsize) for s in (last.x, last.y))
-    issue = divisions_seconds(problem.size, 50 + 70 * len(problem.dims), device)
-    return LAUNCH + max(issue, moved_seconds(problem.size * spread + problem.mask.nbytes, device))
+    issue = issue_seconds(problem.size, COST.thread + COST.dimension * len(problem.dims), device)
+    return LAUNCH + overlap(issue=issue, memory=memory_seconds(problem.size * spread + problem.mask.nbytes, device))
 
 
 @functools.cache

@@ -15,12 +15,15 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.philox import make_word
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ..engine.dropout_bits import GROUP, bit_of, draw, is_kept, make_kept
 from ..engine.offsets import LIMIT, make_offsets, offset_arguments
 from ..host import seeds
 from ..host.canonical import Dim
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
+
+COST = constants("dropout/vector")
 
 THREADS = 256
 
@@ -79,13 +82,14 @@ def _config(problem):
 
 
 def estimate(problem, device, config):
-    """Bytes, or the instructions: 70 a call of Philox, at its rate, some for each element and access."""
+    """Bytes, or the instructions: of calls of Philox, at its rate, of elements and of accesses."""
     config = _config(problem)
     accesses = sum(config.run * problem.source.itemsize / (4 * words or problem.source.itemsize)
                    for words in (config.x_words, config.y_words))
-    random = 70 * config.groups if problem.op == "dropout_fwd" else 0
-    issue = divisions_seconds(_count(problem), 20 + 12 * config.dims + random + 5 * config.run + 4 * accesses, device)
-    return LAUNCH + max(moved_seconds(problem.bytes, device), issue) * tail(ceil_div(_count(problem), THREADS), 6, device)
+    random = COST.philox * config.groups if problem.op == "dropout_fwd" else 0
+    a_thread = COST.thread + COST.dimension * config.dims + random + COST.element * config.run + COST.access * accesses
+    work = overlap(memory=memory_seconds(problem.bytes, device), issue=issue_seconds(_count(problem), a_thread, device))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(_count(problem), THREADS), COST.blocks, device))
 
 
 def _parts(config):

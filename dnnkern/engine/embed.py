@@ -44,9 +44,9 @@ def scratch_bytes(product, problem, device) -> int:
     return -(-product.workspace(problem, device, product.config) // 256) * 256
 
 
-def seconds(product, problem, device) -> float:
-    """Predicted time of a chosen algorithm."""
-    return product.seconds(problem, device)
+def cost(product, problem, device):
+    """What a chosen algorithm is predicted to take."""
+    return product.cost(problem, device)
 
 
 def embedded(product, problem, device, places, scalars=()) -> tuple:

@@ -6,7 +6,8 @@ memory (`collapsed`).
 import functools
 
 from ..matmul import MatmulProblem
-from .embed import Place, choices, embedded, scratch_bytes, seconds
+from .cost import Cost
+from .embed import Place, choices, cost, embedded, scratch_bytes
 
 LINE = 256  # parts of the workspace begin at multiples of it
 
@@ -45,7 +46,7 @@ class Plan:
 
     def __init__(self, device, math=None, rank=0):
         self.device, self.math, self.rank = device, math, rank
-        self.workspace, self.seconds, self._steps, self._scratch = 0, 0.0, [], 0
+        self.workspace, self.cost, self._steps, self._scratch = 0, Cost(), [], 0
 
     def part(self, nbytes) -> Place:
         """A part of the workspace."""
@@ -62,9 +63,9 @@ class Plan:
         """All of them, in order."""
         return tuple(launch for step in self._steps for launch in step())
 
-    def add(self, seconds_, step):
+    def add(self, more, step):
         """A step: its predicted time, and a function that gives its launches, called once all parts are dealt out."""
-        self.seconds += seconds_
+        self.cost += more
         self._steps.append(step)
 
     def product(self, places, scalars=(), **operands):
@@ -77,7 +78,7 @@ class Plan:
         @functools.cache
         def step():
             return embedded(chosen, problem, device, {"workspace": Place("workspace", self.workspace), **places}, scalars)
-        again = seconds(chosen, problem, device), step
+        again = cost(chosen, problem, device), step
         self.add(*again)
         return again
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..engine.cost import Cost
 from .paths import cache_dir, read_json, write_atomically
 
 _COPIED = 64 << 20  # bytes, past most caches
@@ -89,6 +90,7 @@ _PACES = {
     "channels": (1.8e9, 2.4e9, 1.2), "columns": (1.2e9, 1.2e9, 2.5), "chunks": (1.8e9, 4.6e9, 1.8), "vector": (1.8e9, 1.3e9, 1.4),
 }
 _OTHERS = 0.2e9, 0.5e9, 2.0
+CALL, LONG = 1e-5, 1e-3  # seconds of a call; of what several cores share
 CALLS = 300  # over which the time to compile is spread where an algorithm is chosen
 
 
@@ -96,13 +98,9 @@ def _pace(algorithm):
     return _PACES.get(f"{algorithm.op}/{algorithm.name}") or _PACES.get(algorithm.name) or _OTHERS
 
 
-def seconds(algorithm, problem, device) -> float:
-    """What a call takes by an algorithm."""
-    operations, nbytes, _ = _pace(algorithm)
-    alone = getattr(problem, "flops", 0) / operations + problem.bytes / nbytes
-    return 1e-5 + alone / (device.sms if alone > 1e-3 else 1)
-
-
-def cost(algorithm, problem, device) -> float:
-    """`seconds`, and a share of the time to compile: what a choice is made by, the same whether the code is kept on disk or not."""
-    return seconds(algorithm, problem, device) + _pace(algorithm)[2] / CALLS
+def cost(algorithm, problem, device, choosing=False) -> Cost:
+    """What a call takes by an algorithm; `choosing`: and a share of the time to compile, whether the code is kept on disk or not."""
+    operations, nbytes, compiling = _pace(algorithm)
+    math, memory = getattr(problem, "flops", 0) / operations, problem.bytes / nbytes
+    cores = device.sms if math + memory > LONG else 1
+    return Cost(calls=CALL, math=math / cores, memory=memory / cores, **({"compile": compiling / CALLS} if choosing else {}))

@@ -15,9 +15,9 @@ from ..device.groups import make_reader, make_writer
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.cost import LAUNCH, Cost, memory_seconds
 from ..host.launch import Argument, Launch
 from ..host.table import Table
-from ..transform._estimate import LAUNCH, moved_seconds
 from ._norm_problem import OPS
 from ._rule import make_arithmetic
 from ._tables import MOST_CHUNKS, POINTERS, address_table, chunk_words
@@ -74,7 +74,7 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """The bytes, of which the L2 keeps some from one launch to the other, and two launches."""
-    return 2 * LAUNCH + moved_seconds(problem.bytes, device)
+    return 2 * LAUNCH + Cost(memory=memory_seconds(problem.bytes, device))
 
 
 # ---- kernels

@@ -10,10 +10,13 @@ from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, SECTOR, Cost, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._norm_problem import OPS
 from ._totals import THREADS, TYPES, bytes_of, final_launch, make_factor, optional
+
+COST = constants("optim/grads_naive")
 
 STRETCH = 256
 
@@ -49,12 +52,12 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """A sector an element, one launch after the other; and one block that adds up."""
-    passes, seconds = 3 if problem.clips else 1, LAUNCH + _partials(problem) / THREADS * 0.3e-6
+    passes, cost = 3 if problem.clips else 1, LAUNCH + Cost(reduction=_partials(problem) / THREADS * COST.turn)
     for k in problem.filled:
         t = problem.grads[k]
-        issue = divisions_seconds(t.size, 40 + 70 * len(problem.dims(k)), device)
-        seconds += LAUNCH + max(issue, moved_seconds(passes * t.size * 32, device))
-    return seconds
+        issue = issue_seconds(t.size, COST.thread + COST.dimension * len(problem.dims(k)), device)
+        cost += LAUNCH + overlap(issue=issue, memory=memory_seconds(passes * t.size * SECTOR, device))
+    return cost
 
 
 @functools.cache

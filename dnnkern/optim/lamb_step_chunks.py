@@ -10,8 +10,8 @@ import functools
 from ..device import cuda, device_function, f32, f64, i32, i64, jit, u32, u64
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
+from ..engine.cost import LAUNCH, Cost, memory_seconds
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, moved_seconds
 from ._columns import COLUMNS, number_arguments
 from ._lamb_norms import ratio_launch, ratios_of, workspace_bytes
 from ._moves import ROW, THREADS, Config, make_moves, tables_of
@@ -47,7 +47,7 @@ def estimate(problem, device, config):
     """Parameters and moments are read twice."""
     names = "m", "v", "master" if problem.master is not None else "params"
     again = sum(t.nbytes for name, tensors in problem.lists for t in tensors if name in names)
-    return 3 * LAUNCH + moved_seconds(problem.bytes + again, device)
+    return 3 * LAUNCH + Cost(memory=memory_seconds(problem.bytes + again, device))
 
 
 # ---- kernels

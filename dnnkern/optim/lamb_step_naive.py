@@ -37,7 +37,7 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """Twice that of other steps."""
-    return 2 * sum(optim_naive.launch_seconds(problem, k, device) for k in problem.filled)
+    return 2 * sum(optim_naive.launch_cost(problem, k, device) for k in problem.filled)
 
 
 @functools.cache

@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, f64, i32, i64, jit, u32, u64
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, Cost, memory_seconds, tail
 from ..host.launch import Launch
-from ..transform._estimate import LAUNCH, moved_seconds, tail
 from . import optim_naive
 from ._columns import COLUMNS, number_arguments
 from ._moves import ROW, THREADS, Config, make_moves, tables_of
 from ._rule import OPS, make_arithmetic
 from ._tables import MOST_CHUNKS
+
+COST = constants("optim/chunks")
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,9 @@ def estimate(problem, device, config):
     apart = set(problem.filled) - set(problem.flat)
     chunks = sum(ceil_div(problem.params[k].size, config.chunk) for k in problem.flat)
     narrow = all(t.itemsize == 2 for k in problem.flat for t in problem.arrays(k))
-    misfit = 1.0 if narrow == (config.elements == 8) else 1.03
-    seconds = moved_seconds(problem.bytes, device) * misfit * tail(chunks, 6, device)
-    return LAUNCH + seconds + sum(optim_naive.launch_seconds(problem, k, device) for k in apart)
+    misfit = 1.0 if narrow == (config.elements == 8) else COST.misfit
+    work = Cost(memory=memory_seconds(problem.bytes, device)).slowed(slower=misfit, tail=tail(chunks, COST.blocks, device))
+    return LAUNCH + work + sum(optim_naive.launch_cost(problem, k, device) for k in apart)
 
 
 # ---- the kernel

@@ -9,10 +9,13 @@ from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.rows import make_row_places64, row_arguments64
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._columns import Kind, columns_of, kind_of_columns, missing, number_arguments
 from ._rule import OPS, make_arithmetic
+
+COST = constants("optim/naive")
 
 THREADS = 256
 
@@ -36,18 +39,19 @@ def workspace(problem, device, config):
     return 0
 
 
-def launch_seconds(problem, k, device):
+def launch_cost(problem, k, device):
     """A launch, and 32-byte sectors where neighbours are apart."""
     dims, spread = problem.dims(k), 0
     for j, t in enumerate(problem.arrays(k)):
         step = abs(dims[-1].strides[j]) if dims else 1
         spread += t.nbytes // t.itemsize * min(32, max(1, step) * t.itemsize)
-    return LAUNCH + max(divisions_seconds(problem.params[k].size, 80 + 70 * len(dims), device), moved_seconds(2 * spread, device))
+    issue = issue_seconds(problem.params[k].size, COST.thread + COST.dimension * len(dims), device)
+    return LAUNCH + overlap(issue=issue, memory=memory_seconds(2 * spread, device))
 
 
 def estimate(problem, device, config):
     """One launch after the other."""
-    return sum(launch_seconds(problem, k, device) for k in problem.filled)
+    return sum(launch_cost(problem, k, device) for k in problem.filled)
 
 
 def make_column(dtype):

@@ -18,11 +18,14 @@ from ..device.groups import make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from ._chunks import Access, access_of, arguments, blocks, chunk_of, is_wide, make_coordinates, numbers_refusal, offset
 from ._chunks import refusal as chunk_refusal
 from ._windows import make_counted, make_reciprocal, make_seen_by, make_window
+
+COST = constants("pool/bwd_channels")
 
 THREADS = 256
 MOST_WORDS, MOST_PLACES = 24, 8  # of gradients and indices under way at once, and of places
@@ -106,19 +109,17 @@ def estimate(problem, device, config):
 
 
 def seconds(problem, config, lines, device):
-    """What a thread for a patch takes: a place costs 12 instructions and for each channel 1, and 2 for each pixel of the patch (of an
-    average 1, and a thread 100 more), and for either array `lines` bytes of the L1's time a thread. Half of what could be hidden behind the
-    longest part is taken not to be.
-    """
+    """What a thread for a patch takes: instructions of each output, and of each of its channels and pixels of the patch, and for either
+    array `lines` bytes of the L1's time a thread. Overlapped times show in part."""
     units, pixels = _units(problem, config), config.rows * config.columns
     row = ceil_div(places_of(problem, 2, config.columns), config.places) * config.places
     seen = places_of(problem, 0, 1) * places_of(problem, 1, config.rows) * row
-    base, pixel = (120, 2) if problem.is_max else (220, 1)
-    each = base + 8 * pixels + seen * (12 + config.channels * (1 + pixel * pixels))
+    base, pixel = (COST.maximum, COST.maximum_pixel) if problem.is_max else (COST.average, COST.average_pixel)
+    each = base + COST.pixel * pixels + seen * (COST.output + config.channels * (1 + pixel * pixels))
     accesses = 1 + (ceil_div(config.channels, 4) if problem.is_max else 0)
-    cached = units * seen * accesses * lines / (100 * device.sms * device.clock_hz)
-    parts = divisions_seconds(units, each, device), cached, moved_seconds(problem.bytes, device)
-    return LAUNCH + (max(parts) + sum(parts)) / 2 * tail(ceil_div(units, THREADS), 3, device)
+    work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device),
+                   l1=units * seen * accesses * lines / (COST.l1 * device.sms * device.clock_hz))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(units, THREADS), COST.blocks, device))
 
 
 @functools.cache

@@ -16,11 +16,14 @@ from ..device.groups import access_words, make_reader, make_writer, scalar_of
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap, tail
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from ._chunks import arguments, blocks, is_wide, make_coordinates, numbers_refusal, offset, rows_refusal
 from ._windows import make_counted, make_reciprocal, make_seen_by, make_window
 from .pool_bwd_channels import dilated_refusal, places_of
+
+COST = constants("pool/bwd_rows")
 
 THREADS = 256
 MOST_LOADED = 24  # places a row of them, gradients and indices each a register or a half
@@ -115,18 +118,18 @@ def _extents(problem, config):
 
 
 def estimate(problem, device, config):
-    """A group costs 10 instructions and a place of it 1, a pixel's look at a place 3, or 2 of an average. Half of what could be hidden is
-    taken not to be."""
+    """Instructions of groups of outputs, and of each pair of a pixel and an output. Overlapped times show in part."""
     units = problem.n * problem.c * math.prod(_extents(problem, config))
     rows = places_of(problem, 0, 1) * places_of(problem, 1, config.rows)
     pairs = ceil_div(config.pixels * config.taps, config.step)
     both = 2 if config.maximum else 1
-    each = 150 + rows * (config.groups * both * (10 + config.places) + config.rows * pairs * (3 if config.maximum else 2))
-    each += 3 * config.rows * config.pixels * (1 if config.whole else 3)
+    each = COST.thread + rows * (config.groups * both * (COST.group + config.places)
+                                 + config.rows * pairs * (COST.maximum if config.maximum else COST.average))
+    each += COST.pixel * config.rows * config.pixels * (1 if config.whole else COST.ragged)
     loaded = rows * config.groups * max(8, config.places * (problem.x.itemsize + (4 if config.maximum else 0)))
-    cached = units * loaded / (100 * device.sms * device.clock_hz)
-    parts = divisions_seconds(units, each, device), cached, moved_seconds(problem.bytes, device)
-    return LAUNCH + (max(parts) + sum(parts)) / 2 * tail(ceil_div(units, THREADS), 3, device)
+    work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device),
+                   l1=units * loaded / (COST.l1 * device.sms * device.clock_hz))
+    return LAUNCH + work.slowed(tail=tail(ceil_div(units, THREADS), COST.blocks, device))
 
 
 @functools.cache

@@ -19,14 +19,17 @@ from ..device.groups import make_reader, make_word_writer, make_writer, scalar_o
 from ..device.index import ceil_div
 from ..device.vec import advance, as_u32
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, at_least, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from ._chunks import Access, access_of, arguments, blocks, chunk_of, is_wide, make_coordinates, numbers_refusal, offset
 from ._chunks import refusal as chunk_refusal
 from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window
 
+COST = constants("pool/fwd_channels")
+
 THREADS = 256
-TAP = 40e-9  # seconds a tap, where a window has a million (bench/results/h200-bandwidth.md)
+
 MOST_LOADS = 9  # of 16 bytes under way at once: four registers each
 
 
@@ -66,17 +69,17 @@ def estimate(problem, device, config):
 
 
 def seconds(problem, channels, lines, device):
-    """What a thread for so many channels of a place takes: a tap costs 6 instructions and for each channel 2, with an index 4, and `lines`
-    bytes of the L1's time a thread; few threads leave memory idle. Half of what could be hidden behind the longest part is taken not to be.
-    A thread that has a whole image for a window waits for each of its taps.
+    """What a thread takes for so many channels of an output: instructions of each tap and its channels, and `lines` bytes of the L1's time
+    a thread; few threads leave memory idle. Overlapped times show in part. A thread that has a whole image for a window waits for each of
+    its taps.
     """
     units = problem.y.size // channels
-    each = 80 + problem.tap_count * (6 + channels * (4 if problem.index else 2))
-    cached = units * problem.tap_count * lines / (100 * device.sms * device.clock_hz)
-    parts = divisions_seconds(units, each, device), cached, moved_seconds(problem.bytes, device)
-    crowd = min(1.0, units / (device.sms * 512))
-    work = (max(parts) + sum(parts)) / 2 / max(crowd, 1e-3) * tail(ceil_div(units, THREADS), 4, device)
-    return LAUNCH + max(work, problem.tap_count * TAP)
+    each = COST.thread + problem.tap_count * (COST.tap + channels * (COST.channel_index if problem.index else COST.channel))
+    work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device),
+                   l1=units * problem.tap_count * lines / (COST.l1 * device.sms * device.clock_hz))
+    work = work.slowed(idle=1 / max(occupied(units, COST.enough, device), COST.least_share),
+                       tail=tail(ceil_div(units, THREADS), COST.blocks, device))
+    return LAUNCH + at_least(work, waits=problem.tap_count * COST.tap_alone)
 
 
 def taps_at_once(taps):

@@ -19,10 +19,13 @@ from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..device.warp import add, make_reduce
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..engine.offsets import LIMIT
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from ._windows import MINUS_INFINITY, make_reciprocal
+
+COST = constants("pool/fwd_global")
 
 THREADS = 256
 LOADS = 4       # under way a thread
@@ -78,15 +81,15 @@ def _config(problem):
 
 
 def estimate(problem, device, config):
-    """An element costs 2 instructions, with an index 5, a load 8, a plane some 300 a thread; an access below 16 bytes takes as long."""
+    """Instructions of elements, more with an index, of loads, and of a plane's threads; an access below 16 bytes takes as long."""
     config, planes, pixels = _config(problem), problem.n * problem.c, math.prod(problem.image)
     turns = ceil_div(pixels, config.elements * config.threads * LOADS) * LOADS
     accesses = max(1, config.elements * problem.x.itemsize // max(4 * config.words, problem.x.itemsize))
-    each = 300 + turns * (8 * accesses + config.elements * (5 if config.index else 2))
+    each = COST.thread + turns * (COST.access * accesses + config.elements * (COST.element_index if config.index else COST.element))
     units = planes * config.threads
-    parts = divisions_seconds(units, each, device), moved_seconds(problem.bytes, device)
-    crowd = min(1.0, units / (device.sms * 1024))
-    return LAUNCH + (max(parts) + sum(parts)) / 2 / max(crowd, 1e-3) * tail(ceil_div(units, THREADS), 4, device)
+    work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device))
+    return LAUNCH + work.slowed(idle=1 / max(occupied(units, COST.enough, device), COST.least_share),
+                                tail=tail(ceil_div(units, THREADS), COST.blocks, device))
 
 
 @functools.cache

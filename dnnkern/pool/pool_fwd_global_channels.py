@@ -17,13 +17,16 @@ from ..device.groups import make_reader, make_word_writer, make_writer, scalar_o
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, as_u32
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..engine.offsets import LIMIT
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from ._chunks import Access, access_of, chunk_of
 from ._chunks import refusal as chunk_refusal
 from ._windows import MINUS_INFINITY, make_reciprocal
 from .pool_fwd_global import whole_refusal
+
+COST = constants("pool/fwd_global_channels")
 
 THREADS = 512
 LOADS = 4        # under way a thread
@@ -90,14 +93,13 @@ def _blocks(problem, config):
 
 
 def estimate(problem, device, config):
-    """A load costs 10 instructions, an element 2, with an index 5, the halving 600 a thread; idle multiprocessors read nothing."""
+    """Instructions of loads, of elements, more with an index, and of a thread in the halving; idle multiprocessors read nothing."""
     blocks, pixels = _blocks(problem, config), math.prod(problem.image)
     turns = ceil_div(pixels * config.lanes, THREADS * LOADS) * LOADS
-    each = 600 + turns * (10 + config.channels * (5 if config.index else 2))
+    each = COST.thread + turns * (COST.load + config.channels * (COST.element_index if config.index else COST.element))
     used = problem.c / (ceil_div(problem.c // config.channels, config.lanes) * config.lanes * config.channels)
-    parts = divisions_seconds(blocks * THREADS, each, device), moved_seconds(problem.bytes, device)
-    crowd = min(1.0, blocks * used / (2 * device.sms))
-    return LAUNCH + (max(parts) + sum(parts)) / 2 / crowd * tail(blocks, 3, device)
+    work = overlap(exposed=COST.exposed, issue=issue_seconds(blocks * THREADS, each, device), memory=memory_seconds(problem.bytes, device))
+    return LAUNCH + work.slowed(idle=1 / occupied(blocks * used, COST.enough, device), tail=tail(blocks, COST.blocks, device))
 
 
 @device_function

@@ -19,10 +19,13 @@ from ..device.groups import access_words, make_reader, make_word_writer, make_wr
 from ..device.index import ceil_div
 from ..device.vec import advance, as_u32
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds, tail
 from ._chunks import Access, access_of, arguments, blocks, is_wide, make_coordinates, numbers_refusal, offset, rows_refusal
 from ._windows import MINUS_INFINITY, make_counted, make_inside, make_reciprocal, make_window
+
+COST = constants("pool/fwd_rows")
 
 THREADS = 256
 MOST_WORDS = 36  # of a thread's loads under way at once
@@ -109,14 +112,15 @@ def _units(problem, config):
 
 
 def estimate(problem, device, config):
-    """A load costs 8 instructions and an element of it 1, a tap of a place 1, with an index 4. Half of what could be hidden is not."""
+    """Instructions of loads and their elements, and of an output's taps, more with an index. Overlapped times show in part."""
     units, rows = _units(problem, config), problem.taps[0] * problem.taps[1]
-    each = 150 + rows * (config.groups * (8 + config.elements) + config.taps * config.places * (4 if config.index else 1))
-    each += 10 * config.places * (1 if config.whole else 3)
-    cached = units * rows * config.groups * 4 * config.access.x / (100 * device.sms * device.clock_hz)
-    parts = divisions_seconds(units, each, device), cached, moved_seconds(problem.bytes, device)
-    crowd = min(1.0, units / (device.sms * 512))
-    return LAUNCH + (max(parts) + sum(parts)) / 2 / max(crowd, 1e-3) * tail(ceil_div(units, THREADS), 4, device)
+    each = COST.thread + rows * (config.groups * (COST.load + config.elements)
+                                 + config.taps * config.places * (COST.tap_index if config.index else COST.tap))
+    each += COST.output * config.places * (1 if config.whole else COST.ragged)
+    work = overlap(exposed=COST.exposed, issue=issue_seconds(units, each, device), memory=memory_seconds(problem.bytes, device),
+                   l1=units * rows * config.groups * 4 * config.access.x / (COST.l1 * device.sms * device.clock_hz))
+    return LAUNCH + work.slowed(idle=1 / max(occupied(units, COST.enough, device), COST.least_share),
+                                tail=tail(ceil_div(units, THREADS), COST.blocks, device))
 
 
 @functools.cache

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._chunks import offset
 from ._problem import OPS
 from ._windows import MINUS_INFINITY, make_counted, make_reciprocal, make_seen_by, make_window
 
+COST = constants("pool/naive")
+
 THREADS = 256
-LATENCY = 5e-7
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,11 @@ def workspace(problem, device, config):
 
 
 def estimate(problem, device, config):
-    """Divisions, and some 30 instructions of 64 bits a tap; at least one tap after the other, a load's latency each."""
-    each = 400 + 60 * problem.tap_count * (1 if problem.is_forward else problem.y.size / max(problem.x.size, 1))
+    """Divisions, and instructions of 64 bits a tap; at least one tap after the other, a load's latency each."""
+    each = COST.thread + COST.tap * problem.tap_count * (1 if problem.is_forward else problem.y.size / max(problem.x.size, 1))
     seen = problem.tap_count if problem.is_forward else 1
-    return LAUNCH + max(divisions_seconds(problem.outputs[0].size, each, device), moved_seconds(problem.bytes, device), seen * LATENCY)
+    return LAUNCH + overlap(issue=issue_seconds(problem.outputs[0].size, each, device), memory=memory_seconds(problem.bytes, device),
+                            waits=seen * COST.latency)
 
 
 @functools.cache

@@ -1,13 +1,14 @@
 """Which ways of reading are worth trying for a problem, and what they should take: the estimates of this family."""
 from ..device.index import ceil_div
-from ..transform._estimate import LAUNCH, moved_seconds, sector_waste
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, Cost, at_least, memory_seconds, sector_waste
 from ._columns import Columns, columns_refusal, words_of
 from ._rows import FLIGHT, FLIGHT_OF_ELEMENTS, WIDTHS, Rows, loads_of, per_load, rows_refusal
 from ._stages import THREADS, finish_across, finish_threads, workspace_bytes
 
-LATENCY = 8e-7          # of a flight of loads, and what is done with it
-IN_FLIGHT = 32 << 10    # bytes under way in a multiprocessor that memory's rate takes
-TAIL = 0.03             # of a grid's time, while its last blocks run alone, if all blocks run at once
+COST = constants("reduce/ways")
+
+
 PIECES = (16, 64)       # loads of a thread, where a long walk is split
 RESIDENT = 6            # blocks of a multiprocessor
 MOST_SPLITS = 1 << 15
@@ -57,7 +58,7 @@ def seconds(problem, device, way):
     """Bytes, at a rate that narrow loads, idle threads and few blocks lower; the longest walk of a thread; launches."""
     form, vector = problem.form, per_load(problem, way.words)
     flight = FLIGHT if way.words else FLIGHT_OF_ELEMENTS
-    rate = {4: 1.0, 2: 0.9, 1: 0.7, 0: 0.7 if problem.x.itemsize > 2 else 0.4}[way.words]
+    rate = {4: 1.0, 2: COST.words_2, 1: COST.words_1, 0: COST.wide if problem.x.itemsize > 2 else COST.narrow}[way.words]
     if isinstance(way, Columns):
         columns = form.kept[-1].size
         groups, height = ceil_div(columns, vector), THREADS // way.across
@@ -65,29 +66,31 @@ def seconds(problem, device, way):
         walk = ceil_div(ceil_div(form.length, way.splits), height)
         threads, waste = THREADS, sector_waste(columns * problem.x.itemsize, min(16, columns * problem.x.itemsize))
         used = groups / (ceil_div(groups, way.across) * way.across) * min(1.0, form.length / (way.splits * height))
-        end = 5e-8 * min(8, height)
+        end = COST.halving * min(8, height)
     else:
         blocks = ceil_div(form.outputs, way.threads // way.width) * way.splits
         walk = ceil_div(max(1, form.length // vector), way.width * way.splits)
         threads, step = way.threads, abs(form.reduced[-1].x)
-        waste = min(8.0 if problem.x.itemsize == 4 else 4.0 if problem.x.itemsize == 8 else 16.0, max(1, step)) if step != 1 else 1.0
+        most = {4: COST.strided_4, 8: COST.strided_8}.get(problem.x.itemsize, COST.strided)
+        waste = min(most, max(1, step)) if step != 1 else 1.0
         units = max(1, form.length // vector)
         used = min(1.0, units / (way.width * way.splits))
         if units > way.width and step == 1:                 # neighbouring threads of different rows
-            waste = max(1.0, 1.6 - 0.2 * way.width.bit_length())
-        end = 4e-7 if way.width > 32 else 1e-7
+            waste = max(1.0, COST.short_rows - COST.short_rows_bit * way.width.bit_length())
+        end = COST.end_block if way.width > 32 else COST.end_warp
         if way.ragged:
-            end += LATENCY
+            end += COST.latency
     per_sm = min(2048 // threads, ceil_div(blocks, device.sms))
     under_way = per_sm * threads * used * min(flight, walk) * max(4 * way.words, problem.x.itemsize)
-    busy = min(1.0, under_way / IN_FLIGHT) * min(1.0, blocks / device.sms)
+    busy = min(1.0, under_way / COST.in_flight) * min(1.0, blocks / device.sms)
     waves = ceil_div(blocks, device.sms * (2048 // threads))
-    serial = waves * end + ceil_div(walk, flight) * LATENCY
-    tail = 1 + TAIL * min(1.0, device.sms * (2048 // threads) / blocks)
+    tail = 1 + COST.tail * min(1.0, device.sms * (2048 // threads) / blocks)
     if waves == 1:                                          # some multiprocessors have a block more than others
         tail *= (ceil_div(blocks, device.sms) * device.sms / blocks) ** 0.5 if blocks > device.sms else 1.0
-    time = LAUNCH + max(moved_seconds(problem.bytes * waste, device) / (rate * max(busy, 1e-3)) * tail + waves * end, serial)
+    moved = Cost(memory=memory_seconds(problem.bytes * waste, device) / (rate * max(busy, COST.least_share))).slowed(tail=tail)
+    cost = LAUNCH + Cost(waves=waves * end) + at_least(moved, waits=ceil_div(walk, flight) * COST.latency)
     if way.splits > 1:
         loads = ceil_div(way.splits * finish_across(form.outputs), finish_threads(form.outputs, way.splits))
-        time += LAUNCH + moved_seconds(4 * workspace_bytes(problem, way.splits), device) + LATENCY * (1 + ceil_div(loads, FLIGHT))
-    return time
+        cost += LAUNCH + Cost(reduction=memory_seconds(4 * workspace_bytes(problem, way.splits), device)
+                              + COST.latency * (1 + ceil_div(loads, FLIGHT)))
+    return cost

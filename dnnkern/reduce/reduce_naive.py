@@ -10,12 +10,15 @@ from ..device import cuda, i64, jit
 from ..device.convert import element
 from ..device.index import ceil_div
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, overlap
 from ..engine.offsets import make_offsets64, offset_arguments64
 from ..host.canonical import Dim
 from ..host.launch import Argument, Launch
-from ..transform._estimate import LAUNCH, divisions_seconds, moved_seconds
 from ._fold import make_fold
 from ._stages import factor_argument, target_arguments, x_argument
+
+COST = constants("reduce/naive")
 
 THREADS = 128
 STRETCH = 256
@@ -45,11 +48,12 @@ def workspace(problem, device, config):
 def estimate(problem, device, config):
     """A load at a time in each thread, and the divisions."""
     form = problem.form
-    instructions = 30 + 70 * len(form.reduced)
+    instructions = COST.thread + COST.dimension * len(form.reduced)
     waves = ceil_div(max(1, form.outputs), 2048 * device.sms)
     spread = min(32, max(abs(form.kept[-1].x), 1) * problem.x.itemsize) // problem.x.itemsize
-    return LAUNCH + max(waves * form.length * (400 + 2 * instructions) / device.clock_hz, moved_seconds(problem.bytes * spread, device),
-                        divisions_seconds(form.outputs * form.length, instructions, device))
+    return LAUNCH + overlap(waits=waves * form.length * (COST.load + COST.alone * instructions) / device.clock_hz,
+                            memory=memory_seconds(problem.bytes * spread, device),
+                            issue=issue_seconds(form.outputs * form.length, instructions, device))
 
 
 @functools.cache

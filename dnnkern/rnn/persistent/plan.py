@@ -273,7 +273,7 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """The products over all steps, and the chain of steps."""
-    return _plan(problem, device, config).seconds
+    return _plan(problem, device, config).cost
 
 
 def build(problem, device, config):

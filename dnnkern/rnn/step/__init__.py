@@ -38,7 +38,7 @@ def workspace(problem, device, config):
 
 def estimate(problem, device, config):
     """The sum of all launches' estimates."""
-    return _plan(problem, device, config).seconds
+    return _plan(problem, device, config).cost
 
 
 def build(problem, device, config):

@@ -1,0 +1,248 @@
+"""What an estimate is made of: a `Cost` is seconds that know the named terms they are the sum of, and these are the terms models share.
+
+An algorithm's `estimate` returns a `Cost`; a plain float will do too, and counts as one term, "other". The numbers that models need come
+from the table in `constants`, each with its source.
+
+>>> cost = Cost(launch=2.0) + overlap(memory=8.0, issue=5.0).slowed(tail=1.25)
+>>> float(cost), cost.terms
+(12.0, {'launch': 2.0, 'memory': 8.0, 'tail': 2.0})
+>>> cost.hidden                                                # what a longer term overlaps
+{'issue': 5.0}
+"""
+from .constants import constants
+
+TERMS = {
+    "launch": "kernel launches, with what a kernel does before its first and after its last instruction that counts",
+    "memory": "bytes read from and written to global memory",
+    "l2": "bytes that the L2 delivers",
+    "l1": "accesses that the L1 serves",
+    "shared": "accesses to shared memory",
+    "atomics": "additions in global memory",
+    "math": "multiply-adds, on tensor cores or CUDA cores",
+    "issue": "instructions issued beside the multiply-adds, index divisions among them",
+    "waits": "latencies that nothing overlaps: dependent loads, barriers, steps of a chain",
+    "waves": "beginnings and ends of blocks, once for each wave of them",
+    "tail": "last blocks of a grid, which run alone",
+    "contention": "what overlapping terms take from each other",
+    "idle": "multiprocessors without work, or with too little of it",
+    "slower": "factors for what a model does not count: short accesses, unaligned rows, few bytes in flight",
+    "pack": "copies of operands into the layout that the kernel needs",
+    "transform": "transforms of images, filters and results (Winograd, FFT)",
+    "reduction": "a second pass that adds up or merges the partial results of splits",
+    "calls": "of the processor: what each call takes",
+    "compile": "of the processor: a share of the time to compile",
+    "other": "not split into terms",
+}
+"""Names of terms, in the order in which they are printed."""
+DEVICE = constants("device")
+RING = constants("ring")
+SECTOR = 32  # bytes
+LANES = 128  # instructions a clock and multiprocessor: four schedulers, 32 threads each
+
+_float = float.__new__
+
+
+class Cost(float):
+    """Predicted seconds, a float, and the named terms that add up to it. Immutable.
+
+    Sums of costs add terms of the same name; a factor scales them all. Terms are worked out when they are asked for: choosing an algorithm
+    compares hundreds of costs, and reads the terms of none.
+
+    Attributes
+    ----------
+    terms : dict of str to float
+        Seconds by name (`TERMS`); their sum is the cost.
+    hidden : dict of str to float
+        Seconds of what longer terms overlap, which the sum does not contain.
+    """
+    __slots__ = "_rule", "_parts"
+
+    def __new__(cls, **terms):
+        self = _float(cls, sum(terms.values()))
+        self._rule, self._parts = _named, terms
+        return self
+
+    @classmethod
+    def of(cls, seconds):
+        """A cost as it is; a plain number as the term "other"."""
+        return seconds if isinstance(seconds, cls) else cls(other=seconds)
+
+    @property
+    def terms(self):
+        return self._rule(self, self._parts)[0]
+
+    @property
+    def hidden(self):
+        return self._rule(self, self._parts)[1]
+
+    def slowed(self, **factors):
+        """Times these factors; what each of them adds is a term of its name."""
+        seconds = float(self)
+        for factor in factors.values():
+            seconds *= factor
+        return _made(seconds, _slowed, (self, factors))
+
+    def named(self, name):
+        """The same seconds as one term."""
+        return Cost(**{name: float(self)})
+
+    def __add__(self, other):
+        return _made(float.__add__(self, other), _added, (self, other))
+
+    __radd__ = __add__
+
+    def __mul__(self, factor):
+        return _made(float.__mul__(self, factor), _scaled, (self, factor))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, divisor):
+        return _made(float.__truediv__(self, divisor), _scaled, (self, 1 / divisor))
+
+    def __getnewargs_ex__(self):
+        return (), self.terms
+
+    def __repr__(self):
+        return f"Cost({', '.join(f'{name}={seconds:.3g}' for name, seconds in self.terms.items())})"
+
+
+def _made(seconds, rule, parts):
+    self = _float(Cost, seconds)
+    self._rule, self._parts = rule, parts
+    return self
+
+
+# ---- rules: (terms, hidden) of a cost from what it was made of
+
+def _named(cost, terms):
+    return dict(terms), {}
+
+
+def _merged(one, another):
+    result = dict(one)
+    for name, seconds in another.items():
+        result[name] = result.get(name, 0.0) + seconds
+    return result
+
+
+def _split(value):
+    """(terms, hidden) of a cost or a number."""
+    if isinstance(value, Cost):
+        return value._rule(value, value._parts)
+    return ({"other": float(value)} if value else {}), {}
+
+
+def _added(cost, parts):
+    (terms, hidden), (more, hidden_more) = map(_split, parts)
+    return _merged(terms, more), _merged(hidden, hidden_more)
+
+
+def _scaled(cost, parts):
+    whole, factor = parts
+    return tuple({name: seconds * factor for name, seconds in side.items()} for side in _split(whole))
+
+
+def _slowed(cost, parts):
+    whole, factors = parts
+    (terms, hidden), seconds = _split(whole), float(whole)
+    for name, factor in factors.items():
+        terms = _merged(terms, {name: seconds * (factor - 1)} if factor != 1 else {})
+        seconds *= factor
+    return terms, hidden
+
+
+def _overlapped(cost, parts):
+    exposed, times = parts
+    longest = max(times, key=times.get)
+    terms, hidden = {longest: times[longest]}, {n: (1 - exposed) * t for n, t in times.items() if n != longest and t}
+    if exposed:
+        terms["contention"] = float(cost) - times[longest]
+    return terms, hidden
+
+
+def _contended(cost, times):
+    longest = max(times, key=times.get)
+    return ({longest: times[longest], "contention": float(cost) - times[longest]},
+            {n: t for n, t in times.items() if n != longest and t})
+
+
+# ---- terms that run at the same time
+
+def overlap(*, exposed=0.0, **times):
+    """The longest of times that overlap, and a share `exposed` of the others."""
+    longest = max(times.values())
+    return _made(longest + exposed * (sum(times.values()) - longest) if exposed else float(longest), _overlapped, (exposed, times))
+
+
+def contend(power, **times):
+    """Times that overlap the less, the more equal they are: the norm with this power."""
+    return _made(sum(t ** power for t in times.values()) ** (1 / power), _contended, times)
+
+
+def at_least(cost, **times):
+    """A cost, or one of these times where it is longer; what is shorter is hidden."""
+    return _made(max(cost, *times.values()) + 0.0, _longest, (cost, times))
+
+
+def _longest(cost, parts):
+    whole, times = parts
+    name = max(times, key=times.get)
+    terms, hidden = _split(whole)
+    if times[name] > whole:
+        terms, hidden, times = {name: times[name]}, _merged(hidden, terms), {n: t for n, t in times.items() if n != name}
+    return terms, _merged(hidden, times)
+
+
+# ---- terms that models share
+
+LAUNCH = Cost(launch=DEVICE.launch)
+"""One launch of a kernel."""
+RING_START = Cost(waves=RING.start)
+
+
+def memory_seconds(nbytes, device):
+    """Time of `nbytes`, read and written together, at the rate of a copy."""
+    return nbytes / (DEVICE.copy_rate * device.bandwidth)
+
+
+def issue_seconds(elements, instructions, device):
+    """Time to issue that many instructions for each element."""
+    return elements * instructions / (LANES * device.sms * device.clock_hz)
+
+
+def sector_waste(run, unit):
+    """Bytes that memory moves over bytes wanted, for runs of `run` contiguous bytes that begin at multiples of `unit`."""
+    sectors = -(-run // SECTOR) if unit >= min(run, 16) else (run + SECTOR - unit) / SECTOR
+    return max(1.0, sectors * SECTOR / run)
+
+
+def tail(blocks, per_multiprocessor, device):
+    """How much longer a grid takes than its bytes because its last blocks run alone."""
+    return 1 + DEVICE.tail * min(1.0, per_multiprocessor * device.sms / blocks)
+
+
+def narrow_rate(unit, itemsize):
+    """Share of memory's rate that accesses of 16 bytes have, or of single elements."""
+    return 1.0 if unit == 16 else min(1.0, itemsize / DEVICE.narrow)
+
+
+def occupied(threads, enough, device):
+    """Share of the device that has work: `enough` threads a multiprocessor are all that helps."""
+    return min(1.0, threads / (enough * device.sms))
+
+
+def flight_rate(nbytes, enough):
+    """Share of memory's rate that `nbytes` in flight on a multiprocessor sustain."""
+    return min(1.0, nbytes / enough) ** 0.5
+
+
+def ring_seconds(ring, slots, rows, nbytes, instructions, device):
+    """Time of `slots` clusters that go through rows as `ring` says (`device.ring`). A step takes the memory's time for all that is in
+    flight together, the time to issue what it computes, `instructions` a unit of 16 bytes and some a row in each warp, and what a block
+    waits for; none of them hides another quite, and the first and the last steps hide nothing: rows of 65536."""
+    together = slots * ring.rows
+    share = occupied(slots * ring.cluster * ring.threads, RING.enough, device)
+    moved = memory_seconds(nbytes, device) * together / (rows * share)
+    issue = ring.resident * ring.threads * ring.rows * (ring.units * instructions + RING.row) / (LANES * device.clock_hz)
+    waits = RING.wait + RING.wait_256 * ring.threads / 256
+    return LAUNCH + RING_START + contend(2, memory=moved, issue=issue, waits=waits) * max(RING.least_steps, rows / together)
