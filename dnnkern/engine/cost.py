@@ -168,7 +168,7 @@ def _beside(cost, parts):
 
 def overlap(*costs, exposed=0.0, **times):
     """The longest of what overlaps, and a share `exposed` of the others."""
-    every = (*costs, *times.values())
+    every = (*costs, *times.values()) if costs else times.values()
     longest = float(max(every))
     return _made(longest + exposed * (sum(every) - longest) if exposed else longest, _beside, (costs, times))
 
