@@ -161,14 +161,14 @@ class Tile:
 class Loader(NamedTuple):
     """What a stage holds.
 
-    load : device function (to_a, to_b, a_map, b_map, bar, where, rank, k)
-        Issue the copies of step `k` of the tile `where`, all counted on `bar`; called by one thread.
+    load : device function (to_a, to_b, a_map, b_map, bar, tile, rank, k)
+        Issue the copies of step `k` of `tile`, all counted on `bar`; called by one thread.
     a_major, b_major : "k" or "mn"
     dtype, b_dtype : str
         As `device.wgmma` calls them.
     bytes : int
         What lands on `bar`, from all blocks of the cluster.
-    first, after : device functions (where, k) -> state and (state, where) -> state, optional
+    first, after : device functions (tile, k) -> state and (state, tile) -> state, optional
         What `load` gets in the place of k: the state of the tile's first step, and of the step after one. Counters that go on from step
         to step cost less than the divisions that would find them anew.
     b_width : 64, 32, 16 or 8
@@ -188,8 +188,8 @@ class Loader(NamedTuple):
 class Factors(NamedTuple):
     """What each step's products of 8-bit floats count for, where scales change along k.
 
-    first, after : device functions (where, k, first_row, thread, out) -> state and (state, out) -> state
-        Where a thread finds the factors of step k of the tile `where`, for rows `first_row` and `first_row` + 8 of its fragment; and of
+    first, after : device functions (tile, k, first_row, thread, out) -> state and (state, out) -> state
+        Where a thread finds the factors of step k of `tile`, for rows `first_row` and `first_row` + 8 of its fragment; and of
         the step after. As pointers that move: what an address is computed from would be computed between the tensor cores' instructions,
         which wait for it.
     read : device function (state) -> (float32, float32)
@@ -208,7 +208,7 @@ def boxes_descriptor(width):
 
 @functools.cache
 def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
-    """`Loader` of two matrices through maps of rank three (batch, rows, columns); `where` goes on with (row, column, z_a, z_b)."""
+    """`Loader` of two matrices through maps of rank three (batch, rows, columns), at `row`, `column`, `z_a` and `z_b` of a tile."""
     BK, BM = ROW // ITEMSIZE[dtype], tile.bm
     SHARE = tile.bn // tile.cluster
     MASK = (1 << tile.cluster) - 1
@@ -226,21 +226,20 @@ def make_matrix_loader(tile, dtype, b_dtype, a_major, b_major):
             copy(to, b_map, bar, c0, c1, z)
 
     @device_function
-    def load(to_a, to_b, a_map, b_map, bar, where, rank, k):
-        row, column, z_a, z_b = where[2], where[3], where[4], where[5]
-        at = k * BK
+    def load(to_a, to_b, a_map, b_map, bar, tile, rank, k):
+        row, at = tile.row, k * BK
         if A_BY_K:
-            copy(to_a, a_map, bar, at, row, z_a)
+            copy(to_a, a_map, bar, at, row, tile.z_a)
         else:
             for box in range(A_BOXES):
-                copy(to_a + u32(box * GROUP), a_map, bar, row + box * 64, at, z_a)
-        first = column + rank * SHARE
+                copy(to_a + u32(box * GROUP), a_map, bar, row + box * 64, at, tile.z_a)
+        first = tile.column + rank * SHARE
         share = to_b + u32(rank) * (SHARE * ROW)
         if B_BY_K:
-            copy_b(share, b_map, bar, at, first, z_b)
+            copy_b(share, b_map, bar, at, first, tile.z_b)
         else:
             for box in range(B_BOXES):
-                copy_b(share + u32(box * GROUP), b_map, bar, first + box * 64, at, z_b)
+                copy_b(share + u32(box * GROUP), b_map, bar, first + box * 64, at, tile.z_b)
     return Loader(load, a_major, b_major, dtype, b_dtype, (BM + (tile.bn if B_BY_K else tile.bn + -tile.bn % 64)) * ROW)
 
 
@@ -257,10 +256,10 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
     ----------
     tile : Tile
     loader : Loader
-    locate : device function (t, rank, place) -> where
-        What tile number t is: a tuple that begins with its first step of k and the one after its last; the rest is the loader's and
-        the sink's. A tile that ends where it begins is passed over, one that ends before it begins is the last.
-    sink : device function (acc, first, offset, y_map, staging, where, thread, barrier, out)
+    locate : device function (t, rank, place) -> tile
+        What tile number t is: a NamedTuple with its first step of k, `k_begin`, and the one after its last, `k_end`; the other fields are
+        the loader's and the sink's. A tile that ends where it begins is passed over, one that ends before it begins is the last.
+    sink : device function (acc, first, offset, y_map, staging, tile, thread, barrier, out)
         What becomes of acc[first: first + bn / 2], the fragment of the 64 rows from row `offset` of the tile on; called by a warpgroup,
         `thread` being 0 to 127.
     accumulator : "float32" or "int32"
@@ -304,25 +303,25 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         state, t, leads = pipe.producer_start(), first, elect()
         if cooperative or leads:
             while t < tiles:
-                where = locate(t, rank, place)
-                begin, end = where[0], where[1]
+                tile = locate(t, rank, place)
+                begin, end = tile.k_begin, tile.k_end
                 if cooperative:
                     begin, end = uniform(begin), uniform(end)
                 if end < begin:
                     t = tiles
                 if STATE:
-                    step = first_of(where, begin)
+                    step = first_of(tile, begin)
                 for k in range(begin, end):
                     if leads:
                         pipe.producer_acquire(bars, state)
                         bar = pipe.producer_expect(bars, state, u32(BYTES))
                         at = ring + state.stage * STAGE
                         if STATE:
-                            load(at, at + A_BYTES, a_map, b_map, bar, where, rank, step)
+                            load(at, at + A_BYTES, a_map, b_map, bar, tile, rank, step)
                         else:
-                            load(at, at + A_BYTES, a_map, b_map, bar, where, rank, k)
+                            load(at, at + A_BYTES, a_map, b_map, bar, tile, rank, k)
                     if STATE:
-                        step = after(step, where)
+                        step = after(step, tile)
                     state = pipe.next(state)
                 t = t + stride
             if CLUSTER > 1 and leads:  # the block must not end while another may still arrive on its barriers
@@ -330,9 +329,9 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
 
     @device_function
     def sink_group(g, s):
-        acc, group, y_map, staging, where, thread, out = s
+        acc, group, y_map, staging, tile, thread, out = s
         part = g * 64 if TURNS else (group * GROUPS + g) * 64
-        sink(acc, g * PER_GROUP, part, y_map, staging, where, thread, u32(group + 1), out)
+        sink(acc, g * PER_GROUP, part, y_map, staging, tile, thread, u32(group + 1), out)
     sink_all = unrolled(GROUPS, sink_group)
 
     @device_function
@@ -346,8 +345,8 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
         if PROMOTED:
             total = cuda.local.array(SUMS, scalar)
         while t < tiles:
-            where = locate(t, rank, place)
-            begin, end = uniform(where[0]), uniform(where[1])
+            tile = locate(t, rank, place)
+            begin, end = uniform(tile.k_begin), uniform(tile.k_end)
             if end < begin:
                 t = tiles
             t = t + stride
@@ -365,7 +364,7 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
                 for i in range(SUMS):
                     total[i] = f32(0)
             if FACTORS:
-                scales = first_factors(where, begin, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), thread, out)
+                scales = first_factors(tile, begin, top + ((thread >> 5) << 4) + ((thread & 31) >> 2), thread, out)
             for k in range(begin, end):
                 pipe.consumer_wait(bars, state)
                 at = state.stage * STAGE
@@ -395,11 +394,11 @@ def make_product(tile, loader, locate, sink, accumulator="float32", factors=None
             if TURNS and t < tiles:
                 barrier_arrive(u32(4 - group), u32(256))
             if end > begin and PROMOTED:
-                sink(total, 0, top, y_map, staging, where, thread, u32(group + 1), out)
+                sink(total, 0, top, y_map, staging, tile, thread, u32(group + 1), out)
             elif end > begin:
                 wait_all(acc)
                 pipe.consumer_release(bars, before, thread)
-                sink_all(0, (acc, group, y_map, staging, where, thread, out))
+                sink_all(0, (acc, group, y_map, staging, tile, thread, out))
 
     @device_function
     def product(a_map, b_map, y_map, shared, tiles, place, out):

@@ -15,12 +15,15 @@ from ..device.ring import TURNS, Ring, clusters, make_ring, rings
 from ..device.rows import Dim, Held, RowForm, make_row, make_row_places, row_arguments
 from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import ring_seconds
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._estimate import ring_seconds
 from ._moments import make_inverses, make_join, make_pool
 from ._weights import make_weights, weight_words
 from .block.forward import layout, pointers, refusal, units
+
+COST = constants("norm/ring")
 
 MOST = 8 * 512 * 4  # units of a row: blocks of a cluster, threads of a block, units of a thread
 UNROLLED = 128      # elements and weights of a thread that the compiler keeps in registers
@@ -109,7 +112,7 @@ def configs(problem, device):
 def seconds(problem, device, config):
     """See `ring_seconds`."""
     ring, rows = config.ring, problem.form.rows
-    instructions = (12 if config.layer else 6) * config.elements
+    instructions = (COST.layer if config.layer else COST.rms) * config.elements
     return ring_seconds(ring, clusters(ring, device, rows), rows, problem.bytes, instructions, device)
 
 

@@ -20,7 +20,7 @@ from ..device.index import ceil_div
 from ..device.vec import advance, as_u32
 from ..dispatch import Algorithm
 from ..engine.constants import constants
-from ..engine.cost import LAUNCH, at_least, issue_seconds, memory_seconds, occupied, overlap, tail
+from ..engine.cost import LAUNCH, issue_seconds, memory_seconds, occupied, overlap, tail
 from ..host.launch import Argument, Launch
 from ._chunks import Access, access_of, arguments, blocks, chunk_of, is_wide, make_coordinates, numbers_refusal, offset
 from ._chunks import refusal as chunk_refusal
@@ -79,7 +79,7 @@ def seconds(problem, channels, lines, device):
                    l1=units * problem.tap_count * lines / (COST.l1 * device.sms * device.clock_hz))
     work = work.slowed(idle=1 / max(occupied(units, COST.enough, device), COST.least_share),
                        tail=tail(ceil_div(units, THREADS), COST.blocks, device))
-    return LAUNCH + at_least(work, waits=problem.tap_count * COST.tap_alone)
+    return LAUNCH + overlap(work, waits=problem.tap_count * COST.tap_alone)
 
 
 def taps_at_once(taps):

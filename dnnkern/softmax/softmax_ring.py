@@ -19,11 +19,14 @@ from ..device.rows import Held, make_row, make_row_places, row_arguments
 from ..device.vec import advance, as_u32, pin, shared_address, store4_from
 from ..device.warp import make_reduce
 from ..dispatch import Algorithm
+from ..engine.constants import constants
+from ..engine.cost import ring_seconds
 from ..host.dtypes import ITEMSIZE
 from ..host.launch import Argument, Launch
-from ..transform._estimate import ring_seconds
 from ._math import arithmetic
 from ._rows import refusal, units
+
+COST = constants("softmax/ring")
 
 MOST = 8 * 512 * 4  # units of a row: blocks of a cluster, threads of a block, units of a thread
 UNROLLED = 32       # elements of a thread that the compiler keeps in registers
@@ -82,7 +85,7 @@ def configs(problem, device):
 def seconds(problem, device, config):
     """See `ring_seconds`."""
     ring, rows = config.ring, problem.form.rows
-    instructions = (13 if ring.inputs == 1 else 2) * 16 // ITEMSIZE[problem.dtype]
+    instructions = (COST.fwd if ring.inputs == 1 else COST.bwd) * 16 // ITEMSIZE[problem.dtype]
     return ring_seconds(ring, clusters(ring, device, rows), rows, problem.bytes, instructions, device)
 
 

@@ -24,13 +24,16 @@ from ...device.ring import TURNS, make_turns
 from ...device.rows import Dim, RowForm, make_row, make_row_places, row_arguments
 from ...device.vec import address, advance, load1_nc_if, load_shared_4u32, pin, shared_address
 from ...device.warp import shuffle_xor
+from ...engine.constants import constants
+from ...engine.cost import LAUNCH, Cost, contend, flight_rate, memory_seconds, narrow_rate, overlap, sm_issue_seconds
 from ...host.dtypes import ITEMSIZE
 from ...host.launch import Argument, Launch
-from ...transform._estimate import LAUNCH, moved_seconds
 from .._sums import sums_launch
 from .._weights import make_weights
 from .backward_config import WARP, units
 from .forward import pointers
+
+COST = constants("norm/backward")
 
 
 def groups(problem, device, config):
@@ -51,24 +54,24 @@ def seconds(problem, device, config):
     slots, each = groups(problem, device, config)
     steps = ceil_div(form.rows, slots * each * config.rows)
     # Instructions of a block's step, as compiled for sm_90a: for each element, and for each row of a thread.
-    element = (15 if itemsize > 2 else 17) + 2 * (not config.kept) + 20 * (config.unit < 16)
-    instructions = config.threads * config.rows * (config.held.elements * config.registers * element + 100 + 3 * config.cluster)
-    clock, resident = 128 * device.clock_hz, config.blocks
-    alone = instructions / (clock * min(1.0, config.threads / 512))
-    waits = 0.3e-6 if config.lanes > WARP else 0.1e-6
+    element = (COST.wide if itemsize > 2 else COST.narrow) + COST.not_kept * (not config.kept) + COST.unaligned * (config.unit < 16)
+    a_row = config.held.elements * config.registers * element + COST.row + COST.cluster_row * config.cluster
+    instructions, resident = config.threads * config.rows * a_row, config.blocks
+    alone = sm_issue_seconds(instructions, device) / min(1.0, config.threads / COST.alone_threads)
+    waits = COST.block_wait if config.lanes > WARP else COST.warp_wait
     if config.cluster > 1:
-        waits = (0.9e-6 if config.lag else 2e-6) + 0.04e-6 * config.cluster
-    waits += 0.6e-6 * (not config.stages)
+        waits = (COST.late_wait if config.lag else COST.cluster_wait) + COST.cluster_block * config.cluster
+    waits += COST.no_ring * (not config.stages)
     flight = max(1, config.stages - 1 - config.lag) * config.stage_bytes * resident
-    rate = min(1.0, flight / 64e3) ** 0.5 * (1.0 if config.unit == 16 else min(1.0, itemsize / 5))
-    rate *= 0.96 if config.stages < 4 and (resident == 1 or not config.lag) else 1.0
-    rate /= 1.02 if config.cluster > 1 else 1.0
+    rate = flight_rate(flight, COST.in_flight) * narrow_rate(config.unit, itemsize)
+    rate *= COST.short_ring if config.stages < 4 and (resident == 1 or not config.lag) else 1.0
+    rate /= COST.in_cluster if config.cluster > 1 else 1.0
     busy = min(1.0, slots * config.cluster / device.sms)
-    moved = moved_seconds(problem.bytes, device) / (rate * busy)
-    issue = steps * resident * instructions / (clock * min(0.8, resident * config.threads / 640))
-    left = moved_seconds(2 * workspace(problem, device, config), device)
-    left += 0.01 * moved * config.registers
-    return 2 * LAUNCH + left + (max(moved, issue, steps * (alone + waits)) ** 4 + issue ** 4) ** 0.25
+    moved = memory_seconds(problem.bytes, device) / (rate * busy)
+    issue = sm_issue_seconds(steps * resident * instructions, device) / min(COST.most_issue, resident * config.threads / COST.threads)
+    left = memory_seconds(2 * workspace(problem, device, config), device) + COST.sums * moved * config.registers
+    work = overlap(memory=moved, issue=issue, waits=steps * (alone + waits))
+    return 2 * LAUNCH + Cost(reduction=left) + contend(COST.power, work, issue=issue)
 
 
 def _make_totals(config, Real):
