@@ -56,6 +56,7 @@ bench: $(call with,bench$(CUDA:%=-%))
 
 lint: $(call with,lint)
 	$(BIN)/python -m flake8
+	$(BIN)/python .ci/words.py
 
 docs: $(call with,docs)
 	$(BIN)/python -m mkdocs build --strict --site-dir build/docs
