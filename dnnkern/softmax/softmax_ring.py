@@ -13,7 +13,6 @@ from ..device.cluster import cluster_rank, cluster_wait
 from ..device.convert import element
 from ..device.fastmath import maximum
 from ..device.index import ceil_div
-from ..device.mbarrier import mbarrier_wait
 from ..device.ring import TURNS, Ring, clusters, make_ring, rings
 from ..device.rows import Held, make_row, make_row_places, row_arguments
 from ..device.vec import advance, as_u32, pin, shared_address, store4_from
@@ -102,7 +101,7 @@ def kernel(config):
     SENT, LAST, OUT, WORDS, NOTHING = VALUES * ROWS, i32(BLOCK - 32), ring.inputs, 4 * UNITS, -math.inf
     HALF, SLOTS = SENT * WARPS, TURNS * SENT * CLUSTER
     SCRATCH = 2 * HALF
-    prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, ARRAYS)
+    pipe, turns, prepare, start, fetch, send, wait, leave = make_ring(ring, SENT, config.dims, ARRAYS)
     places, hold, widest = make_row_places(config.dims, ARRAYS), pin(WORDS), make_reduce(maximum)
 
     def make_meeting(lanes):
@@ -154,7 +153,7 @@ def kernel(config):
     @jit(launch_bounds=(BLOCK, BLOCKS))
     def softmax_ring(a, b, out, rows, units, share, step, steps, divisors, strides):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
-        slots, landed, met = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
+        slots, landed, sent = cuda.shared.array(SLOTS, Real), cuda.shared.array(STAGES, i64), cuda.shared.array(TURNS, i64)
         words, part, sums = cuda.local.array(WORDS, u32), cuda.local.array(4, u32), cuda.local.array(SENT, Real)
         values, others, offsets = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(ARRAYS, i64)
         thread, rank = cuda.threadIdx.x, cluster_rank()
@@ -164,20 +163,23 @@ def kernel(config):
         mine = 0
         for c in range(UNITS):
             mine = c + 1 if thread + c * BLOCK < count else mine
-        prepare(landed, met)
+        bars, met = pipe.barriers(shared_address(landed, 0)), turns.barriers(shared_address(sent, 0))
+        prepare(bars, met)
         base = shared_address(dynamic, 0)
         corner = base + 16 * u32(thread)
         if thread == LAST:
+            state = pipe.producer_start()
             for s in range(STAGES):
-                start(base, landed, s, a, b, first + s * stride, step, rows, begin, count, divisors, strides, offsets)
+                start(base, bars, state, a, b, first + s * stride, step, rows, begin, count, divisors, strides, offsets)
+                state = pipe.next(state)
         cluster_wait()
-        row, here, last, free, parity = first, i32(0), i32(0), i32(0), u32(0)
+        row, state, last, free = first, pipe.consumer_start(), pipe.consumer_start(), pipe.consumer_start()
         for turn in range(steps + 1):
-            was = corner + u32(last) * STAGE
+            was = corner + last.stage * STAGE
             if row < rows:
                 if WHOLE or count > 0:
-                    mbarrier_wait(shared_address(landed, here), parity)
-                at, half = corner + u32(here) * STAGE, (turn & 1) * HALF
+                    pipe.consumer_wait(bars, state)
+                at, half = corner + state.stage * STAGE, (turn & 1) * HALF
                 for k in range(ROWS):
                     m, total = Real(NOTHING), Real(0)
                     if ROWS == 1 or row + k * step < rows:
@@ -192,7 +194,7 @@ def kernel(config):
                             scratch[place + 1] = m
                 cuda.syncthreads()
                 if thread == LAST and turn >= 2:
-                    start(base, landed, free, a, b, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides, offsets)
+                    start(base, bars, free, a, b, row + (STAGES - 2) * stride, step, rows, begin, count, divisors, strides, offsets)
                 if thread < 32:
                     for k in range(ROWS):
                         place = half + VALUES * (WARPS * k) + VALUES * (thread & (WARPS - 1))
@@ -224,9 +226,7 @@ def kernel(config):
                                         values[e] = gradient(values[e], others[e], z)
                                 pack(part, 0, values)
                                 store4_from(q, 4 * (thread + c * BLOCK), part, 0)
-            row, free, last, here = row + stride, last, here, here + 1
-            if here == STAGES:
-                here, parity = i32(0), parity ^ 1
+            row, free, last, state = row + stride, last, state, pipe.next(state)
         leave()
     return softmax_ring
 

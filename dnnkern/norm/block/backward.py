@@ -19,7 +19,7 @@ from ...device.cp_async import commit_copies, copy_async16, wait_copies
 from ...device.dependent import launch_dependent_grids
 from ...device.groups import make_writer
 from ...device.index import ceil_div
-from ...device.mbarrier import fence_mbarrier_init, mbarrier_init
+from ...device.mbarrier import fence_mbarrier_init
 from ...device.ring import TURNS, make_turns
 from ...device.rows import Dim, RowForm, make_row, make_row_places, row_arguments
 from ...device.vec import address, advance, load1_nc_if, load_shared_4u32, pin, shared_address
@@ -75,13 +75,13 @@ def seconds(problem, device, config):
 
 
 def _make_totals(config, Real):
-    """Device functions ``send(sums, scratch, slots, bars, turn)``, of a local array of sums of threads, and ``receive(sums, slots, bars,
-    turn)``: each of them over the threads of the row, in all of these. `turn` counts the calls: what it writes to is not what it wrote to
-    the last time, in a cluster the last `TURNS` - 1 times."""
+    """A cluster's `Pipeline` of `make_turns`, and device functions ``send(sums, scratch, slots, bars, turn)``, of a local array of sums of
+    threads, and ``receive(sums, slots, bars, turn)``: each of them over the threads of the row, in all of these. `turn` counts the calls:
+    what it writes to is not what it wrote to the last time, in a cluster the last `TURNS` - 1 times."""
     VALUES, LANES, CLUSTER = config.rows * (1 + config.layer), config.lanes, config.cluster
     STEPS, WARPS = min(LANES, WARP).bit_length() - 1, LANES // WARP
     WARP_STEPS, ACROSS, HALF, ALL = max(1, WARPS).bit_length() - 1, max(1, WARPS) - 1, VALUES * WARPS, CLUSTER == 1
-    send_to_all, wait_for_all = make_turns(VALUES, CLUSTER)
+    turns, send_to_all, wait_for_all = make_turns(VALUES, CLUSTER)
 
     @device_function
     def send(sums, scratch, slots, bars, turn):
@@ -113,7 +113,7 @@ def _make_totals(config, Real):
             for k in range(1, CLUSTER):
                 for v in range(VALUES):
                     sums[v] = Real(sums[v] + slots[base + k * VALUES + v])
-    return send, receive
+    return turns, send, receive
 
 
 @functools.cache
@@ -135,7 +135,8 @@ def kernel(config):
     ADDED, PLACES = config.added, 6 if config.added else 5
     ADDED_FIRST, ADDED_LAST = ADDED and not LAG, ADDED and LAG > 0
     MORE = held.unit_words * ROWS * REGISTERS if ADDED else 1
-    hold, hold_gamma, (send, receive), places = pin(WORDS), pin(GAMMAS), _make_totals(config, Real), make_row_places(config.dims, PLACES)
+    hold, hold_gamma, places = pin(WORDS), pin(GAMMAS), make_row_places(config.dims, PLACES)
+    turns, send, receive = _make_totals(config, Real)
     itemsize = 8 if config.dtype == "float64" else 4
     put = make_writer("float64" if itemsize == 8 else "float32", E, 4 if E * itemsize % 16 == 0 else 0)
     landed, all_landed = wait_copies(AHEAD), wait_copies(0)
@@ -200,7 +201,7 @@ def kernel(config):
     def norm_bwd_rows(dy, x, gamma, mean, rstd, dx, partial, rows, length, units, groups, steps, inverse, dy_step, x_step, dx_step,
                       gamma_step, divisors, strides, dsummed, dsummed_step):
         dynamic, scratch = cuda.shared.array(0, u32, alignment=16), cuda.shared.array(SCRATCH, Real)
-        slots, bars, meet = cuda.shared.array(SLOTS, Real), cuda.shared.array(TURNS, i64), cuda.shared.array(MEET, Real)
+        slots, room, meet = cuda.shared.array(SLOTS, Real), cuda.shared.array(TURNS, i64), cuda.shared.array(MEET, Real)
         a, b, gammas = cuda.local.array(WORDS, u32), cuda.local.array(WORDS, u32), cuda.local.array(GAMMAS, GAMMA)
         gains, shifts = cuda.local.array(COLUMNS, Real), cuda.local.array(COLUMNS, Real)
         values, others, scales = cuda.local.array(E, Real), cuda.local.array(E, Real), cuda.local.array(E, Real)
@@ -209,7 +210,7 @@ def kernel(config):
         m, r, next_m, next_r = (cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real),
                                 cuda.local.array(ROWS, Real))
         last_m, last_r = cuda.local.array(ROWS, Real), cuda.local.array(ROWS, Real)
-        thread = cuda.threadIdx.x
+        thread, bars = cuda.threadIdx.x, turns.barriers(shared_address(room, 0))
         lane, slot = thread & (LANES - 1), cuda.blockIdx.x
         first = slot * GROUPS + (thread >> LOG)
         if CLUSTER > 1:
@@ -217,8 +218,7 @@ def kernel(config):
             first = slot
             lane = lane + cluster_rank() * LANES
             if thread == 0:
-                for k in range(TURNS):
-                    mbarrier_init(shared_address(bars, k), u32(1))
+                turns.init(bars)
                 fence_mbarrier_init()
             cluster_sync()
         for j in range(COLUMNS):
