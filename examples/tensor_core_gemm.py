@@ -14,9 +14,9 @@ from ml_dtypes import bfloat16
 
 from dnnkern.device import DEVICE, SIMULATED, cuda, device_function, f32, jit, u32
 from dnnkern.device.barrier import barrier_sync
-from dnnkern.device.convert import floats_to_bfloat162 as pack
 from dnnkern.device.mbarrier import (fence_async_shared, fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_expect, mbarrier_init,
                                      mbarrier_wait)
+from dnnkern.device.numeric import floats_to_bfloat162 as pack
 from dnnkern.device.registers import make_register_claim, make_register_release
 from dnnkern.device.stmatrix import stmatrix_x4
 from dnnkern.device.tma import bulk_commit, make_bulk_wait, tensor_map_address, tma_load_2d, tma_store_2d

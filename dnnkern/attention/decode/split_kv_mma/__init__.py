@@ -25,12 +25,13 @@ from dataclasses import replace
 
 from ....device import cuda, device_function, f32, i32, i64, jit, u32
 from ....device.cluster import cluster_arrive_relaxed, cluster_sync, cluster_wait, remote_address, store_remote_f32
-from ....device.convert import element, permute_bytes
+from ....device.convert import element
 from ....device.dependent import launch_dependent_grids, wait_for_previous_grid
 from ....device.fastmath import maximum
 from ....device.groups import make_reader
 from ....device.index import LIMIT, ceil_div, divide, divide_remainder, divisor
 from ....device.mma import make_mma
+from ....device.numeric import permute_bytes
 from ....device.vec import (advance, load_shared_4f32, load_shared_4u32, pin, prefetch_l2, shared_address, store4_from, store_shared_4f32,
                             store_shared_4u32)
 from ....device.warp import any_lane, broadcast, shuffle_xor
