@@ -29,3 +29,11 @@ class OutputStrides(NamedTuple):
     o: i64
     p: i64
     q: i64
+
+
+class PlaneStrides(NamedTuple):
+    """Of an image [n, c, h, w] without depth, in elements."""
+    n: i64
+    c: i64
+    h: i64
+    w: i64
