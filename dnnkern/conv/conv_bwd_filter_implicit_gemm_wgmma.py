@@ -21,8 +21,8 @@ from ..device.tma import tensor_map_address
 from ..device.vec import shared_address
 from ..dispatch import Algorithm, Note
 from ..engine.hopper import ROW, Tile, make_product
-from ..engine.hopper_plan import (TILES, Specialisation, even_ranges, locate_arguments, make_sink, output_arguments, product_seconds,
-                                  steps_of, store_argument, stored_by_tma, tile_count, y_argument)
+from ..engine.hopper_plan import (TILES, MatmulOutput, Specialisation, even_ranges, locate_arguments, make_sink, output_arguments,
+                                  product_seconds, steps_of, store_argument, stored_by_tma, tile_count, y_argument)
 from ..engine.hopper_stores import make_boxed_store
 from ..engine.roles import Roles, store_width
 from ..engine.scales import Scales
@@ -184,8 +184,8 @@ def kernel(special, width, dims):
         product(tensor_map_address(dy), tensor_map_address(x), tensor_map_address(dw_map), shared_address(shared, 0), tiles,
                 ((per_matrix, ranges, band_tiles, super_rows, last_rows, a_batched, b_batched, steps, each),
                  (per_tap, per_row, per_plane, filters, channels), (taps, pitch, of_w, of_h, of_d, strides, pads)),
-                (m, n, y, y_row, y_column, y_batch, c_batch, (alpha, beta, bias, bias_stride, c, c_row_stride, c_column_stride), scale_a,
-                 scale_b, scale_strides))
+                MatmulOutput(y, y_row, y_column, y_batch, m, n, scale_a, scale_b, scale_strides, c_batch, alpha, beta, bias, bias_stride, c,
+                             c_row_stride, c_column_stride))
     return conv_bwd_filter_wgmma
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..device import cuda, device_function, f32, f64, i32, i64, jit
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec, make_epilogue
+from ..device.epilogue import EpilogueSpec, ResidualParams, make_epilogue
 from ..device.index import ceil_div
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -153,8 +153,8 @@ def _forward(config):
                                 acc += load_x(x, x_at + c * x_stride.c) * load_w(w, w_at + c * w_stride.c)
             at = n * y_stride.n + o * y_stride.o + p * y_stride.p + q * y_stride.q
             residual_at = n * residual_stride.n + o * residual_stride.o + p * residual_stride.p + q * residual_stride.q
-            e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at), residual_row,
-                 residual_column)
+            e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at),
+                               residual_row, residual_column)
             y[at + k * y_stride.k] = epilogue(acc, 0, k, e)
     return conv_fwd_naive
 
@@ -193,8 +193,8 @@ def _backward_data(config):
                                     acc += load_y(y, y_at + k * y_stride.k) * load_w(w, w_at + k * w_stride.k)
             at = n * x_stride.n + d * x_stride.d + h * x_stride.h + v * x_stride.w
             residual_at = n * residual_stride.n + d * residual_stride.d + h * residual_stride.h + v * residual_stride.w
-            e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at), residual_row,
-                 residual_column)
+            e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at),
+                               residual_row, residual_column)
             x[at + c * x_stride.c] = epilogue(acc, 0, c, e)
     return conv_bwd_data_naive
 
@@ -231,7 +231,7 @@ def _backward_filter(config):
                                 if 0 <= v < size.w:
                                     part += load_x(x, x_row + v * x_stride.w) * load_y(y, y_row + q * y_stride.q)
                             acc += part
-            e = (alpha, beta, bias, bias_stride, advance(prior, at), row, column, residual, residual_row, residual_column)
+            e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, residual, residual_row, residual_column)
             w[at] = epilogue(acc, 0, 0, e)
     return conv_bwd_filter_naive
 

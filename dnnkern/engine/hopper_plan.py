@@ -3,9 +3,9 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..device import device_function, i32
+from ..device import device_function, f32, i32, i64
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec
+from ..device.epilogue import EpilogueSpec, ScaledParams
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..host.dtypes import ITEMSIZE as ITEMSIZE_OF
@@ -15,7 +15,7 @@ from .hopper import ITEMSIZE, ROW, Tile, promoted_fits
 from .hopper_stores import make_boxed_store, make_direct_store
 from .packing import by_rows, pack_launch, packed_bytes, pitch_of
 from .roles import operand_strides
-from .scales import FP8
+from .scales import FP8, ScaleStrides
 from .simt import BAND
 from .simt import locate as locate_tile
 from .simt_plan import addends_refusal
@@ -228,46 +228,56 @@ def store_argument(name, dtype, shape, strides):
 
 
 def output_arguments(parts):
-    """The kernel parameters that `make_sink`'s `out` and `make_addends`' consist of: y, its strides and sizes, scales, the epilogue's."""
+    """The kernel parameters that a `MatmulOutput` is built from."""
     y_batch, c_batch = (parts.batch[0][1][3], parts.batch[0][1][2]) if parts.batch else (0, 0)
     return (Argument(element(parts.y.dtype).pointer, "y"), *(Argument("int64", s) for s in (*parts.y_strides, y_batch)),
             Argument("int32", parts.m), Argument("int32", parts.n), *parts.scales.arguments(), Argument("int64", c_batch),
             *parts.epilogue_arguments())
 
 
-@functools.cache
-def make_addends(spec):
-    """Device function ``addends(z, e7, c_batch, scale_a, scale_b, scale_strides)``: the epilogue's tuple for matrix z of the batch."""
-    has_scales = bool(spec.scales)
+class MatmulOutput(NamedTuple):
+    """Where results go and what the epilogue reads: y, its strides, M and N, the scales, the stride of c along the batch, the rest."""
+    y: object
+    y_row: i64
+    y_column: i64
+    y_batch: i64
+    m: i32
+    n: i32
+    scale_a: object
+    scale_b: object
+    scale_strides: ScaleStrides
+    c_batch: i64
+    alpha: f32
+    beta: f32
+    bias: object
+    bias_stride: i64
+    c: object
+    c_row: i64
+    c_column: i64
 
-    @device_function
-    def addends(z, e7, c_batch, scale_a, scale_b, scale_strides):
-        alpha, beta, bias, bias_stride, c, c_row, c_column = e7
-        c = advance(c, z * c_batch)
-        if has_scales:
-            return (alpha, beta, bias, bias_stride, c, c_row, c_column, c, i32(0), i32(0), scale_a, scale_b, scale_strides[0],
-                    scale_strides[3])
-        return alpha, beta, bias, bias_stride, c, c_row, c_column
-    return addends
+
+@device_function
+def epilogue_params(out, z):
+    """The epilogue's parameters of a `MatmulOutput`, for matrix z of the batch."""
+    return ScaledParams(out.alpha, out.beta, out.bias, out.bias_stride, advance(out.c, z * out.c_batch), out.c_row, out.c_column,
+                        out.scale_a, out.scale_b, out.scale_strides.a_row, out.scale_strides.b_column)
 
 
 @functools.cache
 def make_sink(special):
-    """The sink of `engine.hopper.make_product` that stores results at `row`, `column` and `z` of a tile."""
+    """The sink of `engine.hopper.make_product` that stores results at `row`, `column` and `z` of a tile; `out` is a `MatmulOutput`."""
     tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
     through_tma = make_boxed_store(tile, spec, staged=special.staged) if by_tma else None
     straight = None if by_tma else make_direct_store(tile, spec, special.vector)
-    addends = make_addends(spec)
 
     @device_function
     def sink(acc, first, offset, y_map, staging, tile, thread, barrier, out):
-        m, n, y, y_row, y_column, y_batch, c_batch, e7, scale_a, scale_b, scale_strides = out
         row, column, z = tile.row + offset, tile.column, tile.z
-        e = addends(z, e7, c_batch, scale_a, scale_b, scale_strides)
+        e = epilogue_params(out, z)
         if by_tma:
-            through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, m, n, e, y, y_row)
+            through_tma(acc, first, y_map, staging, row, column, z, thread, barrier, out.m, out.n, e, out.y, out.y_row)
         else:
-            straight(acc, first, row, column, thread, m, n, e, y, z * y_batch, y_row, y_column)
+            straight(acc, first, row, column, thread, out.m, out.n, e, out.y, z * out.y_batch, out.y_row, out.y_column)
     return sink
 
 

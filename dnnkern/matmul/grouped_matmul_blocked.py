@@ -10,9 +10,9 @@ float32 and float64; for 16-bit types and int8 where there are no tensor cores.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, device_function, i32, i64, jit, u32
+from ..device import cuda, device_function, i64, jit, u32
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec
+from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm
@@ -91,7 +91,7 @@ def kernel(config):
             first = start + (tile_row - number) * BM
             g, row0 = i64(group), i64(first)
             bias = advance(bias, g * bias_group)
-            e = (alpha, alpha, bias, bias_stride, bias, i32(0), i32(0))
+            e = EpilogueParams(alpha, alpha, bias, bias_stride, bias, 0, 0)
             product(advance(a, row0 * a_row), advance(b, g * b_group), (sam, sak, sbk, sbn), end - first, n, 0, k,
                     0, tile_column * BN, shared_address(ring, 0), (n, advance(y, row0 * sym), sym, syn, e))
     return grouped_matmul_blocked

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, i32, i64, jit
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec, make_epilogue
+from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..host.launch import Argument, Launch
@@ -67,8 +67,7 @@ def kernel(config):
                 acc = dot(advance(a, m * sam), sak, advance(b, g * sbg + n * sbn), sbk, K, m, n,
                           (scale_a, scale_b, scale_strides))
                 bias = advance(bias, g * bias_group)
-                e = (alpha, alpha, bias, bias_stride, bias, i32(0), i32(0), bias, i32(0), i32(0), scale_a, scale_b, scale_strides[0],
-                     scale_strides[3])
+                e = ScaledParams(alpha, alpha, bias, bias_stride, bias, 0, 0, scale_a, scale_b, scale_strides.a_row, scale_strides.b_column)
                 y[m * sym + n * syn] = epilogue(acc, m, n, e)
     return grouped_matmul_naive
 

@@ -11,9 +11,9 @@ costs no traffic, since missing rows are not read.
 import functools
 from dataclasses import dataclass
 
-from ..device import cuda, i32, i64, jit
+from ..device import cuda, i64, jit
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec, make_epilogue
+from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -70,14 +70,13 @@ def kernel(config):
             first = start + (tile - number) * TILE
             g, row0, column0 = i64(group), i64(first), tile_column * TILE
             rows = end - first
-            scale_a, scale_b = advance(scale_a, row0 * scale_strides[0]), advance(scale_b, g * scale_group)
+            scale_a, scale_b = advance(scale_a, row0 * scale_strides.a_row), advance(scale_b, g * scale_group)
             acc = product(tile_a, tile_b, advance(a, row0 * sam), advance(b, g * sbg), (sam, sak, sbk, sbn), rows, n, k, 0,
                           column0, (scale_a, scale_b, scale_strides))
             row, column = cuda.threadIdx.x >> 4, column0 + (cuda.threadIdx.x & (TILE - 1))
             if row < rows and column < n:
                 bias = advance(bias, g * bias_group)
-                e = (alpha, alpha, bias, bias_stride, bias, i32(0), i32(0), bias, i32(0), i32(0), scale_a, scale_b, scale_strides[0],
-                     scale_strides[3])
+                e = ScaledParams(alpha, alpha, bias, bias_stride, bias, 0, 0, scale_a, scale_b, scale_strides.a_row, scale_strides.b_column)
                 y[(row0 + row) * sym + column * syn] = epilogue(acc, row, column, e)
     return grouped_matmul_tiled
 

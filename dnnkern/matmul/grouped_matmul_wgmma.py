@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
+from ..device.epilogue import ScaledParams
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.tma import tensor_map_address
 from ..device.vec import advance, shared_address
@@ -95,7 +96,7 @@ def _make_locate(tile):
 @functools.cache
 def kernel(special):
     """All groups, one persistent launch."""
-    tile, spec, by_tma, has_scales = special.tile, special.epilogue, special.by_tma, bool(special.epilogue.scales)
+    tile, spec, by_tma = special.tile, special.epilogue, special.by_tma
     through_tma = make_boxed_store(tile, spec, clipped=True) if by_tma else None
     straight = None if by_tma else make_direct_store(tile, spec, special.vector)
 
@@ -104,11 +105,8 @@ def kernel(special):
         n, y, y_row, y_column, alpha, bias, bias_group, bias_stride, scale_a, scale_b, scale_strides, scale_group = out
         row, column, group, end = tile.row + offset, tile.column, i64(tile.z_b), tile.row_end
         mine = advance(bias, group * bias_group)
-        if has_scales:
-            e = (alpha, alpha, mine, bias_stride, mine, i32(0), i32(0), mine, i32(0), i32(0), scale_a,
-                 advance(scale_b, group * scale_group), scale_strides[0], scale_strides[3])
-        else:
-            e = (alpha, alpha, mine, bias_stride, mine, i32(0), i32(0))
+        e = ScaledParams(alpha, alpha, mine, bias_stride, mine, 0, 0, scale_a, advance(scale_b, group * scale_group), scale_strides.a_row,
+                         scale_strides.b_column)
         if by_tma:
             through_tma(acc, first, y_map, staging, row, column, 0, thread, barrier, end, n, e, y, y_row)
         else:

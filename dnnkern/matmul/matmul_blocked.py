@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, device_function, jit, u32
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec
+from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address
 from ..dispatch import Algorithm
@@ -80,7 +80,7 @@ def kernel(config):
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
-        epilogue = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
+        epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
         product(advance(a, a_at), advance(b, b_at), (sam, sak, sbk, sbn), m, n, 0, k, row * BM, column * BN,
                 shared_address(ring, 0), (n, y, y_at, sym, syn, epilogue))
     return matmul_blocked

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ..device import cuda, device_function, f32, f64, i32, i64, jit, u8, u32
 from ..device.convert import element
 from ..device.dot import dot4
-from ..device.epilogue import EpilogueSpec, make_epilogue
+from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
 from ..device.fastmath import minimum
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.numeric import bits_float, words_double
@@ -322,9 +322,9 @@ def _kernel_along_k(config):
             r = e // M
             m, column = e - r * M, n0 + r
             if column < n:
-                y[y_at + m * sym + column * syn] = epilogue(
-                    total, m, column, (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, c, i32(0), i32(0),
-                                       scale_x, scale_w, scale_strides[0], scale_strides[3]))
+                params = ScaledParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, scale_x, scale_w,
+                                      scale_strides.a_row, scale_strides.b_column)
+                y[y_at + m * sym + column * syn] = epilogue(total, m, column, params)
             e = e + THREADS
     return matmul_gemv_k
 
@@ -427,9 +427,9 @@ def _kernel_along_n(config):
             m = o // COLUMNS
             column = n0 + (o - m * COLUMNS)
             if column < n:
-                y[y_at + m * sym + column * syn] = epilogue(
-                    total, m, column, (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, c, i32(0), i32(0),
-                                       scale_x, scale_w, scale_strides[0], scale_strides[3]))
+                params = ScaledParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, scale_x, scale_w,
+                                      scale_strides.a_row, scale_strides.b_column)
+                y[y_at + m * sym + column * syn] = epilogue(total, m, column, params)
             o = o + THREADS
     return matmul_gemv_n
 

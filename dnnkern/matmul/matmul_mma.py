@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ..device import cuda, device_function, i32, i64, jit, u32
 from ..device.convert import element
 from ..device.dependent import launch_dependent_grids, wait_for_previous_grid
-from ..device.epilogue import EpilogueSpec
+from ..device.epilogue import EpilogueParams, EpilogueSpec
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance, shared_address, store2, store4
 from ..dispatch import Algorithm, Note
@@ -266,7 +266,7 @@ def kernel(config):
         z, block = divide_remainder(cuda.blockIdx.x, tiles)
         row, column = locate(block, band_tiles, tiles_m, last_rows)
         a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
-        epilogue = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
+        epilogue = EpilogueParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride)
         row, column = row * BM, column * BN
         product((advance(a, a_at), row, m - 1, sam, sak), (advance(b, b_at), column, n - 1, sbn, sbk), 0, k, m, row, column,
                 shared_address(shared, 0), (n, y, y_at, sym, syn, epilogue))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, i32, i64, jit
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec, make_epilogue
+from ..device.epilogue import AllParams, EpilogueSpec, make_epilogue
 from ..device.vec import advance
 from ..dispatch import Algorithm
 from ..engine.batch import make_batch_offsets
@@ -70,8 +70,8 @@ def kernel(config):
             a_at, b_at, c_at, y_at = batch_offsets(z, sizes, strides)
             acc = dot(advance(a, a_at + m * sam), sak, advance(b, b_at + n * sbn), sbk, K, m, n, (scale_a, scale_b, scale_strides))
             bias_at = batch_offsets(z, sizes, bias_strides)[2]
-            e = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, advance(bias, bias_at),
-                 bias_row_stride, bias_column_stride, scale_a, scale_b, scale_strides[0], scale_strides[3])
+            e = AllParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, advance(bias, bias_at),
+                          bias_row_stride, bias_column_stride, scale_a, scale_b, scale_strides.a_row, scale_strides.b_column)
             y[y_at + m * sym + n * syn] = epilogue(acc, m, n, e)
     return matmul_naive
 

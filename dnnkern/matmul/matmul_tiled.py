@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..device import cuda, jit
 from ..device.convert import element
-from ..device.epilogue import EpilogueSpec, make_epilogue
+from ..device.epilogue import EpilogueSpec, ScaledParams, make_epilogue
 from ..device.index import ceil_div, divide_remainder, divisor
 from ..device.vec import advance
 from ..dispatch import Algorithm
@@ -71,8 +71,8 @@ def kernel(config):
                       (scale_a, scale_b, scale_strides))
         row, column = row0 + (cuda.threadIdx.x >> 4), column0 + (cuda.threadIdx.x & (TILE - 1))
         if row < m and column < n:
-            e = (alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, c, 0, 0, scale_a, scale_b,
-                 scale_strides[0], scale_strides[3])
+            e = ScaledParams(alpha, beta, bias, bias_stride, advance(c, c_at), c_row_stride, c_column_stride, scale_a, scale_b,
+                             scale_strides.a_row, scale_strides.b_column)
             y[y_at + row * sym + column * syn] = epilogue(acc, row, column, e)
     return matmul_tiled
 

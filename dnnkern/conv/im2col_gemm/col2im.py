@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ...device import cuda, device_function, f32, f64, i32, i64, jit
-from ...device.epilogue import EpilogueSpec
+from ...device.epilogue import EpilogueSpec, ResidualParams
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.vec import advance, load1_nc_if_into, load2_nc_if_into, load4_nc_if_into
 from ...engine.stores import make_group_store
@@ -218,8 +218,8 @@ def kernel(config):
             else:
                 row, column, edge = c, w, i32(extents[6])
                 at, step = pixel + c * y_strides[1] + w * y_strides[4], y_strides[4]
-            e = (alpha, beta, bias, bias_stride, advance(prior, pixel), prior_row, prior_column, advance(residual, addend), residual_row,
-                 residual_column)
+            e = ResidualParams(alpha, beta, bias, bias_stride, advance(prior, pixel), prior_row, prior_column, advance(residual, addend),
+                               residual_row, residual_column)
             store(total, 0, row, column, edge, y, at, step, e)
     return conv_col2im
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from ...device import cuda, jit, u32
 from ...device.convert import element
+from ...device.epilogue import ResidualParams
 from ...device.index import ceil_div, divisor
 from ...device.tma import tensor_map_address
 from ...device.vec import shared_address
@@ -226,7 +227,7 @@ def kernel(special):
                 ((per_class, per_group, band_tiles, super_rows, last_rows), channels, (axis0, axis1, axis2), counts,
                  ((pitch0, period0), (pitch1, period1), (pitch2, period2))),
                 (n, y, y_column, y_group, bias_group, residual_group, (m, counts, pitches, extents, strides, residual_strides),
-                 (alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)))
+                 ResidualParams(alpha, beta, bias, bias_stride, prior, prior_row, prior_column, residual, residual_row, residual_column)))
     return conv_implicit_gemm_wgmma
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.convert import element
 from ...device.cp_async import commit_copies, copy_async16, wait_copies
-from ...device.epilogue import EpilogueSpec
+from ...device.epilogue import EpilogueSpec, ResidualParams
 from ...device.index import ceil_div, divide_remainder, divisor, quotient
 from ...device.ldmatrix import ldmatrix_x4
 from ...device.mma import make_mma
@@ -272,8 +272,8 @@ def kernel(full):
                     at = n_image * strides[0] + h * strides[2] + w * strides[3]
                     also = n_image * res[0] + h * res[2] + w * res[3]
                     put(acc, n * 4 + 2 * half + e, 0, c, C, x, at + c * strides[1], strides[1],
-                        (alpha, beta, bias, bias_stride, advance(prior, at), i32(0), i32(strides[1]), advance(residual, also), i32(0),
-                         i32(res[1])))
+                        ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), i32(0), i32(strides[1]), advance(residual, also),
+                                       i32(0), i32(res[1])))
     store_all = unrolled(MT * NT, store_tile)
 
     @jit(launch_bounds=(THREADS, config.blocks))
@@ -291,7 +291,7 @@ def kernel(full):
         stage_filters(w, shared, window, w_strides, y_extents[2], tid)
         acc, af, bf = cuda.local.array(NACC, f32), cuda.local.array(NA, u32), cuda.local.array(2, u32)
         at = cuda.local.array(MT, u32)
-        epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
+        epilogue = ResidualParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
         staged = (rows + count_h - 1) * i32(wide[0])
         for tile in range(cuda.blockIdx.x, tiles, cuda.gridDim.x):
             rest, column = divide_remainder(tile, across)

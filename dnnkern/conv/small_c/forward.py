@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from ...device import cuda, device_function, f32, i64, jit, u32
 from ...device.convert import element
 from ...device.cp_async import commit_copies, wait_copies
+from ...device.epilogue import ResidualParams
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.mma import make_mma
 from ...device.unroll import unrolled
@@ -232,7 +233,7 @@ def kernel(full):
         places(offsets, masks, t, step_h * pitch)
         cuda.syncthreads()
         product = setup(0, gather)
-        epilogue = (alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
+        epilogue = ResidualParams(alpha, beta, bias, bias_stride, prior, row_stride, column_stride, residual, residual_row, residual_column)
         tile = cuda.blockIdx.x
         n, p0, q0 = locate(tile, counts, down, across)
         buffer = 0

@@ -30,7 +30,7 @@ from ...device import cuda, device_function, f32, i64, jit, u32
 from ...device.convert import element
 from ...device.cp_async import commit_copies, copy_async16_if, wait_copies
 from ...device.dot import make_outer
-from ...device.epilogue import EpilogueSpec
+from ...device.epilogue import EpilogueSpec, ResidualParams
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.unroll import unrolled
 from ...device.vec import (address, advance, load1_nc_if, load_shared_4f32, load_shared_f32, shared_address, store_shared_4f32,
@@ -304,8 +304,8 @@ def _store(config):
     @device_function
     def addends(e, at, residual_at):
         alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column = e
-        return (alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at), residual_row,
-                residual_column)
+        return ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at), row, column, advance(residual, residual_at), residual_row,
+                              residual_column)
 
     @device_function
     def store(sums, channel, channels, p, q, P, Q, y, at, residual_at, strides, residual_strides, e):
@@ -440,7 +440,7 @@ def kernel(config):
              s0 + 16 * MATRIX_A + u32((c * PITCH + t) * 4), a, b, steps, C - c)
         row4, column4 = (lt, lk) if result_last else (lk, lt)
         at = s0 + u32(warp * (MATS * EXCHANGE)) + u32((row4 * EXCHANGE_ROW + column4) * 16)
-        e = (alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column)
+        e = ResidualParams(alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column)
         finish_all(0, (acc, s0, at, tid, tile0, k0, tiles, per_image, per_row, K, P, Q, y, y_strides, residual_strides, e))
     return conv_winograd
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...device import cuda, device_function, f32, i32, i64, jit, u32
 from ...device.convert import element
-from ...device.epilogue import EpilogueSpec, make_epilogue
+from ...device.epilogue import EpilogueSpec, ResidualParams, make_epilogue
 from ...device.index import ceil_div, divide_remainder, divisor
 from ...device.unroll import unrolled
 from ...device.vec import advance, as_u32, load1_nc_if, store2, store4
@@ -169,8 +169,8 @@ def make_row_store(spec, count, vector):
     def one(x, j, channel, at, residual_at, strides, e):
         alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column = e
         _, sq, rq = strides
-        return epilogue(x, 0, channel, (alpha, beta, bias, bias_stride, advance(prior, at + j * sq), row, column,
-                                        advance(residual, residual_at + j * rq), residual_row, residual_column))
+        return epilogue(x, 0, channel, ResidualParams(alpha, beta, bias, bias_stride, advance(prior, at + j * sq), row, column,
+                                                      advance(residual, residual_at + j * rq), residual_row, residual_column))
 
     if not vector:
         @device_function
@@ -259,7 +259,7 @@ def result_kernel(config):
                 rn, _, rp, rq = residual_strides
                 to = y_first + n * sn + p * sp + q * sq
                 residual_to = n * rn + p * rp + q * rq
-                e = (alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column)
+                e = ResidualParams(alpha, beta, bias, bias_stride, prior, row, column, residual, residual_row, residual_column)
                 store_lines(0, (values, k, p, q, P, Q, y, to, residual_to, sp, rp, (sk, sq, rq), e))
     return conv_winograd_results
 
